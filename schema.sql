@@ -472,14 +472,12 @@ CREATE TABLE worker (
     disk_low      INTEGER NOT NULL DEFAULT 0,   -- 1: too little free space to begin anything
     started_at    TEXT NOT NULL,
     heartbeat_at  TEXT NOT NULL,
-    node_slots    INTEGER NOT NULL DEFAULT 0,   -- of all nodes that it can use now, together
-    node_patience_seconds  REAL NOT NULL DEFAULT 0,   -- so long what it runs there may live on without it
+    node_slots    INTEGER NOT NULL DEFAULT 0,   -- slots of all cluster nodes that it can use now, together
     -- Its lock and its staging are found by it.
     CONSTRAINT "id is a plain name: letters, digits and signs without a slash, at most 500, and no dot first"
         CHECK (id <> '' AND id NOT GLOB '*[^ -.0-~]*' AND id NOT GLOB '.*' AND instr(id, char(0)) = 0
                AND length(CAST(id AS BLOB)) <= 500),
     CONSTRAINT "node_slots is 0 to 1000000" CHECK (node_slots BETWEEN 0 AND 1000000),
-    CONSTRAINT "node_patience_seconds is 0 to 3600" CHECK (node_patience_seconds BETWEEN 0 AND 3600),
     CONSTRAINT "host, boot_id and version have at most 1000 bytes"
         CHECK (length(CAST(host AS BLOB)) <= 1000 AND length(CAST(boot_id AS BLOB)) <= 1000
                AND length(CAST(version AS BLOB)) <= 1000),
@@ -505,26 +503,19 @@ CREATE TABLE handler (
                AND length(CAST(missing_remedy AS BLOB)) <= 30000)
 ) STRICT, WITHOUT ROWID;
 
--- The machines that run attempts for a worker, as it sees them. By hand, a wish works: 'drain' (it finishes what it has),
--- 'remove' (it is left alone), '' (neither).
+-- The nodes of the Ray cluster, as the daemon that uses them sees them. By hand: draining = 1 gives a node no new
+-- attempts, 0 takes that back.
 CREATE TABLE node (
-    name              TEXT PRIMARY KEY NOT NULL,
-    worker_id         TEXT NOT NULL,              -- the daemon that told this last
-    state             TEXT NOT NULL,
-    slots             INTEGER NOT NULL DEFAULT 0,
-    running           INTEGER NOT NULL DEFAULT 0,
-    heard_at          TEXT,                       -- when it last said something; NULL = it never has
-    version           TEXT NOT NULL DEFAULT '',
-    reason            TEXT NOT NULL DEFAULT '',   -- why it is not up
-    bytes_sent        INTEGER NOT NULL DEFAULT 0,
-    bytes_received    INTEGER NOT NULL DEFAULT 0,
-    pages_per_minute  REAL NOT NULL DEFAULT 0,
-    wish              TEXT NOT NULL DEFAULT '' CONSTRAINT "wish is drain, remove or nothing" CHECK (wish IN ('', 'drain', 'remove')),
-    CONSTRAINT "state is up, draining, silent, down, refused or removed"
-        CHECK (state IN ('up', 'draining', 'silent', 'down', 'refused', 'removed')),
-    CONSTRAINT "slots and running are 0 to 100000" CHECK (slots BETWEEN 0 AND 100000 AND running BETWEEN 0 AND 100000),
-    CONSTRAINT "heard_at is a time like 2026-11-18 10:00:00.000 (UTC)"
-        CHECK (heard_at IS strftime('%Y-%m-%d %H:%M:%f', heard_at, '+0 days')),
+    name       TEXT PRIMARY KEY NOT NULL,
+    worker_id  TEXT NOT NULL,              -- the daemon that wrote this row last
+    state      TEXT NOT NULL,
+    slots      INTEGER NOT NULL DEFAULT 0,
+    version    TEXT NOT NULL DEFAULT '',
+    reason     TEXT NOT NULL DEFAULT '',   -- why it is not up
+    draining   INTEGER NOT NULL DEFAULT 0 CONSTRAINT "draining is 0 or 1" CHECK (draining IN (0, 1)),
+    CONSTRAINT "state is starting, up, draining, refused or down"
+        CHECK (state IN ('starting', 'up', 'draining', 'refused', 'down')),
+    CONSTRAINT "slots is 0 to 100000" CHECK (slots BETWEEN 0 AND 100000),
     CONSTRAINT "name, worker_id, version and reason have at most 10000 bytes"
         CHECK (length(CAST(name AS BLOB)) <= 10000 AND length(CAST(worker_id AS BLOB)) <= 10000
                AND length(CAST(version AS BLOB)) <= 10000 AND length(CAST(reason AS BLOB)) <= 10000)

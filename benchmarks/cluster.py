@@ -1,7 +1,7 @@
-"""What nodes cost and bring: a real head and real nodes on this machine, behind two pipes, with readers that sleep.
+"""What a Ray cluster costs and brings: a real head, a real Ray and real nodes, all on this machine.
 
-They sleep because two cores cannot show what four machines do: a node's slot is busy for as long as its pages say, and
-takes next to none of the processor. So what is measured is all that is between: claims, the wire, files, results.
+Where a figure is of the head, the handlers of the nodes sleep instead of reading: a node's slot is busy for as long as
+its pages say, and takes next to none of the processor. Needs root: each node has namespaces of its own.
 """
 
 from __future__ import annotations
@@ -11,32 +11,22 @@ import json
 import os
 import random
 import shutil
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pymupdf as partly_typed
 from PIL import Image
 
-from benchmarks import cluster_crowd, cluster_peers, cluster_reading, cluster_ways, sleepers
+from benchmarks import sleepers
 from benchmarks.own import ROOT, Daemon, Own
-from benchmarks.running import (
-    Failed,
-    cpu_seconds,
-    cpu_seconds_of_ended,
-    gateway_of,
-    memory_megabytes,
-    wait_until,
-    with_all_below,
-    words_of,
-)
+from benchmarks.running import Failed, cpu_seconds, cpu_seconds_of_ended, memory_megabytes, wait_until, with_all_below
 from benchmarks.table import Goal, Row, at_least, at_most, at_most_above
+from tests.cluster.ray_lab import HEAD, NetworkLab, RayLab, reason_against
 from worker_service.clock import from_text
 from worker_service.jobs.model import NewJob
 
@@ -44,60 +34,34 @@ pymupdf: Any = partly_typed
 
 _PIXELS = 390
 """A square of noise: 150 KB a page, as a good scan takes."""
-_CROWD_PIXELS = 40
-"""Two KB a page: what files take is measured apart."""
-
-
-@dataclass(frozen=True, slots=True)
-class Load:
-    nodes: int
-    slots: int
-    """Of each node."""
-    ranges_a_slot: int
-    page_seconds: float
-    documents: int = 1
+_SCAN = ROOT / "benchmarks" / "scans" / "lucasta-gray.jpg"
 
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
     repeats: int
     ranges: int
-    one: Load
-    several: Sequence[Load]
-    many: Load
-    many_repeats: int
-    idle_seconds: float
-    crowd: cluster_crowd.Sizes
-    reading: Sequence[cluster_reading.Part]
-    peers: cluster_peers.Sizes
+    """Empty ranges, one after another."""
+    scans: int
+    """Real pages of one document."""
+    pages: int
+    """Pages of noise of one document."""
+    page_seconds: float
+    slots: int
+    """Of each of two nodes that sleep."""
 
 
-FULL = Sizes(
-    3, 40, Load(1, 1, 5, 0.1), [Load(2, 1, 5, 0.1), Load(4, 1, 5, 0.1)], Load(8, 12, 2, 1.0, 8), 1, 15.0,
-    cluster_crowd.FULL, cluster_reading.FULL, cluster_peers.FULL,
-)  # fmt: skip
-# A head and a node take two seconds of the processor to begin: there are as few as can be.
-QUICK = Sizes(
-    1, 3, Load(1, 1, 1, 0.02), [two := Load(2, 1, 1, 0.02)], two, 1, 0.5,
-    cluster_crowd.QUICK, cluster_reading.QUICK, cluster_peers.QUICK,
-)  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class Reading:
-    pages_a_second: float
-    head_milliseconds_a_page: float
-    sent_a_byte: float
-    """Of the documents."""
-    back_a_page: float
+FULL = Sizes(3, 40, 48, 960, 0.1, 4)
+QUICK = Sizes(1, 3, 4, 48, 0.02, 2)
 
 
 def measure(is_quick: bool, parts: Sequence[str] = ()) -> Iterator[Row]:
-    """All of it, or some of `PARTS`; the quick form leaves out what reads, and what not every machine has."""
+    if (reason := reason_against()) is not None:
+        raise SystemExit(f"benchmarks: no Ray cluster here: {reason}")
     place = Path(tempfile.mkdtemp(prefix="pagemill-cluster-", dir=os.environ.get("TMPDIR")))
     bench = _Bench(place, QUICK if is_quick else FULL)
     try:
-        for part in parts or (_QUICK_PARTS if is_quick else PARTS):
+        for part in parts or PARTS:
             yield from PARTS[part](bench)
     finally:
         shutil.rmtree(place, ignore_errors=True)
@@ -105,205 +69,168 @@ def measure(is_quick: bool, parts: Sequence[str] = ()) -> Iterator[Row]:
 
 class _Bench:
     def __init__(self, place: Path, sizes: Sizes) -> None:
-        self._place = place
-        self._sizes = sizes
-        self._number = 0
-        self._read: dict[Load, list[Reading]] = {}
+        self._place, self._sizes = place, sizes
+        self._count = 0
 
     # ── Parts ───────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def one_node(self) -> Iterator[Row]:
-        with self._head(1, 1, 0.0, [sleepers.FAR, "ocr_pages"]) as (own, daemon, root):
-            yield self._overhead(own, "overhead", "on a node", 20)
-            yield from self._idle(daemon, root)
-
-    def speed_up(self) -> Iterator[Row]:
-        sizes = self._sizes
-        alone = self._readings(sizes.one, sizes.repeats)
-        for load in sizes.several:
-            yield Row(
-                f"speed_up_{load.nodes}",
-                f"pages with {load.nodes} nodes of one slot",
-                f"{load.nodes} × one node",
-                "pages/s",
-                [one.pages_a_second for one in self._readings(load, sizes.repeats)],
-                [load.nodes * one.pages_a_second for one in alone],
-                at_least(0.95),
-            )
-
-    def many(self) -> Iterator[Row]:
-        load = self._sizes.many
-        many = self._readings(load, self._sizes.many_repeats)
-        about = f"{load.nodes} nodes of {load.slots} slots"
-        yield Row(
-            "many", f"pages with {about}", "as many as they could sleep through", "pages/s",
-            [one.pages_a_second for one in many], [load.nodes * load.slots / load.page_seconds] * len(many), Goal(),
-        )  # fmt: skip
-        for key, what, unit, figures, goal in (
-            ("cpu", "CPU of the head", "ms/page", [one.head_milliseconds_a_page for one in many], at_most(1.5, "ms")),
-            ("sent", "bytes to the nodes", "× the document", [one.sent_a_byte for one in many], at_most(1.2, "×")),
-            ("back", "bytes from the nodes", "KB/page", [one.back_a_page / 1000 for one in many], Goal()),
-        ):
-            yield Row(key, f"{what}, {about}", "", unit, figures, [], goal)
-
-    def crowd(self) -> Iterator[Row]:
-        papers = partial(_paper, pixels=_CROWD_PIXELS)
-        return cluster_crowd.measure(self._place / "crowd", self._sizes.crowd, papers)
-
-    def ways(self) -> Iterator[Row]:
-        for name, way, is_here, most in (
-            ("ssh", cluster_ways.by_ssh, cluster_ways.has_sshd(), 20),
-            ("Ray", cluster_ways.by_ray, cluster_ways.has_ray(), 80),
-        ):
-            if is_here:
-                place = self._new_place(0.0)
-                with (
-                    way(place / "way", f"{place / 'installed'}:{ROOT}") as engine,
-                    self._over(place, engine, 1, [sleepers.FAR]) as (own, _),
-                ):
-                    yield self._overhead(own, f"overhead_{name.lower()}", f"on a node by {name}", most)
+    def overhead(self) -> Iterator[Row]:
+        """One empty range at a time, on a node and in a local child, by turns."""
+        with self._cluster(RayLab, 1, 1, 0.0) as (own, _, _lab):
+            ours, beside = [], []
+            for _ in range(self._sizes.ranges):
+                ours.append(_milliseconds(own, sleepers.FAR))
+                beside.append(_milliseconds(own, sleepers.NEAR))
+        what = f"a range of {sleepers.PAGES_A_RANGE} pages whose reader does nothing, on a node"
+        yield Row("overhead", what, "in a local child", "ms", ours, beside, at_most_above(20, "ms"))
 
     def reading(self) -> Iterator[Row]:
-        return cluster_reading.measure(self._place / "reading", self._sizes.reading)
-
-    def peers(self) -> Iterator[Row]:
-        return cluster_peers.measure(self._place / "peers", self._sizes.peers)
-
-    # ── Figures ─────────────────────────────────────────────────────────────────────────────────────────────────
-
-    def _overhead(self, own: Own, key: str, where: str, most: float) -> Row:
-        """One range at a time, here and on a node, by turns."""
+        """Real pages by two nodes of one slot, and by two local slots."""
         ours, beside = [], []
-        for _ in range(self._sizes.ranges):
-            ours.append(_took(own, sleepers.FAR))
-            beside.append(_took(own, sleepers.NEAR))
-        what = f"a range of {sleepers.PAGES_A_RANGE} pages whose reader does nothing, {where}"
-        return Row(key, what, "in a local child", "ms", ours, beside, at_most_above(most, "ms"))
+        for _ in range(self._sizes.repeats):
+            with self._cluster(RayLab, 2, 1, None) as (own, _, _lab):
+                ours.append(self._pages_a_minute(own))
+            with self._cluster(RayLab, 0, 1, None) as (own, _, _lab):
+                beside.append(self._pages_a_minute(own))
+        yield Row("reading", "scanned pages, two nodes of one slot", "two local slots", "pages/min", ours, beside,
+                  at_least(0.97))  # fmt: skip
 
-    def _readings(self, load: Load, repeats: int) -> list[Reading]:
-        if load not in self._read:
-            self._read[load] = [self._reading(load) for _ in range(repeats)]
-        return self._read[load]
+    def head(self) -> Iterator[Row]:
+        sizes = self._sizes
+        about = f"two nodes of {sizes.slots} slots that sleep"
+        with self._cluster(NetworkLab, 2, sizes.slots, sizes.page_seconds) as (own, daemon, lab):
+            assert isinstance(lab, NetworkLab)
+            # The first pages start Ray's processes.
+            self._read(own, _paper(own.database.with_name("first.pdf"), 24 * sizes.slots))
+            paper = _paper(own.database.with_name("paper.pdf"), sizes.pages)
+            sent, cpu = _bytes_to_nodes(lab), _cpu_seconds_of_head(daemon, lab)
+            seconds = self._read(own, paper)
+            cpu, sent = _cpu_seconds_of_head(daemon, lab) - cpu, _bytes_to_nodes(lab) - sent
+            memory = [memory_megabytes(_node_processes(lab, name)) / sizes.slots for name in ("n1", "n2")]
+        could = 2 * sizes.slots / sizes.page_seconds if sizes.page_seconds else 0.0
+        yield Row("many", f"pages with {about}", "as many as they could sleep through", "pages/s",
+                  [sizes.pages / seconds], [could], Goal())  # fmt: skip
+        yield Row("cpu", f"CPU of the head with Ray's, {about}", "", "ms/page", [1000 * cpu / sizes.pages], [],
+                  at_most(3, "ms"))  # fmt: skip
+        ratio = sent / paper.stat().st_size
+        yield Row("sent", f"bytes to the nodes, {about}", "", "× the document", [ratio], [], at_most(1.25, "×"))
+        what = f"memory (PSS) of a slot beside its children, a node of {sizes.slots} slots"
+        yield Row("slot_pss", what, "", "MB", memory, [], at_most(60, "MB"))
 
-    def _reading(self, load: Load) -> Reading:
-        pages = load.nodes * load.slots * load.ranges_a_slot * sleepers.PAGES_A_RANGE // load.documents
-        with self._head(load.nodes, load.slots, load.page_seconds, ["ocr_pages"]) as (own, daemon, _):
-            papers = [_paper(own.database.with_name(f"paper-{number}.pdf"), pages) for number in range(load.documents)]
-            size = sum(paper.stat().st_size for paper in papers)
-            before = _sums(own)
-            sources = [NewJob("download", payload=json.dumps({"source": str(paper)})) for paper in papers]
-            own.enqueue_all(sources)
-            wait_until(lambda: own.number(_IS_READING), "pages are read")
-            cpu_begin, read_begin = _cpu_seconds_of_head(daemon), own.number(_PAGES)
-            wait_until(lambda: not own.number(_IS_READING), "all pages are read", pause_seconds=0.2)
-            cpu_end, read_end = _cpu_seconds_of_head(daemon), own.number(_PAGES)
-            own.wait_until_all_ended()
-            if load == self._sizes.many:
-                wait_until(lambda: own.number(_IS_TOLD), "what went over the wire is told", pause_seconds=0.1)
-            sent, received = _sums(own)
-            if read_end != pages * load.documents:
-                raise Failed(f"{read_end} pages of {pages * load.documents}")
-            begun, ended = own.ask(_TIMES)[0]
-            took = (from_text(ended) - from_text(begun)).total_seconds()
-        cpu = (cpu_end - cpu_begin) * 1000 / max(read_end - read_begin, 1)
-        return Reading(read_end / took, cpu, (sent - before[0]) / size, (received - before[1]) / read_end)
-
-    def _idle(self, daemon: Daemon, root: Path) -> Iterator[Row]:
-        gateway = gateway_of(daemon.pid)
-        node = [pid for pid in _pids() if str(root).encode() in words_of(pid)]
-        node = sorted({pid for one in node for pid in with_all_below(one)} - set(gateway) - {daemon.pid})
-        seconds = self._sizes.idle_seconds
-        time.sleep(min(seconds, 5.0))
-        before = cpu_seconds(gateway), cpu_seconds(node)
-        time.sleep(seconds)
-        after = cpu_seconds(gateway), cpu_seconds(node)
-        memory = memory_megabytes(gateway), memory_megabytes(node)
-        for at, name in enumerate(("gateway", "node")):
-            share, is_node = 100 * (after[at] - before[at]) / seconds, name == "node"
-            of_cpu, of_memory = (at_most(0.5, "%"), at_most(80, "MB")) if is_node else (Goal(), Goal())
-            yield Row(f"idle_cpu_{name}", f"CPU of an idle {name}", "", "% of one core", [share], [], of_cpu)
-            yield Row(f"idle_pss_{name}", f"memory (PSS) of an idle {name}", "", "MB", [memory[at]], [], of_memory)
-
-    # ── A head and its nodes ────────────────────────────────────────────────────────────────────────────────────
+    # ── A cluster and its daemon ────────────────────────────────────────────────────────────────────────────────
 
     @contextmanager
-    def _head(self, nodes: int, slots: int, seconds: float, types: Sequence[str]) -> Iterator[tuple[Own, Daemon, Path]]:
-        place = self._new_place(seconds)
+    def _cluster(
+        self, kind: type[RayLab], nodes: int, slots: int, page_seconds: float | None
+    ) -> Iterator[tuple[Own, Daemon, RayLab]]:
+        """`nodes`: 0: two local slots. `page_seconds`: None: the shipped handlers."""
+        self._count += 1
+        place = self._place / f"head-{self._count}"
+        own = Own(place)
+        if page_seconds is not None:
+            shutil.rmtree(place / "installed")
+            sleepers.install(place / "installed", page_seconds)
+        path = os.pathsep.join([str(place / "installed"), str(ROOT)])
+        (place / "ray").mkdir()
+        lab = kind(place / "ray", {**os.environ, "PYTHONPATH": path})
+        own.before = [*lab.before, "env", *(f"{name}={value}" for name, value in lab.variables.items())]
         names = [f"n{number + 1}" for number in range(nodes)]
-        program = f"{sys.executable} -P -m worker_service.nodes.pipes"
-        places = [f"{name}={program} {place}/{name} {slots}*{slots}" for name in names]
-        with self._over(place, f"pipe:{','.join(places)},local*0", nodes, types) as (own, daemon):
-            yield own, daemon, place / names[0]
-
-    def _new_place(self, seconds: float) -> Path:
-        self._number += 1
-        place = self._place / f"head-{self._number}"
-        sleepers.install(place / "installed", seconds)
-        return place
-
-    @contextmanager
-    def _over(self, place: Path, engine: str, nodes: int, types: Sequence[str]) -> Iterator[tuple[Own, Daemon]]:
-        own, settings = Own(place), place / "cluster.toml"
-        settings.write_text(f'concurrency = 2\n[cluster]\nengine = "{engine}"\ntypes = {json.dumps(list(types))}\n')
+        settings = place / "cluster.toml"
+        settings.write_text(f'concurrency = 2\n[cluster]\naddress = "{lab.setting}"\nlocal = 0\n' if nodes else "")
         try:
+            if nodes:
+                lab.start_head()
+                lab.start_nodes(*names, slots=slots)
             with own.daemon(config=settings) as daemon:
                 wait_until(lambda: own.number(_UP) == nodes, f"{nodes} nodes are up")
-                yield own, daemon
+                yield own, daemon, lab
+                daemon.stop_now()
         finally:
+            lab.close()
             own.close()
+
+    def _pages_a_minute(self, own: Own) -> float:
+        # Each slot starts what it keeps.
+        self._read(own, _scans(own.database.with_name("first.pdf"), 2))
+        paper = _scans(own.database.with_name("paper.pdf"), self._sizes.scans)
+        return 60 * self._sizes.scans / self._read(own, paper)
+
+    def _read(self, own: Own, paper: Path) -> float:
+        """Return the seconds from the claim of the first range to the end of the last."""
+        before, pages = int(own.number(_LAST_JOB)), int(own.number(_PAGES))
+        own.enqueue_all([NewJob("download", payload=json.dumps({"source": str(paper)}))])
+        own.wait_until_all_ended()
+        with pymupdf.open(paper) as document:
+            missing = pages + document.page_count - int(own.number(_PAGES))
+        if missing:
+            raise Failed(f"{missing} pages were not read")
+        begun, ended = own.ask(_TIMES, before)[0]
+        return (from_text(ended) - from_text(begun)).total_seconds()
 
 
 PARTS: Mapping[str, Callable[[_Bench], Iterator[Row]]] = {
-    "one-node": _Bench.one_node,
-    "speed-up": _Bench.speed_up,
-    "many": _Bench.many,
-    "crowd": _Bench.crowd,
-    "ways": _Bench.ways,
+    "overhead": _Bench.overhead,
     "reading": _Bench.reading,
-    "peers": _Bench.peers,
+    "head": _Bench.head,
 }
-_QUICK_PARTS = ("one-node", "speed-up", "many", "crowd")
 
 _UP = "SELECT count(*) FROM node WHERE state = 'up'"
 _PAGES = "SELECT count(*) FROM page"
-_IS_READING = "SELECT count(*) FROM worker_job_queue WHERE job_type = 'ocr_pages' AND status IN ('pending', 'running')"
-# A node is heard of as often as the daemon writes of it; what it had sent by then is in its row.
-_IS_TOLD = "SELECT (SELECT min(heard_at) FROM node) > (SELECT max(completed_at) FROM worker_job_queue)"
-_TIMES = "SELECT min(started_at), max(completed_at) FROM worker_job_queue WHERE job_type = 'ocr_pages'"
+_LAST_JOB = "SELECT ifnull(max(id), 0) FROM worker_job_queue"
+_TIMES = "SELECT min(started_at), max(completed_at) FROM worker_job_queue WHERE job_type = 'ocr_pages' AND id > ?"
 
 
-def _sums(own: Own) -> tuple[int, int]:
-    sent, received = own.ask("SELECT sum(bytes_sent), sum(bytes_received) FROM node")[0]
-    return int(sent), int(received)
-
-
-def _took(own: Own, job_type: str) -> float:
-    """Milliseconds, from the claim to the end."""
+def _milliseconds(own: Own, job_type: str) -> float:
+    """Return the time from the claim to the end of one job."""
     job_id, _, _ = own.insert(job_type)
     own.result(job_id)
     begun, ended = own.ask("SELECT started_at, completed_at FROM worker_job_queue WHERE id = ?", job_id)[0]
     return (from_text(ended) - from_text(begun)).total_seconds() * 1000
 
 
-def _cpu_seconds_of_head(daemon: Daemon) -> float:
-    """The daemon, its gateway, and who cuts files for that; not the nodes, which hang below it here."""
-    gateway = gateway_of(daemon.pid)
-    return cpu_seconds([daemon.pid, *gateway]) + cpu_seconds_of_ended(gateway)
+def _cpu_seconds_of_head(daemon: Daemon, lab: RayLab) -> float:
+    """Return the CPU time of the daemon, all below it, and Ray's processes on the head."""
+    pids = [*with_all_below(daemon.pid), *lab.pids(HEAD)]
+    return cpu_seconds(pids) + cpu_seconds_of_ended(pids)
 
 
-def _pids() -> list[int]:
-    return [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()]
+def _bytes_to_nodes(lab: NetworkLab) -> int:
+    return lab.bytes_to("n1") + lab.bytes_to("n2")
 
 
-def _paper(path: Path, pages: int, *, pixels: int = _PIXELS) -> Path:
-    """Noise on each page, which nobody can compress."""
+def _node_processes(lab: RayLab, name: str) -> list[int]:
+    """Return the Ray worker processes of a node, its node server and its fork server."""
+    return [pid for words in ("ray::", "node_server", "nursery_main") for pid in lab.pids_with(name, words)]
+
+
+def _paper(path: Path, pages: int) -> Path:
+    """Write a document with noise on each page, which cannot be compressed."""
     chance = random.Random(path.name)
     with pymupdf.open() as document:
         for _ in range(pages):
             picture = io.BytesIO()
-            Image.frombytes("L", (pixels, pixels), chance.randbytes(pixels**2)).save(picture, "PNG")
+            Image.frombytes("L", (_PIXELS, _PIXELS), chance.randbytes(_PIXELS**2)).save(picture, "PNG")
             page = document.new_page()
             page.insert_image(page.rect, stream=picture.getvalue())
         document.save(path)
+    return _settled(path)
+
+
+def _scans(path: Path, pages: int) -> Path:
+    """Write the same scan on each page with another number, so that each page has another digest."""
+    with pymupdf.open() as document, pymupdf.open() as pictures:
+        for number in range(pages):
+            page = document.new_page()
+            page.insert_image(page.rect, filename=str(_SCAN))
+            page.insert_text((40, 30), f"{path.parent.name} {path.stem} {number}")
+            picture = page.get_pixmap(dpi=200, colorspace=pymupdf.csGRAY).tobytes("jpeg")
+            seen = pictures.new_page()
+            seen.insert_image(seen.rect, stream=picture)
+        pictures.save(path)
+    return _settled(path)
+
+
+def _settled(path: Path) -> Path:
+    """A file that has just changed may still be written, so `download` would wait."""
     os.utime(path, (time.time() - 60,) * 2)
     return path

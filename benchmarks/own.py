@@ -83,6 +83,8 @@ class Own:
     def __init__(self, place: Path, *, is_bare: bool = False) -> None:
         place.mkdir(parents=True, exist_ok=True)
         self._place = place
+        self.before: Sequence[str] = ()
+        """Words before the command of each daemon."""
         self.database = place / "pagemill.db"
         initialise(self.database)
         self._store = open_store(self.database)
@@ -120,7 +122,7 @@ class Own:
         with log.open("wb") as file:
             began = time.monotonic()
             process = subprocess.Popen(
-                [sys.executable, "-m", "worker_service"],
+                [*self.before, sys.executable, "-m", "worker_service"],
                 cwd=self._place,
                 env=kept | own,
                 stdin=subprocess.DEVNULL,

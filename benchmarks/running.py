@@ -48,11 +48,6 @@ def with_all_below(pid: int) -> list[int]:
     return found
 
 
-def gateway_of(daemon: int) -> list[int]:
-    """The gateway of a daemon, and what that has started; not the nodes, which hang below it here."""
-    return [pid for pid in with_all_below(daemon)[1:] if b"nodes.gateway" in words_of(pid)]
-
-
 def words_of(pid: int) -> bytes:
     """Its command line."""
     try:

@@ -71,7 +71,7 @@ class _Sleeper:
         return number, shipped.Read(f"Page {-number}. {_TEXT}", "ocr", 90.0)
 
 
-ranges = [Handler(name, empty_range, dict) for name in (NEAR, FAR)]
+ranges = [Handler(NEAR, empty_range, dict), Handler(FAR, empty_range, dict, runs_on_cluster=True)]
 ocr_pages = replace(shipped.ocr_pages, run=sleep)
 
 

@@ -23,12 +23,12 @@ FLOORS = (
     ("clock", "directories", "events", "filenames", "files", "plurals", "supervisor"),
     ("jobs",),
     ("config_values",),
-    ("programs", "schedules", "notify", "tokens", "cluster", "entry_points"),
+    ("programs", "schedules", "notify", "tokens", "cluster_settings", "entry_points"),
     ("config",),
     ("store", "handlers"),
     ("liveness", "workspace"),
     ("children",),
-    ("nodes",),
+    ("cluster",),
     ("operations", "testing"),
     ("daemon", "web"),
     ("commands",),
@@ -40,7 +40,7 @@ HEIGHT = {room: height for height, floor in enumerate(FLOORS) for room in floor}
 # What the floors alone would allow.
 NEVER = {
     ("children", "store"): "a child holds no database",
-    ("nodes", "store"): "what speaks with other machines holds no database",
+    ("cluster", "store"): "what speaks with other machines holds no database",
 }
 ABOVE_OPERATIONS = {"commands", "web", "verbs"}
 
@@ -171,12 +171,13 @@ def only_the_store_imports_apsw(house: House) -> Iterator[str]:
             yield f"{arrow}: SQLite is spoken to in worker_service.store only"
 
 
-def engines_are_known_to_their_own_file(house: House) -> Iterator[str]:
+def only_the_cluster_package_imports_ray(house: House) -> Iterator[str]:
     for arrow in house.arrows:
-        if top(arrow.target) == "ray" and top(arrow.origin) in SHIPPED and arrow.origin != "worker_service.nodes.ray":
-            yield f"{arrow}: Ray is spoken to in worker_service/nodes/ray.py only"
-        if arrow.target == "worker_service.nodes.ray" and top(arrow.origin) in SHIPPED:
-            yield f"{arrow}: an engine is imported by its name, where somebody has set it, and nowhere else"
+        is_shipped = top(arrow.origin) in SHIPPED
+        if top(arrow.target) == "ray" and is_shipped and not is_within(arrow.origin, "worker_service.cluster"):
+            yield f"{arrow}: Ray is imported in worker_service/cluster only"
+        if arrow.target == "worker_service.cluster.ray_driver" and is_shipped:
+            yield f"{arrow}: the Ray driver is a process of its own, started by its name"
 
 
 def nobody_imports_sqlite3(house: House) -> Iterator[str]:
@@ -214,7 +215,7 @@ RULES: tuple[Rule, ...] = (
     handlers_know_only_their_contract,
     the_house_knows_nothing_outside,
     only_the_store_imports_apsw,
-    engines_are_known_to_their_own_file,
+    only_the_cluster_package_imports_ray,
     nobody_imports_sqlite3,
     sql_stays_in_the_store,
     the_store_alone_knows_sqlite,
@@ -258,8 +259,8 @@ SOUND = {
     "worker_service/store/leases.sql": "SELECT 1;",
     "worker_service/handlers/__init__.py": "from worker_service.jobs import Job",
     "worker_service/children/__init__.py": "from worker_service.handlers import Handler",
-    "worker_service/nodes/__init__.py": "",
-    "worker_service/nodes/ray.py": "import ray",
+    "worker_service/cluster/__init__.py": "",
+    "worker_service/cluster/ray_driver.py": "import ray",
     "worker_service/operations/steer.py": "def opened():\n    from worker_service.store.opening import open_store",
     "worker_service/daemon/__init__.py": "from worker_service import children, operations",
     "worker_service/web/__init__.py": "import worker_service.operations.steer",
@@ -320,10 +321,10 @@ FLAWS: dict[str, tuple[str, int, str, str]] = {
         "-> worker_service.operations.steer: the checkout's door"),
     "apsw outside the store": ("worker_service/operations/steer.py", 1, "from apsw import Connection",
         "-> apsw: SQLite is spoken to in worker_service.store only"),
-    "an engine in the daemon": ("worker_service/daemon/__init__.py", 3, "def f():\n    if 1:\n        import ray.util",
-        "-> ray.util: Ray is spoken to"),
-    "an engine's file in the daemon": ("worker_service/daemon/__init__.py", 1, "from worker_service.nodes import ray",
-        "-> worker_service.nodes.ray: an engine is imported by its name"),
+    "Ray in the daemon": ("worker_service/daemon/__init__.py", 3, "def f():\n    if 1:\n        import ray.util",
+        "-> ray.util: Ray is imported in"),
+    "the Ray driver in the daemon": ("worker_service/daemon/__init__.py", 1,
+        "from worker_service.cluster import ray_driver", "-> worker_service.cluster.ray_driver: the Ray driver is a"),
     "sqlite3 in a test": ("tests/test_store.py", 2, "def test_it():\n    import sqlite3",
         "-> sqlite3: two SQLite libraries"),
     "sqlite3 in a benchmark": ("benchmarks/raw.py", 1, "from sqlite3 import connect",

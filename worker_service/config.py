@@ -24,7 +24,7 @@ from worker_service.errors import ConfigError, nearest
 from worker_service.jobs.values import dataclass
 
 if TYPE_CHECKING:
-    from worker_service.cluster import Cluster
+    from worker_service.cluster_settings import Cluster
     from worker_service.notify import Rule
     from worker_service.schedules import Schedule
 
@@ -77,7 +77,7 @@ def _parse_addresses(raw: object, label: str, _: Path) -> dict[str, str]:
 def _parse_cluster(raw: object, label: str, _: Path) -> Cluster | None:
     if raw in ("", {}):
         return None
-    from worker_service.cluster import read_cluster  # only where there is one
+    from worker_service.cluster_settings import read_cluster  # only where there is one
 
     return read_cluster(raw, label)
 
@@ -201,7 +201,7 @@ class Settings:
     cluster = Setting(
         Kind("a cluster", _parse_cluster, lambda cluster: "" if cluster is None else cluster.written()),
         "",
-        "other machines that run attempts, such as `ssh:box2*8,box3*8`; or `[cluster]` with `engine` and more: "
+        "the Ray cluster that runs attempts, such as `ray:10.0.0.1:6379`; or `[cluster]` with `address` and more: "
         "[cluster.md](cluster.md)",
         otherwise="this machine alone",
     )
@@ -341,8 +341,8 @@ def load_settings(
             (from_file.get(key), str(file), directory if file is None else file.parent),
         ]
         if key == "cluster" and isinstance(places[-1][0], dict) and places[1][0]:
-            # The variable says which machines; the file may say more of how.
-            places[1] = ({**places[-1][0], "engine": places[1][0]}, *places[1][1:])
+            # The variable has only the address; the rest of the table holds.
+            places[1] = ({**places[-1][0], "address": places[1][0]}, *places[1][1:])
         given = [place for place in places if place[0] is not None]
         raw, origins[key], base = given[0] if given else (setting.default, "default", directory)
         values[key] = None if raw is None else setting.kind.read(raw, f"{key} ({origins[key]})", base)
@@ -471,11 +471,9 @@ def _own_database(environ: Mapping[str, str]) -> Path:
     return _xdg(environ, "XDG_DATA_HOME", ".local/share") / "pagemill.db"
 
 
-def own_state(environ: Mapping[str, str]) -> Path:
-    """Where a node keeps its things."""
-    if given := environ.get("STATE_DIRECTORY"):
-        return _first_path(given)
-    return _xdg(environ, "XDG_STATE_HOME", ".local/state").with_name("pagemill-node")
+def own_configuration(environ: Mapping[str, str]) -> Path:
+    """Return the directory of this user's settings."""
+    return _xdg(environ, "XDG_CONFIG_HOME", ".config")
 
 
 def _first_path(given: str) -> Path:

@@ -50,7 +50,7 @@ BEAT_FAILED = "beat.failed"
 
 NURSERY_DIED = "nursery.died"
 CLUSTER_TYPE_UNKNOWN = "cluster.type_unknown"
-GATEWAY_DIED = "gateway.died"
+RAY_DRIVER_DIED = "ray_driver.died"
 NURSERY_RESTARTED = "nursery.restarted"
 HANDLER_SET_ASIDE = "handler.set_aside"
 

@@ -69,9 +69,9 @@ def staging_root(workspace: Path, worker_id: str) -> Path:
     return workspace / "staging" / worker_id
 
 
-def far_root(workspace: Path, worker_id: str) -> Path:
-    """Where what comes from its nodes arrives, with notes of when each was heard."""
-    return staging_root(workspace, worker_id) / "far"
+def cluster_staging_root(workspace: Path, worker_id: str) -> Path:
+    """Where the worker's Ray driver keeps slices of PDFs until they are in Ray's object store."""
+    return staging_root(workspace, worker_id) / "cluster"
 
 
 class LifeLock:

@@ -56,11 +56,6 @@ CELERY = Peer(
     "benchmarks.peers.celery_jobs",
     ("celery", "-A", "benchmarks.peers.celery_jobs", "worker", "--pool", "prefork", "-c", WORKERS, "-l", "WARNING"),
 )
-CELERY_READING = Peer(
-    "Celery prefork on Redis, which reads",
-    "benchmarks.peers.celery_reading",
-    ("celery", "-A", "benchmarks.peers.celery_reading", "worker", "--pool", "prefork", "-c", WORKERS, "-l", "WARNING"),
-)
 EVERY = (SQLITE_HUEY, REDIS_HUEY, RQ, CELERY)
 
 

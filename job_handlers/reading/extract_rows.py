@@ -52,4 +52,10 @@ def run(context: Context[Payload]) -> Done:
     return Done({"pages": len(numbers), "read": len(to_read)})
 
 
-extract_rows = Handler("extract_rows", run, Payload, limits=Limits(memory_bytes=2048 * MIB, wall_seconds=2 * 3600))
+extract_rows = Handler(
+    "extract_rows",
+    run,
+    Payload,
+    limits=Limits(memory_bytes=2048 * MIB, wall_seconds=2 * 3600),
+    runs_on_cluster=True,
+)

@@ -93,15 +93,15 @@ class Read(msgspec.Struct, tag=True, frozen=True):
 def run(context: Context[Payload]) -> Done:
     how = how_to_read(context)
     numbers = read_ranges(context.payload.pages, _PAGES_MAX)
-    portion = context.inputs.get("portion")
-    original, content = portion or original_of(context), content_of(context)
+    sliced = context.inputs.get("slice")
+    original, content = sliced or original_of(context), content_of(context)
     kind = kind_of(original)
     password, engine = how.password, how.engine
     identity = ocr.identity_of(engine)
     if identity == "none":
         _wait_for_data(context, engine)
-    # In a portion only these lie, in their order.
-    places = {number: at for at, number in enumerate(numbers, 1)} if portion else {}
+    # A slice has only these pages, in their order.
+    places = {number: at for at, number in enumerate(numbers, 1)} if sliced else {}
     with PageProcess[Drawn | Read](
         lambda: (
             _leaf_reader(original, kind, engine)
@@ -121,8 +121,8 @@ def run(context: Context[Payload]) -> Done:
     return Done({"pages": len(numbers), "recognised": pages.recognised, "engine": identity})
 
 
-def portion(original: Path) -> Callable[[Payload, Path], bool]:
-    """For a node: the pages of one range, of a PDF."""
+def slice_pages(original: Path) -> Callable[[Payload, Path], bool]:
+    """Return a function that writes the pages of one attempt into a PDF of their own."""
     if kind_of(original) is not Kind.PDF:
         return lambda payload, target: False
     book = pdf.Book(original, is_mapped=True)
@@ -139,9 +139,9 @@ ocr_pages = Handler(
     offers=ocr.offers,
     choices=ocr.choices,
     identity=lambda: [*ocr.identity(), pdf.LIBRARY],
-    # What opens an encrypted file is a credential, and only asked for there.
-    travels=True,
-    portion=portion,
+    # An encrypted file needs a credential, which no node has: then the attempt runs again on the head.
+    runs_on_cluster=True,
+    slicer=slice_pages,
     credentials=["password*"],
 )
 

@@ -16,10 +16,7 @@ from tests.commands.conftest import Daemon, Process, Run, items
 from tests.commands.shelf import Shelf
 from tests.store.kit import new_worker
 from tests.store.papers import ask_for, claim
-from worker_service.clock import wall_clock
 from worker_service.jobs.model import Failure, NewJob
-from worker_service.nodes import ray_settings
-from worker_service.operations import joining
 
 Findings = Callable[..., dict[str, Any]]
 
@@ -169,32 +166,26 @@ def test_a_job_whose_worker_has_no_row_is_seen_by_all_who_look(
     assert "P13: job 1 is running on worker w1, which has no row" in findings(fails=1)["promises"]["detail"]
 
 
-def test_the_doctor_says_how_ray_is_talked_to(
+def test_the_doctor_says_how_the_daemon_connects_to_ray(
     findings: Findings, database: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     assert database.exists()
-    monkeypatch.setattr("worker_service.nodes.ray_settings.KEYS_DIRECTORY", tmp_path / "cluster")
-    monkeypatch.setattr("worker_service.operations.joining.ray_version", lambda: None)
+    monkeypatch.setattr("worker_service.cluster.ray_environment.ray_version", lambda: None)
+    monkeypatch.setattr("worker_service.cluster.ray_environment.SERVICE_CONFIGURATION", tmp_path)
     assert "Ray" not in findings(fails=1)
     monkeypatch.setenv("WORKER_CLUSTER", "ray:10.1.2.3:6379")
     assert findings(fails=1)["Ray"]["detail"] == "it is not installed"
 
-    monkeypatch.setattr("worker_service.operations.joining.ray_version", lambda: "2.60.0")
+    monkeypatch.setattr("worker_service.cluster.ray_environment.ray_version", lambda: "2.60.0")
     exposed = findings(fails=1)["Ray"]
-    assert (exposed["level"], "without TLS and token" in exposed["detail"]) == ("critical", True)
-    assert "pagemill cluster init ray" in exposed["fix"]
+    assert (exposed["level"], "no token" in exposed["detail"]) == ("critical", True)
+    assert "pagemill cluster init" in exposed["fix"]
 
-    ca, authority = joining.make_authority(wall_clock())
-    certificate, key = joining.certify(ca, authority, "here", ["10.1.2.3"], wall_clock())
     place = tmp_path / "credentials"
     place.mkdir()
-    for name, text in zip(ray_settings.KEYS, (ca, certificate, key, "token"), strict=True):
-        (place / name).write_text(text)
+    (place / "ray.token").write_text("secret")
     monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(place))
-    assert findings(fails=1)["Ray"]["level"] == "ok"
-    certificate, _ = joining.certify(ca, authority, "here", ["10.1.2.3"], wall_clock() - joining.VALID)
-    (place / "cluster.cert").write_text(certificate)
-    assert findings(fails=1)["Ray"]["level"] == "warning"
+    assert (findings(fails=1)["Ray"]["level"], findings(fails=1)["Ray"]["detail"]) == ("ok", "a token, without TLS")
 
 
 def test_the_doctor_names_the_data_that_pages_in_another_script_want(run: Run, shelf: Shelf) -> None:

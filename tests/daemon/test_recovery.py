@@ -18,8 +18,7 @@ from tests.daemon.conftest import Watch, tools_in
 from tests.store.kit import ByHand, MovableClock, ids, new_worker
 from worker_service.daemon.recovery import Recovery
 from worker_service.jobs.model import NODE, HandlerFacts, NewJob, NodeState, Report, Status, Worker
-from worker_service.liveness import Fate, Identity, LifeLock, Seen, boot_id, far_root, fate, is_free, lock_path
-from worker_service.nodes.heard import Note
+from worker_service.liveness import Fate, Identity, LifeLock, Seen, boot_id, fate, is_free, lock_path
 from worker_service.store.store import Store
 
 PATIENCE_SECONDS = 9.0
@@ -239,55 +238,21 @@ def test_what_outlives_its_daemon_is_stopped_before_the_jobs_are_taken_back(
     assert store.reading.get(job).status is Status.PENDING
 
 
-def test_patience_with_a_node_goes_on_from_when_it_was_heard_whoever_dies_meanwhile(
-    recovery: Recovery, store: Store, database: Path, watch: Watch
+def test_what_a_dead_daemon_ran_on_nodes_comes_back_with_the_rest(
+    recovery: Recovery, store: Store, database: Path
 ) -> None:
-    here = Worker("h", OWN.host, OWN.boot_id, 4242, "0", 1, 1, [HandlerFacts("ocr_pages", NODE)], 2, PATIENCE_SECONDS)
-    store.leases.register(here)
-    store.leases.set_nodes("h", [NodeState("n1", "up", 1), NodeState("n2", "up", 1)])
-    jobs = [store.intake.enqueue(NewJob("ocr_pages")).job_id for _ in range(2)]
-    lock = LifeLock(lock_path(database, "h"))
-    os.close(lock.fd)
-    staging = far_root(recovery.tools.settings.workspace, "h")
-    staging.mkdir(parents=True)
-    for job, node, heard_at in zip(store.leases.claim("h", 2, NODE), ("n1", "n2"), (992.0, 998.0), strict=True):
-        store.leases.report([Report(job.lease, node=node)])
-        Note(staging, node).write(heard_at)
-
-    def status(watch_at: float) -> list[Status]:
-        watch.now = watch_at
-        # Each time another daemon, that has seen nothing before.
-        Recovery(recovery.tools, watch).run()
-        return [store.reading.get(job).status for job in jobs]
-
-    assert status(1000.9) == [Status.RUNNING, Status.RUNNING]
-    assert status(1001.1) == [Status.PENDING, Status.RUNNING]
-    assert status(1006.9) == [Status.PENDING, Status.RUNNING]
-    assert status(1007.1) == [Status.PENDING, Status.PENDING]
-    assert "h" not in [worker.id for worker in store.reading.workers()]
-    assert not lock.path.exists()
-    assert not staging.exists()
-
-
-def test_notes_of_an_earlier_boot_say_nothing_of_when(
-    recovery: Recovery, store: Store, database: Path, watch: Watch
-) -> None:
-    there = Worker("h", OWN.host, "before", 4242, "0", 1, 1, [HandlerFacts("ocr_pages", NODE)], 1, PATIENCE_SECONDS)
-    store.leases.register(there)
+    store.leases.register(Worker("h", OWN.host, OWN.boot_id, 4242, "0", 1, 1, [HandlerFacts("ocr_pages", NODE)]))
     store.leases.set_nodes("h", [NodeState("n1", "up", 1)])
     job = store.intake.enqueue(NewJob("ocr_pages")).job_id
+    lock = LifeLock(lock_path(database, "h"))
+    os.close(lock.fd)
     [claimed] = store.leases.claim("h", 1, NODE)
     store.leases.report([Report(claimed.lease, node="n1")])
-    staging = far_root(recovery.tools.settings.workspace, "h")
-    staging.mkdir(parents=True)
-    Note(staging, "n1").write(watch.now - 1_000_000)
 
-    recovery.run()
-    assert store.reading.get(job).status is Status.RUNNING
-    watch.now += PATIENCE_SECONDS + 0.1
     recovery.run()
 
     assert store.reading.get(job).status is Status.PENDING
+    assert [(node.state, node.slots) for node in store.reading.nodes()] == []
 
 
 def test_a_lock_is_free_only_when_its_last_holder_is_gone(database: Path, holder: subprocess.Popen[bytes]) -> None:

@@ -7,7 +7,7 @@ are compared with what the verb and its leases allow. What the audit asks of the
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -193,11 +193,9 @@ class _WatchedLeases(Leases):
         with self._db.doing(Deed("confirm_cancel", frozenset([lease]))):
             super().confirm_cancel(lease, usage)
 
-    def requeue(
-        self, worker_id: str, *, last_beat: str | None = None, but_nodes: Collection[str] | None = ()
-    ) -> list[Job]:
+    def requeue(self, worker_id: str, *, last_beat: str | None = None) -> list[Job]:
         with self._db.doing(Deed("requeue", requeued=worker_id)):
-            return super().requeue(worker_id, last_beat=last_beat, but_nodes=but_nodes)
+            return super().requeue(worker_id, last_beat=last_beat)
 
 
 class _WatchedSteering(Steering):

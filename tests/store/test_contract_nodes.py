@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.store.kit import MovableClock, claim_one, claimed_ids, codes, ids
+from tests.store.kit import claim_one, claimed_ids, codes, ids
 from worker_service.errors import LeaseLost, WorkerUnknown
 from worker_service.jobs.model import (
     NODE,
@@ -21,7 +21,7 @@ from worker_service.jobs.model import (
 from worker_service.jobs.retries import REQUEUES_MAX
 from worker_service.store.store import Store
 
-LOST = Failure("NODE_LOST", "node n1 was not heard for 9.1 s")
+LOST = Failure("NODE_LOST", "n1 was lost: Ray has given it up")
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def head(store: Store) -> Store:
         HandlerFacts("send", NODE, at_most_once=True),
         HandlerFacts("ingest", "cpu"),
     ]
-    store.leases.register(Worker("h", "here", "boot", 1, "0", 2, 2, facts, 0, 9.0))
+    store.leases.register(Worker("h", "here", "boot", 1, "0", 2, 2, facts))
     return store
 
 
@@ -89,80 +89,23 @@ def test_who_does_not_know_the_type_is_not_asked_why_it_waits(head: Store) -> No
     assert codes(head, ingests[2]) == ["SLOTS_FULL"]
 
 
-def test_what_could_begin_is_what_waits_for_room_alone(head: Store, clock: MovableClock) -> None:
-    def could() -> int:
-        return head.reading.could_begin("h", NODE, most=6)
+def test_the_rows_of_nodes_follow_the_newest_report_and_a_drain_stays(head: Store) -> None:
+    head.leases.set_nodes("h", [NodeState("n1", "up", 2, "1"), NodeState("n2", "down")])
+    assert head.steering.drain_node("n1", is_draining=True)
+    assert not head.steering.drain_node("n9", is_draining=True)
 
-    assert could() == 0
-    pages = [enqueue(head) for _ in range(4)]
-    enqueue(head, "ingest")
-    head.intake.enqueue(NewJob("ocr_pages", run_at=clock.after(60)))
-    assert could() == 4
-    clock.advance(61)
-    assert could() == 5, "nobody has claimed since it came due"
-    has(head, n1=1)
-    assert claimed_ids(head, "h", 1, NODE) == pages[:1]
-    assert could() == 4
-    for _ in range(4):
-        enqueue(head, "send")
-    assert could() == 6, "nobody counts further"
-    head.leases.set_worker_state("h", draining=True, disk_low=False)
-    assert could() == 0
-
-
-def test_what_could_begin_keeps_within_each_limit_and_passes_over_what_is_paused(head: Store) -> None:
-    def could() -> int:
-        return head.reading.could_begin("h", NODE, most=100)
-
-    for owner in ("ann", "bob"):
-        for job_type in ("ocr_pages", "send"):
-            head.intake.enqueue_many([NewJob(job_type, owner=owner) for _ in range(5)])
-    has(head, n1=1)
-    [job] = claimed_ids(head, "h", 1, NODE)
-    assert head.reading.get(job).job_type == "ocr_pages"
-    assert could() == 19
-
-    head.leases.set_limits("type", {"ocr_pages": 3})
-    assert could() == 2 + 10
-    head.leases.set_limits("class", {NODE: 5})
-    assert could() == 4
-    head.leases.set_limits("class", {})
-    head.leases.set_limits("owner", {"bob": 2})
-    assert could() == 2 + 5 + 2
-    head.leases.set_limits("type", {})
-    head.steering.pause("type", "send")
-    assert could() == 4 + 2
-    head.steering.pause("all", "")
-    assert could() == 0
-
-
-def test_the_rows_of_nodes_follow_what_was_told_last_and_a_wish_stays(head: Store, clock: MovableClock) -> None:
-    head.leases.set_nodes("h", [NodeState("n1", "up", 2, 1, 3.0, "1", bytes_sent=7), NodeState("n2", "down")])
-    assert head.steering.wish_of_node("n1", "drain")
-    assert not head.steering.wish_of_node("n9", "drain")
-
-    head.leases.set_nodes("h", [NodeState("n1", "silent", 1, 1, 9.0)])
+    head.leases.set_nodes("h", [NodeState("n1", "draining", 1)])
 
     [n1] = head.reading.nodes()
-    assert (n1.state, n1.slots, n1.wish, n1.worker_id) == ("silent", 1, "drain", "h")
+    assert (n1.state, n1.slots, n1.is_draining, n1.worker_id) == ("draining", 1, True, "h")
     assert [worker.node_slots for worker in head.reading.workers()] == [1]
-    assert head.steering.wish_of_node("n1", "remove")
     head.leases.set_nodes("h", [])
-    assert [(one.state, one.slots, one.wish) for one in head.reading.nodes()] == [("removed", 0, "remove")]
-    assert head.steering.wish_of_node("n1", "")
+    assert [(one.state, one.slots, one.is_draining) for one in head.reading.nodes()] == [("down", 0, True)]
+    assert head.steering.drain_node("n1", is_draining=False)
     head.leases.set_nodes("h", [])
     assert head.reading.nodes() == []
     with pytest.raises(WorkerUnknown):
         head.leases.set_nodes("nobody", [])
-
-
-def test_of_many_nodes_the_rows_are_written_that_have_changed(head: Store) -> None:
-    head.leases.set_nodes("h", [NodeState("n1", "up", 2), NodeState("n2", "up", 2), NodeState("n3", "up", 2)])
-
-    head.leases.set_nodes("h", [NodeState("n1", "up", 2, 2), NodeState("n2", "down")], only=["n2"])
-
-    assert [(one.name, one.state, one.running) for one in head.reading.nodes()] == [("n1", "up", 0), ("n2", "down", 0)]
-    assert [worker.node_slots for worker in head.reading.workers()] == [2]
 
 
 def test_an_attempt_says_where_it_ran(head: Store) -> None:
@@ -218,30 +161,16 @@ def test_p2_a_lease_that_has_moved_on_takes_nothing_back(head: Store) -> None:
     assert head.reading.get(newer.job_id).status is Status.RUNNING
 
 
-def test_of_a_dead_worker_what_ran_on_one_node_comes_back_while_another_one_may_still_run_it(head: Store) -> None:
-    jobs = [enqueue(head) for _ in range(3)]
-    has(head, n1=2, n2=1)
-    leases = [job.lease for job in head.leases.claim("h", 3, NODE)]
-    head.leases.report([Report(lease, node=node) for lease, node in zip(leases, ("n1", "n2"), strict=False)])
+def test_what_a_dead_worker_ran_on_nodes_comes_back_and_its_nodes_are_down(head: Store) -> None:
+    jobs = [enqueue(head) for _ in range(2)]
+    has(head, n1=2)
+    leases = [job.lease for job in head.leases.claim("h", 2, NODE)]
+    head.leases.report([Report(leases[0], node="n1")])
 
-    assert [job.id for job in head.leases.requeue("h", but_nodes=["n2"])] == [jobs[0]]
-    assert head.leases.requeue("h", but_nodes=None) == []
-    assert [worker.id for worker in head.reading.workers()] == ["h"]
-    assert [job.id for job in head.leases.requeue("h")] == jobs[1:]
-    assert head.reading.workers() == []
-
-
-def test_of_a_dead_worker_what_ran_on_nodes_waits_with_its_row(head: Store) -> None:
-    far, near = enqueue(head), enqueue(head, "ingest")
-    taken(head)
-    claim_one(head, "h", "cpu")
-
-    back = head.leases.requeue("h", but_nodes=None)
-
-    assert [job.id for job in back] == [near]
-    assert head.reading.get(far).status is Status.RUNNING
-    assert [worker.id for worker in head.reading.workers()] == ["h"]
-    assert head.leases.requeue("h", but_nodes=["n1"]) == [], "nobody has said yet where it is"
-    assert [job.id for job in head.leases.requeue("h")] == [far]
+    assert [job.id for job in head.leases.requeue("h")] == jobs
     assert head.reading.workers() == []
     assert [node.state for node in head.reading.nodes()] == ["down"]
+
+
+def test_known_digests_are_those_of_the_pages_that_were_read(head: Store) -> None:
+    assert head.leases.known_digests(enqueue(head)) == []

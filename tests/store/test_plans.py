@@ -104,8 +104,6 @@ def test_no_statement_walks_over_all_jobs(plan: Callable[[str], list[str]], name
         ("free_due", "job_due"),
         ("next_deadline", "job_due"),
         ("comes_due", "job_due"),
-        ("could_begin", "job_ready"),
-        ("could_begin", "job_due"),
         ("orphans", "job_by_status"),
         ("live_with_unique_key", "a live job already has this unique_key: that one will do the work"),
         ("beat_leases", "INTEGER PRIMARY KEY|job_by_status"),

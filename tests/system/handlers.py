@@ -112,16 +112,16 @@ def secret(context: Context[Payload]) -> Done:
 
 
 handlers = [
-    Handler("secret", secret, dict, credentials=["password"], travels=True),
-    Handler("noop", noop, dict),
-    Handler("talk", talk, dict),
+    Handler("secret", secret, dict, credentials=["password"], runs_on_cluster=True),
+    Handler("noop", noop, dict, runs_on_cluster=True),
+    Handler("talk", talk, dict, runs_on_cluster=True),
     Handler("flood", flood, dict),
     Handler("lacks", lacks, dict, sandbox="off"),
-    Handler("chaos", chaos, dict),
+    Handler("chaos", chaos, dict, runs_on_cluster=True),
     Handler("read", read, dict),
-    Handler("sleep", sleep, dict, environment=("PATH",)),
+    Handler("sleep", sleep, dict, environment=("PATH",), runs_on_cluster=True),
     Handler("fetch", noop, dict, job_class="io"),
-    Handler("fail", fail, dict),
+    Handler("fail", fail, dict, runs_on_cluster=True),
     Handler("kept", talk, dict, reuse=20),
     Handler("kept_sleep", sleep, dict, reuse=20),
 ]

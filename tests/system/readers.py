@@ -36,7 +36,7 @@ def run(context: Context[shipped.Payload]) -> Done:
     _place.mkdir(exist_ok=True)
     # The page is read in a process of its own, which is forked from this one.
     shipped.read_page = _noted_page
-    name = (context.inputs.get("portion") or context.inputs["original"]).name
+    name = (context.inputs.get("slice") or context.inputs["original"]).name
     _is_held = name.startswith("slow")
     # On a node a file has another name.
     _is_noise = Path(context.document.source_key).name.startswith("noise")

@@ -208,8 +208,8 @@ def _introduce(handler: Handler[Any], found: EntryPoint) -> Introduced:
         spec=found.spec,
         declared=declared,
         identity=tuple(handler.identity()) if handler.identity is not None else (),
-        travels=bool(handler.travels),
-        has_portion=handler.portion is not None,
+        runs_on_cluster=handler.runs_on_cluster,
+        has_slicer=handler.slicer is not None,
     )
     return Introduced(described, tuple(handler.environment))
 

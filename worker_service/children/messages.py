@@ -103,13 +103,15 @@ class Order:
     inputs: Mapping[str, Path] = field(default_factory=dict)
     """The published files of its document by their role; absolute, and readable for this attempt."""
     contents: Mapping[str, str] = field(default_factory=dict)
-    """Their SHA-256, as far as it is known: who carries them to another machine knows them again by it."""
+    """SHA-256 of the inputs, where it is known."""
     owner: str = ""
     document: KnownDocument | None = None
     parent_id: int | None = None
     """The job that asked for it."""
     node_slots: int = 0
-    """Of all nodes together."""
+    """Slots of all cluster nodes together."""
+    known_digests: Sequence[str] = ()
+    """Digests of the document's pages that earlier attempts have read. A node answers `KnownPages` from these."""
 
     @property
     def key(self) -> Key:
@@ -147,10 +149,8 @@ class Described:
     """None: it was set aside before it could say anything."""
     identity: Sequence[str] = ()
     """What its results depend on beside what it is given."""
-    travels: bool = False
-    """It may run on a node."""
-    has_portion: bool = False
-    """It can cut out of an original what one attempt reads."""
+    runs_on_cluster: bool = False
+    has_slicer: bool = False
 
 
 # --- what a child says ------------------------------------------------------------------------------
@@ -168,7 +168,7 @@ class Said(msgspec.Struct, tag=True, frozen=True):
 
 
 class Placed(Said, tag=True, frozen=True):
-    """A gateway has chosen the node where it will run. Said before that node hears of it."""
+    """Its task runs on this cluster node. Its child has not started yet."""
 
     node: str
 
@@ -283,30 +283,17 @@ Happening = Placed | Started | Progressed | Logged | PagesRead | Checkpointed | 
 # --- daemon to nursery; orders and replies go on to the child ---------------------------------------
 
 
-class GatewayBegin(msgspec.Struct, frozen=True):
-    house: str
-    """What its nodes know the head by, whoever is its daemon."""
-    engine: str
-    """``ssh``, ``pipe`` or ``ray``."""
-    places: tuple[str, ...]
-    """As they were written behind it."""
-    local_slots: int
-    """Of the node that this machine is itself."""
-    patience_seconds: float
+class ClusterBegin(msgspec.Struct, frozen=True):
+    """What the Ray driver needs to know."""
+
+    address: str
+    """HOST:PORT of the Ray head."""
     objects: Path
-    """Where published files live: all that it may read."""
-    fit: Mapping[str, Sequence[str]] = {}
-    """The types that it will be asked for, and what the results of each depend on here."""
-    is_shared: bool = False
-    """The nodes see the same files by the same paths."""
-    seconds: Mapping[str, int] = {}
-    """How long an attempt of each may take, whose job does not say."""
-    portions: Mapping[str, str] = {}
-    """The types whose originals can be cut, and where the handler of each is: module:attribute."""
-    autoscale: int = 0
-    """For so many attempts at most the engine is asked for machines. 0: it is not, and all nodes are kept."""
-    names: Path | None = None
-    """In a directory of its own: what one gateway tells the next of whose a node's name is. None: no other follows."""
+    """The directory of published files: the only one of the workspace that the driver may read."""
+    identity: Mapping[str, Sequence[str]] = {}
+    """By job type that runs on nodes: what its results depend on here."""
+    slicers: Mapping[str, str] = {}
+    """By job type whose originals can be sliced: the entry point of its handler, as module:attribute."""
 
 
 class Begin(msgspec.Struct, tag=True, frozen=True):
@@ -336,8 +323,8 @@ class Begin(msgspec.Struct, tag=True, frozen=True):
     """Where files with handlers may lie; None: nowhere."""
     house: str = ""
     credentials: Path | None = None
-    gateway: GatewayBegin | None = None
-    """What a gateway is to be, which does the nursery's work by nodes."""
+    cluster: ClusterBegin | None = None
+    """For the Ray driver, which takes the place of a nursery."""
 
 
 class Launch(msgspec.Struct, tag=True, frozen=True):
@@ -356,20 +343,10 @@ class Ping(msgspec.Struct, tag=True, frozen=True):
     """Is it still turning?"""
 
 
-class Leash(msgspec.Struct, tag=True, frozen=True):
-    """Nothing that it runs may live beyond this moment of the boot clock, unless it hears of a later one. For a node,
-    whose head gives its attempts up when it hears nothing for too long."""
+class Drain(msgspec.Struct, tag=True, frozen=True):
+    """For the Ray driver: the names of all nodes that get no new attempts."""
 
-    until: float
-
-
-class Wishes(msgspec.Struct, tag=True, frozen=True):
-    """For a gateway. Of people: nodes that get nothing new, and nodes that are to be left alone."""
-
-    draining: tuple[str, ...] = ()
-    removed: tuple[str, ...] = ()
-    attempts: int = 0
-    """Of the queue: so many could be on nodes at once, if there were room; told where somebody starts machines."""
+    nodes: tuple[str, ...] = ()
 
 
 class Reply(msgspec.Struct, tag=True, frozen=True):
@@ -410,7 +387,7 @@ class Pong(msgspec.Struct, tag=True, frozen=True):
 
 
 class NodesSeen(msgspec.Struct, tag=True, frozen=True):
-    """All nodes that a gateway knows, and how each is."""
+    """All nodes of the cluster, as the Ray driver sees them."""
 
     nodes: tuple[NodeState, ...]
 
@@ -423,7 +400,7 @@ class Gone(msgspec.Struct, tag=True, frozen=True):
     took_seconds: float | None = None
 
 
-ToNursery = Begin | Launch | Stop | Ping | Reply | Leash | Wishes
+ToNursery = Begin | Launch | Stop | Ping | Reply | Drain
 ToChild = Launch | Reply
 FromChild = Started | Progressed | PagesRead | Checkpointed | Asked | Ended
 FromNode = Gone | Started | Progressed | Logged | PagesRead | Checkpointed | Asked
@@ -493,30 +470,20 @@ def from_child(body: bytes, order: Order) -> FromChild:
     return said
 
 
-def from_node(body: bytes, orders: Mapping[Key, Order]) -> tuple[FromNode, Said]:
-    """What a node says of one of its attempts: its child's words, or the nursery's; and with an end its last word."""
+def from_node(body: bytes, order: Order) -> FromNode:
+    """Return what a node says of the attempt of this order. Raise `Garbled` for what no honest node would say."""
     said = _read(_from_node, body)
     word: Said = _read(_ended, memoryview(said.ended)) if isinstance(said, Gone) else said
-    if word.key not in orders:
-        raise Garbled("it speaks of an attempt that it does not have")
-    _check_said(word, orders[word.key])
+    _check_said(word, order)
     if isinstance(said, Gone):
         _check_numbers(said.took_seconds, said.usage.cpu_seconds, said.usage.memory_peak_bytes)
-    if isinstance(word, Ended):
-        check_paths(word)
-    elif isinstance(word, Logged):
-        word = replace(word, lines=[text(line, LINE_CHARACTERS_MAX) for line in word.lines[-LOG_LINES_MOST:]])
-    elif isinstance(word, Started):
-        _check_numbers(word.pid, word.pid_started)
-        word = replace(word, sandbox=text(word.sandbox, _WORD_CHARACTERS_MAX))
-    return said, word
-
-
-def hello_from(body: bytes) -> Hello:
-    """What the nursery of a node has said."""
-    said = _read(_from_nursery, body)
-    if not isinstance(said, Hello):
-        raise Garbled("this is not what a nursery begins with")
+    if isinstance(word, Ended) and word.published:
+        raise Garbled("files of an attempt on a cluster node")
+    if isinstance(said, Started):
+        _check_numbers(said.pid, said.pid_started)
+        return replace(said, sandbox=text(said.sandbox, _WORD_CHARACTERS_MAX))
+    if isinstance(said, Logged):
+        return replace(said, lines=[text(line, LINE_CHARACTERS_MAX) for line in said.lines[-LOG_LINES_MOST:]])
     return said
 
 

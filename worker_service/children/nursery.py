@@ -41,7 +41,6 @@ from worker_service.children.messages import (
     Inbox,
     Key,
     Launch,
-    Leash,
     NodesSeen,
     Order,
     Ping,
@@ -110,8 +109,8 @@ class _Line:
 class Nursery:
     module = "worker_service.children.nursery_main"
     """The program at the other end of the line. Whatever else speaks its words may take its place."""
-    ask_seconds: float | None = None
-    """How often it is asked whether it still turns, if not as a nursery is."""
+    ask_seconds: float = ASK_SECONDS
+    """How often it is asked whether it still turns."""
 
     def __init__(self, begin: Begin, *, extra_path: Sequence[Path] = ()) -> None:
         """`extra_path` is for tests, where nothing is installed."""
@@ -195,20 +194,6 @@ class Nursery:
         if self._line is not None and (job_id, fence) in self._line.keys:
             self._send(self._line, Stop(job_id, fence, now))
 
-    def hold(self, until: float) -> None:
-        """Nothing that it runs lives beyond this moment of the boot clock, whatever becomes of us."""
-        if self._line is not None:
-            self._send(self._line, Leash(until))
-
-    def pass_on(self, reply: Reply) -> None:
-        """An answer that somebody else has made."""
-        if self._line is not None and (reply.job_id, reply.fence) in self._line.keys:
-            self._send(self._line, reply)
-
-    @property
-    def is_idle(self) -> bool:
-        return self._line is None or not self._line.keys
-
     def answer(self, asked: Asked, answer: Answer | None, *, code: str = "", message: str = "") -> None:
         """To a child that waits for it; to none if it has ended. Without an answer: why there is none."""
         body = b"null" if answer is None else msgspec.json.encode(answer)
@@ -226,7 +211,7 @@ class Nursery:
         line = self._line
         if line is not None:
             happenings += self._listen(line)
-            if line.must_ask(self.ask_seconds or ASK_SECONDS):
+            if line.must_ask(self.ask_seconds):
                 self._send(line, Ping())
             if line.is_broken:
                 happenings += self._bury(line, seconds=0.02)
@@ -270,7 +255,7 @@ class Nursery:
             # What a handler has started at its import.
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(line.process.pid, signal.SIGKILL)
-            if begin.tries_all or begin.gateway is not None:
+            if begin.tries_all or begin.cluster is not None:
                 raise
             return self._greeted(msgspec.structs.replace(begin, tries_all=True), meanwhile)
         except ChildError:

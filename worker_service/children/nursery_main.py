@@ -42,7 +42,6 @@ from worker_service.children.messages import (
     Inbox,
     Key,
     Launch,
-    Leash,
     Ping,
     Pong,
     Reply,
@@ -51,7 +50,6 @@ from worker_service.children.messages import (
     frame,
     to_nursery,
 )
-from worker_service.clock import boot_clock
 from worker_service.jobs import values
 from worker_service.jobs.model import Usage
 from worker_service.jobs.values import dataclass
@@ -117,8 +115,6 @@ class _Nursery:
         """Those that children have left empty: to make one takes longer than to look whether it is."""
         self._sweep_seconds = _SWEEP_SECONDS
         self._is_closing = False
-        self._leash = math.inf
-        """Beyond this moment of the boot clock nothing of it may live."""
         self._begin: Begin
 
     def serve(self) -> None:
@@ -147,8 +143,6 @@ class _Nursery:
             else:
                 self._read(key.fd, key.data)
         now = time.monotonic()
-        if boot_clock() >= self._leash and self._attempts:
-            self._close("nobody has held it for too long")
         self._wake_resting_pipes(now)
         self._reap()
         for attempt in self._attempts.values():
@@ -167,8 +161,6 @@ class _Nursery:
         times += [until for _, until in self._resting.values()]
         times += [self._goes_back_at(queue[0]) for queue in self._waiting.values() if queue]
         times.append(self._flush_at)
-        if self._attempts:
-            times.append(now + self._leash - boot_clock())
         times += [child.idle_since + self._begin.idle_seconds for child in self._idle[:1]]
         # No system call waits for as long as a row may ask for.
         return min(max(min(times, default=math.inf) - now, 0.0), _PATIENCE_SECONDS)
@@ -222,8 +214,6 @@ class _Nursery:
             self._launch(message, body)
         elif isinstance(message, Ping):
             self._unsent += frame(Pong())
-        elif isinstance(message, Leash):
-            self._leash = message.until
         elif isinstance(message, Reply):
             asking = self._attempts.get((message.job_id, message.fence))
             if asking is not None:

@@ -64,8 +64,7 @@ INDEX: dict[str, dict[str, tuple[str, str]]] = {
     },
     "Daemon": {
         "run": ("run", "Run jobs, until somebody asks it to stop."),
-        "cluster": ("cluster", "The machines that run attempts for this one."),
-        "node": ("node", "Run attempts for a head elsewhere, by stdin and stdout."),
+        "cluster": ("cluster", "The nodes of the Ray cluster that run attempts."),
         "top": ("top", "What goes on now, drawn again every second."),
         "workers": ("state", "The daemons on this database."),
         "status": ("state", "Whether all is well, for monitoring."),

@@ -1,25 +1,24 @@
-"""`pagemill cluster`: the machines that run attempts for this one."""
+"""`pagemill cluster`: the nodes of the Ray cluster that run attempts for this machine."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+import socket
 from typing import Any
 
 import click
 
+from worker_service.cluster import ray_environment
 from worker_service.commands import output
 from worker_service.commands.desk import Desk, completions, leading, verb
-from worker_service.commands.joining import init, invite, join, start
 from worker_service.commands.output import NODE_COLUMNS, node_row
-from worker_service.config import Settings
-from worker_service.operations import machines, overview
-from worker_service.plurals import counted, size
+from worker_service.config import SERVICE_CONFIGURATION, own_configuration
+from worker_service.operations import nodes, overview
+from worker_service.plurals import counted
 
-_ALONE = "this machine runs all by itself: WORKER_CLUSTER=ssh:box2*8, or [cluster] in the settings, names others"
-
-_NONE_YET = "no node is known yet: `pagemill status` tells whether a daemon is up"
-_NONE_IS_NEEDED = "no node is used: machines are asked for when something waits, if a daemon is up: `pagemill status`"
+_NO_CLUSTER = "there is no cluster: to set one up, `pagemill cluster init ADDRESS`"
+_NO_NODE = "no node is known yet: `pagemill status` shows whether a daemon runs, `pagemill cluster test` tries Ray"
+_HEAD_WORDS = "--num-cpus=0 --include-dashboard=false --include-log-monitor=false --disable-usage-stats"
 
 
 def _complete(ctx: click.Context, _: click.Parameter, begun: str) -> list[Any]:
@@ -30,25 +29,13 @@ def _complete(ctx: click.Context, _: click.Parameter, begun: str) -> list[Any]:
 _name = click.argument("name", shell_complete=_complete)
 
 
-def _ls(desk: Desk) -> None:
-    found = overview.nodes(desk.session)
-    if desk.answered({"items": found}):
-        return
-    if not found:
-        cluster = desk.settings.cluster
-        output.say(_ALONE if cluster is None else _NONE_IS_NEEDED if cluster.autoscale else _NONE_YET)
-        return
-    now = desk.session.clock()
-    output.show_table(NODE_COLUMNS, [node_row(one, now) for one in found])
-
-
 @verb
 def ls(desk: Desk) -> None:
     """\b
     pagemill cluster ls
     pagemill cluster ls --json
 
-    The machines that run attempts, as `pagemill cluster` alone shows them.
+    Show the nodes, as `pagemill cluster` alone does.
     """
     _ls(desk)
 
@@ -59,21 +46,9 @@ def drain(desk: Desk, name: str) -> None:
     """\b
     pagemill cluster drain box2
 
-    Give a node nothing new. What it runs it finishes. `pagemill cluster use box2` takes that back.
+    Give a node no new attempts. It finishes those that run there. `pagemill cluster use box2` takes that back.
     """
-    _wish(desk, "drain", name)
-
-
-@verb
-@_name
-def remove(desk: Desk, name: str) -> None:
-    """\b
-    pagemill cluster remove box2
-
-    Give a node nothing new, and leave it alone once it has finished what it runs. `pagemill cluster use box2`
-    takes that back; and forgets the node, if it was taken out of the settings.
-    """
-    _wish(desk, "remove", name)
+    _drain(desk, name, is_draining=True)
 
 
 @verb
@@ -82,60 +57,70 @@ def use(desk: Desk, name: str) -> None:
     """\b
     pagemill cluster use box2
 
-    Take back what `drain` or `remove` has wished.
+    Give a node new attempts again after `drain`.
     """
-    _wish(desk, "use", name)
+    _drain(desk, name, is_draining=False)
+
+
+@verb
+@click.argument("address", required=False)
+@click.option("--port", default=ray_environment.PORT, show_default=True, help="Of the Ray head.")
+@click.option("--slots", type=click.IntRange(1, 1000), metavar="N", help="Attempts at once on each node.")
+def init(desk: Desk, address: str | None, port: int, slots: int | None) -> None:
+    """\b
+    sudo pagemill cluster init 10.0.0.1
+    pagemill cluster init 10.0.0.1 --slots 8
+
+    Make a token, unless there is one, and print the commands that start Ray on this machine and on each node. ADDRESS
+    is this machine's, by which the nodes reach it. Who has the token can run programs on all machines of the cluster.
+    """
+    address = address or socket.gethostname()
+    directory = SERVICE_CONFIGURATION if desk.settings.is_of_the_service else own_configuration(os.environ)
+    path = directory / ray_environment.TOKEN
+    token = ray_environment.make_token(path)
+    where = f"{address}:{port}"
+    health = " ".join(f"{name}={value}" for name, value in ray_environment.HEALTH_CHECKS.items())
+    reconnect = " ".join(f"{name}={value}" for name, value in ray_environment.RECONNECT.items())
+    cpus = f" --num-cpus={slots}" if slots else ""
+    head = [
+        f"export RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH={path} {reconnect} {health}",
+        f"ray start --head --node-ip-address={address} --port={port} {_HEAD_WORDS}",
+    ]
+    node = [
+        f"export RAY_AUTH_MODE=token RAY_AUTH_TOKEN={token} {reconnect}",
+        f"ray start --address={where}{cpus} --disable-usage-stats",
+    ]
+    if desk.answered({"token": str(path), "setting": f"ray:{where}", "head": head, "node": node}):
+        return
+    output.show("# On this machine, as the user of the daemon:")
+    output.show("\n".join(head))
+    output.show("\n# On each node, with the same versions of pagemill, Ray and Python:")
+    output.show("\n".join(node))
+    output.show("\n# In the settings of this machine; then restart the daemon:")
+    output.show(f'cluster = "ray:{where}"')
+    output.say(
+        "then: pagemill cluster test. The token is a password: who has it can run programs on all these machines"
+    )
 
 
 @verb
 def test(desk: Desk) -> int:
     """\b
     pagemill cluster test
-    WORKER_CLUSTER=ssh:box2 pagemill cluster test
+    WORKER_CLUSTER=ray:10.0.0.1:6379 pagemill cluster test
 
-    Start a node on each machine as the daemon would, beside the one that it has, and see whether it could be used: its
-    version, Landlock, handlers and trained data, how long an answer takes, and how fast a file goes there. For the
-    service say sudo: then it is tried as the service's user, with its key. Exit code 1 if one cannot.
+    Connect to Ray as the daemon would, and check on each node the version, the sandbox, the handlers and their trained
+    data. Exit code 1 if a node cannot be used.
     """
-    _as_the_daemon(desk.settings)
-    found: Sequence[machines.NodeTrial] = list(machines.try_nodes(desk.settings))
+    from worker_service.cluster.trial import try_nodes  # imports all handlers, in processes of their own
+
+    found = try_nodes(desk.settings)
+    good = [one for one in found if one.state == "up"]
     if not desk.answered({"items": found}):
-        rows = [
-            (
-                one.name, "good" if one.is_good else "refused", one.slots or None, one.version,
-                None if one.round_trip_seconds is None else f"{1000 * one.round_trip_seconds:.1f} ms",
-                None if one.bytes_per_second is None else f"{size(int(one.bytes_per_second))}/s", one.reason,
-            )
-            for one in found
-        ]  # fmt: skip
-        output.show_table(("NODE", "ANSWER", "SLOTS", "VERSION", "ROUND TRIP", "RATE", "WHY"), rows, whole=("WHY",))
-        output.say(f"{sum(one.is_good for one in found)} of {counted(len(found), 'node')} can be used")
-    return 0 if all(one.is_good for one in found) else 1
-
-
-def _as_the_daemon(settings: Settings) -> None:
-    """The key, and whom it knows, are in the home of the service's user. Ray's keys are root's."""
-    if not settings.is_of_the_service or settings.cluster is None or settings.cluster.engine == "ray":
-        return
-    import pwd  # only where there is a service
-
-    try:
-        own = pwd.getpwuid(settings.database.stat().st_uid)
-    except (OSError, KeyError):
-        return
-    if os.geteuid() == 0:
-        os.initgroups(own.pw_name, own.pw_gid)
-        os.setgid(own.pw_gid)
-        os.setuid(own.pw_uid)
-        os.environ["HOME"] = own.pw_dir
-    elif os.geteuid() != own.pw_uid:
-        output.say(f"tried as you are, not as the daemon, who is {own.pw_name}: say sudo")
-
-
-def _wish(desk: Desk, verb_name: str, name: str) -> None:
-    sentence = machines.wish(desk.session, verb_name, name)
-    if not desk.answered({"node": name, "wish": machines.WISHES[verb_name]}):
-        output.show(sentence)
+        rows = [(one.name, one.state, one.slots or None, one.version, one.reason) for one in found]
+        output.show_table(("NODE", "STATE", "SLOTS", "VERSION", "WHY"), rows, whole=("WHY",))
+        output.say(f"{len(good)} of {counted(len(found), 'node')} can be used")
+    return 0 if good and len(good) == len(found) else 1
 
 
 @verb
@@ -143,15 +128,29 @@ def shown(desk: Desk) -> None:
     """\b
     pagemill cluster
     pagemill cluster --json
-    pagemill cluster init ssh           # on the head; or: init ray 10.0.0.1
-    pagemill cluster join               # on a node: is it fit? With a file of `invite`: join a cluster of Ray
+    pagemill cluster init 10.0.0.1      # prints the commands that start Ray
     pagemill cluster test
-    pagemill cluster drain box2         # remove box2, use box2
+    pagemill cluster drain box2         # or: use box2
 
-    The machines that run attempts for this one: how each is, what it runs, and when it was heard last. RATE is in pages
-    a minute, SENT what went there since its gateway began.
+    Show the nodes of the cluster: the state of each, its slots, and how many attempts run there.
     """
     _ls(desk)
 
 
-cluster = leading("cluster", shown, ls, drain, remove, use, test, init, invite, join, start)
+cluster = leading("cluster", shown, ls, drain, use, test, init)
+
+
+def _ls(desk: Desk) -> None:
+    found = overview.nodes(desk.session)
+    if desk.answered({"items": found}):
+        return
+    if not found:
+        output.say(_NO_CLUSTER if desk.settings.cluster is None else _NO_NODE)
+        return
+    output.show_table(NODE_COLUMNS, [node_row(one) for one in found])
+
+
+def _drain(desk: Desk, name: str, *, is_draining: bool) -> None:
+    sentence = nodes.drain(desk.session, name, is_draining=is_draining)
+    if not desk.answered({"node": name, "is_draining": is_draining}):
+        output.show(sentence)

@@ -22,7 +22,7 @@ from worker_service.plurals import length as length
 from worker_service.plurals import size as size
 
 if TYPE_CHECKING:
-    from worker_service.operations.machines import CheckedNode
+    from worker_service.operations.nodes import CheckedNode
 
 Rows = Sequence[Sequence[object]]
 
@@ -255,14 +255,12 @@ def when(text: str, *, now: datetime) -> str:
     return text[11:19] if text[:10] == as_text(now)[:10] else text[:10]
 
 
-NODE_COLUMNS = ("NODE", "STATE", "SLOTS", "RUNNING", "HEARD", "RATE", "SENT", "VERSION", "WHY")
+NODE_COLUMNS = ("NODE", "STATE", "SLOTS", "RUNNING", "VERSION", "WHY")
 
 
-def node_row(node: CheckedNode, now: datetime) -> tuple[object, ...]:
-    state = f"{node.state}, {node.wish}" if node.wish and node.state not in ("draining", "removed") else node.state
-    heard = f"{age(node.heard_at, now=now)} ago" if node.heard_at else None
-    rate, sent = f"{node.pages_per_minute:g}", size(node.bytes_sent)
-    return node.name, state, node.slots, node.running, heard, rate, sent, node.version, node.reason
+def node_row(node: CheckedNode) -> tuple[object, ...]:
+    state = f"{node.state}, draining" if node.is_draining and node.state != "draining" else node.state
+    return node.name, state, node.slots, node.running, node.version, node.reason
 
 
 def age(text: str, *, now: datetime) -> str:

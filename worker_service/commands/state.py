@@ -68,7 +68,7 @@ def workers(desk: Desk) -> None:
             for w in found
         ],
     )  # fmt: skip
-    output.show_section(NODE_COLUMNS, [node_row(one, now) for one in nodes])
+    output.show_section(NODE_COLUMNS, [node_row(one) for one in nodes])
 
 
 @verb

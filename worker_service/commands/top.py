@@ -94,7 +94,7 @@ def _worker_lines(overview: Overview) -> list[str]:
     ]
     lines = output.table_lines(("WORKER", "STATE", "RUNNING", "HOST", "BEAT"), rows)
     if overview.nodes:
-        lines += ["", *output.table_lines(NODE_COLUMNS, [node_row(one, overview.at) for one in overview.nodes])]
+        lines += ["", *output.table_lines(NODE_COLUMNS, [node_row(one) for one in overview.nodes])]
     return lines
 
 

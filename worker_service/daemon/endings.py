@@ -16,7 +16,7 @@ import random
 import shutil
 import stat
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
 from dataclasses import field, replace
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -386,8 +386,6 @@ class Vanished(Exception):
 class Publisher:
     workspace: Path
     staging: Path
-    staging_of_nodes: Path | None = None
-    """Where what comes from nodes lies: below the other one."""
 
     def publish(self, ended: Ended) -> None:
         """Move them, durably. What was moved by an earlier try stays. Raise `Vanished` where one is nowhere."""
@@ -395,9 +393,9 @@ class Publisher:
             return
         objects, name = self.workspace / "objects", self.place(ended.job_id, ended.fence).name
         objects.mkdir(parents=True, exist_ok=True)
-        with opened(objects) as folder, opened(objects, [name], makes=True) as place, self._opened_root(ended) as root:
+        with opened(objects) as folder, opened(objects, [name], makes=True) as place, opened(self.staging) as root:
             for file in ended.files:
-                self._move(file.relative_to(self._root(file)), root, place)
+                self._move(file.relative_to(self.staging), root, place)
             os.fsync(place)
             os.fsync(folder)
         self._forget_staging(ended)
@@ -448,18 +446,10 @@ class Publisher:
 
     def _forget_staging(self, ended: Ended) -> None:
         """Where files are named, the nursery leaves the attempt's directory to us."""
-        root = self._root(ended.files[0])
-        shutil.rmtree(root / ended.files[0].relative_to(root).parts[0], ignore_errors=True)
+        shutil.rmtree(self.staging / ended.files[0].relative_to(self.staging).parts[0], ignore_errors=True)
 
     def _target(self, ended: Ended, file: Path) -> Path:
-        return self.place(ended.job_id, ended.fence).joinpath(*file.relative_to(self._root(file)).parts[1:])
-
-    def _root(self, file: Path) -> Path:
-        far = self.staging_of_nodes
-        return far if far is not None and file.is_relative_to(far) else self.staging
-
-    def _opened_root(self, ended: Ended) -> AbstractContextManager[int]:
-        return opened(self._root(ended.files[0]))
+        return self.place(ended.job_id, ended.fence).joinpath(*file.relative_to(self.staging).parts[1:])
 
     def place(self, job_id: int, fence: int) -> Path:
         return self.workspace / "objects" / f"{job_id}-{fence}"

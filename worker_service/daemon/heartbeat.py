@@ -236,5 +236,4 @@ def own_worker(tools: Tools, handlers: Iterable[Described]) -> Worker:
         sizes["io"],
         facts,
         sizes.get(NODE, 0),
-        tools.settings.cluster.patience_seconds if tools.settings.cluster else 0.0,
     )

@@ -45,15 +45,14 @@ from worker_service.store.change_watch import FileWatch
 from worker_service.supervisor import Notifier
 
 if TYPE_CHECKING:
-    from worker_service.daemon.far import Far
-    from worker_service.nodes.routes import Children
+    from worker_service.cluster.pool import ClusterPool
+    from worker_service.daemon.nodes import Nodes
 
 BAD_TURNS_MOST = 10
 DUE_SECONDS = 0.25
 FILES_SECONDS = 5.0
 GATHER_SECONDS, GATHER_SECONDS_MOST = 0.0005, 0.05
-"""For each attempt on a node, and for all of them: so far apart turns begin. What many say is heard and written
-together; few do not notice."""
+"""Minimum time between turns, per attempt on a node and in total: batches writes under load."""
 NAMED_SECONDS = 0.25
 DRAINED_SECONDS = 60.0
 """What comes due later than this is left to the next one who drains the queue."""
@@ -65,7 +64,7 @@ EXIT_IO = 74
 @dataclass(slots=True)
 class Loop:
     tools: Tools
-    nursery: Nursery | Children
+    nursery: Nursery | ClusterPool
     described: Mapping[str, Described]
     landing: Landing
     heartbeat: Heartbeat
@@ -75,8 +74,8 @@ class Loop:
     is_draining_queue: bool = False
     """End when nothing is left that could run now, or will soon."""
     chores: Mapping[str, Chore] = field(default_factory=dict)
-    far: Far | None = None
-    """What runs on nodes; None: there are none."""
+    nodes: Nodes | None = None
+    """The nodes of the Ray cluster. None: there is no cluster."""
 
     _exit_code: int | None = None
     _due_at: dict[str, float] = field(default_factory=dict)
@@ -226,13 +225,8 @@ class Loop:
             hear(self.nursery.happened(), self.tools, self.landing)
 
     def _follow_nodes(self) -> None:
-        if self.far is None:
-            return
-        if self.far.follow():
+        if self.nodes is not None and self.nodes.follow():
             self._claiming.again()
-        if self.far.has_taken_over:
-            self.far.has_taken_over = False
-            self._due_at["recovery"] = 0.0
 
     # ── What is written ──
 
@@ -266,8 +260,8 @@ class Loop:
             self.tools.log.error(events.NURSERY_DIED, reason=str(error))
             return
         self.described = wanted(described, self.tools.settings.types)
-        if self.far is not None:
-            self.described = self.far.described(self.described)
+        if self.nodes is not None:
+            self.described = self.nodes.described(self.described)
         self.tools.log.info(events.NURSERY_RESTARTED, handlers=len(self.described))
         self._register()
 
@@ -320,8 +314,8 @@ class Loop:
     def _comes(self) -> bool:
         """A job, or a node that could run one."""
         if (
-            self.far is not None
-            and self.far.may_still_come
+            self.nodes is not None
+            and self.nodes.may_still_come
             and self.tools.store.reading.counts().by_status[Status.PENDING]
         ):
             return True
@@ -358,7 +352,7 @@ class Loop:
     def _seconds_to_wait(self) -> float:
         now = self.tools.monotonic()
         moments = [self._poll_at, self._deadline_at, self.landing.again_at, self._reporter.next_at]
-        moments += [self.nursery.look_at, None if self.far is None else self.far.look_at]
+        moments += [self.nursery.look_at, None if self.nodes is None else self.nodes.look_at]
         moments.append(self._stopping.next_at())
         moments += self._due_at.values()
         if not self.nursery.is_alive:
@@ -417,7 +411,7 @@ def hear(happenings: Iterable[Happening], tools: Tools, landing: Landing) -> Non
 @dataclass(slots=True)
 class Claiming:
     tools: Tools
-    nursery: Nursery | Children
+    nursery: Nursery | ClusterPool
     landing: Landing
     ownership: Ownership
     is_deadline_known: bool = False
@@ -531,7 +525,12 @@ class Claiming:
             document=None if job.document_id is None else self.tools.store.leases.known_document(job.document_id),
             parent_id=job.parent_id,
             node_slots=self.tools.slots.sizes.get(NODE, 0),
+            # A node cannot ask. Before the first attempt `ingest` has left out the pages that are known.
+            known_digests=self.tools.store.leases.known_digests(job.id) if self._asks_no_questions(job) else (),
         )
+
+    def _asks_no_questions(self, job: Job) -> bool:
+        return NODE in self.tools.slots.sizes and job.fence > 1 and job.document_id is not None
 
 
 # ── Claiming ahead of a free slot ─────────────────────────────────────────────────────────────────────────────────────
@@ -643,7 +642,7 @@ class Signals:
 @dataclass(slots=True)
 class Stopping:
     tools: Tools
-    nursery: Nursery | Children
+    nursery: Nursery | ClusterPool
     ownership: Ownership
     signals: Signals
     at: float | None = None

@@ -13,10 +13,9 @@ import os
 import select
 import shutil
 import signal
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import field
-from typing import TYPE_CHECKING
 
 from worker_service import events
 from worker_service.children.processes import house_of, sweep_until_gone
@@ -27,7 +26,6 @@ from worker_service.jobs.values import dataclass
 from worker_service.liveness import (
     Fate,
     Seen,
-    far_root,
     fate,
     holders,
     is_free,
@@ -36,9 +34,6 @@ from worker_service.liveness import (
     pid_in,
     staging_root,
 )
-
-if TYPE_CHECKING:
-    from worker_service.daemon.far import Far
 
 DYING_SECONDS_MOST = 5.0
 """How long the children of a dead daemon may take to follow it."""
@@ -50,10 +45,6 @@ _SWEEP_SECONDS = 2.0
 class Recovery:
     tools: Tools
     clock: Callable[[], float] = boot_clock
-    far: Far | None = None
-    """Our own nodes."""
-    _gone_since: dict[str, float] = field(default_factory=dict)
-    """Of those whose processes here are gone, and which may live on on nodes for a while."""
     _beats: dict[str, tuple[str, float]] = field(default_factory=dict)
     _dying_since: dict[str, float] = field(default_factory=dict)
 
@@ -64,12 +55,9 @@ class Recovery:
         fates = [self._look(worker) for worker in others]
         there = {worker.id for worker in others}
         self._beats = {name: seen for name, seen in self._beats.items() if name in there}
-        self._gone_since = {name: since for name, since in self._gone_since.items() if name in there}
         if self.tools.settings.cluster is None and self.tools.store.reading.nodes():
-            self.tools.store.leases.forget_left_nodes()
-        return (
-            _SOON_SECONDS if Fate.DYING in fates or self._gone_since else self.tools.settings.recovery_interval_seconds
-        )
+            self.tools.store.leases.forget_nodes_of_dead_workers()
+        return _SOON_SECONDS if Fate.DYING in fates else self.tools.settings.recovery_interval_seconds
 
     def _look(self, worker: WorkerState) -> Fate:
         found = fate(self._seen(worker), orphan_after_seconds=self.tools.settings.orphan_after_seconds)
@@ -104,9 +92,7 @@ class Recovery:
 
     def _requeue(self, worker: WorkerState, reason: str) -> None:
         # One that stood still may have woken since it was looked at, and works again.
-        jobs = self.tools.store.leases.requeue(
-            worker.id, last_beat=worker.heartbeat_at, but_nodes=self._may_live_on(worker)
-        )
+        jobs = self.tools.store.leases.requeue(worker.id, last_beat=worker.heartbeat_at)
         self._dying_since.pop(worker.id, None)
         is_known = any(known.id == worker.id for known in self.tools.store.reading.workers())
         if is_known and not jobs:
@@ -118,26 +104,6 @@ class Recovery:
         self.tools.log.warning(events.WORKER_RESCUED, worker_id=worker.id, jobs=len(jobs), reason=reason)
         for job in jobs:
             self.tools.log.info(events.JOB_REQUEUED, job_id=job.id, fence=job.fence, status=job.status.value)
-
-    def _may_live_on(self, worker: WorkerState) -> Collection[str] | None:
-        """The nodes on which what it ran may still be there: neither time nor they have proven yet that it is not.
-        None: on any."""
-        if not worker.node_patience_seconds:
-            return ()
-        from worker_service.nodes.heard import notes_in  # only where there are nodes
-
-        now = self.clock()
-        since = self._gone_since.setdefault(worker.id, now)
-        heard = notes_in(far_root(self.tools.settings.workspace, worker.id))
-        if not heard and now - since <= worker.node_patience_seconds:
-            return None
-        is_this_boot = worker.boot_id != "" and worker.boot_id == self.tools.identity.boot_id
-        return [
-            node
-            for node, at in heard.items()
-            if now - (min(at, since) if is_this_boot else since) <= worker.node_patience_seconds
-            and not (self.far is not None and self.far.has_begun_anew(node))
-        ]
 
     def _sweep(self, worker: WorkerState) -> bool:
         """Stop what is left of its attempts; whether it is gone."""

@@ -25,7 +25,7 @@ from worker_service.daemon.loop import Loop, Signals, wanted
 from worker_service.daemon.recovery import Recovery
 from worker_service.errors import ConfigError, PagemillError
 from worker_service.harmless import harmless
-from worker_service.liveness import LifeLock, far_root, lock_path, own_identity, staging_root
+from worker_service.liveness import LifeLock, cluster_staging_root, lock_path, own_identity, staging_root
 from worker_service.store.holding import Holder
 from worker_service.store.opening import open_as_set
 from worker_service.store.store import Store
@@ -34,9 +34,9 @@ from worker_service.supervisor import Notifier
 from worker_service.workspace import take_workspace
 
 if TYPE_CHECKING:
-    from worker_service.daemon.far import Far
+    from worker_service.cluster.pool import ClusterPool
+    from worker_service.daemon.nodes import Nodes
     from worker_service.events import Log
-    from worker_service.nodes.routes import Children
 
 _LOCKED = "somebody else keeps the write lock: look for a sqlite3 session with an open transaction"
 
@@ -100,16 +100,16 @@ def _run(settings: Settings, stack: ExitStack, log: Log, *, drain: bool) -> int:
     known = nursery.start(partial(_recover, recovery, log))
     described = wanted(known, settings.types)
     _tell_set_aside(described, log)
-    children: Nursery | Children = nursery
-    far: Far | None = None
-    far_staging = far_root(settings.workspace, own.worker_id)
+    pool: Nursery | ClusterPool = nursery
+    nodes: Nodes | None = None
     if settings.cluster is not None:
-        from worker_service.daemon.far import far_of  # only where there are nodes
+        from worker_service.daemon.nodes import nodes_of  # only where there is a cluster
 
-        far = far_of(tools, settings.cluster, nursery, begin, described, far_staging)
-    if far is not None:
-        close_children.callback(far.children.far.close)
-        children, described, recovery.far = far.children, far.described(described), far
+        driver_staging = cluster_staging_root(settings.workspace, own.worker_id)
+        nodes = nodes_of(tools, settings.cluster, nursery, begin, described, driver_staging)
+    if nodes is not None:
+        close_children.callback(nodes.pool.ray.close)
+        pool, described = nodes.pool, nodes.described(described)
 
     heartbeat = Heartbeat(
         partial(open_as_set, settings, is_durable=False, on_long_wait=told),
@@ -119,9 +119,9 @@ def _run(settings: Settings, stack: ExitStack, log: Log, *, drain: bool) -> int:
     )
     watch = store.watch()
     stack.callback(watch.close)
-    landing = Landing(tools, Publisher(settings.workspace, staging, far_staging if far else None))
+    landing = Landing(tools, Publisher(settings.workspace, staging))
     loop = Loop(
-        tools, children, described, landing, heartbeat, watch, signals, notifier, is_draining_queue=drain, far=far
+        tools, pool, described, landing, heartbeat, watch, signals, notifier, is_draining_queue=drain, nodes=nodes
     )
     handlers = {one.facts.job_type for one in known}
     # Recovery comes first: what it takes back can start in the same turn.

@@ -291,17 +291,17 @@ class Handler(Generic[P]):
     choices: Callable[[], Mapping[str, Choices]] | None = None
     """By the key of the payload. Asked once, as `missing` is."""
     identity: Callable[[], Sequence[str]] | None = None
-    """What its results depend on beside what it is given ("tesseract 5.3.0", "eng 4113088"). Asked once. A node that
-    lacks one of them is not used."""
-    travels: bool | None = None
-    """Whether it may run on a node: it takes what it needs from its inputs and its payload, asks for nothing but pages
-    of its document, and publishes no document. None: if its class is `cpu`, it may run twice, and it needs no
-    credential, variable, file or directory of its machine."""
-    portion: Callable[[Path], Callable[[P, Path], bool]] | None = None
-    """For one that travels, and reads a part of a large file: opens an original, and returns what writes into another
-    file what an attempt with this payload reads of it. False: it reads all of it, or that cannot be cut out. Called at
-    the head, in a child with the limits of an attempt. An attempt that gets it finds it in its inputs as `portion`,
-    and nothing else there."""
+    """What its results depend on beside what it is given ("tesseract 5.3.0", "eng 4113088"). Asked once. A cluster
+    node that lacks one of them is not used."""
+    runs_on_cluster: bool = False
+    """Attempts may run on a cluster node: they have no effect but their result and pages, need nothing of this machine
+    but their payload and inputs, and ask for nothing but `KnownPages`. They publish no files. An attempt that lacks a
+    credential there runs again on this machine."""
+    slicer: Callable[[Path], Callable[[P, Path], bool]] | None = None
+    """For a handler that runs on a cluster and reads a part of a large file. Opens an original, and returns a function
+    that writes the part that an attempt with this payload reads into another file; it returns False if the attempt
+    needs the whole file. Called on the head, in a child with the limits of an attempt. The attempt finds the part in
+    its inputs as `slice`, and nothing else."""
     environment: Sequence[str] = ()
     """Names of variables that it may see; it sees no others."""
     credentials: Sequence[str] = ()
@@ -334,10 +334,12 @@ class Handler(Generic[P]):
             raise ValueError(f"{self.job_type}: job_class is cpu or io, not {self.job_class!r}")
         if self.reuse < 0:
             raise ValueError(f"{self.job_type}: reuse is a number of attempts, not {self.reuse}")
-        if self.travels is None:
-            needs = (self.credentials, self.environment, self.reads, self.writes, self.keep_key, self.reads_payload)
-            is_plain = self.job_class == "cpu" and self.sandbox != "off" and not self.at_most_once
-            object.__setattr__(self, "travels", is_plain and not any(needs))
+        of_this_machine = (self.reads, self.writes, self.keep_key, self.reads_payload)
+        if self.runs_on_cluster and (self.at_most_once or self.sandbox == "off" or any(of_this_machine)):
+            raise ValueError(
+                f"{self.job_type}: runs_on_cluster does not go with at_most_once, sandbox off, reads, writes, "
+                "reads_payload or keep_key: leave one of them out"
+            )
         # A jail that is shut once cannot have been cut for one payload; and who is counted may not wait in line.
         hindrances = {
             "reads_payload": self.reads_payload is not None,

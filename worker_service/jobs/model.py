@@ -213,8 +213,6 @@ class Worker:
     io_slots: int
     handlers: Sequence[HandlerFacts] = ()
     node_slots: int = 0
-    node_patience_seconds: float = 0.0
-    """How long what it runs on nodes may live on without it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,55 +232,42 @@ class WorkerState:
     heartbeat_at: str
     running: int
     node_slots: int = 0
-    node_patience_seconds: float = 0.0
 
 
 NODE = "node"
-"""The class of what runs on nodes."""
+"""The class of attempts that may run on cluster nodes."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeState:
-    """A node as its gateway sees it."""
+    """A cluster node as the Ray driver sees it."""
 
     name: str
     state: str
-    """up, draining, silent, down, refused or removed."""
+    """starting, up, draining, refused or down."""
     slots: int = 0
-    """That are taken, or may be."""
-    running: int = 0
-    heard_seconds: float | None = None
-    """How long ago it said something. None: it never has."""
     version: str = ""
     reason: str = ""
     """Why it is not up."""
-    bytes_sent: int = 0
-    bytes_received: int = 0
-    pages_per_minute: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class NodeRow:
-    """A node as its row has it."""
+    """A row of the `node` table."""
 
     name: str
     worker_id: str
     state: str
     slots: int
-    running: int
-    heard_at: str | None
     version: str
     reason: str
-    bytes_sent: int
-    bytes_received: int
-    pages_per_minute: float
-    wish: str
-    """Of a person: '', drain or remove."""
+    is_draining: bool
+    """Whether a user has asked that it gets no new attempts."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeWork:
-    """A job that runs on a node."""
+    """A running job and the node of its attempt."""
 
     node: str
     job_id: int

@@ -21,12 +21,11 @@ from worker_service.liveness import lock_path
 from worker_service.operations.database import Session
 from worker_service.operations.overview import CheckedWorker, Overview, dead_ids, look, title_of_pause
 from worker_service.operations.published_files import faults_of_files
-from worker_service.plurals import counted, length
+from worker_service.plurals import counted
 from worker_service.store.store import Store
 from worker_service.workspace import FREE_BYTES_LEAST, fault_of_workspace
 
 LATELY = timedelta(days=1)
-_RENEWED_BEFORE = timedelta(days=30)
 _OF_CREDENTIALS = {"CREDENTIAL_ABSENT", "CREDENTIAL_EXPOSED", "SECRET_ABSENT"}
 """Codes by which jobs fail until somebody changes something here; credentials come with a start of the daemon."""
 _DOCUMENTS_READ, _LAYOUTS_READ = 100, 200
@@ -99,7 +98,7 @@ def judge(overview: Overview, standstill: Sequence[Gate], *, oldest_most: timede
     if "disk low" in alive:
         level = Level.CRITICAL if set(alive) == {"disk low"} else Level.WARNING
         found.append(Reason(level, "DISK_LOW", "the disk is nearly full", _FREE_SPACE))
-    wanted = [one for one in overview.nodes if one.is_wanted]
+    wanted = [one for one in overview.nodes if not one.is_draining]
     if away := [one for one in wanted if one.state != "up"]:
         which = f"{away[0].name} is {away[0].state}"
         how_many = "none" if len(away) == len(wanted) else f"{len(wanted) - len(away)}"
@@ -142,7 +141,7 @@ def examine(session: Session) -> Iterator[Finding]:
     yield from _workers(overview.workers)
     yield from _run_as_root(settings.database, overview.workers)
     yield from _nodes(overview)
-    yield from _ray(settings, now=now)
+    yield from _ray(settings)
     alive = [one for one in overview.workers if one.is_alive]
     yield from _lacking(store) if alive else _described(settings)
     yield from _unread_scripts(store)
@@ -201,44 +200,32 @@ def _run_as_root(database: Path, workers: Sequence[CheckedWorker]) -> Iterator[F
 
 def _nodes(overview: Overview) -> Iterator[Finding]:
     for one in overview.nodes:
-        heard = f", heard {length(overview.at - from_text(one.heard_at))} ago" if one.heard_at else ""
         why = f" ({one.reason})" if one.reason else ""
-        detail = f"{one.state}{why}{heard}, {counted(one.slots, 'slot')}, runs {one.running}"
-        is_good = one.state == "up" or not one.is_wanted
-        yield Finding(
-            Level.OK if is_good else Level.WARNING,
-            f"node {one.name}",
-            detail,
-            "" if is_good else "to see whether it could be one: pagemill cluster test",
-        )
+        detail = f"{one.state}{why}, {counted(one.slots, 'slot')}, runs {one.running}"
+        is_good = one.state == "up" or one.is_draining
+        fix = "" if is_good else "to check all nodes: pagemill cluster test"
+        yield Finding(Level.OK if is_good else Level.WARNING, f"node {one.name}", detail, fix)
 
 
-def _ray(settings: Settings, *, now: datetime) -> Iterator[Finding]:
-    """Whether Ray can be talked to as it should be."""
-    if settings.cluster is None or settings.cluster.engine != "ray":
+def _ray(settings: Settings) -> Iterator[Finding]:
+    """Whether the daemon can connect to Ray as it should."""
+    if settings.cluster is None:
         return
-    from worker_service.nodes import ray_settings
-    from worker_service.operations import joining  # only where there is one
+    from worker_service.cluster import ray_environment  # only where there is a cluster
 
     environ = {**os.environ}
-    keys = ray_settings.take(environ)
-    fix = "pagemill cluster init ray, on the head"
-    if joining.ray_version() is None:
+    token = ray_environment.prepare(environ)
+    service_token = ray_environment.service_token()
+    if ray_environment.ray_version() is None:
         yield Finding(Level.CRITICAL, "Ray", "it is not installed", "pip install 'pagemill[ray]'")
-    elif keys is None and ray_settings.KEYS_DIRECTORY.exists():
-        yield Finding(
-            Level.OK, "Ray", f"its keys are root's alone, in {ray_settings.KEYS_DIRECTORY}: sudo looks at them"
-        )
-    elif fault := ray_settings.fault_of(settings.cluster.places[0], environ):
-        yield Finding(Level.CRITICAL, "Ray", fault, fix)
-    elif keys is None:
-        yield Finding(Level.WARNING, "Ray", "it is talked to without TLS and token, on this machine alone", fix)
+    elif token is None and service_token.exists():
+        yield Finding(Level.OK, "Ray", f"only root can read its token, {service_token}: sudo checks it")
+    elif fault := ray_environment.fault(settings.cluster.address, environ):
+        yield Finding(Level.CRITICAL, "Ray", fault.detail, fault.remedy)
+    elif environ.get("RAY_AUTH_MODE") != "token":
+        yield Finding(Level.WARNING, "Ray", "it has no token", "pagemill cluster init, on the head")
     else:
-        until = joining.valid_until((keys / "cluster.cert").read_text())
-        level = Level.OK if until - now > _RENEWED_BEFORE else Level.WARNING
-        yield Finding(
-            level, "Ray", f"TLS and token, with a certificate until {until:%Y-%m-%d}", "" if not level else fix
-        )
+        yield Finding(Level.OK, "Ray", f"a token, {'with' if environ.get('RAY_USE_TLS') == '1' else 'without'} TLS")
 
 
 def _lacking(store: Store) -> Iterator[Finding]:

@@ -13,7 +13,7 @@ from worker_service import VERSION
 from worker_service.clock import as_text, from_text, shifted
 from worker_service.operations.database import Session
 from worker_service.operations.health import LATELY
-from worker_service.operations.machines import CheckedNode
+from worker_service.operations.nodes import CheckedNode
 from worker_service.operations.overview import is_healthy, look
 
 MEDIA_TYPE = "text/plain; version=0.0.4"
@@ -87,14 +87,6 @@ def _of_nodes(nodes: Sequence[CheckedNode]) -> Iterator[tuple[str, str, Sequence
     yield "node_info", "Always 1: how a node is, and its version.", about
     yield "node_slots", "Room for running jobs on a node.", [({"node": one.name}, one.slots) for one in nodes]
     yield "node_running", "What a node runs.", [({"node": one.name}, one.running) for one in nodes]
-    heard = [({"node": one.name}, from_text(one.heard_at).timestamp()) for one in nodes if one.heard_at]
-    yield "node_heard_timestamp_seconds", "When a node was heard last.", heard
-    sent = [({"node": one.name}, one.bytes_sent) for one in nodes]
-    yield "node_sent_bytes", "What went to a node since its gateway began.", sent
-    received = [({"node": one.name}, one.bytes_received) for one in nodes]
-    yield "node_received_bytes", "What came from a node since its gateway began.", received
-    pages = [({"node": one.name}, one.pages_per_minute) for one in nodes]
-    yield "node_pages_per_minute", "Pages that a node has read within a minute.", pages
 
 
 def _written(name: str, about: str, samples: Sequence[Sample]) -> Iterator[str]:

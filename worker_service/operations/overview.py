@@ -27,7 +27,7 @@ from worker_service.jobs.values import dataclass
 from worker_service.liveness import Fate, boot_id, fate, look_at, own_host
 from worker_service.operations.batches import BatchInWhole, under_way
 from worker_service.operations.database import Session
-from worker_service.operations.machines import CheckedNode, checked_nodes
+from worker_service.operations.nodes import CheckedNode, checked_nodes
 from worker_service.operations.words import read_past
 
 _JOBS_MOST = 500

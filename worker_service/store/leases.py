@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from itertools import chain
 from math import isfinite
 from operator import attrgetter
@@ -153,7 +153,7 @@ class Leases:
             if not self._db.write("deregister", worker_id=worker_id):
                 raise Refused(f"worker {worker_id} still holds leases, or is not registered: release them first")
             self._db.write("forget_handlers", worker_id=worker_id)
-            self._db.write("leave_nodes", worker_id=worker_id)
+            self._db.write("mark_nodes_of_worker_down", worker_id=worker_id)
 
     def set_worker_state(self, worker_id: str, *, draining: bool, disk_low: bool) -> None:
         """Say whether the worker claims: not while it drains, nor while its disk is too full."""
@@ -161,16 +161,13 @@ class Leases:
             if not self._db.write("set_worker_state", worker_id=worker_id, draining=draining, disk_low=disk_low):
                 raise WorkerUnknown(f"worker {worker_id} has no row: register it first")
 
-    def forget_left_nodes(self) -> None:
-        """Remove nodes of workers that are gone, unless a user has asked something of them."""
+    def forget_nodes_of_dead_workers(self) -> None:
+        """Delete the rows of nodes whose worker is gone, unless they drain."""
         with self._db.transaction():
-            self._db.write("forget_left_nodes")
+            self._db.write("forget_nodes_of_dead_workers")
 
-    def set_nodes(self, worker_id: str, nodes: Sequence[NodeState], *, only: Collection[str] | None = None) -> None:
-        """Write the state of this worker's nodes; their slots together are its slots of class `node`.
-
-        `only`: the rows of the other nodes are up to date already.
-        """
+    def set_nodes(self, worker_id: str, nodes: Sequence[NodeState]) -> None:
+        """Write the state of all nodes of this worker; their slots together are its slots of class `node`."""
         self._scheduler.forget()
         with self._db.transaction():
             slots = sum(node.slots for node in nodes)
@@ -178,11 +175,9 @@ class Leases:
                 raise WorkerUnknown(f"worker {worker_id} has no row: register it first")
             names = json.dumps([node.name for node in nodes])
             self._db.write("forget_nodes", names=names)
-            self._db.write("leave_wished_nodes", worker_id=worker_id, names=names)
-            now = self._db.clock()
-            for node in nodes if only is None else [node for node in nodes if node.name in only]:
-                heard = None if node.heard_seconds is None else as_text(now - timedelta(seconds=node.heard_seconds))
-                self._db.write("keep_node", worker_id=worker_id, heard_at=heard, **asdict(node))
+            self._db.write("mark_absent_nodes_down", worker_id=worker_id, names=names)
+            for node in nodes:
+                self._db.write("keep_node", worker_id=worker_id, **asdict(node))
 
     def set_limits(self, kind: str, most: dict[str, int]) -> None:
         """Replace all limits of a kind ('type', 'class', 'owner', 'payload')."""
@@ -359,6 +354,10 @@ class Leases:
 
     # ── What it asks ──
 
+    def known_digests(self, job_id: int) -> Sequence[str]:
+        """Return the digests of the pages of the job's document that were read, aliases included."""
+        return [digest for (digest,) in self._db.read("known_digests", job_id=job_id)]
+
     def answer(self, lease: Lease, question: Question[A]) -> A:
         """Answer a handler's question about its own document or crawl. Only reads."""
         return cast(A, self._answer(lease, question))
@@ -487,28 +486,22 @@ class Leases:
             self._end_cancelled(lease, usage)
             settle(self._db)
 
-    def requeue(
-        self, worker_id: str, *, last_beat: str | None = None, but_nodes: Collection[str] | None = ()
-    ) -> list[Job]:
+    def requeue(self, worker_id: str, *, last_beat: str | None = None) -> list[Job]:
         """Take back every job of a worker that is proven gone, and its row. Return the jobs as they are now.
 
         A job is pending again; cancelled if that was asked; failed after too many requeues or if it runs at most
-        once. `last_beat`: do nothing if the worker has beaten since. `but_nodes`: leave attempts on these nodes,
-        which may still run, and the worker's row; None means all nodes.
+        once. `last_beat`: do nothing if the worker has beaten since.
         """
         gone = Failure("WORKER_DIED", f"worker {worker_id} died while it ran this job")
         with self._db.transaction():
             if last_beat is not None and self._db.write("has_beaten_since", worker_id=worker_id, last_beat=last_beat):
                 return []
-            nodes = None if but_nodes is None else json.dumps([*but_nodes])
-            asked = {"worker_id": worker_id, "requeues_max": REQUEUES_MAX, "but_nodes": nodes}
-            orphans = self._db.write("orphans", **asked)
+            orphans = self._db.write("orphans", worker_id=worker_id, requeues_max=REQUEUES_MAX)
             for job_id, fence, _, fate in orphans:
                 self._requeue_one(Lease(job_id, fence, worker_id), fate, gone)
-            if not self._db.write("runs_on_nodes", worker_id=worker_id):
-                self._db.write("forget_handlers", worker_id=worker_id)
-                self._db.write("forget_worker", worker_id=worker_id)
-                self._db.write("leave_nodes", worker_id=worker_id)
+            self._db.write("forget_handlers", worker_id=worker_id)
+            self._db.write("forget_worker", worker_id=worker_id)
+            self._db.write("mark_nodes_of_worker_down", worker_id=worker_id)
             settle(self._db)
             return [job_from(row) for job_id, *_ in orphans for row in self._db.write("get", job_id=job_id)]
 

@@ -4,11 +4,10 @@
 -- ── Workers ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 -- name: register
-INSERT INTO worker (id, host, boot_id, pid, version, cpu_slots, io_slots, node_slots, node_patience_seconds, started_at, heartbeat_at)
-VALUES (:id, :host, :boot_id, :pid, :version, :cpu_slots, :io_slots, :node_slots, :node_patience_seconds, :now, :now)
+INSERT INTO worker (id, host, boot_id, pid, version, cpu_slots, io_slots, node_slots, started_at, heartbeat_at)
+VALUES (:id, :host, :boot_id, :pid, :version, :cpu_slots, :io_slots, :node_slots, :now, :now)
     ON CONFLICT (id) DO UPDATE SET host = excluded.host, boot_id = excluded.boot_id, pid = excluded.pid, cpu_slots = excluded.cpu_slots, io_slots = excluded.io_slots,
-       node_slots = excluded.node_slots, node_patience_seconds = excluded.node_patience_seconds,
-       version = excluded.version, draining = 0, disk_low = 0, heartbeat_at = excluded.heartbeat_at;
+       node_slots = excluded.node_slots, version = excluded.version, draining = 0, disk_low = 0, heartbeat_at = excluded.heartbeat_at;
 
 -- name: forget_handlers
 DELETE FROM handler WHERE worker_id = :worker_id;
@@ -32,31 +31,26 @@ UPDATE worker SET draining = :draining, disk_low = :disk_low WHERE id = :worker_
 UPDATE worker SET node_slots = :slots WHERE id = :worker_id RETURNING id;
 
 -- name: keep_node
-INSERT INTO node (name, worker_id, state, slots, running, heard_at, version, reason, bytes_sent, bytes_received, pages_per_minute)
-VALUES (:name, :worker_id, :state, :slots, :running, :heard_at, :version, :reason, :bytes_sent, :bytes_received, :pages_per_minute)
+INSERT INTO node (name, worker_id, state, slots, version, reason)
+VALUES (:name, :worker_id, :state, :slots, :version, :reason)
     ON CONFLICT (name) DO UPDATE
-   SET worker_id = excluded.worker_id, state = excluded.state, slots = excluded.slots, running = excluded.running,
-       heard_at = ifnull(excluded.heard_at, heard_at), version = excluded.version, reason = excluded.reason,
-       bytes_sent = excluded.bytes_sent, bytes_received = excluded.bytes_received,
-       pages_per_minute = excluded.pages_per_minute;
+   SET worker_id = excluded.worker_id, state = excluded.state, slots = excluded.slots, version = excluded.version,
+       reason = excluded.reason;
 
 -- name: forget_nodes
--- Those that nobody tells of any more, and of which nobody wishes anything.
-DELETE FROM node WHERE wish = '' AND name NOT IN (SELECT value FROM json_each(:names));
+-- A node that drains keeps its row while it is away, so that it still drains when it comes back.
+DELETE FROM node WHERE draining = 0 AND name NOT IN (SELECT value FROM json_each(:names));
 
--- name: forget_left_nodes
-DELETE FROM node WHERE wish = '' AND worker_id NOT IN (SELECT id FROM worker);
+-- name: forget_nodes_of_dead_workers
+DELETE FROM node WHERE draining = 0 AND worker_id NOT IN (SELECT id FROM worker);
 
--- name: leave_wished_nodes
--- A gateway begins without any, and whoever left one alone tells of it no more: what was wished holds nevertheless.
-UPDATE node SET worker_id = :worker_id, state = iif(wish = 'remove', 'removed', 'down'), slots = 0, running = 0,
-       reason = iif(wish = 'remove', '', 'nobody tells of it')
- WHERE wish <> '' AND name NOT IN (SELECT value FROM json_each(:names))
-   AND (worker_id, state, slots, running) IS NOT (:worker_id, iif(wish = 'remove', 'removed', 'down'), 0, 0);
+-- name: mark_absent_nodes_down
+UPDATE node SET worker_id = :worker_id, state = 'down', slots = 0, reason = 'it is not in the cluster'
+ WHERE name NOT IN (SELECT value FROM json_each(:names))
+   AND (worker_id, state, slots) IS NOT (:worker_id, 'down', 0);
 
--- name: leave_nodes
--- Whoever told of them is gone.
-UPDATE node SET state = 'down', slots = 0, running = 0, reason = 'its daemon has ended' WHERE worker_id = :worker_id;
+-- name: mark_nodes_of_worker_down
+UPDATE node SET state = 'down', slots = 0, reason = 'its daemon has ended' WHERE worker_id = :worker_id;
 
 -- name: forget_limits
 DELETE FROM job_limit WHERE kind = :kind;
@@ -94,11 +88,10 @@ SELECT count(*) FROM worker_job_queue r CROSS JOIN handler c ON c.worker_id = r.
                 WHERE r.status = 'running'
 
 -- fragment: no_node
--- How the nodes of worker w are, that none of them takes anything: in numbers, and of the one that was heard last.
+-- Why worker w has no slot for attempts on nodes, with the state of one node.
 ifnull('none of ' || nullif((SELECT count(*) FROM node m WHERE m.worker_id = w.id), 0) || ' nodes is up', 'worker ' || w.id || ' knows no node yet')
        || ifnull((SELECT '; ' || m.name || ' is ' || m.state || iif(m.reason = '', '', ' (' || m.reason || ')')
-                         || ifnull(', and was heard ' || max(0, CAST(strftime('%s', :now) - strftime('%s', m.heard_at) AS INTEGER)) || ' s ago', '')
-                    FROM node m WHERE m.worker_id = w.id ORDER BY m.heard_at DESC, m.name LIMIT 1), '')
+                    FROM node m WHERE m.worker_id = w.id ORDER BY m.state = 'refused' DESC, m.name LIMIT 1), '')
 
 -- fragment: worker_gates
 -- Why worker w may not start a job of this lane now. The rank is the order in which `why` prints.
@@ -435,6 +428,16 @@ SELECT w.value FROM json_each(:digests) w
  CROSS JOIN page_result r ON r.digest = ifnull(a.result_digest, w.value)
  WHERE ifnull(r.forgotten_at, '') = '';
 
+-- name: known_digests
+-- Digests of the pages of a job's document that were read, aliases included.
+SELECT r.digest FROM worker_job_queue q NOT INDEXED
+ CROSS JOIN page p ON p.document_id = q.document_id AND p.generation = q.generation
+ CROSS JOIN page_result r ON r.id = p.result_id WHERE q.id = :job_id
+UNION ALL
+SELECT a.digest FROM worker_job_queue q NOT INDEXED
+ CROSS JOIN page p ON p.document_id = q.document_id AND p.generation = q.generation
+ CROSS JOIN page_result r ON r.id = p.result_id JOIN page_alias a ON a.result_digest = r.digest WHERE q.id = :job_id;
+
 -- name: document_pages
 SELECT p.number, r.digest, r.text, r.method, r.confidence, CASE WHEN :with_layout THEN r.layout END
   FROM worker_job_queue q NOT INDEXED
@@ -621,22 +624,11 @@ CASE WHEN q.cancel_requested_at IS NOT NULL THEN 'cancelled'
 -- name: orphans
 SELECT q.id AS job_id, q.fence, q.worker_id, {orphan_fate} AS fate
   FROM worker_job_queue q
- WHERE q.status = 'running' AND q.worker_id = :worker_id
-   -- What nobody has placed yet may be on any of them.
-   AND (:but_nodes = '[]'
-        OR NOT EXISTS (SELECT 1 FROM handler n WHERE n.worker_id = q.worker_id AND n.job_type = q.job_type
-                                                 AND n.class = 'node')
-        OR EXISTS (SELECT 1 FROM worker_job_attempt a WHERE a.job_id = q.id AND a.fence = q.fence
-                      AND :but_nodes IS NOT NULL AND a.node NOT IN (SELECT value FROM json_each(:but_nodes))));
+ WHERE q.status = 'running' AND q.worker_id = :worker_id;
 
 -- name: fate_of
 SELECT {orphan_fate} FROM worker_job_queue q
  WHERE q.id = :job_id AND q.fence = :fence AND q.worker_id = :worker_id AND q.status = 'running';
-
--- name: runs_on_nodes
-SELECT 1 FROM worker_job_queue q
- CROSS JOIN handler n ON n.worker_id = q.worker_id AND n.job_type = q.job_type AND n.class = 'node'
- WHERE q.status = 'running' AND q.worker_id = :worker_id LIMIT 1;
 
 -- name: requeue
 UPDATE worker_job_queue

@@ -140,7 +140,7 @@ class Reading:
         return [Pause(*row) for row in self._db.read("pauses", now=self._db.now())]
 
     def nodes(self) -> Sequence[NodeRow]:
-        return [NodeRow(*row) for row in self._db.read("nodes")]
+        return [NodeRow(*(*row[:6], bool(row[6]))) for row in self._db.read("nodes")]
 
     def on_nodes(self) -> Sequence[NodeWork]:
         """Return the running attempts whose node is known."""
@@ -289,12 +289,6 @@ class Reading:
         """Return when the next held job, pause or rest runs out."""
         [(at,)] = self._db.read("next_deadline", now=self._db.now())
         return from_text(at) if at else None
-
-    def could_begin(self, worker_id: str, job_class: str, *, most: int) -> int:
-        """Count up to `most` further jobs of this class that the worker could start, jobs that are due included."""
-        asked = {"worker_id": worker_id, "job_class": job_class, "most": most, "now": self._db.now()}
-        [(jobs,)] = self._db.read("could_begin", **asked)
-        return int(jobs)
 
     def comes_due(self, worker_id: str, until: datetime) -> bool:
         """Return whether a job that this worker can run waits for nothing but a time before `until`."""

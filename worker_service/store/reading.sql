@@ -174,13 +174,11 @@ SELECT count(*),
 -- name: workers
 SELECT w.id, w.host, w.boot_id, w.pid, w.version, w.cpu_slots, w.io_slots, w.draining, w.disk_low, w.started_at,
        w.heartbeat_at,
-       (SELECT count(*) FROM worker_job_queue r WHERE r.status = 'running' AND r.worker_id = w.id), w.node_slots,
-       w.node_patience_seconds
+       (SELECT count(*) FROM worker_job_queue r WHERE r.status = 'running' AND r.worker_id = w.id), w.node_slots
   FROM worker w ORDER BY w.started_at, w.id;
 
 -- name: nodes
-SELECT name, worker_id, state, slots, running, heard_at, version, reason, bytes_sent, bytes_received, pages_per_minute, wish
-  FROM node ORDER BY name;
+SELECT name, worker_id, state, slots, version, reason, draining FROM node ORDER BY name;
 
 -- name: on_nodes
 SELECT a.node, q.id
@@ -318,43 +316,6 @@ SELECT min(at) FROM (
                                 OR EXISTS (SELECT 1 FROM batch_unsettled)
     UNION ALL SELECT until FROM pause WHERE until > :now
     UNION ALL SELECT until FROM source_rest WHERE until > :now);
-
--- name: could_begin
--- What a worker could take of a class if it had room for :most more: of each lane that no gate keeps, as many as the
--- limits of its owner, of its type and of the class leave. What is due counts, though no claim has freed it yet.
-WITH RECURSIVE
-{lanes},
-level(priority) AS (VALUES (1), (2), (3), (4), (5), (6), (7), (8), (9), (10)),
-ready(job_type, owner, source, jobs) AS (
-    SELECT lane.job_type, lane.owner, lane.source, (SELECT count(*) FROM (SELECT 1 {same_lane} LIMIT :most))
-      FROM lane
-     CROSS JOIN handler h ON h.worker_id = :worker_id AND h.job_type = lane.job_type AND h.class = :job_class
-    UNION ALL
-    SELECT * FROM (SELECT q.job_type, q.owner, q.source, 1
-                     FROM level CROSS JOIN worker_job_queue q INDEXED BY job_due ON q.priority = level.priority
-                      AND q.run_at <= :now AND q.status = 'pending' AND q.held & 3 AND NOT q.held & 20
-                    CROSS JOIN handler h ON h.worker_id = :worker_id AND h.job_type = q.job_type AND h.class = :job_class
-                    LIMIT :most)),
-of_owner(job_type, owner, jobs) AS (
-    SELECT lane.job_type, lane.owner,
-           min(sum(lane.jobs),
-               ifnull((SELECT l.most - (SELECT count(*) FROM worker_job_queue r
-                                         WHERE r.status = 'running' AND r.owner = lane.owner)
-                         FROM job_limit l WHERE l.kind = 'owner' AND l.name = {owner_of_limit}), :most))
-      FROM ready lane
-     WHERE NOT EXISTS ({lane_gates})
-     GROUP BY lane.job_type, lane.owner),
-of_type(jobs) AS (
-    SELECT min(sum(t.jobs),
-               ifnull((SELECT l.most - (SELECT count(*) FROM worker_job_queue r
-                                         WHERE r.status = 'running' AND r.job_type = t.job_type)
-                         FROM job_limit l WHERE l.kind = 'type' AND l.name = t.job_type), :most))
-      FROM of_owner t GROUP BY t.job_type)
-SELECT max(0, min(ifnull(sum(jobs), 0), :most,
-                  ifnull((SELECT l.most - ({running_in_class} AND c.class = :job_class)
-                            FROM job_limit l WHERE l.kind = 'class' AND l.name = :job_class), :most)))
-  FROM of_type
- WHERE EXISTS (SELECT 1 FROM worker w WHERE w.id = :worker_id AND NOT w.draining AND NOT w.disk_low);
 
 -- name: comes_due
 WITH level(priority) AS (VALUES (1), (2), (3), (4), (5), (6), (7), (8), (9), (10))

@@ -213,10 +213,10 @@ class Steering:
         with self._db.transaction():
             return bool(self._db.write("unpause", scope=scope, name=name))
 
-    def wish_of_node(self, name: str, wish: str) -> bool:
-        """Ask a node to 'drain' or be 'remove'd, or take that back (''). Return False if there is none."""
+    def drain_node(self, name: str, *, is_draining: bool) -> bool:
+        """Give a node no new attempts, or take that back. Return False if there is no such node."""
         with self._db.transaction():
-            return bool(self._db.write("wish_of_node", name=name, wish=wish))
+            return bool(self._db.write("drain_node", name=name, is_draining=is_draining))
 
     def prune(self, selector: Selector, *, most: int = 1000) -> int:
         """Remove up to `most` ended jobs with all that was kept about them. Call again until it returns 0."""

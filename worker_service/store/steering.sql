@@ -79,8 +79,8 @@ INSERT INTO pause (scope, name, since, until, reason) VALUES (:scope, :name, :no
 -- name: unpause
 DELETE FROM pause WHERE scope = :scope AND name = :name RETURNING scope;
 
--- name: wish_of_node
-UPDATE node SET wish = :wish WHERE name = :name RETURNING name;
+-- name: drain_node
+UPDATE node SET draining = :is_draining WHERE name = :name RETURNING name;
 
 -- name: prune
 DELETE FROM worker_job_queue WHERE id = :job_id AND completed_at IS NOT NULL;

@@ -1,0 +1,120 @@
+"""One small real Ray cluster for each module: a head and two nodes of one slot. Each test has a daemon of its own."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.ray_lab import RayLab, is_alive
+from tests.system.conftest import Daemon, System, wait_until
+from worker_service.children.processes import marks_on
+from worker_service.jobs.model import NodeRow
+
+NODES = ("n1", "n2")
+
+
+class Cluster:
+    """A daemon whose attempts run on the nodes of a lab."""
+
+    def __init__(self, lab: RayLab, system: System) -> None:
+        self.lab, self.system = lab, system
+        self.config = system.place / "cluster.toml"
+        system.before = [*lab.before, "env", *(f"{name}={value}" for name, value in lab.variables.items())]
+
+    def start(self, *words: str, **settings: object) -> Daemon:
+        """Start a daemon. `settings`: of `[cluster]`."""
+        table = {"address": self.lab.setting, "local": 0, **settings}
+        lines = [
+            f"{key} = {str(value) if isinstance(value, int | list) else repr(value)}" for key, value in table.items()
+        ]
+        self.config.write_text("\n".join(["[cluster]", *lines, ""]))
+        if words:
+            return self.system.begin(*words, config=self.config)
+        daemon = self.system.start(config=self.config)
+        self.wait_for_nodes()
+        return daemon
+
+    def nodes(self) -> dict[str, NodeRow]:
+        return {row.name: row for row in self.system.store.reading.nodes()}
+
+    def wait_for_nodes(self, number: int = len(NODES)) -> None:
+        def up() -> list[str]:
+            return [name for name, node in self.nodes().items() if node.state == "up" and name != "local"]
+
+        wait_until(lambda: len(up()) == number, f"{number} nodes are up, not {self.nodes()}")
+
+    def runs(self, job_id: int, attempt: int = 1) -> tuple[int, str]:
+        """Wait until an attempt has a child. Return its pid and the machine on which it runs."""
+
+        def row() -> object:
+            attempts = self.system.store.reading.attempts(job_id)
+            return len(attempts) >= attempt and attempts[attempt - 1].pid
+
+        wait_until(row, f"attempt {attempt} of job {job_id} runs: {self.system.outcomes(job_id)}")
+        found = self.system.store.reading.attempts(job_id)[attempt - 1]
+        assert found.pid is not None
+        return found.pid, self.lab.machine_of(found.pid)
+
+    def wait_for_outcome(self, job_id: int, outcome: str, *, seconds: float) -> float:
+        """Return after how many seconds the first attempt has ended like this."""
+        begun = time.monotonic()
+        wait_until(lambda: self.system.outcomes(job_id)[0], f"the first attempt of {job_id} has ended", seconds=seconds)
+        assert self.system.outcomes(job_id)[0] == outcome
+        return time.monotonic() - begun
+
+    def driver(self, daemon: Daemon) -> int:
+        [pid] = [pid for pid in daemon.nursery_pids() if b"ray_driver" in _command(pid)]
+        return pid
+
+    def ray_worker_of(self, machine: str, job_id: int) -> int:
+        """Return the Ray worker process, which Ray names after its task."""
+        [pid] = self.lab.pids_with(machine, f"ray::{job_id}-")
+        return pid
+
+    def attempt_processes(self) -> list[int]:
+        """Return all children of attempts on all machines."""
+        found = []
+        for machine in self.lab.machines:
+            for pid in self.lab.pids(machine):
+                with suppress(OSError):
+                    marks = marks_on(pid)
+                    if marks is not None and all(marks) and is_alive(pid):
+                        found.append(pid)
+        return found
+
+    def assert_nothing_is_left(self) -> None:
+        wait_until(lambda: not self.attempt_processes(), "no process of an attempt is left on any node")
+        self.system.assert_sound()
+        assert self.system.store.upkeep.audit() == []
+
+
+def _command(pid: int) -> bytes:
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    return b""
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayLab]:
+    place = tmp_path_factory.mktemp("ray")
+    handlers = System(place)
+    environment = {name: value for name, value in handlers.environment().items() if not name.startswith("WORKER_")}
+    handlers.close()
+    made = RayLab(place, environment, restarts=True)
+    try:
+        made.start_head()
+        made.start_nodes(*NODES)
+        yield made
+    finally:
+        made.close()
+
+
+@pytest.fixture
+def cluster(lab: RayLab, tmp_path: Path) -> Iterator[Cluster]:
+    made = Cluster(lab, System(tmp_path))
+    yield made
+    made.system.close()

@@ -1,0 +1,252 @@
+"""Attempts on a real Ray cluster: what runs there, and what becomes of it when something fails."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+import pytest
+
+from tests.cluster.conftest import NODES, Cluster
+from tests.cluster.ray_lab import is_alive, needs_ray, parent_of
+from tests.system.conftest import wait_until
+from worker_service.jobs.model import Status
+from worker_service.jobs.selector import Selector
+
+pytestmark = [needs_ray, pytest.mark.timeout(120)]
+
+LOST_SECONDS = 9.0
+"""An attempt runs again after so long at most."""
+
+
+def test_attempts_run_on_the_nodes_and_tell_progress_and_log_lines(cluster: Cluster) -> None:
+    cluster.start()
+
+    jobs = [cluster.system.enqueue("talk") for _ in range(4)]
+
+    for job in jobs:
+        cluster.system.wait_for(job, Status.COMPLETED)
+        [attempt] = cluster.system.store.reading.attempts(job)
+        assert attempt.node in NODES
+        assert [line.line for line in cluster.system.store.reading.logs(job)] == ["a line"]
+    cluster.assert_nothing_is_left()
+
+
+def test_as_many_attempts_run_at_once_as_the_nodes_have_slots(cluster: Cluster) -> None:
+    cluster.start()
+    jobs = [cluster.system.enqueue("sleep", seconds=60) for _ in range(3)]
+
+    machines = {cluster.runs(job)[1] for job in jobs[:2]}
+
+    assert machines == {*NODES}
+    assert cluster.system.status(jobs[2]) is Status.PENDING
+    assert [gate.code for gate in cluster.system.store.reading.explain(jobs[2])] == ["SLOTS_FULL"]
+
+
+def test_an_attempt_that_is_cancelled_ends_within_two_seconds(cluster: Cluster) -> None:
+    cluster.start()
+    job = cluster.system.enqueue("sleep")
+    pid, _ = cluster.runs(job)
+
+    asked_at = time.monotonic()
+    cluster.system.store.steering.cancel(Selector(ids=(job,)), actor="ann")
+    cluster.system.wait_for(job, Status.CANCELLED)
+
+    assert time.monotonic() - asked_at < 2.0
+    assert not is_alive(pid)
+    again = cluster.system.enqueue("noop")
+    cluster.system.wait_for(again, Status.COMPLETED)
+
+
+def test_a_killed_ray_worker_process_costs_no_retry(cluster: Cluster) -> None:
+    cluster.start()
+    job = cluster.system.enqueue("sleep")
+    pid, machine = cluster.runs(job)
+
+    os.kill(cluster.ray_worker_of(machine, job), signal.SIGKILL)
+    cluster.wait_for_outcome(job, "requeued", seconds=LOST_SECONDS)
+    cluster.runs(job, 2)
+
+    [lost, _] = cluster.system.store.reading.attempts(job)
+    assert (lost.error_code, cluster.system.job(job).retry_count) == ("NODE_LOST", 0)
+    wait_until(lambda: not is_alive(pid), "its child has ended")
+
+
+def test_a_killed_fork_server_of_a_node_costs_no_retry(cluster: Cluster) -> None:
+    cluster.start()
+    job = cluster.system.enqueue("sleep")
+    pid, _ = cluster.runs(job)
+
+    os.kill(parent_of(pid), signal.SIGKILL)
+    cluster.runs(job, 2)
+
+    assert cluster.system.job(job).retry_count == 0
+
+
+def test_a_killed_raylet_costs_no_retry_and_the_node_comes_back(cluster: Cluster) -> None:
+    cluster.start()
+    job = cluster.system.enqueue("sleep")
+    pid, machine = cluster.runs(job)
+
+    [raylet] = [one for one in cluster.lab.pids_with(machine, "raylet/raylet") if is_alive(one)][:1]
+    os.kill(raylet, signal.SIGKILL)
+    begun = time.monotonic()
+    cluster.runs(job, 2)
+
+    assert time.monotonic() - begun < LOST_SECONDS
+    [lost, _] = cluster.system.store.reading.attempts(job)
+    assert (lost.error_code, cluster.system.job(job).retry_count) == ("NODE_LOST", 0)
+    wait_until(lambda: not is_alive(pid), "its child has ended")
+    cluster.wait_for_nodes()
+
+
+def test_an_attempt_on_a_frozen_node_is_given_up_although_no_connection_is_closed(cluster: Cluster) -> None:
+    cluster.start()
+    job = cluster.system.enqueue("sleep")
+    pid, machine = cluster.runs(job)
+
+    frozen = cluster.lab.freeze(machine)
+    begun = time.monotonic()
+    try:
+        _, elsewhere = cluster.runs(job, 2)
+        took = time.monotonic() - begun
+    finally:
+        cluster.lab.thaw(frozen)
+
+    assert elsewhere != machine
+    assert took < LOST_SECONDS + 2
+    assert [*cluster.system.outcomes(job), cluster.system.job(job).retry_count] == ["requeued", None, 0]
+    wait_until(lambda: not is_alive(pid), "its child ends when the node goes on")
+    cluster.wait_for_nodes()
+
+
+def test_an_attempt_whose_node_dies_before_its_first_word_is_ended(cluster: Cluster) -> None:
+    cluster.start()
+    busy = cluster.system.enqueue("sleep", seconds=60)
+    _, machine = cluster.runs(busy)
+    [other] = {*NODES} - {machine}
+
+    frozen = cluster.lab.freeze(other)
+    try:
+        # The only free slot is that of the frozen node.
+        job = cluster.system.enqueue("noop")
+        wait_until(lambda: cluster.system.outcomes(job)[:1] == ["released"], "the attempt is ended", seconds=20)
+        cluster.system.store.steering.cancel(Selector(ids=(busy,)), actor="ann")
+        cluster.system.wait_for(job, Status.COMPLETED)
+    finally:
+        cluster.lab.thaw(frozen)
+
+    assert (cluster.system.job(job).retry_count, cluster.system.job(job).requeue_count) == (0, 0)
+    cluster.wait_for_nodes()
+
+
+def test_a_killed_driver_is_started_again_and_costs_no_retry(cluster: Cluster) -> None:
+    daemon = cluster.start()
+    job = cluster.system.enqueue("sleep")
+    pid, _ = cluster.runs(job)
+
+    os.kill(cluster.driver(daemon), signal.SIGKILL)
+    begun = time.monotonic()
+    cluster.runs(job, 2)
+
+    assert time.monotonic() - begun < LOST_SECONDS
+    assert (cluster.system.outcomes(job), cluster.system.job(job).retry_count) == (["requeued", None], 0)
+    wait_until(lambda: not is_alive(pid), "its child has ended")
+    assert daemon.events("ray_driver.died")
+
+
+def test_after_a_kill_of_the_daemon_nothing_of_it_is_left_on_the_nodes(cluster: Cluster) -> None:
+    daemon = cluster.start()
+    job = cluster.system.enqueue("sleep")
+    pid, _ = cluster.runs(job)
+
+    daemon.signal(signal.SIGKILL)
+    daemon.ends()
+    wait_until(lambda: not is_alive(pid), "its child has ended")
+    cluster.start()
+    cluster.runs(job, 2)
+
+    assert cluster.system.job(job).retry_count == 0
+
+
+def test_a_daemon_that_is_stopped_releases_what_runs_on_nodes(cluster: Cluster) -> None:
+    daemon = cluster.start()
+    job = cluster.system.enqueue("sleep")
+    cluster.runs(job)
+
+    for _ in range(2):
+        daemon.signal(signal.SIGTERM)
+        time.sleep(0.05)
+
+    assert daemon.ends() == 0
+    assert cluster.system.status(job) is Status.PENDING
+    cluster.assert_nothing_is_left()
+
+
+def test_a_node_that_drains_gets_no_new_attempts(cluster: Cluster) -> None:
+    cluster.start()
+    cluster.system.store.steering.drain_node("n1", is_draining=True)
+    wait_until(lambda: cluster.nodes()["n1"].state == "draining", "n1 drains")
+
+    jobs = [cluster.system.enqueue("noop") for _ in range(6)]
+    for job in jobs:
+        cluster.system.wait_for(job, Status.COMPLETED)
+
+    assert {cluster.system.store.reading.attempts(job)[0].node for job in jobs} == {"n2"}
+    cluster.system.store.steering.drain_node("n1", is_draining=False)
+    cluster.wait_for_nodes()
+
+
+def test_an_attempt_that_needs_a_credential_runs_on_the_head(cluster: Cluster) -> None:
+    cluster.start()
+
+    job = cluster.system.enqueue("secret")
+    cluster.system.wait_for(job, Status.FAILED)
+
+    assert [(one.node, one.error_code) for one in cluster.system.store.reading.attempts(job)] == [
+        ("local", "SECRET_ABSENT")
+    ]
+
+
+def test_an_attempt_that_publishes_files_fails_on_a_node(cluster: Cluster) -> None:
+    cluster.start()
+
+    job = cluster.system.enqueue("chaos")
+
+    assert cluster.system.wait_for(job, Status.FAILED).error_code == "FILES_ON_NODE"
+
+
+def test_local_slots_take_attempts_of_the_same_types(cluster: Cluster) -> None:
+    cluster.start(local=1)
+
+    jobs = [cluster.system.enqueue("sleep", seconds=60) for _ in range(3)]
+    wait_until(lambda: all(cluster.system.outcomes(job) == [None] for job in jobs), "all run")
+    wait_until(lambda: all(cluster.system.store.reading.attempts(job)[0].node for job in jobs), "all are placed")
+
+    assert {cluster.system.store.reading.attempts(job)[0].node for job in jobs} == {"local", *NODES}
+
+
+def test_a_daemon_that_ends_with_the_queue_waits_for_a_first_node(cluster: Cluster) -> None:
+    job = cluster.system.enqueue("noop")
+
+    daemon = cluster.start("--drain")
+
+    assert daemon.ends() == 0
+    assert cluster.system.status(job) is Status.COMPLETED
+
+
+def test_where_ray_cannot_be_reached_jobs_wait_and_say_why(cluster: Cluster) -> None:
+    cluster.system.start(config=_config(cluster, "ray:127.0.0.1:1"))
+    job = cluster.system.enqueue("noop")
+    wait_until(lambda: "ray" in cluster.nodes(), "the driver has told why")
+
+    [gate] = cluster.system.store.reading.explain(job)
+
+    assert gate.code == "NO_NODE"
+    assert "ray is down (Ray at 127.0.0.1:1 cannot be reached" in gate.detail
+
+
+def _config(cluster: Cluster, address: str) -> object:
+    cluster.config.write_text(f'[cluster]\naddress = "{address}"\nlocal = 0\n')
+    return cluster.config

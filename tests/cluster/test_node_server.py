@@ -1,0 +1,154 @@
+"""The node server, without Ray: what a Ray worker process hears from it, and what ends with what."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests import installed
+from tests.cluster.ray_lab import command_of, is_alive, parent_of
+from tests.system.conftest import ROOT, wait_until
+from worker_service import VERSION
+from worker_service.children.messages import Launch, Order, encoded
+from worker_service.cluster import ray_task
+from worker_service.cluster.node_server import Terms
+
+
+class Session:
+    """What a Ray task does with its connection."""
+
+    def __init__(self, place: Path, wanted: bytes | None = None) -> None:
+        self.connection = ray_task._open(place, wanted or terms())
+        self.messages: list[dict[str, Any]] = []
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.connection._line.close()
+
+    def launch(self, job_type: str, number: int = 1, **order: Any) -> None:
+        payload = json.dumps(order.pop("payload", {}))
+        launched = Launch(Order(number, 1, job_type, "local", None, payload, None, **order), {})
+        self.connection.send([(ray_task.LAUNCH, encoded(launched))])
+
+    def heard(self, kind: str) -> dict[str, Any]:
+        """Wait for a message of this type."""
+        deadline = time.monotonic() + 30
+        while time.monotonic() < deadline:
+            found = [one for one in self.messages if one["type"] == kind]
+            if found:
+                return found[0]
+            self.messages += [json.loads(message[1:]) for message in self.connection.receive()]
+        pytest.fail(f"no {kind}")
+
+    def child(self) -> int:
+        return int(self.heard("Started")["pid"])
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    handlers = tmp_path / "installed"
+    installed.install(handlers, "pagemill-system-tests", {"system": "tests.system.handlers:handlers"})
+    installed.keep_of_the_shipped(handlers)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(handlers), str(ROOT)]))
+    monkeypatch.setenv("STATE_DIRECTORY", str(tmp_path / "state"))
+    place = tmp_path / "state" / "node"
+    yield place
+    for pid in server_pids(place):
+        os.kill(pid, signal.SIGKILL)
+
+
+def server_pids(place: Path) -> list[int]:
+    pids = [int(one.name) for one in Path("/proc").iterdir() if one.name.isdigit()]
+    return [pid for pid in pids if f"node_server {place}" in command_of(pid) and is_alive(pid)]
+
+
+def terms(**changes: Any) -> bytes:
+    values: dict[str, Any] = {
+        "version": VERSION,
+        "sandbox": "strict",
+        "grace_seconds": 1.0,
+        "identity": {"sleep": (), "read": ()},
+    }
+    return encoded(Terms(**(values | changes)))
+
+
+def test_several_ray_worker_processes_share_one_fork_server(place: Path) -> None:
+    with Session(place) as first, Session(place) as second:
+        first.launch("sleep", 1)
+        second.launch("sleep", 2)
+
+        assert parent_of(first.child()) == parent_of(second.child())
+        assert len(server_pids(place)) == 1
+
+
+def test_an_attempt_ends_with_its_ray_worker_process(place: Path) -> None:
+    with Session(place) as other:
+        with Session(place) as session:
+            session.launch("sleep")
+            pid = session.child()
+
+        wait_until(lambda: not is_alive(pid), "its child has ended", seconds=5)
+        assert other.connection.is_usable
+
+
+def test_an_attempt_that_is_stopped_is_gone_when_stop_returns(place: Path) -> None:
+    with Session(place) as session:
+        session.launch("sleep")
+        pid = session.child()
+
+        session.connection.stop()
+
+        assert not is_alive(pid)
+
+
+def test_a_killed_fork_server_ends_its_attempts_and_the_next_connection_starts_another(place: Path) -> None:
+    with Session(place) as session:
+        session.launch("sleep")
+        pid = session.child()
+
+        os.kill(parent_of(pid), signal.SIGKILL)
+
+        assert session.heard("Gone")["ended"]["code"] == "NURSERY_DIED"
+        wait_until(lambda: not is_alive(pid), "its child has ended")
+        with Session(place) as again:
+            again.launch("sleep")
+            assert again.child() != pid
+
+
+def test_the_server_ends_after_its_last_connection_and_leaves_nothing(place: Path) -> None:
+    with Session(place):
+        [pid] = server_pids(place)
+
+    wait_until(lambda: not is_alive(pid), "the server has ended", seconds=20)
+    assert not place.exists()
+
+
+def test_questions_are_answered_by_the_digests_in_the_order(place: Path) -> None:
+    with Session(place) as session:
+        session.launch("read", payload={"pages": 3}, document_id=1, known_digests=["d2"])
+
+        session.heard("Gone")
+        pages = [page for one in session.messages if one["type"] == "PagesRead" for page in one["pages"]]
+        assert [page["digest"] for page in pages] == ["d1", "d3"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "fault"),
+    [
+        ({"version": "9.9"}, "9.9 on the head"),
+        ({"identity": {"brew_tea": ()}}, "brew_tea is not installed"),
+        ({"identity": {"sleep": ("tesseract 5.9",)}}, "the head has tesseract 5.9"),
+    ],
+)
+def test_a_node_that_does_not_fit_says_why(place: Path, changes: dict[str, Any], fault: str) -> None:
+    with Session(place, terms(**changes)) as session:
+        assert fault in json.loads(session.connection.hello)["fault"]

@@ -1,0 +1,20 @@
+"""Where no cluster is set, none of its modules is imported."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+IMPORTED = """
+import importlib, sys
+for name in ("worker_service.daemon.start", "worker_service.children.nursery_main", "worker_service.commands.run",
+             "worker_service.commands.state", "worker_service.operations.health"):
+    importlib.import_module(name)
+print([name for name in sys.modules if name.startswith(("worker_service.cluster", "ray"))])
+"""
+
+
+def test_a_daemon_without_a_cluster_imports_nothing_of_it() -> None:
+    told = subprocess.run([sys.executable, "-c", IMPORTED], capture_output=True, text=True, check=True, timeout=60)
+
+    assert told.stdout == "[]\n"

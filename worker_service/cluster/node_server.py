@@ -1,0 +1,272 @@
+"""The node server: the one process of a node that owns its fork server and lends it to the Ray worker processes.
+
+A Ray task starts it as `python -m worker_service.cluster.node_server DIRECTORY`, with the terms of the head on stdin.
+It listens on a Unix socket in that directory. Each connection is a Ray worker process and runs one attempt at a time.
+An attempt ends with its connection, or when the task has been silent for `SILENCE_SECONDS`: then the node is cut off
+from the head. The server ends `IDLE_SECONDS` after the last connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import os
+import shutil
+import socket
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+
+from worker_service import VERSION
+from worker_service.children import jail
+from worker_service.children.messages import (
+    Asked,
+    Begin,
+    Described,
+    Ended,
+    Gone,
+    How,
+    Key,
+    Launch,
+    answer_to_nothing,
+    encoded,
+    name_of,
+    question_from,
+    to_nursery,
+)
+from worker_service.children.nursery import Nursery
+from worker_service.cluster.ray_task import ALIVE, ENDED, FILE, HEADER, HELLO, LAUNCH, MESSAGE, STOP, frame
+from worker_service.jobs.documents import KnownDigests, KnownPages
+
+SILENCE_SECONDS = 30.0
+IDLE_SECONDS = 5.0
+_TICK_SECONDS = 1.0
+_FRAME_BYTES_MAX = 1 << 32
+
+
+class Terms(msgspec.Struct, frozen=True):
+    """What the head demands of every node."""
+
+    version: str
+    sandbox: str
+    grace_seconds: float
+    identity: Mapping[str, Sequence[str]]
+    """By job type: what the results depend on, such as versions of libraries and trained data."""
+
+
+class NodeServer:
+    def __init__(self, place: Path, terms: Terms) -> None:
+        staging = place / f"staging-{time.time_ns()}"
+        begin = Begin(
+            staging,
+            place / "keep",
+            sandbox=terms.sandbox,
+            types=tuple(terms.identity),
+            grace_seconds=terms.grace_seconds,
+        )
+        self._staging = staging
+        self._inputs = place / "inputs"
+        self._inputs.mkdir(mode=0o700, exist_ok=True)
+        self._nursery = Nursery(begin)
+        self._connections: set[_Connection] = set()
+        self._by_key: dict[Key, _Connection] = {}
+        self._fault = ""
+        self._terms = terms
+
+    def serve(self, listener: socket.socket) -> None:
+        try:
+            described = {one.facts.job_type: one for one in self._nursery.start()}
+            self._fault = fault_of(self._terms, described)
+            asyncio.run(self._serve(listener))
+        finally:
+            self._nursery.close()
+
+    async def _serve(self, listener: socket.socket) -> None:
+        asyncio.get_running_loop().add_reader(self._nursery.fileno(), self._pass_on)
+        server = await asyncio.start_unix_server(self._attend, sock=listener)
+        idle_since = time.monotonic()
+        # The attempts of a fork server that died have ended when its last process is gone.
+        while (self._nursery.is_alive or self._by_key) and time.monotonic() < idle_since + IDLE_SECONDS:
+            await asyncio.sleep(_TICK_SECONDS if self._nursery.is_alive else 0.02)
+            self._pass_on()
+            if self._connections:
+                idle_since = time.monotonic()
+            for connection in self._connections:
+                if connection.key is not None and time.monotonic() > connection.heard_at + SILENCE_SECONDS:
+                    self._nursery.stop(*connection.key, now=True)
+        server.close()
+        for connection in self._connections:
+            connection.close()
+        while self._connections:
+            await asyncio.sleep(0.01)
+
+    async def _attend(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Serve one connection until the Ray worker process closes it."""
+        if not self._nursery.is_alive:
+            # The task tries again until another server has started.
+            writer.close()
+            return
+        hello = {"fault": self._fault, "version": VERSION, "landlock": jail.landlock_version()}
+        connection = _Connection(writer)
+        self._connections.add(connection)
+        connection.send(HELLO, msgspec.json.encode(hello))
+        try:
+            while True:
+                kind, length = HEADER.unpack(await reader.readexactly(HEADER.size))
+                if length > _FRAME_BYTES_MAX:
+                    break
+                body = await reader.readexactly(length)
+                connection.heard_at = time.monotonic()
+                if kind == FILE:
+                    connection.files.append(body)
+                elif kind == LAUNCH:
+                    self._launch(connection, body)
+                elif kind == STOP and connection.key is not None:
+                    self._nursery.stop(*connection.key)
+                elif kind not in (ALIVE, STOP):
+                    break
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass
+        finally:
+            self._connections.discard(connection)
+            connection.is_open = False
+            if connection.key is not None:
+                self._nursery.stop(*connection.key, now=True)
+            writer.close()
+
+    def _launch(self, connection: _Connection, body: bytes) -> None:
+        launch = to_nursery(body)
+        assert isinstance(launch, Launch)
+        order = launch.order
+        place = self._inputs / name_of(order.key)
+        place.mkdir(mode=0o700, exist_ok=True)
+        paths = {role: place / f"{role}{path.suffix}" for role, path in order.inputs.items()}
+        for path, content in zip(paths.values(), connection.files, strict=True):
+            path.write_bytes(content)
+        connection.files.clear()
+        connection.key = order.key
+        connection.known = frozenset(order.known_digests)
+        self._by_key[order.key] = connection
+        self._nursery.pass_launch(msgspec.structs.replace(launch, order=replace(order, inputs=paths)))
+
+    def _pass_on(self) -> None:
+        """Send what attempts say to the Ray worker processes that run them."""
+        for happening in self._nursery.happened():
+            connection = self._by_key.get(happening.key)
+            if connection is None:
+                continue
+            if isinstance(happening, Asked):
+                self._answer(happening, connection)
+            elif isinstance(happening, Ended):
+                self._end(happening, connection)
+            else:
+                connection.send(MESSAGE, encoded(happening))
+
+    def _answer(self, asked: Asked, connection: _Connection) -> None:
+        """Answer from what came with the order: an attempt on a node waits for nothing."""
+        question = question_from(asked.kind, asked.body)
+        if isinstance(question, KnownPages):
+            known = [digest for digest in question.digests if digest in connection.known]
+            self._nursery.answer(asked, KnownDigests(known))
+        else:
+            self._nursery.answer(asked, answer_to_nothing(question))
+
+    def _end(self, ended: Ended, connection: _Connection) -> None:
+        if ended.published:
+            message = "it has published files, which an attempt on a cluster node cannot: leave `runs_on_cluster` out"
+            ended = Ended(*ended.key, How.PERMANENT, code="FILES_ON_NODE", message=message, usage=ended.usage)
+        connection.send(ENDED, encoded(Gone(msgspec.Raw(encoded(ended)), ended.usage, ended.took_seconds)))
+        shutil.rmtree(self._staging / name_of(ended.key), ignore_errors=True)
+        shutil.rmtree(self._inputs / name_of(ended.key), ignore_errors=True)
+        connection.key = None
+        del self._by_key[ended.key]
+
+
+class _Connection:
+    """A Ray worker process."""
+
+    def __init__(self, writer: asyncio.StreamWriter) -> None:
+        self._writer = writer
+        self.is_open = True
+        self.key: Key | None = None
+        """The attempt that it runs."""
+        self.known: frozenset[str] = frozenset()
+        self.files: list[bytes] = []
+        self.heard_at = time.monotonic()
+
+    def send(self, kind: bytes, body: bytes) -> None:
+        if self.is_open:
+            self._writer.write(frame(kind, body))
+
+    def close(self) -> None:
+        """Close the connection when everything has been sent."""
+        self._writer.close()
+
+
+def fault_of(terms: Terms, described: Mapping[str, Described]) -> str:
+    """Return why this node cannot run attempts of a head with these terms, or ''."""
+    if terms.version != VERSION:
+        return f"pagemill {VERSION} is installed here and {terms.version} on the head: install the same version"
+    if terms.sandbox == "strict" and not jail.landlock_version():
+        return "the kernel has no Landlock, so children cannot be confined: use a kernel 5.13 or newer"
+    for job_type, wanted in terms.identity.items():
+        found = described.get(job_type)
+        if found is None:
+            return f"the handler of {job_type} is not installed here"
+        if found.set_aside or found.facts.missing:
+            return f"{job_type} cannot run here: {found.set_aside or found.facts.missing_text}"
+        if missing := sorted({*wanted} - {*found.identity}):
+            return f"{job_type} would give other results here: the head has {', '.join(missing)}"
+    return ""
+
+
+def _locked(folder: Path) -> int | None:
+    """Return a descriptor that holds the lock of this directory, or None if another server holds it."""
+    lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(lock)
+        return None
+    return lock
+
+
+def _remove_places_of_dead_servers(root: Path, own: Path) -> None:
+    for place in root.iterdir():
+        with contextlib.suppress(OSError):
+            if place != own and (lock := _locked(place)) is not None:
+                shutil.rmtree(place, ignore_errors=True)
+                os.close(lock)
+
+
+def main() -> None:
+    place = Path(sys.argv[1])
+    terms = msgspec.json.decode(sys.stdin.buffer.read(), type=Terms)
+    lock = _locked(place)
+    if lock is None:
+        # Another process is starting it.
+        return
+    for left in place.iterdir():
+        shutil.rmtree(left, ignore_errors=True) if left.is_dir() else left.unlink(missing_ok=True)
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(f"/proc/self/fd/{lock}/socket")
+    listener.listen(128)
+    if os.fork():
+        # The Ray worker process that waits may go on. The server outlives it: Ray kills only its own children.
+        os._exit(0)
+    os.setsid()
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    _remove_places_of_dead_servers(place.parent, place)
+    listener.setblocking(False)
+    NodeServer(place, terms).serve(listener)
+    shutil.rmtree(place, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,247 @@
+"""Cuts the pages that one attempt reads out of its original, so that a node does not get the whole file.
+
+A process apart forks a child for each original, with the sandbox and the limits of the handler that slices it. The
+child keeps the file open while more slices of it are wanted. A failure costs no more than bytes: then the whole file
+travels. An original on which a child died or hung is not sliced again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import shutil
+import signal
+import socket
+import threading
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NoReturn
+
+import msgspec
+
+from worker_service.children import jail
+from worker_service.children.messages import Order
+from worker_service.entry_points import EntryPoint
+from worker_service.handlers.contract import Handler
+from worker_service.handlers.registry import load
+
+SLICE = "slice"
+"""The role of a slice in the inputs of an attempt. An attempt that gets one gets no other file."""
+ORIGINAL = "original"
+SLICED_BYTES_MIN = 32 << 10
+"""Smaller files travel whole."""
+_PAYLOAD_BYTES_MAX = 16 << 10
+_MESSAGE_BYTES_MAX = 64 << 10
+_SLICE_SECONDS_MAX = 10.0
+_CHILD_CPU_SECONDS = 60
+_CHILDREN_MAX = 8
+_IDLE_SECONDS = 60.0
+_BAD_ORIGINALS_MAX = 1000
+_SLICED, _WHOLE = b"1", b"0"
+_OUTPUT = "slice"
+
+
+class _Request(msgspec.Struct):
+    job_type: str
+    original: str
+    payload: str | None
+    target: str
+
+
+class Slicer:
+    """The driver's end."""
+
+    def __init__(
+        self, specs: Mapping[str, str], place: Path, sandbox: str, *, seconds_max: float = _SLICE_SECONDS_MAX
+    ) -> None:
+        """`specs`: by job type, the entry point of the handler that slices, as module:attribute."""
+        shutil.rmtree(place, ignore_errors=True)
+        place.mkdir(mode=0o700, parents=True)
+        self._specs, self._place = specs, place
+        self._count = 0
+        self._lock = threading.Lock()
+        self._line, its_line = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        parent = os.getpid()
+        self.pid = os.fork()
+        if self.pid == 0:
+            _run_process(its_line, parent, _SlicerProcess(specs, place, sandbox, seconds_max))
+        its_line.close()
+        self._line.settimeout(2 * seconds_max)
+
+    def can_slice(self, order: Order) -> bool:
+        original = order.inputs.get(ORIGINAL)
+        # A handler that computes the digest of its original needs all of it, unless the digest is known.
+        is_known = order.document is not None and order.document.content
+        if original is None or not is_known or len(order.payload or "") > _PAYLOAD_BYTES_MAX:
+            return False
+        try:
+            return order.job_type in self._specs and original.stat().st_size >= SLICED_BYTES_MIN
+        except OSError:
+            # Who reads the whole file reports why it cannot be read.
+            return False
+
+    def slice(self, order: Order) -> Path | None:
+        """Return a file with the slice, which the caller removes. None: send the whole file."""
+        with self._lock:
+            self._count += 1
+            original = order.inputs[ORIGINAL]
+            target = self._place / f"{self._count}{original.suffix}"
+            request = _Request(order.job_type, str(original), order.payload, str(target))
+            try:
+                self._line.send(msgspec.msgpack.encode(request))
+                return target if self._line.recv(16) == _SLICED else None
+            except OSError:
+                # A late answer could be taken for that to the next request.
+                self._line.close()
+                return None
+
+    def close(self) -> None:
+        self._line.close()
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(self.pid, 0)
+
+
+# --- the slicer process -------------------------------------------------------------------------------------
+
+
+def _run_process(line: socket.socket, parent: int, process: _SlicerProcess) -> NoReturn:
+    try:
+        jail.die_with(parent)
+        jail.close_all_but({0, 1, 2, line.fileno()})
+        jail.calm_signals()
+        jail.set_environment(jail.basic_environment())
+        jail.prepare()
+        process.serve(line)
+    finally:
+        os._exit(0)
+
+
+class _SlicerProcess:
+    def __init__(self, specs: Mapping[str, str], place: Path, sandbox: str, seconds_max: float) -> None:
+        self._specs, self._place, self._sandbox, self._seconds_max = specs, place, sandbox, seconds_max
+        self._handlers: dict[str, Handler[Any]] = {}
+        self._children: dict[tuple[str, str], _Child] = {}
+        """By job type and original, the least recently used first."""
+        self._bad_originals: dict[tuple[str, str], None] = {}
+        self._count = 0
+
+    def serve(self, line: socket.socket) -> None:
+        decoder = msgspec.msgpack.Decoder(_Request)
+        while True:
+            if not select.select([line], [], [], _IDLE_SECONDS)[0]:
+                self._end_children(keep=0)
+                continue
+            received = line.recv(_MESSAGE_BYTES_MAX)
+            if not received:
+                return
+            line.send(_SLICED if self._slice(decoder.decode(received)) else _WHOLE)
+
+    def _slice(self, request: _Request) -> bool:
+        key = (request.job_type, request.original)
+        if key in self._bad_originals:
+            return False
+        child = self._children.pop(key, None)
+        try:
+            if child is None:
+                self._end_children(keep=_CHILDREN_MAX - 1)
+                child = self._start_child(request)
+            is_sliced = child.slice(request)
+        except _ChildLost:
+            if child is not None:
+                child.end()
+            self._bad_originals[key] = None
+            if len(self._bad_originals) > _BAD_ORIGINALS_MAX:
+                del self._bad_originals[next(iter(self._bad_originals))]
+            return False
+        self._children[key] = child
+        return is_sliced
+
+    def _start_child(self, request: _Request) -> _Child:
+        handler = self._handlers.get(request.job_type)
+        if handler is None:
+            offer = load(EntryPoint(request.job_type, self._specs[request.job_type], ""), {})
+            self._handlers.update({one.job_type: one for one in offer.handlers})
+            handler = self._handlers[request.job_type]
+        self._count += 1
+        place = self._place / f"child-{self._count}"
+        place.mkdir(mode=0o700)
+        return _Child(handler, Path(request.original), place, self._sandbox, self._seconds_max)
+
+    def _end_children(self, *, keep: int) -> None:
+        while len(self._children) > keep:
+            self._children.pop(next(iter(self._children))).end()
+
+
+class _ChildLost(Exception):
+    """The child died, took too long, or wrote something that is no file of its own."""
+
+
+class _Child:
+    def __init__(self, handler: Handler[Any], original: Path, place: Path, sandbox: str, seconds_max: float) -> None:
+        self._place = place
+        self._line, its_line = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        parent = os.getpid()
+        self._pid = os.fork()
+        if self._pid == 0:
+            _run_child(its_line, parent, handler, original, place, sandbox)
+        its_line.close()
+        self._line.settimeout(seconds_max)
+
+    def slice(self, request: _Request) -> bool:
+        try:
+            self._line.send((request.payload or "{}").encode())
+            answer = self._line.recv(16)
+        except OSError as error:
+            raise _ChildLost from error
+        if not answer:
+            raise _ChildLost
+        if answer != _SLICED:
+            return False
+        # The child cannot exchange the file, or make it a link, once it is out of its directory.
+        output, target = self._place / _OUTPUT, Path(request.target)
+        try:
+            output.rename(target)
+        except OSError as error:
+            raise _ChildLost from error
+        if target.is_symlink() or not target.is_file():
+            target.unlink()
+            raise _ChildLost
+        return True
+
+    def end(self) -> None:
+        self._line.close()
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self._pid, signal.SIGKILL)
+        os.waitpid(self._pid, 0)
+        shutil.rmtree(self._place, ignore_errors=True)
+
+
+# --- its children -------------------------------------------------------------------------------------------
+
+
+def _run_child(
+    line: socket.socket, parent: int, handler: Handler[Any], original: Path, place: Path, sandbox: str
+) -> NoReturn:
+    try:
+        jail.die_with(parent)
+        jail.go_first_where_memory_ends()
+        jail.close_all_but({0, 1, 2, line.fileno(), *jail.held()})
+        nothing = os.open(os.devnull, os.O_RDWR)
+        for descriptor in (0, 1, 2):
+            os.dup2(nothing, descriptor)
+        os.chdir(place)
+        os.umask(0o077)
+        size = original.stat().st_size
+        bytes_max = min(handler.limits.file_bytes or size, size)
+        jail.limit(replace(handler.limits, cpu_seconds=_CHILD_CPU_SECONDS, file_bytes=bytes_max))
+        door = jail.Door([*handler.reads, original], [place], network=False, starts_programs=False)
+        jail.shut(door, sandbox if handler.sandbox == "default" else handler.sandbox)
+        assert handler.slicer is not None
+        write_slice = handler.slicer(original)
+        while payload := line.recv(_MESSAGE_BYTES_MAX):
+            is_sliced = write_slice(msgspec.json.decode(payload, type=handler.payload), place / _OUTPUT)
+            line.send(_SLICED if is_sliced else _WHOLE)
+    finally:
+        os._exit(0)

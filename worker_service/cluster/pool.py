@@ -1,0 +1,213 @@
+"""The daemon's pool where there is a cluster: its own fork server, and the Ray driver.
+
+An attempt on a node has no effect outside the node, and only the driver that submitted it reads what it says. So the
+attempts of a driver end with it, and may run again at once.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import select
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from worker_service.children.messages import (
+    Asked,
+    Begin,
+    ChildError,
+    ClusterBegin,
+    Described,
+    Drain,
+    Ended,
+    Happening,
+    How,
+    Key,
+    NodesSeen,
+    Order,
+    Placed,
+)
+from worker_service.children.nursery import Nursery, _Line
+from worker_service.cluster_settings import LOCAL, Cluster
+from worker_service.jobs.documents import Answer
+from worker_service.jobs.model import NODE, NodeState
+
+_RESTART_SECONDS_MIN, _RESTART_SECONDS_MAX = 0.25, 30.0
+"""Between two starts of the driver. The interval doubles until a start has found a node."""
+_NEEDS_A_CREDENTIAL = ("CREDENTIAL_ABSENT", "SECRET_ABSENT")
+
+
+def cluster_types(described: Mapping[str, Described], cluster: Cluster) -> list[str]:
+    """Return the job types that run on nodes: those that declare it, and that the settings name if they name any."""
+    return sorted(
+        job_type
+        for job_type, one in described.items()
+        if one.runs_on_cluster and one.set_aside is None and (not cluster.types or job_type in cluster.types)
+    )
+
+
+def with_node_class(described: Mapping[str, Described], types: Collection[str]) -> dict[str, Described]:
+    """Return the handlers as claims see them. A node may have what this machine lacks for one of these types."""
+    return {job_type: _on_nodes(one) if job_type in types else one for job_type, one in described.items()}
+
+
+def _on_nodes(one: Described) -> Described:
+    return replace(one, facts=replace(one.facts, job_class=NODE, missing=None, missing_remedy=""))
+
+
+def cluster_begin(
+    cluster: Cluster, described: Mapping[str, Described], types: Sequence[str], objects: Path
+) -> ClusterBegin:
+    return ClusterBegin(
+        cluster.address,
+        objects,
+        {job_type: tuple(described[job_type].identity) for job_type in types},
+        {job_type: described[job_type].spec for job_type in types if described[job_type].has_slicer},
+    )
+
+
+class RayPool(Nursery):
+    """The Ray driver process, behind the interface of the fork server."""
+
+    module = "worker_service.cluster.ray_driver"
+    # A driver that stands still is noticed after 9 s.
+    ask_seconds = 1.5
+
+    def __init__(self, begin: Begin, environment: Mapping[str, Sequence[str]]) -> None:
+        """`environment`: by job type, the variables that its handler may see."""
+        super().__init__(begin)
+        self._variables = environment
+        self.seen: NodesSeen | None = None
+        """The newest report of the driver. None: none has looked yet."""
+        self.is_connected = False
+        """Whether the driver that runs now has seen the cluster."""
+
+    def begin(self) -> None:
+        """Start the driver without waiting for its first message."""
+        if self._line is None:
+            self._line = self._open(self._begin)
+            self._environment = self._variables
+
+    def drain(self, nodes: Sequence[str]) -> None:
+        if self._line is not None:
+            self._send(self._line, Drain(tuple(nodes)))
+
+    def _surroundings(self) -> dict[str, str]:
+        return {name: value for name, value in os.environ.items() if not name.startswith("WORKER_")}
+
+    def _see(self, seen: NodesSeen) -> None:
+        self.seen = seen
+        self.is_connected = True
+
+    def _bury(self, line: _Line, *, seconds: float) -> list[Happening]:
+        return [
+            Ended(*one.key, How.CRASHED, code="NODE_LOST", message="the Ray driver died, and its attempts with it")
+            for one in super()._bury(line, seconds=seconds)
+            if isinstance(one, Ended)
+        ]
+
+    def _forget(self, line: _Line) -> None:
+        if self.seen is not None:
+            nodes = [node if node.state == "down" else _without_driver(node) for node in self.seen.nodes]
+            self.seen = NodesSeen(tuple(nodes))
+        self.is_connected = False
+        super()._forget(line)
+
+
+def _without_driver(node: NodeState) -> NodeState:
+    return replace(node, state="down", slots=0, reason="the Ray driver has ended, and is started again")
+
+
+class ClusterPool:
+    """The local fork server and the Ray pool, as one."""
+
+    def __init__(
+        self, local: Nursery, ray: RayPool, types: Collection[str], local_slots: int, log_death: Callable[[str], None]
+    ) -> None:
+        self.local, self.ray = local, ray
+        self.local_slots = local_slots
+        """How many attempts of the cluster's types run on this machine."""
+        self._types = types
+        self._log_death = log_death
+        self._local_keys: set[Key] = set()
+        self._placed_here: list[Happening] = []
+        self._orders: dict[Key, Order] = {}
+        """Orders of the attempts on nodes."""
+        self._was_alive = False
+        self._started_at, self._wait_seconds = -math.inf, _RESTART_SECONDS_MIN
+        self._epoll = select.epoll()
+        for pool in (local, ray):
+            self._epoll.register(pool.fileno(), select.EPOLLIN)
+
+    @property
+    def is_alive(self) -> bool:
+        return self.local.is_alive
+
+    @property
+    def look_at(self) -> float | None:
+        """When to call `happened` although nothing is readable, by the monotonic clock."""
+        return None if self.ray.is_alive else time.monotonic() + _RESTART_SECONDS_MIN
+
+    def fileno(self) -> int:
+        return self._epoll.fileno()
+
+    def launch(self, order: Order) -> None:
+        if order.job_type not in self._types:
+            self.local.launch(order)
+        elif len(self._local_keys) < self.local_slots:
+            self._launch_here(order)
+        else:
+            self._orders[order.key] = order
+            self.ray.launch(order)
+
+    def stop(self, job_id: int, fence: int, *, now: bool = False) -> None:
+        for pool in (self.local, self.ray):
+            pool.stop(job_id, fence, now=now)
+
+    def answer(self, asked: Asked, answer: Answer | None, *, code: str = "", message: str = "") -> None:
+        self.local.answer(asked, answer, code=code, message=message)
+
+    def happened(self) -> list[Happening]:
+        placed, self._placed_here = self._placed_here, []
+        happenings = [*placed, *self.local.happened(), *self._on_nodes()]
+        for one in happenings:
+            if isinstance(one, Ended):
+                self._local_keys.discard(one.key)
+        if self.ray.is_alive:
+            self._was_alive = True
+            if self.ray.seen is not None and any(node.slots for node in self.ray.seen.nodes):
+                self._wait_seconds = _RESTART_SECONDS_MIN
+        elif self._was_alive:
+            self._was_alive = False
+            self._log_death("the Ray driver has ended")
+        elif time.monotonic() >= self._started_at + self._wait_seconds:
+            self._start_driver()
+        return happenings
+
+    def restart(self) -> Sequence[Described]:
+        return self.local.restart()
+
+    def _on_nodes(self) -> Iterator[Happening]:
+        for one in self.ray.happened():
+            if isinstance(one, Ended):
+                order = self._orders.pop(one.key)
+                if one.code in _NEEDS_A_CREDENTIAL:
+                    # No other machine has credentials.
+                    self._launch_here(order)
+                    continue
+            yield one
+
+    def _launch_here(self, order: Order) -> None:
+        self._local_keys.add(order.key)
+        self._placed_here.append(Placed(*order.key, LOCAL))
+        self.local.launch(order)
+
+    def _start_driver(self) -> None:
+        self._wait_seconds = min(self._wait_seconds * 2, _RESTART_SECONDS_MAX)
+        self._started_at = time.monotonic()
+        try:
+            self.ray.begin()
+        except (OSError, ChildError) as error:
+            self._log_death(str(error))

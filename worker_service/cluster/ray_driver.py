@@ -1,0 +1,433 @@
+"""The Ray driver: runs attempts as tasks on a Ray cluster, and speaks the fork server's protocol to the daemon.
+
+The daemon starts it as `python -m worker_service.cluster.ray_driver FD`. It opens no database. Ray knows the machines,
+gives each attempt a CPU of one of them, carries its input there and its messages back, and starts machines for
+attempts that wait. When this process ends, Ray ends all tasks that it has submitted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+import os
+import re
+import signal
+import socket
+import sys
+import time
+from collections import Counter, deque
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from worker_service import VERSION
+from worker_service.children import jail
+from worker_service.children.messages import (
+    RELAY_BYTES_MAX,
+    Begin,
+    ClusterBegin,
+    Drain,
+    Ended,
+    Garbled,
+    Gone,
+    Hello,
+    How,
+    Inbox,
+    Key,
+    Launch,
+    Logged,
+    NodesSeen,
+    Order,
+    Ping,
+    Placed,
+    Pong,
+    Progressed,
+    Started,
+    Stop,
+    encoded,
+    frame,
+    framed,
+    from_node,
+    name_of,
+    text,
+    to_nursery,
+)
+from worker_service.cluster import ray_environment, ray_task
+from worker_service.cluster.node_server import Terms
+from worker_service.cluster.task_inputs import TaskInputs
+from worker_service.cluster_settings import SLOTS_MAX
+from worker_service.jobs.model import NodeState, Usage
+
+# Ray reads its environment when it is imported.
+TOKEN = ray_environment.prepare(os.environ)
+import ray  # noqa: E402
+from ray import exceptions as ray_errors  # noqa: E402
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy  # noqa: E402
+
+CONNECT_SECONDS = 5.0
+LOOK_SECONDS = 1.0
+SILENCE_SECONDS = 30.0
+"""A stream that has begun and says nothing for so long is broken: its task yields every few seconds."""
+REFUSED_SECONDS = 300.0
+"""After so long a node that was refused is probed again."""
+PROBE_SECONDS = 120.0
+WAITING_SECONDS = 2.0
+_DEAD_NODES_MAX = 20
+_READ_BYTES = 1 << 20
+_REASON_CHARACTERS_MAX = 1000
+_READABLE, _WRITABLE = ("/proc", "/sys", "/etc", "/dev"), ("/dev/shm", "/dev/null")
+
+
+@dataclass(slots=True)
+class _Attempt:
+    order: Order
+    submitted_at: float
+    relay: asyncio.Task[None] | None = None
+    stream: Any = None
+    node_id: str = ""
+    """'' until the task has said where it runs."""
+    heard_at: float = 0.0
+    is_stopped: bool = False
+
+    @property
+    def key(self) -> Key:
+        return self.order.key
+
+
+@dataclass(slots=True)
+class _Node:
+    """A node of Ray that is alive."""
+
+    node_id: str
+    name: str
+    slots: int
+    is_fit: bool = False
+    reason: str = "it is being checked"
+    refused_at: float | None = None
+    probe: asyncio.Task[None] | None = None
+
+
+class RayDriver:
+    def __init__(self, control: socket.socket) -> None:
+        self._control = control
+        self._inbox = Inbox(RELAY_BYTES_MAX)
+        self._unsent = bytearray()
+        self._attempts: dict[Key, _Attempt] = {}
+        self._nodes: dict[str, _Node] = {}
+        self._draining: Collection[str] = ()
+        """Names of nodes that get no new attempts."""
+        self._dead_nodes: deque[str] = deque(maxlen=_DEAD_NODES_MAX)
+        self._nodes_told: tuple[NodeState, ...] | None = None
+
+    def serve(self) -> None:
+        begin, rest = self._receive_begin()
+        cluster = begin.cluster
+        assert cluster is not None
+        self._begin = begin
+        self._tell(Hello(1, ()))
+        begin.staging_root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._terms = encoded(Terms(VERSION, begin.sandbox, begin.grace_seconds, cluster.identity))
+        self._inputs = TaskInputs(cluster.slicers, begin.staging_root / "slices", begin.sandbox)
+        # Ray unpickles what nodes send, so the sandbox is shut before Ray connects.
+        reads = [*map(Path, _READABLE), cluster.objects, *([] if TOKEN is None else [TOKEN])]
+        writes = [*map(Path, _WRITABLE), begin.staging_root]
+        jail.shut(jail.Door(reads, writes, network=True, starts_programs=False), begin.sandbox)
+        if fault := _connect(cluster):
+            self._tell(NodesSeen((NodeState("ray", "down", reason=text(fault, _REASON_CHARACTERS_MAX)),)))
+            sys.exit(fault)
+        self._task = ray.remote(
+            num_cpus=1,
+            max_retries=0,
+            num_returns="streaming",
+            _generator_backpressure_num_objects=ray_task.ITEMS_AHEAD,
+        )(ray_task.run_attempt)
+        self._probe_task = ray.remote(num_cpus=0, max_retries=0)(ray_task.probe)
+        asyncio.run(self._serve(rest))
+
+    def _receive_begin(self) -> tuple[Begin, list[bytes]]:
+        bodies: list[bytes] = []
+        while not bodies:
+            received = self._control.recv(_READ_BYTES)
+            if not received:
+                sys.exit(0)
+            bodies = self._inbox.feed(received)
+        begin = to_nursery(bodies[0])
+        assert isinstance(begin, Begin)
+        return begin, bodies[1:]
+
+    async def _serve(self, rest: list[bytes]) -> None:
+        self._is_closed = asyncio.Event()
+        self._control.setblocking(False)
+        asyncio.get_running_loop().add_reader(self._control, self._receive)
+        for body in rest:
+            self._obey(body)
+        looking = asyncio.create_task(self._look_at_nodes())
+        await self._is_closed.wait()
+        looking.cancel()
+        # Ray ends all tasks of a driver that has ended.
+        os._exit(0)
+
+    # --- the daemon ---
+
+    def _receive(self) -> None:
+        try:
+            received = self._control.recv(_READ_BYTES)
+        except BlockingIOError:
+            return
+        except ConnectionError:
+            received = b""
+        if not received:
+            self._is_closed.set()
+        for body in self._inbox.feed(received):
+            self._obey(body)
+
+    def _obey(self, body: bytes) -> None:
+        message = to_nursery(body)
+        if isinstance(message, Launch):
+            attempt = _Attempt(message.order, time.monotonic())
+            self._attempts[attempt.key] = attempt
+            attempt.relay = asyncio.create_task(self._run(attempt, message))
+        elif isinstance(message, Ping):
+            self._tell(Pong())
+        elif isinstance(message, Drain):
+            self._draining = message.nodes
+        elif isinstance(message, Stop):
+            stopped = self._attempts.get((message.job_id, message.fence))
+            if stopped is not None:
+                stopped.is_stopped = True
+                _cancel(stopped, force=message.now)
+
+    def _tell(self, message: msgspec.Struct | bytes) -> None:
+        was_empty = not self._unsent
+        self._unsent += message if isinstance(message, bytes) else frame(message)
+        if was_empty:
+            self._flush()
+
+    def _flush(self) -> None:
+        is_blocking = self._control.getblocking()
+        try:
+            while self._unsent:
+                del self._unsent[: self._control.send(self._unsent)]
+        except BlockingIOError:
+            asyncio.get_running_loop().add_writer(self._control, self._flush)
+            return
+        except OSError:
+            self._unsent.clear()
+        if not is_blocking:
+            asyncio.get_running_loop().remove_writer(self._control)
+
+    # --- one attempt ---
+
+    async def _run(self, attempt: _Attempt, launch: Launch) -> None:
+        try:
+            order, references = await asyncio.to_thread(self._inputs.put, attempt.order)
+            attempt.stream = self._task.options(name=name_of(attempt.key), **self._placement()).remote(
+                encoded(msgspec.structs.replace(launch, order=order)), self._terms, *references
+            )
+            if attempt.is_stopped:
+                _cancel(attempt, force=False)
+            if not await self._relay(attempt):
+                self._end(attempt, How.STOPPED, "STOPPED", "it was asked to stop")
+        except asyncio.CancelledError:
+            # `_abandon` has told its end.
+            pass
+        except Exception as error:
+            # The outermost frame: each attempt gets an end.
+            self._fail(attempt, error)
+        finally:
+            self._attempts.pop(attempt.key, None)
+
+    async def _relay(self, attempt: _Attempt) -> bool:
+        """Pass on what the task yields. Return whether the attempt has told its end."""
+        has_ended = False
+        async for reference in attempt.stream:
+            messages = await reference
+            attempt.heard_at = time.monotonic()
+            if not attempt.node_id:
+                attempt.node_id = messages[0].decode()
+                self._tell(Placed(*attempt.key, self._name_of(attempt.node_id)))
+                continue
+            for message in messages:
+                # The node may be broken, or worse: what no honest node would say raises `Garbled`.
+                said = from_node(message[1:], attempt.order)
+                # Log lines and names were sanitised; the rest is passed on as it came, which costs less.
+                self._tell(said if isinstance(said, Logged | Started) else framed(message[1:]))
+                has_ended |= isinstance(said, Gone)
+        return has_ended
+
+    def _fail(self, attempt: _Attempt, error: Exception) -> None:
+        """End an attempt whose task has failed. Ray's task errors also have the type of their cause: they go first."""
+        where = self._name_of(attempt.node_id) if attempt.node_id else "the node"
+        cause = error.cause if isinstance(error, ray_errors.RayTaskError) else None
+        if attempt.is_stopped or isinstance(error, ray_errors.TaskCancelledError):
+            self._end(attempt, How.STOPPED, "STOPPED", "it was asked to stop")
+        elif isinstance(cause, ray_task.Unfit):
+            self._refuse(cause.node_id, cause.reason)
+            self._end(attempt, How.STOPPED, "NOT_BEGUN", f"{where} cannot run it: {cause}")
+        elif isinstance(error, ray_errors.RayTaskError):
+            self._end(attempt, How.CRASHED, "NODE_LOST", f"{where} was lost: {cause}")
+        elif isinstance(error, Garbled):
+            _cancel(attempt, force=True)
+            self._end(attempt, How.GARBLED, "GARBLED", str(error))
+        elif isinstance(error, ray_errors.RayError):
+            self._end(attempt, How.CRASHED, "NODE_LOST", f"{where} was lost: {type(error).__name__}")
+        elif isinstance(error, OSError):
+            self._end(attempt, How.RETRYABLE, "FILE_ABSENT", f"its input cannot be read: {error}")
+        else:
+            self._end(attempt, How.CRASHED, "NODE_LOST", f"the Ray driver failed: {error!r}")
+
+    def _abandon(self, attempt: _Attempt, how: How, code: str, message: str) -> None:
+        """End an attempt whose stream may never end."""
+        self._end(attempt, how, code, message)
+        _cancel(attempt, force=True)
+        if attempt.relay is not None:
+            attempt.relay.cancel()
+
+    def _end(self, attempt: _Attempt, how: How, code: str, message: str) -> None:
+        ended = encoded(Ended(*attempt.key, how, code=code, message=text(message, _REASON_CHARACTERS_MAX)))
+        self._tell(Gone(msgspec.Raw(ended), Usage()))
+
+    def _placement(self) -> Mapping[str, Any]:
+        """Keep the task away from nodes that drain, or are not known to be fit.
+
+        Dead nodes are named, too: Ray lets tasks with the same options wait behind one that it has asked a frozen node
+        to run, and that node never answers.
+        """
+        avoided = [node.node_id for node in self._nodes.values() if not node.is_fit or node.name in self._draining]
+        avoided += self._dead_nodes
+        return {"label_selector": {"ray.io/node-id": f"!in({','.join(sorted(avoided))})"}} if avoided else {}
+
+    # --- nodes ---
+
+    async def _look_at_nodes(self) -> None:
+        while True:
+            with contextlib.suppress(ray_errors.RayError, RuntimeError, OSError):
+                told = await asyncio.to_thread(ray.nodes)
+                alive = {str(one["NodeID"]): one for one in told if one["Alive"] and one["Resources"].get("CPU")}
+                self._lose_dead_nodes(alive)
+                self._add_new_nodes(alive)
+                self._abandon_silent_streams()
+                self._tell_nodes()
+            await asyncio.sleep(LOOK_SECONDS)
+
+    def _lose_dead_nodes(self, alive: Collection[str]) -> None:
+        """Ray itself waits for ever for a stream from a machine that is frozen or cut off."""
+        dead = [node for node in self._nodes.values() if node.node_id not in alive]
+        for node in dead:
+            del self._nodes[node.node_id]
+            self._dead_nodes.append(node.node_id)
+            if node.probe is not None:
+                node.probe.cancel()
+        for attempt in list(self._attempts.values()):
+            if attempt.node_id and attempt.node_id not in alive:
+                where = next((node.name for node in dead if node.node_id == attempt.node_id), attempt.node_id[:8])
+                self._abandon(attempt, How.CRASHED, "NODE_LOST", f"{where} was lost: Ray has given it up")
+            elif dead and not attempt.node_id and attempt.stream is not None:
+                # Ray may have sent it to the dead node. It has not begun, so it goes back to the queue.
+                self._abandon(attempt, How.STOPPED, "NOT_BEGUN", "a node was lost before it began")
+
+    def _add_new_nodes(self, alive: Mapping[str, Mapping[str, Any]]) -> None:
+        now = time.monotonic()
+        names = {node.name for node in self._nodes.values()}
+        for node_id, one in alive.items():
+            if node_id not in self._nodes:
+                name = _plain_name(str(one["NodeManagerHostname"])) or node_id[:8]
+                name = name if name not in names else f"{name[:50]}-{node_id[:6]}"
+                names.add(name)
+                self._nodes[node_id] = _Node(node_id, name, min(int(one["Resources"]["CPU"]), SLOTS_MAX))
+            node = self._nodes[node_id]
+            is_due = node.refused_at is None or now > node.refused_at + REFUSED_SECONDS
+            if not node.is_fit and node.probe is None and is_due:
+                node.probe = asyncio.create_task(self._probe(node))
+
+    async def _probe(self, node: _Node) -> None:
+        """Start the fork server of a node, and find out whether it can run our attempts."""
+        affinity = NodeAffinitySchedulingStrategy(node.node_id, soft=False)
+        reference = self._probe_task.options(scheduling_strategy=affinity).remote(self._terms)
+        try:
+            await asyncio.wait_for(asyncio.wrap_future(reference.future()), PROBE_SECONDS)
+        except ray_errors.RayTaskError as error:
+            self._refuse(node.node_id, str(error.cause) or type(error.cause).__name__)
+        except (ray_errors.RayError, TimeoutError) as error:
+            self._refuse(node.node_id, f"Ray cannot run a task there: {type(error).__name__}")
+        else:
+            node.is_fit, node.reason, node.refused_at = True, "", None
+        finally:
+            node.probe = None
+        self._tell_nodes()
+
+    def _refuse(self, node_id: str, reason: str) -> None:
+        node = self._nodes.get(node_id)
+        if node is not None:
+            node.is_fit, node.reason, node.refused_at = False, reason, time.monotonic()
+
+    def _abandon_silent_streams(self) -> None:
+        now = time.monotonic()
+        for attempt in list(self._attempts.values()):
+            if attempt.node_id and now > attempt.heard_at + SILENCE_SECONDS:
+                where = self._name_of(attempt.node_id)
+                message = f"{where} was lost: nothing was heard from it for {SILENCE_SECONDS:g} s"
+                self._abandon(attempt, How.CRASHED, "NODE_LOST", message)
+            elif not attempt.node_id and now > attempt.submitted_at + WAITING_SECONDS:
+                attempt.submitted_at = math.inf
+                self._tell(Progressed(*attempt.key, 0.0, "waits for a machine of the Ray cluster"))
+
+    def _tell_nodes(self) -> None:
+        nodes = tuple(self._state(node) for node in self._nodes.values())
+        if nodes != self._nodes_told:
+            self._nodes_told = nodes
+            self._tell(NodesSeen(nodes))
+
+    def _state(self, node: _Node) -> NodeState:
+        if not node.is_fit:
+            reason = text(node.reason, _REASON_CHARACTERS_MAX)
+            return NodeState(node.name, "starting" if node.refused_at is None else "refused", reason=reason)
+        if node.name in self._draining:
+            running = Counter(attempt.node_id for attempt in self._attempts.values())[node.node_id]
+            return NodeState(node.name, "draining", running, VERSION)
+        return NodeState(node.name, "up", node.slots, VERSION)
+
+    def _name_of(self, node_id: str) -> str:
+        node = self._nodes.get(node_id)
+        return node_id[:8] if node is None else node.name
+
+
+def _connect(cluster: ClusterBegin) -> str:
+    """Connect to Ray. Return why that is impossible, or ''."""
+    if fault := ray_environment.fault(cluster.address, os.environ):
+        return str(fault)
+    host, _, port = cluster.address.rpartition(":")
+    try:
+        # Ray itself would try for minutes.
+        socket.create_connection((host.strip("[]"), int(port)), CONNECT_SECONDS).close()
+        ray.init(address=cluster.address, log_to_driver=False, logging_level="ERROR", configure_logging=False)
+    except Exception as error:
+        return f"Ray at {cluster.address} cannot be reached: {error}"
+    return ""
+
+
+def _cancel(attempt: _Attempt, *, force: bool) -> None:
+    if attempt.stream is not None:
+        with contextlib.suppress(ray_errors.RayError, ValueError, TypeError):
+            ray.cancel(attempt.stream, force=force)
+
+
+def _plain_name(hostname: str) -> str:
+    return re.sub(r"[^A-Za-z0-9_.-]+", "-", hostname).strip("-")[:60]
+
+
+def main() -> None:
+    for descriptor in map(int, sys.argv[1:]):
+        os.set_inheritable(descriptor, False)
+    # Who stops the service stops the daemon, and the daemon stops this process.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    RayDriver(socket.socket(fileno=int(sys.argv[1]))).serve()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,99 @@
+"""The environment variables with which the driver reaches Ray: the token, and timeouts in seconds instead of minutes.
+
+Ray reads its environment when it is imported, so these are set before. This module imports no Ray.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Mapping, MutableMapping
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from worker_service.cluster_settings import is_loopback
+from worker_service.config import SERVICE_CONFIGURATION, own_configuration
+from worker_service.errors import Problem
+
+TOKEN = "ray.token"
+PORT = 6379
+
+HEALTH_CHECKS = {
+    # The head gives up a silent node after 8 s instead of 64.
+    "RAY_health_check_initial_delay_ms": "1000",
+    "RAY_health_check_period_ms": "1000",
+    "RAY_health_check_timeout_ms": "2000",
+    "RAY_health_check_failure_threshold": "3",
+}
+RECONNECT = {
+    # Nodes and drivers give up a lost head after 10 s instead of 60.
+    "RAY_gcs_rpc_server_reconnect_timeout_s": "10",
+}
+_DRIVER = {
+    **RECONNECT,
+    "RAY_USAGE_STATS_ENABLED": "0",
+    # Log files would go into Ray's own directory, which may belong to another user.
+    "RAY_LOG_TO_STDERR": "1",
+    "RAY_BACKEND_LOG_LEVEL": "error",
+    "RAY_event_log_reporter_enabled": "0",
+}
+
+
+def service_token() -> Path:
+    return SERVICE_CONFIGURATION / TOKEN
+
+
+def token_path(environ: Mapping[str, str]) -> Path | None:
+    """Return the first readable token file: Ray's own variable, a systemd credential, the directories of settings."""
+    credentials = environ.get("CREDENTIALS_DIRECTORY")
+    places = [
+        *([Path(environ["RAY_AUTH_TOKEN_PATH"])] if environ.get("RAY_AUTH_TOKEN_PATH") else []),
+        *([Path(credentials) / TOKEN] if credentials else []),
+        own_configuration(environ) / TOKEN,
+        service_token(),
+    ]
+    return next((path for path in places if os.access(path, os.R_OK)), None)
+
+
+def make_token(path: Path) -> str:
+    """Return the token in this file. Make one if there is no file."""
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            file.write(secrets.token_hex(32))
+    return path.read_text().strip()
+
+
+def prepare(environ: MutableMapping[str, str]) -> Path | None:
+    """Set what is not set yet for a process that imports Ray. Return the token's file, if there is one."""
+    token = token_path(environ)
+    variables = dict(_DRIVER)
+    if environ.get("RAY_AUTH_TOKEN"):
+        variables["RAY_AUTH_MODE"] = "token"
+    elif token is not None:
+        variables |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token)}
+    for name, value in variables.items():
+        environ.setdefault(name, value)
+    return token
+
+
+def fault(address: str, environ: Mapping[str, str]) -> Problem | None:
+    """Return why a driver must not connect to this address."""
+    has_token = environ.get("RAY_AUTH_MODE") == "token"
+    if environ.get("RAY_USE_TLS") == "1":
+        for name in ("RAY_TLS_CA_CERT", "RAY_TLS_SERVER_CERT", "RAY_TLS_SERVER_KEY"):
+            # Ray itself would wait for ever.
+            if not os.access(environ.get(name, ""), os.R_OK):
+                detail = f"{name} names no file that this user can read"
+                return Problem("RAY_CERTIFICATE_ABSENT", detail, "set it, or leave out RAY_USE_TLS")
+    if has_token or is_loopback(address):
+        return None
+    detail = f"there is no token for Ray at {address}, so any machine could join it"
+    return Problem("RAY_TOKEN_ABSENT", detail, "pagemill cluster init, on the head")
+
+
+def ray_version() -> str | None:
+    try:
+        return version("ray")
+    except PackageNotFoundError:
+        return None

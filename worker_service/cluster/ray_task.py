@@ -1,0 +1,209 @@
+"""The Ray task: passes one attempt to the fork server of its node and yields what the attempt says.
+
+Runs in a Ray worker process, of which a node has one for each slot, so it imports little. The task asks no questions
+and writes nothing outside the node: a task that the driver no longer reads wastes CPU and nothing else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import select
+import socket
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+GATHER_SECONDS = 0.2
+"""Messages of so long go into one item: the daemon writes progress and pages no more often."""
+ALIVE_SECONDS = 5.0
+"""The task yields at least this often, so that the driver knows that the stream works."""
+INTERRUPT_SECONDS = 0.5
+"""Ray's cancellation is a Python exception, which waits for the end of a system call."""
+START_SECONDS = 60.0
+"""Time for the fork server of a node to import its handlers."""
+ITEMS_AHEAD = 2
+"""Items that Ray takes before the driver has read them. Then `yield` blocks, and the node server notices."""
+
+HELLO, LAUNCH, FILE, ALIVE, STOP, MESSAGE, ENDED = b"H", b"L", b"F", b"A", b"S", b"M", b"E"
+HEADER = struct.Struct(">cQ")
+
+
+class Unfit(Exception):
+    """The node cannot run attempts of this cluster."""
+
+    def __init__(self, reason: str, node_id: str) -> None:
+        super().__init__(reason, node_id)
+        self.reason, self.node_id = reason, node_id
+
+    def __str__(self) -> str:
+        return self.reason
+
+
+class NodeServerLost(Exception):
+    """The node server ended while it ran an attempt of ours."""
+
+
+def run_attempt(launch: bytes, terms: bytes, *files: bytes) -> Iterator[list[bytes]]:
+    """Yield the node's id, then the attempt's messages in order; the last one begins with `ENDED`."""
+    node_id = _node_id()
+    yield [node_id.encode()]
+    connection = _connect(terms, node_id)
+    try:
+        connection.send([(FILE, body) for body in files] + [(LAUNCH, launch)])
+        has_ended = False
+        while not has_ended:
+            messages = connection.receive()
+            has_ended = bool(messages) and messages[-1][:1] == ENDED
+            yield messages
+            if not has_ended:
+                connection.send([(ALIVE, b"")])
+    except BaseException:
+        # Ray cancels a task by an exception in its generator.
+        connection.stop()
+        raise
+
+
+def probe(terms: bytes) -> bytes:
+    """Start the node server if it is absent, and return its description as JSON. Raise `Unfit` if it has a fault."""
+    return _connect(terms, _node_id()).hello
+
+
+def frame(kind: bytes, body: bytes) -> bytes:
+    return HEADER.pack(kind, len(body)) + body
+
+
+def _node_id() -> str:
+    import ray
+
+    return str(ray.get_runtime_context().get_node_id())
+
+
+class _Connection:
+    """A connection to the node server. It runs one attempt at a time, and lives as long as this Ray worker process."""
+
+    def __init__(self, line: socket.socket) -> None:
+        self._line = line
+        self._unread = bytearray()
+        kind, self.hello = self._next(START_SECONDS) or (b"", b"")
+        if kind != HELLO:
+            raise ConnectionError("the node server ended before it was ready")
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether the server is still there and has nothing more to say about an earlier attempt."""
+        return self._line.fileno() >= 0 and not self._unread and not select.select([self._line], [], [], 0)[0]
+
+    def send(self, frames: Sequence[tuple[bytes, bytes]]) -> None:
+        self._line.settimeout(None)
+        try:
+            self._line.sendall(b"".join(frame(*one) for one in frames))
+        except OSError as error:
+            raise NodeServerLost(f"the fork server of the node ended: {error}") from error
+
+    def receive(self) -> list[bytes]:
+        """Return messages as soon as there is one, with what follows shortly; [] after `ALIVE_SECONDS` without one."""
+        messages: list[bytes] = []
+        until = time.monotonic() + ALIVE_SECONDS
+        while (left := until - time.monotonic()) > 0 and (got := self._next(left)) is not None:
+            kind, body = got
+            messages.append(kind + body)
+            if kind == ENDED:
+                break
+            until = min(until, time.monotonic() + GATHER_SECONDS) if len(messages) == 1 else until
+        return messages
+
+    def stop(self) -> None:
+        """Stop the attempt and return when nothing of it is left."""
+        global _connection
+        _connection = None
+        with contextlib.suppress(OSError, ConnectionError, NodeServerLost), self._line:
+            self.send([(STOP, b"")])
+            while (got := self._next(START_SECONDS)) is not None and got[0] != ENDED:
+                pass
+
+    def _next(self, seconds: float) -> tuple[bytes, bytes] | None:
+        until = time.monotonic() + seconds
+        while True:
+            if len(self._unread) >= HEADER.size:
+                kind, length = HEADER.unpack_from(self._unread)
+                end = HEADER.size + length
+                if len(self._unread) >= end:
+                    body = bytes(self._unread[HEADER.size : end])
+                    del self._unread[:end]
+                    return kind, body
+            left = until - time.monotonic()
+            self._line.settimeout(max(0.001, min(left, INTERRUPT_SECONDS)))
+            try:
+                received = self._line.recv(1 << 16)
+            except TimeoutError:
+                if left <= INTERRUPT_SECONDS:
+                    return None
+                continue
+            except OSError as error:
+                raise NodeServerLost(f"the fork server of the node ended: {error}") from error
+            if not received:
+                raise NodeServerLost("the fork server of the node ended")
+            self._unread += received
+
+
+_connection: _Connection | None = None
+
+
+def _connect(terms: bytes, node_id: str) -> _Connection:
+    """Return the connection of this process. Start the node server if no other Ray worker process has started it."""
+    global _connection
+    if _connection is None or not _connection.is_usable:
+        _connection = _open(_place(terms, node_id), terms)
+    fault = json.loads(_connection.hello)["fault"]
+    if fault:
+        _connection = None
+        raise Unfit(fault, node_id)
+    return _connection
+
+
+def _open(place: Path, terms: bytes) -> _Connection:
+    deadline = time.monotonic() + START_SECONDS
+    while True:
+        # A server that ends removes its directory.
+        place.mkdir(mode=0o700, parents=True, exist_ok=True)
+        line = socket.socket(socket.AF_UNIX)
+        try:
+            connect(line, place)
+            return _Connection(line)
+        except (OSError, NodeServerLost) as error:
+            line.close()
+            if time.monotonic() > deadline:
+                raise NodeServerLost(f"the fork server of the node does not start: {error}") from error
+        # It returns when the socket is there, or when another process is starting the server.
+        command = [sys.executable, "-P", "-m", "worker_service.cluster.node_server", str(place)]
+        subprocess.run(command, input=terms, check=False)
+        time.sleep(0.05)
+
+
+def connect(line: socket.socket, place: Path) -> None:
+    """Connect to the socket in a directory whose path may be longer than the 107 bytes of a socket's address."""
+    folder = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        line.connect(f"/proc/self/fd/{folder}/socket")
+    finally:
+        os.close(folder)
+
+
+def _place(terms: bytes, node_id: str) -> Path:
+    """Return the directory of the node server: one for each Ray node, and each version and settings of a head."""
+    return state_directory() / f"{node_id[:16]}-{hashlib.blake2s(terms, digest_size=8).hexdigest()}"
+
+
+def state_directory() -> Path:
+    given = os.environ.get("STATE_DIRECTORY")
+    if given:
+        return Path(given.split(":")[0])
+    state = os.environ.get("XDG_STATE_HOME", "")
+    base = Path(state) if state.startswith("/") else Path.home() / ".local" / "state"
+    return base / "pagemill-node"

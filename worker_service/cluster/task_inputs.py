@@ -1,0 +1,53 @@
+"""The inputs of an attempt in Ray's object store: a slice of a PDF, or whole files that several tasks may read."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from worker_service.children.messages import Order
+from worker_service.cluster.pdf_slices import SLICE, Slicer
+
+_STORED_BYTES_MAX = 256 << 20
+"""Bytes of whole files that are kept in Ray's object store for later attempts of the same document."""
+
+
+class TaskInputs:
+    def __init__(self, slicers: Mapping[str, str], place: Path, sandbox: str) -> None:
+        """Start the slicer process: before a sandbox is shut, and before Ray starts threads."""
+        self._slicer = Slicer(slicers, place, sandbox) if slicers else None
+        self._lock = threading.Lock()
+        self._stored: OrderedDict[str, tuple[Any, int]] = OrderedDict()
+        """Whole files by their digest: Ray's reference and the size."""
+
+    def put(self, order: Order) -> tuple[Order, Sequence[Any]]:
+        """Return the order as the node gets it, and Ray's references to its inputs in the same order."""
+        if self._slicer is not None and self._slicer.can_slice(order):
+            path = self._slicer.slice(order)
+            if path is not None:
+                content = path.read_bytes()
+                path.unlink()
+                return replace(order, inputs={SLICE: path}), [_put(content)]
+        with self._lock:
+            references = [self._stored_reference(path, order.contents.get(role)) for role, path in order.inputs.items()]
+            while sum(size for _, size in self._stored.values()) > _STORED_BYTES_MAX:
+                self._stored.popitem(last=False)
+        return order, references
+
+    def _stored_reference(self, path: Path, digest: str | None) -> Any:
+        name = digest or f"{path} {path.stat().st_mtime_ns}"
+        if name not in self._stored:
+            content = path.read_bytes()
+            self._stored[name] = _put(content), len(content)
+        self._stored.move_to_end(name)
+        return self._stored[name][0]
+
+
+def _put(content: bytes) -> Any:
+    import ray
+
+    return ray.put(content)

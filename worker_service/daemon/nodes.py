@@ -1,0 +1,131 @@
+"""Keeps the daemon's slots, the `node` table and users' requests to drain nodes in step with the Ray cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+
+from worker_service import events
+from worker_service.children.messages import Begin, Described, NodesSeen
+from worker_service.children.nursery import Nursery
+from worker_service.cluster.pool import ClusterPool, RayPool, cluster_begin, cluster_types, with_node_class
+from worker_service.cluster_settings import LOCAL, Cluster
+from worker_service.daemon.attempts import Tools
+from worker_service.errors import StoreError, WorkerUnknown
+from worker_service.jobs.model import NODE, NodeState
+from worker_service.jobs.values import dataclass
+
+_LOOK_SECONDS = 1.0
+_FIRST_NODE_SECONDS = 60.0
+"""So long a daemon that ends with the queue waits for its first node."""
+_FIRST_MACHINE_SECONDS = 900.0
+"""The same where Ray's autoscaler has to start a machine."""
+
+
+@dataclass(slots=True)
+class Nodes:
+    tools: Tools
+    pool: ClusterPool
+    types: Collection[str]
+    autoscale: int
+    _seen: NodesSeen | None = None
+    _look_at: float = 0.0
+    _draining: tuple[str, ...] = ()
+    _started_at: float = 0.0
+
+    def __post_init__(self) -> None:
+        self._started_at = self.tools.monotonic()
+
+    @property
+    def look_at(self) -> float:
+        return self._look_at
+
+    def described(self, described: Mapping[str, Described]) -> dict[str, Described]:
+        return with_node_class(described, self.types)
+
+    def follow(self) -> bool:
+        """Bring slots and rows in step with the cluster. Return whether there are more slots than before."""
+        now, seen = self.tools.monotonic(), self.pool.ray.seen
+        if seen is self._seen and now < self._look_at:
+            return False
+        self._look_at = now + _LOOK_SECONDS
+        before = self.tools.slots.sizes[NODE]
+        slots = sum(node.slots for node in seen.nodes) if seen is not None else 0
+        waiting = self._waiting_slots(slots) if self.pool.ray.is_connected else 0
+        self.tools.slots.sizes[NODE] = self.pool.local_slots + slots + waiting
+        if seen is not self._seen or self.tools.slots.sizes[NODE] != before:
+            self._write_rows(seen, waiting)
+        self._pass_on_drains()
+        return self.tools.slots.sizes[NODE] > before
+
+    def _waiting_slots(self, slots: int) -> int:
+        """Return how many attempts may wait with Ray beyond the slots there are: its autoscaler starts machines for
+        what waits. The number is kept small, because the queue decides about priority when it claims."""
+        return min(max(0, self.autoscale - slots), max(slots, 2))
+
+    @property
+    def may_still_come(self) -> bool:
+        """Whether there is no slot yet, and a node may still appear."""
+        seconds = _FIRST_MACHINE_SECONDS if self.autoscale else _FIRST_NODE_SECONDS
+        has_slots = self.pool.local_slots or (self._seen is not None and any(node.slots for node in self._seen.nodes))
+        return not has_slots and self.tools.monotonic() < self._started_at + seconds
+
+    def _write_rows(self, seen: NodesSeen | None, waiting: int) -> None:
+        rows = [] if seen is None else [*seen.nodes]
+        if self.pool.local_slots:
+            rows.insert(0, NodeState(LOCAL, "up", self.pool.local_slots))
+        if waiting:
+            rows.append(NodeState("autoscaler", "starting", waiting, reason="attempts wait here for new machines"))
+        try:
+            self.tools.quick_store.leases.set_nodes(self.tools.identity.worker_id, rows)
+            self._seen = seen
+        except WorkerUnknown:
+            # The loop registers the worker again before it claims.
+            pass
+        except StoreError as error:
+            self.tools.store_failed(error)
+
+    def _pass_on_drains(self) -> None:
+        with suppress(StoreError):
+            draining = tuple(row.name for row in self.tools.store.reading.nodes() if row.is_draining)
+            if draining != self._draining and self.pool.ray.is_alive:
+                self._draining = draining
+                self.pool.ray.drain(draining)
+        if not self.pool.ray.is_alive:
+            # The next driver starts without.
+            self._draining = ()
+
+
+def nodes_of(
+    tools: Tools, cluster: Cluster, local: Nursery, begin: Begin, described: Mapping[str, Described], staging: Path
+) -> Nodes | None:
+    """Build the pool beside the local fork server, whose `begin` this is. Return None if no type runs on nodes."""
+    settings, types = tools.settings, cluster_types(described, cluster)
+    if unknown := sorted({*cluster.types} - {*types}):
+        reason = "no handler of these types declares runs_on_cluster"
+        tools.log.warning(events.CLUSTER_TYPE_UNKNOWN, types=unknown, reason=reason)
+    if not types:
+        return None
+    local_slots = settings.concurrency if cluster.local_slots is None else cluster.local_slots
+    if any(described[job_type].facts.missing for job_type in types):
+        local_slots = 0
+    objects = (settings.workspace / "objects").absolute()
+    declared = {job_type: described[job_type].declared for job_type in types}
+    environment = {job_type: one.environment for job_type, one in declared.items() if one is not None}
+    begin = msgspec.structs.replace(
+        begin,
+        staging_root=staging,
+        cluster=cluster_begin(cluster, described, types, objects),
+        commands={},
+        slots={},
+    )
+
+    def log_death(reason: str) -> None:
+        tools.log.error(events.RAY_DRIVER_DIED, reason=reason)
+
+    tools.slots.sizes[NODE] = local_slots
+    pool = ClusterPool(local, RayPool(begin, environment), types, local_slots, log_death)
+    return Nodes(tools, pool, types, cluster.autoscale)
