@@ -17,7 +17,7 @@ REQUEUES_MAX = 5
 
 MAY_HAVE_RUN = "MAY_HAVE_RUN"
 """Code of an `at_most_once` job whose handler had begun and did not decide its own end."""
-MAY_HAVE_RUN_REMEDY = "check whether it took effect; if it did not: pagemill retry"
+MAY_HAVE_RUN_REMEDY = "make sure that it had no effect"
 
 
 def may_have_run_detail(code: str, message: str) -> str:
