@@ -6,7 +6,7 @@ people type: `crawl`, or `documents adopt` for one below another. Its module is 
 
 from worker_service.clock import parse_length
 from worker_service.commands import output
-from worker_service.commands.batches import say_of_batch
+from worker_service.commands.batches import say_of_batch, say_what_is_replaced
 from worker_service.commands.desk import (
     Desk,
     Function,
@@ -65,6 +65,7 @@ __all__ = [
     "read_action",
     "read_stdin",
     "say_of_batch",
+    "say_what_is_replaced",
     "show_documents",
     "steer",
     "telling_that_jobs_go_on",

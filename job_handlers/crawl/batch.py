@@ -34,6 +34,7 @@ from worker_service.verbs import (
     read_action,
     read_stdin,
     say_of_batch,
+    say_what_is_replaced,
     telling_that_jobs_go_on,
     verb,
 )
@@ -98,6 +99,7 @@ def add(
         output.say(f"left out: {in_words(left_out)}")
     asked = {"sources": _told(words), **read.asked(), **read.follows(standing=True)}
     how_urgent = priority or PRIORITY
+    say_what_is_replaced(desk, owner)
     added = batches.add(desk.session, jobs, owner=owner, name=name, priority=how_urgent, asked=asked, actions=actions)
     if not desk.as_json:
         say_of_batch(desk, added)

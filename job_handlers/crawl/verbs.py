@@ -16,7 +16,7 @@ import click
 
 from job_handlers.crawl import watched
 from job_handlers.reading.estimate import how_long, how_long_in_words
-from job_handlers.reading.together import PRIORITY, batch_option, priority_option, submitted
+from job_handlers.reading.together import PRIORITY, batch_option, priority_option, submit
 from job_handlers.reading.verbs import reading_options, say_what_holds
 from job_handlers.reading.wishes import ReadWords
 from job_handlers.sources import Source, folders_in_words, read_folder
@@ -95,8 +95,9 @@ def crawl_verb(
     Find the files below a folder, and read each that is new or has changed. The folder is one of Google Drive, a shared
     drive, shared-with-me, or a directory of this machine.
 
-    With --batch the folder is gone through as a whole, so that the batch has all its documents; what is known is
-    neither fetched nor read again.
+    A crawl is a batch, and the setting owner_policy says what happens to the owner's other batches. With --watch it is
+    a job that repeats, which replaces nothing. With --batch the batch has all documents of the folder, not only those
+    that are new; what is known is neither fetched nor read again.
     """
     words = CrawlWords(dry_run=dry_run, read=read, **values)
     asked = crawl_job(words, owner=owner)
@@ -108,7 +109,9 @@ def crawl_verb(
     urgency = priority or (PRIORITY_OF_WATCHING if words.watch is not None else None)
     told = {"sources": [legible(words.folder)], **read.asked(), **read.follows(standing=True)}
     wish = asked if batch is None else of_a_batch(asked)
-    [enqueued], added = submitted(desk, [wish], batch=batch, owner=owner, priority=urgency, asked=told)
+    # A watched folder has no end, so it stays a job that repeats.
+    name = legible(words.folder) if words.watch is None else None
+    [enqueued], added = submit(desk, [wish], batch=batch, name=name, owner=owner, priority=urgency, asked=told)
     of_batch = {} if added is None else {"batch": added.batch.id}
     if not desk.answered({"id": enqueued.job_id, "existing": enqueued.existing, **of_batch}):
         output.show(str(enqueued.job_id))

@@ -8,9 +8,24 @@ from dataclasses import replace
 import click
 
 from worker_service.handlers import NewJob
-from worker_service.verbs import BadInput, BatchAdded, Desk, Enqueued, Function, InBatch, batches, enqueue, say_of_batch
+from worker_service.verbs import (
+    BadInput,
+    BatchAdded,
+    Desk,
+    Enqueued,
+    Function,
+    InBatch,
+    batches,
+    enqueue,
+    output,
+    say_of_batch,
+    say_what_is_replaced,
+)
 
 PRIORITY = batches.PRIORITY
+
+_NAME_MAX = 60
+"""Characters of the name that a batch has from its sources."""
 
 
 def priority_option(function: Function) -> Function:
@@ -32,33 +47,49 @@ def batch_option(function: Function) -> Function:
     return option(function)
 
 
-def submitted(
+def submit(
     desk: Desk,
     jobs: Sequence[NewJob],
     *,
     batch: str | None,
+    name: str | None,
     owner: str,
     priority: int | None,
     asked: Mapping[str, object],
 ) -> tuple[Sequence[Enqueued | InBatch], BatchAdded | None]:
-    """What became of each, and the batch that they are in. What is to be said of that is said."""
-    if batch is None:
-        return enqueue.enqueue_jobs(desk.session, [replace(one, priority=priority or PRIORITY) for one in jobs]), None
-    if (number := _number(batch)) is not None:
+    """Submit jobs and say what happens to the owner's other batches.
+
+    `batch`: the value of --batch. `name`: without --batch, start a batch of this name of whatever is new; None: start
+    no batch.
+    """
+    urgency = priority or PRIORITY
+    if batch is not None and (number := _number(batch)) is not None:
         jobs = [replace(one, priority=priority) for one in jobs]
-        added = batches.extend(desk.session, number, jobs, owner=owner)
+        added: BatchAdded | None = batches.extend(desk.session, number, jobs, owner=owner)
+        items: Sequence[Enqueued | InBatch] = added.jobs if added is not None else ()
+    elif batch is not None:
+        say_what_is_replaced(desk, owner)
+        added = batches.add(desk.session, jobs, owner=owner, name=batch, priority=urgency, asked=asked)
+        items = added.jobs
+    elif name is not None:
+        submission = batches.prepare(desk.session, jobs)
+        if submission.work.new:
+            say_what_is_replaced(desk, owner)
+        done = batches.submit(desk.session, submission, owner=owner, name=short(name), priority=urgency, asked=asked)
+        items, added = done.items, done.added
+        if not desk.as_json:
+            for one in done.waiting:
+                output.say(f"{one.title} already has some of this: pagemill batch resume {one.id} starts it now")
     else:
-        added = batches.add(
-            desk.session,
-            jobs,
-            owner=owner,
-            name=batch,
-            priority=priority or PRIORITY,
-            asked=asked,
-        )
-    if not desk.as_json:
+        items, added = enqueue.enqueue_jobs(desk.session, [replace(one, priority=urgency) for one in jobs]), None
+    if added is not None and not desk.as_json:
         say_of_batch(desk, added)
-    return added.jobs, added
+    return items, added
+
+
+def short(name: str) -> str:
+    """Return a name for a batch that fits the lists."""
+    return name if len(name) <= _NAME_MAX else f"…{name[1 - _NAME_MAX :]}"
 
 
 def _number(word: str) -> int | None:

@@ -12,11 +12,12 @@ from typing import Any
 import click
 
 from job_handlers.reading import estimate
-from job_handlers.reading.together import batch_option, priority_option, submitted
+from job_handlers.reading.together import batch_option, priority_option, submit
 from job_handlers.reading.wishes import (
     QUALITIES,
     Elsewhere,
     ReadWords,
+    absolute,
     adopt_job,
     download_job,
     files_at,
@@ -123,9 +124,12 @@ def ingest(
     pagemill ingest scan.tiff --quality best --force
     pagemill ingest reports/ --owner alice --dry-run
 
-    Bring files in and have them read. Directories with all that is below them, but for what is hidden, symbolic links
-    and other kinds of files, which it counts. Prints a job for each file; one that was read and has not changed since,
-    by its inode, size and times, needs none without --force.
+    Read files, and all files below directories except hidden files, symbolic links and other kinds of files, which it
+    counts. Prints a job for each file. A file that was read, or is being read, and has not changed since by its inode,
+    size and times needs none without --force.
+
+    Several files, or a directory, are a batch, and the setting owner_policy says what happens to the owner's other
+    batches. If nothing is new, no batch starts. One file alone is a job.
 
     With --wait: exit code 1 if some could not be read, 124 if the time ran out. With --batch as well: until the whole
     batch has ended. `pagemill batch add` takes addresses and folders of Drive as well.
@@ -140,12 +144,14 @@ def ingest(
         found = estimate.of_files(desk, files, owner=owner, is_read_again=force or bool(read.asked()))
         estimate.show(desk, found, left_out)
         return 0
-    # Of two that are one file, one.
-    files = [*dict.fromkeys(files)] if batch is not None else files
-    enqueued, added = submitted(
+    # A file may be named twice, by itself and by its directory.
+    files = [*dict.fromkeys(files)]
+    name = _name_of_batch(paths, files)
+    enqueued, added = submit(
         desk,
         [download_job(file, read, owner=owner, is_forced=force) for file in files],
         batch=batch,
+        name=name,
         owner=owner,
         priority=priority,
         asked={"sources": [legible(path) for path in paths], **read.asked(), **read.follows()},
@@ -156,7 +162,7 @@ def ingest(
     if not is_waiting:
         _show_wishes(desk, wishes, left_out=dict(left_out), **({} if added is None else {"batch": added.batch.id}))
         return 0
-    if added is not None:
+    if added is not None and batch is not None:
         with telling_that_jobs_go_on():
             return await_batches(desk, [added.batch.id], timeout=timeout)
     awaited = [AwaitedDocument(wish.name, wish.job_id, wish.document_id, owner, wish.source_key) for wish in wishes]
@@ -245,6 +251,15 @@ class Wish:
     """Of a file, which leads to it."""
 
 
+def _name_of_batch(paths: Sequence[str], files: Sequence[Path]) -> str | None:
+    """Return the name of the batch that an ingest without --batch starts. None: one file alone stays a job, so that a
+    loop over files does not replace itself."""
+    if len(paths) == 1 and files == [absolute(paths[0])]:
+        return None
+    first = legible(absolute(paths[0]).name)
+    return first if len(paths) == 1 else f"{first} and {len(paths) - 1} more"
+
+
 def _brought_in(files: Sequence[Path], enqueued: Sequence[Enqueued | InBatch]) -> list[Wish]:
     return [
         Wish(
@@ -260,7 +275,7 @@ def _brought_in(files: Sequence[Path], enqueued: Sequence[Enqueued | InBatch]) -
 
 def _reindexed(desk: Desk, document: Document, read: ReadWords, priority: int | None, *, is_forced: bool) -> Wish:
     job = reindex_job(document, read, has_original=documents.has_original(desk.session, document), is_forced=is_forced)
-    [enqueued], _ = submitted(desk, [job], batch=None, owner=job.owner, priority=priority, asked={})
+    [enqueued], _ = submit(desk, [job], batch=None, name=None, owner=job.owner, priority=priority, asked={})
     return Wish(document.name, enqueued.job_id or None, enqueued.decision, document.id)
 
 

@@ -229,10 +229,14 @@ def _refuse(error: OSError) -> None:
     raise error
 
 
+def absolute(path: Path | str) -> Path:
+    return Path(os.path.normpath(Path(path).absolute()))
+
+
 def files_at(path: Path, left_out: Counter[str], *, most: int | None = None) -> list[Path]:
     """A file, or those below a directory that can be read; what they leave out is counted, as a crawl would. `most`: so
     many things are looked at, for somebody else waits meanwhile."""
-    path = Path(os.path.normpath(path.absolute()))
+    path = absolute(path)
     if not path.is_dir():
         if not path.is_file():
             is_address = any(part in ("http:", "https:") for part in path.parts)

@@ -85,7 +85,9 @@ def test_resume_says_which_other_batch_of_the_owner_now_waits(run: Run, shelf: S
 
     resumed = run("batch", "resume", first)
 
-    assert resumed.stderr == "batch 2 of the same owner waits, and resumes when this one ends\n"
+    assert (
+        resumed.stderr == "replaces batch 2: 0 of 1 file · still counting pages; it resumes when the new batch ends\n"
+    )
     assert state_of(shelf, second) is BatchState.WAITING
 
 
@@ -213,7 +215,7 @@ def test_sources_of_all_kinds_are_one_batch_and_what_two_of_them_name_comes_in_o
     local = [str(path) for path in (third, first, second)]
     assert sources_of(shelf, 1) == sorted([*local, folder, "https://example.org/d.pdf"])
     jobs = shelf.store.reading.list(Selector(batch_id=1))
-    assert {(job.owner, job.priority, job.unique_key, job.concurrency_key) for job in jobs} == {("ann", 3, None, None)}
+    assert {(job.owner, job.priority, job.concurrency_key) for job in jobs} == {("ann", 3, None)}
     then = [{"job_type": "webhook", "standing": True}, {"job_type": "webhook", "on_end": "failure", "standing": True}]
     for job in jobs:
         asked = json.loads(job.payload or "")
@@ -321,6 +323,81 @@ def test_ingest_and_crawl_begin_a_batch_by_a_name_and_add_to_one_by_its_number(r
     assert json.loads(run("crawl", "in", "--batch", "new", "--owner", "ann", "--json").stdout)["batch"] == 2
     again = run("ingest", "c.csv", "--batch", 1)
     assert "batch 1 (reports) resumes when batch 2 ends; now: pagemill batch resume 1" in again.stderr
+
+
+def test_an_ingest_of_several_files_is_a_batch_and_one_of_one_file_is_a_job(run: Run, shelf: Shelf) -> None:
+    papers("a.csv", "b.csv", "in/c.csv")
+
+    run("ingest", "a.csv", "--owner", "ann")
+    run("ingest", "b.csv", "--owner", "ann")
+    alone = shelf.store.reading.list(Selector())
+    batch_ids = [
+        json.loads(run("ingest", *paths, "--owner", owner, "--json").stdout)["batch"]
+        for paths, owner in ((["a.csv", "b.csv"], "bob"), (["in"], "eve"))
+    ]
+
+    assert [(job.batch_id, job.status) for job in alone] == [(None, Status.PENDING)] * 2
+    assert [shelf.store.batches.get(one).name for one in batch_ids] == ["a.csv and 1 more", "in"]
+
+
+def test_an_ingest_says_which_batch_it_replaces_before_it_does(run: Run, shelf: Shelf) -> None:
+    papers("first/a.csv", "second/b.csv")
+    run("ingest", "first", "--owner", "ann")
+
+    second = run("ingest", "second", "--owner", "ann")
+
+    assert second.stderr.splitlines() == [
+        "replaces batch 1 (first): 0 of 1 file · still counting pages; it resumes when the new batch ends",
+        "batch 2 (second): pagemill wait batch:2 --progress",
+    ]
+    assert (state_of(shelf, 1), state_of(shelf, 2)) == (BatchState.WAITING, BatchState.ACTIVE)
+    assert run("status").stdout.rstrip().endswith("replaced_batches=1")
+
+
+def test_a_repeated_ingest_of_a_directory_starts_only_what_is_new(run: Run, shelf: Shelf) -> None:
+    papers("in/a.csv", "in/b.csv")
+    run("ingest", "in", "--owner", "ann")
+
+    repeated = json.loads(run("ingest", "in", "--owner", "ann", "--json").stdout)
+    papers("in/c.csv")
+    extended = json.loads(run("ingest", "in", "--owner", "ann", "--json").stdout)
+    again = run("ingest", "in", "--owner", "ann")
+
+    assert "batch" not in repeated
+    assert [(one["job_id"], one["decision"]) for one in repeated["items"]] == [(1, "under way"), (2, "under way")]
+    assert [one["job_id"] for one in extended["items"]] == [1, 2, 3]
+    assert [job.batch_id for job in shelf.store.reading.list(Selector())] == [2, 1, 1]
+    assert again.stderr == "batch 1 (in) already has some of this: pagemill batch resume 1 starts it now\n"
+    assert len(shelf.store.batches.list()) == 2
+
+
+def test_a_repeated_ingest_of_what_a_stopped_batch_holds_starts_it_anew(run: Run, shelf: Shelf) -> None:
+    papers("in/a.csv")
+    run("ingest", "in", "--owner", "ann")
+    run("batch", "stop", 1)
+
+    again = json.loads(run("ingest", "in", "--owner", "ann", "--json").stdout)
+
+    assert (again["batch"], again["items"][0]["job_id"]) == (2, 2)
+    assert (state_of(shelf, 1), state_of(shelf, 2)) == (BatchState.STOPPED, BatchState.ACTIVE)
+
+
+def test_a_crawl_is_a_batch_and_one_of_another_folder_replaces_it(run: Run, shelf: Shelf) -> None:
+    papers("first/a.csv", "second/b.csv")
+
+    first = json.loads(run("crawl", "first", "--owner", "ann", "--json").stdout)
+    same = run("crawl", "first", "--owner", "ann")
+    second = run("crawl", "second", "--owner", "ann")
+    watched = json.loads(run("crawl", "first", "--reconcile", "--watch", "1h", "--owner", "ann", "--json").stdout)
+
+    assert first == {"id": 1, "existing": False, "batch": 1}
+    assert (same.stdout, same.stderr) == ("1\n", "this folder is being crawled already: that job will do\n")
+    assert "replaces batch 1 (first)" in second.stderr
+    assert (state_of(shelf, 1), state_of(shelf, 2)) == (BatchState.WAITING, BatchState.ACTIVE)
+    assert watched == {"id": 3, "existing": False}
+    jobs = shelf.store.reading.list(Selector(ids=(1, 2)))
+    assert ["afresh" in json.loads(job.payload or "") for job in jobs] == [False, False]
+    assert all(job.concurrency_key for job in jobs)
 
 
 @pytest.mark.parametrize(

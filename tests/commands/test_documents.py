@@ -586,8 +586,20 @@ def test_a_removal_stands_in_the_list_of_actions_and_undo_passes_it_over(run: Ru
 
     lines = [line.split() for line in run("undo", "--list").stdout.splitlines()]
 
-    assert lines[0] == ["ACTION", "AT", "(UTC)", "WHO", "VERB", "JOBS", "DOCUMENTS", "UNDONE", "(UTC)", "TOKENS"]
-    assert lines[1][-5:] == ["remove", "-", "1", "-", "-"]
+    assert lines[0] == [
+        "ACTION",
+        "AT",
+        "(UTC)",
+        "WHO",
+        "VERB",
+        "BATCH",
+        "JOBS",
+        "DOCUMENTS",
+        "UNDONE",
+        "(UTC)",
+        "TOKENS",
+    ]
+    assert lines[1][-6:] == ["remove", "-", "-", "1", "-", "-"]
     assert "was a remove: what it took away is gone for good" in run("undo", action, "--yes", fails=1).stderr
     run("undo", "--yes")
     assert states(run)[2] == "pending"

@@ -48,11 +48,11 @@ def test_a_batch_is_waited_for_with_all_that_comes_of_it(run: Run, daemon: Daemo
     [first] = daemon.claim()
     waiting = begin("wait", "batch:7", "--progress")
     assert waiting.stderr is not None
-    assert waiting.stderr.readline() == "job 1/1+\n"
+    assert waiting.stderr.readline() == "0 of 1 job found so far\n"
     daemon.store.leases.complete(first.lease, None, [NewJob("ocr_pages")])
     daemon.fail()
 
-    assert (waiting.communicate(timeout=60)[0], waiting.returncode) == ("batch 7: failed · 2 jobs, 1 failed\n", 1)
+    assert (waiting.communicate(timeout=60)[0], waiting.returncode) == ("batch 7: finished, 1 failed · 2 jobs\n", 1)
     assert "no batch 8" in run("wait", "batch:8", fails=66).stderr
 
 

@@ -33,9 +33,11 @@ def test_a_file_is_brought_in_as_the_command_brings_it_in(session: Session, tmp_
     file = tmp_path / "report.pdf"
     file.write_bytes(b"%PDF")
 
-    wished = bring_in(session, file, {"lang": ["deu"], "quality": ["best"], "password-file": [""]}, owner="alice")
+    words = {"lang": ["deu"], "quality": ["best"], "password-file": [""]}
+    [wished], batch_id = bring_in(session, [file], words, owner="alice")
 
     made = job(session, wished.enqueued.job_id)
+    assert batch_id is None
     assert (made.owner, made.name, made.source_key) == ("alice", "report.pdf", str(file))
     assert json.loads(made.payload or "")["read"] == {"languages": ["deu"], "quality": "best"}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import click
 
@@ -95,6 +95,7 @@ def resume(desk: Desk, batch_id: int) -> int:
     Resume a batch that was stopped or replaced, and retry what failed or was cancelled in it. No file is fetched again,
     and no page read again. With owner_policy = "replace" the owner's other active batch waits until it ends.
     """
+    _say_what_is_replaced_by(desk, batch_id)
     return _show_moved(desk, operations.resume(desk.session, batch_id), "goes on")
 
 
@@ -106,6 +107,7 @@ def retry(desk: Desk, batch_id: int) -> int:
 
     Try again what failed in a batch, and only that, with a fresh budget of retries. One that has ended begins again.
     """
+    _say_what_is_replaced_by(desk, batch_id)
     moved = operations.retry(desk.session, batch_id)
     if not moved.job_ids and not moved.refused and not desk.as_json:
         output.say(f"nothing of {moved.batch.title} has failed so far: it goes on as it did")
@@ -190,13 +192,21 @@ def say_of_batch(desk: Desk, added: BatchAdded) -> None:
         output.say(f"{batch.title} waits for the owner's other batch: pagemill batch ls --owner {_owner(batch)}")
     else:
         output.say(f"{batch.title}: pagemill wait batch:{batch.id} --progress")
-    _say_what_was_replaced(desk, added.replaced)
 
 
-def _say_what_was_replaced(desk: Desk, replaced: Sequence[int]) -> None:
-    for other in replaced:
-        batch = operations.batch(desk.session, other)
-        output.say(f"{batch.title} of the same owner waits, and resumes when this one ends")
+def say_what_is_replaced(desk: Desk, owner: str, *, by: int | None = None) -> None:
+    """Say before a new batch, or the batch `by`, starts which batches of the owner will wait for it."""
+    if desk.as_json:
+        return
+    for other in operations.to_be_replaced(desk.session, owner, by=by):
+        output.say(f"replaces {titled(other)}; it resumes when the new batch ends")
+
+
+def _say_what_is_replaced_by(desk: Desk, batch_id: int) -> None:
+    found = operations.show(desk.session, batch_id)
+    is_idle = found.batch.state is not BatchState.ACTIVE
+    if is_idle and (found.progress.jobs_failed or not found.batch.state.is_ended):
+        say_what_is_replaced(desk, found.batch.owner, by=batch_id)
 
 
 def _show_moved(desk: Desk, moved: BatchMoved, what: str) -> int:
@@ -206,7 +216,6 @@ def _show_moved(desk: Desk, moved: BatchMoved, what: str) -> int:
     again = f", with {output.jobs(len(moved.job_ids))} again" if moved.job_ids else ""
     waits = moved.batch.state is BatchState.WAITING
     output.show(f"{moved.batch.title} {'waits its turn' if waits else what}{again}")
-    _say_what_was_replaced(desk, moved.replaced)
     for job_id, reason in list(moved.refused.items())[:_REFUSALS_SHOWN]:
         output.say(f"job {job_id}: {reason}")
     if len(moved.refused) > _REFUSALS_SHOWN:

@@ -91,7 +91,8 @@ def status(desk: Desk, oldest: str | None) -> int:
         return Level.UNKNOWN.value
     if not desk.answered(found):
         numbers = " ".join(f"{status}={number}" for status, number in found.jobs.items())
-        output.show(f"{found.level.name}: {summary(found)} | workers={found.workers} {numbers}")
+        replaced = f" replaced_batches={found.batches_replaced}" * bool(found.batches_replaced)
+        output.show(f"{found.level.name}: {summary(found)} | workers={found.workers} {numbers}{replaced}")
     return found.level.value
 
 

@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from worker_service.jobs.documents import Decision, IndexStatus
-from worker_service.jobs.model import NewJob, Status
+from worker_service.jobs.model import Enqueued, NewJob, Status
 from worker_service.jobs.values import dataclass
 
 
@@ -78,6 +78,11 @@ class Batch:
         return f"batch {self.id} ({self.name})" if self.name else f"batch {self.id}"
 
 
+def unique_key_in_batch(key: str, batch_id: int) -> str:
+    """Return the unique_key of a batch's job: a job of another batch with the same key may be held."""
+    return f"{key}:batch:{batch_id}"
+
+
 class InBatch(NamedTuple):
     """What became of one of the jobs that were submitted, as `Enqueued` has it."""
 
@@ -87,6 +92,10 @@ class InBatch(NamedTuple):
     document_id: int | None = None
     decision: Decision | None = None
 
+    @classmethod
+    def of(cls, enqueued: Enqueued) -> InBatch:
+        return cls(enqueued.job_id or None, *enqueued[1:])
+
 
 @dataclass(frozen=True, slots=True)
 class BatchAdded:
@@ -94,6 +103,24 @@ class BatchAdded:
     jobs: Sequence[InBatch]
     replaced: Sequence[int] = ()
     """The owner's other batches, which wait until this one ends."""
+
+
+class LiveWork(NamedTuple):
+    """A live job that already does what a new job would do."""
+
+    job_id: int
+    batch_id: int | None
+    document_id: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WorkToSubmit:
+    """The jobs of a submission, by their position, before any of them is inserted."""
+
+    new: Sequence[int]
+    """These need a job."""
+    live: Mapping[int, LiveWork]
+    """Live jobs of the same owner already do the work of these. All others need no job: their documents are known."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,12 +14,23 @@ from typing import Any
 
 from worker_service.clock import parse_length
 from worker_service.errors import BadInput, Refused, WaitTimedOut
-from worker_service.jobs.batches import Batch, BatchAdded, BatchFacts, BatchMoved, BatchState, NewBatch, OwnerPolicy
+from worker_service.jobs.batches import (
+    Batch,
+    BatchAdded,
+    BatchFacts,
+    BatchMoved,
+    BatchState,
+    InBatch,
+    LiveWork,
+    NewBatch,
+    OwnerPolicy,
+    WorkToSubmit,
+)
 from worker_service.jobs.documents import IndexStatus
 from worker_service.jobs.model import NewJob, Status
 from worker_service.jobs.values import dataclass
 from worker_service.operations.database import Session
-from worker_service.operations.enqueue import with_lost
+from worker_service.operations.enqueue import enqueue_jobs, with_lost
 from worker_service.operations.words import read_name_of_batch, read_priority, read_statuses
 from worker_service.plurals import counted
 
@@ -239,6 +250,74 @@ def add(
         json.dumps([dict(action) for action in actions], ensure_ascii=False),
     )
     return session.store.batches.add(new, with_lost(session, jobs, owner=owner), policy=_policy(session))
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """Jobs that are to become a batch, and which of them would be new."""
+
+    jobs: Sequence[NewJob]
+    work: WorkToSubmit
+
+
+@dataclass(frozen=True, slots=True)
+class Submitted:
+    items: Sequence[InBatch]
+    """One for each job of the submission, in its order."""
+    added: BatchAdded | None
+    """None: nothing was left to do, so no batch was started and none replaced."""
+    waiting: Sequence[Batch] = ()
+    """Batches that wait and already have some of the work."""
+
+
+def prepare(session: Session, jobs: Sequence[NewJob]) -> Submission:
+    """Look up which jobs would be new. Files that are known, or that a live job brings in, need none."""
+    jobs = with_lost(session, jobs)
+    return Submission(jobs, session.store.batches.find_work(jobs))
+
+
+def submit(
+    session: Session,
+    submission: Submission,
+    *,
+    owner: str = "",
+    name: str = "",
+    priority: int = PRIORITY,
+    asked: Mapping[str, Any] | None = None,
+) -> Submitted:
+    """Start a batch of what is new and known. Without anything new, start none: a repeated command replaces nothing."""
+    jobs, live = submission.jobs, submission.work.live
+    rest = [at for at in range(len(jobs)) if at not in live]
+    added: BatchAdded | None = None
+    if submission.work.new:
+        chosen = [jobs[at] for at in rest]
+        added = add(session, chosen, owner=owner, name=name, priority=priority, asked=asked)
+        inserted: Sequence[InBatch] = added.jobs
+    else:
+        known = enqueue_jobs(session, [replace(jobs[at], priority=priority) for at in rest])
+        inserted = [InBatch.of(one) for one in known]
+    items = dict(zip(rest, inserted, strict=True)) | {at: _existing(one) for at, one in live.items()}
+    held = (batch(session, one) for one in dict.fromkeys(work.batch_id for work in live.values()) if one is not None)
+    waiting = [one for one in held if one.state is BatchState.WAITING]
+    return Submitted([items[at] for at in range(len(jobs))], added, waiting)
+
+
+def _existing(work: LiveWork) -> InBatch:
+    return InBatch(work.job_id, existing=True, document_id=work.document_id, decision=None)
+
+
+def to_be_replaced(session: Session, owner: str, *, by: int | None = None) -> Sequence[BatchInWhole]:
+    """Return the batches that will wait if this owner's batch `by`, or a new one, starts now."""
+    if not owner or _policy(session) is not OwnerPolicy.REPLACE:
+        return []
+    active = list_batches(session, owners=[owner], states=[BatchState.ACTIVE]).items
+    return [one for one in active if one.batch.id != by]
+
+
+def waiting_for(session: Session, batch: Batch) -> Sequence[Batch]:
+    """Return the batches that this one has replaced and that still wait."""
+    waiting = session.store.batches.list(owners=[batch.owner], states=[BatchState.WAITING])
+    return [one for one in waiting if one.replaced_by == batch.id]
 
 
 def extend(session: Session, batch_id: int, jobs: Sequence[NewJob], *, owner: str = "") -> BatchAdded:

@@ -8,6 +8,7 @@ import shutil
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from datetime import datetime, timedelta
 from enum import IntEnum
 from itertools import islice
@@ -63,6 +64,8 @@ class Health:
     workers: int
     """That are alive."""
     jobs: Mapping[Status, int]
+    batches_replaced: int = 0
+    """They wait until the newer batch of their owner ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +83,8 @@ def health(session: Session, *, oldest_most: timedelta | None = None) -> Health:
     """`oldest_most`: how long the oldest pending job may wait before that is a warning."""
     overview = look(session)
     standstill = session.store.reading.standstill(dead=dead_ids(overview.workers))
-    return judge(overview, standstill, oldest_most=oldest_most)
+    found = judge(overview, standstill, oldest_most=oldest_most)
+    return replace(found, batches_replaced=session.store.batches.count_replaced())
 
 
 def judge(overview: Overview, standstill: Sequence[Gate], *, oldest_most: timedelta | None = None) -> Health:

@@ -22,13 +22,16 @@ from worker_service.jobs.documents import DeferredAction
 from worker_service.jobs.library import Document
 from worker_service.jobs.model import Enqueued, NewJob
 from worker_service.jobs.values import dataclass
-from worker_service.operations import documents
+from worker_service.operations import batches, documents
 from worker_service.operations.database import Session
 from worker_service.operations.enqueue import enqueue_job, lacking, refuse_unfit_action
 
 GROUP = "worker_service.wishes"
 
 Words = Mapping[str, Sequence[str]]
+
+_NAME_CHARACTERS_MAX = 40
+_SOURCES_KEPT_MAX = 100
 
 
 class NobodyReads(PagemillError):
@@ -43,8 +46,27 @@ class Wished:
     """A sentence for each thing that was asked for and that the machine lacks: the job waits for it."""
 
 
-def bring_in(session: Session, file: Path, words: Words, *, owner: str, is_forced: bool = False) -> Wished:
-    return _wished(session, *_maker("bring")(file, words, owner=owner, is_forced=is_forced))
+def bring_in(
+    session: Session, files: Sequence[Path], words: Words, *, owner: str, is_forced: bool = False
+) -> tuple[Sequence[Wished], int | None]:
+    """Return what became of each file, and the batch of several. One file alone is a job, so that a loop of uploads
+    does not replace itself."""
+    make = _maker("bring")
+    if len(files) == 1:
+        return [_wished(session, *make(files[0], words, owner=owner, is_forced=is_forced))], None
+    jobs: list[NewJob] = []
+    for file in files:
+        job, asked, actions = make(file, words, owner=owner, is_forced=is_forced)
+        jobs.append(job)
+    for action in actions:
+        refuse_unfit_action(session, action)
+    sentences = lacking(session, asked)
+    names = [file.name for file in files]
+    name = f"{names[0][:_NAME_CHARACTERS_MAX]} and {len(names) - 1} more"
+    submission = batches.prepare(session, jobs)
+    done = batches.submit(session, submission, owner=owner, name=name, asked={"sources": names[:_SOURCES_KEPT_MAX]})
+    wished = [Wished(Enqueued(one.job_id or 0, *one[1:]), sentences) for one in done.items]
+    return wished, None if done.added is None else done.added.batch.id
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,10 +21,13 @@ from worker_service.jobs.batches import (
     BatchMoved,
     BatchState,
     InBatch,
+    LiveWork,
     NewBatch,
     OwnerPolicy,
+    WorkToSubmit,
+    unique_key_in_batch,
 )
-from worker_service.jobs.documents import IndexStatus
+from worker_service.jobs.documents import Decision, IndexStatus
 from worker_service.jobs.model import Enqueued, NewJob, Status
 from worker_service.plurals import counted
 from worker_service.store.database import Database
@@ -63,6 +66,10 @@ class Batches:
         chosen = {"owners": json.dumps(list(owners)), "states": json.dumps(list(states))}
         return [_batch_from(row) for row in self._db.read("batches", **chosen, most=most, before_id=before_id)]
 
+    def count_replaced(self) -> int:
+        [(number,)] = self._db.read("batches_replaced")
+        return int(number)
+
     def facts(self, batch_id: int) -> BatchFacts:
         """Of one moment."""
         now = self._db.clock()
@@ -97,6 +104,35 @@ class Batches:
             lately_seconds=seconds or 0.0,
             current=current[0] if current else None,
         )
+
+    def find_work(self, jobs: Sequence[NewJob]) -> WorkToSubmit:
+        """Say which of these jobs would be new; the work of a batch that a user stopped counts as not begun."""
+        new: list[int] = []
+        live: dict[int, LiveWork] = {}
+        for start in range(0, len(jobs), _JOBS_PER_TRANSACTION):
+            with self._db.transaction():
+                for at, job in enumerate(jobs[start : start + _JOBS_PER_TRANSACTION], start):
+                    is_known, found = self._find_work_of(job)
+                    if found is not None:
+                        live[at] = found
+                    elif not is_known:
+                        new.append(at)
+        return WorkToSubmit(new, live)
+
+    def _find_work_of(self, job: NewJob) -> tuple[bool, LiveWork | None]:
+        """Return whether the document needs no job, and the live job that does the same work."""
+        if job.unique_key is not None:
+            for row in self._db.write("live_for_submission", key=job.unique_key, owner=job.owner):
+                return False, LiveWork(*row)
+        if job.brings is None or not job.brings.revision:
+            return False, None
+        if (found := self._intake.decide_by_revision(job, job.brings)) is None:
+            return False, None
+        _, document_id, decision = found
+        if decision is Decision.TAKEN_OVER and not job.brings.actions:
+            for job_id, batch_id in self._db.write("live_for_document", document_id=document_id):
+                return False, LiveWork(job_id, batch_id, document_id)
+        return decision in (Decision.UNCHANGED, Decision.UNDER_WAY), None
 
     # ── Beginning and stopping ──
 
@@ -287,18 +323,17 @@ class Batches:
 
 
 def _of_batch(job: NewJob, batch: NewBatch | Batch, batch_id: int) -> NewJob:
-    """Without a unique_key: the job of somebody else that has it would not be of this batch."""
     return replace(
         job,
         batch_id=batch_id,
         owner=batch.owner,
         priority=batch.priority if job.priority is None else job.priority,
-        unique_key=None,
+        unique_key=None if job.unique_key is None else unique_key_in_batch(job.unique_key, batch_id),
     )
 
 
 def _in_batch(inserted: Sequence[Enqueued]) -> list[InBatch]:
-    return [InBatch(one.job_id or None, *one[1:]) for one in inserted]
+    return [InBatch.of(one) for one in inserted]
 
 
 def _the_one(rows: Sequence[Row], batch_id: int) -> Batch:

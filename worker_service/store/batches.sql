@@ -13,6 +13,9 @@ SELECT {batch_columns} FROM batch
    AND (:before_id IS NULL OR id < :before_id)
  ORDER BY id DESC LIMIT :most;
 
+-- name: batches_replaced
+SELECT count(*) FROM batch WHERE state = 'waiting' AND replaced_by IS NOT NULL;
+
 -- name: add_batch
 INSERT INTO batch (owner, name, priority, state, asked, actions, created_at)
 VALUES (:owner, :name, :priority, :state, :asked, :actions, :now)
@@ -34,6 +37,22 @@ SELECT b.id FROM worker_action a JOIN batch b ON b.id = a.batch_id
 -- name: other_active_batches
 SELECT id FROM batch WHERE owner = :owner AND owner <> '' AND state = 'active' AND id <> ifnull(:batch_id, -1) ORDER BY id;
 
+-- name: live_for_submission
+-- The range is what the index needs; the suffix is that of `unique_key_in_batch`.
+SELECT q.id, q.batch_id FROM worker_job_queue q LEFT JOIN batch b ON b.id = q.batch_id
+ WHERE q.unique_key >= :key AND q.unique_key < :key || ':batch;' AND q.unique_key IS NOT NULL
+   AND q.status IN ('pending', 'running')
+   AND q.unique_key IN (:key, :key || ':batch:' || q.batch_id) AND q.owner = :owner
+   AND ifnull(b.state, 'active') <> 'stopped'
+ ORDER BY ifnull(b.state, 'active') <> 'active', q.id LIMIT 1;
+
+-- name: live_for_document
+SELECT q.id, q.batch_id FROM document d
+  JOIN worker_job_queue q ON q.document_id = d.id AND q.generation = d.index_generation
+                         AND q.status IN ('pending', 'running')
+  JOIN batch b ON b.id = q.batch_id AND b.state = 'waiting'
+ WHERE d.id = :document_id ORDER BY q.id LIMIT 1;
+
 -- name: batch_unsettled
 INSERT OR IGNORE INTO batch_unsettled (batch_id) VALUES (:batch_id);
 
@@ -48,7 +67,7 @@ SELECT q.id FROM worker_job_queue q
    AND NOT EXISTS (SELECT 1 FROM worker_job_queue n
                     WHERE n.source_key = q.source_key AND n.source_key IS NOT NULL AND n.id > q.id
                       AND n.job_type = q.job_type AND n.owner = q.owner AND n.platform = q.platform
-                      AND n.status IN ('pending', 'running', 'completed'))
+                      AND (n.status IN ('pending', 'running', 'completed') OR n.batch_id = q.batch_id))
  ORDER BY q.id LIMIT :most;
 
 -- name: live_in_batch

@@ -171,12 +171,20 @@ class Intake:
         return self._insert(work, parent_id, earlier)._replace(document_id=document_id, decision=decision)
 
     def _known_already(self, job: NewJob, request: DocumentRequest, parent_id: int | None) -> Enqueued | None:
+        if (found := self.decide_by_revision(job, request)) is None:
+            return None
+        known, document_id, decision = found
+        if decision not in (Decision.UNCHANGED, Decision.UNDER_WAY):
+            return None
+        return self._need_nothing(job, known, document_id, decision, parent_id)
+
+    def decide_by_revision(self, job: NewJob, request: DocumentRequest) -> tuple[DocumentRequest, int, Decision] | None:
+        """Decide without the content, which only a download would tell. None: no document has this revision."""
         named = {"owner": job.owner, "platform": job.platform, "source_key": request.source_key}
         for content, name in self._db.write("brought_in_already", **named, revision=request.revision):
             known = replace(request, content=content, name=name)
             document_id, _, decision = self._decide(job, known)
-            if decision is Decision.UNCHANGED:
-                return self._need_nothing(job, known, document_id, decision, parent_id)
+            return known, document_id, decision
         return None
 
     def _need_nothing(

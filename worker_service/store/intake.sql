@@ -33,10 +33,10 @@ SELECT id, index_status, content, settings, settings_before, updated_at FROM doc
  WHERE owner = :owner AND platform = :platform AND source_key = :source_key;
 
 -- name: brought_in_already
--- At this revision, and nobody has removed its file since.
+-- At this revision, read or being read, and nobody has removed its file since.
 SELECT d.content, d.name FROM document d
  WHERE d.owner = :owner AND d.platform = :platform AND d.source_key = :source_key AND d.revision = :revision
-   AND d.index_status = 'success'
+   AND d.index_status IN ('success', 'queued', 'indexing')
    AND EXISTS (SELECT 1 FROM file f WHERE f.document_id = d.id AND f.role = 'original');
 
 -- name: note_revision

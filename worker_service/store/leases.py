@@ -29,6 +29,7 @@ from worker_service.errors import (
     RuleBroken,
     WorkerUnknown,
 )
+from worker_service.jobs.batches import unique_key_in_batch
 from worker_service.jobs.documents import (
     Answer,
     CrawlItem,
@@ -742,8 +743,7 @@ def _packed(layout: bytes) -> bytes:
 def _inheriting(job: NewJob, work: Work) -> NewJob:
     key = job.unique_key
     if key is not None and work.batch_id is not None:
-        # The job of another batch that has it would not be of this one, and may stand still.
-        key = f"{key}:batch:{work.batch_id}"
+        key = unique_key_in_batch(key, work.batch_id)
     job = replace(
         job,
         owner=job.owner or work.owner,

@@ -10,15 +10,18 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from time import monotonic
 
 import pytest
 
+from job_handlers.crawl.verbs import CrawlWords, crawl_job
 from tests.drive_server import DriveServer, Fault, Item
 from tests.job_handlers.fetching import pdf
 from tests.system import conftest
 from tests.system.conftest import Daemon, System
+from worker_service.jobs.batches import NewBatch
 from worker_service.jobs.model import Job, NewJob, Status
 from worker_service.jobs.selector import Selector
 
@@ -154,7 +157,49 @@ def test_a_crawl_and_its_downloads_come_through_a_storm_once_in_effect(system: S
     system.assert_sound()
 
 
+def test_of_two_crawls_of_an_owner_one_runs_at_a_time_whenever_the_daemon_is_killed(
+    system: System, server: DriveServer
+) -> None:
+    first, second = (_library(server, folders=3, files=6) for _ in range(2))
+    daemon: list[Daemon] = []
+
+    def kill_while_listing() -> None:
+        server.arm(Fault("deed", on="list", skip=1, deed=lambda: daemon[-1].signal(signal.SIGKILL)))
+        daemon.append(system.start(drive_endpoint=server.url))
+        assert daemon[-1].ends() == -signal.SIGKILL
+
+    older = _submit(system, first.id)
+    kill_while_listing()
+    newer = _submit(system, second.id)
+    kill_while_listing()
+    assert _states(system) == {older: "waiting", newer: "active"}
+    system.store.batches.resume(older, actor=ALICE)
+    kill_while_listing()
+    assert _states(system) == {older: "active", newer: "waiting"}
+    system.start(drive_endpoint=server.url)
+    wait_until(lambda: set(_states(system).values()) == {"done"}, "both are done")
+
+    overlaps = """SELECT count(*) FROM worker_job_attempt a JOIN worker_job_attempt b ON a.job_id < b.job_id
+        JOIN worker_job_queue p ON p.id = a.job_id JOIN worker_job_queue q ON q.id = b.job_id
+       WHERE p.job_type = 'drive_crawl' AND q.job_type = 'drive_crawl'
+         AND a.started_at < b.ended_at AND b.started_at < a.ended_at"""
+    assert system.sqlite3(overlaps).stdout.strip() == "0"
+    assert _names(system) == Counter(item.name for item in server.store.items.values() if item.content)
+    system.assert_sound()
+
+
 # ── Hands ──
+
+
+def _submit(system: System, folder: str) -> int:
+    """Submit a crawl as `pagemill crawl` does."""
+    job = crawl_job(CrawlWords(f"https://drive.google.com/drive/folders/{folder}"), owner=ALICE)
+    payload = json.dumps(json.loads(job.payload or "") | {"download": {"ingest": False}})
+    return system.store.batches.add(NewBatch(ALICE), [replace(job, payload=payload)]).batch.id
+
+
+def _states(system: System) -> dict[int, str]:
+    return {batch.id: str(batch.state) for batch in system.store.batches.list()}
 
 
 def wait_until(is_so: Callable[[], object], what: str) -> None:

@@ -182,6 +182,24 @@ def test_an_empty_file_is_named_and_the_others_are_taken(site: httpx.Client) -> 
     assert len(site.get("/api/jobs").json()["items"]) == 2
 
 
+def test_an_upload_of_several_files_is_a_batch_that_replaces_the_older_one(
+    site: httpx.Client, session: Session
+) -> None:
+    def send(*names: str) -> dict[str, Any]:
+        files = [("file", (name, b"%PDF" + name.encode())) for name in names]
+        answer: dict[str, Any] = site.post("/api/uploads", files=files, data={"owner": "alice"}).json()
+        return answer
+
+    first, same, second, alone = send("a.pdf", "b.pdf"), send("a.pdf", "b.pdf"), send("c.pdf", "d.pdf"), send("e.pdf")
+
+    assert (first["batch"], same["batch"], second["batch"], alone["batch"]) == (1, None, 2, None)
+    assert [one["id"] for one in same["items"]] == [one["id"] for one in first["items"]]
+    assert [session.store.reading.get(one["id"]).batch_id for one in second["items"]] == [2, 2]
+    assert session.store.batches.get(1).replaced_by == 2
+    page = site.get("/upload", params={"batch": 2, "job": second["items"][0]["id"]}).text
+    assert 'It replaces <a href="/batches/1">batch 1 (a.pdf and 1 more)</a>, which resumes' in page
+
+
 @pytest.mark.parametrize(
     ("sent", "status", "why"),
     [

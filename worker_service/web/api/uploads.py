@@ -36,7 +36,8 @@ _BODY: Mapping[str, Field] = {
 @streamed(
     "POST",
     "/api/uploads",
-    "Send files and have them read: each becomes the job that `pagemill ingest` would make of it.",
+    "Send files and have them read, as `pagemill ingest` does: one file is a job, several are a batch, which the "
+    "setting owner_policy applies to.",
     body=_BODY,
     body_media="multipart/form-data",
     answer={
@@ -55,8 +56,12 @@ _BODY: Mapping[str, Field] = {
                     "required": ["name", "code", "detail"],
                 },
             },
+            "batch": {
+                "type": ["integer", "null"],
+                "description": "of several files; null: of one file, or nothing is to be done",
+            },
         },
-        "required": ["items", "refused"],
+        "required": ["items", "refused", "batch"],
     },
     statuses=(201,),
     refusals=(400, 403, 413, 415, 507),
@@ -77,8 +82,8 @@ def _granted(request: Request, visitor: Visitor, form: Received) -> Response:
         return granted(request, session, asked, grant)
 
 
-def take_files(session: Session, visitor: Visitor, form: Received) -> dict[str, list[dict[str, Any]]]:
-    """Make a job of each file that has content, and name the others. Raise BadInput if no file has any."""
+def take_files(session: Session, visitor: Visitor, form: Received) -> dict[str, Any]:
+    """Submit each file that has content, several as a batch, and name the others. Raise BadInput if all are empty."""
     files = [(name, incoming) for name, incoming in form.files if name or incoming.size]
     if not files:
         raise BadInput("there is no file in it: curl -F file=@report.pdf")
@@ -96,12 +101,10 @@ def take_files(session: Session, visitor: Visitor, form: Received) -> dict[str, 
     if forced not in (*_YES, *_NO):
         raise BadInput(f"force is true or false, not {forced!r}")
     is_forced = forced in _YES
-    items: list[dict[str, Any]] = []
-    for name, incoming in ((name, incoming) for name, incoming in files if incoming.size):
-        path = incoming.keep(name, owner)
-        made = wishes.bring_in(session, path, words, owner=owner, is_forced=is_forced)
-        items.append({"name": path.name, **wished(made, 201).value})
-    return {"items": items, "refused": refused}
+    paths = [incoming.keep(name, owner) for name, incoming in files if incoming.size]
+    made, batch_id = wishes.bring_in(session, paths, words, owner=owner, is_forced=is_forced)
+    items = [{"name": path.name, **wished(one, 201).value} for path, one in zip(paths, made, strict=True)]
+    return {"items": items, "refused": refused, "batch": batch_id}
 
 
 ENDPOINTS: tuple[Endpoint, ...] = (upload,)

@@ -20,11 +20,13 @@ from worker_service.jobs.library import Document, DocumentSelector
 from worker_service.jobs.model import Job, Status
 from worker_service.jobs.values import dataclass
 from worker_service.operations import documents, jobs
+from worker_service.operations.batches import waiting_for
 from worker_service.operations.database import Session
 from worker_service.web.access import Power, visitor_of
 from worker_service.web.api.uploads import take_files
 from worker_service.web.guard import turn_of
 from worker_service.web.pages import page
+from worker_service.web.pages.batches import visible_batch
 from worker_service.web.pages.documents import number_of, owners_of
 from worker_service.web.receiving import Received, received
 from worker_service.web.sessions import opened
@@ -49,25 +51,29 @@ class Sent:
 
 
 def show(request: Request) -> Response:
-    visitor = visitor_of(request)
-    ids = [number_of(one) for one in request.query_params.getlist("job")[:_JOBS_MOST]]
-    empty = request.query_params.getlist("empty")[:_JOBS_MOST]
+    visitor, query = visitor_of(request), request.query_params
+    ids = [number_of(one) for one in query.getlist("job")[:_JOBS_MOST]]
+    batch_id = number_of(query["batch"]) if "batch" in query else None
+    empty = query.getlist("empty")[:_JOBS_MOST]
     with opened(request) as session:
         found = [jobs.job(session, job_id) for job_id in ids]
         for job in found:
             if not visitor.may_see(job.owner):
                 raise JobNotFound(f"there is no job {job.id}")
         sent = [_sent(session, job) for job in found]
+        others = waiting_for(session, visible_batch(session, request, batch_id)) if batch_id else ()
         return page(
             request,
             "upload.html",
             title="Files on their way in" if sent else "Bring in files",
             sent=sent,
+            batch_id=batch_id,
+            others=others,
             is_over=all(one.is_over for one in sent),
             gates=[gate for job in found[:1] if not job.status.is_ended for gate in jobs.gates(session, job.id)],
             owners=owners_of(session, visitor),
             empty=empty,
-            address=_address([one.id for one in found], empty),
+            address=_address(batch_id, ids, empty),
         )
 
 
@@ -94,7 +100,7 @@ def _document_of(session: Session, job: Job) -> Document | None:
     return next(iter(found), None)
 
 
-def _taken(request: Request, form: Received) -> dict[str, list[dict[str, Any]]]:
+def _taken(request: Request, form: Received) -> dict[str, Any]:
     with opened(request) as session:
         return take_files(session, visitor_of(request), form)
 
@@ -105,11 +111,13 @@ async def take(request: Request) -> Response:
     async with received(request) as form, turn_of(request):
         taken = await run_in_threadpool(_taken, request, form)
     jobs_of = [one["id"] for one in taken["items"] if one["id"]]
-    return RedirectResponse(_address(jobs_of, [one["name"] for one in taken["refused"]]), 303)
+    return RedirectResponse(_address(taken["batch"], jobs_of, [one["name"] for one in taken["refused"]]), 303)
 
 
-def _address(job_ids: Sequence[int], empty: Sequence[str]) -> str:
-    return f"/upload?{urlencode([*(('job', one) for one in job_ids), *(('empty', one) for one in empty)])}"
+def _address(batch_id: int | None, job_ids: Sequence[int], empty: Sequence[str]) -> str:
+    batch = [] if batch_id is None else [("batch", batch_id)]
+    words = [*batch, *(("job", one) for one in job_ids), *(("empty", one) for one in empty)]
+    return f"/upload?{urlencode(words)}"
 
 
 routes = [Route("/upload", show), Route("/upload", take, methods=["POST"])]
