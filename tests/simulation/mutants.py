@@ -105,7 +105,7 @@ def _codes(code: CodeType) -> Iterator[CodeType]:
 _CLOSE = "WHERE job_id = :job_id AND fence = :fence AND ended_at IS NULL AND {holds_lease}\n"
 _CLOSE_ANY = "WHERE job_id = :job_id AND ended_at IS NULL\n"
 _RELEASE = "SET {pending_again}, run_at = NULL, held = (concurrency_key IS NOT NULL) * 8\n WHERE id = :job_id AND "
-_FAIL = "error_code = :error_code, error_message = :error_message\n WHERE id = :job_id AND "
+_FAIL = "error_message = :error_message,\n       error_remedy = :error_remedy\n WHERE id = :job_id AND "
 
 MUTANTS = (
     Mutant("complete without a fence", "P2", "simulation", (
