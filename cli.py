@@ -3,7 +3,7 @@
 It stays out of the wheel, where a global module named ``cli`` would clash with others.
 """
 
-from worker_service.commands import main
+from worker_service.cli import main
 
 if __name__ == "__main__":
     main()

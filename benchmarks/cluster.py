@@ -27,7 +27,7 @@ from benchmarks.own import ROOT, Daemon, Own
 from benchmarks.running import Failed, cpu_seconds, cpu_seconds_of_ended, memory_megabytes, wait_until, with_all_below
 from benchmarks.table import Goal, Row, at_least, at_most, at_most_above
 from tests.cluster.ray_lab import HEAD, NetworkLab, RayLab, reason_against
-from worker_service.clock import from_text
+from worker_service.base.clock import from_text
 from worker_service.jobs.model import NewJob
 
 pymupdf: Any = partly_typed

@@ -228,7 +228,7 @@ def _client(
         "SSL_CERT_FILE": found["authority"] or "/etc/ssl/certs/ca-certificates.crt",
     }
     # The import floor.
-    from job_handlers.download import download  # noqa: F401
+    from job_handlers.fetch import download  # noqa: F401
 
     place.mkdir(exist_ok=True)
     floor, begun = _memory_mib("VmRSS"), time.process_time()
@@ -270,37 +270,37 @@ def _received(found: dict[str, str], place: Path, digest: Any) -> None:
 
 
 def _drive(found: dict[str, str], place: Path) -> None:
-    from job_handlers.download.troubles import Patience
-    from job_handlers.sources.drive.client import Drive
-    from job_handlers.sources.drive.file import DriveFile
+    from job_handlers.fetch.errors import Patience
+    from job_handlers.fetch.sources.drive.client import Drive
+    from job_handlers.fetch.sources.drive.file import DriveFile
 
     _fetch(DriveFile(Drive(patience=Patience()), found["item"]), place)
 
 
 def _url(found: dict[str, str], place: Path) -> None:
-    from job_handlers.download.fetch import FileWanted
-    from job_handlers.download.troubles import Patience
-    from job_handlers.sources.https.file import HttpsFile
+    from job_handlers.fetch.errors import Patience
+    from job_handlers.fetch.sources.https.file import HttpsFile
+    from job_handlers.fetch.transfer import FileWanted
 
     _fetch(HttpsFile(found["url"], FileWanted(), Patience(), lambda: False), place)
 
 
 def _fetch(source: Any, place: Path) -> None:
-    from job_handlers.download import fetch
+    from job_handlers.fetch import transfer
 
     try:
-        got = fetch.fetch(source, place, fetch.FileWanted(), _Quiet())
-        fetch.moved_to(got, place / "report.pdf")
+        got = transfer.fetch(source, place, transfer.FileWanted(), _Quiet())
+        transfer.moved_to(got, place / "report.pdf")
     finally:
         source.close()
 
 
 def _deadline(found: dict[str, str], place: Path) -> None:
     """Until control comes back from one chunk."""
-    from job_handlers.download.part import Part
-    from job_handlers.download.troubles import Patience, Trouble
-    from job_handlers.sources.drive.client import Drive
-    from job_handlers.sources.drive.file import DriveFile
+    from job_handlers.fetch.errors import Patience, Trouble
+    from job_handlers.fetch.partial_file import Part
+    from job_handlers.fetch.sources.drive.client import Drive
+    from job_handlers.fetch.sources.drive.file import DriveFile
 
     patience = replace(Patience(), chunk_seconds=_DEADLINE_SECONDS)
     drive = Drive(patience=patience)

@@ -45,7 +45,7 @@ from benchmarks.ocr_peers import Reading
 from benchmarks.ocr_search import library
 from benchmarks.running import wait_until
 from benchmarks.table import Fact, Goal, Row, at_least, at_most, at_most_above, below, never_over
-from job_handlers.download.troubles import Patience
+from job_handlers.fetch.errors import Patience
 from job_handlers.reading import ocr
 
 Reader = Callable[[Sequence[Book]], Reading]

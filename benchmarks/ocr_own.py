@@ -23,8 +23,8 @@ from benchmarks.corpus import Book
 from benchmarks.ocr_peers import Reading
 from benchmarks.own import Own
 from benchmarks.running import Failed, memory_megabytes, wait_until, with_all_below
-from job_handlers.reading.wishes import ReadWords, download_job
-from worker_service.clock import from_text
+from job_handlers.reading.job_factory import ReadWords, download_job
+from worker_service.base.clock import from_text
 from worker_service.store.opening import open_store
 
 _SAMPLE_SECONDS = 0.1

@@ -22,7 +22,7 @@ _NOT_YET = 3
 def pagemill(database: Path, *arguments: str) -> float:
     """Milliseconds."""
     script = Path(sys.executable).with_name("pagemill")
-    command = [str(script)] if script.exists() else [sys.executable, "-m", "worker_service.commands"]
+    command = [str(script)] if script.exists() else [sys.executable, "-m", "worker_service.cli"]
     return _run([*command, *arguments], {**os.environ, "WORKER_DATABASE": str(database)}, good=(0, _NOT_YET))
 
 

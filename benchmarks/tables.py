@@ -25,10 +25,10 @@ from benchmarks.table import Fact, Goal, Row, at_least, at_most, at_most_above
 from benchmarks.tables_accuracy import Rows, blocks_in_order, cell_counts, f1
 from benchmarks.tables_corpus import Page
 from job_handlers.reading import layout, ocr, pdf
-from job_handlers.reading.gray import Gray
 from job_handlers.reading.ingest import look
 from job_handlers.reading.ocr.engine import WayToRead
 from job_handlers.reading.ocr_pages import Picture, Read, read_page
+from job_handlers.reading.preprocess import Gray
 
 pymupdf: Any = partly_typed
 

@@ -29,7 +29,7 @@ from benchmarks.own import ROOT, Own
 from benchmarks.running import cpu_seconds, memory_megabytes, stopped, wait_until, with_all_below
 from benchmarks.table import Goal, Row, at_least, at_most, below
 from worker_service.store.opening import initialise
-from worker_service.web.server import routes
+from worker_service.web.app import routes
 
 _PAST_SECONDS = 10 * 86_400
 """The jobs came in since then."""
@@ -375,7 +375,7 @@ def _serving(place: Path, database: Path) -> Iterator[Server]:
     """`pagemill serve`, and a client of it."""
     socket = place / "web.sock"
     environment = {"WORKER_DATABASE": str(database), "HOME": str(place), "PATH": "/usr/bin:/bin"}
-    command = [sys.executable, "-m", "worker_service.commands", "serve", "--listen", str(socket)]
+    command = [sys.executable, "-m", "worker_service.cli", "serve", "--listen", str(socket)]
     with (place / "web.log").open("ab") as log:
         process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=log, stderr=log)
     try:

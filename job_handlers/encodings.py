@@ -131,7 +131,7 @@ def _told_by(head: bytes) -> str:
 def _language_of(text: str) -> str:
     """Its small words are hardly ever changed by a wrong encoding."""
     # Who reads pages has it already; whoever only looks at what a file is, not.
-    from job_handlers.reading.ocr.written_in import KNOWN, language_of
+    from job_handlers.reading.ocr.language_id import KNOWN, language_of
 
     return language_of(text, [one for one in sorted(KNOWN) if one not in _TOO_NEAR]) or ""
 

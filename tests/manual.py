@@ -20,7 +20,7 @@ from typing import Any
 import click
 from click.testing import CliRunner
 
-from worker_service.commands import pagemill
+from worker_service.cli import pagemill
 from worker_service.handlers import Handler
 from worker_service.web.api import openapi
 from worker_service.web.api.endpoint import Endpoint

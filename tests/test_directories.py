@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from worker_service import directories
+from worker_service.base import directories
 
 
 @pytest.fixture(params=["openat2", "by steps"])

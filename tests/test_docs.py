@@ -11,9 +11,9 @@ import pytest
 
 from tests import manual
 from tests.test_layers import HEIGHT
-from worker_service.config import Settings, every_setting
-from worker_service.config_values import declared_in
-from worker_service.programs import READERS
+from worker_service.settings.commands import READERS
+from worker_service.settings.config import Settings, every_setting
+from worker_service.settings.value_types import declared_in
 
 ROOT = Path(__file__).resolve().parent.parent
 README_LINES_MOST = 150

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.installed import install, shipped
-from worker_service.entry_points import EntryPoint, entry_points
+from worker_service.base.entry_points import EntryPoint, entry_points
 
 
 def test_the_library_finds_the_same_entry_points_among_all_that_is_installed() -> None:

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 import pytest
 import structlog
 
-from worker_service import events
-from worker_service.events import begin_logging
+from worker_service.base import events
+from worker_service.base.events import begin_logging
 
 if TYPE_CHECKING:
-    from worker_service.events import Log
+    from worker_service.base.events import Log
 
 
 @pytest.fixture(autouse=True)

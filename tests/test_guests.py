@@ -17,7 +17,7 @@ import pytest
 
 from tests.installed import shipped
 from tests.test_layers import strings
-from worker_service.entry_points import EntryPoint
+from worker_service.base.entry_points import EntryPoint
 from worker_service.handlers import NOTIFY, Handler
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from worker_service.errors import ConfigError
+from worker_service.base.errors import ConfigError
 from worker_service.jobs.model import Notice
-from worker_service.notify import Quiet, Rule, messages, read_addresses, read_rules
+from worker_service.settings.notifications import Quiet, Rule, messages, read_addresses, read_rules
 
 OPS = {"name": "ops", "to": "mailto:ops@example.com"}
 

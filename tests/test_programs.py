@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from worker_service.errors import ConfigError
+from worker_service.base.errors import ConfigError
 from worker_service.jobs.payloads import PayloadCheck
-from worker_service.programs import READERS, Unfit, read_program
+from worker_service.settings.commands import READERS, Unfit, read_program
 
 ROOT = Path(__file__).resolve().parent.parent
 

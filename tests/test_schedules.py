@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from worker_service.clock import period_of
-from worker_service.config import Settings, load_settings
-from worker_service.errors import ConfigError
+from worker_service.base.clock import period_of
+from worker_service.base.errors import ConfigError
 from worker_service.jobs.model import NewJob
-from worker_service.operations.schedules import EXAMPLE
-from worker_service.schedules import Schedule, next_slot, slots, slots_between, to_begin
+from worker_service.services.schedules import EXAMPLE
+from worker_service.settings.config import Settings, load_settings
+from worker_service.settings.schedules import Schedule, next_slot, slots, slots_between, to_begin
 
 JOB = 'job = { type = "report" }'
 MINUTE, HOUR, DAY = timedelta(minutes=1), timedelta(hours=1), timedelta(days=1)

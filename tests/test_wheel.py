@@ -34,7 +34,7 @@ HEAVY = {"PIL", "fitz", "google", "googleapiclient", "pymupdf", "pytesseract", "
 # Runs `pagemill ls` in the way that the installed script does, and then tells what it imported.
 LS_AND_TELL = """
 import json, sys
-from worker_service.commands import main
+from worker_service.cli import main
 sys.argv = ["pagemill", "ls"]
 try:
     code = main()

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from worker_service import events
-from worker_service.commands import INDEX
+from worker_service.base import events
+from worker_service.cli import INDEX
 from worker_service.store.intake import Intake
 from worker_service.store.leases import Leases
 from worker_service.store.steering import Steering

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.commands.shelf import Shelf
+from tests.cli.shelf import Shelf
 from tests.store.kit import ByHand, lay_out
 from tests.store.papers import TYPES, work_as
 from worker_service.jobs.documents import CrawlItem, CrawlPage, DocumentFacts, DocumentRequest, NewFile

@@ -7,8 +7,8 @@ import re
 
 import msgspec
 
-from worker_service.config_values import parse_words, read_table, whole_number
-from worker_service.errors import ConfigError
+from worker_service.base.errors import ConfigError
+from worker_service.settings.value_types import parse_words, read_table, whole_number
 
 AUTOSCALE_MAX = 1000
 LOCAL = "local"

@@ -27,23 +27,7 @@ from typing import Any
 
 import msgspec
 
-from worker_service.children.messages import (
-    Asked,
-    Begin,
-    Checkpointed,
-    Ended,
-    Happening,
-    How,
-    Logged,
-    Order,
-    PagesRead,
-    Progressed,
-    Publication,
-    answer_to_nothing,
-    question_from,
-)
-from worker_service.children.nursery import heard, nursery_in
-from worker_service.entry_points import EntryPoint
+from worker_service.base.entry_points import EntryPoint
 from worker_service.handlers.contract import Handler
 from worker_service.jobs.documents import (
     Answer,
@@ -59,6 +43,22 @@ from worker_service.jobs.documents import (
 )
 from worker_service.jobs.model import NewJob
 from worker_service.jobs.values import dataclass
+from worker_service.runner.pool import heard, nursery_in
+from worker_service.runner.protocol import (
+    Asked,
+    Begin,
+    Checkpointed,
+    Ended,
+    Happening,
+    How,
+    Logged,
+    Order,
+    PagesRead,
+    Progressed,
+    Publication,
+    answer_to_nothing,
+    question_from,
+)
 
 __all__ = ["Answers", "How", "Publication", "Run", "run_handler", "run_stopped_and_again"]
 

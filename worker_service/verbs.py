@@ -4,10 +4,13 @@ A verb is a function with `verb` above it, behind an entry point of the group `w
 people type: `crawl`, or `documents adopt` for one below another. Its module is imported when it is called.
 """
 
-from worker_service.clock import parse_length
-from worker_service.commands import output
-from worker_service.commands.batches import say_of_batch, say_what_is_replaced
-from worker_service.commands.desk import (
+from worker_service.base.clock import parse_length
+from worker_service.base.errors import BadInput
+from worker_service.base.humanize import counted
+from worker_service.base.path_text import legible, path_of, written
+from worker_service.cli import output
+from worker_service.cli.batches import say_of_batch, say_what_is_replaced
+from worker_service.cli.context import (
     Desk,
     Function,
     completes_directory,
@@ -17,19 +20,16 @@ from worker_service.commands.desk import (
     read_stdin,
     verb,
 )
-from worker_service.commands.documents import choosing, show_documents
-from worker_service.commands.progress import await_batches, await_reading, telling_that_jobs_go_on
-from worker_service.errors import BadInput
-from worker_service.filenames import legible, path_of, written
+from worker_service.cli.documents import choosing, show_documents
+from worker_service.cli.progress import await_batches, await_reading, telling_that_jobs_go_on
 from worker_service.jobs.batches import BatchAdded, InBatch
 from worker_service.jobs.documents import Decision, IndexStatus
 from worker_service.jobs.library import Document, DocumentSelector
 from worker_service.jobs.model import Enqueued, Job, Status
 from worker_service.jobs.selector import Selector
-from worker_service.operations import batches, documents, enqueue, jobs, steer
-from worker_service.operations.wait import AwaitedDocument, wait_for_jobs
-from worker_service.operations.words import read_action
-from worker_service.plurals import counted
+from worker_service.services import batches, documents, enqueue, job_control, jobs
+from worker_service.services.parse import read_action
+from worker_service.services.wait import AwaitedDocument, wait_for_jobs
 
 __all__ = [
     "AwaitedDocument",
@@ -56,6 +56,7 @@ __all__ = [
     "counted",
     "documents",
     "enqueue",
+    "job_control",
     "jobs",
     "leading",
     "legible",
@@ -67,7 +68,6 @@ __all__ = [
     "say_of_batch",
     "say_what_is_replaced",
     "show_documents",
-    "steer",
     "telling_that_jobs_go_on",
     "verb",
     "wait_for_jobs",

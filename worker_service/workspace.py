@@ -18,8 +18,8 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from worker_service.directories import opened
-from worker_service.errors import ConfigError, PagemillError
+from worker_service.base.directories import opened
+from worker_service.base.errors import ConfigError, PagemillError
 from worker_service.jobs.names import Links, links_of
 
 if TYPE_CHECKING:

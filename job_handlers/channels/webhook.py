@@ -26,8 +26,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from job_handlers.channels import credential_lines
-from job_handlers.settings import HandlersSettings
-from job_handlers.sources.addresses import (
+from job_handlers.fetch.sources.addresses import (
     Place,
     Target,
     allowed_networks,
@@ -37,6 +36,7 @@ from job_handlers.sources.addresses import (
     read_url,
     retry_after,
 )
+from job_handlers.settings import HandlersSettings
 from worker_service.handlers import Context, Done, Handler, KnownDocument, Limits, Message, Permanent, Retryable
 
 ALLOW = HandlersSettings.webhook_allow

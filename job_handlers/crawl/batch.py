@@ -14,12 +14,12 @@ from typing import Any
 import click
 
 from job_handlers.crawl.verbs import CrawlWords, crawl_job, found_by, of_a_batch
+from job_handlers.fetch.sources import read_reference
 from job_handlers.reading import estimate
+from job_handlers.reading.batch_options import PRIORITY, priority_option
 from job_handlers.reading.estimate import ToRead
-from job_handlers.reading.together import PRIORITY, priority_option
+from job_handlers.reading.job_factory import ReadWords, download_job, files_at, in_words
 from job_handlers.reading.verbs import reading_options
-from job_handlers.reading.wishes import ReadWords, download_job, files_at, in_words
-from job_handlers.sources import read_reference
 from worker_service.handlers import NewJob, Permanent, canonical
 from worker_service.verbs import (
     BadInput,

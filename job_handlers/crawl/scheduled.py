@@ -16,9 +16,9 @@ import click
 from job_handlers.crawl import verbs
 from job_handlers.crawl.batch import jobs_of
 from job_handlers.crawl.verbs import CrawlWords, crawl_job, of_a_batch
-from job_handlers.download.troubles import Trouble
-from job_handlers.reading.wishes import ReadWords, read_words
-from job_handlers.sources.local.file import actual_path
+from job_handlers.fetch.errors import Trouble
+from job_handlers.fetch.sources.local.file import actual_path
+from job_handlers.reading.job_factory import ReadWords, read_words
 from worker_service.handlers import FILE_URL, DeferredAction, NewJob, written
 from worker_service.verbs import BadInput
 

@@ -14,12 +14,12 @@ from uuid import uuid4
 
 import click
 
-from job_handlers.crawl import watched
+from job_handlers.crawl import watch_commands
+from job_handlers.fetch.sources import Source, folders_in_words, read_folder
+from job_handlers.reading.batch_options import PRIORITY, batch_option, priority_option, submit
 from job_handlers.reading.estimate import how_long, how_long_in_words
-from job_handlers.reading.together import PRIORITY, batch_option, priority_option, submit
+from job_handlers.reading.job_factory import ReadWords
 from job_handlers.reading.verbs import reading_options, say_what_holds
-from job_handlers.reading.wishes import ReadWords
-from job_handlers.sources import Source, folders_in_words, read_folder
 from worker_service.handlers import NewJob, Permanent, canonical
 from worker_service.verbs import (
     BadInput,
@@ -120,7 +120,7 @@ def crawl_verb(
     return 0
 
 
-crawl = leading("crawl", crawl_verb, watched.ls, watched.now, watched.stop)
+crawl = leading("crawl", crawl_verb, watch_commands.ls, watch_commands.now, watch_commands.stop)
 
 
 def crawl_job(words: CrawlWords, *, owner: str) -> NewJob:

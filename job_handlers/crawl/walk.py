@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from job_handlers.crawl.memory import (
+from job_handlers.crawl.options import FilesWanted, Payload, download_of, skip_reason
+from job_handlers.crawl.state import (
     LISTED_IN_PART,
     NOT_LISTED,
     TO_LIST,
@@ -24,8 +25,7 @@ from job_handlers.crawl.memory import (
     PageFindings,
     Remembered,
 )
-from job_handlers.crawl.wanted import FilesWanted, Payload, download_of, skip_reason
-from job_handlers.sources.tree import Changes, Entry, ItemTrouble, Listing, ListingExpired, Tree
+from job_handlers.fetch.sources.tree import Changes, Entry, ItemTrouble, Listing, ListingExpired, Tree
 from worker_service.handlers import Context, CrawlItem, NewJob, Permanent, Retryable, counted
 
 _WHY_MOST = 200

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from job_handlers.download.troubles import Trouble
-from job_handlers.sources.local import ROOTS
-from job_handlers.sources.local.file import actual_path, readable
+from job_handlers.fetch.errors import Trouble
+from job_handlers.fetch.sources.local import ROOTS
+from job_handlers.fetch.sources.local.file import actual_path, readable
 from worker_service.handlers import Context, DocumentFacts, Done, File, Handler, PageResult, Permanent, digest
 
 

@@ -10,10 +10,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from job_handlers.kinds import Kind
+from job_handlers.file_kinds import Kind
 from job_handlers.reading import pdf
-from job_handlers.reading.assembly import Assembly
 from job_handlers.reading.document import HowToRead, check_current, document_of, how_to_read, original_of
+from job_handlers.reading.outputs import Assembly
 from job_handlers.reading.page_process import PageProcess
 from worker_service.handlers import MIB, Context, DocumentFacts, Done, Handler, Limits, Permanent
 

@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
-from job_handlers.kinds import sha256_of
+from job_handlers.file_kinds import sha256_of
 from job_handlers.reading import ocr
 from job_handlers.reading.ocr.engine import WayToRead
 from job_handlers.settings import HandlersSettings, credential_text, value_of

@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass
 from datetime import timedelta
 from pathlib import Path
 
-from job_handlers.kinds import sha256_of
-from job_handlers.reading.wishes import in_words
+from job_handlers.file_kinds import sha256_of
+from job_handlers.reading.job_factory import in_words
 from worker_service.verbs import Desk, DocumentSelector, IndexStatus, counted, documents, output, written
 
 

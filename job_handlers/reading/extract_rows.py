@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from job_handlers.kinds import kind_of
-from job_handlers.reading import sheets
+from job_handlers.file_kinds import kind_of
+from job_handlers.reading import spreadsheets
 from job_handlers.reading.document import check_current, content_of, original_of
 from job_handlers.reading.ingest import Refused, sheet_reader
 from job_handlers.reading.page_process import Lost, PageProcess, TooLarge
@@ -29,7 +29,7 @@ def run(context: Context[Payload]) -> Done:
     numbers = read_ranges(context.payload.pages, _PAGES_MAX)
     original, content = original_of(context), content_of(context)
     kind = kind_of(original)
-    digests = {number: rows_digest(content, number, sheets.LIBRARY) for number in numbers}
+    digests = {number: rows_digest(content, number, spreadsheets.LIBRARY) for number in numbers}
     known = set(context.ask(KnownPages([*digests.values()])).digests)
     for number in numbers:
         if digests[number] in known:

@@ -19,11 +19,10 @@ from typing import Any
 
 import msgspec
 
-from job_handlers.kinds import Kind, kind_of
-from job_handlers.reading import inside, layout, ocr, pdf, sheets, writings
-from job_handlers.reading.assembly import Assembly
+from job_handlers.file_kinds import Kind, kind_of
+from job_handlers.reading import attachments, formats, layout, ocr, pdf, spreadsheets
 from job_handlers.reading.document import ENVIRONMENT, HowToRead, content_of, how_to_read, original_of
-from job_handlers.reading.layers import Drawn, Verdict, judge
+from job_handlers.reading.outputs import Assembly
 from job_handlers.reading.page_process import Lost, PageProcess, TooLarge
 from job_handlers.reading.page_settings import (
     TOO_LARGE,
@@ -37,6 +36,7 @@ from job_handlers.reading.page_settings import (
     parts,
     written_ranges,
 )
+from job_handlers.reading.text_layer import Drawn, Verdict, judge
 from worker_service.handlers import (
     FILE_URL,
     MIB,
@@ -104,8 +104,8 @@ class Thumbnail(msgspec.Struct, tag=True, frozen=True):
     picture: bytes
 
 
-Answer = Counted | Judged | Refused | Thumbnail | inside.Answer
-Places = list[sheets.Place] | Refused
+Answer = Counted | Judged | Refused | Thumbnail | attachments.Answer
+Places = list[spreadsheets.Place] | Refused
 # What is compiled of them is compiled before children are forked, each of which would do it anew.
 msgspec.msgpack.Decoder(Answer)
 
@@ -149,7 +149,7 @@ def _bring_in(context: Context[Payload]) -> Done:
 
 def _ingest_pages(context: Context[Payload], how: HowToRead, original: Path, kind: Kind, content: str) -> Done:
     password = how.password
-    is_writing = writings.is_writing(kind)
+    is_writing = formats.is_writing(kind)
     with (
         Assembly(context, original, kind, how) as made,
         PageProcess[Answer](
@@ -166,7 +166,7 @@ def _ingest_pages(context: Context[Payload], how: HowToRead, original: Path, kin
         to_read = _take_known(context, layers)
         scans = _take_layers(context, process, to_read, made)
         to_recognise = _take_known(context, _ocr_digests(source, how, numbers if is_forced else scans))
-        found = inside.unpack(context, process, kind)
+        found = attachments.unpack(context, process, kind)
         note = "; ".join([*filter(None, [counted.note]), *found.notes])
         facts = DocumentFacts(kind=kind.value, pages=counted.pages, content=content, note=note or None)
         if to_recognise:
@@ -178,7 +178,7 @@ def _ingest_pages(context: Context[Payload], how: HowToRead, original: Path, kin
 
 
 def library_of(kind: Kind) -> str:
-    return writings.LIBRARY if writings.is_writing(kind) else pdf.LIBRARY
+    return formats.LIBRARY if formats.is_writing(kind) else pdf.LIBRARY
 
 
 def _count(process: PageProcess[Answer], kind: Kind) -> Counted:
@@ -301,13 +301,13 @@ def _reader(original: Path, password: str) -> Callable[[int], Answer]:
 def _leaf_reader(original: Path, kind: Kind, staging: Path) -> Callable[[int], Answer]:
     """In the process apart."""
     try:
-        writing = writings.open_writing(original, kind)
-        pages = writings.leaves(writing.pieces())
-    except writings.Unreadable as error:
-        code = "FILE_ENCRYPTED" if isinstance(error, writings.Locked) else "BROKEN"
+        writing = formats.open_writing(original, kind)
+        pages = formats.leaves(writing.pieces())
+    except formats.Unreadable as error:
+        code = "FILE_ENCRYPTED" if isinstance(error, formats.Locked) else "BROKEN"
         refused = Refused(code, f"the file cannot be read: {error.detail}", error.remedy)
         return lambda number: refused
-    look_inside = inside.unpacker(writing, staging)
+    look_inside = attachments.unpacker(writing, staging)
 
     def read(number: int) -> Answer:
         if number < 0:
@@ -315,10 +315,10 @@ def _leaf_reader(original: Path, kind: Kind, staging: Path) -> Callable[[int], A
         if number == 0:
             return Counted(len(pages), "; ".join(writing.notes))
         page = pages[number - 1]
-        if any(isinstance(piece, writings.Picture) for piece in page):
+        if any(isinstance(piece, formats.Picture) for piece in page):
             return Judged(Verdict.OCR, scan=Scan("", 0))
         lines = [piece for piece in page if isinstance(piece, str)]
-        found = layout.Flow(writings.tables_in(lines))
+        found = layout.Flow(formats.tables_in(lines))
         return Judged(Verdict.LAYER, "\n".join(lines), layout.written_flow(found))
 
     return read
@@ -358,14 +358,14 @@ def _ingest_table(context: Context[Payload], original: Path, kind: Kind, content
         raise Permanent(places.code, places.message, places.remedy)
     if not places:
         raise Permanent("SHEET_EMPTY", "the spreadsheet has no rows")
-    ranges = [_range(context, "extract_rows", numbers, [content]) for numbers in sheets.ranges(places)]
+    ranges = [_range(context, "extract_rows", numbers, [content]) for numbers in spreadsheets.ranges(places)]
     return _put_off(context, DocumentFacts(kind=Kind.SHEET.value, pages=len(places), content=content), ranges)
 
 
 def sheet_reader(original: Path, kind: Kind) -> Callable[[int], Any]:
     """In the process apart. 0: where all pages are; else text and layout of one."""
-    table = sheets.Table(original, kind)
-    places: list[sheets.Place] = []
+    table = spreadsheets.Table(original, kind)
+    places: list[spreadsheets.Place] = []
 
     def read(number: int) -> Any:
         nonlocal places
@@ -376,8 +376,8 @@ def sheet_reader(original: Path, kind: Kind) -> Callable[[int], Any]:
             if number > len(places):
                 return Refused("SHEET_BROKEN", f"there is no page {number}")
             return table.page(places[number - 1])
-        except sheets.Unreadable as error:
-            is_locked = isinstance(error, sheets.Locked)
+        except spreadsheets.Unreadable as error:
+            is_locked = isinstance(error, spreadsheets.Locked)
             code, remedy = ("FILE_ENCRYPTED", "save it without one") if is_locked else ("SHEET_BROKEN", "")
             return Refused(code, f"the spreadsheet cannot be read: {error}", remedy)
 

@@ -18,8 +18,8 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
-from job_handlers.kinds import Kind, kind_of
-from job_handlers.reading import layout, ocr, pdf, rows, writings
+from job_handlers.file_kinds import Kind, kind_of
+from job_handlers.reading import formats, layout, ocr, ocr_layout, pdf
 from job_handlers.reading.document import (
     ENVIRONMENT,
     HowToRead,
@@ -28,9 +28,8 @@ from job_handlers.reading.document import (
     original_of,
     refuse_stale,
 )
-from job_handlers.reading.gray import Damaged, Gray, gray_of, ruled_lines, shown_by, with_white_end
+from job_handlers.reading.formats import is_writing
 from job_handlers.reading.ingest import library_of
-from job_handlers.reading.layers import is_fuller, may_be_fuller
 from job_handlers.reading.ocr import Reader
 from job_handlers.reading.ocr.engine import WayToRead
 from job_handlers.reading.ocr.recognition import Recognised
@@ -45,8 +44,9 @@ from job_handlers.reading.page_settings import (
     read_ranges,
     shown_digest,
 )
+from job_handlers.reading.preprocess import Damaged, Gray, gray_of, ruled_lines, shown_by, with_white_end
 from job_handlers.reading.tables import Rule
-from job_handlers.reading.writings import is_writing
+from job_handlers.reading.text_layer import is_fuller, may_be_fuller
 from worker_service.handlers import (
     Context,
     Done,
@@ -331,7 +331,7 @@ def _recognised(reader: Reader, picture: Picture) -> Read:
         return Read("", UNREADABLE, why=f"the OCR engine failed: {error}")
     if found.is_blank:
         return Read("", PARTIAL if is_damaged else "blank", layout=layout.written(layout.Layout(size)))
-    arranged = rows.arranged(found.lines, lambda: _rules(found.seen, dpi))
+    arranged = ocr_layout.arranged(found.lines, lambda: _rules(found.seen, dpi))
 
     def shown(lines: list[list[layout.Word]]) -> list[list[layout.Word]]:
         return layout.on_page(lines, size, dpi, found.turn, found.skew)
@@ -372,14 +372,14 @@ _SURE = 60.0
 
 def _leaf_reader(original: Path, kind: Kind, wanted: WayToRead) -> Callable[[int], Drawn | Read]:
     """In the process apart. What a picture says stands where the picture stands."""
-    writing, reader = writings.open_writing(original, kind), ocr.reader_for(wanted)
-    pages: list[writings.Leaf] = []
+    writing, reader = formats.open_writing(original, kind), ocr.reader_for(wanted)
+    pages: list[formats.Leaf] = []
 
     def read(number: int) -> Drawn | Read:
         nonlocal pages
         try:
-            pages = pages or writings.leaves(writing.pieces())
-        except writings.Unreadable as error:
+            pages = pages or formats.leaves(writing.pieces())
+        except formats.Unreadable as error:
             return Read("", UNREADABLE, why=str(error))
         # One after the other: ten large ones at once would be half a gigabyte.
         drawn = (_drawn(writing, piece) for piece in pages[abs(number) % _SECOND_TRY - 1])
@@ -395,12 +395,12 @@ class _Gap:
         return "damaged"
 
 
-def _drawn(writing: writings.Writing, piece: writings.Piece) -> str | Gray | _Gap | None:
+def _drawn(writing: formats.Writing, piece: formats.Piece) -> str | Gray | _Gap | None:
     if isinstance(piece, str):
         return piece
     try:
         return gray_of(writing.picture(piece.key))
-    except (writings.Unreadable, Damaged):
+    except (formats.Unreadable, Damaged):
         # The text around it is read all the same.
         return _Gap()
 
@@ -428,9 +428,9 @@ def _read_leaf(reader: Reader, drawn: Iterable[str | Gray | _Gap | None], is_in_
             is_partial = is_partial or found.is_partial
             if (found.confidence or 0) >= _SURE:
                 seen.append(found)
-                lines.append(rows.arranged(found.lines, partial(_rules, found.seen, _PICTURE_DPI)).text)
+                lines.append(ocr_layout.arranged(found.lines, partial(_rules, found.seen, _PICTURE_DPI)).text)
     readers, languages = _each([one.readers for one in seen]), _each([one.languages for one in seen])
-    flow = layout.written_flow(layout.Flow(writings.tables_in(lines), readers, languages))
+    flow = layout.written_flow(layout.Flow(formats.tables_in(lines), readers, languages))
     confidence = min((one.confidence or 0 for one in seen), default=None)
     method = PARTIAL if is_partial else "ocr" if seen else "layer"
     return Read("\n".join(lines), method, confidence, flow)

@@ -27,10 +27,10 @@ import msgspec
 import pymupdf as partly_typed
 from PIL import Image, JpegImagePlugin
 
-from job_handlers.reading import order, tables
-from job_handlers.reading.gray import Gray
-from job_handlers.reading.layers import Drawn
+from job_handlers.reading import reading_order, tables
 from job_handlers.reading.layout import TEXT_CHARACTERS_MAX, Block, Cell, Table, around
+from job_handlers.reading.preprocess import Gray
+from job_handlers.reading.text_layer import Drawn
 
 # Its annotations cover a part of it.
 pymupdf: Any = partly_typed
@@ -382,7 +382,7 @@ def _page_text(size: tuple[float, float], read: Any, found: list[_Found], turn: 
     rules = cache(lambda: _rules_in(read, found))
     grids = _tables_in(read, found, lines, rules) if tables.may_have_tables([one.y for one in lines]) else []
     of_table = {piece.at: at for at, grid in enumerate(grids) for row in grid.rows for cell in row for piece in cell}
-    parts = order.arranged(
+    parts = reading_order.arranged(
         groups,
         boxes,
         [(one.x0, one.y0, one.x1, one.y1) for one in grids],

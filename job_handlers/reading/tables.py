@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from job_handlers.reading.layers import letters_in
+from job_handlers.reading.text_layer import letters_in
 
 PIECES_MOST = 4000
 RULES_MOST = 3000

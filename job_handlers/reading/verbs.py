@@ -12,8 +12,8 @@ from typing import Any
 import click
 
 from job_handlers.reading import estimate
-from job_handlers.reading.together import batch_option, priority_option, submit
-from job_handlers.reading.wishes import (
+from job_handlers.reading.batch_options import batch_option, priority_option, submit
+from job_handlers.reading.job_factory import (
     QUALITIES,
     Elsewhere,
     ReadWords,

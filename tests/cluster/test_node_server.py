@@ -16,9 +16,9 @@ from tests import installed
 from tests.cluster.ray_lab import command_of, is_alive, parent_of
 from tests.system.conftest import ROOT, wait_until
 from worker_service import VERSION
-from worker_service.children.messages import Launch, Order, encoded
 from worker_service.cluster import ray_task
 from worker_service.cluster.node_server import Terms
+from worker_service.runner.protocol import Launch, Order, encoded
 
 
 class Session:

@@ -7,8 +7,8 @@ import sys
 
 IMPORTED = """
 import importlib, sys
-for name in ("worker_service.daemon.start", "worker_service.children.nursery_main", "worker_service.commands.run",
-             "worker_service.commands.state", "worker_service.operations.health"):
+for name in ("worker_service.daemon.start", "worker_service.runner.fork_server", "worker_service.cli.run",
+             "worker_service.cli.status", "worker_service.services.health"):
     importlib.import_module(name)
 print([name for name in sys.modules if name.startswith(("worker_service.cluster", "ray"))])
 """

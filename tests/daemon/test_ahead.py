@@ -7,10 +7,10 @@ from typing import Protocol
 import pytest
 
 from tests.daemon.conftest import MakeAttempt
-from worker_service.children.messages import Described
 from worker_service.daemon.attempts import Attempt, Slots
 from worker_service.daemon.loop import MOMENT_SECONDS, MOST, Ahead
 from worker_service.jobs.model import HandlerFacts
+from worker_service.runner.protocol import Described
 
 
 def described(reuse: int) -> dict[str, Described]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from worker_service.config import Settings, load_settings
+from worker_service.base.events import LIMITS_REPLACED
 from worker_service.daemon.start import tell_limits
-from worker_service.events import LIMITS_REPLACED
+from worker_service.settings.config import Settings, load_settings
 from worker_service.store.store import Store
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from worker_service.errors import ConfigError
+from worker_service.base.errors import ConfigError
 from worker_service.store.opening import initialise, open_store
 from worker_service.workspace import take_workspace
 

@@ -17,9 +17,8 @@ import pytest
 from tests.daemon.conftest import MakeAttempt, tools_in
 from tests.store.kit import START, MovableClock, ids, new_worker
 from tests.system.conftest import wait_until
-from worker_service.children.messages import GAP, Progressed
-from worker_service.clock import Clock
-from worker_service.config import load_settings
+from worker_service.base.clock import Clock
+from worker_service.base.sd_notify import Notifier
 from worker_service.daemon.chores import DiskSpace, Prune, status_line
 from worker_service.daemon.heartbeat import Heartbeat
 from worker_service.daemon.loop import Signals
@@ -36,13 +35,14 @@ from worker_service.jobs.model import (
     Status,
     wants,
 )
-from worker_service.liveness import LifeLock, boot_id, lock_path, own_host
-from worker_service.operations.database import Session
-from worker_service.operations.health import Level, examine, health, judge
-from worker_service.operations.overview import CheckedWorker, Overview, workers
+from worker_service.runner.protocol import GAP, Progressed
+from worker_service.runner.worker_lock import LifeLock, boot_id, lock_path, own_host
+from worker_service.services.database import Session
+from worker_service.services.health import Level, examine, health, judge
+from worker_service.services.overview import CheckedWorker, Overview, workers
+from worker_service.settings.config import load_settings
 from worker_service.store.opening import open_store
 from worker_service.store.store import Store
-from worker_service.supervisor import Notifier
 
 
 def test_reports_are_merged_and_the_newest_lines_wait_in_their_order(attempt: MakeAttempt) -> None:

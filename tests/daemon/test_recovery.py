@@ -18,7 +18,7 @@ from tests.daemon.conftest import Watch, tools_in
 from tests.store.kit import ByHand, MovableClock, ids, new_worker
 from worker_service.daemon.recovery import Recovery
 from worker_service.jobs.model import NODE, HandlerFacts, NewJob, NodeState, Report, Status, Worker
-from worker_service.liveness import Fate, Identity, LifeLock, Seen, boot_id, fate, is_free, lock_path
+from worker_service.runner.worker_lock import Fate, Identity, LifeLock, Seen, boot_id, fate, is_free, lock_path
 from worker_service.store.store import Store
 
 PATIENCE_SECONDS = 9.0

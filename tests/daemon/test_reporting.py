@@ -10,11 +10,10 @@ import pytest
 
 from tests.daemon.conftest import MakeAttempt, ended, tools_in
 from tests.store.kit import MovableClock, ids
-from worker_service.children.messages import Asked, Checkpointed, Ended, Happening, How, PagesRead, Progressed
+from worker_service.base.errors import DiskFull
 from worker_service.daemon.attempts import ASK_SECONDS, BACKLOG_BYTES_MAX, Attempt, CannotLand, Reporter, Slots
-from worker_service.daemon.endings import Landing, Publisher
 from worker_service.daemon.loop import hear
-from worker_service.errors import DiskFull
+from worker_service.daemon.outcomes import Landing, Publisher
 from worker_service.jobs.documents import (
     Answer,
     CrawlItem,
@@ -30,6 +29,7 @@ from worker_service.jobs.documents import (
 )
 from worker_service.jobs.model import Completion, Lease, NewJob, Status
 from worker_service.jobs.selector import Selector
+from worker_service.runner.protocol import Asked, Checkpointed, Ended, Happening, How, PagesRead, Progressed
 from worker_service.store.store import Store
 
 Said = Callable[[Attempt], Happening]

@@ -9,7 +9,7 @@ import pytest
 
 from tests.daemon.conftest import tools_in
 from tests.store.kit import MovableClock
-from worker_service import events
+from worker_service.base import events
 from worker_service.daemon.scheduled import BeginScheduled
 from worker_service.jobs.selector import Selector
 from worker_service.store.store import Store

@@ -9,11 +9,11 @@ import pytest
 
 from tests.daemon.conftest import MakeAttempt, ended
 from tests.store.kit import START
-from worker_service.children.messages import Ended, How
 from worker_service.daemon.attempts import Attempt
-from worker_service.daemon.endings import Complete, ConfirmCancel, Drop, Fail, Release, Snooze, Verdict, verdict
+from worker_service.daemon.outcomes import Complete, ConfirmCancel, Drop, Fail, Release, Snooze, Verdict, verdict
 from worker_service.jobs.model import Child, Failure
 from worker_service.jobs.retries import REQUEUES_MAX
+from worker_service.runner.protocol import Ended, How
 
 
 def decide(attempt: Attempt, how: Ended) -> Verdict:

@@ -10,18 +10,18 @@ from typing import Any
 import pytest
 
 from tests.daemon.conftest import tools_in
-from worker_service import events
-from worker_service.children.messages import Begin
-from worker_service.children.nursery import Nursery
-from worker_service.clock import wall_clock
-from worker_service.daemon.endings import Landing, Publisher
+from worker_service.base import events
+from worker_service.base.clock import wall_clock
+from worker_service.base.errors import StoreError
+from worker_service.base.sd_notify import Notifier
 from worker_service.daemon.heartbeat import Heartbeat, own_worker
 from worker_service.daemon.loop import Loop, Signals
-from worker_service.errors import StoreError
+from worker_service.daemon.outcomes import Landing, Publisher
 from worker_service.jobs.model import NewJob
-from worker_service.liveness import own_identity
+from worker_service.runner.pool import Nursery
+from worker_service.runner.protocol import Begin
+from worker_service.runner.worker_lock import own_identity
 from worker_service.store.opening import open_store
-from worker_service.supervisor import Notifier
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from worker_service.entry_points import EntryPoint
+from worker_service.base.entry_points import EntryPoint
 from worker_service.handlers import Context, Done, Handler, Limits, Snooze, registry
 
 Install = Callable[..., None]

@@ -12,15 +12,15 @@ from typing import Any
 
 import pytest
 
-from job_handlers.download import fetch
-from job_handlers.download.fetch import Fetched, FileWanted, SourceFile
-from job_handlers.download.troubles import Judge, Patience
-from job_handlers.sources import https
-from job_handlers.sources.drive import credentials as drive_credentials
-from job_handlers.sources.drive.client import Drive
-from job_handlers.sources.drive.file import DriveFile
-from job_handlers.sources.drive.pacer import Pacer
-from job_handlers.sources.https.file import HttpsFile
+from job_handlers.fetch import transfer
+from job_handlers.fetch.errors import Judge, Patience
+from job_handlers.fetch.sources import https
+from job_handlers.fetch.sources.drive import credentials as drive_credentials
+from job_handlers.fetch.sources.drive.client import Drive
+from job_handlers.fetch.sources.drive.file import DriveFile
+from job_handlers.fetch.sources.drive.pacer import Pacer
+from job_handlers.fetch.sources.https.file import HttpsFile
+from job_handlers.fetch.transfer import Fetched, FileWanted, SourceFile
 from tests.drive_server import DriveServer, serving
 from tests.job_handlers.download.impatient import SOON
 from worker_service.handlers import PublishedFile
@@ -116,7 +116,7 @@ class Fetching:
         self.keep.mkdir(exist_ok=True)
         try:
             judge = Judge(self.patience, chance=random.Random(0))
-            return fetch.fetch(source, self.keep, self.wanted, self.teller, self.patience, self._sleep, judge)
+            return transfer.fetch(source, self.keep, self.wanted, self.teller, self.patience, self._sleep, judge)
         finally:
             source.close()
 

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from worker_service.children.messages import Begin, Ended, Happening, How, Logged, Order, Progressed
-from worker_service.children.nursery import Nursery
 from worker_service.jobs.documents import KnownDocument
+from worker_service.runner.pool import Nursery
+from worker_service.runner.protocol import Begin, Ended, Happening, How, Logged, Order, Progressed
 
 PATIENCE_SECONDS = 30.0
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from job_handlers.download.troubles import Trouble
-from job_handlers.kinds import (
+from job_handlers.fetch.errors import Trouble
+from job_handlers.file_kinds import (
     CSV,
     DOCX,
     EPUB,

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from worker_service.clock import as_text, from_text, parse_duration, parse_length, parse_time, wall_clock
-from worker_service.errors import BadTime
+from worker_service.base.clock import as_text, from_text, parse_duration, parse_length, parse_time, wall_clock
+from worker_service.base.errors import BadTime
 
 NOW = datetime(2026, 11, 18, 10, 0, tzinfo=UTC)
 _moments = st.datetimes(datetime(1970, 1, 1), datetime(9990, 1, 1), timezones=st.just(UTC))

@@ -18,10 +18,10 @@ from pathlib import Path
 
 import pytest
 
-from job_handlers.download import download
-from job_handlers.sources.drive import credentials as drive_credentials
-from job_handlers.sources.drive.client import Drive
-from job_handlers.sources.tree import ItemTrouble, ListingExpired
+from job_handlers.fetch import download
+from job_handlers.fetch.sources.drive import credentials as drive_credentials
+from job_handlers.fetch.sources.drive.client import Drive
+from job_handlers.fetch.sources.tree import ItemTrouble, ListingExpired
 from tests.drive_server import DriveServer
 from tests.job_handlers.crawl.kit import Crawls
 from worker_service.jobs.selector import Selector

@@ -27,8 +27,6 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from worker_service.children import seccomp
-from worker_service.children.messages import VERSION, Asked, Ended, How, PagesRead, frame
 from worker_service.handlers import (
     Context,
     CrawlItem,
@@ -49,6 +47,8 @@ from worker_service.handlers import (
     SameFile,
     Snooze,
 )
+from worker_service.runner import seccomp
+from worker_service.runner.protocol import VERSION, Asked, Ended, How, PagesRead, frame
 
 MIB = 1 << 20
 

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from worker_service.children.messages import Ended, How, Publication, frame
 from worker_service.handlers import (
     Context,
     Done,
@@ -25,6 +24,7 @@ from worker_service.handlers import (
     Retryable,
     Snooze,
 )
+from worker_service.runner.protocol import Ended, How, Publication, frame
 
 MIB = 1 << 20
 REUSE = 4

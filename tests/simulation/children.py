@@ -12,7 +12,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from worker_service.children.messages import (
+from worker_service.jobs.model import HandlerFacts, NewJob, Usage
+from worker_service.runner.protocol import (
     Described,
     Ended,
     Happening,
@@ -23,7 +24,6 @@ from worker_service.children.messages import (
     Publication,
     Started,
 )
-from worker_service.jobs.model import HandlerFacts, NewJob, Usage
 
 Key = tuple[int, int]
 

@@ -17,18 +17,18 @@ from typing import Any, Protocol
 from tests.simulation.children import DESCRIBED, STAGING, SimulatedNursery
 from tests.simulation.room import ORPHAN_AFTER_SECONDS
 from tests.simulation.watching import WatchedStore
-from worker_service.children.messages import Ended
-from worker_service.clock import Clock
-from worker_service.config import Settings, load_settings
+from worker_service.base.clock import Clock
+from worker_service.base.sd_notify import Notifier
 from worker_service.daemon.attempts import Slots, Tools
-from worker_service.daemon.endings import Landing
 from worker_service.daemon.heartbeat import Heartbeat, own_worker
 from worker_service.daemon.loop import Loop, wanted
+from worker_service.daemon.outcomes import Landing
 from worker_service.daemon.recovery import Recovery
 from worker_service.jobs.documents import NewFile
 from worker_service.jobs.model import WorkerState
-from worker_service.liveness import Identity
-from worker_service.supervisor import Notifier
+from worker_service.runner.protocol import Ended
+from worker_service.runner.worker_lock import Identity
+from worker_service.settings.config import Settings, load_settings
 
 HEARTBEAT_SECONDS = 30.0
 

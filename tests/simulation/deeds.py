@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from tests.simulation import books
 from tests.simulation.room import ORPHAN_AFTER_SECONDS
 from tests.store.kit import ids
-from worker_service.errors import Refused
+from worker_service.base.errors import Refused
 from worker_service.jobs.batches import BatchState
 from worker_service.jobs.model import NewJob
 

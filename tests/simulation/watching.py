@@ -14,8 +14,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from worker_service.clock import Clock, wall_clock
-from worker_service.errors import RuleBroken
+from worker_service.base.clock import Clock, wall_clock
+from worker_service.base.errors import RuleBroken
 from worker_service.jobs import retries
 from worker_service.jobs.batches import Batch, BatchMoved, OwnerPolicy
 from worker_service.jobs.generations import Patience

@@ -24,11 +24,11 @@ from tests.simulation.daemons import Daemon
 from tests.simulation.room import ORPHAN_AFTER_SECONDS, Room
 from tests.simulation.watching import LIMITS, Rows, WatchedStore
 from tests.store.kit import START
-from worker_service.clock import from_text
+from worker_service.base.clock import from_text
+from worker_service.base.errors import PagemillError, StoreBusy, StoreError
 from worker_service.daemon.attempts import CannotLand
-from worker_service.errors import PagemillError, StoreBusy, StoreError
 from worker_service.jobs.model import WorkerState
-from worker_service.liveness import Identity
+from worker_service.runner.worker_lock import Identity
 
 KINDS = tuple(deeds.BEFALLING)
 _DEPTH_MOST = 3
@@ -143,16 +143,16 @@ class World:
 
     def lied_to(self) -> ExitStack:
         """Recovery asks the world who lives, instead of the kernel."""
-        from worker_service import liveness
         from worker_service.daemon import recovery
         from worker_service.jobs import retries
+        from worker_service.runner import worker_lock
         from worker_service.store import leases, upkeep
 
         stack = ExitStack()
         given: list[tuple[object, str, object]] = [
             (recovery, "is_free", self._is_free),
-            (liveness, "is_free", self._is_free),
-            (liveness, "is_there", lambda pid: any(d.identity.pid == pid for d in self.daemons)),
+            (worker_lock, "is_free", self._is_free),
+            (worker_lock, "is_there", lambda pid: any(d.identity.pid == pid for d in self.daemons)),
             # So that a history of a hundred steps can come to the cap.
             *((module, "REQUEUES_MAX", 2) for module in (retries, leases, upkeep)),
         ]

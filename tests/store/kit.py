@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from worker_service.clock import Clock, as_text
+from worker_service.base.clock import Clock, as_text
 from worker_service.jobs.model import Changed, Failure, HandlerFacts, Job, Lease, NewJob, Status, Worker
 from worker_service.jobs.selector import Selector
 from worker_service.store.opening import initialise, open_store

@@ -22,7 +22,7 @@ from tests.store.kit import (
     new_worker,
     status_of,
 )
-from worker_service.errors import BatchNotFound, Refused, RuleBroken
+from worker_service.base.errors import BatchNotFound, Refused, RuleBroken
 from worker_service.jobs.batches import Batch, BatchState, NewBatch, OwnerPolicy
 from worker_service.jobs.documents import Decision, DocumentFacts, DocumentRequest, IndexStatus, PageResult
 from worker_service.jobs.library import DocumentSelector

@@ -20,7 +20,7 @@ from tests.store.kit import (
     everything,
     status_of,
 )
-from worker_service.errors import CancelRequested
+from worker_service.base.errors import CancelRequested
 from worker_service.jobs.model import Failure, NewJob, Report, Status
 from worker_service.store.store import Store
 

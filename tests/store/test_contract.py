@@ -19,7 +19,7 @@ from tests.store.kit import (
     ids,
     status_of,
 )
-from worker_service.errors import JobNotFound, PagemillError
+from worker_service.base.errors import JobNotFound, PagemillError
 from worker_service.jobs.documents import DocumentRequest
 from worker_service.jobs.model import NewJob, Status
 from worker_service.jobs.selector import Selector

@@ -21,7 +21,7 @@ from tests.store.papers import (
     wish,
     work_as,
 )
-from worker_service.errors import CancelRequested, LeaseLost, Refused, RuleBroken
+from worker_service.base.errors import CancelRequested, LeaseLost, Refused, RuleBroken
 from worker_service.jobs.documents import (
     CrawlItem,
     CrawlItems,

@@ -23,8 +23,8 @@ from tests.store.kit import (
     requeue,
     status_of,
 )
-from worker_service.clock import as_text, from_text
-from worker_service.errors import CancelRequested, LeaseLost, PagemillError, WorkerUnknown
+from worker_service.base.clock import as_text, from_text
+from worker_service.base.errors import CancelRequested, LeaseLost, PagemillError, WorkerUnknown
 from worker_service.jobs.model import (
     Child,
     Completion,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.store.kit import claim_one, claimed_ids, codes, ids
-from worker_service.errors import LeaseLost, WorkerUnknown
+from worker_service.base.errors import LeaseLost, WorkerUnknown
 from worker_service.jobs.model import (
     NODE,
     Child,

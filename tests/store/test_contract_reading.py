@@ -22,8 +22,8 @@ from tests.store.kit import (
     ids,
     new_worker,
 )
-from worker_service.clock import as_text
-from worker_service.errors import BadInput, PagemillError
+from worker_service.base.clock import as_text
+from worker_service.base.errors import BadInput, PagemillError
 from worker_service.jobs.documents import DocumentRequest, PageResult
 from worker_service.jobs.model import Failure, HandlerFacts, NewJob, Report, Status
 from worker_service.jobs.selector import Selector

@@ -21,8 +21,8 @@ from tests.store.kit import (
     status_of,
     undo,
 )
-from worker_service.clock import as_text
-from worker_service.errors import JobNotFound, PagemillError, Refused, RuleBroken
+from worker_service.base.clock import as_text
+from worker_service.base.errors import JobNotFound, PagemillError, Refused, RuleBroken
 from worker_service.jobs.model import Changed, Failure, NewJob, Report, Status
 from worker_service.jobs.selector import Selector
 from worker_service.store.store import Store

@@ -6,9 +6,9 @@ from dataclasses import replace
 from datetime import timedelta
 
 from tests.store.kit import MovableClock
-from worker_service.clock import as_text, shifted
+from worker_service.base.clock import as_text, shifted
+from worker_service.jobs.tokens import Kind, NewToken, Power
 from worker_service.store.store import Store
-from worker_service.tokens import Kind, NewToken, Power
 
 HERS = NewToken(Kind.TOKEN, "grafana", "d1", "read", None, "ann", None)
 

@@ -25,7 +25,7 @@ from tests.store.kit import (
     everything,
 )
 from tests.store.worlds import Step, a_world, steps
-from worker_service.clock import as_text
+from worker_service.base.clock import as_text
 from worker_service.jobs.model import WATCHING, Failure, Report, Status
 from worker_service.store.store import Store
 

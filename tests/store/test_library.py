@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.length import short
 from tests.store.kit import MovableClock
 from tests.store.papers import ask_for, begun, claim, publish, save, work_as
-from worker_service.errors import BadInput, DocumentNotFound
+from worker_service.base.errors import BadInput, DocumentNotFound
 from worker_service.jobs.documents import DocumentFacts, IndexStatus, NewFile, PageResult
 from worker_service.jobs.library import DocumentSelector, KeywordCount
 from worker_service.jobs.model import Completion, Failure, NewJob

@@ -9,7 +9,7 @@ import pytest
 
 from tests.store.kit import AddWorker, MovableClock
 from tests.store.papers import claim
-from worker_service.errors import StoreUnusable
+from worker_service.base.errors import StoreUnusable
 from worker_service.jobs.model import Checkpoint, Completion, NewJob
 from worker_service.jobs.retries import RetryRule
 from worker_service.jobs.selector import Selector

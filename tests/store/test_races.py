@@ -16,7 +16,7 @@ import pytest
 
 from tests.store.kit import EVERY_JOB, ByHand, Kind, everything, new_worker
 from tests.store.papers import wish
-from worker_service.clock import wall_clock
+from worker_service.base.clock import wall_clock
 from worker_service.jobs.documents import Decision
 from worker_service.jobs.model import NewJob, Status
 from worker_service.store.store import Store

@@ -9,9 +9,9 @@ import pytest
 
 from tests.store.kit import ByHand, RefusedByHand
 from tests.store.papers import publish, work_as
-from worker_service.errors import StoreDamaged
+from worker_service.base.errors import StoreDamaged
 from worker_service.store.opening import back_up
-from worker_service.store.restoring import look_at_backup
+from worker_service.store.restore import look_at_backup
 from worker_service.store.store import Store
 
 # The record with the structure of the index has the id 10; the largest id is a leaf of its newest segment.

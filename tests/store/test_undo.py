@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.length import short
 from tests.store.kit import EVERY_JOB, KINDS, Kind, everything
 from tests.store.worlds import Step, a_world, steps
-from worker_service.errors import Refused
+from worker_service.base.errors import Refused
 from worker_service.jobs.model import Changed, Job, Status
 from worker_service.store.store import Store
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from hypothesis import strategies as st
 
 from tests.store.kit import ByHand, Kind, MovableClock, end, everything, ids, lay_out, new_worker
-from worker_service.errors import PagemillError
+from worker_service.base.errors import PagemillError
 from worker_service.jobs.model import Failure, Job, NewJob, Status
 from worker_service.store.opening import back_up
 

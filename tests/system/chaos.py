@@ -29,11 +29,11 @@ from pathlib import Path
 
 from tests import installed
 from tests.system.conftest import Daemon, System
-from worker_service.children.processes import ATTEMPT, house_of, mark_of_house, marks_on
-from worker_service.errors import PagemillError
+from worker_service.base.errors import PagemillError
 from worker_service.jobs.model import Job, NewJob, Status
 from worker_service.jobs.selector import Selector
-from worker_service.liveness import staging_root
+from worker_service.runner.processes import ATTEMPT, house_of, mark_of_house, marks_on
+from worker_service.runner.worker_lock import staging_root
 from worker_service.store.opening import open_store
 
 KILLS = ("daemon", "child", "nursery", "all")
@@ -376,7 +376,7 @@ class Producers:
     def _by_cli(self, job_type: str, payload: str) -> int:
         words = ["enqueue", job_type, "--payload", payload, "--max-retries", str(_RETRIES)]
         done = subprocess.run(
-            [sys.executable, "-m", "worker_service.commands", *words],
+            [sys.executable, "-m", "worker_service.cli", *words],
             cwd=self._system.place,
             env=self._environment,
             stdin=subprocess.DEVNULL,

@@ -153,7 +153,7 @@ class System:
 
     def begin(self, *words: str, **settings: object) -> Daemon:
         """Start a daemon and do not wait. `words`: as `pagemill run …`."""
-        module = ["worker_service.commands", "run", *words] if words else ["worker_service"]
+        module = ["worker_service.cli", "run", *words] if words else ["worker_service"]
         log = self._logs / f"daemon-{len(self._daemons)}.log"
         with log.open("wb") as out:
             process = subprocess.Popen(

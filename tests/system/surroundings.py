@@ -12,7 +12,7 @@ import sys
 from datetime import datetime, timedelta
 from pathlib import Path
 
-from worker_service import clock
+from worker_service.base import clock
 
 
 def main() -> int:

@@ -12,11 +12,11 @@ from typing import Any
 from tests.system.conftest import System, locked, wait_until
 from worker_service.jobs.model import Status
 from worker_service.jobs.selector import Selector
-from worker_service.liveness import is_free, lock_path
+from worker_service.runner.worker_lock import is_free, lock_path
 
 
 def begin(system: System, *words: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "worker_service.commands", *words]
+    command = [sys.executable, "-m", "worker_service.cli", *words]
     pipe = subprocess.PIPE
     return subprocess.Popen(command, cwd=system.place, env=system.environment(), stdout=pipe, stderr=pipe, text=True)
 

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from tests.system import hostile
 from tests.system.conftest import Daemon, System, wait_until
-from worker_service.commands import pagemill
+from worker_service.cli import pagemill
 from worker_service.jobs.library import DocumentSelector
 from worker_service.jobs.model import Status
 from worker_service.jobs.selector import Selector

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.system.conftest import System, wait_until
-from worker_service.children.messages import GAP
 from worker_service.jobs.model import LOG_LINES_MOST, Status
+from worker_service.runner.protocol import GAP
 
 
 def lines(system: System, job_id: int) -> list[str]:

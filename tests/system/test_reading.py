@@ -24,7 +24,7 @@ from tests.job_handlers.reading.documents import bomb, digital, prose, scan
 from tests.length import short
 from tests.system import readers
 from tests.system.conftest import Daemon, System, is_running, wait_until
-from worker_service.commands import pagemill
+from worker_service.cli import pagemill
 from worker_service.jobs.documents import IndexStatus
 from worker_service.jobs.library import Document, DocumentSelector
 from worker_service.jobs.model import Job, Status

@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 
 import click
 
-from worker_service.commands import main, pagemill
+from worker_service.cli import main, pagemill
 
 ROOT = Path(__file__).resolve().parents[2]
 _PROGRAM = """\

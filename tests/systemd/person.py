@@ -16,7 +16,7 @@ import apsw
 import click
 from click.testing import CliRunner
 
-from worker_service.commands import pagemill
+from worker_service.cli import pagemill
 
 
 def main() -> None:

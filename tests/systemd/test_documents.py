@@ -119,7 +119,7 @@ def assert_pages_are_drawn_by_the_web(service: Service) -> None:
     """In the same boot: within the hardening of its own unit, by a child in its jail, or not at all."""
     unit = "pagemill-web.service"
     service.box.write(f"/etc/systemd/system/{unit}", (FILES / unit).read_text())
-    program = f"ExecStart=\nExecStart={PYTHON} -m worker_service.commands serve\nEnvironment=PYTHONPATH={PYTHONPATH}"
+    program = f"ExecStart=\nExecStart={PYTHON} -m worker_service.cli serve\nEnvironment=PYTHONPATH={PYTHONPATH}"
     service.box.write(
         f"/etc/systemd/system/{unit}.d/00-program.conf", f"[Service]\n{program}\nEnvironment=WORKER_SANDBOX=strict\n"
     )
@@ -179,7 +179,7 @@ def test_a_member_of_the_group_has_files_read_that_the_service_may_read(
 
     def ingest(path: str) -> int:
         """By somebody who is in the group and has no more to do with the service."""
-        words = [PYTHON, "-m", "worker_service.commands", "ingest", path, "--owner", "eve", "--json"]
+        words = [PYTHON, "-m", "worker_service.cli", "ingest", path, "--owner", "eve", "--json"]
         return int(json.loads(reader.by("nobody", "nogroup", *words))["items"][0]["job_id"])
 
     def failure(job_id: int) -> tuple[str, str]:
@@ -212,7 +212,7 @@ def test_a_member_of_the_group_has_files_read_that_the_service_may_read(
     box.must("install", "-D", "-m", "644", f"{PLACE}/drive.pdf", "/srv/elsewhere/quarter.pdf")
     box.write("/srv/elsewhere/quarter.txt", "Read by another engine\n")
     adopt = "documents adopt /srv/elsewhere --owner eve --yes"
-    reader.by("nobody", "nogroup", PYTHON, "-m", "worker_service.commands", *adopt.split())
+    reader.by("nobody", "nogroup", PYTHON, "-m", "worker_service.cli", *adopt.split())
     assert sum("Read by another engine" in text for text in read(reader, "eve", 4)) == 1
     assert_exposure(box, reader.unit, 15)
 

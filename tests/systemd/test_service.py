@@ -197,7 +197,7 @@ def as_if_installed(box: Box, shipped: Sequence[str] = ("command",)) -> None:
     """What `python3 -m venv /opt/pagemill && /opt/pagemill/bin/pip install .` leaves."""
     path = f"{chosen(box, shipped)}:{PYTHONPATH}"
     box.write(PROGRAM, f'#!/bin/sh\nPYTHONPATH={path} exec {PYTHON} "$@"\n')
-    box.write("/opt/pagemill/bin/pagemill", f'#!/bin/sh\nexec {PROGRAM} -m worker_service.commands "$@"\n')
+    box.write("/opt/pagemill/bin/pagemill", f'#!/bin/sh\nexec {PROGRAM} -m worker_service.cli "$@"\n')
     box.must("chmod", "755", PROGRAM, "/opt/pagemill/bin/pagemill")
 
 
@@ -254,7 +254,7 @@ def test_a_monitor_is_let_in_to_look_and_can_change_nothing(box: Box) -> None:
 
 def test_install_makes_it_run_and_uninstall_takes_it_away_again(box: Box) -> None:
     as_if_installed(box)
-    words = [PROGRAM, "-m", "worker_service.commands", "service"]
+    words = [PROGRAM, "-m", "worker_service.cli", "service"]
     insert = "INSERT INTO worker_job_queue (job_type, platform) VALUES ('touch', 'local')"
     settings = "[commands.touch]\nargv = ['/bin/touch', '/var/lib/pagemill/touched']\n"
 
@@ -286,7 +286,7 @@ def test_install_makes_it_run_and_uninstall_takes_it_away_again(box: Box) -> Non
 
 def test_the_timers_begin_what_is_scheduled_and_copies_as_the_services_user_and_go_with_the_rest(box: Box) -> None:
     as_if_installed(box)
-    words = [PROGRAM, "-m", "worker_service.commands", "service"]
+    words = [PROGRAM, "-m", "worker_service.cli", "service"]
     folder = '[[schedule]]\nname = "folder"\ncron = "0 0 1 1 *"\ncrawl = "/nowhere"\n'
     job = '[[schedule]]\nname = "job"\ncron = "0 0 1 1 *"\njob = { type = "touch" }\n'
     box.write("/etc/pagemill/pagemill.toml", folder + job)
@@ -306,7 +306,7 @@ def test_the_timers_begin_what_is_scheduled_and_copies_as_the_services_user_and_
     )
     box.must("systemctl", "start", "pagemill-backup.service")
     copy = box.must("sh", "-c", "ls /var/backups/pagemill/pagemill-*.db").strip()
-    restore = [PROGRAM, "-m", "worker_service.commands", "db", "restore", copy, "--yes"]
+    restore = [PROGRAM, "-m", "worker_service.cli", "db", "restore", copy, "--yes"]
     assert "systemctl stop pagemill" in box.run(*restore).stderr
     box.must("systemctl", "stop", "pagemill", "pagemill-commands")
     box.must(*restore)
@@ -324,7 +324,7 @@ def test_the_timers_begin_what_is_scheduled_and_copies_as_the_services_user_and_
 
 def test_the_web_lets_in_who_has_a_token_and_goes_on_whatever_becomes_of_it(box: Box) -> None:
     as_if_installed(box)
-    words = [PROGRAM, "-m", "worker_service.commands", "service"]
+    words = [PROGRAM, "-m", "worker_service.cli", "service"]
     box.write("/etc/pagemill/pagemill.toml", "[commands.nap]\nargv = ['/bin/sleep', '{payload.seconds}']\n")
     box.must(*words, "install", "--web", "--python", PROGRAM)
     box.must("useradd", "ann")

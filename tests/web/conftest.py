@@ -15,12 +15,12 @@ import httpx
 import pytest
 
 from tests.store.kit import lay_out
-from worker_service.config import Settings, load_settings
-from worker_service.config_values import Listen
-from worker_service.operations import tokens
-from worker_service.operations.database import Session, open_session
-from worker_service.tokens import Power
-from worker_service.web import listening, server
+from worker_service.jobs.tokens import Power
+from worker_service.services import tokens
+from worker_service.services.database import Session, open_session
+from worker_service.settings.config import Settings, load_settings
+from worker_service.settings.value_types import Listen
+from worker_service.web import app, http_server
 
 _numbers = count(1)
 
@@ -78,8 +78,8 @@ def sign_in(site: httpx.Client, settings: Settings, name: str = "admin") -> None
 @contextmanager
 def served(settings: Settings, listen: Listen = ("127.0.0.1", 0)) -> Iterator[str]:
     """Its address."""
-    with listening.open_socket(listen) as line:
-        running = listening.server(server.app(settings))
+    with http_server.open_socket(listen) as line:
+        running = http_server.server(app.app(settings))
         thread = threading.Thread(target=running.run, kwargs={"sockets": [line]})
         thread.start()
         try:

@@ -14,14 +14,14 @@ import httpx
 import pytest
 
 from tests.web.conftest import connected, served, with_url
-from worker_service.clock import as_text
-from worker_service.config import Settings
+from worker_service.base.clock import as_text
 from worker_service.jobs.selector import Selector
-from worker_service.operations import tokens
-from worker_service.operations.database import Session
-from worker_service.operations.enqueue import enqueue
-from worker_service.operations.jobs import job
-from worker_service.tokens import Power, digest_of, read_word
+from worker_service.jobs.tokens import Power, digest_of, read_word
+from worker_service.services import tokens
+from worker_service.services.database import Session
+from worker_service.services.enqueue import enqueue
+from worker_service.services.jobs import job
+from worker_service.settings.config import Settings
 from worker_service.web import access
 from worker_service.web.access import Visitor
 

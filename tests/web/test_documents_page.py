@@ -13,13 +13,13 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.commands.shelf import Shelf
+from tests.cli.shelf import Shelf
 from tests.job_handlers.reading.documents import bomb, digital
 from tests.store.papers import work_as
 from worker_service.jobs.documents import DocumentFacts, DocumentRequest, PageResult
 from worker_service.jobs.model import Completion, Failure, NewJob
-from worker_service.operations import batches, tokens
-from worker_service.operations.database import Session
+from worker_service.services import batches, tokens
+from worker_service.services.database import Session
 
 PAGE = {"Accept": "text/html"}
 

@@ -10,12 +10,12 @@ import httpx
 import pytest
 
 from tests.web.conftest import served, with_url
-from worker_service.config import Settings
-from worker_service.operations import tokens
-from worker_service.operations.database import Session
-from worker_service.operations.enqueue import enqueue
-from worker_service.operations.jobs import job
-from worker_service.tokens import Power
+from worker_service.jobs.tokens import Power
+from worker_service.services import tokens
+from worker_service.services.database import Session
+from worker_service.services.enqueue import enqueue
+from worker_service.services.jobs import job
+from worker_service.settings.config import Settings
 
 PAGE = {"Accept": "text/html"}
 

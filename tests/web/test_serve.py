@@ -22,14 +22,14 @@ import pytest
 from tests.ports import free_port
 from tests.system.conftest import wait_until
 from tests.web.conftest import connected
-from worker_service.config import Settings
-from worker_service.errors import ConfigError
-from worker_service.operations import serving as where
-from worker_service.operations import tokens
-from worker_service.operations.database import Session
-from worker_service.web.keys import key_beside
+from worker_service.base.errors import ConfigError
+from worker_service.services import server_address as where
+from worker_service.services import tokens
+from worker_service.services.database import Session
+from worker_service.settings.config import Settings
+from worker_service.web.signing import key_beside
 
-PAGEMILL = [sys.executable, "-m", "worker_service.commands"]
+PAGEMILL = [sys.executable, "-m", "worker_service.cli"]
 
 
 def environment(settings: Settings) -> dict[str, str]:

@@ -6,11 +6,11 @@ from collections.abc import Generator, Iterator
 
 import pytest
 
-from worker_service.config import Settings
-from worker_service.errors import BadInput, JobNotFound, RuleBroken, StoreBusy
-from worker_service.operations import jobs
+from worker_service.base.errors import BadInput, JobNotFound, RuleBroken, StoreBusy
+from worker_service.services import jobs
+from worker_service.settings.config import Settings
 from worker_service.store.store import Store
-from worker_service.web.sessions import Sessions
+from worker_service.web.database_sessions import Sessions
 
 
 @pytest.fixture

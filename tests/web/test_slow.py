@@ -14,10 +14,10 @@ import pytest
 
 from tests.system.conftest import locked, wait_until
 from tests.web.conftest import bearer, connected, served, site_of
-from worker_service.config import Settings
 from worker_service.jobs.model import NewJob
-from worker_service.operations.database import Session
-from worker_service.web import access, connections, guard, server
+from worker_service.services.database import Session
+from worker_service.settings.config import Settings
+from worker_service.web import access, app, connections, middleware
 
 HEADERS = b"POST /api/jobs HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 
@@ -108,8 +108,8 @@ def test_slow_uploads_of_one_visitor_keep_no_other_out(settings: Settings, lines
 def test_a_sign_in_that_does_not_come_is_given_up_after_its_own_time(
     settings: Settings, lines: ExitStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(guard, "SIGN_IN_SECONDS", 0.3)
-    monkeypatch.setattr(guard, "LEFT_OVER_SECONDS", 0.1)
+    monkeypatch.setattr(middleware, "SIGN_IN_SECONDS", 0.3)
+    monkeypatch.setattr(middleware, "LEFT_OVER_SECONDS", 0.1)
     with served(settings) as address:
         line = lines.enter_context(connected(address))
         line.sendall(DRIBBLED)
@@ -138,8 +138,8 @@ def test_who_does_not_come_to_the_end_of_a_request_is_let_go(
 def test_a_body_that_does_not_come_is_given_up(
     settings: Settings, lines: ExitStack, monkeypatch: pytest.MonkeyPatch, limit: str
 ) -> None:
-    monkeypatch.setattr(guard, limit, 0.3)
-    monkeypatch.setattr(guard, "LEFT_OVER_SECONDS", 0.1)
+    monkeypatch.setattr(middleware, limit, 0.3)
+    monkeypatch.setattr(middleware, "LEFT_OVER_SECONDS", 0.1)
     with served(settings) as address:
         line = lines.enter_context(connected(address))
         line.sendall(headers(settings) + b"Content-Length: 100\r\n\r\n{")
@@ -152,7 +152,7 @@ def test_a_body_that_does_not_come_is_given_up(
 def test_who_is_nobody_is_refused_before_a_letter_of_the_body_has_come(
     settings: Settings, lines: ExitStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(guard, "LEFT_OVER_SECONDS", 0.1)
+    monkeypatch.setattr(middleware, "LEFT_OVER_SECONDS", 0.1)
     with served(settings) as address:
         line = lines.enter_context(connected(address))
         line.sendall(HEADERS + b"Authorization: Bearer guess\r\nContent-Length: 10000000000\r\n\r\n")
@@ -208,13 +208,13 @@ def ask_for_ever(line: socket.socket, asked: bytes) -> None:
 
 
 def test_while_somebody_keeps_the_write_lock_people_go_on_looking(settings: Settings, session: Session) -> None:
-    for _ in range(2 * server.THREADS):
+    for _ in range(2 * app.THREADS):
         session.store.intake.enqueue(NewJob("ocr_pages"))
-    with site_of(settings) as site, ThreadPoolExecutor(2 * server.THREADS) as others, ExitStack() as held:
+    with site_of(settings) as site, ThreadPoolExecutor(2 * app.THREADS) as others, ExitStack() as held:
         held.enter_context(locked(settings.database))
         waiting = [
             others.submit(site.post, f"/api/jobs/{number}/cancel", timeout=60)
-            for number in range(1, 2 * server.THREADS + 1)
+            for number in range(1, 2 * app.THREADS + 1)
         ]
         for _ in range(20):
             assert site.get("/api/jobs", timeout=5).status_code == 200

@@ -7,7 +7,7 @@ import time
 import httpx
 
 from tests.web.conftest import served
-from worker_service.config import Settings
+from worker_service.settings.config import Settings
 
 
 def test_it_says_that_it_lives_and_that_it_can_answer(site: httpx.Client) -> None:

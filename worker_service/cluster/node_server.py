@@ -23,8 +23,11 @@ from pathlib import Path
 import msgspec
 
 from worker_service import VERSION
-from worker_service.children import jail
-from worker_service.children.messages import (
+from worker_service.cluster.ray_task import ALIVE, ENDED, FILE, HEADER, HELLO, LAUNCH, MESSAGE, STOP, frame
+from worker_service.jobs.documents import KnownDigests, KnownPages
+from worker_service.runner import sandbox as jail
+from worker_service.runner.pool import Nursery
+from worker_service.runner.protocol import (
     Asked,
     Begin,
     Described,
@@ -39,9 +42,6 @@ from worker_service.children.messages import (
     question_from,
     to_nursery,
 )
-from worker_service.children.nursery import Nursery
-from worker_service.cluster.ray_task import ALIVE, ENDED, FILE, HEADER, HELLO, LAUNCH, MESSAGE, STOP, frame
-from worker_service.jobs.documents import KnownDigests, KnownPages
 
 SILENCE_SECONDS = 30.0
 IDLE_SECONDS = 5.0

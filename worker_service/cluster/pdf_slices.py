@@ -21,11 +21,11 @@ from typing import Any, NoReturn
 
 import msgspec
 
-from worker_service.children import jail
-from worker_service.children.messages import Order
-from worker_service.entry_points import EntryPoint
+from worker_service.base.entry_points import EntryPoint
 from worker_service.handlers.contract import Handler
 from worker_service.handlers.registry import load
+from worker_service.runner import sandbox as jail
+from worker_service.runner.protocol import Order
 
 SLICE = "slice"
 """The role of a slice in the inputs of an attempt. An attempt that gets one gets no other file."""

@@ -14,7 +14,11 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from worker_service.children.messages import (
+from worker_service.cluster_settings import LOCAL, Cluster
+from worker_service.jobs.documents import Answer
+from worker_service.jobs.model import NODE, NodeState
+from worker_service.runner.pool import Nursery, _Line
+from worker_service.runner.protocol import (
     Asked,
     Begin,
     ChildError,
@@ -29,10 +33,6 @@ from worker_service.children.messages import (
     Order,
     Placed,
 )
-from worker_service.children.nursery import Nursery, _Line
-from worker_service.cluster_settings import LOCAL, Cluster
-from worker_service.jobs.documents import Answer
-from worker_service.jobs.model import NODE, NodeState
 
 _RESTART_SECONDS_MIN, _RESTART_SECONDS_MAX = 0.25, 30.0
 """Between two starts of the driver. The interval doubles until a start has found a node."""

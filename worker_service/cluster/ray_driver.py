@@ -25,8 +25,13 @@ from typing import Any
 import msgspec
 
 from worker_service import VERSION
-from worker_service.children import jail
-from worker_service.children.messages import (
+from worker_service.cluster import ray_environment, ray_task
+from worker_service.cluster.node_server import Terms
+from worker_service.cluster.task_inputs import TaskInputs
+from worker_service.cluster_settings import SLOTS_MAX
+from worker_service.jobs.model import NodeState, Usage
+from worker_service.runner import sandbox
+from worker_service.runner.protocol import (
     RELAY_BYTES_MAX,
     Begin,
     ClusterBegin,
@@ -56,11 +61,6 @@ from worker_service.children.messages import (
     text,
     to_nursery,
 )
-from worker_service.cluster import ray_environment, ray_task
-from worker_service.cluster.node_server import Terms
-from worker_service.cluster.task_inputs import TaskInputs
-from worker_service.cluster_settings import SLOTS_MAX
-from worker_service.jobs.model import NodeState, Usage
 
 # Ray reads its environment when it is imported.
 TOKEN = ray_environment.prepare(os.environ)
@@ -135,7 +135,7 @@ class RayDriver:
         # Ray unpickles what nodes send, so the sandbox is shut before Ray connects.
         reads = [*map(Path, _READABLE), cluster.objects, *([] if TOKEN is None else [TOKEN])]
         writes = [*map(Path, _WRITABLE), begin.staging_root]
-        jail.shut(jail.Door(reads, writes, network=True, starts_programs=False), begin.sandbox)
+        sandbox.shut(sandbox.Door(reads, writes, network=True, starts_programs=False), begin.sandbox)
         if fault := _connect(cluster):
             self._tell(NodesSeen((NodeState("ray", "down", reason=text(fault, _REASON_CHARACTERS_MAX)),)))
             sys.exit(fault)

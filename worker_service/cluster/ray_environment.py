@@ -11,9 +11,9 @@ from collections.abc import Mapping, MutableMapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from worker_service.base.errors import Problem
 from worker_service.cluster_settings import is_loopback
-from worker_service.config import SERVICE_CONFIGURATION, own_configuration
-from worker_service.errors import Problem
+from worker_service.settings.config import SERVICE_CONFIGURATION, own_configuration
 
 TOKEN = "ray.token"
 PORT = 6379

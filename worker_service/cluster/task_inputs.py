@@ -9,8 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from worker_service.children.messages import Order
 from worker_service.cluster.pdf_slices import SLICE, Slicer
+from worker_service.runner.protocol import Order
 
 _STORED_BYTES_MAX = 256 << 20
 """Bytes of whole files that are kept in Ray's object store for later attempts of the same document."""

@@ -8,12 +8,12 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from worker_service.children.messages import Begin, ChildError
-from worker_service.children.nursery import describe
+from worker_service.base.errors import ConfigError
 from worker_service.cluster.pool import RayPool, cluster_begin, cluster_types
-from worker_service.config import Settings
-from worker_service.errors import ConfigError
 from worker_service.jobs.model import NodeState
+from worker_service.runner.pool import describe
+from worker_service.runner.protocol import Begin, ChildError
+from worker_service.settings.config import Settings
 
 _SECONDS_MAX = 120.0
 

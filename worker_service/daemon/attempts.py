@@ -15,11 +15,9 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import field, replace
 from typing import TYPE_CHECKING, Protocol
 
-from worker_service import events
-from worker_service.children.messages import Asked, Checkpointed, Key, Newest, PagesRead, Progressed, question_from
-from worker_service.clock import Clock, wall_clock
-from worker_service.config import Settings
-from worker_service.errors import (
+from worker_service.base import events
+from worker_service.base.clock import Clock, wall_clock
+from worker_service.base.errors import (
     BadInput,
     BadPayload,
     CancelRequested,
@@ -31,12 +29,14 @@ from worker_service.errors import (
 from worker_service.jobs.documents import Answer, CrawlMemory, Files
 from worker_service.jobs.model import Checkpoint, Child, Count, Failure, Job, Lease, Report
 from worker_service.jobs.values import dataclass
-from worker_service.liveness import Identity
+from worker_service.runner.protocol import Asked, Checkpointed, Key, Newest, PagesRead, Progressed, question_from
+from worker_service.runner.worker_lock import Identity
+from worker_service.settings.config import Settings
 from worker_service.store.store import Store
 from worker_service.workspace import is_there, lost
 
 if TYPE_CHECKING:
-    from worker_service.events import Log
+    from worker_service.base.events import Log
 
 Kept = PagesRead | Checkpointed | Asked
 """What is not thrown away, and keeps its order."""

@@ -16,15 +16,15 @@ from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
 
-from worker_service import events
-from worker_service.clock import as_text, boot_clock, from_text, parse_duration
-from worker_service.config_values import NEVER
+from worker_service.base import events
+from worker_service.base.clock import as_text, boot_clock, from_text, parse_duration
+from worker_service.base.humanize import counted
+from worker_service.base.sd_notify import Notifier
 from worker_service.daemon.attempts import Tools
 from worker_service.jobs.model import Counts, Notice, Status
 from worker_service.jobs.selector import Selector
 from worker_service.jobs.values import dataclass
-from worker_service.plurals import counted
-from worker_service.supervisor import Notifier
+from worker_service.settings.value_types import NEVER
 from worker_service.workspace import FORGOTTEN_AT_ONCE, FREE_BYTES_LEAST, link, link_due, sweep_gone
 
 Chore = Callable[[], float]
@@ -150,10 +150,10 @@ class DiskSpace:
 
 def tell_people(tools: Tools) -> float:
     """Who is told what: [[notify]] of the settings."""
-    from worker_service.operations import notify  # only where there is a rule
-    from worker_service.operations.database import Session
+    from worker_service.services import notifications  # only where there is a rule
+    from worker_service.services.database import Session
 
-    told = notify.tell(Session(tools.store, tools.settings, "daemon", tools.clock))
+    told = notifications.tell(Session(tools.store, tools.settings, "daemon", tools.clock))
     if told:
         tools.log.info(events.PEOPLE_TOLD, messages=told)
     return _TELLS_EVERY_SECONDS

@@ -14,17 +14,18 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import field
 from typing import TYPE_CHECKING
 
-from worker_service import VERSION, events
-from worker_service.children.messages import Described
-from worker_service.clock import boot_clock
+from worker_service import VERSION
+from worker_service.base import events
+from worker_service.base.clock import boot_clock
+from worker_service.base.errors import LeaseLost, WorkerUnknown
 from worker_service.daemon.attempts import Tools
-from worker_service.errors import LeaseLost, WorkerUnknown
 from worker_service.jobs.model import NODE, Beat, Lease, Worker
 from worker_service.jobs.values import dataclass
+from worker_service.runner.protocol import Described
 from worker_service.store.store import Store
 
 if TYPE_CHECKING:
-    from worker_service.events import Log
+    from worker_service.base.events import Log
 
 
 @dataclass(frozen=True, slots=True)

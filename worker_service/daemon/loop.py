@@ -19,8 +19,18 @@ from functools import cache
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from worker_service import events
-from worker_service.children.messages import (
+from worker_service.base import events
+from worker_service.base.errors import StoreError, WorkerUnknown
+from worker_service.base.sd_notify import Notifier
+from worker_service.daemon.attempts import PAUSE_SECONDS, Attempt, CannotLand, Reporter, Slots, Tools
+from worker_service.daemon.chores import Chore
+from worker_service.daemon.heartbeat import Heartbeat, Ownership
+from worker_service.daemon.outcomes import Landing
+from worker_service.jobs.model import NODE, Child, Job, Status, wants
+from worker_service.jobs.payloads import PayloadCheck
+from worker_service.jobs.values import dataclass
+from worker_service.runner.pool import Nursery
+from worker_service.runner.protocol import (
     ChildError,
     Described,
     Ended,
@@ -32,17 +42,7 @@ from worker_service.children.messages import (
     Progressed,
     Started,
 )
-from worker_service.children.nursery import Nursery
-from worker_service.daemon.attempts import PAUSE_SECONDS, Attempt, CannotLand, Reporter, Slots, Tools
-from worker_service.daemon.chores import Chore
-from worker_service.daemon.endings import Landing
-from worker_service.daemon.heartbeat import Heartbeat, Ownership
-from worker_service.errors import StoreError, WorkerUnknown
-from worker_service.jobs.model import NODE, Child, Job, Status, wants
-from worker_service.jobs.payloads import PayloadCheck
-from worker_service.jobs.values import dataclass
 from worker_service.store.change_watch import FileWatch
-from worker_service.supervisor import Notifier
 
 if TYPE_CHECKING:
     from worker_service.cluster.pool import ClusterPool

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from worker_service import events
+from worker_service.base import events
 from worker_service.daemon.attempts import Tools
 from worker_service.jobs.values import dataclass
-from worker_service.operations.database import Session
-from worker_service.operations.schedules import Trouble, seconds_to_next, tick
+from worker_service.services.database import Session
+from worker_service.services.schedules import Trouble, seconds_to_next, tick
 
 # No longer: somebody may set the clock.
 _MOST_SECONDS = 20.0

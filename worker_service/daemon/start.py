@@ -13,30 +13,30 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from worker_service import events
-from worker_service.children.messages import Begin, Described
-from worker_service.children.nursery import Nursery
-from worker_service.config import Settings, load_settings
+from worker_service.base import events
+from worker_service.base.errors import ConfigError, PagemillError
+from worker_service.base.sanitize import harmless
+from worker_service.base.sd_notify import Notifier
 from worker_service.daemon.attempts import Slots, Tools
 from worker_service.daemon.chores import chores, name_the_last
-from worker_service.daemon.endings import Landing, Publisher
 from worker_service.daemon.heartbeat import Heartbeat, own_worker
 from worker_service.daemon.loop import Loop, Signals, wanted
+from worker_service.daemon.outcomes import Landing, Publisher
 from worker_service.daemon.recovery import Recovery
-from worker_service.errors import ConfigError, PagemillError
-from worker_service.harmless import harmless
-from worker_service.liveness import LifeLock, cluster_staging_root, lock_path, own_identity, staging_root
-from worker_service.store.holding import Holder
+from worker_service.runner.pool import Nursery
+from worker_service.runner.protocol import Begin, Described
+from worker_service.runner.worker_lock import LifeLock, cluster_staging_root, lock_path, own_identity, staging_root
+from worker_service.settings.config import Settings, load_settings
+from worker_service.store.lock_owner import Holder
 from worker_service.store.opening import open_as_set
 from worker_service.store.store import Store
 from worker_service.store.write_pauses import WritePauses
-from worker_service.supervisor import Notifier
 from worker_service.workspace import take_workspace
 
 if TYPE_CHECKING:
+    from worker_service.base.events import Log
     from worker_service.cluster.pool import ClusterPool
     from worker_service.daemon.nodes import Nodes
-    from worker_service.events import Log
 
 _LOCKED = "somebody else keeps the write lock: look for a sqlite3 session with an open transaction"
 

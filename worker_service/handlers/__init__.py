@@ -1,19 +1,15 @@
 """What a handler's author imports, and all that a handler knows of this program."""
 
-from worker_service.clock import parse_duration as parse_duration
-from worker_service.config_values import Kind as Kind
-from worker_service.config_values import Setting as Setting
-from worker_service.config_values import one_of as one_of
-from worker_service.config_values import parse_words as parse_words
-from worker_service.config_values import whole_number as whole_number
-from worker_service.errors import BadInput as BadInput
-from worker_service.errors import ConfigError as ConfigError
-from worker_service.errors import Problem as Problem
-from worker_service.errors import in_a_sentence as in_a_sentence
-from worker_service.filenames import FILE_URL as FILE_URL
-from worker_service.filenames import legible as legible
-from worker_service.filenames import path_of as path_of
-from worker_service.filenames import written as written
+from worker_service.base.clock import parse_duration as parse_duration
+from worker_service.base.errors import BadInput as BadInput
+from worker_service.base.errors import ConfigError as ConfigError
+from worker_service.base.errors import Problem as Problem
+from worker_service.base.errors import in_a_sentence as in_a_sentence
+from worker_service.base.humanize import counted as counted
+from worker_service.base.path_text import FILE_URL as FILE_URL
+from worker_service.base.path_text import legible as legible
+from worker_service.base.path_text import path_of as path_of
+from worker_service.base.path_text import written as written
 from worker_service.handlers.contract import MIB as MIB
 from worker_service.handlers.contract import NOTIFY as NOTIFY
 from worker_service.handlers.contract import Choices as Choices
@@ -55,7 +51,11 @@ from worker_service.jobs.model import CAPABILITY_MISSING as CAPABILITY_MISSING
 from worker_service.jobs.model import WATCHING as WATCHING
 from worker_service.jobs.model import NewJob as NewJob
 from worker_service.jobs.names import safe_name as safe_name
-from worker_service.plurals import counted as counted
-from worker_service.programs import Program as Program
-from worker_service.programs import Unfit as Unfit
-from worker_service.programs import read_program as read_program
+from worker_service.settings.commands import Program as Program
+from worker_service.settings.commands import Unfit as Unfit
+from worker_service.settings.commands import read_program as read_program
+from worker_service.settings.value_types import Kind as Kind
+from worker_service.settings.value_types import Setting as Setting
+from worker_service.settings.value_types import one_of as one_of
+from worker_service.settings.value_types import parse_words as parse_words
+from worker_service.settings.value_types import whole_number as whole_number

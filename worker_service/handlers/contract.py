@@ -2,7 +2,7 @@
 
 A handler is a guest: it is called with a `Context`, works inside `context.staging`, and returns `Done` or raises one
 of the errors below. It may run twice for one job, and it may be stopped between any two of its lines.
-How it is found is told in `registry`; how it is run, in `worker_service.children`.
+How it is found is told in `registry`; how it is run, in `worker_service.runner`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Generic, Literal, Protocol, TypeVar
 
-from worker_service.errors import Problem
+from worker_service.base.errors import Problem
 from worker_service.jobs.documents import Answer, CrawlPage, DocumentFacts, KnownDocument, PageResult, Question
 from worker_service.jobs.model import CAPABILITY_MISSING, NewJob
 from worker_service.jobs.values import dataclass

@@ -1,7 +1,7 @@
 """Find what distributions bring: the entry points of a group, handlers before all, and what each of them offers.
 
 Finding reads metadata only. Loading imports the handler's module, so only the nursery and its children do that
-(`worker_service.children.handlers_on_trial`).
+(`worker_service.runner.handler_probe`).
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
 
-from worker_service.entry_points import EntryPoint, entry_points
-from worker_service.errors import PagemillError
+from worker_service.base.entry_points import EntryPoint, entry_points
+from worker_service.base.errors import PagemillError
 from worker_service.handlers.contract import Family, Handler
 from worker_service.jobs.values import dataclass
 

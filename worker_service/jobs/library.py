@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import field
 
-from worker_service.errors import in_a_sentence
+from worker_service.base.errors import in_a_sentence
 from worker_service.jobs.documents import IndexStatus
 from worker_service.jobs.values import dataclass
 

@@ -8,7 +8,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import NamedTuple
 
-from worker_service.errors import in_a_sentence
+from worker_service.base.errors import in_a_sentence
 from worker_service.jobs.documents import (
     CrawlPage,
     Decision,

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import PurePosixPath
 from urllib.parse import unquote, urlsplit
 
-from worker_service.filenames import FILE_URL, legible, path_of
+from worker_service.base.path_text import FILE_URL, legible, path_of
 from worker_service.jobs.digest import digest
 from worker_service.jobs.values import dataclass
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import NamedTuple
 
-from worker_service.clock import from_text
+from worker_service.base.clock import from_text
 from worker_service.jobs.model import Job, Status
 
 SILENT_SECONDS = 15.0

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from enum import StrEnum
 from typing import TypeVar
 
-from worker_service.errors import BadInput, did_you_mean
+from worker_service.base.errors import BadInput, did_you_mean
 from worker_service.jobs.model import Status
 from worker_service.jobs.values import dataclass
 

@@ -12,8 +12,9 @@ from collections.abc import MutableMapping, MutableSequence, Sequence
 from dataclasses import replace
 from datetime import timedelta
 
-from worker_service.clock import as_text
-from worker_service.errors import BatchNotFound, Refused
+from worker_service.base.clock import as_text
+from worker_service.base.errors import BatchNotFound, Refused
+from worker_service.base.humanize import counted
 from worker_service.jobs.batches import (
     Batch,
     BatchAdded,
@@ -29,7 +30,6 @@ from worker_service.jobs.batches import (
 )
 from worker_service.jobs.documents import Decision, IndexStatus
 from worker_service.jobs.model import Enqueued, NewJob, Status
-from worker_service.plurals import counted
 from worker_service.store.database import Database
 from worker_service.store.intake import Intake, settle
 from worker_service.store.mending import Row

@@ -14,9 +14,9 @@ from urllib.parse import quote
 
 import apsw
 
-from worker_service.errors import StoreBusy, StoreUnusable
+from worker_service.base.errors import StoreBusy, StoreUnusable
 from worker_service.store.errors import BUSY_SECONDS, no_look, spoken_errors
-from worker_service.store.holding import Holder, holder_of
+from worker_service.store.lock_owner import Holder, holder_of
 from worker_service.store.write_pauses import WritePauses
 
 Connection = apsw.Connection

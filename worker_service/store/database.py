@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 import apsw
 
-from worker_service.clock import Clock, as_text
+from worker_service.base.clock import Clock, as_text
 from worker_service.jobs.retries import RetryRule
 from worker_service.store.connection import (
     BusyHandler,

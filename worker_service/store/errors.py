@@ -9,7 +9,7 @@ from pathlib import Path
 
 import apsw
 
-from worker_service.errors import (
+from worker_service.base.errors import (
     BadPayload,
     DiskFull,
     RuleBroken,
@@ -21,7 +21,7 @@ from worker_service.errors import (
     StoreReadOnly,
     StoreUnusable,
 )
-from worker_service.store.holding import holder_of
+from worker_service.store.lock_owner import holder_of
 
 SqlError = apsw.Error
 

@@ -13,7 +13,7 @@ from itertools import chain, groupby
 from operator import attrgetter
 from typing import NamedTuple
 
-from worker_service.clock import as_text, from_text
+from worker_service.base.clock import as_text, from_text
 from worker_service.jobs.digest import canonical
 from worker_service.jobs.documents import Decision, DeferredAction, DocumentRequest, IndexStatus, filled
 from worker_service.jobs.generations import Patience, decide, way_to_read

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
-from worker_service.errors import StoreDamaged
+from worker_service.base.errors import StoreDamaged
 from worker_service.store.errors import SqlError
 from worker_service.store.mending import Row
 

@@ -19,8 +19,8 @@ from typing import TypeVar, cast
 
 import msgspec
 
-from worker_service.clock import as_text
-from worker_service.errors import (
+from worker_service.base.clock import as_text
+from worker_service.base.errors import (
     BadInput,
     CancelRequested,
     FileForgotten,

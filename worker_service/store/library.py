@@ -12,7 +12,7 @@ import re
 import zlib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-from worker_service.errors import BadInput, DocumentNotFound
+from worker_service.base.errors import BadInput, DocumentNotFound
 from worker_service.jobs.documents import (
     CONFIDENCE_LEAST,
     AskedAction,

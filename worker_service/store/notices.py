@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from datetime import datetime
 
-from worker_service.clock import as_text
+from worker_service.base.clock import as_text
 from worker_service.jobs.model import Enqueued, Episode, NewJob, Notice
 from worker_service.store.database import Database
 from worker_service.store.intake import Intake

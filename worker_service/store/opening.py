@@ -10,11 +10,11 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
-from worker_service.clock import Clock, wall_clock
-from worker_service.config import Settings
-from worker_service.errors import Refused, SchemaMismatch, StoreAbsent, StoreDamaged, StoreUnusable
+from worker_service.base.clock import Clock, wall_clock
+from worker_service.base.errors import Refused, SchemaMismatch, StoreAbsent, StoreDamaged, StoreUnusable
 from worker_service.jobs.generations import Patience
 from worker_service.jobs.retries import RetryRule
+from worker_service.settings.config import Settings
 from worker_service.store.connection import SQLITE_VERSION, OnLongWait, Transaction, connect, connect_to_read, create
 from worker_service.store.database import Database
 from worker_service.store.errors import spoken_errors

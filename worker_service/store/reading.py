@@ -14,8 +14,8 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
-from worker_service.clock import as_text, from_text
-from worker_service.errors import BadInput, JobNotFound, StoreBusy, StoreReadOnly
+from worker_service.base.clock import as_text, from_text
+from worker_service.base.errors import BadInput, JobNotFound, StoreBusy, StoreReadOnly
 from worker_service.jobs.model import (
     WATCHING,
     Action,

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 
-from worker_service.clock import as_text
-from worker_service.errors import AskedTwice
+from worker_service.base.clock import as_text
+from worker_service.base.errors import AskedTwice
+from worker_service.jobs.tokens import GrantedRequest
 from worker_service.store.database import Database
-from worker_service.tokens import GrantedRequest
 
 _KEPT = timedelta(days=30)
 

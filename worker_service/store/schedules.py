@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from worker_service.clock import as_text, from_text
+from worker_service.base.clock import as_text, from_text
 from worker_service.jobs.batches import BatchOfJobs
 from worker_service.jobs.model import Enqueued, NewJob, ScheduleRun, Taken
 from worker_service.store.batches import Batches

@@ -10,8 +10,8 @@ import json
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 
-from worker_service.clock import as_text
-from worker_service.errors import Refused, RuleBroken
+from worker_service.base.clock import as_text
+from worker_service.base.errors import Refused, RuleBroken
 from worker_service.jobs.model import OPPOSITE, Changed, Status
 from worker_service.jobs.selector import Selector
 from worker_service.jobs.values import dataclass

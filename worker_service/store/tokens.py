@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from worker_service.jobs.tokens import Kind, NewToken, Token
 from worker_service.store.database import Database
-from worker_service.tokens import Kind, NewToken, Token
 
 TOKEN_COLUMNS = Token.__match_args__
 

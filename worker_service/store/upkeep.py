@@ -20,20 +20,20 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
 
-from worker_service.clock import as_text
-from worker_service.errors import StoreDamaged
+from worker_service.base.clock import as_text
+from worker_service.base.errors import StoreDamaged
+from worker_service.base.humanize import counted
 from worker_service.jobs.library import OwnerSize, PublishedPath, Removed, Weight
 from worker_service.jobs.model import BrokenPromise, Check
 from worker_service.jobs.names import LinkFacts, Links, folded
 from worker_service.jobs.retries import REQUEUES_MAX
-from worker_service.plurals import counted
 from worker_service.store.connection import SQLITE_VERSION, Transaction, turn_to_wal
 from worker_service.store.database import Database, chunks
 from worker_service.store.errors import spoken_errors
-from worker_service.store.holding import lasting_holder_of
 from worker_service.store.intake import settle
 from worker_service.store.integrity import Faults, faults_of
 from worker_service.store.leases import forget_files, leave_results
+from worker_service.store.lock_owner import lasting_holder_of
 from worker_service.store.mending import Row
 from worker_service.store.write_pauses import WritePauses
 

@@ -26,19 +26,19 @@ from starlette.requests import HTTPConnection, Request
 from starlette.responses import RedirectResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from worker_service import events
-from worker_service.clock import as_text, wall_clock
-from worker_service.config import Settings
+from worker_service.base import events
+from worker_service.base.clock import as_text, wall_clock
 from worker_service.jobs.library import DocumentSelector
 from worker_service.jobs.selector import Selector
+from worker_service.jobs.tokens import Power as Power
+from worker_service.jobs.tokens import Token
 from worker_service.jobs.values import dataclass
-from worker_service.operations import tokens
-from worker_service.tokens import Power as Power
-from worker_service.tokens import Token
+from worker_service.services import tokens
+from worker_service.settings.config import Settings
 from worker_service.web.connections import connection_of
+from worker_service.web.error_responses import HttpProblem, NobodyKnown, NotAllowed, wants_page
 from worker_service.web.hosts import is_loopback, origin_of
-from worker_service.web.keys import Key
-from worker_service.web.problems import HttpProblem, NobodyKnown, NotAllowed, wants_page
+from worker_service.web.signing import Key
 
 S = TypeVar("S", Selector, DocumentSelector)
 

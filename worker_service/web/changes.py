@@ -10,9 +10,9 @@ from threading import Lock
 
 from starlette.requests import HTTPConnection
 
-from worker_service.config import Settings
-from worker_service.operations.database import Session, open_session
-from worker_service.operations.overview import change_counter
+from worker_service.services.database import Session, open_session
+from worker_service.services.overview import change_counter
+from worker_service.settings.config import Settings
 
 
 class Changes:

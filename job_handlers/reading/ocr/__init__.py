@@ -5,11 +5,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from job_handlers.reading.layout import Unread
-from job_handlers.reading.ocr import languages, neural, tesseract, written_in
+from job_handlers.reading.ocr import language_id, languages, neural, tesseract
 from job_handlers.reading.ocr.engine import Engine, Maker
 from job_handlers.reading.ocr.engine import WayToRead as WayToRead
 from job_handlers.reading.ocr.recognition import Reader as Reader
-from job_handlers.reading.ocr.second import SecondReader
+from job_handlers.reading.ocr.second_pass import SecondReader
 from worker_service.handlers import Choices, Problem
 
 ENGINES: tuple[Maker, ...] = (tesseract,)
@@ -87,7 +87,7 @@ def choices() -> Mapping[str, Choices]:
 
 def _likely() -> Sequence[str]:
     """What people write in, of what is installed; where nothing else tells, the first."""
-    there = [one for one in chosen().languages_of("fast") if one in written_in.KNOWN]
+    there = [one for one in chosen().languages_of("fast") if one in language_id.KNOWN]
     return sorted(there, key=lambda one: (one != "eng", one)) or ["eng"]
 
 

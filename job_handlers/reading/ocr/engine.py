@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from job_handlers.reading.gray import Gray
 from job_handlers.reading.layout import Word
+from job_handlers.reading.preprocess import Gray
 from worker_service.handlers import Choices, Problem
 
 

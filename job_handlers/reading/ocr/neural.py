@@ -21,8 +21,8 @@ from typing import Any
 
 from PIL import Image
 
-from job_handlers.reading.gray import Gray, image_of
 from job_handlers.reading.layout import Word
+from job_handlers.reading.preprocess import Gray, image_of
 from worker_service.handlers import CAPABILITY_MISSING, Problem
 
 Box = tuple[float, float, float, float]

@@ -12,8 +12,12 @@ from itertools import chain
 
 import msgspec
 
-from job_handlers.reading import layout, rows
-from job_handlers.reading.gray import (
+from job_handlers.reading import layout, ocr_layout
+from job_handlers.reading.layout import Word
+from job_handlers.reading.ocr import dot_leaders, isolated_digits, language_id
+from job_handlers.reading.ocr.engine import Engine
+from job_handlers.reading.ocr.second_pass import SecondReader
+from job_handlers.reading.preprocess import (
     Gray,
     bands,
     has_two_tones,
@@ -26,10 +30,6 @@ from job_handlers.reading.gray import (
     straightened,
     turned,
 )
-from job_handlers.reading.layout import Word
-from job_handlers.reading.ocr import leaders, lone_figures, written_in
-from job_handlers.reading.ocr.engine import Engine
-from job_handlers.reading.ocr.second import SecondReader
 
 _WEAK = 65.0
 """Confidence. Writing that lies the wrong way is read with 10 to 50, the worst scans with 70 and more."""
@@ -157,10 +157,10 @@ class Reader:
         known = [some[0] for some in self._languages]
         if (found.confidence or 0.0) < _DOUBTFUL:
             # As letters are read that the engine does not know. Small words come about by chance in that.
-            for other in written_in.one_of_each_script(known, but=known[at]):
+            for other in language_id.one_of_each_script(known, but=known[at]):
                 again = recognise(self._engine(known.index(other)), gray, dpi)
                 at, found = max((at, found), (known.index(other), again), key=lambda one: _worth(one[1]))
-        told = written_in.language_of(layout.text_of(found.lines), known)
+        told = language_id.language_of(layout.text_of(found.lines), known)
         if told is not None and told != known[at]:
             at = known.index(told)
             found = recognise(self._engine(at), gray, dpi)
@@ -225,15 +225,15 @@ def _read(engine: Engine, gray: Gray, dpi: float, turn: int, is_uneven: bool) ->
         straight = straightened(straight, skew)
     words = partial(engine.words, straight, dpi, is_uneven=is_uneven)
     line = partial(engine.line, dpi=dpi, is_uneven=is_uneven)
-    tell_apart = partial(leaders.told_apart, gray=straight, read=line)
+    tell_apart = partial(dot_leaders.told_apart, gray=straight, read=line)
     lines = tell_apart(words(is_large=is_large))
-    if leaders.are_left_out(lines, straight):
+    if dot_leaders.are_left_out(lines, straight):
         # Rows of dots are taken for rules and noise, and the titles beside them are lost with these.
-        rows_of_it = tell_apart(leaders.in_rows(words(is_sparse=True)))
-        if leaders.are_most(rows_of_it) and leaders.worth(rows_of_it) > _SPARSE * leaders.worth(lines):
+        rows_of_it = tell_apart(dot_leaders.in_rows(words(is_sparse=True)))
+        if dot_leaders.are_most(rows_of_it) and dot_leaders.worth(rows_of_it) > _SPARSE * dot_leaders.worth(lines):
             lines = rows_of_it
-    lines = lone_figures.put_in(lines, straight, line)
-    return Recognised(rows.tidied(lines, straight.width), turn, skew, seen=straight)
+    lines = isolated_digits.put_in(lines, straight, line)
+    return Recognised(ocr_layout.tidied(lines, straight.width), turn, skew, seen=straight)
 
 
 def _is_nearly_empty(read: Recognised) -> bool:

@@ -17,10 +17,10 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-from job_handlers.reading.gray import Gray, halved, image_of
 from job_handlers.reading.layout import Word
 from job_handlers.reading.ocr import languages
 from job_handlers.reading.ocr.engine import Engine, WayToRead
+from job_handlers.reading.preprocess import Gray, halved, image_of
 from worker_service.handlers import CAPABILITY_MISSING, Choices, HandlerError, Lacking, Permanent, Problem
 
 try:

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from job_handlers.channels import notify, webhook
-from job_handlers.sources import addresses
+from job_handlers.fetch.sources import addresses
 from tests.job_handlers.channels.conftest import Server
 from worker_service.handlers import Done, HandlerError, Permanent, Retryable
 from worker_service.testing import How, Run, run_handler

@@ -18,18 +18,18 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from job_handlers.crawl.drive_crawl import crawl
-from job_handlers.crawl.wanted import Payload
-from job_handlers.sources import Reference
-from job_handlers.sources.drive.client import Drive
-from job_handlers.sources.drive.pacer import Pacer
-from job_handlers.sources.drive.tree import DriveTree
-from job_handlers.sources.local.tree import LocalTree
+from job_handlers.crawl.crawl import crawl
+from job_handlers.crawl.options import Payload
+from job_handlers.fetch.sources import Reference
+from job_handlers.fetch.sources.drive.client import Drive
+from job_handlers.fetch.sources.drive.pacer import Pacer
+from job_handlers.fetch.sources.drive.tree import DriveTree
+from job_handlers.fetch.sources.local.tree import LocalTree
 from tests.drive_server import DriveServer, Item
 from tests.job_handlers.download.impatient import SOON
 from tests.job_handlers.fetching import Teller, drive_for
 from tests.store.kit import ByHand, lay_out
-from worker_service.clock import wall_clock
+from worker_service.base.clock import wall_clock
 from worker_service.handlers import CrawlPage, Done, HandlerError, NewJob, Permanent, Snooze, Stopped
 from worker_service.jobs.documents import DocumentRequest, Question
 from worker_service.jobs.model import Checkpoint, Completion, Failure, HandlerFacts, Job, Status, Worker

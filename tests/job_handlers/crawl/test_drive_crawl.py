@@ -9,9 +9,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from job_handlers.crawl.drive_crawl import drive_crawl
-from job_handlers.crawl.wanted import Payload
-from job_handlers.sources import local
+from job_handlers.crawl.crawl import drive_crawl
+from job_handlers.crawl.options import Payload
+from job_handlers.fetch.sources import local
 from tests.job_handlers.fetching import Here, drive_for, pdf
 from worker_service.handlers import Permanent
 from worker_service.testing import How, run_handler

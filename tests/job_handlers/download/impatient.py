@@ -7,9 +7,9 @@ import os
 import signal
 from dataclasses import replace
 
-from job_handlers.download import download
-from job_handlers.download.part import Part
-from job_handlers.download.troubles import Patience
+from job_handlers.fetch import download
+from job_handlers.fetch.errors import Patience
+from job_handlers.fetch.partial_file import Part
 from worker_service.handlers import Context, Done
 
 SOON = Patience(

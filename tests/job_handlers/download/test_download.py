@@ -12,16 +12,15 @@ from typing import Any
 import msgspec
 import pytest
 
-from job_handlers.download import download
-from job_handlers.download.troubles import Patience, Trouble
-from job_handlers.sources import https, local
-from job_handlers.sources.drive import credentials as drive_credentials
-from job_handlers.sources.local.file import LocalFile, revision_of
+from job_handlers.fetch import download
+from job_handlers.fetch.errors import Patience, Trouble
+from job_handlers.fetch.sources import https, local
+from job_handlers.fetch.sources.drive import credentials as drive_credentials
+from job_handlers.fetch.sources.local.file import LocalFile, revision_of
 from tests.drive_server import DriveServer, Fault
 from tests.drive_server.answers import Plain
 from tests.job_handlers.download.impatient import QUICK, quick, sure
 from tests.job_handlers.fetching import Here, pdf
-from worker_service.children.messages import Progressed
 from worker_service.handlers import (
     Done,
     File,
@@ -34,6 +33,7 @@ from worker_service.handlers import (
 )
 from worker_service.jobs.documents import Files
 from worker_service.jobs.model import Count
+from worker_service.runner.protocol import Progressed
 from worker_service.testing import How, Run, run_handler
 
 CONTENT = pdf(200_000)

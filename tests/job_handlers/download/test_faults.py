@@ -18,14 +18,14 @@ from typing import Any
 
 import pytest
 
-from job_handlers.download import fetch
-from job_handlers.download.fetch import Fetched, FileWanted
-from job_handlers.download.part import Digests, Facts, Part
-from job_handlers.sources import https
-from job_handlers.sources.drive.client import Drive
-from job_handlers.sources.drive.file import DriveFile
-from job_handlers.sources.drive.pacer import Pacer
-from job_handlers.sources.local.file import LocalFile
+from job_handlers.fetch import transfer
+from job_handlers.fetch.partial_file import Digests, Facts, Part
+from job_handlers.fetch.sources import https
+from job_handlers.fetch.sources.drive.client import Drive
+from job_handlers.fetch.sources.drive.file import DriveFile
+from job_handlers.fetch.sources.drive.pacer import Pacer
+from job_handlers.fetch.sources.local.file import LocalFile
+from job_handlers.fetch.transfer import Fetched, FileWanted
 from tests.drive_server import DriveServer, Fault, serving
 from tests.drive_server.answers import Plain
 from tests.job_handlers.certificates import certificate_in
@@ -658,7 +658,7 @@ def test_a_full_disk_defers_and_keeps_what_there_is(
     server: DriveServer, fetching: Fetching, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = File(server, "drive")
-    monkeypatch.setattr(fetch, "_MARGIN_BYTES", 1 << 60)
+    monkeypatch.setattr(transfer, "_MARGIN_BYTES", 1 << 60)
 
     with pytest.raises(Snooze) as ended:
         file.fetched(fetching)

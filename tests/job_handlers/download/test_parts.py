@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from job_handlers.download.part import Facts, Part
-from job_handlers.download.troubles import RULES, Judge, Patience, StartAgain, Trouble
-from job_handlers.sources import read_reference
-from job_handlers.sources.drive import credentials as drive_credentials
+from job_handlers.fetch.errors import RULES, Judge, Patience, StartAgain, Trouble
+from job_handlers.fetch.partial_file import Facts, Part
+from job_handlers.fetch.sources import read_reference
+from job_handlers.fetch.sources.drive import credentials as drive_credentials
 from worker_service.handlers import HandlerError, Permanent, Rest, Retryable, Snooze, Stopped, safe_name
 
 FACTS = Facts("a.pdf", "application/pdf", None, "revision 1")

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from worker_service.children.messages import Begin, Ended, How, Order, PagesRead, answer_to_nothing
-from worker_service.children.nursery import Nursery, heard
 from worker_service.handlers import DocumentPages, IsCurrent, KnownDocument, KnownPages, NewJob, PageResult, SameContent
 from worker_service.jobs.documents import Answer, Currency, Files, KnownDigests, Pages, PublishedFile, Question
+from worker_service.runner.pool import Nursery, heard
+from worker_service.runner.protocol import Begin, Ended, How, Order, PagesRead, answer_to_nothing
 from worker_service.testing import Run
 
 HANDLERS = [f"job_handlers.reading.{one}:{one}" for one in ("ingest", "ocr_pages", "extract_rows", "assemble")]

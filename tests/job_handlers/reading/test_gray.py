@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from PIL import Image, ImageDraw
 
-from job_handlers.reading.gray import Gray, height_of_letters, is_blank, is_grainy, skew_of, straightened, turned
+from job_handlers.reading.preprocess import Gray, height_of_letters, is_blank, is_grainy, skew_of, straightened, turned
 from tests.job_handlers.reading.documents import picture, prose
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from job_handlers.reading.layers import Drawn, Verdict, is_fuller, judge, may_be_fuller
+from job_handlers.reading.text_layer import Drawn, Verdict, is_fuller, judge, may_be_fuller
 from tests.job_handlers.reading.documents import prose
 
 TEXT = prose(1)

@@ -10,10 +10,11 @@ from PIL import Image, ImageDraw
 
 from benchmarks.accuracy import character_errors
 from benchmarks.corpus import CLEAN, HELD_BACK, NOISY_150, SKEWED, SPECKED, Look, contents
-from job_handlers.reading import layout, ocr, pdf, rows
-from job_handlers.reading.gray import Gray
-from job_handlers.reading.ocr.leaders import are_left_out, in_rows, leaders
+from job_handlers.reading import layout, ocr, pdf
+from job_handlers.reading import ocr_layout as rows
+from job_handlers.reading.ocr.dot_leaders import are_left_out, in_rows, leaders
 from job_handlers.reading.ocr_pages import draw, read_page
+from job_handlers.reading.preprocess import Gray
 
 HEIGHT = 36
 

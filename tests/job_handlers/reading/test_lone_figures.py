@@ -10,10 +10,10 @@ import pytest
 from PIL import Image, ImageDraw
 
 from job_handlers.reading import layout, ocr
-from job_handlers.reading.gray import Gray, marks_left_out
 from job_handlers.reading.layout import Word
-from job_handlers.reading.ocr import lone_figures
+from job_handlers.reading.ocr import isolated_digits
 from job_handlers.reading.ocr_pages import Picture, read_page
+from job_handlers.reading.preprocess import Gray, marks_left_out
 
 pymupdf: Any = partly_typed
 
@@ -81,7 +81,7 @@ def test_only_a_figure_in_a_row_and_in_a_column_of_figures_is_put_in(
 ) -> None:
     lines = words((100, 50, "Region"), (500, 50, "2024"), (100, 100, "North"), (300, 100, "12"))
 
-    found = lone_figures.put_in(lines, marked(mark), lambda piece: [Word(5, 5, 20, 30, 90.0, said)] if said else [])
+    found = isolated_digits.put_in(lines, marked(mark), lambda piece: [Word(5, 5, 20, 30, 90.0, said)] if said else [])
 
     texts = [[word.text for word in line] for line in found]
     assert texts == [["Region"], ["2024"], ["North"], ["12", *([said] if is_put_in else [])]]

@@ -16,13 +16,13 @@ from PIL import Image
 from benchmarks.accuracy import character_errors, word_f1
 from benchmarks.corpus import REAL
 from job_handlers.reading import layout, ocr, pdf
-from job_handlers.reading.gray import Gray
 from job_handlers.reading.ocr import neural
-from job_handlers.reading.ocr.second import SecondReader
+from job_handlers.reading.ocr.second_pass import SecondReader
 from job_handlers.reading.ocr_pages import Picture, read_page
+from job_handlers.reading.preprocess import Gray
 from tests.job_handlers.reading import documents
 from tests.job_handlers.reading.kit import Library
-from worker_service.children.messages import How
+from worker_service.runner.protocol import How
 
 pymupdf: Any = partly_typed
 

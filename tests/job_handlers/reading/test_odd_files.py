@@ -15,7 +15,7 @@ import pymupdf as partly_typed
 import pytest
 from PIL import Image
 
-from job_handlers.kinds import PDF, agreed
+from job_handlers.file_kinds import PDF, agreed
 from tests.job_handlers.reading.documents import digital, excel_97, jpeg, picture, prose, scan, tiff, workbook
 from tests.job_handlers.reading.kit import HANDLERS, Library, open_library
 from worker_service.testing import How

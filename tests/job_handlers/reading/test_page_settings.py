@@ -6,7 +6,6 @@ import random
 
 import pytest
 
-from job_handlers.reading.gray import Gray, shown_by
 from job_handlers.reading.page_settings import (
     RANGE_PAGES_MAX,
     PageSource,
@@ -19,6 +18,7 @@ from job_handlers.reading.page_settings import (
     shown_digest,
     written_ranges,
 )
+from job_handlers.reading.preprocess import Gray, shown_by
 from worker_service.handlers import Permanent
 
 

@@ -13,7 +13,7 @@ import pytest
 from PIL import Image, ImageChops, ImageDraw, ImageStat
 
 from job_handlers.reading import pdf
-from job_handlers.reading.gray import image_of
+from job_handlers.reading.preprocess import image_of
 from tests.job_handlers.reading.documents import jpeg, picture, prose
 
 pymupdf: Any = partly_typed

@@ -6,8 +6,8 @@ import pytest
 from PIL import Image, ImageChops
 
 from job_handlers.reading import ocr
-from job_handlers.reading.gray import Gray
 from job_handlers.reading.ocr.recognition import recognise
+from job_handlers.reading.preprocess import Gray
 from tests.job_handlers.reading import documents
 from worker_service.handlers import Problem
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from job_handlers.reading.layout import Word
-from job_handlers.reading.ocr.second import are_better_figures, merged, spans
+from job_handlers.reading.ocr.second_pass import are_better_figures, merged, spans
 
 
 def line(*words: tuple[str, float], width: float = 10.0) -> list[Word]:

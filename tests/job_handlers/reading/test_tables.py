@@ -12,12 +12,13 @@ from PIL import Image, ImageDraw
 
 from benchmarks import tables_corpus
 from benchmarks.tables_accuracy import blocks_in_order, cell_counts, f1
-from job_handlers.reading import layout, ocr, pdf, rows
-from job_handlers.reading.gray import Gray, ruled_lines
+from job_handlers.reading import layout, ocr, pdf
+from job_handlers.reading import ocr_layout as rows
 from job_handlers.reading.layout import Word
 from job_handlers.reading.ocr.engine import WayToRead
 from job_handlers.reading.ocr_pages import Picture, Read, read_page
-from job_handlers.reading.order import in_order
+from job_handlers.reading.preprocess import Gray, ruled_lines
+from job_handlers.reading.reading_order import in_order
 from job_handlers.reading.tables import Piece, Rule, find
 
 pymupdf: Any = partly_typed

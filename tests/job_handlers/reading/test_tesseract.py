@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from job_handlers.reading import layout
-from job_handlers.reading.gray import Gray
 from job_handlers.reading.layout import Word
 from job_handlers.reading.ocr import tesseract
 from job_handlers.reading.ocr.engine import WayToRead
 from job_handlers.reading.ocr.recognition import recognise
 from job_handlers.reading.ocr.tesseract import engine_for, identity, missing
+from job_handlers.reading.preprocess import Gray
 from tests.job_handlers.reading.documents import character_errors, picture, plain, prose
 from worker_service.handlers import Lacking, Permanent
 

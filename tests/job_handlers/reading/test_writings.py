@@ -17,9 +17,9 @@ from pathlib import Path
 
 import pytest
 
-from job_handlers.kinds import Kind, kind_of
-from job_handlers.reading import inside
-from job_handlers.reading.writings import NEW_PAGE, Picture, Row, Unreadable, leaves, open_writing, tables_in
+from job_handlers.file_kinds import Kind, kind_of
+from job_handlers.reading import attachments
+from job_handlers.reading.formats import NEW_PAGE, Picture, Row, Unreadable, leaves, open_writing, tables_in
 from tests.job_handlers.reading.documents import digital, picture
 from tests.job_handlers.reading.kit import Library
 from worker_service.handlers import KnownDocument, NewJob, Permanent
@@ -626,9 +626,9 @@ def test_a_formula_with_the_doctype_of_openoffice_3_is_read(tmp_path: Path) -> N
 READS = """
 import sys
 from pathlib import Path
-from job_handlers.kinds import kind_of
-from job_handlers.reading.gray import gray_of
-from job_handlers.reading.writings import Picture, Unreadable, leaves, open_writing
+from job_handlers.file_kinds import kind_of
+from job_handlers.reading.preprocess import gray_of
+from job_handlers.reading.formats import Picture, Unreadable, leaves, open_writing
 
 def read(path):
     try:
@@ -885,22 +885,22 @@ def test_an_archive_in_an_archive_in_an_archive_ends_somewhere(library: Library,
 
 def test_what_is_in_an_archive_a_thousand_times_takes_room_once(tmp_path: Path) -> None:
     path = packed(tmp_path / "a.zip", {f"{number}.txt": "the same" for number in range(5)} | {"other.txt": "other"})
-    read = inside.unpacker(open_writing(path, Kind.ZIP), tmp_path)
+    read = attachments.unpacker(open_writing(path, Kind.ZIP), tmp_path)
 
     answers = [read(number) for number in range(2, 8)]
 
-    assert all(isinstance(one, inside.Taken) for one in answers)
+    assert all(isinstance(one, attachments.Taken) for one in answers)
     assert sorted(one.name for one in tmp_path.iterdir()) == ["1 0.txt", "6 other.txt", "a.zip"]
 
 
 def test_no_more_of_an_archive_is_unpacked_than_may_lie_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inside, "_ALL_BYTES_MAX", 10)
+    monkeypatch.setattr(attachments, "_ALL_BYTES_MAX", 10)
     path = packed(tmp_path / "a.zip", {f"{number}.txt": f"text {number} " * 2 for number in range(4)})
-    read = inside.unpacker(open_writing(path, Kind.ZIP), tmp_path)
+    read = attachments.unpacker(open_writing(path, Kind.ZIP), tmp_path)
 
     answers = [read(number) for number in range(2, 6)]
 
-    assert [isinstance(one, inside.Taken) for one in answers] == [True, False, False, False]
+    assert [isinstance(one, attachments.Taken) for one in answers] == [True, False, False, False]
     assert sorted(one.name for one in tmp_path.iterdir()) == ["1 0.txt", "a.zip"]
 
 
@@ -1017,7 +1017,7 @@ def test_a_mail_of_many_pictures_is_walked_through_once(tmp_path: Path) -> None:
 def test_a_picture_that_unpacks_to_more_than_anybody_reads_is_left_out(tmp_path: Path) -> None:
     from PIL import Image
 
-    from job_handlers.reading.gray import Damaged, gray_of
+    from job_handlers.reading.preprocess import Damaged, gray_of
 
     made = io.BytesIO()
     Image.new("1", (7_000, 7_000)).save(made, "PNG")
@@ -1031,7 +1031,7 @@ def test_a_picture_that_unpacks_to_more_than_anybody_reads_is_left_out(tmp_path:
 def test_a_gray_picture_is_as_gray_whatever_it_is_written_in(mode: str, shade: int | tuple[int, ...]) -> None:
     from PIL import Image
 
-    from job_handlers.reading.gray import gray_of
+    from job_handlers.reading.preprocess import gray_of
 
     made = io.BytesIO()
     Image.new(mode, (30, 30), (128, 255) if mode == "LA" else shade).save(made, "PNG")
@@ -1046,7 +1046,7 @@ def test_a_gray_picture_is_as_gray_whatever_it_is_written_in(mode: str, shade: i
 def test_a_large_picture_is_read_from_half_its_pixels_each_way(kind: str) -> None:
     from PIL import Image
 
-    from job_handlers.reading.gray import gray_of
+    from job_handlers.reading.preprocess import gray_of
 
     large, page = io.BytesIO(), io.BytesIO()
     Image.new("L", (5000, 4000), 128).save(large, kind)

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 import pytest
 
 from job_handlers.reading import layout, ocr
-from job_handlers.reading.gray import Gray
 from job_handlers.reading.layout import Word
-from job_handlers.reading.ocr import written_in
+from job_handlers.reading.ocr import language_id
 from job_handlers.reading.ocr.recognition import Reader
+from job_handlers.reading.preprocess import Gray
 from tests.job_handlers.reading import documents
 
 ENGLISH = "The board of the company is of the view that it was right to pay the dividend, and that it will be so."
@@ -39,12 +39,12 @@ def gray_of(text: str) -> Gray:
     ],
 )
 def test_a_text_tells_its_language_by_its_small_words(text: str, code: str | None) -> None:
-    assert written_in.language_of(text, sorted(written_in.KNOWN)) == code
+    assert language_id.language_of(text, sorted(language_id.KNOWN)) == code
 
 
 def test_a_language_that_is_not_among_those_asked_for_is_not_told() -> None:
-    assert written_in.language_of(GERMAN, ["eng", "fra"]) is None
-    assert written_in.language_of(ENGLISH, []) is None
+    assert language_id.language_of(GERMAN, ["eng", "fra"]) is None
+    assert language_id.language_of(ENGLISH, []) is None
 
 
 def test_each_page_is_read_in_its_language_where_nobody_has_said(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,7 +75,7 @@ class Speaker:
     ) -> list[list[Word]]:
         self._calls[self._language] += 1
         language, text = self._page
-        is_mine = written_in.letters_of(language) == written_in.letters_of(self._language)
+        is_mine = language_id.letters_of(language) == language_id.letters_of(self._language)
         confidence = 95.0 if language == self._language else 85.0 if is_mine else 68.0
         return [[Word(0, 0, 9, 9, confidence, word if is_mine else "TO") for word in text.split()]]
 

@@ -10,7 +10,7 @@ from contextlib import suppress
 
 import pytest
 
-from job_handlers.sources.addresses import connection_to, read_url
+from job_handlers.fetch.sources.addresses import connection_to, read_url
 
 INTERIM = b"HTTP/1.1 100 Continue\r\n\r\n"
 FINAL = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"

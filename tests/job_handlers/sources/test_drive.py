@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from job_handlers.download.troubles import RULES, Trouble
-from job_handlers.sources.drive import client as drive
-from job_handlers.sources.drive.client import Drive
-from job_handlers.sources.drive.pacer import Pacer
+from job_handlers.fetch.errors import RULES, Trouble
+from job_handlers.fetch.sources.drive import client as drive
+from job_handlers.fetch.sources.drive.client import Drive
+from job_handlers.fetch.sources.drive.pacer import Pacer
 from tests.drive_server import DriveServer, Fault
 from tests.drive_server.model import ME
 from tests.job_handlers.download.impatient import SOON

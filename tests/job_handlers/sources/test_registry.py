@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from job_handlers import sources
-from job_handlers.crawl.drive_crawl import run as crawl
-from job_handlers.download.download import run as download
-from job_handlers.sources import Source, drive, https, local, read_folder, read_reference
+from job_handlers.crawl.crawl import run as crawl
+from job_handlers.fetch import sources
+from job_handlers.fetch.download import run as download
+from job_handlers.fetch.sources import Source, drive, https, local, read_folder, read_reference
 from tests.installed import install
 from worker_service.handlers import Permanent
 
@@ -22,7 +22,7 @@ _https: Source = https
 S3 = '''
 """Buckets."""
 
-from job_handlers.sources import Reference
+from job_handlers.fetch.sources import Reference
 
 PLATFORM = "s3"
 ADDRESSES = "s3://BUCKET/KEY"
@@ -74,4 +74,4 @@ def test_whoever_fetches_or_crawls_has_imported_what_takes_long_before_children_
     """And with it the memory in which they share their turns at Drive."""
     assert download.__module__ in sys.modules
     assert crawl.__module__ in sys.modules
-    assert "job_handlers.sources.drive.pacer" in sys.modules
+    assert "job_handlers.fetch.sources.drive.pacer" in sys.modules

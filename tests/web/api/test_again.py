@@ -11,14 +11,14 @@ import httpx
 import pytest
 
 from tests.store.papers import work_as
-from worker_service.clock import as_text, shifted
-from worker_service.errors import AskedTwice
+from worker_service.base.clock import as_text, shifted
+from worker_service.base.errors import AskedTwice
 from worker_service.jobs.model import NewJob, Status
 from worker_service.jobs.selector import Selector
-from worker_service.operations import requests, tokens
-from worker_service.operations.database import Session
-from worker_service.operations.requests import AnswerUnknown, Told
-from worker_service.tokens import Power
+from worker_service.jobs.tokens import Power
+from worker_service.services import idempotency, tokens
+from worker_service.services.database import Session
+from worker_service.services.idempotency import AnswerUnknown, Told
 from worker_service.web.api import openapi
 
 KEY = {"Idempotency-Key": "k1"}
@@ -113,17 +113,17 @@ def test_every_post_obeys_it() -> None:
 def test_where_the_server_died_before_it_answered_it_is_not_done_again_and_that_is_said(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(requests, "_WAIT_SECONDS", 0.05)
+    monkeypatch.setattr(idempotency, "_WAIT_SECONDS", 0.05)
 
     def grant() -> Told:
         session.store.intake.enqueue(NewJob("a"))
         raise KeyboardInterrupt  # as good as dead: nothing more is written
 
     with pytest.raises(KeyboardInterrupt):
-        requests.once(session, "key", "wish", grant)
+        idempotency.once(session, "key", "wish", grant)
 
     with pytest.raises(AnswerUnknown, match="look for what it has made"):
-        requests.once(session, "key", "wish", grant)
+        idempotency.once(session, "key", "wish", grant)
     assert len(all_jobs(session)) == 1
 
 

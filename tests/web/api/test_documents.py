@@ -16,18 +16,18 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.commands.shelf import Shelf
+from tests.cli.shelf import Shelf
 from tests.job_handlers.reading.documents import digital
 from tests.store.papers import claim, work_as
 from tests.system.conftest import System, locked, wait_until
 from tests.web.conftest import bearer, served, site_of
-from worker_service.config import Settings, load_settings
 from worker_service.jobs.documents import DocumentFacts, PageResult
 from worker_service.jobs.model import Failure, Status
 from worker_service.jobs.selector import Selector
-from worker_service.operations import database, uploads
-from worker_service.operations.database import Session, open_session
-from worker_service.web import server
+from worker_service.services import database, uploads
+from worker_service.services.database import Session, open_session
+from worker_service.settings.config import Settings, load_settings
+from worker_service.web import app
 
 
 @pytest.fixture
@@ -121,7 +121,7 @@ def test_words_are_counted_some_documents_at_once_and_handed_over_as_one_answer(
 ) -> None:
     for number, text in enumerate(("the climate", "nothing", "climate, climate")):
         shelf.read(f"{number}.pdf", text, content=f"c{number}")
-    monkeypatch.setattr("worker_service.operations.documents._COUNTED_AT_ONCE", at_once)
+    monkeypatch.setattr("worker_service.services.documents._COUNTED_AT_ONCE", at_once)
 
     items = site.get("/api/keywords", params={"term": "climate"}).json()["items"]
 
@@ -327,11 +327,11 @@ def test_a_word_that_is_neither_yes_nor_no_forces_nothing(site: httpx.Client, se
 
 
 def test_uploads_take_turns_with_all_other_changes(settings: Settings) -> None:
-    with site_of(settings) as site, ThreadPoolExecutor(2 * server.THREADS) as others, ExitStack() as held:
+    with site_of(settings) as site, ThreadPoolExecutor(2 * app.THREADS) as others, ExitStack() as held:
         held.enter_context(locked(settings.database))
         waiting = [
             others.submit(site.post, "/api/uploads", files={"file": ("a.csv", f"{number}\n".encode())}, timeout=60)
-            for number in range(2 * server.THREADS)
+            for number in range(2 * app.THREADS)
         ]
         place = uploads.place_of(settings.workspace)
         wait_until(lambda: len(list(place.rglob("*"))) >= len(waiting), "all have come in")

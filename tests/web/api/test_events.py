@@ -16,12 +16,12 @@ import pytest
 from tests.store.papers import claim, work_as
 from tests.system.conftest import System, wait_until
 from tests.web.conftest import site_of
-from worker_service.config import Settings, load_settings
 from worker_service.jobs.model import Failure, NewJob, Status
 from worker_service.jobs.selector import Selector
-from worker_service.operations import tokens
-from worker_service.operations.database import Session
-from worker_service.web import listening as server
+from worker_service.services import tokens
+from worker_service.services.database import Session
+from worker_service.settings.config import Settings, load_settings
+from worker_service.web import http_server as server
 from worker_service.web.api import events as feed_of
 
 

@@ -13,7 +13,7 @@ from job_handlers.crawl import scheduled
 from tests.store.kit import new_worker
 from worker_service.jobs.model import HandlerFacts, NewJob
 from worker_service.jobs.selector import Selector
-from worker_service.operations.database import Session
+from worker_service.services.database import Session
 from worker_service.web.api import batches
 
 SCHEMA = '{"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}'
@@ -322,7 +322,7 @@ def test_what_no_index_knows_is_looked_for_in_a_bounded_time_and_the_next_page_g
     rare = site.post("/api/jobs", json={"job_type": "a", "platform": "drive"}).json()["id"]
     for _ in range(5):
         site.post("/api/jobs", json={"job_type": "a"})
-    monkeypatch.setattr("worker_service.operations.jobs._STRETCH", 2)
+    monkeypatch.setattr("worker_service.services.jobs._STRETCH", 2)
     monkeypatch.setattr("worker_service.web.api.jobs._LOOK_SECONDS", 0.0)
 
     found, pages, before = list[int](), 0, dict[str, int]()

@@ -15,12 +15,12 @@ import pytest
 from starlette.routing import Route
 
 from tests import manual
-from tests.commands.shelf import Shelf
+from tests.cli.shelf import Shelf
 from tests.store.papers import work_as
 from tests.web.conftest import bearer, served
-from worker_service.config import Settings
-from worker_service.operations.database import Session
-from worker_service.web import server
+from worker_service.services.database import Session
+from worker_service.settings.config import Settings
+from worker_service.web import app
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -37,7 +37,7 @@ def test_every_route_below_api_stands_in_the_file() -> None:
     told = {(method.upper(), path) for path, methods in paths.items() for method in methods}
     routes = {
         (method, route.path.replace(":int", ""))
-        for route in server.routes()
+        for route in app.routes()
         if isinstance(route, Route) and route.path.startswith("/api/")
         for method in (route.methods or set()) - {"HEAD"}
     }

@@ -16,17 +16,17 @@ import httpx
 import pytest
 
 from tests import manual
-from tests.commands.shelf import Shelf
+from tests.cli.shelf import Shelf
 from tests.store.papers import work_as
 from tests.web.conftest import served
-from worker_service.config import Settings, load_settings
 from worker_service.jobs.documents import DeferredAction, OnEnd
 from worker_service.jobs.model import Failure, NewJob, Status
 from worker_service.jobs.selector import Selector
-from worker_service.operations import batches, database, steer, tokens
-from worker_service.operations.database import Session, open_session
-from worker_service.operations.objects import as_object
-from worker_service.tokens import Power
+from worker_service.jobs.tokens import Power
+from worker_service.services import batches, database, job_control, tokens
+from worker_service.services.database import Session, open_session
+from worker_service.services.serialize import as_object
+from worker_service.settings.config import Settings, load_settings
 
 MARK = "zebrafish"
 SCHEDULE = f"""
@@ -128,7 +128,7 @@ def _furnish(session: Session) -> dict[str, list[int]]:
     added = batches.add(session, [NewJob("action", owner=BOB, name=f"{MARK}-of-batch")], owner=BOB, name=f"{MARK}-b")
     hers = batches.add(session, [NewJob("action", owner="alice")], owner="alice", name="hers")
     store.intake.enqueue(NewJob("action", owner="alice", after=[pending]))
-    steer.change(session, steer.plan(session, "priority", Selector(ids=(pending,)), priority=2))
+    job_control.change(session, job_control.plan(session, "priority", Selector(ids=(pending,)), priority=2))
     store.steering.pause("owner", BOB, reason=f"{MARK} is away")
     [file] = [one.id for one in store.library.job_files(ingest) if one.role == "text"]
     assert hers.batch.id != added.batch.id

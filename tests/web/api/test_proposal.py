@@ -10,9 +10,9 @@ import httpx
 
 from tests.system.conftest import System, wait_until
 from tests.web.conftest import site_of
-from worker_service.config import load_settings
 from worker_service.jobs.model import NewJob, Status
-from worker_service.operations.database import Session
+from worker_service.services.database import Session
+from worker_service.settings.config import load_settings
 
 COLUMNS = set(
     "id job_type platform account priority status payload error_message retry_count max_retries created_at started_at "

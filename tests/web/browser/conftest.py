@@ -21,9 +21,9 @@ import pytest
 from playwright.sync_api import Browser, ConsoleMessage, Page, expect, sync_playwright
 
 from tests.web.conftest import served
-from worker_service.config import Settings, load_settings
-from worker_service.operations import database, tokens
-from worker_service.operations.database import Session, open_session
+from worker_service.services import database, tokens
+from worker_service.services.database import Session, open_session
+from worker_service.settings.config import Settings, load_settings
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 _SECONDS = 20

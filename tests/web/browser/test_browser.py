@@ -14,8 +14,8 @@ from playwright.sync_api import FilePayload, Page, Route, expect
 
 from tests.job_handlers.reading.documents import digital, picture, scan
 from tests.web.browser.conftest import Look, Scheme, Site
-from worker_service.operations.enqueue import enqueue
-from worker_service.operations.jobs import job
+from worker_service.services.enqueue import enqueue
+from worker_service.services.jobs import job
 
 PLACES = (
     "/", "/documents", "/documents?q=glacier", "/documents/1?q=glacier", "/documents/1/remove", "/upload",

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from worker_service.jobs.model import Failure, HandlerFacts, Job, NewJob, Report, Worker
-from worker_service.liveness import boot_id, own_host
-from worker_service.operations.database import Session
+from worker_service.runner.worker_lock import boot_id, own_host
+from worker_service.services.database import Session
 
 Make = Callable[..., Job]
 

@@ -14,7 +14,7 @@ from tests.web.pages.look import look
 from worker_service.jobs.batches import NewBatch
 from worker_service.jobs.model import NewJob
 from worker_service.jobs.selector import Selector
-from worker_service.operations.database import Session
+from worker_service.services.database import Session
 
 
 @pytest.fixture

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import httpx
 
-from tests.commands.shelf import Shelf
+from tests.cli.shelf import Shelf
 from tests.store.papers import claim, work_as
 from tests.web.pages.conftest import Make
 from tests.web.pages.look import look
 from worker_service.jobs.batches import NewBatch
 from worker_service.jobs.model import Failure, NewJob, Status
-from worker_service.operations import steer
-from worker_service.operations.database import Session
+from worker_service.services import job_control
+from worker_service.services.database import Session
 
 
 def test_where_nothing_has_come_in_it_says_what_to_do_first(site: httpx.Client) -> None:
@@ -64,7 +64,7 @@ def test_where_nothing_can_start_it_says_why_and_shows_what_waits(
 
 def test_a_pause_is_told_and_lifted(site: httpx.Client, session: Session, pending: Make) -> None:
     pending()
-    steer.pause(session, "type", "ocr_pages", reason="the disk is being moved")
+    job_control.pause(session, "type", "ocr_pages", reason="the disk is being moved")
 
     home = look(site, "/")
     assert "Type ocr_pages is paused" in home.text

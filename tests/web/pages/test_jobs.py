@@ -9,8 +9,8 @@ from tests.web.pages.conftest import Make
 from tests.web.pages.look import look
 from worker_service.jobs.model import Report, Status
 from worker_service.jobs.selector import Selector
-from worker_service.operations.database import Session
-from worker_service.operations.jobs import look_for_jobs
+from worker_service.services.database import Session
+from worker_service.services.jobs import look_for_jobs
 
 HOSTILE = '<script>alert(1)</script>" onload="x \u202egnp.exe\x1b[2J'
 
@@ -125,7 +125,7 @@ def test_text_from_outside_is_shown_and_does_nothing(site: httpx.Client, session
 def test_a_rare_job_is_looked_for_in_a_bounded_time_and_the_look_can_go_on(
     session: Session, pending: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("worker_service.operations.jobs._STRETCH", 2)
+    monkeypatch.setattr("worker_service.services.jobs._STRETCH", 2)
     rare = pending("download")
     for _ in range(5):
         pending()
@@ -145,8 +145,8 @@ def test_a_change_is_asked_about_in_a_bounded_time_and_then_done_to_all_that_mat
     rare = [pending("download", platform="drive") for _ in range(3)]
     for _ in range(5):
         pending()
-    monkeypatch.setattr("worker_service.operations.jobs._STRETCH", 2)
-    monkeypatch.setattr("worker_service.web.pages.jobs.LOOK_SECONDS", 0.0)
+    monkeypatch.setattr("worker_service.services.jobs._STRETCH", 2)
+    monkeypatch.setattr("worker_service.web.views.jobs.LOOK_SECONDS", 0.0)
 
     asked = look(site, "/jobs/change?verb=cancel&scope=all&platform=drive")
     assert "Cancel all jobs that match?" in asked.text

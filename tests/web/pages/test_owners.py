@@ -16,16 +16,16 @@ from starlette.routing import Route
 
 from tests.web.api.test_owners import BOB, MARK, House
 from tests.web.api.test_owners import house as house
-from worker_service.operations import tokens
-from worker_service.tokens import Power
-from worker_service.web import server
+from worker_service.jobs.tokens import Power
+from worker_service.services import tokens
+from worker_service.web import app
 
 # Those of programs are asked for elsewhere; these are anybody's.
 _OTHERS = ("/api/", "/session", "/healthz", "/readyz", "/metrics")
 PAGES = sorted(
     {
         (method, route.path)
-        for route in server.routes()
+        for route in app.routes()
         if isinstance(route, Route) and not route.path.startswith(_OTHERS)
         for method in route.methods or ()
         if method != "HEAD"

@@ -15,16 +15,16 @@ import pytest
 from tests.web.conftest import site_of
 from tests.web.pages.conftest import Make
 from tests.web.pages.look import look
-from worker_service.config import Settings, load_settings
 from worker_service.jobs.batches import NewBatch
 from worker_service.jobs.documents import DocumentFacts, DocumentRequest, PageResult
 from worker_service.jobs.model import Completion, NewJob, NodeState, Report, Worker
 from worker_service.jobs.selector import Selector
-from worker_service.liveness import own_host
-from worker_service.operations import steer, tokens
-from worker_service.operations.database import Session
-from worker_service.tokens import Power
-from worker_service.web.pages import OF_ALL, PLACES, STATIC
+from worker_service.jobs.tokens import Power
+from worker_service.runner.worker_lock import own_host
+from worker_service.services import job_control, tokens
+from worker_service.services.database import Session
+from worker_service.settings.config import Settings, load_settings
+from worker_service.web.views import OF_ALL, PLACES, STATIC
 
 EVERYWHERE = [path for path, _ in PLACES]
 HOSTILE = '<script>alert(1)</script>" onload="x \u202egnp.exe\x1b[2J'
@@ -74,9 +74,9 @@ def test_text_from_outside_does_nothing_on_any_page(
     failed(HOSTILE, HOSTILE, **names)
     batch = NewBatch(owner=HOSTILE, name=HOSTILE.replace("\x1b", ""), asked=json.dumps({"of": HOSTILE}))
     session.store.batches.add(batch, [NewJob("ocr_pages", **names)])
-    steer.pause(session, "owner", HOSTILE, reason=HOSTILE)
+    job_control.pause(session, "owner", HOSTILE, reason=HOSTILE)
     hostile = replace(session, actor=HOSTILE)
-    steer.change(hostile, steer.plan(hostile, "priority", Selector(owners=(HOSTILE,)), priority=2))
+    job_control.change(hostile, job_control.plan(hostile, "priority", Selector(owners=(HOSTILE,)), priority=2))
 
     answer = site.get(path, params={"terms": HOSTILE, "owner": HOSTILE} if path == "/keywords" else None)
 
@@ -107,7 +107,7 @@ def test_who_sees_the_things_of_one_owner_sees_nothing_of_another(
     theirs = pending(owner="bob", name="bobs.pdf")
     session.store.batches.add(NewBatch(owner="bob", name="bobs batch"), [NewJob("ocr_pages", owner="bob")])
     mine = pending(owner="ann", name="anns.pdf")
-    steer.change(session, steer.plan(session, "cancel", Selector(ids=(theirs.id,))))
+    job_control.change(session, job_control.plan(session, "cancel", Selector(ids=(theirs.id,))))
     made = tokens.make(session, "anns page", owner="ann", powers=[Power.OPERATE])
     site.headers["Authorization"] = f"Bearer {made.word}"
 
@@ -279,7 +279,7 @@ def test_the_counts_are_taken_away_as_csv_and_as_a_workbook(site: httpx.Client, 
 
 def test_who_did_what_stands_there_and_is_undone(site: httpx.Client, session: Session, pending: Make) -> None:
     job = pending()
-    steer.change(session, steer.plan(session, "cancel", Selector(ids=(job.id,))))
+    job_control.change(session, job_control.plan(session, "cancel", Selector(ids=(job.id,))))
 
     page = look(site, "/activity")
     assert "1 job cancelled" in page.text

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from worker_service.errors import SchemaMismatch, StoreAbsent
+from worker_service.base.errors import SchemaMismatch, StoreAbsent
 from worker_service.store.connection import Connection, OnLongWait, Transaction, connect, create
 from worker_service.store.errors import SqlError
 

@@ -7,18 +7,18 @@ from dataclasses import field
 from functools import partial
 from typing import Any
 
-from worker_service.errors import BadInput, BatchNotFound
+from worker_service.base.errors import BadInput, BatchNotFound
+from worker_service.base.humanize import counted
 from worker_service.jobs.batches import Batch, BatchAdded, BatchMoved, BatchState
 from worker_service.jobs.model import NewJob
 from worker_service.jobs.values import dataclass
-from worker_service.operations import batches as operations
-from worker_service.operations import enqueue as entering
-from worker_service.operations.batches import BatchInWhole, BatchPage
-from worker_service.operations.database import Session
-from worker_service.operations.jobs import require
-from worker_service.operations.wishes import Together, bring_together
-from worker_service.operations.words import read_action, read_job
-from worker_service.plurals import counted
+from worker_service.services import batches as operations
+from worker_service.services import enqueue as entering
+from worker_service.services.batches import BatchInWhole, BatchPage
+from worker_service.services.database import Session
+from worker_service.services.jobs import require
+from worker_service.services.parse import read_action, read_job
+from worker_service.services.read_requests import Together, bring_together
 from worker_service.web.access import Visitor
 from worker_service.web.api.endpoint import TEXT, Answer, Call, Endpoint, Field, Param, endpoint, schema_of_body
 from worker_service.web.api.jobs import WORDS, action_word, own, refuse_actions, refuse_places, words_of

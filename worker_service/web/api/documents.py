@@ -9,23 +9,23 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import FileResponse, Response
 
-from worker_service.errors import DocumentNotFound, Refused
-from worker_service.harmless import as_json
+from worker_service.base.errors import DocumentNotFound, Refused
+from worker_service.base.sanitize import as_json
 from worker_service.jobs.library import Document, Hit, Removed, Weight
-from worker_service.operations import documents as operations
-from worker_service.operations import wishes
-from worker_service.operations.database import Session
-from worker_service.operations.documents import ROLES, DocumentInWhole, DocumentPage, Keywords, TermCounts
-from worker_service.operations.page_images import WIDTHS, page_image
-from worker_service.operations.page_tables import tables_of
-from worker_service.operations.words import read_document_selector
+from worker_service.services import documents as operations
+from worker_service.services import read_requests
+from worker_service.services.database import Session
+from worker_service.services.documents import ROLES, DocumentInWhole, DocumentPage, Keywords, TermCounts
+from worker_service.services.page_images import WIDTHS, page_image
+from worker_service.services.page_tables import tables_of
+from worker_service.services.parse import read_document_selector
 from worker_service.web.api.batches import require_batch
 from worker_service.web.api.endpoint import ID, TEXT, YES, Answer, Call, Endpoint, Field, Param, endpoint
 from worker_service.web.api.jobs import refuse_actions
 from worker_service.web.api.jobs import seen as seen_job
 from worker_service.web.api.selecting import BEFORE, DRY_RUN, LIMIT, OWNERS
-from worker_service.web.handing import lines_sent
-from worker_service.web.sessions import opened
+from worker_service.web.database_sessions import opened
+from worker_service.web.streaming import lines_sent
 
 _OWNER = Param("owner", "only in documents of this person")
 _BATCH = Param("batch", "documents that this batch asked for", ID)
@@ -267,11 +267,11 @@ def reindex(call: Call) -> Answer:
     seen(call)
     words = call.body.get("read", {})
     refuse_actions(call.visitor, words)
-    made = wishes.read_again(call.session, call.id, words, is_forced=bool(call.body.get("force", False)))
+    made = read_requests.read_again(call.session, call.id, words, is_forced=bool(call.body.get("force", False)))
     return wished(made, 202)
 
 
-def wished(made: wishes.Wished, status: int) -> Answer:
+def wished(made: read_requests.Wished, status: int) -> Answer:
     one = made.enqueued
     told = {
         "id": one.job_id or None,

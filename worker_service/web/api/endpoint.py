@@ -19,17 +19,17 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from worker_service.errors import BadInput, did_you_mean
-from worker_service.harmless import as_json
+from worker_service.base.errors import BadInput, did_you_mean
+from worker_service.base.sanitize import as_json
 from worker_service.jobs.digest import digest
 from worker_service.jobs.values import dataclass
-from worker_service.operations.database import Session
-from worker_service.operations.objects import as_object
-from worker_service.operations.requests import Told, once
+from worker_service.services.database import Session
+from worker_service.services.idempotency import Told, once
+from worker_service.services.serialize import as_object
 from worker_service.web.access import Power, Visitor, visitor_of
 from worker_service.web.changes import version_of
-from worker_service.web.problems import BodyTooLarge, NoSuchPage, WrongMediaType
-from worker_service.web.sessions import opened
+from worker_service.web.database_sessions import opened
+from worker_service.web.error_responses import BodyTooLarge, NoSuchPage, WrongMediaType
 
 Schema = Mapping[str, Any]
 Streams = Callable[[Request, Visitor, Mapping[str, Any]], Awaitable[Response]]

@@ -19,15 +19,15 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from worker_service import events
-from worker_service.harmless import as_json
+from worker_service.base import events
+from worker_service.base.sanitize import as_json
 from worker_service.jobs.values import dataclass
-from worker_service.operations import feed
-from worker_service.operations.feed import Happened, Place, Step
-from worker_service.operations.objects import as_object
+from worker_service.services import feed
+from worker_service.services.feed import Happened, Place, Step
+from worker_service.services.serialize import as_object
 from worker_service.web.access import Visitor
 from worker_service.web.api.endpoint import ID, Endpoint, Param, streamed
-from worker_service.web.problems import HttpProblem
+from worker_service.web.error_responses import HttpProblem
 
 _POLL_SECONDS = 0.25
 _SIGN_OF_LIFE_SECONDS = 15.0

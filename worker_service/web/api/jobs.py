@@ -8,23 +8,23 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from worker_service.clock import PERIODS
-from worker_service.errors import BadInput, JobNotFound, Refused
+from worker_service.base.clock import PERIODS
+from worker_service.base.errors import BadInput, JobNotFound, Refused
+from worker_service.base.humanize import counted
 from worker_service.jobs.model import Changed, Job, LogLine
 from worker_service.jobs.selector import Selector
-from worker_service.operations import enqueue as entering
-from worker_service.operations import jobs as operations
-from worker_service.operations import steer
-from worker_service.operations.jobs import FoundJobs, JobInWhole, Why
-from worker_service.operations.objects import as_object
-from worker_service.operations.steer import Plan
-from worker_service.operations.words import read_action
-from worker_service.plurals import counted
+from worker_service.services import enqueue as entering
+from worker_service.services import job_control
+from worker_service.services import jobs as operations
+from worker_service.services.job_control import Plan
+from worker_service.services.jobs import FoundJobs, JobInWhole, Why
+from worker_service.services.parse import read_action
+from worker_service.services.serialize import as_object
 from worker_service.web.access import Visitor
 from worker_service.web.api.endpoint import ID, TEXT, YES, Answer, Call, Endpoint, Field, Param, endpoint
 from worker_service.web.api.schemas import Flat
 from worker_service.web.api.selecting import BEFORE, CHOOSING, DRY_RUN, LIMIT, chosen
-from worker_service.web.problems import NotAllowed
+from worker_service.web.error_responses import NotAllowed
 
 _LOOK_SECONDS = 0.025
 _PRIORITY = {"type": "integer", "minimum": 1, "maximum": 10}
@@ -283,7 +283,9 @@ def delete_job(call: Call) -> Answer:
 
 def _one(call: Call, verb: str) -> Answer:
     seen(call)
-    return changed(call, steer.plan(call.session, verb, Selector(ids=(call.id,)), priority=call.body.get("priority")))
+    return changed(
+        call, job_control.plan(call.session, verb, Selector(ids=(call.id,)), priority=call.body.get("priority"))
+    )
 
 
 # ── What is done to all that a selector chooses ─────────────────────────────────────────────────────────────────────
@@ -332,7 +334,7 @@ def _many(call: Call, verb: str) -> Answer:
     if selector.is_empty:
         raise BadInput(f"say which jobs to {verb}: id=42, or selectors such as status=failed&since=1d")
     operations.require(call.session, selector.ids, call.visitor.owner)
-    plan = steer.plan(call.session, verb, call.visitor.only(selector), priority=call.body.get("priority"))
+    plan = job_control.plan(call.session, verb, call.visitor.only(selector), priority=call.body.get("priority"))
     if call.query.get("dry_run"):
         sample = [one.id for one in plan.sample]
         return Answer({"dry_run": True, "jobs": plan.jobs, "items": sample, "documents": plan.failing})
@@ -345,7 +347,7 @@ def _many(call: Call, verb: str) -> Answer:
 
 
 def changed(call: Call, plan: Plan) -> Answer:
-    done: Changed = steer.change(call.session, plan, without_grace=call.query.get("now", False))
+    done: Changed = job_control.change(call.session, plan, without_grace=call.query.get("now", False))
     refused = [{"id": job_id, "reason": reason} for job_id, reason in done.refused.items()]
     if plan.is_single and refused and not done.job_ids and not done.asked:
         raise Refused("job {id}: {reason}".format(**refused[0]))

@@ -10,9 +10,9 @@ from typing import Generic, TypeVar
 
 from starlette.responses import Response
 
-from worker_service.operations.database import Session
-from worker_service.operations.metrics import MEDIA_TYPE
-from worker_service.operations.metrics import metrics as computed
+from worker_service.services.database import Session
+from worker_service.services.metrics import MEDIA_TYPE
+from worker_service.services.metrics import metrics as computed
 from worker_service.web.api.endpoint import Call, Endpoint, endpoint
 
 T = TypeVar("T")

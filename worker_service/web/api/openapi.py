@@ -13,7 +13,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from worker_service import VERSION
-from worker_service.operations.documents import ROLES
+from worker_service.services.documents import ROLES
 from worker_service.web.api import batches, documents, events, jobs, metrics, system, uploads
 from worker_service.web.api.endpoint import ID, TEXT, Endpoint, Param, schema_of_body
 from worker_service.web.api.schemas import Schemas

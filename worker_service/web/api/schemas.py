@@ -11,7 +11,7 @@ from pathlib import PurePath
 from typing import Any, NamedTuple
 
 from worker_service.jobs.model import Job
-from worker_service.operations.objects import HELD
+from worker_service.services.serialize import HELD
 
 TIME = {"type": "string", "description": "UTC: 2026-11-18T10:00:00.000Z"}
 _PLAIN = {str: {"type": "string"}, int: {"type": "integer"}, float: {"type": "number"}, bool: {"type": "boolean"}}

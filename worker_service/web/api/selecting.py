@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from worker_service.jobs.model import Status
 from worker_service.jobs.selector import CHOSEN_BY, Selector
-from worker_service.operations.words import read_selector
+from worker_service.services.parse import read_selector
 from worker_service.web.api.endpoint import ID, NUMBER, TEXT, Call, Param
 
 LIMIT = Param("limit", "so many at most; 50 unless given", {"type": "integer", "minimum": 1, "maximum": 1000})

@@ -6,18 +6,18 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from worker_service.errors import BadInput, Refused
+from worker_service.base.errors import BadInput, Refused
 from worker_service.jobs.model import Action, ErrorCount, Pause
-from worker_service.operations import health, overview, schedules, steer
-from worker_service.operations.health import Health
-from worker_service.operations.overview import CheckedWorker, Numbers, SchedulerStatus
-from worker_service.operations.schedules import Begun, ScheduleState
+from worker_service.services import health, job_control, overview, schedules
+from worker_service.services.health import Health
+from worker_service.services.overview import CheckedWorker, Numbers, SchedulerStatus
+from worker_service.services.schedules import Begun, ScheduleState
 from worker_service.web.access import Power, Visitor
 from worker_service.web.api.endpoint import TEXT, Answer, Call, Endpoint, Field, Param, Schema, endpoint
 from worker_service.web.api.jobs import DONE
 from worker_service.web.api.metrics import Kept
 from worker_service.web.api.selecting import DRY_RUN
-from worker_service.web.problems import NotAllowed
+from worker_service.web.error_responses import NotAllowed
 
 _SCOPES = ("type", "owner", "all")
 _SCOPE: Schema = {**TEXT, "enum": list(_SCOPES)}
@@ -120,7 +120,7 @@ def list_pauses(call: Call) -> Any:
 def pause(call: Call) -> Answer:
     scope, name = _scope(call.visitor, call.body["scope"], call.body.get("name", ""))
     length = call.body.get("for") or None
-    paused = steer.pause(call.session, scope, name, length=length, reason=call.body.get("reason"))
+    paused = job_control.pause(call.session, scope, name, length=length, reason=call.body.get("reason"))
     return Answer({"scope": scope, "name": name, "until": paused.until}, 201)
 
 
@@ -134,7 +134,7 @@ def pause(call: Call) -> Answer:
 )
 def unpause(call: Call) -> Any:
     scope, name = _scope(call.visitor, call.query["scope"], call.query.get("name", ""))
-    steer.unpause(call.session, scope, name)
+    job_control.unpause(call.session, scope, name)
     return {"scope": scope, "name": name}
 
 
@@ -197,9 +197,9 @@ def run_schedule(call: Call) -> Answer:
 def list_actions(call: Call) -> Any:
     most = call.query.get("limit", 20)
     if call.visitor.owner is None:
-        return {"items": steer.actions(call.session, most=most)}
+        return {"items": job_control.actions(call.session, most=most)}
     # What others did may have been done to others' jobs.
-    mine = [one for one in steer.actions(call.session, most=1000) if one.actor == call.visitor.name]
+    mine = [one for one in job_control.actions(call.session, most=1000) if one.actor == call.visitor.name]
     return {"items": mine[:most]}
 
 
@@ -213,15 +213,17 @@ def list_actions(call: Call) -> Any:
 )
 def undo(call: Call) -> Any:
     visitor = call.visitor
-    is_theirs = any(one.id == call.id and one.actor == visitor.name for one in steer.actions(call.session, most=1000))
+    is_theirs = any(
+        one.id == call.id and one.actor == visitor.name for one in job_control.actions(call.session, most=1000)
+    )
     if not is_theirs and visitor.owner is not None:
         raise Refused(f"there is no action {call.id} to undo: see pagemill undo --list")
     if not is_theirs:
         visitor.must(Power.ADMIN)
-    action = steer.undoable(call.session, call.id)
+    action = job_control.undoable(call.session, call.id)
     if call.query.get("dry_run"):
         return action
-    done = steer.undo(call.session, action)
+    done = job_control.undo(call.session, action)
     refused = [{"id": job_id, "reason": reason} for job_id, reason in done.refused.items()]
     return {
         "action": done.action_id,

@@ -9,19 +9,19 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 
-from worker_service.errors import BadInput
-from worker_service.harmless import as_json
-from worker_service.operations import wishes
-from worker_service.operations.database import Session
-from worker_service.operations.objects import as_object
-from worker_service.operations.requests import Told
+from worker_service.base.errors import BadInput
+from worker_service.base.sanitize import as_json
+from worker_service.services import read_requests
+from worker_service.services.database import Session
+from worker_service.services.idempotency import Told
+from worker_service.services.serialize import as_object
 from worker_service.web.access import Visitor
 from worker_service.web.api.documents import WISHED, wished
 from worker_service.web.api.endpoint import TEXT, Endpoint, Field, granted, streamed
 from worker_service.web.api.jobs import own, refuse_actions
-from worker_service.web.guard import turn_of
-from worker_service.web.receiving import Received, received
-from worker_service.web.sessions import opened
+from worker_service.web.database_sessions import opened
+from worker_service.web.middleware import turn_of
+from worker_service.web.multipart import Received, received
 
 _YES, _NO = ("true", "1", "yes", "on"), ("", "false", "0", "no", "off")
 _OURS = ("owner", "force", "csrf")
@@ -102,7 +102,7 @@ def take_files(session: Session, visitor: Visitor, form: Received) -> dict[str, 
         raise BadInput(f"force is true or false, not {forced!r}")
     is_forced = forced in _YES
     paths = [incoming.keep(name, owner) for name, incoming in files if incoming.size]
-    made, batch_id = wishes.bring_in(session, paths, words, owner=owner, is_forced=is_forced)
+    made, batch_id = read_requests.bring_in(session, paths, words, owner=owner, is_forced=is_forced)
     items = [{"name": path.name, **wished(one, 201).value} for path, one in zip(paths, made, strict=True)]
     return {"items": items, "refused": refused, "batch": batch_id}
 

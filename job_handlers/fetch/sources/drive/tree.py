@@ -1,0 +1,97 @@
+"""A folder of Google Drive, a shared drive, or what others have shared, as a tree to crawl."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from job_handlers.fetch.errors import Judge, Patience, Trouble, Wait
+from job_handlers.fetch.sources import Reference
+from job_handlers.fetch.sources.drive import PLATFORM, SHARED_WITH_ME, rests_with
+from job_handlers.fetch.sources.drive.client import Drive
+from job_handlers.fetch.sources.tree import Changes, Entry, ItemTrouble, Listing, ListingExpired
+from worker_service.handlers import Permanent, Stopped
+
+_LOOK_SECONDS = 0.2
+
+T = TypeVar("T")
+
+
+class DriveTree:
+    platform = PLATFORM
+
+    def __init__(
+        self,
+        service: Drive,
+        folder: Reference,
+        *,
+        is_stopping: Callable[[], bool],
+        patience: Patience = Patience(),  # noqa: B008 - frozen
+    ) -> None:
+        self.source = rests_with(service.credential)
+        self.root_name = folder.key
+        self._drive = service
+        self._folder = folder
+        self._is_stopping = is_stopping
+        self._patience = patience
+
+    @property
+    def _is_shared_with_me(self) -> bool:
+        return self._folder.key == SHARED_WITH_ME
+
+    def root(self) -> Entry:
+        if self._is_shared_with_me:
+            return Entry(SHARED_WITH_ME, "Shared with me", "folder")
+        found = self.entry(self._folder.key, self._folder.resource_key)
+        if found.kind == "shortcut":
+            found = self.entry(found.target_id, found.key)
+        if found.kind != "folder":
+            raise ItemTrouble(f"{found.name} is not a folder", "to fetch one file, enqueue a download")
+        return found
+
+    def entry(self, item_id: str, key: str) -> Entry:
+        found = self._about_one(lambda: self._drive.entry(item_id, key))
+        if found.is_trashed:
+            raise ItemTrouble(f"{found.name} is in the trash")
+        return found
+
+    def children(self, folder_id: str, key: str, corpus: str, page: str) -> Listing:
+        def ask() -> Listing:
+            if folder_id == SHARED_WITH_ME:
+                return self._drive.shared_with_me(page)
+            return self._drive.children(folder_id, page, drive_id=corpus, resource_key=key)
+
+        return self._about_one(ask, page)
+
+    def change_token(self, corpus: str) -> str:
+        """What is shared with us changes without a parent of ours: that is listed each time."""
+        return "" if self._is_shared_with_me else self._call(lambda: self._drive.start_token(corpus))
+
+    def changes(self, corpus: str, token: str) -> Changes:
+        return self._call(lambda: self._drive.changes(token, drive_id=corpus), token)
+
+    def _about_one(self, call: Callable[[], T], page: str = "") -> T:
+        """What is refused of one item is no reason to give up the others."""
+        try:
+            return self._call(call, page)
+        except Permanent as refused:
+            raise ItemTrouble(refused.detail, refused.remedy) from refused
+
+    def _call(self, call: Callable[[], T], page: str = "") -> T:
+        judge = Judge(self._patience)
+        while True:
+            try:
+                return call()
+            except Trouble as trouble:
+                if page and trouble.code in ("REQUEST_INVALID", "NOT_FOUND", "GONE"):
+                    raise ListingExpired(trouble.sentence) from trouble
+                decision = judge.after(trouble)
+                self._rest(decision.seconds if isinstance(decision, Wait) else 0.0)
+
+    def _rest(self, seconds: float) -> None:
+        until = time.monotonic() + seconds
+        while (left := until - time.monotonic()) > 0:
+            if self._is_stopping():
+                raise Stopped
+            time.sleep(min(left, _LOOK_SECONDS))

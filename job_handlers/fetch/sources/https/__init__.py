@@ -1,0 +1,59 @@
+"""URLs as a source: one file behind each, and no folders."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from job_handlers.fetch.sources import IsStopping, Reference
+from job_handlers.settings import HandlersSettings
+from worker_service.handlers import Permanent
+
+if TYPE_CHECKING:
+    from job_handlers.fetch.download import Payload
+    from job_handlers.fetch.errors import Patience
+    from job_handlers.fetch.sources.tree import Tree
+    from job_handlers.fetch.transfer import FileWanted, SourceFile
+
+PLATFORM = "https"
+ADDRESSES = "an https URL"
+FOLDERS = ""
+IS_FOR_ANY_HOST = True
+ALLOW = HandlersSettings.download_allow
+ENVIRONMENT: Sequence[str] = (ALLOW.variable, "SSL_CERT_FILE")
+CREDENTIALS: Sequence[str] = ()
+
+
+def reference(text: str) -> Reference | None:
+    if not text.lower().startswith(("https://", "http://")):
+        return None
+    try:
+        urlsplit(text)
+    except ValueError as error:
+        raise Permanent("URL_INVALID", "the URL cannot be understood") from error
+    return Reference(PLATFORM, text)
+
+
+def rests_with(credential: str) -> str:
+    return ""
+
+
+def reads(reference: Reference, credential: str) -> Sequence[Path]:
+    return ()
+
+
+def open_file(
+    reference: Reference, payload: Payload, wanted: FileWanted, patience: Patience, is_stopping: IsStopping
+) -> SourceFile:
+    from job_handlers.fetch.sources.https.file import HttpsFile
+
+    return HttpsFile(reference.key, wanted, patience, is_stopping)
+
+
+def open_tree(
+    reference: Reference, credential: str, patience: Patience, is_stopping: IsStopping
+) -> AbstractContextManager[Tree]:
+    raise NotImplementedError("a URL has no folders")

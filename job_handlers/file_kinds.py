@@ -1,0 +1,355 @@
+"""What a file is, by what is in it: for a crawl that chooses, a download before it publishes, and the jobs that read.
+
+What comes from outside also has to be what it is said to be (`agreed`): by its source's Content-Type, else by its name.
+A PDF, an image or a spreadsheet begins with bytes of its own. A table in text does not, so that only what is said to be
+one is taken for it, and never markup or JSON, with which servers tell of errors under the status of a success. So it
+is with texts; a web page is one only where its name says so.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import zipfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from job_handlers.encodings import HEAD_BYTES as HEAD_BYTES
+from job_handlers.encodings import WIDE, decoded
+from job_handlers.fetch.errors import Trouble
+from worker_service.handlers import Permanent
+
+_PDF_BEGINS_WITHIN = 1024
+_PDF_HEADER = re.compile(rb"%PDF-\d\.\d\s*[\r\n]")
+_PDF_OBJECT = re.compile(rb"(?:\A|[\r\n])\d+ \d+ obj\b")
+_UNPACKED_BYTES_MAX = 2 << 30
+_DELIMITERS = (",", ";", "\t", "|")
+_LINES = 20
+
+
+class Kind(StrEnum):
+    """How a file is read."""
+
+    PDF = "pdf"
+    IMAGE = "image"
+    SHEET = "sheet"
+    CSV = "csv"
+    TEXT = "text"
+    HTML = "html"
+    MAIL = "mail"
+    EPUB = "epub"
+    DOCX = "docx"
+    PPTX = "pptx"
+    ODT = "odt"
+    ODP = "odp"
+    ZIP = "zip"
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    name: str
+    kind: Kind
+    suffixes: tuple[str, ...]
+    """The first is given to a file that has none."""
+    mimes: tuple[str, ...]
+    is_by_name: bool = False
+    """Servers call so what is something else: only the name says that it is one."""
+
+    @property
+    def suffix(self) -> str:
+        return self.suffixes[0]
+
+    def is_named_by(self, name: str) -> bool:
+        return name.lower().endswith(self.suffixes)
+
+
+PDF = Format("a PDF", Kind.PDF, (".pdf",), ("application/pdf", "application/x-pdf"))
+PNG = Format("a PNG image", Kind.IMAGE, (".png",), ("image/png",))
+JPEG = Format("a JPEG image", Kind.IMAGE, (".jpg", ".jpeg"), ("image/jpeg", "image/jpg"))
+GIF = Format("a GIF image", Kind.IMAGE, (".gif",), ("image/gif",))
+TIFF = Format("a TIFF image", Kind.IMAGE, (".tif", ".tiff"), ("image/tiff",))
+XLSX = Format(
+    "a spreadsheet",
+    Kind.SHEET,
+    (".xlsx", ".xlsm"),
+    ("application/vnd.openxmlformats-officedocument.spreadsheetml.sheet",),
+)
+XLS = Format("an Excel 97 spreadsheet", Kind.SHEET, (".xls",), ("application/vnd.ms-excel",))
+ODS = Format("an OpenDocument spreadsheet", Kind.SHEET, (".ods",), ("application/vnd.oasis.opendocument.spreadsheet",))
+CSV = Format(
+    "a CSV file",
+    Kind.CSV,
+    (".csv", ".tsv"),
+    ("text/csv", "text/tab-separated-values", "application/csv", "text/x-csv", "text/comma-separated-values"),
+)
+DOCX = Format(
+    "a Word document",
+    Kind.DOCX,
+    (".docx", ".docm", ".dotx"),
+    ("application/vnd.openxmlformats-officedocument.wordprocessingml.document",),
+)
+PPTX = Format(
+    "a PowerPoint presentation",
+    Kind.PPTX,
+    (".pptx", ".pptm", ".ppsx", ".potx"),
+    ("application/vnd.openxmlformats-officedocument.presentationml.presentation",),
+)
+ODT = Format("an OpenDocument text", Kind.ODT, (".odt", ".ott"), ("application/vnd.oasis.opendocument.text",))
+ODP = Format("an OpenDocument presentation", Kind.ODP, (".odp",), ("application/vnd.oasis.opendocument.presentation",))
+EPUB = Format("an EPUB book", Kind.EPUB, (".epub",), ("application/epub+zip",))
+MAIL = Format("a mail", Kind.MAIL, (".eml",), ("message/rfc822",))
+HTML = Format(
+    "a web page", Kind.HTML, (".html", ".htm", ".xhtml"), ("text/html", "application/xhtml+xml"), is_by_name=True
+)
+MARKDOWN = Format("Markdown", Kind.TEXT, (".md", ".markdown"), ("text/markdown",), is_by_name=True)
+TEXT = Format("a text", Kind.TEXT, (".txt", ".text"), ("text/plain",), is_by_name=True)
+ZIP = Format("a zip archive", Kind.ZIP, (".zip",), ("application/zip", "application/x-zip-compressed"))
+FORMATS = (
+    PDF, PNG, JPEG, TIFF, GIF, XLSX, XLS, ODS, CSV, DOCX, PPTX, ODT, ODP, EPUB, MAIL, HTML, MARKDOWN, TEXT, ZIP,
+)  # fmt: skip
+"""All that can be read."""
+IN_WORDS = "PDF, PNG, JPEG, TIFF, GIF, xlsx, xls, ods, csv, docx, pptx, odt, odp, epub, eml, html, md, txt and zip"
+SUFFIXES = tuple(suffix for one in FORMATS for suffix in one.suffixes)
+
+_SIGNATURES = (
+    (b"%PDF-", PDF),
+    (b"\x89PNG\r\n\x1a\n", PNG),
+    (b"\xff\xd8\xff", JPEG),
+    (b"II*\0", TIFF),
+    (b"MM\0*", TIFF),
+    (b"GIF87a", GIF),
+    (b"GIF89a", GIF),
+)
+_ZIP = b"PK\x03\x04"
+_OLD_OFFICE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
+_TOLD_APART = (
+    (_ZIP, "a zip archive"),
+    (_OLD_OFFICE, "an old Office document (save it as docx, pptx or PDF)"),
+    (b"{\\rtf", "an RTF document (save it as docx or PDF)"),
+    (b"RIFF", "a WebP image (save it as PNG)"),
+    (b"BM", "a bitmap (save it as PNG)"),
+    (b"Rar!", "a RAR archive (pack it as zip)"),
+    (b"7z\xbc\xaf", "a 7z archive (pack it as zip)"),
+    (b"\x1f\x8b", "what gzip has packed (unpack it, or pack it as zip)"),
+    (b"MZ", "a program"),
+    (b"\x7fELF", "a program"),
+    (b"\x78\x9f\x3e\x22", "a mail that Outlook has packed (winmail.dat: have it sent as plain text or HTML)"),
+)
+_WORKBOOK = re.compile(b"|".join(f"{name}\0".encode("utf-16-le") for name in ("Workbook", "WORKBOOK", "Book", "BOOK")))
+"""A stream of this name makes an old Office file an Excel file; Excel 5 and 95 call it Book."""
+_DIRECTORY_ENTRY_BYTES = 128
+_OUTLOOK = "__properties_version1.0".encode("utf-16-le")
+_LOCKED = re.compile("EncryptedPackage".encode("utf-16-le"))
+_PACKED = (XLSX, ODS, DOCX, PPTX, ODT, ODP, EPUB, ZIP)
+_MIMETYPE = "mimetype"
+_SAID_INSIDE = {one.mimes[0].encode(): one for one in (ODS, ODT, ODP, EPUB)}
+"""Its first file is called mimetype, and holds this."""
+_PARTS = (
+    (re.compile(r"xl/workbook\.(?:xml|bin)"), Kind.SHEET),
+    # Word of the web numbers it.
+    (re.compile(r"word/document\d*\.xml"), Kind.DOCX),
+    (re.compile(r"ppt/presentation\.xml"), Kind.PPTX),
+    (re.compile(r"META-INF/container\.xml"), Kind.EPUB),
+)
+_HEADER = re.compile(r"(?:From [^\n]*\n)?[!-9;-~]+:[ \t]*\S")
+_MARKUP = re.compile(r"<[a-zA-Z!?/]")
+_JSON = re.compile(r"""(?:\)\]\}',?\s*)?(?:\{\s*(?:["}]|\Z)|\[\s*(?:[\[{"\]]|\Z))""")
+_OTHER_TEXT = re.compile(r"html|xml|json|script|css|^(?!text/|application/|binary/)")
+"""A Content-Type of which a table is none. What says nothing, such as octet-stream or text/plain, is not among them."""
+
+
+def agreed(head: bytes, mime: str, name: str) -> Format:
+    """Of the file that begins with `head`. What it is said to be has to be what it is."""
+    said = mime.partition(";")[0].strip().lower()
+    claimed = [one for one in FORMATS if said in one.mimes and not one.is_by_name]
+    if not claimed or claimed in ([XLS], [ZIP]):
+        # octet-stream says nothing, so that the name speaks; Windows calls every table what it calls the first one, and
+        # much is a zip archive.
+        claimed += [one for one in FORMATS if one.is_named_by(name)]
+    found = _found(head, claimed)
+    is_of_text = found in (CSV, TEXT, MARKDOWN, MAIL)
+    if found is not None and is_of_text and said not in ("", *found.mimes, *XLS.mimes) and _OTHER_TEXT.search(said):
+        raise Trouble("NOT_WHAT_IT_SAYS", claimed=said, found="a text")
+    if head.startswith(_OLD_OFFICE) and _LOCKED.search(head):
+        raise Trouble("FILE_ENCRYPTED")
+    if found is None and not claimed:
+        nameless = "a text without .txt at the end of its name" if is_text(head) else ""
+        raise Trouble("KIND_REFUSED", found=_told_apart(head) or nameless or _words(head), readable=IN_WORDS)
+    both_images = found is not None and claimed and found.kind is claimed[0].kind is Kind.IMAGE
+    is_packed = found in _PACKED and ZIP in claimed
+    if found is not None and (not claimed or found in claimed or both_images or is_packed):
+        return found
+    raise Trouble("NOT_WHAT_IT_SAYS", claimed=claimed[0].name, found=_words(head) if found is None else found.name)
+
+
+def format_named(name: str) -> Format | None:
+    """What a file of this name should be."""
+    return next((one for one in FORMATS if one.is_named_by(name)), None)
+
+
+def kind_of(path: Path) -> Kind:
+    """Of a published file. Where its name does not say that it is a table, its columns do."""
+    with path.open("rb") as file:
+        head = file.read(HEAD_BYTES)
+    if not head:
+        raise Permanent("FILE_EMPTY", "the file holds nothing", "download it again")
+    named = [one for one in FORMATS if one.is_named_by(path.name)]
+    if (signed := _signed(head, named)) is not None:
+        return signed.kind
+    if head.startswith(_ZIP):
+        return _kind_of_zip(path, named[0] if named and named[0] in _PACKED else XLSX)
+    if head.startswith(_OLD_OFFICE) and _has_stream(path, _WORKBOOK):
+        return Kind.SHEET
+    if head.startswith(_OLD_OFFICE) and _has_stream(path, _LOCKED):
+        raise Permanent("FILE_ENCRYPTED", "the document is locked with a password", "save it without one")
+    if (written := _text_in(head, named)) is not None:
+        return written.kind
+    if is_text(head) and (CSV.is_named_by(path.name) or delimiter_of(decoded(head)[0]) is not None):
+        return Kind.CSV
+    raise Permanent(
+        "KIND_UNSUPPORTED",
+        f"this is {_words(head)}, which is not read here (it begins with {head[:8]!r})",
+        f"export it as PDF; {IN_WORDS} can be read",
+    )
+
+
+def sha256_of(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def page_in(head: bytes) -> str:
+    """What a server sends with the status of a success when it means an error, in words; empty: it is none."""
+    text = _visible(decoded(head)[0])
+    if _MARKUP.match(text):
+        return "XML" if text.startswith("<?xml") and "<html" not in text.lower() else "a web page"
+    return "JSON" if _JSON.match(text) else ""
+
+
+def is_text(head: bytes) -> bool:
+    """Lines such as those of a table, whatever their columns: neither binary nor blank, neither markup nor JSON."""
+    text, encoding = decoded(head)
+    if b"\0" in head and encoding not in WIDE:
+        return False
+    beginning = text[:4096]
+    strange = sum(one < " " and one not in "\t\n\v\f\r\x1b" for one in beginning)
+    return strange <= len(beginning) // 100 and bool(_visible(text)) and not page_in(head)
+
+
+def delimiter_of(text: str) -> str | None:
+    """The one that stands in most lines equally often."""
+    lines = [line for line in text.splitlines()[:_LINES] if line.strip()]
+    best, most = None, 0
+    for delimiter in _DELIMITERS:
+        counts = [line.count(delimiter) for line in lines]
+        usual = max(set(counts), key=counts.count, default=0)
+        agreeing = counts.count(usual) if usual else 0
+        # Cells in quotes may hold more of them, or go over several lines.
+        has_quotes = '"' in text and sum(counts) >= len(lines) > 1
+        if (agreeing >= 0.8 * len(lines) or has_quotes) and agreeing * usual > most:
+            best, most = delimiter, agreeing * usual
+    return best
+
+
+def _found(head: bytes, claimed: list[Format]) -> Format | None:
+    """Archives and tables begin alike, whatever is in them: of these it is only seen that they may be what they are
+    said to be."""
+    if (signed := _signed(head, claimed)) is not None:
+        return signed
+    if head.startswith(_ZIP):
+        told = _told_by(head[30:].removeprefix(_MIMETYPE.encode()))
+        return told or next((one for one in _PACKED if one in claimed), ZIP)
+    if head.startswith(_OLD_OFFICE):
+        return XLS if XLS in claimed else None
+    return _text_in(head, claimed)
+
+
+def _text_in(head: bytes, claimed: Sequence[Format]) -> Format | None:
+    """What any text may be, if it is said to be one of these."""
+    page = page_in(head)
+    for one in claimed:
+        if one in (HTML, MARKDOWN) and page == "a web page":
+            return one
+        is_one = one is not MAIL or _HEADER.match(decoded(head)[0])
+        if one in (CSV, TEXT, MAIL, HTML, MARKDOWN) and is_one and is_text(head):
+            return one
+    return None
+
+
+def _signed(head: bytes, said: Sequence[Format]) -> Format | None:
+    for signature, one in _SIGNATURES:
+        if head.startswith(signature):
+            return one
+    if head.startswith(_ZIP):
+        return None
+    if PDF in said and (has_pdf_within(head) or _PDF_OBJECT.search(head)):
+        return PDF
+    # Viewers skip what a mail or a server put before the header. A text about PDFs is no PDF.
+    is_within = b"%PDF-" in head[:_PDF_BEGINS_WITHIN]
+    return PDF if is_within and not page_in(head) and _text_in(head, said) is None else None
+
+
+def has_pdf_within(head: bytes) -> bool:
+    """Return whether a whole PDF header, with the end of its line, follows other bytes such as a web page."""
+    return _PDF_HEADER.search(head[:_PDF_BEGINS_WITHIN]) is not None
+
+
+def _words(head: bytes) -> str:
+    if told := _told_apart(head) or page_in(head):
+        return told
+    if is_text(head):
+        return "a text"
+    return "a file of an unknown kind" if head.strip() else "white space and nothing else"
+
+
+def _told_apart(head: bytes) -> str:
+    if head.startswith(_OLD_OFFICE) and _OUTLOOK in head:
+        return "a mail as Outlook keeps it (save it as .eml)"
+    return next((words for begins, words in _TOLD_APART if head.startswith(begins)), "")
+
+
+def _visible(text: str) -> str:
+    """From its first character that can be seen."""
+    begin = next((at for at, one in enumerate(text) if one.isprintable() and not one.isspace()), len(text))
+    return text[begin:]
+
+
+def _kind_of_zip(path: Path, said: Format) -> Kind:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            names = set(archive.namelist())
+            unpacked = sum(one.file_size for one in archive.infolist())
+            inside = _beginning(archive, _MIMETYPE) if _MIMETYPE in names else b""
+    except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError, RuntimeError, EOFError) as error:
+        raise Permanent(
+            f"{said.kind.upper()}_BROKEN",
+            f"the file begins like {said.name} and cannot be unpacked ({error})",
+            "download it again",
+        ) from error
+    told = _told_by(inside)
+    kind = told.kind if told else next((kind for part, kind in _PARTS if any(map(part.fullmatch, names))), Kind.ZIP)
+    if kind is Kind.SHEET and unpacked > _UNPACKED_BYTES_MAX:
+        raise Permanent("SHEET_TOO_LARGE", f"the spreadsheet holds {unpacked >> 20} MiB unpacked", "split it")
+    return kind
+
+
+def _told_by(mimetype: bytes) -> Format | None:
+    return next((one for begins, one in _SAID_INSIDE.items() if mimetype.startswith(begins)), None)
+
+
+def _beginning(archive: zipfile.ZipFile, name: str) -> bytes:
+    """No more of it is unpacked."""
+    with archive.open(name) as file:
+        return file.read(100)
+
+
+def _has_stream(path: Path, name: re.Pattern[bytes]) -> bool:
+    """Return whether the directory of an old Office file names such a stream. The directory may be anywhere in the
+    file, in entries of 128 bytes that begin with a name."""
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            if any(found.start() % _DIRECTORY_ENTRY_BYTES == 0 for found in name.finditer(block)):
+                return True
+    return False

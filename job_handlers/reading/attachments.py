@@ -1,0 +1,230 @@
+"""What is inside of a file, a zip archive or a mail, becomes documents of its own: published, and then read like any
+other, by the same owner, in the same batch and in the same way.
+
+Such a document is known by its container and its place in it, so that the next delivery of the same archive brings new
+generations of the same documents. What cannot be read is left out and named.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Container, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from io import BytesIO
+from itertools import count
+from pathlib import Path, PurePosixPath
+from typing import IO, Any
+
+import msgspec
+
+from job_handlers.fetch.errors import Trouble
+from job_handlers.file_kinds import HEAD_BYTES, Kind, agreed
+from job_handlers.reading.document import document_of
+from job_handlers.reading.formats import Unreadable, Writing, mail
+from job_handlers.reading.formats.archive import BROKEN, Archive
+from job_handlers.reading.page_process import Lost, PageProcess, TooLarge
+from worker_service.handlers import (
+    Context,
+    DocumentRequest,
+    File,
+    NewJob,
+    Permanent,
+    SameContent,
+    SameFile,
+    counted,
+    safe_name,
+)
+
+WITHIN = "!/"
+"""Between a container and the place in it."""
+
+_FILES_MAX = 1000
+_DEPTH_MAX = 3
+_BYTES_MAX = 2 << 30
+_ALL_BYTES_MAX = 8 << 30
+_STEP_BYTES = 1 << 20
+_HOW_MANY = 1
+"""The number to which is answered how many there are; the numbers of the files follow."""
+_PLACE_CHARACTERS_MAX = 1000
+_NAMED_MAX = 5
+"""Of what is left out, in a note."""
+
+
+class Taken(msgspec.Struct, tag=True, frozen=True):
+    place: str
+    """Its name in the container, folders included."""
+    name: str
+    file: str
+    """In the attempt's staging directory."""
+    sha256: str
+    size: int
+
+
+class LeftOut(msgspec.Struct, tag=True, frozen=True):
+    place: str
+    why: str
+
+
+class Number(msgspec.Struct, tag=True, frozen=True):
+    of_files: int
+
+
+Answer = Taken | LeftOut | Number
+
+
+@dataclass(slots=True)
+class Found:
+    files: list[File | SameFile] = field(default_factory=list)
+    follow_ups: list[NewJob] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+def unpack(context: Context[Any], process: PageProcess[Any], kind: Kind) -> Found:
+    """`process`: to whose negative numbers `unpacker` answers; it has the file open."""
+    found = Found()
+    if kind not in (Kind.ZIP, Kind.MAIL):
+        return found
+    key = document_of(context).source_key
+    is_deep = key.count(WITHIN) >= _DEPTH_MAX
+    left_out: list[LeftOut] = []
+    seen: set[str] = set()
+    places: set[str] = set()
+    size = 0
+    number = process.read(-_HOW_MANY)
+    assert isinstance(number, Number)
+    if number.of_files > _FILES_MAX:
+        raise Permanent(f"{kind.upper()}_TOO_LARGE", f"it holds more than {_FILES_MAX} files", "split it")
+    if is_deep and number.of_files:
+        found.notes.append(f"what is in it is left out: it is packed {_DEPTH_MAX} times already")
+        return found
+    numbers = range(1, number.of_files + 1)
+    for at, (_, one) in zip(numbers, process.read_all(-_HOW_MANY - at for at in numbers), strict=True):
+        if isinstance(one, TooLarge | Lost):
+            left_out.append(LeftOut(f"file {at}", str(one)))
+        elif isinstance(one, LeftOut):
+            left_out.append(one)
+        elif isinstance(one, Taken) and one.sha256 not in seen:
+            seen.add(one.sha256)
+            size += one.size
+            if size > _ALL_BYTES_MAX:
+                raise Permanent(f"{kind.upper()}_TOO_LARGE", f"it unpacks to more than {_ALL_BYTES_MAX >> 30} GiB")
+            place = _unused(one.place, places)
+            places.add(place)
+            _take(context, found, one, f"{key}{WITHIN}{place}")
+    if left_out:
+        named = ", ".join(f"{one.place} ({one.why})" for one in left_out[:_NAMED_MAX])
+        more = f", and {len(left_out) - _NAMED_MAX} more" if len(left_out) > _NAMED_MAX else ""
+        found.notes.append(f"{counted(len(left_out), 'file')} in it left out: {named}{more}")
+    return found
+
+
+def _unused(place: str, places: Container[str]) -> str:
+    """Two of one name are two documents; and none is named as what is in another."""
+    plain = place.replace(WITHIN, "!")
+    tries = (plain if number == 1 else f"{plain} ({number})" for number in count(1))
+    return next(one for one in tries if one not in places)
+
+
+def _take(context: Context[Any], found: Found, one: Taken, key: str) -> None:
+    path = context.staging / one.file
+    known = [file for file in context.ask(SameContent(sha256=one.sha256)).files if file.size == one.size]
+    if known:
+        path.unlink()
+        found.files.append(SameFile(known[0].id, role="inside", name=one.name))
+    else:
+        found.files.append(File(path, role="inside", name=one.name, sha256=one.sha256))
+    request = DocumentRequest(key, one.name, content=one.sha256, settings=document_of(context).settings)
+    found.follow_ups.append(
+        NewJob("ingest", context.platform, context.account, owner=context.owner, name=one.name, document=request)
+    )
+
+
+# --- in the process apart -----------------------------------------------------------------------------
+
+
+def unpacker(writing: Writing, staging: Path) -> Callable[[int], Answer]:
+    members: Sequence[tuple[str, str, Callable[[], Any]]] = [
+        (_shown(place), refusal, opened) for place, refusal, opened in _found_in(writing)
+    ]
+
+    seen: set[str] = set()
+    size = 0
+
+    def read(number: int) -> Answer:
+        nonlocal size
+        if number == _HOW_MANY:
+            return Number(len(members))
+        at = number - _HOW_MANY
+        place, refusal, opened = members[at - 1]
+        if size > _ALL_BYTES_MAX:
+            refusal = f"what comes before it unpacks to more than {_ALL_BYTES_MAX >> 30} GiB"
+        if refusal:
+            return LeftOut(place, refusal)
+        try:
+            with opened() as source:
+                found = _unpacked(source, place, staging, at)
+        except Unreadable as error:
+            return LeftOut(place, str(error))
+        except Trouble as trouble:
+            # What can be read would be said of each of them.
+            is_refused = trouble.code == "KIND_REFUSED"
+            return LeftOut(place, f"it is {trouble.values['found']}" if is_refused else trouble.sentence)
+        if isinstance(found, Taken):
+            if found.sha256 in seen:
+                # The same twice is one document, and takes room once.
+                (staging / found.file).unlink()
+            else:
+                seen.add(found.sha256)
+                size += found.size
+        return found
+
+    return read
+
+
+def _shown(place: str) -> str:
+    """As people see it, and no longer than a key may be."""
+    return "".join(one for one in place if one.isprintable())[-_PLACE_CHARACTERS_MAX:] or "file"
+
+
+def _unpacked(source: IO[bytes], place: str, staging: Path, number: int) -> Answer:
+    head = _block_of(source, HEAD_BYTES)
+    if not head:
+        return LeftOut(place, "it is empty")
+    name = PurePosixPath(place.replace("\\", "/")).name
+    name = safe_name(name, agreed(head, "", name).suffixes)
+    # In many folders there is one of the same name; what it is called tells what it is.
+    target = staging / f"{number} {name}"
+    digest, size, block = hashlib.sha256(), 0, head
+    with target.open("wb") as file:
+        while block:
+            size += len(block)
+            if size > _BYTES_MAX:
+                target.unlink()
+                return LeftOut(place, f"it unpacks to more than {_BYTES_MAX >> 30} GiB")
+            digest.update(block)
+            file.write(block)
+            block = _block_of(source)
+    return Taken(place, name, target.name, digest.hexdigest(), size)
+
+
+def _block_of(source: IO[bytes], most: int = _STEP_BYTES) -> bytes:
+    try:
+        return source.read(most)
+    except BROKEN as error:
+        raise Unreadable(f"it is broken ({error})") from error
+
+
+def _found_in(writing: Writing) -> Iterator[tuple[str, str, Callable[[], Any]]]:
+    if isinstance(writing, Archive):
+        for member in writing.members():
+            yield member.name, member.refusal, partial(writing.open, member.info)
+    elif isinstance(writing, mail.Mail):
+        for name, part in writing.attached():
+            yield name, "", partial(_in_memory, part)
+
+
+@contextmanager
+def _in_memory(part: Any) -> Iterator[IO[bytes]]:
+    yield BytesIO(mail.content_of(part))

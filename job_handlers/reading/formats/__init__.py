@@ -1,0 +1,197 @@
+"""Files whose text flows: notes, web pages, mails, books, documents of office programs. One module for each family.
+
+A module yields paragraphs, rows of tables, pictures and what its author made a new page with, in their order; `leaves`
+makes pages of them. Nothing that a file names outside itself is ever looked for: no address, no other file, no entity.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+from job_handlers.file_kinds import Kind
+from job_handlers.reading.layout import TextTable
+from worker_service.handlers import counted, in_a_sentence
+
+LIBRARY = "writings 7"
+"""One more whenever the same file may now give another text."""
+
+NEW_PAGE = "\f"
+PAGES_MAX = 100_000
+
+_PAGE_CHARACTERS = 3000
+_PAGE_CHARACTERS_MAX = 6000
+_PICTURE_CHARACTERS = 300
+"""A picture counts as so many: an album is not one page, of which nothing would be read within its limits."""
+_CHARACTERS_MAX = 100_000_000
+_UNSEEN = re.compile("[\u00ad\ud800-\udfff]")
+"""Where a word might be parted at the end of a line, so that no search would find it; and halves of characters, which
+some encodings let a file name by themselves, and which nobody can write down."""
+_LIGATURES = re.compile("[\ufb00-\ufb06]")
+"""Nobody types them who searches."""
+_CELLS_MAX = 20_000
+"""Of a table. A page holds fewer that are not empty."""
+
+_PICTURES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")
+
+_MODULES = {
+    Kind.TEXT: "plain",
+    Kind.HTML: "web",
+    Kind.MAIL: "mail",
+    Kind.EPUB: "epub",
+    Kind.DOCX: "office",
+    Kind.PPTX: "office",
+    Kind.ODT: "office",
+    Kind.ODP: "office",
+    Kind.ZIP: "archive",
+}
+
+
+class Unreadable(Exception):
+    """It is broken, or holds more than anybody reads."""
+
+    def __init__(self, detail: str, remedy: str = "") -> None:
+        super().__init__(detail, remedy)
+        self.detail, self.remedy = detail, remedy
+
+    def __str__(self) -> str:
+        return in_a_sentence(self.detail, self.remedy)
+
+
+class Locked(Unreadable):
+    """A password protects it."""
+
+    def __init__(self) -> None:
+        super().__init__("it is locked with a password", "save it without one")
+
+
+class Picture(NamedTuple):
+    """In its place among the paragraphs."""
+
+    key: str
+    """What `Writing.picture` knows it by."""
+
+
+class Row(str):
+    """A paragraph that is a row of a table: its cells, parted by tabs."""
+
+    __slots__ = ("begins",)
+    begins: bool
+    """The table; another may stand just before it."""
+
+    def __new__(cls, cells: Iterable[str], *, begins: bool) -> Row:
+        made = super().__new__(cls, _seen("\t".join(" ".join(cell.split()) for cell in cells).rstrip()))
+        made.begins = begins
+        return made
+
+
+Piece = str | Picture
+Leaf = tuple[Piece, ...]
+
+
+class Writing(Protocol):
+    """An open file. Raises `Unreadable`."""
+
+    notes: list[str]
+    """What a person is to know of it, once all its pieces have been told: what of it is left out."""
+
+    def pieces(self) -> Iterator[Piece]: ...
+
+    def picture(self, key: str) -> bytes: ...
+
+
+def is_writing(kind: str) -> bool:
+    return kind in _MODULES
+
+
+def open_writing(path: Path, kind: Kind) -> Writing:
+    opened: Writing = import_module(f"{__name__}.{_MODULES[kind]}").open_writing(path, kind)
+    return opened
+
+
+def is_picture(name: str) -> bool:
+    """One that can be read."""
+    return name.lower().endswith(_PICTURES)
+
+
+def note_of_unread(pictures: Collection[str]) -> list[str]:
+    """Pictures of other kinds, such as drawings, by their names."""
+    return [f"{counted(len(pictures), 'picture')} of a kind that is not read: {min(pictures)}"] if pictures else []
+
+
+def leaves(pieces: Iterable[Piece]) -> list[Leaf]:
+    """Its pages: as its author made them, or, where there are none, as many paragraphs as one reads at once."""
+    made: list[Leaf] = []
+    page: list[Piece] = []
+    on_page = total = 0
+    for piece in pieces:
+        if isinstance(piece, Picture):
+            if page and on_page + _PICTURE_CHARACTERS > _PAGE_CHARACTERS:
+                made.append(tuple(page))
+                page, on_page = [], 0
+            page.append(piece)
+            on_page += _PICTURE_CHARACTERS
+            continue
+        total += len(piece)
+        if total > _CHARACTERS_MAX or len(made) > PAGES_MAX:
+            raise Unreadable("it holds more text than is read of one file", "split it")
+        for at, part in enumerate([piece] if isinstance(piece, Row) else _seen(piece).split(NEW_PAGE)):
+            for some in _bearable(part):
+                if page and (at or on_page + len(some) > _PAGE_CHARACTERS):
+                    made.append(tuple(page))
+                    page, on_page = [], 0
+                if some:
+                    page.append(some)
+                    on_page += len(some)
+    return [*made, tuple(page)] if page else made
+
+
+def _seen(text: str) -> str:
+    if text.isascii():
+        return text
+    return _LIGATURES.sub(lambda found: unicodedata.normalize("NFKC", found[0]), _UNSEEN.sub("", text))
+
+
+def _bearable(paragraph: str) -> Iterator[str]:
+    """A paragraph of a whole book is cut between words, where it has some."""
+    if isinstance(paragraph, Row) and len(paragraph) <= _PAGE_CHARACTERS_MAX:
+        yield paragraph
+        return
+    text = paragraph.strip("\n")
+    begin = 0
+    while len(text) - begin > _PAGE_CHARACTERS_MAX:
+        most = begin + _PAGE_CHARACTERS
+        end = text.rfind(" ", begin + 1, most) + 1 or most
+        yield text[begin:end].rstrip()
+        begin = end
+    yield text[begin:]
+
+
+def tables_in(lines: Iterable[str]) -> list[TextTable]:
+    """On a page that is these lines: rows that follow each other, with a second row and a second column."""
+    found: list[list[tuple[int, Row]]] = []
+    begin = 0
+    follows = False
+    for line in lines:
+        if isinstance(line, Row):
+            if line.begins or not follows:
+                found.append([])
+            found[-1].append((begin, line))
+        follows = isinstance(line, Row)
+        begin += len(line) + 1
+    return [_table(rows) for rows in found if sum("\t" in row for _, row in rows) > 1 and _cells(rows) <= _CELLS_MAX]
+
+
+def _cells(placed: Sequence[tuple[int, Row]]) -> int:
+    return len(placed) * (max(row.count("\t") for _, row in placed) + 1)
+
+
+def _table(placed: Sequence[tuple[int, Row]]) -> TextTable:
+    rows = [row.split("\t") for _, row in placed]
+    width = max(map(len, rows))
+    last, end = placed[-1]
+    return TextTable(placed[0][0], last + len(end), [[*row, *[""] * (width - len(row))] for row in rows])

@@ -1,0 +1,98 @@
+"""Zip archives, by themselves and as what books and office documents are packed in. Sizes are believed nobody: no more
+is unpacked than is borne."""
+
+from __future__ import annotations
+
+import stat
+import zipfile
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path, PurePosixPath
+from typing import IO, NamedTuple
+
+from job_handlers.file_kinds import Kind
+from job_handlers.reading.formats import Piece, Unreadable
+
+MEMBER_BYTES_MAX = 256 << 20
+"""Of what is read at once."""
+_MEMBERS_MAX = 20_000
+BROKEN = (zipfile.BadZipFile, zlib.error, OSError, ValueError, NotImplementedError, RuntimeError, EOFError, KeyError)
+_IS_LOCKED, _SAYS_UTF_8 = 0x1, 0x800
+_NOT_MEANT = ("__MACOSX/", ".DS_Store", "Thumbs.db", "desktop.ini")
+
+
+class Member(NamedTuple):
+    name: str
+    """With its folders."""
+    info: zipfile.ZipInfo
+    """Two may have one name."""
+    refusal: str = ""
+
+
+class Archive:
+    def __init__(self, file: Path | IO[bytes]) -> None:
+        self.notes: list[str] = []
+        try:
+            self._archive = zipfile.ZipFile(file)
+        except BROKEN as error:
+            raise Unreadable(f"it cannot be unpacked ({error})") from error
+        self.names = self._archive.namelist()
+        if len(self.names) > _MEMBERS_MAX:
+            raise Unreadable(f"it holds more than {_MEMBERS_MAX} files", "split it")
+
+    def members(self) -> list[Member]:
+        """Its files, without what a desktop has left among them."""
+        return [
+            Member(_name(one), one, _refusal(one))
+            for one in self._archive.infolist()
+            if not one.is_dir() and not one.filename.startswith(_NOT_MEANT[0])
+            and PurePosixPath(one.filename).name not in _NOT_MEANT
+        ]  # fmt: skip
+
+    def read(self, name: str, most: int = MEMBER_BYTES_MAX) -> bytes:
+        with self.open(name) as file:
+            try:
+                body = file.read(most + 1)
+            except BROKEN as error:
+                raise Unreadable(f"{name} in it is broken ({error})") from error
+        if len(body) > most:
+            raise Unreadable(f"{name} in it is larger than {most >> 20} MiB")
+        return body
+
+    @contextmanager
+    def open(self, name: str | zipfile.ZipInfo) -> Iterator[IO[bytes]]:
+        try:
+            file = self._archive.open(name)
+        except BROKEN as error:
+            name = name if isinstance(name, str) else name.filename
+            raise Unreadable(f"{name} in it cannot be unpacked ({error})") from error
+        with file:
+            yield file
+
+    # As a document: the list of what is in it.
+
+    def pieces(self) -> Iterator[Piece]:
+        for member in self.members():
+            yield member.name
+
+    def picture(self, key: str) -> bytes:
+        return self.read(key)
+
+
+def _name(member: zipfile.ZipInfo) -> str:
+    """Programs write UTF-8 and forget to say so."""
+    if not member.flag_bits & _SAYS_UTF_8:
+        with suppress(UnicodeError):
+            return member.filename.encode("cp437").decode()
+    return member.filename
+
+
+def _refusal(member: zipfile.ZipInfo) -> str:
+    if stat.S_ISLNK(member.external_attr >> 16):
+        return "it is a link"
+    return "it needs a password" if member.flag_bits & _IS_LOCKED else ""
+
+
+def open_writing(path: Path, kind: Kind) -> Archive:
+    return Archive(path)

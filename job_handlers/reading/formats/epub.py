@@ -1,0 +1,103 @@
+"""Books: the chapters of an EPUB, in the order in which they are to be read. Each begins a page."""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from urllib.parse import unquote
+from xml.etree import ElementTree
+
+from job_handlers.file_kinds import HEAD_BYTES, Kind
+from job_handlers.reading.formats import NEW_PAGE, Picture, Piece, Unreadable, is_picture, note_of_unread, web
+from job_handlers.reading.formats.archive import Archive
+from worker_service.handlers import counted
+
+_CONTAINER = "META-INF/container.xml"
+_ENCRYPTION = "META-INF/encryption.xml"
+_NO_CHAPTERS = (".pdf", ".mp3", ".mp4", ".m4a", ".m4v", ".ogg", ".webm", ".css", ".ncx")
+_FALLBACKS_MAX = 10
+
+
+class Book:
+    def __init__(self, path: Path) -> None:
+        self._archive = Archive(path)
+        self._names = set(self._archive.names)
+        self.notes: list[str] = []
+        self._unread: dict[str, None] = {}
+        """Pictures."""
+
+    def pieces(self) -> Iterator[Piece]:
+        chapters, locked = self._chapters(), self._locked()
+        if locked & set(chapters):
+            raise Unreadable("it is protected against copying", "ask who sold it for one without")
+        for chapter in chapters:
+            yield NEW_PAGE
+            if is_picture(chapter):
+                yield Picture(chapter)
+                continue
+            body = self._archive.read(chapter)
+            text = body.decode(web.encoding_of(body[:HEAD_BYTES]), "replace")
+            # Often it is the name of a file, or the book's on each chapter.
+            yield from web.pieces_of(iter([text]), partial(self._inside, chapter), has_title=False)
+        self.notes += note_of_unread(self._unread)
+
+    def picture(self, key: str) -> bytes:
+        return web.unpacked(key) if key.startswith("data:") else self._archive.read(key)
+
+    def _chapters(self) -> list[str]:
+        root = self._tree(_CONTAINER).find(".//{*}rootfile")
+        contents = root.get("full-path", "") if root is not None else ""
+        if contents not in self._names:
+            raise Unreadable("it does not say which chapters it has")
+        package = self._tree(contents)
+        items = {item.get("id"): item for item in package.iterfind("./{*}manifest/{*}item")}
+        wanted = [items[key] for one in package.iterfind("./{*}spine/{*}itemref") if (key := one.get("idref")) in items]
+        found = dict.fromkeys(
+            self._beside(contents, href) for item in wanted if (href := _shown_by(item, items).get("href", ""))
+        )
+        if lacking := [name for name in found if name not in self._names]:
+            self.notes.append(f"it lacks {counted(len(lacking), 'chapter')}: {lacking[0]}")
+        there = [name for name in found if name in self._names]
+        if strange := [name for name in there if name.lower().endswith(_NO_CHAPTERS)]:
+            self.notes.append(f"{counted(len(strange), 'chapter')} of a kind that is not read in a book: {strange[0]}")
+        return [name for name in there if name not in strange]
+
+    def _locked(self) -> set[str]:
+        """What is encrypted: often letter forms alone."""
+        if _ENCRYPTION not in self._names:
+            return set()
+        found = self._tree(_ENCRYPTION).iterfind(".//{*}CipherReference")
+        return {posixpath.normpath(unquote(one.get("URI", ""))) for one in found}
+
+    def _inside(self, chapter: str, address: str) -> str | None:
+        name = self._beside(chapter, address)
+        if name not in self._names:
+            return web.inside(address)
+        if not is_picture(name):
+            self._unread[name] = None
+            return None
+        return name
+
+    def _beside(self, name: str, href: str) -> str:
+        return posixpath.normpath(posixpath.join("/", posixpath.dirname(name), unquote(href.partition("#")[0])))[1:]
+
+    def _tree(self, name: str) -> ElementTree.Element:
+        try:
+            return ElementTree.fromstring(self._archive.read(name))
+        except (ElementTree.ParseError, ValueError) as error:
+            raise Unreadable(f"{name} in it is broken ({error})") from error
+
+
+def _shown_by(item: ElementTree.Element, items: Mapping[str | None, ElementTree.Element]) -> ElementTree.Element:
+    """The chapter, or what is to be shown instead by whoever cannot show it."""
+    for _ in range(_FALLBACKS_MAX):
+        if not item.get("href", "").lower().endswith(_NO_CHAPTERS) or item.get("fallback") not in items:
+            break
+        item = items[item.get("fallback")]
+    return item
+
+
+def open_writing(path: Path, kind: Kind) -> Book:
+    return Book(path)

@@ -1,0 +1,247 @@
+"""Mails as they are kept in files (.eml): who wrote to whom, of what, and the text. What is attached becomes documents
+of its own. By Python's own package."""
+
+from __future__ import annotations
+
+import email
+from codecs import BOM_UTF8
+from collections.abc import Iterator
+from email import policy
+from email.message import EmailMessage
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+from job_handlers.encodings import decoded
+from job_handlers.file_kinds import FORMATS, Kind
+from job_handlers.reading.formats import Picture, Piece, Unreadable, tables_in, web
+
+_HEADERS = ("From", "To", "Cc", "Date", "Subject")
+_PICTURES = ("image/png", "image/jpeg", "image/tiff", "image/gif", "image/webp", "image/bmp", "image/x-ms-bmp")
+_LOCKED = ("application/pkcs7-mime", "application/x-pkcs7-mime", "application/pgp-encrypted")
+_BOUNCE = "message/delivery-status"
+"""What a mail server says of a mail that it could not deliver."""
+_BYTES_MAX = 128 << 20
+"""Its parser takes six times as much memory."""
+_HEADER_CHARACTERS_MAX = 64 << 10
+_PART_HEADER_CHARACTERS_MAX = 4 << 10
+"""Python's parser needs time that grows with the square of a header's length: 1 s for 64 KiB of addresses, hours for
+3 MB, and 38 s for 64 KiB of a hostile Content-Disposition. A header of a part is parsed several times."""
+_DEPTH_MAX = 50
+_STUB = 0.5
+"""A plain text with less than this part of the words of the page beside it says no more than that there is one."""
+_UNREAD = (ValueError, LookupError, AttributeError, TypeError, RecursionError, AssertionError)
+"""What Python's own parser raises at what people, and worse, write."""
+
+
+class _BoundedHeaders(policy.EmailPolicy):
+    """Cut long headers before they are parsed, and keep as plain text a header that cannot be parsed."""
+
+    def header_source_parse(self, sourcelines: list[str]) -> tuple[str, str]:
+        name, value = super().header_source_parse(sourcelines)
+        return name, value[: _longest(name)]
+
+    def header_fetch_parse(self, name: str, value: str) -> Any:
+        try:
+            return super().header_fetch_parse(name, value)
+        except RecursionError:
+            return " ".join(value.split())
+
+
+_POLICY = _BoundedHeaders()
+
+
+def _longest(name: str) -> int:
+    return _HEADER_CHARACTERS_MAX if name.title() in _HEADERS else _PART_HEADER_CHARACTERS_MAX
+
+
+class Mail:
+    def __init__(self, path: Path) -> None:
+        self.notes: list[str] = []
+        if path.stat().st_size > _BYTES_MAX:
+            raise Unreadable(f"the mail is larger than {_BYTES_MAX >> 20} MiB")
+        try:
+            with path.open("rb") as file:
+                if file.read(len(BOM_UTF8)) != BOM_UTF8:
+                    file.seek(0)
+                message = email.message_from_binary_file(file, policy=_POLICY)
+        except _UNREAD as error:
+            raise Unreadable(f"the mail is broken ({error})") from error
+        assert isinstance(message, EmailMessage)
+        self._message = message
+        cut = {name for name, value in message.raw_items() if name.title() in _HEADERS and len(value) >= _longest(name)}
+        if cut:
+            self.notes.append(f"longer than {_HEADER_CHARACTERS_MAX >> 10} KiB and cut: {', '.join(sorted(cut))}")
+
+    def pieces(self) -> Iterator[Piece]:
+        if any(part.get_content_type() in _LOCKED for part in (self._message, *self._walk())):
+            self.notes.append("its text is encrypted, or within a signature: it is left out")
+        for name in _HEADERS:
+            if value := self._header(name):
+                yield f"{name}: {value}"
+        yield ""
+        told = list(self._texts(self._message, 0))
+        yield from told
+        in_their_places = {piece.key for piece in told if isinstance(piece, Picture)}
+        for part in self._walk():
+            key = _content_id(part)
+            if _is_shown(part) and key not in in_their_places:
+                yield Picture(key)
+        for name, _ in self.attached():
+            yield f"Attached: {name}"
+
+    def picture(self, key: str) -> bytes:
+        if key.startswith("data:"):
+            return web.unpacked(key)
+        part = self._shown.get(key)
+        return _bytes_of(part) if part is not None else b""
+
+    def attached(self) -> Iterator[tuple[str, EmailMessage]]:
+        """By their names. A mail that was attached is one more mail."""
+        for number, part in enumerate(self._walk(), 1):
+            if not (_is_shown(part) or _is_text(part)):
+                yield _name_of(part) or f"attachment {number}{_ending_of(part)}", part
+
+    def _header(self, name: str) -> str:
+        try:
+            value = str(self._message.get(name, ""))
+        except _UNREAD:
+            # Its own parser gives some up that people write.
+            value = self._raw_header(name)
+        if "\ufffd" in value:
+            # Programs write it as they write the text, and do not say so.
+            body = self._raw_header(name).encode("ascii", "surrogateescape")
+            charset = web.known(self._message.get_content_charset(""))
+            value = body.decode(charset, "replace") if charset else decoded(body)[0]
+        return " ".join(value.split())
+
+    def _raw_header(self, name: str) -> str:
+        return next((str(raw) for key, raw in self._message.raw_items() if key.lower() == name.lower()), "")
+
+    def _texts(self, part: EmailMessage, depth: int) -> Iterator[Piece]:
+        """All that is not attached, and of what is told twice, the plain text if it is whole, or else what has tables,
+        of which a plain text keeps no more than the words."""
+        if depth > _DEPTH_MAX:
+            return
+        if part.is_multipart() and part.get_content_maintype() == "multipart":
+            parts = _parts_of(part)
+            if part.get_content_subtype() != "alternative":
+                for one in parts:
+                    yield from self._texts(one, depth + 1)
+                return
+            told = [list(self._texts(one, depth + 1)) for one in parts]
+            most = max(map(_words, told), default=0)
+            whole = [one for one in told if _words(one) >= most * _STUB]
+            yield from next(filter(_has_tables, whole), whole[0] if whole else [])
+        elif _is_text(part) or (part is self._message and part.get_content_maintype() == "text"):
+            text = _text_of(part)
+            if part.get_content_subtype() == "html":
+                yield from web.pieces_of(iter([text]), self._inside)
+            else:
+                yield from text.splitlines()
+
+    def _inside(self, address: str) -> str | None:
+        if not address.startswith("cid:"):
+            return web.inside(address)
+        key = unquote(address.removeprefix("cid:"))
+        return key if key in self._shown else None
+
+    @cached_property
+    def _shown(self) -> dict[str, EmailMessage]:
+        """Pictures of the text; of two that have the same name, the first."""
+        return {_content_id(part): part for part in reversed(list(self._walk())) if _is_shown(part)}
+
+    def _walk(self) -> Iterator[EmailMessage]:
+        """Its parts, without those of mails that are attached to it."""
+        waiting = [self._message]
+        while waiting:
+            part = waiting.pop()
+            if part.get_content_maintype() == "multipart" and part.is_multipart():
+                waiting += reversed(_parts_of(part))
+            elif part is not self._message or not _is_text(part):
+                yield part
+
+
+def content_of(part: EmailMessage) -> bytes:
+    if part.get_content_type() != "message/rfc822":
+        return _bytes_of(part)
+    inner = part.get_payload()
+    try:
+        return bytes(inner[0]) if isinstance(inner, list) and inner else _bytes_of(part)  # type: ignore[arg-type]
+    except _UNREAD as error:
+        raise Unreadable(f"it is broken ({error})") from error
+
+
+def _parts_of(part: EmailMessage) -> list[EmailMessage]:
+    return [one for one in part.get_payload() if isinstance(one, EmailMessage)]
+
+
+def _is_text(part: EmailMessage) -> bool:
+    """Of the mail, and nothing that was attached."""
+    kind = part.get_content_maintype()
+    is_text = kind == "text" or (kind == "multipart" and not part.is_multipart()) or part.get_content_type() == _BOUNCE
+    return is_text and not _name_of(part) and not _is_attachment(part)
+
+
+def _is_shown(part: EmailMessage) -> bool:
+    """In the text."""
+    return part.get_content_type() in _PICTURES and bool(_content_id(part)) and not _is_attachment(part)
+
+
+def _is_attachment(part: EmailMessage) -> bool:
+    try:
+        return part.is_attachment()
+    except _UNREAD:
+        return True
+
+
+def _name_of(part: EmailMessage) -> str:
+    try:
+        name = part.get_filename()
+    except _UNREAD:
+        return ""
+    return " ".join(name.split()) if name else ""
+
+
+def _ending_of(part: EmailMessage) -> str:
+    mime = part.get_content_type()
+    return next((one.suffix for one in FORMATS if mime in one.mimes), "")
+
+
+def _bytes_of(part: EmailMessage) -> bytes:
+    try:
+        body = part.get_payload(decode=True)
+    except _UNREAD as error:
+        raise Unreadable(f"it is broken ({error})") from error
+    return body if isinstance(body, bytes) else b""
+
+
+def _text_of(part: EmailMessage) -> str:
+    if part.get_content_type() == _BOUNCE and part.is_multipart():
+        try:
+            return "\n".join(map(str, part.get_payload()))
+        except _UNREAD as error:
+            raise Unreadable(f"the mail is broken ({error})") from error
+    body = _bytes_of(part)
+    charset = web.known(part.get_content_charset(""))
+    return body.decode(charset, "replace") if charset else decoded(body)[0]
+
+
+def _words(pieces: list[Piece]) -> int:
+    return sum(len(piece.split()) for piece in pieces if isinstance(piece, str))
+
+
+def _has_tables(pieces: list[Piece]) -> bool:
+    return bool(tables_in(piece for piece in pieces if isinstance(piece, str)))
+
+
+def _content_id(part: EmailMessage) -> str:
+    try:
+        return str(part.get("Content-ID", "")).strip().strip("<>")
+    except _UNREAD:
+        return ""
+
+
+def open_writing(path: Path, kind: Kind) -> Mail:
+    return Mail(path)

@@ -1,0 +1,450 @@
+"""Documents of office programs: Word, PowerPoint, OpenDocument text and presentations. All are XML in a zip archive,
+and differ in what they call a paragraph; so one walk reads them all, part by part.
+
+Headers, text boxes, notes, comments, charts, diagrams, hidden slides and what a speaker noted are read too; what was
+deleted and is only remembered is not, nor anything that a link names.
+"""
+
+from __future__ import annotations
+
+import io
+import posixpath
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import IO, NamedTuple
+from xml.parsers import expat
+
+from job_handlers.encodings import decoded
+from job_handlers.file_kinds import Kind
+from job_handlers.reading.formats import (
+    NEW_PAGE,
+    Locked,
+    Picture,
+    Piece,
+    Row,
+    Unreadable,
+    is_picture,
+    note_of_unread,
+    web,
+)
+from job_handlers.reading.formats.archive import BROKEN, MEMBER_BYTES_MAX, Archive
+
+_BLOCK_BYTES = 1 << 20
+"""A comment or a value that goes on is looked through anew with each."""
+_SPACES = re.compile(r"[ \t\r\n]+")
+_SPACES_MAX = 200
+_TIMES_MAX = 200
+"""What is said of more columns, or of more rows that are alike, is believed of none."""
+_ALIKE_CHARACTERS = 1 << 12
+"""That take what is written once, and stands there as often as is said."""
+_DIGITS_MAX = 9
+_CODE = re.compile("[0-9A-Fa-f]{1,4}")
+_NUMBER = re.compile(r"(\d+)\.xml\Z")
+_WORD_DOCUMENT = re.compile(r"word/document\d*\.xml")
+
+
+@dataclass(frozen=True, slots=True)
+class _Words:
+    """What a format calls things, without their namespaces."""
+
+    paragraphs: Sequence[str]
+    cells: Sequence[str]
+    rows: Sequence[str]
+    tables: Sequence[str]
+    silent: Sequence[str]
+    """What stands in these is not shown."""
+    texts: Sequence[str] = ()
+    """Only what stands in these is text; none: whatever stands in a paragraph."""
+    pages: Sequence[str] = ()
+    """What tells where a page began when the document was last shown."""
+
+
+_WORD = _Words(
+    ("p",),
+    ("tc",),
+    ("tr",),
+    ("tbl",),
+    # What was deleted, and how something else was before.
+    ("del", "moveFrom", "Fallback", "instrText", "delText", "tcPrChange", "trPrChange", "tblPrExChange"),
+    ("t",),
+    ("lastRenderedPageBreak",),
+)
+_SLIDE = _Words(("p", "text"), ("tc",), ("tr",), ("tbl",), ("Fallback", "fld"), ("t", "text"))
+_CHART = _Words(
+    ("p", "v"), ("tx", "cat", "val", "xVal", "yVal", "bubbleSize"), ("ser",), (), ("Fallback", "fld"), ("t", "v")
+)
+_OPEN = _Words(
+    ("p", "h", "math"),
+    ("table-cell", "covered-table-cell"),
+    ("table-row",),
+    ("table",),
+    (
+        "tracked-changes",
+        "note-citation",
+        "binary-data",
+        "annotation-xml",
+        "http://www.w3.org/1998/Math/MathML annotation",
+        # Who commented on what, and what a picture is called.
+        "http://purl.org/dc/elements/1.1/ creator",
+        "http://purl.org/dc/elements/1.1/ date",
+        "urn:oasis:names:tc:opendocument:xmlns:svg-compatible:1.0 title",
+        "urn:oasis:names:tc:opendocument:xmlns:svg-compatible:1.0 desc",
+    ),
+    (),
+    ("soft-page-break",),
+)
+_OPEN_SLIDE = replace(_OPEN, pages=("page",))
+_SYMBOLS = {
+    **dict(zip("ABCDEFGHIJKLMNOPQRSTUVWXYZ", "ΑΒΧΔΕΦΓΗΙϑΚΛΜΝΟΠΘΡΣΤΥςΩΞΨΖ", strict=True)),
+    **dict(zip("abcdefghijklmnopqrstuvwxyz", "αβχδεφγηιϕκλμνοπθρστυϖωξψζ", strict=True)),
+    **dict(zip("\xa3\xa5\xb0\xb1\xb3\xb4\xb7\xb8\xb9\xbb\xd6\xe5", "≤∞°±≥×•÷≠≈√∑", strict=True)),
+}
+"""Of the font of this name, which keeps them where others keep letters."""
+_PRIVATE = 0xF000
+
+
+class _Part(NamedTuple):
+    """Another file of the archive, where it is shown."""
+
+    name: str
+
+
+class Office:
+    def __init__(self, file: Path | IO[bytes], kind: Kind) -> None:
+        self._archive = Archive(file)
+        self._names = set(self._archive.names)
+        self._kind = kind
+        self._is_within = not isinstance(file, Path)
+        self.notes: list[str] = []
+        self._unread: dict[str, None] = {}
+        """Pictures."""
+
+    def pieces(self) -> Iterator[Piece]:
+        if self._is_open:
+            yield from self._open_document()
+        else:
+            yield from self._word() if self._kind is Kind.DOCX else self._slides()
+        self.notes += note_of_unread(self._unread)
+
+    @property
+    def _is_open(self) -> bool:
+        return self._kind in (Kind.ODT, Kind.ODP)
+
+    def picture(self, key: str) -> bytes:
+        return self._archive.read(key)
+
+    def _open_document(self) -> Iterator[Piece]:
+        manifest = "META-INF/manifest.xml"
+        if manifest in self._names and b"encryption-data" in self._archive.read(manifest):
+            raise Locked
+        own = {f"{begins}{name}": name for name in self._names for begins in ("", "./")}
+        objects = {
+            href.removesuffix("/content.xml"): name for href, name in own.items() if name.endswith("/content.xml")
+        }
+        is_shown = self._kind is Kind.ODP
+        yield from self._part("content.xml", _OPEN_SLIDE if is_shown else _OPEN, {**objects, **own})
+        if "styles.xml" in self._names and not is_shown:
+            # Headers and footers.
+            yield from self._part("styles.xml", _OPEN, own)
+
+    def _word(self) -> Iterator[Piece]:
+        # Word of the web calls it document2.xml.
+        main = min(filter(_WORD_DOCUMENT.fullmatch, self._names), default="word/document.xml")
+        yield from self._related(main, _WORD)
+        for beside in ("header", "footer", "footnotes", "endnotes", "comments"):
+            for name in self._numbered(f"word/{beside}"):
+                yield from self._related(name, _WORD)
+
+    def _slides(self) -> Iterator[Piece]:
+        for slide in self._slides_in_order() or self._numbered("ppt/slides/slide"):
+            yield NEW_PAGE
+            yield from self._related(slide, _SLIDE)
+            for kind in ("/notesSlide", "/comments"):
+                for beside in sorted(set(self._relations(slide, kind).values())):
+                    yield from self._related(beside, _SLIDE)
+
+    def _slides_in_order(self) -> list[str]:
+        """As they are shown, which tells also of those that were moved."""
+        main = "ppt/presentation.xml"
+        related = self._relations(main, "/slide")
+        wanted: list[str] = []
+
+        def begin(tag: str, said: dict[str, str]) -> None:
+            if _local(tag) == "sldId":
+                # Its other id is a number.
+                wanted.extend(value for key, value in said.items() if " " in key)
+
+        if related:
+            _parsed(self._archive, main, begin, lambda tag: None, lambda text: None)
+        return [related[key] for key in wanted if key in related]
+
+    def _numbered(self, begins: str) -> list[str]:
+        """By their numbers."""
+        found = [name for name in self._names if name.startswith(begins) and name.endswith(".xml")]
+        return sorted(found, key=lambda name: int(number[1]) if (number := _NUMBER.search(name)) else 0)
+
+    def _related(self, name: str, words: _Words) -> Iterator[Piece]:
+        return self._part(name, words, self._relations(name, ""))
+
+    def _relations(self, name: str, kind: str) -> dict[str, str]:
+        """Of a part, by the names that it has for them. What is outside of the archive is none."""
+        folder, own = posixpath.split(name)
+        beside = f"{folder}/_rels/{own}.rels"
+        found: dict[str, str] = {}
+        if beside not in self._names:
+            return found
+
+        def begin(tag: str, said: dict[str, str]) -> None:
+            target = posixpath.normpath(posixpath.join("/", folder, said.get("Target", ""))).lstrip("/")
+            if said.get("Type", "").endswith(kind) and target in self._names:
+                found[said.get("Id", "")] = target
+
+        _parsed(self._archive, beside, begin, lambda tag: None, lambda text: None)
+        return found
+
+    def _part(self, name: str, words: _Words, related: Mapping[str, str], *, is_shown: bool = False) -> Iterator[Piece]:
+        if name not in self._names:
+            raise Unreadable(f"there is no {name} in it")
+        walk = _Walk(words, related)
+        _parsed(self._archive, name, walk.begin, walk.end, walk.hear)
+        self._unread |= dict.fromkeys(walk.unread)
+        for piece in walk.found:
+            if not isinstance(piece, _Part):
+                yield piece
+            elif not is_shown:
+                # What is shown in what is shown is left: it might show itself.
+                yield from self._shown(piece.name)
+
+    def _shown(self, name: str) -> Iterator[Piece]:
+        if self._is_open:
+            yield from self._part(name, _OPEN, {}, is_shown=True)
+        elif name.endswith(".xml") and "/charts/" in name:
+            yield from self._part(name, _CHART, {}, is_shown=True)
+        elif name.endswith(".xml"):
+            yield from self._part(name, _SLIDE, {}, is_shown=True)
+        else:
+            yield from self._put_in(name)
+
+    def _put_in(self, name: str) -> Iterator[Piece]:
+        """A whole file of another kind, whose text is the document's: reports that are made by programs have such."""
+        body = self._archive.read(name)
+        ending = posixpath.splitext(name)[1].lower()
+        if ending in (".html", ".htm", ".xhtml"):
+            text = body.decode(web.encoding_of(body), "replace")
+            yield from web.pieces_of(iter([text]), web.inside)
+        elif ending == ".txt":
+            yield from decoded(body)[0].splitlines()
+        elif ending in (".docx", ".docm") and not self._is_within:
+            inner = Office(io.BytesIO(body), Kind.DOCX)
+            yield from (piece for piece in inner.pieces() if isinstance(piece, str))
+            self.notes += inner.notes
+        else:
+            self.notes.append(f"{name}, which is put into it, is left out")
+
+
+def _parsed(archive: Archive, name: str, begin: object, end: object, hear: object) -> None:
+    parser = expat.ParserCreate(namespace_separator=" ")
+    parser.buffer_text = True
+    parser.StartElementHandler, parser.EndElementHandler, parser.CharacterDataHandler = begin, end, hear  # type: ignore[assignment]
+    # OpenOffice 3 gives formulas MathML's DOCTYPE. expat does not fetch it, and so no entity of it is expanded.
+    parser.EntityDeclHandler = _refuse
+    size = 0
+    try:
+        with archive.open(name) as file:
+            while block := file.read(_BLOCK_BYTES):
+                size += len(block)
+                if size > MEMBER_BYTES_MAX:
+                    raise Unreadable(f"{name} in it is larger than {MEMBER_BYTES_MAX >> 20} MiB")
+                parser.Parse(block)
+            parser.Parse(b"", True)
+    except (expat.ExpatError, *BROKEN) as error:
+        raise Unreadable(f"{name} in it is broken ({error})") from error
+
+
+def _refuse(*_: object) -> None:
+    raise Unreadable("it declares entities, which no office document does")
+
+
+@dataclass(slots=True)
+class _Row:
+    depth: int
+    """How many paragraphs are open around it."""
+    cells: list[list[str]] = field(default_factory=list)
+    """What they have so far, part by part."""
+    spans: int = 1
+    """So many columns has the cell that is open."""
+    repeats: int = 1
+    """So many cells are written as the one that is open."""
+    times: int = 1
+    """So many rows are written as this one."""
+
+    def end_cell(self) -> None:
+        """What has several columns stands in the first of them."""
+        if self.cells:
+            times = _bearable(self.repeats, self.cells[-1])
+            self.cells += [self.cells[-1]] * (times - 1) + [[]] * (self.spans - 1)
+        self.spans = self.repeats = 1
+
+
+@dataclass(slots=True)
+class _Walk:
+    """Through one part. A row becomes a line, and its cells are parted by tabs. What stands within a paragraph and has
+    paragraphs of its own (a note, a text box) follows it, so that no sentence is cut, and no two words become one."""
+
+    words: _Words
+    related: Mapping[str, str]
+    found: list[Piece | _Part] = field(default_factory=list)
+    unread: list[str] = field(default_factory=list)
+    """Pictures."""
+    _before_frame: int = 0
+    """So many of them."""
+    _lines: list[list[str]] = field(default_factory=list)
+    """Of the paragraphs that are open, the innermost last."""
+    _beside: list[str] = field(default_factory=list)
+    _rows: list[_Row] = field(default_factory=list)
+    """Those that are open, the innermost last."""
+    _begins_table: bool = False
+    _silent: int = 0
+    _texts: int = 0
+
+    def begin(self, tag: str, said: dict[str, str]) -> None:
+        name = _local(tag)
+        if self._silent or name in self.words.silent or tag in self.words.silent:
+            self._silent += 1
+            return
+        if name in self.words.texts:
+            self._texts += 1
+        plain = {_local(key): value for key, value in said.items()}
+        if name in self.words.paragraphs:
+            self._lines.append([])
+        elif name in self.words.rows:
+            self._rows.append(_Row(len(self._lines), times=_number(plain, "number-rows-repeated")))
+        elif name in self.words.tables:
+            self._begins_table = self._begins_table or not self._rows
+        elif name in self.words.cells and self._rows:
+            self._rows[-1].cells.append([])
+            self._rows[-1].repeats = _number(plain, "number-columns-repeated")
+        elif name == "gridSpan" and self._rows:
+            self._rows[-1].spans = _number(plain, "val")
+        elif name == "gridBefore" and self._rows:
+            self._rows[-1].cells += [[]] * _number(plain, "val")
+        elif name in self.words.pages or (name == "br" and plain.get("type") == "page"):
+            if not self._new_page() and name == "br" and self._lines:
+                self._lines[-1].append("\n")
+        elif name == "frame":
+            self._before_frame = len(self.unread)
+        elif name in ("blip", "imagedata", "image"):
+            target = self._target(plain, "embed", "id", "href")
+            if is_picture(target):
+                self.found.append(Picture(target))
+                if name == "image":
+                    # In a frame the same stands more than once, for whoever cannot draw the first.
+                    del self.unread[self._before_frame :]
+            elif posixpath.splitext(target)[1]:
+                self.unread.append(target)
+        elif name in ("chart", "relIds", "altChunk", "object"):
+            if target := self._target(plain, "dm", "id", "href"):
+                self.found.append(_Part(target))
+        elif self._lines:
+            self._lines[-1].append(_written(name, plain))
+
+    def end(self, tag: str) -> None:
+        name = _local(tag)
+        if self._silent:
+            self._silent -= 1
+            return
+        if name in self.words.texts:
+            self._texts -= 1
+        if name in self.words.paragraphs:
+            self._add(self._text_of(self._lines.pop()))
+        elif name in self.words.cells and self._rows:
+            self._rows[-1].end_cell()
+        elif name in self.words.rows and self._rows:
+            ended = self._rows.pop()
+            cells = [" ".join(cell) for cell in ended.cells]
+            for _ in range(_bearable(ended.times, cells)):
+                row = Row(cells, begins=self._begins_table)
+                # The series of a chart are none of a table.
+                self._add(row if self.words.tables else str(row))
+                self._begins_table = self._begins_table and (bool(self._rows) or not row)
+
+    def hear(self, text: str) -> None:
+        if self._lines and not self._silent and (self._texts or not self.words.texts):
+            # What an OpenDocument means as more than a space has an element of its own.
+            self._lines[-1].append(text if self.words.texts else _SPACES.sub(" ", text))
+
+    def _target(self, said: Mapping[str, str], *names: str) -> str:
+        return next(
+            (self.related[key] for name in names if (key := said.get(name, "").rstrip("/")) in self.related), ""
+        )
+
+    def _new_page(self) -> bool:
+        """No: within a cell, or a text box, none begins."""
+        if self._rows or len(self._lines) > 1:
+            return False
+        if self._lines and (text := self._text_of(self._lines[-1])):
+            self.found.append(text)
+            self._lines[-1].clear()
+        self.found.append(NEW_PAGE)
+        return True
+
+    def _text_of(self, line: Sequence[str]) -> str:
+        return "".join(line).strip()
+
+    def _add(self, text: str) -> None:
+        """To the cell that is open, or beside the paragraph that is, or as a paragraph of its own."""
+        row = self._rows[-1] if self._rows else None
+        if row is not None and row.cells and row.depth == len(self._lines):
+            row.cells[-1] += filter(None, _flat([text, *self._beside]))
+            self._beside.clear()
+        elif self._lines:
+            self._beside.append(text)
+        else:
+            self.found += filter(None, [text, *self._beside])
+            self._beside.clear()
+
+
+def _bearable(times: int, texts: Sequence[str]) -> int:
+    return min(times, 1 + _ALIKE_CHARACTERS // max(sum(map(len, texts)), 1))
+
+
+def _flat(texts: Sequence[str]) -> Iterator[str]:
+    return (text.replace("\n", " ").replace("\t", " ").strip() for text in texts)
+
+
+def _number(said: Mapping[str, str], name: str, most: int = _TIMES_MAX) -> int:
+    number = said.get(name, "1")[:_DIGITS_MAX]
+    return min(int(number), most) if number.isdecimal() else 1
+
+
+def _written(name: str, said: Mapping[str, str]) -> str:
+    """What an element without text of its own stands for."""
+    if name in ("br", "line-break", "cr"):
+        return "\n"
+    if name in ("tab", "ptab"):
+        # Where one stops is told by an element of the same name.
+        return "" if "val" in said else "\t"
+    if name == "s":
+        return " " * _number(said, "c", _SPACES_MAX)
+    if name == "noBreakHyphen":
+        return "-"
+    return _symbol(said) if name == "sym" and "char" in said else ""
+
+
+def _symbol(said: Mapping[str, str]) -> str:
+    if not _CODE.fullmatch(said["char"]):
+        return ""
+    code = int(said["char"], 16)
+    if code & 0xFF00 != _PRIVATE:
+        return chr(code)
+    return _SYMBOLS.get(chr(code - _PRIVATE), "") if said.get("font", "") == "Symbol" else ""
+
+
+def _local(name: str) -> str:
+    return name.rpartition(" ")[2]
+
+
+def open_writing(path: Path, kind: Kind) -> Office:
+    return Office(path, kind)

@@ -1,0 +1,34 @@
+"""Text and Markdown, line by line, as they are written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from job_handlers.encodings import encoding_in, errors_in, is_guessed
+from job_handlers.file_kinds import HEAD_BYTES, Kind
+from job_handlers.reading.formats import Piece, Unreadable
+
+_LINE_CHARACTERS_MAX = 1 << 20
+
+
+class Plain:
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.notes: list[str] = []
+
+    def pieces(self) -> Iterator[Piece]:
+        with self._path.open("rb") as file:
+            encoding = encoding_in(file.read(HEAD_BYTES))
+        if is_guessed(encoding):
+            self.notes.append(f"it does not say in which encoding it is written: {encoding}, as it seems")
+        with self._path.open(encoding=encoding, errors=errors_in(encoding)) as lines:
+            while line := lines.readline(_LINE_CHARACTERS_MAX):
+                yield line.replace("\0", "").rstrip("\n")
+
+    def picture(self, key: str) -> bytes:
+        raise Unreadable("a text has no pictures")
+
+
+def open_writing(path: Path, kind: Kind) -> Plain:
+    return Plain(path)

@@ -1,0 +1,262 @@
+"""HTML as a person sees it: without scripts and styles, cells of a row by tabs. By Python's own parser, which takes
+whatever is broken. What a page hides until somebody asks for it is read as well.
+
+Mails and many pages are laid out by tables. So a row is a line where each of its cells is one at most, or a few where
+the table has headings; else its lines are those of the page.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import codecs
+import re
+from collections.abc import Callable, Iterator, Set
+from html.parser import HTMLParser
+from pathlib import Path
+
+from job_handlers.encodings import WIDE, encoding_in
+from job_handlers.file_kinds import HEAD_BYTES, Kind
+from job_handlers.reading.formats import Picture, Piece, Row, Unreadable
+
+_STEP_CHARACTERS = 1 << 16
+_SILENT = {"script", "style", "template", "noscript", "iframe", "annotation", "annotation-xml"}
+_BLOCKS = frozenset(
+    "address article aside blockquote body br dd div dl dt fieldset figcaption figure footer form h1 h2 h3 h4 h5 h6"
+    " header hr li main nav ol option p pre section select summary table tbody text textarea tfoot thead title tr"
+    " ul".split()
+)
+_CELLS = {"td", "th"}
+_IMAGES = {"img", "image"}
+_ROW_GROUPS = {"table", "thead", "tbody", "tfoot"}
+_ROW_ENDS = {"tr", *_ROW_GROUPS}
+_ROW_PIECES_MAX = 1000
+_OPEN_CHARACTERS_MAX = 1 << 16
+_CELL_LINES_MAX = 10
+_COLUMNS_MAX = 200
+"""What is said of more is believed of none."""
+_ROWS_MOST = 1 << 20
+_CHARSET = re.compile(rb"""(?:charset|<\?xml[^>]{0,200}\sencoding)\s*=\s*["']?\s*([\w-]+)""", re.IGNORECASE)
+_MEANT = {"iso8859-1": "cp1252", "gb2312": "gb18030", "gbk": "gb18030", "shift_jis": "cp932", "euc_kr": "cp949"}
+_DATA = re.compile(r"data:image/(?:png|jpe?g|tiff?|gif|webp|(?:x-ms-)?bmp);base64,", re.IGNORECASE)
+_SPACES = re.compile(r"[ \t\r\n\f\v]+")
+
+Resolve = Callable[[str], str | None]
+"""What an image is known by, of the address that it is given; None: it is no part of the file."""
+
+
+class Page(HTMLParser):
+    def __init__(self, resolve: Resolve, silent: Set[str]) -> None:
+        super().__init__(convert_charrefs=True)
+        self._resolve, self._never_shown = resolve, silent
+        self._silent: list[str] = []
+        self._kept_as_it_is = 0
+        self._line: list[str] = []
+        self._found: list[Piece] = []
+        self._cells: list[list[Piece]] = []
+        """Of the row that is open."""
+        self._in_row = 0
+        self._is_row_open = False
+        self._column = 0
+        """Of the cell that is open; those after it are its own as well."""
+        self._from_above: dict[int, int] = {}
+        """How many rows more a cell reaches down, by its columns."""
+        self._begins_table = self._has_heads = False
+
+    def taken(self) -> list[Piece]:
+        """What has become whole since the last time."""
+        found, self._found = self._found, []
+        return found
+
+    def close(self) -> None:
+        if len(self.rawdata) > _OPEN_CHARACTERS_MAX:
+            # A comment or a tag that never ends. The parser would look through it anew from each sign in it.
+            self.rawdata = ""
+        super().close()
+        self._end_row()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if self._silent or tag in self._never_shown:
+            if tag in self._never_shown and tag not in self._silent:
+                self._silent.append(tag)
+            return
+        if tag in _BLOCKS or tag in _CELLS:
+            self._end_line()
+        self._part_rows(tag)
+        if tag == "tr":
+            self._is_row_open = True
+        if tag in _CELLS:
+            self._has_heads |= tag == "th"
+            self._begin_cell(dict(attrs))
+        if tag == "pre":
+            self._kept_as_it_is += 1
+        if tag in _IMAGES:
+            self._take_image(dict(attrs))
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag not in self._never_shown:
+            self.handle_starttag(tag, attrs)
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag in self._silent:
+            # What was opened in it and never closed ends with it.
+            del self._silent[self._silent.index(tag) :]
+        elif not self._silent and tag in _BLOCKS:
+            self._end_line()
+            if tag == "pre":
+                self._kept_as_it_is = max(self._kept_as_it_is - 1, 0)
+            self._part_rows(tag)
+
+    def handle_data(self, data: str) -> None:
+        if self._silent:
+            return
+        if not self._kept_as_it_is:
+            self._line.append(_SPACES.sub(" ", data))
+            return
+        first, *others = data.split("\n")
+        self._line.append(first)
+        for line in others:
+            self._end_line()
+            self._line.append(line)
+
+    def _take_image(self, said: dict[str, str | None]) -> None:
+        if alternative := (said.get("alt") or "").strip():
+            self._line.append(f" {alternative} ")
+        address = said.get("src") or said.get("xlink:href") or said.get("href") or ""
+        if (key := self._resolve(address)) is not None:
+            self._end_line()
+            self._add(Picture(key))
+
+    def _end_line(self) -> None:
+        text = "".join(self._line)
+        self._line.clear()
+        if not self._kept_as_it_is:
+            text = _SPACES.sub(" ", text).strip()
+        if text.strip():
+            self._add(text.rstrip())
+
+    def _add(self, piece: Piece) -> None:
+        if not self._cells:
+            self._found.append(piece)
+            return
+        self._cells[self._column].append(piece)
+        self._in_row += 1
+        if self._in_row > _ROW_PIECES_MAX:
+            self._end_row()
+
+    def _part_rows(self, tag: str) -> None:
+        """At both ends of a row, or of what holds some."""
+        if tag in _ROW_ENDS:
+            self._end_row()
+        if tag in _ROW_GROUPS:
+            self._from_above.clear()
+        if tag == "table":
+            # Or what is around it goes on.
+            self._begins_table, self._has_heads = True, False
+
+    def _begin_cell(self, said: dict[str, str | None]) -> None:
+        """What has several columns stands in the first of them, what has several rows in the first of those."""
+        if len(self._cells) >= _ROW_PIECES_MAX:
+            self._end_row()
+        self._is_row_open = True
+        self._fill_from_above()
+        self._column = len(self._cells)
+        columns, rows = _number(said.get("colspan")), _number(said.get("rowspan"))
+        if (said.get("rowspan") or "").strip() == "0":
+            # As far as its part of the table goes.
+            rows = _ROWS_MOST
+        self._cells += [[] for _ in range(columns)]
+        if rows > 1:
+            reaching = range(self._column, min(self._column + columns, _COLUMNS_MAX))
+            self._from_above.update(dict.fromkeys(reaching, rows))
+
+    def _fill_from_above(self) -> None:
+        while self._from_above.get(len(self._cells)):
+            self._cells.append([])
+
+    def _end_row(self) -> None:
+        self._end_line()
+        if self._is_row_open:
+            self._from_above = {column: rows - 1 for column, rows in self._from_above.items() if rows > 1}
+        self._is_row_open = False
+        if not self._cells:
+            return
+        cells, self._cells, self._in_row = self._cells, [], 0
+        lines = [[one for one in cell if isinstance(one, str)] for cell in cells]
+        if max(map(len, lines)) <= (_CELL_LINES_MAX if self._has_heads else 1):
+            if row := Row((" ".join(cell) for cell in lines), begins=self._begins_table):
+                self._found.append(row)
+                self._begins_table = False
+            self._found += [one for cell in cells for one in cell if isinstance(one, Picture)]
+        else:
+            self._found += [one for cell in cells for one in cell]
+
+
+class Web:
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.notes: list[str] = []
+
+    def pieces(self) -> Iterator[Piece]:
+        with self._path.open("rb") as file:
+            encoding = encoding_of(file.read(HEAD_BYTES))
+        with self._path.open(encoding=encoding, errors="replace") as file:
+            yield from pieces_of(iter(lambda: file.read(_STEP_CHARACTERS), ""), inside)
+
+    def picture(self, key: str) -> bytes:
+        return unpacked(key)
+
+
+def pieces_of(blocks: Iterator[str], resolve: Resolve, *, has_title: bool = True) -> Iterator[Piece]:
+    """`has_title`: somebody sees it."""
+    page = Page(resolve, _SILENT if has_title else _SILENT | {"title"})
+    for block in blocks:
+        page.feed(block)
+        yield from page.taken()
+    page.close()
+    yield from page.taken()
+
+
+def encoding_of(head: bytes) -> str:
+    """By its mark, else as it says, else as a text."""
+    text_like = encoding_in(head)
+    if text_like in WIDE or head.startswith(b"\xef\xbb\xbf"):
+        return text_like
+    found = _CHARSET.search(head)
+    return (known(found[1].decode()) if found else "") or text_like
+
+
+def known(charset: str) -> str:
+    """What is meant by a name: browsers, too, take what was written in Windows for that. Empty: nothing that could be
+    told by, as where what was found byte by byte says that it has two for each letter."""
+    try:
+        name = codecs.lookup(charset).name
+        # Some are none of texts, and some know no way around what is wrong.
+        b"\xff".decode(name, "replace")
+    except (LookupError, ValueError):
+        return ""
+    if name.startswith(("utf-16", "utf-32")):
+        return ""
+    return "" if name == "ascii" else _MEANT.get(name, name)
+
+
+def _number(said: str | None) -> int:
+    """At least one."""
+    said = (said or "").strip()
+    return min(max(int(said[:4]), 1), _COLUMNS_MAX) if said.isdecimal() else 1
+
+
+def inside(address: str) -> str | None:
+    """An image that stands in the page itself."""
+    return address if _DATA.match(address) else None
+
+
+def unpacked(address: str) -> bytes:
+    try:
+        return base64.b64decode(address.partition(",")[2])
+    except (binascii.Error, ValueError) as error:
+        raise Unreadable(f"a picture in it is broken: {error}") from error
+
+
+def open_writing(path: Path, kind: Kind) -> Web:
+    return Web(path)

@@ -1,0 +1,291 @@
+"""What a person asks of documents, in words, and the job that each wish becomes. It looks at no database.
+
+Whether a wish is accepted is decided where it is written; here is refused only what can mean nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from job_handlers.fetch.sources import sources
+from job_handlers.fetch.sources.local.file import revision_of
+from job_handlers.file_kinds import SUFFIXES, sha256_of
+from worker_service.handlers import DeferredAction, DocumentRequest, NewJob, OnEnd, canonical, digest
+from worker_service.verbs import BadInput, Document, counted, legible, read_action, written
+
+HIDDEN, LINKS, OTHERS = "hidden", "symbolic_links", "others"
+
+_WORDS = ("lang", "quality", "force-ocr", "hocr", "password-file", "as-usual", "then", "on-failure")
+QUALITIES = ("fast", "auto", "best")
+_LANGUAGE = re.compile(r"[A-Za-z]\w*(?:/\w+)?", re.ASCII)
+_REMEMBERED = ("languages", "quality", "force_ocr", "hocr", "password_file")
+_PASSWORD = re.compile(r"password[\w.-]*", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class ReadWords:
+    """How documents are to be read, as a person says it. What is not said is as each document remembers it."""
+
+    as_usual: bool = False
+    """What they remember is forgotten."""
+    languages: Sequence[str] = ()
+    quality: str | None = None
+    force_ocr: bool = False
+    hocr: bool = False
+    password: str | None = None
+    then: Sequence[str] = ()
+    on_failure: Sequence[str] = ()
+
+    def asked(self) -> dict[str, object]:
+        """As the payload of `ingest` has it; what was not said is left out, and null means as usual."""
+        said: dict[str, object] = dict.fromkeys(_REMEMBERED) if self.as_usual else {}
+        if self.languages:
+            said["languages"] = [language for word in self.languages for language in _languages(word)]
+        if self.quality is not None:
+            said["quality"] = self.quality
+        if self.force_ocr:
+            said["force_ocr"] = True
+        if self.hocr:
+            said["hocr"] = True
+        if self.password is not None:
+            if not _PASSWORD.fullmatch(self.password):
+                raise BadInput(
+                    f"{self.password!r} is not the name of a credential that begins with password: give the service "
+                    "LoadCredential=password-reports:/path/of/the/file, and say --password-file password-reports"
+                )
+            said["password_file"] = self.password
+        return said
+
+    def actions(self, *, standing: bool = False) -> list[DeferredAction]:
+        """What comes after. `standing`: again for each generation."""
+        on_end = [*((OnEnd.SUCCESS, word) for word in self.then), *((OnEnd.FAILURE, word) for word in self.on_failure)]
+        return [read_action(word, when, standing=standing) for when, word in on_end]
+
+    def after_failure(self) -> list[DeferredAction]:
+        """Also of what fails before it is a document."""
+        return [one for one in self.actions() if one.on_end is OnEnd.FAILURE]
+
+    def follows(self, *, standing: bool = False) -> dict[str, object]:
+        """The same, as the payload of `download` has it."""
+        actions = [
+            {
+                "job_type": one.job_type,
+                **({"payload": json.loads(one.payload)} if one.payload else {}),
+                **({"on_end": one.on_end} if one.on_end is OnEnd.FAILURE else {}),
+                **({"standing": True} if standing else {}),
+            }
+            for one in self.actions()
+        ]
+        return {"then": actions} if actions else {}
+
+
+@dataclass(frozen=True, slots=True)
+class Elsewhere:
+    """A file that was, or was not, read elsewhere."""
+
+    path: str
+    content: str
+    """SHA-256."""
+    text: str | None
+    """The file beside it that holds its text."""
+
+
+# ── By the door: words from wherever they are said ──
+
+Made = tuple[NewJob, Mapping[str, object], Sequence[DeferredAction]]
+"""The job, what it asks for of how to read, and what is to follow."""
+
+
+def bring(file: Path, words: Mapping[str, Sequence[str]], *, owner: str, is_forced: bool) -> Made:
+    """The job of `ingest FILE`."""
+    read = read_words(words)
+    return download_job(file, read, owner=owner, is_forced=is_forced), read.asked(), read.actions()
+
+
+def again(document: Document, words: Mapping[str, Sequence[str]], *, has_original: bool, is_forced: bool) -> Made:
+    """The job of `reindex DOCUMENT`."""
+    read = read_words(words)
+    return reindex_job(document, read, has_original=has_original, is_forced=is_forced), read.asked(), read.actions()
+
+
+def opens(settings: str) -> str | None:
+    """The credential without which nobody opens the file of a document that is read so. None: it needs none."""
+    try:
+        name = json.loads(settings or "{}").get("password_file")
+    except (ValueError, AttributeError):
+        return None
+    return name if isinstance(name, str) else None
+
+
+def read_words(words: Mapping[str, Sequence[str]]) -> ReadWords:
+    """By the names of the options. An empty value is none."""
+    said = {name: [value for value in values if value] for name, values in words.items()}
+    if unknown := sorted(set(said) - set(_WORDS)):
+        raise BadInput(f"{unknown[0]!r} says nothing of how to read: there are {', '.join(_WORDS)}")
+    quality, password = (next(iter(said.get(name, ())), None) for name in ("quality", "password-file"))
+    if quality not in (None, *QUALITIES):
+        raise BadInput(f"{quality!r} is no quality: say fast, auto or best")
+    return ReadWords(
+        as_usual=bool(said.get("as-usual")),
+        languages=said.get("lang", ()),
+        quality=quality,
+        force_ocr=bool(said.get("force-ocr")),
+        hocr=bool(said.get("hocr")),
+        password=password,
+        then=said.get("then", ()),
+        on_failure=said.get("on-failure", ()),
+    )
+
+
+# ── The jobs ──
+
+
+def download_job(file: Path, read: ReadWords, *, owner: str, is_forced: bool, standing: bool = False) -> NewJob:
+    source = written(file)
+    body = {"source": source, "read": read.asked(), "force": is_forced, **read.follows(standing=standing)}
+    # The same wish for the same bytes, as far as that can be told without reading them.
+    revision = revision_of(file.stat())
+    key = f"ingest:{digest([owner, body, revision])}"
+    brings = DocumentRequest(
+        source,
+        "",
+        settings=canonical(read.asked()),
+        is_forced=is_forced,
+        actions=read.actions(standing=standing),
+        revision=revision,
+    )
+    return NewJob(
+        "download",
+        platform="local",
+        owner=owner,
+        payload=canonical(body),
+        name=legible(file.name),
+        source_key=source,
+        unique_key=key,
+        brings=brings,
+        on_failure=read.after_failure(),
+    )
+
+
+def reindex_job(document: Document, read: ReadWords, *, has_original: bool, is_forced: bool) -> NewJob:
+    """As it remembers, but for what is said now; without its original it is brought in again."""
+    asked = read.asked()
+    platform, owner = document.platform, document.owner
+    if has_original:
+        wish = DocumentRequest(
+            document.source_key,
+            document.name,
+            document.content,
+            canonical(asked),
+            is_forced=is_forced,
+            actions=read.actions(),
+        )
+        return NewJob("ingest", platform=platform, owner=owner, document=wish)
+    # What others have read, or what was lost, is read by us in any case.
+    body = {"source": document.source_key, "name": document.name, "read": asked, "force": True, **read.follows()}
+    rests = next((source.rests_with("") for source in sources() if platform == source.PLATFORM), "")
+    return NewJob(
+        "download",
+        platform=platform,
+        owner=owner,
+        payload=canonical(body),
+        source=rests,
+        name=document.name,
+        source_key=document.source_key,
+        on_failure=read.after_failure(),
+    )
+
+
+def adopt_job(request: DocumentRequest, text: str, *, owner: str) -> NewJob:
+    return NewJob("adopt", platform="local", owner=owner, payload=canonical({"text": text}), document=request)
+
+
+# ── Files ──
+
+
+def read_elsewhere(directory: Path) -> list[Elsewhere]:
+    """The files below a directory; where report.txt stands beside report.pdf, with its text."""
+    found: list[Elsewhere] = []
+    files = files_at(directory, Counter())
+    # A text may be read itself, but not where it is what another file says.
+    texts = {file.with_suffix(".txt") for file in files if file.suffix != ".txt"}
+    for file in files:
+        if file in texts:
+            continue
+        beside = file.with_suffix(".txt")
+        found.append(
+            Elsewhere(written(file), sha256_of(file), written(beside) if beside in texts and beside.is_file() else None)
+        )
+    return found
+
+
+def _refuse(error: OSError) -> None:
+    raise error
+
+
+def absolute(path: Path | str) -> Path:
+    return Path(os.path.normpath(Path(path).absolute()))
+
+
+def files_at(path: Path, left_out: Counter[str], *, most: int | None = None) -> list[Path]:
+    """A file, or those below a directory that can be read; what they leave out is counted, as a crawl would. `most`: so
+    many things are looked at, for somebody else waits meanwhile."""
+    path = absolute(path)
+    if not path.is_dir():
+        if not path.is_file():
+            is_address = any(part in ("http:", "https:") for part in path.parts)
+            remedy = "to fetch an address: pagemill batch add URL; a folder of Drive: pagemill crawl URL"
+            raise BadInput(f"there is no file {path}", remedy if is_address else "")
+        return [path]
+    found: list[Path] = []
+    seen = 0
+    # A directory that we may not look into is refused: nothing below it is to be left out without a word.
+    for folder, folders, names in os.walk(path, onerror=_refuse):
+        seen += len(folders) + len(names)
+        if most is not None and seen > most:
+            raise BadInput(f"there is too much below {path} to be looked at now: name less of it, or crawl it")
+        here = {name: _why_left_out(Path(folder, name)) for name in [*folders, *names]}
+        left_out.update(filter(None, here.values()))
+        folders[:] = [name for name in folders if not here[name]]
+        found += (Path(folder, name) for name in names if not here[name])
+    if not found:
+        raise BadInput(f"there is nothing to read below {path}{_left_out(left_out)}: {', '.join(SUFFIXES)} can be read")
+    return sorted(found)
+
+
+def _why_left_out(path: Path) -> str:
+    if path.name.startswith("."):
+        return HIDDEN
+    if path.is_symlink():
+        return LINKS
+    if path.is_dir() or (path.suffix.lower() in SUFFIXES and path.is_file()):
+        return ""
+    return legible(path.suffix.lower()) or OTHERS
+
+
+def _left_out(counts: Mapping[str, int]) -> str:
+    words = in_words(counts)
+    return f" (left out: {words})" if words else ""
+
+
+def in_words(left_out: Mapping[str, int]) -> str:
+    """``2 symbolic links, 1 hidden, 3 .docx``"""
+    nouns = {LINKS: ("symbolic link", None), HIDDEN: ("hidden", "hidden"), OTHERS: ("other", "others")}
+    most_first = sorted(left_out.items(), key=lambda one: (-one[1], one[0]))
+    return ", ".join(counted(number, *nouns.get(why, (why, why))) for why, number in most_first)
+
+
+# ── Words ──
+
+
+def _languages(word: str) -> list[str]:
+    languages = re.split(r"[+,]", word)
+    if not all(_LANGUAGE.fullmatch(one) for one in languages):
+        raise BadInput(f"{word!r} is not a language: write eng, or eng+deu")
+    return languages

@@ -1,0 +1,288 @@
+"""The words that an engine has read, arranged: rows of tables as rows, and columns one after the other. Pure.
+
+The engine's lines and paragraphs stay as they are where nothing speaks against them. Before a second reader sees them
+they are `tidied`, behind it `arranged`. Everything is in pixels of the image that was read, straightened and turned.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from itertools import groupby, pairwise, product
+from statistics import median
+
+import msgspec
+
+from job_handlers.reading import layout, reading_order, tables
+from job_handlers.reading.layout import Word
+from job_handlers.reading.ocr.dot_leaders import DOTS_LEAST, are_most, is_leader
+from job_handlers.reading.tables import Piece, Rule
+
+_APART = 0.9
+"""Words with a wider gap between them, in heights of a letter, are not of one cell for certain."""
+_SPACE_MOST = 1.75
+"""In a line that is spread to its margin, and behind a sentence."""
+_SPACES_LEAST = 3
+_EDGE = 0.005
+"""Of the page's width."""
+_LEVEL = 0.2
+"""By less of the lower one do words overlap that stand at two heights."""
+_SAME_ROW = 0.6
+_SAME_PLACE = 0.4
+_WALL_LEAST, _WALL_MOST, _WALL_NEAR = 1.5, 0.3, 0.7
+_CLOSED = {"|": "|", "]": "[", "}": "{"}
+_OPEN = {"|": "|", "[": "]", "{": "}"}
+_LEADS = re.compile(rf"\.{{{DOTS_LEAST}}}")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """Of a table: its words by cell."""
+
+    cells: list[list[Word]]
+
+
+@dataclass(frozen=True, slots=True)
+class Arranged:
+    lines: list[list[Word]]
+    """An empty one stands between paragraphs."""
+    came_from: list[list[int]]
+    """For each line the numbers of those in which its words were read."""
+    text: str
+    tables: list[tuple[int, int, list[Row]]] = field(default_factory=list)
+    """From where to where in the text, and its rows."""
+
+
+def tidied(lines: Sequence[list[Word]], width: int) -> list[list[Word]]:
+    """Without the edge of the paper, which reads like bars; and where two lines have a part each of what stands in one
+    row, that is a line of its own."""
+    done: list[list[Word]] = []
+    for line in lines:
+        kept = [word for word in line if not _is_edge(word, width)]
+        if kept and done and done[-1]:
+            done[-1:] = _by_rows(done[-1], kept)
+        elif kept or (not line and done and done[-1]):
+            done.append(kept)
+    return done
+
+
+def _is_edge(word: Word, width: int) -> bool:
+    return not word.text.strip("|") and not _EDGE * width < (word.x0 + word.x1) / 2 < (1 - _EDGE) * width
+
+
+def _by_rows(above: list[Word], below: list[Word]) -> list[list[Word]]:
+    uppers, lowers = _levels(above), _levels(below)
+    if len(uppers) + len(lowers) > 2:
+        for one, other in product(uppers, lowers):
+            if _stand_in_a_row(one, other):
+                left = [word for some in uppers if some is not one for word in some]
+                row = sorted([*one, *other], key=lambda word: word.x0)
+                rest = [word for some in lowers if some is not other for word in some]
+                return [line for line in (left, row, rest) if line]
+    return [above, below]
+
+
+def _levels(line: Sequence[Word]) -> list[list[Word]]:
+    """Cut where the next word stands above or below the one before it."""
+    parts = [[line[0]]]
+    for one, other in pairwise(line):
+        if min(one.y1, other.y1) - max(one.y0, other.y0) < _LEVEL * min(one.y1 - one.y0, other.y1 - other.y0):
+            parts.append([])
+        parts[-1].append(other)
+    return parts
+
+
+def _stand_in_a_row(some: Sequence[Word], others: Sequence[Word]) -> bool:
+    """Side by side, at one height."""
+    tops, bottoms = ([median([getattr(word, side) for word in words]) for words in (some, others)]
+                     for side in ("y0", "y1"))  # fmt: skip
+    is_level = min(bottoms) - max(tops) > _SAME_ROW * min(b - a for a, b in zip(tops, bottoms, strict=True))
+    return is_level and not any(
+        min(one.x1, other.x1) - max(one.x0, other.x0) > _SAME_PLACE * min(one.x1 - one.x0, other.x1 - other.x0)
+        for one in some
+        for other in others
+    )
+
+
+def arranged(lines: list[list[Word]], rules: Callable[[], Sequence[Rule]]) -> Arranged:
+    """`rules` is asked only where there may be a table, or columns."""
+    rules = cache(rules)
+    words = _numbered(lines)
+    em = median([word.y1 - word.y0 for word, _ in words if not is_leader(word)] or [0.0])
+    pieces = _pieces(words, em or 1.0)
+    found: list[tables.Table] = []
+    if tables.may_have_tables([round((one.y0 + one.y1) / (em or 1.0)) for one in pieces]):
+        drawn = rules()
+        lines = _without_walls(lines, drawn, em)
+        words = _numbered(lines)
+        pieces = _pieces(words, em)
+
+        def split(piece: Piece) -> Sequence[Piece]:
+            last = piece.at + piece.text.count(" ") + 1
+            if _LEADS.search(piece.text) and not any(_is_right_of(other, piece) for other in pieces):
+                return ()
+            return [Piece(word.x0, word.y0, word.x1, word.y1, _whole(word.text), at)
+                    for at, (word, _) in enumerate(words[piece.at : last], piece.at)]  # fmt: skip
+
+        found = tables.find(pieces, drawn, split)
+    as_read = Arranged(lines, [[at] for at in range(len(lines))], layout.text_of(lines))
+    return _put_together(lines, words, found, as_read, rules) if words else as_read
+
+
+def _numbered(lines: Sequence[Sequence[Word]]) -> list[tuple[Word, int]]:
+    return [(word, at) for at, line in enumerate(lines) for word in line]
+
+
+def _without_walls(lines: list[list[Word]], rules: Sequence[Rule], em: float) -> list[list[Word]]:
+    """What was read of the rules between columns: a bar, or a bracket of which there is only one."""
+    walls = [one for one in rules if one.y1 - one.y0 > _WALL_LEAST * em and one.x1 - one.x0 < _WALL_MOST * em]
+    if not walls:
+        return lines
+
+    def is_wall(x: float, word: Word) -> bool:
+        return any(abs(one.x0 - x) < _WALL_NEAR * em and one.y0 < (word.y0 + word.y1) / 2 < one.y1 for one in walls)
+
+    def bare(word: Word) -> str:
+        text = word.text
+        if text[-1] in _CLOSED and _CLOSED[text[-1]] not in text[:-1] and is_wall(word.x1, word):
+            text = text[:-1]
+        if text and text[0] in _OPEN and _OPEN[text[0]] not in text[1:] and is_wall(word.x0, word):
+            text = text[1:]
+        return text
+
+    return [[msgspec.structs.replace(word, text=text) if text != word.text else word
+             for word in line if (text := bare(word))] for line in lines]  # fmt: skip
+
+
+def _pieces(words: Sequence[tuple[Word, int]], em: float) -> list[Piece]:
+    """Words of a line without a wide gap between them."""
+    groups: list[list[int]] = []
+    lines = [[*some] for _, some in groupby(range(len(words)), lambda at: words[at][1])]
+    are_contents = are_most([[words[at][0] for at in line] for line in lines])
+    for line in lines:
+        if are_contents and _leads_to_one([words[at][0] for at in line], em):
+            groups.append(line)
+            continue
+        is_spread = _is_spread([words[at][0] for at in line], em)
+        groups.append(line[:1])
+        for at in line[1:]:
+            one, other = words[at - 1][0], words[at][0]
+            space = other.x0 - one.x1
+            is_more = is_spread or (len(line) > _SPACES_LEAST and tables.ends_sentence(one.text, other.text))
+            # A box may be too long, and the next word stand within it.
+            if space > (_SPACE_MOST if is_more else _APART) * em or (space <= -em and other.x0 <= one.x0):
+                groups.append([])
+            groups[-1].append(at)
+    return [
+        Piece(
+            min(words[at][0].x0 for at in some), min(words[at][0].y0 for at in some),
+            max(words[at][0].x1 for at in some), max(words[at][0].y1 for at in some),
+            " ".join(_whole(words[at][0].text) for at in some), some[0],
+        )
+        for some in groups
+    ]  # fmt: skip
+
+
+def _leads_to_one(line: Sequence[Word], em: float) -> bool:
+    """Its rows of dots, as to a page, and to no columns of figures."""
+    last = max((at for at, word in enumerate(line) if is_leader(word)), default=-1)
+    figures = [word for word in line[last + 1 :] if any(map(str.isdigit, word.text))]
+    return last > 0 and all(other.x0 - one.x1 <= _APART * em for one, other in pairwise(figures))
+
+
+def _is_right_of(one: Piece, other: Piece) -> bool:
+    return one.x0 >= other.x1 and one.y0 < (other.y0 + other.y1) / 2 < one.y1
+
+
+def _is_spread(line: Sequence[Word], em: float) -> bool:
+    """To its margin: words as wide apart as each other, sentences a little wider."""
+    spaces = [other.x0 - one.x1 for one, other in pairwise(line) if not tables.ends_sentence(one.text, other.text)]
+    return (
+        len(spaces) >= _SPACES_LEAST
+        and max(spaces) <= min(_SPACE_MOST * em, 2 * min(spaces))
+        and sum(word.text[0].isalpha() for word in line) > 0.8 * len(line)
+    )
+
+
+def _whole(text: str) -> str:
+    """Blanks tell how many words a piece has."""
+    return text.replace(" ", "\u00a0")
+
+
+def _put_together(
+    lines: list[list[Word]], words: Sequence[tuple[Word, int]], found: Sequence[tables.Table], as_read: Arranged,
+    rules: Callable[[], Sequence[Rule]],
+) -> Arranged:  # fmt: skip
+    rows = [[Row([_words_of(cell, words) for cell in row]) for row in one.rows] for one in found]
+    of_table = {
+        at: number
+        for number, one in enumerate(found)
+        for row in one.rows
+        for cell in row
+        for piece in cell
+        for at in range(piece.at, piece.at + piece.text.count(" ") + 1)
+    }
+    # What is left of each line, and where a table first stood.
+    entries: list[tuple[list[Word], int]] = []
+    tables_at: dict[int, int] = {}
+    blocks: list[list[int]] = [[]]
+    at = 0
+    for number, line in enumerate(lines):
+        rest = []
+        for word in line:
+            table = of_table.get(at)
+            at += 1
+            if table is None:
+                rest.append(word)
+            elif table not in tables_at.values():
+                tables_at[len(entries)] = table
+                blocks[-1].append(len(entries))
+                entries.append((line, number))
+        if not line:
+            blocks.append([])
+        if rest and not (len(rest) < len(line) and all(map(is_leader, rest))):
+            blocks[-1].append(len(entries))
+            entries.append((rest, number))
+    boxes = [layout.around(line) for line, _ in entries]
+    parts = reading_order.arranged(
+        blocks, boxes, [(one.x0, one.y0, one.x1, one.y1) for one in found], tables_at, is_given=False,
+        rules=rules,
+    )  # fmt: skip
+    if not found and [at for part in parts for at in part.lines] == list(range(len(entries))):
+        return as_read
+    made: list[list[Word]] = []
+    came_from: list[list[int]] = []
+    written: list[str] = []
+    placed: list[tuple[int, int, list[Row]]] = []
+    numbers = {id(word): number for word, number in words}
+    length = 0
+    for part in parts:
+        if made:
+            made.append([])
+            came_from.append([])
+            written.append("")
+            length += 1
+        begin = length
+        some = [entries[at][0] for at in part.lines]
+        texts = [" ".join([word.text for word in line]) for line in some]
+        if part.table is not None:
+            some = [[word for cell in row.cells for word in cell] for row in rows[part.table]]
+            texts = [
+                "\t".join(" ".join(word.text for word in cell) for cell in row.cells).rstrip("\t")
+                for row in rows[part.table]
+            ]
+        made += some
+        came_from += [sorted({numbers[id(word)] for word in line}) for line in some]
+        written += texts
+        length += sum(len(text) + 1 for text in texts)
+        if part.table is not None:
+            placed.append((begin, length, rows[part.table]))
+    return Arranged(made, came_from, "\n".join(written), placed)
+
+
+def _words_of(cell: Sequence[Piece], words: Sequence[tuple[Word, int]]) -> list[Word]:
+    return [
+        words[at][0] for piece in cell for at in range(piece.at, piece.at + piece.text.count(" ") + 1)
+    ]  # fmt: skip

@@ -1,0 +1,179 @@
+"""Rows of spreadsheets and CSV files, as text and as typed values. The only file that knows python-calamine.
+
+A page of a sheet is a hundred rows of one worksheet; pages are counted through all worksheets in their order.
+"""
+
+from __future__ import annotations
+
+import csv
+import datetime
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.metadata import version
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import python_calamine
+
+from job_handlers.encodings import decoded, errors_in
+from job_handlers.file_kinds import HEAD_BYTES, Kind, delimiter_of
+from job_handlers.reading.layout import LAYOUT_BYTES_MAX, TEXT_CHARACTERS_MAX
+
+LIBRARY = f"calamine {version('python-calamine')}"
+
+ROWS_PER_PAGE = 100
+ROWS_PER_RANGE = 3000
+_RANGES_MOST = 20
+"""Each range reads its worksheets anew, so that a huge one is not cut into hundreds."""
+_CELL_CHARACTERS_MAX = 1 << 20
+
+Value = str | int | float | bool | None
+
+
+class Unreadable(Exception):
+    """It is no table, or a broken one."""
+
+
+class Locked(Unreadable):
+    """A password protects it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A page's rows."""
+
+    sheet: int
+    name: str
+    first: int
+    """From 1."""
+    last: int
+
+
+class RowLayout(msgspec.Struct, frozen=True, omit_defaults=True):
+    sheet: str
+    first: int
+    values: list[list[Value]] = []
+    is_cut: bool = False
+
+
+class Table:
+    """One file. Holds the worksheet that was read last."""
+
+    def __init__(self, path: Path, kind: Kind) -> None:
+        self._path = path
+        self._kind = kind
+        self._rows: list[list[Any]] = []
+        self._held = -1
+
+    def places(self) -> list[Place]:
+        return places_of(self._heights())
+
+    def page(self, place: Place) -> tuple[str, str]:
+        """Its text, and its layout."""
+        if self._held != place.sheet:
+            self._rows, self._held = list(self._all_rows(place.sheet)), place.sheet
+        values = [_values(row) for row in self._rows[place.first - 1 : place.last]]
+        text = "\n".join("\t".join(_shown(value) for value in row) for row in values)
+        return text[:TEXT_CHARACTERS_MAX], _written(RowLayout(place.name, place.first, values))
+
+    def _heights(self) -> list[tuple[str, int]]:
+        if self._kind is Kind.CSV:
+            return [("", sum(1 for _ in self._all_rows(0)))]
+        with _book(self._path) as book:
+            return [(name, _height(book.get_sheet_by_index(at))) for at, name in enumerate(book.sheet_names)]
+
+    def _all_rows(self, sheet: int) -> Iterator[list[Any]]:
+        if self._kind is Kind.CSV:
+            yield from _csv_rows(self._path)
+            return
+        with _book(self._path) as book:
+            yield from book.get_sheet_by_index(sheet).to_python(skip_empty_area=False)
+
+
+def places_of(heights: Sequence[tuple[str, int]]) -> list[Place]:
+    return [
+        Place(at, name, first, min(first + ROWS_PER_PAGE - 1, height))
+        for at, (name, height) in enumerate(heights)
+        for first in range(1, height + 1, ROWS_PER_PAGE)
+    ]
+
+
+def ranges(places: Sequence[Place]) -> list[list[int]]:
+    """Numbers of pages that are read together: 3,000 rows, and more where there would be too many ranges."""
+    total = sum(place.last - place.first + 1 for place in places)
+    most = max(ROWS_PER_RANGE, -(-total // _RANGES_MOST))
+    found: list[list[int]] = []
+    rows = most
+    for number, place in enumerate(places, 1):
+        height = place.last - place.first + 1
+        if rows + height > most:
+            found.append([])
+            rows = 0
+        found[-1].append(number)
+        rows += height
+    return found
+
+
+@contextmanager
+def _book(path: Path) -> Iterator[Any]:
+    try:
+        with python_calamine.CalamineWorkbook.from_path(str(path)) as book:
+            yield book
+    except python_calamine.PasswordError as error:
+        raise Locked("it is locked with a password") from error
+    except (python_calamine.CalamineError, OSError, ValueError) as error:
+        raise Unreadable(str(error)) from error
+
+
+def _height(sheet: Any) -> int:
+    """Down to its last row; what the library calls total_height is one less."""
+    return sheet.end[0] + 1 if sheet.end is not None else 0
+
+
+def _csv_rows(path: Path) -> Iterator[list[str]]:
+    with path.open("rb") as file:
+        text, encoding = decoded(file.read(HEAD_BYTES))
+    csv.field_size_limit(_CELL_CHARACTERS_MAX)
+    with path.open(encoding=encoding, errors=errors_in(encoding), newline="") as lines:
+        try:
+            yield from csv.reader((line.replace("\0", "") for line in lines), delimiter=delimiter_of(text) or ",")
+        except csv.Error as error:
+            raise Unreadable(str(error)) from error
+
+
+def _values(row: Sequence[Any]) -> list[Value]:
+    values = [_value(cell) for cell in islice(row, 1 << 14)]
+    while values and values[-1] is None:
+        values.pop()
+    return values
+
+
+def _value(cell: Any) -> Value:
+    if cell is None or cell == "":
+        return None
+    if isinstance(cell, bool | int | str):
+        return cell
+    if isinstance(cell, float):
+        # What a sheet calls 3 is a float as well; JSON knows neither infinity nor NaN.
+        return int(cell) if cell.is_integer() and abs(cell) < 1e15 else cell if cell - cell == 0 else str(cell)
+    if isinstance(cell, datetime.date | datetime.time):
+        return cell.isoformat()
+    return str(cell)
+
+
+def _shown(value: Value) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "TRUE" if value else "FALSE"
+    return " ".join(str(value).split())
+
+
+def _written(layout: RowLayout) -> str:
+    text = msgspec.json.encode(layout)
+    if len(text) > LAYOUT_BYTES_MAX:
+        text = msgspec.json.encode(RowLayout(layout.sheet, layout.first, is_cut=True))
+    return text.decode()

@@ -1,0 +1,68 @@
+"""Verbs that come in by the door, from whichever distribution."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Run
+from tests.installed import install
+from worker_service.cli import BROUGHT, INDEX, brought
+
+VERB = '''
+import click
+
+from worker_service.verbs import Desk, output, verb
+
+
+@verb
+@click.argument("name")
+def greet(desk: Desk, name: str) -> int:
+    """\\b
+    pagemill greet Anna
+
+    Greet somebody.
+    """
+    output.show(f"hello {name}")
+    return 3
+'''
+
+
+@pytest.fixture
+def _others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    (tmp_path / "others_verbs.py").write_text(VERB)
+    names = {"greet": "others_verbs:greet", "documents greet": "others_verbs:greet", "broken": "no_such_module:verb"}
+    install(tmp_path, "others", {}, {BROUGHT: {**names, "ls": "others_verbs:greet"}})
+    monkeypatch.syspath_prepend(str(tmp_path))
+    brought.cache_clear()
+    yield
+    brought.cache_clear()
+    sys.modules.pop("others_verbs", None)
+
+
+@pytest.mark.usefixtures("_others", "database")
+def test_a_verb_of_somebody_else_is_listed_and_called_like_ours_and_takes_none_of_our_names(run: Run) -> None:
+    assert run("greet", "Anna", fails=3).stdout == "hello Anna\n"
+    assert run("documents", "greet", "Bob", fails=3).stdout == "hello Bob\n"
+    assert "hello" not in run("ls").stdout
+
+    shown = run("--help").stdout
+    assert "greet      Greet somebody." in shown or "greet   Greet somebody." in shown
+    assert all(verb in shown for verb in ("ingest", "crawl", "reindex"))
+
+
+@pytest.mark.usefixtures("_others", "database")
+def test_a_verb_that_cannot_be_loaded_says_so_and_spoils_nothing(run: Run) -> None:
+    assert "broken cannot be used: no_such_module:verb" in run("broken", "--whatever", fails=69).stderr
+    assert "no_such_module" in run("--help").stdout
+    assert run("ls", "--json").stdout
+
+
+def test_the_verbs_of_documents_are_guests_too() -> None:
+    own = {verb for verbs in INDEX.values() for verb in verbs}
+
+    assert {"ingest", "crawl", "reindex", "documents adopt"} <= set(brought())
+    assert not {"ingest", "crawl", "reindex"} & own

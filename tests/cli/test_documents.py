@@ -1,0 +1,699 @@
+"""`documents`, `text`, `search`, `keywords`, `export`, `show document:N`: what people see of what was read."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+import subprocess
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Run, items, states
+from tests.cli.shelf import Shelf, sha256_of
+from tests.cli.test_processes import on_a_terminal
+from tests.system.test_bad_surroundings import unwritable
+from worker_service.jobs.model import Failure, NewJob
+from worker_service.workspace import link_due
+
+# ── tables ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+ACCOUNTS = [["EUR", "2024"], ["Revenue", "1,204"], ["Costs", ""]]
+
+
+def test_tables_are_printed_row_by_row(run: Run, shelf: Shelf) -> None:
+    shelf.with_tables("a.pdf", ACCOUNTS, [["Other", "7"], ["More", "8"]])
+
+    said = run("tables", 1)
+
+    assert said.stdout == "EUR\t2024\nRevenue\t1,204\nCosts\nOther\t7\nMore\t8\n"
+    assert "page 2, table 1" in said.stderr
+    assert run("tables", 1, "--pages", "2").stdout == "Other\t7\nMore\t8\n"
+    [first, _] = items(run("tables", 1, "--json"))
+    assert (first["page"], first["number"], first["rows"]) == (1, 1, ACCOUNTS)
+
+
+def test_each_table_becomes_a_file_or_a_sheet(run: Run, shelf: Shelf, tmp_path: Path) -> None:
+    shelf.with_tables("a.pdf", ACCOUNTS, [["Other", "7"], ["More", "8"]])
+    book = tmp_path / "tables.xlsx"
+
+    run("tables", 1, "--csv", tmp_path / "out")
+    run("tables", 1, "--xlsx", book)
+
+    assert [*csv.reader(io.StringIO((tmp_path / "out/page-1-table-1.csv").read_text()))] == ACCOUNTS
+    assert sorted(one.name for one in (tmp_path / "out").iterdir()) == ["page-1-table-1.csv", "page-2-table-1.csv"]
+    with zipfile.ZipFile(book) as archive:
+        assert 'name="page-2-table-1"' in archive.read("xl/workbook.xml").decode()
+    assert "--force" in run("tables", 1, "--csv", tmp_path / "out", fails=1).stderr
+    assert "--force" in run("tables", 1, "--xlsx", book, fails=1).stderr
+    run("tables", 1, "--csv", tmp_path / "out", "--xlsx", book, "--force")
+
+
+def test_tables_without_places_are_tables_and_of_a_spreadsheet_it_is_told_that_it_is_one(
+    run: Run, shelf: Shelf
+) -> None:
+    layout = json.dumps({"tables": [{"begin": 0, "end": 31, "rows": ACCOUNTS}]}, separators=(",", ":"))
+    shelf.read("a.docx", "EUR\t2024\nRevenue\t1,204\nCosts", kind="docx", layout=layout)
+    shelf.read("b.xlsx", "a\t1", kind="sheet")
+
+    assert run("tables", 1).stdout == "EUR\t2024\nRevenue\t1,204\nCosts\n"
+    assert items(run("tables", 1, "--json"))[0]["box"] == []
+    assert "a spreadsheet is one itself" in run("tables", 2, fails=1).stderr
+
+
+def test_no_cell_of_a_table_becomes_a_formula(run: Run, shelf: Shelf, tmp_path: Path) -> None:
+    shelf.with_tables("a.pdf", [["=1+1", "@SUM(A1)"], ["-cmd|' /C calc'!A0", "+2+3"]])
+    book = tmp_path / "tables.xlsx"
+
+    run("tables", 1, "--csv", tmp_path / "out", "--xlsx", book)
+
+    rows = [*csv.reader(io.StringIO((tmp_path / "out/page-1-table-1.csv").read_text()))]
+    assert all(cell.startswith("'") for row in rows for cell in row)
+    with zipfile.ZipFile(book) as archive:
+        sheet = archive.read("xl/worksheets/sheet1.xml").decode()
+    assert "<f>" not in sheet
+    assert set(re.findall(r"<c r=.[A-B]\d.([^>]*)>", sheet)) == {' s="1" t="inlineStr"'}
+
+
+def test_a_number_with_a_sign_stays_as_it_stands_on_the_page(run: Run, shelf: Shelf, tmp_path: Path) -> None:
+    cells = ["-3.5", "+5", "-", "-1,204.50", "-1 234", "-12%"]
+    shelf.with_tables("a.pdf", [cells, cells])
+
+    run("tables", 1, "--csv", tmp_path)
+
+    assert [*csv.reader(io.StringIO((tmp_path / "page-1-table-1.csv").read_text()))] == [cells, cells]
+
+
+def test_a_document_without_tables_says_so(run: Run, shelf: Shelf) -> None:
+    shelf.read("a.pdf", "no row is here")
+
+    assert "has no table" in run("tables", 1, fails=1).stderr
+
+
+# ── text ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_text_prints_pages_with_form_feeds_between_them(run: Run, shelf: Shelf) -> None:
+    shelf.read("a.pdf", "one\n", "two", "three")
+
+    assert run("text", 1).stdout == "one\n\ftwo\n\fthree\n"
+    assert run("text", "document:1", "--pages", "2-3").stdout == "two\n\fthree\n"
+    assert [run("text", 1, "--pages", pages).stdout for pages in ("2", "3-", "-1")] == ["two\n", "three\n", "one\n"]
+    answer = json.loads(run("text", 1, "--pages", "2", "--json").stdout)
+    assert answer == {
+        "document": 1,
+        "name": "a.pdf",
+        "items": [{"number": 2, "method": "ocr", "confidence": 90.4, "text": "two"}],
+    }
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "sentence"),
+    [
+        (("9",), 66, "there is no document 9: `pagemill documents` shows"),
+        (("x",), 2, "'x' is not a document: they are numbers"),
+        (("1", "--pages", "0-3"), 2, "names no pages: the first is 1"),
+        (("1", "--pages", "5-3"), 2, "the last comes after it"),
+        (("1", "--pages", "-"), 2, "names no pages: write 3, 3-5, 3- or -5"),
+        (("1", "--pages", "a"), 2, "names no pages"),
+    ],
+)
+def test_text_that_cannot_be_shown_is_refused_in_a_sentence(
+    run: Run, shelf: Shelf, words: tuple[str, ...], code: int, sentence: str
+) -> None:
+    shelf.read("a.pdf", "one")
+
+    assert sentence in run("text", *words, fails=code).stderr
+
+
+def test_text_of_what_is_not_read_yet_says_so(run: Run, shelf: Shelf) -> None:
+    shelf.wish("a.pdf")
+
+    told = run("text", 1, fails=1)
+
+    assert (told.stdout, told.stderr) == ("", "document 1 has no text to show: it is indexing\n")
+
+
+def test_text_of_what_failed_and_of_a_page_that_is_not_there_says_why(run: Run, shelf: Shelf) -> None:
+    shelf.fail("a.pdf", "PDF_BROKEN", "it cannot be opened")
+    shelf.read("b.pdf", "one", "two")
+
+    assert "it could not be read (PDF_BROKEN: it cannot be opened)" in run("text", 1, fails=1).stderr
+    assert "it has 2 pages" in run("text", 2, "--pages", 9, fails=1).stderr
+
+
+# ── search ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_search_prints_page_name_and_the_words_in_their_place(run: Run, shelf: Shelf) -> None:
+    shelf.read("a.pdf", "nothing", "the climate and its risk", owner="ann")
+    shelf.read("b.pdf", "climate", owner="bob")
+
+    assert run("search", "climate NEAR risk").stdout == "1:2  a.pdf  the [climate] and its [risk]\n"
+    assert run("search", "climate", "--owner", "bob").stdout == "2:1  b.pdf  [climate]\n"
+    assert run("search", "climate", "--document", 1).stdout.startswith("1:2 ")
+    assert len(run("search", "climate", "--limit", 1).stdout.splitlines()) == 1
+    answer = json.loads(run("search", "climate", "--owner", "ann", "--json").stdout)
+    assert answer["is_partial"] is False
+    [hit] = answer["items"]
+    assert (hit["document_id"], hit["number"], hit["snippet"]) == (1, 2, "the [climate] and its risk")
+
+
+def test_a_row_of_a_table_is_one_passage_to_a_search_and_a_column_is_none(run: Run, shelf: Shelf) -> None:
+    shelf.with_tables("a.pdf", [["EUR million", "2024", "2023"], ["Cost of sales", "310", "290"], ["Tax", "20", "18"]])
+
+    assert "[cost of sales 310]" in run("search", '"cost of sales 310"').stdout.replace("\t", " ").casefold()
+    assert run("search", '"cost of sales" NEAR 290').stdout.startswith("1:1 ")
+    assert run("search", '"310 20"', fails=1).stdout == ""
+
+
+def test_words_may_be_searched_for_without_quotes(run: Run, shelf: Shelf) -> None:
+    shelf.read("a.pdf", "the climate is a risk", "the climate")
+
+    assert run("search", "climate", "risk").stdout == run("search", "climate risk").stdout
+    assert len(run("search", "climate", "risk").stdout.splitlines()) == 1
+
+
+def test_search_that_finds_nothing_ends_with_1_and_one_without_sense_with_2(run: Run, shelf: Shelf) -> None:
+    shelf.read("a.pdf", "climate")
+
+    told = run("search", "water", fails=1)
+    assert (told.stdout, told.stderr) == ("", "no page has that\n")
+    assert json.loads(run("search", "water", "--json", fails=1).stdout)["items"] == []
+    for said in (" ", "--", '"*"'):
+        assert "cannot be searched for: it has no letter and no digit" in run("search", "--", said, fails=2).stderr
+
+
+def test_a_search_takes_what_people_type(run: Run, shelf: Shelf) -> None:
+    shelf.read("a.pdf", "it's scope-3")
+
+    for said in ("it's", "scope-3", '"scope', "scope/3", "50% OR it's"):
+        assert run("search", said).stdout.startswith("1:1  a.pdf"), said
+
+
+def _terms(*lines: str) -> Path:
+    path = Path("terms.txt").absolute()
+    path.write_text("\n".join(lines))
+    return path
+
+
+def test_text_keeps_its_lines_and_pages_and_has_no_power_on_a_terminal_or_in_a_pipe(run: Run, shelf: Shelf) -> None:
+    shelf.read("a.pdf", "one \x1b]0;title\x07 line\n\tand more", "climate")
+
+    assert on_a_terminal("text", "1", columns=80) == (0, "one �]0;title� line\n\tand more\n\fclimate\n")
+    assert run("text", 1).stdout == "one �]0;title� line\n\tand more\n\fclimate\n"
+    assert "\x1b[1mclimate\x1b[0m" in on_a_terminal("search", "climate", columns=80)[1]
+
+
+# ── keywords ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_keywords_have_a_column_for_each_term_and_a_row_for_each_document_zeros_included(
+    run: Run, shelf: Shelf
+) -> None:
+    shelf.read("a.pdf", "climate risk, climate", "sustainable risk", owner="ann")
+    shelf.read("b.pdf", "climate", owner="bob")
+    shelf.read("c.pdf", "nothing of it", owner="bob")
+    shelf.wish("d.pdf", "bob")
+    terms = _terms("climate  # comment", "", "# all", "climate", "sustainab*", "water", "climate risk")
+
+    counted = run("keywords", terms, "--csv")
+
+    assert list(csv.reader(io.StringIO(counted.stdout))) == [
+        ["DOCUMENT", "NAME", "climate", "sustainab*", "water", "climate risk"],
+        ["1", "a.pdf", "2", "1", "0", "1"],
+        ["2", "b.pdf", "1", "0", "0", "0"],
+        ["3", "c.pdf", "0", "0", "0", "0"],
+        ["4", "d.pdf", "", "", "", ""],
+    ]
+    assert "1 document without text" in counted.stderr
+    table = [line.split() for line in run("keywords", terms, "--owner", "ann").stdout.splitlines()]
+    assert table[1:] == [["1", "a.pdf", "2", "1", "0", "1"]]
+    assert items(run("keywords", terms, "--json"))[2:] == [
+        {"document_id": 3, "name": "c.pdf", "counts": dict.fromkeys([*table[0][2:4], "water", "climate risk"], 0)},
+        {"document_id": 4, "name": "d.pdf", "counts": None},
+    ]
+    assert list(csv.reader(io.StringIO(run("keywords", terms, "--pages", "--csv").stdout))) == [
+        ["DOCUMENT", "NAME", "PAGE", "climate", "sustainab*", "water", "climate risk"],
+        ["1", "a.pdf", "1", "2", "0", "0", "1"],
+        ["1", "a.pdf", "2", "0", "1", "0", "0"],
+        ["2", "b.pdf", "1", "1", "0", "0", "0"],
+    ]
+    assert items(run("keywords", terms, "--pages", "--json"))[1]["page"] == 2
+
+
+def test_no_cell_becomes_a_formula(run: Run, shelf: Shelf, tmp_path: Path) -> None:
+    names = ["=b.pdf", "+b.pdf", "-b.pdf", "@b.pdf", "\t=b.pdf", "\r=b.pdf", "\n=b.pdf", "\uff1db.pdf"]
+    for number, name in enumerate(names):
+        shelf.read(name, "climate", key=f"/srv/{number}", content=f"c{number}")
+    terms = _terms("=climate", "@climate", "-climate")
+    book = tmp_path / "counts.xlsx"
+
+    rows = [*csv.reader(io.StringIO(run("keywords", terms, "--csv").stdout))]
+    run("keywords", terms, "--xlsx", book)
+
+    assert [cell[0] for cell in rows[0][2:]] == ["'"] * 3
+    assert [row[1][0] for row in rows[1:]] == ["'"] * len(names)
+    with zipfile.ZipFile(book) as archive:
+        sheets = "".join(archive.read(name).decode() for name in archive.namelist() if "worksheets" in name)
+        styles = archive.read("xl/styles.xml").decode()
+    assert "<f>" not in sheets
+    # Text, and text for good: style 1 has the mark that stands for a quote before it.
+    assert set(re.findall(r'<c r="B\d+"([^>]*)>', sheets)) == {' s="1" t="inlineStr"'}
+    assert 'quotePrefix="1"' in styles
+
+
+def test_a_workbook_is_not_replaced_unasked(run: Run, shelf: Shelf, tmp_path: Path) -> None:
+    shelf.read("a.pdf", "climate")
+    book = tmp_path / "counts.xlsx"
+    assert f"wrote {book}" in run("keywords", _terms("climate"), "--xlsx", book).stderr
+    before = book.read_bytes()
+
+    assert (
+        f"{book} is there already: --force replaces it"
+        in run("keywords", _terms("water"), "--xlsx", book, fails=1).stderr
+    )
+
+    assert book.read_bytes() == before
+    run("keywords", _terms("water"), "--xlsx", book, "--force")
+    assert book.read_bytes() != before
+
+
+def test_a_workbook_that_cannot_be_written_is_told_as_a_file_and_not_as_a_bug(run: Run, shelf: Shelf) -> None:
+    Path("terms.txt").write_text("one\n")
+    shelf.read("a.pdf", "one")
+
+    assert "nowhere/a.xlsx" in run("keywords", "terms.txt", "--xlsx", "nowhere/a.xlsx", fails=74).stderr
+
+
+def test_keywords_that_are_none_are_told(run: Run, shelf: Shelf) -> None:
+    shelf.read("a.pdf", "climate")
+
+    assert "none of the terms stands on any page" in run("keywords", _terms("water")).stderr
+    assert "the file has no terms" in run("keywords", _terms("# nothing"), fails=2).stderr
+    assert "no letter and no digit" in run("keywords", _terms("--"), fails=2).stderr
+    assert "nowhere.txt" in run("keywords", "nowhere.txt", fails=2).stderr
+    Path("terms.txt").write_bytes(b"caf\xe9")
+    assert "UTF-8" in run("keywords", "terms.txt", fails=2).stderr
+
+
+# ── export ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_export_copies_what_was_made_of_documents(run: Run, shelf: Shelf) -> None:
+    shelf.read("a.pdf", "one", "two", owner="ann", roles=("text", "pdf", "pages", "hocr", "original"))
+    shelf.read("a.pdf", "other", owner="bob")
+    shelf.fail("c.pdf", "PDF_BROKEN", "it is broken")
+
+    assert run("export", 1).stdout == "a-1.txt\n"
+    assert Path("a-1.txt").read_text() == "one\ftwo"
+    assert run("export", 1, 2, "-o", "out").stdout.splitlines() == ["out/a-2.txt", "out/a-1.txt"]
+    for form, name in (("pdf", "a-1.pdf"), ("json", "a-1.json"), ("hocr", "a-1.hocr"), ("original", "a-1.original")):
+        assert items(run("export", 1, "--format", form, "-o", "out", "--json")) == [f"out/{name}"]
+    # Of a selector only those that have something.
+    assert run("export", "--name", "PDF", "-o", "all").stdout.splitlines() == ["all/a-2.txt", "all/a-1.txt"]
+
+
+def test_an_export_that_cannot_be_is_refused_and_leaves_no_half_a_file(run: Run, shelf: Shelf) -> None:
+    shelf.read("a.pdf", "one")
+    shelf.fail("b.pdf", "PDF_BROKEN", "it is broken")
+    run("export", 1)
+
+    assert "a-1.txt is there already: --update replaces what has changed, --force" in run("export", 1, fails=1).stderr
+    assert run("export", 1, "--force").stdout == "a-1.txt\n"
+    assert "has no hocr: pagemill reindex 1 --hocr makes it" in run("export", 1, "--format", "hocr", fails=1).stderr
+    shelf.read("c.xlsx", "one", kind="sheet")
+    shelf.read("d.pdf", "one", note="no searchable PDF could be made")
+    assert "has no pdf: of a spreadsheet there is none" in run("export", 3, "--format", "pdf", fails=1).stderr
+    assert "has no hocr: of a spreadsheet there is none" in run("export", 3, "--format", "hocr", fails=1).stderr
+    assert "has no pdf: no searchable PDF could be made" in run("export", 4, "--format", "pdf", fails=1).stderr
+    assert "document 2 (b.pdf) has no txt: it is failed" in run("export", 2, fails=1).stderr
+    assert "say which documents to export" in run("export", fails=2).stderr
+    assert "there is no document 7" in run("export", 7, fails=66).stderr
+    for file in shelf.workspace.rglob("text"):
+        file.unlink()
+    told = run("export", 1, "--force", fails=74).stderr
+    assert "is not in the workspace any more: pagemill reindex 1 --force makes it again" in told
+    assert [path.name for path in Path().iterdir() if "unfinished" in path.name] == []
+    assert Path("a-1.txt").read_text() == "one"
+
+
+def test_a_nightly_export_passes_over_what_is_the_same_and_replaces_what_has_changed(run: Run, shelf: Shelf) -> None:
+    for name in ("a.pdf", "b.pdf", "c.pdf"):
+        shelf.read(name, name, key=name, content=name)
+    nightly = ("export", "--name", "pdf", "-o", "out")
+    run(*nightly)
+    same = Path("out/a-1.txt").stat().st_ino
+    Path("out/b-2.txt").write_text("of yesterday")
+    Path("out/c-3.txt").unlink()
+
+    refused = run(*nightly, fails=1)
+    told = run(*nightly, "--update")
+
+    # What is missing is written in any case.
+    assert refused.stdout == "out/c-3.txt\n"
+    assert len(refused.stderr.splitlines()) == 2
+    assert "out/b-2.txt is there already: --update replaces what has changed, --force everything" in refused.stderr
+    assert "1 file more there already" in refused.stderr
+    assert (told.stdout, told.stderr) == ("out/b-2.txt\n", "2 files there already, and unchanged\n")
+    assert Path("out/b-2.txt").read_text() == "b.pdf"
+    assert Path("out/a-1.txt").stat().st_ino == same
+    again = json.loads(run(*nightly, "--update", "--json").stdout)
+    assert (again["items"], again["unchanged"]) == ([], ["out/c-3.txt", "out/b-2.txt", "out/a-1.txt"])
+    assert "say one of them" in run(*nightly, "--update", "--force", fails=2).stderr
+
+
+# ── documents, show ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_one_that_cannot_be_exported_does_not_hold_up_the_others(run: Run, shelf: Shelf) -> None:
+    shelf.read("a.pdf", "one", key="/srv/a", content="c1")
+    broken = shelf.read("b.pdf", "two", key="/srv/b", content="c2", roles=())
+    shelf.read("c.pdf", "three", key="/srv/c", content="c3")
+
+    told = run("export", "--name", "pdf", "-o", "out", fails=1)
+
+    assert [Path(line).name for line in told.stdout.splitlines()] == ["c-3.txt", "a-1.txt"]
+    assert f"document {broken} (b.pdf) has no txt" in told.stderr
+    assert "no document is like that" in run("export", "--name", "zzz").stderr
+
+
+def test_documents_are_listed_chosen_and_paged(run: Run, shelf: Shelf) -> None:
+    shelf.read("a.pdf", "one", owner="ann")
+    shelf.fail("b.pdf", "PDF_BROKEN", "it is broken")
+    shelf.wish("c.pdf", "ann")
+
+    table = run("documents").stdout.splitlines()
+    assert [line.split()[:4] for line in table[1:]] == [
+        ["3", "indexing", "0%", "-"],
+        ["2", "failed", "0%", "-"],
+        ["1", "success", "100%", "1"],
+    ]
+    assert table[2].endswith("PDF_BROKEN  it is broken")
+    for words, expected in (
+        (("--status", "failed,success"), [2, 1]),
+        (("--owner", "ann"), [3, 1]),
+        (("ls", "--name", "B.P"), [2]),
+        (("1", "document:3"), [3, 1]),
+        (("--before", "3", "--limit", "1"), [2]),
+    ):
+        assert [one["id"] for one in items(run("documents", *words, "--json"))] == expected, words
+    first = run("documents", "--limit", 2)
+    assert "more: the same with --before 2" in first.stderr
+    assert json.loads(run("documents", "--limit", 2, "--json").stdout)["next"] == 2
+    assert json.loads(run("documents", "--json").stdout)["next"] is None
+
+
+def test_documents_are_handed_over_as_csv_with_where_they_come_from_and_what_can_be_checked(
+    run: Run, shelf: Shelf
+) -> None:
+    for number in range(60):
+        shelf.read(f"{number}.pdf", "one", owner="bob", content=f"c{number}")
+    shelf.read("a.pdf", "one", "two", owner="ann", key="/srv/Q1/a.pdf", roles=("original", "text"), content="c-a")
+    shelf.read("b.pdf", "one", owner="ann", key="https://ann@example.org/2026/b.pdf")
+    shelf.ask("c.pdf", "ann", key="/srv/c.pdf", content="c-c")
+    shelf.store.intake.enqueue(NewJob("download", owner="ann", name="d.xls", source_key="/srv/d.xls"))
+    shelf.fail_next("NOT_WHAT_IT_SAYS", "it is no spreadsheet")
+
+    told = run("documents", "--owner", "ann", "--csv").stdout
+    rows = list(csv.DictReader(io.StringIO(told)))
+
+    shown = [[row[name] for name in ("DOCUMENT", "NAME", "FOLDER", "STATE", "PAGES", "ERROR")] for row in rows]
+    assert shown == [
+        ["63", "c.pdf", "/srv", "queued", "", ""],
+        ["62", "b.pdf", "example.org/2026", "success", "1", ""],
+        ["61", "a.pdf", "/srv/Q1", "success", "2", ""],
+        ["", "d.xls", "", "failed", "", "NOT_WHAT_IT_SAYS"],
+    ]
+    assert [row["READ_AT"] != "" for row in rows] == [False, True, True, False]
+    assert {name: rows[2][name] for name in ("SOURCE", "KEY", "OWNER", "KIND", "SIZE", "SHA256", "MD5")} == {
+        "SOURCE": "local", "KEY": "/srv/Q1/a.pdf", "OWNER": "ann", "KIND": "pdf", "SIZE": "7",
+        "SHA256": sha256_of("one\ftwo"), "MD5": "bb",
+    }  # fmt: skip
+    assert (rows[0]["SHA256"], rows[0]["SIZE"]) == ("c-c", "")
+    assert len(list(csv.DictReader(io.StringIO(run("documents", "--csv").stdout)))) == 64
+    assert "say --csv or --json" in run("documents", "--csv", "--json", fails=2).stderr
+    assert "leave --limit and --before out" in run("documents", "--csv", "--limit", 5, fails=2).stderr
+
+
+def test_no_cell_that_is_handed_over_becomes_a_formula(run: Run, shelf: Shelf) -> None:
+    shelf.read("=cmd|' /C calc'!A0.pdf", "one", owner="@ann", key="+1/x.pdf")
+
+    [row] = csv.DictReader(io.StringIO(run("documents", "--csv").stdout))
+
+    assert [row[name][:2] for name in ("NAME", "OWNER", "KEY")] == ["'=", "'@", "'+"]
+
+
+def test_the_folder_of_a_crawled_document_is_that_at_its_source(run: Run, shelf: Shelf) -> None:
+    shelf.read("a.pdf", "one", owner="ann", key="file1")
+    crawled = """
+        INSERT INTO crawl (key, owner, updated_at) VALUES ('k', 'ann', '2026-01-01 00:00:00.000');
+        INSERT INTO crawl_item (crawl, id, parent_id, name, seen_at)
+        VALUES ('k', 'root', '', 'Reports', ''), ('k', 'q1', 'root', 'Q1', ''), ('k', 'file1', 'q1', 'a.pdf', '')"""
+    subprocess.run(["sqlite3", "pagemill.db", crawled], check=True)
+
+    [row] = csv.DictReader(io.StringIO(run("documents", "--csv").stdout))
+
+    assert (row["FOLDER"], row["KEY"]) == ("Reports/Q1", "file1")
+
+
+def test_what_people_read_stays_readable_in_every_place_when_a_newer_reading_fails(run: Run, shelf: Shelf) -> None:
+    shelf.read("a.pdf", "one", roles=("text", "original"))
+    run("reindex", "1", "--lang", "fra")
+    under_way = run("documents", "--json")
+    shelf.store.leases.fail(shelf.next_job().lease, Failure("ENGINE_CRASHED", "it fell over"), retry_at=None)
+
+    assert [(one["status"], one["state"]) for one in items(under_way)] == [("queued", "readable, queued")]
+    [told] = items(run("documents", "--status", "failed", "--json"))
+    assert (told["state"], told["percent"], told["current_generation"]) == ("readable, failed", 100, 1)
+    assert "readable, failed  100%" in run("documents").stdout
+    assert "generation 2 failed: it fell over" in run("documents").stdout
+    shown = run("show", "document:1")
+    assert "readable, failed" in shown.stdout
+    assert "people read its generation 1; generation 2 failed: it fell over." in shown.stderr
+    assert "pagemill reindex 1 reads it as it was" in shown.stderr
+    assert run("export", "--name", "a").stdout == "a-1.txt\n"
+    assert "has no hocr: pagemill reindex 1 --hocr makes it" in run("export", 1, "--format", "hocr", fails=1).stderr
+    assert "readable, failed" in run("documents", "rm", "1", "--dry-run").stdout
+
+
+def test_what_failed_before_it_was_a_document_is_listed_with_its_name_and_code(run: Run, shelf: Shelf) -> None:
+    shelf.fail("b.pdf", "PDF_BROKEN", "it is broken")
+    Path("slides from the annual meeting.pdf").write_text("no slides")
+    run("ingest", "slides from the annual meeting.pdf", "--owner", "ann")
+    shelf.fail_next("NOT_WHAT_IT_SAYS", "it is HTML and no PDF", "have its owner put the file there once more")
+
+    told = run("documents", "--status", "failed")
+    assert [line.split()[:1] for line in told.stdout.splitlines()] == [["ID"], ["1"], [], ["JOB"], ["2"]]
+    assert "slides from the annual meeting.pdf  NOT_WHAT_IT_SAYS  it is HTML" in told.stdout
+    assert "pagemill why JOB says what to do" in told.stderr
+    [lost] = json.loads(run("documents", "--name", "slides", "--json").stdout)["not_brought_in"]
+    assert (lost["id"], lost["error_code"], lost["owner"]) == (2, "NOT_WHAT_IT_SAYS", "ann")
+    assert "no document is like that" in run("documents", "--name", "slides", "--status", "success").stderr
+
+    # On 80 columns everything says which file, and no code is cut.
+    for words in (("documents",), ("ls",), ("errors",)):
+        _, screen = on_a_terminal(*words, columns=80)
+        lines = re.sub(r"\x1b\[\d*m", "", screen).splitlines()
+        assert max(map(len, lines)) <= 80, screen
+        [line] = [line for line in lines if "NOT_WHAT_IT_SAYS" in line]
+        assert "slides from" in line, screen
+    assert "job 2 (download, slides from the annual meeting.pdf) is failed with NOT_WHAT" in run("why", 2).stdout
+
+
+# ── documents rm ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def left_of(shelf: Shelf) -> list[str]:
+    return sorted(str(path.relative_to(shelf.workspace)) for path in shelf.workspace.rglob("*") if path.is_file())
+
+
+def test_a_document_is_removed_with_its_files_and_what_that_frees_is_told(run: Run, shelf: Shelf) -> None:
+    shelf.read("a.pdf", "solar", "wind", roles=("original", "text"))
+    shelf.read("b.pdf", "solar")
+    link_due(shelf.store, shelf.workspace)
+
+    looked = run("documents", "rm", 1, "--dry-run").stdout
+    done = run("documents", "rm", 1, "--yes").stdout
+
+    assert looked.startswith("would remove 1 document (2 pages, 2 files of 20 B)\n")
+    assert "a.pdf" in looked
+    assert done == "removed 1 document (2 pages, 2 files of 20 B)\n"
+    assert left_of(shelf) == ["by-owner/unowned/srv/b.txt", "objects/2-1/text"]
+    assert not (shelf.workspace / "objects/1-1").exists()
+    assert [one["id"] for one in items(run("documents", "--json"))] == [2]
+    assert "b.pdf" in run("search", "solar").stdout
+    assert run("search", "wind", fails=1).stdout == ""
+    run("text", 1, fails=66)
+
+
+def test_documents_are_removed_by_what_they_are(run: Run, shelf: Shelf) -> None:
+    shelf.read("a.pdf", "text", owner="alice")
+    shelf.read("draft.pdf", "text", owner="bob")
+    shelf.fail("c.pdf", "PDF_BROKEN", "half of it is missing")
+
+    answer = json.loads(run("documents", "rm", "--status", "failed", "--dry-run", "--json").stdout)
+    assert (answer["documents"], answer["items"]) == (1, [3])
+    run("documents", "rm", "--owner", "alice", "--yes")
+    run("documents", "rm", "--name", "DRAFT", "--yes")
+    answer = json.loads(run("documents", "rm", "--status", "failed", "--yes", "--json").stdout)
+
+    assert (answer["items"], answer["files"], answer["size"], answer["refused"]) == ([3], 0, 0, [])
+    assert items(run("documents", "--json")) == []
+    assert "nothing to do" in run("documents", "rm", "--owner", "alice", "--yes").stderr
+
+
+def test_nobody_removes_documents_unasked(run: Run, shelf: Shelf) -> None:
+    shelf.read("a.pdf", "text")
+
+    assert "say which documents" in run("documents", "rm", "--yes", fails=2).stderr
+    assert "This removes 1 document" in run("documents", "rm", 1, fails=1).stderr
+    assert "there is no document 9" in run("documents", "rm", 1, 9, "--yes", fails=66).stderr
+    assert len(items(run("documents", "--json"))) == 1
+
+
+def test_on_a_terminal_the_number_of_documents_is_typed(run: Run, shelf: Shelf) -> None:
+    for name in ("a.pdf", "b.pdf", "c.pdf"):
+        shelf.read(name, "text")
+
+    code, screen = on_a_terminal("documents", "rm", "1", "2", columns=100, typed="y\n")
+    assert (code, "nothing was done" in screen) == (1, True)
+    code, screen = on_a_terminal("documents", "rm", "1", "2", columns=100, typed="2\n")
+
+    assert (code, "removed 2 documents" in screen) == (0, True)
+    assert [one["id"] for one in items(run("documents", "--json"))] == [3]
+
+
+def test_one_that_is_being_read_is_left_and_its_job_named(run: Run, shelf: Shelf) -> None:
+    shelf.read("a.pdf", "text")
+    job = shelf.wish("b.pdf")
+
+    result = run("documents", "rm", 1, 2, "--yes", fails=1)
+
+    assert result.stdout.startswith("removed 1 document")
+    assert f"document 2: job {job.id} (ingest) still works for it: pagemill cancel {job.id}" in result.stderr
+    assert [one["id"] for one in items(run("documents", "--json"))] == [2]
+
+
+def test_a_removal_stands_in_the_list_of_actions_and_undo_passes_it_over(run: Run, shelf: Shelf) -> None:
+    shelf.read("a.pdf", "text")
+    run("enqueue", "ocr_pages")
+    run("cancel", 2)
+    action = json.loads(run("documents", "rm", 1, "--yes", "--json").stdout)["action"]
+
+    lines = [line.split() for line in run("undo", "--list").stdout.splitlines()]
+
+    assert lines[0] == [
+        "ACTION",
+        "AT",
+        "(UTC)",
+        "WHO",
+        "VERB",
+        "BATCH",
+        "JOBS",
+        "DOCUMENTS",
+        "UNDONE",
+        "(UTC)",
+        "TOKENS",
+    ]
+    assert lines[1][-6:] == ["remove", "-", "-", "1", "-", "-"]
+    assert "was a remove: what it took away is gone for good" in run("undo", action, "--yes", fails=1).stderr
+    run("undo", "--yes")
+    assert states(run)[2] == "pending"
+
+
+def test_a_file_that_cannot_be_removed_is_left_to_the_daemon_and_holds_up_no_other(run: Run, shelf: Shelf) -> None:
+    shelf.read("a.pdf", "text", roles=("original", "text"))
+
+    with unwritable(shelf.workspace / "objects/1-1/original"):
+        result = run("documents", "rm", 1, "--yes")
+
+    assert "you could not remove 1 file in the workspace: a daemon that runs tries as well" in result.stderr
+    assert shelf.store.upkeep.gone_files() == left_of(shelf) == ["objects/1-1/original"]
+
+
+def test_stats_tells_what_each_owner_keeps(run: Run, shelf: Shelf) -> None:
+    shelf.read("a.pdf", "x" * 1500, owner="alice", roles=("original", "text"))
+    shelf.read("b.pdf", "text", "text")
+
+    lines = [line.split() for line in run("stats").stdout.splitlines()]
+    answer = json.loads(run("stats", "--json").stdout)
+
+    assert ["alice", "1", "1", "2", "3.0", "kB"] in lines
+    assert lines[-1] == ["all", "2", "3", "3", "3.0", "kB"]
+    assert answer["by_owner"][0] == {"owner": "alice", "documents": 1, "pages": 1, "files": 2, "size": 3000}
+    assert (answer["files"], answer["size"]) == (3, 3009)
+    assert [one["size"] for one in items(run("documents", "--json"))] == [9, 3000]
+
+
+def test_a_misspelt_verb_of_documents_is_answered_with_the_right_one(run: Run, database: Path) -> None:
+    assert "did you mean adopt?" in run("documents", "addopt", ".", fails=2).stderr
+
+
+def test_documents_that_cannot_be_listed_are_refused(run: Run, shelf: Shelf) -> None:
+    assert "no document is there: pagemill ingest report.pdf" in run("documents").stderr
+    shelf.read("a.pdf", "one")
+    assert "no document is like that" in run("documents", "--status", "failed").stderr
+    assert "there is no status 'done': it is one of not_indexed" in run("documents", "--status", "done", fails=2).stderr
+    assert "adopt" in run("documents", "--help").stdout
+
+
+def test_show_tells_pages_methods_and_where_the_files_are(run: Run, shelf: Shelf) -> None:
+    shelf.read("a.pdf", "one", "two", roles=("text", "pdf"))
+
+    told = run("show", "document:1").stdout
+    assert "PAGE  METHOD  CONFIDENCE  CHARACTERS" in told
+    assert "   2  ocr             90           3" in told
+    assert str(shelf.workspace / "objects/1-1/pdf") in told
+    whole = json.loads(run("show", "document:1", "--json").stdout)
+    assert (whole["status"], whole["pages"], len(whole["page_items"])) == ("success", 2, 2)
+    assert {file["path"] for file in whole["files"]} == {
+        str(shelf.workspace / f"objects/1-1/{role}") for role in ("text", "pdf")
+    }
+    assert "there is no document 5" in run("show", "document:5", fails=66).stderr
+
+
+def test_show_tells_who_recognised_a_page(run: Run, shelf: Shelf) -> None:
+    word = [0, 0, 9, 9, 90, "one"]
+    readers = ["tesseract 5.5.4 (tesserocr)", "PP-OCRv6 small (rapidocr 3.10.0, onnxruntime 1.31.1)"]
+    layout = {
+        "size": [595, 842],
+        "lines": [[word], [], [word, word], [word]],
+        "readers": readers,
+        "second": [2],
+        "written_in": ["eng"],
+    }
+    shelf.read("a.pdf", "one", layout=json.dumps(layout))
+
+    told = run("show", "document:1").stdout
+    [page] = json.loads(run("show", "document:1", "--json").stdout)["page_items"]
+
+    assert "   1  ocr             90           3  eng       tesseract 5.5.4; 1 of 3 lines PP-OCRv6 small" in told
+    assert (page["readers"], page["lines"], page["second"], page["written_in"]) == (readers, 3, 1, ["eng"])
+    assert "is not a document" in run("show", "document:x", fails=2).stderr
+
+
+def test_a_long_document_is_shown_in_part_and_a_failed_one_with_its_reason(run: Run, shelf: Shelf) -> None:
+    shelf.read("a.pdf", *(f"page {number}" for number in range(60)))
+    shelf.fail("b.pdf", "PDF_BROKEN", "it is broken", "fetch it again")
+
+    assert "and 10 pages more: --json has all" in run("show", "document:1").stderr
+    told = run("show", "document:2")
+    assert "it is broken" in told.stdout
+    assert "to read it again: pagemill reindex 2" in told.stderr
+
+
+def test_a_search_can_leave_out_pages_that_were_recognised_badly(run: Run, shelf: Shelf) -> None:
+    shelf.read("good.pdf", "climate risk")
+    shelf.read("bad.pdf", "climate rlsk", confidence=31.0)
+
+    def named(*words: str) -> list[str]:
+        return sorted(hit["name"] for hit in json.loads(run("search", "climate", "--json", *words).stdout)["items"])
+
+    assert named() == ["bad.pdf", "good.pdf"]
+    assert named("--sure") == ["good.pdf"]
+    assert named("--sure", "--document", "1") == ["good.pdf"]
+    assert run("search", "climate", "--sure", "--document", "2", fails=1).stdout == ""

@@ -1,0 +1,330 @@
+"""`run-one` and `handlers`: real nurseries, real children, and a distribution that brings handlers of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tomllib
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import pytest
+
+from tests import installed
+from tests.cli.conftest import COMMAND, ROOT, Process, Run
+
+Environment = dict[str, str]
+Install = Callable[..., Environment]
+
+COUNTER = """
+from dataclasses import dataclass
+
+from worker_service.handlers import Done, Handler, Limits, NewJob, Permanent, Retryable
+
+
+@dataclass(frozen=True, slots=True)
+class Payload:
+    pages: int
+    then: str = "done"
+
+
+def run(context):
+    context.log(f"for {context.account} on {context.platform}")
+    context.progress(40, "page 4 of 10")
+    if context.payload.then == "retry":
+        raise Retryable("the server is busy", after=30)
+    if context.payload.then == "never":
+        raise Permanent("NO_SUCH_FILE", "it was removed")
+    print("printed by the way")
+    if context.payload.then == "crash":
+        raise ValueError("a mistake")
+    (context.staging / "out.txt").write_text("x")
+    return Done({"pages": context.payload.pages}, files=["out.txt"], follow_ups=[NewJob("assemble")])
+
+
+counter = Handler("count_pages", run, Payload, limits=Limits(wall_seconds=60))
+lacking = Handler("needs_engine", run, Payload, missing=lambda: "the engine is not installed")
+broken = Handler("", run, Payload) if BROKEN else None
+"""
+
+
+@pytest.fixture
+def install(tmp_path: Path) -> Install:
+    """A distribution on the path, and of the shipped handlers those that are named. Returns the environment that finds
+    them."""
+
+    def install(
+        source: str = COUNTER.replace("BROKEN", "False"), *, shipped: Iterable[str] = (), **points: str
+    ) -> Environment:
+        path = tmp_path / "site"
+        points = points or {"count_pages": "acme_pages:counter", "needs_engine": "acme_pages:lacking"}
+        installed.install(path, "acme-pages", points)
+        installed.keep_of_the_shipped(path, *shipped)
+        (path / "acme_pages.py").write_text(source)
+        return {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{path}"}
+
+    return install
+
+
+@pytest.fixture
+def own_programs(tmp_path: Path) -> Environment:
+    """Finds the programs of the settings, and no other handler."""
+    installed.keep_of_the_shipped(tmp_path / "site", "command")
+    path = f"{ROOT}{os.pathsep}{tmp_path / 'site'}"
+    return {**os.environ, "PYTHONPATH": path, "WORKER_CONFIG": str(tmp_path / "pagemill.toml")}
+
+
+# ── run-one ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_an_attempt_is_told_on_stderr_and_its_result_is_data(process: Process, install: Install) -> None:
+    result = process("run-one", "--type", "count_pages", "--payload", '{"pages": 3}', "--account", "u", env=install())
+
+    assert json.loads(result.stdout) == {"pages": 3}
+    # Progress may be told between two lines.
+    said = result.stderr.splitlines()
+    assert said.index("for u on local") < said.index("printed by the way")
+    assert " 40 % page 4 of 10\n" in result.stderr
+    assert "it would be followed by: assemble" in result.stderr
+
+
+def test_a_payload_may_stand_in_a_file(process: Process, install: Install, tmp_path: Path) -> None:
+    (tmp_path / "job.json").write_text('{"pages": 7}')
+
+    result = process("run-one", "--type", "count_pages", "--payload", "@job.json", env=install())
+
+    assert json.loads(result.stdout) == {"pages": 7}
+
+
+@pytest.mark.parametrize(
+    ("then", "said"),
+    [
+        ("retry", ["retryable (RETRYABLE), again after 30 s", "the server is busy"]),
+        ("never", ["permanent (NO_SUCH_FILE)", "it was removed"]),
+        (
+            "crash",
+            [
+                "Traceback (most recent call last):",
+                "retryable (HANDLER_ERROR)",
+                "ValueError: a mistake (acme_pages.py:",
+            ],
+        ),
+    ],
+)
+def test_an_attempt_that_is_not_done_says_why(process: Process, install: Install, then: str, said: list[str]) -> None:
+    payload = json.dumps({"pages": 1, "then": then})
+
+    result = process("run-one", "--type", "count_pages", "--payload", payload, env=install(), fails=1)
+
+    assert result.stdout == ""
+    assert all(line in result.stderr for line in said), result.stderr
+
+
+@pytest.mark.parametrize("payload", ["{oops", '{"page": 1}', '{"pages": "three"}', "@absent.json"])
+def test_a_bad_payload_ends_65(process: Process, install: Install, payload: str) -> None:
+    process("run-one", "--type", "count_pages", "--payload", payload, env=install(), fails=65)
+
+
+def test_a_type_without_a_handler_ends_69_and_names_those_there_are(process: Process, install: Install) -> None:
+    result = process("run-one", "--type", "count_page", env=install(), fails=69)
+
+    assert {"count_pages,", "needs_engine,"} <= {*f"{result.stderr.strip()},".split()}
+
+
+def test_a_missing_capability_ends_69(process: Process, install: Install) -> None:
+    result = process("run-one", "--type", "needs_engine", env=install(), fails=69)
+
+    assert "the engine is not installed" in result.stderr
+
+
+def test_a_handler_that_is_set_aside_ends_69_with_the_reason(process: Process, install: Install) -> None:
+    environment = install(COUNTER.replace("BROKEN", "True"))
+
+    result = process("run-one", "--type", "count_pages", env=environment, fails=69)
+
+    assert "is not the name of a job type" in result.stderr
+
+
+def test_with_json_the_whole_end_is_one_object(process: Process, install: Install) -> None:
+    environment = install()
+
+    done = process("run-one", "--json", "--type", "count_pages", "--payload", '{"pages": 3}', env=environment)
+    payload = '{"pages": 3, "then": "never"}'
+    never = process("run-one", "--json", "--type", "count_pages", "--payload", payload, env=environment, fails=1)
+
+    told = json.loads(done.stdout)
+    assert (told["outcome"], told["result"], told["follow_ups"]) == ("done", {"pages": 3}, ["assemble"])
+    assert told["memory_peak_bytes"] > 0
+    assert json.loads(never.stdout)["error_code"] == "NO_SUCH_FILE"
+
+
+def test_its_files_stay_only_in_a_directory_that_was_named(
+    process: Process, install: Install, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
+    words = ("run-one", "--type", "count_pages", "--payload", '{"pages": 3}')
+    environment = install()
+
+    process(*words, env=environment)
+    process(*words, "--directory", "kept", env=environment)
+
+    assert [*(tmp_path / "tmp").iterdir()] == []
+    assert [file.read_text() for file in (tmp_path / "kept").rglob("out.txt")] == ["x"]
+
+
+def test_a_program_of_the_settings_runs_without_a_database(
+    process: Process, own_programs: Environment, tmp_path: Path, no_database: Path
+) -> None:
+    settings = tmp_path / "pagemill.toml"
+    settings.write_text('[commands.greet]\nargv = ["/bin/echo", "hello", "{account}"]\n')
+
+    result = process("run-one", "--type", "greet", "--account", "you", env=own_programs)
+
+    assert json.loads(result.stdout) == {"exit_code": 0}
+    assert "hello you" in result.stderr
+    assert not no_database.exists()
+
+
+# ── handlers ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_what_is_installed_is_listed_with_what_it_may_use(process: Process, install: Install) -> None:
+    lines = process("handlers", "ls", env=install(shipped=installed.shipped())).stdout.splitlines()
+
+    assert lines[0].split() == "TYPE CLASS MEMORY CPU TIME TIME NETWORK SANDBOX FROM STATE".split()
+    by_type = {line.split()[0]: " ".join(line.split()) for line in lines[1:]}
+    assert by_type["count_pages"] == "count_pages cpu 1,024 MiB 60 min 1 min no strict acme-pages ready"
+    assert by_type["needs_engine"].endswith("missing: the engine is not installed")
+    assert installed.shipped().keys() - {"command"} <= by_type.keys()
+
+
+def test_what_is_set_aside_is_listed_with_its_reason(process: Process, install: Install) -> None:
+    environment = install("1 / 0", count_pages="acme_pages:handler")
+
+    listed = process("handlers", "ls", env=environment).stdout
+    [told] = [one for one in json.loads(process("handlers", "ls", "--json", env=environment).stdout)["items"]
+              if one["type"] == "count_pages"]  # fmt: skip
+
+    assert "set aside: ZeroDivisionError: division by zero" in listed
+    assert told["distribution"] == "acme-pages"
+    assert "ZeroDivisionError" in told["set_aside"]
+
+
+def test_a_handler_is_shown_with_all_that_it_declares_and_its_schema(process: Process, install: Install) -> None:
+    environment = install()
+
+    shown = process("handlers", "show", "count_pages", env=environment).stdout
+    told = json.loads(process("handlers", "show", "count_pages", "--json", env=environment).stdout)
+    schema = json.loads(process("handlers", "show", "count_pages", "--schema", env=environment).stdout)
+
+    assert "spec                 acme_pages:counter\n" in shown
+    assert "wall_seconds         60\n" in shown
+    assert json.loads(shown.split("\n\n", 1)[1]) == schema == told["payload_schema"]
+    assert schema["$defs"]["Payload"]["required"] == ["pages"]
+    assert (told["class"], told["network"], told["sandbox"], told["missing"]) == ("cpu", False, "strict", None)
+
+
+def test_a_handler_that_is_not_there_cannot_be_shown(process: Process, install: Install) -> None:
+    assert "count_pages" in process("handlers", "show", "nothing", env=install(), fails=69).stderr
+
+
+def on_path(place: Path) -> Environment:
+    return {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{place}"}
+
+
+WORDS = ("run-one", "--type", "count_words", "--payload", '{"words": ["a", "bb"]}')
+
+
+def test_a_new_handler_installs_with_its_own_pyproject_and_runs(process: Process, tmp_path: Path) -> None:
+    process("handlers", "new", "count_words")
+
+    place = tmp_path / "installed"
+    options = ["--no-deps", "--no-build-isolation", "--no-index", "--quiet", "--target", str(place)]
+    subprocess.run([sys.executable, "-m", "pip", "install", *options, "."], cwd=tmp_path, check=True, timeout=120)
+
+    assert sorted(file.name for file in place.glob("*.py")) == ["count_words.py"]
+    assert json.loads(process(*WORDS, env=on_path(place)).stdout) == {"longest": "bb"}
+
+
+def test_a_new_handler_leaves_a_pyproject_alone_and_prints_its_lines(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_text("mine")
+
+    result = run("handlers", "new", "count_words")
+
+    assert (tmp_path / "pyproject.toml").read_text() == "mine"
+    lines = tomllib.loads(result.stdout)
+    assert lines == {"project": {"entry-points": {"worker_service.handlers": {"count_words": "count_words:handler"}}}}
+
+
+def test_a_handler_runs_from_a_file_in_the_handlers_directory(process: Process, tmp_path: Path) -> None:
+    process("handlers", "new", "count_words")
+    dropped = tmp_path / "dropped"
+    dropped.mkdir()
+    for name in ("count_words.py", "test_count_words.py"):
+        (tmp_path / name).rename(dropped / name)
+    (dropped / "broken.py").write_text("1 / 0")
+    (dropped / "exposed.py").write_text("handlers = []")
+    (dropped / "exposed.py").chmod(0o666)
+    environment = {**on_path(tmp_path), "WORKER_HANDLERS_DIR": str(dropped)}
+
+    assert json.loads(process(*WORDS, env=environment).stdout) == {"longest": "bb"}
+    listed = json.loads(process("handlers", "ls", "--json", env=environment).stdout)["items"]
+    found = {one["type"]: str(one) for one in listed if one["type"] in ("broken", "count_words", "exposed")}
+    assert "test_count_words" not in str(listed)
+    assert sorted(found) == ["broken", "count_words", "exposed"]
+    assert "ZeroDivisionError" in found["broken"]
+    assert "chmod go-w" in found["exposed"]
+
+
+@pytest.mark.parametrize("there", ["count_words.py", "test_count_words.py"])
+def test_a_new_handler_overwrites_nothing(run: Run, tmp_path: Path, there: str) -> None:
+    (tmp_path / there).write_text("mine")
+
+    result = run("handlers", "new", "count_words", fails=1)
+
+    assert there in result.stderr
+    assert [(file.name, file.read_text()) for file in tmp_path.glob("*.py")] == [(there, "mine")]
+
+
+@pytest.mark.parametrize("name", ["../evil", "Big", "class", "json", "worker_service", "a-b", ""])
+def test_a_name_that_cannot_be_a_module_is_refused(run: Run, tmp_path: Path, name: str) -> None:
+    run("handlers", "new", name, fails=2)
+
+    assert [*tmp_path.glob("*.py")] == []
+
+
+def test_a_program_of_the_owner_is_shown_with_what_holds_for_it(
+    process: Process, own_programs: Environment, tmp_path: Path
+) -> None:
+    settings = tmp_path / "pagemill.toml"
+    argv = '["/bin/echo", "--key=secret", ["--user", "{account?}"], "{payload.ids*}"]'
+    more = 'memory = "2 GiB"\nsandbox = "strict"\nwrite = ["/srv/out"]\npermanent = [2, 64]\nstdin = "{payload}"\n'
+    settings.write_text(f"[commands.greet]\nargv = {argv}\n{more}")
+
+    told = process("handlers", "show", "greet", env=own_programs).stdout
+
+    shown = dict(line.split(None, 1) for line in told.split("\n\n")[0].splitlines())
+    assert (shown["program"], shown["takes"], shown["stdin"]) == ("/bin/echo", "{account?} {payload.ids*}", "{payload}")
+    assert (shown["cwd"], shown["files"]) == ("an empty directory for each attempt", "all but hidden ones")
+    assert (shown["wall_seconds"], shown["memory"]) == ("3600", "2,048 MiB for each process")
+    assert (shown["exit_codes_done"], shown["exit_codes_permanent"]) == ("0", "2, 64")
+    assert (shown["writes"], shown["sandbox"]) == ("/srv/out", "strict")
+    assert "secret" not in told
+
+
+def test_ctrl_c_ends_an_attempt_and_all_that_it_started(own_programs: Environment, tmp_path: Path) -> None:
+    settings = tmp_path / "pagemill.toml"
+    settings.write_text('[commands.wait]\nargv = ["/bin/sh", "-c", "echo $$; exec sleep 600"]\n')
+    words = [*COMMAND, "run-one", "--type", "wait"]
+    with subprocess.Popen(words, stderr=subprocess.PIPE, env=own_programs, text=True) as child:
+        assert child.stderr is not None
+        program = int(child.stderr.readline())
+
+        child.send_signal(signal.SIGINT)
+
+        assert child.wait(timeout=60) == 130
+    assert not Path(f"/proc/{program}").exists()

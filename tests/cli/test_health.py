@@ -1,0 +1,200 @@
+"""`pagemill doctor`: what it asks of the settings and of the history. Beside a real daemon: tests/system."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.conftest import Daemon, Process, Run, items
+from tests.cli.shelf import Shelf
+from tests.store.kit import new_worker
+from tests.store.papers import ask_for, claim
+from worker_service.jobs.model import Failure, NewJob
+
+Findings = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture
+def findings(run: Run) -> Findings:
+    """What the doctor finds, by name."""
+    return lambda *words, fails=0: {item["name"]: item for item in items(run("doctor", "--json", *words, fails=fails))}
+
+
+def test_the_audit_names_each_broken_promise_by_its_number(run: Run, database: Path) -> None:
+    run("enqueue", "ocr_pages")
+    assert (
+        run("doctor", "--audit").stdout
+        == "✓ promises: no row, nothing in the history and no published file breaks one\n"
+    )
+    subprocess.run(
+        ["sqlite3", database, "DROP TRIGGER job_guard; UPDATE worker_job_queue SET fence = 7 WHERE id = 1"], check=True
+    )
+
+    told, as_json = run("doctor", "--audit", fails=1), run("doctor", "--audit", "--json", fails=1)
+
+    assert told.stdout.startswith("✗ P4: job 1 is pending with fence 7, and nothing tells how\n")
+    assert [(item["level"], item["name"]) for item in items(as_json)] == [("critical", "P4")]
+
+
+def test_the_doctor_sees_a_published_file_that_is_not_as_published(run: Run, findings: Findings, shelf: Shelf) -> None:
+    missing, short, other = (shelf.read(f"{name}.pdf", "climate") for name in "abc")
+    assert run("doctor", "--audit").stdout.startswith("✓")
+    assert "files" not in findings()
+    files = {
+        document: shelf.workspace / shelf.store.library.files(document)[0].path for document in (missing, short, other)
+    }
+    files[missing].unlink()
+    files[short].write_bytes(b"cli")
+    files[other].write_bytes(b"CLIMATE")
+
+    by_size, by_digest = findings(fails=1)["files"], items(run("doctor", "--audit", "--json", fails=1))
+
+    assert by_size["level"] == "critical"
+    assert by_size["detail"].startswith("2 published files not as published: ")
+    assert [(item["name"], item["detail"].partition("/")[2].split(" ", 1)[1]) for item in by_digest] == [
+        ("P5", "is missing"),
+        ("P5", "has 3 bytes, and 7 were published"),
+        ("P5", "has other bytes than were published"),
+    ]
+    assert f"pagemill reindex {missing} --force" in by_digest[0]["fix"]
+
+
+def test_the_doctor_says_where_the_limits_of_the_daemons_are_not_those_of_these_settings(
+    run: Run, daemon: Daemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "own.toml").write_text("[limits.type]\nocr_pages = 2\ndownload = 3\n")
+    monkeypatch.setenv("WORKER_CONFIG", str(tmp_path / "own.toml"))
+    daemon.store.leases.set_limits("type", {"ocr_pages": 2, "assemble": 1})
+
+    found = json.loads(run("doctor", "--json").stdout)["items"]
+
+    assert [(item["level"], item["detail"]) for item in found if item["name"] == "limits"] == [
+        ("warning", "type assemble: 1 in the database, no limit in these settings"),
+        ("warning", "type download: no limit in the database, 3 in these settings"),
+    ]
+
+
+@pytest.mark.usefixtures("all_handlers")
+def test_without_a_daemon_the_doctor_asks_the_handlers_themselves(
+    findings: Findings, database: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "own.toml"
+    file.write_text('[commands.scrape]\nargv = ["/opt/none/scrape"]\n')
+    monkeypatch.setenv("WORKER_CONFIG", str(file))
+
+    found = findings(fails=1)
+
+    assert (found["settings"]["level"], found["settings"]["detail"]) == ("ok", str(file))
+    scrape, read = found["handler scrape"], found["handler ocr_pages"]
+    assert (scrape["level"], scrape["detail"]) == (
+        "warning", "it starts no jobs: /opt/none/scrape is not a program that can be run",
+    )  # fmt: skip
+    assert scrape["fix"] == "when it is there: systemctl start pagemill"
+    assert (read["level"], read["detail"].startswith("trained data for ")) == ("ok", True)
+
+
+def test_the_doctor_says_of_a_second_database_beside_the_first_what_run_refuses(
+    run: Run, process: Process, findings: Findings, tmp_path: Path
+) -> None:
+    first, second = tmp_path / "first.db", tmp_path / "second.db"
+    for database in (first, second):
+        run("init", "--database", database)
+    process("run", "--drain", "--database", first)
+
+    found = findings("--database", second, fails=1)["workspace"]
+    refused = process("run", "--drain", "--database", second, fails=78).stderr
+
+    assert (found["level"], found["detail"].startswith("no daemon starts: the workspace ")) == ("critical", True)
+    assert found["detail"].removeprefix("no daemon starts: ") in refused
+    assert "WORKER_WORKSPACE" in found["fix"]
+    assert findings("--database", first, fails=1)["workspace"]["level"] == "ok"
+
+
+def test_the_doctor_forgets_a_failure_once_something_newer_does_its_work(
+    run: Run, findings: Findings, shelf: Shelf
+) -> None:
+    no_secret = Failure("SECRET_ABSENT", "there is no credential password-a", remedy="give it")
+    for key in ("a.pdf", "b.pdf"):
+        ask_for(shelf.store, key)
+        shelf.store.leases.fail(claim(shelf.store).lease, no_secret, retry_at=None)
+    ask_for(shelf.store, "a.pdf", is_forced=True)
+
+    found = findings()["1 job ingest"]
+    assert found["fix"] == "give it, then: systemctl restart pagemill, pagemill retry --error SECRET_ABSENT"
+    again = run(*found["fix"].rpartition("pagemill ")[2].split(), "--yes", fails=1)
+
+    assert again.stdout == "retried 1 job\n"
+    assert not [name for name in findings() if name.endswith("ingest")]
+
+
+def test_the_doctor_forgets_an_absent_credential_once_a_daemon_has_started_after_the_failure(
+    findings: Findings, daemon: Daemon
+) -> None:
+    daemon.store.intake.enqueue(NewJob("download"))
+    daemon.fail("SECRET_ABSENT", "there is no credential webhook", "give the service LoadCredential=webhook:/path")
+
+    told = findings()["1 job download"]
+    daemon.store.leases.register(replace(new_worker("w2", types=["download"]), pid=os.getpid()))
+
+    assert told["detail"] == "SECRET_ABSENT: there is no credential webhook"
+    assert told["fix"].endswith("then: systemctl restart pagemill, pagemill retry --error SECRET_ABSENT")
+    assert "1 job download" not in findings()
+
+
+def test_a_job_whose_worker_has_no_row_is_seen_by_all_who_look(
+    run: Run, findings: Findings, daemon: Daemon, database: Path
+) -> None:
+    run("enqueue", "ocr_pages")
+    daemon.claim()
+    remove = "DROP TRIGGER worker_delete_guard; DELETE FROM worker"
+    subprocess.run(["sqlite3", "-cmd", ".timeout 5000", database, remove], check=True)
+
+    asked = run("cancel", 1).stdout, run("why", 1).stdout
+
+    assert asked[0] == "asked 1 job to stop\n"
+    assert "on w1, which has no row, and was asked to stop\n    next: any daemon takes it back" in asked[1]
+    assert findings(fails=1)["worker w1"]["detail"] == "it has no row, and held 1 job"
+    assert [worker["state"] for worker in items(run("workers", "--json"))] == ["no row"]
+    assert "no worker is alive (1 no row)" in run("status", fails=2).stdout
+    assert "P13: job 1 is running on worker w1, which has no row" in findings(fails=1)["promises"]["detail"]
+
+
+def test_the_doctor_says_how_the_daemon_connects_to_ray(
+    findings: Findings, database: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    assert database.exists()
+    monkeypatch.setattr("worker_service.cluster.ray_environment.ray_version", lambda: None)
+    monkeypatch.setattr("worker_service.cluster.ray_environment.SERVICE_CONFIGURATION", tmp_path)
+    assert "Ray" not in findings(fails=1)
+    monkeypatch.setenv("WORKER_CLUSTER", "ray:10.1.2.3:6379")
+    assert findings(fails=1)["Ray"]["detail"] == "it is not installed"
+
+    monkeypatch.setattr("worker_service.cluster.ray_environment.ray_version", lambda: "2.60.0")
+    exposed = findings(fails=1)["Ray"]
+    assert (exposed["level"], "no token" in exposed["detail"]) == ("critical", True)
+    assert "pagemill cluster init" in exposed["fix"]
+
+    place = tmp_path / "credentials"
+    place.mkdir()
+    (place / "ray.token").write_text("secret")
+    monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(place))
+    assert (findings(fails=1)["Ray"]["level"], findings(fails=1)["Ray"]["detail"]) == ("ok", "a token, without TLS")
+
+
+def test_the_doctor_names_the_data_that_pages_in_another_script_want(run: Run, shelf: Shelf) -> None:
+    install = "apt-get install tesseract-ocr-script-arab"
+    unread = {"script": "Arabic", "language": "script/Arabic", "install": install}
+    shelf.read("a.pdf", "one", "two", layout=json.dumps({"size": [1, 1], "unread": unread}), confidence=0.0)
+
+    found = {item["name"]: item for item in items(run("doctor", "--json"))}
+
+    assert found["recognised scripts"]["level"] == "warning"
+    assert found["recognised scripts"]["detail"].startswith("2 pages of the newest documents: Arabic letters")
+    assert found["recognised scripts"]["fix"] == f"{install}, then: pagemill reindex 1 --lang script/Arabic"

@@ -1,0 +1,806 @@
+"""`ingest`, `crawl`, `reindex`, `documents adopt`, `wait document:N`: wishes that things be read, and waiting."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import signal
+import subprocess
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from job_handlers.fetch.sources import read_reference
+from job_handlers.fetch.sources.local.file import revision_of
+from tests.cli.conftest import COMMAND, Run, items
+from tests.cli.shelf import Shelf
+from tests.cli.test_wait import begin
+from tests.store.papers import claim, ranges, save
+from worker_service.base.errors import WaitTimedOut
+from worker_service.base.path_text import path_of
+from worker_service.cli.progress import reading_in_words, watch_reading
+from worker_service.jobs.documents import DocumentFacts, DocumentRequest
+from worker_service.jobs.library import DocumentSelector
+from worker_service.jobs.model import Completion, Failure, HandlerFacts, Job, NewJob, Worker
+from worker_service.jobs.selector import Selector
+from worker_service.services.database import Session
+from worker_service.services.wait import AwaitedDocument, ReadingProgress, wait_for_documents
+from worker_service.settings.config import load_settings
+
+
+def jobs(shelf: Shelf, job_type: str) -> list[Job]:
+    return [*reversed(shelf.store.reading.list(Selector(job_types=(job_type,))))]
+
+
+def payloads(shelf: Shelf, job_type: str) -> list[Any]:
+    return [json.loads(job.payload or "null") for job in jobs(shelf, job_type)]
+
+
+def papers(*names: str) -> list[Path]:
+    made = [Path(name).absolute() for name in names]
+    for path in made:
+        path.parent.mkdir(exist_ok=True, parents=True)
+        path.write_bytes(b"content of " + os.fsencode(path.name))
+    return made
+
+
+# ── ingest ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_what_is_brought_in_is_tried_as_often_as_the_settings_say_of_its_type(
+    run: Run, shelf: Shelf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "own.toml").write_text("[retries.download]\nmax = 9\n[retries.drive_crawl]\nmax = 7\n")
+    monkeypatch.setenv("WORKER_CONFIG", str(tmp_path / "own.toml"))
+    papers("in/a.pdf")
+
+    run("ingest", "in/a.pdf")
+    run("crawl", "in")
+
+    assert [job.max_retries for job in jobs(shelf, "download")] == [9]
+    assert [job.max_retries for job in jobs(shelf, "drive_crawl")] == [7]
+
+
+def test_each_file_becomes_a_job_with_what_was_asked_for(run: Run, shelf: Shelf) -> None:
+    first, second, _ = papers("in/a.pdf", "in/deep/b.TIFF", "in/notes.log")
+
+    told = run(
+        "ingest", "in", "--owner", "ann", "--lang", "eng+deu", "--quality", "best", "--hocr", "--then", "webhook"
+    )
+
+    assert [line.split() for line in told.stdout.splitlines()] == [
+        ["JOB", "WHAT", "BECOMES", "OF", "IT", "NAME"],
+        ["1", "will", "be", "brought", "in", str(first)],
+        ["2", "will", "be", "brought", "in", str(second)],
+    ]
+    assert [(job.platform, job.owner) for job in jobs(shelf, "download")] == [("local", "ann")] * 2
+    assert [(job.name, job.source_key) for job in jobs(shelf, "download")] == [
+        (path.name, read_reference(str(path))[1].key) for path in (first, second)
+    ]
+    read = {"languages": ["eng", "deu"], "quality": "best", "hocr": True}
+    then = [{"job_type": "webhook"}]
+    assert payloads(shelf, "download")[0] == {"source": str(first), "read": read, "force": False, "then": then}
+
+
+def test_the_same_wish_twice_is_one_job_until_the_file_or_the_wish_is_another(run: Run, shelf: Shelf) -> None:
+    [report] = papers("report.pdf")
+    ingest = ("ingest", "report.pdf", "--json")
+    first = items(run(*ingest))
+
+    again, others = items(run(*ingest)), [items(run(*ingest, *more)) for more in (("--lang", "deu"), ("--owner", "b"))]
+    report.write_text("another content")
+    changed = items(run(*ingest))
+
+    assert [(one[0]["job_id"], one[0]["decision"]) for one in (first, again, *others, changed)] == [
+        (1, None), (1, "under way"), (2, None), (3, None), (4, None),
+    ]  # fmt: skip
+
+
+def test_a_file_that_was_read_and_has_not_changed_since_costs_no_job_but_by_force(run: Run, shelf: Shelf) -> None:
+    [report] = papers("report.pdf")
+    # As a download leaves it behind that found the file untouched for a minute.
+    shelf.read(report.name, "words", key=str(report), roles=("original",), revision=revision_of(report.stat()))
+    ingest = ("ingest", "report.pdf", "--json")
+
+    [known] = items(run(*ingest))
+    told = run("ingest", "report.pdf", "--wait")
+    batch = run("ingest", "report.pdf", "--batch", "again", "--wait")
+    forced, other = items(run(*ingest, "--force")), items(run(*ingest, "--lang", "deu"))
+
+    assert (known["job_id"], known["document_id"], known["decision"]) == (None, 1, "unchanged")
+    assert told.stdout == "1 read, 0 failed, 1 page\n"
+    assert "batch 1" in batch.stdout
+    assert [one[0]["decision"] for one in (forced, other)] == [None, None]
+    assert len(jobs(shelf, "download")) == 2
+
+
+@pytest.mark.parametrize("words", [("ingest",), ("ingest", "--batch", "again"), ("batch", "add")])
+def test_a_known_file_whose_copy_was_deleted_by_hand_is_brought_in_again_whatever_asks_for_it(
+    run: Run, shelf: Shelf, words: tuple[str, ...]
+) -> None:
+    report, kept = papers("report.pdf", "kept.pdf")
+    for path in (report, kept):
+        shelf.read(path.name, "words", key=str(path), roles=("original",), revision=revision_of(path.stat()))
+    [original] = shelf.store.library.files(1)
+    (shelf.workspace / original.path).unlink()
+
+    found = items(run(*words, "report.pdf", "kept.pdf", "--json"))
+
+    assert [(one["job_id"] is None, one["decision"]) for one in found] == [(False, None), (True, "unchanged")]
+    assert [(one["source"], one["force"]) for one in payloads(shelf, "download")] == [(str(report), False)]
+
+
+def test_a_copy_that_is_brought_in_again_is_the_documents_though_nothing_is_read(run: Run, shelf: Shelf) -> None:
+    [report] = papers("report.pdf")
+    shelf.read(report.name, "words", key=str(report), roles=("original",), revision=revision_of(report.stat()))
+    [before] = shelf.store.library.files(1)
+    (shelf.workspace / before.path).unlink()
+    run("ingest", "report.pdf")
+
+    shelf.brought_in(DocumentRequest(str(report), report.name, "c1"), files=[report.name])
+
+    after, _ = shelf.store.library.files(1)
+    assert (after.role, (shelf.workspace / after.path).exists()) == ("original", True)
+    assert len(jobs(shelf, "ingest")) == 1
+    assert items(run("ingest", "report.pdf", "--json"))[0]["decision"] == "unchanged"
+
+
+def test_a_file_that_is_known_keeps_the_name_that_its_document_has(run: Run, shelf: Shelf) -> None:
+    [report] = papers("annual  report")
+    # Spaces, and what was missing behind the name, are the download's to mend.
+    shelf.read("annual report.pdf", "words", key=str(report), roles=("original",), revision=revision_of(report.stat()))
+
+    [known] = items(run("ingest", "annual  report", "--json"))
+
+    assert known["decision"] == "unchanged"
+    [document] = items(run("documents", "--json"))
+    assert document["name"] == "annual report.pdf"
+
+
+def test_who_waits_is_told_what_holds_the_others_when_the_first_file_is_known(run: Run, shelf: Shelf) -> None:
+    known, _ = papers("a.pdf", "b.pdf")
+    shelf.read("a.pdf", "words", key=str(known), roles=("original",), revision=revision_of(known.stat()))
+    run("pause", "download")
+
+    told = run("ingest", "a.pdf", "b.pdf", "--wait", "--timeout", "0", fails=124)
+
+    assert "job 2 waits: type download is paused" in told.stderr
+
+
+def test_a_single_file_may_be_anything_and_is_named_in_full(run: Run, shelf: Shelf) -> None:
+    [notes] = papers("notes.md")
+    action = ("--then", 'webhook={"url": "https://example.com"}')
+
+    [item] = items(
+        run("ingest", "notes.md", "--force", "--force-ocr", "--password-file", "password-a", *action, "--json")
+    )
+
+    assert (item["job_id"], item["name"], item["decision"]) == (1, str(notes), None)
+    then = [{"job_type": "webhook", "payload": {"url": "https://example.com"}}]
+    read = {"force_ocr": True, "password_file": "password-a"}
+    assert payloads(shelf, "download") == [{"source": str(notes), "read": read, "force": True, "then": then}]
+
+
+def test_a_name_with_space_at_its_end_is_kept(run: Run, shelf: Shelf) -> None:
+    [path] = papers("a.pdf ")
+
+    run("ingest", "a.pdf ")
+
+    assert [path_of(read_reference(one["source"])[1].key) for one in payloads(shelf, "download")] == [path]
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("none.pdf",), "there is no file /"),
+        (("empty",), "there is nothing to read below /"),
+        ((), "missing argument"),
+        (("a.pdf", "--quality", "good"), "'good' is not one of 'fast', 'auto', 'best'"),
+        (("a.pdf", "--lang", "english!"), "'english!' is not a language: write eng, or eng+deu"),
+        (("a.pdf", "--lang", "+"), "'+' is not a language"),
+        (("a.pdf", "--password-file", "/root/pw.txt"), "the name of a credential that begins with password"),
+        (("a.pdf", "--then", "webhook={"), "is no action: write TYPE, or TYPE={"),
+        (("a.pdf", "--then", "=1"), "is no action"),
+    ],
+)
+def test_what_cannot_be_brought_in_is_refused_and_nothing_is_enqueued(
+    run: Run, shelf: Shelf, words: tuple[str, ...], sentence: str
+) -> None:
+    papers("a.pdf")
+    Path("empty").mkdir()
+
+    assert sentence in run("ingest", *words, fails=2).stderr
+    assert jobs(shelf, "download") == []
+
+
+@pytest.mark.parametrize("verb", [("ingest", "a.pdf"), ("crawl", "."), ("reindex", "--status", "failed", "--yes")])
+def test_an_action_that_its_handler_cannot_read_is_refused_before_anything_is_read(
+    run: Run, shelf: Shelf, verb: tuple[str, ...]
+) -> None:
+    papers("a.pdf")
+    facts = HandlerFacts("webhook", payload_schema='{"type": "object", "required": ["url"]}')
+    shelf.store.leases.register(Worker("w1", "here", "boot", 1, "0", 1, 1, [facts]))
+
+    told = run(*verb, "--then", 'webhook={"link": "https://example.com"}', fails=65).stderr
+
+    assert 'the payload does not fit webhook: payload: "url" is a required property' in told
+    assert told.endswith("`pagemill handlers show webhook` tells what fits\n")
+    assert not shelf.store.reading.list(Selector())
+
+
+CHOICES = {
+    "languages": {
+        "there": ["deu", "eng"],
+        "to_get": {"fra": "apt-get install tesseract-ocr-fra"},
+        "called": {"german": "deu"},
+    },
+    "quality": {"there": ["fast"], "to_get": {"best": "put it into /usr/share/tessdata_best"}},
+}
+
+
+@pytest.mark.parametrize("verb", [("ingest", "a.pdf"), ("crawl", "."), ("reindex", "1")])
+def test_what_this_machine_lacks_is_told_at_once_and_what_nobody_knows_is_refused(
+    run: Run, shelf: Shelf, verb: tuple[str, ...]
+) -> None:
+    papers("a.pdf")
+    shelf.read("old.pdf", "text", roles=("text", "original"))
+    before = len(shelf.store.reading.list(Selector()))
+    facts = HandlerFacts("reads", choices=json.dumps(CHOICES))
+    shelf.store.leases.register(Worker("w2", "here", "boot", 1, "0", 1, 1, [facts]))
+
+    unknown = run(*verb, "--lang", "eng+german", fails=2).stderr
+    assert "'german' is none of the languages that are known: did you mean deu? Installed: deu, eng." in unknown
+    assert len(shelf.store.reading.list(Selector())) == before
+
+    absent = run(*verb, "--lang", "fra+deu", "--quality", "best").stderr.splitlines()
+    assert absent[:2] == [
+        "fra is not installed (languages that are: deu, eng), and what needs it waits: "
+        "apt-get install tesseract-ocr-fra",
+        "best is not installed (quality that are: fast), and what needs it waits: put it into /usr/share/tessdata_best",
+    ]
+    assert len(shelf.store.reading.list(Selector())) == before + 1
+
+
+@pytest.mark.parametrize("choices", ["7", '{"lang":7}', '{"lang":{"there":[1]}}', "[[]]"])
+def test_what_no_daemon_can_have_said_of_a_machine_keeps_nobody_from_asking(
+    run: Run, shelf: Shelf, choices: str
+) -> None:
+    papers("a.pdf")
+    shelf.store.leases.register(Worker("w2", "here", "boot", 1, "0", 1, 1, [HandlerFacts("reads", choices=choices)]))
+
+    run("ingest", "a.pdf", "--lang", "eng")
+
+    assert len(shelf.store.reading.list(Selector())) == 1
+
+
+def test_a_directory_that_we_may_not_look_into_is_refused_and_not_left_out(shelf: Shelf) -> None:
+    [_, hidden] = papers("in/a.pdf", "in/deep/b.pdf")
+    hidden.parent.chmod(0)
+    # Root may look into everything, until it gives that up.
+    may_not = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"] if os.geteuid() == 0 else []
+
+    told = subprocess.run([*may_not, *COMMAND, "ingest", "in"], capture_output=True, text=True, timeout=60, check=False)
+    hidden.parent.chmod(0o700)
+
+    assert (told.returncode, jobs(shelf, "download")) == (77, [])
+    assert f"{hidden.parent}: permission denied" in told.stderr
+
+
+def test_what_a_directory_has_and_ingest_leaves_out_is_counted(run: Run, shelf: Shelf) -> None:
+    papers("in/a.pdf", "in/b.doc", "in/c.doc", "in/README", "in/.hidden.pdf", "in/.git/d.pdf", "in/deep/e.TIFF")
+    Path("in/link.pdf").symlink_to("a.pdf")
+    Path("in/folder").symlink_to("deep")
+
+    told = run("ingest", "in")
+
+    assert [Path(payload["source"]).name for payload in payloads(shelf, "download")] == ["a.pdf", "e.TIFF"]
+    assert told.stderr.splitlines()[-1] == "left out: 2 .doc, 2 hidden, 2 symbolic links, 1 other"
+    said = json.loads(run("ingest", "in", "in/.hidden.pdf", "--json").stdout)
+    assert said["left_out"] == {".doc": 2, "hidden": 2, "symbolic_links": 2, "others": 1}
+    # What somebody names is meant.
+    assert len(said["items"]) == 3
+    papers("other/b.doc")
+    nothing = run("ingest", "other", fails=2).stderr
+    assert "there is nothing to read below" in nothing
+    assert "(left out: 1 .doc)" in nothing
+
+
+def test_a_name_that_is_not_utf_8_stops_nothing_and_leads_back_to_its_file(run: Run, shelf: Shelf) -> None:
+    papers("in/a.pdf", "in/latin\udce9.pdf", "in\udce9/b.pdf")
+
+    table = run("ingest", "in", "in\udce9").stdout
+    run("crawl", "in\udce9")
+    papers("in\udce9/b.txt")
+    run("documents", "adopt", "in\udce9", "--yes")
+
+    here = Path.cwd()
+    sources = [payload["source"] for payload in payloads(shelf, "download")]
+    assert sources == [f"{here}/in/a.pdf", f"file://{here}/in/latin%E9.pdf", f"file://{here}/in%E9/b.pdf"]
+    assert [path_of(read_reference(source)[1].key).is_file() for source in sources] == [True] * 3
+    assert [read_reference(source)[1].key for source in sources] == [job.source_key for job in jobs(shelf, "download")]
+    assert [job.name for job in jobs(shelf, "download")] == ["a.pdf", "latin\u00e9.pdf", "b.pdf"]
+    assert f"{here}/in/latin\u00e9.pdf" in table
+    [crawl] = jobs(shelf, "drive_crawl")
+    assert (crawl.name, path_of(json.loads(crawl.payload or "")["folder"]).is_dir()) == (f"{here}/in\u00e9", True)
+    [adopt] = payloads(shelf, "adopt")
+    assert path_of(adopt["text"]).is_file()
+
+
+def test_waiting_for_a_file_is_waiting_for_its_job_and_not_for_an_earlier_reading(run: Run, shelf: Shelf) -> None:
+    [path] = papers("a.pdf")
+    shelf.read("a.pdf", "one", key=str(path))
+
+    assert "after 0s, 1 of 1 were not read" in run("ingest", path, "--wait", "--timeout", "0s", fails=124).stderr
+    shelf.brought_in()
+    waiting = begin("ingest", path, "--wait", "--timeout", "60s", "--json")
+    shelf.brought_in()
+
+    out, _ = waiting.communicate(timeout=60)
+    read = {"name": str(path), "document_id": 1, "state": "success"}
+    assert (json.loads(out), waiting.returncode) == ({"documents": 1, "pages": 1, "failed": [], "items": [read]}, 0)
+
+
+def test_who_waits_is_told_the_number_of_each_document_and_of_what_became_none(run: Run, shelf: Shelf) -> None:
+    first, second = papers("in/a.pdf", "in/b.pdf")
+    waiting = begin("ingest", "in", "--wait", "--timeout", "60s", "--json")
+
+    shelf.fail_next("NOT_WHAT_IT_SAYS", "a.pdf is no pdf")
+    shelf.brought_in(DocumentRequest(str(second), second.name, "c"))
+    shelf.publish(claim(shelf.store, "ingest"), "b.pdf", "text")
+
+    out, _ = waiting.communicate(timeout=60)
+    assert json.loads(out)["items"] == [
+        {"name": str(first), "document_id": None, "state": None},
+        {"name": str(second), "document_id": 1, "state": "success"},
+    ]
+
+
+def test_waiting_ends_with_1_and_the_reasons_when_something_could_not_be_read(run: Run, shelf: Shelf) -> None:
+    first, second, third = papers("in/a.pdf", "in/b.pdf", "in/c.pdf")
+    waiting = begin("ingest", "in", "--wait", "--timeout", "60s")
+
+    # One is refused when it is brought in, one when it is read.
+    shelf.fail_next("NOT_WHAT_IT_SAYS", "a.pdf is no pdf")
+    for path in (second, third):
+        shelf.brought_in(DocumentRequest(str(path), path.name, "c"))
+    job = claim(shelf.store, "ingest")
+    shelf.store.leases.fail(job.lease, Failure("PDF_BROKEN", "it cannot be opened"), retry_at=None)
+    shelf.publish(claim(shelf.store, "ingest"), "b.pdf", "text")
+
+    out, err = waiting.communicate(timeout=60)
+    assert (out, waiting.returncode) == ("1 read, 2 failed, 1 page\n", 1)
+    assert f"{first}: NOT_WHAT_IT_SAYS: a.pdf is no pdf\n" in err
+    assert f"{second}: PDF_BROKEN: it cannot be opened\n" in err
+
+
+def test_waiting_without_a_daemon_says_what_holds_it_and_an_interrupt_that_the_jobs_go_on(database: Path) -> None:
+    papers("a.pdf")
+    asking = begin("ingest", "a.pdf", "--wait")
+    assert asking.stderr is not None
+
+    assert "job 1 waits: no worker has registered (WORKER_DOWN" in asking.stderr.readline()
+    asking.send_signal(signal.SIGINT)
+    _, err = asking.communicate(timeout=60)
+    # Python ends by the signal itself where that struck at certain places. A shell says 130 of both.
+    assert asking.returncode in (130, -signal.SIGINT)
+    assert "the jobs go on" in err
+
+
+def test_a_time_to_wait_without_waiting_is_refused(run: Run, shelf: Shelf) -> None:
+    papers("a.pdf")
+
+    assert "say --wait as well" in run("ingest", "a.pdf", "--timeout", "2s", fails=2).stderr
+    assert jobs(shelf, "download") == []
+
+
+# ── crawl ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_crawl_is_one_job_for_a_folder_and_its_owner(run: Run, shelf: Shelf) -> None:
+    Path("reports").mkdir()
+    wanted = ("--mime", "application/pdf", "--name", "*r*", "--max-size", 9, "--newer-than", "2026-01-31", "--depth", 0)
+
+    assert run("crawl", "reports", "--owner", "ann", *wanted, "--watch", "1h", "--lang", "deu").stdout == "1\n"
+    again = run("crawl", "./reports", "--owner", "ann")
+    assert again.stdout == "1\n"
+    assert "otherwise than you say now: for this, `pagemill cancel 1`" in again.stderr
+    assert (
+        "that job will do"
+        in run("crawl", "reports", "--owner", "ann", *wanted, "--watch", "1h", "--lang", "deu").stderr
+    )
+    assert json.loads(run("crawl", "reports", "--json").stdout) == {"id": 2, "existing": False, "batch": 1}
+    assert run("crawl", "https://drive.google.com/drive/folders/1a2B3c4d5E", "--credential", "drive-b").stdout == "3\n"
+
+    first, _, third = jobs(shelf, "drive_crawl")
+    assert payloads(shelf, "drive_crawl")[0] == {
+        "folder": str(Path("reports").absolute()),
+        "wanted": {"mime": ["application/pdf"], "name": "*r*", "size_max": 9, "newer_than": "2026-01-31", "depth": 0},
+        "credential": "",
+        "dry_run": False,
+        "reconcile": False,
+        "download": {"read": {"languages": ["deu"]}},
+        "watch_seconds": 3600,
+    }
+    assert (first.platform, first.owner, first.source) == ("local", "ann", "")
+    assert (third.platform, third.source) == ("gdrive", "gdrive:drive-b")
+
+
+def test_a_folder_that_is_watched_needs_no_other_crawl_and_one_that_is_not_is_not_watched_by_it(
+    run: Run, shelf: Shelf
+) -> None:
+    for name in ("watched", "once"):
+        Path(name).mkdir()
+    run("crawl", "watched", "--watch", "1h")
+    run("crawl", "once")
+
+    assert "that job will do" in run("crawl", "watched").stderr
+    assert run("crawl", "once", "--watch", "1h").stdout == "3\n"
+
+
+def test_a_crawl_that_makes_no_sense_is_refused_at_once(run: Run, shelf: Shelf) -> None:
+    Path("reports").mkdir()
+
+    assert "'soon' is not a length of time" in run("crawl", "reports", "--watch", "soon", fails=2).stderr
+    assert "'may' is not a day" in run("crawl", "reports", "--newer-than", "may", fails=2).stderr
+    papers("a.pdf")
+    assert "is no directory: pagemill ingest reads a file" in run("crawl", "a.pdf", fails=2).stderr
+    assert "there is no directory" in run("crawl", "./nowhere", fails=2).stderr
+    assert (
+        "'nowhere'; a folder is an id or URL of Google Drive, or the full path"
+        in run("crawl", "nowhere", fails=2).stderr
+    )
+    assert "a folder is" in run("crawl", "https://example.com/reports", fails=2).stderr
+    assert jobs(shelf, "drive_crawl") == []
+
+
+def test_a_dry_run_of_a_crawl_waits_for_the_answer(shelf: Shelf) -> None:
+    Path("reports").mkdir()
+    for result, shown in (
+        (
+            {"dry_run": True, "would_enqueue": ["a.pdf"], "enqueued": 1, "too_large": 2, "bytes": 2_000_000},
+            ("a.pdf\n", "2 too_large\n2.0 MB to fetch and read; no document has been read yet, so nobody knows", 0),
+        ),
+        (None, ("", "job 2: the credential is refused", 2)),
+    ):
+        asking = begin("crawl", "reports", "--dry-run")
+        job = shelf.next_job()
+        if result is None:
+            shelf.store.leases.fail(job.lease, Failure("X", "the credential is refused"), retry_at=None)
+        else:
+            shelf.store.leases.complete(job.lease, json.dumps(result))
+        out, err = asking.communicate(timeout=60)
+        assert (out, asking.returncode) == (shown[0], shown[2])
+        assert shown[1] in err
+
+
+def test_what_is_to_follow_a_failure_follows_a_file_that_never_became_a_document(run: Run, shelf: Shelf) -> None:
+    papers("a.pdf")
+    told = '{"document": "{document_id}", "job": "{job_id}", "batch": "{batch_id}", "code": "{error_code}"}'
+
+    for words in (["ingest", "a.pdf"], ["batch", "add", "a.pdf"], ["ingest", "a.pdf", "--batch", "mine"]):
+        run(*words, "--then", "call_ann", "--on-failure", f"call_bob={told}")
+        shelf.fail_next("NOT_FOUND", "it is gone")
+
+    facts = [(one["job"], one["batch"], one["code"], one["document"]) for one in payloads(shelf, "call_bob")]
+    assert facts == [(1, None, "NOT_FOUND", None), (3, 1, "NOT_FOUND", None), (5, 2, "NOT_FOUND", None)]
+    assert jobs(shelf, "call_ann") == []
+
+
+# ── dry runs ──
+
+
+def test_a_dry_run_says_how_much_is_to_read_what_is_known_and_about_how_long(run: Run, shelf: Shelf) -> None:
+    first, second, third = papers("in/a.pdf", "in/b.pdf", "in/c.pdf")
+    for number, path in enumerate((first, second, third)):
+        path.write_bytes(b"x" * 1000 + bytes([number]))
+    told = run("ingest", "in", "--dry-run").stdout.splitlines()
+    assert told == [
+        "3 files, 3.0 kB: 0 read already and unchanged, 3 to read, 3.0 kB",
+        "no document has been read yet, so nobody knows how long",
+    ]
+    assert json.loads(run("ingest", "in", "--dry-run", "--json").stdout)["seconds"] is None
+    assert jobs(shelf, "download") == []
+
+    for path in (first, second):
+        content = hashlib.sha256(path.read_bytes()).hexdigest()
+        shelf.read(path.name, "one", key=str(path), content=content, roles=("original", "text"))
+    second.write_bytes(b"y" * 1001)
+
+    found = json.loads(run("ingest", "in", "--dry-run", "--json").stdout)
+    assert {name: found[name] for name in ("files", "bytes", "known", "to_read", "bytes_to_read")} == {
+        "files": 3, "bytes": 3003, "known": 1, "to_read": 2, "bytes_to_read": 2002,
+    }  # fmt: skip
+    pace = found["pace"]
+    assert (pace["documents"], pace["pages"], pace["size"], pace["seconds"] > 0) == (2, 2, 6, True)
+    assert found["seconds"] == round(2002 * pace["seconds"] / 6)
+    said = run("ingest", "in", "--dry-run").stdout
+    assert "1 read already and unchanged, 2 to read, 2.0 kB\nabout " in said
+    assert said.endswith(" a minute, as the newest 2 documents were read\n")
+    assert json.loads(run("ingest", "in", "--dry-run", "--force", "--json").stdout)["to_read"] == 3
+    assert json.loads(run("ingest", "in", "--dry-run", "--owner", "ann", "--json").stdout)["known"] == 0
+    assert "nothing to wait for" in run("ingest", "in", "--dry-run", "--wait", fails=2).stderr
+
+
+# ── reindex ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_document_is_read_again_with_what_it_was_read_with_before_but_for_what_is_said(
+    run: Run, shelf: Shelf
+) -> None:
+    shelf.read("a.pdf", "one", roles=("original", "text"), settings='{"hocr":true,"languages":["eng"]}', owner="ann")
+
+    assert "read already, and nothing has changed" in run("reindex", 1).stdout
+    [wish] = items(run("reindex", 1, "--lang", "deu", "--json"))
+    assert (wish["job_id"], wish["decision"], wish["document_id"]) == (2, "accepted", 1)
+    assert "being read already" in run("reindex", 1, "--lang", "deu").stdout
+    job = jobs(shelf, "ingest")[1]
+    way = json.loads(shelf.store.leases.known_document(1).settings)
+    assert (job.payload, job.owner, way) == (None, "ann", {"hocr": True, "languages": ["deu"]})
+    assert (job.document_id, job.generation) == (1, 2)
+
+
+def test_as_usual_forgets_how_a_document_was_to_be_read(run: Run, shelf: Shelf) -> None:
+    shelf.read("a.pdf", "one", roles=("original", "text"), settings='{"hocr":true,"languages":["deu"]}')
+
+    run("reindex", 1, "--as-usual", "--quality", "best")
+
+    assert json.loads(shelf.store.leases.known_document(1).settings) == {"quality": "best"}
+
+
+def test_what_stands_still_is_taken_over_once_the_patience_that_is_set_has_ended(
+    run: Run, shelf: Shelf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shelf.read("a.pdf", "one", roles=("original", "text"))
+    run("reindex", 1, "--lang", "deu")
+    assert "being read already" in run("reindex", 1).stdout
+
+    monkeypatch.setenv("WORKER_QUEUED_PATIENCE", "0s")
+    assert "taken over from work that stood still" in run("reindex", 1).stdout
+    shelf.next_job()
+    assert "being read already" in run("reindex", 1).stdout
+
+    monkeypatch.setenv("WORKER_INDEXING_PATIENCE", "0s")
+    assert "taken over from work that stood still" in run("reindex", 1).stdout
+
+
+def test_force_reads_again_what_has_not_changed(run: Run, shelf: Shelf) -> None:
+    shelf.read("a.pdf", "one", roles=("original", "text"), settings="{}")
+
+    assert "will be read" in run("reindex", "document:1", "--force").stdout
+    assert jobs(shelf, "ingest")[1].generation == 2
+
+
+def test_without_its_original_a_document_is_brought_in_again(run: Run, shelf: Shelf) -> None:
+    shelf.read("a.pdf", "one", settings='{"languages":["eng"]}')
+
+    assert "will be brought in" in run("reindex", 1, "--force").stdout
+    assert payloads(shelf, "download") == [{"source": "/srv/a.pdf", "name": "a.pdf", "read": {}, "force": True}]
+
+
+def test_an_original_that_somebody_removed_from_the_workspace_is_brought_in_again(run: Run, shelf: Shelf) -> None:
+    shelf.read("a.pdf", "one", roles=("original", "text"), settings="{}")
+    [original] = [file for file in shelf.store.library.files(1) if file.role == "original"]
+    (shelf.workspace / original.path).unlink()
+
+    assert "will be brought in" in run("reindex", 1, "--force").stdout
+    assert [one["source"] for one in payloads(shelf, "download")] == ["/srv/a.pdf"]
+
+
+def test_many_are_read_again_only_after_a_yes(run: Run, shelf: Shelf) -> None:
+    for name in ("a.pdf", "b.pdf"):
+        shelf.fail(name, "PDF_BROKEN", "it is broken")
+
+    assert "Read 2 documents again?" in run("reindex", "--status", "failed", fails=1).stderr
+    assert len(items(run("reindex", "--status", "failed", "--dry-run", "--json"))) == 2
+    assert jobs(shelf, "download") == []
+    assert len(run("reindex", "--status", "failed", "--yes").stdout.splitlines()) == 3
+    assert len(jobs(shelf, "download")) == 2
+
+
+@pytest.mark.parametrize("words", [(), ("--json",), ("--yes",), ("--force", "--json")])
+def test_a_reindex_of_what_matches_nothing_reads_nothing_again(run: Run, shelf: Shelf, words: tuple[str, ...]) -> None:
+    shelf.read("a.pdf", "one")
+    before = len(shelf.store.reading.list(Selector()))
+
+    run("reindex", "--name", "zzz", *words)
+
+    assert len(shelf.store.reading.list(Selector())) == before
+
+
+def test_a_reindex_of_nothing_or_of_what_is_not_there_is_refused(run: Run, shelf: Shelf) -> None:
+    shelf.read("a.pdf", "one")
+
+    assert "say which documents to read again" in run("reindex", fails=2).stderr
+    assert "there is no document 5" in run("reindex", 5, fails=66).stderr
+    assert "no document is like that" in run("reindex", "--status", "failed", "--yes").stderr
+    assert len(jobs(shelf, "ingest")) == 1
+
+
+# ── adopt ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_what_was_read_elsewhere_is_taken_over_and_the_rest_is_noted(run: Run, shelf: Shelf) -> None:
+    first, _, third = papers("read/a.pdf", "read/a.txt", "read/b.pdf")
+
+    assert "1 read elsewhere, 1 not read" in run("documents", "adopt", "read", "--dry-run").stderr
+    assert items(run("documents", "--json")) == []
+    assert "Record 2 files" in run("documents", "adopt", "read", fails=1).stderr
+    told = run("documents", "adopt", "read", "--owner", "ann", "--yes").stdout
+
+    assert "will be read" in told
+    assert "noted" in told
+    by_key = {one["source_key"]: one for one in items(run("documents", "--json"))}
+    assert {key: one["status"] for key, one in by_key.items()} == {str(first): "queued", str(third): "not_indexed"}
+    assert by_key[str(third)]["content"] == hashlib.sha256(third.read_bytes()).hexdigest()
+    assert {one["owner"] for one in by_key.values()} == {"ann"}
+    assert payloads(shelf, "adopt") == [{"text": str(first.with_suffix(".txt"))}]
+
+
+def test_what_is_known_already_is_not_adopted_again(run: Run, shelf: Shelf) -> None:
+    [path, _] = papers("read/a.pdf", "read/a.txt")
+    shelf.read("a.pdf", "our text", key=str(path), content=hashlib.sha256(path.read_bytes()).hexdigest())
+
+    assert "read already, and nothing has changed" in run("documents", "adopt", "read", "--yes").stdout
+    assert jobs(shelf, "adopt") == []
+    path.write_text("other content")
+    assert "will be read" in run("documents", "adopt", "read", "--yes").stdout
+
+
+def test_an_adopted_document_can_be_read_by_us_later(run: Run, shelf: Shelf) -> None:
+    papers("read/a.pdf", "read/a.txt")
+    run("documents", "adopt", "read", "--yes")
+    shelf.publish(shelf.next_job(), "a.pdf", "their text")
+
+    run("reindex", 1, "--lang", "deu")
+
+    [payload] = payloads(shelf, "download")
+    assert payload["read"] == {"languages": ["deu"]}
+
+
+def test_a_directory_with_nothing_to_adopt_is_refused(run: Run, shelf: Shelf) -> None:
+    Path("none").mkdir()
+
+    assert "there is nothing to read below" in run("documents", "adopt", "none", "--yes", fails=2).stderr
+    assert "'nowhere' does not exist" in run("documents", "adopt", "nowhere", "--yes", fails=2).stderr
+    papers("notes.txt", "one/a.pdf")
+    counted = run("documents", "adopt", "one", "--dry-run", "--json").stdout
+    assert json.loads(counted) == {"read": 0, "not_read": 1}
+    assert "'notes.txt' is a file" in run("documents", "adopt", "notes.txt", "--yes", fails=2).stderr
+
+
+# ── wait ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_document_is_waited_for_until_it_is_read(run: Run, shelf: Shelf) -> None:
+    job = shelf.wish("a.pdf")
+    waiting = begin("wait", "document:1", "--timeout", "60s", "--progress")
+    shelf.publish(job, "a.pdf", "one", "two")
+
+    assert waiting.communicate(timeout=60) == ("1 read, 0 failed, 2 pages\n", "")
+    assert waiting.returncode == 0
+
+
+def test_waiting_for_documents_that_failed_or_are_not_there(run: Run, shelf: Shelf) -> None:
+    shelf.fail("a.pdf", "PDF_BROKEN", "it is broken")
+    shelf.wish("b.pdf")
+
+    told = run("wait", "document:1", fails=1)
+    assert (told.stdout, told.stderr) == ("0 read, 1 failed, 0 pages\n", "a.pdf: PDF_BROKEN: it is broken\n")
+    assert (
+        "after 0s, 1 of 2 were not read" in run("wait", "document:1", "document:2", "--timeout", "0s", fails=124).stderr
+    )
+    assert "there is no document 9" in run("wait", "document:9", fails=66).stderr
+    assert "not for both at once" in run("wait", "document:1", 1, fails=2).stderr
+    assert "not for both at once" in run("wait", "document:1", "--status", "failed", fails=2).stderr
+    assert "names no job: write its id" in run("wait", "document:x", fails=2).stderr
+
+
+class Terminal(StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(
+    ("stream", "expected"),
+    [
+        (
+            Terminal(),
+            "\r0/1 document · 4/12 pages\x1b[K\r0/1 document · 8/12 pages · 0.4 pages/s · 10 s left\x1b[K"
+            "\r1/1 document · 12/12 pages · 0.8 pages/s\x1b[K\n",
+        ),
+        (StringIO(), "0/1 document · 8/12 pages · 0.4 pages/s · 10 s left\n"),
+    ],
+)
+def test_progress_is_drawn_again_on_a_terminal_and_else_said_now_and_then(stream: StringIO, expected: str) -> None:
+    times = iter([100.0, 100.0, 100.1, 110.0, 110.0])
+    watch = watch_reading(stream, monotonic=lambda: next(times))
+
+    for done in (4, 5, 8):
+        watch(ReadingProgress(1, 0, done, 12, 12 - done))
+    watch(ReadingProgress(1, 1, 12, 12, 0))
+
+    assert stream.getvalue() == expected
+
+
+@pytest.mark.parametrize(
+    ("reading", "seconds", "before", "expected"),
+    [
+        (ReadingProgress(3, 0, 0, 0, None), 0.0, 0, "0/3 documents"),
+        (ReadingProgress(3, 1, 0, 120, 120), 5.0, 0, "1/3 documents · 0/120 pages"),
+        (ReadingProgress(3, 1, 40, 120, 80), 10.0, 0, "1/3 documents · 40/120 pages · 4.0 pages/s · 20 s left"),
+        (ReadingProgress(3, 1, 40, 120, 80), 10.0, 30, "1/3 documents · 40/120 pages · 1.0 pages/s · 1 min left"),
+        # Ten pages of a document failed, and are not to come.
+        (ReadingProgress(3, 1, 40, 120, 70), 10.0, 30, "1/3 documents · 40/120 pages · 1.0 pages/s · 1 min left"),
+        (ReadingProgress(1, 1, 120, 120, 0), 10.0, 0, "1/1 document · 120/120 pages · 12.0 pages/s"),
+        # Of most, nobody knows yet how many pages they have.
+        (ReadingProgress(32, 13, 40, 41, None), 10.0, 0, "13/32 documents · 40/41 pages · 4.0 pages/s"),
+        # A moment says nothing, and neither does "0 s".
+        (ReadingProgress(3, 1, 40, 120, 80), 1.0, 0, "1/3 documents · 40/120 pages · 40.0 pages/s"),
+        (ReadingProgress(3, 2, 119, 120, 1), 10.0, 0, "2/3 documents · 119/120 pages · 11.9 pages/s"),
+    ],
+)
+def test_progress_is_said_in_pages_their_rate_and_the_time_left(
+    reading: ReadingProgress, seconds: float, before: int, expected: str
+) -> None:
+    assert reading_in_words(reading, seconds, before) == expected
+
+
+def test_the_pages_that_are_left_are_known_once_those_of_every_document_are(shelf: Shelf) -> None:
+    def look(*names: str) -> tuple[int, int | None]:
+        readings: list[ReadingProgress] = []
+        session = Session(shelf.store, load_settings(), "somebody")
+        ids = {one.name: one.id for one in shelf.store.library.documents(DocumentSelector())}
+        awaited = [AwaitedDocument(name, document_id=ids[name]) for name in names]
+        with pytest.raises(WaitTimedOut):
+            wait_for_documents(session, awaited, timeout="0s", watch=readings.append)
+        return readings[0].pages, readings[0].pages_left
+
+    first, _ = shelf.wish("a.pdf", content="c1"), shelf.wish("b.pdf", content="c2")
+    assert look("a.pdf", "b.pdf") == (0, None)
+
+    counted = Completion(first.lease, follow_ups=ranges((1, 10)), document=DocumentFacts("pdf", 10))
+    shelf.store.leases.complete_many([counted])
+
+    assert look("a.pdf", "b.pdf") == (10, None)
+    assert look("a.pdf") == (10, 10)
+    save(shelf.store, shelf.next_job().lease, *"four")
+    assert look("a.pdf") == (10, 6)
+
+
+def test_nobody_waits_for_what_an_archive_held_once_it_has_been_removed(shelf: Shelf) -> None:
+    archive = shelf.wish("a.zip")
+    inner = NewJob("ingest", name="b.pdf", document=DocumentRequest("/a.zip!/b.pdf", "b.pdf", content="c2"))
+    facts = DocumentFacts("zip", 0)
+    shelf.store.leases.complete_many([Completion(archive.lease, document=facts, publishes=True, follow_ups=[inner])])
+    found = shelf.next_job()
+    shelf.publish(found, "b.pdf", "words")
+    shelf.store.upkeep.remove_documents([found.document_id or 0], actor="somebody")
+    session = Session(shelf.store, load_settings(), "somebody")
+    awaited = [AwaitedDocument("a.zip", archive.id, archive.document_id)]
+
+    reading = wait_for_documents(session, awaited, timeout="10s")
+
+    assert [(one.name, one.code) for one in reading.failed] == [("b.pdf", "GONE")]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("ingest", "a.pdf", "--then", "webhok"),
+        ("ingest", "a.pdf", "--on-failure", "webhok"),
+        ("batch", "add", "a.pdf", "--then-batch", "webhok"),
+        ("then", "add", "--owner", "ann", "webhok"),
+        ("enqueue", "webhook", "--on-failure", "webhok"),
+    ],
+)
+def test_that_nobody_knows_what_is_to_follow_is_told_where_it_is_asked_for(
+    run: Run, shelf: Shelf, words: tuple[str, ...]
+) -> None:
+    papers("a.pdf")
+
+    said = run(*words).stderr
+
+    assert "what is to follow will wait: no handler here knows 'webhok': did you mean webhook?" in said

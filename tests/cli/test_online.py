@@ -1,0 +1,81 @@
+"""`pagemill doctor --online`: asked of a Drive on this machine, with Google's own client in a child of the sandbox."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from job_handlers.fetch.sources.drive import credentials as drive_credentials
+from tests.cli.conftest import Daemon, Run, items
+from tests.drive_server import DriveServer, Fault, serving
+from tests.drive_server.model import ME
+
+
+@pytest.fixture
+def server(daemon: Daemon, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[DriveServer]:
+    directory = tmp_path / "credentials"
+    directory.mkdir()
+    monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(directory))
+    with serving() as server:
+        monkeypatch.setenv(drive_credentials.ENDPOINT.variable, server.url)
+        yield server
+
+
+def _put(name: str, text: str, place: Path, mode: int = 0o600) -> None:
+    file = place / "credentials" / name
+    file.write_text(text)
+    file.chmod(mode)
+
+
+def _lines(run: Run, **more: int) -> list[str]:
+    told: list[str] = run("doctor", "--online", **more).stdout.splitlines()
+    return told[next(at for at, line in enumerate(told) if " credential drive" in line) :]
+
+
+def test_each_credential_is_told_with_what_it_may_do(server: DriveServer, run: Run, tmp_path: Path) -> None:
+    server.store.folder("reports", is_shared_with_me=True)
+    _put("drive", server.tokens.service_account(), tmp_path)
+    _put("drive-of-anna", server.tokens.service_account(subject="anna@example.com"), tmp_path)
+    _put("other", "not asked", tmp_path)
+
+    assert _lines(run) == [
+        f"✓ credential drive: {ME} (service account) may read; shared with it: 1",
+        "! credential drive-of-anna: anna@example.com (service account as anna@example.com) may read, "
+        "and nothing is shared with it",
+        "    share a folder with anna@example.com",
+    ]
+
+
+def test_what_is_wrong_with_a_credential_is_told_with_its_cure(server: DriveServer, run: Run, tmp_path: Path) -> None:
+    _put("drive", server.tokens.service_account(), tmp_path)
+    _put("drive-open", server.tokens.service_account(), tmp_path, mode=0o644)
+    _put("drive-torn", server.tokens.service_account()[:100], tmp_path)
+    server.arm(Fault("status", on="metadata", status=403, reason="accessNotConfigured"))
+
+    told = _lines(run, fails=1)
+
+    assert told[0].startswith("✗ credential drive: the Google Drive API is not enabled")
+    assert told[1] == "    enable it: https://console.cloud.google.com/apis/library/drive.googleapis.com"
+    assert told[2:4] == ["✗ credential drive-open: others may read the credential drive-open", "    chmod 600 its file"]
+    assert told[4].startswith("✗ credential drive-torn: the credential drive-torn is not JSON")
+    assert "PRIVATE" not in "\n".join(told)
+
+
+def test_a_key_that_google_refuses_is_told(server: DriveServer, run: Run, tmp_path: Path) -> None:
+    _put("drive", server.tokens.service_account(), tmp_path)
+    server.tokens.is_revoked = True
+
+    [told] = [one for one in items(run("doctor", "--online", "--json", fails=1)) if one["name"] == "credential drive"]
+
+    assert told["level"] == "critical"
+    assert "invalid_grant" in told["detail"]
+    assert "check the key" in told["fix"]
+
+
+def test_without_a_credential_it_says_where_one_is_looked_for(server: DriveServer, run: Run) -> None:
+    told = run("doctor", "--online", "--json").stdout
+
+    assert "there is no credential for Google Drive here" in told
+    assert "CREDENTIALS_DIRECTORY" in told

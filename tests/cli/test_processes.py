@@ -1,0 +1,365 @@
+"""The command as a process: exit codes, pipes, terminals, damaged surroundings, two at once."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import COMMAND, ROOT, Process, Run
+from tests.store.test_migrations import ORIGINAL
+
+pytestmark = pytest.mark.filterwarnings("error")
+
+
+def on_a_terminal(*words: str, typed: str = "", columns: int = 60) -> tuple[int, str]:
+    """Run the command on a terminal of its own, type something, and return its exit code and screen."""
+    ours, theirs = pty.openpty()
+    environ = {**os.environ, "COLUMNS": str(columns), "TERM": "xterm"}
+    child = subprocess.Popen(
+        [*COMMAND, *words], stdin=theirs, stdout=theirs, stderr=theirs, env=environ, close_fds=True
+    )
+    os.close(theirs)
+    os.write(ours, typed.encode())
+    screen = b""
+    try:
+        while part := os.read(ours, 65536):
+            screen += part
+    except OSError:  # how Linux says that the other end is closed
+        pass
+    os.close(ours)
+    return child.wait(timeout=60), screen.decode().replace("\r\n", "\n")
+
+
+# ── Words that are not understood ───────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("words", "right"),
+    [(["enqeue"], "enqueue"), (["canel"], "cancel"), (["ls", "--ownr", "a"], "--owner"), (["db", "migrat"], "migrate")],
+)
+def test_a_misspelt_command_or_option_is_answered_with_the_right_one(
+    process: Process, words: list[str], right: str
+) -> None:
+    result = process(*words, fails=2)
+
+    assert f"did you mean {right}" in result.stderr
+    assert result.stdout == ""
+
+
+def test_with_json_an_error_is_one_object_on_stderr(process: Process) -> None:
+    result = process("ls", "--json", "--nonsense", fails=2)
+
+    error = json.loads(result.stderr)["error"]
+    assert (error["code"], error["exit_code"]) == ("usage", 2)
+    assert result.stdout == ""
+
+
+def test_the_program_is_named_pagemill_however_it_was_started(process: Process) -> None:
+    assert process("--help").stdout.startswith("Usage: pagemill ")
+    checkout = subprocess.run(
+        [COMMAND[0], str(ROOT / "cli.py"), "--version"], capture_output=True, text=True, check=True
+    )
+    assert checkout.stdout.startswith("pagemill ")
+
+
+# ── The database and its surroundings ───────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("words", [["ls"], ["enqueue", "a"], [], ["cancel", "1"], ["db", "check"], ["db", "shell"]])
+def test_without_a_database_every_verb_says_init(run: Run, words: list[str], no_database: Path) -> None:
+    result = run(*words, fails=69)
+
+    assert "pagemill init" in result.stderr
+    assert result.stderr.count("\n") == 1
+    assert not no_database.exists()
+
+
+def test_init_twice_changes_nothing(process: Process, run: Run, no_database: Path) -> None:
+    assert process("init").stdout == f"made {no_database}\n"
+    run("enqueue", "a")
+
+    assert "there already" in process("init").stdout
+
+    assert len(json.loads(run("ls", "--json").stdout)["items"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("folder", "umask", "file"),
+    [(0o2770, 0o022, 0o664), (0o2770, 0o077, 0o660), (0o755, 0o022, 0o644), (0o1777, 0o022, 0o644)],
+    ids=lambda mode: f"{mode:04o}",
+)
+def test_init_lets_the_group_write_where_the_directory_is_the_groups(
+    process: Process, tmp_path: Path, folder: int, umask: int, file: int
+) -> None:
+    (tmp_path / "shared").mkdir()
+    (tmp_path / "shared").chmod(folder)
+    database = tmp_path / "shared/pagemill.db"
+
+    process("init", "--database", database, umask=umask)
+
+    assert database.stat().st_mode & 0o777 == file
+
+
+def test_of_two_inits_at_once_one_makes_it(no_database: Path, run: Run) -> None:
+    both = [
+        subprocess.Popen([*COMMAND, "init", "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        for _ in range(2)
+    ]
+    ends = [child.communicate(timeout=60) for child in both]
+
+    assert [child.returncode for child in both] == [0, 0], ends
+    assert sorted(json.loads(out)["created"] for out, _ in ends) == [False, True]
+    assert run("enqueue", "a").stdout == "1\n"
+
+
+@pytest.mark.parametrize("words", [["ls"], ["init"], ["enqueue", "a"], ["db", "migrate"]])
+def test_a_text_file_is_not_taken_for_a_database(process: Process, no_database: Path, words: list[str]) -> None:
+    no_database.write_text("a letter to grandmother\n" * 100)
+
+    result = process(*words, fails=78)
+
+    assert str(no_database) in result.stderr
+    assert result.stderr.count("\n") == 1
+    assert no_database.read_text().startswith("a letter to grandmother")
+
+
+def test_output_onto_a_full_disk_is_said() -> None:
+    with Path("/dev/full").open("w") as full:
+        result = subprocess.run(
+            [*COMMAND, "config", "show"], stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
+
+    assert result.returncode == 74
+    assert "no space left" in result.stderr
+
+
+def test_a_postgresql_address_is_refused_in_a_sentence(process: Process) -> None:
+    assert "SQLite only" in process("--database", "postgresql://host/db", "ls", fails=78).stderr
+
+
+def test_a_database_that_was_named_on_the_line_is_used(process: Process, run: Run, tmp_path: Path) -> None:
+    other = tmp_path / "new" / "folder" / "other.db"
+
+    process("--database", other, "init")
+    run("enqueue", "a", "--database", other)
+
+    assert len(json.loads(run("ls", "--database", other, "--json").stdout)["items"]) == 1
+    process("ls", fails=69)
+
+
+def test_a_database_on_a_full_disk_refuses_in_one_sentence_and_stays_sound(run: Run, database: Path) -> None:
+    run("enqueue", "a")
+    # No file of the child may grow past this: the kernel's own refusal, as close to a full disk as a test can come.
+    largest = f"ulimit -f {database.stat().st_size // 512 + 64}; trap '' XFSZ;"
+    line = f"{largest} exec {' '.join(COMMAND)} enqueue b --payload -"
+    payload = json.dumps("x" * 900_000)
+
+    result = subprocess.run(["sh", "-c", line], input=payload, capture_output=True, text=True, check=False)
+
+    assert result.returncode == 74, result.stderr
+    assert result.stderr.count("\n") == 1
+    assert len(json.loads(run("ls", "--json").stdout)["items"]) == 1
+
+
+# ── Pipes and terminals ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.usefixtures("database")
+def test_a_reader_that_goes_away_is_no_fault(run: Run) -> None:
+    for _ in range(3):
+        run("enqueue", "a")
+
+    shown = subprocess.run(
+        ["sh", "-c", f"{' '.join(COMMAND)} ls | head -1"], capture_output=True, text=True, check=True
+    )
+
+    assert shown.stdout.startswith("ID")
+    assert shown.stderr == ""
+
+
+@pytest.mark.usefixtures("database")
+def test_tables_fit_a_terminal_and_are_whole_in_a_pipe(process: Process, run: Run) -> None:
+    run("enqueue", "a" * 200)
+
+    _, screen = on_a_terminal("ls", columns=80)
+
+    assert all(len(line) <= 80 for line in screen.splitlines())
+    assert "…" in screen
+    assert "a" * 200 in process("ls").stdout
+
+
+@pytest.mark.usefixtures("database")
+def test_colour_is_for_terminals_that_want_it(process: Process, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    run("enqueue", "a")
+    run("cancel", 1)
+
+    assert "\x1b[" in on_a_terminal("ls", columns=200)[1]
+    assert "\x1b[" not in process("ls").stdout
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert "\x1b[" not in on_a_terminal("ls", columns=200)[1]
+
+
+@pytest.mark.usefixtures("database")
+def test_on_a_terminal_many_jobs_are_shown_and_asked_about(run: Run) -> None:
+    run("enqueue", "a")
+    run("enqueue", "b")
+
+    no = on_a_terminal("cancel", "--status", "pending", typed="n\n", columns=120)
+    yes = on_a_terminal("cancel", "--status", "pending", typed="y\n", columns=120)
+
+    assert no[0] == 1
+    assert "Cancel 2 jobs?" in no[1]
+    assert "nothing was done" in no[1]
+    assert yes[0] == 0
+    assert "cancelled 2 jobs" in yes[1]
+
+
+@pytest.mark.usefixtures("database")
+def test_on_a_terminal_what_cannot_be_undone_wants_the_number_typed(run: Run) -> None:
+    for _ in range(3):
+        run("enqueue", "a")
+    run("cancel", "--status", "pending", "--yes")
+
+    words = ("prune", "--older-than", "2199-01-01")
+    assert on_a_terminal(*words, typed="y\n", columns=120)[0] == 1
+    code, screen = on_a_terminal(*words, typed="3\n", columns=120)
+
+    assert code == 0
+    assert "pruned 3 jobs" in screen
+
+
+@pytest.mark.usefixtures("database")
+def test_on_a_terminal_a_delete_asks_first(run: Run) -> None:
+    for _ in range(3):
+        run("enqueue", "a")
+
+    assert on_a_terminal("delete", "1", typed="n\n", columns=120)[0] == 1
+    one = on_a_terminal("delete", "1", typed="y\n", columns=120)
+    assert on_a_terminal("delete", "2", "3", typed="y\n", columns=120)[0] == 1
+    two = on_a_terminal("delete", "2", "3", typed="2\n", columns=120)
+
+    assert "Delete 1 job? It cannot be brought back." in one[1]
+    assert "deleted 1 job" in one[1]
+    assert "deleted 2 jobs" in two[1]
+
+
+@pytest.mark.usefixtures("database")
+def test_words_that_are_not_utf8_are_refused() -> None:
+    for words in ([b"enqueue", b"\xff"], [b"enqueue", b"a", b"--owner", b"\xff"], [b"pause", b"\xff"]):
+        result = subprocess.run([*COMMAND, *words], capture_output=True, text=True, check=False)
+        assert result.returncode == 2
+        assert "not UTF-8" in result.stderr
+
+
+@pytest.mark.usefixtures("database")
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-"])
+def test_a_stream_that_is_closed_is_no_fault(closed: str) -> None:
+    command = " ".join(COMMAND)
+
+    for words in ("ls", "enqueue a", "show 1", "retry --status completed"):
+        result = subprocess.run(
+            ["sh", "-c", f"{command} {words} {closed}"], capture_output=True, text=True, check=False
+        )
+        assert result.returncode == 0, (words, result.stderr)
+
+
+def test_a_listing_imports_nothing_that_it_does_not_need(database: Path) -> None:
+    listing = "import sys; from worker_service.cli import pagemill\n"
+    listing += "try: pagemill.main(['ls', '--json'])\nfinally: print(*sys.modules, file=sys.stderr)"
+
+    result = subprocess.run([COMMAND[0], "-c", listing], capture_output=True, text=True, check=True)
+
+    loaded = set(result.stderr.split())
+    assert "apsw" in loaded
+    heavy = {"structlog", "xxhash", "pymupdf", "googleapiclient", "pytesseract", "tomllib", "difflib", "asyncio"}
+    assert loaded & heavy == set()
+
+
+# ── Programs around it ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.skipif(not shutil.which("sqlite3"), reason="needs the sqlite3 program")
+def test_the_shell_reads_and_writes_only_when_told_to(process: Process, run: Run, database: Path) -> None:
+    run("enqueue", "a")
+
+    assert process("db", "shell", "SELECT job_type FROM worker_job_queue").stdout == "a\n"
+    change = "UPDATE worker_job_queue SET priority = 1 WHERE id = 1"
+    refused = subprocess.run([*COMMAND, "db", "shell", change], capture_output=True, text=True, check=False)
+    assert refused.returncode != 0
+    assert "readonly" in refused.stderr
+    process("db", "shell", "--write", change)
+
+    assert json.loads(run("show", 1, "--json").stdout)["priority"] == 1
+
+
+@pytest.mark.usefixtures("database")
+def test_the_shell_says_so_when_there_is_no_sqlite3_program(process: Process, tmp_path: Path) -> None:
+    result = process("db", "shell", fails=69, env={**os.environ, "PATH": str(tmp_path)})
+
+    assert "sqlite3 program is not installed" in result.stderr
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_prints_a_script_for_each_shell(process: Process, shell: str) -> None:
+    assert "_PAGEMILL_COMPLETE" in process("completion", shell).stdout
+
+
+@pytest.mark.usefixtures("database")
+def test_a_backup_is_a_database_and_never_overwrites(process: Process, run: Run, tmp_path: Path) -> None:
+    run("enqueue", "a")
+    target = tmp_path / "copy.db"
+
+    process("db", "backup", target)
+    assert len(json.loads(run("ls", "--database", target, "--json").stdout)["items"]) == 1
+
+    before = target.read_bytes()
+    result = process("db", "backup", target, fails=1)
+    assert str(target) in result.stderr
+    assert target.read_bytes() == before
+
+
+@pytest.mark.usefixtures("database")
+def test_in_a_directory_a_backup_is_named_by_the_time_and_the_newest_are_kept(process: Process, tmp_path: Path) -> None:
+    place = tmp_path / "backups"
+    place.mkdir()
+    names = [f"pagemill-2026-11-{day:02}T020000Z.db" for day in (1, 2, 3)]
+    for name in [*names, "pagemill-before.db"]:
+        (place / name).write_bytes(b"")
+
+    made = json.loads(process("db", "backup", place, "--keep", "2", "--json").stdout)
+
+    assert [Path(one).name for one in made["removed"]] == names[:2]
+    assert {one.name for one in place.iterdir()} == {names[2], "pagemill-before.db", Path(made["backup"]).name}
+    assert "is no directory" in process("db", "backup", place / "x.db", "--keep", "2", fails=2).stderr
+
+
+@pytest.mark.skipif(not shutil.which("sqlite3"), reason="needs the sqlite3 program")
+def test_a_database_of_the_original_proposal_is_adopted_by_migrate(
+    process: Process, run: Run, no_database: Path
+) -> None:
+    row = "INSERT INTO worker_job_queue (job_type, platform, account) VALUES ('scrape_account', 'instagram', 'user123')"
+    subprocess.run(["sqlite3", no_database, ORIGINAL + row], check=True)
+
+    assert "pagemill db migrate" in process("ls", fails=78).stderr
+    assert json.loads(process("db", "migrate", "--dry-run", "--json").stdout)["items"] != []
+    process("ls", fails=78)
+    process("db", "migrate")
+
+    assert [job["account"] for job in json.loads(run("ls", "--json").stdout)["items"]] == ["user123"]
+    assert "up to date" in process("db", "migrate").stderr
+
+
+@pytest.mark.usefixtures("database")
+def test_check_looks_at_the_database(process: Process) -> None:
+    # Whether all is good depends on the machine; that it looked, and says what to do, does not.
+    result = subprocess.run([*COMMAND, "db", "check", "--json"], capture_output=True, text=True, check=False)
+
+    checks = json.loads(result.stdout)["items"]
+    assert result.returncode == (0 if all(check["is_good"] for check in checks) else 1)
+    assert "integrity" in [check["name"] for check in checks if check["is_good"]]

@@ -1,0 +1,147 @@
+"""Looking needs no right to write: every verb that changes nothing, by somebody who may only read."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Run
+from tests.cli.shelf import Shelf
+
+# Root may write everywhere, so its right to do so is taken away.
+READER = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"] if os.geteuid() == 0 else []
+
+LOOKS = [
+    "", "status", "ls", "show 1", "why 2", "logs 1", "wait 1", "top --once", "workers", "stats", "errors",
+    "documents", "show document:1", "text 1", "search climate", "undo --list", "doctor", "doctor --audit", "db check",
+    "config show",
+]  # fmt: skip
+
+# All of them in one process, each with a database of its own to open.
+EACH = """
+import json, sys
+from click.testing import CliRunner
+from worker_service.cli import pagemill
+told = {}
+for words in json.loads(sys.argv[1]):
+    result = CliRunner().invoke(pagemill, words.split())
+    told[words] = (result.exit_code, result.stdout, result.stderr)
+print(json.dumps(told))
+"""
+
+Told = dict[str, tuple[int, str, str]]
+Look = Callable[..., Told]
+
+
+@pytest.fixture
+def look(database: Path) -> Iterator[Look]:
+    """By somebody who may read the files of the database, and write neither them nor beside them."""
+
+    def look(*lines: str) -> Told:
+        _allow(database, 0o444, 0o555)
+        words = [*READER, sys.executable, "-c", EACH, json.dumps(lines)]
+        told: Told = json.loads(subprocess.run(words, capture_output=True, text=True, check=True, timeout=60).stdout)
+        return told
+
+    yield look
+    _allow(database, 0o644, 0o755)
+
+
+def _allow(database: Path, of_files: int, of_folder: int) -> None:
+    database.parent.chmod(0o755)
+    for file in database.parent.glob("pagemill.db*"):
+        file.chmod(of_files)
+    database.parent.chmod(of_folder)
+
+
+def _expect_good(told: Told, lines: Sequence[str]) -> None:
+    codes = {words: code for words, (code, _, _) in told.items()}
+    # Nothing beats here, so the one who watches says critical; and a job waits.
+    special = {"status": 2, "why 2": 3, "doctor": 1}
+    assert codes == {words: special.get(words, 0) for words in lines}, told
+    assert "may not" not in json.dumps(told)
+
+
+@pytest.mark.parametrize("way", ["at rest", "in use", "cut off"])
+def test_who_may_only_read_can_look_at_everything(way: str, run: Run, shelf: Shelf, look: Look, database: Path) -> None:
+    shelf.read("Report.pdf", "the climate report")
+    run("pause", "ocr_pages")
+    run("enqueue", "ocr_pages")
+    shelf.store.leases.deregister("w1")
+    if way != "in use":
+        shelf.store.close()
+    if way == "cut off":
+        # As a daemon leaves it that was killed: its log and its index are there, and nobody holds them.
+        leave = "import apsw, os, sys; c = apsw.Connection(sys.argv[1]); c.execute('UPDATE pause SET reason = 1')"
+        subprocess.run([sys.executable, "-c", f"{leave}; os._exit(0)", str(database)], check=True)
+        assert Path(f"{database}-wal").exists()
+
+    told = look(*LOOKS)
+
+    _expect_good(told, LOOKS)
+    assert "Report.pdf" in told["documents"][1]
+    assert "1 pending" in told[""][1]
+
+
+def test_what_changes_something_is_refused_with_who_may(run: Run, look: Look) -> None:
+    run("enqueue", "ocr_pages")
+
+    told = look("enqueue ocr_pages", "cancel 1 --yes", "pause --all")
+
+    assert {code for code, _, _ in told.values()} == {77}
+    assert all("pagemill.db may not be written by you: " in said for _, _, said in told.values())
+
+
+def test_a_look_at_rest_sees_what_is_written_afterwards(run: Run, look: Look, database: Path) -> None:
+    run("enqueue", "ocr_pages")
+    waits = "import sys\nfrom pathlib import Path\nfrom worker_service.store.opening import open_store\n"
+    waits += "store = open_store(Path(sys.argv[1]))\nprint(store.reading.counts().by_status, flush=True)\n"
+    waits += "sys.stdin.readline()\nprint(store.reading.counts().by_status, flush=True)\n"
+    _allow(database, 0o444, 0o555)
+    reader = subprocess.Popen(
+        [*READER, sys.executable, "-c", waits, str(database)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert reader.stdout is not None
+    assert "1" in reader.stdout.readline()
+
+    _allow(database, 0o644, 0o755)
+    writer = subprocess.Popen(["sqlite3", str(database)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert writer.stdin is not None
+    assert writer.stdout is not None
+    writer.stdin.write("INSERT INTO worker_job_queue (job_type, platform) VALUES ('x', 'local') RETURNING 'done';\n")
+    writer.stdin.flush()
+    assert writer.stdout.readline() == "done\n"
+    _allow(database, 0o444, 0o555)
+
+    assert "2" in reader.communicate("\n", timeout=60)[0]
+    writer.communicate(timeout=60)
+
+
+def test_where_it_cannot_be_looked_into_the_reason_is_said(run: Run, look: Look, database: Path) -> None:
+    run("enqueue", "ocr_pages")
+    Path(f"{database}-wal").write_bytes(b"")
+
+    assert look("ls")["ls"][0] == 77
+    assert "what was written last is in pagemill.db-wal" in look("ls")["ls"][2]
+
+
+@pytest.mark.skipif(not READER, reason="only root can put a database into the hands of a group")
+def test_who_is_not_in_its_group_is_told_how_to_join(run: Run, database: Path, tmp_path: Path) -> None:
+    for path, mode in ((database, 0o660), (tmp_path, 0o2770)):
+        os.chown(path, 2, 2)
+        path.chmod(mode)
+
+    words = [*READER, sys.executable, "-m", "worker_service.cli", "status"]
+    done = subprocess.run(words, capture_output=True, text=True, check=False, cwd="/")
+
+    assert done.returncode == 3
+    assert done.stdout == (
+        f"UNKNOWN: {database} may not be read by you: join the group bin by `sudo usermod -aG bin root`, then log in "
+        "again\n"
+    )

@@ -1,0 +1,206 @@
+"""`pagemill schedule`, as people type it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Process, Run, items
+from tests.store.kit import ByHand
+
+MINUTELY = '[[schedule]]\nname = "minutely"\ncron = "* * * * *"\nowner = "ann"\njob = { type = "ocr_pages" }\n'
+
+
+@pytest.fixture
+def minutely(database: Path, monkeypatch: pytest.MonkeyPatch) -> ByHand:
+    """A schedule that is due."""
+    Path("own.toml").write_text(MINUTELY)
+    monkeypatch.setenv("WORKER_CONFIG", "own.toml")
+    by_hand = ByHand(database)
+    by_hand("INSERT INTO schedule_plan VALUES ('minutely', '* * * * * UTC', strftime('%Y-%m-%d %H:%M:00.000', 'now',"
+            " '-1 minute'))")  # fmt: skip
+    return by_hand
+
+
+@pytest.mark.usefixtures("minutely")
+def test_a_tick_tells_each_slot_and_its_job_and_the_list_how_that_stands(run: Run) -> None:
+    ticked = run("schedule", "tick").stdout.splitlines()
+
+    assert ticked[0].startswith("minutely: 20")
+    assert ticked[0].endswith(" UTC: job 1")
+    [listed] = items(run("schedule", "ls", "--json"))
+    assert (listed["name"], listed["what"], listed["zone"]) == ("minutely", "ocr_pages", "UTC")
+    assert (listed["job"]["status"], listed["job"]["owner"], listed["is_waiting"]) == ("pending", "ann", False)
+    table = run("schedule", "ls").stdout
+    assert "NEXT (UTC)" in table
+    assert "pending" in table
+
+
+@pytest.mark.usefixtures("minutely")
+def test_a_tick_is_a_process_for_cron_and_says_nothing_where_nothing_is_due(process: Process) -> None:
+    process("schedule", "tick")
+
+    told = [process("schedule", "tick").stdout for _ in range(3)]
+
+    # Not each of three, were the minute to change.
+    assert "" in told
+
+
+def test_a_list_tells_when_its_job_is_gone_and_that_nobody_ticks(run: Run, minutely: ByHand) -> None:
+    run("schedule", "run-now", "minutely")
+    run("delete", "1", "--yes")
+    minutely("UPDATE schedule_plan SET until = strftime('%Y-%m-%d %H:%M:00.000', 'now', '-10 minutes')")
+
+    listed = run("schedule", "ls")
+
+    assert "gone" in listed.stdout
+    assert "nobody ticks: systemctl enable --now pagemill-schedule.timer" in listed.stderr
+
+
+@pytest.mark.usefixtures("minutely")
+def test_one_is_begun_now_by_its_name(run: Run) -> None:
+    assert run("schedule", "run-now", "minutely").stdout == "1\n"
+    assert json.loads(run("schedule", "run-now", "minutely", "--json").stdout)["job_id"] == 2
+    assert "did you mean minutely?" in run("schedule", "run-now", "minutly", fails=2).stderr
+
+
+def test_a_tick_that_could_not_begin_all_ends_with_1(run: Run, minutely: ByHand) -> None:
+    Path("own.toml").write_text(MINUTELY.replace('job = { type = "ocr_pages" }', 'crawl = "/nowhere"'))
+
+    assert "there is no directory /nowhere" in run("schedule", "tick", fails=1).stderr
+    assert minutely("SELECT count(*) AS jobs FROM worker_job_queue") == [{"jobs": 0}]
+
+
+@pytest.mark.usefixtures("database")
+def test_without_schedules_the_list_says_how_to_write_one(run: Run) -> None:
+    assert "`pagemill schedule example`" in run("schedule", "ls").stderr
+    assert "[[schedule]]" in run("schedule", "example").stdout
+
+
+def test_a_crawl_is_the_job_that_the_verb_would_make(run: Run, database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = database.parent / "reports"
+    folder.mkdir()
+    crawl = f'{{ folder = "{folder}", lang = ["deu"], mime = ["application/pdf"], max_size = 5, hocr = true }}'
+    Path("own.toml").write_text(f'[[schedule]]\nname = "n"\ncron = "@daily"\nowner = "ann"\ncrawl = {crawl}\n')
+    monkeypatch.setenv("WORKER_CONFIG", "own.toml")
+
+    run("schedule", "run-now", "n")
+    run("cancel", "1")
+    run("crawl", folder, "--owner", "ann", "--lang", "deu", "--mime", "application/pdf", "--max-size", "5", "--hocr")
+
+    scheduled, typed = (
+        row | {"id": 0, "priority": 0, "created_at": ""}
+        for row in ByHand(database)(
+            "SELECT id, priority, job_type, platform, owner, source, name, payload, unique_key, concurrency_key,"
+            " created_at FROM worker_job_queue ORDER BY id"
+        )
+    )
+    assert scheduled == typed
+
+
+@pytest.mark.parametrize(
+    ("crawl", "sentence"),
+    [
+        (
+            '{ folder = "/srv", watch = "1h" }',
+            "there is no field 'watch': beside folder there are as-usual, credential",
+        ),
+        ('{ folder = "/srv", depth = "deep" }', "'deep' is not a valid integer"),
+        ('{ folder = "/srv", mime = [1.5] }', "mime is a text, a number or a list of them, not [1.5]"),
+        ('{ mime = "x" }', "say which folder, such as /srv/reports or {'folder'"),
+        ('"./reports"', "say which folder, such as /srv/reports"),
+        ('"not-an-address!"', "there is no directory 'not-an-address!'"),
+    ],
+)
+@pytest.mark.usefixtures("database")
+def test_a_crawl_that_cannot_be_is_told(run: Run, crawl: str, sentence: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("own.toml").write_text(f'[[schedule]]\nname = "n"\ncron = "@daily"\ncrawl = {crawl}\n')
+    monkeypatch.setenv("WORKER_CONFIG", "own.toml")
+
+    said = run("schedule", "run-now", "n", fails=2).stderr
+
+    assert said.startswith("pagemill: schedule n: crawl: ")
+    assert sentence in said
+
+
+def test_doctor_tells_what_cannot_be_begun_and_whether_anything_ticks(run: Run, minutely: ByHand) -> None:
+    def told() -> list[tuple[str, str]]:
+        found = json.loads(run("doctor", "--json", fails=1).stdout)["items"]
+        return [(one["level"], one["detail"]) for one in found if one["name"] == "schedules"]
+
+    assert told() == [("ok", "1 schedule, and something ticks")]
+    minutely("DELETE FROM schedule_plan")
+    assert told() == [("warning", "nobody begins minutely: nothing ticks")]
+
+    Path("own.toml").write_text(MINUTELY.replace('job = { type = "ocr_pages" }', 'crawl = "/nowhere"'))
+    assert ("warning", "schedule minutely: crawl: there is no directory /nowhere") in told()
+
+
+def test_a_batch_is_one_of_its_owner_that_replaces_no_other(
+    run: Run, database: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = database.parent / "reports"
+    folder.mkdir()
+    (folder / "a.pdf").write_text("%PDF-")
+    sources = f'["{folder}", "{folder}/a.pdf", "https://example.org/b.pdf", {{ folder = "{folder}", lang = ["deu"] }}]'
+    Path("own.toml").write_text(f'[[schedule]]\nname = "n"\ncron = "@daily"\nowner = "ann"\nbatch = {sources}\n')
+    monkeypatch.setenv("WORKER_CONFIG", "own.toml")
+
+    assert run("schedule", "run-now", "n").stdout == "batch:1\n"
+    assert run("schedule", "run-now", "n").stdout == "batch:2\n"
+
+    rows = ByHand(database)(
+        "SELECT job_type, platform, owner, priority, source_key FROM worker_job_queue WHERE batch_id = 1 ORDER BY id"
+    )
+    assert [(row["job_type"], row["platform"]) for row in rows] == [
+        ("download", "local"), ("download", "https"), ("drive_crawl", "local"),
+    ]  # fmt: skip
+    assert {(row["owner"], row["priority"]) for row in rows} == {("ann", 7)}
+    batches = ByHand(database)("SELECT name, owner, state, json_extract(asked, '$.schedule') AS of FROM batch")
+    assert [tuple(row.values()) for row in batches] == [("n", "ann", "active", "n"), ("n", "ann", "waiting", "n")]
+    listed = run("schedule", "ls").stdout
+    assert "batch 2" in listed
+    assert "waiting" in listed
+
+
+@pytest.mark.parametrize(
+    ("batch", "sentence"),
+    [("[]", "say which sources"), ('["/nowhere"]', "there is no file /nowhere"), ('["ftp://x"]', "a source is")],
+)
+@pytest.mark.usefixtures("database")
+def test_a_batch_that_cannot_be_is_told(run: Run, batch: str, sentence: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("own.toml").write_text(f'[[schedule]]\nname = "n"\ncron = "@daily"\nbatch = {batch}\n')
+    monkeypatch.setenv("WORKER_CONFIG", "own.toml")
+
+    assert sentence in run("schedule", "run-now", "n", fails=2).stderr
+
+
+def test_a_batch_is_the_one_that_the_verb_would_make(run: Run, database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = database.parent / "reports"
+    (folder / "below").mkdir(parents=True)
+    for name in ("a.pdf", "below/b.pdf", ".hidden.pdf"):
+        (folder / name).write_bytes(b"%PDF")
+    address = "https://example.org/c.pdf"
+    Path("own.toml").write_text(
+        f'[[schedule]]\nname = "n"\ncron = "@daily"\nowner = "ann"\nbatch = ["{folder}", "{address}"]\n'
+    )
+    monkeypatch.setenv("WORKER_CONFIG", "own.toml")
+
+    def jobs() -> list[tuple[object, ...]]:
+        return [
+            tuple(row.values())
+            for row in ByHand(database)(
+                "SELECT job_type, platform, owner, source, source_key, name, payload FROM worker_job_queue ORDER BY id"
+            )
+        ]
+
+    run("schedule", "run-now", "n")
+    scheduled = jobs()
+    run("batch", "cancel", "1", "--yes")
+    run("delete", "batch:1", "--yes")
+    run("batch", "add", folder, address, "--owner", "ann")
+
+    assert len(scheduled) == 3
+    assert scheduled == jobs()

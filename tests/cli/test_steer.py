@@ -1,0 +1,423 @@
+"""`cancel`, `retry`, `delete`, `priority`, `pause`, `undo`, `prune`: one job at once, many only when confirmed."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Daemon, Run, items, states
+from tests.cli.shelf import Shelf
+from worker_service.base.clock import wall_clock
+from worker_service.cli import job_control
+from worker_service.jobs.selector import Selector
+from worker_service.store.opening import open_store
+
+pytestmark = pytest.mark.usefixtures("database")
+
+
+def enqueue(run: Run, number: int, job_type: str = "ocr_pages") -> None:
+    for _ in range(number):
+        run("enqueue", job_type)
+
+
+def test_one_job_by_its_id_is_changed_at_once(run: Run) -> None:
+    enqueue(run, 2)
+
+    assert run("cancel", 1).stdout == "cancelled 1 job\n"
+    assert run("retry", 1).stdout == "retried 1 job\n"
+    assert run("priority", 1, 1).stdout == "reprioritised 1 job\n"
+
+    assert states(run) == {1: "pending", 2: "pending"}
+
+
+def test_a_delete_is_for_good_and_asks_first_even_for_one(run: Run) -> None:
+    enqueue(run, 3)
+
+    one, two = run("delete", 1, fails=1).stderr, run("delete", 1, 2, fails=1).stderr
+
+    assert "Delete 1 job? It cannot be brought back. There is nobody to ask" in one
+    assert "Delete 2 jobs? They cannot be brought back. There is nobody to ask" in two
+    assert states(run) == {1: "pending", 2: "pending", 3: "pending"}
+    done = run("delete", 1, 2, "--yes")
+    assert (done.stdout, done.stderr) == ("deleted 2 jobs\n", "")
+    assert states(run) == {3: "pending"}
+    [action] = items(run("undo", "--list", "--json"))
+    assert "cannot be undone: it was a delete" in run("undo", action["id"], "--yes", fails=1).stderr
+    assert "there is nothing to undo" in run("undo", fails=1).stderr
+
+
+@pytest.mark.parametrize("words", [["--status", "pending"], ["1", "2"], ["--type", "ocr_pages"]])
+def test_many_jobs_are_not_changed_where_nobody_can_be_asked(run: Run, words: list[str]) -> None:
+    enqueue(run, 2)
+
+    result = run("cancel", *words, fails=1)
+
+    assert "Cancel 2 jobs?" in result.stderr
+    assert "--yes" in result.stderr
+    assert set(states(run).values()) == {"pending"}
+
+
+def test_a_dry_run_counts_shows_some_and_changes_nothing(run: Run) -> None:
+    enqueue(run, 7)
+
+    text = run("cancel", "--status", "pending", "--dry-run", "--yes").stdout
+    answer = json.loads(run("cancel", "--status", "pending", "--dry-run", "--json").stdout)
+
+    assert text.startswith("would cancel 7 jobs\n")
+    assert text.endswith("… and 2 more\n")
+    assert answer == {"dry_run": True, "jobs": 7, "items": [7, 6, 5, 4, 3], "documents": []}
+    assert set(states(run).values()) == {"pending"}
+
+
+def test_yes_changes_all_that_match_and_says_how_to_put_it_back(run: Run) -> None:
+    enqueue(run, 3)
+    enqueue(run, 1, "download")
+
+    result = run("cancel", "--type", "ocr_pages", "--yes")
+
+    assert result.stdout == "cancelled 3 jobs\n"
+    assert "pagemill undo" in result.stderr
+    assert states(run) == {1: "cancelled", 2: "cancelled", 3: "cancelled", 4: "pending"}
+
+
+@pytest.mark.parametrize(("verb", "code"), [("cancel", "CANCELLED"), ("delete", "JOB_DELETED")])
+def test_before_and_after_it_is_said_which_documents_will_not_be_read(
+    run: Run, shelf: Shelf, verb: str, code: str
+) -> None:
+    shelf.read("read.pdf", "text")
+    for name in ("a.pdf", "b.pdf"):
+        shelf.ask(name)
+    enqueue(run, 1)
+    sentence = f"2 documents {{}} failed ({code}); pagemill reindex 2 3 reads them again"
+
+    looked = run(verb, "--status", "pending", "--dry-run").stdout
+    told = json.loads(run(verb, "--status", "pending", "--dry-run", "--json").stdout)
+    asked = run(verb, "--status", "pending", fails=1).stderr
+    done = run(verb, "--status", "pending", "--yes").stderr
+
+    assert sentence.format("would be") in looked
+    assert told["documents"] == [2, 3]
+    assert sentence.format("will be") in asked
+    assert sentence.format("are") in done
+    assert [one["error_code"] for one in items(run("documents", "--status", "failed", "--json"))] == [code, code]
+
+
+def test_what_concerns_no_document_says_nothing_of_documents(run: Run, shelf: Shelf) -> None:
+    shelf.fail("a.pdf", "PDF_BROKEN", "half of it is missing")
+    enqueue(run, 1)
+
+    assert "document" not in run("delete", 1, 2, "--yes").stderr
+    assert "documents" not in json.loads(run("retry", "--type", "nothing", "--dry-run", "--json").stdout)
+
+
+def test_a_running_job_that_is_cancelled_leaves_its_document_failed_once_it_has_stopped(run: Run, shelf: Shelf) -> None:
+    job = shelf.wish("a.pdf")
+
+    result = run("cancel", job.id)
+    answer = json.loads(run("cancel", job.id, "--json").stdout)
+
+    assert "1 document will be failed (CANCELLED); pagemill reindex 1 reads it again" in result.stderr
+    assert answer["documents"] == [1]
+
+
+def test_nothing_said_is_not_everything(run: Run) -> None:
+    enqueue(run, 2)
+
+    for words in (["cancel"], ["retry"], ["delete"], ["priority", "1"], ["cancel", "--yes"]):
+        assert "say which jobs" in run(*words, fails=2).stderr
+
+    assert set(states(run).values()) == {"pending"}
+
+
+def test_nothing_that_matches_is_nothing_to_do(run: Run) -> None:
+    assert "nothing to do" in run("retry", "--status", "failed").stderr
+
+
+def test_a_running_job_is_asked_to_stop(run: Run, daemon: Daemon) -> None:
+    enqueue(run, 2)
+    daemon.claim()
+
+    assert run("cancel", 1).stdout == "asked 1 job to stop\n"
+    assert states(run)[1] == "stopping"
+    assert json.loads(run("cancel", 2, "--json").stdout)["items"] == [2]
+
+
+def test_what_one_job_does_not_allow_is_refused_with_its_reason(run: Run, daemon: Daemon) -> None:
+    enqueue(run, 1)
+    assert "job 1: it is pending" in run("retry", 1, fails=1).stderr
+
+    [claimed] = daemon.claim()
+
+    assert "it is running" in run("delete", 1, "--yes", fails=1).stderr
+    assert json.loads(run("delete", 1, "--yes", "--json", fails=1).stderr)["error"]["code"] == "refused"
+    daemon.store.leases.complete(claimed.lease)
+    assert "it is completed" in run("priority", 3, 1, fails=1).stderr
+
+
+def test_of_many_each_refusal_is_named_and_the_others_are_done(run: Run) -> None:
+    enqueue(run, 2)
+    run("cancel", 1)
+
+    result = run("cancel", 1, 2, "--yes", fails=1)
+
+    assert result.stdout == "cancelled 1 job\n"
+    assert "job 1: it is already cancelled" in result.stderr
+
+
+def test_one_id_that_is_not_there_stops_all_of_them(run: Run) -> None:
+    enqueue(run, 1)
+
+    run("cancel", 1, 99, "--yes", fails=66)
+
+    assert states(run) == {1: "pending"}
+
+
+def test_retry_by_type_leaves_what_has_completed(run: Run, daemon: Daemon) -> None:
+    enqueue(run, 3)
+    daemon.complete()
+    daemon.fail()
+    run("cancel", 3)
+
+    run("retry", "--type", "ocr_pages", "--yes")
+
+    assert states(run) == {1: "completed", 2: "pending", 3: "pending"}
+
+
+def test_completed_jobs_are_retried_when_asked_for(run: Run, daemon: Daemon) -> None:
+    enqueue(run, 1)
+    daemon.complete()
+
+    run("retry", "--status", "completed", "--yes")
+
+    assert states(run) == {1: "pending"}
+
+
+def test_a_status_that_a_verb_can_do_nothing_about_is_refused(run: Run) -> None:
+    assert (
+        "only jobs that are pending or running can be cancelled" in run("cancel", "--status", "failed", fails=2).stderr
+    )
+    assert "can be pruned" in run("prune", "--older-than", "1d", "--status", "pending", fails=2).stderr
+
+
+@pytest.mark.parametrize("level", ["0", "11", "42"])
+def test_a_priority_out_of_range_changes_nothing(run: Run, level: str) -> None:
+    enqueue(run, 1)
+
+    assert f"priority is 1 (highest) to 10 (lowest), not {level}" in run("priority", level, 1, fails=2).stderr
+    assert items(run("ls", "--json"))[0]["priority"] == 5
+
+
+def test_undo_does_the_opposite_of_the_newest_action_that_has_not_been_undone(run: Run) -> None:
+    enqueue(run, 3)
+    run("cancel", "--status", "pending", "--yes")
+    run("retry", 2)
+
+    assert run("undo").stdout == "cancelled 1 job\n"
+    assert states(run) == {1: "cancelled", 2: "cancelled", 3: "cancelled"}
+    assert "Undo action 1, the cancel of 3 jobs by" in run("undo", fails=1).stderr
+    assert run("undo", "--yes").stdout == "retried 3 jobs\n"
+    assert states(run) == {1: "pending", 2: "pending", 3: "pending"}
+    run("priority", 1, 1, 2, "--yes")
+    assert run("undo", "--yes").stdout == "reprioritised 2 jobs\n"
+    assert {one["priority"] for one in items(run("ls", "--json"))} == {5}
+
+    assert "there is nothing to undo" in run("undo", fails=1).stderr
+
+
+def test_undo_after_a_delete_asks_before_it_reverses_an_older_action(run: Run) -> None:
+    enqueue(run, 2)
+    run("cancel", 1, "--yes")
+    run("delete", 2, "--yes")
+
+    refused = run("undo", fails=1).stderr
+
+    assert "The newest action, 2, cannot be undone: the delete of 1 job by" in refused
+    assert "Undo action 1, the cancel of 1 job by" in refused
+    assert states(run) == {1: "cancelled"}
+    assert json.loads(run("undo", "--dry-run", "--json").stdout)["newest_final"]["id"] == 2
+    assert run("undo", 1).stdout == "retried 1 job\n"
+
+
+def test_undo_asks_before_it_reverses_what_another_user_did(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    enqueue(run, 1)
+    with monkeypatch.context() as other:
+        other.setenv("SUDO_USER", "alice")
+        run("cancel", 1)
+
+    assert "Undo action 1, the cancel of 1 job by alice" in run("undo", fails=1).stderr
+    assert run("undo", "--yes").stdout == "retried 1 job\n"
+
+
+def test_undo_names_what_has_moved_since_and_leaves_it(run: Run) -> None:
+    enqueue(run, 2)
+    run("cancel", 1, 2, "--yes")
+    [action] = items(run("undo", "--list", "--json"))
+    run("retry", 2)
+
+    result = run("undo", action["id"], "--yes", fails=1)
+
+    assert result.stdout == "retried 1 job\n"
+    assert "job 2: it has moved since" in result.stderr
+
+
+def test_undo_lists_who_did_what(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    enqueue(run, 2)
+    monkeypatch.setenv("SUDO_USER", "alice")
+    run("cancel", 1, 2, "--yes")
+
+    [action] = items(run("undo", "--list", "--json"))
+
+    assert (action["actor"], action["verb"], action["jobs"], action["undone_at"]) == ("alice", "cancel", 2, None)
+    assert "alice" in run("undo", "--list").stdout
+    assert "would undo action" in run("undo", "--dry-run").stdout
+
+
+def test_prune_removes_only_ended_jobs_that_are_old_enough(run: Run, daemon: Daemon) -> None:
+    enqueue(run, 3)
+    daemon.complete()
+    daemon.fail()
+
+    assert "0 jobs" in run("prune", "--older-than", "1d", "--yes").stdout
+    assert run("prune", "--older-than", "2199-01-01", "--dry-run").stdout.startswith("would prune 2 jobs")
+    assert "removes 2 jobs for good" in run("prune", "--older-than", "2199-01-01", fails=1).stderr
+    assert run("prune", "--older-than", "2199-01-01", "--status", "failed", "--yes").stdout == "pruned 1 job\n"
+
+    assert states(run) == {1: "completed", 3: "pending"}
+
+
+def test_prune_wants_to_know_how_old(run: Run) -> None:
+    assert "--older-than" in run("prune", "--status", "failed", "--yes", fails=2).stderr
+
+
+def test_more_than_one_piece_is_pruned(run: Run, database: Path, daemon: Daemon) -> None:
+    from worker_service.jobs.model import NewJob
+
+    daemon.store.intake.enqueue_many([NewJob("ocr_pages")] * 1200)
+    run("cancel", "--status", "pending", "--yes")
+
+    assert run("prune", "--older-than", "2199-01-01", "--yes").stdout == "pruned 1,200 jobs\n"
+
+
+def test_a_pause_holds_a_type_until_it_is_lifted(run: Run, daemon: Daemon) -> None:
+    enqueue(run, 1)
+
+    run("pause", "ocr_pages", "--reason", "new disk")
+    assert "new disk" in run("why", 1, fails=3).stdout
+    assert daemon.claim() == []
+
+    run("unpause", "ocr_pages")
+    assert len(daemon.claim()) == 1
+
+
+def test_a_pause_ends_by_itself_when_it_was_told_how_long(run: Run) -> None:
+    assert json.loads(run("pause", "--owner", "alice", "--for", "1h", "--json").stdout)["until"].endswith("Z")
+    assert "is not a length of time" in run("pause", "--all", "--for", "soon", fails=2).stderr
+
+
+def test_a_pause_is_of_one_thing(run: Run) -> None:
+    for words in ([], ["ocr_pages", "--all"], ["--owner", "a", "--all"]):
+        assert "say what" in run("pause", *words, fails=2).stderr
+
+
+def test_lifting_a_pause_that_is_not_there_says_what_is_paused(run: Run) -> None:
+    run("pause", "ocr_pages")
+
+    assert "type ocr was not paused; paused: type ocr_pages" in run("unpause", "ocr", fails=1).stderr
+
+
+def test_pausing_a_type_that_nobody_has_heard_of_is_said(run: Run) -> None:
+    enqueue(run, 1)
+
+    assert "is it spelled" in run("pause", "ocr_page").stderr
+    assert run("pause", "ocr_pages").stderr == ""
+
+
+# ── cancel --now ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_cancel_now_says_which_jobs_still_stop_and_why(
+    run: Run, daemon: Daemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job_control, "_ENDS_SECONDS", 0.0)
+    for _ in range(3):
+        run("enqueue", "ocr_pages")
+    daemon.claim(2)
+    daemon.store.steering.cancel(Selector(ids=(2,)), actor="somebody else")
+
+    told = run("cancel", "1", "2", "3", "--now", "--yes", fails=1)
+    as_json = json.loads(run("cancel", "1", "--now", "--json", fails=1).stdout)
+
+    assert told.stdout == "cancelled 1 job\nasked 2 jobs to stop\n"
+    assert "job 1 still stops: worker w1 (pid 1 on here) has yet to prove its processes gone" in told.stderr
+    assert (as_json["asked"], [one["id"] for one in as_json["unended"]]) == ([1], [1])
+    assert {held.lease.job_id: held.without_grace for held in daemon.store.reading.leases_of("w1")} == {
+        1: True,
+        2: True,
+    }
+
+
+def test_cancel_now_of_a_job_whose_worker_is_gone_says_who_ends_it(
+    run: Run, daemon: Daemon, database: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job_control, "_ENDS_SECONDS", 0.0)
+    run("enqueue", "ocr_pages")
+    daemon.claim()
+    an_hour_ago = open_store(database, clock=lambda: wall_clock() - timedelta(hours=1))
+    an_hour_ago.leases.beat("w1", ())
+    an_hour_ago.close()
+
+    told = run("cancel", "1", "--now", fails=1)
+
+    assert "its worker w1 is gone or silent: the next daemon that looks after it ends it" in told.stderr
+
+
+def test_without_now_nobody_is_hurried(run: Run, daemon: Daemon) -> None:
+    run("enqueue", "ocr_pages")
+    daemon.claim()
+
+    assert run("cancel", "1").stdout == "asked 1 job to stop\n"
+
+    assert [held.without_grace for held in daemon.store.reading.leases_of("w1")] == [False]
+
+
+def test_a_hurry_ends_with_its_attempt(run: Run, daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job_control, "_ENDS_SECONDS", 0.0)
+    run("enqueue", "ocr_pages")
+    [job] = daemon.claim()
+    run("cancel", "1", "--now", fails=1)
+
+    daemon.store.leases.confirm_cancel(job.lease)
+    run("retry", "1")
+    daemon.claim()
+    run("cancel", "1")
+
+    assert [held.without_grace for held in daemon.store.reading.leases_of("w1")] == [False]
+    assert [attempt.signal for attempt in daemon.store.reading.attempts(1)] == [None, None]
+
+
+def test_what_jobs_have_made_stays_when_they_are_pruned(run: Run, shelf: Shelf) -> None:
+    shelf.read("a.pdf", "what was read")
+
+    run("prune", "--older-than", "2199-01-01", "--yes")
+
+    assert items(run("ls", "--json")) == []
+    assert run("text", "1").stdout == "what was read\n"
+    assert run("export", "1").stdout == "a-1.txt\n"
+
+
+def test_a_job_that_waits_for_its_time_is_let_start_at_once(run: Run) -> None:
+    run("enqueue", "ocr_pages", "--run-at", "+1d")
+    enqueue(run, 2)
+    assert "to have it at once: pagemill run-now 1" in run("why", 1, fails=3).stdout
+
+    assert run("run-now", 1, 2).stdout == "job 1 waits no longer\njob 2 waited for no time\n"
+
+    assert "NOT_YET" not in run("why", 1, fails=3).stdout
+    run("cancel", 3)
+    assert "job 3 is cancelled, and waits for no time: to run it again: pagemill retry 3" in (
+        run("run-now", 3, fails=1).stderr
+    )
+    assert "there is no job 9" in run("run-now", 9, fails=66).stderr

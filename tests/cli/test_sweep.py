@@ -1,0 +1,297 @@
+"""Every command over a database, files and words of a stranger who wants power over the terminal.
+
+Names, rows, log lines and pages hold what a terminal obeys, what turns text around, and lines that want to look like
+ours. Whatever a command says, on stdout and on stderr, they may not act; with --json they are the real values.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import json
+import re
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner, Result
+
+import worker_service.cli
+from tests.cli.shelf import Shelf
+from tests.cli.test_processes import on_a_terminal
+from tests.store.kit import ByHand
+from worker_service.base.clock import wall_clock
+from worker_service.base.events import begin_logging
+from worker_service.cli import pagemill
+from worker_service.jobs.documents import DocumentFacts
+from worker_service.jobs.model import Failure, HandlerFacts, NewJob, Report, Worker
+from worker_service.store.opening import open_store
+
+FORGED = "FORGED 100 completed"
+EVIL = f"ev\x1b]0;pwned\x07\x9b31m\x7f\u202e\u2066il\r\n{FORGED}"
+ONE_LINE = EVIL.replace("\r\n", " ")
+NOT_UTF_8 = "latin\udce9\x1b[2J.pdf"
+POWER = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+OURS_ON_A_TERMINAL = re.compile(r"\x1b\[(?:\?25[lh]|[\d;]*[mAHJK])")
+
+JOBS = ("ls", "stats", "errors", "why 1", "why 2", "why 3", "show 1", "show 2", "show 3", "logs 1")
+WORDS = [
+    *JOBS,
+    *("ls --status running", "ls --type EVIL", "ls --owner EVIL --since 1d", "ls --match payload.source=EVIL"),
+    *("cluster", "cluster ls", "cluster drain EVIL", "cluster use EVIL", "cluster test"),
+    "cluster init EVIL",
+    *("why", "logs", "wait 1 2 --timeout 0s", "wait --type EVIL --timeout 0s --progress", "wait document:1"),
+    *("documents", "documents ls --name ev", "show document:1", "show document:2", "text 1", "search climate"),
+    *("tables 1", "tables 1 --pages 1-", "tables 2 --json"),
+    *("keywords TERMS", "keywords TERMS --csv", "export 1 -o out", "export 1 -o out", "export --owner EVIL -o EVIL"),
+    *("export --job 1 -o out", "ingest DIR", "ingest DIR --wait --timeout 0s", "ingest DIR/NOT_UTF_8", "ingest EVIL"),
+    *("crawl EVIL/ls", "crawl DIR --watch 1h", "crawl ls", "crawl now EVIL", "crawl now --all", "crawl stop --all"),
+    *("crawl stop --all --dry-run", "crawl stop --all --yes"),
+    *("crawl DIR", "crawl DIR", "crawl DIR --dry-run", "crawl EVIL", "reindex --owner EVIL --dry-run", "reindex 1 2"),
+    *("documents adopt DIR --dry-run", "documents adopt DIR --yes", "documents EVIL"),
+    *("cancel --owner EVIL --dry-run", "retry --owner EVIL --dry-run", "delete --owner EVIL --dry-run"),
+    *("cancel 3", "priority 1 --owner EVIL --dry-run", "priority 1 2", "undo --dry-run", "undo --list", "undo"),
+    *(
+        "prune --older-than 0s --dry-run",
+        "prune --older-than 0s",
+        "retry 1",
+        "retry --owner EVIL",
+        "delete 2",
+        "delete 2 --yes",
+    ),
+    *("pause EVIL --reason EVIL --for 1h", "pause --owner EVIL", "", "unpause EVIL", "unpause EVIL"),
+    *("top", "top --once", "workers", "status", "status --oldest EVIL", "doctor", "doctor --audit"),
+    *("handlers ls", "handlers show evil", "handlers show EVIL", "handlers new EVIL", "run-one --type evil"),
+    *("run-one --type EVIL", "run-one --type evil --payload EVIL", "doctor --online"),
+    *(
+        "init",
+        "init --database EVIL/nowhere",
+        "db migrate --dry-run",
+        "db backup EVIL",
+        "db backup EVIL",
+        "db restore EVIL --yes",
+        "db check",
+        "db rebuild-search",
+    ),
+    *("config show", "config docs", "completion bash", "service install --dry-run", "service uninstall --dry-run"),
+    *("enqueue EVIL --owner EVIL --payload EVIL", "enqueue EVIL --set EVIL=EVIL", "enqueue EVIL --payload @EVIL"),
+    *("EVIL", "ls --EVIL", "ls --status EVIL", "ls --since EVIL", "ls --match EVIL", "show EVIL", "why EVIL"),
+    *("enqueue NOT_UTF_8 --owner NOT_UTF_8", "ls --owner NOT_UTF_8", "search NOT_UTF_8", "--database EVIL ls"),
+    *("schedule ls", "schedule tick", "schedule run-now evil", "schedule run-now EVIL", "schedule example"),
+    *(
+        "batch ls",
+        "batch ls --owner EVIL",
+        "batch show 1",
+        "run-now 1",
+        "batch stop 1",
+        "batch resume 1",
+        "batch retry 1",
+        "batch EVIL",
+    ),
+    *(
+        "batch cancel 1 --dry-run",
+        "batch cancel 1 --yes",
+        "batch rm 1 --dry-run",
+        "batch rm 1 --yes",
+        "batch show EVIL",
+    ),
+    *("batch add DIR --owner EVIL", "batch add EVIL", "batch add NOT_UTF_8", "ingest DIR --batch EVIL"),
+    *("batch add DIR --name evil --owner EVIL", "batch add DIR --dry-run", "crawl DIR --batch 1", "batch show 2"),
+    *("notify ls", "notify test", "notify test EVIL"),
+    *("token make EVIL", "token make evil --owner EVIL", "token link EVIL", "token link --owner EVIL", "token ls"),
+    *("token rm EVIL", "token rm evil", "token make NOT_UTF_8", "serve --listen EVIL", "serve --listen EVIL/web.sock"),
+    *("then ls", "then ls 1", "then add --owner EVIL EVIL", "then rm --owner EVIL EVIL", "then ls EVIL"),
+    *("documents rm --owner EVIL --dry-run", "documents rm --owner EVIL", "documents rm 1 2 --yes", "undo --list"),
+]
+# It is the sqlite3 program; and the daemon, whose log is looked at elsewhere. A report prints words of its own, and
+# what strangers wrote stands in it as JSON.
+INTO_FILES = {"opened.write", "sheet.write"}
+NOT_SWEPT = {"db shell", "report", "run"}
+
+
+@pytest.fixture
+def stranger(shelf: Shelf, by_hand_at: ByHand, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A database and a directory in which everything that can be somebody else's is."""
+    store = shelf.store
+    facts = [HandlerFacts(EVIL, missing=EVIL), *map(HandlerFacts, ("download", "ingest", "drive_crawl"))]
+    store.leases.register(Worker("w2", EVIL, EVIL, 1, EVIL, 4, 4, facts))
+    store.leases.register(Worker("w1", "here", "boot", 1, "0", 1000, 1000, [HandlerFacts(EVIL), *facts[1:]]))
+    evil = json.dumps({"source": EVIL, "\x9b": "\u202e"}, ensure_ascii=False)
+    for _ in range(3):
+        store.intake.enqueue(NewJob(EVIL, EVIL, EVIL, evil, owner=EVIL, name=EVIL, source=EVIL, concurrency_key=EVIL))
+    [failed] = store.leases.claim("w1", 1)
+    store.leases.report([Report(failed.lease, 40, EVIL, [EVIL, "\x1b[2J"])])
+    store.leases.fail(failed.lease, Failure(f"CODE{EVIL}", EVIL), retry_at=None)
+    [running] = store.leases.claim("w1", 1)
+    store.leases.report([Report(running.lease, 40, EVIL)])
+    store.leases.rest_source(EVIL, wall_clock() + timedelta(hours=1), EVIL)
+    store.steering.pause("type", EVIL, reason=EVIL)
+    shelf.read(EVIL, f"climate {EVIL} risk", owner=EVIL, note=EVIL, key=f"/srv/{EVIL}")
+    shelf.publish(
+        shelf.wish(f"2{EVIL}", key=f"/{EVIL}"), "plain", f"climate {EVIL}", facts=DocumentFacts(EVIL, 1, note=EVIL)
+    )
+    store.leases.fail(shelf.wish(EVIL, EVIL, key="3").lease, Failure(f"CODE{EVIL}", EVIL), retry_at=None)
+    evil_node = ", ".join([_sql(EVIL), "'w1'", "'down'", _sql(EVIL), _sql(EVIL)])
+    by_hand_at(f"INSERT INTO node (name, worker_id, state, reason, version) VALUES ({evil_node})")
+    by_hand_at(f"UPDATE file SET name = name || {_sql(EVIL)}")
+
+    directory = tmp_path / "dir"
+    for name in (f"{EVIL}.pdf", f"in{EVIL}/b.pdf", NOT_UTF_8, f"{EVIL}.docx"):
+        file = directory / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("%PDF-")
+    (directory / f"{EVIL}.txt").write_text("read elsewhere")
+    Path("terms.txt").write_text(f"climate\n=climate\n{ONE_LINE}\n")
+    script = tmp_path / "evil.sh"
+    script.write_text(f"#!/bin/sh\nprintf '%s\\n' {_sh(ONE_LINE)}\n")
+    script.chmod(0o755)
+    evil_text = json.dumps(EVIL)
+    Path("pagemill.toml").write_text(
+        f'[commands.evil]\nargv = ["{script}"]\n[retries]\n{evil_text} = {{}}\n'
+        f'[[schedule]]\nname = "evil"\ncron = "@daily"\nowner = {evil_text}\njob = {{ type = {evil_text} }}\n'
+        f'[[schedule]]\nname = "folder"\ncron = "@daily"\ncrawl = {evil_text}\n'
+    )
+    monkeypatch.setenv("WORKER_CONFIG", str(tmp_path / "pagemill.toml"))
+    return directory
+
+
+@pytest.fixture
+def by_hand_at(database: Path) -> ByHand:
+    return ByHand(database)
+
+
+def _sql(text: str) -> str:
+    return "char(" + ",".join(str(ord(letter)) for letter in text) + ")"
+
+
+def _sh(text: str) -> str:
+    return "'" + text.replace("'", "'\\''") + "'"
+
+
+def words_of(line: str, directory: Path) -> list[str]:
+    meant = {"EVIL": EVIL, "NOT_UTF_8": NOT_UTF_8, "DIR": str(directory), "TERMS": "terms.txt"}
+    return [re.sub("EVIL|NOT_UTF_8|DIR|TERMS", lambda found: meant[found[0]], word) for word in line.split()]
+
+
+@contextmanager
+def crawled(database: Path) -> Iterator[None]:
+    """What a daemon would answer to a crawl that only counts."""
+    is_over = threading.Event()
+
+    def answer() -> None:
+        store = open_store(database)
+        while not is_over.wait(0.05):
+            for job in store.leases.claim("w1", 1):
+                names = {"would_enqueue": [EVIL, "\x9b31m"], EVIL: 3}
+                if job.job_type == "drive_crawl":
+                    store.leases.complete(job.lease, json.dumps(names))
+        store.close()
+
+    thread = threading.Thread(target=answer)
+    thread.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        thread.join()
+
+
+def given(words: list[str]) -> Result:
+    result = CliRunner().invoke(pagemill, words)
+    assert result.exit_code != 70, (words, result.output)
+    return result
+
+
+def commands(group: click.Group, above: str = "") -> Iterator[str]:
+    for name in group.list_commands(click.Context(group)):
+        command = group.get_command(click.Context(group), name)
+        if isinstance(command, click.Group):
+            yield from commands(command, f"{above}{name} ")
+        else:
+            yield f"{above}{name}"
+
+
+def test_the_sweep_is_over_all_commands() -> None:
+    left_out = {one for one in commands(pagemill) if not any(f"{line} ".startswith(f"{one} ") for line in WORDS)}
+
+    assert left_out - {"documents ls"} == NOT_SWEPT
+
+
+def test_nothing_that_a_stranger_wrote_has_power_over_who_looks(stranger: Path, database: Path) -> None:
+    with crawled(database):
+        for line in WORDS:
+            words = words_of(line, stranger)
+            plain, structured = given(words), given(["--json", *words])
+            for said in (structured.stdout, *re.findall("^{.*", structured.stderr, re.MULTILINE)):
+                json.loads(said or "{}")
+            for result in (plain, structured):
+                for said in (result.stdout, result.stderr):
+                    assert not POWER.search(said.replace("\f", "")), (words, said)
+                    is_text = line.startswith("text")
+                    assert is_text or not any(row.startswith(FORGED) for row in said.splitlines()), (words, said)
+
+
+def test_one_place_prints() -> None:
+    """`output` makes harmless what it prints: no command goes past it. Shown a module that does, it names it."""
+    rooms = Path(worker_service.cli.__file__).parent
+    past = {path.name: found for path in rooms.glob("*.py") if (found := _printing(path.read_text()))}
+
+    # What is written there is made by `output`, or is a picture of its own words.
+    assert past.keys() == {"output.py", "progress.py"}
+    assert _printing("import sys\nprint(1)\nsys.stdout.write('x')\nclick.secho('x')") == [
+        "print", "sys.stdout.write", "click.secho",
+    ]  # fmt: skip
+
+
+def _printing(source: str) -> list[str]:
+    calls = [ast.unparse(node.func) for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)]
+    return [
+        call
+        for call in calls
+        if call in ("print", "click.echo", "click.secho") or (call.endswith(".write") and call not in INTO_FILES)
+    ]
+
+
+@pytest.mark.parametrize("log_format", ["console", "json"])
+def test_the_daemon_log_has_no_power_either(log_format: str) -> None:
+    lines = io.StringIO()
+    log = begin_logging(log_format, stream=lines)
+
+    log.info("source.rested", source=EVIL, reason=f"{EVIL}\udce9")
+
+    [line] = lines.getvalue().splitlines()
+    assert not POWER.search(OURS_ON_A_TERMINAL.sub("", line))
+    assert log_format != "json" or json.loads(line)["source"] == EVIL
+
+
+def test_json_says_the_real_values(stranger: Path) -> None:
+    [job, *_] = json.loads(given(["ls", "--json", "--status", "failed"]).stdout)["items"]
+    [page] = json.loads(given(["text", "1", "--json"]).stdout)["items"]
+    [refused] = [json.loads(given(["show", EVIL, "--json"]).stderr)["error"]]
+
+    assert (job["owner"], job["error_code"]) == (EVIL, f"CODE{EVIL}")
+    assert page["text"] == f"climate {EVIL} risk"
+    assert repr(EVIL) in refused["message"]
+
+
+@pytest.mark.parametrize("line", ["ls", "documents", "search climate", "top --once", "show 1", "doctor", "delete 1 2"])
+def test_on_a_terminal_only_our_own_colours_act(stranger: Path, line: str) -> None:
+    _, screen = on_a_terminal(*words_of(line, stranger), typed="n\n", columns=90)
+
+    assert "ev" in screen
+    assert not POWER.search(OURS_ON_A_TERMINAL.sub("", screen))
+
+
+def test_what_a_shell_completes_is_one_line_for_each(stranger: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("_PAGEMILL_COMPLETE", "bash_complete")
+    monkeypatch.setenv("COMP_WORDS", "pagemill ls --owner ")
+    monkeypatch.setenv("COMP_CWORD", "3")
+
+    said = CliRunner().invoke(pagemill, [], prog_name="pagemill").output
+
+    assert not POWER.search(said)
+    assert FORGED not in said

@@ -1,0 +1,106 @@
+"""`pagemill token`: who may come in by HTTP."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Run, items
+
+
+@pytest.fixture(autouse=True)
+def _there_is_a_database(database: Path) -> None: ...
+
+
+def test_a_token_is_printed_once_and_nothing_else_on_stdout(run: Run) -> None:
+    made = run("token", "make", "grafana")
+
+    assert re.fullmatch(r"pm_1_[\w-]{43}\n", made.stdout)
+    assert "shown this once" in made.stderr
+    assert made.stdout.strip() not in run("token", "ls").stdout + run("token", "ls", "--json").stdout
+
+
+def test_it_says_what_it_is_good_for_whose_and_how_long(run: Run) -> None:
+    run("token", "make", "grafana")
+    run("token", "make", "scanner", "--scope", "operate", "--owner", "alice", "--until", "90d")
+
+    hers, his = items(run("token", "ls", "--json"))
+    assert (hers["scopes"], hers["owner"], hers["until"]) == ("read", None, None)
+    assert (his["scopes"], his["owner"]) == ("read operate", "alice")
+    assert his["until"] > his["made_at"]
+    assert "digest" not in his
+
+
+def test_a_name_is_taken_once_and_free_again_when_it_is_removed(run: Run) -> None:
+    run("token", "make", "grafana")
+    assert "there is a token 'grafana' already" in run("token", "make", "grafana", fails=1).stderr
+
+    run("token", "rm", "grafana")
+    run("token", "make", "grafana")
+
+
+@pytest.mark.parametrize("name", [" ", "7", "a\nb", "x" * 101, "\x1b[2J"])
+def test_a_name_that_is_none_is_refused(run: Run, name: str) -> None:
+    assert "the name of a token is one line" in run("token", "make", name, fails=2).stderr
+
+
+@pytest.mark.parametrize("until", ["yesterday", "2020-01-01", "0d", "-1d", ""])
+def test_a_time_that_is_over_or_is_none_is_refused(run: Run, until: str) -> None:
+    run("token", "make", "grafana", "--until", until, fails=2)
+
+    assert items(run("token", "ls", "--json")) == []
+
+
+def test_who_misspells_a_name_hears_the_right_one(run: Run) -> None:
+    run("token", "make", "grafana")
+
+    assert "did you mean grafana?" in run("token", "rm", "grafanna", fails=66).stderr
+    assert len(items(run("token", "ls", "--json"))) == 1
+
+
+def test_a_link_is_an_address_for_ten_minutes_under_the_name_of_whoever_it_is_for(run: Run) -> None:
+    link = run("token", "link", "bob", "--scope", "operate", "--owner", "bob").stdout
+
+    assert re.fullmatch(r"http://127\.0\.0\.1:8470/session\?link=pm_1_[\w-]{43}\n", link)
+    [listed] = items(run("token", "ls", "--json"))
+    assert (listed["kind"], listed["name"], listed["owner"], listed["scopes"]) == ("link", "bob", "bob", "read operate")
+
+
+def test_a_link_leads_to_the_address_that_people_have(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORKER_WEB_URLS", "https://docs.example.org/")
+
+    made = json.loads(run("token", "link", "--json").stdout)
+
+    assert made["link"].startswith("https://docs.example.org/session?link=")
+
+
+@pytest.mark.parametrize("url", ["docs.example.org", "https://docs.example.org/pagemill", "ftp://a", "https://a b"])
+def test_an_address_with_a_path_or_without_a_scheme_is_refused(
+    run: Run, monkeypatch: pytest.MonkeyPatch, url: str
+) -> None:
+    monkeypatch.setenv("WORKER_WEB_URLS", url)
+
+    assert "https://docs.example.org, without a path" in run("token", "ls", fails=78).stderr
+
+
+def test_nobody_listed_is_told_what_that_means(run: Run) -> None:
+    assert "no tokens yet" in run("token", "ls").stderr
+
+
+def test_who_may_come_in_is_audited_without_its_secret(run: Run) -> None:
+    word = run("token", "make", "scanner", "--scope", "operate", "--owner", "alice").stdout.strip()
+    run("token", "link", "bob")
+    run("token", "rm", "scanner")
+
+    told = run("undo", "--list", "--json").stdout
+    assert [(one["verb"], one["tokens"]) for one in json.loads(told)["items"]] == [
+        ("remove_token", "token scanner (read operate, only of alice)"),
+        ("make_token", "link bob (read operate admin)"),
+        ("make_token", "token scanner (read operate, only of alice)"),
+    ]
+    assert word.split("_", 2)[2] not in told
+    refused = run("undo", "1", "--yes", fails=1)
+    assert "change who may sign in" in refused.stderr

@@ -1,0 +1,160 @@
+"""`pagemill top`: one frame of it, and the live one on a terminal of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import signal
+import struct
+import subprocess
+import termios
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from fcntl import ioctl
+
+import pytest
+
+from tests.cli.conftest import COMMAND, Daemon, Run
+from worker_service.jobs.model import Report
+
+pytestmark = pytest.mark.filterwarnings("error")
+
+
+class Screen:
+    """A terminal with `top` on it."""
+
+    def __init__(self, child: subprocess.Popen[bytes], ours: int, theirs: int) -> None:
+        self.child = child
+        self._ours = ours
+        self._theirs = theirs
+        self.shown = ""
+
+    def until(self, text: str) -> None:
+        while text not in self.shown:
+            self.shown += os.read(self._ours, 65536).decode()
+
+    def press(self, key: str) -> None:
+        os.write(self._ours, key.encode())
+
+    def ended(self) -> int:
+        return self.child.wait(timeout=30)
+
+    @property
+    def is_as_it_was(self) -> bool:
+        """Keys are shown, and come by lines."""
+        wanted = termios.ECHO | termios.ICANON
+        return bool(termios.tcgetattr(self._theirs)[3] & wanted == wanted)
+
+
+@contextmanager
+def top_on_a_terminal(*, lines: int = 24, columns: int = 100) -> Iterator[Screen]:
+    ours, theirs = pty.openpty()
+    ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
+    environ = {**os.environ, "TERM": "xterm", "NO_COLOR": "1"}
+    for name in ("LINES", "COLUMNS"):
+        environ.pop(name, None)
+    child = subprocess.Popen([*COMMAND, "top"], stdin=theirs, stdout=theirs, stderr=theirs, env=environ)
+    try:
+        yield Screen(child, ours, theirs)
+    finally:
+        with suppress(ProcessLookupError):
+            child.kill()
+        child.wait()
+        os.close(ours)
+        os.close(theirs)
+
+
+def test_a_frame_shows_slots_running_jobs_and_what_waits(run: Run, daemon: Daemon) -> None:
+    run("enqueue", "ocr_pages", "--account", "alice", "--name", "report.pdf")
+    [job] = daemon.claim()
+    daemon.store.leases.report([Report(job.lease, 40, "page 4 of 10")])
+    for job_type in ("download", "download", "assemble"):
+        run("enqueue", job_type)
+
+    shown = [" ".join(line.split()) for line in run("top", "--once").stdout.splitlines()]
+
+    assert " UTC · 1 running · 3 pending, the oldest for 0 s" in shown[0]
+    assert "w1 alive 1 of 200 (100 cpu, 100 io) here 0 s ago" in shown
+    assert "1 ocr_pages report.pdf alice w1 0 s running 40% page 4 of 10" in shown
+    assert shown.index("download 2 0") < shown.index("assemble 1 0")
+
+
+@pytest.mark.usefixtures("database")
+def test_a_type_of_which_all_jobs_are_held_is_pending(run: Run) -> None:
+    run("enqueue", "ocr_pages", "--run-at", "+1h")
+
+    shown = run("top", "--once").stdout
+
+    assert "ocr_pages 0 1" in " ".join(shown.split())
+    assert "nothing is pending" not in shown
+
+
+@pytest.mark.usefixtures("database")
+def test_an_empty_queue_without_a_worker_is_said(run: Run) -> None:
+    shown = run("top", "--once").stdout
+
+    assert "no worker: start one" in shown
+    assert "nothing is running" in shown
+    assert "nothing is pending" in shown
+
+
+def test_where_stdout_is_no_terminal_it_looks_once(run: Run, daemon: Daemon) -> None:
+    assert run("top").stdout.count("WORKER") == 1
+
+
+def test_with_json_the_frame_is_one_object(run: Run, daemon: Daemon) -> None:
+    run("enqueue", "ocr_pages")
+    daemon.claim()
+    run("enqueue", "download")
+
+    told = json.loads(run("top", "--json").stdout)
+
+    assert (told["jobs"]["running"], told["jobs"]["pending"]) == (1, 1)
+    assert [(job["id"], job["state"]) for job in told["running"]] == [(1, "running")]
+    assert [(one["job_type"], one["pending"]) for one in told["pending"]] == [("download", 1)]
+    assert [(worker["id"], worker["state"]) for worker in told["workers"]] == [("w1", "alive")]
+
+
+@pytest.mark.usefixtures("database")
+@pytest.mark.parametrize("key", ["q", "Q"])
+def test_it_is_drawn_again_until_somebody_presses_q(run: Run, key: str) -> None:
+    with top_on_a_terminal() as screen:
+        screen.until("nothing is pending")
+        run("enqueue", "ocr_pages")
+        screen.until("1 pending")
+
+        screen.press("x")
+        screen.press(key)
+
+        assert screen.ended() == 0
+        assert screen.is_as_it_was
+
+
+@pytest.mark.usefixtures("database")
+def test_ctrl_c_ends_it_in_good_order() -> None:
+    with top_on_a_terminal() as screen:
+        screen.until("nothing is pending")
+
+        screen.child.send_signal(signal.SIGINT)
+
+        assert screen.ended() == 0
+        assert screen.is_as_it_was
+
+
+def test_a_frame_fits_its_terminal(run: Run, daemon: Daemon) -> None:
+    for _ in range(40):
+        run("enqueue", "ocr_pages", "--account", "a" * 200)
+    daemon.claim(40)
+    run("enqueue", "download")
+
+    with top_on_a_terminal(lines=20, columns=80) as screen:
+        screen.until("download")
+        screen.press("q")
+        screen.ended()
+
+    first = screen.shown.split("\x1b[H")[1].split("\x1b[J")[0]
+    lines = [line.replace("\x1b[K", "") for line in first.replace("\r", "").split("\n")]
+    assert len(lines) <= 20
+    assert all(len(line) <= 80 for line in lines)
+    assert any(line.startswith("… and ") and line.endswith(" jobs more") for line in lines)

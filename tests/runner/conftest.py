@@ -1,0 +1,124 @@
+"""A real nursery with the saboteurs, and a desk to hear what happens."""
+
+from __future__ import annotations
+
+import select
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from worker_service.runner.pool import Nursery
+from worker_service.runner.protocol import Begin, Ended, Happening, Logged, Order, Progressed
+
+SABOTEURS = ("tests.saboteurs.handlers:handlers",)
+PATIENCE_SECONDS = 30.0
+
+
+class Desk:
+    """Launches, and listens until something is true. The one deadline is the suite's patience."""
+
+    def __init__(self, nursery: Nursery) -> None:
+        self.nursery = nursery
+        self.heard: list[Happening] = []
+        self._number = 0
+        self._launched: list[Order] = []
+
+    def launch(
+        self,
+        job_type: str,
+        payload: str | None = None,
+        *,
+        timeout_seconds: int | None = None,
+        state: str | None = None,
+        **of_document: Any,
+    ) -> Order:
+        self._number += 1
+        order = Order(self._number, 1, job_type, "local", "user123", payload, timeout_seconds, state, **of_document)
+        self._launched.append(order)
+        self.nursery.launch(order)
+        return order
+
+    def clear(self) -> None:
+        """Stop what still runs, and forget all of it."""
+        for order in self._launched:
+            self.nursery.stop(order.job_id, order.fence, now=True)
+        self.until(lambda: self.nursery._line is None or not self.nursery._line.keys)
+        self.heard.clear()
+        self._launched.clear()
+
+    def run(self, job_type: str, payload: str | None = None, **more: Any) -> Ended:
+        return self.ended(self.launch(job_type, payload, **more))
+
+    def ended(self, order: Order) -> Ended:
+        found: list[Ended] = []
+
+        def is_there() -> bool:
+            found[:] = [one for one in self.of(order) if isinstance(one, Ended)]
+            return bool(found)
+
+        self.until(is_there)
+        assert len(found) == 1
+        return found[0]
+
+    def until_progress(self, order: Order) -> None:
+        self.until(lambda: any(isinstance(one, Progressed) for one in self.of(order)))
+
+    def of(self, order: Order) -> list[Happening]:
+        return [one for one in self.heard if (one.job_id, one.fence) == (order.job_id, order.fence)]
+
+    def lines(self, order: Order) -> list[str]:
+        return [line for one in self.of(order) if isinstance(one, Logged) for line in one.lines]
+
+    def until(self, is_so: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while not is_so():
+            left = deadline - time.monotonic()
+            assert left > 0, f"it did not happen; heard: {self.heard[-10:]}"
+            select.select([self.nursery], [], [], left)
+            self.heard += self.nursery.happened()
+
+
+@contextmanager
+def opened_desk(place: Path, **settings: Any) -> Iterator[Desk]:
+    chosen: dict[str, Any] = {
+        "staging_root": place / "staging",
+        "keep_root": place / "keep",
+        "grace_seconds": 0.5,
+        "extra_handlers": SABOTEURS,
+        "is_without_installed": True,
+        **settings,
+    }
+    nursery = Nursery(Begin(**chosen))
+    try:
+        nursery.start()
+        yield Desk(nursery)
+    finally:
+        nursery.close()
+
+
+MakeDesk = Callable[..., Desk]
+
+
+@pytest.fixture
+def make_desk(tmp_path: Path) -> Iterator[MakeDesk]:
+    with ExitStack() as stack:
+        yield lambda **settings: stack.enter_context(opened_desk(tmp_path, **settings))
+
+
+@pytest.fixture(scope="module")
+def open_all_day(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
+    with opened_desk(tmp_path_factory.mktemp("nursery")) as desk:
+        yield desk
+
+
+@pytest.fixture
+def desk(open_all_day: Desk) -> Iterator[Desk]:
+    """One nursery for a whole file, as under a daemon: whatever a test does to a child, the next is none the worse."""
+    pid = open_all_day.nursery.pid
+    yield open_all_day
+    open_all_day.clear()
+    assert open_all_day.nursery.pid == pid

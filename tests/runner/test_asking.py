@@ -1,0 +1,189 @@
+"""What a handler asks is answered, after what it said before; and whoever asks amiss hurts nobody."""
+
+from __future__ import annotations
+
+import json
+import select
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.runner.conftest import Desk, MakeDesk
+from worker_service.jobs.documents import Currency, FileAgain, KnownDigests, PageResult, Pages
+from worker_service.runner.protocol import Asked, Checkpointed, How, Order, PagesRead, answer_to_nothing, question_from
+
+OF_DOCUMENT: dict[str, Any] = {"document_id": 3, "generation": 2}
+LARGE = Pages([PageResult(1, "d", "x" * (4 << 20))])
+
+
+def asked(desk: Desk, order: Order) -> Asked:
+    """The next question that this test has not answered yet."""
+    number = sum(isinstance(one, Asked) for one in desk.of(order))
+    desk.until(lambda: sum(isinstance(one, Asked) for one in desk.of(order)) > number)
+    return [one for one in desk.of(order) if isinstance(one, Asked)][number]
+
+
+def test_what_a_handler_says_before_it_asks_is_heard_before_its_question(desk: Desk) -> None:
+    order = desk.launch("reads_a_document", **OF_DOCUMENT)
+    desk.nursery.answer(asked(desk, order), KnownDigests(["d1"]))
+    desk.nursery.answer(asked(desk, order), Pages([PageResult(1, "d1", "one"), PageResult(2, "d2", "two")]))
+
+    ended = desk.ended(order)
+
+    kinds = [type(one) for one in desk.of(order) if isinstance(one, Asked | PagesRead | Checkpointed)]
+    assert kinds == [Asked, PagesRead, Checkpointed, Asked]
+    assert json.loads(ended.result or "") == {"known": 1, "text": "one two"}
+
+
+def test_an_end_tells_all_that_a_handler_knows_of_its_files_and_its_document(desk: Desk) -> None:
+    order = desk.launch("reads_a_document", **OF_DOCUMENT)
+    for _ in range(2):
+        question = asked(desk, order)
+        desk.nursery.answer(question, answer_to_nothing(question_from(question.kind, question.body)))
+
+    ended = desk.ended(order)
+
+    [file] = ended.published
+    assert (file.path.name, file.role, file.name, file.sha256) == ("all.txt", "text", "Report.txt", "ab" * 32)
+    assert (ended.published_again, ended.publishes) == ([FileAgain(7, "original")], True)
+    assert ended.document is not None
+    assert ended.document.pages == 2
+
+
+def test_a_childs_inputs_are_readable_and_nothing_beside_them(make_desk: MakeDesk, tmp_path: Path) -> None:
+    for name in ("paper.pdf", "another"):
+        (tmp_path / name).write_text(name)
+    desk = make_desk(sandbox="strict")
+
+    ended = desk.run("reads_its_inputs", inputs={"original": tmp_path / "paper.pdf"}, **OF_DOCUMENT)
+
+    assert json.loads(ended.result or ended.message) == {
+        "document": [3, 2],
+        "input": "paper.pdf",
+        "write it": "PermissionError",
+        "beside it": "PermissionError",
+    }
+
+
+@pytest.mark.parametrize(
+    ("answer", "code", "how"), [(None, "ASK_FAILED", How.RETRYABLE), (LARGE, "", How.DONE)], ids=["none", "large"]
+)
+def test_where_there_is_no_answer_the_handler_is_told_so(desk: Desk, answer: Pages | None, code: str, how: How) -> None:
+    order = desk.launch("reads_a_document", **OF_DOCUMENT)
+    desk.nursery.answer(asked(desk, order), KnownDigests())
+
+    desk.nursery.answer(asked(desk, order), answer, code=code, message="the lease is lost" if code else "")
+
+    ended = desk.ended(order)
+    assert (ended.how, ended.code, ended.message) == (how, code, "the lease is lost" if code else "")
+
+
+def test_an_answer_that_does_not_fit_is_none(desk: Desk) -> None:
+    order = desk.launch("reads_a_document", **OF_DOCUMENT)
+    desk.nursery.answer(asked(desk, order), KnownDigests())
+
+    desk.nursery.answer(asked(desk, order), Pages([*LARGE.pages] * 3))
+
+    ended = desk.ended(order)
+    assert (ended.how, ended.code) == (How.PERMANENT, "TOO_LARGE")
+    assert "ask for less" in ended.message
+
+
+def test_a_page_that_does_not_fit_is_refused_for_good(desk: Desk) -> None:
+    ended = desk.run("saves_what_does_not_fit", **OF_DOCUMENT)
+
+    assert (ended.how, ended.code) == (How.PERMANENT, "TOO_LARGE")
+
+
+def test_a_page_without_a_number_is_nonsense(desk: Desk) -> None:
+    assert desk.run("saves_a_page_of_nothing", **OF_DOCUMENT).how is How.GARBLED
+
+
+def test_a_child_that_asks_for_ever_is_slowed_down_and_its_neighbours_are_served(desk: Desk) -> None:
+    order = desk.launch("asks_for_ever")
+    answered = 0
+
+    def answer() -> int:
+        nonlocal answered
+        questions = [one for one in desk.of(order) if isinstance(one, Asked)]
+        for question in questions[answered:]:
+            desk.nursery.answer(question, Currency())
+        answered = len(questions)
+        return answered
+
+    # Beyond the first hundred it waits in the nursery, longer than the pipes take to fall silent.
+    desk.until(lambda: answer() >= 100)
+    for _ in range(5):
+        neighbour = desk.launch("silent")
+        while not any(type(one).__name__ == "Ended" for one in desk.of(neighbour)):
+            select.select([desk.nursery], [], [], 10)
+            desk.heard += desk.nursery.happened()
+            answer()
+    desk.nursery.stop(order.job_id, order.fence)
+
+    assert desk.ended(order).how is How.STOPPED
+
+
+def test_an_answer_that_is_never_read_holds_up_nobody(desk: Desk) -> None:
+    deaf = desk.launch("never_reads_its_answer")
+    desk.nursery.answer(asked(desk, deaf), LARGE)
+    desk.until_progress(deaf)
+
+    for _ in range(5):
+        assert desk.run("silent").how is How.DONE
+
+    desk.nursery.stop(deaf.job_id, deaf.fence)
+    assert desk.ended(deaf).how is How.STOPPED
+
+
+def test_a_child_that_asks_on_without_reading_is_stopped(desk: Desk) -> None:
+    order = desk.launch("asks_again_without_reading")
+
+    desk.nursery.answer(asked(desk, order), LARGE)
+
+    ended = desk.ended(order)
+    assert (ended.how, ended.code) == (How.GARBLED, "GARBLED")
+
+
+def test_pages_that_do_not_fit_into_one_message_are_saved_all_the_same(desk: Desk) -> None:
+    order = desk.launch("saves_more_at_once_than_fits", **OF_DOCUMENT)
+
+    assert desk.ended(order).how is How.DONE
+    pages = [page.number for one in desk.of(order) if isinstance(one, PagesRead) for page in one.pages]
+    assert pages == list(range(1, 304))
+
+
+def test_a_flood_of_pages_waits_for_whoever_listens_and_arrives_whole_and_in_order(desk: Desk) -> None:
+    order = desk.launch("floods_pages", **OF_DOCUMENT)
+
+    ended = desk.ended(order)
+
+    assert ended.how is How.DONE
+    assert [page.number for one in desk.of(order) if isinstance(one, PagesRead) for page in one.pages] == list(
+        range(1, 2001)
+    )
+
+
+def test_an_answer_to_what_nobody_asked_is_dropped(desk: Desk) -> None:
+    order = desk.launch("waits")
+    desk.until_progress(order)
+    desk.nursery.answer(Asked(order.job_id, order.fence, 1, "IsCurrent", "{}"), Currency())
+    desk.nursery.answer(Asked(99, 1, 1, "IsCurrent", "{}"), Currency())
+
+    assert desk.run("silent").how is How.DONE
+
+
+def test_a_stop_interrupts_the_wait_for_an_answer_and_what_comes_late_is_not_taken_for_another(
+    make_desk: MakeDesk,
+) -> None:
+    desk = make_desk(grace_seconds=30.0)
+    order = desk.launch("waits_for_an_answer")
+    first = asked(desk, order)
+    desk.nursery.stop(order.job_id, order.fence)
+    desk.nursery.answer(first, Currency())
+
+    desk.nursery.answer(asked(desk, order), KnownDigests(["d"]))
+
+    assert desk.ended(order).how is How.STOPPED
+    assert desk.lines(order) == ["1 known"]

@@ -1,0 +1,75 @@
+"""Whatever is stopped or killed, whenever: each order ends once, and nothing is left."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.length import short
+from tests.runner.conftest import Desk, MakeDesk
+from worker_service.runner import processes
+from worker_service.runner.protocol import Ended, Order, Started
+
+KINDS = """
+    clean silent raises exits segfaults floods_log
+    talks_nonsense waits stops_when_asked ignores_sigterm leaves_a_runaway
+""".split()
+ENDLESS = {"talks_nonsense", "waits", "stops_when_asked", "ignores_sigterm"}
+ORDERS = short(120, full=1200)
+AT_ONCE = 6
+
+
+@pytest.mark.parametrize("seed", range(short(1, full=3)))
+def test_each_order_ends_once(make_desk: MakeDesk, tmp_path: Path, seed: int) -> None:
+    dice = random.Random(seed)
+    desk = make_desk(grace_seconds=0.05)
+    orders: list[Order] = []
+    running: dict[int, Order] = {}
+    nurseries_killed = 0
+    seen = 0
+
+    def look() -> bool:
+        nonlocal seen
+        new, seen = desk.heard[seen:], len(desk.heard)
+        for one in new:
+            if isinstance(one, Ended):
+                del running[one.job_id]
+            elif isinstance(one, Started) and dice.random() < 0.2:
+                _kill_child(one)
+        return bool(new)
+
+    while len(orders) < ORDERS or running:
+        if not desk.nursery.is_alive:
+            desk.nursery.restart()
+        while len(orders) < ORDERS and len(running) < AT_ONCE:
+            order = desk.launch(dice.choice(KINDS))
+            orders.append(order)
+            running[order.job_id] = order
+        for order in list(running.values()):
+            if order.job_type in ENDLESS or dice.random() < 0.1:
+                desk.nursery.stop(order.job_id, order.fence, now=dice.random() < 0.5)
+        if dice.random() < 0.03 and nurseries_killed < 4 and desk.nursery.pid:
+            os.kill(desk.nursery.pid, signal.SIGKILL)
+            nurseries_killed += 1
+        desk.until(look)
+
+    ended = [(one.job_id, one.fence) for one in desk.heard if isinstance(one, Ended)]
+    assert sorted(ended) == sorted((order.job_id, order.fence) for order in orders)
+    assert processes.sweep(processes.house_of(tmp_path / "staging")) == []
+
+
+def _kill_child(started: Started) -> None:
+    # Still the same process: pids are used again.
+    if processes.started_at(started.pid) == started.pid_started:
+        processes.stop_at_once(started.pid)
+
+
+def test_the_desk_hears_of_all_of_many_at_once(desk: Desk) -> None:
+    orders = [desk.launch("silent") for _ in range(50)]
+
+    for order in orders:
+        assert desk.ended(order).how == "done"

@@ -1,0 +1,315 @@
+"""What a child is handed, and what it can reach."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.runner.conftest import Desk, MakeDesk
+from worker_service.runner import sandbox, seccomp
+from worker_service.runner.protocol import How, Started
+
+needs_landlock = pytest.mark.skipif(
+    sandbox.landlock_version() == 0 and "CI" not in os.environ, reason="this kernel has no Landlock"
+)
+
+needs_filter = pytest.mark.skipif(seccomp.this_machine() is None, reason="the system calls of this machine are others")
+
+_GETFLAGS, _GETVERSION, _FSGETXATTR = 0x80086601, 0x80087601, 0x801C581F
+
+
+@pytest.fixture
+def desk(make_desk: MakeDesk) -> Desk:
+    return make_desk()
+
+
+def level_of(desk: Desk, order_id: int) -> str:
+    return next(one.sandbox for one in desk.heard if isinstance(one, Started) and one.job_id == order_id)
+
+
+def test_a_child_inherits_its_three_pipes_and_nothing_else(desk: Desk) -> None:
+    report = json.loads(desk.run("reports_itself").result or "")
+
+    opened = report["descriptors"]
+    assert opened.pop("0") == "/dev/null"
+    output = opened.pop("1")
+    assert output.startswith("pipe:")
+    assert opened.pop("2") == output
+    assert len(opened) == len({*opened.values()}) == 3
+    assert output in opened.values()
+    assert all(name.startswith("pipe:") for name in opened.values())
+
+
+def test_the_workers_lock_is_held_by_the_child_too(make_desk: MakeDesk, tmp_path: Path) -> None:
+    lock = os.open(tmp_path / "lock", os.O_RDWR | os.O_CREAT)
+    desk = make_desk(lock_fd=lock)
+
+    report = json.loads(desk.run("reports_itself").result or "")
+
+    os.close(lock)
+    assert str(tmp_path / "lock") in report["descriptors"].values()
+
+
+def test_its_environment_is_clean(make_desk: MakeDesk, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "canary")
+    monkeypatch.setenv("TZ", "Europe/Berlin")
+    desk = make_desk()
+
+    report = json.loads(desk.run("reports_itself").result or "")
+
+    environment = report["environment"]
+    assert set(environment) <= {"PATH", "LANG", "LC_CTYPE", "TZ", "HOME", "PAGEMILL_ATTEMPT"}
+    assert environment["PAGEMILL_ATTEMPT"] == "1-1"
+    assert environment["HOME"] == report["staging"] == str(tmp_path / "staging" / "child-1" / "staging")
+    assert environment["TZ"] == "Europe/Berlin"
+    assert "canary" not in "".join(report["seen_from_outside"])
+
+
+def test_a_variable_reaches_the_handler_that_asks_for_it(make_desk: MakeDesk, monkeypatch: pytest.MonkeyPatch) -> None:
+    desk = make_desk()
+    # After the nursery has started: it has none of it.
+    monkeypatch.setenv("TEST_ASKED_FOR", "value")
+
+    assert json.loads(desk.run("asks_for_a_variable").result or "") == "value"
+    assert "TEST_ASKED_FOR" not in json.loads(desk.run("reports_itself").result or "")["environment"]
+
+
+@needs_landlock
+def test_a_handler_reads_the_credentials_that_it_declares_and_no_others(
+    make_desk: MakeDesk, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name in ("mine", "theirs"):
+        (tmp_path / name).write_text("secret")
+    monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(tmp_path))
+    desk = make_desk()
+
+    assert json.loads(desk.run("reads_credentials").result or "") == ["allowed", "PermissionError"]
+    assert "CREDENTIALS_DIRECTORY" not in json.loads(desk.run("reports_itself").result or "")["environment"]
+
+
+def test_it_lives_in_a_session_and_a_private_directory_of_its_own(desk: Desk) -> None:
+    report = json.loads(desk.run("reports_itself", state='{"page": 7}').result or "")
+
+    assert report["session"]
+    assert report["mode"] == "0o700"
+    assert report["cwd"] == report["staging"]
+    assert (report["key"], report["account"], report["state"]) == ("1", "user123", {"page": 7})
+
+
+def test_what_is_kept_is_there_for_the_next_attempt_of_the_same_key(desk: Desk) -> None:
+    results = [desk.run("keeps", json.dumps({"path": key})).result for key in ("a", "a", "b", "../../a")]
+
+    assert results == ['"x"', '"xx"', '"x"', '"x"']
+
+
+@pytest.mark.parametrize("given", ["strict", "off"])
+def test_a_link_in_the_place_of_the_staging_directory_publishes_nothing(
+    make_desk: MakeDesk, tmp_path: Path, given: str
+) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "canary").write_text("the daemon's")
+
+    ended = make_desk(sandbox=given).run("exchanges_its_staging", json.dumps({"path": str(outside)}))
+
+    # In a sandbox the link is refused; without one its file is not found in the directory that the nursery made.
+    assert (ended.how, ended.published) == (How.RETRYABLE if given == "strict" else How.GARBLED, [])
+    assert (outside / "canary").read_text() == "the daemon's"
+
+
+def test_a_link_in_the_place_of_a_kept_directory_is_not_followed(desk: Desk, tmp_path: Path) -> None:
+    payload = json.dumps({"path": "a"})
+    desk.run("keeps", payload)
+    [keep] = (tmp_path / "keep").iterdir()
+    keep.rename(tmp_path / "outside")
+    keep.symlink_to(tmp_path / "outside")
+
+    ended = desk.run("keeps", payload)
+
+    assert ended.how is How.RETRYABLE
+    assert "NotADirectoryError" in ended.message
+    assert (tmp_path / "outside" / "file.part").read_text() == "x"
+
+
+def test_the_nursery_has_one_thread(desk: Desk) -> None:
+    assert desk.nursery.threads == 1
+    assert len(list(Path(f"/proc/{desk.nursery.pid}/task").iterdir())) == 1
+
+
+@needs_landlock
+def test_a_strict_sandbox_shows_a_child_nothing_but_its_own(desk: Desk, tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "secret").write_text("s")
+
+    report = json.loads(desk.run("looks_over_the_wall", json.dumps({"path": str(outside)})).result or "")
+
+    allowed = {what for what, answer in report.items() if answer == "allowed"}
+    expected = {"write inside", "run a program", "its own limits"}
+    if seccomp.this_machine() is None:
+        expected |= {"socket", "unix socket", "pair", "limits of the parent", "its own mark", "priority of the parent"}
+    if sandbox.landlock_version() < 6:
+        expected |= {"signal the parent"}
+    assert allowed == expected
+    assert level_of(desk, 1) == ("landlock+seccomp" if seccomp.this_machine() else "landlock")
+
+
+@needs_landlock
+@needs_filter
+def test_a_child_reaches_nothing_through_system_calls_that_need_no_file(desk: Desk) -> None:
+    ended = desk.run("knocks_at_the_kernel", json.dumps({"path": ""}))
+    assert ended.message == ""
+    found, capabilities = json.loads(ended.result or "")
+
+    allowed = {"bind itself to a core", "pipe with a name", "a thread", "a program"}
+    assert {what for what, answer in found.items() if answer == "allowed"} == allowed
+    assert set(found.values()) == {"allowed", "EPERM", "ENOSYS", "PermissionError"}
+    # Inheritable, permitted, effective, bounding and ambient.
+    assert capabilities == ["0" * 16] * 5
+
+
+def _looks_of(path: Path) -> object:
+    """Whatever of a file may change that is not its content, as far as its file system knows it."""
+    told: list[bytes] = []
+    with path.open("rb") as file:
+        for what, room in ((_GETFLAGS, 8), (_GETVERSION, 8), (_FSGETXATTR, 28)):
+            with contextlib.suppress(OSError):
+                told.append(fcntl.ioctl(file, what, bytes(room)))
+    of = path.stat()
+    return of.st_mode, of.st_uid, of.st_gid, of.st_mtime_ns, of.st_size, sorted(os.listxattr(path)), told
+
+
+@needs_landlock
+@needs_filter
+@pytest.mark.parametrize("given", ["strict", "off"])
+def test_a_child_changes_no_mode_owner_time_or_attribute_of_what_it_may_name_or_read(
+    make_desk: MakeDesk, tmp_path: Path, given: str
+) -> None:
+    unreadable, readable = tmp_path / "pagemill.db", tmp_path / "report.pdf"
+    for file in (unreadable, readable):
+        file.write_text("content")
+        for number in range(1, 5):
+            os.setxattr(file, f"user.{number}", b"x")
+    before = [_looks_of(unreadable), _looks_of(readable)]
+
+    desk = make_desk(sandbox=given)
+    result = desk.run("changes_modes", json.dumps({"path": str(unreadable)}), inputs={"original": readable}).result
+
+    after = [_looks_of(unreadable), _looks_of(readable)]
+    assert (after == before) is (given == "strict")
+    # Without a sandbox it does all of that: these are the calls.
+    assert (result == '["600", 1]') is (given == "strict")
+
+
+@needs_landlock
+def test_what_copies_files_with_their_modes_and_times_works_in_a_sandbox(desk: Desk, tmp_path: Path) -> None:
+    original = tmp_path / "report.pdf"
+    original.write_text("content")
+
+    ended = desk.run("copies", "{}", inputs={"original": original})
+
+    assert (ended.message, ended.result) == ("", '[10, "content"]')
+
+
+@needs_filter
+def test_where_landlock_does_not_look_at_truncating_the_filter_does(tmp_path: Path) -> None:
+    file = tmp_path / "report.pdf"
+    file.write_text("content")
+    program = (
+        "import os, sys\n"
+        "from worker_service.runner import jail\n"
+        "jail.landlock_version = lambda: 2\n"
+        "jail._landlock = lambda door: True\n"
+        "jail.shut(jail.Door([], [], network=False), 'strict')\n"
+        "for cut in (lambda: os.truncate(sys.argv[1], 0), lambda: os.open(sys.argv[1], os.O_TRUNC)):\n"
+        "    try:\n"
+        "        cut()\n"
+        "    except PermissionError:\n"
+        "        print('refused')\n"
+        "with open(sys.argv[1], 'a') as file:\n"
+        "    file.write(' and more')\n"
+    )
+
+    done = subprocess.run([sys.executable, "-c", program, file], capture_output=True, text=True, check=True)
+
+    assert done.stdout.split() == ["refused"] * 2
+    assert file.read_text() == "content and more"
+
+
+@needs_landlock
+def test_a_handler_that_declares_the_network_has_it(desk: Desk) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        order = desk.launch("calls_home", json.dumps({"port": server.getsockname()[1]}))
+        server.settimeout(30)
+        line, _ = server.accept()
+        with line:
+            line.sendall(b"hello")
+
+    assert json.loads(desk.ended(order).result or "") == "hello"
+
+
+def test_without_a_sandbox_the_level_says_so(make_desk: MakeDesk) -> None:
+    desk = make_desk(sandbox="off")
+
+    desk.run("silent")
+
+    assert level_of(desk, 1) == "off"
+
+
+def test_strict_fails_closed_and_best_effort_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(door: sandbox.Door) -> bool:
+        raise OSError(38, "Function not implemented")
+
+    monkeypatch.setattr(sandbox, "_renounce_privileges", lambda door: True)
+    monkeypatch.setattr(sandbox, "_landlock", refused)
+    monkeypatch.setattr(sandbox, "_seccomp", lambda door: True)
+    door = sandbox.Door([], [], network=False)
+
+    assert sandbox.shut(door, "best-effort") == "seccomp"
+    with pytest.raises(sandbox.SandboxError, match="landlock"):
+        sandbox.shut(door, "strict")
+
+
+def test_a_checkout_on_the_path_shows_its_code_and_not_what_lies_beside_it(tmp_path: Path) -> None:
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package" / "__init__.py").touch()
+    (tmp_path / "module.py").touch()
+    (tmp_path / "var" / "workspace").mkdir(parents=True)
+    (tmp_path / "pagemill.db").touch()
+
+    shown = {path.name for path in sandbox.code_paths([str(tmp_path)]) if path.parent == tmp_path}
+
+    assert shown == {"package", "module.py"}
+
+
+def test_of_what_pip_installs_into_a_home_all_code_is_shown(tmp_path: Path) -> None:
+    """As `pip install --user` does it: beside the prefix of the Python that runs."""
+    for file in ("namespace/package/__init__.py", "compiled/__init__.abi3.so", "package.libs/libopenblas.so.0"):
+        (tmp_path / file).parent.mkdir(parents=True)
+        (tmp_path / file).touch()
+
+    shown = {path.name for path in sandbox.code_paths([str(tmp_path)]) if path.parent == tmp_path}
+
+    assert shown == {"namespace", "compiled", "package.libs"}
+
+
+def test_an_unknown_sandbox_is_refused(tmp_path: Path, make_desk: MakeDesk) -> None:
+    with pytest.raises(ValueError, match="best-effort"):
+        make_desk(sandbox="loose")
+
+
+def test_a_handler_that_starts_threads_at_import_is_imported_in_each_child(make_desk: MakeDesk) -> None:
+    desk = make_desk(extra_handlers=("tests.saboteurs.threads_at_import:handler",))
+
+    ended = desk.run("threads_at_import")
+
+    assert (ended.how, ended.result) == (How.DONE, "2")
+    assert desk.nursery.threads == 1

@@ -1,0 +1,286 @@
+"""Each way in which an attempt can end, each with a real child."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import shutil
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.runner.conftest import Desk, MakeDesk
+from worker_service.runner.protocol import Checkpointed, How, Order, Progressed, Started
+
+
+def test_a_clean_end_brings_the_result_its_files_and_what_follows(make_desk: MakeDesk, tmp_path: Path) -> None:
+    desk = make_desk()
+    order = desk.launch("clean", "{}")
+
+    ended = desk.ended(order)
+
+    assert ended.how is How.DONE
+    assert json.loads(ended.result or "") == {"pages": 1}
+    assert [(job.job_type, job.payload) for job in ended.follow_ups] == [("assemble", "{}")]
+    assert list(ended.files) == [tmp_path / "staging" / "1-1" / "pages" / "1.txt"]
+    assert ended.files[0].read_text() == "text"
+    assert ended.usage.cpu_seconds is not None
+    assert (ended.usage.memory_peak_bytes or 0) > 1 << 20
+
+
+def test_what_it_says_is_heard_in_its_order(desk: Desk) -> None:
+    order = desk.launch("clean", "{}")
+
+    desk.ended(order)
+
+    heard = desk.of(order)
+    assert isinstance(heard[0], Started)
+    assert desk.lines(order) == ["first line", "second line"]
+    assert [one.state for one in heard if isinstance(one, Checkpointed)] == ['{"page": 1}']
+    progress = [one for one in heard if isinstance(one, Progressed)]
+    assert (progress[0].percent, progress[0].message) == (10, "begun")
+    assert (progress[-1].percent, progress[-1].message) == (100, "done")
+
+
+def test_staging_is_removed_unless_it_holds_what_is_to_be_published(make_desk: MakeDesk, tmp_path: Path) -> None:
+    desk = make_desk()
+    desk.run("raises")
+    [published] = desk.run("clean").published
+
+    files = [path for path in (tmp_path / "staging").rglob("*") if not path.is_dir()]
+    assert files == [published.path]
+    assert published.path.is_relative_to(tmp_path / "staging" / "2-1")
+
+
+def test_a_home_is_used_again_where_it_was_left_empty_and_no_child_finds_what_another_left(
+    make_desk: MakeDesk, tmp_path: Path
+) -> None:
+    desk = make_desk()
+
+    def homes() -> list[str]:
+        return sorted(path.name for path in (tmp_path / "staging").iterdir())
+
+    desk.run("silent")
+    desk.run("silent")
+    assert homes() == ["child-1"]
+
+    desk.run("writes_too_much")
+    desk.run("silent")
+    # What is in it is removed beside them.
+    while "child-1" in homes():
+        desk.run("silent")
+    assert homes() == ["child-4"]
+
+
+def test_a_home_that_somebody_has_swept_away_costs_no_attempt(make_desk: MakeDesk, tmp_path: Path) -> None:
+    desk = make_desk()
+    desk.run("silent")
+
+    shutil.rmtree(tmp_path / "staging" / "child-1")
+
+    assert desk.run("silent").how is How.DONE
+
+
+@pytest.mark.parametrize(
+    ("job_type", "how", "code", "word"),
+    [
+        ("silent", How.DONE, "", ""),
+        ("raises", How.RETRYABLE, "HANDLER_ERROR", "RuntimeError: the paper is jammed"),
+        ("leaves", How.RETRYABLE, "HANDLER_ERROR", "SystemExit: on its own"),
+        ("retryable", How.RETRYABLE, "RETRYABLE", "busy"),
+        ("permanent", How.PERMANENT, "NOT_A_PDF", "it is a picture"),
+        ("snoozes", How.SNOOZED, "SNOOZED", "not before noon"),
+        ("asks_for_rest", How.SNOOZED, "RESTING", "the quota is used up"),
+        ("returns_nonsense", How.RETRYABLE, "HANDLER_ERROR", "a handler returns Done or None"),
+        ("exits", How.GARBLED, "NO_RESULT", "exit code 3"),
+        ("segfaults", How.CRASHED, "CRASHED", "SIGSEGV\nabout to touch what is not there"),
+        ("eats_memory", How.OUT_OF_MEMORY, "OUT_OF_MEMORY", "more memory"),
+        ("burns", How.TIMED_OUT, "CPU_TIME_USED_UP", "CPU time"),
+        ("writes_too_much", How.RETRYABLE, "HANDLER_ERROR", "File too large"),
+        ("loops", How.TIMED_OUT, "TIMED_OUT", "after 1 s"),
+        ("talks_nonsense", How.GARBLED, "GARBLED", "nonsense"),
+        ("claims_a_huge_message", How.GARBLED, "GARBLED", "nonsense"),
+        ("says_what_only_we_say", How.GARBLED, "GARBLED", "cannot say"),
+        ("asks_nonsense", How.GARBLED, "GARBLED", "no question 'Everything'"),
+        ("asks_for_too_much", How.GARBLED, "GARBLED", "at most 1000 pages"),
+        ("asks_after_its_end", How.GARBLED, "GARBLED", "after it had ended"),
+        ("asks_twice_at_once", How.GARBLED, "GARBLED", "before it had taken its answer"),
+        ("asks_what_is_no_question", How.RETRYABLE, "HANDLER_ERROR", "NewJob is not a question"),
+        ("saves_what_does_not_fit", How.PERMANENT, "NO_DOCUMENT", "without a document"),
+        ("saves_a_page_of_nothing", How.GARBLED, "GARBLED", "no document"),
+        ("nobody_knows_it", How.PERMANENT, "UNKNOWN_TYPE", "nobody_knows_it"),
+    ],
+)
+def test_each_end_has_its_name(desk: Desk, job_type: str, how: How, code: str, word: str) -> None:
+    ended = desk.run(job_type)
+
+    assert (ended.how, ended.code) == (how, code)
+    assert word in ended.message
+
+
+def test_a_signal_is_named_in_the_usage(desk: Desk) -> None:
+    assert desk.run("segfaults").usage.signal == "SIGSEGV"
+
+
+def test_a_handler_says_how_long_to_wait(desk: Desk) -> None:
+    assert desk.run("retryable").after_seconds == 42.0
+    assert desk.run("snoozes").after_seconds == pytest.approx(3600, abs=30)
+
+
+@pytest.mark.parametrize("payload", ['{"port": "eighty"}', "[1]", "not json", '{"path": 7}'])
+def test_a_payload_that_does_not_fit_is_permanent(desk: Desk, payload: str) -> None:
+    ended = desk.run("clean", payload)
+
+    assert (ended.how, ended.code) == (How.PERMANENT, "PAYLOAD_INVALID")
+
+
+def test_a_link_is_not_published(desk: Desk, tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("s")
+
+    ended = desk.run("publishes_what_is_not_its_own", json.dumps({"path": str(tmp_path / "secret")}))
+
+    assert (ended.how, list(ended.files)) == (How.RETRYABLE, [])
+
+
+def test_the_jobs_own_timeout_comes_first_and_reaches_native_code_that_is_deaf(desk: Desk) -> None:
+    began = time.monotonic()
+
+    ended = desk.run("ignores_sigterm", timeout_seconds=1)
+
+    assert ended.how is How.TIMED_OUT
+    assert ended.usage.signal == "SIGKILL"
+    assert time.monotonic() - began < 10
+
+
+def test_a_stop_lets_a_handler_clean_up(desk: Desk) -> None:
+    order = desk.launch("waits")
+    desk.until_progress(order)
+
+    desk.nursery.stop(order.job_id, order.fence)
+
+    assert desk.ended(order).how is How.STOPPED
+    assert desk.lines(order) == ["cleaned up"]
+
+
+@pytest.mark.parametrize("now", [False, True])
+@pytest.mark.parametrize("job_type", ["stops_when_asked", "ignores_sigterm"])
+def test_a_stop_ends_the_deaf_too(desk: Desk, job_type: str, now: bool) -> None:
+    order = desk.launch(job_type)
+    desk.until_progress(order)
+
+    desk.nursery.stop(order.job_id, order.fence, now=now)
+
+    assert desk.ended(order).how is How.STOPPED
+
+
+def test_a_stop_now_shortens_the_grace_of_a_stop(make_desk: MakeDesk) -> None:
+    desk = make_desk(grace_seconds=600.0)
+    order = desk.launch("ignores_sigterm")
+    desk.until_progress(order)
+    desk.nursery.stop(order.job_id, order.fence)
+
+    desk.nursery.stop(order.job_id, order.fence, now=True)
+
+    assert desk.ended(order).how is How.STOPPED
+
+
+def test_a_stop_of_what_has_ended_changes_nothing(desk: Desk) -> None:
+    order = desk.launch("silent")
+    desk.ended(order)
+
+    desk.nursery.stop(order.job_id, order.fence, now=True)
+
+    assert desk.run("silent").how is How.DONE
+    assert len([one for one in desk.of(order) if type(one).__name__ == "Ended"]) == 1
+
+
+def test_an_attempt_is_launched_once(desk: Desk) -> None:
+    order = desk.launch("waits")
+
+    with pytest.raises(ValueError, match="launched already"):
+        desk.nursery.launch(order)
+
+
+def test_a_flood_on_stdout_holds_up_nobody(desk: Desk) -> None:
+    flood = desk.launch("floods_stdout")
+    desk.until_progress(flood)
+
+    for _ in range(5):
+        assert desk.run("silent").how is How.DONE
+
+    desk.nursery.stop(flood.job_id, flood.fence, now=True)
+    assert desk.ended(flood).how is How.STOPPED
+
+
+def test_a_flood_of_progress_leaves_as_a_trickle_with_the_last_word(desk: Desk) -> None:
+    order = desk.launch("floods_progress")
+
+    ended = desk.ended(order)
+
+    progress = [one for one in desk.of(order) if isinstance(one, Progressed)]
+    assert int(ended.result or "0") > 1000
+    assert len(progress) <= 25
+    assert progress[-1].message == "last"
+
+
+def test_the_child_is_named_by_pid_and_start(desk: Desk) -> None:
+    order = desk.launch("waits")
+    desk.until_progress(order)
+
+    started = desk.of(order)[0]
+
+    assert isinstance(started, Started)
+    assert started.pid_started > 0
+    assert os.getsid(started.pid) == started.pid
+
+
+@pytest.mark.parametrize("seconds", [30 * 86_400, 10**18])
+def test_a_time_limit_that_no_clock_can_wait_for_ends_no_nursery(desk: Desk, seconds: int) -> None:
+    nursery = desk.nursery.pid
+
+    endless = desk.launch("waits", timeout_seconds=seconds)
+    desk.until_progress(endless)
+
+    assert desk.run("silent").how is How.DONE
+    desk.nursery.stop(endless.job_id, endless.fence, now=True)
+    assert desk.ended(endless).how is How.STOPPED
+    assert desk.nursery.pid == nursery
+
+
+@pytest.mark.parametrize("what", ["payload", "account"])
+def test_an_order_that_cannot_be_passed_fails_and_no_other(desk: Desk, what: str) -> None:
+    nursery = desk.nursery.pid
+    beside = desk.launch("waits")
+    large = {what: json.dumps("x" * 40_000_000)}
+    order = Order(99, 1, "silent", "local", large.get("account"), large.get("payload"), None)
+    desk.nursery.launch(order)
+
+    ended = desk.ended(order)
+
+    assert (ended.how, ended.code) == (How.PERMANENT, "TOO_LARGE")
+    assert desk.run("silent").how is How.DONE
+    desk.nursery.stop(beside.job_id, beside.fence, now=True)
+    assert desk.ended(beside).how is How.STOPPED
+    assert desk.nursery.pid == nursery
+
+
+def test_a_nursery_that_can_open_too_few_pipes_says_so_and_keeps_none_of_them_open(desk: Desk) -> None:
+    nursery = desk.nursery.pid
+    assert nursery is not None
+    desk.ended(desk.launch("clean", "{}"))
+
+    def open_ones() -> set[int]:
+        return {int(one.name) for one in Path(f"/proc/{nursery}/fd").iterdir()}
+
+    before, limit = open_ones(), resource.prlimit(nursery, resource.RLIMIT_NOFILE)
+    free = [number for number in range(limit[0]) if number not in before]
+    resource.prlimit(nursery, resource.RLIMIT_NOFILE, (free[4] + 1, limit[1]))
+
+    refused = desk.ended(desk.launch("clean", "{}"))
+
+    assert (refused.how, refused.code) == (How.RETRYABLE, "LAUNCH_FAILED")
+    assert open_ones() == before
+    resource.prlimit(nursery, resource.RLIMIT_NOFILE, limit)
+    assert desk.ended(desk.launch("clean", "{}")).how is How.DONE

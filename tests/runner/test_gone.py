@@ -1,0 +1,281 @@
+"""When an attempt has ended, nothing that it started is left: no grandchild, and not after the nursery's death."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.runner.conftest import SABOTEURS, Desk, MakeDesk
+from tests.system.conftest import is_running
+from worker_service.runner import pool as nursery_module
+from worker_service.runner import processes
+from worker_service.runner.protocol import Begin, ChildError, Ended, How, Started, frame
+
+
+@pytest.fixture
+def desk(make_desk: MakeDesk) -> Desk:
+    return make_desk()
+
+
+def is_free(lock: Path) -> bool:
+    """Whoever inherited the descriptor holds it, whatever its number is now."""
+    with lock.open() as opened:
+        try:
+            fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+
+def at(path: Path) -> str:
+    return json.dumps({"path": str(path)})
+
+
+def pid_in(path: Path) -> int:
+    return int(path.read_text())
+
+
+@pytest.mark.parametrize("job_type", ["leaves_a_daemon", "leaves_a_nameless_daemon"])
+def test_a_grandchild_that_hides_is_gone_before_the_attempt_has_ended(
+    desk: Desk, tmp_path: Path, job_type: str
+) -> None:
+    ended = desk.run(job_type, at(tmp_path / "pid"))
+
+    assert ended.how is How.DONE
+    assert not is_running(pid_in(tmp_path / "pid"))
+
+
+def test_a_grandchild_that_forks_for_ever_is_caught(desk: Desk, tmp_path: Path) -> None:
+    ended = desk.run("leaves_a_runaway", at(tmp_path / "lock"))
+
+    assert ended.how is How.DONE
+    assert is_free(tmp_path / "lock")
+
+
+@pytest.mark.parametrize("again", range(5))
+def test_it_is_caught_after_the_nurserys_death_too(desk: Desk, tmp_path: Path, again: int) -> None:
+    order = desk.launch("runs_beside_a_runaway", at(tmp_path / "lock"))
+    desk.until_progress(order)
+
+    os.kill(desk.nursery.pid or 0, signal.SIGKILL)
+
+    assert desk.ended(order).code == "NURSERY_DIED"
+    assert is_free(tmp_path / "lock")
+
+
+def test_a_grandchild_of_a_running_attempt_is_left_alone_while_another_ends(desk: Desk, tmp_path: Path) -> None:
+    order = desk.launch("runs_beside_a_nameless_daemon", at(tmp_path / "pid"))
+    desk.until_progress(order)
+
+    desk.run("leaves_a_daemon", at(tmp_path / "other"))
+
+    assert is_running(pid_in(tmp_path / "pid"))
+    assert not is_running(pid_in(tmp_path / "other"))
+
+
+@pytest.mark.parametrize("job_type", ["runs_beside_a_daemon", "runs_beside_a_nameless_daemon"])
+def test_a_stop_reaches_a_grandchild_that_hides(desk: Desk, tmp_path: Path, job_type: str) -> None:
+    order = desk.launch(job_type, at(tmp_path / "pid"))
+    desk.until_progress(order)
+
+    desk.nursery.stop(order.job_id, order.fence)
+
+    assert desk.ended(order).how is How.STOPPED
+    assert not is_running(pid_in(tmp_path / "pid"))
+
+
+@pytest.mark.parametrize("job_type", ["runs_beside_a_daemon", "runs_beside_a_nameless_daemon"])
+def test_a_nursery_that_was_killed_takes_everything_along(desk: Desk, tmp_path: Path, job_type: str) -> None:
+    orders = [desk.launch(job_type, at(tmp_path / f"{number}")) for number in range(2)]
+    for order in orders:
+        desk.until_progress(order)
+
+    os.kill(desk.nursery.pid or 0, signal.SIGKILL)
+
+    for number, order in enumerate(orders):
+        ended = desk.ended(order)
+        assert (ended.how, ended.code) == (How.CRASHED, "NURSERY_DIED")
+        started = desk.of(order)[0]
+        assert isinstance(started, Started)
+        assert not is_running(started.pid)
+        assert not is_running(pid_in(tmp_path / f"{number}"))
+        assert not (tmp_path / "staging" / f"{order.job_id}-1").exists()
+
+
+def test_after_its_death_it_can_be_started_again(desk: Desk) -> None:
+    order = desk.launch("waits")
+    desk.until_progress(order)
+    os.kill(desk.nursery.pid or 0, signal.SIGKILL)
+    desk.ended(order)
+    assert desk.run("silent").code == "NURSERY_DIED"
+    descriptor = desk.nursery.fileno()
+
+    described = desk.nursery.restart()
+
+    assert desk.nursery.is_alive
+    assert desk.nursery.fileno() == descriptor
+    assert "silent" in {one.facts.job_type for one in described}
+    assert desk.run("silent").how is How.DONE
+
+
+def test_a_restart_before_anybody_listened_still_tells_of_every_end(desk: Desk) -> None:
+    order = desk.launch("waits")
+    desk.until_progress(order)
+    os.kill(desk.nursery.pid or 0, signal.SIGKILL)
+    desk.until(lambda: not desk.nursery.is_alive)
+
+    desk.nursery.restart()
+
+    assert desk.ended(order).code == "NURSERY_DIED"
+
+
+def test_a_nursery_that_is_stuck_is_given_up(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    order = desk.launch("waits")
+    desk.until_progress(order)
+    monkeypatch.setattr(nursery_module, "ASK_SECONDS", 0.02)
+    nursery = desk.nursery.pid or 0
+
+    os.kill(nursery, signal.SIGSTOP)
+
+    # Nothing arrives, so it is asked as a daemon asks at each of its turns.
+    while not any(isinstance(one, Ended) for one in desk.of(order)):
+        select.select([desk.nursery], [], [], 0.01)
+        desk.heard += desk.nursery.happened()
+    assert desk.ended(order).code == "NURSERY_DIED"
+    assert not is_running(nursery)
+
+
+def test_a_nursery_that_answers_is_kept(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nursery_module, "ASK_SECONDS", 0.0)
+    order = desk.launch("waits")
+    asked = 0
+
+    def has_been_asked_often() -> bool:
+        nonlocal asked
+        asked += 1
+        return asked > 50
+
+    desk.until(has_been_asked_often)
+
+    assert desk.nursery.is_alive
+    desk.nursery.stop(order.job_id, order.fence)
+    assert desk.ended(order).how is How.STOPPED
+
+
+def test_a_nursery_that_is_alive_is_not_restarted(desk: Desk) -> None:
+    with pytest.raises(ChildError, match="alive"):
+        desk.nursery.restart()
+
+
+def test_closing_stops_everything(make_desk: MakeDesk, tmp_path: Path) -> None:
+    desk = make_desk(grace_seconds=600.0)
+    order = desk.launch("runs_beside_a_nameless_daemon", at(tmp_path / "pid"))
+    desk.until_progress(order)
+    nursery = desk.nursery.pid or 0
+
+    desk.nursery.close()
+
+    assert not is_running(nursery)
+    assert not is_running(pid_in(tmp_path / "pid"))
+
+
+DAEMON = """
+import json, select, sys
+from pathlib import Path
+from worker_service.runner.protocol import Begin, Order, Progressed
+from worker_service.runner.pool import Nursery
+
+root, lock, extra = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+nursery = Nursery(Begin(root / "staging", root / "keep", lock, extra_handlers=[extra], is_without_installed=True))
+nursery.start()
+payload = json.dumps({"path": str(root / "pid")})
+nursery.launch(Order(1, 1, "runs_beside_a_nameless_daemon", "local", None, payload, None))
+while not any(isinstance(one, Progressed) for one in nursery.happened()):
+    select.select([nursery], [], [])
+print("running", flush=True)
+sys.stdin.read()
+"""
+
+
+SLOW_TO_LOAD = """
+import time
+from pathlib import Path
+from worker_service.handlers import Handler
+
+here = Path(__file__).parent
+if (here / "tried").exists():
+    (here / "loading").touch()
+    while not (here / "go").exists():
+        time.sleep(0.001)
+(here / "tried").touch()
+handler = Handler("late", lambda context: None, dict)
+"""
+
+
+def test_a_nursery_whose_daemon_dies_while_it_starts_ends_without_a_word(tmp_path: Path) -> None:
+    (tmp_path / "slow_to_load.py").write_text(SLOW_TO_LOAD)
+    near, far = socket.socketpair()
+    begin = Begin(
+        tmp_path / "s", tmp_path / "k", extra_handlers=["slow_to_load:handler"], is_without_installed=True, house="h"
+    )
+    nursery = subprocess.Popen(
+        [sys.executable, "-m", "worker_service.runner.fork_server", str(far.fileno())],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(Path.cwd())])},
+        stderr=subprocess.PIPE,
+        pass_fds=[far.fileno()],
+    )
+    far.close()
+    near.sendall(frame(begin))
+    deadline = time.monotonic() + 30
+    while not (tmp_path / "loading").exists():
+        assert time.monotonic() < deadline, "it did not load its handler"
+        time.sleep(0.002)
+
+    near.close()
+    (tmp_path / "go").touch()
+
+    assert nursery.communicate(timeout=30)[1] == b""
+    assert nursery.returncode == 0
+
+
+def test_when_the_daemon_is_killed_its_lock_can_be_taken_once_all_of_them_are_gone(tmp_path: Path) -> None:
+    lock = os.open(tmp_path / "lock", os.O_RDWR | os.O_CREAT)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    daemon = subprocess.Popen(
+        [sys.executable, "-c", DAEMON, str(tmp_path), str(lock), SABOTEURS[0]],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        pass_fds=[lock],
+    )
+    # The lock is the daemon's from here on.
+    os.close(lock)
+    with daemon:
+        assert daemon.stdout is not None
+        assert daemon.stdout.readline() == b"running\n"
+
+        daemon.kill()
+
+        again = os.open(tmp_path / "lock", os.O_RDWR)
+        fcntl.flock(again, fcntl.LOCK_EX)
+        os.close(again)
+        assert not is_running(pid_in(tmp_path / "pid"))
+
+
+def test_marks_of_another_house_are_not_ours(desk: Desk, tmp_path: Path) -> None:
+    order = desk.launch("waits")
+    desk.until_progress(order)
+    [started] = [one for one in desk.of(order) if isinstance(one, Started)]
+
+    assert processes.sweep(processes.house_of(tmp_path / "elsewhere")) == []
+
+    assert processes.sweep(processes.house_of(tmp_path / "staging")) == [started.pid]

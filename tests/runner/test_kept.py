@@ -1,0 +1,371 @@
+"""A child that serves several attempts, and all that ends it early. Real forks, a real sandbox."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.runner.conftest import PATIENCE_SECONDS, Desk, MakeDesk, opened_desk
+from tests.saboteurs.kept import LEFT, REUSE
+from worker_service.handlers import Handler, Limits
+from worker_service.jobs.documents import KnownDigests
+from worker_service.runner import processes
+from worker_service.runner.protocol import Asked, Checkpointed, Ended, How, Progressed, Started
+
+KEPT = ("tests.saboteurs.kept:handlers",)
+
+
+@pytest.fixture(scope="module")
+def open_all_day(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
+    place = tmp_path_factory.mktemp("nursery")
+    with opened_desk(place, extra_handlers=KEPT, slots={"cpu": 1}, wait_seconds=PATIENCE_SECONDS) as made:
+        yield made
+
+
+@pytest.fixture
+def desk(desk: Desk) -> Iterator[Desk]:
+    """No test finds the child of another: it is replaced by one that nobody looks at."""
+    yield desk
+    desk.clear()
+    run(desk, "counts")
+
+
+@pytest.fixture
+def impatient(make_desk: MakeDesk) -> Desk:
+    """What waits goes back as soon as it does under a daemon."""
+    return make_desk(extra_handlers=KEPT, slots={"cpu": 1})
+
+
+def wish(how: str) -> str:
+    return json.dumps({"how": how})
+
+
+def run(desk: Desk, job_type: str, how: str = "", **more: Any) -> Ended:
+    return desk.run(job_type, wish(how), **more)
+
+
+def results(desk: Desk, job_type: str, hows: Sequence[str]) -> list[Any]:
+    orders = [desk.launch(job_type, wish(how)) for how in hows]
+    return [json.loads(desk.ended(order).result or "null") for order in orders]
+
+
+def is_there(pid: int) -> bool:
+    return processes.started_at(pid) != 0
+
+
+def until_gone(pid: int) -> None:
+    """Nothing is said of it: it was nobody's attempt."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while is_there(pid):
+        assert time.monotonic() < deadline, f"{pid} is still there"
+        time.sleep(0.005)
+
+
+def test_one_child_serves_as_many_attempts_as_its_handler_says_and_is_then_replaced(desk: Desk) -> None:
+    pids = [one["pid"] for one in results(desk, "tells", [""] * (2 * REUSE))]
+
+    assert [len(set(pids[:REUSE])), len(set(pids[REUSE:])), len(set(pids))] == [1, 1, 2]
+
+
+def test_each_attempt_finds_its_staging_empty_and_its_own_name_in_the_environment(desk: Desk) -> None:
+    orders = [desk.launch("tells", wish("")) for _ in range(3)]
+    told = [json.loads(desk.ended(order).result or "") for order in orders]
+
+    numbers = [order.job_id for order in orders]
+    assert [one["found"] for one in told] == [[], [], []]
+    assert [one["home"] for one in told] == [True, True, True]
+    assert [one["attempt"] for one in told] == [f"{number}-1" for number in numbers]
+    assert [one["key"] for one in told] == [f"{number}" for number in numbers]
+
+
+def test_each_attempt_is_told_of_as_one_of_its_own(desk: Desk) -> None:
+    orders = [desk.launch("tells", wish("")) for _ in range(2)]
+    ends = [desk.ended(order) for order in orders]
+
+    for order, ended in zip(orders, ends, strict=True):
+        [started] = [one for one in desk.of(order) if isinstance(one, Started)]
+        assert started.pid == json.loads(ended.result or "")["pid"]
+        assert started.sandbox == "landlock+seccomp"
+        assert [one.message for one in desk.of(order) if isinstance(one, Progressed)] == ["half"]
+        assert desk.of(order)[-1] == ended
+
+
+def test_two_slots_have_two_children(make_desk: MakeDesk) -> None:
+    desk = make_desk(extra_handlers=KEPT, slots={"cpu": 2}, wait_seconds=PATIENCE_SECONDS)
+    waiting = [desk.launch("waits", wish("yes")) for _ in range(2)]
+    for order in waiting:
+        desk.until_progress(order)
+    behind = [desk.launch("waits", wish("")) for _ in range(4)]
+    for order in waiting:
+        desk.nursery.stop(order.job_id, order.fence)
+
+    pids = {one.pid for order in waiting for one in desk.of(order) if isinstance(one, Started)}
+    assert len(pids) == 2
+    assert {desk.ended(order).how for order in behind} == {How.DONE}
+    assert len({desk.ended(order).result for order in behind}) <= 2
+
+
+def test_where_the_jail_is_not_whole_each_attempt_has_a_child_of_its_own(make_desk: MakeDesk) -> None:
+    desk = make_desk(extra_handlers=KEPT, slots={"cpu": 1}, wait_seconds=PATIENCE_SECONDS, sandbox="off")
+
+    assert len(set(results(desk, "quick", ["", "", ""]))) == 3
+
+
+@pytest.mark.parametrize("how", ["", "retryable", "permanent", "snooze", "file"])
+def test_after_an_end_that_a_handler_may_choose_the_child_stays(desk: Desk, how: str) -> None:
+    before, _, after = (run(desk, "says_how", one) for one in ("", how, ""))
+
+    assert before.result == after.result
+
+
+@pytest.mark.parametrize(
+    ("how", "code"),
+    [
+        ("error", "HANDLER_ERROR"),
+        ("memory", "OUT_OF_MEMORY"),
+        ("signal", "CRASHED"),
+        ("exit", "NO_RESULT"),
+    ],
+)
+def test_after_any_other_end_it_is_replaced(desk: Desk, how: str, code: str) -> None:
+    orders = [desk.launch("says_how", wish(one)) for one in ("", how, "")]
+    before, ended, after = (desk.ended(order) for order in orders)
+
+    assert ended.code == code
+    assert (before.how, after.how) == (How.DONE, How.DONE)
+    assert before.result != after.result
+    assert not is_there(int(before.result or 0))
+
+
+def test_a_published_file_lies_in_a_place_of_its_own_and_the_next_attempt_finds_nothing(desk: Desk) -> None:
+    first, second = (run(desk, "says_how", "file") for _ in range(2))
+    [told] = results(desk, "tells", [""])
+
+    for ended in (first, second):
+        [published] = ended.published
+        assert published.path.parts[-3:] == ("staging", f"{ended.job_id}-1", "file.txt")
+        assert (published.name, published.path.read_text()) == ("file.txt", "text")
+    assert first.result == second.result
+    assert told["found"] == []
+
+
+@pytest.mark.parametrize("what", LEFT)
+def test_a_child_in_which_something_is_left_is_replaced_and_its_attempt_stands(desk: Desk, what: str) -> None:
+    before, during, after, last = results(desk, "leaves", ["", what, "", ""])
+
+    assert before == during
+    assert during != after
+    assert after == last
+
+
+def test_it_writes_nothing_beside_its_staging_directory(desk: Desk) -> None:
+    """Not even a link in its place, through which the daemon would publish another's files."""
+    [tried] = results(desk, "writes_beside_its_staging", [""])
+
+    assert set(tried.values()) == {"PermissionError"}
+
+
+def test_it_starts_no_program_and_no_other_process_but_threads_that_end(desk: Desk) -> None:
+    first, second = results(desk, "starts_a_program", ["", ""])
+
+    assert first == second == {"program": "PermissionError", "fork": "PermissionError", "thread": "allowed"}
+
+
+def test_a_context_that_was_kept_speaks_for_no_other_attempt(desk: Desk) -> None:
+    first, second = (desk.launch("keeps_its_context", wish("")) for _ in range(2))
+
+    assert desk.ended(first).how is How.DONE
+    assert (desk.ended(second).code, "has ended" in desk.ended(second).message) == ("HANDLER_ERROR", True)
+    assert not [one for one in desk.of(second) if isinstance(one, Progressed)]
+
+
+def test_an_end_with_the_number_of_the_attempt_before_is_garbled(desk: Desk) -> None:
+    orders = [desk.launch("answers_for_the_one_before", wish("")) for _ in range(3)]
+    first, second, third = (desk.ended(order) for order in orders)
+
+    assert (first.how, second.how, third.how) == (How.DONE, How.GARBLED, How.DONE)
+    assert first.result != third.result
+
+
+def test_a_child_that_publishes_what_is_not_its_own_serves_no_other_attempt(desk: Desk) -> None:
+    orders = [desk.launch("publishes_what_is_not_its_own", wish(how)) for how in ("", "yes", "")]
+    before, lied, after = (desk.ended(order) for order in orders)
+
+    assert (before.how, lied.how, after.how) == (How.DONE, How.GARBLED, How.DONE)
+    assert before.result != after.result
+
+
+def test_a_child_that_dies_between_two_attempts_costs_nobody_anything(desk: Desk) -> None:
+    pid = int(run(desk, "quick").result or 0)
+    os.kill(pid, signal.SIGKILL)
+    ended = run(desk, "quick")
+
+    assert ended.how is How.DONE
+    assert int(ended.result or 0) != pid
+
+
+def test_a_child_that_hangs_after_an_attempt_is_stopped_at_the_end_of_its_time(impatient: Desk) -> None:
+    run(impatient, "hangs_after_its_end")
+    hanging = impatient.launch("hangs_after_its_end", wish("yes"), timeout_seconds=1)
+    next_one = impatient.launch("hangs_after_its_end", wish(""), timeout_seconds=20)
+
+    assert impatient.ended(hanging).how is How.TIMED_OUT
+    # It has waited behind the other for too long, and goes back.
+    assert (impatient.ended(next_one).how, impatient.ended(next_one).code) == (How.STOPPED, "NOT_BEGUN")
+    assert run(impatient, "hangs_after_its_end").how is How.DONE
+
+
+def test_what_waits_behind_a_long_attempt_goes_back_not_begun(impatient: Desk) -> None:
+    long = impatient.launch("waits", wish("yes"))
+    others = [impatient.launch("waits", wish("")) for _ in range(3)]
+    ends = [impatient.ended(other) for other in others]
+
+    assert {(one.how, one.code) for one in ends} == {(How.STOPPED, "NOT_BEGUN")}
+    assert not any(isinstance(one, Started) for other in others for one in impatient.of(other))
+    impatient.nursery.stop(long.job_id, long.fence)
+    assert impatient.ended(long).how is How.STOPPED
+
+
+@pytest.mark.parametrize("job_type", ["waits", "never_asks"])
+def test_p7_the_attempt_that_is_asked_to_stop_is_stopped_and_no_other(desk: Desk, job_type: str) -> None:
+    before = run(desk, job_type)
+    one = desk.launch(job_type, wish("yes"))
+    desk.until_progress(one)
+    desk.nursery.stop(one.job_id, one.fence)
+    ended = desk.ended(one)
+
+    assert ended.how is How.STOPPED
+    assert not is_there(int(before.result or 0))
+    assert run(desk, job_type).how is How.DONE
+
+
+def test_one_that_is_asked_to_stop_before_it_was_begun_does_not_begin(desk: Desk) -> None:
+    first = desk.launch("waits", wish("yes"))
+    second = desk.launch("waits", wish("yes"))
+    desk.nursery.stop(second.job_id, second.fence, now=True)
+
+    assert (desk.ended(second).how, desk.ended(second).code) == (How.STOPPED, "NOT_BEGUN")
+    assert not [one for one in desk.of(second) if isinstance(one, Started)]
+    desk.nursery.stop(first.job_id, first.fence, now=True)
+    assert desk.ended(first).how is How.STOPPED
+
+
+def test_a_time_limit_counts_from_the_start_of_its_own_attempt(make_desk: MakeDesk) -> None:
+    desk = make_desk(extra_handlers=KEPT, slots={"cpu": 2}, wait_seconds=PATIENCE_SECONDS)
+    orders = [desk.launch("takes", wish("time"), timeout_seconds=5)]
+    orders.append(desk.launch("never_asks", wish("yes"), timeout_seconds=1))
+    done, late = (desk.ended(order) for order in orders)
+
+    assert (done.how, late.how, late.code) == (How.DONE, How.TIMED_OUT, "TIMED_OUT")
+
+
+def test_time_and_memory_are_those_of_the_attempt(desk: Desk) -> None:
+    small, memory, after, busy, idle = (run(desk, "takes", how).usage for how in ("", "memory", "", "time", ""))
+
+    assert (memory.memory_peak_bytes or 0) > (small.memory_peak_bytes or 0) + (60 << 20)
+    assert (after.memory_peak_bytes or 0) < (memory.memory_peak_bytes or 0) - (50 << 20)
+    assert (busy.cpu_seconds or 0) >= 0.19
+    assert (idle.cpu_seconds or 0) < 0.1
+
+
+def test_the_processor_time_of_one_attempt_is_not_taken_from_the_next(desk: Desk) -> None:
+    first, second, beyond = (run(desk, "takes_its_time", how) for how in ("", "", "too long"))
+
+    assert first.result == second.result
+    assert (beyond.how, beyond.code) == (How.TIMED_OUT, "CPU_TIME_USED_UP")
+
+
+def test_it_asks_and_keeps_checkpoints_like_any_other(desk: Desk) -> None:
+    orders = [desk.launch("asks", wish("")) for _ in range(2)]
+    for number in (1, 2):
+        desk.until(lambda: sum(isinstance(one, Asked) for one in desk.heard) == number)  # noqa: B023  called here
+        asked = [one for one in desk.heard if isinstance(one, Asked)][-1]
+        desk.nursery.answer(asked, KnownDigests(["d1"]))
+    ends = [desk.ended(order) for order in orders]
+
+    assert ends[0].result == ends[1].result
+    states = [[one.state for one in desk.of(order) if isinstance(one, Checkpointed)] for order in orders]
+    assert states == [['{"known": ["d1"]}']] * 2
+
+
+def test_an_order_with_files_of_a_document_has_a_child_of_its_own(desk: Desk, tmp_path: Path) -> None:
+    first, large, with_input, last = (
+        run(desk, "quick"),
+        desk.run("quick", wish("") + " " * (1 << 20)),
+        desk.run("quick", wish(""), inputs={"original": tmp_path}, document_id=1),
+        run(desk, "quick"),
+    )
+
+    assert {one.how for one in (first, large, with_input, last)} == {How.DONE}
+    assert first.result == large.result
+    assert with_input.result not in (first.result, last.result)
+
+
+def test_an_order_with_files_that_comes_ahead_waits_for_its_slot(impatient: Desk, tmp_path: Path) -> None:
+    long = impatient.launch("waits", wish("yes"))
+    impatient.until_progress(long)
+    ahead = impatient.launch("waits", wish(""), inputs={"original": tmp_path}, document_id=1)
+
+    assert impatient.ended(ahead).code == "NOT_BEGUN"
+    impatient.nursery.stop(long.job_id, long.fence, now=True)
+    assert impatient.ended(long).how is How.STOPPED
+
+
+def test_one_that_has_nothing_to_do_is_stopped_after_a_while(make_desk: MakeDesk) -> None:
+    desk = make_desk(extra_handlers=KEPT, idle_seconds=0.2)
+    pid = int(run(desk, "quick").result or 0)
+
+    until_gone(pid)
+
+    assert run(desk, "quick").how is How.DONE
+
+
+def test_another_type_in_its_slot_replaces_an_idle_child(desk: Desk) -> None:
+    pid = int(run(desk, "quick").result or 0)
+    run(desk, "counts")
+
+    desk.until(lambda: not is_there(pid))
+
+
+def test_when_the_nursery_dies_its_children_die_and_their_attempts_end(make_desk: MakeDesk) -> None:
+    desk = make_desk(extra_handlers=KEPT, slots={"cpu": 2}, wait_seconds=PATIENCE_SECONDS)
+    idle = int(run(desk, "quick").result or 0)
+    order = desk.launch("waits", wish("yes"))
+    desk.until_progress(order)
+    nursery = desk.nursery.pid
+    assert nursery is not None
+    os.kill(nursery, signal.SIGKILL)
+
+    assert desk.ended(order).code == "NURSERY_DIED"
+    until_gone(idle)
+
+
+def test_an_idle_child_leaves_with_its_nursery_and_nothing_of_it_stays(make_desk: MakeDesk, tmp_path: Path) -> None:
+    desk = make_desk(extra_handlers=KEPT)
+    pid = int(run(desk, "quick").result or 0)
+
+    desk.nursery.close()
+
+    assert not is_there(pid)
+    assert list((tmp_path / "staging").glob("child-*")) == []
+
+
+@pytest.mark.parametrize(
+    "declared",
+    [
+        {"reads_payload": lambda payload: []},
+        {"at_most_once": True},
+        {"sandbox": "off"},
+    ],
+    ids=lambda declared: next(iter(declared)),
+)
+def test_what_does_not_go_with_reuse_is_refused_by_name(declared: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=f"x: reuse does not go with {next(iter(declared))}"):
+        Handler("x", lambda context: None, dict, reuse=2, limits=Limits(), **declared)

@@ -1,0 +1,95 @@
+"""What an attempt logs and prints is heard in its order, by whatever way it was said; a flood costs its author."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from tests.runner.conftest import Desk, MakeDesk
+from worker_service.jobs.model import LOG_LINES_MOST
+from worker_service.runner.protocol import GAP, How, Logged
+
+
+def test_what_is_printed_is_heard_as_what_is_logged_in_one_order(desk: Desk) -> None:
+    order = desk.launch("prints")
+
+    assert desk.ended(order).how is How.DONE
+    *before, long, red, empty, again, unfinished = desk.lines(order)
+    assert before == [
+        "logged", "printed", "wrong", "warned", "put by C", "written in two", "echoed", "100 %",
+        "not UTF-8: \\udcff",
+    ]  # fmt: skip
+    assert (len(long), long[-2:]) == (2000, "z…")
+    assert (red, empty, again, unfinished) == ("�[31mred�", "", "logged again", "unfinished")
+
+
+@pytest.mark.parametrize(
+    ("job_type", "sentence", "traceback"),
+    [
+        ("divides", "ZeroDivisionError: division by zero (handlers.py:LINE in _first_of_none)", ["len(several)"]),
+        ("trusts_a_library", "json.decoder.JSONDecodeError: Expecting property name enclosed in double quotes: line 1 "
+         "column 2 (char 1) (handlers.py:LINE in trusts_a_library)", ["raw_decode", 'json.loads("{")']),
+        ("fails_at_length", "ValueError: nothing to share (handlers.py:LINE in fails_at_length)\nask again later",
+         ["ZeroDivisionError: division by zero", "The above exception was the direct cause"]),
+        ("leaves", "SystemExit: on its own (handlers.py:LINE in leaves)", []),
+        ("returns_nonsense", "TypeError: returns_nonsense returned int: a handler returns Done or None", []),
+    ],
+)  # fmt: skip
+def test_an_exception_is_told_in_a_line_and_its_traceback_is_in_the_log(
+    desk: Desk, job_type: str, sentence: str, traceback: list[str]
+) -> None:
+    order = desk.launch(job_type)
+
+    message = desk.ended(order).message
+
+    before, _, after = sentence.partition("LINE")
+    assert message.startswith(before)
+    assert message.endswith(after)
+    said = "\n".join(desk.lines(order))
+    assert all(line in said for line in traceback), said
+    assert sentence.splitlines()[0].partition(" (handlers")[0] in said
+    assert "child.py" not in said
+
+
+def test_the_last_words_of_a_child_that_crashes_are_heard(desk: Desk) -> None:
+    order = desk.launch("prints_and_crashes")
+
+    ended = desk.ended(order)
+
+    assert (ended.code, ended.message) == ("CRASHED", "it was ended by SIGABRT\nthe last thing that it did")
+    assert desk.lines(order) == ["the last thing that it did"]
+
+
+def test_of_a_flood_the_newest_lines_are_heard_without_a_gap(desk: Desk) -> None:
+    order = desk.launch("floods_log")
+
+    desk.ended(order)
+
+    numbers = [int(line.split()[1]) for line in desk.lines(order) if line != GAP]
+    assert numbers[-LOG_LINES_MOST:] == [*range(5000 - LOG_LINES_MOST, 5000)]
+
+
+def test_an_endless_flood_leaves_at_a_pace(desk: Desk) -> None:
+    order = desk.launch("floods_log_for_ever")
+    desk.until(lambda: len(desk.lines(order)) > 2 * LOG_LINES_MOST)
+
+    desk.nursery.stop(order.job_id, order.fence)
+
+    assert desk.ended(order).how is How.STOPPED
+    told = [len(one.lines) for one in desk.of(order) if isinstance(one, Logged)]
+    assert max(told) <= LOG_LINES_MOST + 1
+    numbers = [int(line.split()[1]) for line in desk.lines(order) if line != GAP]
+    assert numbers == sorted(numbers)
+    assert numbers[-LOG_LINES_MOST:] == [*range(numbers[-1] - LOG_LINES_MOST + 1, numbers[-1] + 1)]
+
+
+def test_each_attempt_of_a_kept_child_prints_into_its_own_log(make_desk: MakeDesk) -> None:
+    desk = make_desk(extra_handlers=["tests.saboteurs.kept:handlers"], slots={"cpu": 1}, wait_seconds=30.0)
+    lengths = [random.choice([0, 0, 1, 3, 2500]) for _ in range(15)]
+    orders = [desk.launch("prints", f'{{"how": "{lines}"}}') for lines in lengths]
+
+    for order, lines in zip(orders, lengths, strict=True):
+        assert desk.ended(order).how is How.DONE
+        own = order.job_id
+        assert desk.lines(order) == [f"line of {own}"] * lines + [f"end of {own}"]

@@ -1,0 +1,163 @@
+"""What is said arrives as it was said, however it is cut; what nobody of us says is refused."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from worker_service.jobs.documents import (
+    CrawlItem,
+    CrawlPage,
+    DeferredAction,
+    DocumentFacts,
+    DocumentRequest,
+    FileAgain,
+    OnEnd,
+    PageResult,
+)
+from worker_service.jobs.model import NewJob, Usage
+from worker_service.runner import pool as nursery_module
+from worker_service.runner import protocol
+from worker_service.runner.pool import Nursery
+from worker_service.runner.protocol import (
+    Asked,
+    Checkpointed,
+    ChildError,
+    Ended,
+    FromChild,
+    Garbled,
+    Gone,
+    How,
+    Inbox,
+    Order,
+    PagesRead,
+    Progressed,
+    Publication,
+    Started,
+)
+
+OURS = bytes([*b"P", protocol.VERSION])
+
+HAPPENINGS: list[FromChild] = [
+    Started(1, 2, 3, 4, "landlock"),
+    Progressed(1, 2, 40.0, "page 4 of 10"),
+    PagesRead(1, 2, [PageResult(4, "d4", "Zürich", "ocr", 91.5, '{"words":[]}')]),
+    Checkpointed(1, 2, '{"page":4}', [NewJob("x", after=[1, 2], on_failure=[])], CrawlPage("c", [CrawlItem("i")], 3)),
+    Asked(1, 2, 1, "KnownPages", '{"digests":["d4"]}'),
+    Ended(
+        1,
+        2,
+        How.DONE,
+        '{"a":1}',
+        [
+            NewJob(
+                "ingest",
+                after=[],
+                on_failure=[DeferredAction("webhook", "{}", OnEnd.FAILURE)],
+                document=DocumentRequest("/a.pdf", "a.pdf", "ab", actions=[DeferredAction("x", is_standing=True)]),
+            )
+        ],
+        [Publication(Path("a.txt"), "text", "a.txt", "ab" * 32)],
+        published_again=[FileAgain(7, "original")],
+        document=DocumentFacts(pages=12),
+        publishes=True,
+    ),
+]
+
+
+ORDER = Order(1, 2, "x", "local", None, None, None, document_id=7)
+
+
+@pytest.mark.parametrize("happening", HAPPENINGS, ids=lambda one: type(one).__name__)
+def test_what_a_child_says_arrives_as_it_was(happening: FromChild) -> None:
+    said = protocol.frame(happening)
+    inbox = Inbox(2000)
+
+    # One byte at a time.
+    bodies = [body for at in range(len(said)) for body in inbox.feed(said[at : at + 1])]
+
+    assert [protocol.from_child(body, ORDER) for body in bodies] == [happening]
+    if not isinstance(happening, Ended):
+        # The daemon gets the same bytes.
+        assert [protocol.from_nursery(body, Path("/s")) for body in bodies] == [happening]
+
+
+def test_the_end_of_an_attempt_comes_with_its_proof_and_whole_paths() -> None:
+    ended = HAPPENINGS[-1]
+    gone = Gone(msgspec.Raw(protocol.encoded(ended)), Usage(1.5, 1024, "SIGKILL"), 0.5)
+    (body,) = Inbox(2000).feed(protocol.frame(gone))
+
+    told = protocol.from_nursery(body, Path("/s"))
+
+    assert isinstance(ended, Ended)
+    assert isinstance(told, Ended)
+    assert (told.usage, told.took_seconds, told.files) == (gone.usage, 0.5, [Path("/s/1-2/a.txt")])
+    assert (told.how, told.result, told.document) == (ended.how, ended.result, ended.document)
+
+
+@pytest.mark.parametrize("happening", HAPPENINGS, ids=lambda one: type(one).__name__)
+def test_what_is_said_for_another_attempt_is_garbled(happening: FromChild) -> None:
+    (body,) = Inbox(2000).feed(protocol.frame(happening))
+
+    with pytest.raises(Garbled, match="another attempt"):
+        protocol.from_child(body, replace(ORDER, fence=3))
+
+
+def test_several_messages_in_one_bite_are_several() -> None:
+    said = b"".join(map(protocol.frame, HAPPENINGS))
+
+    assert len(Inbox(2000).feed(said)) == len(HAPPENINGS)
+
+
+def test_an_order_arrives_as_it_was() -> None:
+    inputs = {"original": Path("/w/objects/1-1/a.pdf")}
+    launch = protocol.Launch(Order(1, 2, "x", "local", None, '{"a": "ü"}', 60, "[1]", 7, 2, inputs), {"A": "b"})
+
+    (body,) = Inbox(2000).feed(protocol.frame(launch))
+
+    assert protocol.to_nursery(body) == launch
+
+
+@pytest.mark.parametrize(
+    "said",
+    [b"HTTP/1.1 200 OK", b"\0" * 10, b"P\x01\0\0\0\x01x", OURS + b"\xff\xff\xff\xff", OURS + b"\0\0\x10\0"],
+    ids=["text", "zeros", "another version", "endless", "longer than allowed"],
+)
+def test_what_is_no_message_is_garbled_at_once(said: bytes) -> None:
+    with pytest.raises(Garbled):
+        Inbox(2000).feed(said)
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"{}", b"[]", b"\xff", b'{"type":"Log"}', b'{"type":"Log","line":1}', b"[" * 100_000, b'{"type":"X"}']
+)
+def test_a_message_that_does_not_fit_is_garbled(body: bytes) -> None:
+    with pytest.raises(Garbled):
+        protocol.from_child(body, ORDER)
+    with pytest.raises(Garbled):
+        protocol.from_nursery(body, Path("/s"))
+
+
+def test_control_characters_do_not_reach_a_terminal_and_what_joins_letters_stays() -> None:
+    assert protocol.text("5\xa0km 👩\u200d🔧", 100) == "5\xa0km 👩\u200d🔧"
+    assert protocol.text("one\n\x1b[31mtwo\x07", 100) == "one\n�[31mtwo�"
+
+
+def test_a_nursery_that_talks_nonsense_is_not_believed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = tmp_path / "python"
+    # Its arguments: -P -m MODULE DESCRIPTOR
+    talk = "import os, sys, time; os.write(int(sys.argv[4]), b'nonsense'); time.sleep(3600)"
+    script.write_text(f"#!{sys.executable} -I\n{talk}\n")
+    script.chmod(0o700)
+    monkeypatch.setattr("sys.executable", str(script))
+    monkeypatch.setattr(nursery_module, "_LEAVING_SECONDS", 0.2)
+    nursery = Nursery(protocol.Begin(tmp_path / "s", tmp_path / "k"))
+
+    with pytest.raises(ChildError, match="nonsense"):
+        nursery.start()
+
+    nursery.close()

@@ -1,0 +1,102 @@
+"""Deeds that are killed: at each statement by which one changes the database, a process of its own, by SIGKILL. What
+only reads loses nothing that the statement before it has not lost; what stands in a transaction loses what its COMMIT
+does, and dies in the full length only.
+
+`python -m tests.services.killed DEED SETTINGS BASE`: BASE.db is copied for each; prints how many were killed. After
+each the deed is done once more, by somebody who was not killed.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sys
+from collections.abc import Callable
+from itertools import count
+from pathlib import Path
+
+import apsw
+
+import job_handlers.crawl.scheduled  # noqa: F401  before the children begin
+from job_handlers.fetch.sources import sources
+from tests.length import IS_FULL
+from tests.store.kit import new_worker
+from tests.store.papers import TYPES
+from worker_service.jobs.model import Completion
+from worker_service.services import batches
+from worker_service.services.database import Session, open_session
+from worker_service.services.schedules import tick
+from worker_service.settings.config import load_settings
+
+
+def stop(session: Session) -> None:
+    batches.stop(session, 1)
+
+
+def resume(session: Session) -> None:
+    batches.resume(session, 1)
+
+
+def work(session: Session) -> None:
+    """All that there is to do, by a worker who first takes back what one before him has left."""
+    leases = session.store.leases
+    leases.requeue("w1")
+    leases.register(new_worker("w1", types=TYPES))
+    while jobs := [*leases.claim("w1", 9), *leases.claim("w1", 9, "io")]:
+        for job in jobs:
+            leases.complete_many([Completion(job.lease, publishes=job.generation is not None)])
+
+
+DEEDS: dict[str, Callable[[Session], object]] = {"tick": tick, "stop": stop, "resume": resume, "work": work}
+
+
+def done_on(database: Path, settings: str, deed: Callable[[Session], object], *, dies_at: int = 0) -> None:
+    session = open_session(load_settings(environ={"WORKER_CONFIG": settings, "WORKER_DATABASE": str(database)}))
+    store = session.store
+    given = count(1)
+
+    def traced(cursor: apsw.Cursor, statement: str, _: object) -> bool:
+        if _changes(cursor, statement) and next(given) == dies_at:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return True
+
+    store.database.writer.exec_trace = traced
+    deed(session)
+    session.close()
+
+
+def _changes(cursor: apsw.Cursor, statement: str) -> bool:
+    # A COMMIT counts as a statement that reads.
+    if statement == "COMMIT":
+        return True
+    return not cursor.is_readonly and (IS_FULL or not cursor.connection.in_transaction)
+
+
+def in_a_child(deed: Callable[[], None]) -> bool:
+    """Whether it lived."""
+    child = os.fork()
+    if child == 0:
+        deed()
+        os._exit(0)
+    _, status = os.waitpid(child, 0)
+    if os.WIFSIGNALED(status):
+        assert os.WTERMSIG(status) == signal.SIGKILL
+        return False
+    assert os.WEXITSTATUS(status) == 0, status
+    return True
+
+
+def main(deed: Callable[[Session], object], settings: str, base: Path) -> None:
+    sources()
+    for number in count(1):
+        database = base.with_name(f"{base.stem}-{number}.db")
+        shutil.copy(base, database)
+        if in_a_child(lambda: done_on(database, settings, deed, dies_at=number)):  # noqa: B023  it is called at once
+            print(number - 1)
+            return
+        assert in_a_child(lambda: done_on(database, settings, deed))  # noqa: B023
+
+
+if __name__ == "__main__":
+    main(DEEDS[sys.argv[1]], sys.argv[2], Path(sys.argv[3]))

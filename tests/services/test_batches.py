@@ -1,0 +1,159 @@
+"""What a person can do with batches, and what is told of how far one is: in numbers, and in words."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.store.kit import lay_out, new_worker
+from worker_service.base.errors import BadInput, BatchNotFound, Refused, WaitTimedOut
+from worker_service.jobs.batches import Batch, BatchFacts, BatchState
+from worker_service.jobs.documents import IndexStatus
+from worker_service.jobs.model import NewJob, Status
+from worker_service.services import batches
+from worker_service.services.batches import BatchInWhole, in_words, progress_of
+from worker_service.services.database import Session, open_session
+from worker_service.services.serialize import as_object
+from worker_service.settings.config import load_settings
+
+FACTS = BatchFacts(
+    jobs={Status.COMPLETED: 70, Status.PENDING: 50},
+    documents={IndexStatus.SUCCESS: 29, IndexStatus.FAILED: 1, IndexStatus.INDEXING: 1, IndexStatus.QUEUED: 89},
+    files_on_the_way=0,
+    files_not_brought_in=0,
+    files_cancelled=0,
+    documents_cancelled=0,
+    may_find_more=False,
+    pages=5280,
+    pages_read=4664,
+    pages_left=616,
+    uncounted=0,
+    size=10**9,
+    pages_lately=220,
+    lately_seconds=300,
+    current=("report.pdf", 8, 44),
+)
+COUNTING = "still counting pages"
+BATCH = Batch(7, "ann", "reports", 3, BatchState.ACTIVE, 1, None, "{}", "[]", "2026-11-18 10:00:00.000", None)
+
+
+@pytest.fixture
+def session(tmp_path: Path) -> Iterator[Session]:
+    settings = load_settings(environ={"HOME": str(tmp_path)}, directory=tmp_path)
+    lay_out(settings.database)
+    opened = open_session(settings, actor="ann")
+    opened.store.leases.register(new_worker("w1"))
+    yield opened
+    opened.close()
+
+
+@pytest.mark.parametrize(
+    ("state", "facts", "line"),
+    [
+        ("active", {}, "30 of 120 files, 1 failed · 4,664 pages · 44 pages/min · 14 min left"),
+        ("active", {"uncounted": 3}, f"30 of 120 files, 1 failed · 4,664 pages · 44 pages/min · {COUNTING}"),
+        ("active", {"may_find_more": True, "pages_lately": 0},
+         f"30 of 120 files found so far, 1 failed · 4,664 pages · {COUNTING}"),
+        ("active", {"files_on_the_way": 2}, f"30 of 122 files, 1 failed · 4,664 pages · 44 pages/min · {COUNTING}"),
+        ("active", {"pages_left": 20}, "30 of 120 files, 1 failed · 4,664 pages · 44 pages/min · 27 s left"),
+        ("active", {"documents_cancelled": 1, "pages_left": 10_000},
+         "30 of 120 files, 1 cancelled · 4,664 pages · 44 pages/min · 3 h 47 min left"),
+        ("active", {"documents": {}, "pages_read": 0, "pages_lately": 0}, "70 of 120 jobs"),
+        ("stopped", {}, "stopped · 30 of 120 files, 1 failed · 4,664 pages"),
+        ("waiting", {}, "waiting · 30 of 120 files, 1 failed · 4,664 pages"),
+        ("failed", {"documents": {IndexStatus.SUCCESS: 119, IndexStatus.FAILED: 1}},
+         "finished, 1 failed · 120 files · 4,664 pages"),
+        ("done", {"documents": {}, "jobs": {Status.COMPLETED: 5}}, "done · 5 jobs"),
+    ],
+)  # fmt: skip
+def test_how_far_a_batch_is_in_words(state: str, facts: dict[str, Any], line: str) -> None:
+    found = BatchInWhole(replace(BATCH, state=BatchState(state)), progress_of(replace(FACTS, **facts)))
+
+    assert in_words(found) == line
+
+
+def test_time_left_and_pace_are_told_only_where_somebody_can_know() -> None:
+    known = progress_of(FACTS)
+    assert (known.pages_left, known.seconds_left, known.pages_a_minute) == (616, 840, 44)
+
+    for unknown in ({"uncounted": 1}, {"files_on_the_way": 1}, {"may_find_more": True}):
+        assert progress_of(replace(FACTS, **unknown)).seconds_left is None
+    assert progress_of(replace(FACTS, pages_lately=1)).pages_a_minute is None
+
+
+def test_a_batch_begins_is_stopped_goes_on_and_its_answers_are_json(session: Session) -> None:
+    asked = {"sources": ["/srv/a.pdf"], "lang": ["eng"]}
+    added = batches.add(session, [NewJob("ocr_pages")] * 3, owner="ann", name=" reports ", asked=asked)
+
+    stopped = batches.stop(session, added.batch.id)
+    resumed = batches.resume(session, added.batch.id)
+    shown = as_object(batches.show(session, added.batch.id))
+
+    assert (added.batch.name, stopped.note, resumed.batch.state) == ("reports", "stopped by ann", BatchState.ACTIVE)
+    assert shown["batch"]["asked"] == asked
+    assert shown["progress"]["by_job_status"] == {"pending": 3}
+    assert json.loads(json.dumps(shown)) == shown
+    assert session.store.reading.get(1).priority == batches.PRIORITY
+
+
+def test_the_setting_says_what_becomes_of_an_owners_other_batch(session: Session, tmp_path: Path) -> None:
+    environ = {"HOME": str(tmp_path), "WORKER_OWNER_POLICY": "queue"}
+    session = replace(session, settings=load_settings(environ=environ, directory=tmp_path))
+    first, second = (batches.add(session, [NewJob("ocr_pages")], owner="ann").batch for _ in range(2))
+
+    assert (first.state, second.state) == (BatchState.ACTIVE, BatchState.WAITING)
+    page = batches.list_batches(session, owners=["ann"], states=["waiting"], limit=1)
+    assert ([one.batch.id for one in page.items], page.next) == ([second.id], None)
+    with pytest.raises(BadInput, match="there is no status 'wating': did you mean waiting"):
+        batches.list_batches(session, states=["wating"])
+
+
+@pytest.mark.parametrize("name", ["a\nb", "x" * 201])
+def test_a_name_is_one_line(session: Session, name: str) -> None:
+    with pytest.raises(BadInput, match="the name of a batch is one line"):
+        batches.add(session, [], name=name)
+
+
+def test_a_batch_that_is_not_there_is_told_of_by_every_verb(session: Session) -> None:
+    verbs = (batches.show, batches.stop, batches.resume, batches.retry, batches.cancel, batches.remove)
+    for verb in verbs:
+        with pytest.raises(BatchNotFound, match="no batch 9: `pagemill batch ls`"):
+            verb(session, 9)
+
+
+def test_who_waits_for_a_batch_waits_for_all_that_comes_of_it(session: Session) -> None:
+    batch = batches.add(session, [NewJob("ocr_pages")], owner="ann").batch
+    told: list[str] = []
+
+    def work() -> None:
+        worker = open_session(session.settings)
+        [first] = worker.store.leases.claim("w1", 1)
+        worker.store.leases.complete(first.lease, None, [NewJob("assemble")])
+        [second] = worker.store.leases.claim("w1", 1)
+        worker.store.leases.complete(second.lease)
+        worker.close()
+
+    working = threading.Thread(target=work)
+    working.start()
+    ended = batches.wait_for_batch(session, batch.id, timeout="60s", watch=lambda now: told.append(in_words(now)))
+    working.join()
+
+    assert (ended.batch.state, ended.progress.jobs_ended) == (BatchState.DONE, 2)
+    assert told[-1] == "done · 2 jobs"
+
+
+def test_nobody_waits_for_a_batch_that_is_stopped_nor_longer_than_was_said(session: Session) -> None:
+    batch = batches.add(session, [NewJob("ocr_pages")], owner="ann").batch
+    with pytest.raises(WaitTimedOut, match="after 1s, batch 1 had not ended: 0 of 1"):
+        batches.wait_for_batch(session, batch.id, timeout="1s")
+
+    batches.stop(session, batch.id)
+
+    with pytest.raises(Refused, match="batch 1 was stopped by ann: `pagemill batch resume 1`"):
+        batches.wait_for_batch(session, batch.id)

@@ -1,0 +1,150 @@
+"""What has happened becomes messages, each once."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from tests.store.kit import lay_out, new_worker
+from worker_service.base.clock import wall_clock
+from worker_service.base.errors import BadInput
+from worker_service.jobs.model import Failure, Job, NewJob
+from worker_service.jobs.selector import Selector
+from worker_service.services import notifications
+from worker_service.services.database import Session, open_session
+from worker_service.settings.config import load_settings
+
+SETTINGS = """
+notify_old_after = "1h"
+
+[[notify]]
+name = "ops"
+to = "mailto:ops@example.com"
+group = "1s"
+
+[[notify]]
+name = "owners"
+to = "owner"
+when = ["job.failed"]
+group = "1s"
+
+[addresses]
+alice = "apprise:alice"
+"""
+
+
+@pytest.fixture
+def session(tmp_path: Path) -> Iterator[Session]:
+    (tmp_path / "pagemill.toml").write_text(SETTINGS)
+    settings = load_settings(
+        environ={"HOME": str(tmp_path), "WORKER_CONFIG": str(tmp_path / "pagemill.toml")}, directory=tmp_path
+    )
+    lay_out(settings.database)
+    opened = open_session(settings, actor="ann")
+    yield Session(opened.store, settings, "ann", lambda: wall_clock() + timedelta(seconds=2))
+    opened.close()
+
+
+def fail_one(session: Session, owner: str = "", message: str = "no answer") -> None:
+    session.store.intake.enqueue(NewJob("ocr_pages", owner=owner))
+    [job] = session.store.leases.claim("w", 1)
+    session.store.leases.fail(job.lease, Failure("TIMEOUT", message), retry_at=None)
+
+
+def messages(session: Session) -> list[Job]:
+    return sorted(session.store.reading.list(Selector(job_types=("notify",))), key=lambda job: job.id)
+
+
+def told(session: Session) -> list[tuple[str, str]]:
+    payloads = [json.loads(job.payload or "") for job in messages(session)]
+    return [(one["to"], one["subject"].partition(": ")[2]) for one in payloads]
+
+
+def test_what_was_before_the_rule_nobody_is_told(session: Session) -> None:
+    session.store.leases.register(new_worker("w"))
+    fail_one(session)
+
+    assert notifications.tell(session) == 0
+    assert notifications.tell(session) == 0
+
+
+def test_each_failure_is_told_once_to_whom_it_concerns(session: Session) -> None:
+    session.store.leases.register(new_worker("w"))
+    notifications.tell(session)
+    fail_one(session, "alice")
+    fail_one(session, "bob")
+
+    assert notifications.tell(session) == 2
+    assert notifications.tell(session) == 0
+    assert told(session) == [("mailto:ops@example.com", "2 jobs failed"), ("apprise:alice", "1 job failed")]
+
+
+def test_failures_with_long_messages_are_told_and_what_comes_later_as_well(session: Session) -> None:
+    session.store.leases.register(new_worker("w"))
+    notifications.tell(session)
+    for _ in range(20):
+        fail_one(session, "alice", "a page of \N{SNOWMAN} " * 5_000)
+
+    assert notifications.tell(session) == 2
+    assert {len(job.payload or "") < 100_000 for job in messages(session)} == {True}
+
+
+def test_a_message_that_failed_to_arrive_is_told_like_any_other_failure_but_not_of_itself_for_ever(
+    session: Session,
+) -> None:
+    session.store.leases.register(new_worker("w"))
+    notifications.tell(session)
+    fail_one(session)
+    notifications.tell(session)
+    for _ in range(3):
+        for job in session.store.leases.claim("w", 9):
+            session.store.leases.fail(job.lease, Failure("SMTP_550", "no such mailbox"), retry_at=None)
+        notifications.tell(session)
+
+    assert len(messages(session)) == 1
+
+
+def test_a_silent_worker_is_told_once_and_again_when_it_was_back(session: Session) -> None:
+    def is_silent(is_so: bool) -> int:
+        beat = session.clock() - timedelta(hours=is_so)
+        session.store.leases.register(new_worker("w"))
+        with session.store.database.transaction():
+            session.store.database.writer.execute(
+                "UPDATE worker SET heartbeat_at = ?", (beat.isoformat(" ", "milliseconds").removesuffix("+00:00"),)
+            )
+        return notifications.tell(session)
+
+    is_silent(False)
+    assert [is_silent(state) for state in (True, True, False, True)] == [1, 0, 0, 1]
+
+
+def test_a_job_that_waits_too_long_is_told(session: Session) -> None:
+    notifications.tell(session)
+    session.store.intake.enqueue(NewJob("ocr_pages"))
+    later = Session(session.store, session.settings, "ann", lambda: wall_clock() + timedelta(hours=2))
+
+    assert [notifications.tell(later), notifications.tell(later)] == [1, 0]
+    assert told(session) == [("mailto:ops@example.com", "1 job waits too long")]
+
+
+def test_a_test_goes_to_each_address_once(session: Session) -> None:
+    assert len(notifications.test(session, None)) == 2
+    assert len(notifications.test(session, "owners")) == 1
+    assert [to for to, _ in told(session)] == ["mailto:ops@example.com", "apprise:alice", "apprise:alice"]
+    with pytest.raises(BadInput, match="is called 'opps'"):
+        notifications.test(session, "opps")
+
+
+def test_a_list_says_how_much_is_yet_to_be_told(session: Session) -> None:
+    session.store.leases.register(new_worker("w"))
+    notifications.tell(session)
+    fail_one(session)
+
+    assert [(one.name, one.to, one.waiting) for one in notifications.rules(session)] == [
+        ("ops", "mailto:ops@example.com", 1),
+        ("owners", "owner", 1),
+    ]

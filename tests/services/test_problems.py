@@ -1,0 +1,148 @@
+"""A problem keeps its parts: code, detail and remedy reach every surface as they were raised."""
+
+from __future__ import annotations
+
+import ast
+import json
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from job_handlers.fetch.errors import Judge, Patience, Trouble
+from tests.store.kit import ByHand, lay_out, new_worker
+from worker_service.handlers import Permanent
+from worker_service.jobs.model import Counts, Failure, NewJob
+from worker_service.services.alerts import attention
+from worker_service.services.database import Session, open_session
+from worker_service.services.health import Level, judge
+from worker_service.services.jobs import why
+from worker_service.services.nodes import CheckedNode
+from worker_service.services.overview import CheckedWorker, Overview
+from worker_service.services.serialize import as_object
+from worker_service.settings.config import load_settings
+from worker_service.settings.notifications import Rule, messages
+
+AT = "2026-11-18 09:59:50.000"
+ALIVE = CheckedWorker("w1", "here", "boot", 1, "0", 2, 4, False, False, AT, AT, 1, state="alive")
+
+
+@pytest.fixture
+def session(tmp_path: Path) -> Iterator[Session]:
+    settings = load_settings(environ={"HOME": str(tmp_path)}, directory=tmp_path)
+    lay_out(settings.database)
+    opened = open_session(settings, actor="ann")
+    opened.store.leases.register(new_worker())
+    yield opened
+    opened.close()
+
+
+def failed(session: Session, failure: Failure) -> int:
+    job_id = session.store.intake.enqueue(NewJob("ocr_pages")).job_id
+    [job] = session.store.leases.claim("w1", 1, "cpu")
+    session.store.leases.fail(job.lease, failure, retry_at=None)
+    return job_id
+
+
+def test_a_node_that_is_down_is_no_full_disk_whatever_its_name(session: Session) -> None:
+    down = CheckedNode("diskbox2", "w1", "down", 4, "", "", False)
+    overview = Overview(datetime(2026, 11, 18, 10, tzinfo=UTC), Counts({}, None), [ALIVE], [], [down])
+
+    [matter] = attention(session, overview)
+
+    assert (matter.level, matter.title) == (Level.WARNING, "None of 1 node up: diskbox2 is down")
+    assert [reason.code for reason in judge(overview, []).reasons] == ["NODES_DOWN"]
+
+
+def test_a_cause_after_a_colon_is_no_remedy(session: Session) -> None:
+    trouble = Trouble("UNREADABLE", what="/srv/a.pdf", reason="Permission denied")
+    with pytest.raises(Permanent) as ended:
+        Judge(Patience()).after(trouble)
+    error = ended.value
+    job_id = failed(session, Failure(error.code, error.detail, remedy=error.remedy))
+
+    assert why(session, job_id).helps == f"the same would happen again; once it is put right: pagemill retry {job_id}"
+
+
+def test_a_remedy_is_kept_apart_from_the_job_to_its_notice(session: Session) -> None:
+    job_id = failed(session, Failure("LOCKED", "a.pdf: it is locked", remedy="save it without a password"))
+
+    found = session.store.reading.get(job_id)
+    [attempt] = session.store.reading.attempts(job_id)
+    [count] = session.store.reading.errors(since="2000")
+    [notice] = session.store.notices.after(0)
+
+    remedy = "save it without a password"
+    assert [found.error_remedy, attempt.error_remedy, count.newest_remedy, notice.remedy] == [remedy] * 4
+    assert why(session, job_id).helps.startswith(f"{remedy}; then: ")
+    assert json.loads(json.dumps(as_object(found)))["error_message"] == "a.pdf: it is locked"
+    [told] = messages(Rule("ops", "mailto:ops@example.com"), [notice], {}, machine="here")
+    assert f"LOCKED: a.pdf: it is locked: {remedy}" in told.text
+    assert json.loads(json.dumps(told.data))["notices"][0]["remedy"] == remedy
+
+
+def test_a_retry_forgets_the_remedy_and_a_message_set_by_hand_has_none(session: Session) -> None:
+    job_id = failed(session, Failure("LOCKED", "it is locked", remedy="save it without a password"))
+
+    by_hand = ByHand(session.settings.database)
+    by_hand(f"UPDATE worker_job_queue SET status = 'pending' WHERE id = {job_id}")
+    assert session.store.reading.get(job_id).error_remedy is None
+
+    by_hand(f"UPDATE worker_job_queue SET error_message = 'look: at me' WHERE id = {job_id}")
+    assert session.store.reading.get(job_id).error_text == "look: at me"
+
+
+def test_home_offers_a_retry_only_where_it_can_help(session: Session) -> None:
+    locked = failed(session, Failure("LOCKED", "it is locked", remedy="save it without a password"))
+    [given_up] = attention(session, None)
+
+    assert (given_up.verb, given_up.command) == ("look", ("why", str(locked)))
+    assert given_up.advice.startswith("save it without a password; then: ")
+
+    session.store.intake.enqueue(NewJob("ocr_pages", max_retries=1))
+    for code in ("BUSY", "BUSY"):
+        [job] = session.store.leases.claim("w1", 1, "cpu")
+        session.store.leases.fail(job.lease, Failure(code, "busy"), retry_at=session.clock())
+    busy = next(one for one in attention(session, None) if one.about.get("error") == "BUSY")
+
+    assert busy.verb == "retry"
+
+
+_FOR_PEOPLE = {"detail", "error_message", "newest_message", "reason", "remedy"}
+_CUTS = {"endswith", "partition", "rpartition", "rsplit", "split", "startswith"}
+
+
+def cuts_in(source: str) -> list[int]:
+    """Return the lines that split at a colon, or cut or search a sentence that was written for people."""
+    lines = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _CUTS:
+            at_colon = any(isinstance(one, ast.Constant) and one.value == ": " for one in node.args)
+            named = {one.attr for one in ast.walk(node.func.value) if isinstance(one, ast.Attribute)} | {
+                one.id for one in ast.walk(node.func.value) if isinstance(one, ast.Name)
+            }
+            at_line_end = any(isinstance(one, ast.Constant) and one.value == "\n" for one in node.args)
+            if at_colon or (named & _FOR_PEOPLE and not at_line_end):
+                lines.append(node.lineno)
+        if isinstance(node, ast.Compare) and any(isinstance(one, ast.In) for one in node.ops):
+            [*names] = [one.id for one in node.comparators if isinstance(one, ast.Name)]
+            names += [one.attr for one in node.comparators if isinstance(one, ast.Attribute)]
+            if isinstance(node.left, ast.Constant) and set(names) & _FOR_PEOPLE:
+                lines.append(node.lineno)
+    return lines
+
+
+def test_no_code_reads_a_sentence_that_was_written_for_people() -> None:
+    for parsed in ('x.partition(": ")', 'reason.startswith("no")', '"disk" in reason'):
+        assert cuts_in(parsed), parsed
+    found = [
+        f"{path}:{line}"
+        for package in ("worker_service", "job_handlers")
+        for path in Path(package).rglob("*.py")
+        for line in cuts_in(path.read_text())
+    ]
+
+    # The lines of the audit begin with the number of a promise, as upkeep.sql writes them.
+    may = ("worker_service/services/health.py",)
+    assert [one for one in found if not one.startswith(may)] == []

@@ -1,0 +1,245 @@
+"""Ticks: each slot begins its job once, however many tick at once and wherever one is killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from tests.store.kit import START, ByHand, MovableClock, lay_out
+from worker_service.base.errors import BadInput
+from worker_service.jobs.selector import Selector
+from worker_service.services.database import Session
+from worker_service.services.schedules import list_schedules, run_now, tick
+from worker_service.settings.config import Settings, load_settings
+from worker_service.store.opening import open_store
+
+ROOT = Path(__file__).resolve().parents[2]
+HOURLY = '[[schedule]]\nname = "hourly"\ncron = "0 * * * *"\njob = { type = "report", payload = { slot = "{slot}" } }\n'
+MINUTELY = (
+    HOURLY.replace("hourly", "minutely").replace("0 * * * *", "* * * * *") + 'missed = "all"\nmissed_most = 1000\n'
+)
+HOUR = timedelta(hours=1)
+
+Open = Callable[[str], Session]
+
+
+@pytest.fixture
+def clock() -> MovableClock:
+    return MovableClock()
+
+
+@pytest.fixture
+def opened(tmp_path: Path, clock: MovableClock, request: pytest.FixtureRequest) -> Open:
+    """A session with these settings, over one database."""
+    lay_out(tmp_path / "pagemill.db")
+
+    def open_with(text: str) -> Session:
+        settings = settings_in(tmp_path, text)
+        session = Session(open_store(settings.database, clock=clock), settings, "ann", clock)
+        request.addfinalizer(session.close)
+        return session
+
+    return open_with
+
+
+def settings_in(place: Path, text: str) -> Settings:
+    file = place / "own.toml"
+    file.write_text(f'database = "{place}/pagemill.db"\n{text}')
+    return load_settings(environ={"HOME": str(place), "WORKER_CONFIG": str(file)}, directory=place)
+
+
+def slots_begun(session: Session) -> list[str | None]:
+    return [begun.slot for begun in tick(session).items]
+
+
+def at(moment: datetime) -> str:
+    return f"{moment:%Y-%m-%d %H:%M}:00.000"
+
+
+# --- what is due ------------------------------------------------------------------------------------
+
+
+def test_a_new_schedule_has_no_past_and_then_each_slot_begins_a_job(opened: Open, clock: MovableClock) -> None:
+    session = opened(HOURLY)
+
+    assert slots_begun(session) == []
+    clock.advance(3599)
+    assert slots_begun(session) == []
+    clock.advance(2)
+    assert slots_begun(session) == [at(START + HOUR)]
+    assert slots_begun(session) == []
+
+    [job] = session.store.reading.list(Selector())
+    assert (job.job_type, job.name, job.priority) == ("report", "hourly", 7)
+    assert json.loads(job.payload or "") == {"slot": "2026-11-18T11:00:00+00:00"}
+
+
+@pytest.mark.parametrize(("missed", "hours"), [("skip", []), ("once", [5]), ("all", [3, 4, 5])])
+def test_what_was_missed_is_told_and_made_up_as_the_schedule_says(
+    opened: Open, clock: MovableClock, missed: str, hours: list[int]
+) -> None:
+    session = opened(f'{HOURLY}missed = "{missed}"\nmissed_most = 3\n')
+    tick(session)
+    clock.advance(5 * 3600 + 1800)
+
+    done = tick(session)
+
+    assert [begun.slot for begun in done.items] == [at(START + hour * HOUR) for hour in hours]
+    assert [(one.schedule, one.slots, one.is_all) for one in done.missed] == [("hourly", 5 - len(hours), True)]
+    again = tick(session)
+    assert (again.items, again.missed) == ([], [])
+
+
+def test_another_expression_is_another_schedule_without_a_past(opened: Open, clock: MovableClock) -> None:
+    tick(opened(HOURLY))
+    clock.advance(2 * 3600)
+
+    assert slots_begun(opened(HOURLY.replace('"0 *', '"30 *'))) == []
+    clock.advance(1801)
+    assert slots_begun(opened(HOURLY.replace('"0 *', '"30 *'))) == [at(START + 2.5 * HOUR)]
+
+
+def test_what_cannot_be_begun_is_told_keeps_nobody_else_from_it_and_is_tried_again(
+    opened: Open, clock: MovableClock, tmp_path: Path
+) -> None:
+    folder = tmp_path / "reports"
+    crawl = f'[[schedule]]\nname = "reports"\ncron = "0 * * * *"\nowner = "ann"\ncrawl = "{folder}"\n'
+    session = opened(crawl + HOURLY)
+    tick(session)
+    clock.advance(3601)
+
+    done = tick(session)
+    assert [one.schedule for one in done.items] == ["hourly"]
+    assert [one.why for one in done.troubles] == [f"schedule reports: crawl: there is no directory {folder}"]
+
+    folder.mkdir()
+    assert [one.schedule for one in tick(session).items] == ["reports"]
+
+
+def test_a_word_that_nobody_knows_is_told(opened: Open, clock: MovableClock) -> None:
+    session = opened('[[schedule]]\nname = "n"\ncron = "0 * * * *"\ncrwl = "/srv"\n')
+    tick(session)
+    clock.advance(3601)
+
+    [trouble] = tick(session).troubles
+    assert trouble.why == "schedule n: there is no field 'crwl': did you mean crawl?"
+    assert list_schedules(session)[0].trouble == trouble.why
+
+
+def test_one_is_begun_now_and_its_slots_come_all_the_same(opened: Open, clock: MovableClock) -> None:
+    session = opened(HOURLY)
+    tick(session)
+
+    begun = run_now(session, "hourly")
+    clock.advance(3601)
+
+    assert (begun.slot, begun.existing) == (None, False)
+    assert slots_begun(session) == [at(START + HOUR)]
+    with pytest.raises(BadInput, match="there is no schedule 'hurly': did you mean hourly"):
+        run_now(session, "hurly")
+
+
+def test_the_list_tells_what_is_next_what_was_last_and_whether_anybody_ticks(opened: Open, clock: MovableClock) -> None:
+    session = opened(HOURLY)
+    assert [one.is_waiting for one in list_schedules(session)] == [True]
+
+    tick(session)
+    [state] = list_schedules(session)
+    assert (state.is_waiting, state.next_at, state.last_at, state.job) == (False, at(START + HOUR), None, None)
+
+    clock.advance(3600 + 301)
+    assert [one.is_waiting for one in list_schedules(session)] == [True]
+
+    tick(session)
+    [state] = list_schedules(session)
+    assert (state.is_waiting, state.last_slot, state.next_at) == (False, at(START + HOUR), at(START + 2 * HOUR))
+    assert state.job is not None
+    assert state.job.status == "pending"
+
+
+# --- many at once, and kills ------------------------------------------------------------------------
+
+
+def left_behind(place: Path, minutes: int, text: str = MINUTELY) -> Path:
+    """A database whose schedule nobody has looked at for so long."""
+    database = place / "pagemill.db"
+    lay_out(database)
+    ByHand(database)(
+        "INSERT INTO schedule_plan (schedule, plan, until)"
+        f" VALUES ('minutely', '* * * * * UTC', strftime('%Y-%m-%d %H:%M:00.000', 'now', '-{minutes} minutes'))"
+    )
+    settings_in(place, text)
+    return database
+
+
+def taken(database: Path) -> list[tuple[object, object]]:
+    """Each slot with that of its job, in order; what has the one and not the other stands alone."""
+    made = "replace(substr(json_extract(q.payload, '$.slot'), 1, 16), 'T', ' ') || ':00.000'"
+    rows = ByHand(database)(
+        f"SELECT slot, {made} AS made FROM schedule_run r LEFT JOIN worker_job_queue q ON q.id = r.job_id"
+        f" UNION ALL SELECT NULL, {made} FROM worker_job_queue q"
+        " WHERE id NOT IN (SELECT job_id FROM schedule_run WHERE job_id IS NOT NULL) ORDER BY 1"
+    )
+    return [(row["slot"], row["made"]) for row in rows]
+
+
+def minutes_from(begin: object, number: int) -> list[tuple[object, object]]:
+    first = datetime.fromisoformat(str(begin))
+    return [(at(first + timedelta(minutes=one)),) * 2 for one in range(number)]
+
+
+def test_ticks_that_run_at_once_begin_each_slot_once(tmp_path: Path) -> None:
+    database = left_behind(tmp_path, 150)
+    command = [sys.executable, "-m", "worker_service.cli", "schedule", "tick", "--json"]
+    environ = {**os.environ, "WORKER_CONFIG": str(tmp_path / "own.toml")}
+
+    ticks = [subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, cwd=ROOT) for _ in range(4)]
+    begun = [len(json.loads(one.communicate()[0])["items"]) for one in ticks]
+
+    found = taken(database)
+    assert (sum(begun), found) == (len(found), minutes_from(found[0][0], len(found)))
+    assert len(found) >= 150
+
+
+def killed_ticks(place: Path, base: Path) -> int:
+    driver = [sys.executable, "-m", "tests.services.killed", "tick", str(place / "own.toml"), str(base)]
+    return int(subprocess.run(driver, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True).stdout)
+
+
+def test_a_tick_that_is_killed_at_any_statement_has_taken_a_slot_with_its_job_or_has_not(tmp_path: Path) -> None:
+    base = left_behind(tmp_path, 3)
+
+    killed = killed_ticks(tmp_path, base)
+
+    for number in range(1, killed + 1):
+        found = taken(base.with_name(f"{base.stem}-{number}.db"))
+        assert found == minutes_from(found[0][0], len(found)), number
+        assert 3 <= len(found) <= 4
+    # BEGIN and COMMIT for each slot.
+    assert killed >= 3 * 2
+
+
+def test_a_tick_that_is_killed_at_any_statement_has_begun_a_whole_batch_or_none(tmp_path: Path) -> None:
+    batch = 'batch = ["https://example.org/a.pdf", "https://example.org/b.pdf"]'
+    base = left_behind(tmp_path, 1, MINUTELY.replace('job = { type = "report", payload = { slot = "{slot}" } }', batch))
+
+    killed = killed_ticks(tmp_path, base)
+
+    for number in range(1, killed + 1):
+        [found] = ByHand(base.with_name(f"{base.stem}-{number}.db"))(
+            "SELECT (SELECT count(*) FROM schedule_run r JOIN batch b ON b.id = r.batch_id) AS slots,"
+            " (SELECT count(*) FROM batch) AS batches, (SELECT count(*) FROM worker_job_queue) AS jobs,"
+            " (SELECT count(*) FROM worker_job_queue q JOIN batch b ON b.id = q.batch_id) AS theirs"
+        )
+        slots = found["slots"]
+        assert slots in (1, 2)
+        assert found == {"slots": slots, "batches": slots, "jobs": 2 * int(str(slots)), "theirs": 2 * int(str(slots))}
+    # BEGIN and COMMIT, of the slot that is due.
+    assert killed >= 2

@@ -1,0 +1,79 @@
+"""What is to be read, said in words that nothing has looked at: by HTTP and the page."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cli.shelf import Shelf
+from tests.store.kit import lay_out
+from tests.store.papers import work_as
+from worker_service.base.errors import BadInput, DocumentNotFound
+from worker_service.jobs.documents import Decision
+from worker_service.services.database import Session, open_session
+from worker_service.services.jobs import job
+from worker_service.services.read_requests import bring_in, read_again
+from worker_service.settings.config import load_settings
+
+
+@pytest.fixture
+def session(tmp_path: Path) -> Iterator[Session]:
+    settings = load_settings(environ={"HOME": str(tmp_path)}, directory=tmp_path)
+    lay_out(settings.database)
+    opened = open_session(settings, actor="ann")
+    work_as(opened.store)
+    yield opened
+    opened.close()
+
+
+def test_a_file_is_brought_in_as_the_command_brings_it_in(session: Session, tmp_path: Path) -> None:
+    file = tmp_path / "report.pdf"
+    file.write_bytes(b"%PDF")
+
+    words = {"lang": ["deu"], "quality": ["best"], "password-file": [""]}
+    [wished], batch_id = bring_in(session, [file], words, owner="alice")
+
+    made = job(session, wished.enqueued.job_id)
+    assert batch_id is None
+    assert (made.owner, made.name, made.source_key) == ("alice", "report.pdf", str(file))
+    assert json.loads(made.payload or "")["read"] == {"languages": ["deu"], "quality": "best"}
+
+
+def test_a_document_is_read_again_in_another_language_and_not_again_as_it_was(session: Session) -> None:
+    document_id = Shelf(session.store, session.settings.workspace).read("a.pdf", "words", roles=("original",))
+
+    as_it_was = read_again(session, document_id, {})
+    other = read_again(session, document_id, {"lang": ["eng+deu"]})
+
+    assert as_it_was.enqueued.decision is Decision.UNCHANGED
+    assert other.enqueued.decision is Decision.ACCEPTED
+    assert read_again(session, document_id, {"lang": ["eng+deu"]}).enqueued.decision is Decision.UNDER_WAY
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        ({"lang": ["../../etc"]}, "is not a language"),
+        ({"quality": ["great"]}, "is no quality: say fast, auto or best"),
+        ({"colour": ["red"]}, "'colour' says nothing of how to read: there are lang, quality"),
+        ({"password-file": ["drive"]}, "is not the name of a credential that begins with password"),
+        ({"then": ["no_json={"]}, "is no action"),
+    ],
+)
+def test_words_that_mean_nothing_are_refused_and_nothing_is_asked_for(
+    session: Session, words: dict[str, list[str]], why: str
+) -> None:
+    document_id = Shelf(session.store, session.settings.workspace).read("a.pdf", "words", roles=("original",))
+
+    with pytest.raises(BadInput, match=why):
+        read_again(session, document_id, words)
+
+    assert session.store.library.document(document_id).index_generation == 1
+
+
+def test_what_is_not_there_is_not_read_again(session: Session) -> None:
+    with pytest.raises(DocumentNotFound):
+        read_again(session, 7, {})

@@ -1,0 +1,106 @@
+"""What time it is. The only reader of the wall clock, so that a test can hold it still or move it.
+
+Times are kept as UTC text, with milliseconds: ``2026-11-18 10:00:00.000``. Text in this form sorts as time does.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta, tzinfo
+
+from worker_service.base.errors import BadTime
+
+Clock = Callable[[], datetime]
+
+PERIODS = ("hour", "day", "week", "month")
+
+_LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
+
+_UNIT_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
+_DURATION = re.compile(r"(\d+)\s*([smhdw])")
+_NUMBER = re.compile(r"\d+(\.\d*)?", re.ASCII)
+
+
+def wall_clock() -> datetime:
+    return datetime.now(UTC)
+
+
+def boot_clock() -> float:
+    """Seconds. Goes on while the machine sleeps, and never jumps."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def as_text(moment: datetime) -> str:
+    return moment.astimezone(UTC).isoformat(" ", "milliseconds").removesuffix("+00:00")
+
+
+def from_text(text: str) -> datetime:
+    """Of a row. What is no time, which only a hand can have written, is long ago."""
+    try:
+        return datetime.fromisoformat(text).replace(tzinfo=UTC)
+    except ValueError:
+        return _LONG_AGO
+
+
+def zone_of(name: str) -> tzinfo:
+    """A time zone by its name, such as Europe/Berlin."""
+    if name == "UTC":
+        return UTC
+    from zoneinfo import ZoneInfo  # not for every command
+
+    try:
+        return ZoneInfo(name)
+    except (OSError, KeyError, ValueError) as error:  # a directory of zones; none of that name; no name at all
+        raise BadTime(f"{name!r} is no time zone of this machine: `timedatectl list-timezones` lists them") from error
+
+
+def period_of(moment: datetime, period: str, zone: str) -> str:
+    """The hour, day, week or month in which a moment is, by the clocks of a zone: ``day 2026-11-19``."""
+    here = moment.astimezone(zone_of(zone))
+    # Of an hour that comes twice there are two.
+    forms = {"hour": "%Y-%m-%d %H:00 %z", "day": "%Y-%m-%d", "week": "%G-W%V", "month": "%Y-%m"}
+    return f"{period} {here.strftime(forms[period])}"
+
+
+def parse_duration(text: str) -> timedelta:
+    """Read ``90s``, ``10m``, ``2h``, ``30d``, ``1w`` or a sum such as ``1h30m``."""
+    parts = _DURATION.findall(text)
+    if not parts or _DURATION.sub("", text).strip():
+        raise BadTime(f"{text!r} is not a length of time: write it like 90s, 10m, 2h, 30d or 1h30m")
+    try:
+        return timedelta(seconds=sum(int(number) * _UNIT_SECONDS[unit] for number, unit in parts))
+    except (OverflowError, ValueError) as error:
+        raise BadTime(f"{text!r} is longer than time is kept") from error
+
+
+def parse_length(text: str) -> timedelta:
+    """How long something may take: as above, or a number of seconds. An age has to name its unit: 30 may mean days."""
+    if not _NUMBER.fullmatch(text):
+        return parse_duration(text)
+    try:
+        return timedelta(seconds=float(text))
+    except OverflowError as error:
+        raise BadTime(f"{text!r} is longer than time is kept") from error
+
+
+def parse_time(text: str, *, now: datetime) -> datetime:
+    """Read ``+10m`` (from now), or a time such as ``2026-11-18 10:00``; without a zone it is UTC."""
+    if text.startswith("+"):
+        return shifted(now, parse_duration(text[1:]))
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise BadTime(f"{text!r} is not a time: write it like '2026-11-18 10:00' (UTC) or +10m") from error
+    try:
+        return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+    except OverflowError as error:
+        raise BadTime(f"{text!r} is further away than time is kept") from error
+
+
+def shifted(moment: datetime, length: timedelta) -> datetime:
+    try:
+        return moment + length
+    except OverflowError as error:
+        raise BadTime("that is further away than time is kept") from error

@@ -1,0 +1,219 @@
+"""What the daemon and the web say while they work: the name of every event, and where the lines go.
+
+A name is a noun and a past verb; values travel as fields. Payloads, results and secrets are never among them.
+On a terminal the lines are for eyes, under systemd they are journal entries with fields of their own, elsewhere JSON.
+Only these two import this; structlog itself is imported when logging begins.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TextIO
+
+from worker_service.base.sanitize import as_json, harmless, harmless_text
+
+if TYPE_CHECKING:
+    from structlog.typing import FilteringBoundLogger, Processor
+
+    Log = FilteringBoundLogger
+
+DAEMON_STARTED = "daemon.started"
+DAEMON_DRAINED = "daemon.drained"
+DAEMON_STOPPING = "daemon.stopping"
+DAEMON_STOPPED = "daemon.stopped"
+DAEMON_FAILED = "daemon.failed"
+
+JOB_CLAIMED = "job.claimed"
+JOB_STARTED = "job.started"
+JOB_COMPLETED = "job.completed"
+JOB_FAILED = "job.failed"
+JOB_RETRIED = "job.retried"
+JOB_SNOOZED = "job.snoozed"
+JOB_RELEASED = "job.released"
+JOB_CANCELLED = "job.cancelled"
+JOB_REQUEUED = "job.requeued"
+JOB_STOPPED = "job.stopped"
+JOB_UNKNOWN = "job.disowned"
+LEASE_LOST = "lease.lost"
+
+WORKER_REGISTERED = "worker.registered"
+WORKER_FENCED = "worker.fenced"
+WORKER_UNFENCED = "worker.unfenced"
+WORKER_RESCUED = "worker.rescued"
+BEAT_FAILED = "beat.failed"
+
+NURSERY_DIED = "nursery.died"
+CLUSTER_TYPE_UNKNOWN = "cluster.type_unknown"
+RAY_DRIVER_DIED = "ray_driver.died"
+NURSERY_RESTARTED = "nursery.restarted"
+HANDLER_SET_ASIDE = "handler.set_aside"
+
+STORE_LOCKED = "store.locked"
+STORE_UNAVAILABLE = "store.unavailable"
+STORE_RECOVERED = "store.recovered"
+DATABASE_REPLACED = "database.replaced"
+DISK_LOW = "disk.filled"
+DISK_FREED = "disk.freed"
+JOBS_PRUNED = "jobs.pruned"
+PEOPLE_TOLD = "people.told"
+LIMITS_REPLACED = "limits.replaced"
+SCHEDULE_BEGUN = "schedule.begun"
+SCHEDULE_MISSED = "schedule.missed"
+SCHEDULE_FAILED = "schedule.failed"
+TYPE_UNKNOWN = "type.unknown"
+OBJECTS_SWEPT = "objects.swept"
+KEPT_SWEPT = "kept.swept"
+DOCUMENTS_UNNAMED = "documents.unnamed"
+CHORE_FAILED = "chore.failed"
+
+WEB_STARTED = "web.started"
+WEB_STOPPED = "web.stopped"
+REQUEST_FAILED = "request.failed"
+VISITOR_REFUSED = "visitor.refused"
+
+# What people may want to be told is logged as well, each notice by its kind. A job that ran is told of by its end.
+NOTICES = (
+    "document.started", "document.ready", "document.failed", "document.taken_over",
+    "batch.started", "batch.waiting", "batch.stopped", "batch.resumed", "batch.done", "batch.failed",
+    "action.fired", "schedule.missed", JOB_FAILED,
+)  # fmt: skip
+
+_JOURNAL = "/run/systemd/journal/socket"
+_PRIORITIES = {"debug": 7, "info": 6, "warning": 4, "error": 3, "critical": 2}
+
+
+def begin_logging(log_format: str, *, environ: Mapping[str, str] | None = None, stream: TextIO | None = None) -> Log:
+    """Set structlog up and return the log. `auto` is the journal under systemd, a terminal's colours, else JSON."""
+    with _without_rich():
+        import structlog
+
+    stream = stream or sys.stderr
+    chosen = _chosen(log_format, os.environ if environ is None else environ, stream)
+    shared: list[Processor] = [structlog.processors.add_log_level]
+    if chosen == "journal":
+        own: list[Processor] = [_as_journal_entry]
+    elif chosen == "console":
+        own = [
+            structlog.processors.TimeStamper(fmt="%H:%M:%S", utc=False),
+            structlog.processors.format_exc_info,
+            _without_power,
+            structlog.dev.ConsoleRenderer(colors=stream.isatty() and not os.environ.get("NO_COLOR")),
+        ]
+    else:
+        own = [
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.format_exc_info,
+            lambda _, __, event: as_json(event),
+        ]
+    out: _Lines | _Journal = _Journal() if chosen == "journal" else _Lines(stream)
+    structlog.configure(
+        processors=[*shared, *own],
+        wrapper_class=structlog.make_filtering_bound_logger("info"),
+        logger_factory=lambda *_: out,
+        cache_logger_on_first_use=True,
+    )
+    log: Log = structlog.get_logger()
+    return log
+
+
+@contextmanager
+def _without_rich() -> Iterator[None]:
+    """Where rich is there, structlog imports it to draw tracebacks, for longer than all of itself: ours are plain."""
+    if "rich" in sys.modules:
+        yield
+        return
+    sys.modules["rich"] = None  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        del sys.modules["rich"]
+
+
+def _chosen(log_format: str, environ: Mapping[str, str], stream: TextIO) -> str:
+    if log_format != "auto":
+        return log_format
+    if _is_journal(environ.get("JOURNAL_STREAM", ""), stream):
+        return "journal"
+    return "console" if stream.isatty() else "json"
+
+
+def _is_journal(given: str, stream: TextIO) -> bool:
+    """systemd names the device and inode of the stream that leads to the journal."""
+    try:
+        status = os.fstat(stream.fileno())
+    except (OSError, ValueError):
+        return False
+    return given == f"{status.st_dev}:{status.st_ino}"
+
+
+class _Lines:
+    """Lines on a stream. A reader that went away is no reason to stop working."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._lock = threading.Lock()
+
+    def msg(self, line: str) -> None:
+        with self._lock:
+            try:
+                self._stream.write(line + "\n")
+                self._stream.flush()
+            except (OSError, ValueError):
+                pass
+
+    debug = info = warning = warn = error = critical = exception = log = msg
+
+
+def _without_power(_: Any, __: str, event: Any) -> dict[str, Any]:
+    """For a terminal: what a field holds may be a stranger's."""
+    return {
+        name: (harmless_text if name == "exception" else harmless)(value) if isinstance(value, str) else value
+        for name, value in event.items()
+    }
+
+
+def _as_journal_entry(_: Any, __: str, event: Any) -> dict[str, Any]:
+    """Fields of the journal: MESSAGE for eyes, PAGEMILL_* for `journalctl PAGEMILL_JOB_ID=42`."""
+    import traceback
+
+    name, level = event.pop("event"), event.pop("level", "info")
+    error = event.pop("exc_info", None)
+    fields = {"PRIORITY": str(_PRIORITIES.get(level, 6)), "SYSLOG_IDENTIFIER": "pagemill", "PAGEMILL_EVENT": name}
+    fields |= {f"PAGEMILL_{key.upper()}": _plain(value) for key, value in event.items()}
+    fields["MESSAGE"] = " ".join([name, *(f"{key}={_plain(value)}" for key, value in event.items())])
+    if error:
+        found = sys.exc_info()[1] if error is True else error
+        if isinstance(found, BaseException):
+            fields["PAGEMILL_TRACEBACK"] = "".join(traceback.format_exception(found))
+    return {"fields": fields}
+
+
+def _plain(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value, default=str, ensure_ascii=False)
+
+
+class _Journal:
+    def __init__(self) -> None:
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+
+    def msg(self, *, fields: Mapping[str, str]) -> None:
+        try:
+            self._socket.sendto(b"".join(_field(*field) for field in fields.items()), _JOURNAL)
+        except OSError:
+            # Too long, or no journal: the plain stream still leads there.
+            sys.stderr.write(harmless(fields["MESSAGE"][:2000]) + "\n")
+
+    debug = info = warning = warn = error = critical = exception = log = msg
+
+
+def _field(name: str, value: str) -> bytes:
+    data = value.encode("utf-8", "replace")
+    if b"\n" not in data:
+        return name.encode() + b"=" + data + b"\n"
+    return name.encode() + b"\n" + len(data).to_bytes(8, "little") + data + b"\n"

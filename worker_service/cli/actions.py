@@ -1,0 +1,87 @@
+"""`pagemill then`: what follows for each document of an owner, and what follows for one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import click
+
+from worker_service.cli import group, output
+from worker_service.cli.context import Desk, DocumentId, Function, completes, verb
+from worker_service.jobs.documents import DeferredAction, OnEnd
+from worker_service.services import actions, enqueue
+from worker_service.services.parse import read_action
+
+
+def _rule(function: Function) -> Function:
+    click.option("--on-failure", is_flag=True, help="Once it has failed; else once it is read.")(function)
+    click.option("--owner", required=True, metavar="NAME", shell_complete=completes("owner"), help="Whose documents.")(
+        function
+    )
+    return click.argument("action", metavar="TYPE[=JSON]")(function)
+
+
+@verb
+@click.argument("document", metavar="[DOCUMENT]", required=False, type=DocumentId())
+def ls(desk: Desk, document: int | None) -> None:
+    """\b
+    pagemill then ls
+    pagemill then ls document:7
+
+    What follows for each document of an owner; or for one document, and which job it became.
+    """
+    if document is None:
+        rules = actions.of_owners(desk.session)
+        if not desk.answered({"items": rules}):
+            output.show_table(("OWNER", *_HEADINGS), [(one.owner, *_row(one)) for one in rules])
+        return
+    asked = actions.of_document(desk.session, document)
+    if not desk.answered({"items": asked}):
+        rows = [(one.generation, *_row(one), output.seconds(one.fired_at), one.job_id) for one in asked]
+        output.show_table(("GENERATION", *_HEADINGS, "FIRED (UTC)", "JOB"), rows)
+
+
+@verb
+@_rule
+def add(desk: Desk, action: str, owner: str, on_failure: bool) -> None:
+    """\b
+    pagemill then add --owner alice 'webhook={"url": "https://example.com/read"}'
+    pagemill then add --owner alice --on-failure call_alice
+
+    From now on such a job follows for each document of this owner, once for each time that it is read.
+    """
+    is_new = actions.ask_always(desk.session, owner, action, on_failure=on_failure)
+    for sentence in enqueue.doubts(desk.session, [read_action(action)]):
+        output.say(sentence)
+    if not desk.answered({"owner": owner, "is_new": is_new}) and not is_new:
+        output.say("it does already: nothing was added")
+
+
+@verb
+@_rule
+def rm(desk: Desk, action: str, owner: str, on_failure: bool) -> None:
+    """\b
+    pagemill then rm --owner alice 'webhook={"url": "https://example.com/read"}'
+
+    It follows no longer. What has been fired goes on.
+    """
+    actions.ask_no_more(desk.session, owner, action, on_failure=on_failure)
+    desk.answered({"owner": owner})
+
+
+_HEADINGS = ("AFTER", "TYPE", "PAYLOAD")
+
+
+def _row(one: DeferredAction) -> Sequence[object]:
+    return ("it failed" if one.on_end is OnEnd.FAILURE else "it is read", one.job_type, one.payload)
+
+
+then = group(
+    "then",
+    "\b\npagemill then ls\npagemill then add --owner alice call_alice\n\n"
+    "What follows for each document of an owner. What follows for one is asked for where it is brought in: "
+    "`pagemill ingest … --then TYPE`.",
+    ls,
+    add,
+    rm,
+)

@@ -1,0 +1,156 @@
+"""`pagemill cluster`: the nodes of the Ray cluster that run attempts for this machine."""
+
+from __future__ import annotations
+
+import os
+import socket
+from typing import Any
+
+import click
+
+from worker_service.base.humanize import counted
+from worker_service.cli import output
+from worker_service.cli.context import Desk, completions, leading, verb
+from worker_service.cli.output import NODE_COLUMNS, node_row
+from worker_service.cluster import ray_environment
+from worker_service.services import nodes, overview
+from worker_service.settings.config import SERVICE_CONFIGURATION, own_configuration
+
+_NO_CLUSTER = "there is no cluster: to set one up, `pagemill cluster init ADDRESS`"
+_NO_NODE = "no node is known yet: `pagemill status` shows whether a daemon runs, `pagemill cluster test` tries Ray"
+_HEAD_WORDS = "--num-cpus=0 --include-dashboard=false --include-log-monitor=false --disable-usage-stats"
+
+
+def _complete(ctx: click.Context, _: click.Parameter, begun: str) -> list[Any]:
+    names = completions(ctx, lambda desk: [one.name for one in overview.nodes(desk.session)])
+    return [name for name in names if name.startswith(begun)]
+
+
+_name = click.argument("name", shell_complete=_complete)
+
+
+@verb
+def ls(desk: Desk) -> None:
+    """\b
+    pagemill cluster ls
+    pagemill cluster ls --json
+
+    Show the nodes, as `pagemill cluster` alone does.
+    """
+    _ls(desk)
+
+
+@verb
+@_name
+def drain(desk: Desk, name: str) -> None:
+    """\b
+    pagemill cluster drain box2
+
+    Give a node no new attempts. It finishes those that run there. `pagemill cluster use box2` takes that back.
+    """
+    _drain(desk, name, is_draining=True)
+
+
+@verb
+@_name
+def use(desk: Desk, name: str) -> None:
+    """\b
+    pagemill cluster use box2
+
+    Give a node new attempts again after `drain`.
+    """
+    _drain(desk, name, is_draining=False)
+
+
+@verb
+@click.argument("address", required=False)
+@click.option("--port", default=ray_environment.PORT, show_default=True, help="Of the Ray head.")
+@click.option("--slots", type=click.IntRange(1, 1000), metavar="N", help="Attempts at once on each node.")
+def init(desk: Desk, address: str | None, port: int, slots: int | None) -> None:
+    """\b
+    sudo pagemill cluster init 10.0.0.1
+    pagemill cluster init 10.0.0.1 --slots 8
+
+    Make a token, unless there is one, and print the commands that start Ray on this machine and on each node. ADDRESS
+    is this machine's, by which the nodes reach it. Who has the token can run programs on all machines of the cluster.
+    """
+    address = address or socket.gethostname()
+    directory = SERVICE_CONFIGURATION if desk.settings.is_of_the_service else own_configuration(os.environ)
+    path = directory / ray_environment.TOKEN
+    token = ray_environment.make_token(path)
+    where = f"{address}:{port}"
+    health = " ".join(f"{name}={value}" for name, value in ray_environment.HEALTH_CHECKS.items())
+    reconnect = " ".join(f"{name}={value}" for name, value in ray_environment.RECONNECT.items())
+    cpus = f" --num-cpus={slots}" if slots else ""
+    head = [
+        f"export RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH={path} {reconnect} {health}",
+        f"ray start --head --node-ip-address={address} --port={port} {_HEAD_WORDS}",
+    ]
+    node = [
+        f"export RAY_AUTH_MODE=token RAY_AUTH_TOKEN={token} {reconnect}",
+        f"ray start --address={where}{cpus} --disable-usage-stats",
+    ]
+    if desk.answered({"token": str(path), "setting": f"ray:{where}", "head": head, "node": node}):
+        return
+    output.show("# On this machine, as the user of the daemon:")
+    output.show("\n".join(head))
+    output.show("\n# On each node, with the same versions of pagemill, Ray and Python:")
+    output.show("\n".join(node))
+    output.show("\n# In the settings of this machine; then restart the daemon:")
+    output.show(f'cluster = "ray:{where}"')
+    output.say(
+        "then: pagemill cluster test. The token is a password: who has it can run programs on all these machines"
+    )
+
+
+@verb
+def test(desk: Desk) -> int:
+    """\b
+    pagemill cluster test
+    WORKER_CLUSTER=ray:10.0.0.1:6379 pagemill cluster test
+
+    Connect to Ray as the daemon would, and check on each node the version, the sandbox, the handlers and their trained
+    data. Exit code 1 if a node cannot be used.
+    """
+    from worker_service.cluster.trial import try_nodes  # imports all handlers, in processes of their own
+
+    found = try_nodes(desk.settings)
+    good = [one for one in found if one.state == "up"]
+    if not desk.answered({"items": found}):
+        rows = [(one.name, one.state, one.slots or None, one.version, one.reason) for one in found]
+        output.show_table(("NODE", "STATE", "SLOTS", "VERSION", "WHY"), rows, whole=("WHY",))
+        output.say(f"{len(good)} of {counted(len(found), 'node')} can be used")
+    return 0 if good and len(good) == len(found) else 1
+
+
+@verb
+def shown(desk: Desk) -> None:
+    """\b
+    pagemill cluster
+    pagemill cluster --json
+    pagemill cluster init 10.0.0.1      # prints the commands that start Ray
+    pagemill cluster test
+    pagemill cluster drain box2         # or: use box2
+
+    Show the nodes of the cluster: the state of each, its slots, and how many attempts run there.
+    """
+    _ls(desk)
+
+
+cluster = leading("cluster", shown, ls, drain, use, test, init)
+
+
+def _ls(desk: Desk) -> None:
+    found = overview.nodes(desk.session)
+    if desk.answered({"items": found}):
+        return
+    if not found:
+        output.say(_NO_CLUSTER if desk.settings.cluster is None else _NO_NODE)
+        return
+    output.show_table(NODE_COLUMNS, [node_row(one) for one in found])
+
+
+def _drain(desk: Desk, name: str, *, is_draining: bool) -> None:
+    sentence = nodes.drain(desk.session, name, is_draining=is_draining)
+    if not desk.answered({"node": name, "is_draining": is_draining}):
+        output.show(sentence)

@@ -1,0 +1,27 @@
+"""`pagemill completion`: the script that a shell reads to complete pagemill's words."""
+
+from __future__ import annotations
+
+import click
+from click.shell_completion import get_completion_class
+
+from worker_service.cli import output
+from worker_service.cli.context import Desk, verb
+
+
+@verb
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completion(desk: Desk, shell: str) -> None:
+    """\b
+    eval "$(pagemill completion bash)"                                    in ~/.bashrc
+    pagemill completion zsh > ~/.zfunc/_pagemill
+    pagemill completion fish > ~/.config/fish/completions/pagemill.fish
+
+    Print the script that completes verbs, options, and the ids, types and owners in the database.
+    """
+    kind = get_completion_class(shell)
+    if kind is None:
+        raise click.UsageError(f"click does not know {shell}")
+    script = kind(click.get_current_context().find_root().command, {}, "pagemill", "_PAGEMILL_COMPLETE").source()
+    if not desk.answered({"shell": shell, "script": script}):
+        output.show_text(f"{script}\n")

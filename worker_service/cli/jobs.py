@@ -1,0 +1,211 @@
+"""Looking at jobs: `ls`, `show`, `why`, `logs`. Nothing here changes anything."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+
+import click
+
+from worker_service.base.humanize import counted
+from worker_service.cli import output
+from worker_service.cli.context import Desk, DocumentId, JobId, completes, job_or_problem_argument, selecting, verb
+from worker_service.jobs.model import AttemptRow, Job
+from worker_service.jobs.selector import COLUMNS, Selector
+from worker_service.services import jobs
+from worker_service.services.jobs import named, progress_in_words, state_of
+from worker_service.services.serialize import as_object
+
+EXIT_NOT_YET = 3
+
+_FILES_SHOWN = 50
+_SILENT_SECONDS = 10.0
+_LISTED = [column for column in COLUMNS if column.heading]
+_HEADINGS = ("ID", "STATE", *(column.heading for column in _LISTED), "PRI", "TRIES", "DONE", "CREATED", "ERROR", "NOTE")
+_GIVES_UP = ("CREATED", "PLATFORM", "PRI", "TRIES", "ACCOUNT", "DONE", "OWNER")
+
+_ATTEMPT_COLUMNS = (
+    "FENCE", "WORKER", "NODE", "STARTED (UTC)", "ENDED (UTC)", "OUTCOME", "ERROR", "SIGNAL", "CPU S", "PEAK MB",
+    "SANDBOX",
+)  # fmt: skip
+
+_LOST = {"dead": ", which is dead", "dying": ", which is dead", "silent": ", which has not beaten for long",
+         "no row": ", which has no row"}  # fmt: skip
+_TAKEN_BACK = "any daemon takes it back: systemctl start pagemill, or here: pagemill run"
+
+
+@verb
+@selecting
+@click.option(
+    "--limit", type=click.IntRange(1, 1000), default=50, metavar="N", help="At most so many; 50 unless given."
+)
+@click.option("--before", "before_id", type=JobId(), metavar="ID", help="The next page: jobs with smaller ids.")
+def ls(desk: Desk, selector: Selector, limit: int, before_id: int | None) -> None:
+    """\b
+    pagemill ls
+    pagemill ls --status failed --since 1d
+    pagemill ls --type ocr_pages,download --owner alice --json
+    pagemill ls --match payload.source=/srv/a.pdf
+
+    List jobs, the newest first.
+    """
+    page = jobs.list_jobs(desk.session, selector, limit=limit, before_id=before_id)
+    if desk.answered(page):
+        return
+    if page.items:
+        now = desk.session.clock()
+        output.show_table(_HEADINGS, [_row(job, now) for job in page.items], gives_up=_GIVES_UP, whole=("ERROR",))
+    else:
+        output.say("the queue is empty" if selector.is_empty and before_id is None else "no job matches")
+    if page.next is not None:
+        output.say(f"more: the same with --before {page.next}")
+
+
+@verb
+@click.argument("what", metavar="ID", shell_complete=completes("id"))
+def show(desk: Desk, what: str) -> None:
+    """\b
+    pagemill show 42
+    pagemill show document:7
+    pagemill show 42 --json
+
+    Everything about one job: its row, attempts, events, what it waits for, and the last lines of its log; or about one
+    document: its pages, how each was read, and where its files are.
+    """
+    if what.startswith("document:"):
+        from worker_service.cli.documents import show_document
+
+        show_document(desk, DocumentId().convert(what, None, None))
+        return
+    if what.startswith("batch:"):
+        raise click.UsageError(f"show tells of one job, or of one document; of a batch: pagemill batch show {what}")
+    job_id = JobId().convert(what, None, None)
+    found = jobs.job_in_whole(desk.session, job_id)
+    if desk.as_json:
+        whole = as_object(found)
+        output.show_json(whole.pop("job") | whole)
+        return
+    job, files = found.job, found.files
+    row: dict[str, object] = {name: value for name, value in job._asdict().items() if name not in ("id", "held")}
+    output.show_values({"id": job.id, "state": state_of(job), **row})
+    output.show_section(_ATTEMPT_COLUMNS, [*map(_attempt_row, found.attempts)], title="attempts")
+    output.show_section(("ID", "STATUS"), found.waits_for, title="waits for")
+    events = [(output.seconds(one.at), one.from_status, one.to_status) for one in found.events]
+    output.show_section(("AT (UTC)", "FROM", "TO"), events, title="events")
+    shown = [(file.name, file.size, file.path) for file in files[:_FILES_SHOWN]]
+    output.show_section(("NAME", "BYTES", "PATH"), shown, title="files")
+    if len(files) > len(shown):
+        output.say(
+            f"and {counted(len(files) - len(shown), 'file')} more: --json has all, "
+            f"pagemill export --job {job_id} copies them"
+        )
+    lines = [(output.seconds(one.at), one.line) for one in found.log]
+    output.show_section(("AT (UTC)", "LINE"), lines, title="log")
+
+
+@verb
+@job_or_problem_argument
+def why(desk: Desk, job_id: int | None) -> int:
+    """\b
+    pagemill why
+    pagemill why 42
+    pagemill why 42 --json
+
+    Why a job has not started or has failed: each gate that holds it, and the next move. The gates are the claim's own
+    conditions. Without an ID it is about the newest job that has a problem.
+
+    Exit code 3 if something holds it, 0 if nothing does.
+    """
+    job_id = job_id or _newest_with_a_problem(desk)
+    if job_id is None:
+        return 0
+    found = jobs.why(desk.session, job_id)
+    job = found.job
+    if desk.as_json:
+        whole = {"id": job.id, "status": job.status, "state": state_of(job), "items": found.gates}
+        whole |= {"silent_seconds": found.silent_seconds, "limit_seconds": found.limit_seconds}
+        output.show_json({**whole, "next": found.helps})
+    elif job.status != "pending":
+        lost = _LOST.get(found.worker_state, "")
+        output.show(_what_it_is(job, lost) + _progress_of(found))
+        if move := _TAKEN_BACK if lost else found.helps:
+            output.show(f"    next: {move}")
+    elif not found.gates:
+        output.show(f"nothing holds {named(job)}: the next claim can take it")
+    elif job.name:
+        output.show(f"{named(job)} waits:")
+    for gate in found.gates if not desk.as_json else ():
+        output.show(f"{gate.code}  {gate.detail}")
+        output.show(f"    next: {gate.next}")
+    return EXIT_NOT_YET if found.gates else 0
+
+
+@verb
+@job_or_problem_argument
+@click.option("--follow", "-f", is_flag=True, help="Go on until the job has ended.")
+def logs(desk: Desk, job_id: int | None, follow: bool) -> None:
+    """\b
+    pagemill logs 42
+    pagemill logs -f 42
+
+    The lines that a job has logged or printed; the newest 3,000 are kept. Without an ID, those of the newest job that
+    has a problem. With --json and -f, one object on each line.
+    """
+    job_id = job_id or _newest_with_a_problem(desk)
+    if job_id is None:
+        return
+    if desk.as_json and not follow:
+        output.show_json({"items": jobs.log(desk.session, job_id), "next": None})
+        return
+    for line in jobs.follow_log(desk.session, job_id) if follow else jobs.log(desk.session, job_id):
+        if not desk.answered(line):
+            output.show(f"{output.seconds(line.at)}  {line.line}")
+
+
+# ── One job in words ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _row(job: Job, now: datetime) -> Sequence[object]:
+    state = state_of(job, now=now)
+    note = job.error_text or progress_in_words(job, now=now)
+    if state in ("scheduled", "backoff"):
+        note = f"at {output.seconds(job.run_at)}"
+    tries = f"{job.retry_count}/{job.max_retries}"
+    created = output.when(job.created_at, now=now)
+    columns = (getattr(job, column.name) for column in _LISTED)
+    return (job.id, state, *columns, job.priority, tries, f"{job.progress_percent}%", created, job.error_code, note)
+
+
+def _attempt_row(attempt: AttemptRow) -> Sequence[object]:
+    peak = attempt.memory_peak_bytes
+    return (
+        attempt.fence, attempt.worker_id, attempt.node, output.seconds(attempt.started_at),
+        output.seconds(attempt.ended_at), attempt.outcome or "open", attempt.error_code, attempt.signal,
+        attempt.cpu_seconds, None if peak is None else peak // 1_000_000, attempt.sandbox,
+    )  # fmt: skip
+
+
+def _what_it_is(job: Job, lost: str) -> str:
+    if job.status == "running":
+        asked = ", and was asked to stop" if job.cancel_requested_at else ""
+        return f"{named(job)} is running since {output.seconds(job.started_at)} on {job.worker_id}{lost}{asked}"
+    code = f" with {job.error_code}" if job.error_code else ""
+    message = f": {job.error_message.splitlines()[0]}" if job.error_message else ""
+    return f"{named(job)} is {job.status}{code} since {output.seconds(job.completed_at)}{message}"
+
+
+def _progress_of(found: jobs.Why) -> str:
+    """Return how long a running job has been silent, where it is worth a look, and its time limit."""
+    parts = []
+    if (silent := found.silent_seconds) is not None and silent >= _SILENT_SECONDS:
+        parts.append(f"no progress for {output.length(timedelta(seconds=int(silent)))}")
+    if found.limit_seconds is not None:
+        parts.append(f"its time limit is {output.length(timedelta(seconds=found.limit_seconds))}")
+    return f"; {', '.join(parts)}" if parts else ""
+
+
+def _newest_with_a_problem(desk: Desk) -> int | None:
+    job_id = jobs.newest_with_a_problem(desk.session)
+    if job_id is None and not desk.answered({"id": None, "items": []}):
+        output.say("no job has a problem")
+    return job_id

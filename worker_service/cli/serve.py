@@ -1,0 +1,52 @@
+"""`pagemill serve`: HTTP and the page, in the foreground."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import click
+
+from worker_service.cli import output
+from worker_service.cli.context import Desk, verb
+from worker_service.settings.config import Settings
+from worker_service.settings.value_types import LISTEN
+
+
+@verb
+@click.option("--listen", metavar="HOST:PORT", help="Here, and not at web_listen; or the path of a socket.")
+def serve(desk: Desk, listen: str | None) -> int:
+    """\b
+    pagemill serve
+    pagemill serve --listen 127.0.0.1:9000
+    pagemill serve --listen /run/pagemill/web.sock
+
+    Serve the page and the HTTP API until stopped. Stopping or starting it touches no job.
+
+    On a terminal it prints a link that signs one browser in, once, within ten minutes; `pagemill token link` prints
+    another. Programs need a token: `pagemill token make`.
+    """
+    from worker_service.web.app import serve as run
+
+    settings = desk.settings
+    if listen is not None:
+        settings = _with(settings, "web_listen", LISTEN.read(listen, "--listen", Path.cwd()))
+    if desk.as_json:
+        settings = _with(settings, "log_format", "json")
+    return run(settings, lambda: _tell(desk, settings))
+
+
+def _with(settings: Settings, key: str, value: object) -> Settings:
+    return replace(settings, values={**settings.values, key: value})
+
+
+def _tell(desk: Desk, settings: Settings) -> None:
+    """Print the sign-in link on a terminal only: other readers of this line may be a log."""
+    from worker_service.services import tokens
+
+    address = settings.web_address
+    if output.is_terminal(sys.stdout):
+        address += f"/session?link={tokens.make_link(desk.session).word}"
+    desk.close()
+    output.show(address)

@@ -1,0 +1,224 @@
+"""How things stand: `pagemill` alone, `workers`, `status`, `doctor`, in numbers, and all of it in one file."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from worker_service.base.clock import parse_length
+from worker_service.base.errors import PagemillError
+from worker_service.cli import output
+from worker_service.cli.context import Desk, verb
+from worker_service.cli.output import NODE_COLUMNS, node_row
+from worker_service.jobs.model import Pause, Status
+from worker_service.services import overview
+from worker_service.services.batches import titled, under_way
+from worker_service.services.serialize import iso
+
+_SIGNS = {0: ("✓", "green"), 1: ("!", "yellow"), 2: ("✗", "red")}
+
+
+def show_state(as_json: bool, database: str | None) -> None:
+    desk = Desk(as_json=as_json, database=database)
+    try:
+        found, batches = overview.look(desk.session), under_way(desk.session)
+    finally:
+        desk.close()
+    at, origin = desk.settings.database, desk.settings.origins["database"]
+    oldest, jobs = found.counts.oldest_pending_at, found.counts.by_status
+    whole = {"database": at, "origin": origin, "workers_alive": found.workers_alive, "oldest_pending_at": iso(oldest)}
+    if desk.answered({**whole, "jobs": jobs, "pauses": found.pauses, "batches": batches}):
+        return
+    waiting = f" (the oldest for {output.age(oldest, now=found.at)})" if oldest else ""
+    output.show(f"database  {at} ({origin})")
+    output.show(f"workers   {found.workers_alive or 'none'} alive")
+    output.show(f"live      {jobs[Status.PENDING]:,} pending{waiting}, {jobs[Status.RUNNING]:,} running")
+    ended = (f"{number:,} {status}" for status, number in jobs.items() if status.is_ended)
+    output.show(f"ended     {', '.join(ended)}")
+    output.show(f"paused    {', '.join(map(_pause, found.pauses)) or 'nothing'}")
+    if batches:
+        output.show(f"batches   {'; '.join(map(titled, batches))}")
+
+
+@verb
+def workers(desk: Desk) -> None:
+    """\b
+    pagemill workers
+    pagemill workers --json
+
+    The daemons on this database: what they run, and when they last said that they live; below them their nodes.
+    """
+    found = overview.workers(desk.session)
+    nodes = overview.nodes(desk.session, found)
+    if desk.answered({"items": found, "nodes": nodes}):
+        return
+    if not found:
+        output.say("no worker: start one with `systemctl start pagemill`, or here with `pagemill run`")
+        return
+    now = desk.session.clock()
+    output.show_table(
+        ("WORKER", "STATE", "HOST", "PID", "RUNNING", "CPU", "IO", "BEAT", "VERSION"),
+        [
+            (
+                w.id, w.state, w.host, w.pid or None, w.running, w.cpu_slots, w.io_slots,
+                f"{output.age(w.heartbeat_at, now=now)} ago", w.version,
+            )
+            for w in found
+        ],
+    )  # fmt: skip
+    output.show_section(NODE_COLUMNS, [node_row(one) for one in nodes])
+
+
+@verb
+@click.option("--oldest", metavar="LENGTH", help="Warn when a job has been pending for longer than this, e.g. 1h.")
+def status(desk: Desk, oldest: str | None) -> int:
+    """\b
+    pagemill status
+    pagemill status --oldest 1h
+
+    Whether all is well, in one line. Exit code as monitoring wants it: 0 ok, 1 warning, 2 critical, 3 unknown.
+    """
+    from worker_service.services.health import Level, health, summary
+
+    oldest_most = None if oldest is None else parse_length(oldest)
+    try:
+        found = health(desk.session, oldest_most=oldest_most)
+    except PagemillError as error:
+        if not desk.answered({"level": Level.UNKNOWN, "reasons": [str(error)]}):
+            output.show(f"UNKNOWN: {error}")
+        return Level.UNKNOWN.value
+    if not desk.answered(found):
+        numbers = " ".join(f"{status}={number}" for status, number in found.jobs.items())
+        replaced = f" replaced_batches={found.batches_replaced}" * bool(found.batches_replaced)
+        output.show(f"{found.level.name}: {summary(found)} | workers={found.workers} {numbers}{replaced}")
+    return found.level.value
+
+
+@verb
+@click.option(
+    "--audit", is_flag=True, help="Read all rows, their history and every published file: is any promise broken?"
+)
+@click.option("--online", is_flag=True, help="Ask Google as well: who each credential is, and what it may do.")
+def doctor(desk: Desk, audit: bool, online: bool) -> int:
+    """\b
+    pagemill doctor
+    pagemill doctor --json
+    pagemill doctor --audit
+    pagemill doctor --online
+
+    Look for what is wrong, and say how to put it right. ✓ is good, ! is worth a look, ✗ is wrong; then exit code 1.
+
+    --audit asks one thing only: whether rows, attempts, events and published files break a promise (P1 … P13), each
+    by its number. It reads every published file; without it, doctor looks at the size of each.
+    """
+    from worker_service.services import health
+
+    findings = list(health.audit(desk.session) if audit else health.examine(desk.session))
+    if online:
+        from worker_service.services.handlers import examine_online  # starts a nursery
+
+        findings += examine_online(desk.settings)
+    if not desk.answered({"items": findings}):
+        for finding in findings:
+            sign, colour = _SIGNS[finding.level]
+            styled = output.styled(sign, fg=colour) if output.is_terminal(sys.stdout) else sign
+            output.show(output.joined(styled, f" {finding.name}: {finding.detail}"))
+            if finding.fix:
+                output.show(f"    {finding.fix}")
+    return 1 if any(finding.level is health.Level.CRITICAL for finding in findings) else 0
+
+
+def _pause(pause: Pause) -> str:
+    until = f" until {output.seconds(pause.until)}" if pause.until else ""
+    reason = f" ({pause.reason})" if pause.reason else ""
+    return overview.title_of_pause(pause.scope, pause.name) + until + reason
+
+
+# ── Numbers, and all of it ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+@verb
+def stats(desk: Desk) -> None:
+    """\b
+    pagemill stats
+    pagemill stats --json
+
+    How many jobs there are, by type and status. HELD are pending jobs that wait for a time, a job or a key. Below them,
+    pending jobs by platform, and what each owner keeps in the workspace; a file that two share counts for both, and
+    once for all.
+    """
+    found = overview.numbers(desk.session)
+    if desk.answered(found):
+        return
+    types, platforms, owners = found.items, found.pending_by_platform, found.by_owner
+    rows: list[tuple[object, ...]] = [
+        (t.job_type, t.pending, t.held, t.running, t.completed, t.failed, t.cancelled) for t in types
+    ]
+    if len(rows) > 1:
+        rows.append(("all", *(sum(column) for column in zip(*(row[1:] for row in rows), strict=True))))
+    output.show_table(("TYPE", "PENDING", "HELD", "RUNNING", "COMPLETED", "FAILED", "CANCELLED"), rows)
+    output.show_section(("PLATFORM", "PENDING"), [(one.platform, one.count) for one in platforms])
+    kept = [(one.owner, one.documents, one.pages, one.files, output.size(one.size)) for one in owners]
+    if len(kept) > 1:
+        read = (sum(one.documents for one in owners), sum(one.pages for one in owners))
+        kept.append(("all", *read, found.files, output.size(found.size)))
+    output.show_section(("OWNER", "DOCUMENTS", "PAGES", "FILES", "SIZE"), kept)
+
+
+@verb
+@click.option("--since", default="1d", metavar="TIME", help="1d (ago) unless given; or a time.")
+def errors(desk: Desk, since: str) -> None:
+    """\b
+    pagemill errors
+    pagemill errors --since 2h
+    pagemill retry --error HTTP_503 --since 1d
+
+    What failed lately: each error code, how often, and the newest job that has it.
+    """
+    found = overview.errors(desk.session, since=since)
+    if desk.answered({"items": found}):
+        return
+    if found:
+        rows = [(e.code, e.job_type, e.jobs, e.newest_job_id, e.newest_name, e.newest_text) for e in found]
+        output.show_table(("ERROR", "TYPE", "JOBS", "NEWEST", "NAME", "MESSAGE"), rows, whole=("ERROR",))
+        output.say("to see one: pagemill show ID; to run them again: pagemill retry --error CODE")
+    else:
+        output.say(f"nothing failed since {since}")
+
+
+@verb
+@click.option(
+    "-o",
+    "--output",
+    "target",
+    type=click.Path(dir_okay=False, path_type=Path),
+    default=Path("pagemill-report.tar.gz"),
+    metavar="FILE",
+    help="pagemill-report.tar.gz unless given.",
+)
+@click.option("--with-names", is_flag=True, help="Leave the names of files and owners as they are.")
+@click.option("--force", is_flag=True, help="Replace the file.")
+def report(desk: Desk, target: Path, with_names: bool, force: bool) -> None:
+    """\b
+    pagemill report
+    pagemill report -o bundle.tar.gz
+    pagemill report -o bundle.tar.gz --with-names --force
+
+    Write what somebody who helps wants to see: versions, settings, what doctor and status say, workers, counts, errors,
+    the newest failed jobs and events. Prints what is in it; look into it before you pass it on.
+
+    Payloads, results, logs, the text of documents and secrets are never in it. The names of files and owners are
+    replaced, in sentences as far as they are known or look like a name. What a program of yours has said last is its
+    job's error, and is in it: such a sentence is told as it is, but for what its payload holds.
+    """
+    from worker_service.services import report as operations  # starts a nursery
+
+    parts = operations.report(desk.settings, lambda: desk.session, target, with_names=with_names, is_forced=force)
+    items = [{"name": part.name, "bytes": len(part.content), "about": part.about} for part in parts]
+    if desk.answered({"report": target, "with_names": with_names, "items": items}):
+        return
+    output.show_table(("FILE", "BYTES", "WHAT IT TELLS"), [(one.name, len(one.content), one.about) for one in parts])
+    names = "with the names of files and owners" if with_names else "names of files and owners are replaced"
+    output.say(f"wrote {target}; {names}")

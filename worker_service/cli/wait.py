@@ -1,0 +1,65 @@
+"""`pagemill wait`: until jobs have ended, or documents have been read."""
+
+from __future__ import annotations
+
+import sys
+import time
+
+import click
+
+from worker_service.base.errors import BadInput
+from worker_service.base.humanize import counted
+from worker_service.cli import output
+from worker_service.cli.context import Desk, selecting, verb
+from worker_service.cli.progress import await_batches, await_reading, watch_jobs
+from worker_service.jobs.selector import Selector
+from worker_service.services.documents import document
+from worker_service.services.wait import AwaitedDocument, wait_for_jobs
+
+
+@verb
+@selecting
+@click.option("--timeout", metavar="LENGTH", help="Give up after this long: 30s, 10m.")
+@click.option("--follow", is_flag=True, help="And for the jobs that come of them.")
+@click.option("--progress", is_flag=True, help="Show how far they are: bars on a terminal, else a line every 10 s.")
+def wait(desk: Desk, selector: Selector, timeout: str | None, follow: bool, progress: bool) -> int:
+    """\b
+    pagemill wait 42
+    pagemill wait 41 42 43 --timeout 10m
+    pagemill wait batch:7 --progress && echo done
+    pagemill wait 3 --follow
+    pagemill wait document:7 --progress
+    pagemill wait $(pagemill enqueue download --set source=/srv/a.pdf)
+
+    Wait until jobs have ended: those with these ids or of a batch, or, of those that match otherwise, the ones that are
+    live now; until a batch has ended, with all that comes of it; or until a document was read. A folder that is watched
+    is waited for until it was looked at. What --progress shows goes to stderr.
+
+    Exit code 0 if all completed, 1 if some failed or were cancelled, 124 if the time ran out.
+    """
+    if selector.batch_ids and selector == Selector(batch_ids=selector.batch_ids):
+        return await_batches(desk, selector.batch_ids, timeout=timeout, is_watched=progress)
+    if selector.document_ids:
+        return _wait_for_documents(desk, selector, timeout=timeout, is_watched=progress)
+    watch = watch_jobs(sys.stderr, monotonic=time.monotonic) if progress else None
+    waited = wait_for_jobs(desk.session, selector, timeout=timeout, watch=watch, follows=follow)
+    exit_code = 0 if waited.is_good else 1
+    if desk.answered(waited):
+        return exit_code
+    counts = {name: getattr(waited, name) for name in ("completed", "failed", "cancelled", "gone")}
+    ends = ", ".join(f"{number} {word}" for word, number in counts.items() if number)
+    output.show(ends or "nothing is left to wait for")
+    if waited.watching:
+        ids = " ".join(map(str, waited.watching))
+        output.say(f"{counted(len(waited.watching), 'job')} still watching; to end that: pagemill cancel {ids}")
+    if waited.going_on:
+        output.say(f"still to do: {counted(waited.going_on, 'job')} that came of this; --follow waits for all of it")
+    return exit_code
+
+
+def _wait_for_documents(desk: Desk, selector: Selector, *, timeout: str | None, is_watched: bool) -> int:
+    if selector != Selector(document_ids=selector.document_ids):
+        raise BadInput("wait for documents or for jobs, not for both at once: pagemill wait document:7 document:8")
+    documents = [document(desk.session, document_id) for document_id in selector.document_ids]
+    awaited = [AwaitedDocument(one.name, document_id=one.id) for one in documents]
+    return await_reading(desk, awaited, timeout=timeout, is_watched=is_watched)

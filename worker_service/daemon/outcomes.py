@@ -1,0 +1,485 @@
+"""How attempts ended: what follows from it, the files that go with it, and the writing of it.
+
+What follows is decided by `verdict`, which reads no clock and writes no row. Files of a finished attempt are moved to
+where published files live before its completion is written (P5): `workspace/objects/<job>-<fence>/` is read by nobody
+until that has committed, and if it is refused the files are removed again. Many completions are written in one
+transaction, everything else one by one. An end that cannot be written now (the database is locked, the disk is full) is
+kept and tried again. When that goes on for too long the daemon must not go on either: it exits, and its jobs are taken
+back from the dead.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+import shutil
+import stat
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import field, replace
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import msgspec
+
+from worker_service.base import events
+from worker_service.base.directories import open_beneath, open_folder, opened
+from worker_service.base.errors import (
+    BadInput,
+    BadPayload,
+    CancelRequested,
+    FileForgotten,
+    LeaseLost,
+    RuleBroken,
+    StoreError,
+    in_a_sentence,
+)
+from worker_service.base.humanize import counted
+from worker_service.daemon.attempts import PATIENCE_SECONDS, Attempt, CannotLand, Tools
+from worker_service.jobs.documents import NewFile
+from worker_service.jobs.model import Completion, Failure, Lease
+from worker_service.jobs.retries import (
+    MAY_HAVE_RUN,
+    MAY_HAVE_RUN_REMEDY,
+    REQUEUES_MAX,
+    Retry,
+    RetryRule,
+    after_failure,
+    may_have_run_detail,
+)
+from worker_service.jobs.values import dataclass
+from worker_service.runner.protocol import Ended, How, Key
+
+_SNOOZE_SECONDS = 60.0
+_LONGEST_WAIT_SECONDS = 366 * 86400.0
+_SENTENCES = {
+    How.RETRYABLE: "the handler asked for another attempt",
+    How.PERMANENT: "the handler gave up for good",
+    How.TIMED_OUT: "it ran longer than it may",
+    How.OUT_OF_MEMORY: "it needed more memory than it may have",
+    How.CRASHED: "its process died",
+    How.GARBLED: "it spoke nonsense, or ended without a result",
+    How.STOPPED: "it was asked to stop",
+}
+_DECISIONS = (How.DONE, How.RETRYABLE, How.PERMANENT, How.SNOOZED)
+_NO_DECISIONS = ("HANDLER_ERROR", "INTERRUPTED", "FILES_VANISHED", "FILES_NOT_KEPT", "FILE_FORGOTTEN")
+"""Codes of attempts that end like a handler's `Retryable`, though the handler did not choose it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Complete:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Fail:
+    failure: Failure
+    retry_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class Snooze:
+    until: datetime
+    why: Failure
+    resting: str = ""
+    """The source that needs a rest until then."""
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Requeue:
+    """What ran it is gone, and the attempt with it."""
+
+    why: Failure
+
+
+@dataclass(frozen=True, slots=True)
+class ConfirmCancel:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """The lease is lost: nothing may be written."""
+
+
+Uncompleted = Fail | Snooze | Release | Requeue | ConfirmCancel | Drop
+Verdict = Complete | Uncompleted
+
+
+def verdict(
+    attempt: Attempt,
+    ended: Ended,
+    *,
+    now: datetime,
+    jitter: float,
+    rules: Mapping[str, RetryRule] = {},
+) -> Verdict:
+    if attempt.is_lost:
+        return Drop()
+    if attempt.is_cancelled:
+        return ConfirmCancel()
+    if attempt.refused is not None:
+        return Fail(replace(attempt.refused, usage=ended.usage), None)
+    if ended.how is How.DONE:
+        return Complete()
+    if attempt.is_at_most_once and may_have_run(attempt, ended):
+        detail = may_have_run_detail(_code_of(ended), _message_of(ended))
+        return Fail(Failure(MAY_HAVE_RUN, detail, ended.usage, MAY_HAVE_RUN_REMEDY), None)
+    if ended.how is How.SNOOZED:
+        resting = attempt.job.source if ended.rests_source else ""
+        until = now + _wait(ended.after_seconds, otherwise=_SNOOZE_SECONDS)
+        return Snooze(until, _failure(ended), resting)
+    if ended.how is How.STOPPED or (attempt.stopped_at is not None and ended.how is not How.PERMANENT):
+        # However a child ends that we stopped: it is not its fault, and costs no retry.
+        return Release()
+    if ended.how is How.CRASHED and ended.code == "NODE_LOST":
+        return Requeue(_failure(ended))
+    if died_with_nursery(ended) and attempt.nursery_deaths <= REQUEUES_MAX:
+        # Most likely the fault of another attempt. Bounded, because this one may bring the nursery down each time.
+        return Release()
+    failure = _failure(ended)
+    failure = replace(failure, code=_code_of(ended), message=_message_of(ended))
+    after = None if ended.after_seconds is None else _wait(ended.after_seconds, otherwise=0)
+    is_permanent = ended.how is How.PERMANENT
+    choice = after_failure(attempt.job, now=now, jitter=jitter, is_permanent=is_permanent, after=after, rules=rules)
+    return Fail(failure, choice.run_at if isinstance(choice, Retry) else None)
+
+
+def _failure(ended: Ended) -> Failure:
+    return Failure(ended.code, ended.message, ended.usage, ended.remedy)
+
+
+def may_have_run(attempt: Attempt, ended: Ended) -> bool:
+    """Whether the handler had begun and its attempt then ended by anything but the handler's own decision."""
+    if ended.how in _DECISIONS and ended.code not in _NO_DECISIONS:
+        return False
+    # A nursery or node that died may have taken the child's `Started` with it.
+    return attempt.has_begun or (ended.how is How.CRASHED and ended.code in ("NURSERY_DIED", "NODE_LOST"))
+
+
+def _code_of(ended: Ended) -> str:
+    return ended.code or ended.how.value.upper()
+
+
+def _message_of(ended: Ended) -> str:
+    return ended.message or _SENTENCES[ended.how]
+
+
+def died_with_nursery(ended: Ended) -> bool:
+    return ended.how is How.CRASHED and ended.code == "NURSERY_DIED"
+
+
+def _wait(seconds: float | None, *, otherwise: float) -> timedelta:
+    """A handler's wish, where it is one: not before now, not after a year."""
+    wished = otherwise if seconds is None or seconds != seconds else seconds
+    return timedelta(seconds=min(max(wished, 0.0), _LONGEST_WAIT_SECONDS))
+
+
+# ── Writing ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+_PAUSE_SECONDS = 1.0
+_COPIED_AT_ONCE = 1 << 20
+_LEADS_ELSEWHERE = (errno.ELOOP, errno.ENOTDIR, errno.EXDEV)
+
+
+@dataclass(slots=True)
+class Landing:
+    tools: Tools
+    publisher: Publisher
+    patience_seconds: float = PATIENCE_SECONDS
+    _waiting: dict[Key, tuple[Attempt, Ended]] = field(default_factory=dict)
+    _nursery_deaths: dict[int, int] = field(default_factory=dict)
+    _failing_since: float | None = None
+    _again_at: float = 0.0
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    @property
+    def again_at(self) -> float | None:
+        """When to try again what could not be written; None: nothing waits, unless for its own pages."""
+        return self._again_at if self._ready() else None
+
+    def untold(self) -> list[Attempt]:
+        """Whose own words have to be written before their end is. A completion tells itself which child it was."""
+        return [
+            attempt
+            for attempt, ended in self._waiting.values()
+            if attempt.unwritten or (attempt.has_words if ended.how is How.DONE else attempt.has_news)
+        ]
+
+    def add(self, attempt: Attempt, ended: Ended) -> None:
+        if died_with_nursery(ended):
+            attempt.nursery_deaths = self._nursery_deaths.get(attempt.job.id, 0) + 1
+        self._waiting[attempt.key] = (attempt, ended)
+
+    def _ready(self) -> list[tuple[Attempt, Ended]]:
+        """After its end nothing of an attempt lands: what it said before goes first."""
+        return [waiting for waiting in self._waiting.values() if not waiting[0].unwritten]
+
+    def land(self) -> list[Attempt]:
+        """Return the attempts about which nothing is left to write. Raise `CannotLand` when patience ends."""
+        landed: list[Attempt] = []
+        if not self._ready() or self.tools.monotonic() < self._again_at:
+            return landed
+        try:
+            self._land_completions(landed)
+            self._land_others(landed)
+        except (StoreError, OSError) as error:
+            self._postpone(error)
+        else:
+            if self._failing_since is not None:
+                self.tools.log.info(events.STORE_RECOVERED)
+            self._failing_since, self._again_at = None, 0.0
+        return landed
+
+    def _postpone(self, error: Exception) -> None:
+        now = self.tools.monotonic()
+        if self._failing_since is None:
+            self._failing_since = now
+            self.tools.log.error(events.STORE_UNAVAILABLE, reason=str(error), waiting=len(self._waiting))
+        if now - self._failing_since >= self.patience_seconds:
+            raise CannotLand(
+                f"the end of {counted(len(self._waiting), 'attempt')} could not be written: {error}"
+            ) from error
+        self._again_at = now + _PAUSE_SECONDS
+
+    # ── Completions, together ──
+
+    def _land_completions(self, landed: list[Attempt]) -> None:
+        ready = [(a, e) for a, e in self._ready() if isinstance(self._verdict(a, e), Complete)]
+        done = [(attempt, ended) for attempt, ended in ready if self._has_published(attempt, ended)]
+        if not done:
+            return
+        try:
+            lost = self.tools.store.leases.complete_many([self._completion(*one) for one in done])
+        except (RuleBroken, BadPayload, BadInput):
+            # One of them is refused by the table: find out which.
+            for attempt, ended in done:
+                self._land_completion_alone(attempt, ended, landed)
+        else:
+            self._completed(done, lost, landed)
+
+    def _completed(self, done: Sequence[tuple[Attempt, Ended]], lost: Sequence[Lease], landed: list[Attempt]) -> None:
+        for attempt, ended in done:
+            if attempt.lease in lost:
+                # Either somebody asked it to stop in the last moment, or the lease is gone.
+                self._write(attempt, ConfirmCancel(), ended)
+                # Last: if that cannot be written now, all is done once more, and needs the files.
+                self.publisher.retract(ended)
+            else:
+                self.tools.log.info(events.JOB_COMPLETED, **_named(attempt))
+            self._landed(attempt, landed)
+
+    def _has_published(self, attempt: Attempt, ended: Ended) -> bool:
+        try:
+            self.publisher.publish(ended)
+        except Vanished as error:
+            self._fails_after_all(attempt, ended, "FILES_VANISHED", error)
+            return False
+        return True
+
+    def _fails_after_all(self, attempt: Attempt, ended: Ended, code: str, error: Exception) -> None:
+        """It ends as a failure that is tried again, with the others that do."""
+        failed = msgspec.structs.replace(ended, how=How.RETRYABLE, code=code, message=str(error), remedy="")
+        self._waiting[attempt.key] = (attempt, failed)
+
+    def _land_completion_alone(self, attempt: Attempt, ended: Ended, landed: list[Attempt]) -> None:
+        try:
+            lost = self.tools.store.leases.complete_many([self._completion(attempt, ended)])
+        except FileForgotten as error:
+            # Its document was removed between the question and the end: the next attempt asks anew.
+            self._fails_after_all(attempt, ended, "FILE_FORGOTTEN", error)
+        except (RuleBroken, BadPayload, BadInput) as error:
+            self._write(attempt, Fail(Failure("RESULT_REFUSED", str(error), ended.usage), None), ended)
+            self.publisher.retract(ended)
+            self._landed(attempt, landed)
+        else:
+            self._completed([(attempt, ended)], lost, landed)
+
+    # ── The others, one by one ──
+
+    def _land_others(self, landed: list[Attempt]) -> None:
+        for attempt, ended in self._ready():
+            chosen = self._verdict(attempt, ended)
+            if isinstance(chosen, Complete):
+                continue
+            self._write(attempt, chosen, ended)
+            self.publisher.retract(ended)
+            self._landed(attempt, landed)
+
+    def _write(self, attempt: Attempt, chosen: Uncompleted, ended: Ended) -> None:
+        try:
+            self._write_now(attempt, chosen, ended)
+        except CancelRequested:
+            self._write(attempt, ConfirmCancel(), ended)
+        except LeaseLost:
+            self.tools.log.warning(events.LEASE_LOST, **_named(attempt))
+
+    def _write_now(self, attempt: Attempt, chosen: Uncompleted, ended: Ended) -> None:
+        leases, log, lease = self.tools.store.leases, self.tools.log, attempt.lease
+        if isinstance(chosen, Fail):
+            leases.fail(lease, chosen.failure, retry_at=chosen.retry_at)
+            event = events.JOB_FAILED if chosen.retry_at is None else events.JOB_RETRIED
+            log.warning(event, **_named(attempt), code=chosen.failure.code)
+        elif isinstance(chosen, Snooze):
+            if chosen.resting:
+                leases.rest_source(chosen.resting, chosen.until, in_a_sentence(chosen.why.message, chosen.why.remedy))
+            leases.snooze(lease, chosen.until, chosen.why)
+            log.info(events.JOB_SNOOZED, **_named(attempt))
+        elif isinstance(chosen, Release):
+            leases.release(lease)
+            log.info(events.JOB_RELEASED, **_named(attempt))
+        elif isinstance(chosen, Requeue):
+            status = leases.requeue_one(lease, chosen.why)
+            log.warning(events.JOB_REQUEUED, **_named(attempt), status=status.value, reason=chosen.why.message)
+        elif isinstance(chosen, ConfirmCancel):
+            leases.confirm_cancel(lease, ended.usage)
+            log.info(events.JOB_CANCELLED, **_named(attempt))
+
+    def _verdict(self, attempt: Attempt, ended: Ended) -> Verdict:
+        return verdict(
+            attempt, ended, now=self.tools.clock(), jitter=random.random(), rules=self.tools.settings.retries
+        )
+
+    def _completion(self, attempt: Attempt, ended: Ended) -> Completion:
+        return Completion(
+            attempt.lease,
+            ended.result,
+            ended.follow_ups,
+            ended.usage,
+            [*self.publisher.published(ended), *ended.published_again],
+            ended.document,
+            ended.publishes,
+            attempt.child,
+            attempt.node,
+        )
+
+    def _landed(self, attempt: Attempt, landed: list[Attempt]) -> None:
+        del self._waiting[attempt.key]
+        landed.append(attempt)
+        if attempt.nursery_deaths:
+            self._nursery_deaths[attempt.job.id] = attempt.nursery_deaths
+        else:
+            self._nursery_deaths.pop(attempt.job.id, None)
+
+
+def _named(attempt: Attempt) -> dict[str, object]:
+    lease: Lease = attempt.lease
+    return {"job_id": lease.job_id, "fence": lease.fence, "job_type": attempt.job.job_type}
+
+
+# ── Files ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Vanished(Exception):
+    """A file that was to be published is gone, and the staging directory is not."""
+
+
+@dataclass(frozen=True, slots=True)
+class Publisher:
+    workspace: Path
+    staging: Path
+
+    def publish(self, ended: Ended) -> None:
+        """Move them, durably. What was moved by an earlier try stays. Raise `Vanished` where one is nowhere."""
+        if not ended.files:
+            return
+        objects, name = self.workspace / "objects", self.place(ended.job_id, ended.fence).name
+        objects.mkdir(parents=True, exist_ok=True)
+        with opened(objects) as folder, opened(objects, [name], makes=True) as place, opened(self.staging) as root:
+            for file in ended.files:
+                self._move(file.relative_to(self.staging), root, place)
+            os.fsync(place)
+            os.fsync(folder)
+        self._forget_staging(ended)
+
+    def _move(self, file: Path, root: int, place: int) -> None:
+        """Move the file beneath `root` to the same path beneath `place`, but for the attempt's own directory, whose
+        name is the nursery's to choose."""
+        _, *folders, name = file.parts
+        target = open_folder(place, folders, makes=True)
+        try:
+            self._move_name(name, file.parent, root, target)
+            os.fsync(target)
+        finally:
+            os.close(target)
+
+    def _move_name(self, name: str, folder: Path, root: int, target: int) -> None:
+        try:
+            source = open_beneath(root, folder, os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                _rename(name, source, target)
+            finally:
+                os.close(source)
+        except FileNotFoundError as error:
+            if not _is_file(name, target):
+                raise Vanished(f"{name} was removed from the staging directory before it could be published") from error
+        except OSError as error:
+            if error.errno not in _LEADS_ELSEWHERE:
+                raise
+            raise Vanished(f"{folder} leads out of the staging directory") from error
+        if not _is_file(name, target):
+            os.unlink(name, dir_fd=target)
+            raise Vanished(f"{name} was replaced in the staging directory before it could be published")
+
+    def published(self, ended: Ended) -> list[NewFile]:
+        """The moved files, as their rows will tell of them."""
+        new = []
+        for one in ended.published:
+            to = self._target(ended, one.path)
+            path, size = str(to.relative_to(self.workspace)), to.stat().st_size
+            new.append(NewFile(one.name or to.name, path, one.role, size, one.sha256, one.md5, one.note))
+        return new
+
+    def retract(self, ended: Ended) -> None:
+        """The completion was refused: as if they had never been there."""
+        if ended.files:
+            self._forget_staging(ended)
+            shutil.rmtree(self.place(ended.job_id, ended.fence), ignore_errors=True)
+
+    def _forget_staging(self, ended: Ended) -> None:
+        """Where files are named, the nursery leaves the attempt's directory to us."""
+        shutil.rmtree(self.staging / ended.files[0].relative_to(self.staging).parts[0], ignore_errors=True)
+
+    def _target(self, ended: Ended, file: Path) -> Path:
+        return self.place(ended.job_id, ended.fence).joinpath(*file.relative_to(self.staging).parts[1:])
+
+    def place(self, job_id: int, fence: int) -> Path:
+        return self.workspace / "objects" / f"{job_id}-{fence}"
+
+
+def _rename(name: str, source: int, target: int) -> None:
+    try:
+        os.rename(name, name, src_dir_fd=source, dst_dir_fd=target)
+    except OSError as error:
+        if error.errno != errno.EXDEV:
+            raise
+        _copy(name, source, target)
+
+
+def _copy(name: str, source: int, target: int) -> None:
+    """Copy it to another file system, whole or not at all."""
+    unfinished = f".{name}.unfinished"
+    with suppress(FileNotFoundError):
+        os.unlink(unfinished, dir_fd=target)
+    # NONBLOCK: a pipe with a name would wait for its writer. What is not a file is refused after the move.
+    reading = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=source)
+    writing = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666, dir_fd=target)
+    with os.fdopen(reading, "rb") as original, os.fdopen(writing, "wb") as copy:
+        shutil.copyfileobj(original, copy, _COPIED_AT_ONCE)
+        copy.flush()
+        os.fsync(copy.fileno())
+    os.rename(unfinished, name, src_dir_fd=target, dst_dir_fd=target)
+
+
+def _is_file(name: str, directory: int) -> bool:
+    with suppress(FileNotFoundError):
+        return stat.S_ISREG(os.stat(name, dir_fd=directory, follow_symlinks=False).st_mode)
+    return False

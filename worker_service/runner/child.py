@@ -1,0 +1,758 @@
+"""The life of a child, and what its handler holds: its jail is shut, it serves its attempts, it ends. Never returns
+into the nursery.
+
+Most serve one attempt. One that serves several gives each an empty directory, and stays only where the look after each
+finds it as it was before: no thread, no descriptor, no file outside the attempt's staging, no other directory, mask,
+environment, limit or signal. It starts no other process. Its exit says nothing that its pipe did not: a child that
+ends without `Ended` has crashed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import fnmatch
+import hashlib
+import json
+import math
+import mmap
+import os
+import re
+import resource
+import select
+import shutil
+import signal
+import tempfile
+import threading
+import traceback
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NoReturn, TypeVar, cast
+
+import msgspec
+
+from worker_service.base.atomic_files import sync
+from worker_service.base.directories import open_directory
+from worker_service.handlers.contract import (
+    Done,
+    File,
+    Handler,
+    Limits,
+    Permanent,
+    Rest,
+    Retryable,
+    SameFile,
+    Snooze,
+    Stopped,
+)
+from worker_service.jobs.documents import Answer, CrawlPage, FileAgain, PageResult, Question
+from worker_service.jobs.model import Count, NewJob, Usage
+from worker_service.jobs.values import dataclass
+from worker_service.runner import processes, sandbox
+from worker_service.runner.protocol import (
+    FRAME_BYTES_MAX,
+    LINE_CHARACTERS_MAX,
+    MESSAGE_CHARACTERS_MAX,
+    RELAY_BYTES_MAX,
+    Asked,
+    Begin,
+    Checkpointed,
+    Ended,
+    FromChild,
+    How,
+    Inbox,
+    Launch,
+    Order,
+    PagesRead,
+    Progressed,
+    Publication,
+    Reply,
+    Started,
+    ToChild,
+    answer_from,
+    clipped,
+    frame,
+    name_of,
+    question_text,
+    to_child,
+)
+
+EXIT_OUT_OF_MEMORY = 86
+WHOLE = "landlock+seccomp"
+_KEEP_BUSY_SECONDS = 30.0
+_DIGEST = re.compile(r"[0-9a-f]*")
+_ALLOWED = (resource.RLIMIT_AS, resource.RLIMIT_NOFILE, resource.RLIMIT_FSIZE, resource.RLIMIT_CORE)
+_SIGNALS = (
+    signal.SIGALRM, signal.SIGCHLD, signal.SIGHUP, signal.SIGINT, signal.SIGIO, signal.SIGPIPE, signal.SIGPROF,
+    signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGVTALRM, signal.SIGXCPU,
+)  # fmt: skip
+_THREADS, _DESCRIPTORS = Path("/proc/self/task"), Path("/proc/self/fd")
+_READ_BYTES = 1 << 16
+_PAGES_AT_ONCE = 100
+_CHARACTERS_AT_ONCE = 1 << 18
+"""In one message; a page that has more goes alone."""
+
+A = TypeVar("A", bound=Answer)
+
+Bring = Handler[Any] | Callable[[], Handler[Any]]
+"""The handler, or what imports it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What the nursery has made ready for one child."""
+
+    launch: Launch
+    """Its first order."""
+    begin: Begin
+    number: int
+    parent: int
+    staging: Path
+    """Empty before each attempt."""
+    attempts: int
+    """How many it may serve."""
+    said: int
+    output: int
+    """What it logs and prints, C libraries and programs that it starts included."""
+    answers: int
+    begun: mmap.mmap | None
+    """Where it notes how many it has begun; None: it serves one."""
+
+
+def live(room: Room, bring: Bring) -> NoReturn:
+    code = 1
+    try:
+        _settle(room)
+        cancel = Cancel()
+        with contextlib.suppress(Stopped):
+            _serve(room, bring, Pipe(room.said, room.answers, room.output, cancel.held), cancel)
+        sandbox.flush_output()
+        code = 0
+    except MemoryError:
+        code = EXIT_OUT_OF_MEMORY
+    except BaseException:  # the outermost frame: what is left to say goes to the captured stderr
+        traceback.print_exc()
+        sandbox.flush_output()
+    finally:
+        os._exit(code)
+
+
+def _serve(room: Room, bring: Bring, pipe: Pipe, cancel: Cancel) -> None:
+    """One attempt after the other, until it has served as many as it may, or one of them did not end clean."""
+    order: Order | None = room.launch.order
+    confinement = _Confinement(room, bring)
+    house = _Housekeeping(room) if room.attempts > 1 else None
+    left = room.attempts
+    while order is not None:
+        left -= 1
+        with contextlib.ExitStack() as held:
+            ended = _attempt(order, confinement, house, pipe, cancel, held)
+            stays = left > 0 and house is not None and not cancel.has_come and confinement.is_whole and _is_clean(ended)
+            stays = stays and house is not None and house.is_as_before(ended.published)
+        if not stays:
+            # What is said last is said whole.
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        pipe.say(ended if house is None else msgspec.structs.replace(ended, stays=stays, usage=house.used()))
+        order = pipe.next_order() if stays else None
+
+
+def _attempt(
+    order: Order,
+    confinement: _Confinement,
+    house: _Housekeeping | None,
+    pipe: Pipe,
+    cancel: Cancel,
+    held: contextlib.ExitStack,
+) -> Ended:
+    """`held` lets go of what is the attempt's own, after the look at its child."""
+    context: ChildContext | None = None
+
+    def attempt() -> Ended:
+        nonlocal context
+        cancel.listen()
+        os.environ[processes.ATTEMPT] = name_of(order.key)
+        chosen = confinement.handler()
+        payload = _decode(chosen, order.payload)
+        keep = _hold(chosen, payload, confinement.room.begin.keep_root, held)
+        confinement.shut(order, keep, payload)
+        if house is not None:
+            house.begin(chosen.limits)
+        if not house or house.is_new:
+            pipe.say(Started(*order.key, os.getpid(), processes.started_at(os.getpid()), confinement.level))
+        place = None if keep is None else keep.path
+        context = ChildContext(order, payload, staging=confinement.room.staging, keep=place, pipe=pipe, cancel=cancel)
+        return _run(chosen, order, context)
+
+    ended = _judged(order, attempt)
+    if context is not None:
+        # Whoever has kept it speaks for no attempt any more.
+        context.is_over = True
+    return ended
+
+
+# --- before the handler -------------------------------------------------------------------------------
+
+
+def _settle(room: Room) -> None:
+    # A session of its own first: the nursery stops children by group.
+    os.setsid()
+    sandbox.die_with(room.parent)
+    sandbox.go_first_where_memory_ends()
+    processes.mark(room.begin.house, room.number)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.dup2(room.output, 1)
+    os.dup2(room.output, 2)
+    lock = [] if room.begin.lock_fd is None else [room.begin.lock_fd]
+    sandbox.close_all_but({0, 1, 2, room.said, room.output, room.answers, *sandbox.held(), *lock})
+    # The nursery has the basic environment, and nothing else.
+    os.environ.update({"HOME": str(room.staging), **room.launch.environment})
+    os.umask(0o077)
+    os.chdir(room.staging)
+    # Where a library may have looked for it while the nursery loaded it.
+    tempfile.tempdir = str(room.staging)
+    sandbox.calm_signals()
+
+
+class _Confinement:
+    """Shut once, for all attempts of its child."""
+
+    def __init__(self, room: Room, bring: Bring) -> None:
+        self.room = room
+        self.level = ""
+        self._bring = bring
+        self._handler: Handler[Any] | None = None
+
+    @property
+    def is_whole(self) -> bool:
+        """Where the kernel gives less, no child serves a second attempt."""
+        return self.level == WHOLE
+
+    def handler(self) -> Handler[Any]:
+        if self._handler is None:
+            self._handler = self._bring if isinstance(self._bring, Handler) else self._bring()
+            if self._handler.credentials and self.room.begin.credentials is not None:
+                os.environ["CREDENTIALS_DIRECTORY"] = str(self.room.begin.credentials)
+        return self._handler
+
+    def shut(self, order: Order, keep: Keep | None, payload: Any) -> None:
+        if self.level:
+            return
+        handler, begin = self.handler(), self.room.begin
+        sandbox.limit(handler.limits, self.room.attempts)
+        reads = [*handler.reads, *order.inputs.values()]
+        if handler.reads_payload is not None:
+            reads += handler.reads_payload(payload)
+        if begin.credentials is not None:
+            reads += _credentials(begin.credentials, handler.credentials)
+        is_alone = self.room.attempts == 1
+        writes: list[Path | int] = [self.room.staging, *handler.writes]
+        if keep is not None:
+            writes.append(keep.descriptor if is_alone else begin.keep_root)
+        door = sandbox.Door(reads, writes, handler.limits.network, starts_programs=is_alone)
+        self.level = sandbox.shut(door, begin.sandbox if handler.sandbox == "default" else handler.sandbox)
+
+
+class _Housekeeping:
+    """Whether a child is after an attempt as it was before it. What its handler keeps in variables nobody sees."""
+
+    def __init__(self, room: Room) -> None:
+        self._staging = room.staging
+        # Opened before the jail is shut: with it the peak of the memory begins anew for each attempt.
+        self._peak: int | None = None
+        with contextlib.suppress(OSError):
+            self._peak = os.open("/proc/self/clear_refs", os.O_WRONLY | os.O_CLOEXEC)
+        self._cpu_seconds = 0.0
+        self._before: object = None
+        self._begun, self._note = 0, room.begun
+
+    @property
+    def is_new(self) -> bool:
+        return self._begun == 1
+
+    def begin(self, allowed: Limits) -> None:
+        self._begun += 1
+        if self._note is not None:
+            # If it dies before this, nobody has begun the order.
+            self._note[:8] = self._begun.to_bytes(8)
+        sandbox.renew_cpu(allowed)
+        if self._peak is not None:
+            os.write(self._peak, b"5")
+        os.chdir(self._staging)
+        self._cpu_seconds = _cpu_seconds()
+        if self._before is None:
+            self._before = self._seen()
+
+    def used(self) -> Usage:
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        return Usage(round(_cpu_seconds() - self._cpu_seconds, 6), peak)
+
+    def is_as_before(self, published: Sequence[Publication]) -> bool:
+        """Empty the staging directory but for what is published, which the nursery moves away."""
+        sandbox.flush_output()
+        try:
+            os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            pass
+        else:
+            return False
+        try:
+            if self._seen() != self._before:
+                return False
+            kept = {file.path.parts[0] for file in published}
+            for entry in list(os.scandir(self._staging)):
+                if entry.name not in kept:
+                    if entry.is_dir(follow_symlinks=False):
+                        shutil.rmtree(entry.path)
+                    else:
+                        Path(entry.path).unlink()
+        except OSError:
+            return False
+        return True
+
+    def _seen(self) -> object:
+        return (
+            _THREADS.stat().st_nlink,
+            # The kernel says how many, from 6.2 on.
+            _DESCRIPTORS.stat().st_size or len(os.listdir(_DESCRIPTORS)),  # noqa: PTH208
+            os.getcwd(),  # noqa: PTH109
+            os.umask(0o077),
+            signal.pthread_sigmask(signal.SIG_BLOCK, ()),
+            [signal.getsignal(one) for one in _SIGNALS],
+            [signal.getitimer(one) for one in (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)],
+            [resource.getrlimit(one) for one in _ALLOWED],
+            {name: value for name, value in os.environ.items() if name != processes.ATTEMPT},
+            tempfile.tempdir,
+        )
+
+
+def _cpu_seconds() -> float:
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_utime + usage.ru_stime
+
+
+def _decode(handler: Handler[Any], payload: str | None) -> Any:
+    try:
+        return msgspec.json.decode(payload if payload is not None else "{}", type=handler.payload)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+        raise Permanent("PAYLOAD_INVALID", str(error)) from error
+
+
+@dataclass(frozen=True, slots=True)
+class Keep:
+    """The directory of an attempt's key, locked until the attempt has ended."""
+
+    path: Path
+    descriptor: int
+
+
+def _hold(handler: Handler[Any], payload: Any, keep_root: Path, held: contextlib.ExitStack) -> Keep | None:
+    if handler.keep_key is None:
+        return None
+    name = hashlib.blake2s(f"{handler.job_type}\0{handler.keep_key(payload)}".encode(), digest_size=16).hexdigest()
+    keep = keep_root / name
+    try:
+        while True:
+            keep.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with contextlib.suppress(FileNotFoundError):
+                # A child that serves several attempts may write all such directories, and put a link here.
+                lock = open_directory(keep)
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                # For the sweep, which goes by age.
+                os.utime(lock)
+                # It may have been swept between the two calls: then this is no longer the one of that name.
+                if os.path.samestat(os.fstat(lock), keep.lstat()):
+                    held.callback(os.close, lock)
+                    return Keep(keep, lock)
+                os.close(lock)
+    except BlockingIOError as error:
+        raise Snooze("another attempt works on the same thing", after=_KEEP_BUSY_SECONDS) from error
+
+
+def _credentials(directory: Path, patterns: Sequence[str]) -> list[Path]:
+    try:
+        files = list(directory.iterdir())
+    except OSError:
+        # The handler will say what it lacks.
+        return []
+    return [file for file in files if any(fnmatch.fnmatchcase(file.name, pattern) for pattern in patterns)]
+
+
+# --- after it -------------------------------------------------------------------------------------------
+
+
+def _run(handler: Handler[Any], order: Order, context: ChildContext) -> Ended:
+    done = handler.run(context)
+    if done is None:
+        done = Done()
+    if not isinstance(done, Done):
+        raise TypeError(f"{handler.job_type} returned {type(done).__name__}: a handler returns Done or None")
+    ended = _done(order, done, context.staging)
+    # Most are known to be small without being written.
+    if (ended.result or ended.follow_ups or ended.published) and len(frame(ended)) > FRAME_BYTES_MAX:
+        raise Permanent("RESULT_TOO_LARGE", f"the result takes more than {FRAME_BYTES_MAX} bytes", "write a file")
+    return ended
+
+
+def _judged(order: Order, attempt: Callable[[], Ended]) -> Ended:
+    """The attempt's one verdict."""
+
+    def ended(how: How, code: str, message: object, remedy: object = "", after: float | None = None) -> Ended:
+        detail, helps = (sayable(clipped(str(one), MESSAGE_CHARACTERS_MAX)) for one in (message, remedy))
+        return Ended(*order.key, how, code=code, message=detail, remedy=helps, after_seconds=after)
+
+    try:
+        return attempt()
+    except Permanent as error:
+        return ended(How.PERMANENT, *error.problem)
+    except Retryable as error:
+        return ended(How.RETRYABLE, *error.problem, error.after)
+    except Snooze as error:
+        return ended(How.SNOOZED, *error.problem, _wait(error))
+    except Rest as error:
+        return msgspec.structs.replace(
+            ended(How.SNOOZED, *error.problem, max(float(error.after), 0.0)), rests_source=True
+        )
+    except sandbox.SandboxError as error:
+        return ended(How.RETRYABLE, "SANDBOX_UNAVAILABLE", error)
+    except MemoryError:
+        return ended(How.OUT_OF_MEMORY, "OUT_OF_MEMORY", "it needs more memory than its limit allows")
+    except Stopped:
+        # Of no account when the nursery has asked for it.
+        return ended(How.RETRYABLE, "INTERRUPTED", "somebody else sent it SIGTERM")
+    except BaseException as error:  # a handler's exception of whatever kind, sys.exit() included, is an outcome
+        return ended(How.RETRYABLE, "HANDLER_ERROR", _bug(error))
+
+
+def _bug(error: BaseException) -> str:
+    """The whole traceback is for the log; people are told the end of it first."""
+    steps = error.__traceback__
+    while steps is not None and steps.tb_frame.f_code.co_filename == __file__:
+        steps = steps.tb_next
+    with contextlib.suppress(Exception):  # what the handler has made of stderr may be broken
+        traceback.print_exception(type(error), error, steps)
+    first, newline, more = _sentence(error).partition("\n")
+    return f"{first}{_place(steps)}{newline}{more}".strip()
+
+
+def _sentence(error: BaseException) -> str:
+    kind = type(error)
+    name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+    try:
+        said = str(error)
+    except Exception:  # its own __str__ is as broken as it likes
+        said = ""
+    return f"{name}: {said}" if said else name
+
+
+def _place(steps: TracebackType | None) -> str:
+    """Where in the handler's own directory; the libraries below it are in the log."""
+    frames = traceback.extract_tb(steps)
+    if not frames:
+        return ""
+    home = Path(frames[0].filename).parent
+    *_, inner = [frame for frame in frames if Path(frame.filename).parent.is_relative_to(home)]
+    return f" ({Path(inner.filename).name}:{inner.lineno} in {inner.name})"
+
+
+def _is_clean(ended: Ended) -> bool:
+    """An end that a handler may choose."""
+    is_chosen = ended.how in (How.DONE, How.PERMANENT, How.RETRYABLE, How.SNOOZED)
+    return is_chosen and ended.code not in ("HANDLER_ERROR", "SANDBOX_UNAVAILABLE", "INTERRUPTED")
+
+
+def _done(order: Order, done: Done, staging: Path) -> Ended:
+    files: list[Publication] = []
+    files_again: list[FileAgain] = []
+    for one in done.files:
+        if isinstance(one, SameFile):
+            files_again.append(FileAgain(one.file_id, one.role, sayable(one.name)))
+        else:
+            files.append(_publication(one if isinstance(one, File) else File(one), staging))
+    for directory in {staging / file.path.parent for file in files}:
+        sync(directory)
+    result = None if done.result is None else json.dumps(done.result, ensure_ascii=False, allow_nan=False)
+    return Ended(
+        *order.key,
+        How.DONE,
+        result=result,
+        follow_ups=list(done.follow_ups),
+        published=files,
+        published_again=files_again,
+        document=done.document,
+        publishes=done.publishes,
+    )
+
+
+def _publication(file: File, staging: Path) -> Publication:
+    path = staging / file.path
+    if not path.resolve().is_relative_to(staging.resolve()) or path.is_symlink() or not path.is_file():
+        raise ValueError(f"{file.path} is not a file in the staging directory: only such files can be published")
+    for digest, length in ((file.sha256, 64), (file.md5, 32)):
+        if digest and (len(digest) != length or not _DIGEST.fullmatch(digest)):
+            raise ValueError(f"{file.path}: {digest[:80]!r} is no digest: give {length} hexadecimal digits, small ones")
+    sync(path)
+    # Where the directory lies by then is the nursery's to say.
+    path = path.resolve().relative_to(staging.resolve())
+    return Publication(path, file.role, sayable(file.name), file.sha256, file.md5, sayable(file.note))
+
+
+def _wait(snooze: Snooze) -> float:
+    if snooze.until is None:
+        return max(float(snooze.after or 0.0), 0.0)
+    return max((snooze.until - datetime.now(UTC)).total_seconds(), 0.0)
+
+
+# --- what a handler holds -----------------------------------------------------------------------------
+#
+# What it says goes over one pipe and is never taken back; what it is answered comes by another. A signal may come
+# between any two of its lines, but never in the middle of a message.
+
+
+class Cancel:
+    """SIGTERM. Who asks for it is left to finish its piece; who does not is interrupted, once."""
+
+    def __init__(self) -> None:
+        self.has_come = False
+        self.is_asked_for = False
+        self._holds = 0
+        self._is_due = False
+
+    def listen(self) -> None:
+        """An attempt begins."""
+        self.is_asked_for = False
+        signal.signal(signal.SIGTERM, self._come)
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """What must not be cut in two. The interruption comes after it."""
+        if threading.current_thread() is not threading.main_thread():
+            # Others are never interrupted.
+            yield
+            return
+        self._holds += 1
+        try:
+            yield
+        finally:
+            self._holds -= 1
+        if self._is_due and not self._holds:
+            self._is_due = False
+            raise Stopped
+
+    def _come(self, number: int, stack: object) -> None:
+        first, self.has_come = not self.has_come, True
+        if not first or self.is_asked_for:
+            return
+        if self._holds:
+            self._is_due = True
+            return
+        raise Stopped
+
+
+class Pipe:
+    def __init__(
+        self, descriptor: int, answers: int, output: int, held: Callable[[], AbstractContextManager[None]]
+    ) -> None:
+        self._descriptor = descriptor
+        self._answers = answers
+        self._output = output
+        self._held = held
+        # A handler may have threads.
+        self._saying, self._asking, self._logging = threading.Lock(), threading.Lock(), threading.Lock()
+        self._inbox = Inbox(RELAY_BYTES_MAX)
+        self._heard: deque[ToChild] = deque()
+        self._poll = select.poll()
+        self._poll.register(answers, select.POLLIN)
+        self._asked = self._answered = 0
+
+    def log(self, text: str) -> None:
+        """On the stream that also takes what is printed, so that both keep their order."""
+        with self._held(), self._logging:
+            _write(self._output, text.encode("utf-8", "replace"))
+
+    def say(self, *messages: FromChild) -> None:
+        frames = [frame(message) for message in messages]
+        for message, said in zip(messages, frames, strict=True):
+            if len(said) > FRAME_BYTES_MAX:
+                # A verdict, not a sentence to be cut: half a result is no result.
+                name = type(message).__name__
+                raise Permanent("TOO_LARGE", f"{name} takes {len(said)} bytes; {FRAME_BYTES_MAX} fit")
+        with self._held(), self._saying:
+            _write(self._descriptor, b"".join(frames))
+
+    def ask(self, order: Order, kind: str, body: str) -> Reply:
+        """One question at a time. What is still owed to one that a signal has interrupted is read first."""
+        with self._asking:
+            while self._answered < self._asked:
+                self._next_reply()
+            with self._held():
+                self.say(Asked(*order.key, self._asked + 1, kind, body))
+                self._asked += 1
+            return self._next_reply()
+
+    def next_order(self) -> Order | None:
+        """For a child that serves several attempts. None: the nursery is gone."""
+        while True:
+            while self._heard:
+                message = self._heard.popleft()
+                if isinstance(message, Launch):
+                    return message.order
+                self._answered += 1
+            # Whoever is asked to end here has nothing to lose.
+            received = os.read(self._answers, _READ_BYTES)
+            if not received:
+                return None
+            self._heard += map(to_child, self._inbox.feed(received))
+
+    def _next_reply(self) -> Reply:
+        while not self._heard:
+            self._poll.poll()
+            with self._held():
+                received = os.read(self._answers, _READ_BYTES)
+                if not received:
+                    raise Retryable("nobody is there to answer", code="ASK_FAILED")
+                self._heard += map(to_child, self._inbox.feed(received))
+        message = self._heard.popleft()
+        if not isinstance(message, Reply):
+            raise RuntimeError("an order came where an answer was due")
+        self._answered += 1
+        return message
+
+
+class ChildContext:
+    """See `worker_service.handlers.Context`."""
+
+    def __init__(
+        self, order: Order, payload: Any, *, staging: Path, keep: Path | None, pipe: Pipe, cancel: Cancel
+    ) -> None:
+        self.payload = payload
+        self.is_over = False
+        """Its attempt has ended, and its child lives on."""
+        self.job_type = order.job_type
+        self.platform = order.platform
+        self.account = order.account
+        self.owner = order.owner
+        self.document_id = order.document_id
+        self.generation = order.generation
+        self.document = order.document
+        self.parent_id = order.parent_id
+        self.inputs: Mapping[str, Path] = dict(order.inputs)
+        self.staging = staging
+        self.state = json.loads(order.state) if order.state else None
+        self.idempotency_key = str(order.job_id)
+        self.slots = max(order.node_slots, len(os.sched_getaffinity(0)))
+        self._order = order
+        self._keep = keep
+        self._pipe = pipe
+        self._cancel = cancel
+
+    @property
+    def keep(self) -> Path:
+        if self._keep is None:
+            raise AttributeError(f"{self.job_type} declares no keep_key, so it has no directory to keep")
+        return self._keep
+
+    def progress(
+        self,
+        percent: float | None = None,
+        message: str = "",
+        *,
+        done: int | None = None,
+        total: int | None = None,
+        unit: str = "",
+        rate: float | None = None,
+    ) -> None:
+        if percent is None:
+            percent = 100 * done / total if done is not None and total else 0.0
+        known = percent if math.isfinite(percent) else 0.0
+        count = None if done is None else _count(done, total, unit, rate)
+        self._say(Progressed(*self._order.key, min(max(float(known), 0.0), 100.0), _line(message), count))
+
+    def log(self, line: str) -> None:
+        # Cut before it is split: a line may be the whole of a flood.
+        lines = clipped(line, 20 * LINE_CHARACTERS_MAX).splitlines() or [""]
+        self._refuse_if_over()
+        self._pipe.log("".join(f"{clipped(one, LINE_CHARACTERS_MAX)}\n" for one in lines))
+
+    def cancelled(self) -> bool:
+        self._cancel.is_asked_for = True
+        return self._cancel.has_come
+
+    def checkpoint(self, state: object, follow_ups: Sequence[NewJob] = (), crawl: CrawlPage | None = None) -> None:
+        said = json.dumps(state, allow_nan=False)
+        self._say(Checkpointed(*self._order.key, said, list(follow_ups), crawl))
+
+    def save_page(self, page: PageResult) -> None:
+        self.save_pages([page])
+
+    def save_pages(self, pages: Sequence[PageResult]) -> None:
+        if self.document_id is None:
+            raise Permanent("NO_DOCUMENT", f"a job of {self.job_type} without a document has no pages to save")
+        self._say(*(PagesRead(*self._order.key, some) for some in _in_messages(map(_sayable_page, pages))))
+
+    def ask(self, question: Question[A]) -> A:
+        kind, body = question_text(question)
+        self._refuse_if_over()
+        reply = self._pipe.ask(self._order, kind, body)
+        if reply.code == "TOO_LARGE":
+            raise Permanent("TOO_LARGE", reply.message)
+        if reply.code:
+            raise Retryable(reply.message, code=reply.code)
+        return cast("A", answer_from(kind, reply.body))
+
+    def _say(self, *messages: FromChild) -> None:
+        self._refuse_if_over()
+        self._pipe.say(*messages)
+
+    def _refuse_if_over(self) -> None:
+        if self.is_over:
+            raise RuntimeError("this context is of an attempt that has ended")
+
+
+def _write(descriptor: int, said: bytes) -> None:
+    left = memoryview(said)
+    while left:
+        left = left[os.write(descriptor, left) :]
+
+
+def _count(done: float, total: float | None, unit: str, rate: float | None) -> Count | None:
+    """Return the numbers, as far as they are numbers that a table can take."""
+
+    def whole(number: float | None) -> int | None:
+        return int(number) if number is not None and 0 <= number < 2**53 else None
+
+    measured = rate if rate is not None and math.isfinite(rate) and rate >= 0 else None
+    counted = whole(done)
+    return None if counted is None else Count(counted, whole(total), _line(unit), measured)
+
+
+def _line(text: str) -> str:
+    return sayable(clipped(text, LINE_CHARACTERS_MAX))
+
+
+def _in_messages(pages: Iterable[PageResult]) -> Iterator[list[PageResult]]:
+    some: list[PageResult] = []
+    characters = 0
+    for page in pages:
+        own = len(page.text or "") + len(page.layout or "")
+        if some and (len(some) == _PAGES_AT_ONCE or characters + own > _CHARACTERS_AT_ONCE):
+            yield some
+            some, characters = [], 0
+        some.append(page)
+        characters += own
+    if some:
+        yield some
+
+
+def _sayable_page(page: PageResult) -> PageResult:
+    return page if page.text is None else replace(page, text=sayable(page.text).replace("\0", "�"))
+
+
+def sayable(text: str) -> str:
+    """A file's name may hold half a character; a message cannot."""
+    return text.encode("utf-8", "replace").decode()

@@ -1,0 +1,341 @@
+"""What the nursery knows of handlers: found, tried, loaded. Done once, before it serves anybody.
+
+The shipped ones are loaded at once. If one of them is not sound the nursery ends, by its own hand or as that one ends
+it, and the daemon begins another, which tries all.
+
+Each other entry point is imported in a trial child first, with a limit of time: what hangs, crashes, or starts threads
+at import does so there. Those of one distribution share a trial, as they share their libraries; only where something
+is wrong with it does each get one of its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import select
+import signal
+import sys
+import time
+import traceback
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, NoReturn
+
+import msgspec
+
+from worker_service.base.entry_points import EntryPoint
+from worker_service.base.errors import Problem
+from worker_service.handlers import registry
+from worker_service.handlers.contract import Handler
+from worker_service.jobs.model import CAPABILITY_MISSING, HandlerFacts, wants
+from worker_service.jobs.values import dataclass
+from worker_service.runner import processes, sandbox
+from worker_service.runner.child import Bring
+from worker_service.runner.protocol import (
+    FRAME_BYTES_MAX,
+    Begin,
+    Declared,
+    Described,
+    Garbled,
+    Inbox,
+    Introduced,
+    Tried,
+    frame,
+    from_trial,
+)
+
+SHIPPED = "pagemill"
+"""The distribution whose handlers need no trial, as long as nothing is wrong with them."""
+_LEAVING_SECONDS = 2.0
+_SHARE_TOGETHER = 0.25
+"""Of the time that an import may take: where several are imported, and may be tried once more."""
+
+Verdict = Tried | str
+"""What an entry point holds, or the sentence about why it cannot be used."""
+
+
+@dataclass(frozen=True, slots=True)
+class KnownHandler:
+    described: Described
+    bring: Bring | None
+    """None: its handler is set aside."""
+
+
+def learn(begin: Begin, control: int) -> tuple[dict[str, KnownHandler], list[Introduced]]:
+    settings: dict[str, registry.Commands] = {"commands": begin.commands}
+    found = registry.find(begin.extra_handlers, [] if begin.is_without_installed else None)
+    if begin.handlers_dir is not None:
+        found += registry.find_dropped(begin.handlers_dir)
+    # Where not all are wanted, a trial keeps the others out of the nursery.
+    trusted = [] if begin.tries_all or begin.types else [one for one in found if one.distribution == SHIPPED]
+    verdicts: dict[EntryPoint, Verdict] = {**_trust(trusted, settings, seconds=begin.import_seconds * _SHARE_TOGETHER)}
+    others = [one for one in found if one not in verdicts]
+    verdicts |= _try_all(others, settings, seconds=begin.import_seconds, control=control)
+    introduced: dict[str, Introduced] = {}
+    brings: dict[str, Bring] = {}
+    claims: list[tuple[str, EntryPoint]] = []
+    for one in found:
+        verdict = verdicts[one]
+        if isinstance(verdict, str):
+            # Its job types are not known; its name is most likely one of them.
+            introduced.setdefault(one.name, _set_aside(one.name, verdict, one))
+            continue
+        # What starts threads is not loaded here: they would be missing in every child. What nobody will ask for is not
+        # either: the larger the nursery, the dearer each fork.
+        is_wanted = any(wants(begin.types, each.described.facts.job_type) for each in verdict.handlers)
+        warm = _load(one, settings) if verdict.threads == 1 and is_wanted else {}
+        for each in verdict.handlers:
+            job_type = each.described.facts.job_type
+            claims.append((job_type, one))
+            introduced[job_type] = each
+            brings[job_type] = warm.get(job_type) or _importing(one, settings, job_type)
+    for job_type, reason in registry.clashes(claims).items():
+        introduced[job_type] = _set_aside(job_type, reason)
+    known = {
+        job_type: KnownHandler(each.described, brings.get(job_type) if each.described.set_aside is None else None)
+        for job_type, each in introduced.items()
+    }
+    return known, list(introduced.values())
+
+
+def _trust(
+    found: Sequence[EntryPoint], settings: Mapping[str, registry.Commands], *, seconds: float
+) -> dict[EntryPoint, Tried]:
+    """Imported here, and described. Ends the nursery unless all are good."""
+    # It ends whatever hangs, in C as well.
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    tried = {one: _tried(one, settings) for one in found}
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    if not all(one.threads == 1 and not one.reason for one in tried.values()):
+        _end_strangers()
+        os._exit(1)
+    return tried
+
+
+def _try_all(
+    found: Sequence[EntryPoint], settings: Mapping[str, registry.Commands], *, seconds: float, control: int
+) -> dict[EntryPoint, Verdict]:
+    by_distribution: defaultdict[str, list[EntryPoint]] = defaultdict(list)
+    for one in found:
+        by_distribution[one.distribution].append(one)
+    several = [group for group in by_distribution.values() if len(group) > 1]
+    together = _try(several, settings, seconds=seconds * _SHARE_TOGETHER, control=control)
+    good = {one: together[one] for group in several if all(map(_is_good, map(together.get, group))) for one in group}
+    alone = _try([[one] for one in found if one not in good], settings, seconds=seconds, control=control)
+    return good | alone
+
+
+def _is_good(verdict: Verdict | None) -> bool:
+    return isinstance(verdict, Tried) and verdict.threads == 1
+
+
+def _try(
+    groups: Sequence[Sequence[EntryPoint]],
+    settings: Mapping[str, registry.Commands],
+    *,
+    seconds: float,
+    control: int,
+) -> dict[EntryPoint, Verdict]:
+    """All at once. Ends the nursery when the daemon hangs up meanwhile."""
+    trials = [_Trial(group, settings) for group in groups]
+    poll = select.poll()
+    # Asking for nothing still tells of a hang-up.
+    poll.register(control, 0)
+    for trial in trials:
+        poll.register(trial.pipe, select.POLLIN)
+    running = {trial.pipe: trial for trial in trials}
+    deadline = time.monotonic() + seconds
+    while running and (left := deadline - time.monotonic()) > 0:
+        for descriptor, _ in poll.poll(left * 1000):
+            if descriptor == control:
+                _end_all(trials, trials)
+                os._exit(0)
+            if running[descriptor].has_said_all():
+                poll.unregister(descriptor)
+                del running[descriptor]
+    late = set(running.values())
+    _end_all(trials, late)
+    return {one: trial.verdict(one, seconds if trial in late else None) for trial in trials for one in trial.found}
+
+
+def _load(found: EntryPoint, settings: dict[str, registry.Commands]) -> dict[str, Handler[Any]]:
+    try:
+        return {handler.job_type: handler for handler in registry.load(found, settings).handlers}
+    except Exception as error:  # it passed its trial; each child will try again
+        print(f"nursery: {found.spec} loaded in its trial and not here: {error}", file=sys.stderr)
+        return {}
+
+
+def _importing(found: EntryPoint, settings: dict[str, registry.Commands], job_type: str) -> Bring:
+    def bring() -> Handler[Any]:
+        for handler in registry.load(found, settings).handlers:
+            if handler.job_type == job_type:
+                return handler
+        raise LookupError(f"{found.spec} no longer provides {job_type}")
+
+    return bring
+
+
+def _introduce(handler: Handler[Any], found: EntryPoint) -> Introduced:
+    lacks = handler.missing() if handler.missing is not None else None
+    missing = Problem(CAPABILITY_MISSING, lacks) if isinstance(lacks, str) else lacks
+    facts = HandlerFacts(
+        handler.job_type,
+        handler.job_class,
+        missing.detail if missing else None,
+        missing.remedy if missing else "",
+        handler.at_most_once,
+        _schema(handler),
+        handler.limits.wall_seconds,
+        None if handler.choices is None else msgspec.json.encode(handler.choices()).decode(),
+    )
+    declared = Declared(
+        limits=handler.limits,
+        sandbox=handler.sandbox,
+        has_keep=handler.keep_key is not None,
+        environment=tuple(handler.environment),
+        credentials=tuple(handler.credentials),
+        reads=tuple(handler.reads),
+        writes=tuple(handler.writes),
+        about=dict(handler.about),
+        offers=handler.offers() if handler.offers is not None else None,
+    )
+    described = Described(
+        facts,
+        max(1, handler.reuse),
+        distribution=found.distribution,
+        spec=found.spec,
+        declared=declared,
+        identity=tuple(handler.identity()) if handler.identity is not None else (),
+        runs_on_cluster=handler.runs_on_cluster,
+        has_slicer=handler.slicer is not None,
+    )
+    return Introduced(described, tuple(handler.environment))
+
+
+def _set_aside(job_type: str, reason: str, found: EntryPoint | None = None) -> Introduced:
+    distribution, spec = (found.distribution, found.spec) if found is not None else ("", "")
+    return Introduced(Described(HandlerFacts(job_type), set_aside=reason, distribution=distribution, spec=spec))
+
+
+def threads() -> int:
+    return len(os.listdir("/proc/self/task"))  # noqa: PTH208
+
+
+def _schema(handler: Handler[Any]) -> str | None:
+    try:
+        return msgspec.json.encode(handler.schema or msgspec.json.schema(handler.payload)).decode()
+    except TypeError:
+        # It can be decoded and not described.
+        return None
+
+
+class _Trial:
+    """Of one entry point, or of several in turn."""
+
+    def __init__(self, found: Sequence[EntryPoint], settings: Mapping[str, registry.Commands]) -> None:
+        self.found = found
+        self.pipe, far_end = os.pipe()
+        self._inbox = Inbox(FRAME_BYTES_MAX)
+        self._tried: list[Tried] = []
+        self._garbled = ""
+        self.status: int | None = None
+        parent = os.getpid()
+        self.pid = os.fork()
+        if self.pid == 0:
+            _live(found, settings, parent, far_end)
+        os.close(far_end)
+
+    def has_said_all(self) -> bool:
+        received = os.read(self.pipe, 1 << 16)
+        try:
+            for body in self._inbox.feed(received):
+                self._tried.append(from_trial(body))
+        except Garbled as error:
+            self._garbled = str(error)
+        return not received or len(self._tried) >= len(self.found) or bool(self._garbled)
+
+    def verdict(self, one: EntryPoint, late_after: float | None) -> Verdict:
+        name = f"{one.name} ({one.spec})"
+        if late_after is not None:
+            return f"{name} was still being imported after {late_after:g} s"
+        if self._garbled:
+            return f"{name} wrote nonsense while it was imported"
+        number = self.found.index(one)
+        if number >= len(self._tried):
+            return f"{name} crashed its interpreter when it was imported{_how(self.status)}"
+        return self._tried[number].reason or self._tried[number]
+
+
+def _live(found: Sequence[EntryPoint], settings: Mapping[str, registry.Commands], parent: int, pipe: int) -> NoReturn:
+    code = 1
+    try:
+        # Soon over: to look for what can be freed takes longer than it gains.
+        gc.disable()
+        os.setsid()
+        sandbox.die_with(parent)
+        sandbox.calm_signals()
+        sandbox.close_all_but({0, 1, 2, pipe})
+        for one in found:
+            os.write(pipe, frame(_tried(one, settings)))
+        code = 0
+    except BaseException:  # the outermost frame of a process
+        traceback.print_exc()
+    finally:
+        os._exit(code)
+
+
+def _tried(found: EntryPoint, settings: Mapping[str, registry.Commands]) -> Tried:
+    try:
+        offer = registry.load(found, settings)
+        introduced = [_introduce(handler, found) for handler in offer.handlers]
+        introduced += [_set_aside(job_type, reason, found) for job_type, reason in offer.refused.items()]
+        return Tried(tuple(introduced), threads())
+    except BaseException as error:  # whatever a module does at its import is told, sys.exit() included
+        last = "".join(traceback.format_exception(error))[-2000:].strip()
+        return Tried((), 0, f"{found.name} ({found.spec}) cannot be imported:\n{last}")
+
+
+def _end_all(trials: Sequence[_Trial], late: Collection[_Trial] = ()) -> None:
+    """Until nothing of them is left, whatever they started."""
+    for trial in late:
+        _stop(trial)
+    deadline = time.monotonic() + _LEAVING_SECONDS
+    for trial in trials:
+        while not _has_left(trial):
+            if time.monotonic() > deadline:
+                _stop(trial)
+            time.sleep(0.001)
+        os.close(trial.pipe)
+    _end_strangers()
+
+
+def _end_strangers() -> None:
+    """What was left behind came to us."""
+    while strangers := processes.children_of(os.getpid()):
+        for stranger in strangers:
+            processes.stop_at_once(stranger)
+        with contextlib.suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        time.sleep(0.001)
+
+
+def _stop(trial: _Trial) -> None:
+    processes.stop_group(trial.pid)
+
+
+def _has_left(trial: _Trial) -> bool:
+    pid, status = os.waitpid(trial.pid, os.WNOHANG)
+    if pid:
+        trial.status = status
+    return pid != 0
+
+
+def _how(status: int | None) -> str:
+    if status is None:
+        return ""
+    if os.WIFSIGNALED(status):
+        return f": {signal.Signals(os.WTERMSIG(status)).name}"
+    return f": exit code {os.WEXITSTATUS(status)}"

@@ -1,0 +1,482 @@
+"""The daemon's side of the children: one nursery, started by exec, buried when it dies, and started again.
+
+Every order that was launched gets exactly one `Ended`, whatever happens to the child, to the nursery or to what they
+say. The staging directory of an attempt is empty or removed with its `Ended`, unless that names files: then whoever
+publishes them removes it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import field
+from pathlib import Path
+
+import msgspec
+
+from worker_service.jobs.documents import Answer, Question
+from worker_service.jobs.values import dataclass
+from worker_service.runner import processes
+from worker_service.runner import sandbox as jail
+from worker_service.runner.protocol import (
+    FRAME_BYTES_MAX,
+    RELAY_BYTES_MAX,
+    Asked,
+    Begin,
+    ChildError,
+    Described,
+    Ended,
+    Garbled,
+    Happening,
+    Hello,
+    How,
+    Inbox,
+    Key,
+    Launch,
+    NodesSeen,
+    Order,
+    Ping,
+    Pong,
+    Reply,
+    Stop,
+    ToNursery,
+    answer_to_nothing,
+    frame,
+    from_nursery,
+    name_of,
+    question_from,
+)
+
+ASK_SECONDS = 10.0
+SILENCES_MAX = 6
+_START_SECONDS = 40.0
+"""Beyond what the trials may take."""
+_CLOSE_SECONDS = 15.0
+_LEAVING_SECONDS = 2.0
+_BITE_BYTES = 1 << 16
+_BITES = 64
+"""In one look; what is more waits for the next."""
+
+
+class _EndedEarly(ChildError):
+    """It has described no handlers."""
+
+
+@dataclass(slots=True)
+class _Line:
+    """One nursery process, and the line to it."""
+
+    process: subprocess.Popen[bytes]
+    socket: socket.socket
+    inbox: Inbox = field(default_factory=lambda: Inbox(RELAY_BYTES_MAX))
+    unsent: bytearray = field(default_factory=bytearray)
+    keys: set[Key] = field(default_factory=set)
+    """Of the attempts that have not ended."""
+    hello: Hello | None = None
+    is_broken: bool = False
+    is_waiting_to_send: bool = False
+    asked_at: float = field(default_factory=time.monotonic)
+    unanswered: int = 0
+
+    def must_ask(self, ask_seconds: float) -> bool:
+        """Now and then, whether it still turns. Broken after too many silences, each of which we were there to hear:
+        a machine that slept counts as one."""
+        now = time.monotonic()
+        if self.is_broken or self.hello is None or now < self.asked_at + ask_seconds:
+            return False
+        self.asked_at = now
+        self.unanswered += 1
+        self.is_broken = self.unanswered > SILENCES_MAX
+        return not self.is_broken
+
+    def hang_up(self) -> None:
+        """It stops what it has, and ends."""
+        if self.socket.fileno() >= 0:
+            with contextlib.suppress(OSError):
+                self.socket.shutdown(socket.SHUT_WR)
+
+
+class Nursery:
+    module = "worker_service.runner.fork_server"
+    """The program at the other end of the line. Whatever else speaks its words may take its place."""
+    ask_seconds: float = ASK_SECONDS
+    """How often it is asked whether it still turns."""
+
+    def __init__(self, begin: Begin, *, extra_path: Sequence[Path] = ()) -> None:
+        """`extra_path` is for tests, where nothing is installed."""
+        if begin.sandbox not in ("strict", "best-effort", "off"):
+            raise ValueError(f"sandbox is strict, best-effort or off, not {begin.sandbox!r}")
+        self._staging_root = begin.staging_root.absolute()
+        self._extra_path = extra_path
+        credentials = os.environ.get("CREDENTIALS_DIRECTORY")
+        self._begin = msgspec.structs.replace(
+            begin,
+            staging_root=self._staging_root,
+            keep_root=begin.keep_root.absolute(),
+            house=processes.house_of(self._staging_root),
+            credentials=Path(credentials) if credentials else None,
+        )
+        # One descriptor for ever, although nurseries come and go.
+        self._epoll = select.epoll()
+        self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._epoll.register(self._bell, select.EPOLLIN)
+        self._line: _Line | None = None
+        self._environment: Mapping[str, Sequence[str]] = {}
+        self._waiting: list[Happening] = []
+
+    def start(self, meanwhile: Callable[[], float] | None = None) -> Sequence[Described]:
+        """Start it and wait, within bounds, until it has described its handlers. `meanwhile` is what can be done while
+        it imports them; it says in how many seconds to do it again."""
+        if self._line is not None:
+            raise ChildError("the nursery is there already")
+        hello = self._greeted(self._begin, meanwhile or (lambda: math.inf))
+        self._environment = {each.described.facts.job_type: each.environment for each in hello.handlers}
+        return [each.described for each in hello.handlers]
+
+    def fileno(self) -> int:
+        """Readable when something has happened."""
+        return self._epoll.fileno()
+
+    @property
+    def look_at(self) -> float | None:
+        """When to ask what has happened although nothing is readable, by the monotonic clock. None: never."""
+        return None
+
+    @property
+    def pid(self) -> int | None:
+        return self._line.process.pid if self._line is not None else None
+
+    @property
+    def threads(self) -> int | None:
+        """Of the nursery, once everything was loaded; anything but 1 is a fault."""
+        return self._line.hello.threads if self._line is not None and self._line.hello is not None else None
+
+    @property
+    def is_alive(self) -> bool:
+        return self._line is not None and not self._line.is_broken
+
+    def launch(self, order: Order) -> None:
+        """Ask for a child. What becomes of it, its refusal too, is heard by `happened`."""
+        wanted = self._environment.get(order.job_type, ())
+        self.pass_launch(Launch(order, {name: os.environ[name] for name in wanted if name in os.environ}))
+
+    def pass_launch(self, launch: Launch) -> None:
+        """The same, with an environment that somebody else has chosen."""
+        line, order = self._line, launch.order
+        if line is not None and order.key in line.keys:
+            raise ValueError(f"attempt {name_of(order.key)} has been launched already")
+        if line is None or line.is_broken:
+            # Nothing was begun.
+            self._notice([Ended(*order.key, How.STOPPED, code="NURSERY_DIED", message="the nursery is not there")])
+            return
+        framed = frame(launch)
+        if len(framed) > RELAY_BYTES_MAX:
+            message = f"its row takes {len(framed)} bytes, and {RELAY_BYTES_MAX} can be passed to a child"
+            self._notice([Ended(*order.key, How.PERMANENT, code="TOO_LARGE", message=message)])
+            return
+        line.keys.add(order.key)
+        line.unsent += framed
+        self._flush(line)
+
+    def stop(self, job_id: int, fence: int, *, now: bool = False) -> None:
+        """SIGTERM to its group, and after the grace (`now`: without one) SIGKILL, until it is gone; then its `Ended`
+        comes. Of an attempt that has ended already nothing more is heard."""
+        if self._line is not None and (job_id, fence) in self._line.keys:
+            self._send(self._line, Stop(job_id, fence, now))
+
+    def answer(self, asked: Asked, answer: Answer | None, *, code: str = "", message: str = "") -> None:
+        """To a child that waits for it; to none if it has ended. Without an answer: why there is none."""
+        body = b"null" if answer is None else msgspec.json.encode(answer)
+        if len(body) > FRAME_BYTES_MAX:
+            message = f"the answer takes {len(body)} bytes, and {FRAME_BYTES_MAX} fit: ask for less at once"
+            body, code = b"null", "TOO_LARGE"
+        if self._line is not None and asked.key in self._line.keys:
+            self._send(self._line, Reply(*asked.key, asked.number, msgspec.Raw(body), code, message))
+
+    def happened(self) -> list[Happening]:
+        """What has come since. Never blocks longer than the kernel takes to end a process (20 ms at the most)."""
+        with contextlib.suppress(BlockingIOError):
+            os.eventfd_read(self._bell)
+        happenings, self._waiting = self._waiting, []
+        line = self._line
+        if line is not None:
+            happenings += self._listen(line)
+            if line.must_ask(self.ask_seconds):
+                self._send(line, Ping())
+            if line.is_broken:
+                happenings += self._bury(line, seconds=0.02)
+        return happenings
+
+    def restart(self) -> Sequence[Described]:
+        """After it died. Endings that `happened` has not told yet are told by its next call."""
+        line = self._line
+        if line is not None:
+            if not line.is_broken:
+                raise ChildError("the nursery is alive: close it first")
+            self._notice(self._bury(line, seconds=_CLOSE_SECONDS))
+            if line.keys:
+                raise ChildError(f"processes of {_names(line.keys)} cannot be ended")
+        return self.start()
+
+    def close(self) -> None:
+        """Stop everything, and return when it is gone. A second call changes nothing."""
+        if self._epoll.closed:
+            return
+        line, deadline = self._line, time.monotonic() + _CLOSE_SECONDS
+        if line is not None:
+            line.hang_up()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                line.process.wait(_CLOSE_SECONDS)
+            line.is_broken = True
+            self._bury(line, seconds=max(deadline - time.monotonic(), 1.0))
+        self._epoll.close()
+        os.close(self._bell)
+        if line is not None and line.keys:
+            raise ChildError(f"processes of {_names(line.keys)} cannot be ended")
+
+    # --- the line ---
+
+    def _greeted(self, begin: Begin, meanwhile: Callable[[], float]) -> Hello:
+        line = self._line = self._open(begin)
+        try:
+            return self._await_hello(line, meanwhile)
+        except _EndedEarly:
+            self._forget(line)
+            # What a handler has started at its import.
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(line.process.pid, signal.SIGKILL)
+            if begin.tries_all or begin.cluster is not None:
+                raise
+            return self._greeted(msgspec.structs.replace(begin, tries_all=True), meanwhile)
+        except ChildError:
+            self._forget(line)
+            raise
+
+    def _open(self, begin: Begin) -> _Line:
+        near, far = socket.socketpair()
+        near.setblocking(False)
+        lock = self._begin.lock_fd
+        passed = [far.fileno(), *([] if lock is None else [lock])]
+        path = [*map(str, self._extra_path), *filter(None, [os.environ.get("PYTHONPATH")])]
+        environment = self._surroundings()
+        if path:
+            environment["PYTHONPATH"] = os.pathsep.join(path)
+        try:
+            process = subprocess.Popen(
+                [sys.executable, "-P", "-m", self.module, *map(str, passed)],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                pass_fds=passed,
+                env=environment,
+                start_new_session=True,
+            )
+        except OSError as error:
+            near.close()
+            raise ChildError(f"the nursery could not be started: {error}") from error
+        finally:
+            far.close()
+        line = _Line(process, near)
+        self._epoll.register(near, select.EPOLLIN)
+        self._send(line, begin)
+        return line
+
+    def _surroundings(self) -> dict[str, str]:
+        """Its environment."""
+        return {
+            **jail.basic_environment(),
+            # Libraries that start a thread for each core would start them in every child.
+            "OMP_NUM_THREADS": "1",
+            "OPENBLAS_NUM_THREADS": "1",
+        }
+
+    def _await_hello(self, line: _Line, meanwhile: Callable[[], float]) -> Hello:
+        again_at = time.monotonic()
+        # They may be tried twice: together, and alone.
+        seconds = _START_SECONDS + 2 * self._begin.import_seconds
+        deadline = again_at + seconds
+        while line.hello is None:
+            if time.monotonic() >= again_at:
+                again_at = time.monotonic() + meanwhile()
+            now = time.monotonic()
+            if now >= deadline:
+                raise ChildError(f"the nursery has not described its handlers within {seconds:g} s")
+            left = max(0.0, min(deadline, again_at) - now)
+            select.select([line.socket], [line.socket] if line.unsent else [], [], left)
+            self._waiting += self._listen(line)
+            if line.is_broken:
+                try:
+                    code = line.process.wait(_LEAVING_SECONDS)
+                except subprocess.TimeoutExpired as error:
+                    raise ChildError("the nursery talks nonsense, or has closed its line and stays") from error
+                raise _EndedEarly(f"the nursery ended before it had described its handlers (exit code {code})")
+        return line.hello
+
+    def _send(self, line: _Line, message: ToNursery) -> None:
+        line.unsent += frame(message)
+        self._flush(line)
+
+    def _flush(self, line: _Line) -> None:
+        if line.is_broken:
+            return
+        try:
+            while line.unsent:
+                del line.unsent[: line.socket.send(line.unsent)]
+        except BlockingIOError:
+            pass
+        except OSError:
+            # It is gone; what it has said before is still to be read.
+            line.unsent.clear()
+        if bool(line.unsent) is not line.is_waiting_to_send:
+            line.is_waiting_to_send = bool(line.unsent)
+            self._epoll.modify(line.socket, select.EPOLLIN | (select.EPOLLOUT if line.unsent else 0))
+
+    def _listen(self, line: _Line) -> list[Happening]:
+        if line.is_broken:
+            return []
+        self._flush(line)
+        happenings: list[Happening] = []
+        try:
+            for _ in range(_BITES):
+                received = line.socket.recv(_BITE_BYTES)
+                if not received:
+                    line.is_broken = True
+                    break
+                for body in line.inbox.feed(received):
+                    happenings += self._hear(line, body)
+        except BlockingIOError:
+            pass
+        except (Garbled, OSError):
+            # A nursery that talks nonsense cannot be asked to stop anything.
+            line.is_broken = True
+        return happenings
+
+    def _hear(self, line: _Line, body: bytes) -> Iterator[Happening]:
+        message = from_nursery(body, self._staging_root)
+        if isinstance(message, Hello):
+            line.hello = message
+        elif isinstance(message, Pong):
+            line.unanswered = 0
+        elif isinstance(message, NodesSeen):
+            self._see(message)
+        elif message.key in line.keys:
+            # Nothing is heard of an attempt after its end.
+            if isinstance(message, Ended):
+                line.keys.discard(message.key)
+            yield message
+
+    def _see(self, seen: NodesSeen) -> None:
+        raise Garbled("a nursery has no nodes")
+
+    def _bury(self, line: _Line, *, seconds: float) -> list[Happening]:
+        """End what is left of a dead nursery; only then its attempts have ended. Looks again at the next call."""
+        self._unregister(line)
+        deadline = time.monotonic() + seconds
+        if line.process.poll() is None:
+            line.process.kill()
+        if not _until(lambda: line.process.poll() is not None, deadline) or not _until(
+            lambda: not processes.sweep(self._begin.house), deadline
+        ):
+            os.eventfd_write(self._bell, 1)
+            return []
+        # What is to be published has been told, and lies elsewhere; of the rest nobody hears any more.
+        keys = sorted(line.keys)
+        for folder in (*self._staging_root.glob("child-*"), *(self._staging_root / name_of(key) for key in keys)):
+            shutil.rmtree(folder, ignore_errors=True)
+        line.keys.clear()
+        self._forget(line)
+        message = "the nursery died, and the attempt with it"
+        return [Ended(*key, How.CRASHED, code="NURSERY_DIED", message=message) for key in keys]
+
+    def _forget(self, line: _Line) -> None:
+        self._unregister(line)
+        if line.process.poll() is None:
+            line.process.kill()
+            line.process.wait()
+        self._line = None
+
+    def _unregister(self, line: _Line) -> None:
+        if line.socket.fileno() >= 0:
+            self._epoll.unregister(line.socket)
+            line.socket.close()
+
+    def _notice(self, happenings: Sequence[Happening]) -> None:
+        self._waiting += happenings
+        if happenings:
+            os.eventfd_write(self._bell, 1)
+
+
+def _until(is_so: Callable[[], bool], deadline: float) -> bool:
+    """Look at least once; a process that got SIGKILL is gone within a millisecond or two."""
+    while not is_so():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.001)
+    return True
+
+
+def _names(keys: set[Key]) -> str:
+    return ", ".join(name_of(key) for key in sorted(keys))
+
+
+# --- without a daemon: `run-one`, `handlers`, `doctor`, and the tests of handlers ---------------------------
+
+
+@contextmanager
+def nursery_in(begin: Begin, *, extra_path: Sequence[Path] = ()) -> Iterator[tuple[Nursery, Sequence[Described]]]:
+    """A started nursery and what it found. When the block ends, so does everything that it started."""
+    nursery = Nursery(begin, extra_path=extra_path)
+    try:
+        yield nursery, nursery.start()
+    finally:
+        nursery.close()
+
+
+def describe(
+    commands: Mapping[str, Mapping[str, object]], sandbox: str, handlers_dir: Path | None
+) -> Sequence[Described]:
+    """Start a nursery and return what the installed handlers say of themselves."""
+    with tempfile.TemporaryDirectory(prefix="pagemill-", ignore_cleanup_errors=True) as directory:
+        # It is asked for nothing else: no handler has this name, and none is kept warm.
+        begin = Begin(
+            Path(directory) / "staging",
+            Path(directory) / "keep",
+            commands=commands,
+            sandbox=sandbox,
+            types=[""],
+            handlers_dir=handlers_dir,
+        )
+        with nursery_in(begin) as (_, described):
+            return described
+
+
+def heard(
+    nursery: Nursery,
+    *,
+    seconds: float | None = None,
+    answer: Callable[[Question[Answer]], Answer] = answer_to_nothing,
+) -> Iterator[Happening]:
+    """What the one attempt that was launched says, as it says it; its `Ended` is the last. `seconds` bounds the wait;
+    None trusts the attempt's own limit. Where nobody knows better, what it asks is answered as in an empty database."""
+    deadline = None if seconds is None else time.monotonic() + seconds
+    while True:
+        left = None if deadline is None else deadline - time.monotonic()
+        if left is not None and left <= 0:
+            raise TimeoutError(f"the handler was still running after {seconds:g} s: pass timeout_seconds")
+        select.select([nursery], [], [], left)
+        for one in nursery.happened():
+            yield one
+            if isinstance(one, Asked):
+                nursery.answer(one, answer(question_from(one.kind, one.body)))
+            if isinstance(one, Ended):
+                return

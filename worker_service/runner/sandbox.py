@@ -1,0 +1,405 @@
+"""What a child may use and touch: limits, descriptors, environment, and the sandbox that is shut behind it.
+
+Set by the child itself, with the standard library only. A child reads programs and libraries, and writes its staging
+and keep directories and nothing else. Without a declared network it has no sockets. Modes, owners, times and attributes
+it changes nowhere, its own directories included: Landlock does not look at those calls, and a filter sees no paths.
+`strict` refuses to go on where the kernel lacks something; `best-effort` does what it can; what was reached is reported
+with the attempt.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import itertools
+import math
+import os
+import resource
+import signal
+import stat
+import struct
+import sys
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from pathlib import Path
+
+from worker_service.handlers.contract import Limits
+from worker_service.jobs.values import dataclass
+from worker_service.runner import seccomp
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+_CPU_SECONDS_TO_END = 5
+_OOM_SCORE = b"500"
+"""As if it used half of the memory more than it does."""
+
+_PR_SET_NO_NEW_PRIVS = 38
+_PR_CAPBSET_DROP, _PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL = 24, 47, 4
+_CAPABILITY_VERSION_3 = 0x20080522
+_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER = 22, 2
+_LANDLOCK_CREATE_RULESET, _LANDLOCK_ADD_RULE, _LANDLOCK_RESTRICT_SELF = 444, 445, 446
+
+_EXECUTE, _WRITE, _READ_FILE, _READ_DIRECTORY = 1, 2, 4, 8
+_MAKE_CHARACTER_DEVICE, _MAKE_BLOCK_DEVICE = 1 << 6, 1 << 11
+_TRUNCATE, _IOCTL = 1 << 14, 1 << 15
+_OF_FILES = _EXECUTE | _WRITE | _READ_FILE | _TRUNCATE | _IOCTL
+_READING = _EXECUTE | _READ_FILE | _READ_DIRECTORY
+# Rights over files that each version of the interface knows; one that it does not know it refuses.
+_RIGHTS = {1: (1 << 13) - 1, 2: (1 << 14) - 1, 3: (1 << 15) - 1, 4: (1 << 15) - 1}
+_RIGHTS_LATEST = (1 << 16) - 1
+_WRITING = _RIGHTS_LATEST & ~(_MAKE_CHARACTER_DEVICE | _MAKE_BLOCK_DEVICE)
+
+_READABLE = """
+    /usr /bin /sbin /lib /lib64 /lib32
+    /etc/ld.so.cache /etc/ld.so.conf /etc/ld.so.conf.d /etc/alternatives /etc/fonts /etc/localtime /etc/timezone
+    /etc/mime.types /etc/magic
+    /dev/urandom /dev/random /dev/zero /proc/cpuinfo /proc/meminfo /proc/stat /proc/filesystems
+    /sys/devices/system/cpu
+""".split()
+_READABLE_WITH_NETWORK = """
+    /etc/resolv.conf /etc/hosts /etc/nsswitch.conf /etc/services /etc/gai.conf /etc/host.conf /etc/protocols
+    /etc/ssl /etc/pki /etc/ca-certificates /run/systemd/resolve
+""".split()
+
+_OWN = Path("/proc/self")
+_RULE = struct.Struct("<Qi")
+
+_held: dict[bool, list[tuple[int, int]]] = {}
+"""Rights and open descriptor of what every child reads, without and with a network."""
+
+libc = ctypes.CDLL(None, use_errno=True)
+libc.prctl.argtypes = [ctypes.c_int, *[ctypes.c_ulong] * 4]
+
+
+# --- what it may use, and what it is handed -----------------------------------------------------------
+
+
+def prctl(option: int, *values: int) -> None:
+    if libc.prctl(option, *[*values, 0, 0, 0, 0][:4]):
+        number = ctypes.get_errno()
+        raise OSError(number, f"prctl {option}: {os.strerror(number)}")
+
+
+def adopt_orphans() -> None:
+    prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def die_with(parent: int) -> None:
+    prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    # It may have died before it was asked to tell.
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def go_first_where_memory_ends() -> None:
+    """The kernel takes a child before daemon, nursery and most of the machine. A child can only offer more."""
+    with contextlib.suppress(OSError):
+        file = os.open("/proc/self/oom_score_adj", os.O_WRONLY | os.O_CLOEXEC)
+        try:
+            os.write(file, _OOM_SCORE)
+        finally:
+            os.close(file)
+
+
+def limit(limits: Limits, attempts: int = 1) -> None:
+    """Of one attempt; for a child that is kept, `renew_cpu` before each of them."""
+    _set(resource.RLIMIT_CORE, 0, 0)
+    if limits.memory_bytes is not None:
+        _set(resource.RLIMIT_AS, limits.memory_bytes, limits.memory_bytes)
+    if limits.cpu_seconds is not None:
+        # First a signal that has a name, SIGXCPU; then the one that nothing ignores.
+        _set(resource.RLIMIT_CPU, limits.cpu_seconds, limits.cpu_seconds * attempts + _CPU_SECONDS_TO_END)
+    if limits.open_files is not None:
+        _set(resource.RLIMIT_NOFILE, limits.open_files, limits.open_files)
+    if limits.file_bytes is not None:
+        _set(resource.RLIMIT_FSIZE, limits.file_bytes, limits.file_bytes)
+
+
+def renew_cpu(limits: Limits) -> None:
+    """What the attempts before this one have used does not count."""
+    if limits.cpu_seconds is not None:
+        usage = resource.getrusage(resource.RUSAGE_SELF)
+        used = math.ceil(usage.ru_utime + usage.ru_stime)
+        hard = resource.getrlimit(resource.RLIMIT_CPU)[1]
+        soft = used + limits.cpu_seconds
+        resource.setrlimit(resource.RLIMIT_CPU, (soft if hard == resource.RLIM_INFINITY else min(soft, hard), hard))
+
+
+def _set(what: int, soft: int, hard: int) -> None:
+    ceiling = resource.getrlimit(what)[1]
+    if ceiling != resource.RLIM_INFINITY:
+        soft, hard = min(soft, ceiling), min(hard, ceiling)
+    resource.setrlimit(what, (soft, hard))
+
+
+def close_all_but(kept: Collection[int]) -> None:
+    begin = 0
+    for descriptor in sorted(kept):
+        # An empty range that begins at 0 closes everything.
+        if begin < descriptor:
+            os.closerange(begin, descriptor)
+        begin = descriptor + 1
+    os.closerange(begin, _HIGHEST if _HAS_CLOSE_RANGE else max([begin, *_open_descriptors()]) + 1)
+
+
+def _open_descriptors() -> list[int]:
+    return [int(name) for name in os.listdir("/proc/self/fd")]  # noqa: PTH208
+
+
+def _has_close_range() -> bool:
+    """Where the kernel closes a range in one call (from 5.9), nobody needs to know which descriptors are open."""
+    try:
+        return bool(libc.close_range(ctypes.c_uint(_HIGHEST - 1), ctypes.c_uint(_HIGHEST - 1), 0) == 0)
+    except AttributeError:
+        return False
+
+
+_HIGHEST = (1 << 31) - 1
+_HAS_CLOSE_RANGE = _has_close_range()
+
+
+def set_environment(environment: Mapping[str, str]) -> None:
+    present = os.environ.copy()
+    for name in present:
+        if name not in environment:
+            del os.environ[name]
+    for name, value in environment.items():
+        if present.get(name) != value:
+            os.environ[name] = value
+
+
+def basic_environment() -> dict[str, str]:
+    """For nursery and children alike."""
+    wanted = {name: os.environ.get(name) for name in ("PATH", "LANG", "TZ")}
+    environment = {name: value for name, value in wanted.items() if value}
+    environment.setdefault("PATH", os.defpath)
+    environment.setdefault("LANG", "C.UTF-8")
+    environment.setdefault("TZ", "UTC")
+    return environment
+
+
+def calm_signals() -> None:
+    """As a program expects them at its start, whatever the nursery did with them."""
+    signal.set_wakeup_fd(-1)
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    for one in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD, signal.SIGHUP, signal.SIGXCPU):
+        signal.signal(one, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+
+
+def flush_output() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):
+            stream.flush()
+
+
+# --- the sandbox ----------------------------------------------------------------------------------------
+
+
+class SandboxError(OSError):
+    """The kernel, or the service's own confinement, does not give what the settings demand."""
+
+
+@dataclass(frozen=True, slots=True)
+class Door:
+    reads: Sequence[Path]
+    writes: Sequence[Path | int]
+    """A descriptor is the directory itself, whatever has taken its name since."""
+    network: bool
+    starts_programs: bool = True
+    """False: neither programs nor any other process; threads it may have."""
+
+
+def shut(door: Door, sandbox: str) -> str:
+    """Returns the level that was reached: landlock+seccomp, landlock, seccomp, none or off."""
+    if sandbox == "off":
+        return "off"
+    reached: list[str] = []
+    try:
+        return _shut(door, sandbox, reached)
+    finally:
+        _let_go()
+
+
+def _shut(door: Door, sandbox: str, reached: list[str]) -> str:
+    for name, step in (("", _renounce_privileges), ("landlock", _landlock), ("seccomp", _seccomp)):
+        try:
+            if step(door) and name:
+                reached.append(name)
+        except OSError as error:
+            if sandbox == "strict":
+                raise SandboxError(error.errno, f"no sandbox ({name or 'no_new_privs'}): {error.strerror}") from error
+    return "+".join(reached) or "none"
+
+
+def prepare() -> None:
+    """Once, by whoever forks children: what is the same for all of them is found out and opened here."""
+    code_paths()
+    for network in (False, True):
+        for starts_programs in (False, True):
+            seccomp.program(network, starts_programs, _filter_guards_truncation())
+    for network in (False, True):
+        if network not in _held:
+            _held[network] = [
+                rule for path in _without_what_lies_within(_readable(network)) for rule in _open_rule(path, _READING)
+            ]
+
+
+def _without_what_lies_within(paths: Iterable[Path]) -> list[Path]:
+    """A rule for a directory is one for all that is in it, and each of them costs every child."""
+    real = {path.resolve() for path in paths}
+    return sorted(path for path in real if real.isdisjoint(path.parents))
+
+
+def held() -> list[int]:
+    """The descriptors that a child needs to shut its door, and gives up by that."""
+    return [descriptor for rules in _held.values() for _, descriptor in rules]
+
+
+def _let_go() -> None:
+    for descriptor in held():
+        os.close(descriptor)
+    _held.clear()
+
+
+def code_paths(path: Iterable[str] | None = None) -> list[Path]:
+    """Where Python's own code lies. Of a checkout on the path its packages and modules alone: beside them lie
+    databases and settings."""
+    return list(_own_code_paths()) if path is None else _code_paths(path)
+
+
+@functools.cache
+def _own_code_paths() -> tuple[Path, ...]:
+    return tuple(_code_paths(sys.path))
+
+
+def _code_paths(path: Iterable[str]) -> list[Path]:
+    roots = {Path(sys.prefix), Path(sys.base_prefix), Path(sys.executable).resolve().parent}
+    found: set[Path] = set(roots)
+    for entry in path:
+        directory = Path(entry)
+        if not entry or any(directory.is_relative_to(root) for root in roots):
+            continue
+        if directory.is_file():
+            found.add(directory)
+            continue
+        with contextlib.suppress(OSError):
+            found.update(one for one in directory.iterdir() if _is_code(one))
+    return sorted(found)
+
+
+def _is_code(path: Path) -> bool:
+    # The libraries that came with a wheel lie beside its package, in NAME.libs; a namespace is a folder of packages.
+    is_named = path.suffix in {".py", ".so", ".libs", ".dist-info", ".egg-info"}
+    return is_named or any(any(path.glob(inside)) for inside in ("__init__.*", "*/__init__.py"))
+
+
+def _renounce_privileges(door: Door) -> bool:
+    prctl(_PR_SET_NO_NEW_PRIVS, 1)
+    _drop_capabilities()
+    return True
+
+
+def _drop_capabilities() -> None:
+    """Give up what root may do beyond an ordinary user. A process without capabilities has none to give up."""
+    # EPERM: the process may not lower its bounding set, and with no_new_privs no program that it starts gains anything.
+    # EINVAL: the kernel knows no more of them.
+    with contextlib.suppress(OSError):
+        for capability in itertools.count():
+            prctl(_PR_CAPBSET_DROP, capability)
+    with contextlib.suppress(OSError):
+        prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL)
+    # For the calling process: no effective, permitted or inheritable capabilities.
+    if libc.capset(struct.pack("=Ii", _CAPABILITY_VERSION_3, 0), bytes(24)):
+        number = ctypes.get_errno()
+        raise OSError(number, f"capset: {os.strerror(number)}")
+
+
+# --- Landlock ---------------------------------------------------------------------------------------
+
+
+def landlock_version() -> int:
+    """0: not there."""
+    try:
+        return _call(_LANDLOCK_CREATE_RULESET, None, ctypes.c_size_t(0), ctypes.c_uint(1))
+    except OSError:
+        return 0
+
+
+def _landlock(door: Door) -> bool:
+    version = _call(_LANDLOCK_CREATE_RULESET, None, ctypes.c_size_t(0), ctypes.c_uint(1))
+    rights = _RIGHTS.get(version, _RIGHTS_LATEST)
+    # From 4 on: TCP, to bind and to connect. From 6 on: abstract sockets and signals to processes outside.
+    network = 3 if version >= 4 and not door.network else 0
+    scopes = 3 if version >= 6 else 0
+    attributes = struct.pack("<QQQ", rights, network, scopes)[: 8 if version < 4 else 16 if version < 6 else 24]
+    ruleset = _call(_LANDLOCK_CREATE_RULESET, attributes, ctypes.c_size_t(len(attributes)), ctypes.c_uint(0))
+    try:
+        common = _held.get(door.network)
+        readable = [_OWN, *door.reads]
+        if common is None:
+            readable += [*_readable(door.network), *code_paths()]
+        for allowed, descriptor in common or ():
+            _add(ruleset, allowed & rights, descriptor)
+        for paths, wanted in ((readable, _READING), ([Path("/dev/null"), *door.writes], _WRITING)):
+            for path in paths:
+                _allow(ruleset, path, wanted & rights)
+        _call(_LANDLOCK_RESTRICT_SELF, ctypes.c_int(ruleset), ctypes.c_uint(0))
+    finally:
+        os.close(ruleset)
+    return True
+
+
+def _readable(network: bool) -> list[Path]:
+    """What every child reads, but for what is its own."""
+    names = [*_READABLE, *_READABLE_WITH_NETWORK] if network else _READABLE
+    return [*map(Path, names), *code_paths()]
+
+
+def _allow(ruleset: int, place: Path | int, wanted: int) -> None:
+    if isinstance(place, int):
+        _add(ruleset, wanted, place)
+        return
+    for allowed, descriptor in _open_rule(place, wanted):
+        try:
+            _add(ruleset, allowed, descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def _open_rule(path: Path, wanted: int) -> list[tuple[int, int]]:
+    """The rights and the descriptor of a rule; none where there is no such path."""
+    try:
+        descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
+        return []
+    is_directory = stat.S_ISDIR(os.fstat(descriptor).st_mode)
+    return [(wanted if is_directory else wanted & _OF_FILES, descriptor)]
+
+
+def _add(ruleset: int, allowed: int, descriptor: int) -> None:
+    _call(_LANDLOCK_ADD_RULE, ruleset, 1, _RULE.pack(allowed, descriptor), 0)
+
+
+def _call(number: int, *values: object) -> int:
+    answer: int = libc.syscall(ctypes.c_long(number), *values)
+    if answer < 0:
+        code = ctypes.get_errno()
+        raise OSError(code, f"system call {number}: {os.strerror(code)}")
+    return answer
+
+
+# --- seccomp ----------------------------------------------------------------------------------------
+
+
+def _seccomp(door: Door) -> bool:
+    program = seccomp.program(door.network, door.starts_programs, _filter_guards_truncation())
+    if program is None:
+        return False
+    prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.addressof(program[0]))
+    return True
+
+
+def _filter_guards_truncation() -> bool:
+    """Landlock looks at truncating from version 3 on."""
+    return landlock_version() < 3

@@ -1,0 +1,207 @@
+"""Who this worker is, and who of all workers lives: a lock file says it for certain.
+
+The lock file is `<folder of the database>/workers/<worker id>.lock`. The daemon holds it with flock, and the nursery
+and every child inherit the descriptor: as long as one of them is there, nobody else can take it. A lock that can be
+taken means that all of them are dead, and so does another boot. Recovery and every command that shows workers ask here.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import secrets
+import socket
+from collections.abc import Mapping
+from contextlib import suppress
+from datetime import datetime
+from enum import Enum
+from pathlib import Path
+
+from worker_service.base.clock import from_text
+from worker_service.base.errors import StoreReadOnly
+from worker_service.jobs.model import WorkerState
+from worker_service.jobs.values import dataclass
+
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    worker_id: str
+    host: str
+    boot_id: str
+    pid: int
+
+
+def own_identity() -> Identity:
+    host, pid = own_host(), os.getpid()
+    # The last part, because a pid comes again after a reboot, or in another container.
+    return Identity(f"{host}-{pid}-{secrets.token_hex(4)}", host, boot_id(), pid)
+
+
+def own_host() -> str:
+    return re.sub(r"[^A-Za-z0-9.-]", "-", socket.gethostname()) or "host"
+
+
+def pid_in(worker_id: str) -> int:
+    """The process that gave itself this id; 0 if the id is of another form."""
+    found = re.fullmatch(r".+-(\d+)-[0-9a-f]{8}", worker_id)
+    return int(found[1]) if found else 0
+
+
+def boot_id(environ: Mapping[str, str] | None = None) -> str:
+    """This life of the machine; '' if nobody tells. The unit hides /proc/sys, and passes on what systemd knows."""
+    try:
+        found = _BOOT_ID.read_text()
+    except OSError:
+        found = (os.environ if environ is None else environ).get("PAGEMILL_BOOT_ID", "")
+    # systemd writes it without hyphens.
+    return found.strip().replace("-", "").lower()
+
+
+def lock_path(database: Path, worker_id: str) -> Path:
+    return database.parent / "workers" / f"{worker_id}.lock"
+
+
+def staging_root(workspace: Path, worker_id: str) -> Path:
+    """Where the attempts of this worker write. One for each, so that the marks on its processes are its own."""
+    return workspace / "staging" / worker_id
+
+
+def cluster_staging_root(workspace: Path, worker_id: str) -> Path:
+    """Where the worker's Ray driver keeps slices of PDFs until they are in Ray's object store."""
+    return staging_root(workspace, worker_id) / "cluster"
+
+
+class LifeLock:
+    """The worker's own lock, held until every process that has the descriptor is gone."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            path.parent.mkdir(exist_ok=True)
+            self.fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o660)
+        except OSError as error:
+            raise StoreReadOnly(
+                f"{path.parent} cannot be written ({error.strerror}): a daemon keeps its lock beside its database"
+            ) from error
+        try:
+            fcntl.flock(self.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(self.fd)
+            raise
+
+    def remove(self) -> None:
+        """The worker's row is gone, too. Else the file stays, for whoever takes its jobs back."""
+        self.path.unlink(missing_ok=True)
+
+    def close(self) -> None:
+        os.close(self.fd)
+
+
+def is_free(path: Path) -> bool | None:
+    """Whether everything that held the lock is gone. None: there is no such file, so nothing is known."""
+    try:
+        # Who may only look can ask as well.
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    except OSError:
+        return False
+    try:
+        # Shared: of two who look at once, neither takes the other for its holder.
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    else:
+        return True
+    finally:
+        os.close(fd)
+
+
+def holders(path: Path) -> list[int]:
+    """The processes on this machine, as far as we may look, that have the lock file open."""
+    try:
+        wanted = path.stat()
+    except OSError:
+        return []
+    pids = (int(name) for name in os.listdir("/proc") if name.isdigit())  # noqa: PTH208  names are all that is needed
+    return [pid for pid in pids if _has_open(pid, (wanted.st_dev, wanted.st_ino))]
+
+
+def is_there(pid: int) -> bool:
+    # Not by /proc, which may hide the processes of others from who may only look.
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def _has_open(pid: int, wanted: tuple[int, int]) -> bool:
+    with suppress(OSError), os.scandir(f"/proc/{pid}/fd") as entries:
+        for entry in entries:
+            with suppress(OSError):
+                status = entry.stat()
+                if (status.st_dev, status.st_ino) == wanted:
+                    return True
+    return False
+
+
+# ── Who lives ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Fate(Enum):
+    ALIVE = "alive"
+    DYING = "dying"
+    """Its daemon is dead; something of it still lives."""
+    SILENT = "silent"
+    """It is there, and has not beaten for too long."""
+    GONE = "dead"
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What is known of another worker."""
+
+    is_lock_free: bool | None
+    """None: there is no lock file."""
+    is_same_machine: bool
+    is_rebooted: bool
+    """Its machine is this one, in an earlier life."""
+    is_daemon_there: bool
+    silent_seconds: float
+    """How long we have been watching the same beat. By the boot clock: a stepped wall clock frees nothing."""
+    row_silent_seconds: float
+    """How old its last beat is by the wall clock."""
+
+
+def fate(seen: Seen, *, orphan_after_seconds: float) -> Fate:
+    if seen.is_lock_free or seen.is_rebooted:
+        return Fate.GONE
+    if seen.is_lock_free is False and seen.is_same_machine and not seen.is_daemon_there:
+        return Fate.DYING
+    silent_seconds = seen.silent_seconds
+    if seen.is_lock_free is None and not (seen.is_same_machine and seen.is_daemon_there):
+        # Nothing of it can be here. To wait for it anew from each start of ours would be to wait for ever.
+        silent_seconds = max(silent_seconds, seen.row_silent_seconds)
+    return Fate.SILENT if silent_seconds >= orphan_after_seconds else Fate.ALIVE
+
+
+def look_at(
+    worker: WorkerState, database: Path, *, host: str, boot: str, now: datetime, silent_seconds: float | None = None
+) -> Seen:
+    """`host` and `boot` are ours. `silent_seconds`: how long somebody has watched it; None: nobody has, and its row is
+    believed."""
+    row_silent_seconds = (now - from_text(worker.heartbeat_at)).total_seconds()
+    return Seen(
+        is_lock_free=is_free(lock_path(database, worker.id)),
+        is_same_machine=worker.host == host and worker.boot_id == boot,
+        is_rebooted=worker.host == host and worker.boot_id != boot and bool(worker.boot_id and boot),
+        is_daemon_there=is_there(worker.pid),
+        silent_seconds=row_silent_seconds if silent_seconds is None else silent_seconds,
+        row_silent_seconds=row_silent_seconds,
+    )

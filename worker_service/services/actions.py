@@ -1,0 +1,38 @@
+"""What follows: for one document, or for each of an owner."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from worker_service.base.errors import Refused
+from worker_service.jobs.documents import AskedAction, OnEnd, OwnersAction
+from worker_service.services.database import Session
+from worker_service.services.enqueue import refuse_unfit_action
+from worker_service.services.parse import read_action
+
+
+def of_document(session: Session, document_id: int) -> Sequence[AskedAction]:
+    """What was asked for, and the job that it became; the newest generation first."""
+    session.store.library.document(document_id)
+    return session.store.library.actions_of(document_id)
+
+
+def of_owners(session: Session) -> Sequence[OwnersAction]:
+    return session.store.library.actions_of_owners()
+
+
+def ask_always(session: Session, owner: str, word: str, *, on_failure: bool) -> bool:
+    """`word`: TYPE, or TYPE={"url": "…"}. It follows for each document of this owner that is read, or fails, from now
+    on. False: it does already."""
+    action = read_action(word, _when(on_failure))
+    refuse_unfit_action(session, action)
+    return session.store.intake.ask_always(owner, action)
+
+
+def ask_no_more(session: Session, owner: str, word: str, *, on_failure: bool) -> None:
+    if not session.store.intake.ask_no_more(owner, read_action(word, _when(on_failure))):
+        raise Refused(f"nothing like that follows for {owner}: `pagemill then ls` shows what does")
+
+
+def _when(on_failure: bool) -> OnEnd:
+    return OnEnd.FAILURE if on_failure else OnEnd.SUCCESS

@@ -1,0 +1,388 @@
+"""Batches: begin one, see how far it is, stop it and go on with it, wait for its end.
+
+What a batch is asked for, in words, becomes jobs elsewhere: here they come as jobs. What is told of how far it is comes
+from what is stored alone, so it says as well what nobody can know yet.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import field, replace
+from typing import Any
+
+from worker_service.base.clock import parse_length
+from worker_service.base.errors import BadInput, Refused, WaitTimedOut
+from worker_service.base.humanize import counted
+from worker_service.jobs.batches import (
+    Batch,
+    BatchAdded,
+    BatchFacts,
+    BatchMoved,
+    BatchState,
+    InBatch,
+    LiveWork,
+    NewBatch,
+    OwnerPolicy,
+    WorkToSubmit,
+)
+from worker_service.jobs.documents import IndexStatus
+from worker_service.jobs.model import NewJob, Status
+from worker_service.jobs.values import dataclass
+from worker_service.services.database import Session
+from worker_service.services.enqueue import enqueue_jobs, with_lost
+from worker_service.services.parse import read_name_of_batch, read_priority, read_statuses
+
+PRIORITY = 3
+"""For a person waits for it."""
+
+_UNDER_WAY = (BatchState.ACTIVE, BatchState.WAITING)
+_SHOWN_MOST = 3
+_POLL_SECONDS = 0.1
+_RESTS = 5
+"""As many times as long as the look before it took."""
+_SURE_PAGES = 2
+
+
+@dataclass(frozen=True, slots=True)
+class BatchProgress:
+    """How far a batch is, as far as that is stored. Files are its documents, and sources that are to become one."""
+
+    jobs: int
+    jobs_ended: int
+    jobs_failed: int
+    files: int
+    files_ended: int
+    files_failed: int
+    files_cancelled: int
+    """Not among the failed ones."""
+    may_find_more: bool
+    """Files, or jobs: nobody has seen all of it yet."""
+    pages: int
+    """Of the documents whose pages were counted."""
+    pages_read: int
+    pages_left: int | None
+    """None: of a file that is still to be read nobody has counted the pages yet."""
+    pages_a_minute: float | None
+    """Of the last five minutes. None: too few to say."""
+    seconds_left: float | None
+    """At that pace. None: nobody can say."""
+    size: int
+    """Bytes of the originals that are there."""
+    name: str = ""
+    """Of the file that is being read, and that moved last; empty: none is."""
+    name_pages_read: int = 0
+    name_pages: int | None = None
+    by_job_status: Mapping[Status, int] = field(default_factory=dict)
+    by_document_state: Mapping[IndexStatus, int] = field(default_factory=dict)
+
+    @property
+    def percent(self) -> int:
+        """Of pages, where all are counted; else of files, else of jobs."""
+        if self.pages_left is not None and self.pages:
+            whole, part = self.pages_read + self.pages_left, self.pages_read
+        elif self.files:
+            whole, part = self.files, self.files_ended
+        else:
+            whole, part = self.jobs, self.jobs_ended
+        return 100 * part // whole if whole else 100
+
+
+@dataclass(frozen=True, slots=True)
+class BatchInWhole:
+    batch: Batch
+    progress: BatchProgress
+
+
+@dataclass(frozen=True, slots=True)
+class BatchPage:
+    items: Sequence[BatchInWhole]
+    """The newest first."""
+    next: int | None
+    """The id before which the next page begins; None: this is the last one."""
+
+
+# ── Looking ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def list_batches(
+    session: Session,
+    *,
+    owners: Sequence[str] = (),
+    states: Sequence[str] = (),
+    limit: int = 50,
+    before_id: int | None = None,
+) -> BatchPage:
+    chosen = read_statuses(BatchState, states)
+    found = session.store.batches.list(owners=owners, states=chosen, most=limit + 1, before_id=before_id)
+    items = [_whole(session, batch) for batch in found[:limit]]
+    return BatchPage(items, found[limit - 1].id if len(found) > limit else None)
+
+
+def batch(session: Session, batch_id: int) -> Batch:
+    return session.store.batches.get(batch_id)
+
+
+def under_way(session: Session) -> Sequence[BatchInWhole]:
+    """The newest few that go on, or wait for their turn."""
+    return list_batches(session, states=_UNDER_WAY, limit=_SHOWN_MOST).items
+
+
+def show(session: Session, batch_id: int) -> BatchInWhole:
+    return _whole(session, session.store.batches.get(batch_id))
+
+
+def _whole(session: Session, batch: Batch) -> BatchInWhole:
+    """Only an active batch has time left."""
+    found = progress(session, batch.id)
+    return BatchInWhole(batch, found if batch.state is BatchState.ACTIVE else replace(found, seconds_left=None))
+
+
+def progress(session: Session, batch_id: int) -> BatchProgress:
+    return progress_of(session.store.batches.facts(batch_id))
+
+
+def progress_of(facts: BatchFacts) -> BatchProgress:
+    documents = facts.documents
+    read, unreadable = documents.get(IndexStatus.SUCCESS, 0), documents.get(IndexStatus.FAILED, 0)
+    cancelled = facts.documents_cancelled + facts.files_cancelled
+    failed = unreadable + facts.files_not_brought_in - cancelled
+    live = facts.jobs.get(Status.PENDING, 0) + facts.jobs.get(Status.RUNNING, 0)
+    is_all_known = not (facts.uncounted or facts.files_on_the_way or facts.may_find_more)
+    pace = (
+        60 * facts.pages_lately / facts.lately_seconds
+        if facts.pages_lately >= _SURE_PAGES and facts.lately_seconds >= 1
+        else None
+    )
+    jobs = sum(facts.jobs.values())
+    name, name_pages_read, name_pages = facts.current or ("", 0, None)
+    return BatchProgress(
+        jobs=jobs,
+        jobs_ended=jobs - live,
+        jobs_failed=facts.jobs.get(Status.FAILED, 0),
+        files=sum(documents.values()) + facts.files_on_the_way + facts.files_not_brought_in,
+        files_ended=read + failed + cancelled + documents.get(IndexStatus.NOT_INDEXED, 0),
+        files_failed=failed,
+        files_cancelled=cancelled,
+        may_find_more=facts.may_find_more,
+        pages=facts.pages,
+        pages_read=facts.pages_read,
+        pages_left=facts.pages_left if is_all_known else None,
+        pages_a_minute=pace,
+        seconds_left=60 * facts.pages_left / pace if pace and is_all_known else None,
+        size=facts.size,
+        name=name,
+        name_pages_read=name_pages_read,
+        name_pages=name_pages,
+        by_job_status=facts.jobs,
+        by_document_state=documents,
+    )
+
+
+def in_words(found: BatchInWhole) -> str:
+    """``30 of 120 files · 4,664 pages · 44 pages/min · 14 min left``"""
+    batch, now = found.batch, found.progress
+    failed, cancelled = now.files_failed or now.jobs_failed, now.files_cancelled
+    counts = [f"{failed:,} failed"] * bool(failed) + [f"{cancelled:,} cancelled"] * bool(cancelled)
+    if batch.state.is_ended:
+        whole = counted(now.files, "file") if now.files else counted(now.jobs, "job")
+        how = ", ".join(["finished" if batch.state is BatchState.FAILED else str(batch.state), *counts])
+        return " · ".join([how, whole, *([counted(now.pages_read, "page")] if now.files else [])])
+    ended, whole = (now.files_ended, "file") if now.files else (now.jobs_ended, "job")
+    done = f"{ended:,} of {counted(now.files or now.jobs, whole)}"
+    if now.may_find_more:
+        done += " found so far"
+    parts = [", ".join([done, *counts])]
+    if now.pages_read:
+        parts.append(counted(now.pages_read, "page"))
+    if batch.state is not BatchState.ACTIVE:
+        state = str(batch.state) if batch.replaced_by is None else f"replaced by batch {batch.replaced_by}"
+        return " · ".join([state, *parts])
+    if now.pages_a_minute is not None:
+        parts.append(f"{now.pages_a_minute:.0f} pages/min")
+    if now.seconds_left is not None:
+        parts.append(f"{_length(now.seconds_left)} left")
+    elif now.files:
+        parts.append("still counting pages")
+    return " · ".join(parts)
+
+
+def titled(found: BatchInWhole) -> str:
+    return f"{found.batch.title}: {in_words(found)}"
+
+
+def paces(now: BatchProgress) -> Mapping[str, str]:
+    """What people are told without fractions."""
+    return {
+        "pages_a_minute": "" if now.pages_a_minute is None else f"{now.pages_a_minute:.0f}",
+        "seconds_left": "" if now.seconds_left is None else f"{now.seconds_left:.0f}",
+    }
+
+
+def _length(seconds: float) -> str:
+    minutes = round(seconds / 60)
+    if seconds < 60:
+        return f"{max(1, round(seconds))} s"
+    return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60} min"
+
+
+# ── Doing ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def add(
+    session: Session,
+    jobs: Sequence[NewJob],
+    *,
+    owner: str = "",
+    name: str = "",
+    priority: int = PRIORITY,
+    asked: Mapping[str, Any] | None = None,
+    actions: Sequence[Mapping[str, Any]] = (),
+) -> BatchAdded:
+    """The batch and its jobs, all or none. `asked`: what the person asked for, for eyes; `actions`: what follows once
+    it has ended, each with its job_type and, if it has one, payload."""
+    new = NewBatch(
+        owner,
+        read_name_of_batch(name),
+        read_priority(priority),
+        json.dumps(dict(asked or {}), ensure_ascii=False),
+        json.dumps([dict(action) for action in actions], ensure_ascii=False),
+    )
+    return session.store.batches.add(new, with_lost(session, jobs, owner=owner), policy=_policy(session))
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """Jobs that are to become a batch, and which of them would be new."""
+
+    jobs: Sequence[NewJob]
+    work: WorkToSubmit
+
+
+@dataclass(frozen=True, slots=True)
+class Submitted:
+    items: Sequence[InBatch]
+    """One for each job of the submission, in its order."""
+    added: BatchAdded | None
+    """None: nothing was left to do, so no batch was started and none replaced."""
+    waiting: Sequence[Batch] = ()
+    """Batches that wait and already have some of the work."""
+
+
+def prepare(session: Session, jobs: Sequence[NewJob]) -> Submission:
+    """Look up which jobs would be new. Files that are known, or that a live job brings in, need none."""
+    jobs = with_lost(session, jobs)
+    return Submission(jobs, session.store.batches.find_work(jobs))
+
+
+def submit(
+    session: Session,
+    submission: Submission,
+    *,
+    owner: str = "",
+    name: str = "",
+    priority: int = PRIORITY,
+    asked: Mapping[str, Any] | None = None,
+) -> Submitted:
+    """Start a batch of what is new and known. Without anything new, start none: a repeated command replaces nothing."""
+    jobs, live = submission.jobs, submission.work.live
+    rest = [at for at in range(len(jobs)) if at not in live]
+    added: BatchAdded | None = None
+    if submission.work.new:
+        chosen = [jobs[at] for at in rest]
+        added = add(session, chosen, owner=owner, name=name, priority=priority, asked=asked)
+        inserted: Sequence[InBatch] = added.jobs
+    else:
+        known = enqueue_jobs(session, [replace(jobs[at], priority=priority) for at in rest])
+        inserted = [InBatch.of(one) for one in known]
+    items = dict(zip(rest, inserted, strict=True)) | {at: _existing(one) for at, one in live.items()}
+    held = (batch(session, one) for one in dict.fromkeys(work.batch_id for work in live.values()) if one is not None)
+    waiting = [one for one in held if one.state is BatchState.WAITING]
+    return Submitted([items[at] for at in range(len(jobs))], added, waiting)
+
+
+def _existing(work: LiveWork) -> InBatch:
+    return InBatch(work.job_id, existing=True, document_id=work.document_id, decision=None)
+
+
+def to_be_replaced(session: Session, owner: str, *, by: int | None = None) -> Sequence[BatchInWhole]:
+    """Return the batches that will wait if this owner's batch `by`, or a new one, starts now."""
+    if not owner or _policy(session) is not OwnerPolicy.REPLACE:
+        return []
+    active = list_batches(session, owners=[owner], states=[BatchState.ACTIVE]).items
+    return [one for one in active if one.batch.id != by]
+
+
+def waiting_for(session: Session, batch: Batch) -> Sequence[Batch]:
+    """Return the batches that this one has replaced and that still wait."""
+    waiting = session.store.batches.list(owners=[batch.owner], states=[BatchState.WAITING])
+    return [one for one in waiting if one.replaced_by == batch.id]
+
+
+def extend(session: Session, batch_id: int, jobs: Sequence[NewJob], *, owner: str = "") -> BatchAdded:
+    """More jobs for one that has not ended. `owner`: who it has to be of; empty: nobody has said."""
+    batch = session.store.batches.get(batch_id)
+    if owner and owner != batch.owner:
+        raise BadInput(f"{batch.title} belongs to {batch.owner or 'nobody'}: leave --owner out, or begin a new batch")
+    return session.store.batches.extend(batch_id, with_lost(session, jobs, owner=batch.owner))
+
+
+def stop(session: Session, batch_id: int) -> Batch:
+    return session.store.batches.stop(batch_id, actor=session.actor)
+
+
+def resume(session: Session, batch_id: int) -> BatchMoved:
+    return session.store.batches.resume(batch_id, actor=session.actor, policy=_policy(session))
+
+
+def retry(session: Session, batch_id: int) -> BatchMoved:
+    return session.store.batches.retry(batch_id, actor=session.actor, policy=_policy(session))
+
+
+def cancel(session: Session, batch_id: int) -> BatchMoved:
+    return session.store.batches.cancel(batch_id, actor=session.actor)
+
+
+def remove(session: Session, batch_id: int) -> Batch:
+    """Its jobs and documents stay."""
+    return session.store.batches.remove(batch_id, actor=session.actor)
+
+
+def _policy(session: Session) -> OwnerPolicy:
+    return OwnerPolicy(session.settings.owner_policy)
+
+
+# ── Waiting ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def wait_for_batch(
+    session: Session,
+    batch_id: int,
+    *,
+    timeout: str | None = None,
+    watch: Callable[[BatchInWhole], None] | None = None,
+    monotonic: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> BatchInWhole:
+    """Return once it has ended. One that is stopped is refused, also when somebody stops it meanwhile: nobody knows
+    when it goes on. Nobody looks but when somebody has committed something."""
+    deadline = None if timeout is None else monotonic() + parse_length(timeout).total_seconds()
+    seen: int | None = None
+    found, looked_seconds = show(session, batch_id), 0.0
+    while True:
+        # The counter first: what is committed after this look is seen by the next.
+        if (now_at := session.store.reading.change_counter()) != seen:
+            seen, begun = now_at, monotonic()
+            found = show(session, batch_id)
+            looked_seconds = monotonic() - begun
+        if watch is not None:
+            watch(found)
+        if found.batch.state.is_ended:
+            return found
+        if found.batch.state is BatchState.STOPPED:
+            why = found.batch.note or "stopped"
+            raise Refused(f"{found.batch.title} was {why}: `pagemill batch resume {batch_id}` goes on with it")
+        if deadline is not None and monotonic() >= deadline:
+            raise WaitTimedOut(f"after {timeout}, {found.batch.title} had not ended: {in_words(found)}")
+        sleep(max(_POLL_SECONDS, _RESTS * looked_seconds))

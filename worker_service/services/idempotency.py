@@ -1,0 +1,63 @@
+"""Wishes that come with a name of their own (an Idempotency-Key): granted once, however often they come.
+
+That it was granted is written with the first thing that is done for it, in one transaction; what was answered right
+after. Between the two nobody knows the answer, and whoever asks then is told so.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from worker_service.base.errors import AskedTwice, PagemillError, Refused
+from worker_service.jobs.tokens import GrantedRequest
+from worker_service.jobs.values import dataclass
+from worker_service.services.database import Session
+
+_WAIT_SECONDS = 5.0
+_POLL_SECONDS = 0.02
+
+
+class AnswerUnknown(Refused):
+    code = "answer_unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    status: int
+    answer: str
+    location: str | None = None
+
+
+def once(session: Session, key: str, wish: str, grant: Callable[[], Told]) -> Told:
+    """`key`: with whose it is; `wish`: a digest of all that was asked. What is refused may come again."""
+    requests = session.store.requests
+    if (before := requests.find(key)) is not None:
+        return _answer(session, key, wish, before)
+    try:
+        with requests.granting(key, wish):
+            told = grant()
+    except AskedTwice:
+        if (before := requests.find(key)) is None:
+            raise
+        return _answer(session, key, wish, before)
+    except PagemillError:
+        requests.forget(key, wish)
+        raise
+    requests.answered(key, wish, told.status, told.answer, told.location)
+    return told
+
+
+def _answer(session: Session, key: str, wish: str, found: GrantedRequest) -> Told:
+    if found.wish != wish:
+        raise Refused("that Idempotency-Key was used for another wish: take a new one")
+    until = time.monotonic() + _WAIT_SECONDS
+    while found.answer is None or found.status is None:
+        if time.monotonic() > until:
+            raise AnswerUnknown(
+                f"this was granted at {found.at[:19]} UTC, and what was answered is not known: look for what it has "
+                "made; with a new Idempotency-Key it is done once more"
+            )
+        time.sleep(_POLL_SECONDS)
+        found = session.store.requests.find(key) or found
+    return Told(found.status, found.answer, found.location)

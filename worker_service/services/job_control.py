@@ -1,0 +1,252 @@
+"""Changing jobs: cancel, retry, delete, priority, undo, prune, pause.
+
+What may change many is planned first, so that somebody can look at the plan and say yes; what was planned is then done
+as one action, in one transaction.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+
+from worker_service.base.clock import parse_length, shifted
+from worker_service.base.errors import BadInput, Refused
+from worker_service.jobs.batches import OwnerPolicy
+from worker_service.jobs.model import Action, Changed, Job, Status
+from worker_service.jobs.selector import Selector
+from worker_service.jobs.values import dataclass
+from worker_service.services.database import Session
+from worker_service.services.jobs import count, each, require, stretches
+from worker_service.services.overview import title_of_pause, workers
+from worker_service.services.parse import read_priority
+
+LIVE = (Status.PENDING, Status.RUNNING)
+ENDED = (Status.COMPLETED, Status.FAILED, Status.CANCELLED)
+DONE = {"cancel": "cancelled", "retry": "retried", "delete": "deleted", "priority": "reprioritised", "prune": "pruned"}
+SAMPLE = 5
+_POLL_SECONDS = 0.05
+_PRUNED_AT_ONCE = 1000
+_ACTIONS_MOST = 1000
+
+# What ends the reading of a document, where one of its jobs is like that, and the error code that the document gets.
+_FAILS = {"cancel": (LIVE, "CANCELLED"), "delete": ((Status.PENDING,), "JOB_DELETED")}
+
+# What each verb can do anything about. The first is meant when nobody says otherwise, the second is possible:
+# `retry --type ocr_pages` never runs again what has completed, unless it is asked for by its status or id.
+_MEANT = {
+    "cancel": (LIVE, LIVE),
+    "retry": ((Status.FAILED, Status.CANCELLED), ENDED),
+    "delete": ((Status.PENDING, *ENDED), (Status.PENDING, *ENDED)),
+    "priority": (LIVE, LIVE),
+    "prune": (ENDED, ENDED),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a verb would do to which jobs."""
+
+    verb: str
+    selector: Selector
+    jobs: int
+    sample: Sequence[Job]
+    """The newest few."""
+    failing: Sequence[int]
+    """The documents that are being read, and will be failed by it."""
+    error_code: str
+    """That they get; empty: by this verb no document fails."""
+    priority: int | None = None
+    is_partial: bool = False
+    """The time was up before all were counted: there may be more jobs and documents."""
+
+    @property
+    def is_single(self) -> bool:
+        """One job, by its id and nothing else."""
+        return len(self.selector.ids) == 1 and self.selector == Selector(ids=self.selector.ids)
+
+
+@dataclass(frozen=True, slots=True)
+class Paused:
+    until: datetime | None
+    """None: until somebody unpauses it."""
+    is_known: bool
+    """Whether one of the newest jobs is of this type or owner."""
+
+
+def plan(
+    session: Session,
+    verb: str,
+    selector: Selector,
+    *,
+    priority: int | None = None,
+    seconds: float | None = None,
+) -> Plan:
+    """Each id must be there, and a selector that says nothing is refused. `seconds`: to look for about so long; what
+    is done is done to all that it chooses, however many were counted."""
+    if verb == "priority":
+        priority = read_priority(priority)
+    meant = _meant(session, verb, selector)
+    statuses, code = _FAILS.get(verb, ((), ""))
+    reading = session.store.reading
+    if seconds is None:
+        failing = reading.documents_failing(meant, statuses) if statuses else ()
+        return Plan(verb, meant, reading.count(meant), reading.list(meant, most=SAMPLE), failing, code, priority)
+    jobs, sample, documents, above = 0, list[Job](), set[int](), 1
+    for above, below in stretches(session, seconds):
+        if found := reading.count(meant, from_id=above, before_id=below):
+            jobs += found
+            if len(sample) < SAMPLE:
+                sample += reading.list(meant, most=SAMPLE - len(sample), from_id=above, before_id=below)
+            documents.update(reading.documents_failing(meant, statuses, from_id=above, before_id=below))
+    return Plan(verb, meant, jobs, sample, sorted(documents), code, priority, is_partial=above > 1)
+
+
+def change(session: Session, plan: Plan, *, without_grace: bool = False) -> Changed:
+    steering, actor = session.store.steering, session.actor
+    if plan.verb == "cancel":
+        return steering.cancel(plan.selector, actor=actor, without_grace=without_grace)
+    if plan.verb == "retry":
+        return steering.retry(plan.selector, actor=actor)
+    if plan.verb == "delete":
+        return steering.delete(plan.selector, actor=actor)
+    return steering.priority(plan.selector, read_priority(plan.priority), actor=actor)
+
+
+def bring_forward(session: Session, ids: Sequence[int]) -> Sequence[int]:
+    """Let pending jobs start as soon as they can, whatever time they waited for; those that waited for one."""
+    return session.store.steering.bring_forward(ids)
+
+
+def run_now(session: Session, ids: Sequence[int]) -> Sequence[int]:
+    """The same, where each must be there and pending."""
+    require(session, ids)
+    for job in each(session, ids):
+        if job.status is not Status.PENDING:
+            again = f": to run it again: pagemill retry {job.id}" if job.status.is_ended else ""
+            raise Refused(f"job {job.id} is {job.status}, and waits for no time{again}")
+    return bring_forward(session, ids)
+
+
+def await_ends(
+    session: Session,
+    ids: Sequence[int],
+    *,
+    seconds: float,
+    monotonic: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Mapping[int, str]:
+    """Return once these have ended, or when the time is up; then those that have not, and why that may be."""
+    deadline = monotonic() + seconds
+    while (left := count(session, ids, LIVE)) and monotonic() < deadline:
+        sleep(_POLL_SECONDS)
+    return dict(_unended(session, ids)) if left else {}
+
+
+def prune(session: Session, plan: Plan) -> int:
+    """In pieces, so that nobody waits long for the write lock."""
+    pruned = 0
+    while gone := session.store.steering.prune(plan.selector, most=_PRUNED_AT_ONCE):
+        pruned += gone
+    return pruned
+
+
+def _meant(session: Session, verb: str, selector: Selector) -> Selector:
+    if selector.is_empty:
+        raise BadInput(f"say which jobs to {verb}: ids, or selectors such as --status failed --since 1d")
+    require(session, selector.ids)
+    if selector.ids and not selector.statuses and not selector.names_more:
+        return selector
+    meant, possible = _MEANT[verb]
+    statuses = tuple(status for status in selector.statuses if status in possible) if selector.statuses else meant
+    if not statuses:
+        words = " or ".join(possible)
+        raise BadInput(f"only jobs that are {words} can be {DONE[verb]}, not {' or '.join(selector.statuses)} ones")
+    if selector.ids and selector.names_more and not selector.statuses and verb != "priority":
+        # Jobs that were named are meant whatever they are.
+        others = session.store.reading.ids(replace(selector, ids=(), statuses=statuses))
+        return replace(selector, ids=(*selector.ids, *others), batch_ids=(), document_ids=())
+    return replace(selector, statuses=statuses)
+
+
+def _unended(session: Session, ids: Sequence[int]) -> Iterator[tuple[int, str]]:
+    alive = {one.id: one for one in workers(session) if one.is_alive}
+    for job in each(session, ids, LIVE):
+        worker = alive.get(job.worker_id or "")
+        if worker is None:
+            why = f"its worker {job.worker_id} is gone or silent: the next daemon that looks after it ends it"
+        else:
+            why = f"worker {worker.id} (pid {worker.pid} on {worker.host}) has yet to prove its processes gone"
+        yield job.id, why
+
+
+# ── Undo ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def actions(session: Session, *, most: int = 20) -> Sequence[Action]:
+    """What people have changed in bulk, the newest first."""
+    return session.store.reading.actions(most=most)
+
+
+def undoable(session: Session, action_id: int | None) -> Action:
+    """Return the action with this id, or without one the newest that can be undone. Raise `Refused` if it cannot be."""
+    found = actions(session, most=_ACTIONS_MOST)
+    if action_id is None:
+        action = next((one for one in found if one.undone_at is None and one.opposite), None)
+    else:
+        action = next((one for one in found if one.id == action_id), None)
+    if action is None:
+        which = "nothing" if action_id is None else f"no action {action_id}"
+        raise Refused(f"there is {which} to undo: see pagemill undo --list")
+    if action.undone_at is not None:
+        raise Refused(f"action {action.id} was undone already")
+    if action.opposite is None:
+        raise Refused(f"action {action.id} cannot be undone: {_why_not(action)}")
+    return action
+
+
+def _why_not(action: Action) -> str:
+    if action.tokens:
+        return "`pagemill token make` and `rm` change who may sign in"
+    match action.verb:
+        case "stop_batch":
+            return f"it stopped batch {action.batch_id}; `pagemill batch resume {action.batch_id}` resumes it"
+        case "resume_batch" | "retry_batch":
+            return f"it started batch {action.batch_id} again; `pagemill batch stop {action.batch_id}` stops it"
+        case _:
+            return f"it was a {action.verb}, and what it removed is gone for good"
+
+
+def newest_final(session: Session, action: Action) -> Action | None:
+    """Return the newest action if it is later than `action` and cannot be undone."""
+    [newest, *_] = actions(session, most=1)
+    return newest if newest.id > action.id and newest.opposite is None else None
+
+
+def undo(session: Session, action: Action) -> Changed:
+    """Do the opposite to each job that has not changed since; a batch that was cancelled goes on."""
+    changed = session.store.steering.undo(action.id, actor=session.actor)
+    if action.verb != "cancel" or action.batch_id is None:
+        return changed
+    policy = OwnerPolicy(session.settings.owner_policy)
+    batch = session.store.batches.undo_cancel(action.id, actor=session.actor, policy=policy)
+    return replace(changed, batch_id=None if batch is None else batch.id)
+
+
+# ── Pauses ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def pause(session: Session, scope: str, name: str, *, length: str | None = None, reason: str | None = None) -> Paused:
+    """`scope`: 'type', 'owner', or 'all', which has no name."""
+    until = None if length is None else shifted(session.clock(), parse_length(length))
+    session.store.steering.pause(scope, name, until=until, reason=reason)
+    column = {"type": "job_type", "owner": "owner"}.get(scope)
+    return Paused(until, column is None or name in session.store.reading.names(column, name))
+
+
+def unpause(session: Session, scope: str, name: str) -> None:
+    if not session.store.steering.unpause(scope, name):
+        pauses = session.store.reading.pauses()
+        paused = ", ".join(title_of_pause(pause.scope, pause.name) for pause in pauses) or "nothing"
+        raise Refused(f"{title_of_pause(scope, name)} was not paused; paused: {paused}")

@@ -1,0 +1,385 @@
+"""Looking at jobs: a list, one with all that is known of it, why it waits, its log. Nothing here changes anything."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import NamedTuple
+
+from worker_service.base.clock import as_text, from_text, wall_clock
+from worker_service.base.errors import JobNotFound
+from worker_service.base.humanize import length, size
+from worker_service.handlers import registry
+from worker_service.jobs.documents import PublishedFile
+from worker_service.jobs.model import LOG_LINES_MOST, WATCHING, AttemptRow, Event, Gate, Job, LogLine, Status
+from worker_service.jobs.progress import pace_of
+from worker_service.jobs.selector import Selector
+from worker_service.jobs.values import dataclass
+from worker_service.services.database import Session
+from worker_service.settings.config import Settings
+
+IDS_AT_ONCE = 500
+_LOG_LINES_SHOWN = 10
+_FOLLOW_SECONDS = 0.05
+_LOOKED_AT_MOST = 100
+_STRETCH = 10_000
+
+# Where no other gate holds a job, it starts by itself.
+_BY_ITSELF = {
+    "NOT_YET",
+    "WAITS_FOR",
+    "OWNER_BUSY",
+    "KEY_BUSY",
+    "TYPE_FULL",
+    "SLOTS_FULL",
+    "AHEAD_IN_QUEUE",
+    "BATCH_WAITING",
+}
+
+_AT_ONCE = "to have it at once: pagemill run-now {id}"
+NEXT_MOVES = {
+    "WORKER_DOWN": "systemctl start pagemill, or here: pagemill run",
+    "PAUSED": "to lift it: pagemill unpause {job_type}, or --owner NAME, or --all; `pagemill` alone shows the pauses",
+    "BATCH_STOPPED": "to go on with it: pagemill batch resume {batch_id}",
+    "BATCH_WAITING": "its turn comes by itself; to start it now: pagemill batch resume {batch_id}; what is before it: "
+    "pagemill batch ls --owner '{owner}'",
+    "DRAINING": "wait until the worker is back, or start another one",
+    "NOT_YET": _AT_ONCE,
+    "BACKOFF": "to see what failed: pagemill show {id}; " + _AT_ONCE,
+    "WAITS_FOR": "to see what it waits for: pagemill show {id}, then pagemill why on those",
+    "OWNER_BUSY": "to see what runs: pagemill ls --status running --owner '{owner}'",
+    "KEY_BUSY": "to see what runs: pagemill ls --status running",
+    "TYPE_FULL": "to see what runs: pagemill ls --status running --type {job_type}",
+    "SLOTS_FULL": "to see what runs: pagemill ls --status running",
+    "NO_NODE": "to see how they are, and why: pagemill cluster",
+    "CAPABILITY_MISSING": "install what is missing, then restart the worker; what says when it starts again needs "
+    "no restart",
+    "UNKNOWN_TYPE": "install a handler for {job_type}, then: systemctl restart pagemill (a daemon looks for handlers "
+    "when it starts); or, if the name is wrong: pagemill delete {id}",
+    "DISK_LOW": "free some space: pagemill stats tells who keeps how much, pagemill documents rm removes",
+    "SOURCE_RESTING": "wait: the source asked for it, and all its jobs go on together",
+    "AHEAD_IN_QUEUE": "to move it ahead: pagemill priority 1 {id}",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class JobPage:
+    items: Sequence[Job]
+    """The newest first."""
+    next: int | None
+    """The id before which the next page begins; None: this is the last one."""
+
+
+@dataclass(frozen=True, slots=True)
+class FoundJobs(JobPage):
+    is_partial: bool
+    """The time was up before there were enough: there may be others from `next` on."""
+
+
+class Needed(NamedTuple):
+    """A job that another waits for."""
+
+    id: int
+    status: str
+    """Or 'gone'."""
+
+
+@dataclass(frozen=True, slots=True)
+class NextMove(Gate):
+    """A gate, and what to do about it."""
+
+    next: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class JobInWhole:
+    job: Job
+    attempts: Sequence[AttemptRow]
+    events: Sequence[Event]
+    waits_for: Sequence[Needed]
+    files: Sequence[PublishedFile]
+    """With their paths in full."""
+    log: Sequence[LogLine]
+    """The last lines."""
+
+
+@dataclass(frozen=True, slots=True)
+class Why:
+    """Why a job does not run, or on what it does."""
+
+    job: Job
+    gates: Sequence[NextMove]
+    worker_state: str
+    """How the worker of a running job is, in a word; empty: there is none."""
+    helps: str
+    """What would help a job that has failed, was cancelled or makes no progress; empty: nothing would."""
+    silent_seconds: float | None = None
+    """Of a running job: since its handler last reported progress or logged a line, or since its start."""
+    limit_seconds: int | None = None
+    """Of a running job: how long its attempt may take."""
+
+
+def list_jobs(session: Session, selector: Selector, *, limit: int = 50, before_id: int | None = None) -> JobPage:
+    # One more than asked for tells whether there is another page.
+    found = session.store.reading.list(selector, most=limit + 1, before_id=before_id)
+    return JobPage(found[:limit], found[limit - 1].id if len(found) > limit else None)
+
+
+def look_for_jobs(
+    session: Session,
+    selector: Selector,
+    *,
+    limit: int,
+    before_id: int | None = None,
+    seconds: float,
+    monotonic: Callable[[], float] = time.monotonic,
+) -> FoundJobs:
+    """The same, and give up after about so many seconds: what no index knows is looked for in one stretch of the table
+    after the other."""
+    reading, most = session.store.reading, limit + 1
+    found, above = list[Job](), 1
+    for above, below in stretches(session, seconds, before_id=before_id, monotonic=monotonic):
+        found += reading.list(selector, most=most - len(found), before_id=below, from_id=above)
+        if len(found) == most:
+            return FoundJobs(found[:limit], found[limit - 1].id, is_partial=False)
+    return FoundJobs(found, above if above > 1 else None, is_partial=above > 1)
+
+
+def stretches(
+    session: Session,
+    seconds: float,
+    *,
+    before_id: int | None = None,
+    monotonic: Callable[[], float] = time.monotonic,
+) -> Iterator[tuple[int, int]]:
+    """The ids of one stretch of the table after the other, the newest first: from which on, and before which. They
+    end after about so many seconds, or with the first job there is, which is of number 1."""
+    newest, begun, size = session.store.reading.newest_id(), monotonic(), _STRETCH
+    below, deadline = newest + 1 if before_id is None else min(before_id, newest + 1), begun + seconds
+    while below > 1:
+        above = max(1, below - size)
+        yield above, below
+        below, before, begun = above, begun, monotonic()
+        if begun >= deadline:
+            return
+        # A large one could take much longer than the time that is left.
+        if begun - before < (deadline - begun) / 8:
+            size *= 2
+
+
+def job(session: Session, job_id: int) -> Job:
+    return session.store.reading.get(job_id)
+
+
+def job_in_whole(session: Session, job_id: int) -> JobInWhole:
+    reading = session.store.reading
+    return JobInWhole(
+        reading.get(job_id),
+        reading.attempts(job_id),
+        reading.events(job_id),
+        [Needed(*one) for one in reading.waits_for(job_id)],
+        [placed(session, file) for file in session.store.library.job_files(job_id)],
+        reading.logs(job_id, most=LOG_LINES_MOST)[-_LOG_LINES_SHOWN:],
+    )
+
+
+def placed(session: Session, file: PublishedFile) -> PublishedFile:
+    """With its path in full."""
+    return replace(file, path=str(session.settings.workspace / file.path))
+
+
+def require(session: Session, ids: Sequence[int], owner: str | None = None) -> None:
+    """Raise `JobNotFound` unless each of these is there; those of others are not, where there is an `owner`."""
+    for chunk in chunks(ids):
+        found = set(session.store.reading.ids(Selector(ids=chunk, owners=() if owner is None else (owner,))))
+        for missing in (job_id for job_id in chunk if job_id not in found):
+            raise JobNotFound(f"there is no job {missing}", "`pagemill ls` shows those that are there")
+
+
+def why(session: Session, job_id: int) -> Why:
+    from worker_service.services.overview import dead_ids, workers  # not where jobs are only listed
+
+    job, checked = session.store.reading.get(job_id), workers(session)
+    gates = session.store.reading.explain(job_id, dead=dead_ids(checked))
+    state = next((one.state for one in checked if one.id == job.worker_id), "")
+    moves = [
+        NextMove(gate.code, gate.detail, gate.remedy, gate.count, _next_move(gate, job, session.settings))
+        for gate in gates
+    ]
+    if job.status is not Status.RUNNING:
+        return Why(job, moves, "", helps(job))
+    is_silent = pace_of(job, session.clock()).silent_seconds is not None
+    move = f"to stop it at once: pagemill cancel {job.id} --now" if is_silent else ""
+    return Why(job, moves, state, move, _silent_seconds(session, job), session.store.reading.time_limit(job_id))
+
+
+def _silent_seconds(session: Session, job: Job) -> float | None:
+    heard = next((one.heard_at for one in session.store.reading.attempts(job.id) if one.fence == job.fence), None)
+    since = heard or job.started_at
+    return None if since is None else max(0.0, (session.clock() - from_text(since)).total_seconds())
+
+
+def stops_at(session: Session, job: Job) -> str | None:
+    """Return when the time limit ends the attempt of a running job."""
+    limit = session.store.reading.time_limit(job.id)
+    if job.started_at is None or limit is None:
+        return None
+    return as_text(from_text(job.started_at) + timedelta(seconds=limit))
+
+
+def newest_with_a_problem(session: Session) -> int | None:
+    """The newest job that has failed, has lost its worker, was put off, or waits for what does not come by itself."""
+    from worker_service.services.overview import dead_ids, workers
+
+    reading, checked = session.store.reading, workers(session)
+    dead = dead_ids(checked)
+    gone = {one.id for one in checked if not one.is_alive}
+    failed = reading.list(Selector(statuses=(Status.FAILED,)), most=1)
+    live = reading.list(Selector(statuses=(Status.PENDING, Status.RUNNING)), most=_LOOKED_AT_MOST)
+
+    def has_a_problem(job: Job) -> bool:
+        if job.status is not Status.PENDING:
+            return job.status is Status.FAILED or job.worker_id in gone
+        codes = {gate.code for gate in reading.explain(job.id, dead=dead)}
+        return bool(codes - _BY_ITSELF) or ("NOT_YET" in codes and was_put_off(job))
+
+    def was_put_off(job: Job) -> bool:
+        attempts = reading.attempts(job.id)
+        return bool(attempts) and attempts[-1].outcome == "snoozed" and attempts[-1].error_code != WATCHING
+
+    newest_first = sorted([*failed, *live], key=lambda job: -job.id)
+    return next((job.id for job in newest_first if has_a_problem(job)), None)
+
+
+def gates(session: Session, job_id: int) -> Sequence[Gate]:
+    """What holds it, if the workers that beat live."""
+    return session.store.reading.explain(job_id)
+
+
+def log(session: Session, job_id: int) -> Sequence[LogLine]:
+    session.store.reading.get(job_id)
+    return session.store.reading.logs(job_id, most=LOG_LINES_MOST)
+
+
+def follow_log(session: Session, job_id: int, *, sleep: Callable[[float], None] = time.sleep) -> Iterator[LogLine]:
+    """The lines that are there, then those that come, until the job has ended."""
+    reading, after_id = session.store.reading, 0
+    while True:
+        # The counter first: what is committed after this look is seen by the next.
+        seen = reading.change_counter()
+        has_ended = reading.get(job_id).status.is_ended
+        while lines := reading.logs(job_id, after_id=after_id):
+            yield from lines
+            after_id = lines[-1].id
+        if has_ended:
+            return
+        while reading.change_counter() == seen:
+            sleep(_FOLLOW_SECONDS)
+
+
+def names(session: Session, column: str, begun: str) -> Sequence[str]:
+    """Values of a column that begin so, for completion."""
+    return session.store.reading.names(column, begun)
+
+
+def helps(job: Job) -> str:
+    """What helps a job that has failed or was cancelled; empty: it did neither."""
+    retry = f"pagemill retry {job.id}"
+    if job.status is Status.CANCELLED:
+        return f"to run it again: {retry}"
+    if job.status is not Status.FAILED:
+        return ""
+    if not is_given_up(job):
+        return f"it was tried {job.retry_count + 1} times; to run it again: {retry}"
+    # It was given up although it had retries left: another attempt would have ended in the same way.
+    again = f"pagemill reindex {job.document_id}" if job.document_id is not None else retry
+    if job.error_remedy:
+        return f"{job.error_remedy}; then: {again}"
+    return f"the same would happen again; once it is put right: {again}"
+
+
+def is_given_up(job: Job) -> bool:
+    """Whether it failed although it had retries left, so that another attempt would end in the same way."""
+    return job.status is Status.FAILED and not job.retry_count >= job.max_retries > 0
+
+
+def _next_move(gate: Gate, job: Job, settings: Settings) -> str:
+    if gate.code == "UNKNOWN_TYPE" and _is_installed(job.job_type, settings):
+        return (
+            "its handler is installed, and no running daemon has it: systemctl restart pagemill (a daemon looks for "
+            "handlers when it starts, and takes the types of WORKER_TYPES)"
+        )
+    if gate.remedy:
+        return f"{gate.remedy}; then restart the worker, unless the line above says when the job starts again"
+    move = NEXT_MOVES.get(gate.code, "pagemill show {id}")
+    return move.format(id=job.id, job_type=job.job_type, owner=job.owner, batch_id=job.batch_id)
+
+
+def _is_installed(job_type: str, settings: Settings) -> bool:
+    """Whether a handler that is named like the job type is there. Reads names only and imports nothing."""
+    points = [*registry.find(), *registry.find_dropped(settings.handlers_dir)]
+    return job_type in settings.commands or any(point.name == job_type for point in points)
+
+
+# ── One job in words ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def progress_in_words(job: Job, *, now: datetime | None = None) -> str:
+    """Say how far a running job is: ``page 8 of 44 · 12 pages/min · 3 min left``."""
+    pace = pace_of(job, now or wall_clock())
+    parts = [job.progress_message or _count_in_words(job)]
+    if pace.silent_seconds is not None:
+        parts.append(f"no progress for {length(timedelta(seconds=pace.silent_seconds))}")
+    if pace.rate and job.progress_unit:
+        parts.append(_rate_in_words(pace.rate, job.progress_unit))
+    if pace.seconds_left is not None:
+        parts.append(f"{length(timedelta(seconds=pace.seconds_left))} left")
+    return " · ".join(filter(None, parts))
+
+
+def _count_in_words(job: Job) -> str:
+    if job.progress_done is None:
+        return ""
+    of = "" if job.progress_total is None else f" of {job.progress_total:,}"
+    return f"{job.progress_done:,}{of} {job.progress_unit or ''}".rstrip()
+
+
+def _rate_in_words(rate: float, unit: str) -> str:
+    if unit == "bytes":
+        return f"{size(int(rate))}/s"
+    return f"{rate:.0f} {unit}/s" if rate >= 10 else f"{60 * rate:.0f} {unit}/min"
+
+
+def state_of(job: Job, *, now: datetime | None = None) -> str:
+    """One word for where a job is: its status, or what keeps a pending one from being looked at."""
+    if job.status is Status.RUNNING and job.cancel_requested_at is not None:
+        return "stopping"
+    if job.held & 16:
+        return "stopped"
+    is_due = job.run_at is None or from_text(job.run_at) <= (now or wall_clock())
+    for bit, word in ((1, "scheduled"), (2, "backoff"), (4, "waiting"), (8, "key-busy")):
+        if job.held & bit and not (bit < 4 and is_due):
+            return word
+    return job.status.value
+
+
+def named(job: Job) -> str:
+    """``job 42 (download, report.pdf)``"""
+    return f"job {job.id} ({', '.join(filter(None, [job.job_type, job.name]))})"
+
+
+def each(session: Session, ids: Sequence[int], statuses: Sequence[Status] = ()) -> Iterator[Job]:
+    for part in chunks(ids):
+        yield from session.store.reading.list(Selector(ids=part, statuses=statuses), most=IDS_AT_ONCE)
+
+
+def count(session: Session, ids: Sequence[int], statuses: Sequence[Status]) -> int:
+    """How many of these are like that."""
+    return sum(session.store.reading.count(Selector(ids=part, statuses=statuses)) for part in chunks(ids))
+
+
+def chunks(ids: Sequence[int]) -> list[Sequence[int]]:
+    """As many as one statement is asked about."""
+    return [ids[start : start + IDS_AT_ONCE] for start in range(0, len(ids), IDS_AT_ONCE)]

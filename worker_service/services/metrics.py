@@ -1,0 +1,103 @@
+"""Numbers for monitoring, as they stand in the database: whoever restarts what, they are right at once.
+
+The text format of Prometheus. Base units, no ids of jobs, and of job types no more than a screen holds.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+
+from worker_service import VERSION
+from worker_service.base.clock import as_text, from_text, shifted
+from worker_service.services.database import Session
+from worker_service.services.health import LATELY
+from worker_service.services.nodes import CheckedNode
+from worker_service.services.overview import is_healthy, look
+
+MEDIA_TYPE = "text/plain; version=0.0.4"
+_TYPES_MOST = 100
+
+Sample = tuple[Mapping[str, object], float]
+
+
+def metrics(session: Session) -> str:
+    return "".join(f"{line}\n" for family in _families(session) for line in _written(*family))
+
+
+def _families(session: Session) -> Iterator[tuple[str, str, Sequence[Sample]]]:
+    store, found = session.store, look(session)
+    counts = found.counts
+    yield "jobs", "Jobs by status.", [({"status": status}, number) for status, number in counts.by_status.items()]
+    live = sorted(store.reading.live_by_type(), key=lambda one: -(one.pending + one.held + one.running))[:_TYPES_MOST]
+    yield (
+        "live_jobs",
+        "Live jobs by type; held ones wait for a time, a job, a key or their batch.",
+        [
+            ({"job_type": one.job_type, "state": state}, getattr(one, state))
+            for one in live
+            for state in ("pending", "held", "running")
+        ],
+    )
+    oldest = counts.oldest_pending_at
+    waited = 0.0 if oldest is None else max(0.0, (found.at - from_text(oldest)).total_seconds())
+    yield "oldest_pending_age_seconds", "How long the oldest job that could start has waited.", [({}, waited)]
+    failed = store.reading.errors(since=as_text(shifted(found.at, -LATELY)))[:_TYPES_MOST]
+    yield (
+        "failed_jobs_last_day",
+        "Jobs that have failed within a day.",
+        [({"code": one.code, "job_type": one.job_type}, one.jobs) for one in failed],
+    )
+    states = Counter(one.state for one in found.workers)
+    yield "workers", "Workers by how they are.", [({"state": state}, number) for state, number in states.items()]
+    yield "worker_healthy", "1: a worker lives.", [({}, int(is_healthy(session)))]
+    alive = [one for one in found.workers if one.is_alive]
+    yield (
+        "worker_slots",
+        "Room for running jobs, by class.",
+        [
+            ({"class": "cpu"}, sum(one.cpu_slots for one in alive)),
+            ({"class": "io"}, sum(one.io_slots for one in alive)),
+            ({"class": "node"}, sum(one.node_slots for one in alive)),
+        ],
+    )
+    yield from _of_nodes(found.nodes)
+    yield (
+        "worker_heartbeat_timestamp_seconds",
+        "The last beat of a worker.",
+        [({"worker": one.id}, from_text(one.heartbeat_at).timestamp()) for one in found.workers],
+    )
+    documents = store.library.counts_by_state()
+    yield "documents", "Documents by status.", [({"status": status}, number) for status, number in documents.items()]
+    yield "pauses", "What is paused.", [({}, len(found.pauses))]
+    settings = session.settings
+    if settings.workspace.exists():
+        free = shutil.disk_usage(settings.workspace).free
+        yield "workspace_free_bytes", "Of the disk on which files are published.", [({}, free)]
+    yield "database_bytes", "Of the database file.", [({}, settings.database.stat().st_size)]
+    yield "build_info", "Always 1.", [({"version": VERSION}, 1)]
+
+
+def _of_nodes(nodes: Sequence[CheckedNode]) -> Iterator[tuple[str, str, Sequence[Sample]]]:
+    if not nodes:
+        return
+    yield "node_up", "1: a node takes work.", [({"node": one.name}, int(one.state == "up")) for one in nodes]
+    about = [({"node": one.name, "state": one.state, "version": one.version}, 1) for one in nodes]
+    yield "node_info", "Always 1: how a node is, and its version.", about
+    yield "node_slots", "Room for running jobs on a node.", [({"node": one.name}, one.slots) for one in nodes]
+    yield "node_running", "What a node runs.", [({"node": one.name}, one.running) for one in nodes]
+
+
+def _written(name: str, about: str, samples: Sequence[Sample]) -> Iterator[str]:
+    yield f"# HELP pagemill_{name} {about}"
+    yield f"# TYPE pagemill_{name} gauge"
+    for labels, value in samples:
+        told = ",".join(f'{label}="{_escaped(str(text))}"' for label, text in labels.items())
+        number = int(value) if float(value).is_integer() else value
+        yield f"pagemill_{name}{{{told}}} {number}" if told else f"pagemill_{name} {number}"
+
+
+def _escaped(text: str) -> str:
+    plain = text.encode("utf-8", "replace").decode()
+    return plain.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

@@ -1,0 +1,47 @@
+"""The nodes of the cluster: their state and jobs, and draining one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from worker_service.base.errors import NodeNotFound, did_you_mean
+from worker_service.jobs.model import NodeRow, NodeWork
+from worker_service.jobs.values import dataclass
+from worker_service.services.database import Session
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedNode(NodeRow):
+    """A node as it is now: one whose daemon is dead is down, whatever its row says."""
+
+    jobs: Sequence[int] = ()
+    """Ids of the jobs that run there."""
+
+    @property
+    def running(self) -> int:
+        return len(self.jobs)
+
+
+def checked_nodes(rows: Sequence[NodeRow], work: Sequence[NodeWork], alive: Sequence[str]) -> list[CheckedNode]:
+    """`alive`: the ids of the workers that live."""
+    found = []
+    for row in rows:
+        jobs = [one.job_id for one in work if one.node == row.name]
+        node = CheckedNode(**{name: getattr(row, name) for name in NodeRow.__match_args__}, jobs=jobs)
+        if row.worker_id not in alive:
+            node = replace(node, state="down", slots=0, reason="its daemon is dead")
+        found.append(node)
+    return found
+
+
+def drain(session: Session, name: str, *, is_draining: bool) -> str:
+    """Give a node no new attempts, or take that back. Return what happens in one sentence."""
+    if not session.store.steering.drain_node(name, is_draining=is_draining):
+        known = [row.name for row in session.store.reading.nodes()]
+        hint = did_you_mean(name, known, f"the nodes are {', '.join(known) or 'none yet'}", 0.5)
+        raise NodeNotFound(f"there is no node {name!r}: {hint}")
+    if not is_draining:
+        return f"{name} gets new attempts again"
+    running = sum(one.node == name for one in session.store.reading.on_nodes())
+    return f"{name} gets no new attempts" + (f"; it finishes the {running} that run there" if running else "")

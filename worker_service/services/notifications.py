@@ -1,0 +1,194 @@
+"""Telling people: what has happened since they were told last, and what goes on too long.
+
+Each rule of the settings reads the notices from where it had come to; what it has to tell goes into the queue as jobs,
+in the transaction that says how far it has come. So a kill loses none of it, and tells nothing twice.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from datetime import datetime
+
+from worker_service.base.clock import as_text, from_text
+from worker_service.base.errors import BadInput
+from worker_service.base.humanize import counted
+from worker_service.base.sanitize import harmless
+from worker_service.handlers.contract import NOTIFY, Message
+from worker_service.handlers.registry import find
+from worker_service.jobs.library import DocumentSelector
+from worker_service.jobs.model import Enqueued, Episode, NewJob, Notice
+from worker_service.jobs.selector import Selector
+from worker_service.jobs.values import dataclass
+from worker_service.services import server_address
+from worker_service.services.database import Session
+from worker_service.services.jobs import IDS_AT_ONCE, chunks
+from worker_service.services.overview import workers
+from worker_service.settings.config import hidden
+from worker_service.settings.notifications import OWNER, Rule, messages
+
+_CHANNELS = "worker_service.channels"
+_READ_AT_ONCE = 10_000
+_PRIORITY = 3
+
+
+@dataclass(frozen=True, slots=True)
+class RuleState:
+    """A rule, and what it has yet to tell."""
+
+    name: str
+    when: Sequence[str]
+    to: str
+    """Without what may be a secret in it."""
+    waiting: int
+    """What it will tell next, once that has gathered and no quiet hours hold it."""
+
+
+def tell(session: Session) -> int:
+    """Put into the queue what is to be told now; return how many messages that is."""
+    _look_around(session)
+    return sum(_tell(session, rule) for rule in session.settings.notify)
+
+
+def rules(session: Session) -> Sequence[RuleState]:
+    return [
+        RuleState(rule.name, rule.when, hidden(rule.to), len(_concerning(session, rule)[1]))
+        for rule in session.settings.notify
+    ]
+
+
+def test(session: Session, name: str | None) -> Sequence[Enqueued]:
+    """A message for each address of this rule; None: of all rules."""
+    wanted = [rule for rule in session.settings.notify if name in (None, rule.name)]
+    if not wanted:
+        known = ", ".join(rule.name for rule in session.settings.notify) or "none"
+        what = "there is no [[notify]] in the settings" if name is None else f"no [[notify]] is called {name!r}"
+        raise BadInput(f"{what} (there are: {known}): docs/notify.md shows one")
+    to = dict.fromkeys(
+        address
+        for rule in wanted
+        for address in (session.settings.addresses.values() if rule.to == OWNER else [rule.to])
+    )
+    for address in to:
+        _refuse_unknown(address)
+    text = "This is a test: pagemill can reach you. What it tells you is set in [[notify]]."
+    subject = f"pagemill on {_machine()}: a test"
+    return session.store.intake.enqueue_many(
+        [_job(Message(one, subject, text, {"test": True}, _written(session.clock()))) for one in to]
+    )
+
+
+# ── What has happened ───────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _tell(session: Session, rule: Rule) -> int:
+    since, concerned, newest = _concerning(session, rule)
+    now = session.clock()
+    if not concerned:
+        # So that nobody looks through the same again and again.
+        if newest > since:
+            session.store.notices.tell(_reader(rule), since, newest, [])
+        return 0
+    if not rule.is_time(concerned[0], now, session.settings.zone):
+        return 0
+    told = messages(
+        rule,
+        concerned,
+        session.settings.addresses,
+        machine=_machine(),
+        names=_names(session, concerned),
+        page=server_address.address(session.settings),
+    )
+    jobs = [_job(Message(one.to, one.subject, one.text, one.data, _written(now))) for one in told]
+    return len(session.store.notices.tell(_reader(rule), since, newest, jobs) or ())
+
+
+def _names(session: Session, notices: Sequence[Notice]) -> dict[int, str]:
+    """Return the name of the file, or else of the job, that each notice is about."""
+    store = session.store
+    documents = [one.document_id for one in notices if one.document_id is not None]
+    jobs = [one.job_id for one in notices if one.document_id is None and one.job_id is not None]
+    of_documents = {
+        one.id: one.name
+        for part in chunks(documents)
+        for one in store.library.documents(DocumentSelector(ids=part), most=IDS_AT_ONCE)
+    }
+    of_jobs = {
+        job.id: job.name for part in chunks(jobs) for job in store.reading.list(Selector(part), most=IDS_AT_ONCE)
+    }
+    found = {one.id: of_documents.get(one.document_id or 0) or of_jobs.get(one.job_id or 0) for one in notices}
+    return {number: harmless(name) for number, name in found.items() if name}
+
+
+def _concerning(session: Session, rule: Rule) -> tuple[int, Sequence[Notice], int]:
+    """How far the rule had come, what it has to tell since, and how far it has come now."""
+    notices = session.store.notices
+    since = notices.begin(_reader(rule))
+    read = notices.after(since, most=_READ_AT_ONCE)
+    concerned = [one for one in read if rule.concerns(one)]
+    # Of what could not be told nobody can be told.
+    failed = [one.job_id for one in concerned if one.kind == "job.failed" and one.job_id is not None]
+    own = {
+        job.id
+        for part in chunks(failed)
+        for job in session.store.reading.list(Selector(part, job_types=(NOTIFY,)), most=IDS_AT_ONCE)
+    }
+    return since, [one for one in concerned if one.job_id not in own], read[-1].id if read else since
+
+
+def _reader(rule: Rule) -> str:
+    return f"notify:{rule.name}"
+
+
+def _job(message: Message) -> NewJob:
+    payload = json.dumps(asdict(message), ensure_ascii=False)
+    return NewJob(NOTIFY, payload=payload, name=message.subject, priority=_PRIORITY)
+
+
+def _refuse_unknown(address: str) -> None:
+    scheme = address.partition(":")[0]
+    known = [point.name for point in find(group=_CHANNELS)]
+    if scheme not in known:
+        raise BadInput(f"nobody here knows how to tell {hidden(address)}: an address begins with {', '.join(known)}")
+
+
+# ── What goes on too long ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def _look_around(session: Session) -> None:
+    wanted = {kind for rule in session.settings.notify for kind in rule.when}
+    looks = {"worker.silent": _silent, "disk.low": _disk_low, "queue.old": _old}
+    for kind, look in looks.items():
+        if kind in wanted:
+            session.store.notices.note(kind, list(look(session)))
+
+
+def _silent(session: Session) -> Iterator[Episode]:
+    for one in workers(session):
+        if not one.is_alive:
+            yield Episode(one.id, f"worker {one.id} is {one.state}: {counted(one.running, 'job')} of it run nowhere")
+
+
+def _disk_low(session: Session) -> Iterator[Episode]:
+    for one in workers(session):
+        if one.is_alive and one.is_disk_low:
+            yield Episode(one.id, f"worker {one.id} begins nothing: too little is free on its disk")
+
+
+def _old(session: Session) -> Iterator[Episode]:
+    oldest = session.store.reading.counts().oldest_pending_at
+    if oldest is None:
+        return
+    waited = (session.clock() - from_text(oldest)).total_seconds()
+    if waited > session.settings.notify_old_after_seconds:
+        yield Episode("", f"the oldest job that is ready has waited since {oldest} UTC: see pagemill status")
+
+
+def _machine() -> str:
+    return socket.gethostname()
+
+
+def _written(moment: datetime) -> str:
+    return as_text(moment).replace(" ", "T") + "Z"

@@ -1,0 +1,205 @@
+"""How things stand: the workers and how each is, jobs by status, pauses, and what goes on now.
+
+`pagemill` alone, `status`, `workers`, `top` and `doctor` tell of one look, each as much of it as it needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+
+from worker_service.base.clock import as_text, from_text
+from worker_service.jobs.library import OwnerSize
+from worker_service.jobs.model import (
+    Counts,
+    ErrorCount,
+    HandlerFacts,
+    Job,
+    LiveCounts,
+    Pause,
+    PlatformCount,
+    Status,
+    TypeCounts,
+    WorkerState,
+)
+from worker_service.jobs.selector import Selector
+from worker_service.jobs.values import dataclass
+from worker_service.runner.worker_lock import Fate, boot_id, fate, look_at, own_host
+from worker_service.services.batches import BatchInWhole, under_way
+from worker_service.services.database import Session
+from worker_service.services.nodes import CheckedNode, checked_nodes
+from worker_service.services.parse import read_past
+
+_JOBS_MOST = 500
+_BEATS_MOST = 3
+"""So many may be overdue before nobody calls a worker healthy. It is given up for dead much later."""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedWorker(WorkerState):
+    """A worker, and in a word how it is."""
+
+    state: str = ""
+    """dead, dying, silent, no row, draining, disk low or alive."""
+
+    @property
+    def is_alive(self) -> bool:
+        return self.state in ("alive", "draining", "disk low")
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    at: datetime
+    counts: Counts
+    workers: Sequence[CheckedWorker]
+    pauses: Sequence[Pause]
+    nodes: Sequence[CheckedNode] = ()
+
+    @property
+    def workers_alive(self) -> int:
+        return sum(one.is_alive for one in self.workers)
+
+
+@dataclass(frozen=True, slots=True)
+class Activity:
+    """What runs, and what waits."""
+
+    running: Sequence[Job]
+    """The longest first; not more than 500."""
+    pending: Sequence[LiveCounts]
+    """Types that have some, held or not, those with the most ready ones first."""
+    batches: Sequence[BatchInWhole]
+    """The newest few that have not ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerStatus:
+    running: Sequence[Job]
+    """In the order in which they began; not more than 500."""
+    pending_counts: Sequence[PlatformCount]
+    worker_healthy: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    items: Sequence[TypeCounts]
+    """The jobs, by type."""
+    pending_by_platform: Sequence[PlatformCount]
+    by_owner: Sequence[OwnerSize]
+    files: int
+    """All that are published; one that two owners share counts once."""
+    size: int
+
+
+def look(session: Session) -> Overview:
+    store = session.store
+    found = workers(session)
+    return Overview(session.clock(), store.reading.counts(), found, store.reading.pauses(), nodes(session, found))
+
+
+def activity(session: Session) -> Activity:
+    running = session.store.reading.list(Selector(statuses=(Status.RUNNING,)), most=_JOBS_MOST)
+    types = [one for one in session.store.reading.live_by_type() if one.pending or one.held]
+    return Activity(
+        sorted(running, key=lambda job: (job.started_at or "", job.id)),
+        sorted(types, key=lambda one: (-one.pending, one.job_type)),
+        under_way(session),
+    )
+
+
+def scheduler_status(session: Session, owner: str | None = None) -> SchedulerStatus:
+    """`owner`: only what is theirs; None: everybody's."""
+    own = () if owner is None else (owner,)
+    running = session.store.reading.list(Selector(statuses=(Status.RUNNING,), owners=own), most=_JOBS_MOST)
+    return SchedulerStatus(
+        sorted(running, key=lambda job: (job.started_at or "", job.id)),
+        session.store.reading.pending_by_platform(owner),
+        is_healthy(session),
+    )
+
+
+def is_healthy(session: Session) -> bool:
+    """Whether a worker lives: its processes are there, and it has beaten lately."""
+    patience = timedelta(seconds=_BEATS_MOST * session.settings.heartbeat_interval_seconds)
+    now = session.clock()
+    return any(one.is_alive and now - from_text(one.heartbeat_at) <= patience for one in workers(session))
+
+
+def change_counter(session: Session) -> int:
+    """Another number as soon as anybody but this session has committed. Costs microseconds."""
+    return session.store.reading.change_counter()
+
+
+def pauses(session: Session) -> Sequence[Pause]:
+    return session.store.reading.pauses()
+
+
+def counts(session: Session) -> Counts:
+    """Of all jobs, by status."""
+    return session.store.reading.counts()
+
+
+def lacking(session: Session) -> Sequence[HandlerFacts]:
+    """What workers that live can run, and for which their machine lacks something."""
+    return session.store.reading.handlers_lacking()
+
+
+def errors(session: Session, *, since: str, owner: str | None = None) -> Sequence[ErrorCount]:
+    """What failed since then (1d: a day ago), by code and type, the most frequent first."""
+    return session.store.reading.errors(since=as_text(read_past(since, now=session.clock())), owner=owner)
+
+
+def numbers(session: Session) -> Numbers:
+    store = session.store
+    return Numbers(
+        store.reading.counts_by_type(),
+        store.reading.pending_by_platform(),
+        store.upkeep.sizes_by_owner(),
+        *store.upkeep.size_of_all(),
+    )
+
+
+# ── Workers ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def workers(session: Session) -> list[CheckedWorker]:
+    """All that have a row, and those that ought to have one, because jobs run on them by their rows."""
+    store, settings, now = session.store, session.settings, session.clock()
+    host, boot = own_host(), boot_id()
+
+    def fate_of(worker: WorkerState) -> Fate:
+        seen = look_at(worker, settings.database, host=host, boot=boot, now=now)
+        return fate(seen, orphan_after_seconds=settings.orphan_after_seconds)
+
+    of_rows = [_checked(worker, _state(worker, fate_of(worker))) for worker in store.reading.workers()]
+    absent = [(worker, fate_of(worker)) for worker in store.reading.absent_workers()]
+    return [*of_rows, *(_checked(worker, "dead" if of is Fate.GONE else "no row") for worker, of in absent)]
+
+
+def nodes(session: Session, checked: Sequence[CheckedWorker] | None = None) -> Sequence[CheckedNode]:
+    rows = session.store.reading.nodes()
+    if not rows:
+        return ()
+    alive = [one.id for one in (workers(session) if checked is None else checked) if one.is_alive]
+    return checked_nodes(rows, session.store.reading.on_nodes(), alive)
+
+
+def dead_ids(checked: Sequence[CheckedWorker]) -> list[str]:
+    """Of those that have beaten lately by their rows, and will not beat again."""
+    return [one.id for one in checked if one.state in ("dead", "dying")]
+
+
+def _checked(worker: WorkerState, state: str) -> CheckedWorker:
+    return CheckedWorker(**{name: getattr(worker, name) for name in worker.__match_args__}, state=state)
+
+
+def _state(worker: WorkerState, found: Fate) -> str:
+    if found is not Fate.ALIVE:
+        return str(found.value)
+    if worker.is_draining:
+        return "draining"
+    return "disk low" if worker.is_disk_low else "alive"
+
+
+def title_of_pause(scope: str, name: str) -> str:
+    return "everything" if scope == "all" else f"{scope} {name}"

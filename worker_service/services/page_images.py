@@ -1,0 +1,346 @@
+"""Pages as images, for whoever looks at a document: drawn when somebody wants to see them, and kept for a while.
+
+What strangers made is opened by a jailed child alone: a nursery of its own runs the handler behind the entry point
+`worker_service.page_images`, one page at a time, and goes when nobody has looked for a minute. What it has drawn lies
+in the workspace by document, file, page and width, up to a bound.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import shutil
+import tempfile
+from collections.abc import Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import field
+from pathlib import Path
+from threading import Lock, Thread
+
+from worker_service.base.errors import PagemillError
+from worker_service.handlers.registry import find
+from worker_service.jobs.documents import IndexStatus, KnownDocument, PublishedFile
+from worker_service.jobs.library import Document, DocumentSelector
+from worker_service.jobs.values import dataclass
+from worker_service.runner.pool import Nursery, heard, nursery_in
+from worker_service.runner.protocol import Begin, ChildError, Ended, How, Order
+from worker_service.services.database import Session
+from worker_service.settings.config import Settings
+
+GROUP = "worker_service.page_images"
+WIDTHS = (600, 1200, 1800)
+"""In pixels."""
+
+_BYTES_MOST = 512 << 20
+_KEPT = 0.75
+"""Of that, where some have to go."""
+_WRITTEN_MOST = 50
+"""So many are drawn before somebody counts what all of them take."""
+_IDLE_SECONDS = 60.0
+_WAITING_MOST = 4
+"""Whoever serves has few threads, and other things to answer."""
+_WAIT_SECONDS = 45.0
+_CLOSE_SECONDS = 2.0
+
+
+class NotDrawn(PagemillError):
+    """There is no image of this page."""
+
+    code = "not_drawn"
+    exit_code = 66
+
+
+class DrawsOthers(NotDrawn):
+    """Not now."""
+
+    code = "too_many_drawn"
+    exit_code = 75
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedWord:
+    x0: float
+    y0: float
+    x1: float
+    y1: float
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class PageImage:
+    path: Path
+    """A WebP."""
+    words: Sequence[PlacedWord]
+    """Of the page's own text, in points; a scan has none."""
+    size: tuple[float, float]
+    """Of the page, in points."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Wish:
+    source: Path
+    settings: str
+    page: int
+    width: int
+    target: Path
+    answer: Future[None] = field(default_factory=Future)
+
+
+def page_image(
+    session: Session,
+    drawer: Drawer,
+    document_id: int,
+    page: int,
+    width: int = WIDTHS[1],
+    *,
+    wait_seconds: float = _WAIT_SECONDS,
+) -> PageImage:
+    """Drawn now, where nobody has looked at it lately. The width becomes one of `WIDTHS`."""
+    document = session.store.library.document(document_id)
+    file = _to_draw(document, session.store.library.files(document_id))
+    source = session.settings.workspace / file.path
+    if not source.is_file():
+        raise NotDrawn(f"{source} is not in the workspace any more: pagemill reindex {document.id} brings it back")
+    known = min((one for one in WIDTHS if one >= width), default=WIDTHS[-1])
+    target = place_of(session.settings.workspace, document_id) / f"{file.id}-{page}-{known}.webp"
+    if not _is_there(target):
+        drawer.draw(_Wish(source, document.settings, page, known, target), wait_seconds)
+        if drawer.is_to_be_swept():
+            sweep(session)
+    return _drawn(target)
+
+
+def why_none(document: Document, files: Sequence[PublishedFile]) -> str:
+    """Why nobody sees its pages as images; empty: they do."""
+    try:
+        _to_draw(document, files)
+    except NotDrawn as error:
+        return str(error)
+    return ""
+
+
+def place_of(workspace: Path, document_id: int) -> Path:
+    return _place(workspace) / str(document_id)
+
+
+def forget(workspace: Path, document_ids: Sequence[int]) -> None:
+    """The documents are gone."""
+    for document_id in document_ids:
+        shutil.rmtree(place_of(workspace, document_id), ignore_errors=True)
+
+
+def sweep(session: Session, *, bytes_most: int = _BYTES_MOST) -> None:
+    """Of documents that are gone all of them go; of the others, where they are too many, those that nobody has looked
+    at for longest."""
+    place = _place(session.settings.workspace)
+    ids = [int(folder.name) for folder in place.iterdir() if folder.name.isdigit()] if place.is_dir() else []
+    there = {one.id for one in session.store.library.documents(DocumentSelector(ids=ids), most=len(ids))} if ids else ()
+    forget(session.settings.workspace, [one for one in ids if one not in there])
+    found: list[tuple[float, int, Path]] = []
+    for path in place.glob("*/*"):
+        with suppress(OSError):
+            seen = path.stat()
+            found.append((seen.st_mtime, seen.st_size, path))
+    size = sum(one[1] for one in found)
+    left = size if size <= bytes_most else bytes_most * _KEPT
+    for _, freed, path in sorted(found):
+        if size <= left:
+            break
+        path.unlink(missing_ok=True)
+        size -= freed
+
+
+def _place(workspace: Path) -> Path:
+    return workspace / "page-images"
+
+
+def _to_draw(document: Document, files: Sequence[PublishedFile]) -> PublishedFile:
+    """The original; where that is newer than what people read, the PDF that was made with it."""
+    if document.kind == "sheet":
+        raise NotDrawn("a spreadsheet has no pages to be drawn: its rows are shown")
+    if not document.has_pages_to_see:
+        raise NotDrawn("it has no pages of its own: its text is shown")
+    roles = ("original", "pdf") if document.status is IndexStatus.SUCCESS else ("pdf", "original")
+    for role in roles:
+        for file in files:
+            if file.role == role:
+                _refuse_locked(document)
+                return file
+    raise NotDrawn(f"document {document.id} has no file in the workspace: what was read elsewhere has its text alone")
+
+
+def _refuse_locked(document: Document) -> None:
+    """By its password: the credentials of whoever draws are not those of the daemon."""
+    from worker_service.services.read_requests import credential_of  # which imports this, by documents
+
+    name = credential_of(document)
+    if name is not None and not Path(os.environ.get("CREDENTIALS_DIRECTORY", "/nowhere"), name).is_file():
+        raise NotDrawn(
+            f"its file opens with the password {name!r}, and `pagemill serve` has no such credential: give it to "
+            f"pagemill-web.service as well (LoadCredential={name}:…), and restart it"
+        )
+
+
+def _is_there(target: Path) -> bool:
+    try:
+        # Looked at now: it goes after those that nobody looks at.
+        os.utime(_words_of(target))
+        os.utime(target)
+    except OSError:
+        return target.is_file() and _words_of(target).is_file()
+    return True
+
+
+def _words_of(target: Path) -> Path:
+    return target.with_suffix(".json")
+
+
+def _drawn(target: Path) -> PageImage:
+    try:
+        told = json.loads(_words_of(target).read_bytes())
+    except (OSError, ValueError) as error:
+        raise NotDrawn("its image has just been swept: ask again") from error
+    width, height = told["size"]
+    return PageImage(target, [PlacedWord(*one) for one in told["words"]], (width, height))
+
+
+class Drawer:
+    """Draws one page after the other. For a whole process, whichever of its threads asks."""
+
+    def __init__(self, settings: Settings, *, idle_seconds: float = _IDLE_SECONDS) -> None:
+        self._settings, self._idle_seconds = settings, idle_seconds
+        self._wishes: queue.Queue[_Wish | None] = queue.Queue(_WAITING_MOST)
+        self._lock = Lock()
+        self._thread: Thread | None = None
+        self._count = 0
+
+    @property
+    def is_at_work(self) -> bool:
+        return self._thread is not None
+
+    def draw(self, wish: _Wish, wait_seconds: float) -> None:
+        """Returns when it is there."""
+        with self._lock:
+            try:
+                self._wishes.put_nowait(wish)
+            except queue.Full:
+                raise DrawsOthers("too many pages are being drawn: ask again in a moment") from None
+            if self._thread is None:
+                self._thread = Thread(target=self._serve, name="page-images", daemon=True)
+                self._thread.start()
+        try:
+            wish.answer.result(wait_seconds)
+        except TimeoutError:
+            raise DrawsOthers("it takes too long to draw it: ask again in a moment") from None
+
+    def is_to_be_swept(self) -> bool:
+        """At the first, and then now and then."""
+        self._count += 1
+        return self._count % _WRITTEN_MOST == 1
+
+    def close(self) -> None:
+        with self._lock:
+            thread = self._thread
+        if thread is not None:
+            self._refuse_all(ChildError("it stops"))
+            with suppress(queue.Full):
+                self._wishes.put_nowait(None)
+            # A page that takes its time holds nobody up: what draws it ends with this process.
+            thread.join(_CLOSE_SECONDS)
+
+    # --- in its own thread ---
+
+    def _serve(self) -> None:
+        wish: _Wish | None = None
+        while True:
+            try:
+                wish = self._serve_while_alive(wish)
+            except (ChildError, OSError) as error:
+                self._refuse_all(error)
+                wish = None
+            with self._lock:
+                if wish is None and self._wishes.empty():
+                    self._thread = None
+                    return
+
+    def _serve_while_alive(self, wish: _Wish | None) -> _Wish | None:
+        """Returns what is still to be done when the nursery has died, and nothing when nobody asks any more."""
+        spec = [found.spec for found in find(group=GROUP)]
+        with tempfile.TemporaryDirectory(prefix="pagemill-", ignore_cleanup_errors=True) as place:
+            begin = Begin(
+                Path(place) / "staging",
+                Path(place) / "keep",
+                sandbox=self._settings.sandbox,
+                grace_seconds=1.0,
+                extra_handlers=spec,
+                is_without_installed=True,
+            )
+            self._settings.hand_to_handlers()
+            with nursery_in(begin) as (nursery, described):
+                if not described or described[0].set_aside:
+                    raise ChildError(described[0].set_aside or "" if described else "nothing here draws pages")
+                number = 0
+                while nursery.is_alive:
+                    if wish is None:
+                        try:
+                            wish = self._wishes.get(timeout=self._idle_seconds)
+                        except queue.Empty:
+                            return None
+                        if wish is None:
+                            return None
+                    number += 1
+                    _answer(nursery, wish, number, described[0].facts.job_type)
+                    # Of one that died no fault of the page is known: the next one draws it.
+                    wish = None if wish.answer.done() else wish
+                return wish
+
+    def _refuse_all(self, error: Exception) -> None:
+        while True:
+            try:
+                wish = self._wishes.get_nowait()
+            except queue.Empty:
+                return
+            if wish is not None:
+                wish.answer.set_exception(NotDrawn(f"no page can be drawn here: {error}"))
+
+
+class _Died(Exception):
+    """The nursery, and whatever it was drawing."""
+
+
+def _answer(nursery: Nursery, wish: _Wish, number: int, job_type: str) -> None:
+    try:
+        # Somebody else may have wanted the same.
+        if not (wish.target.is_file() and _words_of(wish.target).is_file()):
+            _draw(nursery, wish, number, job_type)
+    except _Died as error:
+        if number == 1:
+            # Not begun again for ever.
+            wish.answer.set_exception(NotDrawn(f"it could not be drawn: {error}"))
+    except (PagemillError, OSError) as error:
+        refusal = error if isinstance(error, NotDrawn) else NotDrawn(f"it could not be drawn: {error}")
+        wish.answer.set_exception(refusal)
+    else:
+        wish.answer.set_result(None)
+
+
+def _draw(nursery: Nursery, wish: _Wish, number: int, job_type: str) -> None:
+    payload = json.dumps({"page": wish.page, "width": wish.width})
+    document = KnownDocument(settings=wish.settings)
+    inputs = {"original": wish.source.absolute()}
+    nursery.launch(Order(number, 1, job_type, "local", None, payload, None, inputs=inputs, document=document))
+    ended = next(one for one in heard(nursery, seconds=_WAIT_SECONDS) if isinstance(one, Ended))
+    if ended.code == "NURSERY_DIED":
+        raise _Died(ended.message)
+    if ended.how is not How.DONE:
+        said = ended.message.strip().splitlines() or [ended.how.value]
+        raise NotDrawn(f"page {wish.page} could not be drawn: {said[-1]}")
+    wish.target.parent.mkdir(parents=True, exist_ok=True)
+    # The words first: an image that is there has them.
+    for path, target in zip(reversed(ended.files), (_words_of(wish.target), wish.target), strict=True):
+        with tempfile.NamedTemporaryFile(dir=target.parent, delete=False) as copy, path.open("rb") as drawn:
+            shutil.copyfileobj(drawn, copy)
+        Path(copy.name).rename(target)
+    shutil.rmtree(ended.files[0].parent, ignore_errors=True)

@@ -1,0 +1,242 @@
+"""One page of a document as somebody reads it: its words, how sure the engine was of each, and where a search finds it.
+
+What stands where on the page comes from its stored layout: recognised words each with a box, text of its own in
+paragraphs, a spreadsheet in rows. Where the words of a page's own text stand is told by whoever draws it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from typing import Any
+
+from worker_service.base.errors import BadInput
+from worker_service.jobs.documents import CONFIDENCE_LEAST, PageResult
+from worker_service.jobs.values import dataclass
+from worker_service.services.database import Session
+from worker_service.services.page_images import Drawer, NotDrawn, page_image
+from worker_service.services.page_tables import TableOnPage, tables_in
+
+SURE, FAIR = 90, 70
+"""Per cent, from which a recognised word is called so; below both it is doubtful."""
+
+_BOXES_MOST = 8000
+_PATIENCE_SECONDS = 3.0
+"""With whoever draws a page, for where its words stand: its text is there meanwhile."""
+_BEGUN_LEAST = 3
+_LAST_WORD = re.compile(r"(?:^|[\s(])([^\W_]+(?:-[^\W_]+)*)$")
+_OPERATORS = ("AND", "OR", "NOT", "NEAR")
+
+_Stretch = tuple[int, int]
+"""From where to where in a page's text."""
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Some words that are alike."""
+
+    text: str
+    doubt: str = ""
+    """Of recognised ones: sure, fair or doubtful."""
+    is_hit: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """In points, from the top left of the page."""
+
+    x: float
+    y: float
+    width: float
+    height: float
+    doubt: str = ""
+    is_hit: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    value: str | int | float | bool | None
+    is_hit: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PageView:
+    number: int
+    method: str
+    confidence: float | None
+    lines: Sequence[Sequence[Piece]]
+    boxes: Sequence[Box]
+    """Of recognised words all of them; of others those that the search has found."""
+    size: tuple[float, float] | None
+    """In points; None: nobody knows."""
+    hits: int
+    sheet: str = ""
+    first_row: int = 1
+    rows: Sequence[Sequence[Cell]] = ()
+    """Of a spreadsheet."""
+    tables: Sequence[TableOnPage] = ()
+    note: str = ""
+    """Why its text is doubtful or incomplete."""
+    lacks_boxes: bool = False
+    """The search found words whose places on the image are not known yet."""
+
+
+def as_typed(query: str) -> str:
+    """The last word may be going on still: whoever types sees what begins so."""
+    found = _LAST_WORD.search(query)
+    if found is None or query.count('"') % 2 or found[1] in _OPERATORS or len(found[1]) < _BEGUN_LEAST:
+        return query
+    return f"{query}*"
+
+
+def page_view(
+    session: Session, document_id: int, number: int, *, query: str = "", drawer: Drawer | None = None
+) -> PageView | None:
+    """Return None for a page that nobody can read. Places of hits in a page's own text come from the drawer: without
+    it, or before the page is drawn, there are none."""
+    for page in session.store.library.page_texts(document_id, number, number, with_layout=True):
+        layout = json.loads(page.layout or "{}")
+        hits = _hits(session, document_id, number, query) if query else []
+        words = [word for line in layout.get("lines", ()) for word in line]
+        lacks_boxes = False
+        text = page.text or ""
+        if words:
+            places = list(_placed(text, words))
+            boxes = [_box(word, where, hits, doubt=_doubt(word[4])) for word, where in places]
+            lines = _lines(text, [(where, _doubt(word[4])) for word, where in places], hits)
+        else:
+            found = _own_boxes(session, drawer, document_id, page, hits) if hits and "blocks" in layout else []
+            boxes, lacks_boxes = found or [], found is None
+            lines = _lines(text, [], hits)
+        size = layout.get("size")
+        return PageView(
+            number,
+            page.method,
+            page.confidence,
+            lines,
+            boxes[:_BOXES_MOST],
+            (size[0], size[1]) if size else None,
+            len(hits),
+            layout.get("sheet", ""),
+            layout.get("first", 1),
+            _cells(layout.get("values", ()), lines),
+            tables_in(number, page.layout),
+            _note(page, layout),
+            lacks_boxes,
+        )
+    return None
+
+
+# ── Where the search finds it ───────────────────────────────────────────────────────────────────────────────────
+
+
+def _hits(session: Session, document_id: int, number: int, query: str) -> list[_Stretch]:
+    # Marks that nobody can have written beforehand.
+    begin, end = f"\x02{secrets.token_hex(8)}", f"\x03{secrets.token_hex(8)}"
+    try:
+        marked = session.store.library.marked(document_id, number, query, (begin, end)) or ""
+    except BadInput:  # no letter and no digit
+        return []
+    first, *others = marked.split(begin)
+    hits, at = list[_Stretch](), len(first)
+    for one in others:
+        hit, _, plain = one.partition(end)
+        hits.append((at, at + len(hit)))
+        at += len(hit) + len(plain)
+    return hits
+
+
+def _is_hit(where: _Stretch, hits: Sequence[_Stretch]) -> bool:
+    return any(begin < where[1] and where[0] < end for begin, end in hits)
+
+
+# ── Words and their places ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def _placed(text: str, words: Sequence[Any]) -> Iterator[tuple[Any, _Stretch]]:
+    """Each word, x0 y0 x1 y1 … text, and where it stands in the text, in whose order they come."""
+    at = 0
+    for word in words:
+        found = text.find(word[-1], at)
+        if found >= 0:
+            at = found + len(word[-1])
+            yield word, (found, at)
+
+
+def _box(corners: Any, where: _Stretch, hits: Sequence[_Stretch], *, doubt: str = "") -> Box:
+    x0, y0, x1, y1 = corners[:4]
+    return Box(round(x0, 1), round(y0, 1), round(x1 - x0, 1), round(y1 - y0, 1), doubt, _is_hit(where, hits))
+
+
+def _own_boxes(
+    session: Session,
+    drawer: Drawer | None,
+    document_id: int,
+    page: PageResult,
+    hits: Sequence[_Stretch],
+) -> list[Box] | None:
+    """Return None if the page is not drawn yet. A paragraph is no substitute: it would mark words that are no hits."""
+    if drawer is None:
+        return None
+    try:
+        drawn = page_image(session, drawer, document_id, page.number, wait_seconds=_PATIENCE_SECONDS)
+    except NotDrawn:
+        return None
+    words = [(one.x0, one.y0, one.x1, one.y1, one.text) for one in drawn.words]
+    placed = _placed(page.text or "", words)
+    return [box for corners, where in placed if (box := _box(corners, where, hits)).is_hit]
+
+
+def _note(page: PageResult, layout: Any) -> str:
+    notes = ["A part of this page is damaged or could not be read."] if page.method == "partial" else []
+    if unread := layout.get("unread"):
+        how = f"{unread['install']}, then read" if unread["install"] else "Read"
+        letters = unread["script"].replace("_", " ")
+        notes.append(f"It seems to be in {letters} letters. {how} it again in {unread['language']}.")
+    elif page.confidence is not None and page.confidence < CONFIDENCE_LEAST:
+        notes.append("Recognised with little confidence: compare the text with the image.")
+    return " ".join(notes)
+
+
+def _doubt(confidence: float) -> str:
+    return "sure" if confidence >= SURE else "fair" if confidence >= FAIR else "doubtful"
+
+
+# ── The text beside it ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _lines(text: str, doubts: Sequence[tuple[_Stretch, str]], hits: Sequence[_Stretch]) -> list[list[Piece]]:
+    """Every letter of the text once, cut where its words are of another kind."""
+    kinds: list[tuple[str, bool]] = [("", False)] * len(text)
+    for (begin, end), doubt in doubts:
+        # The blank behind it is of its kind: words that are alike stay together.
+        kinds[begin : end + 1] = [(doubt, False)] * len(kinds[begin : end + 1])
+    for begin, end in hits:
+        kinds[begin:end] = [(doubt, True) for doubt, _ in kinds[begin:end]]
+    lines, at = list[list[Piece]](), 0
+    for line in text.splitlines(keepends=True):
+        here = zip(line, kinds[at : at + len(line)], strict=True)
+        pieces = [
+            Piece("".join(letter for letter, _ in some).rstrip("\r\n"), *kind)
+            for kind, some in groupby(here, lambda one: one[1])
+        ]
+        lines.append([piece for piece in pieces if piece.text])
+        at += len(line)
+    return lines
+
+
+def _cells(values: Sequence[Sequence[Any]], lines: Sequence[Sequence[Piece]]) -> list[list[Cell]]:
+    """A row is a line of the text, its cells parted by tabs."""
+    rows: list[list[Cell]] = []
+    for number, row in enumerate(values):
+        found, at = set[int](), 0
+        for piece in lines[number] if number < len(lines) else ():
+            tabs = piece.text.count("\t")
+            if piece.is_hit:
+                found.update(range(at, at + tabs + 1))
+            at += tabs
+        rows.append([Cell(value, column in found) for column, value in enumerate(row)])
+    return rows

@@ -1,0 +1,338 @@
+"""Jobs and selectors from what a person writes: one reading for the command line and HTTP.
+
+Each function takes words and returns a value, or says in one sentence what to write instead. Nothing is written here,
+and nothing is read but the file that a payload names.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any, NoReturn
+
+from worker_service.base.clock import as_text, parse_duration, parse_length, parse_time, shifted
+from worker_service.base.errors import BadInput, BadPayload, BadTime
+from worker_service.jobs.digest import canonical
+from worker_service.jobs.documents import DeferredAction, IndexStatus, OnEnd
+from worker_service.jobs.library import DocumentSelector
+from worker_service.jobs.model import NewJob, Status
+from worker_service.jobs.selector import CHOSEN_BY, WRITTEN, Column, S, Selector, one_of, parse_match
+from worker_service.settings.config import Settings
+
+_PAGES = re.compile(r"(\d{1,9})?(-)?(\d{1,9})?")
+
+_KEYS = {"unique_key": "--unique", "concurrency_key": "--key"}
+_NAMES = {"": "ids", "batch": "batch_ids", "document": "document_ids"}
+_BATCH_NAME_MOST = 200
+_EARLIEST = 1970
+_LARGEST = 2**31 - 1
+
+
+# ── Jobs from words ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def read_job(words: Mapping[str, Any], settings: Settings, *, now: datetime, stdin: Callable[[int], bytes]) -> NewJob:
+    """`words`: by the names of columns, as they were written; None: not said. Of the payload also `assignments`, and
+    `timeout` for its seconds."""
+    said = {name: word for name, word in words.items() if word is not None}
+    plain = NewJob(_filled("the job type", said["job_type"]))
+    # Where there is a default, an empty word is not said: a variable in a line of cron may be empty.
+    named = [c for c in WRITTEN if c.name in said and (said[c.name] != "" or getattr(plain, c.name) is None)]
+    read: dict[str, Any] = {column.name: _column(column, said[column.name]) for column in named}
+    read |= {name: _filled(flag, said[name]) for name, flag in _KEYS.items() if name in said}
+    read["payload"] = read_payload(said.get("payload"), said.get("assignments", ()), settings.payload_bytes_max, stdin)
+    if "priority" in said:
+        read["priority"] = read_priority(said["priority"])
+    read["on_failure"] = [read_action(word, OnEnd.FAILURE) for word in said.get("on_failure", ())]
+    if "run_at" in said:
+        read["run_at"] = read_time(said["run_at"], now=now)
+    if "after" in said:
+        read["after"] = _read_ids(said["after"])
+    if "max_retries" in said:
+        read["max_retries"] = _number("--max-retries", said["max_retries"])
+    if "timeout" in said:
+        read["timeout_seconds"] = _read_timeout(said["timeout"])
+    return replace(plain, after_any=said.get("after_any", False), **read)
+
+
+def read_payload(
+    words: str | None, assignments: Sequence[str], bytes_max: int, stdin: Callable[[int], bytes]
+) -> str | None:
+    """The payload as JSON text: what was given, with each key=value set in it."""
+    if words is None and not assignments:
+        return None
+    text = "{}" if words is None else _payload_text(words, bytes_max, stdin)
+    _refuse_large(len(text.encode()), bytes_max)
+    value = read_json(text)
+    if not assignments:
+        return text
+    if not isinstance(value, dict):
+        raise BadPayload("--set needs a payload that is an object, such as {}")
+    for assignment in assignments:
+        _assign(value, assignment)
+    text = _dump_json(value)
+    _refuse_large(len(text.encode()), bytes_max)
+    return text
+
+
+def read_action(word: str, on_end: OnEnd = OnEnd.SUCCESS, *, standing: bool = False) -> DeferredAction:
+    """TYPE, or TYPE={"url": "…"}."""
+    job_type, equals, payload = word.partition("=")
+    try:
+        value = read_json(payload) if equals else {}
+    except BadPayload:
+        value = None
+    if not job_type or not isinstance(value, dict):
+        raise BadInput(f"{word!r} is no action: write TYPE, or TYPE={{…}} with its payload")
+    return DeferredAction(job_type, canonical(value) if value else "", on_end, standing)
+
+
+def read_priority(number: int | None) -> int:
+    if number is None or not 1 <= number <= 10:
+        raise BadInput(f"priority is 1 (highest) to 10 (lowest), not {number}")
+    return number
+
+
+def read_name_of_batch(word: str) -> str:
+    if len(word) > _BATCH_NAME_MOST or not word.isprintable():
+        raise BadInput(f"the name of a batch is one line of at most {_BATCH_NAME_MOST} characters")
+    return _text("the name of a batch", word.strip())
+
+
+def read_time(text: str, *, now: datetime) -> datetime:
+    moment = parse_time(text, now=now)
+    if moment.year < _EARLIEST:
+        raise BadTime(f"{text!r} is before {_EARLIEST}: write it like '2026-11-18 10:00' (UTC) or +10m")
+    return moment
+
+
+def _payload_text(words: str, bytes_max: int, stdin: Callable[[int], bytes]) -> str:
+    if words != "-" and not words.startswith("@"):
+        return _text("--payload", words)
+    if words == "-":
+        raw = stdin(bytes_max + 1)
+    else:
+        try:
+            with Path(words[1:]).expanduser().open("rb") as file:
+                raw = file.read(bytes_max + 1)
+        except OSError as error:
+            raise BadPayload(f"the payload file {words[1:]} cannot be read: {error.strerror}") from error
+    # One byte more than allowed was asked for: enough to know, however large it is.
+    _refuse_large(len(raw), bytes_max)
+    try:
+        return raw.decode("utf-8-sig").strip()
+    except UnicodeDecodeError as error:
+        raise BadPayload(f"the payload is not UTF-8: byte {error.start} is {raw[error.start]:#04x}") from error
+
+
+def read_json(text: str) -> object:
+    import json
+
+    try:
+        return json.loads(text, parse_constant=_refuse_constant)
+    except json.JSONDecodeError as error:
+        if not text.strip():
+            raise BadPayload("the payload is empty: leave it out, or give JSON such as {}") from error
+        place = f"line {error.lineno} column {error.colno}"
+        raise BadPayload(f"the payload is not JSON: {error.msg.lower()} at {place}, in {_shortened(text)}") from error
+    except RecursionError as error:
+        raise BadPayload("the payload is nested too deeply") from error
+    except ValueError as error:
+        raise BadPayload(f"the payload is not JSON: {error}") from error
+
+
+def _dump_json(value: object) -> str:
+    import json
+
+    try:
+        text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    except ValueError as error:
+        raise BadPayload("a number in the payload is larger than JSON numbers are kept") from error
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # half of a surrogate pair, which only an escape can carry
+        text = json.dumps(value, separators=(",", ":"), allow_nan=False)
+    return text
+
+
+def _assign(value: dict[str, object], assignment: str) -> None:
+    """Set ``key=value``; a dot goes one object deeper. The value is JSON where it can be read as JSON, else text."""
+    path, equals, word = _text("--set", assignment).partition("=")
+    keys = path.split(".")
+    if not equals or not all(keys):
+        raise BadInput(f"{assignment!r} does not say what to set: write it like file_id=abc")
+    for key in keys[:-1]:
+        inner = value.setdefault(key, {})
+        if not isinstance(inner, dict):
+            raise BadPayload(f"--set {path}: {key} is not an object in the payload")
+        value = inner
+    try:
+        value[keys[-1]] = read_json(word)
+    except BadPayload:
+        value[keys[-1]] = word
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not a JSON value")
+
+
+def _refuse_large(size: int, bytes_max: int) -> None:
+    if size > bytes_max:
+        raise BadPayload(
+            f"the payload is larger than {bytes_max} bytes (payload_bytes_max): "
+            "put the data into a file and its path into the payload"
+        )
+
+
+def _read_ids(text: str) -> tuple[int, ...]:
+    words = [word.strip().removeprefix("#") for word in text.split(",")]
+    if not all(word.isascii() and word.isdigit() and len(word) < 19 for word in words):
+        raise BadInput(f"{text!r} is not a list of jobs: write their ids like 41,42")
+    return tuple(dict.fromkeys(map(int, words)))
+
+
+def _read_timeout(text: str) -> int:
+    seconds = parse_length(text).total_seconds()
+    if seconds < 1:
+        raise BadTime(f"{text!r} is no time at all: a timeout is 1s or longer")
+    return int(seconds)
+
+
+# ── Selectors from words ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def read_selector(
+    *,
+    now: datetime,
+    ids: Sequence[int | str] = (),
+    statuses: Sequence[str] = (),
+    since: str | None = None,
+    older_than: str | None = None,
+    match: Sequence[str] = (),
+    **chosen: Any,
+) -> Selector:
+    """`ids`: 42, batch:7 or document:3. `chosen`: by the fields of `Selector` that `CHOSEN_BY` names, as they were
+    written."""
+    named = [read_name(word) for word in ids]
+    columns = {column.chosen_by: column for column in CHOSEN_BY}
+    return Selector(
+        ids=_numbers(named, "ids"),
+        batch_ids=_numbers(named, "batch_ids"),
+        document_ids=_numbers(named, "document_ids"),
+        statuses=read_statuses(Status, statuses),
+        since=None if since is None else as_text(read_past(since, now=now)),
+        older_than=None if older_than is None else as_text(read_past(older_than, now=now)),
+        match=tuple(_read_match(text) for text in match),
+        **{name: _chosen(columns[name], words) for name, words in chosen.items() if words is not None},
+    )
+
+
+def read_statuses(kind: type[S], words: Sequence[str]) -> tuple[S, ...]:
+    return tuple(dict.fromkeys(one_of(kind, word) for word in _divided(words)))
+
+
+def read_name(word: int | str) -> tuple[str, int]:
+    """The field of `Selector`, and the number: 42, #42, batch:7, document:3."""
+    what, _, number = str(word).rpartition(":")
+    number = number if what else number.removeprefix("#")
+    if what not in _NAMES or not (number.isascii() and number.isdigit() and len(number) < 19):
+        raise BadInput(f"{word!r} names no job: write its id as pagemill ls shows it, or batch:7, or document:3")
+    if not int(number) and what != "batch":
+        raise BadInput(f"{word!r} names no job: ids begin at 1")
+    return _NAMES[what], int(number)
+
+
+def _numbers(named: Sequence[tuple[str, int]], field: str) -> tuple[int, ...]:
+    return tuple(dict.fromkeys(number for of, number in named if of == field))
+
+
+def read_document_selector(
+    ids: Sequence[int] = (),
+    statuses: Sequence[str] = (),
+    owners: Sequence[str] = (),
+    name: str = "",
+    batch_ids: Sequence[int] = (),
+) -> DocumentSelector:
+    states = read_statuses(IndexStatus, statuses)
+    return DocumentSelector(tuple(ids), states, tuple(owners), name=name, batch_ids=tuple(batch_ids))
+
+
+def _chosen(column: Column, words: Any) -> Any:
+    if column.is_number:
+        return _number(column.flag, words)
+    if isinstance(words, str):
+        return _text(column.flag, words)
+    return tuple(_divided(words)) if column.divides else tuple(_text(column.flag, word) for word in words)
+
+
+def _column(column: Column, word: Any) -> Any:
+    if column.is_number:
+        return _number(column.flag, word)
+    return _filled(column.flag, word) if column.is_filled else _text(column.flag, word)
+
+
+def _read_match(text: str) -> tuple[str, object]:
+    try:
+        return parse_match(_text("--match", text))
+    except RecursionError as error:
+        raise BadInput("the value of --match is nested too deeply") from error
+
+
+def read_past(text: str, *, now: datetime) -> datetime:
+    """Read ``2h`` (ago) or a time."""
+    if text[:1].isdigit():
+        is_length = text[-1].isalpha() and text[-1] != "Z"
+        return shifted(now, -parse_duration(text)) if is_length else read_time(text, now=now)
+    raise BadTime(f"{text!r} is not a time: write it like 2h or 30d (ago), or '2026-11-18 10:00' (UTC)")
+
+
+# ── Words ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _text(label: str, word: str) -> str:
+    """A word that can be kept: what the terminal sent has to be UTF-8."""
+    try:
+        word.encode()
+    except UnicodeEncodeError as error:
+        raise BadInput(f"{label} is not UTF-8 text: {word!r}") from error
+    if "\0" in word:
+        raise BadInput(f"{label} holds a NUL byte")
+    return word
+
+
+def _number(label: str, number: int) -> int:
+    if not 0 <= number <= _LARGEST:
+        raise BadInput(f"{label} is a number from 0 to {_LARGEST}, not {number}")
+    return number
+
+
+def _filled(label: str, word: str) -> str:
+    if not word.strip():
+        raise BadInput(f"{label} is empty")
+    return _text(label, word)
+
+
+def _divided(words: Sequence[str]) -> list[str]:
+    """``--status failed,cancelled`` is ``--status failed --status cancelled``."""
+    return [part.strip() for word in words for part in _text("a selector", word).split(",") if part.strip()]
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= 60 else text[:57] + "…"
+
+
+def read_pages(text: str | None) -> tuple[int, int | None]:
+    """3-5, 3-, -5 or 3."""
+    if text is None:
+        return 1, None
+    found = _PAGES.fullmatch(text.strip())
+    if found is None or not (found[1] or found[3]):
+        raise BadInput(f"{text!r} names no pages: write 3, 3-5, 3- or -5")
+    first = int(found[1] or 1)
+    last = None if found[2] and not found[3] else int(found[3] or first)
+    if first < 1 or (last is not None and last < first):
+        raise BadInput(f"{text!r} names no pages: the first is 1, and the last comes after it")
+    return first, last

@@ -1,0 +1,286 @@
+"""What is begun at its time: look at the schedules of the settings, begin what is due, or one of them now.
+
+A tick is short, and any number of them may run at once: cron's, a timer's, the daemon's. What it begins is a job. A
+schedule says which, or says it in a word that comes in by the door: a function behind an entry point of the group
+`worker_service.schedules`, named by the word, that makes a job of what stands in the file (or several: a batch), or
+refuses it in words.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from datetime import datetime
+
+from worker_service.base.clock import as_text
+from worker_service.base.errors import (
+    BadInput,
+    BadPayload,
+    BatchNotFound,
+    PagemillError,
+    Refused,
+    RuleBroken,
+    StoreError,
+    did_you_mean,
+)
+from worker_service.base.humanize import counted
+from worker_service.jobs.batches import Batch, BatchOfJobs, NewBatch, OwnerPolicy
+from worker_service.jobs.model import Job, NewJob
+from worker_service.jobs.selector import Selector
+from worker_service.jobs.values import dataclass
+from worker_service.services.database import Session
+from worker_service.services.enqueue import with_lost
+from worker_service.services.notifications import tell
+from worker_service.settings.schedules import LATE, Schedule, next_slot, of_slot, slots_between, to_begin
+
+WORDS = "worker_service.schedules"
+"""The group of the entry points of other words than `job`."""
+
+TICKS = (
+    "systemctl enable --now pagemill-schedule.timer; or schedule_in_daemon = true in the settings, and restart the "
+    "daemon"
+)
+"""What to do where nothing does."""
+
+EXAMPLE = """\
+# Into the settings file. Then let something tick: `systemctl enable --now pagemill-schedule.timer`, or
+# schedule_in_daemon = true and a restart of the daemon, or `* * * * * pagemill schedule tick` in a crontab.
+
+[[schedule]]
+name = "nightly"
+cron = "30 2 * * *"             # minute hour day month weekday; or @hourly, @daily, @weekly, @monthly
+zone = "UTC"                    # or "Europe/Berlin", …: in summer and in winter at the same time on the wall
+job = { type = "nightly_report", payload = { day = "{day}", slot = "{slot}" } }
+priority = 7                    # 1 is the highest; a person's wishes go before
+missed = "once"                 # what nobody saw in time: "skip", "once" (the newest), "all"
+missed_most = 10                # of "all", the newest so many
+
+[[schedule]]
+name = "reports of the week"
+cron = "0 6 * * MON-FRI"
+crawl = "/srv/reports"          # or { folder = "https://drive.google.com/…", mime = ["application/pdf"] }
+owner = "alice"
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleState:
+    """A schedule, and how it stands."""
+
+    name: str
+    what: str
+    cron: str
+    zone: str
+    owner: str
+    missed: str
+    next_at: str | None
+    """None: never, or nobody can tell."""
+    last_at: str | None
+    """When it last began something."""
+    last_slot: str | None
+    """The time that this was for; None: a person began it, or nobody yet."""
+    job_id: int | None
+    job: Job | None
+    """What it began last. None: nothing yet, a batch, or that job is gone."""
+    batch_id: int | None
+    batch: Batch | None
+    is_waiting: bool
+    """A slot is due, and nobody has ticked for minutes; or nobody has ever."""
+    trouble: str | None
+    """Why nothing can be begun."""
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    schedule: str
+    slot: str | None
+    """UTC. None: a person began it."""
+    job_id: int | None
+    batch_id: int | None
+    existing: bool
+    """A live job does it already."""
+
+
+@dataclass(frozen=True, slots=True)
+class Missed:
+    schedule: str
+    slots: int
+    """For which nothing was begun; nobody had seen them in time."""
+    is_all: bool
+    """False: there were more."""
+    until: str
+    """The last of them."""
+
+    @property
+    def sentence(self) -> str:
+        number = counted(self.slots, "slot") if self.is_all else f"more than {counted(self.slots, 'slot')}"
+        return f"{self.schedule}: missed {number}, up to {self.until.partition('.')[0]} UTC"
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    schedule: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    items: Sequence[Begun]
+    missed: Sequence[Missed]
+    troubles: Sequence[Trouble]
+    told: int
+    """Messages for people that were put into the queue."""
+
+
+def list_schedules(session: Session) -> Sequence[ScheduleState]:
+    """In the order of the file. Nothing is written."""
+    return [_state(session, one) for one in session.settings.schedule]
+
+
+def unticked(session: Session) -> list[str]:
+    """The names of those of which a slot is due, and nobody has ticked for minutes; or nobody has ever."""
+    return [one.name for one in session.settings.schedule if _is_waiting(session, one)]
+
+
+def tick(session: Session) -> Tick:
+    """Begin what is due, and send people what there is to tell. What cannot be begun keeps nobody else from it, and is
+    tried again."""
+    begun: list[Begun] = []
+    missed: list[Missed] = []
+    troubles: list[Trouble] = []
+    for schedule in session.settings.schedule:
+        try:
+            _tick(session, schedule, begun, missed)
+        except PagemillError as error:
+            if isinstance(error, StoreError) and not isinstance(error, RuleBroken | BadPayload):
+                raise
+            troubles.append(Trouble(schedule.name, str(error)))
+    return Tick(begun, missed, troubles, tell(session))
+
+
+def run_now(session: Session, name: str) -> Begun:
+    """Beside its slots: the next one comes all the same."""
+    schedule = _named(session, name)
+    taken = session.store.schedules.run_now(name, work_of(session, schedule, session.clock()))
+    if taken is None:
+        raise Refused(f"somebody begins {name!r} in this moment: `pagemill schedule ls` shows its job")
+    return Begun(name, None, taken.job_id, taken.batch_id, taken.existing)
+
+
+def seconds_to_next(session: Session) -> float:
+    """Until the next slot of any schedule."""
+    now = session.clock()
+    slots = (next_slot(one, now) for one in session.settings.schedule)
+    return min(((slot - now).total_seconds() for slot in slots if slot is not None), default=float("inf"))
+
+
+def work_of(session: Session, schedule: Schedule, slot: datetime) -> NewJob | BatchOfJobs:
+    """What it begins."""
+    if isinstance(schedule.wish, NewJob):
+        job = schedule.wish
+        return replace(job, payload=of_slot(job, slot, schedule.zone), name=job.name or schedule.name)
+    made = _made(schedule)
+    if isinstance(made, NewJob):
+        return replace(made, priority=schedule.priority)
+    asked = json.dumps({"schedule": schedule.name, schedule.word: schedule.wish}, ensure_ascii=False, default=str)
+    new = NewBatch(schedule.owner, schedule.name, schedule.priority, asked)
+    # Nobody's batch is stopped for what nobody waits for.
+    is_off = session.settings.owner_policy == OwnerPolicy.OFF
+    policy = OwnerPolicy.OFF if is_off else OwnerPolicy.QUEUE
+    jobs = with_lost(session, [replace(job, priority=schedule.priority) for job in made], owner=schedule.owner)
+    return BatchOfJobs(new, jobs, policy)
+
+
+def _made(schedule: Schedule) -> NewJob | Sequence[NewJob]:
+    return made_of(schedule.word, schedule.wish, schedule.owner, where=f"schedule {schedule.name}")
+
+
+def made_of(word: str, wish: object, owner: str, *, where: str) -> NewJob | Sequence[NewJob]:
+    """What a word that came in by the door makes of what stands behind it. `where`: it stands, for sentences."""
+    from worker_service.handlers.registry import find  # looks through all that is installed
+
+    words = {found.name: found for found in find(group=WORDS)}
+    if word not in words:
+        meant = did_you_mean(word, words, f"it may begin a job, or {', '.join(words)}")
+        raise BadInput(f"{where}: there is no field {word!r}: {meant}")
+    try:
+        made: NewJob | Sequence[NewJob] = words[word].load()(wish, owner=owner)
+    except PagemillError as error:
+        raise BadInput(f"{where}: {word}: {error}") from error
+    except Exception as error:  # somebody else's code, which may not spoil what is ours
+        raise Refused(f"{where}: {word} cannot be used: {error!r}") from error
+    return made
+
+
+def _tick(session: Session, schedule: Schedule, begun: list[Begun], missed: list[Missed]) -> None:
+    store, plan, now = session.store.schedules, schedule.plan, session.clock()
+    after = store.seen_until(schedule.name, plan)
+    if after is None:
+        store.begin(schedule.name, plan)
+        return
+    due, is_all = slots_between(schedule, after, now)
+    chosen = to_begin(schedule, due, now)
+    left = due[: len(due) - len(chosen)]
+    lost = Missed(schedule.name, len(left), is_all, as_text(left[-1])) if left else None
+    if lost is not None and not chosen:
+        is_ours = store.pass_over(schedule.name, plan, left[-1], lost.sentence, schedule.owner)
+        missed += [lost] if is_ours else []
+    for slot in chosen:
+        work = work_of(session, schedule, slot)
+        taken = store.take(schedule.name, plan, slot, work, "" if lost is None else lost.sentence)
+        # None: another tick has come further.
+        if taken is not None:
+            begun.append(Begun(schedule.name, as_text(slot), taken.job_id, taken.batch_id, taken.existing))
+            missed += [] if lost is None else [lost]
+            lost = None
+
+
+def _named(session: Session, name: str) -> Schedule:
+    for schedule in session.settings.schedule:
+        if schedule.name == name:
+            return schedule
+    known = [one.name for one in session.settings.schedule]
+    meant = did_you_mean(name, known, f"there are {', '.join(known) or 'none: pagemill schedule example'}")
+    raise BadInput(f"there is no schedule {name!r}: {meant}")
+
+
+def _state(session: Session, schedule: Schedule) -> ScheduleState:
+    now = session.clock()
+    last = session.store.schedules.last_run(schedule.name)
+    coming = next_slot(schedule, now)
+    trouble = None
+    try:
+        work_of(session, schedule, now)
+    except PagemillError as error:
+        trouble = str(error)
+    job_id, batch_id = (None, None) if last is None else (last.job_id, last.batch_id)
+    batch = None
+    if batch_id is not None:
+        with suppress(BatchNotFound):
+            batch = session.store.batches.get(batch_id)
+    jobs = () if job_id is None else session.store.reading.list(Selector(ids=(job_id,)))
+    return ScheduleState(
+        name=schedule.name,
+        what=schedule.what,
+        cron=schedule.cron,
+        zone=schedule.zone,
+        owner=schedule.owner,
+        missed=schedule.missed,
+        next_at=None if coming is None else as_text(coming),
+        last_at=None if last is None else last.at,
+        last_slot=None if last is None else last.slot,
+        job_id=job_id,
+        job=next(iter(jobs), None),
+        batch_id=batch_id,
+        batch=batch,
+        is_waiting=_is_waiting(session, schedule),
+        trouble=trouble,
+    )
+
+
+def _is_waiting(session: Session, schedule: Schedule) -> bool:
+    seen = session.store.schedules.seen_until(schedule.name, schedule.plan)
+    due = None if seen is None else next_slot(schedule, seen)
+    return seen is None or (due is not None and session.clock() - due > LATE)

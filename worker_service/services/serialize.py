@@ -1,0 +1,63 @@
+"""Values as JSON has them: the same for the command line and HTTP."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from datetime import datetime
+from enum import IntEnum
+from pathlib import PurePath
+from typing import Any
+
+from worker_service.base.clock import as_text
+from worker_service.jobs.model import Job
+from worker_service.services.jobs import state_of
+
+HELD = ("payload", "result", "asked", "actions")
+"""JSON in themselves, however deep."""
+
+
+def as_object(value: Any) -> Any:
+    """With all that is in it. What is frozen becomes an object: its times ISO 8601, its payload and result what they
+    hold; of a job also its state, in a word."""
+    if value is None or (isinstance(value, str | int | float) and not isinstance(value, IntEnum)):
+        return value
+    if isinstance(value, IntEnum):
+        return value.name.lower()
+    if isinstance(value, datetime):
+        return iso(as_text(value))
+    if isinstance(value, PurePath):
+        return str(value)
+    if isinstance(value, Mapping):
+        return {key: one if key in HELD else as_object(one) for key, one in value.items()}
+    names = getattr(value, "__struct_fields__", None) or getattr(value, "__match_args__", None)
+    if names is None:
+        return [as_object(one) for one in value]
+    state = {"state": state_of(value)} if isinstance(value, Job) else {}
+    return {name: _of_a_name(name, getattr(value, name)) for name in names} | state
+
+
+def _of_a_name(name: str, value: object) -> Any:
+    if not isinstance(value, str):
+        return as_object(value)
+    if name.endswith("_at") or name in ("at", "since", "until"):
+        return iso(value)
+    if name in HELD:
+        import json
+
+        try:
+            return json.loads(value, parse_float=_finite)
+        except (ValueError, RecursionError):
+            return value
+    return value
+
+
+def _finite(digits: str) -> float | str:
+    """1e999 is JSON, and no float; it is shown as it was written, for JSON has no word for infinity."""
+    number = float(digits)
+    return number if math.isfinite(number) else digits
+
+
+def iso(text: str | None) -> str | None:
+    """``2026-11-18 10:00:00.000`` as ``2026-11-18T10:00:00.000Z``."""
+    return None if text is None else text.replace(" ", "T") + "Z"

@@ -1,0 +1,176 @@
+"""Tokens, one-time links and the sessions of browsers: make them, and recognise them again.
+
+A secret is shown once, when it is made: the database keeps a digest of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime, timedelta
+
+from worker_service.base.clock import as_text, parse_duration, shifted
+from worker_service.base.errors import BadInput, BadTime, Refused, TokenNotFound, did_you_mean
+from worker_service.jobs.tokens import (
+    Kind,
+    NewToken,
+    Power,
+    Token,
+    digest_of,
+    is_secret,
+    new_secret,
+    read_word,
+    with_lower,
+    word_of,
+)
+from worker_service.jobs.values import dataclass
+from worker_service.services.database import Session
+from worker_service.services.parse import read_time
+
+LINK_FOR = timedelta(minutes=10)
+SESSION_FOR = timedelta(days=7)
+
+_NAME_MOST = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """`word` is what the client shows. It is stored nowhere."""
+
+    id: int
+    name: str
+    word: str
+    until: str | None
+
+
+def make(
+    session: Session,
+    name: str,
+    powers: Collection[Power] = (),
+    *,
+    owner: str | None = None,
+    until: str | None = None,
+) -> Made:
+    """`until`: 90d, or a time. None: until it is removed."""
+    last = None if until is None else read_end(until, now=session.clock())
+    made = _make(session, Kind.TOKEN, _name(name), powers or [Power.READ], _owner(owner), last)
+    if made is None:
+        raise Refused(f"there is a token {name!r} already: take another name, or `pagemill token rm` it first")
+    return made
+
+
+def make_link(
+    session: Session,
+    name: str | None = None,
+    powers: Collection[Power] = (),
+    *,
+    owner: str | None = None,
+    until: str | None = None,
+) -> Made:
+    """For one browser, once, and soon: a session comes of it."""
+    session.store.tokens.forget_old()
+    now = session.clock()
+    last = shifted(now, LINK_FOR) if until is None else read_end(until, now=now)
+    who = _name(name or session.actor)
+    made = _make(session, Kind.LINK, who, powers or [*Power], _owner(owner), last)
+    assert made is not None  # several links may have one name
+    return made
+
+
+def begin_session(session: Session, word: str) -> Made | None:
+    """Sign a browser in by a token or a link, and use the link up. Return None if `word` is neither.
+
+    A wrong word costs no write, so that guessing cannot hold up the database.
+    """
+    by = _known(session, word, Kind.TOKEN, Kind.LINK)
+    if by is None:
+        return None
+    session.store.tokens.forget_old()
+    until = as_text(shifted(session.clock(), SESSION_FOR))
+    if by.kind is Kind.TOKEN and by.until is not None:
+        until = min(until, by.until)
+    secret = new_secret()
+    new = NewToken(Kind.SESSION, by.name, digest_of(secret), by.scopes, by.owner, by.made_by, until)
+    session_id = session.store.tokens.begin_session(by.id, new)
+    return None if session_id is None else Made(session_id, by.name, word_of(session_id, secret), until)
+
+
+def known(session: Session, word: str) -> Token | None:
+    """Whose token this is. None: nobody's, or no more."""
+    return _known(session, word, Kind.TOKEN)
+
+
+def known_session(session: Session, word: str) -> Token | None:
+    return _known(session, word, Kind.SESSION)
+
+
+def tokens(session: Session) -> Sequence[Token]:
+    """And links and sessions, those that are good no more aside."""
+    now = as_text(session.clock())
+    return [
+        one
+        for one in session.store.tokens.list()
+        if one.kind is Kind.TOKEN
+        or ((one.until is None or one.until > now) and not (one.kind is Kind.LINK and one.used_at))
+    ]
+
+
+def remove(session: Session, words: Sequence[str]) -> int:
+    """Remove tokens by name, anything by id, with the sessions that began with them. Return how many."""
+    there = session.store.tokens.list()
+    by_name = {one.name: one.id for one in there if one.kind is Kind.TOKEN}
+    by_name |= {str(one.id): one.id for one in there}
+    for word in words:
+        if word not in by_name:
+            hint = did_you_mean(word, by_name, "`pagemill token ls` shows what there is")
+            raise TokenNotFound(f"there is no token {word!r}: {hint}")
+    return session.store.tokens.remove([by_name[word] for word in words], actor=session.actor)
+
+
+def end_session(session: Session, word: str) -> None:
+    """Its browser goes out."""
+    if (found := known_session(session, word)) is not None:
+        session.store.tokens.remove([found.id], actor=None)
+
+
+def note_use(session: Session, used: Mapping[int, str]) -> None:
+    session.store.tokens.note_use(used)
+
+
+def read_end(text: str, *, now: datetime) -> datetime:
+    """90d (from now), or a time; it is to come."""
+    is_length = text[:1].isdigit() and text[-1].isalpha() and text[-1] != "Z"
+    last = shifted(now, parse_duration(text)) if is_length else read_time(text, now=now)
+    if last <= now:
+        raise BadTime(f"{text!r} is over: write when it is to end like 90d, or '2027-01-31 10:00' (UTC)")
+    return last
+
+
+def _make(
+    session: Session, kind: Kind, name: str, powers: Collection[Power], owner: str | None, until: datetime | None
+) -> Made | None:
+    secret, last = new_secret(), None if until is None else as_text(until)
+    new = NewToken(kind, name, digest_of(secret), with_lower(powers), owner, session.actor, last)
+    token_id = session.store.tokens.make(new)
+    return None if token_id is None else Made(token_id, name, word_of(token_id, secret), last)
+
+
+def _known(session: Session, word: str, *kinds: Kind) -> Token | None:
+    read = read_word(word)
+    found = None if read is None else session.store.tokens.find(read[0])
+    if read is None or found is None:
+        return None
+    token, digest = found
+    is_over = token.until is not None and token.until <= as_text(session.clock())
+    return token if is_secret(read[1], digest) and token.kind in kinds and not is_over else None
+
+
+def _name(name: str) -> str:
+    if not name.strip() or not name.isprintable() or len(name) > _NAME_MOST or name.isdigit():
+        raise BadInput(f"the name of a token is one line of at most {_NAME_MOST} letters, and no number")
+    return name
+
+
+def _owner(owner: str | None) -> str | None:
+    if owner is not None and (not owner.strip() or len(owner) > _NAME_MOST):
+        raise BadInput(f"an owner's name is one line of at most {_NAME_MOST} letters")
+    return owner

@@ -1,0 +1,303 @@
+"""Wait until jobs have ended, or documents have been read, and tell meanwhile how far they are.
+
+A document is waited for by the job that brings it in, as long as that lives, and then by its own state: what it was
+before is no answer. Nobody is looked for but when somebody has committed something. Who is told, and how, is the
+caller's.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+
+from worker_service.base.clock import parse_length
+from worker_service.base.errors import BadInput, JobNotFound, WaitTimedOut
+from worker_service.base.humanize import counted
+from worker_service.jobs.documents import IndexStatus
+from worker_service.jobs.library import Document, DocumentSelector
+from worker_service.jobs.model import Job, Status
+from worker_service.jobs.selector import Selector
+from worker_service.jobs.values import dataclass
+from worker_service.services import jobs
+from worker_service.services.database import Session
+from worker_service.services.documents import each
+from worker_service.services.job_control import ENDED, LIVE
+from worker_service.services.jobs import chunks, require
+
+_JOBS_POLL_SECONDS = 0.05
+_DOCUMENTS_POLL_SECONDS = 0.1
+_RESTS = 5
+"""As many times as long as the look before it took."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobsProgress:
+    """How far the jobs are that somebody waits for."""
+
+    total: int
+    by_status: Mapping[Status, int]
+    jobs: Sequence[Job]
+    """All of them, where they are few; else those that run and the newest that failed, as many as were asked for."""
+
+    @property
+    def ended(self) -> int:
+        return sum(number for status, number in self.by_status.items() if status.is_ended)
+
+
+WatchJobs = Callable[[Callable[[int], JobsProgress], bool], None]
+"""Called again and again while somebody waits, at last with True. It may look, at so many jobs; a look costs some
+milliseconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Waited:
+    """How the jobs that somebody waited for have ended."""
+
+    completed: int
+    failed: int
+    cancelled: int
+    gone: int
+    watching: Sequence[int]
+    """The ids of those that look again and again: nobody waits for that to end."""
+    going_on: int
+    """Jobs that came of them, and that nobody has waited for."""
+
+    @property
+    def is_good(self) -> bool:
+        return not (self.failed or self.cancelled or self.gone)
+
+
+def wait_for_jobs(
+    session: Session,
+    selector: Selector,
+    *,
+    timeout: str | None = None,
+    watch: WatchJobs | None = None,
+    follows: bool = False,
+    monotonic: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Waited:
+    """Return once every job that is meant has ended, and (`follows`) every job that came of one of them. Jobs named by
+    id or batch are meant whatever has become of them; by other selectors those that are live now. What watches is
+    waited for until it has looked."""
+    if selector.is_empty:
+        raise BadInput("say which jobs to wait for: ids, or selectors such as --owner alice")
+    deadline = None if timeout is None else monotonic() + parse_length(timeout).total_seconds()
+    require(session, selector.ids)
+    reading = session.store.reading
+    ids = reading.ids(selector)
+    if not ids:
+        raise JobNotFound("no job matches: there is nothing to wait for")
+    if not (selector.ids or selector.names_more or selector.statuses or selector.batch_id is not None):
+        ids = reading.ids(replace(selector, statuses=LIVE))
+    awaited: Sequence[int] = ()
+    while len(ids) > len(awaited):
+        awaited = ids
+        for chunk in chunks(ids):
+            seen = None
+            while (now_at := reading.change_counter()) == seen or _are_awaited(session, chunk):
+                seen = now_at
+                if watch is not None:
+                    watch(partial(_jobs_progress, session, ids), False)
+                if deadline is not None and monotonic() >= deadline:
+                    left = counted(jobs.count(session, ids, LIVE), "job")
+                    raise WaitTimedOut(f"after {timeout}, {left} of {len(ids)} had not ended")
+                sleep(_JOBS_POLL_SECONDS)
+        ids = reading.family(ids) if follows else ids
+    if watch is not None:
+        watch(partial(_jobs_progress, session, ids), True)
+    return _waited(session, ids)
+
+
+def _are_awaited(session: Session, ids: Sequence[int]) -> bool:
+    """Whether one of them has not got as far as it ever will."""
+    left = jobs.count(session, ids, LIVE)
+    return left > 0 and len(_watching(session, ids)) < left
+
+
+def _watching(session: Session, ids: Sequence[int]) -> list[int]:
+    return [job_id for part in chunks(ids) for job_id in session.store.reading.watching(part)]
+
+
+def _waited(session: Session, ids: Sequence[int]) -> Waited:
+    completed, failed, cancelled = (jobs.count(session, ids, (status,)) for status in ENDED)
+    watching, family = _watching(session, ids), session.store.reading.family(ids)
+    going_on = jobs.count(session, family, LIVE) - len(_watching(session, family)) if len(family) > len(ids) else 0
+    gone = len(ids) - completed - failed - cancelled - len(watching)
+    return Waited(completed, failed, cancelled, gone=gone, watching=watching, going_on=going_on)
+
+
+def _jobs_progress(session: Session, ids: Sequence[int], most: int) -> JobsProgress:
+    by_status = {status: jobs.count(session, ids, (status,)) for status in Status}
+    if len(ids) <= most:
+        return JobsProgress(len(ids), by_status, sorted(jobs.each(session, ids), key=_by_id))
+    failed = min(by_status[Status.FAILED], max(most - by_status[Status.RUNNING], most // 4))
+    running = _newest(session, ids, Status.RUNNING, most - failed)
+    return JobsProgress(len(ids), by_status, [*running, *_newest(session, ids, Status.FAILED, failed)])
+
+
+def _newest(session: Session, ids: Sequence[int], status: Status, most: int) -> list[Job]:
+    """The oldest of them first."""
+    found: list[Job] = []
+    for part in reversed(chunks(ids)):
+        if (room := most - len(found)) > 0:
+            found += session.store.reading.list(Selector(part, (status,)), most=room)
+    return sorted(found, key=_by_id)
+
+
+def _by_id(job: Job) -> int:
+    return job.id
+
+
+# ── Documents ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class AwaitedDocument:
+    name: str
+    """What people call it."""
+    job_id: int | None = None
+    """The job that has it read."""
+    document_id: int | None = None
+    owner: str = ""
+    source_key: str = ""
+    """Of a file, whose document is not known yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unread:
+    """What could not be read, and why."""
+
+    name: str
+    code: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReadingProgress:
+    """How far those are that somebody waits for."""
+
+    documents: int
+    ended: int
+    pages_done: int
+    pages: int
+    pages_left: int | None
+    """Of those that have not ended. None: of one, nobody has counted the pages yet."""
+    failed: Sequence[Unread] = ()
+    found: Sequence[Document | None] = ()
+    """For each that was asked for its document; None: there is none, or not yet."""
+
+
+WatchDocuments = Callable[[ReadingProgress], None]
+
+
+def wait_for_documents(
+    session: Session,
+    awaited: Sequence[AwaitedDocument],
+    *,
+    timeout: str | None = None,
+    watch: WatchDocuments | None = None,
+    monotonic: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> ReadingProgress:
+    """Return once each has been read, or has failed, and each that was found in one of them."""
+    deadline = None if timeout is None else monotonic() + parse_length(timeout).total_seconds()
+    asked = len(awaited)
+    seen: int | None = None
+    progress, looked_seconds = ReadingProgress(len(awaited), 0, 0, 0, None), 0.0
+    while True:
+        # The counter first: what is committed after this look is seen by the next.
+        if (now_at := session.store.reading.change_counter()) != seen:
+            seen, begun = now_at, monotonic()
+            progress = _documents_progress(session, awaited)
+            looked_seconds = monotonic() - begun
+        if watch is not None:
+            watch(progress)
+        if progress.ended >= len(awaited):
+            if not (inside := _found_inside(session, awaited, progress)):
+                return replace(progress, found=progress.found[:asked])
+            awaited, seen = [*awaited, *inside], None
+            continue
+        if deadline is not None and monotonic() >= deadline:
+            raise WaitTimedOut(f"after {timeout}, {len(awaited) - progress.ended} of {len(awaited)} were not read")
+        # To look at thousands of documents takes a while: it is not to be all that this machine does.
+        sleep(max(_DOCUMENTS_POLL_SECONDS, _RESTS * looked_seconds))
+
+
+def _found_inside(
+    session: Session, awaited: Sequence[AwaitedDocument], progress: ReadingProgress
+) -> list[AwaitedDocument]:
+    """Documents that came out of an archive or a mail, and that nobody waits for yet."""
+    # One that has been removed meanwhile is known, and not found.
+    known = {one.id for one in progress.found if one is not None} | set(_ids(awaited))
+    if not any(one is not None and one.may_hold_others for one in progress.found):
+        return []
+    family = session.store.reading.family([one.job_id for one in awaited if one.job_id])
+    found = {job.document_id: job.name or "" for job in jobs.each(session, family) if job.document_id}
+    return [AwaitedDocument(name, document_id=key) for key, name in found.items() if key not in known]
+
+
+def _documents_progress(session: Session, awaited: Sequence[AwaitedDocument]) -> ReadingProgress:
+    working = {job.id: job for job in jobs.each(session, [one.job_id for one in awaited if one.job_id])}
+    # After the jobs: what a completion has made of its document is seen as well.
+    by_id = {one.id: one for one in each(session, DocumentSelector(ids=_ids(awaited)))} if _ids(awaited) else {}
+    by_source = {(one.owner, one.source_key): one for one in each(session, _sources(awaited))}
+    ended, failed, found = 0, list[Unread](), dict[int, Document]()
+    of_each: list[Document | None] = []
+    left: list[int | None] = []
+    for one in awaited:
+        job = working.get(one.job_id or 0)
+        if job is not None and not job.status.is_ended:
+            left.append(None)
+            of_each.append(None)
+            continue
+        document = by_id.get(one.document_id) if one.document_id else by_source.get((one.owner, one.source_key))
+        of_each.append(document)
+        if document is not None:
+            found[document.id] = document
+        if (unread := _unread(one, job, document)) is not None:
+            failed.append(unread)
+        elif document is not None and document.status in (IndexStatus.QUEUED, IndexStatus.INDEXING):
+            left.append(None if document.pages is None else document.pages - _done(document))
+            continue
+        # Nobody reads what is not indexed: there is nothing to wait for.
+        ended += 1
+    return ReadingProgress(
+        len(awaited),
+        ended,
+        sum(map(_done, found.values())),
+        sum(one.pages or 0 for one in found.values()),
+        None if None in left else sum(number or 0 for number in left),
+        failed,
+        of_each,
+    )
+
+
+def _unread(one: AwaitedDocument, job: Job | None, document: Document | None) -> Unread | None:
+    if job is not None and job.status is not Status.COMPLETED:
+        what = job.error_code or job.status.upper()
+        return Unread(one.name, what, job.error_text or f"job {job.id} is {job.status}")
+    if document is None:
+        return Unread(one.name, "GONE", "neither its job nor a document of it is there any more")
+    if document.status is IndexStatus.FAILED:
+        return Unread(one.name, document.error_code or "FAILED", document.error_text)
+    return None
+
+
+def _done(document: Document) -> int:
+    # What people read meanwhile is not what was waited for.
+    return 0 if document.has_failed_anew else document.percent * (document.pages or 0) // 100
+
+
+def _ids(awaited: Sequence[AwaitedDocument]) -> Sequence[int]:
+    return [one.document_id for one in awaited if one.document_id]
+
+
+def _sources(awaited: Sequence[AwaitedDocument]) -> DocumentSelector:
+    unknown = [one for one in awaited if not one.document_id]
+    owners = dict.fromkeys(one.owner for one in unknown)
+    return DocumentSelector(
+        owners=list(owners) or ("",), platforms=("local",), source_keys=[one.source_key for one in unknown] or ("",)
+    )

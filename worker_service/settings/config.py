@@ -1,0 +1,488 @@
+"""What is set, and where from: flags, then WORKER_* in the environment, then a TOML file, then defaults.
+
+Each setting is declared once, as an attribute of `Settings`: its variable, its key in TOML, its line in `pagemill
+config show` and its row in docs/settings.md (`./run docs`) come from there. Handlers declare theirs in the same way, in
+a light module of their own, which is looked for only where a word is none of ours, or where all are asked for.
+
+Read once, at the start of each command. Every value remembers its origin. An unknown key is an error: a setting that
+silently does nothing is worse than none. What a value may be is told by its kind, in `config_values`.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from worker_service.base.entry_points import entry_points
+from worker_service.base.errors import ConfigError, nearest
+from worker_service.jobs.values import dataclass
+from worker_service.settings import value_types as kinds
+from worker_service.settings.value_types import Kind, Setting, length
+
+if TYPE_CHECKING:
+    from worker_service.cluster_settings import Cluster
+    from worker_service.settings.notifications import Rule
+    from worker_service.settings.schedules import Schedule
+
+HANDLERS_SETTINGS = "worker_service.settings"
+"""The group of the entry points that name settings of handlers."""
+_FILE_VARIABLE = "WORKER_CONFIG"
+
+OWN_PLACE = Path(__file__).resolve().parents[1]
+"""Where this code stands: in a checkout, or among the packages of an installation."""
+SERVICE_CONFIGURATION, SERVICE_STATE = Path("/etc/pagemill"), Path("/var/lib/pagemill")
+"""Where `pagemill service install` puts the settings and the database, so that every shell finds them."""
+_SERVICE = "the service"
+
+
+def _parse_commands(raw: object, label: str, _: Path) -> dict[str, dict[str, object]]:
+    from worker_service.settings.commands import read_program  # only where there are some
+
+    tables = kinds.read_tables(raw, f"{label}: commands")
+    for name, table in tables.items():
+        if not name.isprintable() or not 0 < len(name) <= 100:
+            raise ConfigError(f"{label}: {name!r} is not the name of a job type")
+        read_program(table, f"{label}: commands.{name}")
+    return tables
+
+
+def _parse_schedules(raw: object, label: str, _: Path) -> tuple[Schedule, ...]:
+    if raw == []:
+        return ()
+    from worker_service.settings.schedules import read_schedules  # only where there are some
+
+    return read_schedules(raw, label)
+
+
+def _parse_notify(raw: object, label: str, _: Path) -> tuple[Rule, ...]:
+    if raw == []:
+        return ()
+    from worker_service.settings.notifications import read_rules  # only where there are some
+
+    return tuple(read_rules(raw, label))
+
+
+def _parse_addresses(raw: object, label: str, _: Path) -> dict[str, str]:
+    if raw == {}:
+        return {}
+    from worker_service.settings.notifications import read_addresses
+
+    return read_addresses(raw, label)
+
+
+def _parse_cluster(raw: object, label: str, _: Path) -> Cluster | None:
+    if raw in ("", {}):
+        return None
+    from worker_service.cluster_settings import read_cluster  # only where there is one
+
+    return read_cluster(raw, label)
+
+
+def _told(rules: Sequence[Rule]) -> dict[str, str]:
+    return {one.name: f"{', '.join(one.when)}: {hidden(one.to)}" for one in rules}
+
+
+def _plans(schedules: Sequence[Schedule]) -> dict[str, str]:
+    return {one.name: f"{one.cron} ({one.zone}): {one.what}" for one in schedules}
+
+
+def _programs(commands: Mapping[str, Mapping[str, object]]) -> dict[str, str]:
+    # Only the program: an argument may be a secret, though it should not be.
+    argvs = {name: table.get("argv") for name, table in commands.items()}
+    return {name: str(argv[0]) if isinstance(argv, list) and argv else "" for name, argv in argvs.items()}
+
+
+def hidden(address: str) -> str:
+    """Of an address what is no secret: a path of a URL may be one."""
+    return re.sub(r"(?<=://)(?:[^/@]*@)?([^/]*).*", r"\1/…", address)
+
+
+Limits = Mapping[str, Mapping[str, int]]
+"""By kind, then by name: how many may run at once."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    database = Setting(kinds.DATABASE, None, "path of the SQLite file", otherwise="see above", has_flag=True)
+    workspace = Setting(kinds.DIRECTORY, None, "where published files live", otherwise="beside the database")
+    payload_bytes_max = Setting(
+        kinds.PAYLOAD_BYTES, 1_048_576, "how large a payload may be; run `pagemill init` again to tell the table"
+    )
+    concurrency = Setting(
+        kinds.SLOTS, None, "how many jobs of class `cpu` run at once", otherwise="the number of cores"
+    )
+    io_concurrency = Setting(
+        kinds.SLOTS,
+        4,
+        "how many of class `io`, such as your programs and downloads",
+        otherwise="as `concurrency` if that is set, else 4",
+    )
+    types = Setting(
+        kinds.TYPES,
+        [],
+        "the job types that this daemon takes; with `!` those that it leaves to others. `@commands` stands for every "
+        "`[commands.TYPE]`. The units set it themselves",
+        otherwise="all",
+    )
+    poll_interval_seconds = Setting(kinds.INTERVAL, "5s", "how late a wake-up that was missed may be noticed")
+    heartbeat_interval_seconds = Setting(
+        kinds.INTERVAL, "30s", "how often a worker beats; oftener by itself where `orphan_after` is short"
+    )
+    orphan_after_seconds = Setting(
+        kinds.WHOLE_SECONDS, "5m", "a worker that has not beaten for so long counts as down; at least two heartbeats"
+    )
+    recovery_interval_seconds = Setting(kinds.INTERVAL, "60s", "how often to look for jobs of dead workers")
+    grace_period_seconds = Setting(
+        kinds.TIME_FROM_ZERO, "30s", "how long a stop lets children finish; below `TimeoutStopSec` of the unit"
+    )
+    unknown_type_grace_seconds = Setting(
+        kinds.TIME_FROM_ONE,
+        "24h",
+        "after so long a job fails (`UNKNOWN_TYPE`) whose type no daemon that lives has a handler for; a daemon counts "
+        "from its start",
+    )
+    queued_patience_seconds = Setting(
+        kinds.TIME_FROM_ZERO, "10m", "after so long another wish takes over a document whose reading has not begun"
+    )
+    indexing_patience_seconds = Setting(
+        kinds.TIME_FROM_ZERO, "45m", "the same for one that is being read, of which no page has come for so long"
+    )
+    owner_policy = Setting(
+        kinds.one_of("replace", "queue", "off"),
+        "replace",
+        "when an owner starts or resumes a batch: `replace`: the owner's other active batches wait, and resume when it "
+        "has ended; `queue`: it waits until they have ended; `off`: all run together",
+    )
+    sandbox = Setting(
+        kinds.one_of("strict", "best-effort", "off"), "strict", "`best-effort`: as far as the kernel can; `off`"
+    )
+    log_format = Setting(
+        kinds.one_of("auto", "console", "json", "journal"),
+        "auto",
+        "`console`, `json` or `journal`; `auto`: console on a terminal, journal under systemd, else json",
+    )
+    handlers_dir = Setting(
+        kinds.DIRECTORY,
+        "/etc/pagemill/handlers",
+        "where files with handlers may lie: each `NAME.py` with a `handler` or `handlers`; read when the daemon starts",
+    )
+    limits = Setting(
+        kinds.LIMITS,
+        {},
+        "how many may run at once, over all daemons: of a `type`, a `class`, an `owner`",
+        table="[limits.KIND]",
+    )
+    commands = Setting(
+        Kind("a table", _parse_commands, _programs), {}, "your own programs, by job type", table="[commands.TYPE]"
+    )
+    retries = Setting(kinds.RETRIES, {}, "how a job type is tried again, if not as any other", table="[retries.TYPE]")
+    zone = Setting(kinds.ZONE, "UTC", "the time zone of schedules that name none, and of `enqueue --once-per`")
+    schedule = Setting(
+        Kind("a list of tables", _parse_schedules, _plans),
+        [],
+        "what is begun at which times: [schedules.md](schedules.md)",
+        table="[[schedule]]",
+    )
+    schedule_in_daemon = Setting(
+        kinds.YES_NO, False, "whether the daemon begins what is scheduled, without cron or `pagemill-schedule.timer`"
+    )
+    prune = Setting(
+        kinds.PRUNE,
+        {},
+        "how long ended jobs, by status, and log lines are kept; `never`: for ever",
+        otherwise="90d; logs 30d",
+        table="[prune]",
+    )
+
+    cluster = Setting(
+        Kind("a cluster", _parse_cluster, lambda cluster: "" if cluster is None else cluster.written()),
+        "",
+        "the Ray cluster that runs attempts, such as `ray:10.0.0.1:6379`; or `[cluster]` with `address` and more: "
+        "[cluster.md](cluster.md)",
+        otherwise="this machine alone",
+    )
+
+    notify = Setting(
+        Kind("a list of tables", _parse_notify, _told),
+        [],
+        "who is told what: [notify.md](notify.md)",
+        otherwise="nobody",
+        table="[[notify]]",
+    )
+    addresses = Setting(
+        Kind("a table", _parse_addresses, lambda written: {one: hidden(to) for one, to in written.items()}),
+        {},
+        "where a `[[notify]]` whose `to` is `owner` finds each owner",
+        table="[addresses]",
+    )
+    notify_old_after_seconds = Setting(
+        kinds.INTERVAL, "1h", "a job that waits for longer is told by a `[[notify]]` of `queue.old`"
+    )
+
+    web_listen = Setting(
+        kinds.LISTEN,
+        "127.0.0.1:8470",
+        "where `pagemill serve` listens: an address and port, or the path of a Unix socket: [http.md](http.md)",
+    )
+    web_urls = Setting(
+        kinds.URLS, [], "by which addresses it is reached from elsewhere, such as a proxy's", otherwise="none"
+    )
+    web_origins = Setting(
+        kinds.URLS,
+        [],
+        "other web pages that may call the API, with a token: [http.md](http.md#pages-of-your-own)",
+        otherwise="none",
+    )
+    upload_bytes_max = Setting(kinds.FILE_BYTES, 2_000_000_000, "how large a file may be that a browser sends")
+
+    values: Mapping[str, Any]
+    """By key."""
+    origins: Mapping[str, str]
+    """Where each value came from: a flag, a variable, a file, 'default', or (the database) 'the service'. By key, as
+    the key is written in TOML."""
+    file: Path | None = None
+    """The settings file in use."""
+
+    def __post_init__(self) -> None:
+        # Plain attributes: the loop reads some of them in every turn.
+        declared = {name: one for name, one in vars(Settings).items() if isinstance(one, Setting)}
+        vars(self).update({name: self.values[one.key] for name, one in declared.items()})
+
+    @property
+    def is_of_the_service(self) -> bool:
+        """Whether the database is the one of this machine's service because nobody said otherwise."""
+        return self.origins["database"] == _SERVICE
+
+    @property
+    def web_address(self) -> str:
+        """What a person types into a browser."""
+        if self.web_urls:
+            return self.web_urls[0]
+        return (
+            "http://localhost" if isinstance(self.web_listen, Path) else f"http://{kinds.LISTEN.write(self.web_listen)}"
+        )
+
+    @property
+    def limits_wanted(self) -> Limits:
+        """How many may run at once, by kind, as the table has it. A limit of its own goes before a command's
+        `max_running`."""
+        most_of = {name: table.get("max_running") for name, table in self.commands.items()}
+        of_commands = {name: most for name, most in most_of.items() if isinstance(most, int)}
+        return {
+            "type": {**of_commands, **self.limits.get("type", {})},
+            "class": dict(self.limits.get("class", {})),
+            "owner": dict(self.limits.get("owner", {})),
+            "payload": {"bytes": self.payload_bytes_max},
+        }
+
+    def limits_unlike(self, written: Limits) -> Iterator[str]:
+        """``type ocr_pages: 2 in the database, 4 in these settings``"""
+        wanted = self.limits_wanted
+        for kind in sorted(written.keys() | wanted.keys()):
+            there, here = written.get(kind, {}), wanted.get(kind, {})
+            for name in sorted(there.keys() | here.keys()):
+                if there.get(name) != here.get(name):
+                    was, now = (most.get(name, "no limit") for most in (there, here))
+                    yield f"{kind} {name}: {was} in the database, {now} in these settings"
+
+    def shown(self) -> Iterator[tuple[str, str, str]]:
+        """Key, value and origin of each setting, written as they would be in the TOML file."""
+        for key, setting in every_setting().items():
+            value = self.values[key] if key in self.values else setting.kind.read(setting.default, key)
+            written, origin = setting.kind.write(value), self.origins.get(key, "default")
+            lines = {"": written} if isinstance(written, str) else {f".{name}": text for name, text in written.items()}
+            for name, text in lines.items():
+                yield key + name, text, self.origins.get(key + name, origin)
+
+    def hand_to_handlers(self) -> None:
+        """A child gets the variables that its handler declares from our environment, wherever they were set."""
+        given = [key for key in self.values.keys() - _OWN.keys() if self.origins[key] != "default"]
+        every = every_setting() if given else {}
+        os.environ.update({every[key].variable: str(every[key].kind.write(self.values[key])) for key in given})
+
+
+_OWN = kinds.declared_in(Settings)
+
+
+def every_setting() -> dict[str, Setting[Any]]:
+    """Ours, and those of the handlers that are installed."""
+    every = dict(_OWN)
+    for point in entry_points(HANDLERS_SETTINGS):
+        try:
+            declared = kinds.declared_in(point.load())
+        except Exception as error:
+            # Not passed over: one of them may keep jobs away from something.
+            raise ConfigError(
+                f"the settings that {point.spec} declares cannot be read: mend it or uninstall it: {error}"
+            ) from error
+        for key in declared.keys() & every.keys():
+            raise ConfigError(f"the setting {key} of {point.spec} is another one's, too: uninstall one of them")
+        every |= declared
+    return every
+
+
+def load_settings(
+    flags: Mapping[str, str] | None = None, *, environ: Mapping[str, str] | None = None, directory: Path | None = None
+) -> Settings:
+    """Read the settings as they are for this process: its environment, its current directory."""
+    environ = os.environ if environ is None else environ
+    directory = Path.cwd() if directory is None else directory
+    file, from_file, is_shared = _read_file(environ, directory)
+    values: dict[str, Any] = {}
+    origins: dict[str, str] = {}
+    for key, setting in _declared(environ, from_file, file).items():
+        places = [
+            ((flags or {}).get(key) or None, setting.flag, directory),
+            (None if setting.table else environ.get(setting.variable) or None, setting.variable, directory),
+            (from_file.get(key), str(file), directory if file is None else file.parent),
+        ]
+        if key == "cluster" and isinstance(places[-1][0], dict) and places[1][0]:
+            # The variable has only the address; the rest of the table holds.
+            places[1] = ({**places[-1][0], "address": places[1][0]}, *places[1][1:])
+        given = [place for place in places if place[0] is not None]
+        raw, origins[key], base = given[0] if given else (setting.default, "default", directory)
+        values[key] = None if raw is None else setting.kind.read(raw, f"{key} ({origins[key]})", base)
+    if origins["database"] == "default":
+        values["database"] = _default_database(environ, directory, is_shared=is_shared)
+    if is_shared and origins["database"] in ("default", str(file)):
+        origins["database"] = _SERVICE
+    if origins["workspace"] == "default":
+        values["workspace"] = values["database"].parent / "workspace"
+    if origins["concurrency"] == "default":
+        # The processors that this process may use.
+        values["concurrency"] = len(os.sched_getaffinity(0))
+    elif origins["io_concurrency"] == "default" and values["concurrency"]:
+        # Who says only one number, as the original proposal does, means scrapers and downloads by it as well.
+        values["io_concurrency"], origins["io_concurrency"] = values["concurrency"], origins["concurrency"]
+    values["schedule"] = tuple(replace(one, zone=one.zone or values["zone"]) for one in values["schedule"])
+    values["types"] = _with_commands(values["types"], values["commands"])
+    if origins["heartbeat_interval"] == "default":
+        # A short orphan time alone is no contradiction.
+        values["heartbeat_interval"] = min(values["heartbeat_interval"], values["orphan_after"] / 4)
+    _refuse_slow_heart(values["heartbeat_interval"], values["orphan_after"])
+    said = kinds.read_table(from_file.get("prune", {}), "prune")
+    origins |= {f"prune.{what}": "default" for what in values["prune"] if what not in said}
+    return Settings(values, origins, file)
+
+
+def _declared(
+    environ: Mapping[str, str], from_file: Mapping[str, object], file: Path | None
+) -> Mapping[str, Setting[Any]]:
+    """Those that this environment and this file may speak of. Refuses a word in the file that is none of them."""
+    variables = {name for name in environ if name.startswith("WORKER_")} - {_FILE_VARIABLE}
+    if from_file.keys() <= _OWN.keys() and variables <= _variables(_OWN):
+        return _OWN
+    every = every_setting()
+    for key in from_file:
+        if key not in every:
+            raise ConfigError(f"{file}: there is no setting {key!r}{_suggestion(key, every, cutoff=0.5)}")
+    # Other programs have WORKER_ variables too: only one that is very near to one of ours is taken for a slip.
+    words = {name.removeprefix("WORKER_"): name for name in {*_variables(every), _FILE_VARIABLE}}
+    for name in sorted(variables - _variables(every)):
+        if near := _suggestion(name.removeprefix("WORKER_"), words, cutoff=0.75):
+            raise ConfigError(f"there is no setting {name!r}{near.replace('did you mean ', 'did you mean WORKER_')}")
+    return every
+
+
+def _variables(settings: Mapping[str, Setting[Any]]) -> set[str]:
+    return {setting.variable for setting in settings.values() if not setting.table}
+
+
+def _suggestion(word: str, known: Iterable[str], *, cutoff: float) -> str:
+    if near := nearest(word, known, cutoff):
+        return f": did you mean {near}?"
+    return "" if cutoff > 0.5 else f": the settings are {', '.join(known)}"
+
+
+def _with_commands(types: Sequence[str], commands: Iterable[str]) -> tuple[str, ...]:
+    # The word itself stays: `@commands` where there are none is no job type at all, not every one.
+    stands_for = {"@commands": tuple(commands), "!@commands": tuple(f"!{name}" for name in commands)}
+    return tuple(name for word in types for name in (word, *stands_for.get(word, ())))
+
+
+def _refuse_slow_heart(heartbeat: float, orphan_after: int) -> None:
+    if heartbeat * 2 > orphan_after:
+        raise ConfigError(
+            f"heartbeat_interval is {length(heartbeat)} and orphan_after {orphan_after}s: a worker would be given up "
+            "after one late beat, so let orphan_after be at least twice as long"
+        )
+
+
+# ── The file ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _read_file(environ: Mapping[str, str], directory: Path) -> tuple[Path | None, dict[str, object], bool]:
+    """The file, what it says, and whether it is the service's, found where nothing nearer is."""
+    if (file := _settings_file(environ, directory)) is not None:
+        return file, _table_of(file), False
+    file = SERVICE_CONFIGURATION / "pagemill.toml"
+    if environ.get("STATE_DIRECTORY") or is_checkout(directory) or not os.access(file, os.R_OK):
+        return None, {}, False
+    table = _table_of(file)
+    database = SERVICE_CONFIGURATION / str(table.get("database", SERVICE_STATE / "pagemill.db"))
+    # Who may not look into the service's keeps one of their own, if there is one.
+    if not os.access(database, os.R_OK) and _own_database(environ).exists():
+        return None, {}, False
+    return file, table, True
+
+
+def _table_of(file: Path) -> dict[str, object]:
+    import tomllib  # only where there is a file: it is a tenth of the start of `pagemill ls`
+
+    try:
+        return tomllib.loads(file.read_text("utf-8"))
+    except OSError as error:
+        raise ConfigError(f"the settings file {file} cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise ConfigError(f"the settings file {file} is not TOML: {error}") from error
+
+
+def _settings_file(environ: Mapping[str, str], directory: Path) -> Path | None:
+    if named := environ.get(_FILE_VARIABLE):
+        return directory / Path(named).expanduser()
+    places = []
+    if given := environ.get("CONFIGURATION_DIRECTORY"):
+        places.append(_first_path(given))
+    elif is_checkout(directory):
+        places.append(directory / "var")
+    places.append(_xdg(environ, "XDG_CONFIG_HOME", ".config"))
+    # Not Path.exists, which raises where a service may not look: at a home that its unit hides.
+    return next((file for place in places if os.path.exists(file := place / "pagemill.toml")), None)  # noqa: PTH110
+
+
+def _default_database(environ: Mapping[str, str], directory: Path, *, is_shared: bool) -> Path:
+    if given := environ.get("STATE_DIRECTORY"):
+        return _first_path(given) / "pagemill.db"
+    if is_checkout(directory):
+        return directory / "var" / "pagemill.db"
+    return SERVICE_STATE / "pagemill.db" if is_shared else _own_database(environ)
+
+
+def is_checkout(directory: Path) -> bool:
+    """Whether this is the checkout whose code runs, which keeps its own things in ./var."""
+    return directory.resolve() == OWN_PLACE and (directory / "pyproject.toml").is_file()
+
+
+def _own_database(environ: Mapping[str, str]) -> Path:
+    return _xdg(environ, "XDG_DATA_HOME", ".local/share") / "pagemill.db"
+
+
+def own_configuration(environ: Mapping[str, str]) -> Path:
+    """Return the directory of this user's settings."""
+    return _xdg(environ, "XDG_CONFIG_HOME", ".config")
+
+
+def _first_path(given: str) -> Path:
+    # systemd separates several directories by colons.
+    return Path(given.split(":")[0])
+
+
+def _xdg(environ: Mapping[str, str], variable: str, otherwise: str) -> Path:
+    given = environ.get(variable, "")
+    # The specification says to pass over a relative one.
+    base = Path(given) if given.startswith("/") else Path(environ.get("HOME") or "~").expanduser() / otherwise
+    return base / "pagemill"

@@ -1,0 +1,283 @@
+"""Who is told what: the tables [[notify]] and [addresses] of the settings, and what a message says.
+
+Pure: what happened comes in as values, and goes out as messages. What keeps count of what was told already is the
+store's; how a message travels is a channel's (`worker_service.handlers`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime, time
+
+from worker_service.base.clock import from_text, zone_of
+from worker_service.base.errors import ConfigError, in_a_sentence
+from worker_service.base.humanize import counted
+from worker_service.jobs.model import Notice
+from worker_service.jobs.values import dataclass
+from worker_service.settings.value_types import TIME_FROM_ZERO, ZONE, parse_words, read_table
+
+OWNER = "owner"
+"""As an address: that of the person whom a thing belongs to."""
+
+KINDS = {
+    "job.failed": ("job failed", "jobs failed"),
+    "document.failed": ("document failed", "documents failed"),
+    "document.ready": ("document is read", "documents are read"),
+    "batch.done": ("batch is done", "batches are done"),
+    "batch.failed": ("batch ended with failures", "batches ended with failures"),
+    "batch.stopped": ("batch was stopped", "batches were stopped"),
+    "worker.silent": ("worker is silent", "workers are silent"),
+    "queue.old": ("job waits too long", "jobs wait too long"),
+    "schedule.missed": ("schedule missed some of its times", "schedules missed some of their times"),
+    "disk.low": ("disk is nearly full", "disks are nearly full"),
+}
+"""What a rule may name, and how it is said of one and of several. The worst are told first."""
+_UNLESS_SAID = (
+    "job.failed",
+    "document.failed",
+    "batch.done",
+    "batch.failed",
+    "worker.silent",
+    "queue.old",
+    "schedule.missed",
+    "disk.low",
+)
+_KEYS = ("name", "when", "to", "owners", "group", "quiet", "zone")
+_LINES_MOST = 20
+_CHARACTERS_MOST = 500
+"""Of what one notice says: a message is a job, whose payload has bounds. All of it stands in `pagemill show`."""
+_GROUP_SECONDS = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Quiet:
+    """Hours in which nobody is told; what happened is told when they are over. They may go over midnight."""
+
+    begins: time
+    ends: time
+    zone: str = ""
+    """Empty: that of the settings."""
+
+    def holds(self, moment: datetime, zone: str) -> bool:
+        here = moment.astimezone(zone_of(self.zone or zone)).time()
+        if self.begins <= self.ends:
+            return self.begins <= here < self.ends
+        return here >= self.begins or here < self.ends
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A table [[notify]]."""
+
+    name: str
+    to: str
+    """An address, or 'owner'."""
+    when: Sequence[str] = _UNLESS_SAID
+    owners: Sequence[str] = ()
+    """Only what belongs to these; none: whoever it belongs to."""
+    group_seconds: float = _GROUP_SECONDS
+    """What happens within so long of the first is told together."""
+    quiet: Quiet | None = None
+
+    def concerns(self, notice: Notice) -> bool:
+        if notice.kind == "job.failed" and notice.generation is not None and "document.failed" in self.when:
+            # Its document tells it.
+            return False
+        return notice.kind in self.when and (not self.owners or notice.owner in self.owners)
+
+    def is_time(self, oldest: Notice, now: datetime, zone: str) -> bool:
+        """Whether what has gathered since is told now."""
+        if self.quiet is not None and self.quiet.holds(now, zone):
+            return False
+        return (now - from_text(oldest.at)).total_seconds() >= self.group_seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What one address is told."""
+
+    to: str
+    subject: str
+    text: str
+    data: Mapping[str, object]
+
+
+def messages(
+    rule: Rule,
+    notices: Sequence[Notice],
+    addresses: Mapping[str, str],
+    *,
+    machine: str,
+    names: Mapping[int, str] = {},
+    page: str | None = None,
+) -> Iterator[Told]:
+    """Return one message for each address; an owner without an address gets none. `names` has the file or job of a
+    notice by the notice's id; `page` is the address of the web page."""
+    by_address: dict[str, list[Notice]] = {}
+    for notice in notices:
+        to = addresses.get(notice.owner, "") if rule.to == OWNER else rule.to
+        if to:
+            by_address.setdefault(to, []).append(_shortened(notice))
+    for to, some in by_address.items():
+        yield Told(
+            to,
+            f"pagemill on {machine}: {_in_a_line(some)}",
+            "\n".join(_in_words(some, names, page)),
+            _in_data(rule, some),
+        )
+
+
+def _shortened(notice: Notice) -> Notice:
+    said = notice.message or ""
+    return notice if len(said) <= _CHARACTERS_MOST else replace(notice, message=f"{said[:_CHARACTERS_MOST]}…")
+
+
+def _in_a_line(notices: Iterable[Notice]) -> str:
+    """``300 jobs failed, 1 batch is done``"""
+    numbers = Counter(notice.kind for notice in notices)
+    return ", ".join(counted(numbers[kind], *KINDS[kind]) for kind in KINDS if numbers[kind])
+
+
+def _in_words(notices: Sequence[Notice], names: Mapping[int, str], page: str | None) -> Iterator[str]:
+    for kind, (_, several) in KINDS.items():
+        some = [notice for notice in notices if notice.kind == kind]
+        if not some:
+            continue
+        yield f"{several[0].upper()}{several[1:]}:"
+        codes = Counter(notice.code for notice in some if notice.code)
+        if len(some) > 1 and codes:
+            yield "  " + ", ".join(f"{code}: {number}" for code, number in codes.most_common())
+        for notice in some[:_LINES_MOST]:
+            yield f"  {_line(notice, names.get(notice.id, ''))}"
+            if link := _link(notice, page):
+                yield f"    {link}"
+        if len(some) > _LINES_MOST:
+            yield f"  and {len(some) - _LINES_MOST} more"
+        yield ""
+
+
+def _link(notice: Notice, page: str | None) -> str:
+    kind, number = next(
+        (
+            (kind, number)
+            for kind, number in (
+                ("batches", notice.batch_id if notice.kind.startswith("batch.") else None),
+                ("documents", notice.document_id),
+                ("jobs", notice.job_id),
+            )
+            if number is not None
+        ),
+        ("", None),
+    )
+    return f"{page}/{kind}/{number}" if page and number is not None else ""
+
+
+def _line(notice: Notice, name: str) -> str:
+    return ": ".join(
+        part
+        for part in (
+            " ".join(filter(None, (_subject(notice), name))),
+            notice.code,
+            in_a_sentence(notice.message or "", notice.remedy),
+        )
+        if part
+    )
+
+
+def _subject(notice: Notice) -> str:
+    if notice.kind.startswith("batch."):
+        return f"batch:{notice.batch_id}"
+    if notice.kind.startswith("document."):
+        return f"document:{notice.document_id}"
+    return f"job {notice.job_id}" if notice.job_id else ""
+
+
+def _in_data(rule: Rule, notices: Sequence[Notice]) -> dict[str, object]:
+    return {
+        "rule": rule.name,
+        "counts": dict(Counter(notice.kind for notice in notices)),
+        "codes": dict(Counter(notice.code for notice in notices if notice.code).most_common()),
+        "notices": [
+            {name: value for name in Notice.__match_args__ if (value := getattr(notice, name)) not in (None, "")}
+            for notice in notices[:_LINES_MOST]
+        ],
+    }
+
+
+# ── The tables ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def read_rules(raw: object, label: str) -> list[Rule]:
+    if not isinstance(raw, list):
+        raise ConfigError(f"{label}: notify is a list of tables: write [[notify]]")
+    rules = [_rule(read_table(table, f"{label}: notify[{number}]"), f"{label}: notify[{number}]")
+             for number, table in enumerate(raw)]  # fmt: skip
+    twice = [name for name, number in Counter(rule.name for rule in rules).items() if number > 1]
+    if twice:
+        raise ConfigError(f"{label}: two tables [[notify]] are called {twice[0]!r}: give each a name of its own")
+    return rules
+
+
+def read_addresses(raw: object, label: str) -> dict[str, str]:
+    """By owner."""
+    addresses = read_table(raw, f"{label}: addresses")
+    return {owner: _address(address, f"{label}: addresses.{owner}") for owner, address in addresses.items()}
+
+
+def _rule(table: Mapping[str, object], label: str) -> Rule:
+    name, to = table.get("name"), table.get("to")
+    if not isinstance(name, str) or not name.isprintable() or not name:
+        raise ConfigError(f'{label}: say what it is called: name = "ops"')
+    label = f"{label} ({name})"
+    for key in table:
+        if key not in _KEYS:
+            raise ConfigError(f"{label}: there is no setting {key!r}: the settings are {', '.join(_KEYS)}")
+    if to is None:
+        raise ConfigError(f'{label}: say who is told: to = "mailto:ops@example.com", an https URL, "apprise:", "owner"')
+    return Rule(
+        name,
+        OWNER if to == OWNER else _address(to, f"{label}: to"),
+        _kinds(table.get("when", list(_UNLESS_SAID)), f"{label}: when"),
+        tuple(_words(table.get("owners", []), f"{label}: owners")),
+        TIME_FROM_ZERO.read(table.get("group", "1m"), f"{label}: group"),
+        _quiet(table, label),
+    )
+
+
+def _words(raw: object, label: str) -> list[str]:
+    try:
+        return parse_words(raw)
+    except ValueError as error:
+        raise ConfigError(f"{label} is a list of words, not {raw!r}") from error
+
+
+def _kinds(raw: object, label: str) -> tuple[str, ...]:
+    kinds = tuple(_words(raw, label))
+    for kind in kinds:
+        if kind not in KINDS:
+            raise ConfigError(f"{label}: nothing is called {kind!r}: it is one of {', '.join(KINDS)}")
+    if not kinds:
+        raise ConfigError(f"{label} names nothing: it is one of {', '.join(KINDS)}")
+    return kinds
+
+
+def _address(raw: object, label: str) -> str:
+    if not isinstance(raw, str) or ":" not in raw or not raw.isprintable():
+        raise ConfigError(
+            f"{label} is an address such as mailto:ops@example.com or https://example.com/hook, not {raw!r}"
+        )
+    return raw
+
+
+def _quiet(table: Mapping[str, object], label: str) -> Quiet | None:
+    raw = table.get("quiet")
+    zone = ZONE.read(table["zone"], f"{label}: zone") if "zone" in table else ""
+    if raw is None:
+        return None
+    try:
+        begins, ends = (time.fromisoformat(word.strip()) for word in str(raw).split("-"))
+    except ValueError as error:
+        raise ConfigError(f"{label}: quiet is written like 22:00-07:00, not {raw!r}") from error
+    return Quiet(begins, ends, zone)

@@ -1,0 +1,247 @@
+"""Put a backup in the place of a database.
+
+The backup is copied and the copy made ready beside the database: brought to today's tables, what was running in it
+taken back, and its fences and numbers raised above all that there can have been since. Only then the files change
+places, by a rename, and nothing was changed before that. The replaced database stays beside it, whole.
+
+Whether a daemon runs is the caller's to ask. Whoever else has the database open is refused here, by SQLite itself:
+it leaves WAL mode for one connection only, and keeps everybody out until the rename is done. Who waited for it
+meanwhile finds that its file was moved, and is refused by SQLite as well: no row goes where nobody reads it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from datetime import datetime
+from pathlib import Path
+
+from worker_service.base.atomic_files import sync
+from worker_service.base.clock import Clock, as_text
+from worker_service.base.errors import (
+    BadInput,
+    Refused,
+    SchemaMismatch,
+    StoreBusy,
+    StoreDamaged,
+    StoreError,
+    StoreUnusable,
+)
+from worker_service.jobs.values import dataclass
+from worker_service.store import opening
+from worker_service.store.connection import Connection, connect, connect_to_read, create
+from worker_service.store.errors import spoken_errors
+from worker_service.store.integrity import faults_of
+from worker_service.store.migrations import SCHEMA_VERSION, migrate, newer, schema_version_of
+
+RAISED_BY = 1_000_000
+"""More than there can have been since the backup: attempts of one job, new jobs, new documents."""
+_BUSY_MILLISECONDS = 1000
+
+_JOBS = "SELECT status, count(*) FROM worker_job_queue GROUP BY status"
+_NUMBERS = (
+    "SELECT name, seq FROM sqlite_sequence UNION ALL SELECT 'fence', max(fence) FROM"
+    " (SELECT max(fence) AS fence FROM worker_job_queue UNION ALL SELECT ifnull(max(fence), 0) FROM restored)"
+)
+_NEWEST_OF_PLAIN = "SELECT max(created_at) FROM worker_job_queue"
+_NEWEST = f"SELECT max(at) FROM (SELECT at FROM worker_job_event UNION ALL {_NEWEST_OF_PLAIN})"
+
+
+@dataclass(frozen=True, slots=True)
+class Backup:
+    path: Path
+    version: int
+    size: int
+    newest_at: str | None
+    """When something last happened in it; None: nothing ever has."""
+    jobs: Mapping[str, int]
+
+
+def look_at_backup(path: Path) -> Backup:
+    """Refuse what is no sound backup. Reads all of it."""
+    if not path.is_file():
+        raise BadInput(f"there is no file {path}: name a copy that `pagemill db backup` made")
+    try:
+        connection = connect_to_read(path)
+        try:
+            with spoken_errors(path):
+                version = schema_version_of(connection)
+                faults = faults_of(lambda sql: connection.execute(sql).fetchall())
+                jobs = connection.execute(_JOBS).fetchall() if version is not None else []
+                newest = connection.execute(_NEWEST if version else _NEWEST_OF_PLAIN).fetchall() if jobs else [(None,)]
+        finally:
+            connection.close()
+    except (StoreUnusable, StoreDamaged) as error:
+        raise StoreDamaged(f"{path} is no sound backup ({error.__cause__}): take another one") from error
+    if version is None:
+        raise StoreUnusable(f"{path} has no pagemill tables: name a copy that `pagemill db backup` made")
+    if version > SCHEMA_VERSION:
+        raise SchemaMismatch(newer(path, version))
+    if faults.tables:
+        raise StoreDamaged(f"{path} is no sound backup ({faults.tables[0]}): take another one")
+    [(newest_at,)] = newest
+    counts = {str(status): int(str(number)) for status, number in jobs}
+    return Backup(path, version, path.stat().st_size, None if newest_at is None else str(newest_at), counts)
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    replaced: Path | None
+    """Where the database is that was there before; None: there was none."""
+    requeued: int
+    """Jobs that were running in the backup, and were taken back."""
+    steps: list[str]
+    """What brought it to today's tables."""
+    database_id: str
+
+
+def put_in_place(
+    backup: Backup, database: Path, clock: Clock, *, agrees: Callable[[str], None] = lambda database_id: None
+) -> Restored:
+    """`agrees` is asked about the id of the database before it takes its place, and raises if it does not."""
+    database.parent.mkdir(parents=True, exist_ok=True)
+    copy = database.with_name(f".{database.name}.restoring")
+    _remove(copy)
+    try:
+        _copy(backup.path, copy)
+        steps = migrate(copy) if backup.version < SCHEMA_VERSION else []
+        requeued, database_id = _make_ready(copy, clock, above=_numbers_of(database))
+        agrees(database_id)
+        _own_as(copy, database)
+        replaced = _swap(copy, database, clock())
+    finally:
+        _remove(copy)
+    return Restored(replaced, requeued, steps, database_id)
+
+
+def _copy(backup: Path, copy: Path) -> None:
+    """By SQLite, and not as a file: what stands in a log beside it belongs to it."""
+    source, target = connect_to_read(backup), create(copy)
+    try:
+        with spoken_errors(copy), target.backup("main", source, "main") as copying:
+            while not copying.done:
+                copying.step(10_000)
+    finally:
+        source.close()
+        target.close()
+
+
+def _numbers_of(database: Path) -> dict[str, int]:
+    """How far the database to be replaced has come, if it can be asked: it may be the child of this same backup."""
+    if not _is_database(database):
+        return {}
+    with suppress(StoreError), spoken_errors(database):
+        connection = connect_to_read(database)
+        try:
+            return {str(name): int(str(number)) for name, number in connection.execute(_NUMBERS)}
+        finally:
+            connection.close()
+    return {}
+
+
+def _make_ready(copy: Path, clock: Clock, *, above: Mapping[str, int]) -> tuple[int, str]:
+    create(copy).close()  # brings it into WAL mode
+    store = opening.open_store(copy, clock=clock)
+    try:
+        gone = [*store.reading.workers(), *store.reading.absent_workers()]
+        requeued = sum(len(store.leases.requeue(worker.id)) for worker in gone)
+        database = store.database
+        with database.transaction():
+            database.write("begin_numbers")
+            for name, number in above.items():
+                database.write("raise_number", name=name, to=number)
+            database.write("raise_numbers", by=RAISED_BY)
+            database.write("restored", now=database.now(), by=RAISED_BY, above=above.get("fence", 0))
+        store.upkeep.tidy(at_once=True)
+        return requeued, store.reading.database_id()
+    finally:
+        store.close()
+
+
+def _own_as(copy: Path, database: Path) -> None:
+    """As the one that it replaces, or else as a new one would be; root gives it to whom the folder belongs."""
+    try:
+        like = database.stat()
+        copy.chmod(like.st_mode & 0o777)
+    except FileNotFoundError:
+        like = database.parent.stat()
+        copy.chmod(0o660 if like.st_mode & 0o020 and not like.st_mode & 0o002 else 0o640)
+    if os.geteuid() == 0:
+        os.chown(copy, like.st_uid, like.st_gid)
+
+
+def _swap(copy: Path, database: Path, now: datetime) -> Path | None:
+    sync(copy)
+    if not database.exists():
+        for suffix in ("-wal", "-shm"):
+            if Path(f"{database}{suffix}").exists():
+                raise Refused(
+                    f"{database}{suffix} is there without its database: it may hold commits, so bring the database "
+                    "back, or move that file away"
+                )
+        os.link(copy, database)  # unlike a rename, this refuses one that came meanwhile
+        sync(database.parent)
+        return None
+    aside = database.with_name(f"{database.name}.replaced-{as_text(now)[:19].replace(' ', 'T').replace(':', '')}")
+    if aside.exists():
+        raise Refused(f"{aside} is already there: move it away, or try again in a second")
+    keeper = _keep_others_out(database)
+    try:
+        os.link(database, aside)
+        if keeper is None:
+            # It cannot be read: all that is left of it belongs together.
+            for suffix in ("-wal", "-shm"):
+                with suppress(FileNotFoundError):
+                    Path(f"{database}{suffix}").rename(f"{aside}{suffix}")
+        copy.rename(database)
+    except OSError:
+        if keeper is not None:
+            _let_in_again(keeper)
+        raise
+    finally:
+        if keeper is not None:
+            keeper.close()
+    sync(database.parent)
+    return aside
+
+
+def _let_in_again(keeper: Connection) -> None:
+    for statement in ("PRAGMA locking_mode = NORMAL", "PRAGMA journal_mode = WAL"):
+        keeper.execute(statement).fetchall()
+
+
+def _keep_others_out(database: Path) -> Connection | None:
+    """A connection that has it alone, all in one file; None: it is too damaged to have anybody in it."""
+    if not _is_database(database):
+        return None
+    connection = connect(database)
+    try:
+        connection.set_busy_timeout(_BUSY_MILLISECONDS)
+        with spoken_errors(database):
+            connection.execute("PRAGMA locking_mode = EXCLUSIVE; PRAGMA journal_mode = DELETE").fetchall()
+            connection.execute("BEGIN EXCLUSIVE; COMMIT")
+    except BaseException as error:
+        connection.close()
+        if isinstance(error, StoreUnusable | StoreDamaged):
+            return None
+        if isinstance(error, StoreBusy):
+            raise StoreBusy(
+                f"somebody has {database} open: stop `pagemill serve` and end each session of sqlite3, then try again"
+            ) from error
+        raise
+    return connection
+
+
+def _is_database(path: Path) -> bool:
+    """By its first bytes: SQLite would begin by removing the log of what is none."""
+    try:
+        with path.open("rb") as file:
+            return file.read(16) == b"SQLite format 3\0"
+    except OSError:
+        return False
+
+
+def _remove(copy: Path) -> None:
+    for suffix in ("", "-wal", "-shm", "-journal"):
+        Path(f"{copy}{suffix}").unlink(missing_ok=True)

@@ -1,0 +1,79 @@
+"""The database, for as long as one request needs it: `with opened(request) as session`.
+
+A session is for one thread at a time. Those that are not in use wait here, the one used last on top, so that there are
+never more of them than threads that answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from threading import Lock
+from typing import cast
+
+from starlette.requests import HTTPConnection
+
+from worker_service.base.errors import PagemillError, RuleBroken, StoreError
+from worker_service.services.database import Session, open_session
+from worker_service.settings.config import Settings
+from worker_service.web.access import visitor_of
+
+
+class Sessions:
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self._idle: list[tuple[tuple[int, int], Session]] = []
+        self._lock = Lock()
+
+    @contextmanager
+    def opened(self, actor: str) -> Iterator[Session]:
+        file, session = self._taken()
+        is_sound = False
+        try:
+            yield replace(session, actor=actor)
+            is_sound = True
+        except (PagemillError, GeneratorExit) as error:
+            # A wish that is refused says nothing against the connection, nor does who hears no more of a list.
+            is_sound = not isinstance(error, StoreError) or isinstance(error, RuleBroken)
+            raise
+        finally:
+            if is_sound:
+                with self._lock:
+                    self._idle.append((file, session))
+            else:
+                # Whatever state it was left in.
+                session.close()
+
+    def close(self) -> None:
+        with self._lock:
+            idle, self._idle = self._idle, []
+        for _, session in idle:
+            session.close()
+
+    def _taken(self) -> tuple[tuple[int, int], Session]:
+        file = self._file()
+        while True:
+            with self._lock:
+                if not self._idle:
+                    break
+                its_file, session = self._idle.pop()
+            if its_file == file:
+                return file, session
+            session.close()  # of a file that another one has replaced
+        return file, open_session(self.settings, actor="web")
+
+    def _file(self) -> tuple[int, int]:
+        try:
+            found = self.settings.database.stat()
+        except OSError:
+            return 0, 0  # opening it says what is wrong
+        return found.st_dev, found.st_ino
+
+
+@contextmanager
+def opened(request: HTTPConnection) -> Iterator[Session]:
+    """In a handler that is no coroutine, so that it may wait for the database in its own thread."""
+    sessions = cast(Sessions, request.app.state.sessions)
+    with sessions.opened(visitor_of(request).name) as session:
+        yield session

@@ -1,0 +1,146 @@
+"""What is answered when something is refused: our sentence and code, as RFC 9457 or as a page.
+
+Every refusal is a `PagemillError`, as it is on the command line; here it gets its status. What nobody foresaw is logged
+and answered without a word of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from http import HTTPStatus
+from types import MappingProxyType
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from worker_service.base import errors, events
+from worker_service.base.errors import PagemillError
+from worker_service.services.documents import FileGone, NotExported
+from worker_service.services.page_images import DrawsOthers, NotDrawn
+from worker_service.services.read_requests import NobodyReads
+
+
+class HttpProblem(PagemillError):
+    """What only HTTP can get wrong."""
+
+    status = 400
+    headers: Mapping[str, str] = MappingProxyType({})
+
+
+class NoSuchPage(HttpProblem):
+    code = "not_found"
+    exit_code = 66
+    status = 404
+
+
+class NobodyKnown(HttpProblem):
+    """Say who you are."""
+
+    code = "unauthorised"
+    exit_code = 77
+    status = 401
+    headers = MappingProxyType({"WWW-Authenticate": 'Bearer realm="pagemill"'})
+
+
+class NotAllowed(HttpProblem):
+    code = "not_allowed"
+    exit_code = 77
+    status = 403
+
+
+class BodyTooLarge(HttpProblem):
+    code = "body_too_large"
+    exit_code = 65
+    status = 413
+
+
+class WrongMediaType(HttpProblem):
+    code = "unsupported_media_type"
+    status = 415
+
+
+# The nearest class above an error's own decides.
+_STATUS: dict[type[PagemillError], int] = {
+    errors.BadInput: 400,
+    errors.BadPayload: 422,
+    errors.JobNotFound: 404,
+    errors.DocumentNotFound: 404,
+    errors.BatchNotFound: 404,
+    NotExported: 404,
+    FileGone: 410,
+    NotDrawn: 404,
+    DrawsOthers: 503,
+    NobodyReads: 503,
+    errors.Refused: 409,
+    errors.RuleBroken: 409,
+    errors.WaitTimedOut: 504,
+    errors.StoreAbsent: 503,
+    errors.StoreBusy: 503,
+    errors.StoreReadOnly: 503,
+    errors.StoreForbidden: 503,
+    errors.StoreUnusable: 503,
+    errors.StoreDamaged: 503,
+    errors.DiskFull: 507,
+    PagemillError: 500,
+}
+
+
+def status_of(error: PagemillError) -> int:
+    if isinstance(error, HttpProblem):
+        return error.status
+    return next(_STATUS[kind] for kind in type(error).__mro__ if kind in _STATUS)
+
+
+def wants_page(request: Request) -> bool:
+    """Whether a person looks, in a browser."""
+    return not request.url.path.startswith("/api/") and "text/html" in request.headers.get("accept", "")
+
+
+async def refuse(request: Request, error: Exception) -> Response:
+    assert isinstance(error, PagemillError)
+    status = status_of(error)
+    headers = dict(error.headers) if isinstance(error, HttpProblem) else {}
+    if status == HTTPStatus.SERVICE_UNAVAILABLE:
+        headers.setdefault("Retry-After", "1")
+    # On a page, a link back to the list is of more use than the command of a shell.
+    says = error.detail if wants_page(request) and status == HTTPStatus.NOT_FOUND else str(error)
+    return problem(request, status, error.code, says, headers)
+
+
+async def refuse_http(request: Request, error: Exception) -> Response:
+    """What the framework refuses by itself: no such path, no such method."""
+    assert isinstance(error, HTTPException)
+    sentences = {
+        404: ("not_found", f"there is nothing at {request.url.path}"),
+        405: ("method_not_allowed", f"{request.method} is not what can be done with {request.url.path}"),
+    }
+    code, sentence = sentences.get(error.status_code, ("bad_request", str(error.detail)))
+    return problem(request, error.status_code, code, sentence, dict(error.headers or {}))
+
+
+async def confess(request: Request, error: Exception) -> Response:
+    """A bug. Whoever asked is told that there is one, and nothing of what stood in it."""
+    request.app.state.log.error(events.REQUEST_FAILED, path=request.url.path, exc_info=error)
+    return problem(request, 500, "bug", "a bug in pagemill: the log of `pagemill serve` has it", {})
+
+
+_BACK = {
+    "jobs": ("/jobs", "All jobs"),
+    "documents": ("/documents", "All documents"),
+    "batches": ("/batches", "All batches"),
+}
+"""By the first part of an address: where a page that refuses leads back to."""
+
+
+def problem(request: Request, status: int, code: str, sentence: str, headers: Mapping[str, str]) -> Response:
+    if wants_page(request):
+        from worker_service.web.views import page  # which imports this
+
+        title = HTTPStatus(status).phrase
+        back = _BACK.get(request.url.path.split("/")[1], ("/", "Home"))
+        return page(request, "problem.html", status=status, title=title, sentence=sentence, headers=headers, back=back)
+    told = {"type": f"urn:pagemill:{code}", "title": HTTPStatus(status).phrase, "status": status}
+    return JSONResponse(
+        told | {"detail": sentence, "code": code}, status, dict(headers), media_type="application/problem+json"
+    )

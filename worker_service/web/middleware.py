@@ -1,0 +1,315 @@
+"""Refuses bad requests before anything else sees them, and adds the headers that every response carries.
+
+`Guard` is the outermost frame. It refuses an unknown Host (another site's name that was made to lead here), a body that
+is too large, too slow or of unclear length. Inner frames refuse by raising; Guard turns exceptions into responses. The
+headers forbid a browser to run anything that is not one of our static files. `access` finds the visitor.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from contextlib import suppress
+from types import MappingProxyType
+from typing import cast
+from urllib.parse import parse_qsl
+
+from starlette.datastructures import FormData, MutableHeaders
+from starlette.requests import ClientDisconnect, HTTPConnection, Request
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from worker_service.base.errors import PagemillError
+from worker_service.web.access import SAFE, is_open, settings_of, visitor_of
+from worker_service.web.connections import connection_of
+from worker_service.web.error_responses import BodyTooLarge, HttpProblem, confess, refuse
+from worker_service.web.hosts import is_ours, origin_of
+
+BODY_BYTES_MAX = 4 * 1024 * 1024
+"""Of anything but a file: a payload has at most a part of it."""
+FIELDS_MAX = 20_000
+CHANGES_AT_ONCE = 4
+"""So many wait for the write lock at a time; the others wait for their turn."""
+PAUSE_SECONDS = 30.0
+"""A body of which nothing has come for so long is given up."""
+BODY_SECONDS = 60.0
+"""And one that is no file and has not come in whole."""
+SIGN_IN_BYTES_MAX = 4096
+SIGN_IN_SECONDS = 5.0
+"""The limits for a body that comes without a visitor, as of the sign-in form."""
+LEFT_OVER_SECONDS = 2.0
+"""So long we listen to what nobody wants, before we hang up."""
+
+UPLOADS = ("/api/uploads", "/upload")
+"""What takes files, and reads them as they come."""
+
+_FORM = "application/x-www-form-urlencoded"
+
+_HEADERS = {
+    # Nothing inline, nothing from elsewhere, nobody's frame.
+    "Content-Security-Policy": (
+        "default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'; object-src 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
+}
+
+
+class HostRefused(HttpProblem):
+    """Somebody's page may have made its own name lead to this machine."""
+
+    code = "host_refused"
+    status = 421
+
+
+class OriginRefused(HttpProblem):
+    """Somebody else's page asks in this browser's name."""
+
+    code = "origin_refused"
+    exit_code = 77
+    status = 403
+
+
+class FormOutdated(HttpProblem):
+    code = "form_outdated"
+    exit_code = 77
+    status = 403
+
+
+class BodyTooSlow(HttpProblem):
+    code = "body_too_slow"
+    status = 408
+
+
+class AmbiguousLength(HttpProblem):
+    """A proxy in front may disagree with us about where the request ends (RFC 9112, section 6.1)."""
+
+    code = "ambiguous_length"
+    status = 400
+    headers = MappingProxyType({"Connection": "close"})
+
+
+class Guard:
+    """The outermost frame: it catches every exception."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        request = Request(scope)
+        body = _Body(request, receive)
+        answer = _Answer(body, send)
+        with connection_of(request).answering():
+            try:
+                refuse_host(request)
+                refuse_ambiguous_length(request)
+                await self._app(scope, body.receive, answer.send)
+            except PagemillError as error:
+                if answer.has_begun:
+                    raise
+                await (await refuse(request, error))(scope, body.receive, answer.send)
+            except ClientDisconnect:
+                # Nobody is left to answer, and a client may hang up at any time: not worth a line in the log.
+                return
+            except Exception as error:
+                if answer.has_begun:
+                    raise
+                await (await confess(request, error))(scope, body.receive, answer.send)
+
+
+class Sent:
+    """What a browser sends of its own accord is only obeyed from a page of ours. What is sent is read here, for the
+    handlers that are no coroutines (`form_of(request)`), and so that nobody waits for the database before it is there.
+
+    Whoever changes something may have to wait for the write lock, in one of the threads that answer. Some are left to
+    those who only look.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["method"] in SAFE:
+            await self._app(scope, receive, send)
+            return
+        request = Request(scope, receive)
+        # Before what is sent: it may be large.
+        refuse_foreign(request)
+        scope["state"]["form"] = FormData()
+        if scope["path"] in UPLOADS:
+            refuse_unasked(request)
+            await self._app(scope, receive, send)
+            return
+        is_form = request.headers.get("content-type", "").partition(";")[0].strip().lower() == _FORM
+        if not is_form:
+            refuse_unasked(request)
+        body = await request.body()
+        if is_form:
+            scope["state"]["form"] = _form(body)
+            refuse_unasked(request)
+        async with turn_of(request):
+            await self._app(scope, _again(body, receive), send)
+
+
+def turn_of(request: Request) -> asyncio.Semaphore:
+    """For whoever may have to wait for the write lock, and for that only: not while a file comes in."""
+    return cast(asyncio.Semaphore, request.app.state.turns)
+
+
+def form_of(request: Request) -> FormData:
+    """Its fields; of a request that is no form, none."""
+    return cast(FormData, request.state.form)
+
+
+# ── Whose page asks ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def refuse_host(request: HTTPConnection) -> None:
+    host = request.headers.get("host", "")
+    if not is_ours(host, request):
+        raise HostRefused(
+            f"{host[:200]!r} is no name of this pagemill: if it should be one, add its address to web_urls in the "
+            "settings"
+        )
+
+
+def refuse_ambiguous_length(request: HTTPConnection) -> None:
+    if "content-length" in request.headers and "transfer-encoding" in request.headers:
+        raise AmbiguousLength("the request has both a Content-Length and a Transfer-Encoding: send one of them")
+
+
+def refuse_foreign(request: HTTPConnection) -> None:
+    """Refuse a page of another origin, unless it is one of `web_origins` and brings a token of its own."""
+    origin, site = request.headers.get("origin"), request.headers.get("sec-fetch-site")
+    if origin in settings_of(request).web_origins and "authorization" in request.headers:
+        return
+    if origin is not None and origin.lower() != origin_of(request):
+        raise OriginRefused(f"a page of {origin[:200]!r} asked for this, which is none of pagemill's")
+    if site not in (None, "same-origin", "none"):
+        raise OriginRefused("a page of somebody else asked for this")
+
+
+def refuse_unasked(request: Request) -> None:
+    """Unless it carries what only a page of ours can know: in a field of the form, the header X-CSRF-Token, or for a
+    form with files, whose fields are read later, `?csrf=` in the address that it is sent to."""
+    if is_open(request.url.path):
+        return
+    visitor = visitor_of(request)
+    if not visitor.csrf:
+        return
+    said = request.headers.get("x-csrf-token") or form_of(request).get("csrf") or request.query_params.get("csrf")
+    if not isinstance(said, str) or not visitor.has_made(said):
+        raise FormOutdated("this form is of another session: load the page again, and send it once more")
+
+
+def _form(body: bytes) -> FormData:
+    try:
+        fields = parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=FIELDS_MAX, errors="strict")
+    except ValueError as error:
+        raise HttpProblem(f"the form cannot be read: {error}") from error
+    for name, said in fields:
+        if "\0" in said:
+            raise HttpProblem(f"{name[:50]!r} holds a NUL byte")
+    return FormData([*fields])
+
+
+# ── Bodies ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class _Body:
+    """The request's body, within limits of size and time."""
+
+    def __init__(self, request: Request, receive: Receive) -> None:
+        self._receive = receive
+        announced = request.headers.get("content-length", "0")
+        self._announced = int(announced) if announced.isascii() and announced.isdigit() else 0
+        self.has_ended = not self._announced and "transfer-encoding" not in request.headers
+        self._most, self._pause_seconds, self._seconds = _limits(request)
+        self._had = 0
+        self._until: float | None = None
+
+    async def receive(self) -> Message:
+        if self.has_ended:
+            return await self._receive()
+        self._refuse_large(self._announced)
+        message = await self._next()
+        self._had += len(message.get("body", b""))
+        self._refuse_large(self._had)
+        self.has_ended = not message.get("more_body", False)
+        return message
+
+    async def _next(self) -> Message:
+        now = asyncio.get_running_loop().time()
+        if self._until is None:
+            self._until = now + self._seconds
+        try:
+            async with asyncio.timeout(min(self._pause_seconds, self._until - now)):
+                return await self._receive()
+        except TimeoutError:
+            raise BodyTooSlow("the body did not arrive in time: send it again") from None
+
+    def _refuse_large(self, size: int) -> None:
+        if size > self._most:
+            raise BodyTooLarge(f"what was sent is larger than {self._most} bytes, the most that is taken here")
+
+    async def let_go(self) -> None:
+        """Whoever still sends would not hear our answer if we hung up at once."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LEFT_OVER_SECONDS):
+                while (await self._receive()).get("more_body", False):
+                    pass
+
+
+def _limits(request: Request) -> tuple[int, float, float]:
+    """Return the bytes of a body, the seconds between two parts of it, and the seconds for all of it."""
+    settings, path = settings_of(request), request.url.path
+    if is_open(path):
+        return SIGN_IN_BYTES_MAX, SIGN_IN_SECONDS, SIGN_IN_SECONDS
+    if path in UPLOADS:
+        return settings.upload_bytes_max + BODY_BYTES_MAX, PAUSE_SECONDS, math.inf
+    # In JSON within JSON a letter may take two.
+    return max(BODY_BYTES_MAX, 2 * settings.payload_bytes_max), PAUSE_SECONDS, BODY_SECONDS
+
+
+def _again(body: bytes, receive: Receive) -> Receive:
+    """What was read already, for those who read it later; then as before."""
+    rest = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def again() -> Message:
+        return rest.pop() if rest else await receive()
+
+    return again
+
+
+# ── Answers ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class _Answer:
+    """An answer may say more of itself, such as how long it is kept; nobody keeps it unless it says so."""
+
+    def __init__(self, body: _Body, send: Send) -> None:
+        self._body = body
+        self._send = send
+        self.has_begun = False
+
+    async def send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.has_begun = True
+            headers = MutableHeaders(scope=message)
+            for name, value in _HEADERS.items():
+                headers[name] = value
+            headers.setdefault("Cache-Control", "no-store")
+            if not self._body.has_ended:
+                headers["Connection"] = "close"
+        elif not self._body.has_ended and not message.get("more_body", False):
+            # All of it is on its way; what still comes in is let go before we hang up.
+            await self._send({**message, "more_body": True})
+            await self._body.let_go()
+            message = {"type": "http.response.body", "body": b"", "more_body": False}
+        await self._send(message)

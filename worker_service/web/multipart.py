@@ -1,0 +1,143 @@
+"""A form with files, as it comes: each goes to the disk bit by bit, and is never in memory."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import field
+
+from python_multipart.exceptions import MultipartParseError
+from python_multipart.multipart import MultipartParser, parse_options_header
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import ClientDisconnect, Request
+
+from worker_service.base.errors import BadInput
+from worker_service.jobs.values import dataclass
+from worker_service.services.uploads import Incoming, refuse_where_there_is_no_room
+from worker_service.settings.config import Settings
+from worker_service.web.error_responses import BodyTooLarge, HttpProblem, WrongMediaType
+
+_FIELDS_MOST = 100
+_FIELD_BYTES_MAX = 65_536
+_HEADER_BYTES_MAX = 4_096
+_FILES_MOST = 100
+
+
+@dataclass(slots=True)
+class Received:
+    fields: dict[str, list[str]] = field(default_factory=dict)
+    files: list[tuple[str, Incoming]] = field(default_factory=list)
+    """Each with the name that its sender gave it."""
+
+    def one(self, name: str) -> str | None:
+        return next(iter(self.fields.get(name, ())), None)
+
+
+@asynccontextmanager
+async def received(request: Request) -> AsyncIterator[Received]:
+    """What nobody keeps meanwhile is gone afterwards."""
+    kind, options = parse_options_header(request.headers.get("content-type", ""))
+    boundary = options.get(b"boundary", b"")
+    if kind != b"multipart/form-data" or not 0 < len(boundary) <= 70:
+        raise WrongMediaType("send the file in a form (multipart/form-data), as curl -F file=@report.pdf does")
+    settings: Settings = request.app.state.settings
+    announced = request.headers.get("content-length", "")
+    size = int(announced) if announced.isascii() and announced.isdigit() else 0
+    form = _Form(settings)
+    try:
+        await run_in_threadpool(refuse_where_there_is_no_room, settings.workspace, size)
+        parser = MultipartParser(boundary, form.callbacks)  # type: ignore[arg-type]
+        try:
+            async for piece in request.stream():
+                await run_in_threadpool(parser.write, piece)
+        except ClientDisconnect:
+            raise HttpProblem("the sender hung up before all had come") from None
+        except MultipartParseError as error:
+            raise BadInput(f"the form cannot be read: {error}") from None
+        if not form.has_ended:
+            raise BadInput("the form cannot be read: it ends in the middle")
+        yield form.received
+    finally:
+        await run_in_threadpool(form.close)
+
+
+class _Form:
+    """What the parser says, put together."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.received = Received()
+        self.has_ended = False
+        self._settings = settings
+        self._header, self._value = bytearray(), bytearray()
+        self._headers: dict[bytes, bytes] = {}
+        self._name = ""
+        self._field: bytearray | None = None
+        self._file: Incoming | None = None
+        self.callbacks = {
+            "on_part_begin": self._begin,
+            "on_header_field": lambda data, start, end: self._more(self._header, data[start:end]),
+            "on_header_value": lambda data, start, end: self._more(self._value, data[start:end]),
+            "on_header_end": self._end_header,
+            "on_headers_finished": self._end_headers,
+            "on_part_data": self._data,
+            "on_part_end": self._end_part,
+            "on_end": self._end,
+        }
+
+    def close(self) -> None:
+        for _, incoming in self.received.files:
+            incoming.close()
+
+    def _begin(self) -> None:
+        self._headers = {}
+        self._field = self._file = None
+
+    def _more(self, to: bytearray, data: bytes) -> None:
+        to += data
+        if len(to) > _HEADER_BYTES_MAX:
+            raise BadInput("the form cannot be read: a header in it is too long")
+
+    def _end_header(self) -> None:
+        self._headers[bytes(self._header).lower()] = bytes(self._value)
+        self._header, self._value = bytearray(), bytearray()
+        if len(self._headers) > _FIELDS_MOST:
+            raise BadInput("the form cannot be read: too many headers in it")
+
+    def _end_headers(self) -> None:
+        _, options = parse_options_header(self._headers.get(b"content-disposition", b""))
+        self._name = options.get(b"name", b"").decode("utf-8", "replace")
+        if b"filename" in options:
+            if len(self.received.files) >= _FILES_MOST:
+                raise BadInput(f"at most {_FILES_MOST} files at once")
+            self._file = Incoming(self._settings.workspace)
+            self.received.files.append((options[b"filename"].decode("utf-8", "replace"), self._file))
+        else:
+            self._field = bytearray()
+
+    def _data(self, data: bytes, start: int, end: int) -> None:
+        if self._file is not None:
+            if self._file.size + end - start > self._settings.upload_bytes_max:
+                name = self.received.files[-1][0]
+                raise BodyTooLarge(
+                    f"{name!r} is larger than {self._settings.upload_bytes_max} bytes (upload_bytes_max)"
+                )
+            self._file.write(data[start:end])
+        elif self._field is not None:
+            self._field += data[start:end]
+            if len(self._field) > _FIELD_BYTES_MAX:
+                raise BadInput(f"{self._name[:50]!r} is longer than {_FIELD_BYTES_MAX} bytes: send a file by its name")
+
+    def _end_part(self) -> None:
+        if self._field is not None:
+            said = self.received.fields.setdefault(self._name, [])
+            if sum(map(len, self.received.fields.values())) >= _FIELDS_MOST:
+                raise BadInput("the form has too many fields")
+            if b"\0" in self._field:
+                raise BadInput(f"{self._name[:50]!r} holds a NUL byte")
+            with suppress(UnicodeDecodeError):
+                said.append(self._field.decode())
+                return
+            raise BadInput(f"{self._name[:50]!r} is not UTF-8 text")
+
+    def _end(self) -> None:
+        self.has_ended = True

@@ -1,0 +1,121 @@
+"""Signing in and out with a browser: by a one-time link or a token, with a cookie from then on.
+
+A link shows a page with one button. Opening it uses nothing up, because programs that preview or scan messages open
+links, too.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import Route
+
+from worker_service.base.clock import from_text, wall_clock
+from worker_service.jobs.tokens import read_word
+from worker_service.services import tokens
+from worker_service.services.tokens import Made
+from worker_service.web.access import (
+    LOGIN,
+    cookie_name,
+    cookie_of,
+    is_secure,
+    note_failure,
+    who,
+)
+from worker_service.web.error_responses import NobodyKnown
+from worker_service.web.middleware import form_of
+from worker_service.web.views import page
+
+_NOT_A_LINK = "This link was used already, or has expired: `pagemill token link` prints another."
+
+
+def show_sign_in(request: Request) -> Response:
+    """The page that asks for a token, or for a click where a link brought the visitor here."""
+    word = request.query_params.get("link")
+    if word is None:
+        return _asked(request)
+    if read_word(word) is None:
+        return _asked(request, _NOT_A_LINK)
+    return page(request, "sign_in.html", title="Sign in", word=word)
+
+
+def sign_in(request: Request) -> Response:
+    """By a token or a link; a whole address may be pasted into the field."""
+    form = form_of(request)
+    word = str(form.get("token", "")).strip().rpartition("link=")[2]
+    made = _begun(request, word) if read_word(word) else None
+    if made is None:
+        note_failure(request)
+        return _asked(request, _NOT_A_LINK if "link" in form else "This token is unknown or has expired.")
+    return _let_in(request, made, _inside(form.get("next")))
+
+
+def me(request: Request) -> Response:
+    """Show who is signed in, and the way out."""
+    return page(request, "me.html", title="You")
+
+
+def go_out(request: Request) -> Response:
+    """End the session: copies of its cookie are worthless from now on."""
+    word = request.cookies.get(cookie_name(request), "").rpartition(".")[0]
+    with request.app.state.sessions.opened("web") as session:
+        tokens.end_session(session, word)
+    answer = RedirectResponse(LOGIN, 303)
+    answer.delete_cookie(cookie_name(request), secure=is_secure(request), httponly=True, samesite="strict")
+    return answer
+
+
+def _begun(request: Request, word: str) -> Made | None:
+    with request.app.state.sessions.opened("web") as session:
+        return tokens.begin_session(session, word)
+
+
+def _let_in(request: Request, made: Made, to: str) -> Response:
+    answer = RedirectResponse(to, 303)
+    until = wall_clock() if made.until is None else from_text(made.until)
+    answer.set_cookie(
+        cookie_name(request),
+        cookie_of(request, made.word),
+        max_age=_seconds_until(until),
+        secure=is_secure(request),
+        httponly=True,
+        samesite="strict",
+    )
+    return answer
+
+
+def _seconds_until(moment: datetime) -> int:
+    return max(0, int((moment - wall_clock()).total_seconds()))
+
+
+def _asked(request: Request, refused: str = "") -> Response:
+    if not refused and request.method == "GET" and _is_in(request):
+        return RedirectResponse(_inside(request.query_params.get("next")), 303)
+    to = _inside(request.query_params.get("next"))
+    return page(request, "login.html", title="Sign in", refused=refused, to=to, status=401 if refused else 200)
+
+
+def _is_in(request: Request) -> bool:
+    try:
+        who(request)
+    except NobodyKnown:
+        return False
+    return True
+
+
+def _inside(wanted: Any) -> str:
+    """Return a path of this site, never an address elsewhere."""
+    path = wanted if isinstance(wanted, str) else ""
+    is_ours = path.startswith("/") and not path.startswith(("//", "/\\")) and path.isprintable() and path.isascii()
+    return path if is_ours and not path.startswith(LOGIN) else "/"
+
+
+routes = [
+    Route(LOGIN, show_sign_in),
+    Route(LOGIN, sign_in, methods=["POST"]),
+    Route(f"{LOGIN}/me", me),
+    Route(f"{LOGIN}/end", go_out, methods=["POST"]),
+]

@@ -1,0 +1,66 @@
+"""The secret that cookies and forms are signed with: a file beside the database, for its user's eyes only."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import secrets
+import stat
+from pathlib import Path
+
+from worker_service.base.errors import ConfigError
+
+_BYTES = 32
+
+
+class Key:
+    def __init__(self, secret: bytes) -> None:
+        self._secret = secret
+
+    def mark(self, purpose: str, text: str) -> str:
+        """What nobody else can have made."""
+        return hmac.new(self._secret, f"{purpose}\n{text}".encode(), hashlib.sha256).hexdigest()
+
+    def is_mark(self, purpose: str, text: str, mark: str) -> bool:
+        return hmac.compare_digest(self.mark(purpose, text).encode(), mark.encode())
+
+
+def key_beside(database: Path) -> Key:
+    """Each user has one of their own: of those who share a database, none may read another's."""
+    path = database.with_name(f"{database.name}.web-key.{os.geteuid()}")
+    try:
+        _make(path)
+    except FileExistsError:
+        pass
+    except OSError as error:
+        raise ConfigError(
+            f"{path} cannot be made, and cookies are signed with it: {(error.strerror or str(error)).lower()}"
+        ) from error
+    return Key(_read(path))
+
+
+def _make(path: Path) -> None:
+    """Whole or not at all: of two at once, one makes it."""
+    unfinished = path.with_name(f"{path.name}.{os.getpid()}")
+    unfinished.unlink(missing_ok=True)  # of one that was stopped half-way
+    with os.fdopen(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600), "wb") as file:
+        file.write(secrets.token_bytes(_BYTES))
+        os.fsync(file.fileno())
+    try:
+        os.link(unfinished, path)
+    finally:
+        unfinished.unlink()
+
+
+def _read(path: Path) -> bytes:
+    try:
+        with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW), "rb") as file:
+            seen, secret = os.fstat(file.fileno()), file.read(_BYTES + 1)
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {(error.strerror or str(error)).lower()}") from error
+    if seen.st_uid != os.geteuid() or stat.S_IMODE(seen.st_mode) & 0o077 or len(secret) != _BYTES:
+        raise ConfigError(
+            f"others may know what is in {path}, or it is broken: remove it, and browsers log in once more"
+        )
+    return secret

@@ -1,0 +1,75 @@
+"""What failed, by code, with what to do about it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from worker_service.base.humanize import counted
+from worker_service.jobs.model import ErrorCount
+from worker_service.jobs.values import dataclass
+from worker_service.services.overview import errors as failed_since
+from worker_service.web.access import visitor_of
+from worker_service.web.database_sessions import opened
+from worker_service.web.views import page
+from worker_service.web.views.forms import told
+from worker_service.web.views.template_filters import command
+
+SINCE = (("1h", "An hour"), ("1d", "A day"), ("7d", "A week"), ("30d", "A month"))
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """A code, whatever the type of the jobs."""
+
+    code: str
+    jobs: int
+    types: Sequence[str]
+    newest: ErrorCount
+    detail: str
+    remedy: str
+    """What its sentence says to do; empty: nothing."""
+    fields: Sequence[tuple[str, str]]
+    command: str
+
+
+def errors(request: Request) -> Response:
+    visitor = visitor_of(request)
+    since = request.query_params.get("since") or "1d"
+    with opened(request) as session:
+        found = failed_since(session, since=since, owner=visitor.owner)
+        return page(
+            request,
+            "errors.html",
+            title="Errors",
+            told=told(session, request),
+            since=since,
+            spans=SINCE,
+            troubles=_troubles(found, since),
+            total=counted(sum(one.jobs for one in found), "job"),
+            command=command("errors", "--since", since),
+        )
+
+
+def _troubles(found: Sequence[ErrorCount], since: str) -> Sequence[Trouble]:
+    by_code: dict[str, list[ErrorCount]] = {}
+    for one in found:
+        by_code.setdefault(one.code or "", []).append(one)
+    troubles = [_trouble(code, counts, since) for code, counts in by_code.items()]
+    return sorted(troubles, key=lambda trouble: -trouble.jobs)
+
+
+def _trouble(code: str, counts: Sequence[ErrorCount], since: str) -> Trouble:
+    newest = max(counts, key=lambda one: one.newest_at)
+    detail, remedy = newest.newest_message or "", newest.newest_remedy or ""
+    fields = [("status", "failed"), ("since", since), *([("error", code)] if code else [])]
+    words = [word for name, value in fields for word in (f"--{name}", value)]
+    types = [f"{one.jobs:,} {one.job_type}" for one in counts]
+    jobs = sum(one.jobs for one in counts)
+    return Trouble(code, jobs, types, newest, detail, remedy, fields, command("retry", *words))
+
+
+routes = [Route("/errors", errors)]

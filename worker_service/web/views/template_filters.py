@@ -1,0 +1,98 @@
+"""What templates say with: times, lengths, sizes, states; and text from outside, without power over whoever looks.
+
+Every value that a template shows on one line goes through `shown`; what has lines of its own goes through `lines`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from datetime import timedelta
+
+from jinja2 import Environment
+from markupsafe import Markup, escape
+
+from worker_service.base.humanize import counted
+from worker_service.base.humanize import length as length_of
+from worker_service.base.humanize import size as size
+from worker_service.base.sanitize import escaped_json, harmless, harmless_text
+from worker_service.services.jobs import progress_in_words
+
+_GLYPHS = {
+    "pending": "○", "running": "▸", "completed": "✓", "failed": "✕", "cancelled": "–", "stopping": "◌",
+    "scheduled": "◷", "backoff": "↻", "waiting": "…", "key-busy": "…", "stopped": "‖", "active": "▸", "done": "✓",
+    "alive": "●", "draining": "◌", "disk low": "!", "dead": "✕", "dying": "✕", "silent": "?", "no row": "?",
+    "success": "✓", "indexing": "▸", "queued": "○", "not_indexed": "·", "retry": "↻", "requeued": "↻",
+    "released": "↩", "snoozed": "◷",
+}  # fmt: skip
+_NOT_OF_A_NAME = re.compile(r"[^a-z0-9]+")
+
+
+def furnish(environment: Environment) -> None:
+    environment.finalize = shown
+    environment.filters.update(
+        iso=iso,
+        utc=utc,
+        lasting=length,
+        size=size,
+        slug=slug,
+        glyph=lambda word: _GLYPHS.get(str(word), "·"),
+        counted=counted,
+        lines=lines,
+        pretty=pretty,
+        thousands=lambda number: f"{number:,}",
+        about=about,
+        progress=progress_in_words,
+    )
+
+
+def shown(value: object) -> object:
+    """On one line; what we wrote ourselves stays as it is."""
+    return harmless(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+
+
+def lines(text: str) -> Markup:
+    """Divided as it is."""
+    return Markup(escape(harmless_text(text)))
+
+
+def pretty(text: str | None) -> Markup:
+    """JSON, for eyes; what is none, as it stands."""
+    if text is None:
+        return Markup("")
+    try:
+        text = json.dumps(json.loads(text), indent=2, ensure_ascii=False)
+    except (ValueError, RecursionError):
+        return lines(text)
+    return Markup(escape(escaped_json(text)))
+
+
+def iso(text: str) -> str:
+    return text.replace(" ", "T") + "Z"
+
+
+def utc(text: str) -> str:
+    """Where no script tells it in the reader's zone."""
+    return f"{text[:16]} UTC"
+
+
+def length(seconds: float | timedelta) -> str:
+    return length_of(seconds if isinstance(seconds, timedelta) else timedelta(seconds=seconds))
+
+
+def about(number: int) -> str:
+    """In few letters, where the exact number stands elsewhere."""
+    for unit, of in (("M", 10**6), ("k", 10**3)):
+        if number >= 10 * of or (unit == "M" and number >= of):
+            return f"{number / of:.3g}{unit}"
+    return str(number)
+
+
+def slug(word: object) -> str:
+    return _NOT_OF_A_NAME.sub("-", str(word).lower())
+
+
+def command(*words: object) -> str:
+    """As it is typed."""
+    return shlex.join(["pagemill", *map(str, words)])
