@@ -8,11 +8,12 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import replace
 from importlib import import_module
 from importlib.metadata import distribution
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import replace
 
 from job_handlers.reading import ocr_pages as shipped
 from job_handlers.reading.ocr.engine import WayToRead

@@ -12,9 +12,10 @@ import hashlib
 import re
 import zipfile
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
+
+from msgspec import Struct
 
 from job_handlers.encodings import HEAD_BYTES as HEAD_BYTES
 from job_handlers.encodings import WIDE, decoded
@@ -47,8 +48,7 @@ class Kind(StrEnum):
     ZIP = "zip"
 
 
-@dataclass(frozen=True, slots=True)
-class Format:
+class Format(Struct, frozen=True):
     name: str
     kind: Kind
     suffixes: tuple[str, ...]

@@ -7,7 +7,6 @@ its handler declares, and each key of its payload the text that stands below it 
 from __future__ import annotations
 
 import ast
-import dataclasses
 import inspect
 import json
 import textwrap
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+import msgspec
 from click.testing import CliRunner
 
 from worker_service.cli import pagemill
@@ -136,13 +136,13 @@ def _told_of_handler(handler: Handler[Any]) -> str:
 
 def _told_of_keys(payload: type[Any], prefix: str = "") -> Iterator[str]:
     hints, notes = typing.get_type_hints(payload), _notes(payload)
-    for field in dataclasses.fields(payload):
+    for field in msgspec.structs.fields(payload):
         hint = hints[field.name]
-        if dataclasses.is_dataclass(hint):
+        if isinstance(hint, type) and issubclass(hint, msgspec.Struct):
             yield from _told_of_keys(typing.cast("type[Any]", hint), f"{prefix}{field.name}.")
             continue
-        needed = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
-        default = field.default_factory() if field.default_factory is not dataclasses.MISSING else field.default
+        needed = field.required
+        default = field.default if field.default is not msgspec.NODEFAULT else None
         said = "needed" if needed else "" if default in (None, "", (), {}) else f"`{str(default).lower()}`"
         yield f"| `{prefix}{field.name}` | {_kind(hint)} | {said} | {_sentence(notes.get(field.name, ''))} |"
 
@@ -166,7 +166,7 @@ def _is_union(hint: Any) -> bool:
 def _notes(payload: type[Any]) -> dict[str, str]:
     """What stands below each attribute in the source, those of the classes above included."""
     found: dict[str, str] = {}
-    for one in reversed(payload.__mro__[:-1]):
+    for one in reversed(payload.__mro__[: payload.__mro__.index(msgspec.Struct)]):
         [body] = ast.parse(textwrap.dedent(inspect.getsource(one))).body
         assert isinstance(body, ast.ClassDef)
         for attribute, note in zip(body.body, body.body[1:], strict=False):

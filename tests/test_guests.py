@@ -7,12 +7,12 @@ commands, and comments.
 from __future__ import annotations
 
 import ast
-import dataclasses
 import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from tests.installed import shipped
@@ -40,7 +40,7 @@ def keys() -> set[str]:
     """Of payloads. What NOTIFY takes is the core's own."""
     offered: list[Any] = [EntryPoint(name, spec, "pagemill").load() for name, spec in shipped().items()]
     handlers = [one for one in offered if isinstance(one, Handler) and one.job_type != NOTIFY]
-    return {field.name for one in handlers for field in dataclasses.fields(one.payload)} - OWN
+    return {field.name for one in handlers for field in msgspec.structs.fields(one.payload)} - OWN
 
 
 def sayings(path: Path) -> Iterator[tuple[int, str]]:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 from datetime import UTC, datetime
 from typing import Any
 
+import msgspec
 import pytest
 
 from worker_service.base.errors import ConfigError
@@ -166,4 +166,4 @@ def test_programs_are_told_the_same_as_people() -> None:
             "message": "no answer",
         }
     ]
-    assert dataclasses.asdict(told)["data"]["rule"] == "ops"
+    assert msgspec.structs.asdict(told)["data"]["rule"] == "ops"

@@ -21,11 +21,13 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
 
 from worker_service.base.entry_points import EntryPoint
 from worker_service.handlers.contract import Handler
@@ -42,7 +44,6 @@ from worker_service.jobs.documents import (
     Question,
 )
 from worker_service.jobs.model import NewJob
-from worker_service.jobs.values import dataclass
 from worker_service.runner.pool import heard, nursery_in
 from worker_service.runner.protocol import (
     Asked,
@@ -69,8 +70,7 @@ _PATIENCE_SECONDS = 60.0
 _WRAPPER = "pagemill_stopped_handler"
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
+class Run(Struct, frozen=True):
     """One attempt: everything that was heard of it, and its end."""
 
     happenings: Sequence[Happening]

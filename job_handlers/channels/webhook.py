@@ -22,8 +22,9 @@ import re
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from job_handlers.channels import credential_lines
 from job_handlers.fetch.sources.addresses import (
@@ -52,8 +53,7 @@ _TRY_AGAIN = (408, 425, 429)
 _SECRET = re.compile(r"webhook[\w.-]*", re.ASCII)
 
 
-@dataclass(frozen=True, slots=True)
-class Payload:
+class Payload(Struct, frozen=True):
     url: str
     """Where it is posted to."""
     event: dict[str, Any] | None = None

@@ -7,11 +7,11 @@ import json
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import click
+from msgspec.structs import replace
 
 from job_handlers.crawl.verbs import CrawlWords, crawl_job, found_by, of_a_batch
 from job_handlers.fetch.sources import read_reference

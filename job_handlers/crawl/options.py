@@ -5,9 +5,10 @@ from __future__ import annotations
 import fnmatch
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
+
+from msgspec import Struct, field
 
 from job_handlers.fetch.sources.tree import Entry, Tree
 from job_handlers.file_kinds import FORMATS, format_named
@@ -16,8 +17,7 @@ from worker_service.handlers import Context, DeferredAction, NewJob, OnEnd, Perm
 _SAYS_NOTHING = ("", "application/octet-stream", "binary/octet-stream")
 
 
-@dataclass(frozen=True, slots=True)
-class FilesWanted:
+class FilesWanted(Struct, frozen=True):
     """Which files are wanted. None: any."""
 
     mime: Sequence[str] = ()
@@ -32,8 +32,7 @@ class FilesWanted:
     """0: the folder itself; None: all the way down."""
 
 
-@dataclass(frozen=True, slots=True)
-class Payload:
+class Payload(Struct, frozen=True):
     folder: str
     """An id or URL of a Drive folder or shared drive, `shared-with-me`, or the absolute path of a directory."""
     wanted: FilesWanted = FilesWanted()

@@ -55,8 +55,8 @@ def crawl(wish: object, *, owner: str) -> NewJob:
         values = verbs.crawl.make_context("crawl", [*words, "--", folder]).params
     except click.UsageError as error:
         raise BadInput(error.format_message()) from error
-    read = ReadWords(**{name: values[name] for name in ReadWords.__match_args__})
-    asked = {name: values[name] for name in CrawlWords.__match_args__ if name != "read"}
+    read = ReadWords(**{name: values[name] for name in ReadWords.__struct_fields__})
+    asked = {name: values[name] for name in CrawlWords.__struct_fields__ if name != "read"}
     return crawl_job(CrawlWords(read=read, **asked), owner=owner)
 
 

@@ -9,8 +9,11 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import asdict, replace
 
 from job_handlers.crawl.options import Payload, keys_of
 from worker_service.handlers import Context, CrawlItem, CrawlItems, CrawlPage, NewJob, Stopped
@@ -28,8 +31,7 @@ _CHARACTERS_MOST = 500_000
 _SHOWN_MOST = 100
 
 
-@dataclass(frozen=True, slots=True)
-class Detail:
+class Detail(Struct, frozen=True):
     """What the crawl wants to know again of an item, beside what everybody can see."""
 
     depth: int = 0
@@ -58,8 +60,7 @@ class PageFindings:
     counts: Counter[str] = field(default_factory=Counter)
 
 
-@dataclass(frozen=True, slots=True)
-class Remembered:
+class Remembered(Struct, frozen=True):
     """What the runs before have left."""
 
     run: int = 0

@@ -6,13 +6,14 @@ import contextlib
 import functools
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import click
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from job_handlers.crawl import watch_commands
 from job_handlers.fetch.sources import Source, folders_in_words, read_folder
@@ -43,8 +44,7 @@ from worker_service.verbs import (
 PRIORITY_OF_WATCHING = 5
 
 
-@dataclass(frozen=True, slots=True)
-class CrawlWords:
+class CrawlWords(Struct, frozen=True):
     """A crawl as a person asks for it."""
 
     folder: str

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from job_handlers.crawl.options import FilesWanted, Payload, download_of, skip_reason
 from job_handlers.crawl.state import (
@@ -377,8 +379,7 @@ def _is_below_unsure(parent_id: str, above: dict[str, CrawlItem]) -> bool:
 # ── What becomes of an entry that was met: remembered, listed later, enqueued, skipped. Asks nobody ──
 
 
-@dataclass(frozen=True, slots=True)
-class Above:
+class Above(Struct, frozen=True):
     """The folder in which something was met."""
 
     id: str
@@ -392,8 +393,7 @@ class Above:
         return cls(item.id, detail.depth, detail.key, detail.corpus)
 
 
-@dataclass(frozen=True, slots=True)
-class Sorter:
+class Sorter(Struct, frozen=True):
     wanted: FilesWanted
     walk: int
     """An item that has this number was met in this walk, or since."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
 import click
+from msgspec import Struct
 
 from worker_service.verbs import (
     BadInput,
@@ -31,8 +31,7 @@ _LIVE = (Status.PENDING, Status.RUNNING)
 _MOST = 1000
 
 
-@dataclass(frozen=True, slots=True)
-class Watched:
+class Watched(Struct, frozen=True):
     """A folder that is crawled: now, or again and again."""
 
     job_id: int

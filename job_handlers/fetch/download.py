@@ -14,9 +14,10 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct, field
 
 from job_handlers import file_kinds
 from job_handlers.fetch import transfer
@@ -50,8 +51,7 @@ _HEX = re.compile(r"[0-9a-fA-F]*")
 _PATIENCE = Patience()
 
 
-@dataclass(frozen=True, slots=True)
-class Then:
+class Then(Struct, frozen=True):
     """A job for afterwards. In its payload {document_id}, {state}, {error_code} and {batch_id} stand for the facts."""
 
     job_type: str
@@ -62,8 +62,7 @@ class Then:
     """Each time that the document is read, not only this time."""
 
 
-@dataclass(frozen=True, slots=True)
-class Payload:
+class Payload(Struct, frozen=True):
     source: str
     """A Drive id or URL, an https URL, a full path, or a `file:` URL."""
     name: str = ""

@@ -9,8 +9,9 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Literal
+
+from msgspec import Struct
 
 from job_handlers.fetch.sources.addresses import bounded
 from worker_service.handlers import HandlerError, Permanent, Rest, Retryable, Snooze, in_a_sentence
@@ -26,8 +27,7 @@ OF_RANGES = ("RANGE_WRONG", "RANGE_IGNORED")
 """Where the last fresh start is one without ranges."""
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
+class Rule(Struct, frozen=True):
     kind: Kind
     detail: str
     remedy: str = ""
@@ -128,8 +128,7 @@ class _Known(dict[str, object]):
         return {"host": "the source", "who": "this worker's account", "remedy": ""}.get(key, f"its {key}")
 
 
-@dataclass(frozen=True, slots=True)
-class Patience:
+class Patience(Struct, frozen=True):
     """How long and how often. The defaults are the promise; tests scale them."""
 
     retries: int = 5
@@ -154,13 +153,11 @@ class Patience:
     requeue_seconds: float = 300.0
 
 
-@dataclass(frozen=True, slots=True)
-class Wait:
+class Wait(Struct, frozen=True):
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
-class StartAgain:
+class StartAgain(Struct, frozen=True):
     is_last: bool = False
     """The next such trouble would be the end."""
 

@@ -10,9 +10,10 @@ import json
 import os
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct, field
 
 from job_handlers import file_kinds
 from job_handlers.fetch.errors import Trouble
@@ -25,15 +26,13 @@ _STRIDE_BYTES = 1 << 20
 _LOOK_SECONDS = 0.2
 
 
-@dataclass(frozen=True, slots=True)
-class Digests:
+class Digests(Struct, frozen=True):
     sha256: str
     md5: str
     """Empty: nobody asked."""
 
 
-@dataclass(frozen=True, slots=True)
-class Facts:
+class Facts(Struct, frozen=True):
     """What a source says of its file."""
 
     name: str

@@ -15,9 +15,11 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from job_handlers import file_kinds
 from job_handlers.fetch.errors import OF_RANGES, Judge, Patience, StartAgain, Trouble
@@ -46,15 +48,13 @@ class SourceFile(Protocol):
     def close(self) -> None: ...
 
 
-@dataclass(frozen=True, slots=True)
-class FileWanted:
+class FileWanted(Struct, frozen=True):
     md5: str = ""
     sha256: str = ""
     bytes_max: int = 4 << 30
 
 
-@dataclass(frozen=True, slots=True)
-class Fetched:
+class Fetched(Struct, frozen=True):
     part: Path
     facts: Facts
     kind: file_kinds.Format

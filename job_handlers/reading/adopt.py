@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from job_handlers.fetch.errors import Trouble
 from job_handlers.fetch.sources.local import ROOTS
@@ -12,8 +13,7 @@ from job_handlers.fetch.sources.local.file import actual_path, readable
 from worker_service.handlers import Context, DocumentFacts, Done, File, Handler, PageResult, Permanent, digest
 
 
-@dataclass(frozen=True, slots=True)
-class Payload:
+class Payload(Struct, frozen=True):
     text: str
     """The full path of the file."""
 

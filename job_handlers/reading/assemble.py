@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from job_handlers.file_kinds import Kind
@@ -20,8 +19,7 @@ from worker_service.handlers import MIB, Context, DocumentFacts, Done, Handler, 
 _THUMBNAIL_CPU_SECONDS = 20
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Payload(HowToRead):
+class Payload(HowToRead, frozen=True, kw_only=True):
     note: str = ""
     """What `ingest` found, for a person."""
 

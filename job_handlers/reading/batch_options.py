@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 import click
+from msgspec.structs import replace
 
 from worker_service.handlers import NewJob
 from worker_service.verbs import (

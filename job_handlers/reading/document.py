@@ -7,11 +7,11 @@ what follows from such a row says the same.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import msgspec
+from msgspec import Struct
 
 from job_handlers.file_kinds import sha256_of
 from job_handlers.reading import ocr
@@ -30,8 +30,7 @@ _LANGUAGE = re.compile(r"[A-Za-z][A-Za-z0-9_]{1,30}(?:/[A-Za-z0-9_]{1,30})?")
 _PASSWORD = re.compile(r"password[\w.-]*", re.ASCII)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HowToRead:
+class HowToRead(Struct, frozen=True, kw_only=True):
     """None: as usual; in a payload: as the document is to be read."""
 
     languages: tuple[str, ...] | None = None
@@ -47,7 +46,7 @@ class HowToRead:
     asked for."""
 
     def said(self) -> dict[str, Any]:
-        ways = {name: getattr(self, name) for name in HowToRead.__dataclass_fields__}
+        ways = {name: getattr(self, name) for name in HowToRead.__struct_fields__}
         plain: dict[str, Any] = msgspec.to_builtins({name: way for name, way in ways.items() if way is not None})
         return plain
 

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
 from datetime import timedelta
 from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import asdict
 
 from job_handlers.file_kinds import sha256_of
 from job_handlers.reading.job_factory import in_words
 from worker_service.verbs import Desk, DocumentSelector, IndexStatus, counted, documents, output, written
 
 
-@dataclass(frozen=True, slots=True)
-class ToRead:
+class ToRead(Struct, frozen=True):
     files: int = 0
     bytes: int = 0
     """Of a folder that is crawled: of what is to be fetched."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from job_handlers.file_kinds import kind_of
 from job_handlers.reading import spreadsheets
@@ -19,8 +19,7 @@ Rows = tuple[str, str]
 """Text and layout of a page."""
 
 
-@dataclass(frozen=True, slots=True)
-class Payload:
+class Payload(Struct, frozen=True):
     pages: str
     """Of a hundred rows each, such as 1-30."""
 

@@ -12,12 +12,12 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from job_handlers.file_kinds import Kind, kind_of
 from job_handlers.reading import attachments, formats, layout, ocr, pdf, spreadsheets
@@ -72,8 +72,7 @@ _THUMBNAIL = -1
 _REPAIRED = "the file was broken and has been repaired"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Payload(HowToRead):
+class Payload(HowToRead, frozen=True, kw_only=True):
     path: str | None = None
     """By hand, for a file that is not a document yet."""
     then: tuple[dict[str, Any], ...] = ()

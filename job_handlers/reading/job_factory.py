@@ -10,8 +10,9 @@ import os
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from job_handlers.fetch.sources import sources
 from job_handlers.fetch.sources.local.file import revision_of
@@ -28,8 +29,7 @@ _REMEMBERED = ("languages", "quality", "force_ocr", "hocr", "password_file")
 _PASSWORD = re.compile(r"password[\w.-]*", re.ASCII)
 
 
-@dataclass(frozen=True, slots=True)
-class ReadWords:
+class ReadWords(Struct, frozen=True):
     """How documents are to be read, as a person says it. What is not said is as each document remembers it."""
 
     as_usual: bool = False
@@ -85,8 +85,7 @@ class ReadWords:
         return {"then": actions} if actions else {}
 
 
-@dataclass(frozen=True, slots=True)
-class Elsewhere:
+class Elsewhere(Struct, frozen=True):
     """A file that was, or was not, read elsewhere."""
 
     path: str

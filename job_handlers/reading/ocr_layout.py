@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from functools import cache
 from itertools import groupby, pairwise, product
 from statistics import median
 
 import msgspec
+from msgspec import Struct, field
 
 from job_handlers.reading import layout, reading_order, tables
 from job_handlers.reading.layout import Word
@@ -37,15 +37,13 @@ _OPEN = {"|": "|", "[": "]", "{": "}"}
 _LEADS = re.compile(rf"\.{{{DOTS_LEAST}}}")
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(Struct, frozen=True):
     """Of a table: its words by cell."""
 
     cells: list[list[Word]]
 
 
-@dataclass(frozen=True, slots=True)
-class Arranged:
+class Arranged(Struct, frozen=True):
     lines: list[list[Word]]
     """An empty one stands between paragraphs."""
     came_from: list[list[int]]

@@ -72,8 +72,7 @@ _AT_ONCE = 2
 """Pages that are drawn one after the other, and asked about together."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Payload(HowToRead):
+class Payload(HowToRead, frozen=True, kw_only=True):
     pages: str
     """Such as 1-12, or 3,7-9."""
 

@@ -6,7 +6,6 @@ No job type: it is not installed as a handler.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -20,8 +19,7 @@ _WALL_SECONDS, _CPU_SECONDS = 30, 25
 _WIDTH_LEAST, _WIDTH_MOST = 50, 3000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Payload(HowToRead):
+class Payload(HowToRead, frozen=True, kw_only=True):
     page: int
     width: int
     """In pixels."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
+
+from msgspec import Struct
 
 from worker_service.handlers import Permanent, digest
 
@@ -87,8 +88,7 @@ def read_ranges(text: str, most: int) -> list[int]:
     return numbers
 
 
-@dataclass(frozen=True, slots=True)
-class Scan:
+class Scan(Struct, frozen=True):
     """What tells how long a page will take: the more stands on it, the larger it is packed."""
 
     packing: str

@@ -16,7 +16,6 @@ from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cache
 from itertools import accumulate
 from operator import itemgetter
@@ -25,6 +24,7 @@ from typing import Any
 
 import msgspec
 import pymupdf as partly_typed
+from msgspec import Struct
 from PIL import Image, JpegImagePlugin
 
 from job_handlers.reading import reading_order, tables
@@ -112,8 +112,7 @@ class PageTooLarge(Exception):
     """More pixels or bytes than a page may have."""
 
 
-@dataclass(frozen=True, slots=True)
-class PageText:
+class PageText(Struct, frozen=True):
     size: tuple[float, float]
     """As it is shown, in points."""
     text: str

@@ -12,10 +12,10 @@ import math
 import re
 from bisect import bisect_right
 from collections.abc import Iterable
-from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from operator import mul
 
+from msgspec import Struct
 from PIL import Image, ImageChops, ImageDraw, ImageFilter
 
 _SEARCH_WIDTH = 600
@@ -69,8 +69,7 @@ _SQUARES = [value * value for value in range(256)]
 Box = tuple[float, float, float, float]
 
 
-@dataclass(frozen=True, slots=True)
-class Gray:
+class Gray(Struct, frozen=True):
     width: int
     height: int
     samples: bytes

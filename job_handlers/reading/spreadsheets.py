@@ -9,7 +9,6 @@ import csv
 import datetime
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from importlib.metadata import version
 from itertools import islice
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import Any
 
 import msgspec
 import python_calamine
+from msgspec import Struct
 
 from job_handlers.encodings import decoded, errors_in
 from job_handlers.file_kinds import HEAD_BYTES, Kind, delimiter_of
@@ -41,8 +41,7 @@ class Locked(Unreadable):
     """A password protects it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(Struct, frozen=True):
     """A page's rows."""
 
     sheet: int

@@ -11,13 +11,13 @@ from __future__ import annotations
 import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
 from statistics import median
 from typing import NamedTuple
 
 import msgspec
+from msgspec import Struct
 
 from job_handlers.reading.text_layer import letters_in
 
@@ -69,8 +69,7 @@ class Rule(NamedTuple):
     y1: float
 
 
-@dataclass(frozen=True, slots=True)
-class Table:
+class Table(Struct, frozen=True):
     x0: float
     y0: float
     x1: float

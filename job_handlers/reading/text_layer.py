@@ -9,8 +9,9 @@ from __future__ import annotations
 import re
 import string
 from collections import Counter
-from dataclasses import dataclass
 from enum import StrEnum
+
+from msgspec import Struct
 
 _COVERS = 0.5
 """Of the page: so much under images makes it a scan."""
@@ -50,8 +51,7 @@ class Verdict(StrEnum):
     BLANK = "blank"
 
 
-@dataclass(frozen=True, slots=True)
-class Drawn:
+class Drawn(Struct, frozen=True):
     """What lies on a page, without its text being read."""
 
     covered: float = 0.0

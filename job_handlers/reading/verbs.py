@@ -5,11 +5,11 @@ from __future__ import annotations
 import functools
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import click
+from msgspec import Struct
 
 from job_handlers.reading import estimate
 from job_handlers.reading.batch_options import batch_option, priority_option, submit
@@ -65,7 +65,7 @@ def reading_options(function: Function) -> Function:
 
     @functools.wraps(function)
     def run(desk: Desk, *selected: Any, **values: Any) -> Any:
-        words = ReadWords(**{name: values.pop(name) for name in ReadWords.__match_args__})
+        words = ReadWords(**{name: values.pop(name) for name in ReadWords.__struct_fields__})
         for action in words.actions():
             enqueue.refuse_unfit_action(desk.session, action)
         lacking = enqueue.lacking(desk.session, words.asked())
@@ -239,8 +239,7 @@ def adopt(desk: Desk, directory: Path, owner: str, dry_run: bool, yes: bool) -> 
 # ── What becomes of a wish ──
 
 
-@dataclass(frozen=True, slots=True)
-class Wish:
+class Wish(Struct, frozen=True):
     """What became of the wish to have one thing read."""
 
     name: str

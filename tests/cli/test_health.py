@@ -6,11 +6,11 @@ import json
 import os
 import subprocess
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tests.cli.conftest import Daemon, Process, Run, items
 from tests.cli.shelf import Shelf

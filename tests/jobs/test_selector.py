@@ -79,9 +79,9 @@ def test_an_empty_selector_says_so() -> None:
 def test_a_column_that_is_declared_is_one_of_jobs_and_can_be_written_and_chosen_by_where_it_says_so() -> None:
     named = {column.name for column in COLUMNS}
     assert named <= set(Job._fields)
-    assert {column.name for column in WRITTEN} <= set(NewJob.__match_args__)
+    assert {column.name for column in WRITTEN} <= set(NewJob.__struct_fields__)
 
     chosen_by = [column.chosen_by for column in CHOSEN_BY]
     by_other_means = {"ids", "batch_ids", "document_ids", "statuses", "since", "older_than", "match"}
-    assert {*chosen_by} | by_other_means == {*Selector.__match_args__}
+    assert {*chosen_by} | by_other_means == {*Selector.__struct_fields__}
     assert len({*chosen_by}) == len(chosen_by)

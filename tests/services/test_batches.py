@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tests.store.kit import lay_out, new_worker
 from worker_service.base.errors import BadInput, BatchNotFound, Refused, WaitTimedOut

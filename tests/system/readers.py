@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from job_handlers.reading import layout
 from job_handlers.reading import ocr_pages as shipped

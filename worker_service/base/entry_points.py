@@ -17,14 +17,13 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from worker_service.jobs.values import dataclass
+from msgspec import Struct
 
 _ABOUT = (".dist-info", ".egg-info")
 _NAME = re.compile(r"^Name:\s*(\S+)", re.MULTILINE)
 
 
-@dataclass(frozen=True, slots=True)
-class EntryPoint:
+class EntryPoint(Struct, frozen=True):
     """Not yet imported."""
 
     name: str

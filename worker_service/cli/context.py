@@ -257,7 +257,7 @@ def selecting(function: Function) -> Function:
 
     @functools.wraps(function)
     def run(desk: Desk, **values: Any) -> Any:
-        words = {name: values.pop(name) for name in Selector.__match_args__ if name in values}
+        words = {name: values.pop(name) for name in Selector.__struct_fields__ if name in values}
         return function(desk, read_selector(now=wall_clock(), **words), **values)
 
     for option in reversed(_SELECTORS):

@@ -19,11 +19,11 @@ from pathlib import Path
 from urllib.parse import unquote
 
 import click
+from msgspec import Struct
 
 from worker_service.base.errors import PagemillError, ProgramAbsent, Refused
 from worker_service.cli import group, output
 from worker_service.cli.context import Desk, Function, verb
-from worker_service.jobs.values import dataclass
 from worker_service.settings.config import SERVICE_CONFIGURATION, SERVICE_STATE
 
 _PACKAGE = Path(__file__).resolve().parents[1]
@@ -74,8 +74,7 @@ class StepFailed(PagemillError):
     code = "step_failed"
 
 
-@dataclass(frozen=True, slots=True)
-class Write:
+class Write(Struct, frozen=True):
     path: Path
     text: str
     is_kept: bool = False
@@ -101,8 +100,7 @@ class Write:
         return self.is_kept and self.path.exists()
 
 
-@dataclass(frozen=True, slots=True)
-class Link:
+class Link(Struct, frozen=True):
     path: Path
     target: Path
 
@@ -116,8 +114,7 @@ class Link:
         self.path.symlink_to(self.target)
 
 
-@dataclass(frozen=True, slots=True)
-class Remove:
+class Remove(Struct, frozen=True):
     path: Path
 
     def __str__(self) -> str:
@@ -127,8 +124,7 @@ class Remove:
         self.path.unlink(missing_ok=True)
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
+class Run(Struct, frozen=True):
     argv: Sequence[str]
 
     def __str__(self) -> str:

@@ -15,11 +15,11 @@ import signal
 import socket
 import threading
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
 import msgspec
+from msgspec.structs import replace
 
 from worker_service.base.entry_points import EntryPoint
 from worker_service.handlers.contract import Handler

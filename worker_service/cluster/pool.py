@@ -11,8 +11,9 @@ import os
 import select
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from worker_service.cluster_settings import LOCAL, Cluster
 from worker_service.jobs.documents import Answer

@@ -12,8 +12,10 @@ from __future__ import annotations
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
+
+from msgspec.structs import replace
 
 from worker_service.base import events
 from worker_service.base.clock import Clock, wall_clock
@@ -28,7 +30,6 @@ from worker_service.base.errors import (
 )
 from worker_service.jobs.documents import Answer, CrawlMemory, Files
 from worker_service.jobs.model import Checkpoint, Child, Count, Failure, Job, Lease, Report
-from worker_service.jobs.values import dataclass
 from worker_service.runner.protocol import Asked, Checkpointed, Key, Newest, PagesRead, Progressed, question_from
 from worker_service.runner.worker_lock import Identity
 from worker_service.settings.config import Settings

@@ -11,7 +11,7 @@ import re
 import shutil
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -23,7 +23,6 @@ from worker_service.base.sd_notify import Notifier
 from worker_service.daemon.attempts import Tools
 from worker_service.jobs.model import Counts, Notice, Status
 from worker_service.jobs.selector import Selector
-from worker_service.jobs.values import dataclass
 from worker_service.settings.value_types import NEVER
 from worker_service.workspace import FORGOTTEN_AT_ONCE, FREE_BYTES_LEAST, link, link_due, sweep_gone
 

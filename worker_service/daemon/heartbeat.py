@@ -11,8 +11,10 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from worker_service import VERSION
 from worker_service.base import events
@@ -20,7 +22,6 @@ from worker_service.base.clock import boot_clock
 from worker_service.base.errors import LeaseLost, WorkerUnknown
 from worker_service.daemon.attempts import Tools
 from worker_service.jobs.model import NODE, Beat, Lease, Worker
-from worker_service.jobs.values import dataclass
 from worker_service.runner.protocol import Described
 from worker_service.store.store import Store
 
@@ -28,8 +29,7 @@ if TYPE_CHECKING:
     from worker_service.base.events import Log
 
 
-@dataclass(frozen=True, slots=True)
-class BeatAnswer:
+class BeatAnswer(Struct, frozen=True):
     beat: Beat
     is_known: bool = True
     """False: the worker has no row any more, so it owns nothing."""

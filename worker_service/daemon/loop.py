@@ -13,7 +13,7 @@ import signal
 import socket
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import cache
 from types import FrameType
@@ -28,7 +28,6 @@ from worker_service.daemon.heartbeat import Heartbeat, Ownership
 from worker_service.daemon.outcomes import Landing
 from worker_service.jobs.model import NODE, Child, Job, Status, wants
 from worker_service.jobs.payloads import PayloadCheck
-from worker_service.jobs.values import dataclass
 from worker_service.runner.pool import Nursery
 from worker_service.runner.protocol import (
     ChildError,

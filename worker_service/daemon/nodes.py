@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -14,7 +15,6 @@ from worker_service.cluster.pool import ClusterPool, RayPool, cluster_begin, clu
 from worker_service.cluster_settings import LOCAL, Cluster
 from worker_service.daemon.attempts import Tools
 from worker_service.jobs.model import NODE, NodeState
-from worker_service.jobs.values import dataclass
 from worker_service.runner.pool import Nursery
 from worker_service.runner.protocol import Begin, Described, NodesSeen
 

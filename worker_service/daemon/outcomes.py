@@ -17,11 +17,13 @@ import shutil
 import stat
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import field, replace
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
 
 import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
 
 from worker_service.base import events
 from worker_service.base.directories import open_beneath, open_folder, opened
@@ -48,7 +50,6 @@ from worker_service.jobs.retries import (
     after_failure,
     may_have_run_detail,
 )
-from worker_service.jobs.values import dataclass
 from worker_service.runner.protocol import Ended, How, Key
 
 _SNOOZE_SECONDS = 60.0
@@ -67,44 +68,37 @@ _NO_DECISIONS = ("HANDLER_ERROR", "INTERRUPTED", "FILES_VANISHED", "FILES_NOT_KE
 """Codes of attempts that end like a handler's `Retryable`, though the handler did not choose it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Complete:
+class Complete(Struct, frozen=True):
     pass
 
 
-@dataclass(frozen=True, slots=True)
-class Fail:
+class Fail(Struct, frozen=True):
     failure: Failure
     retry_at: datetime | None
 
 
-@dataclass(frozen=True, slots=True)
-class Snooze:
+class Snooze(Struct, frozen=True):
     until: datetime
     why: Failure
     resting: str = ""
     """The source that needs a rest until then."""
 
 
-@dataclass(frozen=True, slots=True)
-class Release:
+class Release(Struct, frozen=True):
     pass
 
 
-@dataclass(frozen=True, slots=True)
-class Requeue:
+class Requeue(Struct, frozen=True):
     """What ran it is gone, and the attempt with it."""
 
     why: Failure
 
 
-@dataclass(frozen=True, slots=True)
-class ConfirmCancel:
+class ConfirmCancel(Struct, frozen=True):
     pass
 
 
-@dataclass(frozen=True, slots=True)
-class Drop:
+class Drop(Struct, frozen=True):
     """The lease is lost: nothing may be written."""
 
 
@@ -382,8 +376,7 @@ class Vanished(Exception):
     """A file that was to be published is gone, and the staging directory is not."""
 
 
-@dataclass(frozen=True, slots=True)
-class Publisher:
+class Publisher(Struct, frozen=True):
     workspace: Path
     staging: Path
 

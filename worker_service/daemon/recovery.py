@@ -15,13 +15,12 @@ import shutil
 import signal
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import field
+from dataclasses import dataclass, field
 
 from worker_service.base import events
 from worker_service.base.clock import boot_clock
 from worker_service.daemon.attempts import Tools
 from worker_service.jobs.model import WorkerState
-from worker_service.jobs.values import dataclass
 from worker_service.runner.processes import house_of, sweep_until_gone
 from worker_service.runner.worker_lock import (
     Fate,

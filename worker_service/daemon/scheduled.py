@@ -6,10 +6,10 @@ A chore as those in `chores.py`. Others may tick beside it: each slot begins its
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from worker_service.base import events
 from worker_service.daemon.attempts import Tools
-from worker_service.jobs.values import dataclass
 from worker_service.services.database import Session
 from worker_service.services.schedules import Trouble, seconds_to_next, tick
 

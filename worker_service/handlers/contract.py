@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Generic, Literal, Protocol, TypeVar
 
+from msgspec import Struct, field
+
 from worker_service.base.errors import Problem
 from worker_service.jobs.documents import Answer, CrawlPage, DocumentFacts, KnownDocument, PageResult, Question
 from worker_service.jobs.model import CAPABILITY_MISSING, NewJob
-from worker_service.jobs.values import dataclass
 
 P = TypeVar("P")
 A = TypeVar("A", bound=Answer)
@@ -119,8 +119,7 @@ class Context(Protocol[P_co]):
         """Ask for what is known. Takes milliseconds; ask for many things at once."""
 
 
-@dataclass(frozen=True, slots=True)
-class File:
+class File(Struct, frozen=True):
     """A file in the staging directory that is to be published, and what is known of it."""
 
     path: Path | str
@@ -134,8 +133,7 @@ class File:
     """For a person. Of an original, its document's note tells it too."""
 
 
-@dataclass(frozen=True, slots=True)
-class SameFile:
+class SameFile(Struct, frozen=True):
     """A published file has the content already: it is published once more, without being copied."""
 
     file_id: int
@@ -143,8 +141,7 @@ class SameFile:
     name: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Done:
+class Done(Struct, frozen=True):
     """The job is done."""
 
     result: object = None
@@ -233,8 +230,7 @@ class Stopped(BaseException):
     """Raised inside a handler that is asked to end and has never asked `cancelled()`. Clean up; do not catch it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
+class Limits(Struct, frozen=True):
     """What one attempt may use. None: as much as the service itself."""
 
     memory_bytes: int | None = 1024 * MIB
@@ -247,8 +243,7 @@ class Limits:
     network: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Choices:
+class Choices(Struct, frozen=True):
     """What one key of a payload may be, so that who asks for something else is told at once."""
 
     there: Sequence[str]
@@ -267,8 +262,7 @@ class Choices:
         return known.get(plain) or (known[near[0]] if near else None)
 
 
-@dataclass(frozen=True, slots=True)
-class Handler(Generic[P]):
+class Handler(Struct, Generic[P], frozen=True):
     """The code for one job type, and what it declares about itself."""
 
     job_type: str
@@ -351,8 +345,7 @@ class Handler(Generic[P]):
                 raise ValueError(f"{self.job_type}: reuse does not go with {name}: leave one of them out")
 
 
-@dataclass(frozen=True, slots=True)
-class Family:
+class Family(Struct, frozen=True):
     """Handlers that the owner writes as tables in the settings: one job type for each key of one section."""
 
     section: str
@@ -364,8 +357,7 @@ NOTIFY = "notify"
 """The job type that tells people something. Whoever provides it gets a `Message` as its payload."""
 
 
-@dataclass(frozen=True, slots=True)
-class Message:
+class Message(Struct, frozen=True):
     """What somebody is to be told, whichever way."""
 
     to: str

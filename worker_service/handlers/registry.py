@@ -9,23 +9,22 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import field
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
 
+from msgspec import Struct, field
+
 from worker_service.base.entry_points import EntryPoint, entry_points
 from worker_service.base.errors import PagemillError
 from worker_service.handlers.contract import Family, Handler
-from worker_service.jobs.values import dataclass
 
 GROUP = "worker_service.handlers"
 
 Commands = Mapping[str, Mapping[str, object]]
 
 
-@dataclass(frozen=True, slots=True)
-class Offer:
+class Offer(Struct, frozen=True):
     """What one entry point turned out to hold."""
 
     handlers: Sequence[Handler[Any]] = ()

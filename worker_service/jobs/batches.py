@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field
 from enum import StrEnum
 from typing import NamedTuple
 
+from msgspec import Struct, field
+
 from worker_service.jobs.documents import Decision, IndexStatus
 from worker_service.jobs.model import Enqueued, NewJob, Status
-from worker_service.jobs.values import dataclass
 
 
 class BatchState(StrEnum):
@@ -35,8 +35,7 @@ class OwnerPolicy(StrEnum):
     OFF = "off"
 
 
-@dataclass(frozen=True, slots=True)
-class NewBatch:
+class NewBatch(Struct, frozen=True):
     owner: str = ""
     name: str = ""
     priority: int = 5
@@ -46,8 +45,7 @@ class NewBatch:
     """JSON: what follows once it has ended, each {"job_type": …, "payload": …}."""
 
 
-@dataclass(frozen=True, slots=True)
-class BatchOfJobs:
+class BatchOfJobs(Struct, frozen=True):
     """A batch, with all that it begins with."""
 
     new: NewBatch
@@ -55,8 +53,7 @@ class BatchOfJobs:
     policy: OwnerPolicy
 
 
-@dataclass(frozen=True, slots=True)
-class Batch:
+class Batch(Struct, frozen=True):
     id: int
     owner: str
     name: str
@@ -97,8 +94,7 @@ class InBatch(NamedTuple):
         return cls(enqueued.job_id or None, *enqueued[1:])
 
 
-@dataclass(frozen=True, slots=True)
-class BatchAdded:
+class BatchAdded(Struct, frozen=True):
     batch: Batch
     jobs: Sequence[InBatch]
     replaced: Sequence[int] = ()
@@ -113,8 +109,7 @@ class LiveWork(NamedTuple):
     document_id: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class WorkToSubmit:
+class WorkToSubmit(Struct, frozen=True):
     """The jobs of a submission, by their position, before any of them is inserted."""
 
     new: Sequence[int]
@@ -123,8 +118,7 @@ class WorkToSubmit:
     """Live jobs of the same owner already do the work of these. All others need no job: their documents are known."""
 
 
-@dataclass(frozen=True, slots=True)
-class BatchMoved:
+class BatchMoved(Struct, frozen=True):
     """What a verb made of a batch."""
 
     batch: Batch
@@ -136,8 +130,7 @@ class BatchMoved:
     replaced: Sequence[int] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class BatchFacts:
+class BatchFacts(Struct, frozen=True):
     """What is stored of how far a batch is."""
 
     jobs: Mapping[Status, int]

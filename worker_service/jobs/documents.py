@@ -9,12 +9,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import field
 from enum import StrEnum
 from typing import Generic, TypeVar
 
+from msgspec import Struct, field
+
 from worker_service.jobs.digest import canonical
-from worker_service.jobs.values import dataclass
 
 
 class IndexStatus(StrEnum):
@@ -30,8 +30,7 @@ class OnEnd(StrEnum):
     FAILURE = "failure"
 
 
-@dataclass(frozen=True, slots=True)
-class DeferredAction:
+class DeferredAction(Struct, frozen=True):
     """A job for afterwards. `FACTS` lists the placeholders that its payload may have."""
 
     job_type: str
@@ -42,8 +41,7 @@ class DeferredAction:
     """Again for each generation of a document."""
 
 
-@dataclass(frozen=True, slots=True)
-class AskedAction(DeferredAction):
+class AskedAction(DeferredAction, frozen=True):
     """One that was asked for, and what became of it."""
 
     document_id: int = 0
@@ -52,8 +50,7 @@ class AskedAction(DeferredAction):
     job_id: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class OwnersAction(DeferredAction):
+class OwnersAction(DeferredAction, frozen=True):
     """What follows for each document of an owner."""
 
     owner: str = ""
@@ -89,8 +86,7 @@ def _written(fact: object) -> str:
     return "" if fact is None else str(fact)
 
 
-@dataclass(frozen=True, slots=True)
-class DocumentRequest:
+class DocumentRequest(Struct, frozen=True):
     """The wish that a document be read. Carried by the job that would do it: the transaction that inserts the job
     takes the document's next generation, or finds that nothing is to be done, and inserts no job."""
 
@@ -124,8 +120,7 @@ class Decision(StrEnum):
     """It was read with success, and neither its content nor what was asked for has changed."""
 
 
-@dataclass(frozen=True, slots=True)
-class KnownDocument:
+class KnownDocument(Struct, frozen=True):
     """What is known of a job's document when an attempt begins."""
 
     content: str = ""
@@ -146,8 +141,7 @@ class KnownDocument:
     """The newest batch that asked for it."""
 
 
-@dataclass(frozen=True, slots=True)
-class DocumentFacts:
+class DocumentFacts(Struct, frozen=True):
     """What a job learned of its document. None: nothing new."""
 
     kind: str | None = None
@@ -162,8 +156,7 @@ CONFIDENCE_LEAST = 50
 """Per cent. Recognised text below it is doubtful: notes name its pages, and a search can leave them out."""
 
 
-@dataclass(frozen=True, slots=True)
-class PageResult:
+class PageResult(Struct, frozen=True):
     """What was read of one page. Pages with the same digest are the same, whosever they are."""
 
     number: int
@@ -181,8 +174,7 @@ class PageResult:
     """Another digest by which it is known from now on."""
 
 
-@dataclass(frozen=True, slots=True)
-class PublishedFile:
+class PublishedFile(Struct, frozen=True):
     id: int
     job_id: int
     role: str
@@ -194,8 +186,7 @@ class PublishedFile:
     md5: str
 
 
-@dataclass(frozen=True, slots=True)
-class NewFile:
+class NewFile(Struct, frozen=True):
     """A file that a completion publishes."""
 
     name: str
@@ -208,8 +199,7 @@ class NewFile:
     note: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class FileAgain:
+class FileAgain(Struct, frozen=True):
     """A published file that a completion publishes once more."""
 
     file_id: int
@@ -217,8 +207,7 @@ class FileAgain:
     name: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class CrawlItem:
+class CrawlItem(Struct, frozen=True):
     """A file or folder as a crawl saw it last."""
 
     id: str
@@ -238,8 +227,7 @@ class CrawlItem:
     """In an answer: the number of the full walk that saw it last."""
 
 
-@dataclass(frozen=True, slots=True)
-class CrawlPage:
+class CrawlPage(Struct, frozen=True):
     """What a crawl has found, landing together with a checkpoint."""
 
     crawl: str
@@ -257,8 +245,7 @@ class CrawlPage:
 # ── Questions that a handler may ask, each with its answer ──
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(Struct, frozen=True):
     pass
 
 
@@ -271,27 +258,23 @@ class Question(Generic[A_co]):
     __slots__ = ()
 
 
-@dataclass(frozen=True, slots=True)
-class KnownDigests(Answer):
+class KnownDigests(Answer, frozen=True):
     digests: Sequence[str] = ()
     is_stale: bool = False
     """The job's generation is no longer the newest of its document: who finds nothing known here need not ask twice."""
 
 
-@dataclass(frozen=True, slots=True)
-class KnownPages(Question[KnownDigests]):
+class KnownPages(Question[KnownDigests], Struct, frozen=True):
     """Which of these digests have a stored page?"""
 
     digests: Sequence[str]
 
 
-@dataclass(frozen=True, slots=True)
-class Pages(Answer):
+class Pages(Answer, frozen=True):
     pages: Sequence[PageResult] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class DocumentPages(Question[Pages]):
+class DocumentPages(Question[Pages], Struct, frozen=True):
     """The stored pages of the job's document and generation, from number `first` to `last`."""
 
     first: int
@@ -299,13 +282,11 @@ class DocumentPages(Question[Pages]):
     with_layout: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Files(Answer):
+class Files(Answer, frozen=True):
     files: Sequence[PublishedFile] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class SameContent(Question[Files]):
+class SameContent(Question[Files], Struct, frozen=True):
     """Published files with the same content: by SHA-256 of anybody, by MD5 and size of the job's owner only."""
 
     sha256: str = ""
@@ -313,24 +294,20 @@ class SameContent(Question[Files]):
     size: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Currency(Answer):
+class Currency(Answer, frozen=True):
     is_current: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class IsCurrent(Question[Currency]):
+class IsCurrent(Question[Currency], Struct, frozen=True):
     """Is the job's generation still the newest of its document? To be asked before an expensive piece of work."""
 
 
-@dataclass(frozen=True, slots=True)
-class CrawlMemory(Answer):
+class CrawlMemory(Answer, frozen=True):
     state: str | None = None
     items: Sequence[CrawlItem] = field(default_factory=tuple)
 
 
-@dataclass(frozen=True, slots=True)
-class CrawlItems(Question[CrawlMemory]):
+class CrawlItems(Question[CrawlMemory], Struct, frozen=True):
     """What is known of these items of a crawl, and the crawl's state. Instead of `ids`, either asks for up to 1,000
     items that are there, in the order of their ids and after `after`."""
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import json
 
+from msgspec import Struct
+
 from worker_service.jobs.digest import canonical
 from worker_service.jobs.documents import Decision, DocumentRequest, IndexStatus
-from worker_service.jobs.values import dataclass
 
 
-@dataclass(frozen=True, slots=True)
-class Patience:
+class Patience(Struct, frozen=True):
     """For how long a document may stand still before somebody else may take it over."""
 
     queued_seconds: float = 600

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+
+from msgspec import Struct
 
 from worker_service.base.errors import in_a_sentence
 from worker_service.jobs.documents import IndexStatus
-from worker_service.jobs.values import dataclass
 
 
-@dataclass(frozen=True, slots=True)
-class DocumentSelector:
+class DocumentSelector(Struct, frozen=True):
     """Which documents. Empty: all of them."""
 
     ids: Sequence[int] = ()
@@ -31,8 +30,7 @@ class DocumentSelector:
         return self == DocumentSelector()
 
 
-@dataclass(frozen=True, slots=True)
-class Document:
+class Document(Struct, frozen=True):
     id: int
     owner: str
     platform: str
@@ -57,7 +55,7 @@ class Document:
     created_at: str
     updated_at: str
     gone_at: str | None
-    size: int = field(compare=False)
+    size: int
     """Bytes of its files in the workspace. An original that came in once more counts twice, until it is swept."""
 
     @property
@@ -80,8 +78,7 @@ class Document:
         return self.kind in ("zip", "mail")
 
 
-@dataclass(frozen=True, slots=True)
-class Provenance:
+class Provenance(Struct, frozen=True):
     """Where a document comes from, and what of it somebody else can check."""
 
     folder: str
@@ -94,8 +91,7 @@ class Provenance:
     """When what people read of it was published."""
 
 
-@dataclass(frozen=True, slots=True)
-class Pace:
+class Pace(Struct, frozen=True):
     """How fast the newest documents were read, while any of them was worked for."""
 
     documents: int
@@ -109,8 +105,7 @@ class Pace:
         return size * self.seconds / self.size
 
 
-@dataclass(frozen=True, slots=True)
-class Weight:
+class Weight(Struct, frozen=True):
     """What there is of some documents, and nobody else's."""
 
     documents: int = 0
@@ -131,8 +126,7 @@ class Weight:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Removed:
+class Removed(Struct, frozen=True):
     """Documents that are gone, and what that has freed."""
 
     action_id: int | None
@@ -141,8 +135,7 @@ class Removed:
     freed: Weight
 
 
-@dataclass(frozen=True, slots=True)
-class OwnerSize:
+class OwnerSize(Struct, frozen=True):
     owner: str
     documents: int
     pages: int
@@ -151,8 +144,7 @@ class OwnerSize:
     """Bytes."""
 
 
-@dataclass(frozen=True, slots=True)
-class PublishedPath:
+class PublishedPath(Struct, frozen=True):
     """A published file as its row has it."""
 
     id: int
@@ -164,16 +156,14 @@ class PublishedPath:
     document_id: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class PageSummary:
+class PageSummary(Struct, frozen=True):
     number: int
     method: str
     confidence: float | None
     characters: int
 
 
-@dataclass(frozen=True, slots=True)
-class Hit:
+class Hit(Struct, frozen=True):
     """A page that a search has found."""
 
     document_id: int
@@ -184,8 +174,7 @@ class Hit:
     """The smaller, the better."""
 
 
-@dataclass(frozen=True, slots=True)
-class SearchResult:
+class SearchResult(Struct, frozen=True):
     """The best hits, the best first."""
 
     hits: Sequence[Hit] = ()
@@ -193,8 +182,7 @@ class SearchResult:
     """There were so many that only the pages stored last were compared."""
 
 
-@dataclass(frozen=True, slots=True)
-class KeywordCount:
+class KeywordCount(Struct, frozen=True):
     term: str
     document_id: int
     number: int

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field
 from datetime import datetime
 from enum import StrEnum
 from typing import NamedTuple
+
+from msgspec import Struct, field
 
 from worker_service.base.errors import in_a_sentence
 from worker_service.jobs.documents import (
@@ -18,7 +19,6 @@ from worker_service.jobs.documents import (
     FileAgain,
     NewFile,
 )
-from worker_service.jobs.values import dataclass
 
 
 class Status(StrEnum):
@@ -33,8 +33,7 @@ class Status(StrEnum):
         return self not in (Status.PENDING, Status.RUNNING)
 
 
-@dataclass(frozen=True, slots=True)
-class NewJob:
+class NewJob(Struct, frozen=True):
     """A job that somebody wishes for. It has no id yet."""
 
     job_type: str
@@ -83,8 +82,7 @@ class Enqueued(NamedTuple):
     """What became of the wish to have the document read."""
 
 
-@dataclass(frozen=True, slots=True)
-class ScheduleRun:
+class ScheduleRun(Struct, frozen=True):
     """What a schedule began last."""
 
     slot: str | None
@@ -94,8 +92,7 @@ class ScheduleRun:
     batch_id: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Taken:
+class Taken(Struct, frozen=True):
     """What a slot has begun: a job, or a batch."""
 
     job_id: int | None
@@ -173,8 +170,7 @@ class Job(NamedTuple):
         return Lease(self.id, self.fence, self.worker_id)
 
 
-@dataclass(frozen=True, slots=True)
-class HandlerFacts:
+class HandlerFacts(Struct, frozen=True):
     """What a worker says of one job type that it can run."""
 
     job_type: str
@@ -200,8 +196,7 @@ def wants(types: Sequence[str], job_type: str) -> bool:
     return not named or job_type in named
 
 
-@dataclass(frozen=True, slots=True)
-class Worker:
+class Worker(Struct, frozen=True):
     """One daemon, as it registers itself."""
 
     id: str
@@ -215,8 +210,7 @@ class Worker:
     node_slots: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerState:
+class WorkerState(Struct, frozen=True):
     """A worker as the others see it."""
 
     id: str
@@ -238,8 +232,7 @@ NODE = "node"
 """The class of attempts that may run on cluster nodes."""
 
 
-@dataclass(frozen=True, slots=True)
-class NodeState:
+class NodeState(Struct, frozen=True):
     """A cluster node as the Ray driver sees it."""
 
     name: str
@@ -251,8 +244,7 @@ class NodeState:
     """Why it is not up."""
 
 
-@dataclass(frozen=True, slots=True)
-class NodeRow:
+class NodeRow(Struct, frozen=True):
     """A row of the `node` table."""
 
     name: str
@@ -265,16 +257,14 @@ class NodeRow:
     """Whether a user has asked that it gets no new attempts."""
 
 
-@dataclass(frozen=True, slots=True)
-class NodeWork:
+class NodeWork(Struct, frozen=True):
     """A running job and the node of its attempt."""
 
     node: str
     job_id: int
 
 
-@dataclass(frozen=True, slots=True)
-class LeaseRow:
+class LeaseRow(Struct, frozen=True):
     """A lease as its row has it now."""
 
     lease: Lease
@@ -286,16 +276,14 @@ class LeaseRow:
     """Its batch is stopped, or waits: it is to come back."""
 
 
-@dataclass(frozen=True, slots=True)
-class Beat:
+class Beat(Struct, frozen=True):
     """What a heartbeat learned about the leases it named."""
 
     lost: Sequence[Lease]
     to_cancel: Sequence[Lease]
 
 
-@dataclass(frozen=True, slots=True)
-class Child:
+class Child(Struct, frozen=True):
     """The child of an attempt. Its start in clock ticks makes the pid the name of one process for ever."""
 
     pid: int
@@ -332,8 +320,7 @@ class Count(NamedTuple):
     rate: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
+class Report(Struct, frozen=True):
     lease: Lease
     percent: float | None = None
     message: str | None = None
@@ -346,8 +333,7 @@ class Report:
     """Replaces what was counted before, if there is a percent."""
 
 
-@dataclass(frozen=True, slots=True)
-class Usage:
+class Usage(Struct, frozen=True):
     """What an attempt cost, and how its process ended."""
 
     cpu_seconds: float | None = None
@@ -374,8 +360,7 @@ class Completion(NamedTuple):
         return bool(self.files or self.follow_ups or self.publishes)
 
 
-@dataclass(frozen=True, slots=True)
-class Checkpoint:
+class Checkpoint(Struct, frozen=True):
     """What lands with a handler's checkpoint, in one transaction."""
 
     state: str
@@ -383,16 +368,14 @@ class Checkpoint:
     crawl: CrawlPage | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Failure:
+class Failure(Struct, frozen=True):
     code: str
     message: str
     usage: Usage = Usage()
     remedy: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class AttemptRow:
+class AttemptRow(Struct, frozen=True):
     job_id: int
     fence: int
     worker_id: str
@@ -419,8 +402,7 @@ class AttemptRow:
         return in_a_sentence(self.error_message or "", self.error_remedy)
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
+class Event(Struct, frozen=True):
     id: int
     job_id: int
     fence: int
@@ -429,8 +411,7 @@ class Event:
     at: str
 
 
-@dataclass(frozen=True, slots=True)
-class JobMove:
+class JobMove(Struct, frozen=True):
     """A job came from one status to another."""
 
     id: int
@@ -447,8 +428,7 @@ class JobMove:
     """Of its last error."""
 
 
-@dataclass(frozen=True, slots=True)
-class Notice:
+class Notice(Struct, frozen=True):
     """What somebody may want to be told."""
 
     id: int
@@ -466,8 +446,7 @@ class Notice:
     remedy: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Episode:
+class Episode(Struct, frozen=True):
     """What lasts for a while, such as a silent worker, and is told when it begins."""
 
     key: str
@@ -477,8 +456,7 @@ class Episode:
     remedy: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class LogLine:
+class LogLine(Struct, frozen=True):
     id: int
     job_id: int
     fence: int
@@ -486,8 +464,7 @@ class LogLine:
     line: str
 
 
-@dataclass(frozen=True, slots=True)
-class Gate:
+class Gate(Struct, frozen=True):
     """A reason why a pending job may not start now."""
 
     code: str
@@ -498,8 +475,7 @@ class Gate:
     """For AHEAD_IN_QUEUE: how many."""
 
 
-@dataclass(frozen=True, slots=True)
-class Pause:
+class Pause(Struct, frozen=True):
     scope: str
     name: str
     since: str
@@ -510,8 +486,7 @@ class Pause:
 OPPOSITE = {"cancel": "retry", "retry": "cancel", "priority": "priority"}
 
 
-@dataclass(frozen=True, slots=True)
-class Action:
+class Action(Struct, frozen=True):
     """A change that a person made in bulk."""
 
     id: int
@@ -533,8 +508,7 @@ class Action:
         return OPPOSITE.get(self.verb)
 
 
-@dataclass(frozen=True, slots=True)
-class Changed:
+class Changed(Struct, frozen=True):
     """What a bulk verb did. `asked` were running: they end once their processes are gone."""
 
     action_id: int | None
@@ -545,14 +519,12 @@ class Changed:
     """The batch that an undo set going again."""
 
 
-@dataclass(frozen=True, slots=True)
-class Counts:
+class Counts(Struct, frozen=True):
     by_status: Mapping[Status, int]
     oldest_pending_at: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class TypeCounts:
+class TypeCounts(Struct, frozen=True):
     job_type: str
     pending: int
     held: int
@@ -562,22 +534,19 @@ class TypeCounts:
     cancelled: int
 
 
-@dataclass(frozen=True, slots=True)
-class LiveCounts:
+class LiveCounts(Struct, frozen=True):
     job_type: str
     pending: int
     held: int
     running: int
 
 
-@dataclass(frozen=True, slots=True)
-class PlatformCount:
+class PlatformCount(Struct, frozen=True):
     platform: str
     count: int
 
 
-@dataclass(frozen=True, slots=True)
-class ErrorCount:
+class ErrorCount(Struct, frozen=True):
     code: str
     job_type: str
     jobs: int
@@ -592,8 +561,7 @@ class ErrorCount:
         return in_a_sentence(self.newest_message or "", self.newest_remedy)
 
 
-@dataclass(frozen=True, slots=True)
-class WorkDone:
+class WorkDone(Struct, frozen=True):
     """What has ended in a stretch of time."""
 
     jobs: int
@@ -605,8 +573,7 @@ class WorkDone:
     """Seconds, the shortest first: how long some of the jobs waited for their first attempt."""
 
 
-@dataclass(frozen=True, slots=True)
-class Check:
+class Check(Struct, frozen=True):
     """One line of `pagemill db check`."""
 
     name: str

@@ -11,9 +11,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import PurePosixPath
 from urllib.parse import unquote, urlsplit
 
+from msgspec import Struct
+
 from worker_service.base.path_text import FILE_URL, legible, path_of
 from worker_service.jobs.digest import digest
-from worker_service.jobs.values import dataclass
 
 BY_OWNER = "by-owner"
 
@@ -32,8 +33,7 @@ _FOLDER_BYTES_MAX = 1500
 _ENDINGS = {"text": ".txt", "pdf": ".ocr.pdf"}
 
 
-@dataclass(frozen=True, slots=True)
-class LinkFacts:
+class LinkFacts(Struct, frozen=True):
     """What the names of a document's files are made from."""
 
     document_id: int
@@ -46,8 +46,7 @@ class LinkFacts:
     """The newest of each role: role, name, path."""
 
 
-@dataclass(frozen=True, slots=True)
-class Links:
+class Links(Struct, frozen=True):
     """What a document's files are to be called, unless others are called so."""
 
     document_id: int

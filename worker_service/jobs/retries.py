@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 
+from msgspec import Struct
+
 from worker_service.jobs.model import Job, NewJob
-from worker_service.jobs.values import dataclass
 
 REQUEUES_MAX = 5
 
@@ -24,8 +25,7 @@ def may_have_run_detail(code: str, message: str) -> str:
     return f"it had begun and may have taken effect, and its type runs at most once ({code}: {message})"
 
 
-@dataclass(frozen=True, slots=True)
-class RetryRule:
+class RetryRule(Struct, frozen=True):
     """How a job type is tried again."""
 
     max: int | None = None
@@ -38,13 +38,11 @@ class RetryRule:
 _PLAIN = RetryRule()
 
 
-@dataclass(frozen=True, slots=True)
-class Retry:
+class Retry(Struct, frozen=True):
     run_at: datetime
 
 
-@dataclass(frozen=True, slots=True)
-class GiveUp:
+class GiveUp(Struct, frozen=True):
     pass
 
 

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from enum import StrEnum
 from typing import TypeVar
 
+from msgspec import Struct
+
 from worker_service.base.errors import BadInput, did_you_mean
 from worker_service.jobs.model import Status
-from worker_service.jobs.values import dataclass
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
+class Column(Struct, frozen=True):
     """A column of jobs that people write, choose by or see in lists: declared here, for the command line, HTTP and SQL.
 
     A new one needs a field of `Job`, and of `NewJob` if people write it, and of `Selector` if they choose by it."""
@@ -56,8 +56,7 @@ WRITTEN = tuple(column for column in COLUMNS if column.written)
 CHOSEN_BY = tuple(column for column in COLUMNS if column.chosen_by)
 
 
-@dataclass(frozen=True, slots=True)
-class Selector:
+class Selector(Struct, frozen=True):
     """Jobs that match everything that is given. Times are UTC text; an empty selector matches every job."""
 
     ids: Sequence[int] = ()

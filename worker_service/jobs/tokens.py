@@ -13,7 +13,7 @@ import secrets
 from collections.abc import Collection
 from enum import StrEnum
 
-from worker_service.jobs.values import dataclass
+from msgspec import Struct
 
 
 class Power(StrEnum):
@@ -30,8 +30,7 @@ class Kind(StrEnum):
     SESSION = "session"
 
 
-@dataclass(frozen=True, slots=True)
-class NewToken:
+class NewToken(Struct, frozen=True):
     kind: Kind
     name: str
     digest: str
@@ -41,8 +40,7 @@ class NewToken:
     until: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class Token:
+class Token(Struct, frozen=True):
     id: int
     kind: Kind
     name: str
@@ -66,8 +64,7 @@ def new_secret() -> str:
     return secrets.token_urlsafe(32)
 
 
-@dataclass(frozen=True, slots=True)
-class GrantedRequest:
+class GrantedRequest(Struct, frozen=True):
     """A wish that came with a key, and was granted."""
 
     wish: str

@@ -28,13 +28,14 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NoReturn, TypeVar, cast
 
 import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
 
 from worker_service.base.atomic_files import sync
 from worker_service.base.directories import open_directory
@@ -52,7 +53,6 @@ from worker_service.handlers.contract import (
 )
 from worker_service.jobs.documents import Answer, CrawlPage, FileAgain, PageResult, Question
 from worker_service.jobs.model import Count, NewJob, Usage
-from worker_service.jobs.values import dataclass
 from worker_service.runner import processes, sandbox
 from worker_service.runner.protocol import (
     FRAME_BYTES_MAX,
@@ -103,8 +103,7 @@ Bring = Handler[Any] | Callable[[], Handler[Any]]
 """The handler, or what imports it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Room:
+class Room(Struct, frozen=True):
     """What the nursery has made ready for one child."""
 
     launch: Launch
@@ -343,8 +342,7 @@ def _decode(handler: Handler[Any], payload: str | None) -> Any:
         raise Permanent("PAYLOAD_INVALID", str(error)) from error
 
 
-@dataclass(frozen=True, slots=True)
-class Keep:
+class Keep(Struct, frozen=True):
     """The directory of an attempt's key, locked until the attempt has ended."""
 
     path: Path

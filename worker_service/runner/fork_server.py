@@ -28,10 +28,9 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
+from msgspec import Struct
 
-from worker_service.jobs import values
 from worker_service.jobs.model import Usage
-from worker_service.jobs.values import dataclass
 from worker_service.runner import handler_probe, processes, sandbox
 from worker_service.runner.attempt import Child, RunningAttempt
 from worker_service.runner.handler_probe import KnownHandler
@@ -69,8 +68,7 @@ _SWEEPS_AT_ONCE = 20
 """A process that forks and ends for ever is caught by looking again at once."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Waiting:
+class _Waiting(Struct, frozen=True):
     launch: Launch
     said: bytes
     """The same, as it came; so it goes on to a child that waits for it."""
@@ -261,7 +259,6 @@ class _Nursery:
         gc.disable()
         self._known, introduced = handler_probe.learn(self._begin, self._control.fileno())
         sandbox.prepare()
-        values.compile_now()
         # What no child may see is no longer here when it is forked; what it starts with takes nothing to set.
         sandbox.set_environment(sandbox.basic_environment())
         # Once, so that children do not copy pages only because a collection wrote to them.

@@ -23,13 +23,13 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NoReturn
 
 import msgspec
+from msgspec import Struct
 
 from worker_service.base.entry_points import EntryPoint
 from worker_service.base.errors import Problem
 from worker_service.handlers import registry
 from worker_service.handlers.contract import Handler
 from worker_service.jobs.model import CAPABILITY_MISSING, HandlerFacts, wants
-from worker_service.jobs.values import dataclass
 from worker_service.runner import processes, sandbox
 from worker_service.runner.child import Bring
 from worker_service.runner.protocol import (
@@ -55,8 +55,7 @@ Verdict = Tried | str
 """What an entry point holds, or the sentence about why it cannot be used."""
 
 
-@dataclass(frozen=True, slots=True)
-class KnownHandler:
+class KnownHandler(Struct, frozen=True):
     described: Described
     bring: Bring | None
     """None: its handler is set aside."""

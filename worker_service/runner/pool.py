@@ -20,13 +20,12 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
 
 from worker_service.jobs.documents import Answer, Question
-from worker_service.jobs.values import dataclass
 from worker_service.runner import processes
 from worker_service.runner import sandbox as jail
 from worker_service.runner.protocol import (

@@ -14,14 +14,14 @@ import stat
 import struct
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import field
-from dataclasses import replace as replace_fields
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
+from msgspec import Struct, field
 from msgspec.structs import replace
+from msgspec.structs import replace as replace_fields
 
 from worker_service.base.directories import open_beneath
 from worker_service.base.errors import PagemillError
@@ -41,7 +41,6 @@ from worker_service.jobs.documents import (
     Question,
 )
 from worker_service.jobs.model import LOG_LINES_MOST, Count, HandlerFacts, NewJob, NodeState, Usage
-from worker_service.jobs.values import dataclass
 
 VERSION = 7
 FRAME_BYTES_MAX = 8 << 20
@@ -84,8 +83,7 @@ def name_of(key: Key) -> str:
 # --- an order, and who can take it -----------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Order:
+class Order(Struct, frozen=True):
     """Run one attempt of one job. All that a child learns of it."""
 
     job_id: int
@@ -118,8 +116,7 @@ class Order:
         return self.job_id, self.fence
 
 
-@dataclass(frozen=True, slots=True)
-class Declared:
+class Declared(Struct, frozen=True):
     """What a handler says of itself that only people ask for: its child has it from the handler."""
 
     limits: Limits = Limits()
@@ -133,8 +130,7 @@ class Declared:
     offers: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Described:
+class Described(Struct, frozen=True):
     """What the nursery found out about one handler, in a trial child."""
 
     facts: HandlerFacts
@@ -234,8 +230,7 @@ class How(StrEnum):
 _OWN_WORDS = (How.DONE, How.RETRYABLE, How.PERMANENT, How.SNOOZED, How.OUT_OF_MEMORY)
 
 
-@dataclass(frozen=True, slots=True)
-class Publication:
+class Publication(Struct, frozen=True):
     """A file that is to be published, and what its handler knows of it."""
 
     path: Path

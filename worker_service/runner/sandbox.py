@@ -23,8 +23,9 @@ import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
+from msgspec import Struct
+
 from worker_service.handlers.contract import Limits
-from worker_service.jobs.values import dataclass
 from worker_service.runner import seccomp
 
 _PR_SET_PDEATHSIG = 1
@@ -200,8 +201,7 @@ class SandboxError(OSError):
     """The kernel, or the service's own confinement, does not give what the settings demand."""
 
 
-@dataclass(frozen=True, slots=True)
-class Door:
+class Door(Struct, frozen=True):
     reads: Sequence[Path]
     writes: Sequence[Path | int]
     """A descriptor is the directory itself, whatever has taken its name since."""

@@ -18,7 +18,7 @@ import struct
 import sys
 from collections.abc import Mapping, Sequence
 
-from worker_service.jobs.values import dataclass
+from msgspec import Struct
 
 # Name, number on x86-64, number on arm64. Where a machine lacks the call there is a dash.
 _TABLE = """
@@ -99,16 +99,14 @@ _SUCCEED, _EPERM, _ENOSYS, _ENOTTY, _ENOTSUP = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Machine:
+class Machine(Struct, frozen=True):
     audit_architecture: int
     numbers: Mapping[str, int]
     has_x32: bool = False
     """Whether the same calls have a second set of numbers."""
 
 
-@dataclass(frozen=True, slots=True)
-class Condition:
+class Condition(Struct, frozen=True):
     """A test of one 32-bit word of the call."""
 
     word: int
@@ -120,8 +118,7 @@ class Condition:
     mask: int = _WHOLE_WORD
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
+class Rule(Struct, frozen=True):
     """The verdict on these calls where all conditions hold. No calls: on every call."""
 
     calls: Sequence[str]

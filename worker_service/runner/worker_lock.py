@@ -18,16 +18,16 @@ from datetime import datetime
 from enum import Enum
 from pathlib import Path
 
+from msgspec import Struct
+
 from worker_service.base.clock import from_text
 from worker_service.base.errors import StoreReadOnly
 from worker_service.jobs.model import WorkerState
-from worker_service.jobs.values import dataclass
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
-@dataclass(frozen=True, slots=True)
-class Identity:
+class Identity(Struct, frozen=True):
     worker_id: str
     host: str
     boot_id: str
@@ -163,8 +163,7 @@ class Fate(Enum):
     GONE = "dead"
 
 
-@dataclass(frozen=True, slots=True)
-class Seen:
+class Seen(Struct, frozen=True):
     """What is known of another worker."""
 
     is_lock_free: bool | None

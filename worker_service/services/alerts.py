@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import field
 from datetime import timedelta
+
+from msgspec import Struct, field
 
 from worker_service.base.clock import as_text
 from worker_service.base.humanize import counted
 from worker_service.jobs.batches import BatchState
 from worker_service.jobs.model import ErrorCount
-from worker_service.jobs.values import dataclass
 from worker_service.services.database import Session
 from worker_service.services.health import Level, judge
 from worker_service.services.jobs import NEXT_MOVES, helps, is_given_up
@@ -22,8 +22,7 @@ _CODES_MOST = 4
 _BATCHES_MOST = 5
 
 
-@dataclass(frozen=True, slots=True)
-class Matter:
+class Matter(Struct, frozen=True):
     """Something that somebody may want to do something about."""
 
     level: Level

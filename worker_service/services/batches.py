@@ -9,8 +9,10 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field, replace
 from typing import Any
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from worker_service.base.clock import parse_length
 from worker_service.base.errors import BadInput, Refused, WaitTimedOut
@@ -29,7 +31,6 @@ from worker_service.jobs.batches import (
 )
 from worker_service.jobs.documents import IndexStatus
 from worker_service.jobs.model import NewJob, Status
-from worker_service.jobs.values import dataclass
 from worker_service.services.database import Session
 from worker_service.services.enqueue import enqueue_jobs, with_lost
 from worker_service.services.parse import read_name_of_batch, read_priority, read_statuses
@@ -45,8 +46,7 @@ _RESTS = 5
 _SURE_PAGES = 2
 
 
-@dataclass(frozen=True, slots=True)
-class BatchProgress:
+class BatchProgress(Struct, frozen=True):
     """How far a batch is, as far as that is stored. Files are its documents, and sources that are to become one."""
 
     jobs: int
@@ -89,14 +89,12 @@ class BatchProgress:
         return 100 * part // whole if whole else 100
 
 
-@dataclass(frozen=True, slots=True)
-class BatchInWhole:
+class BatchInWhole(Struct, frozen=True):
     batch: Batch
     progress: BatchProgress
 
 
-@dataclass(frozen=True, slots=True)
-class BatchPage:
+class BatchPage(Struct, frozen=True):
     items: Sequence[BatchInWhole]
     """The newest first."""
     next: int | None
@@ -252,16 +250,14 @@ def add(
     return session.store.batches.add(new, with_lost(session, jobs, owner=owner), policy=_policy(session))
 
 
-@dataclass(frozen=True, slots=True)
-class Submission:
+class Submission(Struct, frozen=True):
     """Jobs that are to become a batch, and which of them would be new."""
 
     jobs: Sequence[NewJob]
     work: WorkToSubmit
 
 
-@dataclass(frozen=True, slots=True)
-class Submitted:
+class Submitted(Struct, frozen=True):
     items: Sequence[InBatch]
     """One for each job of the submission, in its order."""
     added: BatchAdded | None

@@ -10,10 +10,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from msgspec import Struct
+
 from worker_service.base.clock import Clock, wall_clock
 from worker_service.base.errors import BadInput, PagemillError
 from worker_service.jobs.model import Check
-from worker_service.jobs.values import dataclass
 from worker_service.settings.config import Settings
 from worker_service.store import opening
 from worker_service.store.store import Store
@@ -22,8 +23,7 @@ if TYPE_CHECKING:
     from worker_service.store.connection import OnLongWait
 
 
-@dataclass(frozen=True, slots=True)
-class Session:
+class Session(Struct, frozen=True):
     """An open database, the settings it was opened with, and who is asking."""
 
     store: Store
@@ -52,8 +52,7 @@ def migrate(settings: Settings, *, dry_run: bool, on_long_wait: OnLongWait | Non
     return opening.migrate(settings.database, dry_run=dry_run, on_long_wait=on_long_wait)
 
 
-@dataclass(frozen=True, slots=True)
-class BackedUp:
+class BackedUp(Struct, frozen=True):
     path: Path
     size: int
     removed: Sequence[Path]

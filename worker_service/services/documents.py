@@ -12,12 +12,13 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from enum import Enum
 from itertools import chain
 from pathlib import Path
 
 import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
 
 from worker_service.base.atomic_files import whole
 from worker_service.base.errors import BadInput, PagemillError, Refused
@@ -34,7 +35,6 @@ from worker_service.jobs.library import (
     Weight,
 )
 from worker_service.jobs.model import Job
-from worker_service.jobs.values import dataclass
 from worker_service.services.database import Session
 from worker_service.services.jobs import placed
 from worker_service.services.page_images import forget as forget_page_images
@@ -51,8 +51,7 @@ _PAUSE_SECONDS = 0.005
 """Who waits for the write lock looks each millisecond."""
 
 
-@dataclass(frozen=True, slots=True)
-class DocumentPage:
+class DocumentPage(Struct, frozen=True):
     items: Sequence[Document]
     """The newest first."""
     next: int | None
@@ -62,8 +61,7 @@ class DocumentPage:
     are_more_not_brought_in: bool
 
 
-@dataclass(frozen=True, slots=True)
-class DocumentInWhole:
+class DocumentInWhole(Struct, frozen=True):
     document: Document
     page_items: Sequence[PageSummary]
     files: Sequence[PublishedFile]
@@ -244,8 +242,7 @@ def search(
     )
 
 
-@dataclass(frozen=True, slots=True)
-class TermCounts:
+class TermCounts(Struct, frozen=True):
     """How often each term stands in a document, or on a page of it."""
 
     document: Document
@@ -264,8 +261,7 @@ class TermCounts:
         return {"document_id": self.document.id, "name": self.document.name, **page, "counts": counts}
 
 
-@dataclass(frozen=True, slots=True)
-class Keywords:
+class Keywords(Struct, frozen=True):
     by_document: Sequence[TermCounts]
     """Every document, the oldest first, whether a term stands in it or not."""
     by_page: Sequence[TermCounts]
@@ -384,8 +380,7 @@ class There(Enum):
     REPLACED = "replaced"
 
 
-@dataclass(frozen=True, slots=True)
-class Export:
+class Export(Struct, frozen=True):
     chosen: int
     """How many files were asked for."""
     items: Sequence[Path]

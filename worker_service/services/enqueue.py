@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
 
 from worker_service.base.clock import PERIODS, period_of
 from worker_service.base.errors import BadInput, BadPayload, did_you_mean

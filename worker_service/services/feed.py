@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from msgspec import Struct
+
 from worker_service.base.errors import BadInput
 from worker_service.jobs.model import JobMove, Notice, Status
 from worker_service.jobs.selector import Selector
-from worker_service.jobs.values import dataclass
 from worker_service.services.database import Session
 
 _NUMBER_MOST = 2**62
@@ -32,8 +33,7 @@ class Place(NamedTuple):
         return Place(max(self.notice_id, other.notice_id), *max(self[1:], other[1:]))
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(Struct, frozen=True):
     """How far a running job is."""
 
     job_id: int
@@ -46,8 +46,7 @@ class Step:
     progress_message: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class Happened:
+class Happened(Struct, frozen=True):
     place: Place
     """How far this goes."""
     moves: Sequence[JobMove]

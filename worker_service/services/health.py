@@ -8,16 +8,17 @@ import shutil
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from datetime import datetime, timedelta
 from enum import IntEnum
 from itertools import islice
 from pathlib import Path
 
+from msgspec import Struct
+from msgspec.structs import replace
+
 from worker_service.base.clock import as_text, from_text
 from worker_service.base.humanize import counted
 from worker_service.jobs.model import Gate, HandlerFacts, Pause, Status, WorkerState, wants
-from worker_service.jobs.values import dataclass
 from worker_service.runner.worker_lock import lock_path
 from worker_service.services.database import Session
 from worker_service.services.overview import CheckedWorker, Overview, dead_ids, look, title_of_pause
@@ -45,8 +46,7 @@ class Level(IntEnum):
     UNKNOWN = 3
 
 
-@dataclass(frozen=True, slots=True)
-class Reason:
+class Reason(Struct, frozen=True):
     """A problem of the whole service: one of NO_WORKER, WORKERS_LOST, DISK_LOW, NODES_DOWN, OLDEST_WAITS, ALL_PAUSED
     and STANDSTILL."""
 
@@ -56,8 +56,7 @@ class Reason:
     remedy: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Health:
+class Health(Struct, frozen=True):
     level: Level
     reasons: Sequence[Reason]
     """The worst first."""
@@ -68,8 +67,7 @@ class Health:
     """They wait until the newer batch of their owner ends."""
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(Struct, frozen=True):
     """One line of `pagemill doctor`."""
 
     level: Level

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from threading import Lock
 
+from msgspec import Struct
+
 from worker_service.base.clock import as_text
-from worker_service.jobs.values import dataclass
 from worker_service.services.database import Session
 
 HOURS = 24
@@ -18,8 +19,7 @@ _LATE = timedelta(minutes=2)
 _KEPT_MOST = 400
 
 
-@dataclass(frozen=True, slots=True)
-class Hour:
+class Hour(Struct, frozen=True):
     at: str
     """When it began."""
     jobs: int

@@ -9,9 +9,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from msgspec import Struct
+
 from worker_service.base.errors import AskedTwice, PagemillError, Refused
 from worker_service.jobs.tokens import GrantedRequest
-from worker_service.jobs.values import dataclass
 from worker_service.services.database import Session
 
 _WAIT_SECONDS = 5.0
@@ -22,8 +23,7 @@ class AnswerUnknown(Refused):
     code = "answer_unknown"
 
 
-@dataclass(frozen=True, slots=True)
-class Told:
+class Told(Struct, frozen=True):
     status: int
     answer: str
     location: str | None = None

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from datetime import datetime
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from worker_service.base.clock import parse_length, shifted
 from worker_service.base.errors import BadInput, Refused
 from worker_service.jobs.batches import OwnerPolicy
 from worker_service.jobs.model import Action, Changed, Job, Status
 from worker_service.jobs.selector import Selector
-from worker_service.jobs.values import dataclass
 from worker_service.services.database import Session
 from worker_service.services.jobs import count, each, require, stretches
 from worker_service.services.overview import title_of_pause, workers
@@ -44,8 +45,7 @@ _MEANT = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(Struct, frozen=True):
     """What a verb would do to which jobs."""
 
     verb: str
@@ -67,8 +67,7 @@ class Plan:
         return len(self.selector.ids) == 1 and self.selector == Selector(ids=self.selector.ids)
 
 
-@dataclass(frozen=True, slots=True)
-class Paused:
+class Paused(Struct, frozen=True):
     until: datetime | None
     """None: until somebody unpauses it."""
     is_known: bool

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import NamedTuple
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from worker_service.base.clock import as_text, from_text, wall_clock
 from worker_service.base.errors import JobNotFound
@@ -16,7 +18,6 @@ from worker_service.jobs.documents import PublishedFile
 from worker_service.jobs.model import LOG_LINES_MOST, WATCHING, AttemptRow, Event, Gate, Job, LogLine, Status
 from worker_service.jobs.progress import pace_of
 from worker_service.jobs.selector import Selector
-from worker_service.jobs.values import dataclass
 from worker_service.services.database import Session
 from worker_service.settings.config import Settings
 
@@ -64,16 +65,14 @@ NEXT_MOVES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class JobPage:
+class JobPage(Struct, frozen=True):
     items: Sequence[Job]
     """The newest first."""
     next: int | None
     """The id before which the next page begins; None: this is the last one."""
 
 
-@dataclass(frozen=True, slots=True)
-class FoundJobs(JobPage):
+class FoundJobs(JobPage, frozen=True):
     is_partial: bool
     """The time was up before there were enough: there may be others from `next` on."""
 
@@ -86,15 +85,13 @@ class Needed(NamedTuple):
     """Or 'gone'."""
 
 
-@dataclass(frozen=True, slots=True)
-class NextMove(Gate):
+class NextMove(Gate, frozen=True):
     """A gate, and what to do about it."""
 
     next: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class JobInWhole:
+class JobInWhole(Struct, frozen=True):
     job: Job
     attempts: Sequence[AttemptRow]
     events: Sequence[Event]
@@ -105,8 +102,7 @@ class JobInWhole:
     """The last lines."""
 
 
-@dataclass(frozen=True, slots=True)
-class Why:
+class Why(Struct, frozen=True):
     """Why a job does not run, or on what it does."""
 
     job: Job

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from worker_service.base.errors import NodeNotFound, did_you_mean
 from worker_service.jobs.model import NodeRow, NodeWork
-from worker_service.jobs.values import dataclass
 from worker_service.services.database import Session
 
 
-@dataclass(frozen=True, slots=True)
-class CheckedNode(NodeRow):
+class CheckedNode(NodeRow, frozen=True):
     """A node as it is now: one whose daemon is dead is down, whatever its row says."""
 
     jobs: Sequence[int] = ()
@@ -28,7 +27,7 @@ def checked_nodes(rows: Sequence[NodeRow], work: Sequence[NodeWork], alive: Sequ
     found = []
     for row in rows:
         jobs = [one.job_id for one in work if one.node == row.name]
-        node = CheckedNode(**{name: getattr(row, name) for name in NodeRow.__match_args__}, jobs=jobs)
+        node = CheckedNode(**{name: getattr(row, name) for name in NodeRow.__struct_fields__}, jobs=jobs)
         if row.worker_id not in alive:
             node = replace(node, state="down", slots=0, reason="its daemon is dead")
         found.append(node)

@@ -9,8 +9,10 @@ from __future__ import annotations
 import json
 import socket
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 from datetime import datetime
+
+from msgspec import Struct
+from msgspec.structs import asdict
 
 from worker_service.base.clock import as_text, from_text
 from worker_service.base.errors import BadInput
@@ -21,7 +23,6 @@ from worker_service.handlers.registry import find
 from worker_service.jobs.library import DocumentSelector
 from worker_service.jobs.model import Enqueued, Episode, NewJob, Notice
 from worker_service.jobs.selector import Selector
-from worker_service.jobs.values import dataclass
 from worker_service.services import server_address
 from worker_service.services.database import Session
 from worker_service.services.jobs import IDS_AT_ONCE, chunks
@@ -34,8 +35,7 @@ _READ_AT_ONCE = 10_000
 _PRIORITY = 3
 
 
-@dataclass(frozen=True, slots=True)
-class RuleState:
+class RuleState(Struct, frozen=True):
     """A rule, and what it has yet to tell."""
 
     name: str

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
+from msgspec import Struct
+
 from worker_service.base.clock import as_text, from_text
 from worker_service.jobs.library import OwnerSize
 from worker_service.jobs.model import (
@@ -23,7 +25,6 @@ from worker_service.jobs.model import (
     WorkerState,
 )
 from worker_service.jobs.selector import Selector
-from worker_service.jobs.values import dataclass
 from worker_service.runner.worker_lock import Fate, boot_id, fate, look_at, own_host
 from worker_service.services.batches import BatchInWhole, under_way
 from worker_service.services.database import Session
@@ -35,8 +36,7 @@ _BEATS_MOST = 3
 """So many may be overdue before nobody calls a worker healthy. It is given up for dead much later."""
 
 
-@dataclass(frozen=True, slots=True)
-class CheckedWorker(WorkerState):
+class CheckedWorker(WorkerState, frozen=True):
     """A worker, and in a word how it is."""
 
     state: str = ""
@@ -47,8 +47,7 @@ class CheckedWorker(WorkerState):
         return self.state in ("alive", "draining", "disk low")
 
 
-@dataclass(frozen=True, slots=True)
-class Overview:
+class Overview(Struct, frozen=True):
     at: datetime
     counts: Counts
     workers: Sequence[CheckedWorker]
@@ -60,8 +59,7 @@ class Overview:
         return sum(one.is_alive for one in self.workers)
 
 
-@dataclass(frozen=True, slots=True)
-class Activity:
+class Activity(Struct, frozen=True):
     """What runs, and what waits."""
 
     running: Sequence[Job]
@@ -72,16 +70,14 @@ class Activity:
     """The newest few that have not ended."""
 
 
-@dataclass(frozen=True, slots=True)
-class SchedulerStatus:
+class SchedulerStatus(Struct, frozen=True):
     running: Sequence[Job]
     """In the order in which they began; not more than 500."""
     pending_counts: Sequence[PlatformCount]
     worker_healthy: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Numbers:
+class Numbers(Struct, frozen=True):
     items: Sequence[TypeCounts]
     """The jobs, by type."""
     pending_by_platform: Sequence[PlatformCount]
@@ -190,7 +186,7 @@ def dead_ids(checked: Sequence[CheckedWorker]) -> list[str]:
 
 
 def _checked(worker: WorkerState, state: str) -> CheckedWorker:
-    return CheckedWorker(**{name: getattr(worker, name) for name in worker.__match_args__}, state=state)
+    return CheckedWorker(**{name: getattr(worker, name) for name in worker.__struct_fields__}, state=state)
 
 
 def _state(worker: WorkerState, found: Fate) -> str:

@@ -15,15 +15,15 @@ import tempfile
 from collections.abc import Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import field
 from pathlib import Path
 from threading import Lock, Thread
+
+from msgspec import Struct, field
 
 from worker_service.base.errors import PagemillError
 from worker_service.handlers.registry import find
 from worker_service.jobs.documents import IndexStatus, KnownDocument, PublishedFile
 from worker_service.jobs.library import Document, DocumentSelector
-from worker_service.jobs.values import dataclass
 from worker_service.runner.pool import Nursery, heard, nursery_in
 from worker_service.runner.protocol import Begin, ChildError, Ended, How, Order
 from worker_service.services.database import Session
@@ -59,8 +59,7 @@ class DrawsOthers(NotDrawn):
     exit_code = 75
 
 
-@dataclass(frozen=True, slots=True)
-class PlacedWord:
+class PlacedWord(Struct, frozen=True):
     x0: float
     y0: float
     x1: float
@@ -68,8 +67,7 @@ class PlacedWord:
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class PageImage:
+class PageImage(Struct, frozen=True):
     path: Path
     """A WebP."""
     words: Sequence[PlacedWord]
@@ -78,8 +76,7 @@ class PageImage:
     """Of the page, in points."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Wish:
+class _Wish(Struct, frozen=True):
     source: Path
     settings: str
     page: int

@@ -9,8 +9,9 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from typing import IO, Any
 
+from msgspec import Struct
+
 from worker_service.base.sanitize import harmless
-from worker_service.jobs.values import dataclass
 from worker_service.services.database import Session
 from worker_service.services.parse import read_pages
 from worker_service.services.spreadsheets import csv_lines
@@ -18,8 +19,7 @@ from worker_service.services.spreadsheets import csv_lines
 _PAGES_AT_ONCE = 50
 
 
-@dataclass(frozen=True, slots=True)
-class TableOnPage:
+class TableOnPage(Struct, frozen=True):
     page: int
     number: int
     """Among those of its page, from 1."""

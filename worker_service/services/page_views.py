@@ -13,9 +13,10 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import Any
 
+from msgspec import Struct
+
 from worker_service.base.errors import BadInput
 from worker_service.jobs.documents import CONFIDENCE_LEAST, PageResult
-from worker_service.jobs.values import dataclass
 from worker_service.services.database import Session
 from worker_service.services.page_images import Drawer, NotDrawn, page_image
 from worker_service.services.page_tables import TableOnPage, tables_in
@@ -34,8 +35,7 @@ _Stretch = tuple[int, int]
 """From where to where in a page's text."""
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
+class Piece(Struct, frozen=True):
     """Some words that are alike."""
 
     text: str
@@ -44,8 +44,7 @@ class Piece:
     is_hit: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Box:
+class Box(Struct, frozen=True):
     """In points, from the top left of the page."""
 
     x: float
@@ -56,14 +55,12 @@ class Box:
     is_hit: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Cell:
+class Cell(Struct, frozen=True):
     value: str | int | float | bool | None
     is_hit: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class PageView:
+class PageView(Struct, frozen=True):
     number: int
     method: str
     confidence: float | None

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any, NoReturn
+
+from msgspec.structs import replace
 
 from worker_service.base.clock import as_text, parse_duration, parse_length, parse_time, shifted
 from worker_service.base.errors import BadInput, BadPayload, BadTime

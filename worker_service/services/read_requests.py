@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec import Struct
 
 from worker_service.base.errors import PagemillError
 from worker_service.handlers.contract import Choices
@@ -21,7 +22,6 @@ from worker_service.handlers.registry import find
 from worker_service.jobs.documents import DeferredAction
 from worker_service.jobs.library import Document
 from worker_service.jobs.model import Enqueued, NewJob
-from worker_service.jobs.values import dataclass
 from worker_service.services import batches, documents
 from worker_service.services.database import Session
 from worker_service.services.enqueue import enqueue_job, lacking, refuse_unfit_action
@@ -39,8 +39,7 @@ class NobodyReads(PagemillError):
     exit_code = 69
 
 
-@dataclass(frozen=True, slots=True)
-class Wished:
+class Wished(Struct, frozen=True):
     enqueued: Enqueued
     lacking: Sequence[str]
     """A sentence for each thing that was asked for and that the machine lacks: the job waits for it."""
@@ -69,8 +68,7 @@ def bring_in(
     return wished, None if done.added is None else done.added.batch.id
 
 
-@dataclass(frozen=True, slots=True)
-class Together:
+class Together(Struct, frozen=True):
     """Of several sources, for a batch."""
 
     jobs: Sequence[NewJob]

@@ -16,9 +16,11 @@ import tarfile
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
+
+from msgspec import Struct
 
 from worker_service import VERSION
 from worker_service.base.atomic_files import whole
@@ -26,7 +28,6 @@ from worker_service.base.errors import JobNotFound, PagemillError, Refused
 from worker_service.base.sanitize import as_json
 from worker_service.jobs.model import Job, Status
 from worker_service.jobs.selector import Selector
-from worker_service.jobs.values import dataclass
 from worker_service.services import overview
 from worker_service.services.database import Session, versions
 from worker_service.services.handlers import installed
@@ -64,8 +65,7 @@ _HOME = re.compile(r"/home/[^/\s'\"]+")
 _LEAF_LETTERS_LEAST = 4
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(Struct, frozen=True):
     """A file of the report."""
 
     name: str

@@ -12,10 +12,11 @@ from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
+from msgspec import Struct
+
 from worker_service.base.clock import Clock, wall_clock
 from worker_service.base.errors import Refused
 from worker_service.jobs.model import Status
-from worker_service.jobs.values import dataclass
 from worker_service.runner.worker_lock import is_free
 from worker_service.services.published_files import faults_of_files
 from worker_service.settings.config import Settings
@@ -24,8 +25,7 @@ from worker_service.store.restore import Backup, Restored, look_at_backup, put_i
 from worker_service.workspace import fault_of_workspace
 
 
-@dataclass(frozen=True, slots=True)
-class RestorePlan:
+class RestorePlan(Struct, frozen=True):
     backup: Backup
     database: Path
     replaces: bool
@@ -40,8 +40,7 @@ class RestorePlan:
         return self.backup.jobs.get(Status.RUNNING, 0)
 
 
-@dataclass(frozen=True, slots=True)
-class RestoreDone:
+class RestoreDone(Struct, frozen=True):
     restored: Restored
     missing: Sequence[str]
     """Published files that are not in the workspace, or have another size there."""

@@ -11,8 +11,10 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import replace
 from datetime import datetime
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from worker_service.base.clock import as_text
 from worker_service.base.errors import (
@@ -29,7 +31,6 @@ from worker_service.base.humanize import counted
 from worker_service.jobs.batches import Batch, BatchOfJobs, NewBatch, OwnerPolicy
 from worker_service.jobs.model import Job, NewJob
 from worker_service.jobs.selector import Selector
-from worker_service.jobs.values import dataclass
 from worker_service.services.database import Session
 from worker_service.services.enqueue import with_lost
 from worker_service.services.notifications import tell
@@ -65,8 +66,7 @@ owner = "alice"
 """
 
 
-@dataclass(frozen=True, slots=True)
-class ScheduleState:
+class ScheduleState(Struct, frozen=True):
     """A schedule, and how it stands."""
 
     name: str
@@ -92,8 +92,7 @@ class ScheduleState:
     """Why nothing can be begun."""
 
 
-@dataclass(frozen=True, slots=True)
-class Begun:
+class Begun(Struct, frozen=True):
     schedule: str
     slot: str | None
     """UTC. None: a person began it."""
@@ -103,8 +102,7 @@ class Begun:
     """A live job does it already."""
 
 
-@dataclass(frozen=True, slots=True)
-class Missed:
+class Missed(Struct, frozen=True):
     schedule: str
     slots: int
     """For which nothing was begun; nobody had seen them in time."""
@@ -119,14 +117,12 @@ class Missed:
         return f"{self.schedule}: missed {number}, up to {self.until.partition('.')[0]} UTC"
 
 
-@dataclass(frozen=True, slots=True)
-class Trouble:
+class Trouble(Struct, frozen=True):
     schedule: str
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class Tick:
+class Tick(Struct, frozen=True):
     items: Sequence[Begun]
     missed: Sequence[Missed]
     troubles: Sequence[Trouble]

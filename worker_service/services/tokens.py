@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 
+from msgspec import Struct
+
 from worker_service.base.clock import as_text, parse_duration, shifted
 from worker_service.base.errors import BadInput, BadTime, Refused, TokenNotFound, did_you_mean
 from worker_service.jobs.tokens import (
@@ -22,7 +24,6 @@ from worker_service.jobs.tokens import (
     with_lower,
     word_of,
 )
-from worker_service.jobs.values import dataclass
 from worker_service.services.database import Session
 from worker_service.services.parse import read_time
 
@@ -32,8 +33,7 @@ SESSION_FOR = timedelta(days=7)
 _NAME_MOST = 100
 
 
-@dataclass(frozen=True, slots=True)
-class Made:
+class Made(Struct, frozen=True):
     """`word` is what the client shows. It is stored nowhere."""
 
     id: int

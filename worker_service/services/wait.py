@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from worker_service.base.clock import parse_length
 from worker_service.base.errors import BadInput, JobNotFound, WaitTimedOut
@@ -19,7 +21,6 @@ from worker_service.jobs.documents import IndexStatus
 from worker_service.jobs.library import Document, DocumentSelector
 from worker_service.jobs.model import Job, Status
 from worker_service.jobs.selector import Selector
-from worker_service.jobs.values import dataclass
 from worker_service.services import jobs
 from worker_service.services.database import Session
 from worker_service.services.documents import each
@@ -32,8 +33,7 @@ _RESTS = 5
 """As many times as long as the look before it took."""
 
 
-@dataclass(frozen=True, slots=True)
-class JobsProgress:
+class JobsProgress(Struct, frozen=True):
     """How far the jobs are that somebody waits for."""
 
     total: int
@@ -51,8 +51,7 @@ WatchJobs = Callable[[Callable[[int], JobsProgress], bool], None]
 milliseconds."""
 
 
-@dataclass(frozen=True, slots=True)
-class Waited:
+class Waited(Struct, frozen=True):
     """How the jobs that somebody waited for have ended."""
 
     completed: int
@@ -154,8 +153,7 @@ def _by_id(job: Job) -> int:
 # ── Documents ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@dataclass(frozen=True, slots=True)
-class AwaitedDocument:
+class AwaitedDocument(Struct, frozen=True):
     name: str
     """What people call it."""
     job_id: int | None = None
@@ -166,8 +164,7 @@ class AwaitedDocument:
     """Of a file, whose document is not known yet."""
 
 
-@dataclass(frozen=True, slots=True)
-class Unread:
+class Unread(Struct, frozen=True):
     """What could not be read, and why."""
 
     name: str
@@ -175,8 +172,7 @@ class Unread:
     message: str
 
 
-@dataclass(frozen=True, slots=True)
-class ReadingProgress:
+class ReadingProgress(Struct, frozen=True):
     """How far those are that somebody waits for."""
 
     documents: int

@@ -23,8 +23,9 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from msgspec import Struct
+
 from worker_service.base.errors import ConfigError, did_you_mean, nearest
-from worker_service.jobs.values import dataclass
 from worker_service.settings.value_types import WHOLE_SECONDS
 
 _OF_THE_JOB = ("account", "platform", "job_type", "job_id")
@@ -40,8 +41,7 @@ class Unfit(ValueError):
     """A job has not what the arguments of its program take."""
 
 
-@dataclass(frozen=True, slots=True)
-class Placeholder:
+class Placeholder(Struct, frozen=True):
     name: str
     form: str = ""
     """json, option, or neither."""
@@ -83,8 +83,7 @@ class Placeholder:
         return text
 
 
-@dataclass(frozen=True, slots=True)
-class Template:
+class Template(Struct, frozen=True):
     """One argument as it is written."""
 
     written: str
@@ -108,8 +107,7 @@ class Template:
         return [part for part in self.parts if isinstance(part, Placeholder)]
 
 
-@dataclass(frozen=True, slots=True)
-class Program:
+class Program(Struct, frozen=True):
     """A table [commands.X], as it was found to be right."""
 
     argv: tuple[tuple[Template, ...], ...]

@@ -13,13 +13,14 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from msgspec.structs import replace
+
 from worker_service.base.entry_points import entry_points
 from worker_service.base.errors import ConfigError, nearest
-from worker_service.jobs.values import dataclass
 from worker_service.settings import value_types as kinds
 from worker_service.settings.value_types import Kind, Setting, length
 

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from datetime import datetime, time
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from worker_service.base.clock import from_text, zone_of
 from worker_service.base.errors import ConfigError, in_a_sentence
 from worker_service.base.humanize import counted
 from worker_service.jobs.model import Notice
-from worker_service.jobs.values import dataclass
 from worker_service.settings.value_types import TIME_FROM_ZERO, ZONE, parse_words, read_table
 
 OWNER = "owner"
@@ -51,8 +52,7 @@ _CHARACTERS_MOST = 500
 _GROUP_SECONDS = 60.0
 
 
-@dataclass(frozen=True, slots=True)
-class Quiet:
+class Quiet(Struct, frozen=True):
     """Hours in which nobody is told; what happened is told when they are over. They may go over midnight."""
 
     begins: time
@@ -67,8 +67,7 @@ class Quiet:
         return here >= self.begins or here < self.ends
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
+class Rule(Struct, frozen=True):
     """A table [[notify]]."""
 
     name: str
@@ -94,8 +93,7 @@ class Rule:
         return (now - from_text(oldest.at)).total_seconds() >= self.group_seconds
 
 
-@dataclass(frozen=True, slots=True)
-class Told:
+class Told(Struct, frozen=True):
     """What one address is told."""
 
     to: str
@@ -200,7 +198,7 @@ def _in_data(rule: Rule, notices: Sequence[Notice]) -> dict[str, object]:
         "counts": dict(Counter(notice.kind for notice in notices)),
         "codes": dict(Counter(notice.code for notice in notices if notice.code).most_common()),
         "notices": [
-            {name: value for name in Notice.__match_args__ if (value := getattr(notice, name)) not in (None, "")}
+            {name: value for name in Notice.__struct_fields__ if (value := getattr(notice, name)) not in (None, "")}
             for notice in notices[:_LINES_MOST]
         ],
     }

@@ -16,12 +16,12 @@ from itertools import takewhile
 from typing import Any
 
 from cronsim import CronSim, CronSimError
+from msgspec import Struct
 
 from worker_service.base.clock import zone_of
 from worker_service.base.errors import ConfigError, did_you_mean, nearest
 from worker_service.base.humanize import counted
 from worker_service.jobs.model import NewJob
-from worker_service.jobs.values import dataclass
 from worker_service.settings.value_types import INTERVAL, ZONE, Kind, one_of, read_table, whole_number
 
 PRIORITY = 7
@@ -38,8 +38,7 @@ _WORDS = {
 _OWN = ("name", "cron", "zone", "owner", "priority", "missed", "missed_most")
 
 
-@dataclass(frozen=True, slots=True)
-class Schedule:
+class Schedule(Struct, frozen=True):
     name: str
     cron: str
     zone: str

@@ -9,13 +9,15 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
+
+from msgspec import Struct
 
 from worker_service.base.clock import parse_duration, parse_length, zone_of
 from worker_service.base.errors import BadTime, ConfigError
 from worker_service.jobs.retries import RetryRule
-from worker_service.jobs.values import dataclass
 
 T = TypeVar("T")
 
@@ -37,8 +39,7 @@ Listen = tuple[str, int] | Path
 """A host and a port, or a socket in the file system."""
 
 
-@dataclass(frozen=True, slots=True)
-class Kind(Generic[T]):
+class Kind(Struct, Generic[T], frozen=True):
     what: str
     """The end of the sentence that refuses another value."""
     parse: Callable[[object, str, Path], T]

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import MutableMapping, MutableSequence, Sequence
-from dataclasses import replace
 from datetime import timedelta
+
+from msgspec.structs import replace
 
 from worker_service.base.clock import as_text
 from worker_service.base.errors import BatchNotFound, Refused

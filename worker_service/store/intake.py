@@ -8,10 +8,11 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from itertools import chain, groupby
 from operator import attrgetter
 from typing import NamedTuple
+
+from msgspec.structs import replace
 
 from worker_service.base.clock import as_text, from_text
 from worker_service.jobs.digest import canonical
@@ -27,7 +28,7 @@ _WRITTEN_OTHERWISE = (
     "run_at", "max_retries", "name", "after", "after_any", "after_earlier", "on_failure", "document", "brings",
 )  # fmt: skip
 """Of a new job; the others are kept as they are."""
-_KEPT = tuple(name for name in NewJob.__match_args__ if name not in _WRITTEN_OTHERWISE)
+_KEPT = tuple(name for name in NewJob.__struct_fields__ if name not in _WRITTEN_OTHERWISE)
 _kept = attrgetter(*_KEPT)
 NEW_COLUMNS = (*_KEPT, "run_at", "created_at", "max_retries", "parent_id", "name")
 
@@ -35,7 +36,7 @@ NEW_COLUMNS = (*_KEPT, "run_at", "created_at", "max_retries", "parent_id", "name
 # (`enqueue_many` in benchmarks).
 _USUAL = ("job_type", "platform", "account", "payload", "priority", "owner")
 _usual = attrgetter(*_USUAL)
-_unusual = attrgetter(*(name for name in NewJob.__match_args__ if name not in _USUAL))
+_unusual = attrgetter(*(name for name in NewJob.__struct_fields__ if name not in _USUAL))
 _UNSAID = _unusual(NewJob(""))
 USUAL_COLUMNS = (*_USUAL, "created_at", "max_retries", "parent_id")
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Sequence
-from dataclasses import asdict, replace
 from datetime import datetime
 from itertools import chain
 from math import isfinite
@@ -18,6 +17,8 @@ from operator import attrgetter
 from typing import TypeVar, cast
 
 import msgspec
+from msgspec import Struct
+from msgspec.structs import asdict, replace
 
 from worker_service.base.clock import as_text
 from worker_service.base.errors import (
@@ -68,7 +69,6 @@ from worker_service.jobs.model import (
     Worker,
 )
 from worker_service.jobs.retries import MAY_HAVE_RUN, MAY_HAVE_RUN_REMEDY, REQUEUES_MAX, may_have_run_detail
-from worker_service.jobs.values import dataclass
 from worker_service.store.database import Database, chunks
 from worker_service.store.intake import Intake, documents_moved, make_ready, settle
 from worker_service.store.library import page_from
@@ -94,8 +94,7 @@ _NO_CHILD = (None, None, None)
 A = TypeVar("A", bound=Answer)
 
 
-@dataclass(frozen=True, slots=True)
-class Work:
+class Work(Struct, frozen=True):
     """What a job works for."""
 
     document_id: int | None
@@ -111,8 +110,7 @@ class Work:
         return {"document_id": self.document_id, "generation": self.generation}
 
 
-@dataclass(frozen=True, slots=True)
-class PageTarget:
+class PageTarget(Struct, frozen=True):
     """Where the pages go that an attempt has read."""
 
     document_id: int | None = None

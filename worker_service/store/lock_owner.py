@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from worker_service.jobs.values import dataclass
+from msgspec import Struct
 
 _LOCKS = Path("/proc/locks")
 # By SQLite's format of files: a writer in WAL mode locks this byte of the -shm file; who has the database for himself
@@ -23,8 +23,7 @@ _LETTERS_MOST = 80
 _LOOK_SECONDS = 0.02
 
 
-@dataclass(frozen=True, slots=True)
-class Holder:
+class Holder(Struct, frozen=True):
     pid: int
     program: str
     """How it was started; empty if that is hidden."""

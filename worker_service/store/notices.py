@@ -11,7 +11,7 @@ from worker_service.jobs.model import Enqueued, Episode, NewJob, Notice
 from worker_service.store.database import Database
 from worker_service.store.intake import Intake
 
-NOTICE_COLUMNS = Notice.__match_args__
+NOTICE_COLUMNS = Notice.__struct_fields__
 
 
 class Notices:

@@ -10,9 +10,10 @@ import json
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from datetime import datetime
 from typing import Any
+
+from msgspec.structs import replace
 
 from worker_service.base.clock import as_text, from_text
 from worker_service.base.errors import BadInput, JobNotFound, StoreBusy, StoreReadOnly

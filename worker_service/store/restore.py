@@ -17,6 +17,8 @@ from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 
+from msgspec import Struct
+
 from worker_service.base.atomic_files import sync
 from worker_service.base.clock import Clock, as_text
 from worker_service.base.errors import (
@@ -28,7 +30,6 @@ from worker_service.base.errors import (
     StoreError,
     StoreUnusable,
 )
-from worker_service.jobs.values import dataclass
 from worker_service.store import opening
 from worker_service.store.connection import Connection, connect, connect_to_read, create
 from worker_service.store.errors import spoken_errors
@@ -48,8 +49,7 @@ _NEWEST_OF_PLAIN = "SELECT max(created_at) FROM worker_job_queue"
 _NEWEST = f"SELECT max(at) FROM (SELECT at FROM worker_job_event UNION ALL {_NEWEST_OF_PLAIN})"
 
 
-@dataclass(frozen=True, slots=True)
-class Backup:
+class Backup(Struct, frozen=True):
     path: Path
     version: int
     size: int
@@ -85,8 +85,7 @@ def look_at_backup(path: Path) -> Backup:
     return Backup(path, version, path.stat().st_size, None if newest_at is None else str(newest_at), counts)
 
 
-@dataclass(frozen=True, slots=True)
-class Restored:
+class Restored(Struct, frozen=True):
     replaced: Path | None
     """Where the database is that was there before; None: there was none."""
     requeued: int

@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from heapq import heapify, heappop, heapreplace
 from operator import itemgetter
 
-from worker_service.jobs.values import dataclass
 from worker_service.store.database import Database
 from worker_service.store.mending import Row
 

@@ -10,11 +10,12 @@ import json
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 
+from msgspec import Struct
+
 from worker_service.base.clock import as_text
 from worker_service.base.errors import Refused, RuleBroken
 from worker_service.jobs.model import OPPOSITE, Changed, Status
 from worker_service.jobs.selector import Selector
-from worker_service.jobs.values import dataclass
 from worker_service.store.database import Database, chunks
 from worker_service.store.intake import settle
 from worker_service.store.reading import Reading
@@ -34,8 +35,7 @@ _POSSIBLE = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class _Job:
+class _Job(Struct, frozen=True):
     id: int
     status: Status
     priority: int

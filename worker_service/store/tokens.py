@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from typing import Any
+
+from msgspec.structs import asdict
 
 from worker_service.jobs.tokens import Kind, NewToken, Token
 from worker_service.store.database import Database
 
-TOKEN_COLUMNS = Token.__match_args__
+TOKEN_COLUMNS = Token.__struct_fields__
 
 
 class Tokens:

@@ -17,10 +17,11 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any, TypeVar, cast
 from urllib.parse import quote
 
+from msgspec import Struct
+from msgspec.structs import replace
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import RedirectResponse
@@ -32,7 +33,6 @@ from worker_service.jobs.library import DocumentSelector
 from worker_service.jobs.selector import Selector
 from worker_service.jobs.tokens import Power as Power
 from worker_service.jobs.tokens import Token
-from worker_service.jobs.values import dataclass
 from worker_service.services import tokens
 from worker_service.settings.config import Settings
 from worker_service.web.connections import connection_of
@@ -87,8 +87,7 @@ class VisitorTooBusy(HttpProblem):
     status = 429
 
 
-@dataclass(frozen=True, slots=True)
-class Visitor:
+class Visitor(Struct, frozen=True):
     name: str
     """The actor of every action."""
     powers: frozenset[Power]

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from threading import Lock
 from typing import cast
 
+from msgspec.structs import replace
 from starlette.requests import HTTPConnection
 
 from worker_service.base.errors import PagemillError, RuleBroken, StoreError

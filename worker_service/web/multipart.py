@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from dataclasses import field
+from dataclasses import dataclass, field
 
 from python_multipart.exceptions import MultipartParseError
 from python_multipart.multipart import MultipartParser, parse_options_header
@@ -12,7 +12,6 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect, Request
 
 from worker_service.base.errors import BadInput
-from worker_service.jobs.values import dataclass
 from worker_service.services.uploads import Incoming, refuse_where_there_is_no_room
 from worker_service.settings.config import Settings
 from worker_service.web.error_responses import BodyTooLarge, HttpProblem, WrongMediaType

@@ -10,11 +10,12 @@ from __future__ import annotations
 import pkgutil
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
+
+from msgspec import Struct
 
 from worker_service.handlers import Permanent, find
 
@@ -29,8 +30,7 @@ GROUP = "worker_service.sources"
 IsStopping = Callable[[], bool]
 
 
-@dataclass(frozen=True, slots=True)
-class Reference:
+class Reference(Struct, frozen=True):
     """What an address means to its source."""
 
     platform: str

@@ -15,10 +15,11 @@ import ssl
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
-from dataclasses import dataclass
 from datetime import UTC
 from typing import Any
 from urllib.parse import urlsplit
+
+from msgspec import Struct
 
 from job_handlers.settings import value_of
 from worker_service.handlers import Permanent, Retryable, Setting
@@ -33,8 +34,7 @@ _AFTER_SECONDS_MAX = 3600.0
 _DAY = 86400.0
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
+class Target(Struct, frozen=True):
     is_secure: bool
     host: str
     port: int

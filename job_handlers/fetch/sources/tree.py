@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal, Protocol
+
+from msgspec import Struct
 
 from worker_service.handlers import in_a_sentence
 
@@ -26,8 +27,7 @@ class ListingExpired(Exception):
     """The place no longer knows this page of a listing: it is to be begun again."""
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(Struct, frozen=True):
     """A file or folder as its place describes it."""
 
     id: str
@@ -53,8 +53,7 @@ class Entry:
     is_trashed: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Listing:
+class Listing(Struct, frozen=True):
     entries: Sequence[Entry]
     next_page: str = ""
     """Empty: this was the last."""
@@ -62,8 +61,7 @@ class Listing:
     """The place says that it has not looked everywhere."""
 
 
-@dataclass(frozen=True, slots=True)
-class Changes:
+class Changes(Struct, frozen=True):
     entries: Sequence[Entry]
     gone_ids: Sequence[str]
     next_token: str

@@ -11,10 +11,13 @@ import io
 import posixpath
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, NamedTuple
 from xml.parsers import expat
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from job_handlers.encodings import decoded
 from job_handlers.file_kinds import Kind
@@ -45,8 +48,7 @@ _NUMBER = re.compile(r"(\d+)\.xml\Z")
 _WORD_DOCUMENT = re.compile(r"word/document\d*\.xml")
 
 
-@dataclass(frozen=True, slots=True)
-class _Words:
+class _Words(Struct, frozen=True):
     """What a format calls things, without their namespaces."""
 
     paragraphs: Sequence[str]

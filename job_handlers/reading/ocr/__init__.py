@@ -2,7 +2,8 @@
 another engine is a file more, and its place in `ENGINES`."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from job_handlers.reading.layout import Unread
 from job_handlers.reading.ocr import language_id, languages, neural, tesseract

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import accumulate, groupby, pairwise
 from math import inf
 from operator import itemgetter
 from statistics import median
 
+from msgspec import Struct
 from PIL import Image
 
 from job_handlers.reading import layout
@@ -50,8 +50,7 @@ _MARKS = re.compile(b"\xff+")
 _ANY_INK = [255 if value else 0 for value in range(256)]
 
 
-@dataclass(frozen=True, slots=True)
-class Leader:
+class Leader(Struct, frozen=True):
     x0: float
     y0: float
     x1: float

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Protocol
+
+from msgspec import Struct
 
 from job_handlers.reading.layout import Word
 from job_handlers.reading.preprocess import Gray
 from worker_service.handlers import Choices, Problem
 
 
-@dataclass(frozen=True, slots=True)
-class WayToRead:
+class WayToRead(Struct, frozen=True):
     languages: Sequence[str]
     quality: str
     is_one_of_them: bool = False

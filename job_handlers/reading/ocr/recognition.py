@@ -6,11 +6,12 @@ Most pages are read once. A second reading is for those whose first was weak, or
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from itertools import chain
 
 import msgspec
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from job_handlers.reading import layout, ocr_layout
 from job_handlers.reading.layout import Word
@@ -52,8 +53,7 @@ _PAGE_INCHES_LEAST = 5.0
 """A resolution that makes a page narrower is mostly wrong: the engine would take its letters for specks."""
 
 
-@dataclass(frozen=True, slots=True)
-class Recognised:
+class Recognised(Struct, frozen=True):
     lines: list[list[Word]]
     turn: int = 0
     skew: float = 0.0

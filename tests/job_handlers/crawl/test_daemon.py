@@ -10,11 +10,11 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from time import monotonic
 
 import pytest
+from msgspec.structs import replace
 
 from job_handlers.crawl.verbs import CrawlWords, crawl_job
 from tests.drive_server import DriveServer, Fault, Item

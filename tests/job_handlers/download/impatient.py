@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import os
 import signal
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from job_handlers.fetch import download
 from job_handlers.fetch.errors import Patience

@@ -11,12 +11,12 @@ import random
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from email.utils import formatdate
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from job_handlers.fetch import transfer
 from job_handlers.fetch.partial_file import Digests, Facts, Part

@@ -76,7 +76,7 @@ def test_a_job_that_cannot_be_is_refused_in_a_sentence(
 
 
 def _fields(value: Any) -> dict[str, Any]:
-    return {name: getattr(value, name) for name in value.__match_args__}
+    return {name: getattr(value, name) for name in value.__struct_fields__}
 
 
 @pytest.mark.parametrize(

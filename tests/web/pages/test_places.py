@@ -6,11 +6,11 @@ import hashlib
 import io
 import json
 import re
-from dataclasses import replace
 from typing import Any
 
 import httpx
 import pytest
+from msgspec.structs import replace
 
 from tests.web.conftest import site_of
 from tests.web.pages.conftest import Make

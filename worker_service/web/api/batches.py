@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field
 from functools import partial
 from typing import Any
+
+from msgspec import field
 
 from worker_service.base.errors import BadInput, BatchNotFound
 from worker_service.base.humanize import counted
 from worker_service.jobs.batches import Batch, BatchAdded, BatchMoved, BatchState
 from worker_service.jobs.model import NewJob
-from worker_service.jobs.values import dataclass
 from worker_service.services import batches as operations
 from worker_service.services import enqueue as entering
 from worker_service.services.batches import BatchInWhole, BatchPage
@@ -51,8 +51,7 @@ _BODY = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Submitted(BatchAdded):
+class Submitted(BatchAdded, frozen=True):
     left_out: Mapping[str, int] = field(default_factory=dict)
     """Of directories, by the reason."""
     lacking: Sequence[str] = ()

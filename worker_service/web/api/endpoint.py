@@ -11,9 +11,10 @@ from __future__ import annotations
 import json
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import field, replace
 from typing import Any, cast
 
+from msgspec import Struct, field
+from msgspec.structs import replace
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
@@ -22,7 +23,6 @@ from starlette.routing import Route
 from worker_service.base.errors import BadInput, did_you_mean
 from worker_service.base.sanitize import as_json
 from worker_service.jobs.digest import digest
-from worker_service.jobs.values import dataclass
 from worker_service.services.database import Session
 from worker_service.services.idempotency import Told, once
 from worker_service.services.serialize import as_object
@@ -47,8 +47,7 @@ _BODY_SLACK = 64 * 1024
 IDEMPOTENCY = "Idempotency-Key"
 
 
-@dataclass(frozen=True, slots=True)
-class Param:
+class Param(Struct, frozen=True):
     """A word of the query, or of the path."""
 
     name: str
@@ -62,8 +61,7 @@ class Param:
 _IDEMPOTENT = Param(IDEMPOTENCY, "the same wish, sent again with it within 30 days, is granted once and answered alike")
 
 
-@dataclass(frozen=True, slots=True)
-class Field:
+class Field(Struct, frozen=True):
     """Of the body."""
 
     schema: Schema
@@ -71,8 +69,7 @@ class Field:
     is_needed: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(Struct, frozen=True):
     """One request, as far as an endpoint is concerned."""
 
     request: Request
@@ -89,8 +86,7 @@ class Call:
         return self.request.path_params[name]
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(Struct, frozen=True):
     """More than a value with status 200."""
 
     value: Any
@@ -98,8 +94,7 @@ class Answer:
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class Endpoint:
+class Endpoint(Struct, frozen=True):
     method: str
     path: str
     about: str

@@ -11,9 +11,10 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
+from msgspec import Struct
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
@@ -21,7 +22,6 @@ from starlette.responses import Response, StreamingResponse
 
 from worker_service.base import events
 from worker_service.base.sanitize import as_json
-from worker_service.jobs.values import dataclass
 from worker_service.services import feed
 from worker_service.services.feed import Happened, Place, Step
 from worker_service.services.serialize import as_object
@@ -51,8 +51,7 @@ class TooManyOfYours(HttpProblem):
     status = 429
 
 
-@dataclass(frozen=True, slots=True)
-class Message:
+class Message(Struct, frozen=True):
     owner: str
     about: tuple[int | None, int | None, int | None]
     """Job, batch, document."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any
+
+from msgspec.structs import replace
 
 from worker_service.base.clock import PERIODS
 from worker_service.base.errors import BadInput, JobNotFound, Refused

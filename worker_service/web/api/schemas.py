@@ -33,7 +33,7 @@ class Schemas:
 
     def of(self, kind: Any) -> Any:
         if isinstance(kind, Flat):
-            first, *_ = kind.more.__match_args__
+            first, *_ = kind.more.__struct_fields__
             fields = self.fields_of(kind.kind) | self.fields_of(kind.more)
             del fields[first]
             return {"type": "object", "properties": fields, "required": list(fields)}
@@ -68,7 +68,7 @@ class Schemas:
 
     def fields_of(self, kind: Any) -> dict[str, Any]:
         hints = typing.get_type_hints(kind)
-        fields = {name: self._field(name, hints[name]) for name in kind.__match_args__}
+        fields = {name: self._field(name, hints[name]) for name in kind.__struct_fields__}
         return fields | ({"state": {"type": "string"}} if kind is Job else {})
 
     def _named(self, kind: Any) -> dict[str, Any]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from worker_service.base.errors import BadInput, Refused
 from worker_service.jobs.model import Action, ErrorCount, Pause

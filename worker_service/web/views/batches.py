@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
+from msgspec import Struct
 from starlette.datastructures import FormData
 from starlette.requests import Request
 from starlette.responses import Response
@@ -16,7 +17,6 @@ from worker_service.jobs.batches import Batch, BatchAdded, BatchState
 from worker_service.jobs.library import DocumentSelector
 from worker_service.jobs.model import Job, Status
 from worker_service.jobs.selector import Selector
-from worker_service.jobs.values import dataclass
 from worker_service.services import batches as operations
 from worker_service.services.batches import BatchInWhole, in_words
 from worker_service.services.database import Session
@@ -55,16 +55,14 @@ _ASKED = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(Struct, frozen=True):
     batch: Batch
     words: str
     percent: int
     can: Sequence[str]
 
 
-@dataclass(frozen=True, slots=True)
-class Failures:
+class Failures(Struct, frozen=True):
     """Of the newest that failed."""
 
     by_code: Sequence[tuple[str, int, Job]]

@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from markupsafe import Markup, escape
-
-from worker_service.jobs.values import dataclass
+from msgspec import Struct
 
 WIDTH, HEIGHT, _TOP, _FOOT = 280, 108, 16, 17
 _GAP = 2.0
 
 
-@dataclass(frozen=True, slots=True)
-class Chart:
+class Chart(Struct, frozen=True):
     title: str
     now: str
     """What the newest stretch says, or all of them together."""

@@ -16,6 +16,7 @@ from urllib.parse import urlencode
 
 from anyio import to_thread
 from markupsafe import Markup, escape
+from msgspec import Struct
 from starlette.requests import Request
 from starlette.responses import FileResponse, RedirectResponse, Response
 from starlette.routing import Route
@@ -26,7 +27,6 @@ from worker_service.jobs.documents import PublishedFile
 from worker_service.jobs.library import Document, Hit, PageSummary
 from worker_service.jobs.model import Job
 from worker_service.jobs.selector import Selector
-from worker_service.jobs.values import dataclass
 from worker_service.services import actions, documents, jobs, read_requests
 from worker_service.services.database import Session
 from worker_service.services.page_images import WIDTHS, Drawer, why_none
@@ -66,8 +66,7 @@ STATES: Mapping[str, str] = {
 # ── The list, and what a search finds ───────────────────────────────────────────────────────────────────────────
 
 
-@dataclass(frozen=True, slots=True)
-class Wanted:
+class Wanted(Struct, frozen=True):
     """What the address asks for."""
 
     query: str
@@ -131,8 +130,7 @@ def index(request: Request) -> Response:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
+class Found(Struct, frozen=True):
     pages: Sequence[tuple[Hit, Markup]]
     documents: int
     is_partial: bool
@@ -235,8 +233,7 @@ def show(request: Request) -> Response:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class _Link:
+class _Link(Struct, frozen=True):
     document_id: int
     query: str
 
@@ -246,8 +243,7 @@ class _Link:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class PageCell:
+class PageCell(Struct, frozen=True):
     """One page among all of its document."""
 
     number: int
@@ -306,8 +302,7 @@ def _newest(files: Sequence[PublishedFile]) -> list[PublishedFile]:
     return [of_role[role] for role in _ROLES if role in of_role]
 
 
-@dataclass(frozen=True, slots=True)
-class Generation:
+class Generation(Struct, frozen=True):
     number: int | None
     jobs: Sequence[Job]
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from msgspec import Struct
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
 from worker_service.base.humanize import counted
 from worker_service.jobs.model import ErrorCount
-from worker_service.jobs.values import dataclass
 from worker_service.services.overview import errors as failed_since
 from worker_service.web.access import visitor_of
 from worker_service.web.database_sessions import opened
@@ -21,8 +21,7 @@ from worker_service.web.views.template_filters import command
 SINCE = (("1h", "An hour"), ("1d", "A day"), ("7d", "A week"), ("30d", "A month"))
 
 
-@dataclass(frozen=True, slots=True)
-class Trouble:
+class Trouble(Struct, frozen=True):
     """A code, whatever the type of the jobs."""
 
     code: str

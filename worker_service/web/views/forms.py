@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from urllib.parse import urlencode
 
+from msgspec import Struct
 from starlette.datastructures import FormData, ImmutableMultiDict, QueryParams
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
@@ -14,7 +15,6 @@ from worker_service.base.errors import BadInput
 from worker_service.base.humanize import counted
 from worker_service.jobs.model import Action, Changed
 from worker_service.jobs.selector import CHOSEN_BY, Selector
-from worker_service.jobs.values import dataclass
 from worker_service.services.database import Session
 from worker_service.services.job_control import DONE, actions
 from worker_service.services.parse import read_selector
@@ -63,8 +63,7 @@ def back_to(place: str, **fields: object) -> Response:
 # ── Which jobs ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@dataclass(frozen=True, slots=True)
-class Filters:
+class Filters(Struct, frozen=True):
     """Jobs, as the address of a page chooses them: the words of the command line, and those that were ticked."""
 
     said: Sequence[tuple[str, str]]
@@ -124,8 +123,7 @@ class Filters:
 # ── What was done ───────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@dataclass(frozen=True, slots=True)
-class Told:
+class Told(Struct, frozen=True):
     """What was done a moment ago, and what takes it back."""
 
     sentence: str

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from urllib.parse import urlencode
 
+from msgspec import Struct
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -16,7 +17,6 @@ from worker_service.base.humanize import counted
 from worker_service.jobs.batches import BatchState
 from worker_service.jobs.model import Job, Status
 from worker_service.jobs.selector import Selector
-from worker_service.jobs.values import dataclass
 from worker_service.services import batches as batch_operations
 from worker_service.services.alerts import Matter, attention
 from worker_service.services.batches import BatchInWhole, in_words
@@ -38,8 +38,7 @@ RUNNING_MOST = 12
 _BATCHES_MOST = 5
 
 
-@dataclass(frozen=True, slots=True)
-class Running:
+class Running(Struct, frozen=True):
     """A job that runs, as people follow it."""
 
     job: Job
@@ -48,8 +47,7 @@ class Running:
     """``page 8 of 44 · 12 pages/min · 3 min left``"""
 
 
-@dataclass(frozen=True, slots=True)
-class Fact:
+class Fact(Struct, frozen=True):
     """Of the strip: a word, a value, and how it is."""
 
     name: str
@@ -60,8 +58,7 @@ class Fact:
     """A time, told instead of the value."""
 
 
-@dataclass(frozen=True, slots=True)
-class Wish:
+class Wish(Struct, frozen=True):
     """A matter, with the button and the command for it."""
 
     matter: Matter

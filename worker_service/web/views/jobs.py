@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 
+from msgspec import Struct
 from starlette.datastructures import FormData
 from starlette.requests import Request
 from starlette.responses import Response
@@ -15,7 +16,6 @@ from worker_service.base.errors import BadInput, BadPayload, BatchNotFound, JobN
 from worker_service.base.humanize import counted
 from worker_service.jobs.model import AttemptRow, Job, Status
 from worker_service.jobs.selector import Selector
-from worker_service.jobs.values import dataclass
 from worker_service.services import batches, job_control, overview
 from worker_service.services import enqueue as entering
 from worker_service.services import jobs as operations
@@ -45,8 +45,7 @@ _GONE = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(Struct, frozen=True):
     job: Job
     state: str
     under: str
@@ -235,8 +234,7 @@ def _form_of_one(request: Request, typed: Mapping[str, str], refused: str = "", 
 # ── One ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(Struct, frozen=True):
     """Something that happened to a job."""
 
     at: str

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 from urllib.parse import urlencode
 
+from msgspec import Struct
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
@@ -18,7 +19,6 @@ from worker_service.base.errors import JobNotFound
 from worker_service.jobs.documents import IndexStatus
 from worker_service.jobs.library import Document, DocumentSelector
 from worker_service.jobs.model import Job, Status
-from worker_service.jobs.values import dataclass
 from worker_service.services import documents, jobs
 from worker_service.services.batches import waiting_for
 from worker_service.services.database import Session
@@ -34,8 +34,7 @@ from worker_service.web.views.documents import number_of, owners_of
 _JOBS_MOST = 100
 
 
-@dataclass(frozen=True, slots=True)
-class Sent:
+class Sent(Struct, frozen=True):
     """One file, and how far it is."""
 
     name: str

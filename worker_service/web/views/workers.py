@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from msgspec import Struct
 from starlette.datastructures import FormData
 from starlette.requests import Request
 from starlette.responses import Response
@@ -11,7 +12,6 @@ from starlette.routing import Route
 
 from worker_service.base.errors import BadInput
 from worker_service.jobs.model import Pause
-from worker_service.jobs.values import dataclass
 from worker_service.services import job_control, overview
 from worker_service.services.jobs import names
 from worker_service.services.overview import title_of_pause, workers
@@ -24,8 +24,7 @@ from worker_service.web.views.template_filters import command
 _FLAGS = {"all": "--all", "owner": "--owner"}
 
 
-@dataclass(frozen=True, slots=True)
-class Paused:
+class Paused(Struct, frozen=True):
     pause: Pause
     title: str
     command: str

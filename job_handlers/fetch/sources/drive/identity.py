@@ -7,8 +7,9 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from job_handlers.fetch.errors import Trouble
 from job_handlers.fetch.sources.drive import credentials as drive_credentials
@@ -18,8 +19,7 @@ _WALL_SECONDS = 120
 _MOST = 1000
 
 
-@dataclass(frozen=True, slots=True)
-class Payload:
+class Payload(Struct, frozen=True):
     credentials: Sequence[str]
 
 
