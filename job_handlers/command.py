@@ -1,8 +1,8 @@
 """Run a program that the owner allowed in the settings: each table [commands.X] is a job type X of its own.
 
-What may stand in such a table is `worker_service.settings.commands`', which is read with the settings. Here it is run: what the
-program writes becomes log lines, a line `progress: 40 message` becomes progress, and what it leaves in its directory
-becomes the job's files. It is the owner's own program, so it is not jailed unless its table says so.
+`worker_service.settings.commands` defines the keys of such a table. Lines that the program writes become log lines, a
+line `progress: 40 message` becomes progress, and files in its directory become the job's files. It is the owner's own
+program, so it runs in a sandbox only if its table says so.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from worker_service.settings.value_types import declared_in
 
 ROOT = Path(__file__).resolve().parent.parent
 README_LINES_MOST = 150
-ARCHITECTURE_LINES_MOST = 240
+ARCHITECTURE_LINES_MOST = 330
 COLUMNS_MOST = 120
 
 EACH = pytest.mark.parametrize(("line", "command"), [pytest.param(*pair, id=pair[0]) for pair in manual.commands()])
@@ -88,7 +88,7 @@ def test_the_architecture_speaks_of_what_is_there() -> None:
         assert any(f"/{file}".endswith(f"/{name}") for file in files), name
     for name in re.findall(r"`(\w*_\w*)`", text):
         assert re.search(rf"\b{name}\b", source), name
-    for room in ("jobs", "store", "operations", "children", "daemon"):
+    for room in ("base", "settings", "jobs", "store", "handlers", "runner", "cluster", "services", "daemon"):
         for path in (ROOT / "worker_service" / room).glob("*.py"):
             assert path.name == "__init__.py" or path.name in text, path
 

@@ -36,10 +36,10 @@ HEIGHT = {room: height for height, floor in enumerate(FLOORS) for room in floor}
 
 # What the floors alone would allow.
 NEVER = {
-    ("children", "store"): "a child holds no database",
+    ("runner", "store"): "a child holds no database",
     ("cluster", "store"): "what speaks with other machines holds no database",
 }
-ABOVE_OPERATIONS = {"commands", "web", "verbs"}
+ABOVE_SERVICES = {"cli", "web", "verbs"}
 
 SHIPPED = {"worker_service", "job_handlers", "cli"}
 OURS = SHIPPED | {"tests", "benchmarks"}
@@ -127,19 +127,19 @@ def imports_point_down(house: House) -> Iterator[str]:
             yield f"{arrow}: {NEVER[above, below]}"
 
 
-def only_operations_speak_to_the_store(house: House) -> Iterator[str]:
+def only_services_speak_to_the_store(house: House) -> Iterator[str]:
     for arrow in house.arrows:
-        if is_above_operations(arrow.origin) and is_within(arrow.target, "worker_service.store"):
-            yield f"{arrow} goes past the operations"
+        if is_above_services(arrow.origin) and is_within(arrow.target, "worker_service.store"):
+            yield f"{arrow} goes past the services"
     for source in house.sources:
-        if is_above_operations(source.module):
+        if is_above_services(source.module):
             for node in ast.walk(source.tree):
                 if isinstance(node, ast.Attribute) and node.attr == "store":
-                    yield f"{source.path}:{node.lineno}: reaches through to the store; let an operation do it"
+                    yield f"{source.path}:{node.lineno}: reaches through to the store; call a service"
 
 
-def is_above_operations(module: str) -> bool:
-    return top(module) == "job_handlers" or (top(module) == "worker_service" and room(module) in ABOVE_OPERATIONS)
+def is_above_services(module: str) -> bool:
+    return top(module) == "job_handlers" or (top(module) == "worker_service" and room(module) in ABOVE_SERVICES)
 
 
 def handlers_know_only_their_contract(house: House) -> Iterator[str]:
@@ -208,7 +208,7 @@ def the_store_alone_knows_sqlite(house: House) -> Iterator[str]:
 RULES: tuple[Rule, ...] = (
     every_room_has_a_floor,
     imports_point_down,
-    only_operations_speak_to_the_store,
+    only_services_speak_to_the_store,
     handlers_know_only_their_contract,
     the_house_knows_nothing_outside,
     only_the_store_imports_apsw,
@@ -259,11 +259,11 @@ SOUND = {
     "worker_service/cluster/__init__.py": "",
     "worker_service/cluster/ray_driver.py": "import ray",
     "worker_service/services/job_control.py": "def opened():\n    from worker_service.store.opening import open_store",
-    "worker_service/daemon/__init__.py": "from worker_service import children, operations",
+    "worker_service/daemon/__init__.py": "from worker_service import runner, services",
     "worker_service/web/__init__.py": "import worker_service.services.job_control",
     "worker_service/cli/__init__.py": "from importlib import import_module\nimport_module(f'{__name__}.{1}')",
     "worker_service/cli/database.py": """HELP = 'pagemill db shell --write "DELETE FROM job"'""",
-    "worker_service/cli/running.py": "from worker_service import daemon\nfrom worker_service import operations",
+    "worker_service/cli/running.py": "from worker_service import daemon\nfrom worker_service import services",
     "job_handlers/__init__.py": "",
     "job_handlers/download.py": "from job_handlers.drive import file\nfrom worker_service.handlers import Done",
     "job_handlers/drive.py": "import googleapiclient.discovery",
@@ -278,11 +278,12 @@ FLAWS: dict[str, tuple[str, int, str, str]] = {
         "-> worker_service.store points up"),
     "inside a function, of a module by its package": ("worker_service/services/job_control.py", 3,
         "def start():\n    if True:\n        from worker_service import daemon", "-> worker_service.daemon points up"),
-    "relative": ("worker_service/jobs/retries.py", 1, "from ..operations.steer import plan",
+    "relative": ("worker_service/jobs/retries.py", 1, "from ..services.job_control import plan",
         "-> worker_service.services.job_control points up"),
-    "relative, in a package's own file": ("worker_service/handlers/__init__.py", 1, "from .. import children",
+    "relative, in a package's own file": ("worker_service/handlers/__init__.py", 1, "from .. import runner",
         "-> worker_service.runner points up"),
-    "by name": ("worker_service/base/clock.py", 2, "import importlib\nimportlib.import_module('worker_service.settings.config')",
+    "by name": ("worker_service/base/clock.py", 2,
+        "import importlib\nimportlib.import_module('worker_service.settings.config')",
         "-> worker_service.settings.config points up"),
     "by a name that is put together": ("worker_service/base/clock.py", 3,
         "from importlib import import_module\nfor n in 'ab':\n    import_module(f'worker_service.cli.{n}')",
@@ -305,7 +306,7 @@ FLAWS: dict[str, tuple[str, int, str, str]] = {
         "def ls(desk):\n    return desk.session.store.reading.list()", "reaches through to the store"),
     "a verb of others that reaches through": ("job_handlers/crawl.py", 2,
         "def crawl(desk):\n    store = desk.session.store", "reaches through to the store"),
-    "a handler at the operations": ("job_handlers/ocr.py", 1, "from worker_service.services import steer",
+    "a handler at the operations": ("job_handlers/ocr.py", 1, "from worker_service.services import job_control",
         "-> worker_service.services.job_control: a handler imports"),
     "a handler at something called like its contract": ("job_handlers/ocr.py", 1,
         "import worker_service.handlers_of_mine", "-> worker_service.handlers_of_mine: a handler imports"),
@@ -339,7 +340,7 @@ FLAWS: dict[str, tuple[str, int, str, str]] = {
         "SQL outside worker_service/store: sqlite3 pagemill.db"),
     "half a statement": ("worker_service/services/job_control.py", 1, "text = 'and then WHERE id = ' + '3'",
         "SQL outside worker_service/store: and then WHERE id ="),
-    "a file of statements beside the operations": ("worker_service/services/steer.sql", 0, "SELECT 1;",
+    "a file of statements beside the operations": ("worker_service/services/job_control.sql", 0, "SELECT 1;",
         "SQL outside worker_service/store"),
 }
 # fmt: on

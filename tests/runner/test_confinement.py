@@ -225,10 +225,10 @@ def test_where_landlock_does_not_look_at_truncating_the_filter_does(tmp_path: Pa
     file.write_text("content")
     program = (
         "import os, sys\n"
-        "from worker_service.runner import jail\n"
-        "jail.landlock_version = lambda: 2\n"
-        "jail._landlock = lambda door: True\n"
-        "jail.shut(jail.Door([], [], network=False), 'strict')\n"
+        "from worker_service.runner import sandbox\n"
+        "sandbox.landlock_version = lambda: 2\n"
+        "sandbox._landlock = lambda door: True\n"
+        "sandbox.shut(sandbox.Door([], [], network=False), 'strict')\n"
         "for cut in (lambda: os.truncate(sys.argv[1], 0), lambda: os.open(sys.argv[1], os.O_TRUNC)):\n"
         "    try:\n"
         "        cut()\n"

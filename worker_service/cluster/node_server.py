@@ -25,7 +25,7 @@ from msgspec.structs import replace
 from worker_service import VERSION
 from worker_service.cluster.ray_task import ALIVE, ENDED, FILE, HEADER, HELLO, LAUNCH, MESSAGE, STOP, frame
 from worker_service.jobs.documents import KnownDigests, KnownPages
-from worker_service.runner import sandbox as jail
+from worker_service.runner import sandbox
 from worker_service.runner.pool import Nursery
 from worker_service.runner.protocol import (
     Asked,
@@ -111,7 +111,7 @@ class NodeServer:
             # The task tries again until another server has started.
             writer.close()
             return
-        hello = {"fault": self._fault, "version": VERSION, "landlock": jail.landlock_version()}
+        hello = {"fault": self._fault, "version": VERSION, "landlock": sandbox.landlock_version()}
         connection = _Connection(writer)
         self._connections.add(connection)
         connection.send(HELLO, msgspec.json.encode(hello))
@@ -212,7 +212,7 @@ def fault_of(terms: Terms, described: Mapping[str, Described]) -> str:
     """Return why this node cannot run attempts of a head with these terms, or ''."""
     if terms.version != VERSION:
         return f"pagemill {VERSION} is installed here and {terms.version} on the head: install the same version"
-    if terms.sandbox == "strict" and not jail.landlock_version():
+    if terms.sandbox == "strict" and not sandbox.landlock_version():
         return "the kernel has no Landlock, so children cannot be confined: use a kernel 5.13 or newer"
     for job_type, wanted in terms.identity.items():
         found = described.get(job_type)

@@ -24,7 +24,7 @@ from msgspec.structs import replace
 from worker_service.base.entry_points import EntryPoint
 from worker_service.handlers.contract import Handler
 from worker_service.handlers.registry import load
-from worker_service.runner import sandbox as jail
+from worker_service.runner import sandbox as confinement
 from worker_service.runner.protocol import Order
 
 SLICE = "slice"
@@ -108,11 +108,11 @@ class Slicer:
 
 def _run_process(line: socket.socket, parent: int, process: _SlicerProcess) -> NoReturn:
     try:
-        jail.die_with(parent)
-        jail.close_all_but({0, 1, 2, line.fileno()})
-        jail.calm_signals()
-        jail.set_environment(jail.basic_environment())
-        jail.prepare()
+        confinement.die_with(parent)
+        confinement.close_all_but({0, 1, 2, line.fileno()})
+        confinement.calm_signals()
+        confinement.set_environment(confinement.basic_environment())
+        confinement.prepare()
         process.serve(line)
     finally:
         os._exit(0)
@@ -225,9 +225,9 @@ def _run_child(
     line: socket.socket, parent: int, handler: Handler[Any], original: Path, place: Path, sandbox: str
 ) -> NoReturn:
     try:
-        jail.die_with(parent)
-        jail.go_first_where_memory_ends()
-        jail.close_all_but({0, 1, 2, line.fileno(), *jail.held()})
+        confinement.die_with(parent)
+        confinement.go_first_where_memory_ends()
+        confinement.close_all_but({0, 1, 2, line.fileno(), *confinement.held()})
         nothing = os.open(os.devnull, os.O_RDWR)
         for descriptor in (0, 1, 2):
             os.dup2(nothing, descriptor)
@@ -235,9 +235,9 @@ def _run_child(
         os.umask(0o077)
         size = original.stat().st_size
         bytes_max = min(handler.limits.file_bytes or size, size)
-        jail.limit(replace(handler.limits, cpu_seconds=_CHILD_CPU_SECONDS, file_bytes=bytes_max))
-        door = jail.Door([*handler.reads, original], [place], network=False, starts_programs=False)
-        jail.shut(door, sandbox if handler.sandbox == "default" else handler.sandbox)
+        confinement.limit(replace(handler.limits, cpu_seconds=_CHILD_CPU_SECONDS, file_bytes=bytes_max))
+        door = confinement.Door([*handler.reads, original], [place], network=False, starts_programs=False)
+        confinement.shut(door, sandbox if handler.sandbox == "default" else handler.sandbox)
         assert handler.slicer is not None
         write_slice = handler.slicer(original)
         while payload := line.recv(_MESSAGE_BYTES_MAX):

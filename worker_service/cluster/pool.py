@@ -15,7 +15,6 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from worker_service.cluster_settings import LOCAL, Cluster
 from worker_service.jobs.documents import Answer
 from worker_service.jobs.model import NODE, NodeState
 from worker_service.runner.pool import Nursery, _Line
@@ -34,6 +33,7 @@ from worker_service.runner.protocol import (
     Order,
     Placed,
 )
+from worker_service.settings.cluster import LOCAL, Cluster
 
 _RESTART_SECONDS_MIN, _RESTART_SECONDS_MAX = 0.25, 30.0
 """Between two starts of the driver. The interval doubles until a start has found a node."""

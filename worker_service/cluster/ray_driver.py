@@ -28,7 +28,6 @@ from worker_service import VERSION
 from worker_service.cluster import ray_environment, ray_task
 from worker_service.cluster.node_server import Terms
 from worker_service.cluster.task_inputs import TaskInputs
-from worker_service.cluster_settings import SLOTS_MAX
 from worker_service.jobs.model import NodeState, Usage
 from worker_service.runner import sandbox
 from worker_service.runner.protocol import (
@@ -61,6 +60,7 @@ from worker_service.runner.protocol import (
     text,
     to_nursery,
 )
+from worker_service.settings.cluster import SLOTS_MAX
 
 # Ray reads its environment when it is imported.
 TOKEN = ray_environment.prepare(os.environ)

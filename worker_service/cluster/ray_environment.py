@@ -12,7 +12,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from worker_service.base.errors import Problem
-from worker_service.cluster_settings import is_loopback
+from worker_service.settings.cluster import is_loopback
 from worker_service.settings.config import SERVICE_CONFIGURATION, own_configuration
 
 TOKEN = "ray.token"

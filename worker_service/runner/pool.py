@@ -26,8 +26,7 @@ from pathlib import Path
 import msgspec
 
 from worker_service.jobs.documents import Answer, Question
-from worker_service.runner import processes
-from worker_service.runner import sandbox as jail
+from worker_service.runner import processes, sandbox
 from worker_service.runner.protocol import (
     FRAME_BYTES_MAX,
     RELAY_BYTES_MAX,
@@ -293,7 +292,7 @@ class Nursery:
     def _surroundings(self) -> dict[str, str]:
         """Its environment."""
         return {
-            **jail.basic_environment(),
+            **sandbox.basic_environment(),
             # Libraries that start a thread for each core would start them in every child.
             "OMP_NUM_THREADS": "1",
             "OPENBLAS_NUM_THREADS": "1",

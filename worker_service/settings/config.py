@@ -25,7 +25,7 @@ from worker_service.settings import value_types as kinds
 from worker_service.settings.value_types import Kind, Setting, length
 
 if TYPE_CHECKING:
-    from worker_service.cluster_settings import Cluster
+    from worker_service.settings.cluster import Cluster
     from worker_service.settings.notifications import Rule
     from worker_service.settings.schedules import Schedule
 
@@ -78,7 +78,7 @@ def _parse_addresses(raw: object, label: str, _: Path) -> dict[str, str]:
 def _parse_cluster(raw: object, label: str, _: Path) -> Cluster | None:
     if raw in ("", {}):
         return None
-    from worker_service.cluster_settings import read_cluster  # only where there is one
+    from worker_service.settings.cluster import read_cluster  # only where there is one
 
     return read_cluster(raw, label)
 
