@@ -45,7 +45,7 @@ def test_the_list_tells_of_each_how_far_it_is(run: Run, shelf: Shelf) -> None:
 
     assert lines[0].split() == ["ID", "STATE", "OWNER", "NAME", "FILES", "FAILED", "PAGES", "PRIORITY", "BEGAN", "NOTE"]
     assert [line.split()[:6] for line in lines[1:]] == [
-        ["2", "failed", "bob", "-", "1/1", "1"],
+        ["2", "finished", "bob", "-", "1/1", "1"],
         ["1", "active", "ann", "reports", "1/3", "-"],
     ]
     assert [one["batch"]["id"] for one in items(run("batch", "ls", "--owner", "ann", "--json"))] == [1]
@@ -106,6 +106,17 @@ def test_retry_tries_again_what_failed_and_nothing_else(run: Run, shelf: Shelf) 
 def _done(run: Run, shelf: Shelf) -> str:
     shelf.publish(shelf.next_job(), "b.pdf", "two")
     return run("batch", "retry", 1, fails=1).stderr
+
+
+def test_a_retry_of_one_job_of_an_ended_batch_lets_the_owners_other_batch_wait(run: Run, shelf: Shelf) -> None:
+    first = begun(shelf, "a.pdf")
+    fail(shelf, "DAMAGED", "it is damaged")
+    second = begun(shelf, "b.pdf", name="")
+
+    retried = run("retry", 1)
+
+    assert "batch 2 waits for another batch of its owner" in retried.stderr
+    assert (state_of(shelf, first), state_of(shelf, second)) == (BatchState.ACTIVE, BatchState.WAITING)
 
 
 def test_cancel_asks_first_and_leaves_a_batch_that_can_be_gone_on_with(run: Run, shelf: Shelf) -> None:

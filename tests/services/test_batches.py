@@ -17,7 +17,7 @@ from worker_service.jobs.batches import Batch, BatchFacts, BatchState
 from worker_service.jobs.documents import IndexStatus
 from worker_service.jobs.model import NewJob, Status
 from worker_service.services import batches
-from worker_service.services.batches import BatchInWhole, in_words, progress_of
+from worker_service.services.batches import BatchInWhole, in_words, progress_of, whole_of
 from worker_service.services.database import Session, open_session
 from worker_service.services.serialize import as_object
 from worker_service.settings.config import load_settings
@@ -85,6 +85,13 @@ def test_time_left_and_pace_are_told_only_where_somebody_can_know() -> None:
     for unknown in ({"uncounted": 1}, {"files_on_the_way": 1}, {"may_find_more": True}):
         assert progress_of(replace(FACTS, **unknown)).seconds_left is None
     assert progress_of(replace(FACTS, pages_lately=1)).pages_a_minute is None
+
+
+@pytest.mark.parametrize("state", BatchState)
+def test_only_an_active_batch_has_time_left(state: BatchState) -> None:
+    found = whole_of(replace(BATCH, state=state), FACTS)
+
+    assert found.progress.seconds_left == (840 if state is BatchState.ACTIVE else None)
 
 
 def test_a_batch_begins_is_stopped_goes_on_and_its_answers_are_json(session: Session) -> None:

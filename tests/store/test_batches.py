@@ -645,6 +645,29 @@ def test_a_replaced_batch_that_a_hand_activates_runs_beside_the_newer_one(store:
     assert sorted(claimed_ids(store)) == sorted([*jobs_of(store, first), *jobs_of(store, second)])
 
 
+@pytest.mark.parametrize(
+    ("policy", "first", "second"),
+    [
+        (OwnerPolicy.REPLACE, BatchState.ACTIVE, BatchState.WAITING),
+        (OwnerPolicy.QUEUE, BatchState.WAITING, BatchState.ACTIVE),
+        (OwnerPolicy.OFF, BatchState.ACTIVE, BatchState.ACTIVE),
+    ],
+)
+def test_a_retried_job_that_starts_an_ended_batch_again_follows_the_owner_policy(
+    store: Store, policy: OwnerPolicy, first: BatchState, second: BatchState
+) -> None:
+    ended = store.batches.add(NewBatch("ann"), [NewJob("ocr_pages")]).batch
+    end(store, claim_one(store).lease, FAILED)
+    other = store.batches.add(NewBatch("ann"), [NewJob("ocr_pages")]).batch
+    retried = store.steering.retry(ids(1), actor="ann").job_ids
+
+    waiting = store.batches.apply_policy(retried, policy, actor="ann")
+
+    found = [store.batches.get(one.id) for one in (ended, other)]
+    assert [one.state for one in found] == [first, second]
+    assert list(waiting) == [one.id for one in found if one.state is BatchState.WAITING]
+
+
 def test_batches_that_name_each_other_as_replacement_by_hand_still_resume(store: Store, by_hand: ByHand) -> None:
     first, second, third = (add(store) for _ in range(3))
     by_hand(f"UPDATE batch SET replaced_by = {second.id} WHERE id = {first.id}")
@@ -916,6 +939,23 @@ def test_what_is_stored_of_a_batch_tells_how_far_it_is(store: Store, worker: Add
     assert facts.jobs == {COMPLETED: 2, FAILED: 1, PENDING: 4}
     assert (facts.pages_lately, round(facts.lately_seconds)) == (5, 60)
     assert facts.current == ("b.pdf", 3, 10)
+
+
+def test_cancelled_files_are_counted_apart_from_failed_ones_before_and_after_they_are_documents(
+    store: Store, worker: AddWorker
+) -> None:
+    worker(types=["ingest", "download"])
+    sources = [NewJob("download", source_key=name) for name in "cde"]
+    batch = store.batches.add(NewBatch("ann"), [wish("a"), wish("b"), *sources])
+    cancelled_document, _, cancelled_file, failed_file, _ = (one.job_id or 0 for one in batch.jobs)
+    store.steering.cancel(ids(cancelled_document, cancelled_file), actor="ann")
+    end(store, claim_one(store).lease, FAILED)
+    end(store, next(job.lease for job in store.leases.claim("w1", 2, "io") if job.id == failed_file), FAILED)
+
+    facts = store.batches.facts(batch.batch.id)
+
+    assert (facts.documents_cancelled, facts.documents[IndexStatus.FAILED]) == (1, 2)
+    assert (facts.files_cancelled, facts.files_not_brought_in, facts.files_on_the_way) == (1, 2, 1)
 
 
 def test_the_documents_of_a_batch_are_those_that_it_asked_for_whoever_reads_them(

@@ -33,8 +33,8 @@ def ls(desk: Desk, statuses: tuple[str, ...], owners: tuple[str, ...], limit: in
     pagemill batch ls
     pagemill batch ls --owner alice --status active,waiting
 
-    List batches, the newest first: how many files of each have been read or failed, and how many pages. A + stands
-    where there may be more files than anybody has seen yet.
+    List batches, the newest first: how many files of each have been read or failed, and how many pages. A + means that
+    more files may be found. "finished" is a batch that ended with failures: --status failed.
     """
     page = operations.list_batches(desk.session, owners=owners, states=statuses, limit=limit, before_id=before_id)
     if desk.answered(page):
@@ -159,9 +159,9 @@ def rm(desk: Desk, batch_id: int, dry_run: bool, yes: bool) -> None:
     files = counted(found.progress.files, "file")
     if dry_run:
         if not desk.answered({"dry_run": True, **as_object(found)}):
-            output.show(f"would forget {found.batch.title} ({found.batch.state}, {files})")
+            output.show(f"would forget {found.batch.title} ({found.batch.state.word}, {files})")
         return
-    confirm(f"Forget {found.batch.title} ({found.batch.state}, {files})? Nothing brings it back.", yes=yes)
+    confirm(f"Forget {found.batch.title} ({found.batch.state.word}, {files})? Nothing brings it back.", yes=yes)
     batch = operations.remove(desk.session, batch_id)
     if not desk.answered(batch):
         output.show(f"forgot {batch.title}; its jobs and documents stay")
@@ -263,6 +263,6 @@ def _row(one: BatchInWhole) -> tuple[object, ...]:
     files = f"{now.files_ended}/{now.files}{more}" if now.files else None
     began = output.when(batch.created_at, now=wall_clock())
     return (
-        batch.id, batch.state, batch.owner, batch.name, files, now.files_failed or now.jobs_failed or None,
+        batch.id, batch.state.word, batch.owner, batch.name, files, now.files_failed or now.jobs_failed or None,
         now.pages_read or None, batch.priority, began, batch.note,
     )  # fmt: skip

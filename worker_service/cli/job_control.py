@@ -273,6 +273,7 @@ def _show_changed(
     answer |= {} if unended is None else {"unended": still}
     answer |= {"documents": plan.failing} if plan is not None and plan.error_code else {}
     answer |= {} if changed.batch_id is None else {"batch": changed.batch_id}
+    answer |= {"waiting": changed.waiting} if changed.waiting else {}
     if desk.answered({**answer, "refused": refused}):
         return exit_code
     if changed.batch_id is not None:
@@ -286,6 +287,8 @@ def _show_changed(
     are = "will be" if asked_too else "is" if plan is not None and len(plan.failing) == 1 else "are"
     if sentence := _of_documents(plan, are):
         output.say(sentence)
+    for batch_id in changed.waiting:
+        output.say(f"batch {batch_id} waits for another batch of its owner: pagemill batch show {batch_id}")
     for one in still[:_REFUSALS_SHOWN]:
         output.say("job {id} still stops: {reason}".format(**one))
     for left in refused[:_REFUSALS_SHOWN]:

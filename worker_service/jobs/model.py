@@ -517,6 +517,8 @@ class Changed(Struct, frozen=True):
     refused: Mapping[int, str] = field(default_factory=dict)
     batch_id: int | None = None
     """The batch that an undo set going again."""
+    waiting: Sequence[int] = ()
+    """Batches that wait because a retry started another batch of their owner, or them, again."""
 
 
 class Counts(Struct, frozen=True):

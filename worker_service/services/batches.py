@@ -132,13 +132,13 @@ def show(session: Session, batch_id: int) -> BatchInWhole:
 
 
 def _whole(session: Session, batch: Batch) -> BatchInWhole:
+    return whole_of(batch, session.store.batches.facts(batch.id))
+
+
+def whole_of(batch: Batch, facts: BatchFacts) -> BatchInWhole:
     """Only an active batch has time left."""
-    found = progress(session, batch.id)
+    found = progress_of(facts)
     return BatchInWhole(batch, found if batch.state is BatchState.ACTIVE else replace(found, seconds_left=None))
-
-
-def progress(session: Session, batch_id: int) -> BatchProgress:
-    return progress_of(session.store.batches.facts(batch_id))
 
 
 def progress_of(facts: BatchFacts) -> BatchProgress:
@@ -185,7 +185,7 @@ def in_words(found: BatchInWhole) -> str:
     counts = [f"{failed:,} failed"] * bool(failed) + [f"{cancelled:,} cancelled"] * bool(cancelled)
     if batch.state.is_ended:
         whole = counted(now.files, "file") if now.files else counted(now.jobs, "job")
-        how = ", ".join(["finished" if batch.state is BatchState.FAILED else str(batch.state), *counts])
+        how = ", ".join([batch.state.word, *counts])
         return " · ".join([how, whole, *([counted(now.pages_read, "page")] if now.files else [])])
     ended, whole = (now.files_ended, "file") if now.files else (now.jobs_ended, "job")
     done = f"{ended:,} of {counted(now.files or now.jobs, whole)}"

@@ -107,7 +107,7 @@ def change(session: Session, plan: Plan, *, without_grace: bool = False) -> Chan
     if plan.verb == "cancel":
         return steering.cancel(plan.selector, actor=actor, without_grace=without_grace)
     if plan.verb == "retry":
-        return steering.retry(plan.selector, actor=actor)
+        return _with_policy(session, steering.retry(plan.selector, actor=actor))
     if plan.verb == "delete":
         return steering.delete(plan.selector, actor=actor)
     return steering.priority(plan.selector, read_priority(plan.priority), actor=actor)
@@ -226,11 +226,22 @@ def newest_final(session: Session, action: Action) -> Action | None:
 def undo(session: Session, action: Action) -> Changed:
     """Do the opposite to each job that has not changed since; a batch that was cancelled goes on."""
     changed = session.store.steering.undo(action.id, actor=session.actor)
-    if action.verb != "cancel" or action.batch_id is None:
+    if action.verb != "cancel":
         return changed
+    if action.batch_id is None:
+        return _with_policy(session, changed)
     policy = OwnerPolicy(session.settings.owner_policy)
     batch = session.store.batches.undo_cancel(action.id, actor=session.actor, policy=policy)
     return replace(changed, batch_id=None if batch is None else batch.id)
+
+
+def _with_policy(session: Session, changed: Changed) -> Changed:
+    """Apply the owner policy after jobs were retried: a retry starts a batch that had ended again."""
+    if not changed.job_ids:
+        return changed
+    policy = OwnerPolicy(session.settings.owner_policy)
+    waiting = session.store.batches.apply_policy(changed.job_ids, policy, actor=session.actor)
+    return replace(changed, waiting=waiting)
 
 
 # ── Pauses ──────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -29,6 +29,7 @@ KINDS = {
     "batch.done": ("batch is done", "batches are done"),
     "batch.failed": ("batch ended with failures", "batches ended with failures"),
     "batch.stopped": ("batch was stopped", "batches were stopped"),
+    "batch.waiting": ("batch waits for another of its owner", "batches wait for others of their owner"),
     "worker.silent": ("worker is silent", "workers are silent"),
     "queue.old": ("job waits too long", "jobs wait too long"),
     "schedule.missed": ("schedule missed some of its times", "schedules missed some of their times"),

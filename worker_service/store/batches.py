@@ -172,7 +172,7 @@ class Batches:
         with self._db.transaction():
             batch = self._look(batch_id)
             if batch.state.is_ended:
-                raise Refused(f"{batch.title} is {batch.state}, and takes nothing more: begin a new one")
+                raise Refused(f"{batch.title} is {batch.state.word}, and takes nothing more: begin a new one")
             inserted = self._intake.insert_many([_of_batch(job, batch, batch_id) for job in jobs])
             settle(self._db)
             return BatchAdded(self._look(batch_id), _in_batch(inserted))
@@ -182,7 +182,7 @@ class Batches:
         with self._db.transaction():
             batch = self._look(batch_id)
             if batch.state.is_ended:
-                raise Refused(f"{batch.title} is {batch.state}: there is nothing to stop")
+                raise Refused(f"{batch.title} is {batch.state.word}: there is nothing to stop")
             self._move(batch_id, BatchState.STOPPED, f"stopped by {actor}")
             self._steering.begin_batch_action("stop_batch", batch_id, actor)
             settle(self._db)
@@ -211,7 +211,7 @@ class Batches:
             if batch.state is BatchState.STOPPED and not is_resume:
                 raise Refused(f"{batch.title} is stopped: `pagemill batch resume {batch_id}` goes on with all of it")
             if batch.state.is_ended and not self._to_retry(batch_id, statuses, 0):
-                raise Refused(f"{batch.title} is {batch.state}, and nothing of it is left to do")
+                raise Refused(f"{batch.title} is {batch.state.word}, and nothing of it is left to do")
             starts_early = is_resume and batch.state is BatchState.WAITING and policy is not OwnerPolicy.QUEUE
             if batch.state is BatchState.STOPPED or batch.state.is_ended or starts_early:
                 replaced = self._activate(batch, f"{'resumed' if is_resume else 'retried'} by {actor}", policy)
@@ -268,7 +268,7 @@ class Batches:
         with self._db.transaction():
             batch = self._look(batch_id)
             if batch.state.is_ended:
-                raise Refused(f"{batch.title} is {batch.state}: there is nothing to cancel")
+                raise Refused(f"{batch.title} is {batch.state.word}: there is nothing to cancel")
             # Stop it first: nothing more of it starts, and follow-ups that running jobs still add are cancelled below.
             self._move(batch_id, BatchState.STOPPED, f"cancelled by {actor}")
             action_id = self._steering.begin_batch_action("cancel", batch_id, actor)
@@ -302,6 +302,20 @@ class Batches:
             return batch
 
     # ── The owner's other batches ──
+
+    def apply_policy(self, job_ids: Sequence[int], policy: OwnerPolicy, *, actor: str) -> Sequence[int]:
+        """Apply the policy to the batches that a retry of these jobs started again; return those that wait now."""
+        waiting: list[int] = []
+        with self._db.transaction():
+            for (batch_id,) in self._db.write("active_batches_of", job_ids=json.dumps(list(job_ids))):
+                batch = self._look(batch_id)
+                others = self._others(batch.owner, policy, batch_id) if batch.state is BatchState.ACTIVE else []
+                if others and policy is OwnerPolicy.QUEUE:
+                    self._move(batch_id, BatchState.WAITING, f"retried by {actor}")
+                    waiting.append(batch_id)
+                waiting += self._replace(others, policy, batch_id)
+            settle(self._db)
+        return waiting
 
     def _others(self, owner: str, policy: OwnerPolicy, batch_id: int | None = None) -> Sequence[int]:
         if policy is OwnerPolicy.OFF:

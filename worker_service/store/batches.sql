@@ -53,6 +53,10 @@ SELECT q.id, q.batch_id FROM document d
   JOIN batch b ON b.id = q.batch_id AND b.state = 'waiting'
  WHERE d.id = :document_id ORDER BY q.id LIMIT 1;
 
+-- name: active_batches_of
+SELECT DISTINCT b.id FROM json_each(:job_ids) w CROSS JOIN worker_job_queue q ON q.id = w.value
+  JOIN batch b ON b.id = q.batch_id AND b.state = 'active' ORDER BY b.id DESC;
+
 -- name: batch_unsettled
 INSERT OR IGNORE INTO batch_unsettled (batch_id) VALUES (:batch_id);
 

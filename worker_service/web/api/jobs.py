@@ -72,6 +72,11 @@ _DONE = {
     },
     "documents": {"type": "array", "items": ID, "description": "those that fail by it"},
     "batch": {"type": ["integer", "null"], "description": "of an undo: the batch that goes on"},
+    "waiting": {
+        "type": "array",
+        "items": ID,
+        "description": "of a retry: batches that wait because another one started",
+    },
     "dry_run": YES,
     "jobs": {"type": "integer", "description": "of a dry run: how many it would be"},
 }
@@ -354,6 +359,7 @@ def changed(call: Call, plan: Plan) -> Answer:
         raise Refused("job {id}: {reason}".format(**refused[0]))
     told = {"action": done.action_id, "items": done.job_ids, "asked": done.asked, "refused": refused}
     told |= {"documents": plan.failing} if plan.error_code else {}
+    told |= {"waiting": done.waiting} if done.waiting else {}
     return Answer(told, 202 if done.asked else 200)
 
 

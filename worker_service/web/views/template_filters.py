@@ -24,7 +24,7 @@ _GLYPHS = {
     "scheduled": "◷", "backoff": "↻", "waiting": "…", "key-busy": "…", "stopped": "‖", "active": "▸", "done": "✓",
     "alive": "●", "draining": "◌", "disk low": "!", "dead": "✕", "dying": "✕", "silent": "?", "no row": "?",
     "success": "✓", "indexing": "▸", "queued": "○", "not_indexed": "·", "retry": "↻", "requeued": "↻",
-    "released": "↩", "snoozed": "◷",
+    "released": "↩", "snoozed": "◷", "finished": "!",
 }  # fmt: skip
 _NOT_OF_A_NAME = re.compile(r"[^a-z0-9]+")
 
