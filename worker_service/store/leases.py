@@ -1,8 +1,9 @@
-"""What daemons do to a row: claims, beats, what an attempt writes and asks, and its ends.
+"""The daemon's writes to the queue: register, claim, beat, report, and the ways an attempt ends.
 
-Each verb is one transaction. A verb that ends an attempt closes the attempt first; the table lets no running row move
-before that. After anything that may concern waiting jobs, the same transaction settles them. Pages are written ahead,
-in transactions of their own, where nobody reads them; a completion only turns to them (P5).
+Each public method is one transaction. A method that ends an attempt closes the attempt row first, because a trigger
+refuses to change the status of a job whose attempt is open. A change that jobs may be waiting for calls `settle` in
+the same transaction. Pages are stored ahead, in transactions of their own; readers see them only when the completion
+makes their generation current (P5).
 """
 
 from __future__ import annotations
@@ -85,9 +86,9 @@ _ITEMS_MOST = 1000
 _order = attrgetter("priority", "created_at", "id")
 
 COMPLETED_AT_ONCE = {1: "complete_one", 25: "complete_some", 100: "complete"}
-"""The statements, by how many jobs they have room for: the smallest that holds them all is taken."""
+"""Number of jobs a statement completes → its name. The smallest statement that fits is used."""
 CLOSING_WIDTH, COMPLETED_WIDTH = 10, 4
-# The values of jobs that are not there, where a statement has room for more.
+# Fills the unused rows of a statement.
 _NOTHING = (None,) * max(COMPLETED_AT_ONCE) * CLOSING_WIDTH
 _NO_CHILD = (None, None, None)
 
@@ -95,7 +96,7 @@ A = TypeVar("A", bound=Answer)
 
 
 class Work(Struct, frozen=True):
-    """What a job works for."""
+    """The document, owner and batch of a job, which its follow-up jobs inherit."""
 
     document_id: int | None
     generation: int | None
@@ -111,14 +112,14 @@ class Work(Struct, frozen=True):
 
 
 class PageTarget(Struct, frozen=True):
-    """Where the pages go that an attempt has read."""
+    """Destination of the pages that an attempt has read."""
 
     document_id: int | None = None
     generation: int | None = None
     is_current: bool = False
-    """They are pages of its document; else they are kept by their digest, for whoever asks next."""
+    """True: store them as pages of the document. False: store them under their digest only, for later attempts."""
     is_wanted: bool = False
-    """Nobody has asked it to stop, and its lease holds."""
+    """True while the lease holds and no cancellation has been requested."""
 
     @property
     def is_kept(self) -> bool:
@@ -138,7 +139,7 @@ class Leases:
     # ── Workers ──
 
     def register(self, worker: Worker) -> None:
-        """Write the worker's row and its handlers. This is its first beat."""
+        """Write the worker's row and its handlers, which also counts as its first heartbeat."""
         self._scheduler.forget()
         with self._db.transaction():
             self._db.write("register", **asdict(replace(worker, handlers=())), now=self._db.now())
@@ -147,7 +148,7 @@ class Leases:
                 self._db.write("register_handler", worker_id=worker.id, **asdict(handler))
 
     def deregister(self, worker_id: str) -> None:
-        """Remove a worker that holds no lease any more."""
+        """Remove the worker. Raise `Refused` if it still holds leases."""
         with self._db.transaction():
             if not self._db.write("deregister", worker_id=worker_id):
                 raise Refused(f"worker {worker_id} still holds leases, or is not registered: release them first")
@@ -155,18 +156,18 @@ class Leases:
             self._db.write("mark_nodes_of_worker_down", worker_id=worker_id)
 
     def set_worker_state(self, worker_id: str, *, draining: bool, disk_low: bool) -> None:
-        """Say whether the worker claims: not while it drains, nor while its disk is too full."""
+        """Record the two reasons why the worker claims no jobs."""
         with self._db.transaction():
             if not self._db.write("set_worker_state", worker_id=worker_id, draining=draining, disk_low=disk_low):
                 raise WorkerUnknown(f"worker {worker_id} has no row: register it first")
 
     def forget_nodes_of_dead_workers(self) -> None:
-        """Delete the rows of nodes whose worker is gone, unless they drain."""
+        """Delete the nodes of workers that have no row, except draining nodes."""
         with self._db.transaction():
             self._db.write("forget_nodes_of_dead_workers")
 
     def set_nodes(self, worker_id: str, nodes: Sequence[NodeState]) -> None:
-        """Write the state of all nodes of this worker; their slots together are its slots of class `node`."""
+        """Write the state of all nodes of this worker. Its slots of class `node` become the sum of their slots."""
         self._scheduler.forget()
         with self._db.transaction():
             slots = sum(node.slots for node in nodes)
@@ -190,11 +191,11 @@ class Leases:
     def claim(
         self, worker_id: str, most: int, job_class: str = "cpu", *, behind: int = 0, only: Sequence[str] | None = None
     ) -> list[Job]:
-        """Claim up to `most` jobs that have no gate: fence + 1, each with one open attempt (P1, P8, P9).
+        """Claim up to `most` jobs that have no gate. Each gets fence + 1 and one open attempt (P1, P8, P9).
 
-        A job with text that is not UTF-8 ends failed with `NOT_UTF8`. `behind`: how many of the worker's running jobs
-        wait behind another one and take no slot. `only`: claim these types alone, and stop where the next turn is
-        another type's, so that a claim ahead of a free slot overtakes nobody.
+        A job with text that is not UTF-8 is failed with `NOT_UTF8` instead. `behind` is the number of the worker's
+        running jobs that are prefetched behind another job and take no slot. `only` restricts the claim to these
+        types and ends it at the first job of another type, so that prefetching never overtakes that job.
         """
         try:
             return self._claim(worker_id, most, job_class, behind, only)
@@ -210,7 +211,7 @@ class Leases:
                 make_ready(self._db, values["now"])
                 while rows := self._scheduler.claim(values, most - len(claimed), only):
                     claimed += self._readable(list(map(job_from, rows)))
-                    # A second round only where one of them has ended here.
+                    # Claim again only if `_readable` has failed some of the jobs.
                     if len(claimed) == most or not self._db.is_mending:
                         break
                 if not claimed and not self._db.write("worker_is_known", worker_id=worker_id):
@@ -220,17 +221,17 @@ class Leases:
                 if claimed:
                     claimed.sort(key=_order)
                     owners = list(dict.fromkeys(job.owner for job in claimed))
-                    # One owner, served last time as well: nothing would change.
+                    # Skip the write if the only owner is also the one served last.
                     if len(owners) > 1 or self._db.write("served_last") != [(owners[0],)]:
                         self._scheduler.served(self._db.write("served", owners=json.dumps(owners)))
         except BaseException:
-            # What was seen in a transaction that came to nothing was never so.
+            # The cache may hold rows of the transaction that was rolled back.
             self._scheduler.forget()
             raise
         return claimed
 
     def _readable(self, jobs: list[Job]) -> list[Job]:
-        """A job whose text cannot be read ends here: nobody can know what it was to do."""
+        """Fail the jobs with text that is not UTF-8, whose payload is unknown. Return the others."""
         if not self._db.is_mending:
             return jobs
         for job in jobs:
@@ -245,7 +246,7 @@ class Leases:
         self._db.write("fail", **of(lease), now=self._db.now(), **error_columns(failure))
 
     def beat(self, worker_id: str, leases: Sequence[Lease]) -> Beat:
-        """Beat for the worker and its leases. Return which leases are lost and which are to be cancelled."""
+        """Write a heartbeat for the worker and its leases. Return the leases that are lost or must be cancelled."""
         with self._db.transaction():
             if not self._db.write("beat", worker_id=worker_id, now=self._db.now()):
                 raise WorkerUnknown(f"worker {worker_id} has no row: it was given up for dead and owns nothing")
@@ -258,7 +259,7 @@ class Leases:
         )
 
     def report(self, reports: Sequence[Report]) -> list[Lease]:
-        """Write progress (it never falls), log lines and the child's process. Return the leases that are lost."""
+        """Write progress (P10: it never falls), log lines and the child process's id. Return the lost leases."""
         lost: list[Lease] = []
         with self._db.transaction():
             for report in reports:
@@ -282,7 +283,7 @@ class Leases:
     # ── What an attempt writes ──
 
     def checkpoint(self, lease: Lease, checkpoint: Checkpoint) -> None:
-        """Keep a job's state for its next attempt, with follow-up jobs and the findings of a crawl, or nothing."""
+        """Store a job's state for its next attempt together with follow-up jobs and crawl items, or nothing."""
         with self._db.transaction():
             work = self._work_of(lease)
             if work is None:
@@ -301,11 +302,11 @@ class Leases:
         return None
 
     def save_pages(self, pages: Sequence[tuple[Lease, PageResult]]) -> list[Lease]:
-        """Store the results of pages in one transaction. Return the leases that are lost or asked to stop.
+        """Store page results in one transaction. Return the leases that are lost or must be cancelled.
 
-        Pages of a job that was asked to stop are stored all the same: the next attempt finds them by their digest.
+        Pages of a job with a requested cancellation are stored too; the next attempt finds them by their digest.
         """
-        # Made ready before anybody has to wait for the lock.
+        # Compress before the transaction, so that no other writer waits for it.
         ready = [(lease, page, None if page.text is None else _result_of(page, page.text)) for lease, page in pages]
         with self._db.transaction():
             now = self._db.now()
@@ -354,11 +355,11 @@ class Leases:
     # ── What it asks ──
 
     def known_digests(self, job_id: int) -> Sequence[str]:
-        """Return the digests of the pages of the job's document that were read, aliases included."""
+        """Return the digests, aliases included, of the pages of the job's document that have been read."""
         return [digest for (digest,) in self._db.read("known_digests", job_id=job_id)]
 
     def answer(self, lease: Lease, question: Question[A]) -> A:
-        """Answer a handler's question about its own document or crawl. Only reads."""
+        """Answer a handler's question about its own document or crawl. Writes nothing."""
         return cast(A, self._answer(lease, question))
 
     def _answer(self, lease: Lease, question: object) -> Answer:
@@ -404,7 +405,7 @@ class Leases:
         return [PublishedFile(*row) for row in self._db.read("inputs", document_id=document_id)]
 
     def known_document(self, document_id: int) -> KnownDocument:
-        """Return the facts about a document that its jobs need not carry in their payloads."""
+        """Return the facts about a document that are not repeated in the payloads of its jobs."""
         for row in self._db.read("known_document", document_id=document_id):
             return KnownDocument(*row)
         return KnownDocument()
@@ -412,7 +413,7 @@ class Leases:
     # ── The ends of an attempt ──
 
     def complete(self, lease: Lease, result: str | None = None, follow_ups: Sequence[NewJob] = ()) -> None:
-        """End the job as completed, together with its result and follow-up jobs, or not at all (P5)."""
+        """Complete the job and store its result and follow-up jobs, or change nothing (P5)."""
         if self.complete_many([Completion(lease, result, follow_ups)]):
             raise self._why_lost(lease)
 
@@ -425,7 +426,7 @@ class Leases:
                 return self._complete_many(completions)
 
     def _complete_many(self, completions: Sequence[Completion]) -> list[Lease]:
-        # A lease that is named twice lands once.
+        # If a lease is named twice, only its last completion is written.
         once = {done.lease: done for done in completions}
         at_once = next((room for room in COMPLETED_AT_ONCE if room >= len(once)), max(COMPLETED_AT_ONCE))
         complete = COMPLETED_AT_ONCE[at_once]
@@ -448,14 +449,14 @@ class Leases:
                     work = work_from(row)
                     self._land(done, work, now)
                     brought.append((done, work))
-                # Only now is every follow-up job of this transaction in the queue.
+                # Check only after every follow-up job of this transaction is in the queue.
                 for done, work in brought:
                     self._fail_unpublished_document(done, work, now)
                 settle(self._db)
         return [done.lease for done in completions if done.lease not in landed or once[done.lease] is not done]
 
     def fail(self, lease: Lease, failure: Failure, *, retry_at: datetime | None) -> None:
-        """Spend a retry and wait until `retry_at`; with None, or without a retry left, end the job as failed."""
+        """Put the job back until `retry_at` and count a retry. If None or no retry is left, end it as failed."""
         error = error_columns(failure)
         with self._db.transaction():
             job = self._leased(lease)
@@ -468,28 +469,28 @@ class Leases:
             settle(self._db)
 
     def snooze(self, lease: Lease, until: datetime, why: Failure | None = None) -> None:
-        """Put the job back until a time, without spending a retry. The attempt keeps the reason."""
+        """Put the job back until a time without counting a retry. The reason is stored on the attempt."""
         with self._db.transaction():
             self._close(lease, "snoozed", why)
             self._db.write("snooze", **of(lease), run_at=as_text(until))
 
     def release(self, lease: Lease) -> None:
-        """Put the job back at once, without spending a retry, when its worker stops."""
+        """Put the job back without counting a retry, because its worker is stopping."""
         with self._db.transaction():
             self._close(lease, "released")
             self._db.write("release", **of(lease))
 
     def confirm_cancel(self, lease: Lease, usage: Usage = Usage()) -> None:  # noqa: B008  frozen
-        """End the job as cancelled: its processes are proven gone (P7)."""
+        """End the job as cancelled. Call only when its processes are proven gone (P7)."""
         with self._db.transaction():
             self._end_cancelled(lease, usage)
             settle(self._db)
 
     def requeue(self, worker_id: str, *, last_beat: str | None = None) -> list[Job]:
-        """Take back every job of a worker that is proven gone, and its row. Return the jobs as they are now.
+        """Requeue every job of a worker that is proven gone and delete its row. Return the jobs as they are now.
 
-        A job is pending again; cancelled if that was asked; failed after too many requeues or if it runs at most
-        once. `last_beat`: do nothing if the worker has beaten since.
+        A job becomes cancelled if its cancellation was requested, failed after too many requeues or if its handler is
+        `at_most_once`, and pending otherwise. Does nothing if the worker's last heartbeat is no longer `last_beat`.
         """
         gone = Failure("WORKER_DIED", f"worker {worker_id} died while it ran this job")
         with self._db.transaction():
@@ -505,7 +506,7 @@ class Leases:
             return [job_from(row) for job_id, *_ in orphans for row in self._db.write("get", job_id=job_id)]
 
     def requeue_one(self, lease: Lease, why: Failure) -> Status:
-        """Take back one job whose attempt is gone, as `requeue` does. Return its status."""
+        """Requeue one job whose attempt is gone, with the rules of `requeue`. Return its new status."""
         with self._db.transaction():
             values = {**by(lease), "requeues_max": REQUEUES_MAX}
             for (fate,) in self._db.write("fate_of", **values):
@@ -541,7 +542,7 @@ class Leases:
         )
 
     def rest_source(self, source: str, until: datetime, reason: str) -> None:
-        """Let no job of this source start before then."""
+        """Start no job of this source before `until`."""
         with self._db.transaction():
             self._db.write("rest_source", source=source, until=as_text(until), reason=reason)
 
@@ -602,14 +603,16 @@ class Leases:
             raise FileForgotten(f"there is no file {file.file_id} any more: publish the content itself")
 
     def _insert_follow_ups(self, parent_id: int, work: Work, jobs: Sequence[NewJob]) -> list[Enqueued]:
-        """They belong to what their parent works for, unless they ask for a document of their own; to its owner and its
-        batch; and are as urgent, unless they say otherwise."""
+        """Insert follow-up jobs.
+
+        They inherit owner, batch and priority unless they set their own, and the document unless they request one.
+        """
         if jobs:
             jobs = [_inheriting(job, work) for job in jobs]
         return self._intake.insert_many(jobs, parent_id)
 
     def _tie_files(self, lease: Lease, jobs: Sequence[NewJob], inserted: Sequence[Enqueued]) -> None:
-        """What a job has published is the original of the document that it asks to be read."""
+        """Record the files that the job has published as originals of the documents its follow-up jobs read."""
         asked = [(job.document, each.document_id) for job, each in zip(jobs, inserted, strict=True) if job.document]
         for request, document_id in asked:
             content = request.content or None if len(asked) > 1 else None
@@ -626,7 +629,7 @@ class Leases:
         raise self._why_lost(lease)
 
     def _work_of(self, lease: Lease) -> Work | None:
-        """None: the lease is lost, or may write nothing any more."""
+        """Return None if the lease is lost, cancelled, or belongs to an older generation."""
         for row in self._db.write("lease_held", **by(lease)):
             return work_from(row)
         return None
@@ -662,7 +665,7 @@ def _progress_columns(report: Report) -> dict[str, str | int | float | None]:
 
 
 def _whole_percent(percent: float | None) -> int:
-    """What is no number is no progress."""
+    # NaN and infinity count as no progress.
     return min(100, max(0, int(percent))) if percent is not None and isfinite(percent) else 0
 
 
@@ -697,7 +700,7 @@ def _closing_row(done: Completion) -> Row:
 
 
 def forget_files(db: Database, name: str, /, **values: object) -> int:
-    """Remove rows of files by a statement; those that nothing names any more go from the workspace."""
+    """Delete `file` rows with the statement `name`. Mark unreferenced paths for removal from the workspace."""
     paths = [path for (path,) in db.write(name, **values)]
     if paths:
         db.write("files_are_gone", paths=json.dumps(paths))
@@ -705,7 +708,7 @@ def forget_files(db: Database, name: str, /, **values: object) -> int:
 
 
 def leave_results(db: Database, result_ids: Sequence[Row]) -> None:
-    """What was read of pages that have gone: unless another page refers to it, it is forgotten."""
+    """Mark page results for deletion, except those that a page still refers to."""
     if result_ids:
         db.write("leave_results", result_ids=json.dumps([result_id for (result_id,) in result_ids]))
 
@@ -724,7 +727,7 @@ def by(lease: Lease) -> dict[str, object]:
 
 
 def _result_of(page: PageResult, said: str) -> tuple[str, str, str, float | None, bytes | None]:
-    """A page comes from a child: what SQLite could not take is mended rather than let it spoil the pages beside it."""
+    # The text comes from a child process. Replace what SQLite cannot store, so that the other pages are still stored.
     text = said.encode("utf-8", "replace").decode()
     layout = None if page.layout is None else _packed(page.layout.encode("utf-8", "replace"))
     confidence = None if page.confidence is None else min(100.0, max(0.0, page.confidence))
@@ -732,7 +735,7 @@ def _result_of(page: PageResult, said: str) -> tuple[str, str, str, float | None
 
 
 def _packed(layout: bytes) -> bytes:
-    """Most layouts have a few hundred bytes: to make zlib's usual tables ready takes longer than to pack them."""
+    # Most layouts have a few hundred bytes; initialising zlib's default tables takes longer than compressing them.
     window, memory = (12, 5) if len(layout) <= _SMALL_BYTES else (zlib.MAX_WBITS, zlib.DEF_MEM_LEVEL)
     packer = zlib.compressobj(6, zlib.DEFLATED, window, memory)
     return packer.compress(layout) + packer.flush()
@@ -756,12 +759,12 @@ def _inheriting(job: NewJob, work: Work) -> NewJob:
 
 
 def _facts_of(item: CrawlItem) -> tuple[object, ...]:
-    """In the order of the statement's names."""
+    # The order of the parameters of `save_crawl_item`.
     return (item.id, item.parent_id, item.name, item.kind, item.revision, item.size, item.note, item.detail)
 
 
 def _skipped(result: str | None) -> str | None:
-    """Why a handler says that there was nothing to do."""
+    """Return the reason why the handler had nothing to do, or None."""
     found = json.loads(result) if result else None
     reason = found.get("skipped") if isinstance(found, dict) else None
     return None if reason is None else str(reason)

@@ -1,8 +1,8 @@
-"""What people read: documents, pages, files, and what a search finds. SQLite's FTS5, on the reader's connection.
+"""Documents, pages, files and full-text search (SQLite's FTS5), read on the reader connection.
 
-What people type into a search is written anew in FTS5's language, and nothing that they type is an error of syntax. A
-word is what stands between blanks, signs and all: `scope-3` finds what FTS5 takes for scope and 3 side by side. AND,
-OR, NOT and NEAR are operators in capitals and between two operands; everywhere else they are words.
+A user's query is translated into FTS5's query language, so that no input is a syntax error. A word is all characters
+between two blanks, punctuation included: `scope-3` becomes the phrase "scope 3". AND, OR, NOT and NEAR are operators
+when written in capitals between two operands, and words everywhere else.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ from worker_service.store.mending import Row
 from worker_service.store.reading import job_from
 
 RANKED_MOST = 2000
-"""Of so many hits, the pages stored last, the best are found."""
+"""Maximum number of hits that are ranked. With more hits, only the pages stored last are ranked."""
 
 NEAR_WORDS = 10
-"""How many words may stand between two that are near."""
+"""Default maximum number of words between the operands of NEAR."""
 
 _DEPTH_MOST = 8
-"""Of brackets; further in they mean nothing. FTS5 itself ends a little later."""
+"""Maximum nesting of brackets; deeper groups are dropped. FTS5's own limit is slightly higher."""
 _QUOTES = str.maketrans("“”„\0", '""" ')
 _TOKEN = re.compile(
     r'NEAR\((?=[^()]*[^\W_])(?P<near>(?:[^()"]|"[^"]*")*?)(?:,\s*(?P<within>\d{1,6})\s*)?\)(?=[\s()]|$)'
@@ -65,7 +65,7 @@ class Library:
     def documents(
         self, selector: DocumentSelector, *, most: int = 50, before_id: int | None = None
     ) -> Sequence[Document]:
-        """Return the newest first. The next page begins before the last id of this one."""
+        """Return documents, newest first. For the next page, pass the last id of this one as `before_id`."""
         condition, values = _where(selector)
         if before_id is not None:
             condition, values = f"{condition} AND d.id < ?", [*values, before_id]
@@ -73,14 +73,13 @@ class Library:
         return [_document_from(row) for row in self._db.read_sql(sql, [*values, most])]
 
     def document_ids(self, selector: DocumentSelector) -> Sequence[int]:
-        """Return the ids, the oldest first."""
+        """Return ids in ascending order."""
         condition, values = _where(selector)
         return [
             row[0] for row in self._db.read_sql(f"SELECT d.id FROM document d WHERE {condition} ORDER BY d.id", values)
         ]
 
     def document(self, document_id: int) -> Document:
-        """Raise `DocumentNotFound` if there is none."""
         for document in self.documents(DocumentSelector(ids=(document_id,)), most=1):
             return document
         raise DocumentNotFound(f"there is no document {document_id}", "`pagemill documents` shows those that are there")
@@ -96,7 +95,7 @@ class Library:
         return folder_at_source(document.source_key, crawled)
 
     def not_brought_in(self, selector: DocumentSelector, *, most: int = 50) -> Sequence[Job]:
-        """Return the last failed job of each source that never became a document, the newest first."""
+        """Return the last failed job of each source that never became a document, newest first."""
         if selector.ids or (selector.statuses and IndexStatus.FAILED not in selector.statuses):
             return []
         values = {"owners": json.dumps(list(selector.owners)), "name": selector.name, "most": most}
@@ -104,7 +103,7 @@ class Library:
         return [job_from(row) for row in self._db.read("not_brought_in", **values)]
 
     def pace(self, *, most: int = 200) -> Pace | None:
-        """Return how long the newest documents took, or None if that is not known."""
+        """Return the reading speed of the newest documents, or None if it is not known."""
         rows = self._db.read("read_lately", most=most)
         documents = {document_id: (pages, size) for document_id, pages, size, _, _ in rows}
         size, seconds = sum(size for _, size in documents.values()), _covered((begin, end) for *_, begin, end in rows)
@@ -119,7 +118,7 @@ class Library:
         return [PageSummary(*row) for row in self._db.read("page_summaries", document_id=document_id)]
 
     def doubtful_layouts(self, *, documents: int, most: int) -> Sequence[tuple[int, str]]:
-        """Return document and layout of at most `most` pages below `CONFIDENCE_LEAST`, of the newest documents."""
+        """Return (document id, layout) of up to `most` pages below `CONFIDENCE_LEAST` in the newest documents."""
         values = {"documents": documents, "most": most, "confidence_least": CONFIDENCE_LEAST}
         rows = self._db.read("doubtful_layouts", **values)
         return [(document_id, zlib.decompress(layout).decode()) for document_id, layout in rows]
@@ -131,16 +130,16 @@ class Library:
         return [page_from(row) for row in self._db.read("page_texts", document_id=document_id, **values)]
 
     def files(self, document_id: int) -> Sequence[PublishedFile]:
-        """Return all published files of a document, the newest first."""
+        """Return all published files of a document, newest first."""
         return [PublishedFile(*row) for row in self._db.read("files", document_id=document_id)]
 
     def copies(self, owner: str, platform: str, source_keys: Collection[str]) -> Mapping[str, str]:
-        """Return for each of these sources that was read the path of its copy below the workspace."""
+        """Return source key → path of its copy below the workspace, for the sources that have been read."""
         asked = {"owner": owner, "platform": platform, "source_keys": json.dumps([*source_keys])}
         return dict(self._db.read("copies", **asked))
 
     def actions_of(self, document_id: int) -> Sequence[AskedAction]:
-        """Return the actions that follow or followed a document, the newest generation first."""
+        """Return the requested actions of a document, done or not, newest generation first."""
         rows = self._db.read("actions_of", document_id=document_id)
         return [AskedAction(kind, payload, OnEnd(end), bool(stands), *of) for kind, payload, end, stands, *of in rows]
 
@@ -149,7 +148,7 @@ class Library:
         return [OwnersAction(kind, payload, OnEnd(end), owner=owner) for kind, payload, end, owner in rows]
 
     def job_files(self, job_id: int) -> Sequence[PublishedFile]:
-        """Return the files of the newest attempt that published any."""
+        """Return the files of the newest attempt that published files."""
         return [PublishedFile(*row) for row in self._db.read("job_files", job_id=job_id)]
 
     def search(
@@ -165,9 +164,9 @@ class Library:
     ) -> SearchResult:
         """Return the best pages for a query.
 
-        Syntax: words, "a phrase", a NEAR b, a OR b, a NOT b, begin*. Accents, case and punctuation do not matter; any
-        text with a letter or digit is a valid query. With very many hits only the pages stored last are ranked, and
-        the result says so. `is_sure` leaves out pages below `CONFIDENCE_LEAST`.
+        Syntax: words, "a phrase", a NEAR b, a OR b, a NOT b, prefix*. Accents, case and punctuation are ignored; any
+        text with a letter or digit is a valid query. With more than `RANKED_MOST` hits, only the pages stored last
+        are ranked and the result has `is_partial` set. `is_sure` leaves out pages below `CONFIDENCE_LEAST`.
         """
         query = query_of(query) or _refused(query)
         values: dict[str, object] = {"query": query, "owner": owner, "batch_id": batch_id, "most": most}
@@ -190,7 +189,7 @@ class Library:
         return dict(self._db.read("snippets", query=query, open=marks[0], close=marks[1], **stretch))
 
     def marked(self, document_id: int, number: int, query: str, marks: tuple[str, str]) -> str | None:
-        """Return the text of a page with its hits between `marks`, or None without a hit."""
+        """Return the text of a page with each hit between `marks`, or None if the page has no hit."""
         values = {"query": query_of(query) or _refused(query), "open": marks[0], "close": marks[1]}
         for (text,) in self._db.read("marked_page", **values, document_id=document_id, number=number):
             return str(text)
@@ -204,7 +203,7 @@ class Library:
         batch_id: int | None = None,
         document_ids: Sequence[int] | None = None,
     ) -> Sequence[KeywordCount]:
-        """Count each term (a word, a phrase or begin*) on each page that has it."""
+        """Count each term (a word, a phrase or prefix*) on each page that contains it."""
         teach_to_count(self._db.reader)
         counts: list[KeywordCount] = []
         for term in terms:
@@ -218,7 +217,7 @@ class Library:
 
 
 def _covered(stretches: Iterable[tuple[float, float]]) -> float:
-    """How long all of them are together, where they overlap once."""
+    """Return the total length of the intervals, counting overlaps once."""
     total, until = 0.0, float("-inf")
     for begin, end in sorted(stretches):
         total += max(0.0, end - max(begin, until))
@@ -264,16 +263,16 @@ def page_from(row: Row) -> PageResult:
     return PageResult(number, digest, text, method, confidence, layout and zlib.decompress(layout).decode())
 
 
-# ── What people type, in the language of FTS5 ──
+# ── Translation of queries into FTS5's language ──
 
 
 def query_of(said: str) -> str:
-    """Empty: it has no letter and no digit."""
+    """Return the FTS5 query for a user's query, or "" if it has no letter and no digit."""
     return _group(_TOKEN.finditer(_readable(said)), 0)
 
 
 def phrase_of(said: str) -> str:
-    """Its words side by side; a star at its end makes the last one the beginning of a word. Empty: it has none."""
+    """Return an FTS5 phrase, or "" if `said` has no letter and no digit. A star at the end makes it a prefix query."""
     whole = _readable(said).replace('"', " ").rstrip()
     words = whole.rstrip("*")
     if not any(one.isalnum() for one in words):
@@ -282,12 +281,12 @@ def phrase_of(said: str) -> str:
 
 
 def _readable(said: str) -> str:
-    # Halves of pairs, such as an argument holds that is not UTF-8.
+    # Replace lone surrogates, which a command-line argument contains if it is not UTF-8.
     return said.encode("utf-8", "replace").decode().translate(_QUOTES)
 
 
 def _group(tokens: Iterator[re.Match[str]], depth: int) -> str:
-    """Up to the bracket that closes it, or the end."""
+    """Consume tokens up to the closing bracket or the end."""
     terms: list[str] = []
     for token in tokens:
         if token["bracket"] == "(":
@@ -302,7 +301,7 @@ def _group(tokens: Iterator[re.Match[str]], depth: int) -> str:
 
 
 def _near_group(token: re.Match[str]) -> str:
-    """As FTS5 itself writes it."""
+    """Translate `NEAR(a b, 10)`, the form that FTS5 itself uses."""
     operands = [_operand(one) for one in _TOKEN.finditer(token["near"])]
     return _near(operands, int(token["within"] or NEAR_WORDS))
 
@@ -316,8 +315,8 @@ def _is_operator(term: str) -> bool:
 
 
 def _settled(terms: Sequence[str]) -> list[str]:
-    """Operators where they are meant, and their words where they are not."""
-    # FTS5's NOT is an AND NOT already.
+    """Turn operators without two operands into words."""
+    # FTS5's NOT means AND NOT, so drop an AND before it.
     terms = [term for term, after in zip(terms, [*terms, ""][1:], strict=True) if (term, after) != ("AND", "NOT")]
     around = zip(["", *terms], terms, [*terms, ""][1:], strict=False)
     return [term if _is_meant(term, (before, after)) else phrase_of(term) for before, term, after in around]
@@ -326,11 +325,11 @@ def _settled(terms: Sequence[str]) -> list[str]:
 def _is_meant(term: str, neighbours: tuple[str, str]) -> bool:
     if term in _OPERATORS:
         return all(one and not _is_operator(one) for one in neighbours)
-    # Only words and phrases are near each other.
+    # FTS5's NEAR takes words and phrases, not groups.
     return not _is_operator(term) or all(one.startswith('"') for one in neighbours)
 
 
-# --- from the loosest to the tightest -----------------------------------------------------------------
+# ── Operators, from the lowest precedence to the highest ──
 
 
 def _any_of(terms: Sequence[str]) -> str:

@@ -1,7 +1,7 @@
-"""What everyone looks at. On a connection of its own, so that it never waits for a writer.
+"""Queries over jobs, workers, events and counts, on a connection of their own, so that they never wait for a writer.
 
-Selectors become SQL here, the one place where a WHERE is put together: values are always bound, never written in.
-Why a pending job has not started (P12) is asked by the claim's own predicates, then by a rehearsal of the next claim.
+`where` turns a selector into a WHERE clause; its values are always bound as parameters. `explain` finds out why a
+pending job has not started (P12) with the same SQL fragments as a claim, then by a rehearsal of the next claim.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _STATUS = JOB_COLUMNS.index("status")
 
 _STATUSES = {str(status): status for status in Status}
 
-# The newest only: a completion must answer at once on a table of millions.
+# Only the newest rows, because shell completion must be immediate on a table of millions.
 _NAMED = {
     column: f"SELECT {column} AS name FROM worker_job_queue ORDER BY id DESC LIMIT 5000"
     for column in ("id", *(column.name for column in CHOSEN_BY))
@@ -67,8 +67,7 @@ AHEAD_MOST = 1000
 _STANDING = (
     "WORKER_DOWN", "PAUSED", "DRAINING", "NO_NODE", "CAPABILITY_MISSING", "UNKNOWN_TYPE", "DISK_LOW", "SOURCE_RESTING",
 )  # fmt: skip
-"""Behind these a job stands although nothing is wrong with it: until somebody does something, or a source has rested.
-Behind others it waits its turn, or for its own time."""
+"""Gates that remain until a user acts or a source's rest ends. The other gates open by themselves in time."""
 
 _UNKNOWN_TYPE = "UNKNOWN_TYPE"
 
@@ -82,7 +81,6 @@ class Reading:
         self._db = database
 
     def get(self, job_id: int) -> Job:
-        """Raise `JobNotFound` if there is none."""
         rows = self._db.read("get", job_id=job_id)
         if not rows:
             raise JobNotFound(f"there is no job {job_id}", "`pagemill ls` shows those that are there")
@@ -91,7 +89,10 @@ class Reading:
     def list(
         self, selector: Selector, *, most: int = 50, before_id: int | None = None, from_id: int | None = None
     ) -> Sequence[Job]:
-        """Return the newest first. The next page begins before the last id of this one; `from_id` is the oldest."""
+        """Return jobs, newest first, with `from_id` <= id < `before_id`.
+
+        For the next page, pass the last id of this one as `before_id`.
+        """
         condition, values = _among(selector, before_id, from_id)
         columns = ", ".join(JOB_COLUMNS)
         sql = f"SELECT {columns} FROM worker_job_queue WHERE {condition} ORDER BY id DESC LIMIT ?"
@@ -103,7 +104,7 @@ class Reading:
         return int(count)
 
     def ids(self, selector: Selector, condition: str = "1") -> Sequence[int]:
-        """Return the ids alone, the oldest first: payloads may be large."""
+        """Return ids in ascending order, without reading payloads, which may be large."""
         selected, values = where(selector)
         sql = f"SELECT id FROM worker_job_queue WHERE {selected} AND {condition} ORDER BY id"
         return [row[0] for row in self._db.read_sql(sql, values)]
@@ -114,11 +115,11 @@ class Reading:
         return [row[0] for row in self._db.read_sql(sql, [*values, selector.older_than or "9999", most])]
 
     def family(self, ids: Sequence[int]) -> Sequence[int]:
-        """Return these jobs, their ancestors and descendants by parent_id, the oldest first."""
+        """Return these jobs with their ancestors and descendants by parent_id, oldest first."""
         return [job_id for (job_id,) in self._db.read("family", ids=json.dumps(list(ids)))]
 
     def watching(self, ids: Sequence[int]) -> Sequence[int]:
-        """Return those that have looked at their source and wait to look again: they never end."""
+        """Return the jobs among `ids` that watch a source and wait for their next look. These jobs never end."""
         return [job_id for (job_id,) in self._db.read("watching", ids=json.dumps(list(ids)), code=WATCHING)]
 
     def attempts(self, job_id: int) -> Sequence[AttemptRow]:
@@ -134,7 +135,7 @@ class Reading:
         return [LogLine(*row) for row in self._db.read("logs", job_id=job_id, after_id=after_id, most=most)]
 
     def waits_for(self, job_id: int) -> Sequence[tuple[int, str]]:
-        """Return the jobs that this one waits for, each with its status or 'gone'."""
+        """Return (id, status) of the jobs that this one waits for. The status of a deleted job is 'gone'."""
         return [(needs_id, status) for needs_id, status in self._db.read("waits_for", job_id=job_id)]
 
     def pauses(self) -> Sequence[Pause]:
@@ -151,42 +152,42 @@ class Reading:
         return [Action(*row) for row in self._db.read("actions", most=most)]
 
     def workers(self) -> Sequence[WorkerState]:
-        """Return all workers that have a row, alive or not."""
+        """Return all workers that have a row, alive or dead."""
         return [_worker_from(row) for row in self._db.read("workers")]
 
     def absent_workers(self) -> Sequence[WorkerState]:
-        """Return the workers that running jobs name and that have no row."""
+        """Return the workers that are named by running jobs but have no row."""
         return [_worker_from(row) for row in self._db.read("absent_workers")]
 
     def limits(self) -> Mapping[str, Mapping[str, int]]:
-        """Return by kind and name how many jobs may run at once, as the last daemon to start wrote it."""
+        """Return kind → name → maximum number of running jobs, as the daemon that started last has written them."""
         limits: dict[str, dict[str, int]] = {}
         for kind, name, most in self._db.read("limits"):
             limits.setdefault(kind, {})[name] = most
         return limits
 
     def handlers_lacking(self) -> Sequence[HandlerFacts]:
-        """Return handlers of live workers that miss a capability, which `missing` names."""
+        """Return the handlers of live workers that lack a capability; `missing` names it."""
         rows = self._db.read("handlers_lacking", stale_before=self._db.stale_before())
         return [HandlerFacts(*row) for row in rows]
 
     def time_limit(self, job_id: int) -> int | None:
-        """Return how many seconds an attempt of this job may take. None: no worker has said so for its type."""
+        """Return the time limit of an attempt in seconds, or None if no worker has registered the job's type."""
         for (seconds,) in self._db.read("time_limit", job_id=job_id):
             return None if seconds is None else int(seconds)
         return None
 
     def payload_schemas(self, job_type: str) -> Sequence[str | None]:
-        """Return the payload schemas that live workers have for this type. None: a worker has no schema."""
+        """Return the payload schemas of this type on live workers; None for a handler without a schema."""
         rows = self._db.read("payload_schemas", job_type=job_type, stale_before=self._db.stale_before())
         return [schema for (schema,) in rows]
 
     def choices(self) -> Sequence[str]:
-        """Return the JSON that handlers of live workers say about payload keys: see `Choices`."""
+        """Return the JSON with which handlers of live workers describe payload keys: see `Choices`."""
         return [choices for (choices,) in self._db.read("choices", stale_before=self._db.stale_before())]
 
     def leases_of(self, worker_id: str) -> Sequence[LeaseRow]:
-        """Return the leases that this worker holds by its rows, and which of them are to stop."""
+        """Return the worker's leases as stored, with the requests to stop them."""
         return [
             LeaseRow(Lease(job_id, fence, worker_id), *map(bool, asked))
             for job_id, fence, *asked in self._db.read("leases_of", worker_id=worker_id)
@@ -210,7 +211,7 @@ class Reading:
         return [LiveCounts(*row) for row in self._db.read("live_by_type")]
 
     def newest_event(self) -> tuple[int, int]:
-        """Return the id of the newest event and its job, or two zeros. Ids may be used again after a prune."""
+        """Return (event id, job id) of the newest event, or (0, 0). Event ids may be reused after a prune."""
         for event_id, job_id in self._db.read("newest_event"):
             return event_id, job_id
         return 0, 0
@@ -223,7 +224,7 @@ class Reading:
     def events_after(
         self, event_id: int, upto: int, *, owner: str | None = None, most: int = 1000
     ) -> Sequence[JobMove]:
-        """Return the changes of status of jobs that still exist, the oldest first."""
+        """Return the status changes of jobs that still exist, oldest first."""
         values = {"after_id": event_id, "upto": upto, "owner": owner, "most": most}
         return [JobMove(*row) for row in self._db.read("events_after", **values)]
 
@@ -238,7 +239,7 @@ class Reading:
         before_id: int | None = None,
         from_id: int | None = None,
     ) -> Sequence[int]:
-        """Return the documents whose reading would end with these jobs."""
+        """Return the unfinished documents that these jobs read."""
         meant = [status for status in selector.statuses or statuses if status in statuses]
         if not meant:
             return []
@@ -248,28 +249,28 @@ class Reading:
         return [row[0] for row in self._db.read("documents_failing", job_ids=json.dumps(job_ids))]
 
     def jobs_lacking(self) -> Sequence[ErrorCount]:
-        """Return how many pending jobs wait for each missing capability."""
+        """Count the pending jobs that wait for each missing capability."""
         return [ErrorCount(*row) for row in self._db.read("jobs_lacking")]
 
     def errors(
         self, *, since: str, to_retry: Collection[str] | None = None, is_open: bool = False, owner: str | None = None
     ) -> Sequence[ErrorCount]:
-        """Count failed jobs by code and type, the most frequent first.
+        """Count failed jobs by code and type, most frequent first.
 
-        `is_open`: only where no newer job has done the work. `to_retry`: only with these codes, and only jobs that a
-        retry would accept.
+        `is_open` leaves out jobs whose work a newer job has done. `to_retry` selects the jobs that have one of these
+        codes and that a retry would accept.
         """
         codes = None if to_retry is None else json.dumps(list(to_retry))
         asked = {"since": since, "codes": codes, "is_open": is_open or to_retry is not None, "owner": owner}
         return [ErrorCount(*row) for row in self._db.read("errors", **asked)]
 
     def newest_id(self) -> int:
-        """Return the largest id of a job, or 0."""
+        """Return the largest job id, or 0."""
         [(newest,)] = self._db.read("newest_id")
         return int(newest)
 
     def ended_between(self, since: str, until: str, *, sample: int = 200) -> WorkDone:
-        """Summarise the jobs that ended from `since` to before `until`; waits are of a sample."""
+        """Summarise the jobs that ended in [since, until). Waiting times come from about `sample` of these jobs."""
         [(ended, failed)] = self._db.read("ended_between", since=since, until=until)
         every = max(1, ended // sample)
         waits = [wait for (wait,) in self._db.read("waits_between", since=since, until=until, every=every)]
@@ -277,9 +278,9 @@ class Reading:
         return WorkDone(ended, failed, after - first, sorted(waits))
 
     def names(self, column: str, prefix: str, *, most: int = 50) -> Sequence[str]:
-        """Return values that begin with `prefix`, for completion.
+        """Return values that begin with `prefix`, for shell completion.
 
-        `column`: a column of jobs such as 'owner', 'document' for ids, or 'handler' for known types.
+        `column` is a column of jobs such as 'owner', 'document' for document ids, or 'handler' for known job types.
         """
         if column not in _NAMED:
             raise BadInput(f"{column!r} cannot be completed: it is one of {', '.join(_NAMED)}")
@@ -287,22 +288,22 @@ class Reading:
         return [str(row[0]) for row in self._db.read_sql(sql, [len(prefix), prefix, most])]
 
     def next_deadline(self) -> datetime | None:
-        """Return when the next held job, pause or rest runs out."""
+        """Return the time when the next held job becomes due, or a pause or rest ends."""
         [(at,)] = self._db.read("next_deadline", now=self._db.now())
         return from_text(at) if at else None
 
     def comes_due(self, worker_id: str, until: datetime) -> bool:
-        """Return whether a job that this worker can run waits for nothing but a time before `until`."""
+        """Return True if a job that this worker can run waits only for a time before `until`."""
         return self._db.read("comes_due", worker_id=worker_id, until=as_text(until)) == [(1,)]
 
     def database_id(self) -> str:
-        """Return when the tables were made: the same for copies, different for any other database."""
+        """Return the creation time of the tables, which identifies the database. Copies have the same id."""
         [(made_at,)] = self._db.read("database_id")
         return str(made_at)
 
     def change_counter(self) -> int:
         """Return a number that changes when another connection commits. Takes microseconds."""
-        # Of the connection that writes, where there is one: its own commits do not count.
+        # Ask the write connection, if any, so that this process's own commits do not count.
         with spoken_errors(self._db.path):
             [(counter,)] = (self._db.writing or self._db.reader).execute("PRAGMA data_version").fetchall()
         return int(str(counter))
@@ -310,10 +311,11 @@ class Reading:
     # ── Why a job has not started ──
 
     def explain(self, job_id: int, *, dead: Collection[str] = ()) -> Sequence[Gate]:
-        """Of one moment: a job that is claimed between two looks would wait for nobody who is there.
+        """Return the gates of a pending job; for a job that has none, the jobs ahead of it.
 
-        Only where a claim would first free something, this needs a rehearsal. Whoever may not write, or would have
-        to wait, hears how things stand without that.
+        Everything is read in one snapshot, since the job may be claimed meanwhile. If a claim would first free waiting
+        jobs, this is rehearsed in a transaction that is rolled back. If the database is read-only or busy, the
+        answer is given without the rehearsal. `dead` names workers that the caller knows to be dead.
         """
         with self._db.snapshot():
             job = self.get(job_id)
@@ -332,7 +334,7 @@ class Reading:
         return as_it_stands
 
     def standstill(self, *, dead: Collection[str] = ()) -> Sequence[Gate]:
-        """Asked of each lane and each worker, as the claim would."""
+        """Return why nothing can start now, or nothing if some lane with pending jobs is open."""
         with self._db.snapshot():
             workers = [worker.id for worker in self.workers()]
             now = self._db.now()
@@ -350,7 +352,7 @@ class Reading:
         return list(dict.fromkeys([*ready, *(Gate(code, detail) for code, detail in put_off)]))
 
     def _gates(self, job_id: int, dead: Collection[str], ask: _Ask) -> Sequence[Gate]:
-        """Those of the job and its lane, and those of the worker that is nearest to running it."""
+        """Return the gates of the job, its lane, and the worker that is nearest to running it."""
         gates = _of_each([worker_id for worker_id, _ in ask("workers_for", job_id=job_id)], dead)
         rows = ask("explain", job_id=job_id, now=self._db.now(), stale_before=self._db.stale_before(), behind=0)
         for rank, code, detail, remedy, worker_id in rows:
@@ -359,12 +361,12 @@ class Reading:
         return [Gate(*gate) for _, *gate in _nearest(gates, dead)]
 
     def _ahead(self, job_id: int, dead: Collection[str], ask: _Ask) -> Sequence[Gate]:
-        """Nothing, if one of the workers that could run it would take it next."""
+        """Return the gate AHEAD_IN_QUEUE, or nothing if a worker would claim the job next."""
         workers = [row for row in ask("workers_for", job_id=job_id) if row[1] is not None and row[0] not in dead]
         if any((job_id,) in ask("next_turn", **claim_values(self._db, *worker)) for worker in workers):
             return []
         [(before,)] = ask("ahead", job_id=job_id, most=AHEAD_MOST)
-        # None by priority and age: it is the turn of another owner.
+        # Zero by priority and age: another owner has the next turn.
         count = max(1, before)
         words = "1 job is" if count == 1 else f"{count}{'+' if count >= AHEAD_MOST else ''} jobs are"
         return [Gate("AHEAD_IN_QUEUE", f"{words} ahead of it", count=count)]
@@ -425,7 +427,7 @@ def where(selector: Selector) -> tuple[str, list[Any]]:
             add(f"{column.name} = ?", wanted)
         elif wanted:
             add_any(column.name, wanted)
-    # These let the planner use the partial indexes.
+    # These terms let the planner use the partial indexes.
     if selector.accounts:
         add("account IS NOT NULL")
     if selector.error_code is not None:
@@ -444,7 +446,7 @@ def where(selector: Selector) -> tuple[str, list[Any]]:
 def _add_match(add: Any, path: str, wanted: object) -> None:
     if not _PATH.fullmatch(path):
         raise BadInput(f"{path!r} is not a path into the payload: write it like file_id or page_range[0]")
-    # -> gives JSON text, which tells 1 from "1" and true from 1.
+    # `->` returns JSON text, in which 1 differs from "1" and from true.
     add("payload -> ? = json(?)", f"$.{path}", json.dumps(wanted))
 
 
@@ -452,7 +454,7 @@ def _add_match(add: Any, path: str, wanted: object) -> None:
 
 
 def _of_each(workers: Sequence[str], dead: Collection[str]) -> dict[str | None, list[Row]]:
-    """For the gates of each worker; under None, those of the job and its lane."""
+    """Return a dictionary for the gates of each worker; the key None is for those of the job and its lane."""
     down = {
         worker_id: [(1, "WORKER_DOWN", f"worker {worker_id} is dead")] for worker_id in workers if worker_id in dead
     }
@@ -460,18 +462,20 @@ def _of_each(workers: Sequence[str], dead: Collection[str]) -> dict[str | None, 
 
 
 def _nearest(gates: dict[str | None, list[Row]], dead: Collection[str]) -> list[Row]:
-    """The gates of the job and its lane, and those of the worker that is nearest to running it, in order."""
+    """Return, in the order of `why`, the gates of the job, its lane, and the worker nearest to running it."""
     of_workers = {worker_id: found for worker_id, found in gates.items() if worker_id is not None}
     name = min(of_workers, key=lambda worker_id: _distance(of_workers[worker_id]), default="")
     nearest = of_workers.get(name, [(1, "WORKER_DOWN", "no worker has registered")])
-    # Of one that is dead it matters no more what else it lacks.
+    # The other gates of a dead worker do not matter.
     nearest = nearest[:1] if name in dead else nearest
     return sorted([*gates.get(None, []), *nearest], key=lambda gate: int(gate[0]))
 
 
 def _distance(gates: list[Row]) -> tuple[bool, int, int]:
-    """A worker without a gate is nearest; then the one that fails latest in the order of `why`. Who does not know the
-    type is far away, however well it is."""
+    """Sort key: first a worker without a gate, then the one whose first gate comes latest in the order of `why`.
+
+    A worker without a handler for the type comes last.
+    """
     is_unknown = any(code == _UNKNOWN_TYPE for _, code, *_ in gates)
     return (is_unknown, -gates[0][0], len(gates)) if gates else (False, -100, 0)
 

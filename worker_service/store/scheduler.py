@@ -1,4 +1,4 @@
-"""Decide whose job is claimed next: fair between owners, within the limits."""
+"""Fair scheduling of claims between owners, within the concurrency limits."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from worker_service.store.mending import Row
 _Claim = Mapping[str, object]
 
 _Head = tuple[int, bytes, int]
-"""Priority, created_at and id of the first ready job of a lane, with text as bytes: it may not be UTF-8."""
+"""Priority, created_at and id of the first ready job of a lane. Text is bytes, since it may not be UTF-8."""
 
 _LANES_KNOWN_LEAST = 4
-"""A walk over fewer lanes costs no more than asking what was written since."""
+"""With fewer lanes, reading them all again costs no more than reading the changed ones."""
 _TOUCHED_MOST = 1000
 
 
 @dataclass(slots=True)
 class _Known:
-    """The lanes as the last walk found them, all open, and the jobs written to since."""
+    """Cache of the last walk over the lanes, all of them open, and the ids of jobs written since."""
 
     worker_id: object
     job_class: object
@@ -36,7 +36,7 @@ class _Known:
 
 @dataclass(slots=True)
 class _Rooms:
-    """How many more jobs may run, of each type and of each owner."""
+    """Number of jobs of each type and owner that may still be started."""
 
     by_owner: Counter[bytes]
     by_type: Counter[bytes]
@@ -52,14 +52,14 @@ class _Rooms:
 
 
 class Scheduler:
-    """Chooses the next job among the open lanes.
+    """Selects the next job from the open lanes.
 
     The owner with the fewest running jobs is next, then the one served longest ago (P9); then priority, age, id. No
     limit is exceeded (P8).
 
-    A claim of one job reuses the last walk over the lanes while no other connection has committed; SQLite's update
-    hook names the jobs that this connection has written to. The result is only a guess at the order: the statement
-    that claims checks the gates of the job again.
+    A claim of one job reuses the last walk over the lanes while no other connection has committed. SQLite's update
+    hook names the jobs that this connection has written to, and only their lanes are read again. The cached order may
+    be outdated, so the claiming statement checks the gates of the job again.
     """
 
     def __init__(self, database: Database) -> None:
@@ -67,7 +67,7 @@ class Scheduler:
         self._known: _Known | None = None
 
     def claim(self, values: _Claim, most: int, only: Sequence[str] | None) -> list[Row]:
-        """Claim jobs inside a transaction. `only`: stop at the first job of another type."""
+        """Claim jobs within the caller's transaction, ending at the first job whose type is not in `only`."""
         types = None if only is None else {job_type.encode() for job_type in only}
         if most == 1 and (known := self._still_known(values)) is not None:
             found = self._first(known, types)
@@ -90,7 +90,7 @@ class Scheduler:
             self._known = None
             self._db.writer.set_update_hook(None)
 
-    # ── By a walk over the lanes ──
+    # ── Walk over the lanes ──
 
     def _in_turn(self, values: _Claim, most: int, types: set[bytes] | None) -> list[int]:
         lanes = self._db.write("lanes_of_worker", **values)
@@ -116,7 +116,7 @@ class Scheduler:
         return [job_id, *map(itemgetter(2), self._behind(job_id, most - 1))]
 
     def _merged(self, lanes: Sequence[Row], rooms: _Rooms, most: int, types: set[bytes] | None) -> list[int]:
-        # A heap for each owner, with the next job of each of its lanes; and one of the owners.
+        # One heap per owner with the next job of each of its lanes, and one heap of the owners.
         heads: dict[bytes, list[tuple[Row, bytes, list[Row], int]]] = defaultdict(list)
         served: dict[bytes, int] = {}
         for *head, key, job_type, owner, _, owner_served, _ in lanes:
@@ -142,7 +142,7 @@ class Scheduler:
                 rooms.by_owner[owner] += 1
                 rooms.by_type[job_type] += 1
             if is_free and not ready and asked:
-                # Of a lane that is asked again, twice as many: few are read that nobody takes.
+                # Double the number of rows read at each visit of a lane, so that few are read without being claimed.
                 ready = self._behind(job_id, asked)[::-1]
                 asked = 2 * asked if len(ready) == asked else 0
             if is_free and ready:
@@ -166,7 +166,7 @@ class Scheduler:
             by_type[job_type] += count
         return _Rooms(by_owner, by_type, {(kind, name): most for kind, name, most in self._db.write("lane_limits")})
 
-    # ── By what is known ──
+    # ── Cached lanes ──
 
     def _know(self, values: _Claim, lanes: Sequence[Row]) -> _Known:
         heads = {lane[4:7]: lane[:3] for lane in lanes}
@@ -197,7 +197,7 @@ class Scheduler:
         return known
 
     def _look_again(self, known: _Known, values: _Claim) -> bool:
-        """Read the lanes of the jobs that were written to. Return False if a job is gone."""
+        """Read the lanes of the jobs that were written to. Return False if one of these jobs no longer exists."""
         touched, known.touched = known.touched, set()
         rows = self._db.write("lanes_of_jobs", ids=json.dumps(list(touched)), **values)
         for *head, job_type, owner, source, served, is_mine in rows:
