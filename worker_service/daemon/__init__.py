@@ -1,1 +1,1 @@
-"""The daemon: claims jobs, runs each in a child, writes how it ended. `start.run` is the door."""
+"""The daemon: claims jobs, runs each in a child process and records its outcome. Entry point: `start.run`."""

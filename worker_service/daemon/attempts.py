@@ -1,10 +1,10 @@
-"""The attempts of this worker: the room that they take, what their children say, and the writing of that.
+"""The running attempts of this worker: their slots, and writing what their child processes report.
 
-A slot is taken from the claim until the end of the attempt has been written. Progress and lines go out a few times a
-second and may be lost. Pages and checkpoints may not: of one attempt they land in the order in which they were said,
-before its end does, and before a question of it is answered, so that a handler reads its own writes. While the store
-takes nothing they wait here. They are bounded: beyond that the loop no longer listens to the nursery, which then no
-longer listens to its children, and these wait in the middle of their word.
+An attempt holds its slot from the claim until its outcome is written. Progress and log lines are written a few times a
+second and may be lost. Pages and checkpoints may not: those of one attempt are written in the order in which they were
+reported, before its outcome and before the answer to a later question, so that a handler reads its own writes. While
+the store is unavailable they wait here, up to a limit. Above the limit the loop stops reading from the fork server,
+which stops reading from the child processes, which then block while writing.
 """
 
 from __future__ import annotations
@@ -40,53 +40,53 @@ if TYPE_CHECKING:
     from worker_service.base.events import Log
 
 Kept = PagesRead | Checkpointed | Asked
-"""What is not thrown away, and keeps its order."""
+"""Reports that must not be lost and keep their order."""
 
 _LEAST_BYTES = 500
 
 
 @dataclass(slots=True)
 class Attempt:
-    """One attempt of ours, and what is to be written about it."""
+    """A claimed attempt and what remains to be written about it."""
 
     job: Job
     job_class: str
     is_at_most_once: bool = False
     nursery_deaths: int = 0
-    """How often attempts of its job have died with their nursery, this one included."""
+    """Consecutive attempts of the job that died with the fork server, this one included."""
     lease: Lease = field(init=False)
     is_lost: bool = False
-    """The lease is another's, or the row has ended: nothing is written about it any more."""
+    """Another worker owns the lease, or the row has ended: nothing more is written about this attempt."""
     is_cancelled: bool = False
     without_grace: bool = False
-    """It is cancelled, and gets no grace."""
+    """The job was cancelled with no grace period."""
     is_held_up: bool = False
-    """Its batch is stopped: it comes back, as when the daemon stops. What may run at most once goes on to its end."""
+    """The batch is stopped: the job is released, as when the daemon stops. An at-most-once job runs to its end."""
     stopped_at: float | None = None
-    """When its child was asked to stop."""
+    """When the child process was asked to stop."""
     is_stopped_now: bool = False
     percent: float | None = None
     message: str | None = None
     count: Count | None = None
     lines: Newest = field(default_factory=Newest)
     child: Child | None = None
-    """Its process, until the next report has told the store."""
+    """The child process, until the next report writes it to the store."""
     has_begun: bool = False
-    """Its child was about to call the handler."""
+    """The child process was about to call the handler."""
     node: str | None = None
-    """Where it runs, if not in our own nursery."""
+    """The node that runs the attempt; None for the local fork server."""
     has_news: bool = False
     refused: Failure | None = None
     unwritten: deque[Kept] = field(default_factory=deque)
     unwritten_bytes: int = 0
-    """Roughly: for a bound."""
+    """Approximate size, used for the limit."""
     question: Asked | None = None
-    """It is among the unwritten, and a child waits for it."""
+    """The entry of `unwritten` whose answer the child process is waiting for."""
     asked_at: float = 0.0
     is_small: bool = False
-    """One child serves several like it. Of many such each is told of once, when it has ended."""
+    """One child process serves several such attempts. Each is logged only once, when it has ended."""
     took_seconds: float | None = None
-    """Where its child served others as well."""
+    """Duration, if the child process also served other attempts."""
 
     def __post_init__(self) -> None:
         self.lease = self.job.lease
@@ -126,14 +126,14 @@ class Attempt:
         self.unwritten_bytes += _bytes_of(said)
 
     def written(self, said: Kept) -> None:
-        """The first of them."""
+        """Remove the first report of `unwritten`, which is now in the store."""
         self.unwritten.popleft()
         self.unwritten_bytes -= _bytes_of(said)
         if said is self.question:
             self.question = None
 
     def forget_question(self) -> Asked | None:
-        """Nobody waits for it any more; or it is answered otherwise."""
+        """Remove the pending question, if any, and return it."""
         asked, self.question = self.question, None
         if asked is not None:
             self.unwritten.remove(asked)
@@ -150,7 +150,7 @@ class Attempt:
             self.unwritten_bytes -= _bytes_of(said)
 
     def _overtake(self) -> None:
-        """A checkpoint that says no more than a state is overtaken by the next one."""
+        """Drop the previous unwritten checkpoint if it only carries state: the new one replaces it."""
         for said in reversed(self.unwritten):
             if isinstance(said, Checkpointed):
                 if not said.follow_ups and said.crawl is None:
@@ -159,11 +159,11 @@ class Attempt:
                 return
 
     def refuse(self, failure: Failure) -> None:
-        """Whatever it says when it ends, it fails with this."""
+        """Fail the attempt with `failure`, regardless of the outcome that its child process reports."""
         self.refused = self.refused or failure
 
     def put_back(self, report: Report) -> None:
-        """The report could not be written: it goes out with the next one."""
+        """Merge a report that could not be written into the next one."""
         if self.percent is None:
             self.percent, self.count = report.percent, report.count
         self.message = report.message if self.message is None else self.message
@@ -172,7 +172,7 @@ class Attempt:
         self.has_news = True
 
     def take_report(self, lines_most: int) -> Report:
-        """What has come since the last report, as one; lines that are more stay for the next."""
+        """Return the news since the last report, with at most `lines_most` lines; the other lines stay for the next."""
         lines = self.lines.take(lines_most)
         report = Report(self.lease, self.percent, self.message, lines, self.child, self.node, self.count)
         self.child = None
@@ -192,15 +192,18 @@ def _bytes_of(said: Kept) -> int:
 
 @dataclass(slots=True)
 class Slots:
-    """As many attempts of a class run at once as it has slots. What is claimed beyond that waits for a child that
-    serves several, or comes back."""
+    """The running attempts and the number of slots per class.
+
+    A class may hold more attempts than slots: attempts claimed ahead wait for a child process that serves several, or
+    are released.
+    """
 
     sizes: dict[str, int]
     talking: dict[Key, Attempt] = field(default_factory=dict)
-    """Those of which something may be left to write: with thousands of slots no turn looks at all."""
+    """Attempts that may have unwritten reports. With thousands of slots, no turn can afford to check all of them."""
     _attempts: dict[Key, Attempt] = field(default_factory=dict)
     _numbers: Counter[str] = field(default_factory=Counter)
-    """By class."""
+    """Number of attempts by class."""
 
     def __len__(self) -> int:
         return len(self._attempts)
@@ -233,7 +236,7 @@ class Slots:
         return self.sizes.get(job_class, 0) - self.taken(job_class)
 
     def beyond(self, job_class: str) -> int:
-        """How many were claimed ahead of a free slot."""
+        """Return how many attempts were claimed ahead of a free slot."""
         return self._numbers[job_class] - self.taken(job_class)
 
     def by_type(self, job_class: str) -> Counter[str]:
@@ -242,31 +245,31 @@ class Slots:
         return Counter(one.job.job_type for one in self._attempts.values() if one.job_class == job_class)
 
     def leases(self) -> tuple[Lease, ...]:
-        """Those that are still ours, as far as we know."""
+        """Return the leases that are not known to be lost."""
         return tuple(attempt.lease for attempt in self._attempts.values() if not attempt.is_lost)
 
 
-# ── What all parts share ──────────────────────────────────────────────────────────────────────────────────────────────
+# ── Context shared by the parts of a daemon ───────────────────────────────────────────────────────────────────────────
 
 PAUSE_SECONDS = 1.0
 
 
 @dataclass(slots=True)
 class Tools:
-    """What all parts of one daemon share."""
+    """Context shared by the parts of a daemon."""
 
     settings: Settings
     identity: Identity
     log: Log
     store: Store
     quick_store: Store
-    """For what may be lost in a power cut: progress and lines. Pages as well: whatever says that they are there is
-    written later, in the same log, and durably."""
+    """Store whose last commits a power cut may undo, for progress, log lines and pages. Pages are safe: the rows that
+    refer to them are committed later, durably, to the same write-ahead log."""
     slots: Slots
     clock: Clock = wall_clock
     monotonic: Callable[[], float] = time.monotonic
     store_again_at: float = 0.0
-    """The store takes nothing, and is tried again then. 0: all is well."""
+    """When to try the unavailable store again; 0 while it works."""
 
     def store_failed(self, error: StoreError) -> None:
         if not self.store_again_at:
@@ -281,27 +284,27 @@ class Tools:
         return self.monotonic() < self.store_again_at
 
 
-# ── Writing ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Writing reports ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 PATIENCE_SECONDS = 60.0
 REPORT_SECONDS = 0.25
-"""What is said is written a few times a second, however often a handler says it."""
+"""Interval between writes of progress and log lines, however often a handler reports."""
 ASK_SECONDS = 5.0
-"""How long a handler waits for an answer that cannot be had."""
+"""Longest wait of a handler for an answer while the store is unavailable."""
 BACKLOG_BYTES_MAX = 32 << 20
 _MANY_BYTES = 256 << 10
-"""Are written at once: the end of an attempt has to wait for what is left to write, and its slot with it."""
+"""More unwritten bytes than this are written at once: they delay the end of the attempt, which keeps its slot."""
 _LINES_AT_ONCE = 500
-"""In one transaction, of all attempts together."""
+"""Per transaction, for all attempts together."""
 _PAGES_AT_ONCE = 200
 _PAGE_BYTES_AT_ONCE = 8 << 20
 _BUSY_SECONDS = 0.2
-"""Then others have their turn."""
+"""Longest time spent writing in one turn."""
 _REFUSALS = (RuleBroken, BadPayload, BadInput, Refused)
 
 
 class CannotLand(StoreError):
-    """What an attempt has said, or its end, could not be written for too long."""
+    """Reports or outcomes could not be written for too long."""
 
     code = "cannot_land"
 
@@ -316,7 +319,7 @@ class Reporter:
     tell: Tell
     patience_seconds: float = PATIENCE_SECONDS
     has_committed: bool = False
-    """With the loop's own store, of whose commits no hint tells. Whoever has looked takes it back."""
+    """Set by a commit on the loop's own store, which the watch does not report. The loop resets it."""
     _next_at: float = 0.0
     _failing_since: float | None = None
 
@@ -335,14 +338,17 @@ class Reporter:
 
     @property
     def next_at(self) -> float | None:
-        """When something is to be written; None: nothing waits."""
+        """When to write next; None if nothing waits."""
         if not any(attempt.has_news or attempt.unwritten for attempt in self._talking):
             return None
         is_urgent = any(one.question is not None for one in self._talking) or self._unwritten_bytes > _MANY_BYTES
         return max(0.0 if is_urgent else self._next_at, self.tools.store_again_at)
 
     def report(self, ending: Sequence[Attempt] = ()) -> None:
-        """Those whose end waits are reported at once: after it nothing lands. Raise `CannotLand` when patience ends."""
+        """Write what is due, and everything about the attempts in `ending`, whose outcomes are written next.
+
+        Raise `CannotLand` if the store has been unavailable for longer than `patience_seconds`.
+        """
         now = self.tools.monotonic()
         self.tools.slots.forget_silent()
         for attempt in self._talking:
@@ -383,7 +389,7 @@ class Reporter:
         elif now - self._failing_since >= self.patience_seconds:
             raise CannotLand(f"{waiting} pages and checkpoints could not be written: {error}") from error
 
-    # ── Progress and lines ──
+    # ── Progress and log lines ──
 
     def _report(self, attempts: Iterable[Attempt]) -> None:
         told = [attempt for attempt in attempts if attempt.has_news and not attempt.is_lost]
@@ -401,7 +407,7 @@ class Reporter:
         for lease in lost:
             self._lost(self.tools.slots.of(lease))
 
-    # ── Pages, all attempts' together ──
+    # ── Pages of all attempts, in one transaction ──
 
     def _save_pages(self) -> bool:
         batch: list[tuple[Attempt, PagesRead]] = []
@@ -420,7 +426,7 @@ class Reporter:
         try:
             self._save(batch)
         except _REFUSALS:
-            # One of them is refused by the table: find out whose.
+            # A constraint rejected one of them: save them per attempt to find out which.
             for key in dict.fromkeys(attempt.key for attempt, _ in batch):
                 self._save_alone([one for one in batch if one[0].key == key])
         return True
@@ -478,8 +484,11 @@ class Reporter:
             attempt.written(asked)
 
     def _there(self, job: Job, known: Answer) -> Answer:
-        """What somebody has removed from the workspace has to be brought in again: of such a file nothing is known, and
-        nobody has seen what a crawl found in this revision."""
+        """Return the answer without what was deleted from the workspace.
+
+        Missing files are left out, and a crawled item whose file is missing gets an empty revision, so that the crawl
+        downloads it again.
+        """
         store, workspace = self.tools.store, self.tools.settings.workspace
         match known:
             case Files(files):
@@ -489,12 +498,12 @@ class Reporter:
                 return CrawlMemory(state, [replace(item, revision="") if item.id in gone else item for item in items])
         return known
 
-    # ── What can no longer land ──
+    # ── Attempts that may no longer write ──
 
     def _lost(self, attempt: Attempt | None) -> None:
         if attempt is None:
             return
-        # A lease is refused as well when somebody has asked the job to stop: then it is still ours to end.
+        # The store also rejects the lease of a job that was asked to stop; such an attempt is still ours to end.
         held = self.tools.store.reading.leases_of(attempt.lease.worker_id)
         if any(row.lease == attempt.lease and row.is_cancelled for row in held):
             self._cancelled(attempt)
@@ -504,7 +513,7 @@ class Reporter:
             self._forget(attempt, "the lease is lost")
 
     def _cancelled(self, attempt: Attempt) -> None:
-        """The pages that it has read are kept all the same."""
+        """Mark the attempt as cancelled. Its pages are still written."""
         attempt.is_cancelled = True
         self._refuse_question(attempt, "the job is cancelled")
         attempt.forget_checkpoints()

@@ -1,6 +1,6 @@
-"""What is done now and then: each chore runs once and says in how many seconds to run it again.
+"""Periodic work of the daemon. Each chore runs once and returns the seconds until its next run.
 
-A chore that fails is logged and tried again later; it never stops the loop. Recovery has a file of its own.
+A chore that fails is logged and retried later; it never stops the loop. Recovery is in `recovery.py`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from worker_service.settings.value_types import NEVER
 from worker_service.workspace import FORGOTTEN_AT_ONCE, FREE_BYTES_LEAST, link, link_due, sweep_gone
 
 Chore = Callable[[], float]
-"""Does it; returns in how many seconds to do it again."""
+"""Run the chore once; return the seconds until its next run."""
 
 _PRUNED_AT_ONCE = 500
 _TELLS_EVERY_SECONDS = 5.0
@@ -36,10 +36,10 @@ _TELLS_EVERY_SECONDS = 5.0
 def chores(
     tools: Tools, notifier: Notifier, known: Collection[str], tell_disk_low: Callable[[bool], None]
 ) -> dict[str, Chore]:
-    """By name. `known`: the job types for which there is a handler here, wanted or not."""
+    """Return the chores by name. `known`: job types with a handler here, whether or not WORKER_TYPES allows them."""
     wanted: dict[str, Chore] = {}
     if tools.settings.schedule and tools.settings.schedule_in_daemon:
-        from worker_service.daemon.scheduled import BeginScheduled  # only where there is something
+        from worker_service.daemon.scheduled import BeginScheduled  # imported only if schedules exist
 
         wanted["begin_scheduled"] = BeginScheduled(tools).run
     if tools.settings.notify:
@@ -61,7 +61,7 @@ def chores(
 
 @dataclass(slots=True)
 class Prune:
-    """Remove what is older than the settings keep it. A little at a time: others want to write, too."""
+    """Deletes what is older than its retention setting, in small steps so that other writers get their turn."""
 
     tools: Tools
     _untold: Counter[str] = field(default_factory=Counter)
@@ -88,7 +88,7 @@ class Prune:
 
 @dataclass(slots=True)
 class LogNotices:
-    """What has happened to documents and batches, whoever did it, since this daemon began."""
+    """Logs notices about documents and batches that any process has written since this daemon started."""
 
     tools: Tools
     _seen: int = field(init=False)
@@ -125,7 +125,7 @@ def tidy(tools: Tools) -> float:
 
 @dataclass(slots=True)
 class DiskSpace:
-    """Begin nothing while there is too little room to end it."""
+    """Stops claiming while the disk is low, and resumes once there is space again."""
 
     tools: Tools
     tell: Callable[[bool], None]
@@ -135,7 +135,7 @@ class DiskSpace:
     def run(self) -> float:
         folders = (self.tools.settings.database.parent, self.tools.settings.workspace)
         free = min(shutil.disk_usage(folder).free for folder in folders)
-        # Room to spare before it opens again, or it would open and close with every file.
+        # Require 25 % more before resuming, or claiming would stop and resume with every file.
         is_low = free < self.free_bytes_least * (1.25 if self._is_low else 1)
         if is_low != self._is_low:
             self.tell(is_low)
@@ -148,8 +148,8 @@ class DiskSpace:
 
 
 def tell_people(tools: Tools) -> float:
-    """Who is told what: [[notify]] of the settings."""
-    from worker_service.services import notifications  # only where there is a rule
+    """Send the messages that the `[[notify]]` rules ask for."""
+    from worker_service.services import notifications  # imported only if a rule exists
     from worker_service.services.database import Session
 
     told = notifications.tell(Session(tools.store, tools.settings, "daemon", tools.clock))
@@ -159,7 +159,7 @@ def tell_people(tools: Tools) -> float:
 
 
 def tell_status(tools: Tools, notifier: Notifier) -> float:
-    """What `systemctl status` shows."""
+    """Update the line that `systemctl status` shows."""
     counts, slots = tools.store.reading.counts(), tools.slots
     oldest = counts.oldest_pending_at
     age = None if oldest is None else (tools.clock() - from_text(oldest)).total_seconds()
@@ -169,7 +169,7 @@ def tell_status(tools: Tools, notifier: Notifier) -> float:
 
 
 def status_line(taken: Mapping[str, tuple[int, int]], counts: Counts, *, oldest_seconds: float | None) -> str:
-    """``2/2 cpu · 1/4 io · 14 pending · oldest 3 min``"""
+    """Return such as `2/2 cpu · 1/4 io · 14 pending · oldest 3 min`."""
     parts = [f"{used}/{size} {name}" for name, (used, size) in taken.items()]
     parts.append(f"{counts.by_status[Status.PENDING]} pending")
     if oldest_seconds is not None:
@@ -184,7 +184,7 @@ def _length(seconds: float) -> str:
     return f"{max(0, int(seconds))} s"
 
 
-# ── Files that nobody will read ───────────────────────────────────────────────────────────────────────────────────────
+# ── Leftover files ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 KEEP_AGE = timedelta(days=30)
 _SWEPT = ".swept-"
@@ -200,18 +200,18 @@ def sweep_objects(tools: Tools) -> float:
             swept += 1
     if swept:
         tools.log.info(events.OBJECTS_SWEPT, folders=swept)
-    # A little at a time: the loop waits meanwhile, and so does everybody who writes.
+    # In small steps: the loop and other writers wait meanwhile.
     return 5.0 if tools.store.upkeep.forget_pages(FORGOTTEN_AT_ONCE) else 3600.0
 
 
 def _is_left_over(tools: Tools, job_id: int, fence: int) -> bool:
-    """An attempt that is still open may be about to complete."""
+    """Return whether the attempt ended without completing. An open one may be about to complete."""
     outcomes = [attempt.outcome for attempt in tools.store.reading.attempts(job_id) if attempt.fence == fence]
     return outcomes not in ([], [None], ["completed"])
 
 
 def forget(tools: Tools) -> float:
-    """Documents that were removed, or read anew: their files first, which may be what somebody waits for."""
+    """Delete removed documents and replaced readings. Files come first, since a user may be waiting for the space."""
     workspace = tools.settings.workspace
     is_more = tools.store.upkeep.forget_gone(FORGOTTEN_AT_ONCE)
     if left := sweep_gone(tools.store, workspace):
@@ -220,8 +220,11 @@ def forget(tools: Tools) -> float:
 
 
 def sweep_kept(tools: Tools) -> float:
-    """The directories that handlers keep from attempt to attempt, such as half a download: each holder touches its own
-    and locks it for as long as it lives."""
+    """Delete directories in `keep` that no attempt has used for `KEEP_AGE`.
+
+    Handlers keep data there between attempts, such as a partial download. The process that uses a directory touches it
+    and locks it for as long as it runs.
+    """
     oldest = (tools.clock() - KEEP_AGE).timestamp()
     swept = sum(_is_swept(folder, oldest) for folder in list((tools.settings.workspace / "keep").iterdir()))
     if swept:
@@ -239,7 +242,7 @@ def _is_swept(folder: Path, oldest: float) -> bool:
         if os.fstat(lock).st_mtime >= oldest:
             return False
         if not folder.name.startswith(_SWEPT):
-            # Out of the way at once: who opens it while it is emptied would find half of it.
+            # Rename first: a process that opens the directory during deletion would find half of its files.
             folder = folder.rename(folder.with_name(f"{_SWEPT}{folder.name}"))
         shutil.rmtree(folder, ignore_errors=True)
     except OSError:
@@ -249,7 +252,7 @@ def _is_swept(folder: Path, oldest: float) -> bool:
     return True
 
 
-# ── Types that nobody knows ───────────────────────────────────────────────────────────────────────────────────────────
+# ── Jobs of unknown types ─────────────────────────────────────────────────────────────────────────────────────────────
 
 _LOOK_SECONDS = 60.0
 _SOON_SECONDS = 0.1
@@ -274,14 +277,14 @@ class FailUnknown:
         return _SOON_SECONDS if is_more else min(_LOOK_SECONDS, grace_seconds)
 
     def _fail(self, job_type: str, since: datetime) -> bool:
-        """Whether there may be more of them."""
+        """Fail one batch of jobs; return whether there may be more."""
         failed = self.tools.store.upkeep.fail_unknown(job_type, since=since, most=_FAILED_AT_ONCE)
         if failed:
             self.tools.log.warning(events.TYPE_UNKNOWN, job_type=job_type, jobs=len(failed))
         return bool(failed)
 
 
-# ── Names in the workspace ────────────────────────────────────────────────────────────────────────────────────────────
+# ── Links to documents in the workspace ───────────────────────────────────────────────────────────────────────────────
 
 EVERY_SECONDS = 3600.0
 _AT_ONCE = 25
@@ -292,7 +295,7 @@ _ALL = 0
 class NameDocuments:
     tools: Tools
     _seen: int | None = None
-    """As far as a look at all has come; None: none goes on."""
+    """Last document id that the full scan has reached; None while no scan is running."""
     _all_at: float = 0.0
 
     def run(self) -> float:
@@ -308,12 +311,12 @@ class NameDocuments:
         if not ids:
             return 5.0
         _tell_unnamed(self.tools, link(self.tools.store, self.tools.settings.workspace, ids))
-        # A little at a time: the loop waits meanwhile.
+        # In small steps: the loop waits meanwhile.
         return 0.05
 
 
 def name_the_last(tools: Tools) -> None:
-    """The daemon ends: what was published last has its names."""
+    """Link the documents that were published last, before the daemon exits."""
     _tell_unnamed(tools, link_due(tools.store, tools.settings.workspace))
 
 

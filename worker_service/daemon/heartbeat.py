@@ -1,8 +1,8 @@
-"""The daemon's signs of life: the heartbeat, and what it tells of this worker and its attempts.
+"""The worker's heartbeat, and what it proves about the worker and its leases.
 
-A thread with a store of its own, so that nothing the loop waits for can hold it up. Every interval it beats for the
-worker and its leases in one short transaction, and hands the answer to the loop through a queue and a descriptor. A
-worker that has not beaten for too long no longer trusts that it owns anything: it is fenced. Nothing is stopped here.
+A thread with its own store, so that nothing the loop waits for can hold it up. At each interval it beats for the worker
+and its leases in one short transaction, and passes the answer to the loop through a queue and an eventfd. A worker that
+has not beaten for too long is fenced: it no longer assumes that it owns anything. This module stops no process.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 class BeatAnswer(Struct, frozen=True):
     beat: Beat
     is_known: bool = True
-    """False: the worker has no row any more, so it owns nothing."""
+    """False if the worker's row is gone, so that it owns nothing."""
 
 
 @dataclass(slots=True)
@@ -43,11 +43,11 @@ class Heartbeat:
     interval_seconds: float
     clock: Callable[[], float] = boot_clock
     leases: Sequence[Lease] = ()
-    """Replaced as a whole by the loop, read as a whole by the thread."""
+    """The loop replaces the whole sequence and the thread reads it whole, so no lock is needed."""
     committed: int = 0
-    """How many beats have committed."""
+    """Number of committed beats."""
     committed_at: float = 0.0
-    """When the newest beat that has committed began: what others go by."""
+    """Start time of the newest committed beat, which other workers judge by."""
     _answers: deque[BeatAnswer] = field(default_factory=deque)
     _asked: threading.Event = field(default_factory=threading.Event)
     _is_closing: bool = False
@@ -55,7 +55,7 @@ class Heartbeat:
     _thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """The worker was registered just now, which is its first beat."""
+        """Start the thread. Registering the worker just before counts as its first beat."""
         self.committed_at = self.clock()
         self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
         self._thread.start()
@@ -64,11 +64,11 @@ class Heartbeat:
         return self._events
 
     def now(self) -> None:
-        """Beat without waiting for the interval to end."""
+        """Ask the thread to beat without waiting for the interval to end."""
         self._asked.set()
 
     def beat_now(self, store: Store) -> None:
-        """Beat in the caller's thread, with the caller's store. A failure only leaves the worker silent."""
+        """Beat in the caller's thread with the caller's store. Log a failure: it only leaves the worker silent."""
         try:
             self._beat(store)
         except Exception as error:
@@ -101,7 +101,8 @@ class Heartbeat:
                     store = self.open_store()
                 self._beat(store)
             except Exception as error:
-                # The outermost frame of a beat: the next one tries again, and the loop sees how long it has been.
+                # The outermost frame of a beat. The next beat tries again, and the loop sees how long none has
+                # committed.
                 self.log.warning(events.BEAT_FAILED, reason=str(error))
                 if store is not None:
                     store.close()
@@ -125,12 +126,13 @@ class Heartbeat:
         os.eventfd_write(self._events, 1)
 
 
-# ── What is still ours ────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Ownership of the attempts ─────────────────────────────────────────────────────────────────────────────────────────
 
 FENCED_AFTER = 0.8
-"""The part of the orphan time without a beat after which a worker no longer trusts that it owns anything."""
+"""Fraction of `orphan_after_seconds` without a beat after which the worker is fenced."""
 STOOD_STILL = 0.2
-"""The part of the orphan time between two turns from which on the process stood still: the loop waits half as long."""
+"""Fraction of `orphan_after_seconds` between two turns that means the process was suspended. The loop never waits
+longer than half of it."""
 
 
 @dataclass(slots=True)
@@ -140,18 +142,18 @@ class Ownership:
     is_registered: bool = True
     is_fenced: bool = False
     _looked_at: float = field(init=False)
-    """When the loop last looked here, by the heartbeat's clock."""
+    """When the loop last called `hear_heart`, on the heartbeat's clock."""
 
     def __post_init__(self) -> None:
         self._looked_at = self.heartbeat.clock()
 
     @property
     def is_silent(self) -> bool:
-        """It has not beaten for so long that others may have taken back what it held."""
+        """True if the last beat is so old that another worker may have requeued the jobs of this one."""
         return self.heartbeat.silent_seconds() > self.tools.settings.orphan_after_seconds * FENCED_AFTER
 
     def hear_heart(self) -> bool:
-        """Take the answers to beats and fence this worker if it is silent; return whether it was unfenced just now."""
+        """Apply the answers to beats and fence this worker if it is silent; return whether it was just unfenced."""
         if self._has_stood_still() and self.is_silent and not self.is_fenced:
             self.heartbeat.beat_now(self.tools.store)
         for answer in self.heartbeat.answers():
@@ -176,12 +178,12 @@ class Ownership:
         return was_fenced and not self.is_fenced
 
     def _has_stood_still(self) -> bool:
-        """Whether this process did not run for a while, as after a suspend: silence then is no failure to beat."""
+        """Return whether this process was suspended, in which case its silence is not a failure to beat."""
         looked_at, self._looked_at = self._looked_at, self.heartbeat.clock()
         return self._looked_at - looked_at > self.tools.settings.orphan_after_seconds * STOOD_STILL
 
     def disown(self) -> None:
-        """Others gave this worker up for dead and took its jobs back."""
+        """Mark this worker as unregistered and its attempts as lost: recovery has requeued its jobs."""
         if self.is_registered:
             reason = "this worker was given up for dead"
             self.tools.log.error(events.LEASE_LOST, reason=reason, running=len(self.tools.slots))
@@ -190,7 +192,7 @@ class Ownership:
             attempt.is_lost = True
 
     def register(self, handlers: Iterable[Described]) -> None:
-        """Also the first beat after others gave it up: what it held before stays lost."""
+        """Register the worker, at start or after recovery removed it. Attempts that were lost stay lost."""
         worker = own_worker(self.tools, handlers)
         self.tools.store.leases.register(worker)
         self.is_registered = True
@@ -198,7 +200,7 @@ class Ownership:
         self.tools.log.info(events.WORKER_REGISTERED, worker_id=worker.id, handlers=len(worker.handlers))
 
     def compare_leases(self) -> None:
-        """Both ways (P13): each of our rows has its attempt, each of our attempts its row."""
+        """Compare attempts with rows in both directions (P13): each row has an attempt, each attempt a row."""
         held = {
             (h.lease.job_id, h.lease.fence): h for h in self.tools.store.reading.leases_of(self.heartbeat.worker_id)
         }
@@ -212,7 +214,7 @@ class Ownership:
             else:
                 attempt.is_held_up = row.is_stopped and not attempt.is_at_most_once
         for row in held.values():
-            # A claim that committed, and whose answer never came.
+            # The claim committed, but its result never arrived.
             self.tools.log.warning(events.JOB_UNKNOWN, job_id=row.lease.job_id, fence=row.lease.fence)
             try:
                 if row.is_cancelled:
@@ -224,7 +226,7 @@ class Ownership:
 
 
 def own_worker(tools: Tools, handlers: Iterable[Described]) -> Worker:
-    """As this worker registers itself."""
+    """Return the row with which this worker registers."""
     own, sizes = tools.identity, tools.slots.sizes
     facts = [described.facts for described in handlers]
     return Worker(

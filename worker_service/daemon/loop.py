@@ -1,9 +1,9 @@
-"""The loop: hear what happened, write it, start what may start, wait.
+"""The daemon's main loop: collect events, write outcomes, start jobs, wait.
 
-One thread, one turn after another; nothing reacts from inside an event. The heartbeat is a thread of its own, and
-children live in the nursery: what the loop waits for holds up neither. It decides little: what children say is
-written by `attempts`, how they ended by `endings`; what is still this worker's is known to `heartbeat`, who is dead to
-`recovery`, what may start is the store's claim.
+The loop is one thread that runs one turn after another; event sources queue their events and never call into it. The
+heartbeat has its own thread and child processes belong to the fork server, so a loop that waits for the store holds up
+neither. `attempts` writes what child processes report, `outcomes` how they ended; `heartbeat` tracks what this worker
+still owns, `recovery` finds dead workers, and the store's claim decides what may start.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ GATHER_SECONDS, GATHER_SECONDS_MOST = 0.0005, 0.05
 """Minimum time between turns, per attempt on a node and in total: batches writes under load."""
 NAMED_SECONDS = 0.25
 DRAINED_SECONDS = 60.0
-"""What comes due later than this is left to the next one who drains the queue."""
+"""A draining daemon exits although jobs become due later than this."""
 
 EXIT_BUG = 70
 EXIT_IO = 74
@@ -71,21 +71,21 @@ class Loop:
     signals: Signals
     notifier: Notifier
     is_draining_queue: bool = False
-    """End when nothing is left that could run now, or will soon."""
+    """Exit when no job can run now or soon."""
     chores: Mapping[str, Chore] = field(default_factory=dict)
     nodes: Nodes | None = None
-    """The nodes of the Ray cluster. None: there is no cluster."""
+    """The nodes of the Ray cluster; None without a cluster."""
 
     _exit_code: int | None = None
     _due_at: dict[str, float] = field(default_factory=dict)
-    """Each chore: at once, then when its last run said."""
+    """When each chore runs next; a chore without an entry runs at once."""
     _is_disk_low: bool = False
     _is_state_told: bool = True
     _deadline_at: float | None = None
     _poll_at: float = 0.0
     _turned_at: float = 0.0
     _has_changed: bool = False
-    """Somebody has committed, as was seen while we waited."""
+    """Set when another connection committed during the wait."""
     _beats_told: int = -1
     _nursery_again_at: float = 0.0
     _nursery_wait: float = 0.5
@@ -104,7 +104,7 @@ class Loop:
     # ── Turns ──
 
     def run(self) -> int:
-        """Turn until there is nothing to do any more; return the exit code."""
+        """Run turns until the daemon is done; return the exit code."""
         while self._exit_code is None:
             try:
                 self.turn()
@@ -113,7 +113,7 @@ class Loop:
                 self.tools.log.critical(events.DAEMON_FAILED, reason=str(error))
                 return EXIT_IO
             except Exception as error:
-                # The outermost frame. What it did not finish it does in the next turn.
+                # The outermost frame. The next turn resumes the work that this one left unfinished.
                 self._bad_turns += 1
                 self.tools.log.error(events.DAEMON_FAILED, turn=self._bad_turns, exc_info=True)
                 if self._bad_turns >= BAD_TURNS_MOST:
@@ -123,12 +123,13 @@ class Loop:
                 try:
                     self._wait()
                 except StoreError as error:
-                    # It looked in vain what others have committed, or what comes due: the next turn looks again.
+                    # The queries for commits of other processes and for the next deadline failed; the next turn repeats
+                    # them.
                     self.tools.store_failed(error)
         return self._exit_code
 
     def turn(self) -> None:
-        """One turn of the loop. It asks; it never reacts from inside an event."""
+        """Run one turn of the main loop."""
         self._turned_at = self.tools.monotonic()
         if not self._is_database_ours():
             return
@@ -137,18 +138,18 @@ class Loop:
         self._hear_others()
         self._hear_children()
         self._follow_nodes()
-        # The last words of an attempt go out before its end does: after it nothing lands.
+        # Write the last reports of an attempt before its outcome: the store rejects later ones.
         self._reporter.report(self.landing.untold())
         self._land()
         self._stopping.stop_children()
         self._tend_nursery()
-        # Before the claim: what the dead left behind is taken back first, and a full disk is known.
+        # Run chores before claiming, so that recovered jobs can be claimed and a full disk is known.
         self._run_due_chores()
         self._fill_free_slots()
         self._tell_systemd()
         self._end_if_done()
 
-    # ── What happened ──
+    # ── Collecting events ──
 
     def _is_database_ours(self) -> bool:
         if self.watch.is_doubtful:
@@ -156,10 +157,10 @@ class Loop:
         return self._exit_code is None
 
     def check_files(self) -> float:
-        """A chore as well: also where no hint tells that a file was replaced."""
+        """Exit if the database file was replaced. Also runs as a chore, because not every replacement raises a hint."""
         fault = self.watch.fault()
         if fault is not None:
-            # Nothing is written any more: it would be lost, and called done. Whoever starts next takes it all back.
+            # Write nothing more: it would go to the replaced file and be lost. The next daemon recovers the jobs.
             self.tools.log.critical(events.DATABASE_REPLACED, reason=fault)
             self._exit_code = EXIT_IO
         return FILES_SECONDS
@@ -180,7 +181,7 @@ class Loop:
         except WorkerUnknown:
             self._ownership.is_registered = False
         except StoreError:
-            # For the eyes of others only; it is told again with the next signal or chore.
+            # The state is only shown to users; the next signal or chore writes it again.
             self._is_state_told = True
 
     def tell_disk_low(self, is_low: bool) -> None:
@@ -198,7 +199,7 @@ class Loop:
         self._claiming.again()
 
     def _hear_others(self) -> None:
-        """Somebody has committed: there may be jobs to start, and ours may be asked to stop."""
+        """React to commits of other processes: there may be jobs to start, or requests to stop running ones."""
         now = self.tools.monotonic()
         has_changed = self.watch.has_changed() or self._has_changed
         self._has_changed = False
@@ -215,7 +216,7 @@ class Loop:
         if deadline is None:
             self._deadline_at = None
         else:
-            # What is due already is freed by the next claim, so much at once; the rest soon.
+            # The next claim frees a limited number of due rows, so check again soon if some are due already.
             wait = (deadline - self.tools.clock()).total_seconds()
             self._deadline_at = now + (wait + 0.001 if wait > 0 else DUE_SECONDS)
 
@@ -227,7 +228,7 @@ class Loop:
         if self.nodes is not None and self.nodes.follow():
             self._claiming.again()
 
-    # ── What is written ──
+    # ── Writing outcomes ──
 
     def _land(self) -> None:
         landed = self.landing.land()
@@ -236,16 +237,16 @@ class Loop:
             self.tools.slots.give_back(attempt)
         if landed or self._reporter.has_committed:
             self._reporter.has_committed = False
-            # No hint tells of writes of our own: they may have made room, or something due.
+            # The watch ignores our own commits, but they may have freed slots or made jobs due.
             self._claiming.again()
         if landed:
             self.heartbeat.leases = self.tools.slots.leases()
         named_at = self._due_at.get("name_documents")
         if named_at is not None and any(attempt.job.document_id is not None for attempt in landed):
-            # Somebody waits for it, and then looks for its name.
+            # A user may be waiting for the document and look for its link next.
             self._due_at["name_documents"] = min(named_at, self.tools.monotonic() + NAMED_SECONDS)
 
-    # ── The nursery ──
+    # ── The fork server ──
 
     def _tend_nursery(self) -> None:
         if self.nursery.is_alive or self.tools.monotonic() < self._nursery_again_at:
@@ -264,7 +265,7 @@ class Loop:
         self.tools.log.info(events.NURSERY_RESTARTED, handlers=len(self.described))
         self._register()
 
-    # ── What may start ──
+    # ── Starting jobs ──
 
     def _fill_free_slots(self) -> None:
         if not self._ownership.is_registered and not len(self.tools.slots) and not self.tools.must_wait_for_store:
@@ -279,7 +280,7 @@ class Loop:
         if self._claiming.fill(self.described):
             self._nursery_wait = 0.5
 
-    # ── Now and then ──
+    # ── Periodic work ──
 
     def _run_due_chores(self) -> None:
         for name, chore in self.chores.items():
@@ -294,7 +295,7 @@ class Loop:
                 self._due_at[name] = now + 30.0
 
     def _tell_systemd(self) -> None:
-        # A beat has committed and the loop has turned: only both together are a sign of life.
+        # Only a committed beat and a finished turn together are a sign of life.
         if self.heartbeat.committed != self._beats_told:
             self._beats_told = self.heartbeat.committed
             self.notifier.alive()
@@ -311,7 +312,7 @@ class Loop:
             self._exit_code = 0
 
     def _comes(self) -> bool:
-        """A job, or a node that could run one."""
+        """Return whether a job that becomes due soon, or a node that could run one, is still expected."""
         if (
             self.nodes is not None
             and self.nodes.may_still_come
@@ -333,19 +334,18 @@ class Loop:
         fds = (self._nursery_fd(), hints, self.signals.fileno(), self.heartbeat.fileno())
         waited = [fd for fd in fds if fd is not None]
         while True:
-            # To the microsecond: poll rounds up to whole milliseconds, and a commit is looked for again after half of
-            # one.
+            # Use select: poll rounds up to whole milliseconds, and the watch wants another check after half of one.
             look_at = until if self.watch.look_at is None else min(self.watch.look_at, until)
             ready, _, _ = select.select(waited, [], [], max(0.0, look_at - self.tools.monotonic()))
             if [fd for fd in ready if fd != hints] or self.tools.monotonic() >= until:
                 return
-            # Most hints are of commits of our own: a turn costs ten times as much as this look.
+            # Most hints come from our own commits, and a turn costs ten times as much as this check.
             self._has_changed = self.watch.has_changed()
             if self._has_changed or self.watch.is_doubtful:
                 return
 
     def _nursery_fd(self) -> int | None:
-        # What is not listened to would wake us for nothing.
+        # Skip the descriptor while the backlog is full: events that the loop does not read would wake it for nothing.
         return self.nursery.fileno() if self.nursery.is_alive and not self._reporter.is_full else None
 
     def _seconds_to_wait(self) -> float:
@@ -362,16 +362,16 @@ class Loop:
             moments.append(max(now, self.tools.store_again_at, self.landing.again_at or 0.0))
         if is_doubtful:
             moments.append(now + 0.2)
-        # Fenced in time, also when no answer comes.
+        # Wake often enough to notice a missing beat in time.
         moments.append(now + self.tools.settings.orphan_after_seconds * 0.1)
         return min(moment for moment in moments if moment is not None) - now
 
 
-# ── What children say ─────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Events of child processes ─────────────────────────────────────────────────────────────────────────────────────────
 
 
 def wanted(described: Iterable[Described], types: Sequence[str]) -> dict[str, Described]:
-    """Those that WORKER_TYPES leaves to this worker."""
+    """Return the handlers of the types that WORKER_TYPES allows, by type."""
     return {one.facts.job_type: one for one in described if wants(types, one.facts.job_type)}
 
 
@@ -414,7 +414,7 @@ class Claiming:
     landing: Landing
     ownership: Ownership
     is_deadline_known: bool = False
-    """Since it was last looked up, nothing of ours has moved it."""
+    """False once something of ours may have moved the deadline since it was last read."""
     _should_claim: dict[str, bool] = field(default_factory=dict)
     _ahead: Ahead = field(init=False)
 
@@ -424,7 +424,7 @@ class Claiming:
 
     @property
     def is_worthwhile(self) -> bool:
-        """There may be something that could run."""
+        """True if a claim may find a job."""
         return any(self._should_claim[one] for one, size in self.tools.slots.sizes.items() if size)
 
     @property
@@ -432,7 +432,7 @@ class Claiming:
         return any(self._should_claim[one] and self.tools.slots.free(one) for one in self.tools.slots.sizes)
 
     def again(self) -> None:
-        """Something has changed: there may be more to start, or something due."""
+        """Claim again in the next turn, and read the deadline again."""
         self._should_claim = dict.fromkeys(self.tools.slots.sizes, True)
         self.is_deadline_known = False
 
@@ -440,7 +440,7 @@ class Claiming:
         self._ahead.ended(attempts)
 
     def fill(self, described: Mapping[str, Described]) -> bool:
-        """Whether anything was started."""
+        """Claim jobs for the free slots and start them; return whether any was started."""
         before = len(self.tools.slots)
         for job_class in self.tools.slots.sizes:
             free = self.tools.slots.free(job_class)
@@ -471,7 +471,7 @@ class Claiming:
         self.tools.store_works()
         self._should_claim[job_class] = len(jobs) == most
         if len(jobs) < most:
-            # It freed what was due, at most so many rows at once; there may be more.
+            # The claim freed due rows, but only a limited number at once; there may be more.
             self.is_deadline_known = False
             if jobs and only is None:
                 self.again()
@@ -489,11 +489,11 @@ class Claiming:
         if refused is not None:
             self.landing.add(attempt, refused)
             return
-        # Where nothing was begun, nothing is to blame on the job.
+        # No process was started, so release the job without a retry.
         try:
             order = self._order(job)
             if self.ownership.is_silent:
-                # We stood still between the claim and this line: the job may be another's by now.
+                # The process was suspended between the claim and this line; another worker may own the job by now.
                 self.landing.add(attempt, Ended(job.id, job.fence, How.STOPPED))
             else:
                 self.nursery.launch(order)
@@ -514,7 +514,7 @@ class Claiming:
             job.account,
             job.payload,
             job.timeout_seconds,
-            # A first attempt finds no state.
+            # A first attempt has no state.
             state=self.tools.store.leases.checkpoint_of(job.id) if job.fence > 1 else None,
             document_id=job.document_id,
             generation=job.generation,
@@ -524,7 +524,7 @@ class Claiming:
             document=None if job.document_id is None else self.tools.store.leases.known_document(job.document_id),
             parent_id=job.parent_id,
             node_slots=self.tools.slots.sizes.get(NODE, 0),
-            # A node cannot ask. Before the first attempt `ingest` has left out the pages that are known.
+            # A node cannot ask. On a first attempt, `ingest` has already left out the known pages.
             known_digests=self.tools.store.leases.known_digests(job.id) if self._asks_no_questions(job) else (),
         )
 
@@ -532,20 +532,20 @@ class Claiming:
         return NODE in self.tools.slots.sizes and job.fence > 1 and job.document_id is not None
 
 
-# ── Claiming ahead of a free slot ─────────────────────────────────────────────────────────────────────────────────────
+# ── Claiming ahead of free slots ──────────────────────────────────────────────────────────────────────────────────────
 
 MOMENT_SECONDS = 0.02
 MOST = 32
-"""All slots' together are claimed, and completed, in one short transaction."""
+"""Prefetched jobs per slot. One short transaction claims, and another completes, those of all slots."""
 _WEIGHT = 0.3
-"""Of what was seen last."""
+"""Weight of the newest duration in the moving average."""
 
 
 @dataclass(slots=True)
 class Ahead:
     slots: Slots
     _seconds: dict[str, float] = field(default_factory=dict)
-    """What one attempt of the type takes, as far as we have seen."""
+    """Moving average of the seconds that one attempt takes, by job type."""
 
     def ended(self, attempts: Iterable[Attempt]) -> None:
         for attempt in attempts:
@@ -554,7 +554,10 @@ class Ahead:
                 self._seconds[attempt.job.job_type] = known + (attempt.took_seconds - known) * _WEIGHT
 
     def room(self, job_class: str, described: Mapping[str, Described]) -> dict[str, int]:
-        """The types of which more may wait, and how many. Not on nodes: there they could wait for others than here."""
+        """Return how many more jobs of each type may be claimed ahead.
+
+        None for nodes, where jobs could wait for unrelated ones.
+        """
         room: dict[str, int] = {}
         if job_class == NODE:
             return room
@@ -565,21 +568,21 @@ class Ahead:
         return room
 
     def _most(self, job_type: str, described: Described | None) -> int:
-        """For one child."""
+        """Return how many jobs of the type one child process should have waiting."""
         if described is None or described.reuse <= 1:
             return 1
         seconds = max(self._seconds.get(job_type, MOMENT_SECONDS), MOMENT_SECONDS / MOST)
         return max(1, min(int(MOMENT_SECONDS / seconds), described.reuse))
 
 
-# ── What is refused before it begins ──────────────────────────────────────────────────────────────────────────────────
+# ── Rejecting jobs before they start ──────────────────────────────────────────────────────────────────────────────────
 
 _LOOKED_AT_MOST = 65_536
-"""Characters. To look at more would hold up the loop; the child decides."""
+"""Characters. Checking more would hold up the loop, so the child process checks longer payloads."""
 
 
 def refusal(job: Job, found: Described | None) -> Ended | None:
-    """How its attempt ends before it has begun; None: it can be begun."""
+    """Return the outcome of a job that must not start, or None if it may start."""
     if found is None:
         return _ended(job, "HANDLER_SET_ASIDE", f"no handler for {job.job_type}")
     if found.set_aside is not None:
@@ -590,7 +593,7 @@ def refusal(job: Job, found: Described | None) -> Ended | None:
     return None if fault is None else _ended(job, "PAYLOAD_INVALID", fault)
 
 
-# To make one costs a thousand times more than to ask it.
+# Building a check costs a thousand times more than running it.
 _check = cache(PayloadCheck)
 
 
@@ -601,12 +604,15 @@ def _ended(job: Job, code: str, message: str) -> Ended:
 # ── Stopping ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 STOP_SECONDS = 10.0
-"""How long a child that was asked to stop may take before it is stopped by force."""
+"""Time between asking a child process to stop and killing it."""
 
 
 class Signals:
-    """SIGTERM and SIGINT: the first asks the daemon to finish, the second to stop at once. The handler only counts, and
-    writes a byte that ends the loop's wait. Only in the main thread: Python runs handlers there."""
+    """Counts SIGTERM and SIGINT: the first asks the daemon to finish, the second to stop at once.
+
+    The handler only counts, and writes a byte that ends the loop's wait. Create it in the main thread: Python runs
+    signal handlers there.
+    """
 
     def __init__(self) -> None:
         self.asked_to_stop = 0
@@ -620,7 +626,7 @@ class Signals:
         return self._reader.fileno()
 
     def drain(self) -> None:
-        """Take the bytes, so that the next wait waits."""
+        """Discard the pending wake-up bytes, so that the next wait blocks."""
         try:
             while self._reader.recv(64):
                 pass
@@ -645,11 +651,11 @@ class Stopping:
     ownership: Ownership
     signals: Signals
     at: float | None = None
-    """When the grace period ends; None: nobody has asked the daemon to stop."""
+    """End of the grace period; None until the daemon is asked to stop."""
     _is_now: bool = False
 
     def hear_signals(self) -> bool:
-        """Whether the daemon was asked to stop since the last time, and not before."""
+        """Read new signals; return whether the daemon was asked to stop for the first time."""
         self.signals.drain()
         asked = self.signals.asked_to_stop
         is_new = asked > 0 and self.at is None
@@ -682,13 +688,15 @@ class Stopping:
                 self.nursery.stop(job.id, job.fence, now=True)
 
     def _grace_of(self, attempt: Attempt, is_over: bool) -> float:
-        """Of one that was asked to stop, in seconds: to whom nothing has happened but its batch, the page that it reads
-        may take as long as when the daemon stops."""
+        """Return how many seconds an attempt that was asked to stop may take to exit.
+
+        An attempt that stops only because its batch was stopped gets the daemon's grace period to finish its page.
+        """
         is_spared = attempt.is_held_up and not (attempt.is_cancelled or attempt.refused or is_over)
         return max(STOP_SECONDS, self.tools.settings.grace_period_seconds) if is_spared else STOP_SECONDS
 
     def next_at(self) -> float | None:
-        """When to look again; None: nothing is to be stopped."""
+        """Return when to check again; None if nothing is being stopped."""
         now = self.tools.monotonic()
         moments = [now + 1.0 for attempt in self.tools.slots if attempt.stopped_at is not None]
         if self.at is not None and len(self.tools.slots):

@@ -20,9 +20,9 @@ from worker_service.settings.cluster import LOCAL, Cluster
 
 _LOOK_SECONDS = 1.0
 _FIRST_NODE_SECONDS = 60.0
-"""So long a daemon that ends with the queue waits for its first node."""
+"""Longest wait of a draining daemon for its first node."""
 _FIRST_MACHINE_SECONDS = 900.0
-"""The same where Ray's autoscaler has to start a machine."""
+"""Longest wait if Ray's autoscaler has to start a machine."""
 
 
 @dataclass(slots=True)
@@ -47,7 +47,7 @@ class Nodes:
         return with_node_class(described, self.types)
 
     def follow(self) -> bool:
-        """Bring slots and rows in step with the cluster. Return whether there are more slots than before."""
+        """Update slots and rows from the cluster. Return whether there are more slots than before."""
         now, seen = self.tools.monotonic(), self.pool.ray.seen
         if seen is self._seen and now < self._look_at:
             return False
@@ -62,13 +62,16 @@ class Nodes:
         return self.tools.slots.sizes[NODE] > before
 
     def _waiting_slots(self, slots: int) -> int:
-        """Return how many attempts may wait with Ray beyond the slots there are: its autoscaler starts machines for
-        what waits. The number is kept small, because the queue decides about priority when it claims."""
+        """Return how many attempts may wait in Ray beyond the existing slots.
+
+        Waiting attempts make Ray's autoscaler start machines. The number is kept small, because a claim is where the
+        queue applies priorities.
+        """
         return min(max(0, self.autoscale - slots), max(slots, 2))
 
     @property
     def may_still_come(self) -> bool:
-        """Whether there is no slot yet, and a node may still appear."""
+        """True if there is no slot yet and a node may still appear."""
         seconds = _FIRST_MACHINE_SECONDS if self.autoscale else _FIRST_NODE_SECONDS
         has_slots = self.pool.local_slots or (self._seen is not None and any(node.slots for node in self._seen.nodes))
         return not has_slots and self.tools.monotonic() < self._started_at + seconds
@@ -95,14 +98,17 @@ class Nodes:
                 self._draining = draining
                 self.pool.ray.drain(draining)
         if not self.pool.ray.is_alive:
-            # The next driver starts without.
+            # A restarted driver has no drain requests yet.
             self._draining = ()
 
 
 def nodes_of(
     tools: Tools, cluster: Cluster, local: Nursery, begin: Begin, described: Mapping[str, Described], staging: Path
 ) -> Nodes | None:
-    """Build the pool beside the local fork server, whose `begin` this is. Return None if no type runs on nodes."""
+    """Build the cluster's pool beside the local fork server, which was started with `begin`.
+
+    Return None if no type runs on nodes.
+    """
     settings, types = tools.settings, cluster_types(described, cluster)
     if unknown := sorted({*cluster.types} - {*types}):
         reason = "no handler of these types declares runs_on_cluster"

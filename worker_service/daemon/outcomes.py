@@ -1,11 +1,10 @@
-"""How attempts ended: what follows from it, the files that go with it, and the writing of it.
+"""Outcomes of attempts: decide what follows, publish the files, write the rows.
 
-What follows is decided by `verdict`, which reads no clock and writes no row. Files of a finished attempt are moved to
-where published files live before its completion is written (P5): `workspace/objects/<job>-<fence>/` is read by nobody
-until that has committed, and if it is refused the files are removed again. Many completions are written in one
-transaction, everything else one by one. An end that cannot be written now (the database is locked, the disk is full) is
-kept and tried again. When that goes on for too long the daemon must not go on either: it exits, and its jobs are taken
-back from the dead.
+`verdict` decides what follows; it reads no clock and writes no row. The files of a finished attempt are moved to
+`workspace/objects/<job>-<fence>/` before its completion is written (P5): no row refers to them until that commits, and
+if it is rejected they are deleted. Many completions are written in one transaction, all other outcomes one by one. An
+outcome that cannot be written now (the database is locked, the disk is full) is kept and retried. If that fails for too
+long, the daemon exits, and recovery requeues its jobs.
 """
 
 from __future__ import annotations
@@ -65,7 +64,7 @@ _SENTENCES = {
 }
 _DECISIONS = (How.DONE, How.RETRYABLE, How.PERMANENT, How.SNOOZED)
 _NO_DECISIONS = ("HANDLER_ERROR", "INTERRUPTED", "FILES_VANISHED", "FILES_NOT_KEPT", "FILE_FORGOTTEN")
-"""Codes of attempts that end like a handler's `Retryable`, though the handler did not choose it."""
+"""Error codes of attempts that end like a handler's `Retryable`, although the handler did not choose it."""
 
 
 class Complete(Struct, frozen=True):
@@ -81,7 +80,7 @@ class Snooze(Struct, frozen=True):
     until: datetime
     why: Failure
     resting: str = ""
-    """The source that needs a rest until then."""
+    """The source to pause until then."""
 
 
 class Release(Struct, frozen=True):
@@ -89,7 +88,7 @@ class Release(Struct, frozen=True):
 
 
 class Requeue(Struct, frozen=True):
-    """What ran it is gone, and the attempt with it."""
+    """The fork server or node that ran the attempt is gone."""
 
     why: Failure
 
@@ -99,7 +98,7 @@ class ConfirmCancel(Struct, frozen=True):
 
 
 class Drop(Struct, frozen=True):
-    """The lease is lost: nothing may be written."""
+    """The lease is lost: write nothing."""
 
 
 Uncompleted = Fail | Snooze | Release | Requeue | ConfirmCancel | Drop
@@ -130,12 +129,12 @@ def verdict(
         until = now + _wait(ended.after_seconds, otherwise=_SNOOZE_SECONDS)
         return Snooze(until, _failure(ended), resting)
     if ended.how is How.STOPPED or (attempt.stopped_at is not None and ended.how is not How.PERMANENT):
-        # However a child ends that we stopped: it is not its fault, and costs no retry.
+        # We stopped the child process, so its exit is not the job's fault and costs no retry.
         return Release()
     if ended.how is How.CRASHED and ended.code == "NODE_LOST":
         return Requeue(_failure(ended))
     if died_with_nursery(ended) and attempt.nursery_deaths <= REQUEUES_MAX:
-        # Most likely the fault of another attempt. Bounded, because this one may bring the nursery down each time.
+        # Most likely another attempt's fault. Bounded, because this one may crash the fork server each time.
         return Release()
     failure = _failure(ended)
     failure = replace(failure, code=_code_of(ended), message=_message_of(ended))
@@ -150,10 +149,10 @@ def _failure(ended: Ended) -> Failure:
 
 
 def may_have_run(attempt: Attempt, ended: Ended) -> bool:
-    """Whether the handler had begun and its attempt then ended by anything but the handler's own decision."""
+    """Return whether the handler may have started, and the attempt ended other than by the handler's decision."""
     if ended.how in _DECISIONS and ended.code not in _NO_DECISIONS:
         return False
-    # A nursery or node that died may have taken the child's `Started` with it.
+    # A fork server or node that died may have lost the child process's `Started`.
     return attempt.has_begun or (ended.how is How.CRASHED and ended.code in ("NURSERY_DIED", "NODE_LOST"))
 
 
@@ -170,12 +169,12 @@ def died_with_nursery(ended: Ended) -> bool:
 
 
 def _wait(seconds: float | None, *, otherwise: float) -> timedelta:
-    """A handler's wish, where it is one: not before now, not after a year."""
+    """Return the delay that a handler asked for, limited to 0 seconds to 366 days."""
     wished = otherwise if seconds is None or seconds != seconds else seconds
     return timedelta(seconds=min(max(wished, 0.0), _LONGEST_WAIT_SECONDS))
 
 
-# ── Writing ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Writing outcomes ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 _PAUSE_SECONDS = 1.0
 _COPIED_AT_ONCE = 1 << 20
@@ -197,11 +196,14 @@ class Landing:
 
     @property
     def again_at(self) -> float | None:
-        """When to try again what could not be written; None: nothing waits, unless for its own pages."""
+        """When to retry the outcomes that could not be written; None if no outcome is ready to be written."""
         return self._again_at if self._ready() else None
 
     def untold(self) -> list[Attempt]:
-        """Whose own words have to be written before their end is. A completion tells itself which child it was."""
+        """Return the attempts whose reports must be written before their outcomes.
+
+        A completion writes the child process itself, so a new child alone is no reason.
+        """
         return [
             attempt
             for attempt, ended in self._waiting.values()
@@ -214,11 +216,14 @@ class Landing:
         self._waiting[attempt.key] = (attempt, ended)
 
     def _ready(self) -> list[tuple[Attempt, Ended]]:
-        """After its end nothing of an attempt lands: what it said before goes first."""
+        """Return the outcomes whose attempts have no unwritten reports: the store rejects reports after the outcome."""
         return [waiting for waiting in self._waiting.values() if not waiting[0].unwritten]
 
     def land(self) -> list[Attempt]:
-        """Return the attempts about which nothing is left to write. Raise `CannotLand` when patience ends."""
+        """Write the waiting outcomes; return the attempts that are finished with.
+
+        Raise `CannotLand` if writing has failed for longer than `patience_seconds`.
+        """
         landed: list[Attempt] = []
         if not self._ready() or self.tools.monotonic() < self._again_at:
             return landed
@@ -244,7 +249,7 @@ class Landing:
             ) from error
         self._again_at = now + _PAUSE_SECONDS
 
-    # ── Completions, together ──
+    # ── Completions, in one transaction ──
 
     def _land_completions(self, landed: list[Attempt]) -> None:
         ready = [(a, e) for a, e in self._ready() if isinstance(self._verdict(a, e), Complete)]
@@ -254,7 +259,7 @@ class Landing:
         try:
             lost = self.tools.store.leases.complete_many([self._completion(*one) for one in done])
         except (RuleBroken, BadPayload, BadInput):
-            # One of them is refused by the table: find out which.
+            # A constraint rejected one of them: write them one by one to find out which.
             for attempt, ended in done:
                 self._land_completion_alone(attempt, ended, landed)
         else:
@@ -263,9 +268,9 @@ class Landing:
     def _completed(self, done: Sequence[tuple[Attempt, Ended]], lost: Sequence[Lease], landed: list[Attempt]) -> None:
         for attempt, ended in done:
             if attempt.lease in lost:
-                # Either somebody asked it to stop in the last moment, or the lease is gone.
+                # The job was cancelled at the last moment, or the lease is lost.
                 self._write(attempt, ConfirmCancel(), ended)
-                # Last: if that cannot be written now, all is done once more, and needs the files.
+                # Retract last: if the write above fails, the outcome is retried and needs the files.
                 self.publisher.retract(ended)
             else:
                 self.tools.log.info(events.JOB_COMPLETED, **_named(attempt))
@@ -280,7 +285,7 @@ class Landing:
         return True
 
     def _fails_after_all(self, attempt: Attempt, ended: Ended, code: str, error: Exception) -> None:
-        """It ends as a failure that is tried again, with the others that do."""
+        """Replace the outcome with a retryable failure, which is written with the other failures."""
         failed = msgspec.structs.replace(ended, how=How.RETRYABLE, code=code, message=str(error), remedy="")
         self._waiting[attempt.key] = (attempt, failed)
 
@@ -288,7 +293,7 @@ class Landing:
         try:
             lost = self.tools.store.leases.complete_many([self._completion(attempt, ended)])
         except FileForgotten as error:
-            # Its document was removed between the question and the end: the next attempt asks anew.
+            # Its document was removed after the handler asked about it: the next attempt asks again.
             self._fails_after_all(attempt, ended, "FILE_FORGOTTEN", error)
         except (RuleBroken, BadPayload, BadInput) as error:
             self._write(attempt, Fail(Failure("RESULT_REFUSED", str(error), ended.usage), None), ended)
@@ -297,7 +302,7 @@ class Landing:
         else:
             self._completed([(attempt, ended)], lost, landed)
 
-    # ── The others, one by one ──
+    # ── Other outcomes, one by one ──
 
     def _land_others(self, landed: list[Attempt]) -> None:
         for attempt, ended in self._ready():
@@ -369,11 +374,11 @@ def _named(attempt: Attempt) -> dict[str, object]:
     return {"job_id": lease.job_id, "fence": lease.fence, "job_type": attempt.job.job_type}
 
 
-# ── Files ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Publishing files ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 class Vanished(Exception):
-    """A file that was to be published is gone, and the staging directory is not."""
+    """A file to publish is missing, although its staging directory exists."""
 
 
 class Publisher(Struct, frozen=True):
@@ -381,7 +386,10 @@ class Publisher(Struct, frozen=True):
     staging: Path
 
     def publish(self, ended: Ended) -> None:
-        """Move them, durably. What was moved by an earlier try stays. Raise `Vanished` where one is nowhere."""
+        """Move the files to their published place, durably. Files that an earlier try moved stay there.
+
+        Raise `Vanished` if a file is in neither place.
+        """
         if not ended.files:
             return
         objects, name = self.workspace / "objects", self.place(ended.job_id, ended.fence).name
@@ -394,8 +402,10 @@ class Publisher(Struct, frozen=True):
         self._forget_staging(ended)
 
     def _move(self, file: Path, root: int, place: int) -> None:
-        """Move the file beneath `root` to the same path beneath `place`, but for the attempt's own directory, whose
-        name is the nursery's to choose."""
+        """Move the file beneath `root` to the same path beneath `place`.
+
+        The first part of the path is dropped: it is the attempt's staging directory, named by the fork server.
+        """
         _, *folders, name = file.parts
         target = open_folder(place, folders, makes=True)
         try:
@@ -423,7 +433,7 @@ class Publisher(Struct, frozen=True):
             raise Vanished(f"{name} was replaced in the staging directory before it could be published")
 
     def published(self, ended: Ended) -> list[NewFile]:
-        """The moved files, as their rows will tell of them."""
+        """Return the rows of the moved files."""
         new = []
         for one in ended.published:
             to = self._target(ended, one.path)
@@ -432,13 +442,13 @@ class Publisher(Struct, frozen=True):
         return new
 
     def retract(self, ended: Ended) -> None:
-        """The completion was refused: as if they had never been there."""
+        """Delete the files of a completion that was rejected."""
         if ended.files:
             self._forget_staging(ended)
             shutil.rmtree(self.place(ended.job_id, ended.fence), ignore_errors=True)
 
     def _forget_staging(self, ended: Ended) -> None:
-        """Where files are named, the nursery leaves the attempt's directory to us."""
+        """Delete the attempt's staging directory. The fork server leaves it to us if files are published from it."""
         shutil.rmtree(self.staging / ended.files[0].relative_to(self.staging).parts[0], ignore_errors=True)
 
     def _target(self, ended: Ended, file: Path) -> Path:
@@ -458,11 +468,11 @@ def _rename(name: str, source: int, target: int) -> None:
 
 
 def _copy(name: str, source: int, target: int) -> None:
-    """Copy it to another file system, whole or not at all."""
+    """Copy the file to another file system, completely or not at all."""
     unfinished = f".{name}.unfinished"
     with suppress(FileNotFoundError):
         os.unlink(unfinished, dir_fd=target)
-    # NONBLOCK: a pipe with a name would wait for its writer. What is not a file is refused after the move.
+    # O_NONBLOCK: opening a FIFO would wait for its writer. `_move_name` rejects non-files after the move.
     reading = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=source)
     writing = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666, dir_fd=target)
     with os.fdopen(reading, "rb") as original, os.fdopen(writing, "wb") as copy:

@@ -1,10 +1,10 @@
-"""Take jobs back from workers that are gone.
+"""Requeue the jobs of dead workers.
 
-Runs while the handlers are still being imported, before the first claim, then every `recovery_interval_seconds`, and
-sooner while a worker is dying. On this machine it is known, not guessed, whether a worker is gone: its lock can be
-taken. A worker that is there and does not beat is stopped first, its daemon excepted, which may wake up again and will
-find that it owns nothing. Of a worker of another host name only its row tells. How often a job may be taken back is the
-store's to say.
+Runs while the handlers are being imported, before the first claim, then every `recovery_interval_seconds`; more often
+while a worker is dying. On this host death is known, not guessed: a worker and its processes hold a lock file, so a
+lock that can be taken means they are gone. The child processes of a silent worker are killed before its jobs are
+requeued; its daemon is spared, and finds that it owns nothing if it wakes up. For a worker of another host, only its
+row counts. The store decides how often a job may be requeued.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from worker_service.runner.worker_lock import (
 )
 
 DYING_SECONDS_MOST = 5.0
-"""How long the children of a dead daemon may take to follow it."""
+"""Grace for the child processes of a dead daemon to exit on their own."""
 _SOON_SECONDS = 0.1
 _SWEEP_SECONDS = 2.0
 
@@ -48,7 +48,7 @@ class Recovery:
     _dying_since: dict[str, float] = field(default_factory=dict)
 
     def run(self) -> float:
-        """Look at each of the others once; return in how many seconds to look again."""
+        """Check every other worker once; return the seconds until the next check."""
         known = [*self.tools.store.reading.workers(), *self.tools.store.reading.absent_workers()]
         others = [worker for worker in known if worker.id != self.tools.identity.worker_id]
         fates = [self._look(worker) for worker in others]
@@ -61,7 +61,7 @@ class Recovery:
     def _look(self, worker: WorkerState) -> Fate:
         found = fate(self._seen(worker), orphan_after_seconds=self.tools.settings.orphan_after_seconds)
         if found is Fate.GONE:
-            # A grandchild may have closed the lock's descriptor: it is known by the marks that it cannot take off.
+            # A grandchild may have closed the lock's descriptor; the sweep finds it by marks that it cannot remove.
             if self._sweep(worker):
                 self._requeue(worker, "its processes are gone")
         elif found is Fate.DYING:
@@ -90,13 +90,13 @@ class Recovery:
         )
 
     def _requeue(self, worker: WorkerState, reason: str) -> None:
-        # One that stood still may have woken since it was looked at, and works again.
+        # The worker may have woken up since the check; the store requeues only if its heartbeat is unchanged.
         jobs = self.tools.store.leases.requeue(worker.id, last_beat=worker.heartbeat_at)
         self._dying_since.pop(worker.id, None)
         is_known = any(known.id == worker.id for known in self.tools.store.reading.workers())
         if is_known and not jobs:
             return
-        # What still may live somewhere is looked for by its lock, and by what is noted in its directory.
+        # Keep the lock and the staging directory while they may be needed to find processes of the worker.
         if not is_known and is_free(lock_path(self.tools.settings.database, worker.id)):
             lock_path(self.tools.settings.database, worker.id).unlink(missing_ok=True)
             shutil.rmtree(staging_root(self.tools.settings.workspace, worker.id), ignore_errors=True)
@@ -105,24 +105,24 @@ class Recovery:
             self.tools.log.info(events.JOB_REQUEUED, job_id=job.id, fence=job.fence, status=job.status.value)
 
     def _sweep(self, worker: WorkerState) -> bool:
-        """Stop what is left of its attempts; whether it is gone."""
+        """Kill the remaining processes of the worker's attempts; return whether all are gone."""
         house = house_of(staging_root(self.tools.settings.workspace, worker.id))
         return sweep_until_gone(house, seconds=_SWEEP_SECONDS)
 
     def _rest(self, worker: WorkerState) -> Sequence[int]:
-        """What still lives of a worker, its daemon excepted."""
+        """Return the living processes of the worker, except its daemon."""
         found = holders(lock_path(self.tools.settings.database, worker.id))
         return [pid for pid in found if pid not in (worker.pid, pid_in(worker.id), os.getpid())]
 
     def _stop_rest(self, worker: WorkerState) -> None:
         for pid in self._rest(worker):
-            # A descriptor of the process, then a second look: the number may be another's by now.
+            # Check again through a descriptor: the pid may have been reused.
             with suppress(OSError):
                 fd = os.pidfd_open(pid)
                 try:
                     if pid in self._rest(worker):
                         signal.pidfd_send_signal(fd, signal.SIGKILL)
-                        # It is gone in a moment; one that hangs in the kernel is looked at again next time.
+                        # It exits in a moment; one that hangs in the kernel is checked again next time.
                         select.select([fd], [], [], 1.0)
                 finally:
                     os.close(fd)

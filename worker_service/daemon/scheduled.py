@@ -1,6 +1,6 @@
-"""Begin what the settings schedule, where the daemon is to tick and no timer does (`schedule_in_daemon`).
+"""Enqueue scheduled jobs from the daemon, where `schedule_in_daemon` is on and no timer calls `pagemill`.
 
-A chore as those in `chores.py`. Others may tick beside it: each slot begins its job once.
+A chore like those in `chores.py`. Other processes may tick too: each slot enqueues its job once.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from worker_service.daemon.attempts import Tools
 from worker_service.services.database import Session
 from worker_service.services.schedules import Trouble, seconds_to_next, tick
 
-# No longer: somebody may set the clock.
+# Not longer: the system clock may be changed.
 _MOST_SECONDS = 20.0
 
 
@@ -30,7 +30,7 @@ class BeginScheduled:
             log.info(events.SCHEDULE_BEGUN, schedule=begun.schedule, slot=begun.slot, job_id=begun.job_id)
         for missed in done.missed:
             log.warning(events.SCHEDULE_MISSED, schedule=missed.schedule, slots=missed.slots, until=missed.until)
-        # Once, not each time that it is tried again.
+        # Log each problem once, not at every retry.
         for trouble in done.troubles:
             if trouble not in self._troubles:
                 log.warning(events.SCHEDULE_FAILED, schedule=trouble.schedule, reason=trouble.why)

@@ -1,4 +1,4 @@
-"""Build the daemon from its settings, run it, and take it down again. The only page that knows all of its parts."""
+"""Build the daemon from its settings, run it and shut it down. The only module that knows all parts of it."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _LOCKED = "somebody else keeps the write lock: look for a sqlite3 session with a
 
 
 def main() -> int:
-    """`python -m worker_service`: settings from the environment and the file, errors as one sentence."""
+    """Run the daemon with the settings from the environment and the settings file; print errors as one sentence."""
     try:
         return run(load_settings())
     except PagemillError as error:
@@ -51,17 +51,17 @@ def main() -> int:
 
 
 def run(settings: Settings, *, drain: bool = False) -> int:
-    """Run until somebody asks it to stop, or (drain) nothing is left that will run soon. Return the exit code."""
+    """Run until asked to stop or, with `drain`, until no job can run soon. Return the exit code."""
     log = events.begin_logging(settings.log_format)
     with ExitStack() as stack:
         return _run(settings, stack, log, drain=drain)
 
 
 def _run(settings: Settings, stack: ExitStack, log: Log, *, drain: bool) -> int:
-    # First of all: a signal that comes while things are being built ends it in good order, too.
+    # Install the signal handlers first, so that a signal during startup also shuts down cleanly.
     signals = Signals()
     stack.callback(signals.close)
-    # Opened before anything is made: where there is no database, nothing is left behind.
+    # Open the database before creating any folder: without a database, startup must leave nothing behind.
     pauses, told = WritePauses(), partial(_tell_locked, log)
     store = open_as_set(settings, on_long_wait=told, pauses=pauses)
     stack.callback(store.close)
@@ -79,7 +79,7 @@ def _run(settings: Settings, stack: ExitStack, log: Log, *, drain: bool) -> int:
     lock = LifeLock(lock_path(settings.database, own.worker_id))
     stack.callback(lock.close)
     settings.hand_to_handlers()
-    # For programs of the owner's that call `pagemill` themselves.
+    # For the user's own programs that call `pagemill`.
     os.environ["WORKER_DATABASE"] = str(settings.database.absolute())
     os.environ["WORKER_WORKSPACE"] = str(settings.workspace.absolute())
     begin = Begin(
@@ -96,14 +96,14 @@ def _run(settings: Settings, stack: ExitStack, log: Log, *, drain: bool) -> int:
     close_children = stack.enter_context(ExitStack())
     close_children.callback(nursery.close)
     recovery = Recovery(tools)
-    # What the dead left behind can be claimed by others before our own handlers are there.
+    # Recovery runs while handlers are imported, so that other workers can claim the jobs of dead ones meanwhile.
     known = nursery.start(partial(_recover, recovery, log))
     described = wanted(known, settings.types)
     _tell_set_aside(described, log)
     pool: Nursery | ClusterPool = nursery
     nodes: Nodes | None = None
     if settings.cluster is not None:
-        from worker_service.daemon.nodes import nodes_of  # only where there is a cluster
+        from worker_service.daemon.nodes import nodes_of  # imported only with a cluster
 
         driver_staging = cluster_staging_root(settings.workspace, own.worker_id)
         nodes = nodes_of(tools, settings.cluster, nursery, begin, described, driver_staging)
@@ -124,7 +124,7 @@ def _run(settings: Settings, stack: ExitStack, log: Log, *, drain: bool) -> int:
         tools, pool, described, landing, heartbeat, watch, signals, notifier, is_draining_queue=drain, nodes=nodes
     )
     handlers = {one.facts.job_type for one in known}
-    # Recovery comes first: what it takes back can start in the same turn.
+    # Recovery comes first, so that the jobs it requeues can start in the same turn.
     loop.chores = {
         "recovery": recovery.run,
         "files": loop.check_files,
@@ -144,7 +144,7 @@ def _run(settings: Settings, stack: ExitStack, log: Log, *, drain: bool) -> int:
     )
     notifier.ready()
     code = loop.run()
-    # Before the row goes: a worker that is gone has no processes.
+    # Stop the child processes before deleting the worker's row: a worker without a row must have no processes.
     close_children.close()
     if code == 0:
         with suppress(PagemillError, OSError):
@@ -162,7 +162,7 @@ def _tell_locked(log: Log, seconds: float, holder: Holder | None) -> None:
 
 
 def _recover(recovery: Recovery, log: Log) -> float:
-    """In how many seconds to look again. What cannot be done now the loop does, as it does any chore."""
+    """Run recovery and return the seconds until its next run. After an error, the loop runs it as a chore."""
     try:
         return recovery.run()
     except PagemillError as error:
@@ -171,7 +171,7 @@ def _recover(recovery: Recovery, log: Log) -> float:
 
 
 def beat_seconds(interval_seconds: float, watchdog_seconds: float | None) -> float:
-    """The watchdog is fed by beats: three of them in each of its times."""
+    """Return the heartbeat interval. Each beat feeds the watchdog, so at least three must fit in its period."""
     return interval_seconds if watchdog_seconds is None else min(interval_seconds, watchdog_seconds / 3)
 
 
@@ -188,11 +188,11 @@ def _make(folder: Path) -> None:
         raise ConfigError(f"{folder} cannot be made: {error.strerror}: set WORKER_WORKSPACE") from error
 
 
-# ── How many jobs may run at once: from the settings into the table where every claim reads it ────────────────────────
+# ── Concurrency limits: copied from the settings into the table that every claim reads ────────────────────────────────
 
 
 def tell_limits(store: Store, settings: Settings, log: Log) -> None:
-    """Write them; a warning first, where that changes what another daemon goes by."""
+    """Write the limits of the settings; warn if this changes the limits that a running daemon uses."""
     written = store.reading.limits()
     others = [worker.id for worker in store.reading.workers()]
     if others and (changes := list(settings.limits_unlike(written))):
@@ -201,11 +201,11 @@ def tell_limits(store: Store, settings: Settings, log: Log) -> None:
         store.leases.set_limits(kind, dict(most))
 
 
-# ── What a daemon may take for its own ────────────────────────────────────────────────────────────────────────────────
+# ── Database ownership ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def refuse_the_services(settings: Settings) -> None:
-    """Refuse a database that was only found because it is the service's, unless the service's user asks."""
+    """Raise `ConfigError` if another user runs the service's database and it was only found by default."""
     if not settings.is_of_the_service or not settings.database.exists():
         return
     owner = settings.database.stat().st_uid
