@@ -823,7 +823,14 @@ WHEN NEW.status <> 'pending' OR NEW.fence <> 0 OR NEW.retry_count <> 0 OR NEW.re
      OR NEW.cancel_requested_at IS NOT NULL OR length(CAST(NEW.payload AS BLOB)) >= 1000 OR NEW.unique_key IS NOT NULL
      OR NEW.document_id IS NOT NULL OR NEW.generation IS NOT NULL OR NEW.batch_id IS NOT NULL
      OR NEW.id <> -1   -- what SQLite shows here while it has yet to choose one
+     OR NEW.job_type IS NULL OR NEW.platform IS NULL
 BEGIN
+    -- NOT NULL alone would name the column and not what belongs there, and INSERT OR IGNORE would say nothing.
+    SELECT CASE
+        WHEN NEW.job_type IS NULL THEN RAISE(ABORT, 'job_type is missing: name the handler that runs the job')
+        WHEN NEW.platform IS NULL
+            THEN RAISE(ABORT, 'platform is missing: say what the job works with, such as instagram or gdrive, or local for this machine')
+    END;
     INSERT OR IGNORE INTO no_replacing
     SELECT unique_key FROM worker_job_queue
      WHERE unique_key = NEW.unique_key AND unique_key IS NOT NULL AND status IN ('pending', 'running');

@@ -166,7 +166,7 @@ def _make(workspace: Path, path: str, target: str) -> None:
         except OSError as error:
             if error.errno != errno.EINVAL:  # it is no link
                 raise
-            raise InTheWay(f"{workspace / path} is not a link of ours: move it away") from error
+            raise InTheWay(f"{workspace / path} is not a link of ours", "move it away") from error
         with suppress(FileExistsError):  # another daemon was quicker
             os.symlink(leads_to, name, dir_fd=folder)
 
@@ -197,7 +197,7 @@ def _opened(workspace: Path, folders: Sequence[str], *, makes: bool = False) -> 
             folder = stack.enter_context(opened(workspace, folders, makes=makes))
         except NotADirectoryError as error:
             path = workspace / "/".join(folders)
-            raise InTheWay(f"{error.filename}, of {path}, is no folder: move it away") from error
+            raise InTheWay(f"{error.filename}, of {path}, is no folder", "move it away") from error
         yield folder
 
 

@@ -85,9 +85,9 @@ def add(
     code 1 if some of it failed, 124 if the time ran out.
     """
     if timeout is not None and not is_waiting:
-        raise BadInput("--timeout says how long to wait: say --wait as well")
+        raise BadInput("--timeout says how long to wait", "say --wait as well")
     if dry_run and is_waiting:
-        raise BadInput("--dry-run brings nothing in, so there is nothing to wait for: leave one of them out")
+        raise BadInput("--dry-run brings nothing in, so there is nothing to wait for", "leave one of them out")
     left_out = Counter[str]()
     words = [word for said in sources for word in (_listed() if said == "-" else [said])]
     jobs = jobs_of(words, read, owner=owner, credential=credential, left_out=left_out)
@@ -134,7 +134,7 @@ def _of_source(
 ) -> list[tuple[str, NewJob]]:
     if not word:
         # Path("") is the current directory.
-        raise BadInput("a source is empty: name a file, a directory, a folder or an address")
+        raise BadInput("a source is empty", "name a file, a directory, a folder or an address")
     path = Path(word).expanduser()
     if word.startswith(("/", "./", "../", "~")) or path.exists():
         files = files_at(path, left_out, most=most)
@@ -174,11 +174,13 @@ def of_address(address: str, read: ReadWords, *, owner: str, credential: str = "
 def _listed() -> list[str]:
     raw = read_stdin(_LIST_BYTES_MOST + 1)
     if len(raw) > _LIST_BYTES_MOST:
-        raise BadInput(f"the list on stdin is longer than {output.size(_LIST_BYTES_MOST)}: make several batches of it")
+        raise BadInput(
+            f"the list on stdin is longer than {output.size(_LIST_BYTES_MOST)}", "make several batches of it"
+        )
     # A name of a file may be anything, and what is around an address is none of it.
     words = [os.fsdecode(line) for line in raw.splitlines() if line.strip()]
     if not words:
-        raise BadInput("the list on stdin is empty: write a file, directory, folder or address on each line")
+        raise BadInput("the list on stdin is empty", "write a file, directory, folder or address on each line")
     return words
 
 

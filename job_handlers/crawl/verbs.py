@@ -102,7 +102,7 @@ def crawl_verb(
     words = CrawlWords(dry_run=dry_run, read=read, **values)
     asked = crawl_job(words, owner=owner)
     if batch is not None and words.watch is not None:
-        raise BadInput("a folder that is watched has no end, and a batch does: leave --watch or --batch out")
+        raise BadInput("a folder that is watched has no end, and a batch does", "leave --watch or --batch out")
     if dry_run:
         return _show_dry_run(desk, asked)
     # Nobody sits and waits for what is looked at for ever.
@@ -129,7 +129,7 @@ def crawl_job(words: CrawlWords, *, owner: str) -> NewJob:
     folder, name = words.folder, words.folder
     if not folder:
         # Path("") is the current directory.
-        raise BadInput(f"the folder is empty: name {folders_in_words()}")
+        raise BadInput("the folder is empty", f"name {folders_in_words()}")
     if words.folder.startswith(("/", "./", "../", "~")) or Path(words.folder).exists():
         directory = Path(words.folder).expanduser().absolute()
         _refuse_no_directory(directory)
@@ -206,14 +206,14 @@ def _refuse_no_directory(directory: Path) -> None:
         if not directory.exists():
             raise BadInput(f"there is no directory {directory}")
         if not directory.is_dir():
-            raise BadInput(f"{directory} is no directory: pagemill ingest reads a file")
+            raise BadInput(f"{directory} is no directory", "pagemill ingest reads a file")
 
 
 def _refuse_no_day(text: str) -> None:
     try:
         datetime.fromisoformat(text)
     except ValueError as error:
-        raise BadInput(f"{text!r} is not a day: write 2026-01-31, or 2026-01-31T10:00:00Z") from error
+        raise BadInput(f"{text!r} is not a day", "write 2026-01-31, or 2026-01-31T10:00:00Z") from error
 
 
 def _when(desk: Desk, job_id: int) -> str:

@@ -161,10 +161,12 @@ def _chosen(desk: Desk, folders: Sequence[str], owner: str | None, *, everything
     for word in folders:
         meant = [one for one in watched if word in (str(one.job_id), one.folder, one.name) or _path(word) == one.folder]
         if not meant:
-            raise BadInput(f"{word!r} is not watched: `pagemill crawl ls` shows what is, and pagemill crawl looks once")
+            raise BadInput(
+                f"{word!r} is not watched", "`pagemill crawl ls` shows what is, and pagemill crawl looks once"
+            )
         chosen |= {one.job_id: one for one in meant}
     if not chosen:
-        raise BadInput("no folder is watched: pagemill crawl FOLDER --watch 1h")
+        raise BadInput("no folder is watched", "pagemill crawl FOLDER --watch 1h")
     return list(chosen.values())
 
 

@@ -95,6 +95,6 @@ def short(name: str) -> str:
 def _number(word: str) -> int | None:
     """7 or batch:7; None: it is a name."""
     if not word.strip():
-        raise BadInput("--batch is empty: say the name of a new batch, or the number of one that is there")
+        raise BadInput("--batch is empty", "say the name of a new batch, or the number of one that is there")
     digits = word.removeprefix("batch:")
     return int(digits) if digits.isascii() and digits.isdigit() and len(digits) < 19 else None

@@ -56,8 +56,9 @@ class ReadWords(Struct, frozen=True):
         if self.password is not None:
             if not _PASSWORD.fullmatch(self.password):
                 raise BadInput(
-                    f"{self.password!r} is not the name of a credential that begins with password: give the service "
-                    "LoadCredential=password-reports:/path/of/the/file, and say --password-file password-reports"
+                    f"{self.password!r} is not the name of a credential that begins with password",
+                    "give the service "
+                    "LoadCredential=password-reports:/path/of/the/file, and say --password-file password-reports",
                 )
             said["password_file"] = self.password
         return said
@@ -129,7 +130,7 @@ def read_words(words: Mapping[str, Sequence[str]]) -> ReadWords:
         raise BadInput(f"{unknown[0]!r} says nothing of how to read: there are {', '.join(_WORDS)}")
     quality, password = (next(iter(said.get(name, ())), None) for name in ("quality", "password-file"))
     if quality not in (None, *QUALITIES):
-        raise BadInput(f"{quality!r} is no quality: say fast, auto or best")
+        raise BadInput(f"{quality!r} is no quality", "say fast, auto or best")
     return ReadWords(
         as_usual=bool(said.get("as-usual")),
         languages=said.get("lang", ()),
@@ -248,7 +249,7 @@ def files_at(path: Path, left_out: Counter[str], *, most: int | None = None) -> 
     for folder, folders, names in os.walk(path, onerror=_refuse):
         seen += len(folders) + len(names)
         if most is not None and seen > most:
-            raise BadInput(f"there is too much below {path} to be looked at now: name less of it, or crawl it")
+            raise BadInput(f"there is too much below {path} to be looked at now", "name less of it, or crawl it")
         here = {name: _why_left_out(Path(folder, name)) for name in [*folders, *names]}
         left_out.update(filter(None, here.values()))
         folders[:] = [name for name in folders if not here[name]]
@@ -286,5 +287,5 @@ def in_words(left_out: Mapping[str, int]) -> str:
 def _languages(word: str) -> list[str]:
     languages = re.split(r"[+,]", word)
     if not all(_LANGUAGE.fullmatch(one) for one in languages):
-        raise BadInput(f"{word!r} is not a language: write eng, or eng+deu")
+        raise BadInput(f"{word!r} is not a language", "write eng, or eng+deu")
     return languages

@@ -135,12 +135,12 @@ def ingest(
     batch has ended. `pagemill batch add` takes addresses and folders of Drive as well.
     """
     if timeout is not None and not is_waiting:
-        raise BadInput("--timeout says how long to wait: say --wait as well")
+        raise BadInput("--timeout says how long to wait", "say --wait as well")
     left_out = Counter[str]()
     files = [file for path in paths for file in files_at(Path(path), left_out)]
     if dry_run:
         if is_waiting:
-            raise BadInput("--dry-run brings nothing in, so there is nothing to wait for: leave one of them out")
+            raise BadInput("--dry-run brings nothing in, so there is nothing to wait for", "leave one of them out")
         found = estimate.of_files(desk, files, owner=owner, is_read_again=force or bool(read.asked()))
         estimate.show(desk, found, left_out)
         return 0

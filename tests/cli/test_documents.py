@@ -600,7 +600,7 @@ def test_a_removal_stands_in_the_list_of_actions_and_undo_passes_it_over(run: Ru
         "TOKENS",
     ]
     assert lines[1][-6:] == ["remove", "-", "-", "1", "-", "-"]
-    assert "was a remove: what it took away is gone for good" in run("undo", action, "--yes", fails=1).stderr
+    assert "it was a remove, and what it removed is gone for good" in run("undo", action, "--yes", fails=1).stderr
     run("undo", "--yes")
     assert states(run)[2] == "pending"
 

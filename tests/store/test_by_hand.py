@@ -140,8 +140,8 @@ def test_a_bad_row_is_refused_by_name(store: Store, by_hand: ByHand, columns: st
     ("columns", "values", "sentence"),
     [
         ("job_type, platform", "'', 'p'", "job_type is not empty"),
-        ("platform", "'p'", "job_type"),
-        ("job_type", "'t'", "platform"),
+        ("platform", "'p'", "job_type is missing: name the handler"),
+        ("job_type", "'t'", "platform is missing: say what the job works with"),
     ],
 )
 def test_a_row_without_its_type_or_platform_is_refused(

@@ -22,7 +22,7 @@ def test_without_its_database_it_lives_and_is_not_ready_and_says_what_to_do(sett
         answer = httpx.get(f"{address}/readyz")
         assert answer.status_code == 503
         assert answer.json()["code"] == "database_absent"
-        assert "pagemill init" in answer.json()["detail"]
+        assert "pagemill init" in answer.json()["remedy"]
 
 
 def test_what_is_not_there_is_refused_in_words(site: httpx.Client) -> None:

@@ -68,7 +68,7 @@ def parse_duration(text: str) -> timedelta:
     """Read ``90s``, ``10m``, ``2h``, ``30d``, ``1w`` or a sum such as ``1h30m``."""
     parts = _DURATION.findall(text)
     if not parts or _DURATION.sub("", text).strip():
-        raise BadTime(f"{text!r} is not a length of time: write it like 90s, 10m, 2h, 30d or 1h30m")
+        raise BadTime(f"{text!r} is not a length of time", "write it like 90s, 10m, 2h, 30d or 1h30m")
     try:
         return timedelta(seconds=sum(int(number) * _UNIT_SECONDS[unit] for number, unit in parts))
     except (OverflowError, ValueError) as error:
@@ -92,7 +92,7 @@ def parse_time(text: str, *, now: datetime) -> datetime:
     try:
         moment = datetime.fromisoformat(text)
     except ValueError as error:
-        raise BadTime(f"{text!r} is not a time: write it like '2026-11-18 10:00' (UTC) or +10m") from error
+        raise BadTime(f"{text!r} is not a time", "write it like '2026-11-18 10:00' (UTC) or +10m") from error
     try:
         return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
     except OverflowError as error:

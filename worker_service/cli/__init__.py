@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from worker_service.base.errors import PagemillError, did_you_mean
+from worker_service.base.errors import PagemillError, did_you_mean, in_a_sentence
 
 if TYPE_CHECKING:
     from worker_service.base.entry_points import EntryPoint
@@ -273,7 +273,7 @@ def _ended(run: Any, *, as_json: bool) -> int:
     try:
         code = run()
     except PagemillError as error:
-        return _say(error.code, str(error), error.exit_code, as_json)
+        return _say(error.code, error.detail, error.exit_code, as_json, remedy=error.remedy)
     except click.UsageError as error:
         path = error.ctx.command_path if error.ctx is not None else "pagemill"
         return _say("usage", _usage_sentence(error), error.exit_code, as_json, hint=f"help: {path} --help")
@@ -296,14 +296,14 @@ def _ended(run: Any, *, as_json: bool) -> int:
     return code if isinstance(code, int) else 0
 
 
-def _say(code: str, sentence: str, exit_code: int, as_json: bool, *, hint: str = "") -> int:
+def _say(code: str, detail: str, exit_code: int, as_json: bool, *, remedy: str = "", hint: str = "") -> int:
     from worker_service.cli import output
 
     if as_json:
-        problem = {"error": {"code": code, "message": sentence, "exit_code": exit_code}}
+        problem = {"error": {"code": code, "message": detail, "remedy": remedy, "exit_code": exit_code}}
         output.say_json(problem)
     else:
-        output.say(f"pagemill: {sentence}")
+        output.say(f"pagemill: {in_a_sentence(detail, remedy)}")
         if hint:
             output.say(hint)
     return exit_code

@@ -281,7 +281,9 @@ def confirm(question: str, *, yes: bool, sample: Sequence[str] = (), number: int
     if yes:
         return
     if not (output.is_terminal(sys.stdin) and output.is_terminal(sys.stderr)):
-        raise Refused(f"{question} There is nobody to ask, so nothing was done: say --yes, or --dry-run to look first")
+        raise Refused(
+            f"{question} There is nobody to ask, so nothing was done", "say --yes, or --dry-run to look first"
+        )
     for line in sample:
         output.say(line)
     question = harmless(question)

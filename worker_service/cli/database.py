@@ -169,7 +169,7 @@ def shell(desk: Desk, write: bool, statements: tuple[str, ...]) -> None:
     """
     database = desk.settings.database
     if not database.exists():
-        raise StoreAbsent(f"there is no database at {database}: run: pagemill init")
+        raise StoreAbsent(f"there is no database at {database}", "run: pagemill init")
     words = ["sqlite3", *([] if write else ["-readonly"]), "-cmd", ".timeout 5000"]
     if desk.as_json:
         words.append("-json")
@@ -178,7 +178,7 @@ def shell(desk: Desk, write: bool, statements: tuple[str, ...]) -> None:
     try:
         os.execvp(words[0], [*words, str(database), *statements])
     except FileNotFoundError as error:
-        raise ProgramAbsent("the sqlite3 program is not installed: apt install sqlite3") from error
+        raise ProgramAbsent("the sqlite3 program is not installed", "apt install sqlite3") from error
 
 
 db = group(

@@ -275,7 +275,7 @@ def keywords(
     try:
         words = operations.terms_of(terms.read())
     except UnicodeDecodeError as error:
-        raise BadInput(f"{terms.name} is not UTF-8 text: save it as UTF-8") from error
+        raise BadInput(f"{terms.name} is not UTF-8 text", "save it as UTF-8") from error
     found = list(operations.keywords(desk.session, words, owner=owner, batch_id=batch_id))
     whole = [row for part in found for row in part.by_document]
     pages = [row for part in found for row in part.by_page]
@@ -323,7 +323,7 @@ def export(
     Exit code 1 if some could not be copied; the others are.
     """
     if update and force:
-        raise BadInput("--force replaces all files that are there, --update those that have changed: say one of them")
+        raise BadInput("--force replaces all files that are there, --update those that have changed", "say one of them")
     there = There.REPLACED if force else There.UPDATED if update else There.KEPT
     if job_id is not None:
         if not chosen.is_empty:
@@ -383,9 +383,9 @@ def ls(desk: Desk, chosen: DocumentSelector, limit: int | None, before_id: int |
     """
     if as_csv:
         if desk.as_json:
-            raise BadInput("CSV and JSON are two answers: say --csv or --json")
+            raise BadInput("CSV and JSON are two answers", "say --csv or --json")
         if limit is not None or before_id is not None:
-            raise BadInput("--csv has all of them: leave --limit and --before out")
+            raise BadInput("--csv has all of them", "leave --limit and --before out")
         output.show_csv(HAND_OVER_COLUMNS, map(hand_over_row, operations.hand_over(desk.session, chosen)))
         return
     page = operations.list_documents(desk.session, chosen, limit=limit or _LISTED, before_id=before_id)

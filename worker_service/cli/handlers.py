@@ -260,9 +260,9 @@ def _time(seconds: int | None) -> str | None:
 def _refuse_as_name(name: str) -> None:
     """It becomes a job type and a module."""
     if not re.fullmatch(r"[a-z][a-z0-9_]{0,59}", name) or keyword.iskeyword(name):
-        raise BadInput(f"{name!r} cannot name a handler: use small letters, digits and _, such as count_words")
+        raise BadInput(f"{name!r} cannot name a handler", "use small letters, digits and _, such as count_words")
     if name in sys.stdlib_module_names or name in ("worker_service", "job_handlers", "tests"):
-        raise BadInput(f"{name} is a module already: choose another name, such as {name}_pages")
+        raise BadInput(f"{name} is a module already", f"choose another name, such as {name}_pages")
 
 
 _HANDLER = '''"""NAME: find the longest of some words. Say here what yours does, and what it needs."""

@@ -127,7 +127,7 @@ def why(desk: Desk, job_id: int | None) -> int:
         output.show_json({**whole, "next": found.helps})
     elif job.status != "pending":
         lost = _LOST.get(found.worker_state, "")
-        output.show(_what_it_is(job, lost) + _progress_of(found))
+        output.show(_what_it_is(job, lost) + ("" if lost else _progress_of(found)))
         if move := _TAKEN_BACK if lost else found.helps:
             output.show(f"    next: {move}")
     elif not found.gates:

@@ -136,7 +136,7 @@ class Run(Struct, frozen=True):
                 self.argv, cwd="/", stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
             )
         except FileNotFoundError as error:
-            raise ProgramAbsent(f"{self.argv[0]} is not installed: this needs a machine with systemd") from error
+            raise ProgramAbsent(f"{self.argv[0]} is not installed", "this needs a machine with systemd") from error
         if done.returncode:
             said = (done.stderr or done.stdout).strip()
             raise StepFailed(f"{shlex.join(self.argv)} ended with {done.returncode}: {said}")
@@ -341,7 +341,7 @@ def _check(*, for_user: bool, dry_run: bool, root: Path | None) -> None:
     if for_user and root is not None:
         raise click.UsageError("--user is for yourself on this machine, --root for an image: give one", context)
     if not (for_user or dry_run or root is not None) and os.geteuid() != 0:
-        raise NotAllowed("only root can do this for the whole machine: use sudo, or --user for yourself alone")
+        raise NotAllowed("only root can do this for the whole machine", "use sudo, or --user for yourself alone")
 
 
 def refuse_hidden(python: str | None = None, *, extra: str = "", then: str = "service install") -> None:
@@ -351,8 +351,9 @@ def refuse_hidden(python: str | None = None, *, extra: str = "", then: str = "se
     for path in [python] if python is not None else ours:
         if any(Path(os.path.abspath(path)).is_relative_to(hidden) for hidden in _HIDDEN):  # noqa: PTH100  links stay
             raise Refused(
-                f"{path} is hidden from the service, which sees no homes: /usr/bin/python3 -m venv /opt/pagemill && "
-                f"/opt/pagemill/bin/pip install {shlex.quote(_origin() + extra)} && /opt/pagemill/bin/pagemill {then}"
+                f"{path} is hidden from the service, which sees no homes",
+                f"/usr/bin/python3 -m venv /opt/pagemill && "
+                f"/opt/pagemill/bin/pip install {shlex.quote(_origin() + extra)} && /opt/pagemill/bin/pagemill {then}",
             )
 
 

@@ -59,7 +59,7 @@ def wait(desk: Desk, selector: Selector, timeout: str | None, follow: bool, prog
 
 def _wait_for_documents(desk: Desk, selector: Selector, *, timeout: str | None, is_watched: bool) -> int:
     if selector != Selector(document_ids=selector.document_ids):
-        raise BadInput("wait for documents or for jobs, not for both at once: pagemill wait document:7 document:8")
+        raise BadInput("wait for documents or for jobs, not for both at once", "pagemill wait document:7 document:8")
     documents = [document(desk.session, document_id) for document_id in selector.document_ids]
     awaited = [AwaitedDocument(one.name, document_id=one.id) for one in documents]
     return await_reading(desk, awaited, timeout=timeout, is_watched=is_watched)

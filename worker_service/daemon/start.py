@@ -185,7 +185,7 @@ def _make(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ConfigError(f"{folder} cannot be made: {error.strerror}: set WORKER_WORKSPACE") from error
+        raise ConfigError(f"{folder} cannot be made: {error.strerror}", "set WORKER_WORKSPACE") from error
 
 
 # ── Concurrency limits: copied from the settings into the table that every claim reads ────────────────────────────────
@@ -211,6 +211,7 @@ def refuse_the_services(settings: Settings) -> None:
     owner = settings.database.stat().st_uid
     if owner != os.geteuid():
         raise ConfigError(
-            f"{settings.database} is the service's, and its jobs run as {pwd.getpwuid(owner).pw_name}: systemctl start "
-            "pagemill; for a queue of your own: --database PATH, or database in ~/.config/pagemill/pagemill.toml"
+            f"{settings.database} is the service's, and its jobs run as {pwd.getpwuid(owner).pw_name}",
+            "systemctl start "
+            "pagemill; for a queue of your own: --database PATH, or database in ~/.config/pagemill/pagemill.toml",
         )

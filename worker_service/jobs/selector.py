@@ -97,14 +97,14 @@ def one_of(statuses: type[S], word: str) -> S:
         return statuses(word)
     except ValueError:
         hint = did_you_mean(word, statuses, f"it is one of {', '.join(statuses)}.")
-        raise BadInput(f"there is no status {word!r}: {hint}") from None
+        raise BadInput(f"there is no status {word!r}", hint) from None
 
 
 def parse_match(text: str) -> tuple[str, object]:
     """Read ``payload.file_id=abc``. The value is JSON where it can be read as JSON, else text."""
     path, equals, value = text.partition("=")
     if not equals or not path.removeprefix("payload.") or not path.startswith("payload."):
-        raise BadInput(f"{text!r} does not say what to match: write it like payload.file_id=abc")
+        raise BadInput(f"{text!r} does not say what to match", "write it like payload.file_id=abc")
     try:
         wanted: object = json.loads(value)
     except ValueError:

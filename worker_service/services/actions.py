@@ -31,7 +31,7 @@ def ask_always(session: Session, owner: str, word: str, *, on_failure: bool) -> 
 
 def ask_no_more(session: Session, owner: str, word: str, *, on_failure: bool) -> None:
     if not session.store.intake.ask_no_more(owner, read_action(word, _when(on_failure))):
-        raise Refused(f"nothing like that follows for {owner}: `pagemill then ls` shows what does")
+        raise Refused(f"nothing like that follows for {owner}", "`pagemill then ls` shows what does")
 
 
 def _when(on_failure: bool) -> OnEnd:

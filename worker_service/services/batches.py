@@ -320,7 +320,7 @@ def extend(session: Session, batch_id: int, jobs: Sequence[NewJob], *, owner: st
     """More jobs for one that has not ended. `owner`: who it has to be of; empty: nobody has said."""
     batch = session.store.batches.get(batch_id)
     if owner and owner != batch.owner:
-        raise BadInput(f"{batch.title} belongs to {batch.owner or 'nobody'}: leave --owner out, or begin a new batch")
+        raise BadInput(f"{batch.title} belongs to {batch.owner or 'nobody'}", "leave --owner out, or begin a new batch")
     return session.store.batches.extend(batch_id, with_lost(session, jobs, owner=batch.owner))
 
 
@@ -378,7 +378,7 @@ def wait_for_batch(
             return found
         if found.batch.state is BatchState.STOPPED:
             why = found.batch.note or "stopped"
-            raise Refused(f"{found.batch.title} was {why}: `pagemill batch resume {batch_id}` goes on with it")
+            raise Refused(f"{found.batch.title} was {why}", f"`pagemill batch resume {batch_id}` goes on with it")
         if deadline is not None and monotonic() >= deadline:
             raise WaitTimedOut(f"after {timeout}, {found.batch.title} had not ended: {in_words(found)}")
         sleep(max(_POLL_SECONDS, _RESTS * looked_seconds))

@@ -286,7 +286,7 @@ def keywords(
     """Of so many documents at once that neither memory nor the database is held up by them; whatever is wrong with
     what was asked is told at once, and there is always one. `terms`: see `terms_of`."""
     if not terms:
-        raise BadInput('the file has no terms: write one a line, such as "climate risk" or sustainab*')
+        raise BadInput("the file has no terms", 'write one a line, such as "climate risk" or sustainab*')
     chosen = DocumentSelector(
         owners=() if owner is None else (owner,), batch_ids=() if batch_id is None else (batch_id,)
     )

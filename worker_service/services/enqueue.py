@@ -155,6 +155,6 @@ def _lacking(word: str, key: str, choices: Sequence[Choices], there: str) -> str
     near = next((near for one in choices if (near := one.meant(word))), None)
     hint = f"did you mean {near}? " if near else ""
     raise BadInput(
-        f"{word!r} is none of the {key} that are known: {hint}Installed: {there or 'none'}. What is new on the machine "
-        "is seen once the worker is restarted"
+        f"{word!r} is none of the {key} that are known",
+        f"{hint}{there or 'none'} can be used (restart the worker after you have installed more)",
     )

@@ -60,7 +60,7 @@ class Happened(Struct, frozen=True):
 def read_place(text: str) -> Place:
     words = text.split("-")
     if len(words) not in (2, 3) or not all(word.isascii() and word.isdigit() and len(word) < 20 for word in words):
-        raise BadInput(f"{text!r} is no place in the events: write it as an id of one tells it, such as 12-3400-7")
+        raise BadInput(f"{text!r} is no place in the events", "write it as an id of one tells it, such as 12-3400-7")
     return Place(*(min(int(word), _NUMBER_MOST) for word in [*words, "0"][:3]))
 
 

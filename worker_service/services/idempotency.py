@@ -50,13 +50,13 @@ def once(session: Session, key: str, wish: str, grant: Callable[[], Told]) -> To
 
 def _answer(session: Session, key: str, wish: str, found: GrantedRequest) -> Told:
     if found.wish != wish:
-        raise Refused("that Idempotency-Key was used for another wish: take a new one")
+        raise Refused("that Idempotency-Key was used for another wish", "take a new one")
     until = time.monotonic() + _WAIT_SECONDS
     while found.answer is None or found.status is None:
         if time.monotonic() > until:
             raise AnswerUnknown(
-                f"this was granted at {found.at[:19]} UTC, and what was answered is not known: look for what it has "
-                "made; with a new Idempotency-Key it is done once more"
+                f"this was granted at {found.at[:19]} UTC, and what was answered is not known",
+                "look for what it has made; with a new Idempotency-Key it is done once more",
             )
         time.sleep(_POLL_SECONDS)
         found = session.store.requests.find(key) or found

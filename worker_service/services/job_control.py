@@ -197,7 +197,7 @@ def undoable(session: Session, action_id: int | None) -> Action:
         action = next((one for one in found if one.id == action_id), None)
     if action is None:
         which = "nothing" if action_id is None else f"no action {action_id}"
-        raise Refused(f"there is {which} to undo: see pagemill undo --list")
+        raise Refused(f"there is {which} to undo", "see pagemill undo --list")
     if action.undone_at is not None:
         raise Refused(f"action {action.id} was undone already")
     if action.opposite is None:

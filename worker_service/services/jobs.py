@@ -13,7 +13,6 @@ from msgspec.structs import replace
 from worker_service.base.clock import as_text, from_text, wall_clock
 from worker_service.base.errors import JobNotFound
 from worker_service.base.humanize import length, size
-from worker_service.handlers import registry
 from worker_service.jobs.documents import PublishedFile
 from worker_service.jobs.model import LOG_LINES_MOST, WATCHING, AttemptRow, Event, Gate, Job, LogLine, Status
 from worker_service.jobs.progress import pace_of
@@ -315,6 +314,8 @@ def _next_move(gate: Gate, job: Job, settings: Settings) -> str:
 
 def _is_installed(job_type: str, settings: Settings) -> bool:
     """Whether a handler that is named like the job type is there. Reads names only and imports nothing."""
+    from worker_service.handlers import registry  # 10 ms that a listing does not need
+
     points = [*registry.find(), *registry.find_dropped(settings.handlers_dir)]
     return job_type in settings.commands or any(point.name == job_type for point in points)
 

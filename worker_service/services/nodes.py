@@ -39,7 +39,7 @@ def drain(session: Session, name: str, *, is_draining: bool) -> str:
     if not session.store.steering.drain_node(name, is_draining=is_draining):
         known = [row.name for row in session.store.reading.nodes()]
         hint = did_you_mean(name, known, f"the nodes are {', '.join(known) or 'none yet'}", 0.5)
-        raise NodeNotFound(f"there is no node {name!r}: {hint}")
+        raise NodeNotFound(f"there is no node {name!r}", hint)
     if not is_draining:
         return f"{name} gets new attempts again"
     running = sum(one.node == name for one in session.store.reading.on_nodes())

@@ -99,7 +99,7 @@ def page_image(
     file = _to_draw(document, session.store.library.files(document_id))
     source = session.settings.workspace / file.path
     if not source.is_file():
-        raise NotDrawn(f"{source} is not in the workspace any more: pagemill reindex {document.id} brings it back")
+        raise NotDrawn(f"{source} is not in the workspace any more", f"pagemill reindex {document.id} brings it back")
     known = min((one for one in WIDTHS if one >= width), default=WIDTHS[-1])
     target = place_of(session.settings.workspace, document_id) / f"{file.id}-{page}-{known}.webp"
     if not _is_there(target):
@@ -175,8 +175,8 @@ def _refuse_locked(document: Document) -> None:
     name = credential_of(document)
     if name is not None and not Path(os.environ.get("CREDENTIALS_DIRECTORY", "/nowhere"), name).is_file():
         raise NotDrawn(
-            f"its file opens with the password {name!r}, and `pagemill serve` has no such credential: give it to "
-            f"pagemill-web.service as well (LoadCredential={name}:…), and restart it"
+            f"its file opens with the password {name!r}, and `pagemill serve` has no such credential",
+            f"give it to pagemill-web.service as well (LoadCredential={name}:…), and restart it",
         )
 
 
@@ -198,7 +198,7 @@ def _drawn(target: Path) -> PageImage:
     try:
         told = json.loads(_words_of(target).read_bytes())
     except (OSError, ValueError) as error:
-        raise NotDrawn("its image has just been swept: ask again") from error
+        raise NotDrawn("its image has just been swept", "ask again") from error
     width, height = told["size"]
     return PageImage(target, [PlacedWord(*one) for one in told["words"]], (width, height))
 
@@ -223,14 +223,14 @@ class Drawer:
             try:
                 self._wishes.put_nowait(wish)
             except queue.Full:
-                raise DrawsOthers("too many pages are being drawn: ask again in a moment") from None
+                raise DrawsOthers("too many pages are being drawn", "ask again in a moment") from None
             if self._thread is None:
                 self._thread = Thread(target=self._serve, name="page-images", daemon=True)
                 self._thread.start()
         try:
             wish.answer.result(wait_seconds)
         except TimeoutError:
-            raise DrawsOthers("it takes too long to draw it: ask again in a moment") from None
+            raise DrawsOthers("it takes too long to draw it", "ask again in a moment") from None
 
     def is_to_be_swept(self) -> bool:
         """At the first, and then now and then."""

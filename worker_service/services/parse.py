@@ -87,7 +87,7 @@ def read_action(word: str, on_end: OnEnd = OnEnd.SUCCESS, *, standing: bool = Fa
     except BadPayload:
         value = None
     if not job_type or not isinstance(value, dict):
-        raise BadInput(f"{word!r} is no action: write TYPE, or TYPE={{…}} with its payload")
+        raise BadInput(f"{word!r} is no action", "write TYPE, or TYPE={…} with its payload")
     return DeferredAction(job_type, canonical(value) if value else "", on_end, standing)
 
 
@@ -106,7 +106,7 @@ def read_name_of_batch(word: str) -> str:
 def read_time(text: str, *, now: datetime) -> datetime:
     moment = parse_time(text, now=now)
     if moment.year < _EARLIEST:
-        raise BadTime(f"{text!r} is before {_EARLIEST}: write it like '2026-11-18 10:00' (UTC) or +10m")
+        raise BadTime(f"{text!r} is before {_EARLIEST}", "write it like '2026-11-18 10:00' (UTC) or +10m")
     return moment
 
 
@@ -136,7 +136,7 @@ def read_json(text: str) -> object:
         return json.loads(text, parse_constant=_refuse_constant)
     except json.JSONDecodeError as error:
         if not text.strip():
-            raise BadPayload("the payload is empty: leave it out, or give JSON such as {}") from error
+            raise BadPayload("the payload is empty", "leave it out, or give JSON such as {}") from error
         place = f"line {error.lineno} column {error.colno}"
         raise BadPayload(f"the payload is not JSON: {error.msg.lower()} at {place}, in {_shortened(text)}") from error
     except RecursionError as error:
@@ -164,7 +164,7 @@ def _assign(value: dict[str, object], assignment: str) -> None:
     path, equals, word = _text("--set", assignment).partition("=")
     keys = path.split(".")
     if not equals or not all(keys):
-        raise BadInput(f"{assignment!r} does not say what to set: write it like file_id=abc")
+        raise BadInput(f"{assignment!r} does not say what to set", "write it like file_id=abc")
     for key in keys[:-1]:
         inner = value.setdefault(key, {})
         if not isinstance(inner, dict):
@@ -191,7 +191,7 @@ def _refuse_large(size: int, bytes_max: int) -> None:
 def _read_ids(text: str) -> tuple[int, ...]:
     words = [word.strip().removeprefix("#") for word in text.split(",")]
     if not all(word.isascii() and word.isdigit() and len(word) < 19 for word in words):
-        raise BadInput(f"{text!r} is not a list of jobs: write their ids like 41,42")
+        raise BadInput(f"{text!r} is not a list of jobs", "write their ids like 41,42")
     return tuple(dict.fromkeys(map(int, words)))
 
 
@@ -240,7 +240,7 @@ def read_name(word: int | str) -> tuple[str, int]:
     what, _, number = str(word).rpartition(":")
     number = number if what else number.removeprefix("#")
     if what not in _NAMES or not (number.isascii() and number.isdigit() and len(number) < 19):
-        raise BadInput(f"{word!r} names no job: write its id as pagemill ls shows it, or batch:7, or document:3")
+        raise BadInput(f"{word!r} names no job", "write its id as pagemill ls shows it, or batch:7, or document:3")
     if not int(number) and what != "batch":
         raise BadInput(f"{word!r} names no job: ids begin at 1")
     return _NAMES[what], int(number)
@@ -287,7 +287,7 @@ def read_past(text: str, *, now: datetime) -> datetime:
     if text[:1].isdigit():
         is_length = text[-1].isalpha() and text[-1] != "Z"
         return shifted(now, -parse_duration(text)) if is_length else read_time(text, now=now)
-    raise BadTime(f"{text!r} is not a time: write it like 2h or 30d (ago), or '2026-11-18 10:00' (UTC)")
+    raise BadTime(f"{text!r} is not a time", "write it like 2h or 30d (ago), or '2026-11-18 10:00' (UTC)")
 
 
 # ── Words ───────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -331,7 +331,7 @@ def read_pages(text: str | None) -> tuple[int, int | None]:
         return 1, None
     found = _PAGES.fullmatch(text.strip())
     if found is None or not (found[1] or found[3]):
-        raise BadInput(f"{text!r} names no pages: write 3, 3-5, 3- or -5")
+        raise BadInput(f"{text!r} names no pages", "write 3, 3-5, 3- or -5")
     first = int(found[1] or 1)
     last = None if found[2] and not found[3] else int(found[3] or first)
     if first < 1 or (last is not None and last < first):

@@ -70,6 +70,6 @@ def _refuse_beside_a_daemon(database: Path) -> None:
     for lock in sorted((database.parent / "workers").glob("*.lock")):
         if is_free(lock) is False:
             raise Refused(
-                f"a daemon works with {database} (worker {lock.stem}): stop it first, by systemctl stop pagemill "
-                "pagemill-commands, or Ctrl-C where it was started by hand"
+                f"a daemon works with {database} (worker {lock.stem})",
+                "stop it first, by systemctl stop pagemill pagemill-commands, or Ctrl-C where it was started by hand",
             )

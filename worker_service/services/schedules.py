@@ -161,7 +161,7 @@ def run_now(session: Session, name: str) -> Begun:
     schedule = _named(session, name)
     taken = session.store.schedules.run_now(name, work_of(session, schedule, session.clock()))
     if taken is None:
-        raise Refused(f"somebody begins {name!r} in this moment: `pagemill schedule ls` shows its job")
+        raise Refused(f"somebody begins {name!r} in this moment", "`pagemill schedule ls` shows its job")
     return Begun(name, None, taken.job_id, taken.batch_id, taken.existing)
 
 
@@ -200,7 +200,7 @@ def made_of(word: str, wish: object, owner: str, *, where: str) -> NewJob | Sequ
     words = {found.name: found for found in find(group=WORDS)}
     if word not in words:
         meant = did_you_mean(word, words, f"it may begin a job, or {', '.join(words)}")
-        raise BadInput(f"{where}: there is no field {word!r}: {meant}")
+        raise BadInput(f"{where}: there is no field {word!r}", meant)
     try:
         made: NewJob | Sequence[NewJob] = words[word].load()(wish, owner=owner)
     except PagemillError as error:
@@ -239,7 +239,7 @@ def _named(session: Session, name: str) -> Schedule:
             return schedule
     known = [one.name for one in session.settings.schedule]
     meant = did_you_mean(name, known, f"there are {', '.join(known) or 'none: pagemill schedule example'}")
-    raise BadInput(f"there is no schedule {name!r}: {meant}")
+    raise BadInput(f"there is no schedule {name!r}", meant)
 
 
 def _state(session: Session, schedule: Schedule) -> ScheduleState:

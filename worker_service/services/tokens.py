@@ -54,7 +54,7 @@ def make(
     last = None if until is None else read_end(until, now=session.clock())
     made = _make(session, Kind.TOKEN, _name(name), powers or [Power.READ], _owner(owner), last)
     if made is None:
-        raise Refused(f"there is a token {name!r} already: take another name, or `pagemill token rm` it first")
+        raise Refused(f"there is a token {name!r} already", "take another name, or `pagemill token rm` it first")
     return made
 
 
@@ -122,7 +122,7 @@ def remove(session: Session, words: Sequence[str]) -> int:
     for word in words:
         if word not in by_name:
             hint = did_you_mean(word, by_name, "`pagemill token ls` shows what there is")
-            raise TokenNotFound(f"there is no token {word!r}: {hint}")
+            raise TokenNotFound(f"there is no token {word!r}", hint)
     return session.store.tokens.remove([by_name[word] for word in words], actor=session.actor)
 
 
@@ -141,7 +141,7 @@ def read_end(text: str, *, now: datetime) -> datetime:
     is_length = text[:1].isdigit() and text[-1].isalpha() and text[-1] != "Z"
     last = shifted(now, parse_duration(text)) if is_length else read_time(text, now=now)
     if last <= now:
-        raise BadTime(f"{text!r} is over: write when it is to end like 90d, or '2027-01-31 10:00' (UTC)")
+        raise BadTime(f"{text!r} is over", "write when it is to end like 90d, or '2027-01-31 10:00' (UTC)")
     return last
 
 

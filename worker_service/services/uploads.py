@@ -93,7 +93,7 @@ def refuse_where_there_is_no_room(workspace: Path, size: int) -> None:
     there = next(one for one in (workspace, *workspace.parents) if one.exists())
     free = shutil.disk_usage(there).free
     if free - size < FREE_BYTES_LEAST:
-        raise NoRoom(f"the disk of {workspace} has {free / 1e6:.0f} MB free: free some space")
+        raise NoRoom(f"the disk of {workspace} has {free / 1e6:.0f} MB free", "free some space")
 
 
 def sweep(session: Session, *, now: float | None = None) -> int:

@@ -205,11 +205,12 @@ def _refuse_what_means_nothing(program: Program, table: Mapping[str, object], la
                 )
     if program.files and program.cwd is not None:
         raise ConfigError(
-            f"{label}: files are published from a directory of the job's own, and cwd is another: leave one of them out"
+            f"{label}: files are published from a directory of the job's own, and cwd is another",
+            "leave one of them out",
         )
     twice = {*program.done} & {*program.retry, *program.permanent}
     if twice:
-        raise ConfigError(f"{label}: exit code {min(twice)} is done, and retry or permanent as well: leave one out")
+        raise ConfigError(f"{label}: exit code {min(twice)} is done, and retry or permanent as well", "leave one out")
 
 
 def _read_argv(written: object, label: str) -> tuple[tuple[Template, ...], ...]:
@@ -226,7 +227,9 @@ def _read_argv(written: object, label: str) -> tuple[tuple[Template, ...], ...]:
 def _read_group(written: object, label: str) -> tuple[Template, ...]:
     several: list[Any] = written if isinstance(written, list) else [written]
     if not several or not all(isinstance(one, str) and "\0" not in one for one in several):
-        raise ConfigError(f"{label}: {written!r} is no argument: write a text, or a list of texts that belong together")
+        raise ConfigError(
+            f"{label}: {written!r} is no argument", "write a text, or a list of texts that belong together"
+        )
     return tuple(_read_template(one, label) for one in several)
 
 
@@ -251,8 +254,9 @@ def _read_placeholder(written: str, label: str) -> Placeholder:
     found = _PLACEHOLDER.fullmatch(written)
     if found is None:
         raise ConfigError(
-            f"{label}: {{{written}}} is no placeholder: write {{payload.KEY}}, and behind it ? (one or none), * (any "
-            "number) or + (at least one), or before these :json or :option"
+            f"{label}: {{{written}}} is no placeholder",
+            "write {payload.KEY}, and behind it ? (one or none), * (any "
+            "number) or + (at least one), or before these :json or :option",
         )
     first, keys, form, count = found[1], found[2], found[3] or "", found[4]
     if first != "payload" and (first not in _OF_THE_JOB or keys):

@@ -318,10 +318,10 @@ def every_setting() -> dict[str, Setting[Any]]:
         except Exception as error:
             # Not passed over: one of them may keep jobs away from something.
             raise ConfigError(
-                f"the settings that {point.spec} declares cannot be read: mend it or uninstall it: {error}"
+                f"the settings that {point.spec} declares cannot be read: {error}", "mend it or uninstall it"
             ) from error
         for key in declared.keys() & every.keys():
-            raise ConfigError(f"the setting {key} of {point.spec} is another one's, too: uninstall one of them")
+            raise ConfigError(f"the setting {key} of {point.spec} is another one's, too", "uninstall one of them")
         every |= declared
     return every
 

@@ -210,12 +210,12 @@ def _in_data(rule: Rule, notices: Sequence[Notice]) -> dict[str, object]:
 
 def read_rules(raw: object, label: str) -> list[Rule]:
     if not isinstance(raw, list):
-        raise ConfigError(f"{label}: notify is a list of tables: write [[notify]]")
+        raise ConfigError(f"{label}: notify is a list of tables", "write [[notify]]")
     rules = [_rule(read_table(table, f"{label}: notify[{number}]"), f"{label}: notify[{number}]")
              for number, table in enumerate(raw)]  # fmt: skip
     twice = [name for name, number in Counter(rule.name for rule in rules).items() if number > 1]
     if twice:
-        raise ConfigError(f"{label}: two tables [[notify]] are called {twice[0]!r}: give each a name of its own")
+        raise ConfigError(f"{label}: two tables [[notify]] are called {twice[0]!r}", "give each a name of its own")
     return rules
 
 
@@ -228,13 +228,16 @@ def read_addresses(raw: object, label: str) -> dict[str, str]:
 def _rule(table: Mapping[str, object], label: str) -> Rule:
     name, to = table.get("name"), table.get("to")
     if not isinstance(name, str) or not name.isprintable() or not name:
-        raise ConfigError(f'{label}: say what it is called: name = "ops"')
+        raise ConfigError(f"{label} has no name", 'say what it is called, such as name = "ops"')
     label = f"{label} ({name})"
     for key in table:
         if key not in _KEYS:
             raise ConfigError(f"{label}: there is no setting {key!r}: the settings are {', '.join(_KEYS)}")
     if to is None:
-        raise ConfigError(f'{label}: say who is told: to = "mailto:ops@example.com", an https URL, "apprise:", "owner"')
+        raise ConfigError(
+            f"{label} tells nobody",
+            'say who is told: to = "mailto:ops@example.com", an https URL, "apprise:", "owner"',
+        )
     return Rule(
         name,
         OWNER if to == OWNER else _address(to, f"{label}: to"),
@@ -256,9 +259,9 @@ def _kinds(raw: object, label: str) -> tuple[str, ...]:
     kinds = tuple(_words(raw, label))
     for kind in kinds:
         if kind not in KINDS:
-            raise ConfigError(f"{label}: nothing is called {kind!r}: it is one of {', '.join(KINDS)}")
+            raise ConfigError(f"{label}: nothing is called {kind!r}", f"it is one of {', '.join(KINDS)}")
     if not kinds:
-        raise ConfigError(f"{label} names nothing: it is one of {', '.join(KINDS)}")
+        raise ConfigError(f"{label} names nothing", f"it is one of {', '.join(KINDS)}")
     return kinds
 
 

@@ -143,9 +143,9 @@ def _read(table: Mapping[str, object], label: str, number: int) -> Schedule:
             raise ConfigError(f"{own}: there is no field {word!r}: did you mean {near}?")
     if len(words) != 1:
         told = "it says nothing" if not words else f"it says {' and '.join(words)}"
-        raise ConfigError(f'{own}: {told}: say one thing that it is to begin, such as job = {{ type = "…" }}')
+        raise ConfigError(f"{own}: {told}", 'say one thing that it is to begin, such as job = { type = "…" }')
     if "cron" not in table:
-        raise ConfigError(f'{own}: cron is missing: say when, such as cron = "0 6 * * 1-5"')
+        raise ConfigError(f"{own}: cron is missing", 'say when, such as cron = "0 6 * * 1-5"')
 
     def field(key: str, kind: Kind[Any], otherwise: object) -> Any:
         return kind.read(table.get(key, otherwise), f"{own}: {key}")
@@ -170,7 +170,7 @@ def _read_job(raw: object, label: str, owner: str, priority: int) -> NewJob:
     for key in table:
         if key not in _JOB_FIELDS:
             meant = did_you_mean(key, _JOB_FIELDS, f"the fields are {', '.join(_JOB_FIELDS)}")
-            raise ConfigError(f"{label}: there is no field {key!r}: {meant}")
+            raise ConfigError(f"{label}: there is no field {key!r}", meant)
     if "type" not in table:
         raise ConfigError(f"{label}: type is missing: the type of the job")
     read: dict[str, Any] = {}
@@ -211,7 +211,7 @@ def _parse_payload(raw: object, label: str, _: object) -> str:
     try:
         return json.dumps(raw, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     except (TypeError, ValueError) as error:
-        raise ConfigError(f"{label} is not JSON: {error}: write a date in quotes") from error
+        raise ConfigError(f"{label} is not JSON: {error}", "write a date in quotes") from error
 
 
 _TEXT = Kind("a text", _parse_text)

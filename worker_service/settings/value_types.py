@@ -151,7 +151,7 @@ def _parse_database(raw: object, label: str, base: Path) -> Path:
             f"{label} is a PostgreSQL address: this version speaks SQLite only, so give the path of a file"
         )
     if isinstance(raw, str) and "://" in raw:
-        raise ConfigError(f"{label} is an address: give the path of a file, such as /var/lib/pagemill/pagemill.db")
+        raise ConfigError(f"{label} is an address", "give the path of a file, such as /var/lib/pagemill/pagemill.db")
     return _parse_path(raw, label, base)
 
 
@@ -250,7 +250,7 @@ def _parse_limits(raw: object, label: str, _: Path) -> dict[str, dict[str, int]]
     limits: dict[str, dict[str, int]] = {}
     for kind, table in read_table(raw, label).items():
         if kind not in _LIMITED:
-            raise ConfigError(f"{label}: there is no limit of {kind!r}: write [limits.type], .class or .owner")
+            raise ConfigError(f"{label}: there is no limit of {kind!r}", "write [limits.type], .class or .owner")
         of_kind = f"{label}: limits.{kind}"
         limits[kind] = {
             name: _JOBS.read(most, f"{of_kind}.{name}") for name, most in read_table(table, of_kind).items()

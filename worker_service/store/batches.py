@@ -209,7 +209,7 @@ class Batches:
         with self._db.transaction():
             batch = self._look(batch_id)
             if batch.state is BatchState.STOPPED and not is_resume:
-                raise Refused(f"{batch.title} is stopped: `pagemill batch resume {batch_id}` goes on with all of it")
+                raise Refused(f"{batch.title} is stopped", f"`pagemill batch resume {batch_id}` goes on with all of it")
             if batch.state.is_ended and not self._to_retry(batch_id, statuses, 0):
                 raise Refused(f"{batch.title} is {batch.state.word}, and nothing of it is left to do")
             starts_early = is_resume and batch.state is BatchState.WAITING and policy is not OwnerPolicy.QUEUE
@@ -291,7 +291,9 @@ class Batches:
         with self._db.transaction():
             batch = self._look(batch_id)
             if live := self._db.write("live_in_batch", batch_id=batch_id):
-                raise Refused(f"{batch.title} has {counted(len(live), 'live job')}: `pagemill batch cancel {batch_id}`")
+                raise Refused(
+                    f"{batch.title} has {counted(len(live), 'live job')}", f"`pagemill batch cancel {batch_id}`"
+                )
             if not batch.state.is_ended:
                 # Who has waited for it may begin.
                 self._move(batch_id, BatchState.STOPPED, "removed")

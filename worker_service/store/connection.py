@@ -144,8 +144,8 @@ def turn_to_wal(connection: apsw.Connection, path: Path) -> None:
             continue
         if mode != "wal":
             raise StoreUnusable(
-                f"{path} stays in {mode} mode, where readers and writers wait for each other: set WORKER_DATABASE to a "
-                "disk on which SQLite can use WAL mode"
+                f"{path} stays in {mode} mode, where readers and writers wait for each other",
+                "set WORKER_DATABASE to a disk on which SQLite can use WAL mode",
             )
         return
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -52,22 +53,22 @@ def _spoken(error: apsw.Error, path: Path) -> Exception | None:
         case apsw.BusyError():
             holder = holder_of(path) or "another program"
             return StoreBusy(
-                f"{path} has been locked by {holder} for {BUSY_SECONDS:.0f} s: end its transaction, or try again"
+                f"{path} has been locked by {holder} for {BUSY_SECONDS:.0f} s", "end its transaction, or try again"
             )
         case apsw.ReadOnlyError():
-            return StoreReadOnly(f"{path} may not be written by you: {way_in(path)}")
+            return StoreReadOnly(f"{path} may not be written by you", way_in(path))
         case apsw.FullError():
-            return DiskFull(f"the disk that holds {path} is full: free some space and try again; nothing was changed")
+            return DiskFull(f"the disk that holds {path} is full", "free some space and try again; nothing was changed")
         case apsw.NotADBError():
-            return StoreUnusable(f"{path} is not a SQLite database: set WORKER_DATABASE to another file")
+            return StoreUnusable(f"{path} is not a SQLite database", "set WORKER_DATABASE to another file")
         case apsw.CorruptError() if getattr(error, "extendedresult", 0) == apsw.SQLITE_CORRUPT_VTAB:
-            return StoreDamaged(f"the search index of {path} is damaged ({error}): run `pagemill db rebuild-search`")
+            return StoreDamaged(f"the search index of {path} is damaged ({error})", "run `pagemill db rebuild-search`")
         case apsw.CorruptError():
-            return StoreDamaged(f"{path} is damaged ({error}): run `pagemill db check`, then restore a backup")
+            return StoreDamaged(f"{path} is damaged ({error})", "run `pagemill db check`, then restore a backup")
         case apsw.CantOpenError():
             return _not_opened(error, path)
         case apsw.IOError():
-            return StoreError(f"{path} cannot be read or written ({error}): look at the disk and at free space")
+            return StoreError(f"{path} cannot be read or written ({error})", "look at the disk and at free space")
         case _:
             return None
 
@@ -85,14 +86,12 @@ def _not_opened(error: apsw.Error, path: Path) -> Exception:
     try:
         path.stat()
     except PermissionError:
-        return StoreForbidden(f"{path} may not be read by you: {way_in(path)}")
+        return StoreForbidden(f"{path} may not be read by you", way_in(path))
     except OSError:
-        return StoreAbsent(f"there is no database at {path}: make one with `pagemill init`")
+        return StoreAbsent(f"there is no database at {path}", "make one with `pagemill init`")
     if not os.access(path, os.R_OK):
-        return StoreForbidden(f"{path} may not be read by you: {way_in(path)}")
-    return StoreReadOnly(
-        f"{path} cannot be opened by you ({error}), for that needs to write the folder: {way_in(path)}"
-    )
+        return StoreForbidden(f"{path} may not be read by you", way_in(path))
+    return StoreReadOnly(f"{path} cannot be opened by you ({error}), for that needs to write the folder", way_in(path))
 
 
 def way_in(path: Path) -> str:
@@ -112,16 +111,19 @@ def way_in(path: Path) -> str:
     return "use sudo, or ask who owns it"
 
 
-_PAYLOAD_RULES = (
-    "payload is JSON",
+PAYLOAD_RULES: Mapping[str, tuple[str, str]] = {
+    "payload is JSON": ("the payload is not JSON", ""),
     "payload is too large: put the data into a file and its path into the payload (the limit is payload_bytes_max, "
-    "1 MiB unless set)",
-)
-"""The names by which schema.sql refuses a payload: SQLite hands over the name of a rule, and nothing else of it."""
+    "1 MiB unless set)": (
+        "the payload is larger than payload_bytes_max, 1 MiB unless set",
+        "put the data into a file and its path into the payload",
+    ),
+}
+"""Detail and remedy by the name of a rule of schema.sql about payloads: SQLite reports nothing but the name."""
 
 
 def rule_broken(rule: str) -> RuleBroken | BadPayload:
-    return BadPayload(rule) if rule in _PAYLOAD_RULES else RuleBroken(rule)
+    return BadPayload(*PAYLOAD_RULES[rule]) if rule in PAYLOAD_RULES else RuleBroken(rule)
 
 
 def rule_of(message: str) -> str:

@@ -151,7 +151,7 @@ class Leases:
         """Remove the worker. Raise `Refused` if it still holds leases."""
         with self._db.transaction():
             if not self._db.write("deregister", worker_id=worker_id):
-                raise Refused(f"worker {worker_id} still holds leases, or is not registered: release them first")
+                raise Refused(f"worker {worker_id} still holds leases, or is not registered", "release them first")
             self._db.write("forget_handlers", worker_id=worker_id)
             self._db.write("mark_nodes_of_worker_down", worker_id=worker_id)
 
@@ -159,7 +159,7 @@ class Leases:
         """Record the two reasons why the worker claims no jobs."""
         with self._db.transaction():
             if not self._db.write("set_worker_state", worker_id=worker_id, draining=draining, disk_low=disk_low):
-                raise WorkerUnknown(f"worker {worker_id} has no row: register it first")
+                raise WorkerUnknown(f"worker {worker_id} has no row", "register it first")
 
     def forget_nodes_of_dead_workers(self) -> None:
         """Delete the nodes of workers that have no row, except draining nodes."""
@@ -172,7 +172,7 @@ class Leases:
         with self._db.transaction():
             slots = sum(node.slots for node in nodes)
             if not self._db.write("set_node_slots", worker_id=worker_id, slots=slots):
-                raise WorkerUnknown(f"worker {worker_id} has no row: register it first")
+                raise WorkerUnknown(f"worker {worker_id} has no row", "register it first")
             names = json.dumps([node.name for node in nodes])
             self._db.write("forget_nodes", names=names)
             self._db.write("mark_absent_nodes_down", worker_id=worker_id, names=names)

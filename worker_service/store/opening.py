@@ -125,7 +125,7 @@ def back_up(path: Path, target: Path, *, on_long_wait: OnLongWait | None = None)
     """Write a sound copy while others go on; refuse a target that exists. Of a database of any version: before a
     migration a copy is wanted most."""
     if target.exists():
-        raise Refused(f"{target} is already there: name a file that is not")
+        raise Refused(f"{target} is already there", "name a file that is not")
     unfinished = target.with_name(f".{target.name}.unfinished")
     unfinished.unlink(missing_ok=True)
     try:
@@ -149,7 +149,7 @@ def _assert_sound(path: Path) -> None:
     try:
         # A damaged search index can be built again: better such a copy than none.
         if faults_of(lambda sql: copy.execute(sql).fetchall()).tables:
-            raise StoreDamaged(f"the copy at {path} is not sound, and was removed: run `pagemill db check`")
+            raise StoreDamaged(f"the copy at {path} is not sound, and was removed", "run `pagemill db check`")
     finally:
         copy.close()
 
@@ -183,9 +183,9 @@ def schema_version(path: Path) -> int | None:
 
 def _refuse_other_version(path: Path, version: int | None) -> None:
     if version is None:
-        raise StoreAbsent(f"{path} has no pagemill tables yet: make them with `pagemill init`")
+        raise StoreAbsent(f"{path} has no pagemill tables yet", "make them with `pagemill init`")
     if version < SCHEMA_VERSION:
-        raise SchemaMismatch(f"{path} has schema {version}, older than {SCHEMA_VERSION}: run `pagemill db migrate`")
+        raise SchemaMismatch(f"{path} has schema {version}, older than {SCHEMA_VERSION}", "run `pagemill db migrate`")
     if version > SCHEMA_VERSION:
         raise SchemaMismatch(newer(path, version))
 
@@ -194,7 +194,8 @@ def refuse_network_file_system(path: Path) -> None:
     kind = file_system_of(path.parent.resolve(), Path("/proc/self/mountinfo").read_text())
     if kind in NETWORK_FILE_SYSTEMS:
         raise StoreUnusable(
-            f"{path} is on a network file system ({kind}), where SQLite loses data: set WORKER_DATABASE to a local disk"
+            f"{path} is on a network file system ({kind}), where SQLite loses data",
+            "set WORKER_DATABASE to a local disk",
         )
 
 

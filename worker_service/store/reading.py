@@ -283,7 +283,7 @@ class Reading:
         `column` is a column of jobs such as 'owner', 'document' for document ids, or 'handler' for known job types.
         """
         if column not in _NAMED:
-            raise BadInput(f"{column!r} cannot be completed: it is one of {', '.join(_NAMED)}")
+            raise BadInput(f"{column!r} cannot be completed", f"it is one of {', '.join(_NAMED)}")
         sql = f"SELECT DISTINCT name FROM ({_NAMED[column]}) WHERE substr(name, 1, ?) = ? AND name <> '' LIMIT ?"
         return [str(row[0]) for row in self._db.read_sql(sql, [len(prefix), prefix, most])]
 
@@ -445,7 +445,7 @@ def where(selector: Selector) -> tuple[str, list[Any]]:
 
 def _add_match(add: Any, path: str, wanted: object) -> None:
     if not _PATH.fullmatch(path):
-        raise BadInput(f"{path!r} is not a path into the payload: write it like file_id or page_range[0]")
+        raise BadInput(f"{path!r} is not a path into the payload", "write it like file_id or page_range[0]")
     # `->` returns JSON text, in which 1 differs from "1" and from true.
     add("payload -> ? = json(?)", f"$.{path}", json.dumps(wanted))
 

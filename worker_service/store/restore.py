@@ -61,7 +61,7 @@ class Backup(Struct, frozen=True):
 def look_at_backup(path: Path) -> Backup:
     """Refuse what is no sound backup. Reads all of it."""
     if not path.is_file():
-        raise BadInput(f"there is no file {path}: name a copy that `pagemill db backup` made")
+        raise BadInput(f"there is no file {path}", "name a copy that `pagemill db backup` made")
     try:
         connection = connect_to_read(path)
         try:
@@ -73,13 +73,13 @@ def look_at_backup(path: Path) -> Backup:
         finally:
             connection.close()
     except (StoreUnusable, StoreDamaged) as error:
-        raise StoreDamaged(f"{path} is no sound backup ({error.__cause__}): take another one") from error
+        raise StoreDamaged(f"{path} is no sound backup ({error.__cause__})", "take another one") from error
     if version is None:
-        raise StoreUnusable(f"{path} has no pagemill tables: name a copy that `pagemill db backup` made")
+        raise StoreUnusable(f"{path} has no pagemill tables", "name a copy that `pagemill db backup` made")
     if version > SCHEMA_VERSION:
         raise SchemaMismatch(newer(path, version))
     if faults.tables:
-        raise StoreDamaged(f"{path} is no sound backup ({faults.tables[0]}): take another one")
+        raise StoreDamaged(f"{path} is no sound backup ({faults.tables[0]})", "take another one")
     [(newest_at,)] = newest
     counts = {str(status): int(str(number)) for status, number in jobs}
     return Backup(path, version, path.stat().st_size, None if newest_at is None else str(newest_at), counts)
@@ -184,7 +184,7 @@ def _swap(copy: Path, database: Path, now: datetime) -> Path | None:
         return None
     aside = database.with_name(f"{database.name}.replaced-{as_text(now)[:19].replace(' ', 'T').replace(':', '')}")
     if aside.exists():
-        raise Refused(f"{aside} is already there: move it away, or try again in a second")
+        raise Refused(f"{aside} is already there", "move it away, or try again in a second")
     keeper = _keep_others_out(database)
     try:
         os.link(database, aside)
@@ -226,7 +226,7 @@ def _keep_others_out(database: Path) -> Connection | None:
             return None
         if isinstance(error, StoreBusy):
             raise StoreBusy(
-                f"somebody has {database} open: stop `pagemill serve` and end each session of sqlite3, then try again"
+                f"somebody has {database} open", "stop `pagemill serve` and end each session of sqlite3, then try again"
             ) from error
         raise
     return connection

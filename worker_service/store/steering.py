@@ -91,7 +91,7 @@ class Steering:
         """
         found = self._db.read("undoable_verb", action_id=action_id)
         if not found:
-            raise Refused(f"action {action_id} cannot be undone: `pagemill undo --list` shows what became of it")
+            raise Refused(f"action {action_id} cannot be undone", "`pagemill undo --list` shows what became of it")
         verb = OPPOSITE[found[0][0]]
         items = {row[0]: row[1:] for row in self._db.read("action_items", action_id=action_id)}
 
@@ -180,7 +180,7 @@ class Steering:
         if verb == "cancel" and job.status.is_ended:
             raise Refused(f"it is already {job.status}")
         if verb == "delete" and job.status is Status.RUNNING:
-            raise Refused("it is running: cancel it first")
+            raise Refused("it is running", "cancel it first")
         if verb == "priority" and job.status.is_ended:
             raise Refused(f"it is {job.status}, and asks for nothing more")
         if verb == "retry":
@@ -197,7 +197,7 @@ class Steering:
                 f"`pagemill reindex {document_id}` has it read again"
             )
         for needs_id, needs_status in self._db.write("broken_need", job_id=job.id):
-            raise Refused(f"it waits for job {needs_id}, which is {needs_status}: retry that one")
+            raise Refused(f"it waits for job {needs_id}, which is {needs_status}", "retry that one")
         for (live_id,) in self._db.write("live_twin", job_id=job.id):
             raise Refused(f"job {live_id} is live with the same unique_key, and will do the work")
 

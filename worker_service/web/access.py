@@ -176,7 +176,7 @@ class Access:
         if self._requests[key] >= REQUESTS_PER_VISITOR_MAX:
             raise VisitorTooBusy(f"{visitor.name} has {REQUESTS_PER_VISITOR_MAX} requests open: wait for one to end")
         if self._requests.total() >= REQUESTS_MAX:
-            raise TooManyRequests("too many requests at once: try again in a second")
+            raise TooManyRequests("too many requests at once", "try again in a second")
         self._requests[key] += 1
         try:
             yield
@@ -212,7 +212,7 @@ def _by_token(request: HTTPConnection) -> Visitor:
     token = _found(request, tokens.known, word) if kind.lower() == "bearer" else None
     if token is None:
         note_failure(request)
-        raise NobodyKnown("nobody here knows this token, or it is good no more: `pagemill token ls` shows which are")
+        raise NobodyKnown("nobody here knows this token, or it is good no more", "`pagemill token ls` shows which are")
     return Visitor(token.name, token.powers, token.owner)
 
 

@@ -15,7 +15,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from worker_service.base import errors, events
-from worker_service.base.errors import PagemillError
+from worker_service.base.errors import PagemillError, Problem
 from worker_service.services.documents import FileGone, NotExported
 from worker_service.services.page_images import DrawsOthers, NotDrawn
 from worker_service.services.read_requests import NobodyReads
@@ -104,8 +104,8 @@ async def refuse(request: Request, error: Exception) -> Response:
     if status == HTTPStatus.SERVICE_UNAVAILABLE:
         headers.setdefault("Retry-After", "1")
     # On a page, a link back to the list is of more use than the command of a shell.
-    says = error.detail if wants_page(request) and status == HTTPStatus.NOT_FOUND else str(error)
-    return problem(request, status, error.code, says, headers)
+    remedy = "" if wants_page(request) and status == HTTPStatus.NOT_FOUND else error.remedy
+    return problem(request, status, Problem(error.code, error.detail, remedy), headers)
 
 
 async def refuse_http(request: Request, error: Exception) -> Response:
@@ -116,13 +116,13 @@ async def refuse_http(request: Request, error: Exception) -> Response:
         405: ("method_not_allowed", f"{request.method} is not what can be done with {request.url.path}"),
     }
     code, sentence = sentences.get(error.status_code, ("bad_request", str(error.detail)))
-    return problem(request, error.status_code, code, sentence, dict(error.headers or {}))
+    return problem(request, error.status_code, Problem(code, sentence), dict(error.headers or {}))
 
 
 async def confess(request: Request, error: Exception) -> Response:
     """A bug. Whoever asked is told that there is one, and nothing of what stood in it."""
     request.app.state.log.error(events.REQUEST_FAILED, path=request.url.path, exc_info=error)
-    return problem(request, 500, "bug", "a bug in pagemill: the log of `pagemill serve` has it", {})
+    return problem(request, 500, Problem("bug", "a bug in pagemill", "the log of `pagemill serve` has it"), {})
 
 
 _BACK = {
@@ -133,14 +133,14 @@ _BACK = {
 """By the first part of an address: where a page that refuses leads back to."""
 
 
-def problem(request: Request, status: int, code: str, sentence: str, headers: Mapping[str, str]) -> Response:
+def problem(request: Request, status: int, refused: Problem, headers: Mapping[str, str]) -> Response:
     if wants_page(request):
         from worker_service.web.views import page  # which imports this
 
         title = HTTPStatus(status).phrase
         back = _BACK.get(request.url.path.split("/")[1], ("/", "Home"))
-        return page(request, "problem.html", status=status, title=title, sentence=sentence, headers=headers, back=back)
-    told = {"type": f"urn:pagemill:{code}", "title": HTTPStatus(status).phrase, "status": status}
-    return JSONResponse(
-        told | {"detail": sentence, "code": code}, status, dict(headers), media_type="application/problem+json"
-    )
+        says = str(refused)
+        return page(request, "problem.html", status=status, title=title, sentence=says, headers=headers, back=back)
+    told = {"type": f"urn:pagemill:{refused.code}", "title": HTTPStatus(status).phrase, "status": status}
+    told |= refused._asdict()
+    return JSONResponse(told, status, dict(headers), media_type="application/problem+json")

@@ -181,7 +181,7 @@ def refuse_host(request: HTTPConnection) -> None:
 
 def refuse_ambiguous_length(request: HTTPConnection) -> None:
     if "content-length" in request.headers and "transfer-encoding" in request.headers:
-        raise AmbiguousLength("the request has both a Content-Length and a Transfer-Encoding: send one of them")
+        raise AmbiguousLength("the request has both a Content-Length and a Transfer-Encoding", "send one of them")
 
 
 def refuse_foreign(request: HTTPConnection) -> None:
@@ -205,7 +205,7 @@ def refuse_unasked(request: Request) -> None:
         return
     said = request.headers.get("x-csrf-token") or form_of(request).get("csrf") or request.query_params.get("csrf")
     if not isinstance(said, str) or not visitor.has_made(said):
-        raise FormOutdated("this form is of another session: load the page again, and send it once more")
+        raise FormOutdated("this form is of another session", "load the page again, and send it once more")
 
 
 def _form(body: bytes) -> FormData:
@@ -252,7 +252,7 @@ class _Body:
             async with asyncio.timeout(min(self._pause_seconds, self._until - now)):
                 return await self._receive()
         except TimeoutError:
-            raise BodyTooSlow("the body did not arrive in time: send it again") from None
+            raise BodyTooSlow("the body did not arrive in time", "send it again") from None
 
     def _refuse_large(self, size: int) -> None:
         if size > self._most:

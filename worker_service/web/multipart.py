@@ -124,7 +124,9 @@ class _Form:
         elif self._field is not None:
             self._field += data[start:end]
             if len(self._field) > _FIELD_BYTES_MAX:
-                raise BadInput(f"{self._name[:50]!r} is longer than {_FIELD_BYTES_MAX} bytes: send a file by its name")
+                raise BadInput(
+                    f"{self._name[:50]!r} is longer than {_FIELD_BYTES_MAX} bytes", "send a file by its name"
+                )
 
     def _end_part(self) -> None:
         if self._field is not None:

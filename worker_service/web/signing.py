@@ -61,6 +61,6 @@ def _read(path: Path) -> bytes:
         raise ConfigError(f"{path} cannot be read: {(error.strerror or str(error)).lower()}") from error
     if seen.st_uid != os.geteuid() or stat.S_IMODE(seen.st_mode) & 0o077 or len(secret) != _BYTES:
         raise ConfigError(
-            f"others may know what is in {path}, or it is broken: remove it, and browsers log in once more"
+            f"others may know what is in {path}, or it is broken", "remove it, and browsers log in once more"
         )
     return secret

@@ -71,8 +71,9 @@ def test_another_wish_with_the_same_key_is_refused(site: httpx.Client) -> None:
     assert batch(site).status_code == 201
 
     for answer in (batch(site, "others"), file(site), again(site)):
-        assert (answer.status_code, answer.json()["detail"]) == (
-            409, "that Idempotency-Key was used for another wish: take a new one",
+        told = answer.json()
+        assert (answer.status_code, told["detail"], told["remedy"]) == (
+            409, "that Idempotency-Key was used for another wish", "take a new one",
         )  # fmt: skip
 
 

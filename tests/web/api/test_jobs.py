@@ -71,7 +71,7 @@ def test_a_job_that_cannot_be_is_refused_in_a_sentence(
 
     assert answer.status_code == status
     assert answer.headers["content-type"] == "application/problem+json"
-    assert why in answer.json()["detail"]
+    assert why in f"{answer.json()['detail']}: {answer.json()['remedy']}"
     assert statuses(site) == []
 
 
@@ -143,7 +143,7 @@ def test_priority_retry_and_delete_of_many(site: httpx.Client, session: Session)
     assert site.get(f"/api/jobs/{ids[0]}").json()["priority"] == 9
     site.post("/api/jobs/cancel", params=hers).raise_for_status()
     assert len(site.post("/api/jobs/retry", params={"id": ids[:2]}).json()["items"]) == 2
-    assert "say expect=N" in site.post("/api/jobs/delete", params=hers).json()["detail"]
+    assert "say expect=N" in site.post("/api/jobs/delete", params=hers).json()["remedy"]
     assert site.post("/api/jobs/delete", params={**hers, "expect": 3}).status_code == 200
     assert statuses(site) == []
 
@@ -166,7 +166,7 @@ def test_a_selector_that_says_nothing_is_refused(site: httpx.Client, session: Se
     answer = site.post(path)
 
     assert answer.status_code == 400
-    assert why in answer.json()["detail"]
+    assert why in f"{answer.json()['detail']}: {answer.json()['remedy']}"
     assert statuses(site) == ["pending"]
 
 
@@ -370,7 +370,7 @@ def test_more_jobs_than_others_can_wait_for_are_no_one_batch(
     more = site.post("/api/batches", json={"sources": [str(tmp_path)]})
 
     assert (many.status_code, "it would be 4 jobs, and 3 come at once" in many.json()["detail"]) == (400, True)
-    assert (more.status_code, "name less of it, or crawl it" in more.json()["detail"]) == (400, True)
+    assert (more.status_code, "name less of it, or crawl it" in more.json()["remedy"]) == (400, True)
 
 
 def test_the_undo_of_a_batch_cancel_lets_the_batch_go_on(site: httpx.Client) -> None:

@@ -47,14 +47,14 @@ def migrate(
 ) -> list[str]:
     """Bring a database to today's schema in one transaction. Return what was done, one sentence for each change."""
     if not path.exists():
-        raise StoreAbsent(f"there is no database at {path}: make one with `pagemill init`")
+        raise StoreAbsent(f"there is no database at {path}", "make one with `pagemill init`")
     # A dry run leaves even the journal mode as it is.
     connection = connect(path, on_long_wait=on_long_wait) if dry_run else create(path, on_long_wait)
     try:
         with Transaction(lambda: connection, path):
             version = schema_version_of(connection)
             if version is None:
-                raise StoreAbsent(f"{path} has no pagemill tables yet: make them with `pagemill init`")
+                raise StoreAbsent(f"{path} has no pagemill tables yet", "make them with `pagemill init`")
             if version > SCHEMA_VERSION:
                 raise SchemaMismatch(newer(path, version))
             done = _adopt_plain_table(connection) if version == 0 else _run_steps(connection, version, steps)

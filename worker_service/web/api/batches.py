@@ -147,7 +147,7 @@ def sources_of(
     if len(made.jobs) > _JOBS_MOST:
         # One transaction, for which all others wait.
         raise BadInput(
-            f"it would be {counted(len(made.jobs), 'job')}, and {_JOBS_MOST:,} come at once: make it several"
+            f"it would be {counted(len(made.jobs), 'job')}, and {_JOBS_MOST:,} come at once", "make it several"
         )
     return made
 

@@ -258,7 +258,7 @@ def read_query(request: Request, declared: Sequence[Param]) -> dict[str, Any]:
         param = known.get(name)
         if param is None:
             meant = did_you_mean(name, known, f"there are {', '.join(known) or 'none'}")
-            raise BadInput(f"there is no {word!r} in a query of {request.url.path}: {meant}")
+            raise BadInput(f"there is no {word!r} in a query of {request.url.path}", meant)
         if "\0" in value:
             raise BadInput(f"{name} holds a NUL byte")
         read = _read(name, value, param.schema)
@@ -294,7 +294,7 @@ async def _read_body(request: Request, declared: Mapping[str, Field]) -> Mapping
     if raw.strip():
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind != "application/json":
-            raise WrongMediaType("the body is JSON: send it with Content-Type: application/json")
+            raise WrongMediaType("the body is JSON", "send it with Content-Type: application/json")
     return await run_in_threadpool(read_object, raw, declared)
 
 
@@ -304,7 +304,7 @@ async def _received(request: Request, most: int) -> bytes:
     async for part in request.stream():
         size += len(part)
         if size > most:
-            raise BodyTooLarge(f"the body is larger than {most} bytes: give the path of a file, or upload it")
+            raise BodyTooLarge(f"the body is larger than {most} bytes", "give the path of a file, or upload it")
         parts.append(part)
     return b"".join(parts)
 
@@ -322,7 +322,7 @@ def read_object(raw: bytes, declared: Mapping[str, Field]) -> Mapping[str, Any]:
     for name in value:
         if name not in declared:
             meant = did_you_mean(name, declared, f"there are {', '.join(declared)}")
-            raise BadInput(f"there is no {name!r} in such a body: {meant}")
+            raise BadInput(f"there is no {name!r} in such a body", meant)
     if (fault := PayloadCheck(json.dumps(schema_of_body(declared))).fault(text)) is not None:
         raise BadInput(f"the body does not fit: {fault.replace('payload', 'body', 1)}")
     _refuse_nul("body", value)

@@ -190,7 +190,7 @@ def enqueue(call: Call) -> Answer:
     operations.require(call.session, call.body.get("after", ()), call.visitor.owner)
     made = entering.enqueue(call.session, words, lambda _: b"", is_checked=call.query.get("check", True))
     if made.existing and call.visitor.owner is not None and not _is_seen(call, made.job_id):
-        raise Refused("a live job has this unique_key: take another one")
+        raise Refused("a live job has this unique_key", "take another one")
     doubt = entering.doubt(call.session, words["job_type"])
     told = {"id": made.job_id, "existing": made.existing} | ({"doubt": doubt} if doubt else {})
     where = {"Location": f"/api/jobs/{made.job_id}"}
@@ -346,7 +346,7 @@ def _many(call: Call, verb: str) -> Answer:
         return Answer({"dry_run": True, "jobs": plan.jobs, "items": sample, "documents": plan.failing})
     expected = call.query.get("expect")
     if expected is None and verb == "delete":
-        raise BadInput("this is for good: say expect=N, the number of jobs that a dry_run tells")
+        raise BadInput("this is for good", "say expect=N, the number of jobs that a dry_run tells")
     if expected not in (None, plan.jobs):
         raise Refused(f"it would be {counted(plan.jobs, 'job')}, not {expected}: nothing was done")
     return changed(call, plan)

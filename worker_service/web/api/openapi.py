@@ -29,10 +29,11 @@ _PROBLEM = {
         "type": {"type": "string"},
         "title": {"type": "string"},
         "status": {"type": "integer"},
-        "detail": {"type": "string", "description": "what is wrong, and what to do"},
+        "detail": {"type": "string", "description": "what is wrong"},
+        "remedy": {"type": "string", "description": "what to do about it; empty: nothing is known"},
         "code": {"type": "string", "description": "stable, for programs"},
     },
-    "required": ["type", "title", "status", "detail", "code"],
+    "required": ["type", "title", "status", "detail", "remedy", "code"],
 }
 _EVERYWHERE = (400, 401, 403, 429, 503)
 _REFUSED = {"content": {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}}}

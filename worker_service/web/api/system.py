@@ -218,7 +218,7 @@ def undo(call: Call) -> Any:
         one.id == call.id and one.actor == visitor.name for one in job_control.actions(call.session, most=1000)
     )
     if not is_theirs and visitor.owner is not None:
-        raise Refused(f"there is no action {call.id} to undo: see pagemill undo --list")
+        raise Refused(f"there is no action {call.id} to undo", "see pagemill undo --list")
     if not is_theirs:
         visitor.must(Power.ADMIN)
     action = job_control.undoable(call.session, call.id)

@@ -86,7 +86,7 @@ def take_files(session: Session, visitor: Visitor, form: Received) -> dict[str, 
     """Submit each file that has content, several as a batch, and name the others. Raise BadInput if all are empty."""
     files = [(name, incoming) for name, incoming in form.files if name or incoming.size]
     if not files:
-        raise BadInput("there is no file in it: curl -F file=@report.pdf")
+        raise BadInput("there is no file in it", "curl -F file=@report.pdf")
     refused = [
         {"name": name, "code": "empty_file", "detail": f"{name!r} is empty"}
         for name, incoming in files

@@ -436,7 +436,7 @@ def _seen(session: Session, request: Request) -> Document:
 
 def number_of(said: str | None) -> int:
     if said is None or not said.isascii() or not said.isdigit() or not 0 < int(said[:12]) <= _NUMBER_MAX:
-        raise BadInput(f"{(said or '')[:50]!r} is no number: write one from 1")
+        raise BadInput(f"{(said or '')[:50]!r} is no number", "write one from 1")
     return int(said)
 
 

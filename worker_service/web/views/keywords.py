@@ -101,7 +101,7 @@ def _asked(request: Request) -> tuple[Sequence[str], str | None, int | None]:
 def _text(request: Request) -> str:
     text = request.query_params.get("terms", "")
     if len(text) > _TERMS_BYTES_MOST:
-        raise BadInput("so many terms are for a file: pagemill keywords terms.txt --xlsx counts.xlsx")
+        raise BadInput("so many terms are for a file", "pagemill keywords terms.txt --xlsx counts.xlsx")
     return text
 
 

@@ -63,7 +63,7 @@ def pause(request: Request, form: FormData) -> Response:
     if scope not in ("all", "type", "owner"):
         raise BadInput(f"{scope!r} cannot be paused: it is all, type or owner")
     if scope == "all" and name:
-        raise BadInput("everything has no name: leave it empty")
+        raise BadInput("everything has no name", "leave it empty")
     if scope != "all" and not name:
         raise BadInput(f"say which {scope} to pause")
     with opened(request) as session:

@@ -47,7 +47,7 @@
         return;
       }
       let sentence = `It was refused (${request.status})`;
-      try { sentence = JSON.parse(request.responseText).detail || sentence; } catch { /* no sentence of ours */ }
+      try { const told = JSON.parse(request.responseText); sentence = [told.detail, told.remedy].filter(Boolean).join(": ") || sentence; } catch { /* no sentence of ours */ }
       say(sentence);
     });
     request.addEventListener("error", () => say("The connection broke: send it again"));
