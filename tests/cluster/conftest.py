@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
@@ -15,6 +16,8 @@ from worker_service.jobs.model import NodeRow
 from worker_service.runner.processes import marks_on
 
 NODES = ("n1", "n2")
+READERS = ("download", "ingest", "ocr_pages", "assemble")
+Lab = TypeVar("Lab", bound=RayLab)
 
 
 class Cluster:
@@ -59,6 +62,15 @@ class Cluster:
         assert found.pid is not None
         return found.pid, self.lab.machine_of(found.pid)
 
+    def runs_again(self, job_id: int, begun: float) -> float:
+        """Wait until an attempt after the first has a child. Return how many seconds after `begun` that was."""
+
+        def again() -> bool:
+            return any(attempt.pid for attempt in self.system.store.reading.attempts(job_id)[1:])
+
+        wait_until(again, f"job {job_id} runs again", seconds=120)
+        return time.monotonic() - begun
+
     def wait_for_outcome(self, job_id: int, outcome: str, *, seconds: float) -> float:
         """Return after how many seconds the first attempt has ended like this."""
         begun = time.monotonic()
@@ -98,19 +110,26 @@ def _command(pid: int) -> bytes:
     return b""
 
 
-@pytest.fixture(scope="module")
-def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayLab]:
-    place = tmp_path_factory.mktemp("ray")
-    handlers = System(place)
+def made_lab(kind: type[Lab], place: Path, *, slots: int = 1) -> Lab:
+    """Start a head and two nodes that have the handlers of the tests and those that read pages."""
+    handlers = System(place, shipped=READERS)
     environment = {name: value for name, value in handlers.environment().items() if not name.startswith("WORKER_")}
     handlers.close()
-    made = RayLab(place, environment, restarts=True)
+    made = kind(place, environment, restarts=True)
     try:
         made.start_head()
-        made.start_nodes(*NODES)
-        yield made
-    finally:
+        made.start_nodes(*NODES, slots=slots)
+    except BaseException:
         made.close()
+        raise
+    return made
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayLab]:
+    made = made_lab(RayLab, tmp_path_factory.mktemp("ray"))
+    yield made
+    made.close()
 
 
 @pytest.fixture

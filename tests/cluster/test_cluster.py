@@ -79,7 +79,7 @@ def test_a_killed_fork_server_of_a_node_costs_no_retry(cluster: Cluster) -> None
     pid, _ = cluster.runs(job)
 
     os.kill(parent_of(pid), signal.SIGKILL)
-    cluster.runs(job, 2)
+    cluster.runs_again(job, time.monotonic())
 
     assert cluster.system.job(job).retry_count == 0
 

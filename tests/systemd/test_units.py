@@ -21,8 +21,6 @@ EXPOSURE_MOST = {
     "pagemill-schedule.service": 5,
     "pagemill-backup.service": 5,
     "pagemill-web.service": 16,
-    "pagemill-ray.service": 17,
-    "pagemill-node.service": 17,
 }
 """Ten times what `systemd-analyze security` prints. A user's systemd has next to none of what it counts."""
 

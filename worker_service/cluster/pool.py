@@ -36,7 +36,9 @@ from worker_service.runner.protocol import (
 from worker_service.settings.cluster import LOCAL, Cluster
 
 _RESTART_SECONDS_MIN, _RESTART_SECONDS_MAX = 0.25, 30.0
-"""Between two starts of the driver. The interval doubles until a start has found a node."""
+"""Between two starts of the driver."""
+_RESTART_FACTOR = 1.5
+"""The interval grows by it until a start has found a node."""
 _NEEDS_A_CREDENTIAL = ("CREDENTIAL_ABSENT", "SECRET_ABSENT")
 
 
@@ -206,7 +208,7 @@ class ClusterPool:
         self.local.launch(order)
 
     def _start_driver(self) -> None:
-        self._wait_seconds = min(self._wait_seconds * 2, _RESTART_SECONDS_MAX)
+        self._wait_seconds = min(self._wait_seconds * _RESTART_FACTOR, _RESTART_SECONDS_MAX)
         self._started_at = time.monotonic()
         try:
             self.ray.begin()

@@ -26,8 +26,8 @@ HEALTH_CHECKS = {
     "RAY_health_check_failure_threshold": "3",
 }
 RECONNECT = {
-    # Nodes and drivers give up a lost head after 10 s instead of 60.
-    "RAY_gcs_rpc_server_reconnect_timeout_s": "10",
+    # Nodes and drivers give up a lost head after 6 s instead of 60, and start again when it is back.
+    "RAY_gcs_rpc_server_reconnect_timeout_s": "6",
 }
 _DRIVER = {
     **RECONNECT,

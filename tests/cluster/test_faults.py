@@ -1,0 +1,128 @@
+"""Faults of machines, links and Ray's head, with a network namespace for each node. `./run test --ray`, as root."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.conftest import NODES, Cluster, made_lab
+from tests.cluster.ray_lab import HEAD, NetworkLab, is_alive, needs_ray
+from tests.length import IS_FULL
+from tests.system.conftest import System, wait_until
+
+pytestmark = [
+    needs_ray,
+    pytest.mark.skipif(not IS_FULL, reason="long: ./run test --ray"),
+    pytest.mark.timeout(300),
+]
+
+LOST_SECONDS = 9.0
+"""Ray's head gives a silent node up after 8 s."""
+CUT_OFF_SECONDS = 60.0
+"""Children on a node that is cut off have ended after so long."""
+HEAD_SECONDS = 25.0
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NetworkLab]:
+    made = made_lab(NetworkLab, tmp_path_factory.mktemp("ray"))
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def cluster(lab: NetworkLab, tmp_path: Path) -> Iterator[Cluster]:
+    made = Cluster(lab, System(tmp_path))
+    yield made
+    made.system.close()
+
+
+def test_an_attempt_on_a_node_that_is_cut_off_runs_elsewhere_and_its_child_ends(
+    cluster: Cluster, lab: NetworkLab
+) -> None:
+    cluster.start()
+    job = cluster.system.enqueue("sleep")
+    pid, machine = cluster.runs(job)
+
+    lab.cut(machine)
+    begun = time.monotonic()
+    try:
+        again = cluster.runs_again(job, begun)
+        wait_until(lambda: not is_alive(pid), "its child has ended", seconds=CUT_OFF_SECONDS)
+        gone = time.monotonic() - begun
+    finally:
+        lab.heal(machine)
+    print(f"cut off: runs again after {again:.1f} s, child gone after {gone:.1f} s")
+
+    assert again < LOST_SECONDS + 6
+    assert (cluster.system.outcomes(job), cluster.system.job(job).retry_count) == (["requeued", None], 0)
+    assert cluster.system.store.reading.attempts(job)[1].node != machine
+    cluster.wait_for_nodes()
+
+
+def test_an_attempt_on_a_machine_that_loses_its_power_runs_elsewhere(cluster: Cluster, lab: NetworkLab) -> None:
+    cluster.start()
+    job = cluster.system.enqueue("sleep")
+    _, machine = cluster.runs(job)
+
+    lab.cut(machine)
+    begun = time.monotonic()
+    lab.kill(machine)
+    again = cluster.runs_again(job, begun)
+    lab.heal(machine)
+    lab.start_nodes(machine)
+    print(f"power failure: runs again after {again:.1f} s")
+
+    assert again < LOST_SECONDS + 6
+    assert cluster.system.job(job).retry_count == 0
+    cluster.wait_for_nodes()
+
+
+def test_attempts_run_again_after_ray_s_head_was_killed_and_started_again(cluster: Cluster, lab: NetworkLab) -> None:
+    cluster.start()
+    job = cluster.system.enqueue("sleep")
+    pid, _ = cluster.runs(job)
+
+    [gcs] = [one for one in lab.pids_with(HEAD, "gcs_server") if is_alive(one)][:1]
+    begun = time.monotonic()
+    os.kill(gcs, signal.SIGKILL)
+    again = cluster.runs_again(job, begun)
+    print(f"GCS: runs again after {again:.1f} s")
+
+    assert cluster.system.job(job).retry_count == 0
+    wait_until(lambda: not is_alive(pid), "its child has ended")
+    cluster.wait_for_nodes()
+    assert again < HEAD_SECONDS
+
+
+def test_a_short_cut_costs_nothing(cluster: Cluster, lab: NetworkLab) -> None:
+    cluster.start()
+    job = cluster.system.enqueue("sleep", seconds=8)
+    _, machine = cluster.runs(job)
+
+    lab.cut(machine)
+    time.sleep(3)  # as long as the cut is
+    lab.heal(machine)
+    wait_until(lambda: cluster.system.outcomes(job)[-1] == "completed", "it completes")
+
+    assert cluster.system.outcomes(job) == ["completed"]
+
+
+def test_jobs_end_each_once_while_nodes_come_and_go(cluster: Cluster, lab: NetworkLab) -> None:
+    cluster.start()
+    jobs = [cluster.system.enqueue("sleep", seconds=3) for _ in range(10)]
+
+    for machine in NODES:
+        wait_until(lambda: cluster.attempt_processes(), "something runs")
+        lab.kill(machine)
+        lab.start_nodes(machine)
+    wait_until(lambda: all(cluster.system.outcomes(job)[-1:] == ["completed"] for job in jobs), "all end", seconds=120)
+
+    assert all(cluster.system.outcomes(job).count("completed") == 1 for job in jobs)
+    assert sum(cluster.system.job(job).retry_count for job in jobs) == 0
+    cluster.assert_nothing_is_left()
