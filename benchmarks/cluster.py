@@ -200,7 +200,7 @@ def _bytes_to_nodes(lab: NetworkLab) -> int:
 
 def _node_processes(lab: RayLab, name: str) -> list[int]:
     """Return the Ray worker processes of a node, its node server and its fork server."""
-    return [pid for words in ("ray::", "node_server", "nursery_main") for pid in lab.pids_with(name, words)]
+    return [pid for words in ("ray::", "node_server", "runner.fork_server") for pid in lab.pids_with(name, words)]
 
 
 def _paper(path: Path, pages: int) -> Path:

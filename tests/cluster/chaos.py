@@ -23,7 +23,7 @@ from statistics import median
 from tests.cluster.conftest import Cluster, made_lab
 from tests.cluster.ray_lab import HEAD, NetworkLab, is_alive, parent_of, reason_against
 from tests.system.conftest import Daemon, System, wait_until
-from worker_service.jobs.model import Status
+from worker_service.jobs.model import Job, Status
 from worker_service.jobs.selector import Selector
 
 LONG_SECONDS, SHORT_SECONDS = 12.0, 3.0
@@ -77,7 +77,7 @@ class Storm:
             outcomes = self._system.outcomes(job)
             if outcomes.count("completed") != 1:
                 yield f"job {job} ended {outcomes}"
-        yield from self._system.store.upkeep.audit()
+        yield from map(str, self._system.store.upkeep.audit())
         with suppress(Exception):
             wait_until(lambda: not self._cluster.attempt_processes(), "no process is left", seconds=60)
         yield from (f"process {pid} is left" for pid in self._cluster.attempt_processes())
@@ -94,14 +94,17 @@ class Storm:
     def _refill(self) -> None:
         while self._system.store.reading.count(Selector(statuses=(Status.PENDING, Status.RUNNING))) < _WAITING_MAX:
             self._jobs.append(self._system.enqueue("sleep", seconds=self._random.choice((0.1, 3, 20))))
-        for job in self._system.store.reading.jobs(Selector(statuses=(Status.FAILED,))):
+        for job in self._with_status(Status.FAILED):
             if job.error_code == _EXPECTED_FAILURE:
                 self.revived += 1
             self._system.store.steering.retry(Selector(ids=(job.id,)), actor="chaos")
 
+    def _with_status(self, status: Status) -> list[Job]:
+        return list(self._system.store.reading.list(Selector(statuses=(status,)), most=1000))
+
     def _running(self) -> tuple[int, int, int, str] | None:
         """Return a running job, how many attempts it has had, its child and its machine."""
-        running = [one.id for one in self._system.store.reading.jobs(Selector(statuses=(Status.RUNNING,)))]
+        running = [one.id for one in self._with_status(Status.RUNNING)]
         self._random.shuffle(running)
         for job in running:
             attempts = self._system.store.reading.attempts(job)
@@ -126,7 +129,7 @@ class Storm:
         while time.monotonic() < deadline:
             if not self._system.store.reading.count(Selector(statuses=(Status.PENDING, Status.RUNNING, Status.FAILED))):
                 return
-            for job in self._system.store.reading.jobs(Selector(statuses=(Status.FAILED,))):
+            for job in self._with_status(Status.FAILED):
                 self._system.store.steering.retry(Selector(ids=(job.id,)), actor="chaos")
             time.sleep(0.5)
 
