@@ -1,1 +1,1 @@
-"""What a job is: its states, retries, digest and selectors. Pure: no clock, no I/O."""
+"""Values and pure rules about jobs, documents and batches. No clock and no I/O."""

@@ -1,19 +1,19 @@
-"""Same digest, same work: xxhash of canonical JSON. Good for reuse, not against forgery."""
+"""Digests of JSON values, for recognising equal work: xxhash of canonical JSON. Not safe against forgery."""
 
 from __future__ import annotations
 
 import json
 
-# Made once: `json.dumps` makes one for each call that has a wish.
+# Created once: `json.dumps` with options creates an encoder at each call.
 _canonical = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode
 
 
 def canonical(value: object) -> str:
-    """The one spelling of a JSON value: sorted keys, no spaces, no NaN."""
+    """Return canonical JSON: sorted keys, no spaces, no NaN."""
     return _canonical(value)
 
 
 def digest(value: object) -> str:
-    import xxhash  # only for those who ask: `pagemill ls` does not
+    import xxhash  # imported here to keep commands such as `pagemill ls` fast
 
     return xxhash.xxh3_128_hexdigest(canonical(value).encode())

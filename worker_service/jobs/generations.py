@@ -1,7 +1,6 @@
-"""Whether a wish to read a document takes its next generation, or needs nothing, and how it is then read: the rules, in
-one place.
+"""Rules that decide whether a document request takes the next generation, and with which settings.
 
-Asked inside the transaction that would insert the job. Reads no clock and no row.
+Called inside the transaction that would insert the job. Reads no clock and no row.
 """
 
 from __future__ import annotations
@@ -15,15 +14,17 @@ from worker_service.jobs.documents import Decision, DocumentRequest, IndexStatus
 
 
 class Patience(Struct, frozen=True):
-    """For how long a document may stand still before somebody else may take it over."""
+    """Seconds without progress after which a new request may take over a document."""
 
     queued_seconds: float = 600
     indexing_seconds: float = 2700
 
 
 def way_to_read(request: DocumentRequest, status: IndexStatus, settings: str, settings_before: str | None) -> str:
-    """A document remembers how it is read: only what is said changes that, and what failed is not remembered, unless
-    nothing else has ever worked."""
+    """Return the settings for the next reading, as JSON: the document's own, updated with those of the request.
+
+    After a failed reading, the document's own settings are those of its last success, if there is one.
+    """
     has_failed = status is IndexStatus.FAILED and settings_before is not None
     remembered = json.loads((settings_before if has_failed else settings) or "{}")
     is_heard = status is IndexStatus.NOT_INDEXED or not request.is_standing
@@ -41,8 +42,11 @@ def decide(
     is_forced: bool,
     patience: Patience,
 ) -> Decision:
-    """`still_seconds`: since the document, or any page of it, last moved. `is_held_up`: nobody works on it, for whoever
-    asked for it has stopped."""
+    """Decide a request for a document with this status.
+
+    `still_seconds` is the time since the document or one of its pages changed. `is_held_up` is True if all live work on
+    it belongs to batches that are stopped or waiting.
+    """
     is_same = same_content and same_settings
     match status:
         case IndexStatus.QUEUED | IndexStatus.INDEXING:

@@ -1,4 +1,4 @@
-"""What people are shown of documents, their pages and what a search finds. Frozen values, like all of `jobs`."""
+"""Values for showing documents, pages, files and search results. All are immutable."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from worker_service.jobs.documents import IndexStatus
 
 
 class DocumentSelector(Struct, frozen=True):
-    """Which documents. Empty: all of them."""
+    """Documents that match all given fields. An empty selector matches every document."""
 
     ids: Sequence[int] = ()
     statuses: Sequence[IndexStatus] = ()
     owners: Sequence[str] = ()
     platforms: Sequence[str] = ()
     name: str = ""
-    """A part of its name, in small or capital letters."""
+    """Part of the document's name; case is ignored."""
     source_keys: Sequence[str] = ()
     is_readable: bool = False
-    """Only those of which people can read a generation."""
+    """Only documents with a published generation."""
     batch_ids: Sequence[int] = ()
-    """Those that one of these batches asked for, whoever read them."""
+    """Only documents requested by one of these batches, even if another batch has read them."""
 
     @property
     def is_empty(self) -> bool:
@@ -40,11 +40,11 @@ class Document(Struct, frozen=True):
     kind: str | None
     pages: int | None
     status: IndexStatus
-    """Of its newest generation."""
+    """Status of the newest generation."""
     state: str
-    """The same, and whether people read an older one meanwhile: success; failed; readable, failed."""
+    """The status, preceded by "readable, " if an older generation is published: success; failed; readable, failed."""
     percent: int
-    """Of its newest generation; where that failed, of the one that people read."""
+    """Percentage of pages read: of the newest generation, or of the current one if the newest has failed."""
     index_generation: int
     current_generation: int | None
     settings: str
@@ -56,21 +56,22 @@ class Document(Struct, frozen=True):
     updated_at: str
     gone_at: str | None
     size: int
-    """Bytes of its files in the workspace. An original that came in once more counts twice, until it is swept."""
+    """Bytes of its files in the workspace. An original that was fetched again counts twice until the old one is
+    removed."""
 
     @property
     def error_text(self) -> str:
-        """What went wrong and what to do about it, in one sentence."""
+        """Error message and remedy in one sentence."""
         return in_a_sentence(self.error_message or "", self.error_remedy)
 
     @property
     def has_failed_anew(self) -> bool:
-        """People read it, and a newer reading failed."""
+        """True if a generation is published and a newer one has failed."""
         return self.status is IndexStatus.FAILED and self.current_generation is not None
 
     @property
     def has_pages_to_see(self) -> bool:
-        """Of other kinds there is text alone. None: nobody has looked yet."""
+        """True if the kind has page images. A document of unknown kind counts as one."""
         return self.kind in (None, "pdf", "image")
 
     @property
@@ -79,42 +80,42 @@ class Document(Struct, frozen=True):
 
 
 class Provenance(Struct, frozen=True):
-    """Where a document comes from, and what of it somebody else can check."""
+    """Origin of a document, and the facts by which a reader can verify it."""
 
     folder: str
-    """At its source; empty: nobody knows."""
+    """Folder at the source. Empty: unknown."""
     size: int | None
-    """Bytes of its original. None: it is not in the workspace, and was adopted or never came."""
+    """Bytes of its original. None: the workspace has no original of it."""
     sha256: str
     md5: str
     read_at: str | None
-    """When what people read of it was published."""
+    """Time when the current generation was published."""
 
 
 class Pace(Struct, frozen=True):
-    """How fast the newest documents were read, while any of them was worked for."""
+    """Reading speed of the newest documents, without the time when none of them was being read."""
 
     documents: int
     pages: int
     size: int
-    """Bytes of their originals."""
+    """Total bytes of their originals."""
     seconds: float
 
     def seconds_for(self, size: int) -> float:
-        """About how long so many bytes take, if they are like those."""
+        """Estimate the seconds that `size` bytes take."""
         return size * self.seconds / self.size
 
 
 class Weight(Struct, frozen=True):
-    """What there is of some documents, and nobody else's."""
+    """Pages and files of some documents that no other document shares."""
 
     documents: int = 0
     pages: int = 0
     files: int = 0
     size: int = 0
-    """Bytes of these files."""
+    """Total bytes of these files."""
     shared_files: int = 0
-    """Files that somebody else uses as well."""
+    """Number of files that other documents use as well."""
 
     def __add__(self, other: Weight) -> Weight:
         return Weight(
@@ -127,7 +128,7 @@ class Weight(Struct, frozen=True):
 
 
 class Removed(Struct, frozen=True):
-    """Documents that are gone, and what that has freed."""
+    """Result of removing documents."""
 
     action_id: int | None
     document_ids: Sequence[int]
@@ -141,18 +142,18 @@ class OwnerSize(Struct, frozen=True):
     pages: int
     files: int
     size: int
-    """Bytes."""
+    """Total bytes of the files."""
 
 
 class PublishedPath(Struct, frozen=True):
-    """A published file as its row has it."""
+    """A published file as recorded in its row."""
 
     id: int
     path: str
-    """Below the workspace."""
+    """Path relative to the workspace."""
     size: int
     sha256: str
-    """Empty: not known."""
+    """Empty: unknown."""
     document_id: int | None
 
 
@@ -164,27 +165,27 @@ class PageSummary(Struct, frozen=True):
 
 
 class Hit(Struct, frozen=True):
-    """A page that a search has found."""
+    """A page found by a search."""
 
     document_id: int
     name: str
     number: int
     snippet: str
     rank: float
-    """The smaller, the better."""
+    """FTS5's rank; smaller is better."""
 
 
 class SearchResult(Struct, frozen=True):
-    """The best hits, the best first."""
+    """Hits in order of their rank, best first."""
 
     hits: Sequence[Hit] = ()
     is_partial: bool = False
-    """There were so many that only the pages stored last were compared."""
+    """True if there were too many hits to rank, so that only the pages stored last were ranked."""
 
 
 class KeywordCount(Struct, frozen=True):
     term: str
     document_id: int
     number: int
-    """Of the page."""
+    """Page number."""
     count: int

@@ -1,4 +1,4 @@
-"""The values that travel between the rooms. Frozen; a thing that gains facts gains a new type."""
+"""Values that the packages exchange: jobs, leases, attempts, workers, gates and counts. All are immutable."""
 
 from __future__ import annotations
 
@@ -34,19 +34,19 @@ class Status(StrEnum):
 
 
 class NewJob(Struct, frozen=True):
-    """A job that somebody wishes for. It has no id yet."""
+    """A job to be inserted. It has no id yet."""
 
     job_type: str
     platform: str = "local"
     account: str | None = None
     payload: str | None = None
     priority: int | None = None
-    """None: that of the job which asks for it, else 5."""
+    """None: the priority of the parent job, or 5 without a parent."""
     owner: str = ""
     source: str = ""
     run_at: datetime | None = None
     max_retries: int | None = None
-    """None: what the settings say of its type, else what the table says of any."""
+    """None: the setting of its job type, or the default of the table."""
     timeout_seconds: int | None = None
     unique_key: str | None = None
     concurrency_key: str | None = None
@@ -54,55 +54,54 @@ class NewJob(Struct, frozen=True):
     document_id: int | None = None
     generation: int | None = None
     name: str | None = None
-    """What it is about, for people: as a rule the name of a file. None: that of its document, or of its parent."""
+    """Display name, usually a file name. None: the name of its document or of its parent job."""
     source_key: str | None = None
-    """Of the document that it would bring in."""
+    """Source key of the document that this job would add."""
     after: Sequence[int] = ()
     after_any: bool = False
-    """Run once the jobs in `after` have ended in any way; else only once they have completed."""
+    """True: wait until the jobs in `after` have ended in any way. False: wait until they have completed."""
     after_earlier: bool = False
-    """Run once the jobs that stand before it in the same list of follow-ups have completed as well."""
+    """Wait also until the preceding jobs in the same list of follow-ups have completed."""
     on_failure: Sequence[DeferredAction] = ()
-    """What follows once it has failed."""
+    """Actions to run if the job fails."""
     document: DocumentRequest | None = None
-    """Insert it only if the document is to be read; it then works for that document's next generation."""
+    """If set, the job is inserted only if this document has to be read, and takes its next generation."""
     brings: DocumentRequest | None = None
-    """The document that it would bring in, and its revision by now. It is not inserted where that revision has been
-    read, as it is wished for here."""
+    """The document that the job would add, with its current revision. The job is not inserted if that revision has
+    been read with the requested settings."""
 
 
 class Enqueued(NamedTuple):
     job_id: int
-    """0: none was inserted, because its document needs none."""
+    """0: no job was inserted, because its document needs none."""
     existing: bool = False
-    """A live job already had this unique_key, or works for this document; `job_id` is that one, and nothing was
-    inserted."""
+    """Nothing was inserted: `job_id` is a live job with the same unique_key, or one that reads the same document."""
     document_id: int | None = None
     decision: Decision | None = None
-    """What became of the wish to have the document read."""
+    """Result of the document request. None: the job has no document."""
 
 
 class ScheduleRun(Struct, frozen=True):
-    """What a schedule began last."""
+    """The last run of a schedule."""
 
     slot: str | None
-    """The time that it was for. None: a person began it."""
+    """Scheduled time. None: a user started it."""
     at: str
     job_id: int | None
     batch_id: int | None = None
 
 
 class Taken(Struct, frozen=True):
-    """What a slot has begun: a job, or a batch."""
+    """The job or batch that a schedule's slot has started."""
 
     job_id: int | None
     batch_id: int | None = None
     existing: bool = False
-    """A live job does it already."""
+    """The job was live already; no job was inserted."""
 
 
 class Lease(NamedTuple):
-    """The right to finish one attempt. Lost as soon as the row's fence moves on."""
+    """The right to finish one attempt. It is lost as soon as the row's fence is raised."""
 
     job_id: int
     fence: int
@@ -110,9 +109,9 @@ class Lease(NamedTuple):
 
 
 class Job(NamedTuple):
-    """A row of worker_job_queue, as it was when it was read. Times are UTC text.
+    """A row of worker_job_queue as it was when it was read. Times are UTC text.
 
-    A tuple, because a frozen dataclass of so many fields costs more to make than its row costs to read.
+    A tuple, because creating a struct of 41 fields would cost more than reading the row.
     """
 
     id: int
@@ -159,19 +158,19 @@ class Job(NamedTuple):
 
     @property
     def error_text(self) -> str:
-        """What went wrong and what to do about it, in one sentence."""
+        """Error message and remedy in one sentence."""
         return in_a_sentence(self.error_message or "", self.error_remedy)
 
     @property
     def lease(self) -> Lease:
-        """Of a job that was just claimed."""
+        """Lease of a job that has just been claimed."""
         if self.worker_id is None:
             raise ValueError(f"job {self.id} is {self.status}: only a running job has a lease")
         return Lease(self.id, self.fence, self.worker_id)
 
 
 class HandlerFacts(Struct, frozen=True):
-    """What a worker says of one job type that it can run."""
+    """Registration of one job type by a worker that has a handler for it."""
 
     job_type: str
     job_class: str = "cpu"
@@ -181,7 +180,7 @@ class HandlerFacts(Struct, frozen=True):
     payload_schema: str | None = None
     timeout_seconds: int = 3600
     choices: str | None = None
-    """JSON: by the key of a payload what it may be, and how to get what is not there."""
+    """JSON: for a payload key, its possible values and how to install the missing ones."""
 
     @property
     def missing_text(self) -> str:
@@ -189,7 +188,7 @@ class HandlerFacts(Struct, frozen=True):
 
 
 def wants(types: Sequence[str], job_type: str) -> bool:
-    """Whether WORKER_TYPES lets this worker take a type: those that are named, or all but those with a !."""
+    """Return True if WORKER_TYPES allows this job type: it is named, or no type is named and `!type` is not given."""
     if f"!{job_type}" in types:
         return False
     named = [word for word in types if not word.startswith("!")]
@@ -211,7 +210,7 @@ class Worker(Struct, frozen=True):
 
 
 class WorkerState(Struct, frozen=True):
-    """A worker as the others see it."""
+    """A row of the `worker` table, with the number of its running jobs."""
 
     id: str
     host: str
@@ -241,7 +240,7 @@ class NodeState(Struct, frozen=True):
     slots: int = 0
     version: str = ""
     reason: str = ""
-    """Why it is not up."""
+    """Reason why the node is not up."""
 
 
 class NodeRow(Struct, frozen=True):
@@ -254,7 +253,7 @@ class NodeRow(Struct, frozen=True):
     version: str
     reason: str
     is_draining: bool
-    """Whether a user has asked that it gets no new attempts."""
+    """True if a user has requested that the node gets no new attempts."""
 
 
 class NodeWork(Struct, frozen=True):
@@ -265,26 +264,26 @@ class NodeWork(Struct, frozen=True):
 
 
 class LeaseRow(Struct, frozen=True):
-    """A lease as its row has it now."""
+    """A worker's lease as stored, with the requests to stop it."""
 
     lease: Lease
     is_cancelled: bool
-    """Somebody asked the job to stop."""
+    """Cancellation of the job has been requested."""
     without_grace: bool = False
-    """And without grace."""
+    """The cancellation was requested without a grace period."""
     is_stopped: bool = False
-    """Its batch is stopped, or waits: it is to come back."""
+    """The job's batch is stopped or waiting: release the job."""
 
 
 class Beat(Struct, frozen=True):
-    """What a heartbeat learned about the leases it named."""
+    """Answer to a heartbeat: leases that need action."""
 
     lost: Sequence[Lease]
     to_cancel: Sequence[Lease]
 
 
 class Child(Struct, frozen=True):
-    """The child of an attempt. Its start in clock ticks makes the pid the name of one process for ever."""
+    """Child process of an attempt. `pid_started`, in clock ticks, tells it from a later process with the same pid."""
 
     pid: int
     pid_started: int
@@ -292,13 +291,13 @@ class Child(Struct, frozen=True):
 
 
 CAPABILITY_MISSING = "CAPABILITY_MISSING"
-"""The gate of a type, or of one job, for which this machine lacks something."""
+"""Gate of a job type, or of one job, that needs a capability which the machine does not have."""
 
 WATCHING = "WATCHING"
-"""Code of an attempt that has looked, as often before, and will again for ever."""
+"""Code of an attempt of a job that watches a source: it has looked, and will look again later."""
 
 LOG_LINES_MOST = 3000
-"""So many lines of a job are kept: the newest."""
+"""Maximum number of log lines stored per job. Older lines are deleted."""
 
 
 class BrokenPromise(NamedTuple):
@@ -312,7 +311,7 @@ class BrokenPromise(NamedTuple):
 
 
 class Count(NamedTuple):
-    """How far an attempt is, counted. `unit` is a plural such as pages or bytes; `rate` is in units per second."""
+    """Progress of an attempt in units. `unit` is a plural such as pages or bytes; `rate` is in units per second."""
 
     done: int
     total: int | None = None
@@ -326,15 +325,15 @@ class Report(Struct, frozen=True):
     message: str | None = None
     lines: Sequence[str] = ()
     child: Child | None = None
-    """Told once, when the child has begun."""
+    """Reported once, when the child process has started."""
     node: str | None = None
-    """Where, if not in this daemon's own nursery."""
+    """Cluster node of the attempt. None: it runs on the daemon's own machine."""
     count: Count | None = None
-    """Replaces what was counted before, if there is a percent."""
+    """Replaces the stored count if `percent` is given."""
 
 
 class Usage(Struct, frozen=True):
-    """What an attempt cost, and how its process ended."""
+    """Resource use of an attempt, and the signal that ended its process."""
 
     cpu_seconds: float | None = None
     memory_peak_bytes: int | None = None
@@ -349,19 +348,19 @@ class Completion(NamedTuple):
     files: Sequence[NewFile | FileAgain] = ()
     document: DocumentFacts | None = None
     publishes: bool = False
-    """The generation of the document that the job is for becomes the one that people read."""
+    """Make the job's generation the current generation of its document."""
     child: Child | None = None
-    """Where no report has told it before."""
+    """Set if no report has named the child process before."""
     node: str | None = None
 
     @property
     def brings(self) -> bool:
-        """More than its result."""
+        """True if there is more to write than the result."""
         return bool(self.files or self.follow_ups or self.publishes)
 
 
 class Checkpoint(Struct, frozen=True):
-    """What lands with a handler's checkpoint, in one transaction."""
+    """State, follow-up jobs and crawl items that a handler stores in one transaction."""
 
     state: str
     follow_ups: Sequence[NewJob] = ()
@@ -392,13 +391,13 @@ class AttemptRow(Struct, frozen=True):
     pid_started: int | None
     sandbox: str | None
     heard_at: str | None
-    """When its handler last said something."""
+    """Time of the last report from its handler."""
     node: str | None
-    """The node that it ran on; None: in a nursery of its daemon's."""
+    """Cluster node that it ran on. None: the daemon's own machine."""
 
     @property
     def error_text(self) -> str:
-        """What went wrong and what to do about it, in one sentence."""
+        """Error message and remedy in one sentence."""
         return in_a_sentence(self.error_message or "", self.error_remedy)
 
 
@@ -412,7 +411,7 @@ class Event(Struct, frozen=True):
 
 
 class JobMove(Struct, frozen=True):
-    """A job came from one status to another."""
+    """A change of a job's status, with facts about the job."""
 
     id: int
     at: str
@@ -425,11 +424,11 @@ class JobMove(Struct, frozen=True):
     batch_id: int | None
     document_id: int | None
     error_code: str | None
-    """Of its last error."""
+    """Code of the job's last error."""
 
 
 class Notice(Struct, frozen=True):
-    """What somebody may want to be told."""
+    """A row of the `notice` table, from which notifications are sent."""
 
     id: int
     at: str
@@ -440,14 +439,14 @@ class Notice(Struct, frozen=True):
     document_id: int | None = None
     batch_id: int | None = None
     generation: int | None = None
-    """Of its document; of a batch, which time it ran."""
+    """Generation of the document. For a batch: its round."""
     code: str | None = None
     message: str | None = None
     remedy: str | None = None
 
 
 class Episode(Struct, frozen=True):
-    """What lasts for a while, such as a silent worker, and is told when it begins."""
+    """A condition that lasts for a while, such as a silent worker. A notice is written when it begins."""
 
     key: str
     message: str
@@ -465,14 +464,14 @@ class LogLine(Struct, frozen=True):
 
 
 class Gate(Struct, frozen=True):
-    """A reason why a pending job may not start now."""
+    """A reason why a pending job cannot start now."""
 
     code: str
     detail: str
     remedy: str = ""
-    """Empty: the code alone decides what helps."""
+    """Empty: the remedy follows from the code alone."""
     count: int = 0
-    """For AHEAD_IN_QUEUE: how many."""
+    """Number of jobs ahead, for AHEAD_IN_QUEUE only."""
 
 
 class Pause(Struct, frozen=True):
@@ -487,7 +486,7 @@ OPPOSITE = {"cancel": "retry", "retry": "cancel", "priority": "priority"}
 
 
 class Action(Struct, frozen=True):
-    """A change that a person made in bulk."""
+    """A bulk change by a user, for the history and for undo."""
 
     id: int
     at: str
@@ -496,27 +495,27 @@ class Action(Struct, frozen=True):
     undone_at: str | None
     jobs: int
     documents: int
-    """That it removed."""
+    """Number of documents that it removed."""
     tokens: str = ""
-    """That it made or removed, and what each is good for."""
+    """Tokens that it created or removed, each with its scopes."""
     batch_id: int | None = None
-    """The batch that it cancelled, stopped, resumed, retried or forgot as a whole."""
+    """The batch that it cancelled, stopped, resumed, retried or removed as a whole."""
 
     @property
     def opposite(self) -> str | None:
-        """By which it is undone; None: what it took away is gone for good."""
+        """The verb that undoes it. None: the action cannot be undone."""
         return OPPOSITE.get(self.verb)
 
 
 class Changed(Struct, frozen=True):
-    """What a bulk verb did. `asked` were running: they end once their processes are gone."""
+    """Result of a bulk action. Jobs in `asked` were running and end when their processes have exited."""
 
     action_id: int | None
     job_ids: Sequence[int]
     asked: Sequence[int] = ()
     refused: Mapping[int, str] = field(default_factory=dict)
     batch_id: int | None = None
-    """The batch that an undo set going again."""
+    """The batch that an undo has resumed."""
     waiting: Sequence[int] = ()
     """Batches that wait because a retry started another batch of their owner, or them, again."""
 
@@ -564,15 +563,15 @@ class ErrorCount(Struct, frozen=True):
 
 
 class WorkDone(Struct, frozen=True):
-    """What has ended in a stretch of time."""
+    """Summary of the jobs that ended in a period."""
 
     jobs: int
-    """However they ended."""
+    """Number of jobs that completed, failed or were cancelled."""
     failed: int
     pages: int
-    """That were read and stored."""
+    """Number of page results stored."""
     waits: Sequence[float]
-    """Seconds, the shortest first: how long some of the jobs waited for their first attempt."""
+    """Seconds that a sample of the jobs waited for the first attempt, in ascending order."""
 
 
 class Check(Struct, frozen=True):

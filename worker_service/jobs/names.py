@@ -1,7 +1,7 @@
-"""Names that somebody else gave to files and folders, made safe to be names here, and to be shown.
+"""Safe file and folder names, and the names of the links to a document's files in the workspace.
 
-No separators, no control characters, no characters that turn or hide text, no hidden files, and short enough. From
-them come the names under which people find a document's files in the workspace: by owner, folder and name.
+Names from a source may be unsafe. A safe name has no separators, no control characters, no characters that reverse or
+hide text, no leading dot, and a limited length. Links are arranged by owner, folder and name.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from worker_service.jobs.digest import digest
 BY_OWNER = "by-owner"
 
 _BYTES_MAX = 200
-"""Less than a file system's 255: others will add endings."""
+"""Less than the 255 of file systems, to leave room for suffixes."""
 _NO_NAMES = {
     *("con", "prn", "aux", "nul"),
     *(f"{port}{number}" for port in ("com", "lpt") for number in range(1, 10)),
@@ -29,34 +29,34 @@ _LIKE_SEPARATORS = dict.fromkeys(map(ord, '/\\:*?"<>|\u2044\u2215\u29f8\uff0f\uf
 _NO_OWNER = "unowned"
 _FOLDERS_MOST = 30
 _FOLDER_BYTES_MAX = 1500
-"""Of all folders together: less than Linux takes for a path, wherever the workspace is."""
+"""Maximum bytes of all folders together, below Linux's limit of a path wherever the workspace is."""
 _ENDINGS = {"text": ".txt", "pdf": ".ocr.pdf"}
 
 
 class LinkFacts(Struct, frozen=True):
-    """What the names of a document's files are made from."""
+    """Facts from which the names of a document's links are made."""
 
     document_id: int
     owner: str
     name: str
     source_key: str
     folders: Sequence[str]
-    """In which its crawl found it, the outermost first."""
+    """Folders in which the crawl found the document, outermost first."""
     files: Sequence[tuple[str, str, str]]
-    """The newest of each role: role, name, path."""
+    """(role, name, path) of the newest file in each role."""
 
 
 class Links(Struct, frozen=True):
-    """What a document's files are to be called, unless others are called so."""
+    """Preferred names of a document's links, before conflicts with other documents are resolved."""
 
     document_id: int
     folders: Sequence[str] = ()
     stem: str = ""
     targets: Sequence[tuple[str, str]] = ()
-    """The ending of each, and the path of the file."""
+    """(suffix, path of the file) of each link."""
 
     def stems(self) -> Iterator[str]:
-        """The first that is free is taken."""
+        """Return the names to try, in order of preference."""
         yield self.stem
         yield (numbered := f"{self.stem} ({self.document_id})")
         for number in range(2, 100):
@@ -75,21 +75,21 @@ def links_of(facts: LinkFacts) -> Links:
     targets: dict[str, str] = {}
     for role, ending in (("original", suffix), *_ENDINGS.items()):
         for path in (path for of, _, path in facts.files if of == role):
-            # A file that could be searched all along is its own PDF.
+            # An original that was searchable already is also its own searchable PDF and gets one link.
             if role == "original" or original is None or path != original[2]:
                 targets[f".{role}{ending}" if ending in targets else ending] = path
     return Links(facts.document_id, _folders(facts), stem, tuple(targets.items()))
 
 
 def folder_at_source(source_key: str, crawled: Sequence[str]) -> str:
-    """`crawled`: the folders in which a crawl found it, the outermost first."""
+    """Return the document's folder at its source. `crawled` are the folders of a crawl, outermost first."""
     if source_key.startswith(("/", FILE_URL)):
         return str(PurePosixPath(legible(path_of(source_key))).parent)
     return "/".join(filter(None, _folders_of_url(source_key) if "://" in source_key else crawled))
 
 
 def folded(path: str) -> str:
-    """The same for what other systems may take for the same."""
+    """Return equal texts for paths that a case-insensitive or normalising file system takes for equal."""
     return unicodedata.normalize("NFC", path.casefold())
 
 
@@ -102,7 +102,7 @@ def _folders(facts: LinkFacts) -> tuple[str, ...]:
         parts = facts.folders
     named = [safe_name(part) for part in parts if part]
     while len(named) > _FOLDERS_MOST or sum(len(part.encode()) + 1 for part in named) > _FOLDER_BYTES_MAX:
-        # The inner ones tell more.
+        # Drop outer folders first; inner ones say more about the document.
         named.pop(0)
     return (BY_OWNER, _owner_folder(facts.owner), *named)
 
@@ -112,12 +112,12 @@ def _folders_of_url(url: str) -> Sequence[str]:
         split = urlsplit(url)
     except ValueError:
         return ()
-    # Not what may be a password.
+    # Without the user information before the @, which may contain a password.
     return [split.netloc.rpartition("@")[2], *unquote(split.path).split("/")[:-1]]
 
 
 def _owner_folder(owner: str) -> str:
-    """No two owners have the same."""
+    """Return a folder name that no other owner has."""
     if not owner:
         return _NO_OWNER
     safe = safe_name(owner)
@@ -130,7 +130,7 @@ def _without_ending(name: str) -> str:
 
 
 def safe_name(name: str, suffixes: Sequence[str] = ()) -> str:
-    """It ends with one of the suffixes (".tif", ".tiff"), in whichever case; else the first is added."""
+    """Return a safe name. Append the first of `suffixes` unless the name ends with one of them, ignoring case."""
     text = unicodedata.normalize("NFC", name.encode("utf-8", "replace").decode())
     text = "".join(_shown(one) for one in text.translate(_LIKE_SEPARATORS))
     stem = " ".join(text.split()).lstrip(". ").rstrip(". ")
@@ -147,7 +147,7 @@ def _shown(one: str) -> str:
     category = unicodedata.category(one)
     if category[0] == "Z":
         return " "
-    # Controls, direction marks, joiners, halves of pairs, private and unassigned characters.
+    # Drop controls, direction marks, joiners, lone surrogates, private and unassigned characters.
     return "" if category[0] == "C" and one not in "\t\n\r" else (" " if one in "\t\n\r" else one)
 
 

@@ -1,8 +1,8 @@
-"""Whether a payload fits the JSON Schema that its handler described. Pure, and microseconds for a payload that fits.
+"""Check payloads against the JSON Schema of their handler. Pure; a valid payload takes microseconds.
 
-It saves a child, and tells a person at once; the child decides, whose decoder is the handler's own. So nothing may be
-refused here that the child would take: what the two read differently is left out of the schema first, and where
-anything is in doubt the payload passes.
+The check reports an error to the user at once and saves a child process. The final decision is made by the handler's
+own decoder in the child, so this check must not reject a payload that the decoder accepts. Schema keywords that the
+two interpret differently are removed first, and in doubt the payload passes.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ import msgspec
 
 _LEFT_OUT = frozenset(
     {
-        "pattern",  # of another dialect
+        "pattern",  # regular expressions of another dialect
         "format",
-        "multipleOf",  # of floats is rounded in other ways
-        "uniqueItems",  # a decoder that makes a set drops what comes twice
+        "multipleOf",  # floats are rounded differently
+        "uniqueItems",  # a decoder that builds a set accepts duplicates
     }
 )
 _MAPS_OF_SCHEMAS = ("properties", "$defs", "patternProperties", "dependentSchemas")
@@ -27,14 +27,14 @@ _SCHEMAS = ("items", "additionalProperties", "propertyNames", "not", "contains")
 
 
 class PayloadCheck:
-    """Made once for each handler, asked for each payload."""
+    """Compiled payload schema of one handler."""
 
     def __init__(self, schema: str | None) -> None:
-        """None: the handler cannot describe it, and anything passes."""
+        """Compile the schema. With None, every payload passes."""
         self._validator = None if schema is None else _validator(schema)
 
     def fault(self, payload: str | None) -> str | None:
-        """A sentence about the first thing that does not fit, without any value of the payload; None: all is well."""
+        """Describe the first mismatch without quoting values of the payload, or return None if the payload fits."""
         if self._validator is None:
             return None
         try:
@@ -51,7 +51,7 @@ def _validator(schema: str) -> Any:
     try:
         return jsonschema_rs.Draft202012Validator(_loosened(json.loads(schema)), mask="the value")
     except (ValueError, RecursionError):
-        # A schema that nobody understands refuses nothing.
+        # A schema that cannot be compiled rejects nothing.
         return None
 
 
@@ -59,15 +59,15 @@ def _loosened(schema: Any) -> Any:
     if not isinstance(schema, dict):
         return schema
     if schema.get("format") == "decimal":
-        return {}  # a number is taken as well
+        return {}  # the decoder also accepts a number
     kept = {key: value for key, value in schema.items() if key not in _LEFT_OUT}
     if "title" in kept:
-        kept.pop("enum", None)  # of a class, which may take other values by its _missing_
+        kept.pop("enum", None)  # the class may accept other values through its _missing_
     if "contentEncoding" in kept:
         kept.pop("minLength", None)
         kept.pop("maxLength", None)
     if not str(kept.get("$ref", "#")).startswith("#"):
-        del kept["$ref"]  # nothing is fetched
+        del kept["$ref"]  # external schemas are not fetched
     for key in _MAPS_OF_SCHEMAS:
         if isinstance(kept.get(key), dict):
             kept[key] = {name: _loosened(inner) for name, inner in kept[key].items()}
@@ -81,5 +81,5 @@ def _loosened(schema: Any) -> Any:
 
 
 def _place(path: Any) -> str:
-    """``payload.pages[3]``"""
+    """Format a path as in ``payload.pages[3]``."""
     return "payload" + "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)

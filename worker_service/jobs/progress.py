@@ -1,4 +1,4 @@
-"""The numbers of a running job's progress, and what follows from them: rate, time left and silence."""
+"""Rate, time left and silence of a running job, computed from its progress counts."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from worker_service.base.clock import from_text
 from worker_service.jobs.model import Job, Status
 
 SILENT_SECONDS = 15.0
-"""A running job that has neither advanced nor logged a line for so long is shown as one that makes no progress."""
+"""A running job that has neither advanced nor logged a line for this long is shown as making no progress."""
 
 _RATE_SECONDS_LEAST = 5.0
 _PERCENT_LEAST = 3
 _SECONDS_LEFT_MAX = 86400.0
-"""A longer time left comes from a rate close to zero."""
+"""Longer estimates come from a rate close to zero and are not shown."""
 
 
 class Pace(NamedTuple):
@@ -35,7 +35,7 @@ def pace_of(job: Job, now: datetime) -> Pace:
     rate, left = job.progress_rate, None
     if rate is None and job.progress_done and elapsed >= _RATE_SECONDS_LEAST:
         rate = job.progress_done / elapsed
-    # A slow unit, such as a page that takes a minute, is no silence.
+    # A unit may take longer than SILENT_SECONDS, such as a page that takes a minute.
     if silent >= max(SILENT_SECONDS, 3 / rate if rate else 0.0):
         return Pace(silent_seconds=silent)
     if job.progress_total and job.progress_done is not None:

@@ -1,8 +1,7 @@
-"""Another attempt, or not, and when. Reads no clock, writes no row.
+"""Retry policy: whether a failed job gets another attempt, and when. Reads no clock and writes no row.
 
-Attempts, crashes and requeues are each capped (P6). The requeue cap is the store's, inside the statement. How often a
-job is tried stands in its row; the rule of its type says how long the waits are, and what a new job's row says where
-nobody else does.
+Attempts, crashes and requeues are each capped (P6). The store enforces the cap on requeues. A job's row has its maximum
+number of retries; the rule of its type sets the waits, and the default maximum for new jobs.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from worker_service.jobs.model import Job, NewJob
 REQUEUES_MAX = 5
 
 MAY_HAVE_RUN = "MAY_HAVE_RUN"
-"""Code of an `at_most_once` job whose handler had begun and did not decide its own end."""
+"""Error code of an `at_most_once` job whose handler had started and did not report its own outcome."""
 MAY_HAVE_RUN_REMEDY = "make sure that it had no effect"
 
 
@@ -26,12 +25,12 @@ def may_have_run_detail(code: str, message: str) -> str:
 
 
 class RetryRule(Struct, frozen=True):
-    """How a job type is tried again."""
+    """Retry settings of a job type."""
 
     max: int | None = None
-    """How many retries a new job of the type gets, where nobody says otherwise. None: what every job gets."""
+    """Maximum number of retries for new jobs of this type. None: the default of the table."""
     first_seconds: float = 10.0
-    """The wait before the first retry; each one after it waits twice as long."""
+    """Wait before the first retry. Each further retry waits twice as long, up to `most_seconds`."""
     most_seconds: float = 3600.0
 
 
@@ -47,7 +46,7 @@ class GiveUp(Struct, frozen=True):
 
 
 def backoff(retry_count: int, *, jitter: float, rule: RetryRule = _PLAIN) -> timedelta:
-    """10 s, 20 s, 40 s … up to an hour, spread by up to a quarter either way. `jitter` is 0 to 1."""
+    """Return the wait before a retry: 10 s, 20 s, 40 s … up to an hour, ± 25 %. `jitter` is between 0 and 1."""
     seconds = min(rule.first_seconds * 2 ** min(retry_count, 30), rule.most_seconds)
     return timedelta(seconds=seconds * (0.75 + jitter / 2))
 
@@ -61,7 +60,7 @@ def after_failure(
     after: timedelta | None = None,
     rules: Mapping[str, RetryRule] = {},
 ) -> Retry | GiveUp:
-    """Choose between another attempt and giving up. `after` is the handler's own wish, and never made shorter."""
+    """Choose between another attempt and giving up. `after` is the wait that the handler has requested."""
     if is_permanent or job.retry_count >= job.max_retries:
         return GiveUp()
     if after is None:
@@ -70,5 +69,5 @@ def after_failure(
 
 
 def retries_of(job: NewJob, rules: Mapping[str, RetryRule]) -> int | None:
-    """How often a new job is tried again: as was said, else as the settings say of its type. None: as any other."""
+    """Return the job's maximum number of retries, or the setting of its type. None: the default of the table."""
     return rules.get(job.job_type, _PLAIN).max if job.max_retries is None else job.max_retries

@@ -1,4 +1,4 @@
-"""Which jobs: one grammar for the command line, HTTP and the page. Pure; the store turns it into SQL."""
+"""Selectors of jobs, shared by the command line, the HTTP API and the web page. Pure; the store turns them into SQL."""
 
 from __future__ import annotations
 
@@ -14,31 +14,32 @@ from worker_service.jobs.model import Status
 
 
 class Column(Struct, frozen=True):
-    """A column of jobs that people write, choose by or see in lists: declared here, for the command line, HTTP and SQL.
+    """A job column that users set, filter by or see in lists, declared once for command line, HTTP and SQL.
 
-    A new one needs a field of `Job`, and of `NewJob` if people write it, and of `Selector` if they choose by it."""
+    A new column needs a field of `Job`; also of `NewJob` if users set it, and of `Selector` if they filter by it.
+    """
 
     name: str
     flag: str
     metavar: str = "NAME"
     is_number: bool = False
     heading: str = ""
-    """In lists of jobs; empty: it has no place of its own there."""
+    """Heading in lists of jobs. Empty: the lists have no such column."""
     written: str = ""
-    """What the flag means where a job is written; empty: it has none there."""
+    """Help of the flag for inserting a job. Empty: users cannot set the column."""
     is_filled: bool = False
-    """Refused where it is written as nothing but spaces."""
+    """True if a blank value is rejected."""
     chosen_by: str = ""
-    """The field of `Selector`; empty: nobody chooses by it."""
+    """Field of `Selector`. Empty: users cannot filter by the column."""
     divides: bool = False
-    """Where it is chosen by, commas stand between several."""
+    """True if a filter takes several values, separated by commas."""
     is_part: bool = False
-    """Chosen by what stands anywhere in it, in capitals or not."""
+    """True if a filter matches any part of the value; case is ignored."""
     about: str = ""
-    """What the flag means there, if its name does not tell."""
+    """Help of the flag for filtering, if its name is not enough."""
 
 
-# In the order of their places in lists.
+# The order of the columns in lists.
 COLUMNS = (
     Column("job_type", "--type", "TYPE", heading="TYPE", chosen_by="job_types", divides=True),
     Column("name", "--name", "TEXT", heading="NAME", is_filled=True, chosen_by="name", is_part=True,
@@ -57,10 +58,10 @@ CHOSEN_BY = tuple(column for column in COLUMNS if column.chosen_by)
 
 
 class Selector(Struct, frozen=True):
-    """Jobs that match everything that is given. Times are UTC text; an empty selector matches every job."""
+    """Jobs that match all given fields. Times are UTC text. An empty selector matches every job."""
 
     ids: Sequence[int] = ()
-    """These jobs, and those of `batch_ids` and `document_ids`: what is named adds up, all else narrows it down."""
+    """Jobs named by `ids`, `batch_ids` or `document_ids` are added up; all other fields narrow the result down."""
     statuses: Sequence[Status] = ()
     job_types: Sequence[str] = ()
     platforms: Sequence[str] = ()
@@ -69,13 +70,13 @@ class Selector(Struct, frozen=True):
     batch_id: int | None = None
     error_code: str | None = None
     name: str | None = None
-    """A part of it."""
+    """Part of the name; case is ignored."""
     since: str | None = None
-    """Created, or ended, at this time or later."""
+    """Ended at this time or later; for live jobs: created at this time or later."""
     older_than: str | None = None
-    """Ended before this time; of live jobs: created before it."""
+    """Ended before this time; for live jobs: created before it."""
     match: Sequence[tuple[str, object]] = ()
-    """Path into the payload (`file_id`, `page_range[0]`) and the JSON value that must stand there."""
+    """Paths into the payload (`file_id`, `page_range[0]`), each with the required JSON value."""
     batch_ids: Sequence[int] = ()
     document_ids: Sequence[int] = ()
 
@@ -85,7 +86,7 @@ class Selector(Struct, frozen=True):
 
     @property
     def names_more(self) -> bool:
-        """Than jobs by their ids."""
+        """True if jobs are named by batch or document."""
         return bool(self.batch_ids or self.document_ids)
 
 
@@ -101,7 +102,7 @@ def one_of(statuses: type[S], word: str) -> S:
 
 
 def parse_match(text: str) -> tuple[str, object]:
-    """Read ``payload.file_id=abc``. The value is JSON where it can be read as JSON, else text."""
+    """Parse ``payload.file_id=abc``. The value is parsed as JSON if possible, otherwise taken as text."""
     path, equals, value = text.partition("=")
     if not equals or not path.removeprefix("payload.") or not path.startswith("payload."):
         raise BadInput(f"{text!r} does not say what to match", "write it like payload.file_id=abc")

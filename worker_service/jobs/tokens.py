@@ -1,7 +1,8 @@
-"""Tokens, one-time links and the sessions of browsers. Pure.
+"""API tokens, one-time links and browser sessions. Pure.
 
-The secret is random and long, so that its SHA-256 is kept and nothing can be made of that. What people are given says
-which token it is, too: it is looked up by that, and its secret compared in a time that does not depend on it.
+Only the SHA-256 of a secret is stored; the secret is long and random, so it cannot be recovered from the digest. The
+text that the user receives also contains the token's id, by which the row is found. Secrets are compared in constant
+time.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from msgspec import Struct
 
 
 class Power(StrEnum):
-    """Each has those before it."""
+    """Scopes in ascending order; each includes the ones before it."""
 
     READ = "read"
     OPERATE = "operate"
@@ -65,14 +66,14 @@ def new_secret() -> str:
 
 
 class GrantedRequest(Struct, frozen=True):
-    """A wish that came with a key, and was granted."""
+    """A request with an Idempotency-Key that was accepted."""
 
     wish: str
-    """A digest of what was asked."""
+    """Digest of the request."""
     at: str
     status: int | None
     answer: str | None
-    """None: it is not known, or not yet."""
+    """Body of the response. None: unknown, or not known yet."""
     location: str | None
 
 
@@ -85,18 +86,18 @@ def is_secret(secret: str, digest: str) -> bool:
 
 
 def word_of(token_id: int, secret: str) -> str:
-    """Return what the client shows."""
+    """Return the text that a client sends to authenticate."""
     return f"pm_{token_id}_{secret}"
 
 
 def read_word(word: str) -> tuple[int, str] | None:
-    """The id and the secret. None: it is none of ours."""
+    """Return the id and the secret, or None if the text is not a pagemill token."""
     found = _WORD.fullmatch(word.strip()) if word.isascii() else None
     return None if found is None else (int(found[1]), found[2])
 
 
 def with_lower(powers: Collection[Power]) -> str:
-    """As the row has it: each power brings along what stands below it."""
+    """Return the scopes as stored: the highest of `powers` and all below it."""
     ladder = tuple(Power)
     highest = max(map(ladder.index, powers))
     return " ".join(ladder[: highest + 1])

@@ -1,6 +1,6 @@
-"""Jobs come in: by wish, as follow-ups, or because a document is to be read. And those that wait are settled.
+"""Insert jobs, request documents, and update jobs, documents and batches that wait for other jobs.
 
-A wish to read a document is decided where its job is inserted, under the same write lock, by `jobs/generations.py`.
+A document request is decided by the rules of `jobs/generations.py`, under the same write lock as the INSERT.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from worker_service.store.mending import Row
 _WRITTEN_OTHERWISE = (
     "run_at", "max_retries", "name", "after", "after_any", "after_earlier", "on_failure", "document", "brings",
 )  # fmt: skip
-"""Of a new job; the others are kept as they are."""
+"""Fields of `NewJob` that are not stored unchanged in a column of the same name."""
 _KEPT = tuple(name for name in NewJob.__struct_fields__ if name not in _WRITTEN_OTHERWISE)
 _kept = attrgetter(*_KEPT)
 NEW_COLUMNS = (*_KEPT, "run_at", "created_at", "max_retries", "parent_id", "name")
 
-# What most jobs say, and no more. To bind for them what they leave out would cost an eighth of an INSERT
+# Most jobs set only these fields. Binding the defaults of the others would cost an eighth of an INSERT
 # (`enqueue_many` in benchmarks).
 _USUAL = ("job_type", "platform", "account", "payload", "priority", "owner")
 _usual = attrgetter(*_USUAL)
@@ -40,7 +40,7 @@ _unusual = attrgetter(*(name for name in NewJob.__struct_fields__ if name not in
 _UNSAID = _unusual(NewJob(""))
 USUAL_COLUMNS = (*_USUAL, "created_at", "max_retries", "parent_id")
 
-# Of a job that another batch goes on with, in the order of the statement that finds it.
+# Fields of `NewJob` in the order of the statement `left_behind`.
 _HANDED_OVER = tuple(
     "platform owner batch_id priority job_type account payload source timeout_seconds max_retries source_key".split()
 )
@@ -67,9 +67,9 @@ class Intake:
     def enqueue_many(self, jobs: Sequence[NewJob]) -> list[Enqueued]:
         """Insert all of these jobs in one transaction, or none.
 
-        A job with a `document` is inserted only if the document has to be read, and takes its next generation. A job
-        that `brings` a document is inserted only if the document was not read at that revision and with those
-        settings.
+        A job with a `document` is inserted only if the document has to be read; it takes the next generation. A job
+        that `brings` a document is inserted only if that revision of the document has not been read with the
+        requested settings.
         """
         with self._db.transaction():
             inserted = self.insert_many(jobs)
@@ -78,10 +78,10 @@ class Intake:
             return inserted
 
     def insert_many(self, jobs: Sequence[NewJob], parent_id: int | None = None) -> list[Enqueued]:
-        """Insert jobs within the caller's transaction, which calls `settle` once all that belongs together is written.
+        """Insert jobs within the caller's transaction. The caller must call `settle` after its last write.
 
-        To settle here would fail a document whose job has completed in this transaction and whose follow-up jobs are
-        inserted next.
+        This method does not call `settle` itself, because that would fail a document whose job has completed in this
+        transaction and whose follow-up jobs are inserted next.
         """
         inserted: list[Enqueued] = []
         for statement, some in groupby(jobs, key=_statement_of):
@@ -135,7 +135,7 @@ class Intake:
     def _insert_for_document(
         self, job: NewJob, request: DocumentRequest, parent_id: int | None, earlier: Sequence[int]
     ) -> Enqueued:
-        """The document is the key of its work: a unique_key is not looked at."""
+        """Insert a job that reads a document. Its unique_key is ignored: the document itself is the key."""
         document_id, way, decision = self._decide(job, request)
         if decision in (Decision.UNDER_WAY, Decision.UNCHANGED):
             return self._need_nothing(job, request, document_id, decision, parent_id)
@@ -156,7 +156,7 @@ class Intake:
         self._ask_for_actions(document_id, request)
         if decision is Decision.TAKEN_OVER:
             self._db.write("tell_of_takeover", document_id=document_id, batch_id=job.batch_id, now=self._db.now())
-        # P11: older work is stale at once.
+        # P11: work of older generations becomes stale in the same transaction.
         newest: dict[str, object] = {"document_id": document_id, "generation": generation, "now": self._db.now()}
         self._db.write("link_is_due", document_id=document_id)
         self._db.write("stop_older", **newest)
@@ -180,7 +180,7 @@ class Intake:
         return self._need_nothing(job, known, document_id, decision, parent_id)
 
     def decide_by_revision(self, job: NewJob, request: DocumentRequest) -> tuple[DocumentRequest, int, Decision] | None:
-        """Decide without the content, which only a download would tell. None: no document has this revision."""
+        """Decide a request by its revision alone, without downloading. Return None if no document has this revision."""
         named = {"owner": job.owner, "platform": job.platform, "source_key": request.source_key}
         for content, name in self._db.write("brought_in_already", **named, revision=request.revision):
             known = replace(request, content=content, name=name)
@@ -226,17 +226,17 @@ class Intake:
             self._db.write("ask_for_action", document_id=document_id, **_asked(action), **standing)
 
     def ask_always(self, owner: str, action: DeferredAction) -> bool:
-        """Let an action follow each document of this owner. Return False if it does already."""
+        """Run an action after each document of this owner. Return False if the rule exists already."""
         with self._db.transaction():
             return bool(self._db.write("add_rule", scope="owner", name=owner, **_asked(action)))
 
     def ask_no_more(self, owner: str, action: DeferredAction) -> bool:
-        """Withdraw `ask_always`. Return False if nobody had asked for the action."""
+        """Withdraw `ask_always`. Return False if there is no such rule."""
         with self._db.transaction():
             return bool(self._db.write("remove_rule", name=owner, **_asked(action)))
 
     def record_document(self, request: DocumentRequest, *, platform: str, owner: str = "") -> int:
-        """Note a document that nobody has asked to be read. Return its id, also if it was there already."""
+        """Insert a document without requesting that it be read, unless it exists. Return its id."""
         named = {"owner": owner, "platform": platform, "source_key": request.source_key}
         with self._db.transaction():
             for document_id, *_ in self._db.write("document_named", **named):
@@ -250,7 +250,7 @@ class Intake:
 
 
 def _statement_of(job: NewJob) -> str:
-    """That which inserts it together with others; empty: it goes by itself."""
+    """Return the statement that inserts the job together with others, or "" if it must be inserted alone."""
     if _unusual(job) == _UNSAID:
         return "enqueue_usual_rows"
     goes_alone = job.unique_key or job.after or job.after_earlier or job.on_failure or job.document or job.brings
@@ -258,7 +258,7 @@ def _statement_of(job: NewJob) -> str:
 
 
 def _row_of(job: NewJob, now: str, parent_id: int | None, rules: Mapping[str, RetryRule]) -> tuple[object, ...]:
-    """In the order of `NEW_COLUMNS`: a tuple binds faster than a dict."""
+    """Return the values of `NEW_COLUMNS` as a tuple, which binds faster than a dict."""
     run_at = None if job.run_at is None else as_text(job.run_at)
     name = job.name and job.name[:NAME_CHARACTERS_MAX]
     retries = retries_of(job, rules) if rules else job.max_retries
@@ -269,11 +269,11 @@ def _asked(action: DeferredAction) -> dict[str, object]:
     return {"on_end": action.on_end, "job_type": action.job_type, "payload": action.payload}
 
 
-# ── What follows ──
+# ── Deferred actions ──
 
 
 class OfParent(NamedTuple):
-    """What a job that follows has from the one that asks for it."""
+    """Values that a deferred action's job inherits from the job that requested it."""
 
     job_id: int | None = None
     batch_id: int | None = None
@@ -281,9 +281,11 @@ class OfParent(NamedTuple):
 
 
 def fire_actions(db: Database, document_ids: Sequence[int], asked_by: OfParent | None = None) -> None:
-    """What was to follow the end of these documents becomes jobs, each once for a generation. Without `asked_by` it
-    is of the batch of the job that has ended it, and as urgent; and what their owners want for all of theirs follows
-    as well."""
+    """Insert the jobs of deferred actions that are due for these documents, once per generation.
+
+    They inherit batch and priority from `asked_by`. If that is None, they inherit from the newest job of the document's
+    generation, and the actions that its owner has requested for every document are included.
+    """
     ids = json.dumps(list(document_ids))
     if asked_by is None:
         db.write("rules_of_owners", document_ids=ids)
@@ -324,8 +326,11 @@ def _follow(db: Database, job: NewJob, parent: OfParent, facts: Mapping[str, obj
 
 
 def settle(db: Database) -> None:
-    """Act on the jobs whose end others wait for, wave by wave; then let documents follow their jobs, and batches both.
-    What is left over waits for the next claim."""
+    """Update the jobs, documents and batches that wait for jobs that have ended.
+
+    First fail, revive or free dependent jobs, in waves; then set the status of documents; then end batches. A call
+    handles about `_SETTLED_MOST` rows; the next claim continues with the rest.
+    """
     if db.write("is_settled") == [(1,)]:
         return
     moved = 0
@@ -347,7 +352,7 @@ def settle(db: Database) -> None:
         after = db.write("documents_follow", document_ids=document_ids, now=db.now())
         db.write("forget_unsettled", document_ids=document_ids)
         documents_moved(db, [document_id for document_id, state in after if before[document_id] != state])
-    # What begins because another has ended may have nothing to do, and end as well.
+    # A batch that starts because another has ended may have nothing to do, and then ends as well: hence the loop.
     while batches := db.write("unsettled_batches", most=_SETTLED_MOST):
         batch_ids = json.dumps([batch_id for (batch_id,) in batches])
         for batch_id, state, owner, actions in db.write("end_batches", batch_ids=batch_ids, now=db.now()):
@@ -358,16 +363,19 @@ def settle(db: Database) -> None:
 
 
 def _hand_over(db: Database, batch_ids: str) -> None:
-    """Else a batch that goes on would wait for one that does not, and may be that one for it."""
+    """Move documents from stopped or waiting batches to active batches that have requested them too.
+
+    Otherwise an active batch would wait for a stopped one, and possibly each for the other.
+    """
     for key, name, *columns in db.write("left_behind", batch_ids=batch_ids):
         wish = DocumentRequest(key, name, is_standing=True)
         job = NewJob(**dict(zip(_HANDED_OVER, columns, strict=True)), document=wish)
-        # However long the work of anybody else has stood.
+        # Infinite patience: do not take over other work, however long it has not advanced.
         Intake(db, Patience(math.inf, math.inf)).insert_many([job])
 
 
 def _follow_failure(db: Database, job_id: int) -> None:
-    """Of a job that has failed: what was to follow that."""
+    """Insert the jobs that were requested for the failure of this job."""
     for job_type, payload in db.write("rules_of_job", job_id=job_id):
         [(owner, name, error_code, *of)] = db.write("failed_job", job_id=job_id)
         facts = {
@@ -385,7 +393,7 @@ def _follow_failure(db: Database, job_id: int) -> None:
 
 
 def _follow_batch(db: Database, facts: dict[str, object], owner: str, actions: str) -> None:
-    """What follows is not of the batch: it would begin again by it."""
+    # These jobs do not belong to the batch, because a new job would start the batch again.
     for action in json.loads(actions):
         payload = canonical(action["payload"]) if action.get("payload") else ""
         job = NewJob(action["job_type"], payload=payload, owner=owner, name=f"batch {facts['batch_id']}")
@@ -393,7 +401,7 @@ def _follow_batch(db: Database, facts: dict[str, object], owner: str, actions: s
 
 
 def documents_moved(db: Database, document_ids: Sequence[int]) -> None:
-    """They are in another state than before: people are told, and the batches that asked for them are looked at."""
+    """Write notices, fire actions and check the batches of documents that have changed their status."""
     if document_ids:
         moved = json.dumps(list(document_ids))
         db.write("tell_of_documents", document_ids=moved, now=db.now())
@@ -402,7 +410,7 @@ def documents_moved(db: Database, document_ids: Sequence[int]) -> None:
 
 
 def make_ready(db: Database, now: object) -> None:
-    """Free, fail or revive what others waited for, and free what is due."""
+    """Settle ended jobs, and free the jobs whose time has come."""
     if db.write("unready", now=now) == [(1,)]:
         settle(db)
         db.write("note_due", now=now)

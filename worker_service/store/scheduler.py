@@ -18,7 +18,7 @@ _Head = tuple[int, bytes, int]
 """Priority, created_at and id of the first ready job of a lane. Text is bytes, since it may not be UTF-8."""
 
 _LANES_KNOWN_LEAST = 4
-"""With fewer lanes, reading them all again costs no more than reading the changed ones."""
+"""Minimum number of lanes for caching. Reading fewer lanes again costs no more than reading the changed ones."""
 _TOUCHED_MOST = 1000
 
 
