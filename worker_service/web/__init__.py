@@ -1,5 +1,5 @@
-"""HTTP and the page: what a person can do, for programs and in a browser.
+"""The HTTP API and the web page.
 
-A process of its own (`pagemill serve`), which meets the daemon in the database and nowhere else: it may be restarted at
-any time. It calls operations, imports no handler, and trusts nobody whom `access` has not let in.
+`pagemill serve` runs it as a separate process. It shares only the database with the daemon, so it can be restarted at
+any time. It calls `services`, imports no handler, and serves only visitors whom `access` has authenticated.
 """

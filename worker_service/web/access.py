@@ -1,11 +1,11 @@
 """Authentication: every request has a visitor, or goes no further.
 
 A visitor signs in with a token, with the cookie of a browser's session (from a one-time link or a token), or, for
-programs on the same machine, by connecting to the Unix socket as root or as the server's own user. Nobody is let in
-over TCP without a token or a session: an address of this machine says nothing about who connects.
+programs on the same machine, by connecting to the Unix socket as root or as the server's own user. Over TCP a token or
+a session is always required, because a local address does not identify the user.
 
 Reading needs the scope `read`, everything else `operate`; what needs `admin` checks it itself (`must`). A visitor of
-one owner sees only that owner's things: lists apply `only`, single things `may_see`.
+one owner sees only that owner's jobs, batches and documents: lists apply `only`, single rows `may_see`.
 """
 
 from __future__ import annotations
@@ -44,21 +44,20 @@ S = TypeVar("S", Selector, DocumentSelector)
 
 LOGIN = "/session"
 OPEN = ("/healthz", "/readyz", LOGIN, "/static/")
-"""What anybody may ask for."""
+"""Paths that need no authentication."""
 
 SAFE = ("GET", "HEAD", "OPTIONS")
-"""They change nothing."""
 
 FAILURES_MOST = 10
-"""So many of one address in a minute; what is wrong after them is not even looked up."""
+"""Unknown tokens accepted from one address per minute before it gets 429."""
 _WINDOW_SECONDS = 60.0
 _ADDRESSES_MOST = 4096
 REQUESTS_MAX = 200
-"""Authenticated requests, streams of events among them, that are answered at a time."""
+"""Authenticated requests open at a time, event streams included."""
 REQUESTS_PER_VISITOR_MAX = 64
-"""So that several visitors can always be served. A visitor may have 40 streams among them."""
+"""Requests one visitor may have open, so that others are always served. Includes at most 40 event streams."""
 
-# Sent by proxies and browsers. The user who opened the Unix socket did not write the request then.
+# Sent by proxies and browsers. Then the user who opened the Unix socket is not the author of the request.
 _NOT_FROM_A_PROGRAM = (
     "forwarded", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-forwarded-user", "x-real-ip", "via",
     "origin", "sec-fetch-site", "sec-fetch-mode",
@@ -92,9 +91,9 @@ class Visitor(Struct, frozen=True):
     """The actor of every action."""
     powers: frozenset[Power]
     owner: str | None = None
-    """Whose things are seen; None: everybody's."""
+    """The only owner whose data this visitor sees; None for all owners."""
     csrf: str = ""
-    """What a form of theirs has to carry; empty: no browser stands between us."""
+    """CSRF token that forms must carry; empty if the visitor is not a browser session."""
     has_session: bool = False
 
     def has_made(self, csrf: str) -> bool:
@@ -108,22 +107,22 @@ class Visitor(Struct, frozen=True):
             raise NotAllowed(f"this needs the scope {power}, which {self.name} has not")
 
     def must_be_of_all(self) -> None:
-        """For what is of no owner, or of all: workers, settings, pauses."""
+        """Raise `NotAllowed` for a visitor of one owner. For workers, settings and pauses, which have no owner."""
         if self.owner is not None:
             raise NotAllowed(f"{self.name} is for the things of {self.owner} only")
 
     def may_see(self, owner: str | None) -> bool:
-        """False: answer as if it were not there."""
+        """Return whether the visitor may see data of `owner`. If not, answer as for an unknown id."""
         return self.owner is None or owner == self.owner
 
     def only(self, selector: S) -> S:
-        """What it selects of what this visitor may see."""
+        """Return `selector`, limited to what this visitor may see."""
         if self.owner is None:
             return selector
         mine = replace(selector, owners=(self.owner,))
         if not selector.owners or self.owner in selector.owners:
             return mine
-        # Of both at once there is nothing.
+        # The selector asks only for other owners, so it must match nothing.
         nothing: dict[str, Any] = {name: () for name in ("batch_ids", "document_ids") if hasattr(mine, name)}
         return replace(mine, **nothing | {"ids": (0,)})
 
@@ -204,7 +203,7 @@ def who(request: HTTPConnection) -> Visitor:
     return visitor
 
 
-# ── Tokens ──────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Tokens ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _by_token(request: HTTPConnection) -> Visitor:
@@ -217,26 +216,28 @@ def _by_token(request: HTTPConnection) -> Visitor:
 
 
 def note_failure(request: HTTPConnection) -> None:
-    """Who shows what nobody knows, again and again, is not answered any more. A token that is good is: who guesses
-    may not keep out who knows."""
+    """Count an unknown token and raise `TooManyFailures` after too many from one address.
+
+    Valid tokens are not affected, so a guesser cannot lock out visitors behind the same address.
+    """
     failures: Failures = request.app.state.failures
     address = request.client.host if request.client else ""
     count, seconds = failures.note(address)
     if count in (1, FAILURES_MOST + 1):
-        # Once in a while: a flood of tokens is no flood of the log.
+        # Log only the first failure and the first refusal, so that a flood of tokens does not flood the log.
         request.app.state.log.warning(events.VISITOR_REFUSED, address=address, failures=count)
     if count > FAILURES_MOST:
         raise TooManyFailures(seconds)
 
 
 class Failures:
-    """Of each address, in the last minute."""
+    """Failed sign-ins per client address in the last minute."""
 
     def __init__(self) -> None:
         self._at: dict[str, deque[float]] = {}
 
     def note(self, address: str) -> tuple[int, float]:
-        """How many there were with this one, and in how many seconds the oldest is forgotten."""
+        """Count a failure. Return the number in the last minute and the seconds until the oldest expires."""
         now = time.monotonic()
         at = self._at.pop(address, None) or deque(maxlen=FAILURES_MOST + 1)
         while at and at[0] < now - _WINDOW_SECONDS:
@@ -249,7 +250,7 @@ class Failures:
 
 
 class Uses:
-    """Which token was used when: gathered, and written now and then, for no answer may wait until it is written."""
+    """Last use of each token, kept in memory and written at intervals so that no request waits for the write."""
 
     def __init__(self) -> None:
         self._at: dict[int, str] = {}
@@ -262,11 +263,11 @@ class Uses:
         return at
 
 
-# ── Sessions of browsers ────────────────────────────────────────────────────────────────────────────────────────
+# ── Sessions of browsers ────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def cookie_name(request: HTTPConnection) -> str:
-    """Of its own for each pagemill on a machine: browsers keep cookies apart by names, not by ports."""
+    """Return a cookie name unique to this instance, because browsers do not separate cookies by port."""
     name = f"pagemill-{key_of(request).mark('name', '')[:8]}"
     return f"__Host-{name}" if is_secure(request) else name
 
@@ -298,7 +299,7 @@ def _found(request: HTTPConnection, known: Callable[[Any, str], Token | None], w
     return found
 
 
-# ── The Unix socket ─────────────────────────────────────────────────────────────────────────────────────────────
+# ── The Unix socket ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _by_unix_socket(request: HTTPConnection) -> Visitor | None:

@@ -1,4 +1,4 @@
-"""All of it together: the pages and endpoints, what guards them, and the server that they stand on."""
+"""The ASGI application: routes, middleware, background chores and the server."""
 
 from __future__ import annotations
 
@@ -54,16 +54,16 @@ from worker_service.web.views import (
 from worker_service.web.views import uploads as upload_page
 
 THREADS = 8
-"""As many answers are made at once, each with a session of its own."""
+"""Threads that answer requests; each uses one database session at a time."""
 
 DRAWN_AT_ONCE = 3
-"""So many wait in threads of their own for a page to be drawn; the others without one."""
+"""Requests that may wait for a page image or a workbook, in threads outside `THREADS`."""
 
 NOTED_SECONDS = 60.0
-"""So often it is written which token was used."""
+"""Interval at which the last use of each token is written."""
 
 SWEPT_SECONDS = 600.0
-"""So often what was sent, and nobody needs any more, is removed: it looks at all documents."""
+"""Interval at which unused uploads are removed. Each sweep reads all documents."""
 
 # Each module ends with its routes.
 PAGES = (home, documents, upload_page, batches, jobs, errors, workers, schedules, keywords, activity)
@@ -87,7 +87,7 @@ def app(settings: Settings, *, log: events.Log | None = None) -> Starlette:
 
 
 def _cross_origin(settings: Settings) -> Sequence[Middleware]:
-    """Let pages of `web_origins` read what they asked for with a token. A cookie is of no use to them."""
+    """Allow pages of `web_origins` to read responses to requests with a token. Cookies do not work for them."""
     if not settings.web_origins:
         return ()
     return [
@@ -112,12 +112,12 @@ def routes() -> Sequence[BaseRoute]:
 
 
 async def _healthz(_: Request) -> PlainTextResponse:
-    """This process lives. Anybody may ask."""
+    """Answer that this process is alive. Needs no token."""
     return PlainTextResponse("ok\n")
 
 
 def _readyz(request: Request) -> PlainTextResponse:
-    """The database can be read, and its tables are those of this version. Anybody may ask."""
+    """Answer once the database can be opened at this version's schema. Needs no token."""
     with request.app.state.sessions.opened("web"):
         return PlainTextResponse("ready\n")
 
@@ -159,10 +159,10 @@ def _sweep(made: Starlette) -> None:
 
 
 def serve(settings: Settings, told: Callable[[], None]) -> int:
-    """Until somebody asks it to stop. `told`: once it can be asked."""
+    """Serve until a signal stops the server. Calls `told` once it accepts requests."""
     log = events.begin_logging(settings.log_format)
     open_session(settings).close()  # refuse to start without a database
-    # What a person asks for is read here as by the daemon: where jobs may read, say.
+    # Requests to read files are parsed in this process, so it needs the handlers' settings as the daemon does.
     settings.hand_to_handlers()
     made = app(settings, log=log)
     with open_socket(settings.web_listen) as listening:

@@ -1,6 +1,6 @@
-"""Whether anybody has committed anything since: one number for all who ask, which costs microseconds.
+"""Detects whether the database has changed: one version for all requests, read in microseconds.
 
-The number means something on one connection only, so there is one for it, which never writes.
+The change counter is comparable only on one connection, so one that never writes is reserved for it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Changes:
         self._life = ""
 
     def version(self) -> str:
-        """Another one as soon as somebody else has committed."""
+        """Return the version, which is different after every commit of another connection."""
         with self._lock:
             found = self._settings.database.stat() if self._settings.database.exists() else None
             of = None if found is None else (found.st_dev, found.st_ino)

@@ -18,9 +18,9 @@ from starlette.requests import HTTPConnection
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 ANONYMOUS_MAX = 400
-"""With `access.REQUESTS_MAX` admitted ones this stays below the usual limit of 1,024 open files."""
+"""Maximum of anonymous connections. Together with `access.REQUESTS_MAX` below the usual limit of 1,024 open files."""
 REQUEST_SECONDS = 10.0
-"""To send the headers of a request: from the start of the connection, or the end of the previous response."""
+"""Time to send the headers of a request, from the start of the connection or the end of the previous response."""
 STUCK_SECONDS = 60.0
 """A client that reads nothing of a response for this long is disconnected."""
 
@@ -100,7 +100,7 @@ class Connection(asyncio.Protocol):
 
     @contextmanager
     def answering(self) -> Iterator[None]:
-        """While a request is answered; pipelined requests overlap for a moment."""
+        """Suspend the request deadline while a request is answered. Pipelined requests overlap briefly."""
         self._requests += 1
         self._stop_deadline()
         try:
@@ -112,7 +112,7 @@ class Connection(asyncio.Protocol):
 
     @contextmanager
     def admitted(self) -> Iterator[None]:
-        """While an authenticated request is answered."""
+        """Exempt the connection from eviction while an authenticated request is answered."""
         self._admitted += 1
         self._connections.discard(self)
         try:

@@ -1,7 +1,7 @@
-"""The database, for as long as one request needs it: `with opened(request) as session`.
+"""Pool of database sessions: `with opened(request) as session`.
 
-A session is for one thread at a time. Those that are not in use wait here, the one used last on top, so that there are
-never more of them than threads that answer.
+One thread uses a session at a time. Idle sessions are reused last in, first out, so there are never more of them than
+threads that answer.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Sessions:
             yield replace(session, actor=actor)
             is_sound = True
         except (PagemillError, GeneratorExit) as error:
-            # A wish that is refused says nothing against the connection, nor does who hears no more of a list.
+            # The connection is still good after a refused request and after a client that stopped reading a list.
             is_sound = not isinstance(error, StoreError) or isinstance(error, RuleBroken)
             raise
         finally:
@@ -42,7 +42,7 @@ class Sessions:
                 with self._lock:
                     self._idle.append((file, session))
             else:
-                # Whatever state it was left in.
+                # Its transaction may be in any state.
                 session.close()
 
     def close(self) -> None:
@@ -60,20 +60,20 @@ class Sessions:
                 its_file, session = self._idle.pop()
             if its_file == file:
                 return file, session
-            session.close()  # of a file that another one has replaced
+            session.close()  # belongs to a database file that was replaced
         return file, open_session(self.settings, actor="web")
 
     def _file(self) -> tuple[int, int]:
         try:
             found = self.settings.database.stat()
         except OSError:
-            return 0, 0  # opening it says what is wrong
+            return 0, 0  # opening the database reports the error
         return found.st_dev, found.st_ino
 
 
 @contextmanager
 def opened(request: HTTPConnection) -> Iterator[Session]:
-    """In a handler that is no coroutine, so that it may wait for the database in its own thread."""
+    """Open a session for the visitor. Blocks, so call it only from a handler that runs in a thread."""
     sessions = cast(Sessions, request.app.state.sessions)
     with sessions.opened(visitor_of(request).name) as session:
         yield session

@@ -1,7 +1,7 @@
-"""What is answered when something is refused: our sentence and code, as RFC 9457 or as a page.
+"""Error responses: RFC 9457 problems for programs, a page for browsers.
 
-Every refusal is a `PagemillError`, as it is on the command line; here it gets its status. What nobody foresaw is logged
-and answered without a word of it.
+Expected errors are `PagemillError`s, as on the command line; this module gives each its HTTP status. Unexpected
+exceptions are logged, and the response reveals nothing about them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from worker_service.services.read_requests import NobodyReads
 
 
 class HttpProblem(PagemillError):
-    """What only HTTP can get wrong."""
+    """An error that only HTTP requests can cause."""
 
     status = 400
     headers: Mapping[str, str] = MappingProxyType({})
@@ -35,8 +35,6 @@ class NoSuchPage(HttpProblem):
 
 
 class NobodyKnown(HttpProblem):
-    """Say who you are."""
-
     code = "unauthorised"
     exit_code = 77
     status = 401
@@ -60,7 +58,7 @@ class WrongMediaType(HttpProblem):
     status = 415
 
 
-# The nearest class above an error's own decides.
+# The nearest base class of an error decides.
 _STATUS: dict[type[PagemillError], int] = {
     errors.BadInput: 400,
     errors.BadPayload: 422,
@@ -93,7 +91,7 @@ def status_of(error: PagemillError) -> int:
 
 
 def wants_page(request: Request) -> bool:
-    """Whether a person looks, in a browser."""
+    """Return whether the request comes from a browser that shows a page."""
     return not request.url.path.startswith("/api/") and "text/html" in request.headers.get("accept", "")
 
 
@@ -103,13 +101,13 @@ async def refuse(request: Request, error: Exception) -> Response:
     headers = dict(error.headers) if isinstance(error, HttpProblem) else {}
     if status == HTTPStatus.SERVICE_UNAVAILABLE:
         headers.setdefault("Retry-After", "1")
-    # On a page, a link back to the list is of more use than the command of a shell.
+    # On a page, the link back replaces the shell command in the remedy.
     remedy = "" if wants_page(request) and status == HTTPStatus.NOT_FOUND else error.remedy
     return problem(request, status, Problem(error.code, error.detail, remedy), headers)
 
 
 async def refuse_http(request: Request, error: Exception) -> Response:
-    """What the framework refuses by itself: no such path, no such method."""
+    """Answer an error that Starlette raised: unknown path or method."""
     assert isinstance(error, HTTPException)
     sentences = {
         404: ("not_found", f"there is nothing at {request.url.path}"),
@@ -120,7 +118,7 @@ async def refuse_http(request: Request, error: Exception) -> Response:
 
 
 async def confess(request: Request, error: Exception) -> Response:
-    """A bug. Whoever asked is told that there is one, and nothing of what stood in it."""
+    """Log an unexpected exception and answer 500 without details."""
     request.app.state.log.error(events.REQUEST_FAILED, path=request.url.path, exc_info=error)
     return problem(request, 500, Problem("bug", "a bug in pagemill", "the log of `pagemill serve` has it"), {})
 
@@ -130,12 +128,12 @@ _BACK = {
     "documents": ("/documents", "All documents"),
     "batches": ("/batches", "All batches"),
 }
-"""By the first part of an address: where a page that refuses leads back to."""
+"""Link shown on an error page, by the first segment of the path."""
 
 
 def problem(request: Request, status: int, refused: Problem, headers: Mapping[str, str]) -> Response:
     if wants_page(request):
-        from worker_service.web.views import page  # which imports this
+        from worker_service.web.views import page  # imports this module
 
         title = HTTPStatus(status).phrase
         back = _BACK.get(request.url.path.split("/")[1], ("/", "Home"))

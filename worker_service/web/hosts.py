@@ -1,4 +1,4 @@
-"""By which names we are asked, and how a page of ours is called by a browser."""
+"""Host header validation and the site's own origin."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ _HOST = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(?::\d{1,5})?", re.IGNORECASE
 
 
 def is_ours(host: str, request: HTTPConnection) -> bool:
-    """A name can be made to lead to us by whoever owns it, an address cannot. A tunnel has a port of its own."""
+    """Return whether the Host is an IP address or localhost, on any port, or the host of one of `web_urls`.
+
+    Other names are refused, because their owners could point them at this machine. Tunnels change the port.
+    """
     found = _HOST.fullmatch(host)
     if found is None:
         return False
@@ -28,13 +31,13 @@ def is_loopback(host: str) -> bool:
 
 
 def origin_of(request: HTTPConnection) -> str:
-    """As a browser that looks at a page of ours names it."""
+    """Return the origin as the browser sends it: the scheme of a matching `web_urls` entry, else http."""
     host = request.headers.get("host", "").lower()
     return _urls(request).get(host, f"http://{host}")
 
 
 def _urls(request: HTTPConnection) -> dict[str, str]:
-    """By host, those that people come by from elsewhere."""
+    """Return `web_urls` by host."""
     return {url.partition("://")[2]: url for url in request.app.state.settings.web_urls}
 
 

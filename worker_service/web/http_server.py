@@ -1,4 +1,4 @@
-"""Where `pagemill serve` listens, and how the server starts and stops."""
+"""The server: the listening socket, start-up and shutdown."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from worker_service.settings.value_types import LISTEN, Listen
 from worker_service.web.connections import Connection, Connections
 
 IDLE_SECONDS = 5
-"""Between two requests."""
+"""Time a kept-alive connection may be idle between two requests."""
 _GRACE_SECONDS = 3
 _BACKLOG = 128
 """asyncio accepts this many at a time: fewer than `ANONYMOUS_MAX`, so that one burst does not evict itself."""
@@ -35,7 +35,7 @@ class CannotListen(PagemillError):
 
 
 class Server(uvicorn.Server):
-    """Says when it can be asked, and ends with a signal in good order, and not by it."""
+    """uvicorn server that reports readiness to systemd and returns after a signal instead of re-raising it."""
 
     def __init__(self, config: uvicorn.Config, told: Callable[[], None]) -> None:
         super().__init__(config)
@@ -67,7 +67,7 @@ class Server(uvicorn.Server):
 
 
 def server(app: Starlette, told: Callable[[], None] = lambda: None) -> Server:
-    # `problems` reports refused requests and logs unexpected errors.
+    # `error_responses` reports refused requests and logs unexpected errors.
     logging.getLogger("uvicorn").addHandler(logging.NullHandler())
     config = uvicorn.Config(
         app,
@@ -85,7 +85,7 @@ def server(app: Starlette, told: Callable[[], None] = lambda: None) -> Server:
     return Server(config, told)
 
 
-# ── Where ───────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Listening ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def open_socket(listen: Listen) -> socket.socket:
@@ -95,8 +95,8 @@ def open_socket(listen: Listen) -> socket.socket:
             return _in_the_file_system(listen)
         found = socket.getaddrinfo(*listen, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         family, kind, protocol, _, address = found[0]
-        # asyncio sends at once (TCP_NODELAY) only on what is called TCP: else each answer on a connection that is used
-        # again waits 40 ms for an acknowledgement.
+        # asyncio sets TCP_NODELAY only on sockets whose protocol is TCP. Without it every response on a reused
+        # connection waits 40 ms for an acknowledgement.
         line = socket.socket(family, kind, protocol)
         try:
             line.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -115,7 +115,7 @@ def open_socket(listen: Listen) -> socket.socket:
 
 
 def _in_the_file_system(path: Path) -> socket.socket:
-    """Who may connect is told by the umask, as with any file of ours."""
+    """Listen on a Unix socket. The umask decides who may connect."""
     line = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         _remove_left_over(path)
@@ -128,7 +128,7 @@ def _in_the_file_system(path: Path) -> socket.socket:
 
 
 def _remove_left_over(path: Path) -> None:
-    """Of one that was stopped by SIGKILL. Never one that somebody listens at, and never a file."""
+    """Remove the socket file of a killed server, but no socket in use and no other file."""
     with suppress(FileNotFoundError):
         if not stat.S_ISSOCK(path.lstat().st_mode):
             raise OSError(errno.EEXIST, "something else is there")

@@ -25,27 +25,27 @@ from worker_service.web.error_responses import BodyTooLarge, HttpProblem, confes
 from worker_service.web.hosts import is_ours, origin_of
 
 BODY_BYTES_MAX = 4 * 1024 * 1024
-"""Of anything but a file: a payload has at most a part of it."""
+"""Largest body of a request that uploads no file, unless `payload_bytes_max` needs more."""
 FIELDS_MAX = 20_000
 CHANGES_AT_ONCE = 4
-"""So many wait for the write lock at a time; the others wait for their turn."""
+"""Requests that may wait for the write lock at a time, so that threads are left for reading."""
 PAUSE_SECONDS = 30.0
-"""A body of which nothing has come for so long is given up."""
+"""Longest pause between two parts of a body."""
 BODY_SECONDS = 60.0
-"""And one that is no file and has not come in whole."""
+"""Time for a whole body that uploads no file."""
 SIGN_IN_BYTES_MAX = 4096
 SIGN_IN_SECONDS = 5.0
-"""The limits for a body that comes without a visitor, as of the sign-in form."""
+"""Limits for a body from a client that is not signed in: the sign-in form."""
 LEFT_OVER_SECONDS = 2.0
-"""So long we listen to what nobody wants, before we hang up."""
+"""Time spent reading the rest of a refused body before the connection is closed."""
 
 UPLOADS = ("/api/uploads", "/upload")
-"""What takes files, and reads them as they come."""
+"""Paths that accept files and stream the body themselves."""
 
 _FORM = "application/x-www-form-urlencoded"
 
 _HEADERS = {
-    # Nothing inline, nothing from elsewhere, nobody's frame.
+    # No inline scripts or styles, nothing from other sites, no framing.
     "Content-Security-Policy": (
         "default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'; object-src 'none'"
     ),
@@ -59,14 +59,14 @@ _HEADERS = {
 
 
 class HostRefused(HttpProblem):
-    """Somebody's page may have made its own name lead to this machine."""
+    """The Host header names another site, whose DNS may point at this machine (DNS rebinding)."""
 
     code = "host_refused"
     status = 421
 
 
 class OriginRefused(HttpProblem):
-    """Somebody else's page asks in this browser's name."""
+    """A page of another origin sent the request (CSRF)."""
 
     code = "origin_refused"
     exit_code = 77
@@ -93,7 +93,7 @@ class AmbiguousLength(HttpProblem):
 
 
 class Guard:
-    """The outermost frame: it catches every exception."""
+    """Outermost middleware: checks the Host, limits the body, adds headers and catches every exception."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -115,7 +115,7 @@ class Guard:
                     raise
                 await (await refuse(request, error))(scope, body.receive, answer.send)
             except ClientDisconnect:
-                # Nobody is left to answer, and a client may hang up at any time: not worth a line in the log.
+                # The client closed the connection. That is normal, so it is not logged.
                 return
             except Exception as error:
                 if answer.has_begun:
@@ -124,11 +124,10 @@ class Guard:
 
 
 class Sent:
-    """What a browser sends of its own accord is only obeyed from a page of ours. What is sent is read here, for the
-    handlers that are no coroutines (`form_of(request)`), and so that nobody waits for the database before it is there.
+    """Refuses cross-site changes and reads the body before the handler runs.
 
-    Whoever changes something may have to wait for the write lock, in one of the threads that answer. Some are left to
-    those who only look.
+    Handlers in threads cannot await the body, so they get its form with `form_of(request)`. A handler starts once the
+    body is complete, so a slow client holds no database session. At most `CHANGES_AT_ONCE` changes run at a time.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -139,7 +138,7 @@ class Sent:
             await self._app(scope, receive, send)
             return
         request = Request(scope, receive)
-        # Before what is sent: it may be large.
+        # Check this before reading the body, which may be large.
         refuse_foreign(request)
         scope["state"]["form"] = FormData()
         if scope["path"] in UPLOADS:
@@ -158,16 +157,16 @@ class Sent:
 
 
 def turn_of(request: Request) -> asyncio.Semaphore:
-    """For whoever may have to wait for the write lock, and for that only: not while a file comes in."""
+    """Return the semaphore to hold while waiting for the write lock, but not while a file is being received."""
     return cast(asyncio.Semaphore, request.app.state.turns)
 
 
 def form_of(request: Request) -> FormData:
-    """Its fields; of a request that is no form, none."""
+    """Return the fields of the request's form; empty if the body is no form."""
     return cast(FormData, request.state.form)
 
 
-# ── Whose page asks ─────────────────────────────────────────────────────────────────────────────────────────────
+# ── Host and origin checks ──────────────────────────────────────────────────────────────────────────────────────────
 
 
 def refuse_host(request: HTTPConnection) -> None:
@@ -196,8 +195,11 @@ def refuse_foreign(request: HTTPConnection) -> None:
 
 
 def refuse_unasked(request: Request) -> None:
-    """Unless it carries what only a page of ours can know: in a field of the form, the header X-CSRF-Token, or for a
-    form with files, whose fields are read later, `?csrf=` in the address that it is sent to."""
+    """Raise `FormOutdated` if a browser session does not send its CSRF token.
+
+    The token is a form field, the header X-CSRF-Token, or `?csrf=` in the URL of a form with files, whose fields are
+    read later.
+    """
     if is_open(request.url.path):
         return
     visitor = visitor_of(request)
@@ -219,7 +221,7 @@ def _form(body: bytes) -> FormData:
     return FormData([*fields])
 
 
-# ── Bodies ──────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Bodies ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 class _Body:
@@ -259,7 +261,7 @@ class _Body:
             raise BodyTooLarge(f"what was sent is larger than {self._most} bytes, the most that is taken here")
 
     async def let_go(self) -> None:
-        """Whoever still sends would not hear our answer if we hung up at once."""
+        """Read and drop the rest, because a client that is still sending would miss the response."""
         with suppress(TimeoutError):
             async with asyncio.timeout(LEFT_OVER_SECONDS):
                 while (await self._receive()).get("more_body", False):
@@ -273,12 +275,12 @@ def _limits(request: Request) -> tuple[int, float, float]:
         return SIGN_IN_BYTES_MAX, SIGN_IN_SECONDS, SIGN_IN_SECONDS
     if path in UPLOADS:
         return settings.upload_bytes_max + BODY_BYTES_MAX, PAUSE_SECONDS, math.inf
-    # In JSON within JSON a letter may take two.
+    # JSON quoted inside JSON can take two bytes per character.
     return max(BODY_BYTES_MAX, 2 * settings.payload_bytes_max), PAUSE_SECONDS, BODY_SECONDS
 
 
 def _again(body: bytes, receive: Receive) -> Receive:
-    """What was read already, for those who read it later; then as before."""
+    """Return a `receive` that yields the buffered body first, then continues with the original."""
     rest = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def again() -> Message:
@@ -287,11 +289,11 @@ def _again(body: bytes, receive: Receive) -> Receive:
     return again
 
 
-# ── Answers ─────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Responses ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 class _Answer:
-    """An answer may say more of itself, such as how long it is kept; nobody keeps it unless it says so."""
+    """Adds the security headers and `Cache-Control: no-store`, unless the response sets its own."""
 
     def __init__(self, body: _Body, send: Send) -> None:
         self._body = body
@@ -308,7 +310,7 @@ class _Answer:
             if not self._body.has_ended:
                 headers["Connection"] = "close"
         elif not self._body.has_ended and not message.get("more_body", False):
-            # All of it is on its way; what still comes in is let go before we hang up.
+            # The response is sent. Drain the request body before ending the response, which closes the connection.
             await self._send({**message, "more_body": True})
             await self._body.let_go()
             message = {"type": "http.response.body", "body": b"", "more_body": False}

@@ -1,4 +1,4 @@
-"""A form with files, as it comes: each goes to the disk bit by bit, and is never in memory."""
+"""Streaming parser for forms with files: each file goes straight to the disk, never into memory."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _FILES_MOST = 100
 class Received:
     fields: dict[str, list[str]] = field(default_factory=dict)
     files: list[tuple[str, Incoming]] = field(default_factory=list)
-    """Each with the name that its sender gave it."""
+    """The client's name for each file, and its content."""
 
     def one(self, name: str) -> str | None:
         return next(iter(self.fields.get(name, ())), None)
@@ -34,7 +34,7 @@ class Received:
 
 @asynccontextmanager
 async def received(request: Request) -> AsyncIterator[Received]:
-    """What nobody keeps meanwhile is gone afterwards."""
+    """Receive the form. Deletes on exit every file that the caller did not keep."""
     kind, options = parse_options_header(request.headers.get("content-type", ""))
     boundary = options.get(b"boundary", b"")
     if kind != b"multipart/form-data" or not 0 < len(boundary) <= 70:
@@ -61,7 +61,7 @@ async def received(request: Request) -> AsyncIterator[Received]:
 
 
 class _Form:
-    """What the parser says, put together."""
+    """Builds `Received` from the parser's callbacks."""
 
     def __init__(self, settings: Settings) -> None:
         self.received = Received()

@@ -1,7 +1,7 @@
-"""Signing in and out with a browser: by a one-time link or a token, with a cookie from then on.
+"""Sign-in and sign-out of browsers: by a one-time link or a token, then by cookie.
 
-A link shows a page with one button. Opening it uses nothing up, because programs that preview or scan messages open
-links, too.
+A link shows a page with one button. Opening the link does not use it up, because programs that preview or scan messages
+open links, too.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _NOT_A_LINK = "This link was used already, or has expired: `pagemill token link`
 
 
 def show_sign_in(request: Request) -> Response:
-    """The page that asks for a token, or for a click where a link brought the visitor here."""
+    """Show the page that asks for a token, or for one click if the visitor followed a link."""
     word = request.query_params.get("link")
     if word is None:
         return _asked(request)
@@ -43,7 +43,7 @@ def show_sign_in(request: Request) -> Response:
 
 
 def sign_in(request: Request) -> Response:
-    """By a token or a link; a whole address may be pasted into the field."""
+    """Start a session for a token or a link. The field also accepts the link's whole address."""
     form = form_of(request)
     word = str(form.get("token", "")).strip().rpartition("link=")[2]
     made = _begun(request, word) if read_word(word) else None
@@ -54,12 +54,12 @@ def sign_in(request: Request) -> Response:
 
 
 def me(request: Request) -> Response:
-    """Show who is signed in, and the way out."""
+    """Show who is signed in, with a button to sign out."""
     return page(request, "me.html", title="You")
 
 
 def go_out(request: Request) -> Response:
-    """End the session: copies of its cookie are worthless from now on."""
+    """End the session in the database, so that copies of its cookie stop working, too."""
     word = request.cookies.get(cookie_name(request), "").rpartition(".")[0]
     with request.app.state.sessions.opened("web") as session:
         tokens.end_session(session, word)

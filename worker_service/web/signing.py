@@ -1,4 +1,4 @@
-"""The secret that cookies and forms are signed with: a file beside the database, for its user's eyes only."""
+"""The secret key that signs cookies and forms, in a file beside the database that only its user may read."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Key:
         self._secret = secret
 
     def mark(self, purpose: str, text: str) -> str:
-        """What nobody else can have made."""
+        """Return the signature (HMAC-SHA-256) of `text` for `purpose`."""
         return hmac.new(self._secret, f"{purpose}\n{text}".encode(), hashlib.sha256).hexdigest()
 
     def is_mark(self, purpose: str, text: str, mark: str) -> bool:
@@ -27,7 +27,7 @@ class Key:
 
 
 def key_beside(database: Path) -> Key:
-    """Each user has one of their own: of those who share a database, none may read another's."""
+    """Read this user's key, or create it. Each user of a shared database has a separate key file."""
     path = database.with_name(f"{database.name}.web-key.{os.geteuid()}")
     try:
         _make(path)
@@ -41,9 +41,9 @@ def key_beside(database: Path) -> Key:
 
 
 def _make(path: Path) -> None:
-    """Whole or not at all: of two at once, one makes it."""
+    """Create the key file atomically. Raise `FileExistsError` if another process was faster."""
     unfinished = path.with_name(f"{path.name}.{os.getpid()}")
-    unfinished.unlink(missing_ok=True)  # of one that was stopped half-way
+    unfinished.unlink(missing_ok=True)  # left by a process that stopped half-way
     with os.fdopen(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600), "wb") as file:
         file.write(secrets.token_bytes(_BYTES))
         os.fsync(file.fileno())

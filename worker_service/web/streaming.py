@@ -1,4 +1,4 @@
-"""What is handed over whole, however much it is: bit by bit, so that no answer is kept in memory."""
+"""Responses of any size, streamed so that none is held in memory."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ def lines_sent(lines: Iterable[str], media_type: str, *, file_name: str | None =
 
 
 def file_sent(file: IO[bytes], media_type: str, *, file_name: str) -> StreamingResponse:
-    """From its beginning; it is closed in the end."""
+    """Stream `file` from its beginning and close it."""
     size = file.seek(0, 2)
     headers = {**_saved_as(file_name), "Content-Length": str(size)}
     return StreamingResponse(_read(file), media_type=media_type, headers=headers)
 
 
 def _joined(lines: Iterator[str]) -> Iterator[str]:
-    # Each piece goes through the event loop, which costs more than a line.
+    # Each piece passes through the event loop, which costs more than joining lines.
     while piece := "".join(islice(lines, _LINES_AT_ONCE)):
         yield piece
 

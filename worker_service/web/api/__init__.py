@@ -1,1 +1,1 @@
-"""What programs ask for: JSON under /api. A module ends with its `routes`; `server` gathers them."""
+"""The JSON API under /api. Each module ends with its `routes`, which `app` collects."""

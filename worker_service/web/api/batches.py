@@ -1,4 +1,4 @@
-"""Batches: what was submitted together, how far it is, and what is done with all of it."""
+"""Batches: list, submit, progress, stop, resume, retry, cancel, delete."""
 
 from __future__ import annotations
 
@@ -53,9 +53,9 @@ _BODY = {
 
 class Submitted(BatchAdded, frozen=True):
     left_out: Mapping[str, int] = field(default_factory=dict)
-    """Of directories, by the reason."""
+    """Number of files left out of directories, by reason."""
     lacking: Sequence[str] = ()
-    """What the machine lacks, and jobs wait for."""
+    """Missing programs or models that its jobs wait for."""
 
 
 @endpoint(
@@ -140,12 +140,12 @@ def add_batch(call: Call) -> Answer:
 def sources_of(
     session: Session, visitor: Visitor, sources: Sequence[object], words: Mapping[str, Sequence[str]], *, owner: str
 ) -> Together:
-    """What a visitor's sources become."""
+    """Return the jobs that read the visitor's sources. Raise `NotAllowed` for files the visitor may not name."""
     refuse_places(visitor, sources)
     refuse_actions(visitor, words)
     made = bring_together(session, sources, words, owner=owner)
     if len(made.jobs) > _JOBS_MOST:
-        # One transaction, for which all others wait.
+        # All jobs are inserted in one transaction, and all other writers wait for it.
         raise BadInput(
             f"it would be {counted(len(made.jobs), 'job')}, and {_JOBS_MOST:,} come at once", "make it several"
         )
@@ -188,7 +188,7 @@ def delete_batch(call: Call) -> Batch:
 
 
 def require_batch(call: Call, batch_id: int) -> int:
-    """Of another owner there is none."""
+    """Return `batch_id`. Raise `BatchNotFound` if the visitor may not see the batch."""
     if not call.visitor.may_see(operations.batch(call.session, batch_id).owner):
         raise BatchNotFound(f"there is no batch {batch_id}", "`pagemill batch ls` shows those that are there")
     return batch_id

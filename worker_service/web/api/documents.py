@@ -1,4 +1,4 @@
-"""Documents: the list and one of them, its pages and files; what a search finds, and how often terms stand where."""
+"""Documents: list, details, pages, files, search and keyword counts."""
 
 from __future__ import annotations
 
@@ -209,7 +209,7 @@ def image(call: Call) -> Response:
 
 def drawn(request: Request, session: Session, document_id: int, number: int, width: int) -> Response:
     found = page_image(session, request.app.state.drawer, document_id, number, width)
-    # By its name it is this file's, page's and width's; a newer reading may bring another file.
+    # The name contains file, page and width. Reading the document again may change the file.
     tag = f'"{found.path.stem}"'
     headers = {"Cache-Control": "private, max-age=60", "ETag": tag}
     if request.headers.get("if-none-match") == tag:
@@ -302,14 +302,14 @@ def delete_document(call: Call) -> Any:
 
 
 def seen(call: Call) -> Document:
-    """The document of the path; of another owner there is none."""
+    """Return the document in the path. Raise `DocumentNotFound` if the visitor may not see it."""
     found = operations.document(call.session, call.id)
     if not call.visitor.may_see(found.owner):
         raise DocumentNotFound(f"there is no document {call.id}", "`pagemill documents` shows those that are there")
     return found
 
 
-# ── Words in all of them ────────────────────────────────────────────────────────────────────────────────────────────
+# ── Search and keywords ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @endpoint(
@@ -347,7 +347,7 @@ def search(call: Call) -> Any:
 
 
 def _among(call: Call) -> dict[str, Any] | None:
-    """In whose documents, and those of which batch. None: there can be none that the visitor may see."""
+    """Return the search scope for this visitor; None if it is empty."""
     owner, batch_id = call.query.get("owner"), call.query.get("batch")
     if batch_id is not None:
         require_batch(call, batch_id)
@@ -401,7 +401,7 @@ def keywords(call: Call) -> Any:
 def counted_terms(
     request: Request, terms: Sequence[str], *, owner: str | None, batch_id: int | None
 ) -> Iterator[Keywords]:
-    """Some documents at once, for as long as somebody reads them. What is wrong is said before an answer has begun."""
+    """Count terms while the client reads. Counts the first portion at once, so that errors precede the response."""
 
     def told() -> Iterator[Keywords]:
         with opened(request) as session:

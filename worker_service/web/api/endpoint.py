@@ -1,9 +1,9 @@
-"""What an endpoint is: declared once, for the router, for the OpenAPI file and for whoever reads what was asked.
+"""Endpoints: declared once, for the router, the request parser and the OpenAPI file.
 
-A function takes a `Call` and returns a value of an operation, which becomes JSON as it does for `--json`. It runs in a
-thread, with a session of its own for as long. What was asked is read here: a word that nobody knows is refused by name.
-An answer carries an ETag of two parts, the state of the database and a digest of what was answered. Where the first is
-still the same, nothing is asked anew.
+An endpoint's function takes a `Call` and returns a value, which is serialised as for `--json`. It runs in a thread with
+a session of its own. Unknown parameters and fields are refused by name. A response to GET carries an ETag of two parts:
+the version of the database and a digest of the response. If the first part still matches, the response is 304 without a
+query.
 """
 
 from __future__ import annotations
@@ -42,19 +42,19 @@ YES: Schema = {"type": "boolean"}
 _YES = {"": True, "true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 _KEY_MOST = 255
 _BODY_SLACK = 64 * 1024
-"""Beside the payload there are other words in a body."""
+"""Bytes allowed in a body besides its payload."""
 
 IDEMPOTENCY = "Idempotency-Key"
 
 
 class Param(Struct, frozen=True):
-    """A word of the query, or of the path."""
+    """A parameter in the query or a header."""
 
     name: str
     about: str
     schema: Schema = field(default_factory=lambda: TEXT)
     is_many: bool = False
-    """May be said several times."""
+    """May be repeated."""
     is_needed: bool = False
 
 
@@ -62,7 +62,7 @@ _IDEMPOTENT = Param(IDEMPOTENCY, "the same wish, sent again with it within 30 da
 
 
 class Field(Struct, frozen=True):
-    """Of the body."""
+    """A field of the JSON or form body."""
 
     schema: Schema
     about: str
@@ -70,7 +70,7 @@ class Field(Struct, frozen=True):
 
 
 class Call(Struct, frozen=True):
-    """One request, as far as an endpoint is concerned."""
+    """A request after parsing, with its session and visitor."""
 
     request: Request
     session: Session
@@ -87,7 +87,7 @@ class Call(Struct, frozen=True):
 
 
 class Answer(Struct, frozen=True):
-    """More than a value with status 200."""
+    """A response with its own status or headers."""
 
     value: Any
     status: int = 200
@@ -103,18 +103,18 @@ class Endpoint(Struct, frozen=True):
     query: Sequence[Param]
     body: Mapping[str, Field] | None
     answer: Any
-    """A type, whose values are answered as `as_object` writes them; or a schema."""
+    """Type of the response value, which `as_object` serialises; or a JSON schema."""
     statuses: Sequence[int]
-    """With which it answers when all is well."""
+    """Status codes of success."""
     refusals: Sequence[int]
     headers: Sequence[Param]
     media: str
     is_of_the_moment: bool
-    """The answer may change though nobody has written anything: a clock, or a process, has a say in it."""
+    """The response also depends on the clock or on processes, so an unchanged database does not mean 304."""
     is_of_all: bool
-    """Not for a visitor of one owner."""
+    """Refused for a visitor of one owner."""
     streams: Streams | None
-    """Instead of `run`: a coroutine, which has no thread and no session of its own."""
+    """Coroutine called instead of `run`, without a thread or session."""
     body_media: str
 
     @property
@@ -167,7 +167,7 @@ class Endpoint(Struct, frozen=True):
 
 @contextmanager
 def _text_only() -> Iterator[None]:
-    """JSON can say half of a character, and a database keeps only whole ones."""
+    """Refuse lone surrogates, which JSON can express and UTF-8 cannot store."""
     try:
         yield
     except UnicodeEncodeError as error:
@@ -175,7 +175,10 @@ def _text_only() -> Iterator[None]:
 
 
 def granted(request: Request, session: Session, asked: Sequence[Any], grant: Callable[[], Told]) -> Response:
-    """With an Idempotency-Key once, however often it is sent. `asked`: all that makes it this wish and no other."""
+    """Call `grant`, or return its stored response if the same Idempotency-Key was used before.
+
+    `asked` is everything that distinguishes this request from others with the same key.
+    """
     key = request.headers.get(IDEMPOTENCY)
     if key is None:
         told = grant()
@@ -210,7 +213,7 @@ def endpoint(
     is_of_the_moment: bool = False,
     is_of_all: bool = False,
 ) -> Callable[[Callable[[Call], Any]], Endpoint]:
-    """`power`: unless it is said, to look needs `read`, and everything else `operate`."""
+    """Declare an endpoint. `power` defaults to `read` for GET and `operate` for other methods."""
     needed = power or (Power.READ if method == "GET" else Power.OPERATE)
     if method == "POST":
         headers, refusals = (*headers, _IDEMPOTENT), sorted({*refusals, 400, 409})
@@ -233,7 +236,7 @@ def streamed(
     body_media: str = "application/json",
     **more: Any,
 ) -> Callable[[Streams], Endpoint]:
-    """The same, of a coroutine that reads the body, or writes the answer, bit by bit."""
+    """Declare an endpoint whose coroutine streams the body or the response."""
 
     def declare(streams: Streams) -> Endpoint:
         made = endpoint(method, path, about, body=body, **more)(cast(Any, streams))
@@ -246,11 +249,11 @@ def _with_kinds(path: str) -> str:
     return path.replace("{id}", "{id:int}").replace("{number}", "{number:int}")
 
 
-# ── What was asked ──────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Parsing ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def read_query(request: Request, declared: Sequence[Param]) -> dict[str, Any]:
-    """Each word by its name; several as a list. What was not said is not there."""
+    """Return the query by parameter name: a list if the parameter may be repeated, no entry if it is absent."""
     known = {param.name: param for param in declared}
     said: dict[str, Any] = {}
     for word, value in request.query_params.multi_items():
@@ -310,7 +313,7 @@ async def _received(request: Request, most: int) -> bytes:
 
 
 def read_object(raw: bytes, declared: Mapping[str, Field]) -> Mapping[str, Any]:
-    from worker_service.jobs.payloads import PayloadCheck  # brings a validator along
+    from worker_service.jobs.payloads import PayloadCheck  # imports the JSON Schema validator
 
     try:
         text = raw.decode("utf-8-sig").strip() or "{}"
@@ -330,7 +333,7 @@ def read_object(raw: bytes, declared: Mapping[str, Field]) -> Mapping[str, Any]:
 
 
 def _refuse_nul(place: str, value: object) -> None:
-    """What stands in a payload is its handler's to judge."""
+    """Raise `BadInput` for NUL bytes outside the payload, which its handler checks."""
     if isinstance(value, str) and "\0" in value:
         raise BadInput(f"{place} holds a NUL byte")
     if isinstance(value, list):
@@ -355,17 +358,17 @@ def _refuse_constant(name: str) -> Any:
     raise ValueError(f"{name} is not a JSON value")
 
 
-# ── Unchanged ───────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── ETags ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _etag_of(request: Request) -> tuple[str, str]:
-    """The two parts of the one that the visitor has; empty: none of ours."""
+    """Return the two parts of the ETag in If-None-Match; empty if it is not one of ours."""
     state, _, content = request.headers.get("if-none-match", "").strip().removeprefix("W/").strip('"').rpartition(".")
     return state, content
 
 
 def _kept(state: str, content: str) -> dict[str, str]:
-    # By the visitor alone, who asks each time whether it still is so.
+    # Only the visitor's own cache may store it, and must revalidate it each time.
     return {"ETag": f'W/"{state}.{content}"', "Cache-Control": "private, no-cache", "Vary": "Authorization, Cookie"}
 
 

@@ -1,9 +1,9 @@
-"""What happens, as it happens: server-sent events, of one poller for all who listen.
+"""Server-sent events, from one poller for all clients.
 
-`job` is a move of a job, `notice` what people may be told, `progress` how far a running job is. Each but the last has
-an id that says how far the stream has come: who comes back with it (Last-Event-ID) hears what was missed. `reset`: too
-much was, or some of it is gone; ask anew for what is shown. `end`: the server stops. While nobody
-listens, nobody looks.
+`job` is a change of a job's state, `notice` an event users may be notified of, `progress` a running job's progress.
+`job` and `notice` carry an id; a client that reconnects with it (Last-Event-ID) receives what it missed. `reset` means
+that too much was missed or is no longer stored, so the client must fetch its data again. `end` means that the server is
+stopping. The poller runs only while a client is connected.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from worker_service.web.error_responses import HttpProblem
 _POLL_SECONDS = 0.25
 _SIGN_OF_LIFE_SECONDS = 15.0
 _LIFE_SECONDS = 600.0
-"""Then a stream ends, and whoever still may comes back."""
+"""Longest life of a stream. The client reconnects, and its access is checked again."""
 _STREAMS_MOST = 128
 _STREAMS_OF_ONE_MOST = 40
-"""Of one visitor: nobody alone keeps the others out."""
+"""Streams one visitor may have, so that others can always connect."""
 _WAITING_MOST = 64
-"""Looks that a slow listener may be behind before it asks the database itself."""
+"""Polls a slow client may lag behind before its stream reads the database itself."""
 _MISSED_MOST = 20_000
 
 
@@ -54,9 +54,9 @@ class TooManyOfYours(HttpProblem):
 class Message(Struct, frozen=True):
     owner: str
     about: tuple[int | None, int | None, int | None]
-    """Job, batch, document."""
+    """Ids of the job, batch and document."""
     place: Place | None
-    """How far a stream has come with it. None: it is no step on the way."""
+    """Position in the stream after this message; None for `progress`, which has none."""
     text: str
     is_reset: bool = False
 
@@ -69,7 +69,7 @@ class Listener:
 
 
 class Feed:
-    """Lives in the loop of the server: what it holds needs no lock."""
+    """Distributes events to connected clients. Used only in the server's event loop, so it needs no lock."""
 
     def __init__(self, app: Starlette) -> None:
         self._app = app
@@ -89,7 +89,7 @@ class Feed:
         try:
             async with self._begins:
                 if self._poller is None or self._poller.done():
-                    # Before the listener looks for itself: what lies between the two looks would be lost.
+                    # Start polling before the stream reads the database, or events between the two reads are lost.
                     self._steps = {}
                     self._poller = asyncio.create_task(self._poll(await run_in_threadpool(self._newest)))
         except BaseException:
@@ -104,7 +104,7 @@ class Feed:
             self._poller = None
 
     def end(self) -> None:
-        """The server stops: whoever listens is told, and comes back to the next one."""
+        """Wake every stream so that it sends `end`. Clients then reconnect to the next server."""
         self.has_ended = True
         for listener in self._listeners:
             if listener.waiting.full():
@@ -121,7 +121,7 @@ class Feed:
                     seen = version
                     self._tell(told)
             except Exception as error:
-                # Such as a database that is away for a moment; who listens hears signs of life meanwhile.
+                # The database may be unavailable for a moment. Streams keep sending comments meanwhile.
                 self._app.state.log.warning(events.REQUEST_FAILED, path="/api/events", error=str(error))
                 await asyncio.sleep(_SIGN_OF_LIFE_SECONDS)
             await asyncio.sleep(_POLL_SECONDS)
@@ -169,7 +169,7 @@ def _message(kind: str, value: Any, about: tuple[int | None, int | None, int | N
 
 
 def _written(kind: str, value: object) -> str:
-    # On one line: JSON has no line ends of its own.
+    # `as_json` writes no line breaks, so the data fits on one line.
     return f"event: {kind}\ndata: {as_json(value)}\n\n"
 
 
@@ -255,7 +255,7 @@ def _missed(
         now = feed.newest(session)
         steps = [one.text for one in map(_of_step, feed.steps(session).values()) if is_for_them(one)]
         if since is None:
-            # So that who comes back before anything has happened misses nothing either.
+            # Send an id at once, so that a client that reconnects before the first event misses nothing.
             return now, [f"id: {now}\n{_written('hello', {})}", *steps]
         missed = now.event_id - since.event_id + now.notice_id - since.notice_id
         texts: list[str] = []

@@ -1,4 +1,4 @@
-"""Jobs: the list and one of them, a new one, and what is done to one or to all that a selector chooses."""
+"""Jobs: list, details, enqueue, and changes to one job or to all that a selector matches."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ _EXPECT = Param(
 )
 
 
-# ── Looking ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Reading ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @endpoint(
@@ -157,7 +157,7 @@ def log(call: Call) -> Any:
 
 
 def seen(call: Call) -> Job:
-    """The job of the path; of another owner there is none."""
+    """Return the job in the path. Raise `JobNotFound` if the visitor may not see it."""
     found = operations.job(call.session, call.id)
     if not call.visitor.may_see(found.owner):
         raise JobNotFound(f"there is no job {call.id}", "`pagemill ls` shows those that are there")
@@ -172,7 +172,7 @@ def _is_seen(call: Call, job_id: int) -> bool:
     return True
 
 
-# ── A new one ───────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Enqueue ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @endpoint(
@@ -198,7 +198,7 @@ def enqueue(call: Call) -> Answer:
 
 
 def words_of(call: Call, body: Mapping[str, Any]) -> dict[str, Any]:
-    """As `read_job` takes them."""
+    """Return the fields of `body` in the form that `read_job` takes."""
     refuse_places(call.visitor, [body.get("payload"), body.get("on_failure")])
     words = dict(body)
     if "payload" in words:
@@ -219,7 +219,7 @@ def action_word(action: Mapping[str, Any]) -> str:
 
 
 def own(visitor: Visitor, owner: str | None) -> str:
-    """Whose it will be."""
+    """Return the owner of a new job. Raise `NotAllowed` if the visitor may not submit for `owner`."""
     if visitor.owner is None:
         return owner or ""
     if owner not in (None, visitor.owner):
@@ -228,14 +228,16 @@ def own(visitor: Visitor, owner: str | None) -> str:
 
 
 def refuse_places(visitor: Visitor, value: object) -> None:
-    """Whoever is to see nothing of others may not have a handler read what the daemon may read: its files, and so what
-    others have."""
+    """Raise `NotAllowed` if a visitor of one owner names a file on the server.
+
+    Handlers read files with the daemon's rights, so such a visitor could read other owners' data.
+    """
     if visitor.owner is not None and any(_is_place(text) for text in _texts(value)):
         raise NotAllowed(f"{visitor.name} is for the things of {visitor.owner} only, and names no file of this machine")
 
 
 def refuse_actions(visitor: Visitor, words: Mapping[str, Sequence[str]]) -> None:
-    """What is to follow has a payload as well."""
+    """Apply `refuse_places` to the payloads of follow-up jobs."""
     for word in (*words.get("then", ()), *words.get("on-failure", ())):
         refuse_places(visitor, json.loads(read_action(word).payload or "null"))
 
@@ -254,7 +256,7 @@ def _texts(value: object) -> Iterator[str]:
             yield from _texts(one)
 
 
-# ── What is done to one ─────────────────────────────────────────────────────────────────────────────────────────────
+# ── Change one job ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 _NOW = Param("now", "without grace: stop its processes by force", YES)
 _LEVEL = {"priority": Field(_PRIORITY, "1 is the highest, 10 the lowest", is_needed=True)}
@@ -294,7 +296,7 @@ def _one(call: Call, verb: str) -> Answer:
     )
 
 
-# ── What is done to all that a selector chooses ─────────────────────────────────────────────────────────────────────
+# ── Change all jobs of a selector ───────────────────────────────────────────────────────────────────────────────────
 
 _on_many = partial(endpoint, answer=DONE, refusals=(400, 404, 409))
 

@@ -1,5 +1,6 @@
-"""`/metrics`, and what takes as long: computed once for all who ask within a second, or within as long as ten such
-computations would take."""
+"""`/metrics`, and a cache for costly values.
+
+A value is kept for a second, or ten times as long as its computation took if that is longer."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ class Kept(Generic[T]):
         self._until = 0.0
 
     def value(self, session: Session) -> T:
-        # Whoever comes while it is computed waits for that, and begins no other.
+        # Requests during a computation wait for it instead of starting another.
         with self._lock:
             begun = time.monotonic()
             if self._value is None or begun >= self._until:

@@ -1,5 +1,7 @@
-"""The OpenAPI file, made from what the endpoints declare. `openapi.json` beside it is what programs are promised: a
-test compares the two, so that nothing changes unseen; `./run docs` writes it."""
+"""The OpenAPI document, generated from the endpoint declarations.
+
+`./run docs` writes it to `openapi.json`, the published contract. A test compares the two, so that every change of the
+API shows up in a commit."""
 
 from __future__ import annotations
 
@@ -92,7 +94,7 @@ def _operation(one: Endpoint, schemas: Schemas) -> dict[str, Any]:
     if one.body is not None:
         is_needed = any(field.is_needed for field in one.body.values())
         schema = schemas.of(schema_of_body(one.body))
-        # A form has other words beside these.
+        # A form also carries options that are not listed here.
         schema["additionalProperties"] = one.body_media != "application/json"
         media = {one.body_media: {"schema": schema}}
         made["requestBody"] = {"required": is_needed, "content": media}

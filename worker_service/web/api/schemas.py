@@ -1,4 +1,4 @@
-"""The types of operations as JSON Schema: what `as_object` makes of a value, told of its type."""
+"""JSON Schema of Python types, matching what `as_object` makes of their values."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ _PLAIN = {str: {"type": "string"}, int: {"type": "integer"}, float: {"type": "nu
 
 
 class Flat(NamedTuple):
-    """The fields of a type, and others beside them."""
+    """An object with the fields of two types."""
 
     kind: Any
     more: Any
-    """A type of which that one is the first field."""
+    """Type whose first field is of type `kind`; its other fields are added."""
 
 
 class Schemas:
-    """Of each type one, under its name, however often it is met."""
+    """Collects one component schema per type."""
 
     def __init__(self) -> None:
         self.components: dict[str, Any] = {}
@@ -42,7 +42,7 @@ class Schemas:
         if isinstance(kind, list | tuple):
             return [self.of(one) for one in kind]
         if isinstance(kind, str | int | float):
-            return kind  # a schema already
+            return kind  # part of a schema already
         if kind is Any or kind is object:
             return {}
         if kind is type(None):
@@ -74,13 +74,13 @@ class Schemas:
     def _named(self, kind: Any) -> dict[str, Any]:
         name = kind.__name__
         if name not in self.components:
-            self.components[name] = {}  # it may hold itself
+            self.components[name] = {}  # stops recursion in a type that contains itself
             fields = self.fields_of(kind)
             self.components[name] = {"type": "object", "properties": fields, "required": list(fields)}
         return {"$ref": f"#/components/schemas/{name}"}
 
     def _field(self, name: str, hint: Any) -> Any:
-        # What is JSON in itself is shown as what it holds.
+        # These strings hold JSON, and appear as the value they hold.
         if name in HELD:
             return {}
         return self.of(hint)

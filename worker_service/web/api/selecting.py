@@ -1,4 +1,4 @@
-"""Selectors in a query: the words of the command line, and what a visitor may see of what they choose."""
+"""Job selectors as query parameters, with the names of the command line's options."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ CHOOSING = (
 
 
 def chosen(call: Call) -> Selector:
-    """The jobs that were asked for, of those that the visitor may see."""
+    """Return the selector in the query. The caller limits it to what the visitor may see."""
     said = call.query
     named = {column.chosen_by: said.get(name) for name, column in _NAMES.items()}
     return read_selector(

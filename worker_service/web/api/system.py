@@ -1,4 +1,4 @@
-"""How things stand: what the scheduler's page asks, health, numbers, errors, workers, pauses, schedules, actions."""
+"""Scheduler status, health, statistics, errors, workers, pauses, schedules and actions."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def status(call: Call) -> Any:
     is_of_all=True,
 )
 def stats(call: Call) -> Numbers:
-    # All jobs are counted for it: not for everybody who asks at once.
+    # It counts all jobs, so concurrent requests share one result.
     numbers: Kept[Numbers] = call.request.app.state.numbers
     return numbers.value(call.session)
 
@@ -163,7 +163,7 @@ def list_schedules(call: Call) -> Any:
 
 
 def _seen(visitor: Visitor, one: ScheduleState) -> ScheduleState:
-    """What it began last may be another's."""
+    """Hide the last job and batch if they belong to another owner."""
     job = one.job if one.job is not None and visitor.may_see(one.job.owner) else None
     batch = one.batch if one.batch is not None and visitor.may_see(one.batch.owner) else None
     return replace(one, job=job, batch=batch)
@@ -199,7 +199,7 @@ def list_actions(call: Call) -> Any:
     most = call.query.get("limit", 20)
     if call.visitor.owner is None:
         return {"items": job_control.actions(call.session, most=most)}
-    # What others did may have been done to others' jobs.
+    # Other users' actions may concern other owners' jobs, so only the visitor's own are listed.
     mine = [one for one in job_control.actions(call.session, most=1000) if one.actor == call.visitor.name]
     return {"items": mine[:most]}
 

@@ -1,4 +1,4 @@
-"""Files that are sent: `curl -F file=@report.pdf`. Each becomes the job that `pagemill ingest` would make of it."""
+"""Uploads: `curl -F file=@report.pdf`. Each file becomes the same job as with `pagemill ingest`."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def _granted(request: Request, visitor: Visitor, form: Received) -> Response:
 
 
 def take_files(session: Session, visitor: Visitor, form: Received) -> dict[str, Any]:
-    """Submit each file that has content, several as a batch, and name the others. Raise BadInput if all are empty."""
+    """Submit the files, several as a batch, and list the empty ones. Raise `BadInput` if all are empty."""
     files = [(name, incoming) for name, incoming in form.files if name or incoming.size]
     if not files:
         raise BadInput("there is no file in it", "curl -F file=@report.pdf")

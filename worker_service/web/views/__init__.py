@@ -1,8 +1,7 @@
-"""What people look at: pages made here on the machine, of templates that show every text inert.
+"""The web pages, rendered on the server from templates that escape every value.
 
-A module has one subject and ends with its `routes`; `server` gathers them. `page` fills a template: what stands in
-`templates/base.html` every page has. Nothing inline is obeyed by the browser (see `guard`): scripts and styles are
-files of `static/`.
+Each module has one subject and ends with its `routes`, which `app` collects. Every page extends `templates/base.html`.
+The Content-Security-Policy (see `middleware`) forbids inline scripts and styles, so they are files in `static/`.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from worker_service.web.views.template_filters import furnish
 
 STATIC = Path(__file__).with_name("static")
 
-# What the navigation shows: where it leads, and its word.
+# The navigation: path and label.
 PLACES = (
     ("/", "Home"),
     ("/documents", "Documents"),
@@ -34,7 +33,7 @@ PLACES = (
 )
 
 OF_ALL = ("/workers", "/schedules", "/activity")
-"""Not for who sees the things of one owner."""
+"""Hidden from visitors of one owner."""
 
 
 @cache
@@ -48,7 +47,7 @@ def templates() -> Environment:
 def page(
     request: Request, template: str, /, *, status: int = 200, headers: Mapping[str, str] | None = None, **values: object
 ) -> HTMLResponse:
-    """`visitor` is in every template, and None where nobody is known yet."""
+    """Render a template. `visitor` is None on pages that need no sign-in."""
     visitor = request.scope.get("state", {}).get("visitor")
     is_of_all = visitor is None or visitor.owner is None
     places = [place for place in PLACES if is_of_all or place[0] not in OF_ALL]

@@ -1,4 +1,4 @@
-"""Who changed what in bulk, and how to take it back."""
+"""The Activity page: who changed what, with undo."""
 
 from __future__ import annotations
 

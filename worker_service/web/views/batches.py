@@ -1,4 +1,4 @@
-"""What people submitted together: how far each is, what of it failed, and stop, resume, retry, cancel, forget."""
+"""The Batches page: list, progress and failures of a batch, and actions on it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from worker_service.web.views.template_filters import command, length, size
 AT_ONCE = 20
 _FAILED_MOST = 500
 _TOLD_MOST = 100
-"""Of its sources, so many are kept for eyes."""
+"""Sources stored for display."""
 
 _DO: dict[str, tuple[Callable[[Session, int], object], str]] = {
     "stop": (operations.stop, "stopped"),
@@ -63,10 +63,10 @@ class Row(Struct, frozen=True):
 
 
 class Failures(Struct, frozen=True):
-    """Of the newest that failed."""
+    """The newest failures of a batch."""
 
     by_code: Sequence[tuple[str, int, Job]]
-    """The code, how many, and the newest of them."""
+    """Code, number of jobs, newest job."""
     is_all: bool
 
 
@@ -107,7 +107,7 @@ def add(request: Request, form: FormData) -> Response:
         with opened(request) as session:
             added = _added(session, visitor_of(request), typed)
     except (BadInput, BadPayload, Refused, NotAllowed) as error:
-        # With what was typed: it may have been much.
+        # Show the form again with the user's input.
         return _form_of_one(request, typed, str(error), status_of(error))
     return back_to(f"/batches/{added.batch.id}", said="submitted")
 
@@ -153,7 +153,7 @@ def one(request: Request) -> Response:
 
 
 def hand_over_csv(request: Request) -> Response:
-    """Every file of it, as `pagemill documents --batch` hands them over."""
+    """Send a CSV of every file in the batch, like `pagemill documents --batch`."""
     batch_id = _id(request)
     with opened(request) as session:
         visible_batch(session, request, batch_id)
@@ -167,7 +167,7 @@ def hand_over_csv(request: Request) -> Response:
 
 
 def ask(request: Request) -> Response:
-    """What cannot simply be taken back is asked first."""
+    """Ask for confirmation of an action that cannot simply be undone."""
     batch_id, verb = _id(request), request.path_params["verb"]
     if verb not in _ASKED:
         raise NoSuchPage(f"there is nothing at {request.url.path}")

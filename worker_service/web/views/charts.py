@@ -1,4 +1,4 @@
-"""Charts, drawn here as SVG, each with the table of what it shows. No script and no style of its own: classes only."""
+"""Charts as SVG with the same data as a table. They use CSS classes only, no scripts or inline styles."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ _GAP = 2.0
 class Chart(Struct, frozen=True):
     title: str
     now: str
-    """What the newest stretch says, or all of them together."""
+    """Caption: the total, or the newest value."""
     svg: Markup
     headers: Sequence[str]
     rows: Sequence[Sequence[object]]
-    """The oldest first; the first cell is a time."""
+    """Oldest first; the first cell of each row is a time."""
 
 
 def bars(
     title: str, times: Sequence[str], values: Sequence[int], *, of_them: Sequence[int] = (), is_bad: bool = False
 ) -> Markup:
-    """A bar for each time, the last one still growing. `of_them`: so many of each are bad, and stand at its foot."""
+    """Draw a bar per time; the last one is still growing. `of_them` counts the failures in each, drawn at its foot."""
     top = max([*values, 1])
     step = WIDTH / len(values)
     parts = []
@@ -66,7 +66,7 @@ def _bar(x: float, height: float, step: float, kind: str) -> str:
 
 
 def _lines(values: Sequence[float | None], top: float, kind: str) -> list[str]:
-    """Broken where nothing is known; a dot where one stands alone."""
+    """Draw a line with gaps where values are missing, and a dot for a lone value."""
     step = WIDTH / len(values)
     runs: list[list[str]] = [[]]
     for at, value in enumerate(values):

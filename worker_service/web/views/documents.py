@@ -1,8 +1,8 @@
-"""Documents: those that there are, what stands in them, one to look into, and new ones.
+"""The Documents page: list, search, and a reader for one document.
 
-A search is over every page that can be read. One document is looked into page by page: the page as an image with what
-was found marked on it, and its text beside. What strangers made is drawn in a child of `page_images`, never here; and
-a file that is downloaded is never shown by the browser as a page of ours.
+The reader shows one page at a time: its image with the search hits marked, and its text beside it. Page images are
+drawn in a sandboxed child process (see `page_images`), never in the web server. Files are always sent as downloads, so
+that a browser never runs an uploaded file as a page of this site.
 """
 
 from __future__ import annotations
@@ -63,11 +63,11 @@ STATES: Mapping[str, str] = {
 }  # fmt: skip
 
 
-# ── The list, and what a search finds ───────────────────────────────────────────────────────────────────────────
+# ── List and search ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 class Wanted(Struct, frozen=True):
-    """What the address asks for."""
+    """Search and filters in the URL."""
 
     query: str
     owner: str
@@ -158,9 +158,9 @@ def _search(session: Session, visitor: Visitor, wanted: Wanted) -> Found:
 
 
 def marked(snippet: str) -> Markup:
-    """What was found, between <mark> and </mark>."""
+    """Return the snippet with its hits inside <mark> elements."""
     begin, end = _MARKS
-    # A hit may begin its line.
+    # The snippet may start with a hit; then the first part is empty.
     first, *rest = " ".join(snippet.splitlines()).split(begin)
     parts = [escape(harmless(first))]
     for one in rest:
@@ -174,7 +174,7 @@ def owners_of(session: Session, visitor: Visitor) -> Sequence[str]:
 
 
 def _typed(wanted: Wanted) -> str:
-    """The command that shows the same."""
+    """Return the command line that shows the same list."""
     chosen = ["--owner", wanted.owner] if wanted.owner else []
     chosen += ["--batch", str(wanted.batch)] if wanted.batch else []
     if wanted.query:
@@ -184,12 +184,12 @@ def _typed(wanted: Wanted) -> str:
 
 
 def _told(word: str) -> dict[str, object] | None:
-    """What was done by the request before this one."""
+    """Return the message about the previous request."""
     sentences = {"removed": "The document is removed, with all that was made of it.", "kept": "Nothing was removed."}
     return {"sentence": sentences[word], "undo": None, "is_bad": False} if word in sentences else None
 
 
-# ── One document ────────────────────────────────────────────────────────────────────────────────────────────────
+# ── One document ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def show(request: Request) -> Response:
@@ -244,11 +244,11 @@ class _Link(Struct, frozen=True):
 
 
 class PageCell(Struct, frozen=True):
-    """One page among all of its document."""
+    """A page in the strip of all pages."""
 
     number: int
     kind: str
-    """How sure its text is: own, sure, fair, doubtful, empty, or not."""
+    """Confidence of its text, as a CSS class: own, sure, fair, doubtful, empty, or not (unreadable)."""
     about: str
     is_hit: bool
     is_here: bool
@@ -257,7 +257,7 @@ class PageCell(Struct, frozen=True):
 def _strip(summaries: object, hits: Sequence[int], here: int) -> list[PageCell]:
     found = set(hits)
     pages = list(cast(Sequence[PageSummary], summaries))
-    # Of very many the neighbours are shown.
+    # A very long document shows only the pages around the current one.
     begin = max(0, min(here - _PAGES_SHOWN // 2, len(pages) - _PAGES_SHOWN))
     return [
         PageCell(one.number, kind_of(one), _about(one), one.number in found, one.number == here)
@@ -295,7 +295,7 @@ def _pages_with(session: Session, document_id: int, query: str) -> list[int]:
 
 
 def _newest(files: Sequence[PublishedFile]) -> list[PublishedFile]:
-    """Of each kind, in the order in which people want them."""
+    """Return the newest file of each role, in the order of `_ROLES`."""
     of_role: dict[str, PublishedFile] = {}
     for file in files:
         of_role.setdefault(file.role, file)
@@ -315,7 +315,7 @@ def _generations(worked: Sequence[Job]) -> list[Generation]:
 
 
 def _read_as(document: Document) -> dict[str, str]:
-    """How its newest generation is to be read; nothing: as usual."""
+    """Return the options of the newest generation that differ from the defaults."""
     try:
         settings = json.loads(document.settings or "{}")
     except ValueError:
@@ -338,11 +338,11 @@ def _told_of_one(asked: Mapping[str, str]) -> dict[str, object] | None:
     return {"sentence": sentences[word], "undo": None, "is_bad": word == "unchanged"}
 
 
-# ── Its pages as images, and its files ──────────────────────────────────────────────────────────────────────────
+# ── Page images and files ───────────────────────────────────────────────────────────────────────────────────────────
 
 
 async def image(request: Request) -> Response:
-    """Those that wait for a page to be drawn keep nobody else from an answer."""
+    """Send a page image. Drawing is slow, so it uses threads of its own."""
     return await to_thread.run_sync(_image, request, limiter=request.app.state.drawing)
 
 
@@ -364,16 +364,16 @@ def file(request: Request) -> Response:
                 if not path.is_file():
                     again = f"pagemill reindex {document.id} --force makes it again"
                     raise documents.FileGone(f"{one.name} is not in the workspace any more: {again}")
-                # Never as something that the browser shows: it may be a page of somebody else's.
+                # Always a download: an uploaded HTML file must not run in the browser as a page of this site.
                 return FileResponse(path, media_type="application/octet-stream", filename=harmless(one.name))
     raise documents.NotExported(f"document {document.id} has no file {wanted}")
 
 
-# ── What can be done with it ────────────────────────────────────────────────────────────────────────────────────
+# ── Actions ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def reindex(request: Request) -> Response:
-    """The fields are the options of `pagemill reindex`."""
+    """Read the document again. The form fields are the options of `pagemill reindex`."""
     visitor_of(request).must(Power.OPERATE)
     form = form_of(request)
     words = {
@@ -403,7 +403,7 @@ def confirm_removal(request: Request) -> Response:
 
 
 def workbook(request: Request) -> Response:
-    """Its tables, a sheet for each."""
+    """Send the document's tables as XLSX, one sheet per table."""
     with opened(request) as session, ExitStack() as until_sent:
         document = _seen(session, request)
         file = until_sent.enter_context(TemporaryFile())
@@ -422,11 +422,11 @@ def remove(request: Request) -> Response:
     return _see("/documents?told=removed")
 
 
-# ── What all of them need ───────────────────────────────────────────────────────────────────────────────────────
+# ── Helpers ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _seen(session: Session, request: Request) -> Document:
-    """The document of the address, if this visitor may see it."""
+    """Return the document in the path. Raise `DocumentNotFound` if the visitor may not see it."""
     document_id = number_of(request.path_params["document_id"])
     document = documents.document(session, document_id)
     if not visitor_of(request).may_see(document.owner):

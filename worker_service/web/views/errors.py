@@ -1,4 +1,4 @@
-"""What failed, by code, with what to do about it."""
+"""The Errors page: recent failures by code, with remedies."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SINCE = (("1h", "An hour"), ("1d", "A day"), ("7d", "A week"), ("30d", "A month"
 
 
 class Trouble(Struct, frozen=True):
-    """A code, whatever the type of the jobs."""
+    """All failures with one error code, of all job types."""
 
     code: str
     jobs: int
@@ -30,7 +30,7 @@ class Trouble(Struct, frozen=True):
     newest: ErrorCount
     detail: str
     remedy: str
-    """What its sentence says to do; empty: nothing."""
+    """The error's own advice; may be empty."""
     fields: Sequence[tuple[str, str]]
     command: str
 

@@ -1,4 +1,4 @@
-"""What somebody asks of a page: filters in its address, fields of a form, and what was done a moment ago."""
+"""Page requests: filters in the URL, form fields, and the message about the previous request."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Handler = Callable[[Request, FormData], Response]
 
 
 def posted(handler: Handler) -> Callable[[Request], Response]:
-    """Of what was sent, the fields of its form."""
+    """Return a route function that passes the form to `handler`."""
 
     def read(request: Request) -> Response:
         return handler(request, form_of(request))
@@ -41,7 +41,7 @@ def posted(handler: Handler) -> Callable[[Request], Response]:
 
 
 def number(text: str | None, what: str) -> int | None:
-    """None: not said."""
+    """Return the number, or None if the text is empty. Raise `BadInput` if it is no number."""
     if not text:
         return None
     if not (text.isascii() and text.isdigit() and len(text) <= _NUMBER_DIGITS_MOST):
@@ -50,7 +50,7 @@ def number(text: str | None, what: str) -> int | None:
 
 
 def said(form: FormData, name: str) -> str:
-    """Empty: it was not said."""
+    """Return the form field, or an empty string if it is absent."""
     word = form.get(name)
     return word if isinstance(word, str) else ""
 
@@ -60,14 +60,14 @@ def back_to(place: str, **fields: object) -> Response:
     return RedirectResponse(f"{place}?{urlencode(told)}" if told else place, 303)
 
 
-# ── Which jobs ──────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Filters ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 class Filters(Struct, frozen=True):
-    """Jobs, as the address of a page chooses them: the words of the command line, and those that were ticked."""
+    """Job filters in the URL: options of the command line, and `id` for each ticked job."""
 
     said: Sequence[tuple[str, str]]
-    """Name and word, none empty."""
+    """Pairs of name and value, none empty."""
 
     @classmethod
     def of(cls, query: QueryParams | FormData | ImmutableMultiDict[str, object]) -> Filters:
@@ -87,7 +87,7 @@ class Filters(Struct, frozen=True):
 
     @property
     def beside_status(self) -> bool:
-        """Something else is chosen by."""
+        """True if a filter other than status is set."""
         return any(name != "status" for name, _ in self.said)
 
     def selector(self) -> Selector:
@@ -109,22 +109,22 @@ class Filters(Struct, frozen=True):
         )
 
     def address(self, **changes: object) -> str:
-        """The same filters, with these changed; None: without."""
+        """Return the URL query with some filters changed; None removes one."""
         kept = [(name, word) for name, word in self.said if name not in changes]
         return "?" + urlencode([*kept, *((name, word) for name, word in changes.items() if word is not None)])
 
     def words(self) -> list[str]:
-        """Of the command line."""
+        """Return the filters as command-line arguments."""
         ids = [word for name, word in self.said if name == "id"]
         flags = [(f"--{name.replace('_', '-')}", word) for name, word in self.said if name != "id"]
         return [*(part for flag in flags for part in flag), *ids]
 
 
-# ── What was done ───────────────────────────────────────────────────────────────────────────────────────────────
+# ── Messages ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 class Told(Struct, frozen=True):
-    """What was done a moment ago, and what takes it back."""
+    """Message about the previous request, with the action that can be undone."""
 
     sentence: str
     undo: int | None = None
@@ -132,7 +132,7 @@ class Told(Struct, frozen=True):
 
 
 def told(session: Session, request: Request) -> Told | None:
-    """As the address says it: `done` is an action, `said` one of our sentences."""
+    """Return the message named in the URL: `done` is an action id, `said` a key of `_SENTENCES`."""
     visitor, query = visitor_of(request), request.query_params
     if sentence := _SENTENCES.get(query.get("said", "")):
         return Told(sentence)
@@ -152,7 +152,7 @@ def told(session: Session, request: Request) -> Told | None:
 
 
 def sentence(action: Action) -> str:
-    """What was done."""
+    """Describe an action in the past tense."""
     if action.tokens:
         return f"{action.tokens} {'made' if action.verb == 'make_token' else 'removed'}"
     if action.batch_id is not None:
@@ -198,7 +198,7 @@ _SENTENCES = {
 
 
 def outcome(changed: Changed) -> dict[str, object]:
-    """For the address of the page that is shown next."""
+    """Return the URL fields from which the next page builds its message."""
     if changed.action_id is None and not changed.refused:
         return {"said": "nothing"}
     return {"done": changed.action_id, "refused": len(changed.refused) or None}

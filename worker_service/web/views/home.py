@@ -1,4 +1,4 @@
-"""The first page: what needs somebody, what runs now, how the last day went, and how the machine is."""
+"""The Home page: alerts, running work, the last 24 hours and the state of the machine."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _BATCHES_MOST = 5
 
 
 class Running(Struct, frozen=True):
-    """A job that runs, as people follow it."""
+    """A running job with its progress in words."""
 
     job: Job
     state: str
@@ -48,18 +48,18 @@ class Running(Struct, frozen=True):
 
 
 class Fact(Struct, frozen=True):
-    """Of the strip: a word, a value, and how it is."""
+    """A figure in the strip of facts; `level` is the CSS class that marks a problem."""
 
     name: str
     value: str
     more: str = ""
     level: str = ""
     at: str = ""
-    """A time, told instead of the value."""
+    """A time shown instead of the value."""
 
 
 class Wish(Struct, frozen=True):
-    """A matter, with the button and the command for it."""
+    """An alert with its button and its command."""
 
     matter: Matter
     button: str = ""
@@ -124,7 +124,7 @@ def _wish(matter: Matter) -> Wish:
     return Wish(matter, command=typed)
 
 
-# ── How it is ───────────────────────────────────────────────────────────────────────────────────────────────────
+# ── State of the machine ────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _strip(settings: Settings, overview: Overview) -> Sequence[Fact]:
@@ -148,7 +148,7 @@ def _strip(settings: Settings, overview: Overview) -> Sequence[Fact]:
     return facts
 
 
-# ── The last day ────────────────────────────────────────────────────────────────────────────────────────────────
+# ── The last 24 hours ───────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _charts(past: Sequence[Hour]) -> Sequence[Chart]:

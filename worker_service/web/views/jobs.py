@@ -1,4 +1,4 @@
-"""Jobs: a list that is chosen in the address, changes of many after a look at what they would do, and one job whole."""
+"""The Jobs page: a filtered list, bulk changes with a preview, enqueue, and details of one job."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from worker_service.web.views.template_filters import command, length, size
 
 AT_ONCE = 50
 LOOK_SECONDS = 0.015
-"""What no index knows is looked for as long; then the page says how far it has come."""
+"""Time limit for filters that no index serves. The page then says how far the search got."""
 _LOG_MOST = 400
 VERBS = {"cancel": "Cancel", "retry": "Retry", "priority": "Set the priority of", "delete": "Delete"}
 _GONE = {
@@ -49,12 +49,12 @@ class Row(Struct, frozen=True):
     job: Job
     state: str
     under: str
-    """What stands below its name."""
+    """Line below the name."""
     at: str
-    """When something last happened to it."""
+    """Time of its last change of state."""
 
 
-# ── The list ────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── The list ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def jobs(request: Request) -> Response:
@@ -100,7 +100,7 @@ def _tabs(filters: Filters, counts: Mapping[Status, int]) -> Sequence[tuple[str,
 
 
 def _matching(filters: Filters, counts: Mapping[Status, int], shown: Sequence[Job], *, is_all: bool) -> int | None:
-    """How many match, where that is known already."""
+    """Return how many jobs match, or None if counting would need another query."""
     if is_all:
         return len(shown)
     if not counts:
@@ -109,11 +109,11 @@ def _matching(filters: Filters, counts: Mapping[Status, int], shown: Sequence[Jo
     return sum(count for status, count in counts.items() if not statuses or status in statuses)
 
 
-# ── Many at once ────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Bulk changes ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def plan_change(request: Request) -> Response:
-    """What would be done, before it is."""
+    """Show what a bulk change would do."""
     query, visitor = request.query_params, visitor_of(request)
     verb, filters = _verb(query.get("verb")), Filters.of(query)
     level = _priority(verb, query.get("priority"))
@@ -160,10 +160,10 @@ def _chosen(filters: Filters, scope: str | None) -> bool:
 
 
 def _kept(filters: Filters, scope: str | None) -> Filters:
-    """All that match the filters; else those that were ticked, whatever the filters say."""
+    """Return the filters for `scope`: all matching jobs, or only the ticked ones."""
     if scope == "all":
         kept = Filters([(name, word) for name, word in filters.said if name != "id"])
-        # Of no filter at all, every job is meant: it has to be said in words that select.
+        # Without filters every job is meant, and a selector must not be empty.
         return kept or Filters([("status", ",".join(Status))])
     ticked = Filters([(name, word) for name, word in filters.said if name == "id"])
     return ticked if ticked or scope == "ticked" else filters
@@ -188,14 +188,14 @@ def _command(plan: Plan, filters: Filters) -> str:
     return command(plan.verb, *level, *filters.words())
 
 
-# ── A new one ───────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Enqueue ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 _SAID = {"job_type": "", "priority": "5", "name": "", "owner": "", "payload": ""}
 
 
 def ask_for_one(request: Request) -> Response:
     visitor_of(request).must(Power.OPERATE)
-    # Empty, whatever its address says: nobody else fills in what somebody is to send.
+    # Ignore the query: a link from another site must not fill in a job for the user to submit.
     return _form_of_one(request, _SAID)
 
 
@@ -206,7 +206,7 @@ def enqueue(request: Request, form: FormData) -> Response:
             made = entering.enqueue(session, _words(visitor_of(request), typed), lambda _: b"")
             return back_to(f"/jobs/{made.job_id}", said="existing" if made.existing else "enqueued")
     except (BadInput, BadPayload, Refused, NotAllowed) as error:
-        # With what was typed: it may have been much.
+        # Show the form again with the user's input.
         return _form_of_one(request, typed, str(error), status_of(error))
 
 
@@ -215,7 +215,7 @@ def _words(visitor: Visitor, typed: Mapping[str, str]) -> dict[str, object]:
     words["name"] = typed["name"].strip() or None
     words["owner"] = own(visitor, typed["owner"].strip() or None)
     if typed["payload"].strip():
-        # Read here, so that no word of it names a file to read instead.
+        # Parse it here, because `enqueue` would read a file for `@name`.
         payload = read_json(typed["payload"])
         refuse_places(visitor, payload)
         words["payload"] = json.dumps(payload, ensure_ascii=False)
@@ -231,11 +231,11 @@ def _form_of_one(request: Request, typed: Mapping[str, str], refused: str = "", 
     )
 
 
-# ── One ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── One job ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 class Step(Struct, frozen=True):
-    """Something that happened to a job."""
+    """An event in a job's history."""
 
     at: str
     what: str
@@ -301,7 +301,7 @@ def _can(job: Job) -> Sequence[str]:
 
 
 def _course(whole: JobInWhole) -> Sequence[Step]:
-    """What happened, the newest first."""
+    """Return the job's history, newest first."""
     job = whole.job
     steps = [Step(job.created_at, "It came in", "created")]
     for attempt in whole.attempts:

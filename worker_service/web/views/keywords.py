@@ -1,4 +1,4 @@
-"""How often terms stand in documents: a row for each document, a column for each term, zeros included."""
+"""The Keywords page: counts of terms, one row per document and one column per term, zeros included."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from worker_service.web.views.forms import number
 
 AT_ONCE = 25
 TERMS_MOST = 12
-"""On the page; a file may have as many as it likes."""
+"""Terms shown on the page; CSV and XLSX files have no such limit."""
 _TERMS_BYTES_MOST = 20_000
 _SHADES = 4
 
@@ -77,7 +77,7 @@ def counts_csv(request: Request) -> Response:
 
 
 async def counts_workbook(request: Request) -> Response:
-    """A workbook has to be there as a whole before it can be sent: those who wait for one keep nobody else waiting."""
+    """Send the counts as XLSX. A workbook is built before it is sent, so it uses threads of its own."""
     return await to_thread.run_sync(_workbook, request, limiter=request.app.state.drawing)
 
 
@@ -110,7 +110,7 @@ def _owner(visitor: Visitor, asked: str | None) -> str | None:
 
 
 def _shade(count: int | None, top: int) -> int:
-    """0: it does not stand there; the most: as often as anywhere on this page."""
+    """Return the heat-map class: 0 for no hits, `_SHADES` for the highest count on the page."""
     if not count:
         return 0
     return max(1, round(_SHADES * math.sqrt(count / top)))

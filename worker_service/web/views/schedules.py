@@ -1,4 +1,4 @@
-"""What begins at its time: the schedules of the settings, how each stands, and one of them now."""
+"""The Schedules page: the schedules in the settings, their last and next runs, and a button to run one now."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What templates say with: times, lengths, sizes, states; and text from outside, without power over whoever looks.
+"""Template filters: times, durations, sizes and states; sanitising of untrusted text.
 
-Every value that a template shows on one line goes through `shown`; what has lines of its own goes through `lines`.
+Jinja passes every value through `shown`. Text with line breaks goes through `lines`.
 """
 
 from __future__ import annotations
@@ -48,17 +48,17 @@ def furnish(environment: Environment) -> None:
 
 
 def shown(value: object) -> object:
-    """On one line; what we wrote ourselves stays as it is."""
+    """Sanitise a string for display on one line. `Markup` is trusted and returned as is."""
     return harmless(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
 def lines(text: str) -> Markup:
-    """Divided as it is."""
+    """Sanitise text and keep its line breaks."""
     return Markup(escape(harmless_text(text)))
 
 
 def pretty(text: str | None) -> Markup:
-    """JSON, for eyes; what is none, as it stands."""
+    """Return JSON indented, and other text unchanged but sanitised."""
     if text is None:
         return Markup("")
     try:
@@ -73,7 +73,7 @@ def iso(text: str) -> str:
 
 
 def utc(text: str) -> str:
-    """Where no script tells it in the reader's zone."""
+    """Return a time in UTC, shown until the script replaces it with local time."""
     return f"{text[:16]} UTC"
 
 
@@ -82,7 +82,7 @@ def length(seconds: float | timedelta) -> str:
 
 
 def about(number: int) -> str:
-    """In few letters, where the exact number stands elsewhere."""
+    """Return a number in few characters, such as 1.2M. Use it where the exact number is shown elsewhere."""
     for unit, of in (("M", 10**6), ("k", 10**3)):
         if number >= 10 * of or (unit == "M" and number >= of):
             return f"{number / of:.3g}{unit}"
@@ -94,5 +94,5 @@ def slug(word: object) -> str:
 
 
 def command(*words: object) -> str:
-    """As it is typed."""
+    """Return the pagemill command line with its words quoted for the shell."""
     return shlex.join(["pagemill", *map(str, words)])

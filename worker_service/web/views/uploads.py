@@ -1,6 +1,6 @@
-"""Files that somebody sends from a browser: how far each is, until it can be searched.
+"""The Upload page: receives files and shows their progress until they are searchable.
 
-What is sent is taken in as `/api/uploads` takes it; by a form without any script it is the same.
+Files are handled as by `/api/uploads`. The form works without JavaScript.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _JOBS_MOST = 100
 
 
 class Sent(Struct, frozen=True):
-    """One file, and how far it is."""
+    """An uploaded file and its progress."""
 
     name: str
     state: str

@@ -1,4 +1,4 @@
-"""The daemons: how each is, what it runs, what its machine lacks; and what is paused, for how long and why."""
+"""The Workers page: daemons, remote nodes, missing programs and pauses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-// Files that are dropped anywhere on the page are sent, and how much of them has gone is told. Without it the form does.
+// Uploads files dropped anywhere on the page and shows the progress. Without it, the form uploads them.
 "use strict";
 
 (() => {
@@ -41,13 +41,13 @@
       say(percent < 100 ? `${percent} % sent` : "All of it is sent");
     });
     request.addEventListener("load", () => {
-      // Where it was sent on to is the page that tells how far they are.
+      // The redirect leads to the page that shows their progress.
       if (request.status < 400 && request.responseURL) {
         window.location.assign(request.responseURL);
         return;
       }
       let sentence = `It was refused (${request.status})`;
-      try { const told = JSON.parse(request.responseText); sentence = [told.detail, told.remedy].filter(Boolean).join(": ") || sentence; } catch { /* no sentence of ours */ }
+      try { const told = JSON.parse(request.responseText); sentence = [told.detail, told.remedy].filter(Boolean).join(": ") || sentence; } catch { /* not one of our error responses */ }
       say(sentence);
     });
     request.addEventListener("error", () => say("The connection broke: send it again"));

@@ -1,4 +1,4 @@
-// What a page does by itself: times in the reader's zone, and parts that are asked for again when something happens.
+// Shows times in the reader's time zone, and reloads the live parts of a page when something happens.
 // Everything works without it.
 "use strict";
 
@@ -36,7 +36,7 @@
   document.addEventListener("htmx:load", (event) => times(event.detail.elt.parentElement || document));
   setInterval(() => times(document), 15000);
 
-  // ── Where the navigation is narrow, the place that is open stays in sight ──
+  // ── Scroll a narrow navigation bar to the current page ──
 
   const here = document.querySelector("header nav [aria-current]");
   if (here !== null) {
@@ -44,7 +44,7 @@
     nav.scrollLeft = here.offsetLeft - nav.offsetLeft - (nav.clientWidth - here.offsetWidth) / 2;
   }
 
-  // ── Choosing all on a page, or from one to another with Shift ──
+  // ── Tick all jobs on a page, or a range with Shift ──
 
   function pickers() {
     for (const box of document.querySelectorAll("input[data-picks]")) {
@@ -77,11 +77,11 @@
     last = box;
   });
   pickers();
-  // A browser that goes back to a page keeps what was ticked on it.
+  // A browser that returns to a page keeps its ticks.
   window.addEventListener("pageshow", count);
   document.addEventListener("htmx:load", () => { pickers(); count(); });
 
-  // ── A log is read from its end, and followed as long as nobody has scrolled away ──
+  // ── Keep a log scrolled to its end, unless the reader has scrolled up ──
 
   let follows = true;
   const logs = () => document.querySelectorAll("pre.log");
@@ -116,7 +116,7 @@
     }
   }
 
-  // What was asked for before somebody began to tick or to write comes too late.
+  // Drop a response that arrives after the reader has started to tick or type.
   document.addEventListener("htmx:beforeSwap", (event) => {
     const cause = event.detail.requestConfig.triggeringEvent;
     if (cause && cause.type === "changed" && busy(event.target)) event.detail.shouldSwap = false;
@@ -132,17 +132,17 @@
     if (stream !== null || document.hidden) return;
     const about = document.querySelector("[data-about]");
     stream = new EventSource("/api/events" + (about ? `?${about.dataset.about}` : ""));
-    // What happened before it was open, it does not tell.
+    // The stream omits events from before it was open.
     stream.addEventListener("open", soon);
     for (const name of ["job", "notice", "progress", "reset"]) stream.addEventListener(name, soon);
     stream.addEventListener("error", () => {
-      // No stream: look now and then.
+      // The stream was refused, so poll instead.
       if (stream !== null && stream.readyState === EventSource.CLOSED && poll === null) poll = setInterval(soon, POLL);
     });
   }
 
   function leave() {
-    // A browser opens only a few connections to one place: a tab that nobody sees keeps none.
+    // Browsers open few connections per site, so a hidden tab closes its stream.
     if (stream !== null) stream.close();
     stream = null;
   }
