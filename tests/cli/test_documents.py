@@ -697,3 +697,16 @@ def test_a_search_can_leave_out_pages_that_were_recognised_badly(run: Run, shelf
     assert named("--sure") == ["good.pdf"]
     assert named("--sure", "--document", "1") == ["good.pdf"]
     assert run("search", "climate", "--sure", "--document", "2", fails=1).stdout == ""
+
+
+def test_a_file_of_terms_that_is_not_there_is_named_in_a_sentence(run: Run, tmp_path: Path) -> None:
+    missing = tmp_path / "nosuch.txt"
+
+    assert run("keywords", missing, fails=2).stderr.startswith(f"pagemill: there is no file {missing}\n")
+
+
+def test_the_help_of_documents_lists_the_options_of_its_list(run: Run) -> None:
+    said = run("documents", "--help").stdout
+
+    assert "--status" in said
+    assert "adopt" in said

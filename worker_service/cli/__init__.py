@@ -330,4 +330,6 @@ def _suggestion(word: str, known: Iterable[str]) -> str:
 
 def _file_sentence(error: OSError) -> str:
     reason = (error.strerror or str(error)).lower()
-    return f"{error.filename}: {reason}" if error.filename else reason
+    if isinstance(error, FileNotFoundError) and error.filename:
+        return f"there is no file {error.filename}"
+    return f"{error.filename} cannot be used: {reason}" if error.filename else reason

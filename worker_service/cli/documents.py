@@ -244,8 +244,15 @@ def _how_many_tables(document: Document, count: int) -> int:
     return 0 if count else 1
 
 
+class _TermsFile(click.File):
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if isinstance(value, str) and value != "-" and not Path(value).exists():
+            raise BadInput(f"there is no file {value}")
+        return super().convert(value, param, ctx)
+
+
 @verb
-@click.argument("terms", metavar="TERMS.txt", type=click.File(encoding="utf-8"))
+@click.argument("terms", metavar="TERMS.txt", type=_TermsFile(encoding="utf-8"))
 @_owner
 @_batch
 @click.option("--pages", "by_page", is_flag=True, help="A row for each page on which one stands.")
@@ -408,6 +415,11 @@ class _Documents(Verbs):
         if not is_verb and "--help" not in args[:1]:
             args = ["ls", *args]
         return super().parse_args(ctx, args)
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the options of `documents ls`, which `documents` takes as well."""
+        ls.format_options(ctx, formatter)
+        self.format_commands(ctx, formatter)
 
 
 @verb

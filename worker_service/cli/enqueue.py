@@ -58,8 +58,8 @@ def enqueue(desk: Desk, no_check: bool, **words: Any) -> None:
 
     Put a job into the queue and print its id. Once the id is printed, the job survives a power cut.
 
-    A type that nobody knows here is told, and waits. Where a daemon runs that knows the type, a payload that its
-    handler cannot read is refused.
+    A job whose type no handler here knows waits until one is installed: a warning on stderr says so, and the exit
+    code is 0. Where a running daemon knows the type, a payload that its handler cannot read is refused.
 
     A --set value is JSON where it can be read as JSON, else text; `--set page.from=1` goes one object deeper.
     """

@@ -68,7 +68,7 @@ class Schemas:
 
     def fields_of(self, kind: Any) -> dict[str, Any]:
         hints = typing.get_type_hints(kind)
-        fields = {name: self._field(name, hints[name]) for name in kind.__struct_fields__}
+        fields = {name: self._field(name, hints[name]) for name in _field_names(kind)}
         return fields | ({"state": {"type": "string"}} if kind is Job else {})
 
     def _named(self, kind: Any) -> dict[str, Any]:
@@ -84,3 +84,9 @@ class Schemas:
         if name in HELD:
             return {}
         return self.of(hint)
+
+
+def _field_names(kind: Any) -> Sequence[str]:
+    """Return the fields of a Struct, or of a NamedTuple such as `Job`."""
+    names: Sequence[str] = kind._fields if issubclass(kind, tuple) else kind.__struct_fields__
+    return names
