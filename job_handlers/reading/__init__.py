@@ -1,1 +1,1 @@
-"""Read a document: its own text, what is recognised in its pixels, the rows of its sheets."""
+"""Read documents: text layers, OCR, spreadsheets and flowing text."""

@@ -1,4 +1,4 @@
-"""Take over the text of a document that was read elsewhere: one file of text, a form feed between its pages."""
+"""Handler `adopt`: import a document's text, read elsewhere, from a text file with form feeds between pages."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from worker_service.handlers import Context, DocumentFacts, Done, File, Handler,
 
 class Payload(Struct, frozen=True):
     text: str
-    """The full path of the file."""
+    """Full path of the text file."""
 
 
 def run(context: Context[Payload]) -> Done:

@@ -1,6 +1,6 @@
-"""Put a document together from its pages, and publish it: text, pages.json, a searchable PDF, a thumbnail, hOCR.
+"""Handler `assemble`: publish a document once all ranges of its pages have been read.
 
-Runs once all ranges of its document are done; where there were none, `ingest` has published it already.
+Documents without such ranges are published by `ingest`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _THUMBNAIL_CPU_SECONDS = 20
 
 class Payload(HowToRead, frozen=True, kw_only=True):
     note: str = ""
-    """What `ingest` found, for a person."""
+    """Note from `ingest` for the user."""
 
 
 def run(context: Context[Payload]) -> Done:
@@ -40,7 +40,7 @@ def run(context: Context[Payload]) -> Done:
     ):
         is_drawn = kind in (Kind.PDF, Kind.IMAGE)
         if is_drawn:
-            # Meanwhile.
+            # The thumbnail is drawn while the pages are written.
             thumbnail.begin()
         made.add_rest(pages)
         return made.published(facts, (lambda: thumbnail.read(1)) if is_drawn else None)
@@ -57,7 +57,7 @@ assemble = Handler(
 
 
 def _drawer(original: Path, password: str) -> Callable[[int], bytes]:
-    """In the process apart, which draws before it is asked."""
+    """Draw the thumbnail at once and return a function that returns it. Runs in the page process."""
     picture = b""
     with suppress(pdf.Broken, pdf.Locked, pdf.PageTooLarge), pdf.Book(original, password) as book:
         picture = book.thumbnail(1)

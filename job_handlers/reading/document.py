@@ -1,7 +1,7 @@
-"""What a job knows of its document: the file, how it is to be read, and whether anybody still wants it.
+"""Access to a job's document: its file, its reading settings, and whether its generation is still current.
 
-The document itself says how. What a payload says beside it holds instead, so that a row by hand may want it otherwise;
-what follows from such a row says the same.
+The settings are stored with the document. A field of the payload overrides them, so that a row inserted by hand can ask
+for something else; its follow-up jobs inherit that field.
 """
 
 from __future__ import annotations
@@ -24,26 +24,28 @@ Quality = Literal["fast", "auto", "best"]
 H = TypeVar("H", bound="HowToRead")
 
 ENVIRONMENT = [HandlersSettings.ocr_quality.variable]
-"""What a handler that asks how to read has to be handed."""
+"""Environment variables needed by a handler that reads these settings."""
 
 _LANGUAGE = re.compile(r"[A-Za-z][A-Za-z0-9_]{1,30}(?:/[A-Za-z0-9_]{1,30})?")
 _PASSWORD = re.compile(r"password[\w.-]*", re.ASCII)
 
 
 class HowToRead(Struct, frozen=True, kw_only=True):
-    """None: as usual; in a payload: as the document is to be read."""
+    """Reading settings. In a payload, None means the document's own setting; in a document, None means the default."""
 
     languages: tuple[str, ...] | None = None
-    """Tesseract's codes, such as eng and deu. As usual: that of each page is found among those that are installed."""
+    """Tesseract codes, such as eng and deu. By default each page's language is chosen from those installed."""
     quality: Quality | None = None
-    """How much it may cost: one engine alone; a second look at lines that it is not sure of; at every line."""
+    """fast: one engine; auto: a second engine rereads uncertain lines; best: it rereads every line."""
     force_ocr: bool | None = None
-    """Look at the pixels of pages that have good text as well."""
+    """Also recognise pages that have a good text layer."""
     hocr: bool | None = None
-    """Make hOCR as well."""
+    """Also publish hOCR."""
     password_file: str | None = None
-    """The credential that opens an encrypted file. Its name begins with password, so that no other secret can be
-    asked for."""
+    """Credential with the password of an encrypted file.
+
+    Its name must begin with `password`, which keeps all other secrets out of reach.
+    """
 
     def said(self) -> dict[str, Any]:
         ways = {name: getattr(self, name) for name in HowToRead.__struct_fields__}
@@ -91,14 +93,14 @@ def original_of(context: Context[Any]) -> Path:
 
 
 def content_of(context: Context[Any]) -> str:
-    """SHA-256 of its file. Whoever published it has told, as a rule."""
+    """Return the SHA-256 of the document's file, which is normally stored with the document."""
     if known := document_of(context).content:
         return known
     return sha256_of(original_of(context))
 
 
 def check_current(context: Context[Any]) -> None:
-    """Before an expensive piece of work: does anybody still want it?"""
+    """Raise `Permanent` if the document has a newer generation. Call this before expensive work."""
     refuse_stale(is_stale=not context.ask(IsCurrent()).is_current)
 
 

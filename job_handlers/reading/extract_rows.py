@@ -1,4 +1,4 @@
-"""Turn a range of rows of a spreadsheet or CSV file into text, a hundred rows a page. Values keep their types."""
+"""Handler `extract_rows`: turn spreadsheet or CSV rows into text, a hundred rows a page. Values keep their types."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Rows = tuple[str, str]
 
 class Payload(Struct, frozen=True):
     pages: str
-    """Of a hundred rows each, such as 1-30."""
+    """Page ranges such as `1-30`; a page is a hundred rows."""
 
 
 def run(context: Context[Payload]) -> Done:

@@ -1,9 +1,9 @@
-"""Look at a document's file: what it is, how many pages it has, and which of them have to be read by whom.
+"""Handler `ingest`: look at a document's file, count its pages and decide how each page has to be read.
 
-The text of pages whose own layer will do is taken at once, and what is known of the same file by anybody is taken
-again. If that is all of it, the document is put together and published. The rest becomes jobs: `ocr_pages` and
-`extract_rows` for ranges, and `assemble`, which waits for them. By hand, `{"path": "/srv/report.pdf"}` and no document,
-it asks for the file to be brought in first.
+Takes the text of every page with a usable text layer, and every page result that is already stored for the same file.
+If that covers all pages, it publishes the document. Otherwise it enqueues `ocr_pages` or `extract_rows` jobs for ranges
+of pages, and `assemble`, which waits for them. A job inserted by hand with `{"path": "/srv/report.pdf"}` and no
+document enqueues a `download` job for that file first.
 """
 
 from __future__ import annotations
@@ -56,33 +56,33 @@ from worker_service.handlers import (
 )
 
 _PAGE_CPU_SECONDS = 10
-"""A page takes a millisecond; a map of a million lines may take seconds."""
+"""A page usually takes a millisecond; a map with a million lines may take seconds."""
 _TABLE_CPU_SECONDS = 600
 _WRITING_CPU_SECONDS = 300
-"""A writing is looked through as a whole."""
+"""A flowing document is parsed as a whole."""
 _PAGES_ELSEWHERE_LEAST = 4
 _FAILED_PAGES_MAX = 20
-"""Each has cost its whole limit: a file made of such pages is not a report."""
+"""Each of them has used up its whole limit: a file made of such pages is not a report."""
 _DIGESTS_AT_ONCE = 20_000
 _SAVE_EVERY = 50
-"""Pages with a layer are read faster than they are told one by one."""
+"""Page results per message: pages with a text layer are read faster than they can be saved one by one."""
 _SAVE_SECONDS = 1.0
 _THUMBNAIL = -1
-"""Asked for like a page."""
+"""Pseudo page number that requests the thumbnail from the page process."""
 _REPAIRED = "the file was broken and has been repaired"
 
 
 class Payload(HowToRead, frozen=True, kw_only=True):
     path: str | None = None
-    """By hand, for a file that is not a document yet."""
+    """File to bring in, for a job inserted by hand without a document."""
     then: tuple[dict[str, Any], ...] = ()
-    """With `path`: what is to follow, as in the payload of `download`."""
+    """Follow-up jobs for `path`, as in the payload of `download`."""
 
 
 class Counted(msgspec.Struct, tag=True, frozen=True):
     pages: int
     note: str = ""
-    """For a person."""
+    """A note for the user."""
     was_repaired: bool = False
 
 
@@ -105,7 +105,7 @@ class Thumbnail(msgspec.Struct, tag=True, frozen=True):
 
 Answer = Counted | Judged | Refused | Thumbnail | attachments.Answer
 Places = list[spreadsheets.Place] | Refused
-# What is compiled of them is compiled before children are forked, each of which would do it anew.
+# Build the decoders before child processes are forked, each of which would build them again.
 msgspec.msgpack.Decoder(Answer)
 
 
@@ -135,7 +135,7 @@ def _bring_in(context: Context[Payload]) -> Done:
     path = context.payload.path
     if path is None or not path.startswith(("/", FILE_URL)):
         raise Permanent("PAYLOAD_INVALID", "a job without a document needs `path`, the full path of a file")
-    # What was not said is left out: the document may remember it.
+    # Leave out settings that were not given: the document may remember them.
     wanted: dict[str, object] = {"source": written(path_of(path)), "read": context.payload.said()}
     if context.payload.then:
         wanted["then"] = context.payload.then
@@ -200,7 +200,7 @@ def _count(process: PageProcess[Answer], kind: Kind) -> Counted:
 
 
 def _ocr_digests(source: PageSource, how: HowToRead, numbers: Iterable[int]) -> dict[int, str]:
-    # What the engine is costs more to find out than a page with its own text.
+    # Identifying the engine costs more than reading a page with a text layer.
     if not (some := list(numbers)):
         return {}
     wanted = how.engine
@@ -209,7 +209,7 @@ def _ocr_digests(source: PageSource, how: HowToRead, numbers: Iterable[int]) -> 
 
 
 def _take_known(context: Context[Payload], digests: Mapping[int, str]) -> dict[int, str]:
-    """What somebody has read of these pages is taken; what is left of them."""
+    """Save the stored results of these pages; return the digests of the pages without one."""
     left: dict[int, str] = {}
     waiting = iter(digests.items())
     while some := list(islice(waiting, _DIGESTS_AT_ONCE)):
@@ -224,7 +224,7 @@ def _take_known(context: Context[Payload], digests: Mapping[int, str]) -> dict[i
 def _take_layers(
     context: Context[Payload], process: PageProcess[Answer], to_read: Mapping[int, str], made: Assembly
 ) -> dict[int, Scan]:
-    """What is left: pages to recognise."""
+    """Read and save pages with a text layer; return the pages that need OCR."""
     scans: dict[int, Scan] = {}
     pages: list[PageResult] = []
     save_at = time.monotonic() + _SAVE_SECONDS
@@ -236,7 +236,7 @@ def _take_layers(
             page = _page_of(context, to_read[number], number, answer)
             failed += not isinstance(answer, Judged)
             if failed > _FAILED_PAGES_MAX and isinstance(answer, TooLarge | Lost):
-                # Each was the end of a process.
+                # Each of them cost a page process.
                 raise Permanent("PAGES_TOO_LARGE", f"more than {_FAILED_PAGES_MAX} pages fail; the last: {answer}")
             pages.append(page)
             if number == made.pages + 1:
@@ -258,7 +258,7 @@ def _thumbnail(process: PageProcess[Answer]) -> bytes:
 
 def _page_of(context: Context[Payload], found: str, number: int, answer: Answer | TooLarge | Lost) -> PageResult:
     if isinstance(answer, Judged):
-        # As it will be stored.
+        # Replace NUL characters, as the store does.
         return PageResult(number, found, answer.text.replace("\0", "�"), answer.method, None, answer.layout)
     method = TOO_LARGE if isinstance(answer, TooLarge) else UNREADABLE
     method, why = (
@@ -271,7 +271,7 @@ def _page_of(context: Context[Payload], found: str, number: int, answer: Answer 
 
 
 def _reader(original: Path, password: str) -> Callable[[int], Answer]:
-    """In the process apart. The file stays open, for as long as the process lives."""
+    """Return the function that answers for a PDF or an image. Runs in the page process, which keeps the file open."""
     refused: Refused | None = None
     try:
         book = pdf.Book(original, password)
@@ -298,7 +298,7 @@ def _reader(original: Path, password: str) -> Callable[[int], Answer]:
 
 
 def _leaf_reader(original: Path, kind: Kind, staging: Path) -> Callable[[int], Answer]:
-    """In the process apart."""
+    """Return the function that answers for a flowing document. Runs in the page process."""
     try:
         writing = formats.open_writing(original, kind)
         pages = formats.leaves(writing.pieces())
@@ -362,7 +362,10 @@ def _ingest_table(context: Context[Payload], original: Path, kind: Kind, content
 
 
 def sheet_reader(original: Path, kind: Kind) -> Callable[[int], Any]:
-    """In the process apart. 0: where all pages are; else text and layout of one."""
+    """Return the function that answers for a spreadsheet. Runs in the page process.
+
+    Page number 0 returns the positions of all pages; any other number returns the text and layout of that page.
+    """
     table = spreadsheets.Table(original, kind)
     places: list[spreadsheets.Place] = []
 
@@ -387,7 +390,7 @@ def sheet_reader(original: Path, kind: Kind) -> Callable[[int], Any]:
 
 
 def _put_off(context: Context[Payload], facts: DocumentFacts, ranges: list[NewJob]) -> Done:
-    """Until its ranges are read."""
+    """Return the jobs that read the ranges and then assemble the document."""
     assemble = _job(context, "assemble", {"note": facts.note} if facts.note else {})
     return Done(
         {"kind": facts.kind, "pages": facts.pages, "ranges": len(ranges)},
@@ -406,13 +409,13 @@ def _ranges(
 
 
 def _side_by_side(context: Context[Payload], pages: int) -> int:
-    """How many ranges should run at once: for a few pages it is not worth while to carry the file to many machines."""
+    """Return how many ranges should run at once. A small document is not worth copying to many nodes."""
     return max(len(os.sched_getaffinity(0)), min(context.slots, pages // _PAGES_ELSEWHERE_LEAST))
 
 
 def _range(context: Context[Payload], job_type: str, numbers: Sequence[int], way: Sequence[object]) -> NewJob:
     pages = written_ranges(numbers)
-    # The same range of the same file, wished for by two: the second waits, and finds it read.
+    # If two documents need the same range of the same file, the second job waits and finds the pages read.
     return replace(_job(context, job_type, {"pages": pages}), concurrency_key=digest([job_type, pages, *way]))
 
 

@@ -1,8 +1,9 @@
-"""Recognise a range of pages, one by one: each is kept as soon as it is read, so that a killed range goes on there.
+"""Handler `ocr_pages`: recognise a range of pages and save each one at once, so that a killed attempt resumes there.
 
-For the whole range it is asked once which pages of this file somebody has read; and of two pages that are drawn, while
-the one before them is read, whether any file has a page that shows the same, and whether anybody still wants them. A
-question is a turn of the head's one thread.
+One question to the daemon tells which pages of this file are already stored. Then, for every two pages that have been
+drawn, and while the page before them is being recognised, another question tells whether any file has a page with the
+same pixels, and whether the document still needs this generation. Questions are batched because the daemon answers them
+on its single main thread.
 """
 
 from __future__ import annotations
@@ -63,18 +64,18 @@ from worker_service.handlers import (
 _PAGE_CPU_SECONDS = 90
 _PAGES_MAX = 1000
 _LOOK_SECONDS, _LOOK_SECONDS_MAX = 30.0, 900.0
-"""Whether trained data has been installed."""
+"""Delay between checks whether trained data has been installed."""
 _LOOKS_AGAIN_AFTER = 0.25
-"""Of the time that it has waited."""
+"""Share of the time waited so far that passes before the next check."""
 _SECOND_TRY = 1 << 24
-"""More than any page's number: a page is asked for by its number plus this, to be read in parts after a crash."""
+"""Greater than any page number. A page is requested as its number plus this to be read in parts after a crash."""
 _AT_ONCE = 2
-"""Pages that are drawn one after the other, and asked about together."""
+"""Pages that are drawn in a row and looked up with one question."""
 
 
 class Payload(HowToRead, frozen=True, kw_only=True):
     pages: str
-    """Such as 1-12, or 3,7-9."""
+    """Page ranges, such as `1-12` or `3,7-9`."""
 
 
 class Drawn(msgspec.Struct, tag=True, frozen=True):
@@ -99,7 +100,7 @@ def run(context: Context[Payload]) -> Done:
     identity = ocr.identity_of(engine)
     if identity == "none":
         _wait_for_data(context, engine)
-    # A slice has only these pages, in their order.
+    # A slice contains only these pages, in this order.
     places = {number: at for at, number in enumerate(numbers, 1)} if sliced else {}
     with PageProcess[Drawn | Read](
         lambda: (
@@ -110,7 +111,7 @@ def run(context: Context[Payload]) -> Done:
         Drawn | Read,
         cpu_seconds=_PAGE_CPU_SECONDS,
     ) as process:
-        # The engine starts meanwhile.
+        # The engine starts while the pages are looked up.
         process.begin()
         pages = Pages(context, numbers, PageSource(content, library_of(kind)), engine, identity)
         context.progress(0, f"0 of {counted(len(numbers), 'page')} done", done=0, total=len(numbers), unit="pages")
@@ -138,7 +139,7 @@ ocr_pages = Handler(
     offers=ocr.offers,
     choices=ocr.choices,
     identity=lambda: [*ocr.identity(), pdf.LIBRARY],
-    # An encrypted file needs a credential, which no node has: then the attempt runs again on the head.
+    # An encrypted file needs a credential, which no node has; the attempt then runs again on the head.
     runs_on_cluster=True,
     slicer=slice_pages,
     credentials=["password*"],
@@ -146,7 +147,7 @@ ocr_pages = Handler(
 
 
 def _wait_for_data(context: Context[Payload], wanted: WayToRead) -> None:
-    """The longer it has waited, the less often it looks again."""
+    """Raise `Lacking` until the data is installed, with a delay that grows with the time waited."""
     since = context.state["lacking_since"] if context.state else time.time()
     try:
         ocr.reader_for(wanted)
@@ -157,7 +158,7 @@ def _wait_for_data(context: Context[Payload], wanted: WayToRead) -> None:
 
 
 class PageReader(Protocol):
-    """What draws and recognises pages: a `PageProcess`."""
+    """Interface of the process that draws and recognises pages: `PageProcess`."""
 
     def tell(self, *numbers: int) -> None: ...
     def hear(self) -> tuple[int, Drawn | Read | TooLarge | Lost]: ...
@@ -167,8 +168,10 @@ class PageReader(Protocol):
 
 @dataclass(slots=True)
 class Pages:
-    """The pages of a range, on their way through the process: each is drawn, and recognised unless what it shows is
-    known."""
+    """The pages of one range on their way through the page process.
+
+    Each page is drawn, and recognised unless a result for the same pixels is stored.
+    """
 
     context: Context[Payload]
     numbers: Sequence[int]
@@ -177,7 +180,7 @@ class Pages:
     identity: str
     recognised: int = 0
     _digests: dict[int, str] = field(default_factory=dict)
-    """By number, of what a page that is drawn shows."""
+    """Page number → digest of the page's pixels, for pages that have been drawn."""
 
     def read_by(self, process: PageReader) -> None:
         key = self.context.idempotency_key
@@ -199,11 +202,12 @@ class Pages:
             if drawn and number == drawn[-1]:
                 left = self._unknown({one: (self._digests[one],) for one in drawn if one in self._digests})
                 drawn = [*islice(coming, _AT_ONCE)]
-                # The next are drawn before the last of these is read: meanwhile they can be asked about.
+                # The next pages are drawn before the last of these is recognised, so that the lookup overlaps with
+                # recognition.
                 process.tell(*(-one for one in left[:-1]), *drawn, *(-one for one in left[-1:]))
 
     def _unknown(self, names: Mapping[int, Sequence[str]]) -> list[int]:
-        """Of these pages those that nobody has read, by none of their names; the others are kept."""
+        """Save the pages with a stored result under one of their digests; return the numbers of the others."""
         _stop_if_asked(self.context)
         answer = self.context.ask(KnownPages([name for some in names.values() for name in some]))
         known = set(answer.digests)
@@ -228,7 +232,7 @@ class Pages:
         self.context.progress(message=f"page {number}, {done} of {of} done", done=done, total=of, unit="pages")
         self.recognised += 1
         if done < len(self.numbers):
-            # The next one has hardly begun.
+            # The next page has hardly begun.
             _stop_if_asked(self.context)
 
     def _page(self, number: int, found: Read | TooLarge | Lost) -> PageResult:
@@ -251,15 +255,20 @@ def _stop_if_asked(context: Context[Payload]) -> None:
 def _reader(
     original: Path, password: str, wanted: WayToRead, places: Mapping[int, int], *, is_forced: bool
 ) -> Callable[[int], Drawn | Read]:
-    """In the process apart, which holds file and engines: a number draws a page, its opposite recognises it, and beyond
-    `_SECOND_TRY` it is recognised in parts. `places`: where pages lie in the file, if not by their numbers."""
+    """Return the function that draws and recognises pages.
+
+    Runs in the page process, which holds the file and the engines.
+
+    A positive number draws a page, its negative recognises it, and beyond `_SECOND_TRY` it is recognised in parts.
+    `places` maps page numbers to positions in the file where they differ.
+    """
     book, reader = pdf.Book(original, password), ocr.reader_for(wanted)
     drawn: dict[int, Picture] = {}
 
     def read(number: int) -> Drawn | Read:
         page = abs(number) % _SECOND_TRY
         try:
-            # One that another process drew, which was lost since, is drawn again.
+            # A picture drawn by a process that has since crashed is drawn again.
             picture = (drawn.pop(page, None) if number < 0 else None) or draw(
                 book, page, places.get(page), is_forced=is_forced
             )
@@ -270,7 +279,7 @@ def _reader(
         if number < 0:
             return read_page(reader, picture._replace(is_in_parts=number < -_SECOND_TRY))
         if len(drawn) > _AT_ONCE:
-            # The oldest was known: else it would have been read by now.
+            # The oldest page had a stored result, or it would have been recognised by now.
             del drawn[next(iter(drawn))]
         drawn[number] = picture
         return Drawn(_shown(picture))
@@ -281,19 +290,19 @@ def _reader(
 class Picture(NamedTuple):
     number: int
     size: tuple[float, float]
-    """Of the page as it is shown, in points."""
+    """Size of the page as it is shown, in points."""
     gray: Gray
     dpi: float
     is_damaged: bool = False
-    """A part of it could not be drawn."""
+    """True if part of the page could not be drawn."""
     is_in_parts: bool = False
-    """The engine crashed on it: it is to be read in parts."""
+    """True if the engine crashed on the page, which is then read in parts."""
     own: pdf.PageText | None = None
-    """Its own text, if that may have more of the page than an engine reads."""
+    """The page's own text, if it may contain more of the page than the engine reads."""
 
 
 def draw(book: pdf.Book, number: int, place: int | None = None, *, is_forced: bool = False) -> Picture:
-    """`place`: where it lies in this file, if not by its number."""
+    """Draw a page. `place` is its position in this file if that is not its number."""
     at = place or number
     size = book.size(at)
     gray, dpi, is_damaged = book.picture_and_damage(at)
@@ -310,7 +319,7 @@ def _own_text(book: pdf.Book, at: int) -> pdf.PageText | None:
 
 def _shown(picture: Picture) -> str:
     shown = shown_by(picture.gray, picture.dpi, picture.size)
-    # Pages that look alike share a result only if their own text, which may replace it, is alike as well.
+    # Pages with equal pixels share a result only if their own text, which may replace it, is equal too.
     return shown if picture.own is None else digest([shown, picture.own.text])
 
 
@@ -353,7 +362,7 @@ def _recognised(reader: Reader, picture: Picture) -> Read:
             unread=unread,
         )
     )
-    # Letters of another script: the engine was sure of words that cannot be right.
+    # The letters are of another script: the engine was sure of words that cannot be right.
     confidence = found.confidence if unread is None else 0.0
     return Read(arranged.text, PARTIAL if is_damaged or found.is_partial else "ocr", confidence, written)
 
@@ -366,11 +375,14 @@ def _rules(seen: Gray | None, dpi: float) -> list[Rule]:
 
 _PICTURE_DPI = 150.0
 _SURE = 60.0
-"""Less confident is who reads words into a photograph."""
+"""Minimum confidence for text in a picture: below it the engine has probably read words into a photograph."""
 
 
 def _leaf_reader(original: Path, kind: Kind, wanted: WayToRead) -> Callable[[int], Drawn | Read]:
-    """In the process apart. What a picture says stands where the picture stands."""
+    """Return the function that reads the pages of a flowing document. Runs in the page process.
+
+    The text recognised in a picture takes the place of the picture.
+    """
     writing, reader = formats.open_writing(original, kind), ocr.reader_for(wanted)
     pages: list[formats.Leaf] = []
 
@@ -380,7 +392,7 @@ def _leaf_reader(original: Path, kind: Kind, wanted: WayToRead) -> Callable[[int
             pages = pages or formats.leaves(writing.pieces())
         except formats.Unreadable as error:
             return Read("", UNREADABLE, why=str(error))
-        # One after the other: ten large ones at once would be half a gigabyte.
+        # One picture at a time: ten large ones would take half a gigabyte.
         drawn = (_drawn(writing, piece) for piece in pages[abs(number) % _SECOND_TRY - 1])
         return Drawn(_shown_by_leaf(drawn)) if number > 0 else _read_leaf(reader, drawn, number < -_SECOND_TRY)
 
@@ -388,7 +400,7 @@ def _leaf_reader(original: Path, kind: Kind, wanted: WayToRead) -> Callable[[int
 
 
 class _Gap:
-    """A picture that is damaged."""
+    """Placeholder for a damaged picture."""
 
     def __repr__(self) -> str:
         return "damaged"
@@ -400,7 +412,7 @@ def _drawn(writing: formats.Writing, piece: formats.Piece) -> str | Gray | _Gap 
     try:
         return gray_of(writing.picture(piece.key))
     except (formats.Unreadable, Damaged):
-        # The text around it is read all the same.
+        # The text around it is still read.
         return _Gap()
 
 

@@ -1,7 +1,7 @@
-"""What is made of a document from its pages: text, pages.json, a searchable PDF, a thumbnail, hOCR.
+"""Build and publish a document's files: text, pages.json, a searchable PDF, a thumbnail, hOCR.
 
-Written as pages come, and those that are stored are asked for in slices: ten thousand of them take no more memory than
-twenty. What is optional (PDF, thumbnail) may fail and is then left out.
+Pages are written as they arrive, and stored pages are fetched in slices, so that ten thousand pages take no more memory
+than twenty. The optional files (PDF, thumbnail) are left out if they cannot be made.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ from worker_service.handlers import (
 )
 
 _SLICE = 100
-"""Pages that are asked for at once; fewer where they are too large for one answer."""
+"""Pages per request; fewer if they are too large for one answer."""
 _PDF_CPU_SECONDS = 60
 _PDF_CPU_PAGES = 10
-"""And a second for so many pages."""
+"""Pages for each additional second."""
 
 
 class _Made(msgspec.Struct, frozen=True):
@@ -50,7 +50,7 @@ class Assembly:
         self._context, self._original, self._kind, self._how = context, original, kind, how
         self._files: list[File | SameFile] = []
         self.pages = 0
-        """So many have been added."""
+        """Number of pages added so far."""
         self._methods: Counter[str] = Counter()
         self._left_out: list[int] = []
         self._partial: list[int] = []
@@ -85,7 +85,7 @@ class Assembly:
         self._files.append(File(path, role, f"{self._stem}{ending}"))
 
     def add(self, page: PageResult) -> None:
-        """The next one."""
+        """Add the next page."""
         text = page.text or ""
         self._text.write(f"{text}\f")
         self._json.write(("\n" if page.number == 1 else ",\n") + _page_json(page))
@@ -111,12 +111,15 @@ class Assembly:
             self._unsure.append(page.number)
 
     def add_rest(self, pages: int) -> None:
-        """Up to this one, as they are stored."""
+        """Add the stored pages up to this number."""
         for page in _slices(self._context, self.pages + 1, pages):
             self.add(page)
 
     def published(self, facts: DocumentFacts, draw: Callable[[], bytes] | None) -> Done:
-        """Once all have been added. `draw`: its first page, where that can be drawn."""
+        """Finish and return the outcome, once all pages have been added.
+
+        `draw` returns the thumbnail; None if there is none.
+        """
         context = self._context
         self._json.write("\n]}\n")
         if self._hocr is not None:
@@ -152,9 +155,9 @@ class Assembly:
         )
 
     def _publish_pdf(self) -> list[str]:
-        """What a person is told of it."""
+        """Make the searchable PDF; return notes for the user."""
         if not self._has_words and self._kind == Kind.PDF:
-            # It was searchable all along.
+            # The original is already searchable.
             same = self._context.ask(SameContent(sha256=content_of(self._context))).files
             self._files += [SameFile(one.id, "pdf", f"{self._stem}.pdf") for one in same[:1]]
             return []
@@ -192,7 +195,7 @@ class Assembly:
 
 
 def _slices(context: Context[Any], first: int, pages: int) -> Iterator[PageResult]:
-    """Every page from the first in their order, or a refusal that names those that are not there."""
+    """Yield the stored pages in order. Raise `Permanent` naming the pages that are missing."""
     size = _SLICE
     while first <= pages:
         last = min(first + size - 1, pages)
@@ -231,7 +234,7 @@ def _make_searchable(original: Path, target: Path, password: str, kind: str, spo
         pdf.pdf_of_image(original, made)
         original = made
     fonts = searchable.Fonts()
-    # Fonts are told before pages are changed, and pages may be many: so they are looked through twice.
+    # The fonts must be known before the first page is changed, and there may be many pages: read the file twice.
     for _, found in _spooled(spool):
         fonts.meet(found)
     waiting = _spooled(spool)

@@ -1,7 +1,7 @@
-"""Draw one page for whoever looks at a document, with the places of its words where the page has text of its own.
+"""Draw one page for the document viewer, with the positions of its words if the page has text of its own.
 
-Whoever shows pages runs it, in a child like any attempt: what strangers made is never opened by a process that serves.
-No job type: it is not installed as a handler.
+The web server runs it in a child process like any attempt, because a serving process must never open files from
+strangers. It is not a job type and not installed as a handler.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
-from PIL import WebPImagePlugin  # noqa: F401  before the child is in its jail, where Pillow may not find it any more
+from PIL import WebPImagePlugin  # noqa: F401  imported before the sandbox hides Pillow's plugins
 
 from job_handlers.reading import pdf
 from job_handlers.reading.document import HowToRead, how_to_read, original_of
@@ -22,7 +22,7 @@ _WIDTH_LEAST, _WIDTH_MOST = 50, 3000
 class Payload(HowToRead, frozen=True, kw_only=True):
     page: int
     width: int
-    """In pixels."""
+    """Pixels."""
 
 
 def run(context: Context[Payload]) -> Done:

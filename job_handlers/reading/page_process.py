@@ -1,8 +1,8 @@
-"""Read pages in a process apart, so that one page can go wrong and cost only itself.
+"""Read pages in a separate process, so that a bad page costs only itself.
 
-The process is forked by the attempt's own child and lives in its sandbox and its limits. Each page gets a limit of CPU
-seconds that the kernel keeps, whatever library holds Python's lock; a process that is lost is replaced, and the page
-at which it was lost is told. What it reads is said back as msgpack.
+The process is forked by the attempt's child process and shares its sandbox and limits. The kernel enforces a CPU limit
+for each page, even while a library holds the GIL. A process that dies is replaced, and the page it died on is reported.
+Answers travel as msgpack.
 """
 
 from __future__ import annotations
@@ -33,25 +33,27 @@ _NUMBER = struct.Struct("<i")
 _AHEAD = 128
 _MANY = 64
 _NAP_SECONDS = 0.01
-"""While it has many pages before it, its answers are taken some at a time: to be woken for each costs both of us more
-than a good page does."""
+"""Delay that batches answers while many pages are queued.
+
+A wake-up for each answer costs both processes more than reading an ordinary page.
+"""
 _PIPE_BYTES = 1 << 18
 _READ_BYTES = 1 << 16
 _EXIT_OUT_OF_MEMORY = 86
 _OBJECTS_AT_ONCE = 50_000
 
 Make = Callable[[], Callable[[int], Any]]
-"""Called in the process: opens what there is to open, and returns what reads one page."""
+"""Called in the page process: opens the file and returns the function that reads one page."""
 
 _libc = ctypes.CDLL(None)
 
 
 class TooLarge(Exception):
-    """This page takes more time or memory than a page may."""
+    """The page exceeds its limit of time or memory."""
 
 
 class Lost(Exception):
-    """The process crashed on this page."""
+    """The process crashed on the page."""
 
 
 class PageProcess(Generic[R]):
@@ -72,19 +74,19 @@ class PageProcess(Generic[R]):
         self.stop()
 
     def begin(self) -> None:
-        """It opens what there is to open, while we do something else."""
+        """Start the process, so that it opens the file while the caller does something else."""
         if not self._pid:
             self._start()
 
     def read(self, number: int) -> R:
-        """One page. Raises TooLarge or Lost."""
+        """Read one page. Raise `TooLarge` or `Lost`."""
         found = next(iter(self.read_all([number])))[1]
         if isinstance(found, TooLarge | Lost):
             raise found
         return found
 
     def read_all(self, numbers: Iterable[int]) -> Iterator[tuple[int, R | TooLarge | Lost]]:
-        """In their order, told ahead so that the process never waits for its next page."""
+        """Yield the pages in order. Numbers are sent ahead, so that the process never waits for its next page."""
         waiting = iter(numbers)
         while True:
             if len(self._told) <= _AHEAD // 2:
@@ -94,17 +96,17 @@ class PageProcess(Generic[R]):
             yield self.hear()
 
     def tell(self, *numbers: int) -> None:
-        """What is to be read next."""
+        """Send the numbers of the pages to read next."""
         self._told += numbers
         self._tell(numbers)
 
     @property
     def is_told(self) -> bool:
-        """Of something that it has not answered yet."""
+        """True if pages are still unanswered."""
         return bool(self._told)
 
     def hear(self) -> tuple[int, R | TooLarge | Lost]:
-        """What it has read of the first number that it was told."""
+        """Wait for the answer to the oldest unanswered page."""
         body = self._hear(is_hurried=len(self._told) < _MANY)
         number = self._told.popleft()
         if body is not None:
@@ -126,12 +128,12 @@ class PageProcess(Generic[R]):
             return
         if not self._pid:
             self._start()
-        # Lost already: it is noticed when its answer is awaited.
+        # If the process is dead, reading its answer reports that.
         with contextlib.suppress(BrokenPipeError):
             os.write(self._numbers, b"".join(map(_NUMBER.pack, numbers)))
 
     def _hear(self, *, is_hurried: bool) -> bytes | None:
-        """None: it has closed before it had said all."""
+        """Return the next answer; None if the process closed the pipe before it was complete."""
         inbox = self._inbox
         if not is_hurried and len(inbox) < _LENGTH.size:
             time.sleep(_NAP_SECONDS)
@@ -168,12 +170,12 @@ class PageProcess(Generic[R]):
         there, self._numbers = os.pipe()
         self._said, here = os.pipe()
         with contextlib.suppress(OSError):
-            # A user may have only so much of this.
+            # The system limits how much pipe buffer a user may have.
             fcntl.fcntl(here, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
         parent = os.getpid()
         sys.stdout.flush()
         sys.stderr.flush()
-        # Between the fork and the note of its number nothing may interrupt.
+        # No signal may interrupt between the fork and the assignment of the pid.
         held = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
         try:
             self._pid = os.fork()
@@ -189,7 +191,7 @@ class PageProcess(Generic[R]):
     def _live(self, numbers: int, said: int, parent: int) -> NoReturn:
         code = 1
         try:
-            # Who is asked to stop may finish its page; and its end is ours.
+            # Ignore SIGTERM, so that the page can be finished, and die with the parent.
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
             signal.pthread_sigmask(signal.SIG_SETMASK, ())
             _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
@@ -198,7 +200,8 @@ class PageProcess(Generic[R]):
             os.close(self._numbers)
             os.close(self._said)
             encoder = msgspec.msgpack.Encoder()
-            # It lives for one file, and pages leave no cycles behind: to look for some at every other page costs 3 %.
+            # The process lives for one file and pages leave no reference cycles: collecting at every other page costs 3
+            # %.
             gc.set_threshold(_OBJECTS_AT_ONCE)
             self._allow_seconds()
             read = self._make()
@@ -212,7 +215,7 @@ class PageProcess(Generic[R]):
             code = 0
         except MemoryError:
             code = _EXIT_OUT_OF_MEMORY
-        except BaseException:  # the outermost frame of a process; its page is told as lost
+        except BaseException:  # the outermost frame of a process; its page is reported as lost
             traceback.print_exc()
         finally:
             with contextlib.suppress(Exception):
@@ -220,7 +223,7 @@ class PageProcess(Generic[R]):
             os._exit(code)
 
     def _allow_seconds(self) -> None:
-        # The kernel counts whole seconds; the hard limit is the attempt's.
+        # The kernel counts whole seconds. The hard limit is the attempt's.
         soft = int(time.process_time()) + self._cpu_seconds
         if soft != self._seconds_allowed:
             self._seconds_allowed = soft

@@ -1,4 +1,4 @@
-"""Which pages of a document are read together, and what makes a page the same page. Pure."""
+"""Page digests, page ranges, and how pages are divided into jobs. Pure functions."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from msgspec import Struct
 
 from worker_service.handlers import Permanent, digest
 
-# How a page was read, where nothing could be.
+# Methods of pages that could not be read completely.
 PARTIAL = "partial"
-"""Recognised, though a part of its picture is damaged, or the engine failed on a part of it."""
+"""Recognised, although part of its picture is damaged or the engine failed on part of it."""
 TOO_LARGE = "too_large"
 UNREADABLE = "unreadable"
 
-# One more whenever the same page may now give another result.
+# Increase a number whenever the same page may now give another result.
 LAYER_RULES = 7
 OCR_RULES = 11
 ROW_RULES = 2
@@ -25,7 +25,7 @@ ROW_RULES = 2
 RANGE_PAGES_MAX = 12
 _COSTS = (0.1, 2.0)
 _WORTH_IT = 0.99
-# Before processes are forked, which would each load its library.
+# Load the hashing library before processes are forked, each of which would load it again.
 digest([])
 _RANGE = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?")
 
@@ -34,21 +34,24 @@ class PageSource(NamedTuple):
     content: str
     """SHA-256 of the file."""
     library: str
-    """What takes its pages apart."""
+    """Name and version of the library that opens the file."""
 
 
 def layer_digest(source: PageSource, number: int) -> str:
-    """Of a page whose own text will do. Languages are not in it: they cannot change it."""
+    """Return the digest of a page read from its text layer. Languages cannot change it and are left out."""
     return digest([source.content, number, "layer", LAYER_RULES, source.library])
 
 
 def ocr_digest(source: PageSource, number: int, languages: Sequence[str], quality: str, engine: str) -> str:
-    """Of a page of a file, which nobody need open to know it again."""
+    """Return the digest of a recognised page, by its file and number. It can be looked up without opening the file."""
     return digest([source.content, number, "ocr", OCR_RULES, list(languages), quality, engine, source.library])
 
 
 def shown_digest(shown: str, languages: Sequence[str], quality: str, engine: str) -> str:
-    """Of what a page shows, in whichever file it stands: its pixels are all that an engine gets to see."""
+    """Return the digest of a recognised page, by its pixels, which are all an engine sees.
+
+    It is the same in every file.
+    """
     return digest([shown, "shown", OCR_RULES, list(languages), quality, engine])
 
 
@@ -57,12 +60,12 @@ def rows_digest(content: str, number: int, library: str) -> str:
 
 
 def job_digest(page_digest: str, key: str) -> str:
-    """Of a result that is nobody else's: of a page over the limits, which may be read another day."""
+    """Return a digest that only this job finds again, for a page over the limits that may be read another day."""
     return digest([page_digest, "too large", key])
 
 
 def written_ranges(numbers: Iterable[int]) -> str:
-    """[1, 2, 3, 7] is 1-3,7."""
+    """Return `1-3,7` for [1, 2, 3, 7]."""
     ranges: list[list[int]] = []
     for number in sorted(set(numbers)):
         if ranges and ranges[-1][1] == number - 1:
@@ -73,7 +76,7 @@ def written_ranges(numbers: Iterable[int]) -> str:
 
 
 def named(numbers: Sequence[int]) -> str:
-    """pages 1-3,7"""
+    """Return `pages 1-3,7` for [1, 2, 3, 7]."""
     return f"page{'s' if len(numbers) > 1 else ''} {written_ranges(numbers)}"
 
 
@@ -89,15 +92,18 @@ def read_ranges(text: str, most: int) -> list[int]:
 
 
 class Scan(Struct, frozen=True):
-    """What tells how long a page will take: the more stands on it, the larger it is packed."""
+    """Compression of a scanned page. A page with more text is larger, and takes longer to recognise."""
 
     packing: str
-    """Only those that are packed alike can be compared."""
+    """Format of the image. Sizes are only comparable between pages with the same packing."""
     packed_bytes: int
 
 
 def costs_of(scans: Mapping[int, Scan]) -> dict[int, float]:
-    """By number: of what a page of its kind usually takes. A photograph is large, and soon read."""
+    """Return page number → cost relative to the median page of the same packing.
+
+    Costs are capped: a photograph is large but quickly read.
+    """
     sizes: dict[str, list[int]] = {}
     for scan in scans.values():
         sizes.setdefault(scan.packing, []).append(scan.packed_bytes)
@@ -111,8 +117,10 @@ def costs_of(scans: Mapping[int, Scan]) -> dict[int, float]:
 
 
 def parts(numbers: Sequence[int], slots: int, costs: Mapping[int, float]) -> list[list[int]]:
-    """Ranges of at most 12, as even as they come, and a multiple of the slots, so that none of them ends idle. Those
-    that will run side by side share their pages so that they end together; a page without a cost costs 1."""
+    """Divide the pages into even ranges of at most 12 pages.
+
+    Their number is a multiple of `slots`, so that no slot is idle at the end. Ranges that run side by side share their pages so that they end together. A page without a cost costs 1.
+    """
     if not numbers:
         return []
     count = -(-len(numbers) // RANGE_PAGES_MAX)
@@ -125,8 +133,10 @@ def parts(numbers: Sequence[int], slots: int, costs: Mapping[int, float]) -> lis
 
 
 def _evened(ranges: list[list[int]], costs: Mapping[int, float]) -> list[list[int]]:
-    """The dearest page goes first, each to the range that has least. Where that gains little, neighbours stay together:
-    people are told of pages by their ranges."""
+    """Share out the pages of these ranges: the costliest page first, each to the range with the lowest sum.
+
+    If that gains less than 1 %, return the ranges unchanged: users see pages by their ranges.
+    """
     shared: list[list[int]] = [[] for _ in ranges]
     sums = [0.0] * len(ranges)
     numbers = [number for one in ranges for number in one]
