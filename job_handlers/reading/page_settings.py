@@ -119,7 +119,8 @@ def costs_of(scans: Mapping[int, Scan]) -> dict[int, float]:
 def parts(numbers: Sequence[int], slots: int, costs: Mapping[int, float]) -> list[list[int]]:
     """Divide the pages into even ranges of at most 12 pages.
 
-    Their number is a multiple of `slots`, so that no slot is idle at the end. Ranges that run side by side share their pages so that they end together. A page without a cost costs 1.
+    Their number is a multiple of `slots`, so that no slot is idle at the end. Ranges that run side by side share their
+    pages so that they end together. A page without a cost costs 1.
     """
     if not numbers:
         return []
