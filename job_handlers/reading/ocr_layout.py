@@ -1,7 +1,8 @@
-"""The words that an engine has read, arranged: rows of tables as rows, and columns one after the other. Pure.
+"""Arrange the words of an OCR engine: rows of tables as rows, and columns one after the other. Pure functions.
 
-The engine's lines and paragraphs stay as they are where nothing speaks against them. Before a second reader sees them
-they are `tidied`, behind it `arranged`. Everything is in pixels of the image that was read, straightened and turned.
+The engine's lines and paragraphs are kept unless there is evidence against them. Words pass through `tidied` before the
+second engine and through `arranged` after it. All coordinates are pixels of the image that was read, deskewed and
+turned upright.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ from job_handlers.reading.ocr.dot_leaders import DOTS_LEAST, are_most, is_leader
 from job_handlers.reading.tables import Piece, Rule
 
 _APART = 0.9
-"""Words with a wider gap between them, in heights of a letter, are not of one cell for certain."""
+"""Maximum gap between words that certainly share a cell, in letter heights."""
 _SPACE_MOST = 1.75
-"""In a line that is spread to its margin, and behind a sentence."""
+"""Maximum gap in justified lines and after a sentence, in letter heights."""
 _SPACES_LEAST = 3
 _EDGE = 0.005
-"""Of the page's width."""
+"""Share of the page's width."""
 _LEVEL = 0.2
-"""By less of the lower one do words overlap that stand at two heights."""
+"""Words that overlap by less than this share of the lower word are at different heights."""
 _SAME_ROW = 0.6
 _SAME_PLACE = 0.4
 _WALL_LEAST, _WALL_MOST, _WALL_NEAR = 1.5, 0.3, 0.7
@@ -38,24 +39,23 @@ _LEADS = re.compile(rf"\.{{{DOTS_LEAST}}}")
 
 
 class Row(Struct, frozen=True):
-    """Of a table: its words by cell."""
+    """A row of a table: its words by cell."""
 
     cells: list[list[Word]]
 
 
 class Arranged(Struct, frozen=True):
     lines: list[list[Word]]
-    """An empty one stands between paragraphs."""
+    """An empty line separates paragraphs."""
     came_from: list[list[int]]
-    """For each line the numbers of those in which its words were read."""
+    """Numbers of the input lines that each line's words are from."""
     text: str
     tables: list[tuple[int, int, list[Row]]] = field(default_factory=list)
-    """From where to where in the text, and its rows."""
+    """Begin and end in the text, and the rows."""
 
 
 def tidied(lines: Sequence[list[Word]], width: int) -> list[list[Word]]:
-    """Without the edge of the paper, which reads like bars; and where two lines have a part each of what stands in one
-    row, that is a line of its own."""
+    """Drop bars read from the paper's edge; join the parts of one row that two lines share into a line of its own."""
     done: list[list[Word]] = []
     for line in lines:
         kept = [word for word in line if not _is_edge(word, width)]
@@ -83,7 +83,7 @@ def _by_rows(above: list[Word], below: list[Word]) -> list[list[Word]]:
 
 
 def _levels(line: Sequence[Word]) -> list[list[Word]]:
-    """Cut where the next word stands above or below the one before it."""
+    """Split the line where a word lies above or below the word before it."""
     parts = [[line[0]]]
     for one, other in pairwise(line):
         if min(one.y1, other.y1) - max(one.y0, other.y0) < _LEVEL * min(one.y1 - one.y0, other.y1 - other.y0):
@@ -93,7 +93,7 @@ def _levels(line: Sequence[Word]) -> list[list[Word]]:
 
 
 def _stand_in_a_row(some: Sequence[Word], others: Sequence[Word]) -> bool:
-    """Side by side, at one height."""
+    """Return whether the words are side by side at the same height."""
     tops, bottoms = ([median([getattr(word, side) for word in words]) for words in (some, others)]
                      for side in ("y0", "y1"))  # fmt: skip
     is_level = min(bottoms) - max(tops) > _SAME_ROW * min(b - a for a, b in zip(tops, bottoms, strict=True))
@@ -105,7 +105,7 @@ def _stand_in_a_row(some: Sequence[Word], others: Sequence[Word]) -> bool:
 
 
 def arranged(lines: list[list[Word]], rules: Callable[[], Sequence[Rule]]) -> Arranged:
-    """`rules` is asked only where there may be a table, or columns."""
+    """Return the words in reading order, with tables. `rules` is called only if there may be a table or columns."""
     rules = cache(rules)
     words = _numbered(lines)
     em = median([word.y1 - word.y0 for word, _ in words if not is_leader(word)] or [0.0])
@@ -134,7 +134,7 @@ def _numbered(lines: Sequence[Sequence[Word]]) -> list[tuple[Word, int]]:
 
 
 def _without_walls(lines: list[list[Word]], rules: Sequence[Rule], em: float) -> list[list[Word]]:
-    """What was read of the rules between columns: a bar, or a bracket of which there is only one."""
+    """Remove characters read from vertical lines between columns: a bar, or an unmatched bracket."""
     walls = [one for one in rules if one.y1 - one.y0 > _WALL_LEAST * em and one.x1 - one.x0 < _WALL_MOST * em]
     if not walls:
         return lines
@@ -155,7 +155,7 @@ def _without_walls(lines: list[list[Word]], rules: Sequence[Rule], em: float) ->
 
 
 def _pieces(words: Sequence[tuple[Word, int]], em: float) -> list[Piece]:
-    """Words of a line without a wide gap between them."""
+    """Group the words of each line into pieces without a wide gap."""
     groups: list[list[int]] = []
     lines = [[*some] for _, some in groupby(range(len(words)), lambda at: words[at][1])]
     are_contents = are_most([[words[at][0] for at in line] for line in lines])
@@ -169,7 +169,7 @@ def _pieces(words: Sequence[tuple[Word, int]], em: float) -> list[Piece]:
             one, other = words[at - 1][0], words[at][0]
             space = other.x0 - one.x1
             is_more = is_spread or (len(line) > _SPACES_LEAST and tables.ends_sentence(one.text, other.text))
-            # A box may be too long, and the next word stand within it.
+            # A box may be too long and contain the start of the next word.
             if space > (_SPACE_MOST if is_more else _APART) * em or (space <= -em and other.x0 <= one.x0):
                 groups.append([])
             groups[-1].append(at)
@@ -184,7 +184,7 @@ def _pieces(words: Sequence[tuple[Word, int]], em: float) -> list[Piece]:
 
 
 def _leads_to_one(line: Sequence[Word], em: float) -> bool:
-    """Its rows of dots, as to a page, and to no columns of figures."""
+    """Return whether the line's dot leaders lead to one entry, such as a page number, not to columns of figures."""
     last = max((at for at, word in enumerate(line) if is_leader(word)), default=-1)
     figures = [word for word in line[last + 1 :] if any(map(str.isdigit, word.text))]
     return last > 0 and all(other.x0 - one.x1 <= _APART * em for one, other in pairwise(figures))
@@ -195,7 +195,7 @@ def _is_right_of(one: Piece, other: Piece) -> bool:
 
 
 def _is_spread(line: Sequence[Word], em: float) -> bool:
-    """To its margin: words as wide apart as each other, sentences a little wider."""
+    """Return whether the line is justified: word gaps are even, and wider only after sentences."""
     spaces = [other.x0 - one.x1 for one, other in pairwise(line) if not tables.ends_sentence(one.text, other.text)]
     return (
         len(spaces) >= _SPACES_LEAST
@@ -205,7 +205,7 @@ def _is_spread(line: Sequence[Word], em: float) -> bool:
 
 
 def _whole(text: str) -> str:
-    """Blanks tell how many words a piece has."""
+    """Replace spaces by no-break spaces, because the spaces in a piece count its words."""
     return text.replace(" ", "\u00a0")
 
 
@@ -222,7 +222,7 @@ def _put_together(
         for piece in cell
         for at in range(piece.at, piece.at + piece.text.count(" ") + 1)
     }
-    # What is left of each line, and where a table first stood.
+    # What remains of each line, and where each table first appeared.
     entries: list[tuple[list[Word], int]] = []
     tables_at: dict[int, int] = {}
     blocks: list[list[int]] = [[]]

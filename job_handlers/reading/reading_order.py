@@ -1,9 +1,9 @@
-"""The order in which the blocks of a page are read. Pure.
+"""Reading order of the blocks on a page. Pure functions over boxes.
 
-A file has its text in an order, and so has an engine; mostly it is the reader's, and then it stays. Where it runs up
-the page within a column, or from column to column and back, the order is told by the gaps between the blocks: a
-column is read to its end before the one beside it, and what reaches over several parts what is above it from what is
-below; so does a rule that is drawn over several. Distances are in the unit of the boxes.
+The order of the file, or of the OCR engine, is kept unless it moves up within a column, or jumps between columns and
+back. Then the blocks are ordered by an X-Y cut: split at vertical gaps into columns, at horizontal gaps into rows, and
+recurse. A horizontal line that spans several columns separates what is above it from what is below. Distances are in
+the unit of the boxes.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ Box = tuple[float, float, float, float]
 BLOCKS_MOST = 400
 _RULES_MOST = 1000
 _THIN = 0.4
-"""Of the lowest box: so far a rule may lean from piece to piece, and reach into a box."""
+"""Share of the lowest box by which a line's segments may differ in height, or a line may cut into a box."""
 _TOUCH = 0.2
-"""By so much of the smaller one may two overlap and still be beside or below each other."""
+"""Share of the smaller box by which two boxes may overlap and still count as beside or below each other."""
 
 
 @dataclass(slots=True)
 class Part:
-    """Lines that stand together, or one table."""
+    """Consecutive lines of text, or one table."""
 
     box: Box
     lines: list[int]
@@ -43,9 +43,12 @@ def arranged(
     is_given: bool = True,
     rules: Callable[[], Sequence[Box]] = tuple,
 ) -> list[Part]:
-    """The blocks of lines, without those that belong to a table (`of_table`), which stand as their table where the
-    first of them stood; cut where they go from one column to another; all as they are read. `rules` that are drawn are
-    asked for only where they may tell something."""
+    """Return the blocks in reading order, split where their lines jump to another column.
+
+    Lines that belong to a table (`of_table`) are replaced by the table, at the position of the first of them.
+    `is_given` is as for `in_order`. `rules` returns the lines drawn on the page and is called only if the order has to
+    be computed.
+    """
     parts: list[Part] = []
     met: set[int] = set()
     for block in blocks:
@@ -67,7 +70,7 @@ def arranged(
                 parts.append(Part(own, [at]))
             else:
                 parts[-1].lines.append(at)
-                # Side by side, as a number and its paragraph, they are one line.
+                # Side by side, as a number and its paragraph, they count as one line.
                 own = _around(last, own)
             last = own
     for part in parts:
@@ -78,7 +81,10 @@ def arranged(
 
 
 def _is_elsewhere(last: Box, own: Box) -> bool:
-    """In another column than the line before it, and not behind the number of its paragraph."""
+    """Return whether the line is in another column than the one before it.
+
+    The text after a paragraph number is not.
+    """
     height = own[3] - own[1]
     is_behind = own[1] < (last[1] + last[3]) / 2 < own[3] and 0 <= own[0] - last[2] < 3 * height
     return not (is_behind and last[2] - last[0] < 4 * height)
@@ -89,7 +95,10 @@ def _around(one: Box, other: Box) -> Box:
 
 
 def in_order(boxes: Sequence[Box], *, is_given: bool = True, rules: Callable[[], Sequence[Box]] = tuple) -> list[int]:
-    """Their places as they are read. `is_given`: the order in which they come is an author's, and not an engine's."""
+    """Return the indexes of `boxes` in reading order.
+
+    `is_given` is True for a text layer, whose order is trusted more than an OCR engine's.
+    """
     given = list(range(len(boxes)))
     if len(boxes) < 3 and not (len(boxes) == 2 and boxes[1][3] <= boxes[0][1]):
         return given
@@ -106,7 +115,7 @@ def in_order(boxes: Sequence[Box], *, is_given: bool = True, rules: Callable[[],
 
 
 def _lie_within(boxes: Sequence[Box]) -> bool:
-    """One in another, as a caption in the text that flows around it: no gap tells their order."""
+    """Return whether a box lies mostly inside another, as a caption in flowing text. No gap shows their order then."""
     return any(
         min(a[2], b[2]) - max(a[0], b[0]) > 0.6 * min(a[2] - a[0], b[2] - b[0])
         and min(a[3], b[3]) - max(a[1], b[1]) > 0.6 * min(a[3] - a[1], b[3] - b[1])
@@ -116,7 +125,8 @@ def _lie_within(boxes: Sequence[Box]) -> bool:
 
 
 def _walls(rules: Sequence[Box], boxes: Sequence[Box], lowest: float) -> list[Box]:
-    """Level rules that reach over boxes which stand side by side, and go through none: each where it parts them."""
+    """Return the horizontal lines that separate boxes side by side from those above or below, each moved into the
+    gap."""
     return [
         wall
         for rule in _joined(rules, lowest)
@@ -127,7 +137,10 @@ def _walls(rules: Sequence[Box], boxes: Sequence[Box], lowest: float) -> list[Bo
 
 
 def _joined(rules: Sequence[Box], lowest: float) -> list[Box]:
-    """Those that go on with each other, each a little higher or lower than the last; their ends are not exact."""
+    """Join the segments of lines that continue each other, each a little higher or lower than the last.
+
+    The ends are shortened, because they are not exact.
+    """
     lines: list[tuple[Box, Box]] = []
     for one in sorted(one for one in rules if one[3] - one[1] < min(_THIN * lowest, one[2] - one[0]))[:_RULES_MOST]:
         for at, (whole, last) in enumerate(lines):
@@ -140,7 +153,7 @@ def _joined(rules: Sequence[Box], lowest: float) -> list[Box]:
 
 
 def _between(rule: Box, over: Sequence[Box], lowest: float) -> Box | None:
-    """None: something stands on both of its sides."""
+    """Return the part of the line that lies in the gap between the boxes; None if a box crosses it."""
     y = (rule[1] + rule[3]) / 2
     above = max((one[3] for one in over if one[1] + one[3] < 2 * y), default=y)
     below = min((one[1] for one in over if one[1] + one[3] >= 2 * y), default=y)
@@ -151,7 +164,7 @@ def _between(rule: Box, over: Sequence[Box], lowest: float) -> Box | None:
 
 
 def _running(boxes: Sequence[Box], lowest: float) -> tuple[list[int], list[int], list[int]]:
-    """What runs above and below all pages belongs to no column."""
+    """Return the blocks above the body, the body, and the blocks below it. Running heads and feet are in no column."""
     body = sorted(range(len(boxes)), key=lambda at: boxes[at][1])
     head: list[int] = []
     foot: list[int] = []
@@ -173,7 +186,7 @@ def _goes_down(boxes: Sequence[Box]) -> bool:
 
 
 def _runs_up(boxes: Sequence[Box]) -> bool:
-    """Somewhere a block comes after another that it stands above."""
+    """Return whether a block follows one that it lies above, in the same column."""
     return any(
         later[1] < earlier[1] and later[3] <= earlier[1] + _TOUCH * (earlier[3] - earlier[1])
         and min(later[2], earlier[2]) - max(later[0], earlier[0])
@@ -184,7 +197,7 @@ def _runs_up(boxes: Sequence[Box]) -> bool:
 
 
 def _runs_across(read: Sequence[int], boxes: Sequence[Box]) -> bool:
-    """Columns are left and come back to: of those that follow each other in a column, others were told between."""
+    """Return whether the order leaves a column and later returns to it, more than once."""
     place = {at: number for number, at in enumerate(range(len(boxes)))}
     breaks = 0
     for one, following in pairwise(read):
@@ -210,7 +223,7 @@ def _cut(some: list[int], boxes: Sequence[Box], lowest: float) -> list[int]:
     storeys = _parted(some, boxes, 1)
     if len(storeys) < 2:
         return sorted(some, key=lambda at: (boxes[at][1], boxes[at][0]))
-    # Neighbouring storeys that the same gap parts are columns, and not rows.
+    # Adjacent rows with the same vertical gap are columns.
     groups: list[list[int]] = []
     for storey in storeys:
         if groups and len(_parted([*groups[-1], *storey], boxes, 0)) > 1:
@@ -223,14 +236,17 @@ def _cut(some: list[int], boxes: Sequence[Box], lowest: float) -> list[int]:
 
 
 def _is_sidebar(left: Sequence[int], right: Sequence[int], boxes: Sequence[Box], lowest: float) -> bool:
-    """Text beside the text, narrower by far: whoever reads comes to it last, also where it stands first. Single lines
-    are no text, but what names that beside them."""
+    """Return whether the left column is a sidebar, which is read after the main text, even if it comes first.
+
+    A sidebar is much narrower than the main text and has a block of several lines; a column of single lines is labels
+    for the text beside it.
+    """
     wide, narrow = (max(boxes[at][2] for at in some) - min(boxes[at][0] for at in some) for some in (right, left))
     return narrow < 0.6 * wide and max(boxes[at][3] - boxes[at][1] for at in left) > 3 * lowest
 
 
 def _parted(some: Sequence[int], boxes: Sequence[Box], axis: int) -> list[list[int]]:
-    """Along the axis, where nothing reaches over."""
+    """Split the boxes along the axis wherever no box crosses."""
     parts: list[list[int]] = []
     end = -inf
     for begin, own_end, one in sorted([(boxes[at][axis], boxes[at][axis + 2], at) for at in some], key=_begin):

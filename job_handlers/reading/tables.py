@@ -1,9 +1,9 @@
-"""Find the tables of a page from where its words and lines stand, and tell their rows and cells. Pure.
+"""Find tables on a page from the positions of its text and lines, and return their rows and cells. Pure functions.
 
-It is given pieces of text, each on one line and without a wide gap in it, and the rules that are drawn on the page, in
-any unit. A table is either drawn, as a grid of rules, or stands in rows: lines one below the other with gaps at the
-same places. What flows like prose, where a line ends because the next word would not have fitted, is none, so that two
-columns of a report stay two columns. All distances are in heights of the page's usual letter, `em`.
+The input is pieces of text, each on one line and without a wide gap inside, and the ruling lines drawn on the page, in
+any unit. A table is either drawn, as a grid of ruling lines, or aligned: consecutive lines with gaps in the same
+places. Running prose, where a line ends because the next word would not fit, is not a table, so that two columns of a
+report stay two columns. All distances are multiples of `em`, the median height of a piece.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ PIECES_MOST = 4000
 RULES_MOST = 3000
 
 _GAP_LEAST = 0.25
-"""Between two columns."""
+"""Minimum distance between two columns."""
 _ROW_DISTANCE_MOST = 3.4
-"""Between two rows that no rule holds together, from middle to middle."""
+"""Maximum distance between the middles of two rows without ruling lines."""
 _ALONE_MOST = 2
-"""Lines without a gap between two that have one."""
+"""Maximum number of consecutive lines without a gap inside a table."""
 _ALIGNED_SHARE = 0.7
 _CELL_WORDS_MOST = 12
 _SNAP = 0.35
@@ -41,7 +41,7 @@ _YEAR = re.compile(r"(?:FY\s?)?(?:19|20)\d\d[*†]?")
 _GROUPS = re.compile(r"[-+(]?\d{1,3}(?: \d{3})+(?:[.,]\d+)?\)?")
 _TWO_NUMBERS = re.compile(r"[\d,]*\.\d+,\d{3}\.[\d,.]*")
 _DOTS = re.compile(r"[.·…]+")
-"""That lead the eye to the number at the end of a line."""
+"""Dot leaders, which connect a title with its page number."""
 _LEADS = re.compile(r"\s*(?:\.\s?){4,}\s*$")
 _ENDS = frozenset(".?!:")
 _BULLET = re.compile(r"[•●▪■◦‣∙·*–—o-]|\(?(?:\d{1,3}|[a-zA-Z]|[ivxIVX]{1,5})[.)]|\d{1,2}(?:\.\d{1,2})+\.?|\[\d{1,3}\]")
@@ -57,11 +57,11 @@ class Piece(msgspec.Struct, frozen=True, order=True, gc=False):
     y1: float
     text: str
     at: int
-    """Whatever its finder knows it by."""
+    """Identifier chosen by the caller."""
 
 
 class Rule(NamedTuple):
-    """A line that is drawn, upright or level."""
+    """A horizontal or vertical line drawn on the page."""
 
     x0: float
     y0: float
@@ -75,21 +75,23 @@ class Table(Struct, frozen=True):
     x1: float
     y1: float
     rows: list[list[list[Piece]]]
-    """By row and column; a cell that spans several columns stands in the first of them."""
+    """Rows of cells. A cell that spans several columns is in the first of them."""
     texts: list[list[str]]
 
     def as_text(self) -> str:
-        """A line for each row, its cells parted by tabs."""
+        """Return one line per row, with tabs between cells."""
         return "".join(["\t".join(row).rstrip("\t") + "\n" for row in self.texts])
 
 
 Split = Callable[[Piece], Sequence[Piece]]
-"""The words of a piece, where it may reach over two columns."""
+"""Returns the words of a piece that may cross a column boundary."""
 
 
 def _loosened(bands: Sequence[Band], split: Split | None, em: float) -> Sequence[Band]:
-    """Columns that stand close together come as one piece: numbers side by side, and words with more than a space
-    between them. What is parted here for nothing meets again in its cell."""
+    """Split pieces that hold several narrow columns: adjacent numbers, and words with more than a space between them.
+
+    A piece split by mistake is joined again in its cell.
+    """
     return bands if split is None else [_loosened_band(band, split, em) for band in bands]
 
 
@@ -133,17 +135,17 @@ def text_of(cell: Sequence[Piece]) -> str:
 
 
 def ends_sentence(word: str, following: str) -> bool:
-    """There is more room between them."""
+    """Return whether a sentence ends between the two words, where the gap is wider."""
     return word[-1] in _ENDS and following[0].isupper()
 
 
 def may_have_tables(middles: Sequence[int]) -> bool:
-    """Told by the heights at which its pieces stand: prose has no two side by side."""
+    """Return whether some pieces are on one line, from their vertical positions. Prose in one column has none."""
     return len(middles) - len(set(middles)) >= 2
 
 
 def find(pieces: Sequence[Piece], rules: Sequence[Rule] = (), split: Split | None = None) -> list[Table]:
-    # From the top down, and so are all that are chosen from them.
+    # Keep the pieces ordered from top to bottom; every list below relies on it.
     pieces = sorted(
         [one for one in pieces if one.x1 > one.x0 and one.text.strip(" .…\xa0\t")],
         key=lambda one: (one.y0 + one.y1, one.x0),
@@ -158,7 +160,7 @@ def find(pieces: Sequence[Piece], rules: Sequence[Rule] = (), split: Split | Non
     for area in _drawn_areas(level, upright, em):
         inside = [one for one in left if _is_inside(one, area)]
         if len(_walls(upright, area, em)) < 3:
-            # Rules may have prose between them as well.
+            # Ruling lines may also surround prose.
             flowing = _prose(pieces, em) if flowing is None else flowing
             if sum(id(one) in flowing for one in inside) > 0.2 * len(inside):
                 continue
@@ -181,11 +183,11 @@ def find(pieces: Sequence[Piece], rules: Sequence[Rule] = (), split: Split | Non
 # --- lines of pieces --------------------------------------------------------------------------------------
 
 Band = list[Piece]
-"""Pieces side by side, from left to right."""
+"""Pieces on one line, from left to right."""
 
 
 def _bands(pieces: Sequence[Piece], em: float) -> list[Band]:
-    """Of pieces from the top down."""
+    """Group pieces, ordered from top to bottom, into lines."""
     bands: list[Band] = []
     middle = -1e9
     for one in pieces:
@@ -209,7 +211,7 @@ def _middle(band: Band) -> float:
 
 
 def _prose(pieces: Sequence[Piece], em: float) -> set[int]:
-    """Those that flow: stacked lines, each of which ends because the first word of the next had no room in it."""
+    """Return the ids of the pieces that are running text: lines that end where the next word did not fit."""
     stacks: list[list[Piece]] = []
     growing: list[list[Piece]] = []
     for one in pieces:
@@ -221,7 +223,7 @@ def _prose(pieces: Sequence[Piece], em: float) -> set[int]:
             if highest <= last.y0 < lowest and x0 < last.x1 and abs(x0 - last.x0) < nearest:
                 best, nearest = stack, abs(x0 - last.x0)
         if best is None:
-            # What ended far above takes no more.
+            # A stack that ended far above gets no more lines.
             growing = [stack for stack in growing if stack[-1].y1 > y0 - 4 * em]
             growing.append([one])
             stacks.append(growing[-1])
@@ -237,7 +239,7 @@ def _prose(pieces: Sequence[Piece], em: float) -> set[int]:
 
 
 def _is_of_rows(flow: Sequence[Piece], middles: Sequence[float], em: float) -> bool:
-    """Cells over several lines, one below the other: each begins where something stands beside it."""
+    """Return whether these are table cells of several lines each: every cell starts on a line with other pieces."""
     if len(flow) > 12:
         return False
     beside = [
@@ -270,7 +272,7 @@ def _flowing(stack: Sequence[Piece], em: float) -> Iterator[Sequence[Piece]]:
 
 
 def _runs(bands: Sequence[Band], flows: Sequence[Piece], em: float) -> list[list[Band]]:
-    """Neighbouring lines that have gaps in them, with those between that stand in one column."""
+    """Return runs of nearby lines with gaps, including a few single pieces between them."""
     runs: list[list[Band]] = []
     run: list[Band] = []
     alone = 0
@@ -286,7 +288,7 @@ def _runs(bands: Sequence[Band], flows: Sequence[Piece], em: float) -> list[list
 
 
 def _likely(bands: Sequence[Band]) -> list[Band]:
-    """Lines that have gaps, with their neighbours, where there are several not far from each other."""
+    """Return the lines with gaps, and their neighbours, where several such lines are close together."""
     wide = [at for at, band in enumerate(bands) if len(band) > 1]
     kept: set[int] = set()
     for one, other in pairwise(wide):
@@ -296,7 +298,7 @@ def _likely(bands: Sequence[Band]) -> list[Band]:
 
 
 def _is_parted(above: Band, below: Band, flows: Sequence[Piece]) -> bool:
-    """By prose that stands between them."""
+    """Return whether prose lies between the two lines."""
     if not flows:
         return False
     top, bottom = _middle(above), _middle(below)
@@ -306,7 +308,7 @@ def _is_parted(above: Band, below: Band, flows: Sequence[Piece]) -> bool:
 
 
 def _trimmed(run: list[Band], em: float) -> list[Band]:
-    """Without the lines above and below that have no gap; what goes on with a cell of the last row stays."""
+    """Drop lines without a gap above and below the table; keep those that continue a cell of the last row."""
     wide = [at for at, band in enumerate(run) if len(band) > 1]
     if len(wide) < 2:
         return []
@@ -318,7 +320,7 @@ def _trimmed(run: list[Band], em: float) -> list[Band]:
         and (_middle(run[last + 1]) - _middle(run[last]) <= min([*steps, 1.6 * em]) * 1.05)
     ):
         last += 1
-    # A name of a column over two lines begins above the others.
+    # A column title of two lines begins above the other titles.
     while first and len(run[first - 1]) == 1 and _begins_above(run[first - 1][0], run[first], steps, em):
         steps.insert(0, _middle(run[first]) - _middle(run[first - 1]))
         first -= 1
@@ -332,7 +334,7 @@ def _begins_above(one: Piece, band: Band, steps: Sequence[float], em: float) -> 
 
 
 def _goes_on(band: Band, one: Piece, em: float) -> bool:
-    """The piece stands below one of the band, and begins like the rest of a sentence."""
+    """Return whether the piece lies below one of the band and looks like the rest of its sentence."""
     over = [other for other in band if abs(other.x0 - one.x0) < 0.5 * em]
     return bool(over) and not one.text[:1].isupper() and not _is_number(one.text)
 
@@ -341,7 +343,7 @@ def _goes_on(band: Band, one: Piece, em: float) -> bool:
 
 
 def _straightened(rules: Sequence[Rule], em: float) -> tuple[list[Rule], list[Rule]]:
-    """Level and upright ones; those that go on with each other are one."""
+    """Return the horizontal and the vertical lines, with collinear segments joined."""
     thin, reach = 0.3 * em, 0.5 * em
     level = [one for one in rules if one.y1 - one.y0 <= thin and one.x1 - one.x0 > 0.7 * em]
     upright = [one for one in rules if one.x1 - one.x0 <= thin and one.y1 - one.y0 > 0.7 * em]
@@ -376,7 +378,7 @@ def _joined(level: Sequence[Rule], thin: float, reach: float) -> list[Rule]:
 
 
 def _drawn_areas(level: Sequence[Rule], upright: Sequence[Rule], em: float) -> list[Rule]:
-    """Where rules cross, or stand one below the other with the same ends."""
+    """Return the areas of crossing lines, and of horizontal lines stacked with the same ends; smallest first."""
     near = 0.6 * em
     group = list(range(len(level) + len(upright)))
 
@@ -401,13 +403,13 @@ def _drawn_areas(level: Sequence[Rule], upright: Sequence[Rule], em: float) -> l
     ]  # fmt: skip
     loose = [one for some in members.values() if len(some) == 1 for one in some if one.x0 != one.x1]
     areas += _stacked(loose, em)
-    # What lies within another is a part of it, unless it is a page's frame.
+    # Smallest first: an area inside another is part of it, unless the other is the page's frame.
     areas.sort(key=lambda one: (one.x1 - one.x0) * (one.y1 - one.y0))
     return areas
 
 
 def _stacked(level: Sequence[Rule], em: float) -> list[Rule]:
-    """Above, below the head, and at the end, as books have them."""
+    """Return areas between stacked horizontal lines: above the head, below it and at the end, as in books."""
     found: list[Rule] = []
     used: set[int] = set()
     ordered = sorted(level, key=lambda one: one.y0)
@@ -475,7 +477,7 @@ def _around(pieces: Sequence[Piece]) -> tuple[float, float, float, float]:
 
 
 def _walls(upright: Sequence[Rule], area: Rule, em: float) -> list[float]:
-    """Where upright rules stand through a good part of it, its own edges included."""
+    """Return the x positions of vertical lines along at least 40 % of the area, its own edges included."""
     xs: list[float] = []
     least = 0.4 * (area.y1 - area.y0)
     for one in sorted(upright):
@@ -495,11 +497,11 @@ def _floors(level: Sequence[Rule], area: Rule, em: float) -> list[Rule]:
 
 Column = tuple[float, float]
 Line = list[list[Piece]]
-"""By column."""
+"""Cells by column."""
 
 
 def _columns(bands: Sequence[Band], walls: Sequence[float], em: float) -> list[Column]:
-    """From where to where each reaches."""
+    """Return the left and right edge of each column."""
     if len(walls) > 2:
         inner = list(pairwise(walls))
         left = min(one.x0 for band in bands for one in band)
@@ -532,7 +534,7 @@ def _by_gaps(bands: Sequence[Band], em: float) -> list[Column]:
     whole = [[one for one in band if not _is_run_together(one, em)] for band in bands]
     full = [band for band in whole if len(band) >= max(2, 0.5 * usual)]
     best: list[Column] = []
-    # The head may reach over several columns: what stands below it tells them better.
+    # A head may span several columns. The lines below it show the columns better.
     for skipped in range(min(3, len(full) - 1)):
         some = full[skipped:]
         tolerated = len(some) // 10 if len(some) > 5 else 0
@@ -545,7 +547,7 @@ def _by_gaps(bands: Sequence[Band], em: float) -> list[Column]:
 
 
 def _is_run_together(one: Piece, em: float) -> bool:
-    """Read as one word over the gap between two columns."""
+    """Return whether an engine has read across a column gap as one word."""
     text = one.text
     return one.x1 - one.x0 > 1.5 * em * len(text) > 1.5 * em or (
         text.count(".") > 1 and _TWO_NUMBERS.fullmatch(text) is not None
@@ -553,7 +555,7 @@ def _is_run_together(one: Piece, em: float) -> bool:
 
 
 def _covered(bands: Sequence[Band], tolerated: int, em: float) -> list[Column]:
-    """Stretches over which pieces stand, parted by gaps into which no more than so many reach."""
+    """Return the stretches covered by pieces, separated by gaps crossed by at most `tolerated` of them."""
     ends: list[tuple[float, int]] = []
     for band in bands:
         for one in band:
@@ -573,7 +575,7 @@ def _covered(bands: Sequence[Band], tolerated: int, em: float) -> list[Column]:
 
 
 def _cut(band: Band, columns: Sequence[Column], split: Split, em: float) -> Band:
-    """A piece that reaches over two columns, and has a gap between them, is two."""
+    """Split pieces that cross a column boundary with a gap."""
     found: Band = []
     for one in band:
         x0, x1, text = one.x0, one.x1, one.text
@@ -601,12 +603,12 @@ def _cut(band: Band, columns: Sequence[Column], split: Split, em: float) -> Band
 
 
 def _is_over(x0: float, x1: float, columns: Sequence[Column]) -> bool:
-    """More than one."""
+    """Return whether the range overlaps more than one column."""
     return sum([x0 < end and x1 > begin for begin, end in columns]) > 1
 
 
 def _home(one: Piece, columns: Sequence[Column]) -> int:
-    """The column over which most of it stands."""
+    """Return the column that contains most of the piece."""
     best, home, x0, x1 = -1e9, 0, one.x0, one.x1
     for at, (begin, end) in enumerate(columns):
         shared = (x1 if x1 < end else end) - (x0 if x0 > begin else begin)
@@ -616,7 +618,7 @@ def _home(one: Piece, columns: Sequence[Column]) -> int:
 
 
 def _without_signs(bands: Sequence[Band], columns: list[Column]) -> list[Column]:
-    """A column of currency signs belongs to the numbers behind it, one of percent signs to those before."""
+    """Merge a column of currency signs with the numbers after it, and one of percent signs with those before it."""
     if not any(one.text.strip() in _SIGNS for band in bands for one in band):
         return columns
     texts: list[set[str]] = [set() for _ in columns]
@@ -647,7 +649,7 @@ def _placed(band: Band, columns: Sequence[Column], begins: Sequence[float], ends
                 at for at in range(first, last + 1)
                 if min(x1, ends[at]) - max(x0, begins[at]) > 0.3 * min(x1 - x0, ends[at] - begins[at])
             ]  # fmt: skip
-            # Over several: it spans them, and stands in the first.
+            # A piece across several columns spans them and goes into the first.
             first = over[0] if len(over) > 1 else _home(one, columns)
         elif first > last:
             first = _home(one, columns)
@@ -688,7 +690,7 @@ def _is_table(
         return False
     if len(columns) == 2:
         is_short = max(words) <= 6
-        # As on an invoice: what each is, and behind it what it says.
+        # As on an invoice: a label and its value.
         are_labels = sum(text.endswith(":") for text in cells[0]) >= 0.8 * len(cells[0])
         return len(wide) >= 3 and (
             numeric[1] >= 0.6 or (is_short and (are_labels or len(floors) >= 2 or numeric[0] > 0.6))
@@ -699,7 +701,7 @@ def _is_table(
 
 
 def _is_contents(texts: Sequence[Sequence[str]]) -> bool:
-    """Each line ends with the number of a page, and they never fall."""
+    """Return whether the table is a table of contents: lines end in page numbers that never decrease."""
     ends = [next(filter(None, reversed(line))).split()[-1].lstrip(".") for line in texts]
     numbers = [int(end) for end in ends if end.isdecimal() and len(end) < 5]
     if len(numbers) < 3 or len(numbers) < 0.8 * len(ends) or numbers[0] >= numbers[-1]:
@@ -708,7 +710,7 @@ def _is_contents(texts: Sequence[Sequence[str]]) -> bool:
 
 
 def _alignment(wide: Sequence[Line], em: float) -> float:
-    """The share of cells that stand at the same left edge, right edge, middle or decimal point as their column."""
+    """Return the share of cells aligned with their column by left edge, right edge, centre or decimal point."""
     good = total = 0
     for at in range(len(wide[0])):
         own = [line[at] for line in wide if line[at]]
@@ -738,7 +740,7 @@ def _centre(cell: Sequence[Piece]) -> float:
 
 
 def _point(cell: Sequence[Piece]) -> float:
-    """About where its decimal point stands: digits are all as wide."""
+    """Return the approximate x position of the decimal point, assuming digits of equal width."""
     last = cell[-1]
     whole, point, _ = last.text.partition(".")
     if not point:
@@ -761,12 +763,12 @@ def _most_alike(places: Sequence[float], reach: float) -> int:
 def _rows(
     bands: Sequence[Band], lines: Sequence[Line], texts: Sequence[Sequence[str]], em: float, floors: Sequence[Rule]
 ) -> list[Line]:
-    """Lines that belong together are one row: between the same two rules, or where one goes on with the other."""
+    """Merge the lines of each row: those between the same two ruling lines, and those that continue the line above."""
     middles = [_middle(band) for band in bands]
     ys = sorted({one.y0 for one in floors})
     storeys = [sum(y < middle for y in ys) for middle in middles]
     inner = len(set(storeys))
-    # Or are there several rows between two of them, as in the body below a head?
+    # Ruling lines do not separate rows if most rows are between the same two, as in a body below a head.
     by_rules = inner >= 3 and max(map(storeys.count, set(storeys))) <= 0.5 * len(bands)
     steps = [b - a for a, b in pairwise(middles)]
     usual = median(steps) if steps else em
@@ -802,13 +804,13 @@ def _continues(
     lines: Sequence[Line], texts: Sequence[Sequence[str]], numbers: Sequence[Sequence[bool]], at: int, begun: int,
     head: int, numeric: Sequence[bool], steps: Sequence[float], usual: float, em: float,
 ) -> bool:  # fmt: skip
-    """Does this line go on with the row above it, which began at `begun`?"""
+    """Return whether the line at `at` continues the row above it, which began at line `begun`."""
     filled = [column for column, text in enumerate(texts[at]) if text]
     before = {column for one in texts[begun:at] for column, text in enumerate(one) if text}
     if steps[at - 1] > 2.1 * em or not filled:
         return False
     if at <= head:
-        # What stands alone below the names of the other columns begins a row, and is no name.
+        # A text alone in the first column, below the titles of the others, begins a row and is no title.
         return (filled != [0] or 0 in before) and _is_wrapped_head(lines, at, head, steps, em)
     is_tight = steps[at - 1] < 0.8 * max(steps[at] if at < len(steps) else usual, usual)
     values = any(number and is_numeric for number, is_numeric in zip(numbers[at], numeric, strict=True))
@@ -819,7 +821,7 @@ def _continues(
     if values and values_above:
         return False
     if values:
-        # A label over two lines, its numbers beside the last of them.
+        # A label of two lines, with its numbers beside the last of them.
         return before == {0} and filled[0] == 0 and (text[:1].islower() or _is_open(texts[at - 1][0]))
     if filled[0] == 0 and len(filled) == len(numeric) and not is_tight:
         return False
@@ -849,7 +851,7 @@ def _is_open(text: str) -> bool:
 def _end_of_head(
     texts: Sequence[Sequence[str]], numbers: Sequence[Sequence[bool]], numeric: Sequence[bool]
 ) -> int:  # fmt: skip
-    """Its last line: the one before that in which most of the numbers stand that could."""
+    """Return the index of the head's last line: the next line has values in most of the numeric columns."""
     for at, line in enumerate(texts):
         values = sum(
             number and is_numeric and not _YEAR.fullmatch(text)
@@ -863,7 +865,10 @@ def _end_of_head(
 def _is_wrapped_head(
     lines: Sequence[Line], at: int, head: int, steps: Sequence[float], em: float
 ) -> bool:  # fmt: skip
-    """Names of columns over two lines are one row; a name that spans several is a row of its own."""
+    """Return whether a line of the head continues the line above it.
+
+    Column titles of two lines are one row; a title that spans several columns is a row of its own.
+    """
     above, line = lines[at - 1], lines[at]
     if not all(_stands_over(cell, below) for cell, below in zip(above, line, strict=True) if cell and below):
         return False
@@ -881,7 +886,7 @@ def _stands_over(cell: Sequence[Piece], below: Sequence[Piece]) -> bool:
 
 
 def _is_spanning(above: Sequence[Sequence[Piece]], line: Sequence[Sequence[Piece]]) -> bool:
-    """One of the names stands over several of those below it, or few over many."""
+    """Return whether a title is above several of the titles below it, or few titles are above many."""
     if any(cell and sum(bool(below) and _stands_over(cell, below) for below in line) > 1 for cell in above):
         return True
     filled = sum(map(bool, above))

@@ -1,7 +1,7 @@
-"""Does a page's own text do, or has the page to be looked at? Pure: facts in, verdict out.
+"""Decide whether a page's text layer is usable or the page needs OCR. Pure functions.
 
-Text will not do where it is missing, where it is garbage, or where it is invisible under an image that covers the page,
-for then somebody else's OCR wrote it. A page on which nothing is drawn is blank.
+A text layer is unusable if it is missing, garbage, or invisible under an image that covers the page, in which case it
+is the output of another OCR program. A page with nothing drawn on it is blank.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ from enum import StrEnum
 from msgspec import Struct
 
 _COVERS = 0.5
-"""Of the page: so much under images makes it a scan."""
+"""Share of the page covered by images that makes it a scan."""
 _FEW_CHARACTERS = 50
-"""On a scan: a stamp or a page number, and not its text."""
+"""Fewer characters on a scan are a stamp or a page number, not its text."""
 _GARBAGE_SHARE = 0.1
 _LETTERS_LEAST = 100
 _VOWELS_LEAST = 0.18
 _WORDLESS_SHARE = 0.4
 
-# What no text has on purpose: unknown, private, unassigned, control.
+# Characters that no text contains on purpose: unknown, private, unassigned, control.
 _BAD = re.compile("[\ufffd\ufffe\uffff\ue000-\uf8ff\x80-\x9f]")
 _ASCII = re.compile("[\x00-\x7f]+")
 _UNMAPPED = re.compile(r"\(cid:\d+\)")
 
 
 def _marked(characters: str) -> bytes:
-    """A table that turns these into ones and everything else into zeros."""
+    """Return a translation table that maps these characters to one and all others to zero."""
     return bytes(chr(one) in characters for one in range(256))
 
 
@@ -39,10 +39,10 @@ _VOWELS = _marked("aeiouyAEIOUY")
 _DIGITS = _marked(string.digits)
 _SPACES = _marked(" \n\t")
 _LEADERS = re.compile(r"(?:[.·…_]\s*){4,}")
-"""The dots of a contents page between a title and its number."""
+"""Dot leaders, as in a table of contents."""
 _WORD = re.compile(r"\w+")
 _AGREES = 0.5
-"""Of recognised words: so many have to be in a page's own text, for both to be the same text."""
+"""Minimum share of the recognised words that the text layer must contain to count as the same text."""
 
 
 class Verdict(StrEnum):
@@ -52,12 +52,12 @@ class Verdict(StrEnum):
 
 
 class Drawn(Struct, frozen=True):
-    """What lies on a page, without its text being read."""
+    """Areas on a page covered by images and text."""
 
     covered: float = 0.0
-    """Share of the page that images cover."""
+    """Share of the page covered by images."""
     invisible: float = 0.0
-    """Share of its text that is not shown."""
+    """Share of the text that is invisible."""
     is_empty: bool = False
 
 
@@ -80,13 +80,13 @@ def _is_garbage_without_leaders(text: str, characters: int) -> bool:
 
 
 def may_be_fuller(text: str, drawn: Drawn) -> bool:
-    """Return whether a page's own text is worth a comparison: it is shown, and its characters have a meaning."""
+    """Return whether a page's own text is worth a comparison: it is visible, and its characters are meaningful."""
     characters = len("".join(text.split()))
     return characters > 0 and drawn.invisible <= 0.5 and _count_bad(text) <= characters * _GARBAGE_SHARE
 
 
 def is_fuller(own: str, recognised: str) -> bool:
-    """Return whether a page's own text has as many words as were recognised, and is the same text."""
+    """Return whether a page's own text is the recognised text, with at least as many words."""
     mine, seen = Counter(_WORD.findall(own.casefold())), Counter(_WORD.findall(recognised.casefold()))
     if not seen:
         return bool(mine) and not is_garbage(own, len("".join(own.split())))
@@ -94,14 +94,14 @@ def is_fuller(own: str, recognised: str) -> bool:
 
 
 def is_garbage(text: str, characters: int) -> bool:
-    """`characters`: how many are not spaces."""
+    """Return whether text is garbage. `characters` is its length without spaces."""
     plain, beyond = _parted(text)
     if _count_bad(text) > characters * _GARBAGE_SHARE:
         return True
     letters = _count(plain, _LETTERS)
     accented = sum(map(str.isalpha, beyond))
     if letters >= _LETTERS_LEAST and letters > characters * _WORDLESS_SHARE:
-        # Letters moved along the alphabet, as by a font without its table, lose their vowels.
+        # A font without a character map shifts letters along the alphabet, which leaves few vowels.
         return accented < letters * 0.1 and _count(plain, _VOWELS) < letters * _VOWELS_LEAST
     words = letters + accented + _count(plain, _DIGITS) + sum(map(str.isdigit, beyond))
     return characters >= _FEW_CHARACTERS and words < characters * _WORDLESS_SHARE
@@ -119,12 +119,15 @@ def letters_in(text: str) -> int:
 
 
 def _parted(text: str) -> tuple[bytes, str]:
-    """Most pages have only a few characters beyond ASCII: they are looked at one by one, the others all at once."""
+    """Return the ASCII characters, which are counted in bulk, and the few others of most pages, which are not."""
     plain = text.encode("ascii", "ignore")
     return plain, "" if len(plain) == len(text) else _ASCII.sub("", text)
 
 
 def _count(plain: bytes, marked: bytes) -> int:
-    """As the bits of one large number: to look at each character takes twice the time and more, and to delete them half
-    as much again, for no processor guesses which character comes next."""
+    """Count the marked characters as the bits of one large number.
+
+    Testing each character takes more than twice as long, and deleting them half as long again: branch prediction fails
+    on either.
+    """
     return int.from_bytes(plain.translate(marked), "little").bit_count()
