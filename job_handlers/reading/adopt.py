@@ -1,4 +1,4 @@
-"""Handler `adopt`: import a document's text, read elsewhere, from a text file with form feeds between pages."""
+"""Import a document's text, read elsewhere, from a text file with form feeds between pages."""
 
 from __future__ import annotations
 

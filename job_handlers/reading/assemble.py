@@ -1,4 +1,4 @@
-"""Handler `assemble`: publish a document once all ranges of its pages have been read.
+"""Publish a document once all ranges of its pages have been read.
 
 Documents without such ranges are published by `ingest`.
 """

@@ -1,4 +1,4 @@
-"""Handler `extract_rows`: turn spreadsheet or CSV rows into text, a hundred rows a page. Values keep their types."""
+"""Turn spreadsheet or CSV rows into text, a hundred rows a page. Values keep their types."""
 
 from __future__ import annotations
 

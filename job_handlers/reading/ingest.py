@@ -1,4 +1,4 @@
-"""Handler `ingest`: look at a document's file, count its pages and decide how each page has to be read.
+"""Look at a document's file, count its pages and decide how each page has to be read.
 
 Takes the text of every page with a usable text layer, and every page result that is already stored for the same file.
 If that covers all pages, it publishes the document. Otherwise it enqueues `ocr_pages` or `extract_rows` jobs for ranges

@@ -1,4 +1,4 @@
-"""Handler `ocr_pages`: recognise a range of pages and save each one at once, so that a killed attempt resumes there.
+"""Recognise a range of pages and save each one at once, so that a killed attempt resumes there.
 
 One question to the daemon tells which pages of this file are already stored. Then, for every two pages that have been
 drawn, and while the page before them is being recognised, another question tells whether any file has a page with the
