@@ -1,4 +1,4 @@
-"""Batches: what one person submitted together, and how far it is. Frozen values, like all of `jobs`."""
+"""Batches: jobs that a user has submitted together, and their progress. All values are immutable."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from worker_service.jobs.model import Enqueued, NewJob, Status
 class BatchState(StrEnum):
     ACTIVE = "active"
     WAITING = "waiting"
-    """Until the owner's other batches have ended or are stopped: for its first turn, or replaced by a newer batch."""
+    """Waiting until the owner's other batches have ended or are stopped, either to start or to resume."""
     STOPPED = "stopped"
     DONE = "done"
     FAILED = "failed"
@@ -31,13 +31,14 @@ class BatchState(StrEnum):
 
 
 class OwnerPolicy(StrEnum):
-    """What becomes of an owner's other active batches when one begins or goes on."""
+    """Rule for an owner's other active batches when a batch starts or resumes."""
 
     REPLACE = "replace"
-    """They wait, and resume when the newer one has ended or is stopped."""
+    """The other batches wait, and resume when this one has ended or is stopped."""
     QUEUE = "queue"
-    """They go on, and the new one waits."""
+    """The other batches continue, and this one waits."""
     OFF = "off"
+    """All batches run at the same time."""
 
 
 class NewBatch(Struct, frozen=True):
@@ -45,13 +46,13 @@ class NewBatch(Struct, frozen=True):
     name: str = ""
     priority: int = 5
     asked: str = "{}"
-    """JSON: what the person asked for, for eyes."""
+    """JSON: the user's request, for display."""
     actions: str = "[]"
-    """JSON: what follows once it has ended, each {"job_type": …, "payload": …}."""
+    """JSON: actions to run when the batch ends, each {"job_type": …, "payload": …}."""
 
 
 class BatchOfJobs(Struct, frozen=True):
-    """A batch, with all that it begins with."""
+    """A batch to be inserted, with its first jobs."""
 
     new: NewBatch
     jobs: Sequence[NewJob]
@@ -65,15 +66,15 @@ class Batch(Struct, frozen=True):
     priority: int
     state: BatchState
     round: int
-    """+1 whenever it begins again after it had ended."""
+    """Raised by 1 whenever the batch starts again after it has ended."""
     note: str | None
-    """Why it is in its state: stopped by ann."""
+    """Reason for its state, such as "stopped by ann"."""
     asked: str
     actions: str
     created_at: str
     ended_at: str | None
     replaced_by: int | None = None
-    """Of a waiting batch: the newer batch of its owner, after which it resumes."""
+    """The newer batch of its owner that a waiting batch resumes after."""
 
     @property
     def title(self) -> str:
@@ -86,10 +87,10 @@ def unique_key_in_batch(key: str, batch_id: int) -> str:
 
 
 class InBatch(NamedTuple):
-    """What became of one of the jobs that were submitted, as `Enqueued` has it."""
+    """Result of one submitted job. See `Enqueued`."""
 
     job_id: int | None
-    """None: its document needs none."""
+    """None: no job was inserted, because its document needs none."""
     existing: bool = False
     document_id: int | None = None
     decision: Decision | None = None
@@ -103,7 +104,7 @@ class BatchAdded(Struct, frozen=True):
     batch: Batch
     jobs: Sequence[InBatch]
     replaced: Sequence[int] = ()
-    """The owner's other batches, which wait until this one ends."""
+    """Ids of the owner's other batches, which wait until this one ends."""
 
 
 class LiveWork(NamedTuple):
@@ -115,20 +116,21 @@ class LiveWork(NamedTuple):
 
 
 class WorkToSubmit(Struct, frozen=True):
-    """The jobs of a submission, by their position, before any of them is inserted."""
+    """Preview of a submission. Jobs are identified by their position."""
 
     new: Sequence[int]
-    """These need a job."""
+    """Positions of jobs that would be inserted."""
     live: Mapping[int, LiveWork]
-    """Live jobs of the same owner already do the work of these. All others need no job: their documents are known."""
+    """Position → live job of the same owner that does the same work. The other positions need no job, because their
+    documents have been read."""
 
 
 class BatchMoved(Struct, frozen=True):
-    """What a verb made of a batch."""
+    """Result of retrying, resuming or cancelling a batch."""
 
     batch: Batch
     job_ids: Sequence[int] = ()
-    """Jobs that were retried, or cancelled."""
+    """Jobs that were retried or cancelled."""
     asked: Sequence[int] = ()
     """Running jobs that were asked to stop."""
     refused: Mapping[int, str] = field(default_factory=dict)
@@ -136,31 +138,31 @@ class BatchMoved(Struct, frozen=True):
 
 
 class BatchFacts(Struct, frozen=True):
-    """What is stored of how far a batch is."""
+    """Counts from which the progress of a batch is computed."""
 
     jobs: Mapping[Status, int]
     documents: Mapping[IndexStatus, int]
     files_on_the_way: int
-    """Sources of which there is no document yet, because their jobs have not ended."""
+    """Number of sources without a document whose jobs have not ended."""
     files_not_brought_in: int
-    """Sources whose last try failed or was cancelled."""
+    """Number of sources without a document whose last job failed or was cancelled."""
     files_cancelled: int
-    """Of those, the sources whose last job was cancelled."""
+    """Number of sources without a document whose last job was cancelled."""
     documents_cancelled: int
-    """Failed documents whose reading was cancelled."""
+    """Number of failed documents whose reading was cancelled."""
     may_find_more: bool
-    """A job lives that is for no document and no one source: a crawl, or one of somebody's own."""
+    """True if a live job belongs to no document and no single source, such as a crawl or a custom job."""
     pages: int
-    """Of the documents whose pages were counted."""
+    """Total pages of the documents whose page count is known."""
     pages_read: int
     pages_left: int
-    """Of those whose pages were counted, and that are still to be read."""
+    """Unread pages of queued or indexing documents whose page count is known."""
     uncounted: int
-    """Documents still to be read, whose pages nobody has counted yet."""
+    """Number of queued or indexing documents whose page count is unknown."""
     size: int
-    """Bytes of the originals that are there."""
+    """Total bytes of the originals in the workspace."""
     pages_lately: int
-    """Stored since `lately_seconds`."""
+    """Number of pages stored in the last `lately_seconds`."""
     lately_seconds: float
     current: tuple[str, int, int | None] | None = None
-    """Of the document that moved last, of those that are being read: name, pages read, pages."""
+    """(name, pages read, pages) of the document that advanced last."""

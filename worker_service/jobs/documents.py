@@ -1,7 +1,7 @@
-"""Documents, the files and pages that belong to them, and what a crawl has found. Frozen values, like all of `jobs`.
+"""Documents, their files and pages, crawl items, and the questions of handlers. All values are immutable.
 
-A document is one thing to read: where it comes from, what its file holds, and how far its text is. Its generation
-counts the wishes to read it; only work of the newest one may publish (P11).
+A document is one item to read: its source, the content of its file, and the status of its text. Each accepted request
+to read it starts a new generation; only jobs of the newest generation may publish (P11).
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ class OnEnd(StrEnum):
 
 
 class DeferredAction(Struct, frozen=True):
-    """A job for afterwards. `FACTS` lists the placeholders that its payload may have."""
+    """A job to insert when a document, job or batch ends. `FACTS` lists the placeholders of its payload."""
 
     job_type: str
     payload: str = ""
-    """JSON; empty: none."""
+    """JSON. Empty: no payload."""
     on_end: OnEnd = OnEnd.SUCCESS
     is_standing: bool = False
-    """Again for each generation of a document."""
+    """True: repeat it for each generation of the document."""
 
 
 class AskedAction(DeferredAction, frozen=True):
-    """One that was asked for, and what became of it."""
+    """A requested action of a document, with the job that it has started."""
 
     document_id: int = 0
     generation: int = 0
@@ -51,7 +51,7 @@ class AskedAction(DeferredAction, frozen=True):
 
 
 class OwnersAction(DeferredAction, frozen=True):
-    """What follows for each document of an owner."""
+    """An action for every document of an owner."""
 
     owner: str = ""
 
@@ -65,8 +65,10 @@ _WORD = re.compile(r"\{(\w+)\}")
 
 
 def filled(payload: str, facts: Mapping[str, object]) -> str:
-    """Return the payload with facts for its placeholders, such as {document_id}. A string that is nothing but a
-    placeholder becomes the fact itself, which may be a number or null."""
+    """Return the payload with its placeholders, such as {document_id}, replaced by facts.
+
+    A string that consists of one placeholder becomes the fact itself, which may be a number or null.
+    """
 
     def fill(value: object) -> object:
         if isinstance(value, dict):
@@ -87,91 +89,94 @@ def _written(fact: object) -> str:
 
 
 class DocumentRequest(Struct, frozen=True):
-    """The wish that a document be read. Carried by the job that would do it: the transaction that inserts the job
-    takes the document's next generation, or finds that nothing is to be done, and inserts no job."""
+    """A request to read a document, attached to the job that would read it.
+
+    The transaction that inserts the job takes the document's next generation. If there is nothing to do, no job is
+    inserted.
+    """
 
     source_key: str
-    """What it is at its source: a Drive file's id, a URL, an absolute path. With platform and owner it names the
-    document for ever."""
+    """Id at the source: a Drive file id, a URL or an absolute path. With platform and owner it identifies the
+    document permanently."""
     name: str
     content: str = ""
-    """SHA-256 of its file. Empty: not known yet."""
+    """SHA-256 of its file. Empty: unknown."""
     settings: str = ""
-    """JSON of what is said of how it is to be read: what can change the text. The rest is as the document remembers it;
-    null: as usual again. Where another way comes out of it, the document is read again."""
+    """JSON: requested reading settings that can change the text. A missing key keeps the document's stored value, null
+    restores the default. If the resulting settings differ from the stored ones, the document is read again."""
     is_forced: bool = False
     is_standing: bool = False
-    """Nobody says it now: a document that was asked for before is read as it remembers."""
+    """True for automatic requests: a known document keeps its stored settings, and `settings` is ignored."""
     actions: Sequence[DeferredAction] = ()
-    """What follows; beside what others have asked for."""
+    """Actions to add to the ones already requested for the document."""
     revision: str = ""
-    """What its source calls this content. Empty: it has no name for it, or one that may come to stand for another."""
+    """The source's name for this content, such as a revision id. Empty: there is none that is stable."""
 
 
 class Decision(StrEnum):
-    """What became of a wish."""
+    """Result of a document request."""
 
     ACCEPTED = "accepted"
     TAKEN_OVER = "taken over"
-    """Older work had not moved for too long."""
+    """Accepted although work was under way, because that work had not advanced for too long or is held up."""
     UNDER_WAY = "under way"
-    """The same is queued or indexing already: that will do."""
+    """Nothing to do: the same content and settings are queued or indexing."""
     UNCHANGED = "unchanged"
-    """It was read with success, and neither its content nor what was asked for has changed."""
+    """Nothing to do: the document was read successfully with the same content and settings."""
 
 
 class KnownDocument(Struct, frozen=True):
-    """What is known of a job's document when an attempt begins."""
+    """Facts about a job's document at the start of an attempt."""
 
     content: str = ""
-    """SHA-256 of its newest published original; empty: nobody has told it."""
+    """SHA-256 of its newest published original. Empty: unknown."""
     kind: str | None = None
     pages: int | None = None
     """None: not counted yet."""
     settings: str = ""
-    """JSON: how its newest generation is to be read."""
+    """JSON: reading settings of the newest generation."""
     status: str = ""
-    """Of its newest generation: queued, indexing, success or failed."""
+    """Status of the newest generation: queued, indexing, success or failed."""
     source_key: str = ""
-    """What it is at its source."""
+    """Id at the source, as in `DocumentRequest`."""
     name: str = ""
     generation: int | None = None
-    """The newest that was asked for."""
+    """The newest requested generation."""
     batch_id: int | None = None
-    """The newest batch that asked for it."""
+    """The newest batch that has requested the document."""
 
 
 class DocumentFacts(Struct, frozen=True):
-    """What a job learned of its document. None: nothing new."""
+    """Facts that a job has found out about its document. None: unchanged."""
 
     kind: str | None = None
     """pdf, image, sheet, text, mail, …"""
     pages: int | None = None
     content: str | None = None
     note: str | None = None
-    """For a person, such as "repaired"."""
+    """Note for users, such as "repaired"."""
 
 
 CONFIDENCE_LEAST = 50
-"""Per cent. Recognised text below it is doubtful: notes name its pages, and a search can leave them out."""
+"""Minimum OCR confidence in per cent. Pages below it are doubtful: notes name them, and a search can leave them out."""
 
 
 class PageResult(Struct, frozen=True):
-    """What was read of one page. Pages with the same digest are the same, whosever they are."""
+    """Text of one page. Pages with the same digest have the same text, also across documents and owners."""
 
     number: int
-    """From 1."""
+    """Page number, starting at 1."""
     digest: str
     text: str | None = None
-    """None: a page with this digest is stored already, and this document has it too."""
+    """None: the text is stored already under this digest."""
     method: str = ""
-    """layer, ocr, partial, rows, blank, too_large or unreadable. `partial`: a part of its picture is damaged."""
+    """layer, ocr, partial, rows, blank, too_large or unreadable. `partial`: part of the page image is damaged."""
     confidence: float | None = None
-    """0 to 100, of recognised text; 0 where the page is in a script that it was not read in."""
+    """OCR confidence, 0 to 100. 0 if the page is in a script for which it was not recognised."""
     layout: str | None = None
-    """JSON: size of the page and its words with their boxes."""
+    """JSON: page size, and words with their boxes."""
     also: str = ""
-    """Another digest by which it is known from now on."""
+    """Second digest (alias) under which the page can be found."""
 
 
 class PublishedFile(Struct, frozen=True):
@@ -180,7 +185,7 @@ class PublishedFile(Struct, frozen=True):
     role: str
     name: str
     path: str
-    """Below the workspace."""
+    """Path relative to the workspace."""
     size: int
     sha256: str
     md5: str
@@ -191,7 +196,7 @@ class NewFile(Struct, frozen=True):
 
     name: str
     path: str
-    """Below the workspace, where it lies already."""
+    """Path relative to the workspace, where the file is already."""
     role: str = ""
     size: int = 0
     sha256: str = ""
@@ -200,7 +205,7 @@ class NewFile(Struct, frozen=True):
 
 
 class FileAgain(Struct, frozen=True):
-    """A published file that a completion publishes once more."""
+    """An already published file that a completion publishes again for another job or document."""
 
     file_id: int
     role: str = ""
@@ -208,41 +213,41 @@ class FileAgain(Struct, frozen=True):
 
 
 class CrawlItem(Struct, frozen=True):
-    """A file or folder as a crawl saw it last."""
+    """A file or folder as the crawl saw it last."""
 
     id: str
     parent_id: str = ""
     name: str = ""
     kind: str = ""
-    """file, folder, or what else the source calls it."""
+    """file, folder, or the source's own word."""
     revision: str = ""
-    """Changes when its content does."""
+    """Text that changes when the content changes."""
     size: int | None = None
     note: str = ""
-    """Why it was not enqueued; empty: it was."""
+    """Reason why the item was not enqueued. Empty: it was enqueued."""
     is_gone: bool = False
     detail: str = ""
-    """What the crawl itself wants to know again."""
+    """Data of the crawl handler for its next run."""
     walk: int = 0
-    """In an answer: the number of the full walk that saw it last."""
+    """Number of the full walk that saw the item last. Set in answers only."""
 
 
 class CrawlPage(Struct, frozen=True):
-    """What a crawl has found, landing together with a checkpoint."""
+    """Items that a crawl has found, stored together with a checkpoint."""
 
     crawl: str
-    """The crawl's own key, the same from run to run."""
+    """Key of the crawl, the same in each run."""
     items: Sequence[CrawlItem] = ()
     walk: int = 0
-    """Number of the full walk that saw them."""
+    """Number of the full walk that saw the items."""
     state: str | None = None
-    """JSON, for the next run; None: as it was."""
+    """JSON for the next run. None: unchanged."""
     keys: str = ""
-    """What the unique keys of the jobs that fetch its items begin with, before the item's id and a colon: those that
-    wait for an item that went are cancelled. Empty: none are."""
+    """Prefix of the unique keys of jobs that fetch items; the item's id and a colon follow. Pending jobs of an item are
+    cancelled when the item disappears. Empty: no job is cancelled."""
 
 
-# ── Questions that a handler may ask, each with its answer ──
+# ── Questions of handlers, each with its answer ──
 
 
 class Answer(Struct, frozen=True):
@@ -253,7 +258,7 @@ A_co = TypeVar("A_co", bound=Answer, covariant=True)
 
 
 class Question(Generic[A_co]):
-    """Few, typed, read-only. What is asked of a document means the job's own."""
+    """Base class of read-only questions about the job's own document or crawl."""
 
     __slots__ = ()
 
@@ -261,11 +266,11 @@ class Question(Generic[A_co]):
 class KnownDigests(Answer, frozen=True):
     digests: Sequence[str] = ()
     is_stale: bool = False
-    """The job's generation is no longer the newest of its document: who finds nothing known here need not ask twice."""
+    """True if the job's generation is no longer the newest, so that asking again is pointless."""
 
 
 class KnownPages(Question[KnownDigests], Struct, frozen=True):
-    """Which of these digests have a stored page?"""
+    """Asks which of these digests have a stored page."""
 
     digests: Sequence[str]
 
@@ -275,7 +280,7 @@ class Pages(Answer, frozen=True):
 
 
 class DocumentPages(Question[Pages], Struct, frozen=True):
-    """The stored pages of the job's document and generation, from number `first` to `last`."""
+    """Asks for the stored pages `first` to `last` of the job's document and generation."""
 
     first: int
     last: int
@@ -287,7 +292,10 @@ class Files(Answer, frozen=True):
 
 
 class SameContent(Question[Files], Struct, frozen=True):
-    """Published files with the same content: by SHA-256 of anybody, by MD5 and size of the job's owner only."""
+    """Asks for published files with the same content.
+
+    SHA-256 finds files of all owners; MD5 with size finds files of the job's owner only.
+    """
 
     sha256: str = ""
     md5: str = ""
@@ -299,7 +307,7 @@ class Currency(Answer, frozen=True):
 
 
 class IsCurrent(Question[Currency], Struct, frozen=True):
-    """Is the job's generation still the newest of its document? To be asked before an expensive piece of work."""
+    """Asks whether the job's generation is still the newest. Use it before expensive work."""
 
 
 class CrawlMemory(Answer, frozen=True):
@@ -308,13 +316,16 @@ class CrawlMemory(Answer, frozen=True):
 
 
 class CrawlItems(Question[CrawlMemory], Struct, frozen=True):
-    """What is known of these items of a crawl, and the crawl's state. Instead of `ids`, either asks for up to 1,000
-    items that are there, in the order of their ids and after `after`."""
+    """Asks for the state of a crawl, and for the items with these ids.
+
+    With `not_seen_in` or `with_note` instead of `ids`, the answer has up to 1,000 existing items in the order of their
+    ids, starting after the id `after`.
+    """
 
     crawl: str
     ids: Sequence[str] = ()
     not_seen_in: int | None = None
-    """Those that no walk since the one of this number has seen."""
+    """Number of a walk: select the items that neither this walk nor a later one has seen."""
     with_note: str | None = None
     after: str = ""
 

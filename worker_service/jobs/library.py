@@ -21,9 +21,9 @@ class DocumentSelector(Struct, frozen=True):
     """Part of the document's name; case is ignored."""
     source_keys: Sequence[str] = ()
     is_readable: bool = False
-    """Only documents with a published generation."""
+    """True: select only documents with a published generation."""
     batch_ids: Sequence[int] = ()
-    """Only documents requested by one of these batches, even if another batch has read them."""
+    """Batches that have requested the documents, even if another batch has read them."""
 
     @property
     def is_empty(self) -> bool:

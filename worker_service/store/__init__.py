@@ -1,1 +1,1 @@
-"""Where jobs live: the only room that speaks SQL."""
+"""The SQLite database of jobs and documents. No other package contains SQL."""

@@ -1,8 +1,7 @@
-"""What one person submitted together: begun, stopped, gone on with, ended.
+"""Batches: submit, extend, stop, resume, retry, cancel and remove.
 
-What follows from the state of a batch (which jobs it holds, who is told) is done by its triggers, so that a hand can
-do the same; when it has ended is seen in `settle`. Here is what a hand would need several statements for: a batch with
-its jobs, the owner's other batches, what has failed.
+Triggers act on a change of a batch's state (they hold its jobs and write notices), so that an UPDATE by hand has the
+same effect. `settle` ends batches. This module has the operations that take several statements.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ from worker_service.store.mending import Row
 from worker_service.store.steering import Steering
 
 LATELY = timedelta(minutes=5)
-"""So far back goes what tells how fast pages are read."""
+"""Period over which the reading speed of a batch is measured."""
 
 _JOBS_PER_TRANSACTION = 500
 _UNREAD = (IndexStatus.QUEUED, IndexStatus.INDEXING)
@@ -49,10 +48,9 @@ class Batches:
         self._intake = intake
         self._steering = steering
 
-    # ── Looking ──
+    # ── Queries ──
 
     def get(self, batch_id: int) -> Batch:
-        """Raise `BatchNotFound` if there is none."""
         return _the_one(self._db.read("batch", batch_id=batch_id), batch_id)
 
     def list(
@@ -63,7 +61,7 @@ class Batches:
         most: int = 50,
         before_id: int | None = None,
     ) -> Sequence[Batch]:
-        """Return the newest first. The next page begins before the last id of this one."""
+        """Return batches, newest first. For the next page, pass the last id of this one as `before_id`."""
         chosen = {"owners": json.dumps(list(owners)), "states": json.dumps(list(states))}
         return [_batch_from(row) for row in self._db.read("batches", **chosen, most=most, before_id=before_id)]
 
@@ -72,7 +70,7 @@ class Batches:
         return int(number)
 
     def facts(self, batch_id: int) -> BatchFacts:
-        """Of one moment."""
+        """Return the counts of a batch, all read in one snapshot."""
         now = self._db.clock()
         of = {"batch_id": batch_id}
         with self._db.snapshot():
@@ -107,7 +105,7 @@ class Batches:
         )
 
     def find_work(self, jobs: Sequence[NewJob]) -> WorkToSubmit:
-        """Say which of these jobs would be new; the work of a batch that a user stopped counts as not begun."""
+        """Return which of these jobs would be inserted. Work of a stopped batch does not count as live."""
         new: list[int] = []
         live: dict[int, LiveWork] = {}
         for start in range(0, len(jobs), _JOBS_PER_TRANSACTION):
@@ -121,7 +119,7 @@ class Batches:
         return WorkToSubmit(new, live)
 
     def _find_work_of(self, job: NewJob) -> tuple[bool, LiveWork | None]:
-        """Return whether the document needs no job, and the live job that does the same work."""
+        """Return (True if the document needs no job, live job that does the same work)."""
         if job.unique_key is not None:
             for row in self._db.write("live_for_submission", key=job.unique_key, owner=job.owner):
                 return False, LiveWork(*row)
@@ -135,19 +133,19 @@ class Batches:
                 return False, LiveWork(job_id, batch_id, document_id)
         return decision in (Decision.UNCHANGED, Decision.UNDER_WAY), None
 
-    # ── Beginning and stopping ──
+    # ── Changes ──
 
     def add(self, new: NewBatch, jobs: Sequence[NewJob], *, policy: OwnerPolicy = OwnerPolicy.REPLACE) -> BatchAdded:
         """Insert a batch with all its jobs, or nothing.
 
-        In the same transaction it replaces the owner's other active batches, or waits for them. It takes over
-        documents that a stopped or waiting batch was reading.
+        In the same transaction, the batch replaces the owner's other active batches or waits for them, depending on
+        `policy`, and takes over documents that a stopped or waiting batch was reading.
         """
         with self._db.transaction():
             return self.insert(new, jobs, policy)
 
     def insert(self, new: NewBatch, jobs: Sequence[NewJob], policy: OwnerPolicy) -> BatchAdded:
-        """Inside a transaction."""
+        """Do the work of `add` within the caller's transaction."""
         others = self._others(new.owner, policy)
         state = BatchState.WAITING if others and policy is OwnerPolicy.QUEUE else BatchState.ACTIVE
         [(batch_id,)] = self._db.write(
@@ -160,7 +158,7 @@ class Batches:
             actions=new.actions,
             now=self._db.now(),
         )
-        # First: what they read is then taken over.
+        # Replace the other batches first, so that the new jobs can take over their documents.
         replaced = self._replace(others, policy, batch_id)
         inserted = self._intake.insert_many([_of_batch(job, new, batch_id) for job in jobs])
         self._db.write("batch_unsettled", batch_id=batch_id)
@@ -168,7 +166,7 @@ class Batches:
         return BatchAdded(self._look(batch_id), _in_batch(inserted), replaced)
 
     def extend(self, batch_id: int, jobs: Sequence[NewJob]) -> BatchAdded:
-        """Add all of these jobs to a batch, or none. Refuse a batch that has ended."""
+        """Add all of these jobs to a batch, or none. Raise `Refused` if the batch has ended."""
         with self._db.transaction():
             batch = self._look(batch_id)
             if batch.state.is_ended:
@@ -178,7 +176,7 @@ class Batches:
             return BatchAdded(self._look(batch_id), _in_batch(inserted))
 
     def stop(self, batch_id: int, *, actor: str) -> Batch:
-        """Start nothing more of a batch. Its running jobs are put back and lose no retry."""
+        """Stop a batch. Its running jobs are released and lose no retry."""
         with self._db.transaction():
             batch = self._look(batch_id)
             if batch.state.is_ended:
@@ -189,15 +187,15 @@ class Batches:
             return self._look(batch_id)
 
     def resume(self, batch_id: int, *, actor: str, policy: OwnerPolicy = OwnerPolicy.REPLACE) -> BatchMoved:
-        """Go on with pending, failed and cancelled jobs. Completed ones do not run again."""
+        """Activate a batch and retry its failed and cancelled jobs. Completed jobs do not run again."""
         return self._restart(batch_id, "resume_batch", actor, policy)
 
     def retry(self, batch_id: int, *, actor: str, policy: OwnerPolicy = OwnerPolicy.REPLACE) -> BatchMoved:
-        """Retry what has failed. A batch that has ended starts again; one that is stopped is refused."""
+        """Retry the failed jobs. A batch that has ended starts again; for a stopped batch, raise `Refused`."""
         return self._restart(batch_id, "retry_batch", actor, policy)
 
     def _restart(self, batch_id: int, verb: str, actor: str, policy: OwnerPolicy) -> BatchMoved:
-        """Activate a batch and retry its jobs: the failed ones, and on a resume the cancelled ones.
+        """Activate a batch and retry its failed jobs; for a resume, also its cancelled jobs.
 
         The first jobs are retried in the transaction that activates the batch; otherwise it would end at once.
         """
@@ -225,7 +223,7 @@ class Batches:
         return BatchMoved(self.get(batch_id), retried, (), refused, replaced)
 
     def _activate(self, batch: Batch, note: str, policy: OwnerPolicy) -> Sequence[int]:
-        """Let an idle batch go on as the owner policy says; return the batches that were replaced by it."""
+        """Activate an idle batch or let it wait, as `policy` says. Return the batches that it replaces."""
         others = self._others(batch.owner, policy, batch.id)
         replaced = self._replace(others, policy, batch.id)
         waits = bool(others) and policy is OwnerPolicy.QUEUE
@@ -249,7 +247,7 @@ class Batches:
         retried: MutableSequence[int],
         refused: MutableMapping[int, str],
     ) -> int:
-        """Return how far it came; 0: there are no more."""
+        """Retry the next jobs after `after_id`. Return the id of the last one, or 0 if there are no more."""
         job_ids = self._to_retry(batch_id, statuses, after_id)
         for job_id in job_ids:
             reason = self._db.try_to_write("retry", {"job_id": job_id})
@@ -269,7 +267,8 @@ class Batches:
             batch = self._look(batch_id)
             if batch.state.is_ended:
                 raise Refused(f"{batch.title} is {batch.state.word}: there is nothing to cancel")
-            # Stop it first: nothing more of it starts, and follow-ups that running jobs still add are cancelled below.
+            # Stop the batch first, so that nothing more starts. The loop below also cancels the follow-up jobs that
+            # running jobs still insert.
             self._move(batch_id, BatchState.STOPPED, f"cancelled by {actor}")
             action_id = self._steering.begin_batch_action("cancel", batch_id, actor)
             settle(self._db)
@@ -287,7 +286,7 @@ class Batches:
         return self._db.read("live_in_batch", batch_id=batch_id)
 
     def remove(self, batch_id: int, *, actor: str) -> Batch:
-        """Remove a batch without live jobs. Its jobs and documents stay."""
+        """Remove a batch that has no live jobs. Its jobs and documents are kept."""
         with self._db.transaction():
             batch = self._look(batch_id)
             if live := self._db.write("live_in_batch", batch_id=batch_id):
@@ -295,7 +294,7 @@ class Batches:
                     f"{batch.title} has {counted(len(live), 'live job')}", f"`pagemill batch cancel {batch_id}`"
                 )
             if not batch.state.is_ended:
-                # Who has waited for it may begin.
+                # Batches that wait for this one can start now.
                 self._move(batch_id, BatchState.STOPPED, "removed")
                 settle(self._db)
             self._steering.begin_batch_action("forget_batch", batch_id, actor)
@@ -306,7 +305,7 @@ class Batches:
     # ── The owner's other batches ──
 
     def apply_policy(self, job_ids: Sequence[int], policy: OwnerPolicy, *, actor: str) -> Sequence[int]:
-        """Apply the policy to the batches that a retry of these jobs started again; return those that wait now."""
+        """Apply the policy to the batches that a retry of these jobs has started again. Return the waiting batches."""
         waiting: list[int] = []
         with self._db.transaction():
             for (batch_id,) in self._db.write("active_batches_of", job_ids=json.dumps(list(job_ids))):
@@ -335,7 +334,6 @@ class Batches:
         self._db.write("move_batch", batch_id=batch_id, state=state, note=note)
 
     def _look(self, batch_id: int) -> Batch:
-        """Inside a transaction."""
         return _the_one(self._db.write("batch", batch_id=batch_id), batch_id)
 
 

@@ -18,14 +18,15 @@ _LAST_LOOK_SECONDS = 0.5
 
 
 class FileWatch:
-    """Tells within milliseconds that another connection has committed.
+    """Detects within milliseconds that another connection has committed.
 
-    inotify on the database's folder gives hints. A hint is cheap, but every write causes one, our own included, and it
-    comes before the commit is visible (the log is written first, then flushed). So the change counter decides: it is
-    read again at growing intervals after a hint until it has moved. The loop also polls, so a lost hint costs little.
+    inotify on the database's folder gives hints. A hint is cheap, but this process's own writes cause hints too, and a
+    hint arrives before the commit is visible, because the log is written first and then flushed. Therefore the change
+    counter decides: after a hint it is read at growing intervals until it has changed. The main loop also polls, so
+    a lost hint costs little.
 
-    After the database or its write-ahead log is deleted or replaced, commits still succeed and are lost. SQLite does
-    not notice; the names of this process's open files show it.
+    If the database or its write-ahead log is deleted or replaced, commits still succeed and are lost. SQLite does not
+    notice; the names of this process's open files show it.
     """
 
     def __init__(
@@ -35,7 +36,7 @@ class FileWatch:
         monotonic: Callable[[], float] = time.monotonic,
         begins_turn: Callable[[], None] = lambda: None,
     ) -> None:
-        # As /proc spells it.
+        # The resolved path, as /proc shows it.
         self._path = database.resolve()
         self._identity = _identity(self._path)
         self._log_name = f"{database.name}-wal"
@@ -46,18 +47,18 @@ class FileWatch:
         self._seen: int | None = None
         self._gap = _FIRST_LOOK_SECONDS
         self.look_at: float | None = None
-        """When to ask again, because a hint was not followed by a commit yet."""
+        """Time of the next check, while no commit has followed the last hint."""
         self.is_doubtful = False
-        """A file of the database was deleted, moved or made anew: `fault` tells whether that is bad."""
-        # Subscribed before the first read of the counter, or a commit in between would be missed.
+        """True if a file of the database was created, deleted or moved. `fault` finds out whether that is an error."""
+        # Subscribe before the first read of the counter; a commit in between would be missed otherwise.
         self._watch = _watch(database.parent)
 
     def fileno(self) -> int | None:
-        """None: this system gives no hints."""
+        """Return the inotify descriptor, or None if inotify is not available."""
         return self._watch
 
     def has_changed(self) -> bool:
-        """Whether anybody has committed since the last call. Who asks begins a turn, and writes after that."""
+        """Return True if another connection has committed since the last call. Each call starts a turn of the loop."""
         self._begins_turn()
         is_hinted, now = self._hinted(), self._monotonic()
         if is_hinted:
@@ -66,7 +67,7 @@ class FileWatch:
         if counter != self._seen:
             self._seen = counter
             if not is_hinted:
-                # Else what was hinted at may be the commit after this one.
+                # With a new hint, keep checking: the hint may announce a commit after this one.
                 self.look_at = None
             return True
         if self.look_at is not None and now >= self.look_at:
@@ -75,7 +76,7 @@ class FileWatch:
         return False
 
     def fault(self) -> str | None:
-        """What is wrong with the files, in a sentence; None: nothing."""
+        """Describe what is wrong with the database files, or return None."""
         self.is_doubtful = False
         identity = _identity(self._path)
         if identity is None:

@@ -1,6 +1,7 @@
 """Open connections to the database file, and run short write transactions on them.
 
-No file API touches the database file while it is open here: closing any descriptor of it would drop SQLite's locks.
+While a connection is open, this process must not open the database file in any other way: closing any descriptor of it
+would drop SQLite's locks.
 """
 
 from __future__ import annotations
@@ -22,35 +23,36 @@ from worker_service.store.write_pauses import WritePauses
 Connection = apsw.Connection
 
 OnLongWait = Callable[[float, Holder | None], None]
-"""Told once in each wait for the write lock: for how long already, and for whom, if that can be known."""
+"""Called once in each long wait for the write lock, with the seconds waited and the holder, if known."""
 
 _LONG_WAIT_SECONDS = 1.0
-"""Ours hold the lock for milliseconds: who waits so long waits for somebody else."""
+"""Pagemill's own transactions take milliseconds, so a longer wait is caused by another program."""
 
-# Below the 1,000 pages at which other programs' SQLite checkpoints: theirs may have the WAL-reset bug, ours has not.
+# Below the default of 1,000 pages, so that checkpoints are made here and not by another program, whose SQLite may have
+# the WAL-reset bug.
 _CHECKPOINT_PAGES = 900
 
-# The driver forgets a statement after so many others; each job of a batch counts, and preparing a claim takes 1.5 ms.
+# The driver's cache must hold the claim while all jobs of a batch are inserted: preparing a claim takes 1.5 ms.
 _STATEMENTS_KEPT = 512
 
-# Filled only as far as somebody reads; a search goes through many pages of its index.
+# A search reads many pages of its index. Memory is used only as pages are read.
 _READER_CACHE_KIB = 32 * 1024
 
-# A walk over 300 lanes touches a page or two of each: with SQLite's usual 2 MB it read them again at every claim.
+# A walk over 300 lanes reads one or two pages of each; SQLite's default of 2 MB made every claim read them again.
 _WRITER_CACHE_KIB = 16 * 1024
 
 SQLITE_VERSION = apsw.sqlite_lib_version()
 
 
 def connect(path: Path, *, is_durable: bool = True, on_long_wait: OnLongWait | None = None) -> apsw.Connection:
-    """For writing. `is_durable`: what is committed survives a power cut."""
+    """Open a connection for writing. With `is_durable`, commits survive a power cut."""
     _keep_the_heap()
     with spoken_errors(path):
         connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE, statementcachesize=_STATEMENTS_KEPT)
         try:
             _set_up(connection, path, on_long_wait)
             connection.execute(f"PRAGMA synchronous = {'FULL' if is_durable else 'NORMAL'}")
-            # Else what takes back a statement of a hundred rows is a file of its own, for each such statement.
+            # Otherwise each statement of a hundred rows creates a temporary file for its rollback.
             connection.execute("PRAGMA temp_store = MEMORY")
             connection.execute(f"PRAGMA cache_size = -{_WRITER_CACHE_KIB}")
             connection.wal_autocheckpoint(_CHECKPOINT_PAGES)
@@ -61,9 +63,11 @@ def connect(path: Path, *, is_durable: bool = True, on_long_wait: OnLongWait | N
 
 
 def _keep_the_heap() -> None:
-    """Six sevenths of a claim's time was glibc giving SQLite's scratch memory back to the kernel and asking again.
+    """Make glibc keep freed memory, by allocating and freeing one large block.
 
-    To free one large block raises its threshold for that, for the life of the process; untouched, it costs nothing.
+    Six sevenths of a claim's time was glibc returning SQLite's scratch memory to the kernel and requesting it again.
+    Freeing a large block raises glibc's threshold for the life of the process. The block is never written, so it uses
+    no memory.
     """
     block = bytes(16 * 1024 * 1024)
     del block
@@ -76,18 +80,18 @@ def connect_to_read(path: Path) -> apsw.Connection:
         except (apsw.ReadOnlyError, apsw.CantOpenError) as error:
             if not _is_at_rest(path):
                 raise no_look(path, error) from error
-        # Who may not write cannot make the files by which a database is shared; while nobody has it open, nothing has
-        # to be shared. `is_frozen` tells, for it sees nothing of what is written from now on.
+        # A user without write access cannot create the -wal and -shm files. They are not needed while no other process
+        # has the database open. An immutable connection does not see later commits; `is_frozen` detects them.
         return _reader(f"file:{quote(str(path))}?immutable=1", path, apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI)
 
 
 def is_frozen(connection: apsw.Connection, path: Path) -> bool:
-    """Whether somebody may have written since this connection was opened, and it would not see that."""
+    """Return True if the connection is immutable and the database may have changed since it was opened."""
     return bool(connection.open_flags & apsw.SQLITE_OPEN_URI) and not _is_at_rest(path)
 
 
 def _is_at_rest(path: Path) -> bool:
-    """Whether nobody has it open, and nothing of it is left in the log beside it."""
+    """Return True if no process has the database open and there is no log beside it."""
     return os.access(path, os.R_OK) and not os.path.exists(f"{path}-wal")  # noqa: PTH110  no error where one may not look
 
 
@@ -97,7 +101,7 @@ def _reader(name: str, path: Path, flags: int) -> apsw.Connection:
         _set_up(connection, path)
         connection.execute("PRAGMA query_only = 1")
         connection.execute(f"PRAGMA cache_size = -{_READER_CACHE_KIB}")
-        # A look, which tells whether there can be one.
+        # Fails here if the database cannot be read.
         connection.execute("PRAGMA schema_version").fetchall()
     except BaseException:
         connection.close()
@@ -106,7 +110,7 @@ def _reader(name: str, path: Path, flags: int) -> apsw.Connection:
 
 
 def teach_to_count(connection: Connection) -> None:
-    """SQL gets `occurrences(table)`: how often a search matched in the row that it found."""
+    """Register the SQL function `occurrences(table)`, the number of matches of a search in the current row."""
     connection.register_fts5_function("occurrences", _occurrences)
 
 
@@ -115,7 +119,7 @@ def _occurrences(found: apsw.FTS5ExtensionApi, /, *_: Any) -> int:
 
 
 def create(path: Path, on_long_wait: OnLongWait | None = None) -> apsw.Connection:
-    """Open a file that may not be there yet, in WAL mode."""
+    """Open a database in WAL mode, and create the file if necessary."""
     with spoken_errors(path):
         connection = apsw.Connection(str(path))
         try:
@@ -129,7 +133,7 @@ def create(path: Path, on_long_wait: OnLongWait | None = None) -> apsw.Connectio
 
 
 def turn_to_wal(connection: apsw.Connection, path: Path) -> None:
-    """Put the database into WAL mode. Here, unlike elsewhere, SQLite does not ask the busy handler."""
+    """Put the database into WAL mode. SQLite does not call the busy handler for this, so retry here."""
     until = time.monotonic() + BUSY_SECONDS
     while True:
         try:
@@ -153,15 +157,16 @@ def turn_to_wal(connection: apsw.Connection, path: Path) -> None:
 def _set_up(connection: apsw.Connection, path: Path, on_long_wait: OnLongWait | None = None) -> None:
     connection.set_busy_handler(BusyHandler(path, on_long_wait))
     connection.wal_autocheckpoint(0)
-    # Plans must not hang on bound values: else each new value prepares the claim anew, 1.5 ms instead of 0.06.
+    # Keep query plans independent of bound values. Otherwise each new value prepares the claim again: 1.5 ms instead of
+    # 0.06.
     connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
-    # Rows and triggers may come from anyone who can write the file.
+    # Any user who can write the file may have added rows and triggers.
     connection.execute("PRAGMA trusted_schema = OFF")
     connection.execute("PRAGMA cell_size_check = ON")
 
 
 class BusyHandler:
-    """SQLite's own busy handler sleeps up to 100 ms and starves; asking every millisecond shares the lock fairly."""
+    """Busy handler that retries every millisecond. SQLite's own sleeps up to 100 ms, and can wait for very long."""
 
     def __init__(self, path: Path, on_long_wait: OnLongWait | None = None) -> None:
         self._path = path
@@ -182,7 +187,7 @@ class BusyHandler:
 
 
 class Transaction:
-    """A class and not a generator, because this is around every claim."""
+    """Write transaction as a context manager. A class, because it is faster than a generator at every claim."""
 
     def __init__(
         self,
@@ -225,7 +230,7 @@ class Transaction:
                 raise
 
     def _roll_back(self) -> None:
-        # After some errors SQLite has done so itself.
+        # After some errors SQLite has rolled back already.
         if self._connection.in_transaction:
             self._connection.execute("ROLLBACK")
 
@@ -248,5 +253,5 @@ class HurriedTransaction(Transaction):
 
 
 def _synchronise(connection: apsw.Connection, how: str) -> None:
-    # It takes effect when it is prepared.
+    # The PRAGMA takes effect when it is prepared, so a cached statement would do nothing.
     connection.execute(f"PRAGMA synchronous = {how}", can_cache=False)

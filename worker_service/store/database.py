@@ -1,7 +1,7 @@
-"""What the parts of a store share: a writer, a reader, statements and a clock.
+"""The write connection, the read connection, the statements and the clock that all parts of a store share.
 
-A store has two connections: a writer (short ``BEGIN IMMEDIATE`` transactions) and a reader that never writes. Both are
-opened when they are first needed, so that a person who may only read can still look.
+The write connection runs short ``BEGIN IMMEDIATE`` transactions; the read connection never writes. Both are opened on
+first use, so that a user with read access only can still read.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Values = tuple[Any, ...] | list[Any] | dict[str, Any]
 
 
 class Database:
-    """Shared by all parts of a store. For one thread."""
+    """Connections and statements of one store. Use it in one thread only."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class Database:
     ) -> None:
         self.path = path
         self.retries = retries
-        """How the jobs of each type are tried again, where they do not say it."""
+        """Job type → retry settings, for jobs without settings of their own."""
         self.pauses = pauses
         self._on_long_wait = on_long_wait
         self.statements = statements
@@ -75,7 +75,7 @@ class Database:
         return as_text(self.clock())
 
     def stale_before(self) -> str:
-        """A worker that has not beaten since then counts as silent."""
+        """Return the time since which a live worker must have sent a heartbeat."""
         return as_text(self.clock() - self._orphan_after)
 
     @property
@@ -94,12 +94,15 @@ class Database:
         return self._reading
 
     def write(self, name: str, row: Row | None = None, /, **named: object) -> list[Row]:
-        """Of what RETURNING gives, text that is not UTF-8 is a `UnicodeDecodeError`: see `mending`."""
+        """Run a statement and return its rows.
+
+        Raise `UnicodeDecodeError` if a RETURNING clause returns text that is not UTF-8: see `mending`.
+        """
         sql, values = self.statements[name], named if row is None else row
         if self.is_mending:
             return mended_rows(self.writer, sql, values)
         try:
-            # Fetch every row: a half-read RETURNING keeps the write lock.
+            # A half-read RETURNING keeps the write lock, so fetch every row.
             return self.writer.execute(sql, values).fetchall()
         except UnicodeDecodeError:
             if RETURNING.search(sql):
@@ -107,13 +110,16 @@ class Database:
             return mended_rows(self.writer, sql, values)
 
     def look(self, name: str, /, **named: object) -> list[Row]:
-        """By the writer. As of `write` with RETURNING, text that is not UTF-8 is a `UnicodeDecodeError`."""
+        """Run a query on the write connection. Raise `UnicodeDecodeError` if it returns text that is not UTF-8."""
         sql = self.statements[name]
         return mended_rows(self.writer, sql, named) if self.is_mending else self.writer.execute(sql, named).fetchall()
 
     @contextmanager
     def mending(self) -> Iterator[None]:
-        """For a transaction that ended with a `UnicodeDecodeError`, once more. Slower, so never the first time."""
+        """Return invalid text as `Mended` within this block.
+
+        Reading is slower, so use it only to repeat a transaction that ended with a `UnicodeDecodeError`.
+        """
         self.is_mending = True
         try:
             yield
@@ -121,7 +127,7 @@ class Database:
             self.is_mending = False
 
     def try_to_write(self, name: str, values: Values) -> str | None:
-        """Write, or say which rule of the table forbids it. The transaction goes on."""
+        """Run a statement. Return the broken rule if a constraint refuses it; the transaction stays open."""
         try:
             self.writer.execute(self.statements[name], values).fetchall()
         except apsw.ConstraintError as error:
@@ -142,16 +148,22 @@ class Database:
                 return mended_rows(self.reader, sql, values)
 
     def transaction(self) -> Transaction:
-        """One short write transaction. IMMEDIATE: a reader that turns writer is refused whatever the time-out."""
+        """Return a context manager for one short write transaction.
+
+        It is IMMEDIATE, because SQLite refuses to upgrade a read transaction to a write transaction without waiting.
+        """
         return Transaction(lambda: self.writer, self.path, self.pauses, self._together)
 
     def hurried(self) -> Database:
-        """The same by the same connections, whose own transactions may be lost in a power cut."""
+        """Return this database on the same connections, with `synchronous = NORMAL` in its transactions.
+
+        A power cut may lose their last commits.
+        """
         return _Hurried(self)
 
     @contextmanager
     def together_with(self, write: Callable[[], None]) -> Iterator[None]:
-        """Each transaction that is begun in here writes this as well, as its last."""
+        """Call `write` at the end of each transaction that is started within this block."""
         self._together = write
         try:
             yield
@@ -160,7 +172,7 @@ class Database:
 
     @contextmanager
     def snapshot(self) -> Iterator[None]:
-        """What is read in here is read of one moment."""
+        """Run all reads within this block on one snapshot of the database."""
         with spoken_errors(self.path):
             self.reader.execute("BEGIN")
             try:
@@ -170,7 +182,7 @@ class Database:
 
     @contextmanager
     def rehearsal(self) -> Iterator[None]:
-        """A write transaction that leaves no trace: what would happen if it were for real. It waits for nobody."""
+        """Run the block in a write transaction and roll it back. Does not wait for the write lock."""
         with spoken_errors(self.path):
             connection = self.writer
             connection.set_busy_timeout(0)
@@ -185,15 +197,18 @@ class Database:
 
 
 class _Hurried(Database):
-    """Not by a connection of its own: what that commits would look like another program's, at which the loop looks, and
-    for which SQLite forgets all pages that it holds."""
+    """Database with reduced durability on the connections of another one.
+
+    A separate connection's commits would look like another program's: the main loop would wake up, and SQLite would
+    drop the page caches.
+    """
 
     def __init__(self, durable: Database) -> None:
         super().__init__(durable.path, durable.statements, durable.clock, pauses=durable.pauses)
         self._durable = durable
 
     def close(self) -> None:
-        """It has nothing of its own."""
+        """Do nothing: the connections belong to the other object."""
 
     @property
     def writer(self) -> apsw.Connection:

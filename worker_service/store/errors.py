@@ -1,4 +1,4 @@
-"""Translate errors of the SQLite driver into pagemill's, each with what to do."""
+"""Translate errors of the SQLite driver into pagemill's errors, which say what to do."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from worker_service.store.lock_owner import holder_of
 SqlError = apsw.Error
 
 BUSY_SECONDS = 30.0
-"""How long a connection waits for a lock."""
+"""Maximum wait of a connection for a lock."""
 
 
 class spoken_errors:
-    """Raise the driver's errors as pagemill's."""
+    """Context manager that translates the driver's errors."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -95,7 +95,7 @@ def _not_opened(error: apsw.Error, path: Path) -> Exception:
 
 
 def way_in(path: Path) -> str:
-    """What somebody does who may not open it, and should."""
+    """Advise a user without access to the database how to get it."""
     import grp
     import pwd
 
@@ -119,7 +119,7 @@ PAYLOAD_RULES: Mapping[str, tuple[str, str]] = {
         "put the data into a file and its path into the payload",
     ),
 }
-"""Detail and remedy by the name of a rule of schema.sql about payloads: SQLite reports nothing but the name."""
+"""Name of a payload constraint in schema.sql → (detail, remedy). SQLite reports only the name."""
 
 
 def rule_broken(rule: str) -> RuleBroken | BadPayload:
@@ -127,10 +127,10 @@ def rule_broken(rule: str) -> RuleBroken | BadPayload:
 
 
 def rule_of(message: str) -> str:
-    """SQLite's sentence without its preamble: the constraints are named in words."""
+    """Return the broken rule in words: constraints in schema.sql have sentences as names."""
     if message.startswith("NOT NULL constraint failed: "):
         return f"{message.rpartition('.')[2]} is missing: it must be given"
-    # Of an index with an expression SQLite says the name; the others that may be violated are not for people.
+    # SQLite reports an index on an expression by its name, which is a sentence in schema.sql.
     if message.startswith("UNIQUE constraint failed: index '"):
         return message.removeprefix("UNIQUE constraint failed: index '").removesuffix("'")
     return message.removeprefix("CHECK constraint failed: ")

@@ -1,4 +1,4 @@
-"""SQLite's own integrity check, with the faults of the full-text index apart: the index can be built again."""
+"""SQLite's integrity check. Faults of the full-text index are listed separately, because the index can be rebuilt."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ def faults_of(run: Callable[[str], list[Row]]) -> Faults:
     """Check a database; `run` executes a statement and returns its rows."""
     has_index = bool(run("SELECT 1 FROM sqlite_schema WHERE name = 'page_text'"))
     if has_index:
-        # A connection remembers the structure of the index. A query looks whether others have changed it; a check
-        # does not, and would find faults that are not there.
+        # A connection caches the structure of the index. A query refreshes the cache after another connection's change;
+        # integrity_check does not, and would report faults that do not exist.
         with suppress(StoreDamaged, SqlError):
             run("SELECT 1 FROM page_text WHERE rowid = 0")
     found = _check(run, f"integrity_check({FAULTS_MOST})")
     if not found or not has_index:
         return Faults(found, [])
-    # Since SQLite 3.44 the check of a virtual table is FTS5's own.
+    # Since SQLite 3.44, integrity_check of a virtual table calls FTS5's own check.
     of_index = _check(run, "integrity_check(page_text)")
     return Faults([fault for fault in found if fault not in of_index], of_index)
 

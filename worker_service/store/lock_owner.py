@@ -1,7 +1,7 @@
-"""Who keeps the write lock of a database, by the kernel's list of locks.
+"""Find the process that holds the write lock of a database, in the kernel's list of locks.
 
-Nothing is opened but what /proc shows: to open and close a file of the database would drop this process's own locks.
-Where the list is hidden, as it is under the unit, nobody is found.
+Only files in /proc are opened: opening and closing a file of the database would drop this process's own locks. If the
+list is hidden, as it is under the systemd unit, no process is found.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from pathlib import Path
 from msgspec import Struct
 
 _LOCKS = Path("/proc/locks")
-# By SQLite's format of files: a writer in WAL mode locks this byte of the -shm file; who has the database for himself
-# locks these of the database.
+# SQLite's file format: a writer in WAL mode locks this byte of the -shm file; a connection with exclusive access locks
+# the second range in the database file.
 _WRITER = range(120, 121)
 _EXCLUSIVE = range(1073741826, 1073742336)
 _LETTERS_MOST = 80
@@ -26,14 +26,14 @@ _LOOK_SECONDS = 0.02
 class Holder(Struct, frozen=True):
     pid: int
     program: str
-    """How it was started; empty if that is hidden."""
+    """Command line of the process. Empty: hidden."""
 
     def __str__(self) -> str:
         return f"process {self.pid} ({self.program})" if self.program else f"process {self.pid}"
 
 
 def holder_of(database: Path) -> Holder | None:
-    """Who keeps the write lock just now, if that is another process."""
+    """Return the process that holds the write lock now, or None. This process does not count."""
     for path, bytes_locked in ((Path(f"{database}-shm"), _WRITER), (database, _EXCLUSIVE)):
         with suppress(OSError):
             found = path.stat()
@@ -45,7 +45,7 @@ def holder_of(database: Path) -> Holder | None:
 
 
 def lasting_holder_of(database: Path, *, seconds: float) -> Holder | None:
-    """Who keeps it for so long, and so not only for a commit."""
+    """Return the process that holds the write lock for at least `seconds`, that is, for longer than a commit."""
     first = holder_of(database)
     until = time.monotonic() + seconds
     while first is not None and time.monotonic() < until:
@@ -57,10 +57,10 @@ def lasting_holder_of(database: Path, *, seconds: float) -> Holder | None:
 
 
 def _writers(file: str) -> Iterator[tuple[int, int, int]]:
-    """Of a file: process, first byte and last byte of each lock that shuts out all others."""
+    """Yield (pid, first byte, last byte) of each exclusive lock on a file."""
     for line in _LOCKS.read_text().splitlines():
         words = line.split()
-        # Those that wait have an arrow behind their number.
+        # Waiting requests have an arrow after their number, which shifts the fields by one.
         if words[1] == "POSIX" and words[3] == "WRITE" and words[5] == file:
             yield int(words[4]), int(words[6]), 1 << 63 if words[7] == "EOF" else int(words[7])
 

@@ -1,4 +1,4 @@
-"""Read rows whose text is not UTF-8, which the driver refuses."""
+"""Read rows with text that is not UTF-8, which the driver rejects."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ RETURNING = re.compile(r"\bRETURNING\s")
 
 
 class Mended(str):
-    """Text of a row that was not UTF-8, with the replacement character where it was not."""
+    """Text that was not UTF-8, with the replacement character in place of invalid bytes."""
 
     __slots__ = ()
 
 
 def mended_rows(connection: apsw.Connection, sql: str, values: Sequence[Any] | dict[str, Any]) -> list[Row]:
-    """The rows of a statement whose text the driver cannot read: it comes as bytes, and is read here."""
+    """Return the rows of a statement. SQLite returns text as bytes, and this function decodes it."""
     if returning := RETURNING.search(sql):
         columns = _divided(sql[returning.end() :])
         sql = sql[: returning.end()] + ", ".join(map(_as_bytes, columns))
@@ -47,7 +47,7 @@ def _read_text(value: bytes) -> str:
 
 
 def _divided(columns: str) -> list[str]:
-    """At the commas that stand in no brackets."""
+    """Split at the commas that are not in brackets."""
     parts, depth = [""], 0
     for one in columns:
         depth += (one == "(") - (one == ")")
@@ -59,7 +59,7 @@ def _divided(columns: str) -> list[str]:
 
 
 def _width(connection: apsw.Connection, sql: str, values: Sequence[Any] | dict[str, Any]) -> int:
-    """Of the rows of a statement, which is not run for that."""
+    """Return the number of columns of a statement without running it."""
     found: list[int] = []
 
     def look(cursor: apsw.Cursor, sql: str, values: object) -> bool:

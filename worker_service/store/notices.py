@@ -1,4 +1,4 @@
-"""What people may want to be told: read by whoever tells them, each from where it had come to."""
+"""Notices and their readers. Each reader, such as a notification channel, has its own position."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ class Notices:
         return int(notice_id)
 
     def after(self, notice_id: int, *, most: int = 1000) -> Sequence[Notice]:
-        """Return the oldest first."""
+        """Return notices with greater ids, oldest first."""
         return [Notice(*row) for row in self._db.read("notices_after", after_id=notice_id, most=most)]
 
     def prune(self, before: datetime, *, most: int = 1000) -> int:
-        """Remove up to `most` of the oldest notices from before this time."""
+        """Delete up to `most` of the oldest notices written before `before`."""
         with self._db.transaction():
             return len(self._db.write("prune_notices", before=as_text(before), most=most))
 
     def begin(self, reader: str) -> int:
-        """Return how far this reader has come. A new reader begins with the next notice."""
-        # Asked every few seconds, and nearly always there: whoever only looks keeps nobody from writing.
+        """Return the id of the last notice that this reader has processed. A new reader starts with the next notice."""
+        # Called every few seconds, and the row nearly always exists, so try a read first: it takes no write lock.
         for (notice_id,) in self._db.read("notice_reader", name=reader):
             return int(notice_id)
         with self._db.transaction():
@@ -44,14 +44,14 @@ class Notices:
         return int(notice_id)
 
     def tell(self, reader: str, since: int, upto: int, jobs: Sequence[NewJob]) -> Sequence[Enqueued] | None:
-        """Move a reader from `since` to `upto` and insert its jobs, or return None if another process did."""
+        """Advance a reader from `since` to `upto` and insert its jobs. Return None if another process has done so."""
         with self._db.transaction():
             if not self._db.write("notices_read", name=reader, since=since, upto=upto):
                 return None
             return self._intake.insert_many(jobs)
 
     def note(self, kind: str, episodes: Sequence[Episode]) -> None:
-        """Note the episodes that last now. A new one becomes a notice; one that is missing has ended."""
+        """Replace the current episodes of a kind. A new episode becomes a notice; a missing one has ended."""
         keys = [f"{kind}:{one.key}" for one in episodes]
         if {key for (key,) in self._db.read("episodes", kind=kind)} == set(keys):
             return

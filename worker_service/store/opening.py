@@ -1,4 +1,4 @@
-"""Make, open and migrate a database; refuse one that this code must not touch."""
+"""Create, open and back up a database. Refuse an unknown schema version or a network file system."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ __all__ = [
 LIBRARY = f"SQLite {SQLITE_VERSION}"
 PAYLOAD_BYTES_MAX = 1_048_576
 
-# WAL needs memory that all users of the file share: one machine.
+# WAL mode needs shared memory, so all processes must run on one machine.
 NETWORK_FILE_SYSTEMS = ("nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "fuse.sshfs", "fuse.glusterfs")
 
 
@@ -71,8 +71,11 @@ def open_store(
     on_long_wait: OnLongWait | None = None,
     pauses: WritePauses | None = None,
 ) -> Store:
-    """Open a database that `initialise` made. `is_durable=False` is for beats and progress, which may be lost.
-    `on_long_wait` is told when somebody else keeps the write lock; `pauses` lets others in between two writes."""
+    """Open a database that `initialise` has created.
+
+    `is_durable=False` is for heartbeats and progress, which may be lost in a power cut. `on_long_wait` is called when
+    another program holds the write lock for long. `pauses` lets other programs write between two transactions.
+    """
     refuse_network_file_system(path)
     database = Database(
         path,
@@ -96,14 +99,14 @@ def open_store(
 
 @cache
 def _statements() -> dict[str, str]:
-    """Put together once: one process may open many stores, as `pagemill serve` does for each request."""
+    # Cached because `pagemill serve` opens a store for each request.
     return sqlite_statements()
 
 
 def initialise(
     path: Path, *, payload_bytes_max: int = PAYLOAD_BYTES_MAX, on_long_wait: OnLongWait | None = None
 ) -> bool:
-    """Make the database, or see that it is there; of two at once, one makes it. True = made."""
+    """Create the database unless it exists. Return True if this call has created it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     refuse_network_file_system(path)
     _make_file(path)
@@ -122,8 +125,10 @@ def initialise(
 
 
 def back_up(path: Path, target: Path, *, on_long_wait: OnLongWait | None = None) -> None:
-    """Write a sound copy while others go on; refuse a target that exists. Of a database of any version: before a
-    migration a copy is wanted most."""
+    """Write a verified copy of the database while it is in use. Raise `Refused` if the target exists.
+
+    A database of any schema version is accepted, because a backup is most useful before a migration.
+    """
     if target.exists():
         raise Refused(f"{target} is already there", "name a file that is not")
     unfinished = target.with_name(f".{target.name}.unfinished")
@@ -135,11 +140,11 @@ def back_up(path: Path, target: Path, *, on_long_wait: OnLongWait | None = None)
                 connection.execute("VACUUM INTO ?", (str(unfinished),))
         finally:
             connection.close()
-        create(unfinished).close()  # brings the copy into WAL mode
+        create(unfinished).close()  # puts the copy into WAL mode
         _assert_sound(unfinished)
         with unfinished.open("rb+") as copy:
             os.fsync(copy.fileno())
-        os.link(unfinished, target)  # unlike a rename, this refuses a target that came meanwhile
+        os.link(unfinished, target)  # unlike a rename, a link fails if the target exists by now
     finally:
         unfinished.unlink(missing_ok=True)
 
@@ -147,7 +152,7 @@ def back_up(path: Path, target: Path, *, on_long_wait: OnLongWait | None = None)
 def _assert_sound(path: Path) -> None:
     copy = connect_to_read(path)
     try:
-        # A damaged search index can be built again: better such a copy than none.
+        # A damaged search index can be rebuilt, so such a copy is kept.
         if faults_of(lambda sql: copy.execute(sql).fetchall()).tables:
             raise StoreDamaged(f"the copy at {path} is not sound, and was removed", "run `pagemill db check`")
     finally:
@@ -155,10 +160,10 @@ def _assert_sound(path: Path) -> None:
 
 
 def _make_file(path: Path) -> None:
-    """Let the umask say who may write: SQLite itself never gives the group more than reading.
+    """Create the database file with the mode that the umask allows. SQLite itself gives the group no write access.
 
-    In a directory that its group shares, the group may write whatever the umask of whoever came first. The files beside
-    the database get its mode from SQLite.
+    In a directory shared by its group, the group gets write access regardless of the umask. SQLite gives the -wal and
+    -shm files the same mode.
     """
     with suppress(FileExistsError):
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
@@ -172,7 +177,7 @@ def _make_file(path: Path) -> None:
 
 
 def schema_version(path: Path) -> int | None:
-    """None: no pagemill tables; 0: the original proposal's table; else the number of the schema."""
+    """Return the schema version of a file, as `schema_version_of` does."""
     connection = connect_to_read(path)
     try:
         with spoken_errors(path):
@@ -200,8 +205,10 @@ def refuse_network_file_system(path: Path) -> None:
 
 
 def file_system_of(folder: Path, mounts: str) -> str:
-    """The kind of the file system that holds a folder, by the kernel's list of mounts; the last one on a place hides
-    those below it."""
+    """Return the type of the file system that holds a folder. `mounts` is the content of /proc/self/mountinfo.
+
+    A later mount hides earlier ones at the same mount point.
+    """
     found = (Path("/"), "")
     for line in mounts.splitlines():
         mount = Path(re.sub(r"\\(\d{3})", lambda octal: chr(int(octal[1], 8)), line.split()[4]))

@@ -1,4 +1,4 @@
-"""What came with a key of its own: granted once, and answered as often as it comes."""
+"""Requests with an Idempotency-Key. Each is executed once; repetitions get the stored response."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Requests:
     def granting(self, key: str, wish: str) -> Iterator[None]:
         """Write the key with the first transaction committed in this block.
 
-        A second request with the key raises `AskedTwice`, and nothing of it is done.
+        A second request with the key raises `AskedTwice` and changes nothing.
         """
         is_noted = False
 
@@ -41,7 +41,7 @@ class Requests:
             yield
 
     def answered(self, key: str, wish: str, status: int, answer: str, location: str | None) -> None:
-        """Keep the answer that is given from now on; it is forgotten after a month."""
+        """Store the response for repetitions of the request. It is deleted after a month."""
         with self._db.transaction():
             now = self._db.now()
             told = {"status": status, "answer": answer, "location": location}

@@ -1,12 +1,12 @@
-"""Put a backup in the place of a database.
+"""Replace a database with a backup.
 
-The backup is copied and the copy made ready beside the database: brought to today's tables, what was running in it
-taken back, and its fences and numbers raised above all that there can have been since. Only then the files change
-places, by a rename, and nothing was changed before that. The replaced database stays beside it, whole.
+The backup is copied beside the database, and the copy is prepared: it is migrated to the current schema, its running
+jobs are requeued, and its fences and ids are raised above all values that can have been used since the backup. Only
+then a rename swaps the files. The replaced database is kept beside the new one.
 
-Whether a daemon runs is the caller's to ask. Whoever else has the database open is refused here, by SQLite itself:
-it leaves WAL mode for one connection only, and keeps everybody out until the rename is done. Who waited for it
-meanwhile finds that its file was moved, and is refused by SQLite as well: no row goes where nobody reads it.
+The caller checks that no daemon runs. If another process has the database open, the restore is refused: SQLite leaves
+WAL mode only for a single connection, which then locks the database until the rename is done. A process that was
+waiting for the lock finds its file moved and gets an error from SQLite, so no row is written to the replaced file.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from worker_service.store.integrity import faults_of
 from worker_service.store.migrations import SCHEMA_VERSION, migrate, newer, schema_version_of
 
 RAISED_BY = 1_000_000
-"""More than there can have been since the backup: attempts of one job, new jobs, new documents."""
+"""Upper bound for attempts of one job, new jobs and new documents since the backup."""
 _BUSY_MILLISECONDS = 1000
 
 _JOBS = "SELECT status, count(*) FROM worker_job_queue GROUP BY status"
@@ -54,12 +54,12 @@ class Backup(Struct, frozen=True):
     version: int
     size: int
     newest_at: str | None
-    """When something last happened in it; None: nothing ever has."""
+    """Time of the last event in the backup. None: it has no jobs."""
     jobs: Mapping[str, int]
 
 
 def look_at_backup(path: Path) -> Backup:
-    """Refuse what is no sound backup. Reads all of it."""
+    """Return facts about a backup. Raise an error if it is not a sound one. Reads the whole file."""
     if not path.is_file():
         raise BadInput(f"there is no file {path}", "name a copy that `pagemill db backup` made")
     try:
@@ -87,18 +87,21 @@ def look_at_backup(path: Path) -> Backup:
 
 class Restored(Struct, frozen=True):
     replaced: Path | None
-    """Where the database is that was there before; None: there was none."""
+    """New path of the replaced database. None: there was none."""
     requeued: int
-    """Jobs that were running in the backup, and were taken back."""
+    """Number of jobs that were running in the backup and were requeued."""
     steps: list[str]
-    """What brought it to today's tables."""
+    """Migration steps that were run on the copy."""
     database_id: str
 
 
 def put_in_place(
     backup: Backup, database: Path, clock: Clock, *, agrees: Callable[[str], None] = lambda database_id: None
 ) -> Restored:
-    """`agrees` is asked about the id of the database before it takes its place, and raises if it does not."""
+    """Replace the database with a prepared copy of the backup.
+
+    `agrees` is called with the id of the restored database before the swap, and raises to stop the restore.
+    """
     database.parent.mkdir(parents=True, exist_ok=True)
     copy = database.with_name(f".{database.name}.restoring")
     _remove(copy)
@@ -115,7 +118,7 @@ def put_in_place(
 
 
 def _copy(backup: Path, copy: Path) -> None:
-    """By SQLite, and not as a file: what stands in a log beside it belongs to it."""
+    """Copy with SQLite's backup API, which includes the commits in a log beside the file."""
     source, target = connect_to_read(backup), create(copy)
     try:
         with spoken_errors(copy), target.backup("main", source, "main") as copying:
@@ -127,7 +130,10 @@ def _copy(backup: Path, copy: Path) -> None:
 
 
 def _numbers_of(database: Path) -> dict[str, int]:
-    """How far the database to be replaced has come, if it can be asked: it may be the child of this same backup."""
+    """Return the largest ids and fence used in the database to be replaced, if it can be read.
+
+    It may itself have been restored from the same backup, with numbers raised before.
+    """
     if not _is_database(database):
         return {}
     with suppress(StoreError), spoken_errors(database):
@@ -140,7 +146,7 @@ def _numbers_of(database: Path) -> dict[str, int]:
 
 
 def _make_ready(copy: Path, clock: Clock, *, above: Mapping[str, int]) -> tuple[int, str]:
-    create(copy).close()  # brings it into WAL mode
+    create(copy).close()  # puts the copy into WAL mode
     store = opening.open_store(copy, clock=clock)
     try:
         gone = [*store.reading.workers(), *store.reading.absent_workers()]
@@ -159,7 +165,7 @@ def _make_ready(copy: Path, clock: Clock, *, above: Mapping[str, int]) -> tuple[
 
 
 def _own_as(copy: Path, database: Path) -> None:
-    """As the one that it replaces, or else as a new one would be; root gives it to whom the folder belongs."""
+    """Give the copy the mode and owner of the database that it replaces, or of a new database in this folder."""
     try:
         like = database.stat()
         copy.chmod(like.st_mode & 0o777)
@@ -179,7 +185,7 @@ def _swap(copy: Path, database: Path, now: datetime) -> Path | None:
                     f"{database}{suffix} is there without its database: it may hold commits, so bring the database "
                     "back, or move that file away"
                 )
-        os.link(copy, database)  # unlike a rename, this refuses one that came meanwhile
+        os.link(copy, database)  # unlike a rename, a link fails if the database exists by now
         sync(database.parent)
         return None
     aside = database.with_name(f"{database.name}.replaced-{as_text(now)[:19].replace(' ', 'T').replace(':', '')}")
@@ -189,7 +195,7 @@ def _swap(copy: Path, database: Path, now: datetime) -> Path | None:
     try:
         os.link(database, aside)
         if keeper is None:
-            # It cannot be read: all that is left of it belongs together.
+            # The database cannot be read. Keep its log files with it.
             for suffix in ("-wal", "-shm"):
                 with suppress(FileNotFoundError):
                     Path(f"{database}{suffix}").rename(f"{aside}{suffix}")
@@ -211,7 +217,7 @@ def _let_in_again(keeper: Connection) -> None:
 
 
 def _keep_others_out(database: Path) -> Connection | None:
-    """A connection that has it alone, all in one file; None: it is too damaged to have anybody in it."""
+    """Return a connection with exclusive access, after moving the log into the database. None: it is damaged."""
     if not _is_database(database):
         return None
     connection = connect(database)
@@ -233,7 +239,7 @@ def _keep_others_out(database: Path) -> Connection | None:
 
 
 def _is_database(path: Path) -> bool:
-    """By its first bytes: SQLite would begin by removing the log of what is none."""
+    """Check the first bytes. SQLite would remove the log beside a file that is not a database."""
     try:
         with path.open("rb") as file:
             return file.read(16) == b"SQLite format 3\0"

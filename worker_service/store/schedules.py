@@ -1,7 +1,7 @@
-"""What is begun at its time, once for ever: a slot of a schedule, or a key in its period.
+"""Start scheduled work exactly once: per slot of a schedule, or per key and period.
 
-Which slots are due, and what each begins, arrives as values. A slot is one transaction: the note that it was taken, the
-job or batch, and how far the schedule has come. So a tick that is cut off anywhere has taken a slot or has not.
+The caller decides which slots are due and what each one starts. Taking a slot is one transaction, which records the
+slot, inserts the job or batch, and advances the schedule. If the process dies, a slot is either taken or not taken.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ class Schedules:
         self._batches = batches
 
     def seen_until(self, schedule: str, plan: str) -> datetime | None:
-        """Return up to when the slots of a schedule are dealt with; None if it is new or had another plan."""
+        """Return the time of the last slot handled. None: the schedule is new or its plan has changed."""
         for (until,) in self._db.read("seen_until", schedule=schedule, plan=plan):
             return from_text(until)
         return None
 
     def begin(self, schedule: str, plan: str) -> None:
-        """Let a new schedule start now, without slots in the past."""
+        """Start a new schedule now, without slots in the past."""
         with self._db.transaction():
             self._db.write("begin_plan", schedule=schedule, plan=plan, now=self._db.now())
 
     def take(self, schedule: str, plan: str, slot: datetime, work: Work, missed: str = "") -> Taken | None:
-        """Take a slot and all slots before it, together with the job or batch that it starts.
+        """Take a slot and all slots before it, and insert the job or batch that it starts.
 
-        Return None if that slot, or a later one, was taken already. `missed`: a sentence about the slots passed over.
+        Return None if this slot or a later one has been taken. `missed` is a sentence about skipped slots for a notice.
         """
         owner = work.owner if isinstance(work, NewJob) else work.new.owner
         with self._db.transaction():
@@ -50,18 +50,18 @@ class Schedules:
             return self._begin(schedule, as_text(slot), work)
 
     def pass_over(self, schedule: str, plan: str, until: datetime, missed: str, owner: str = "") -> bool:
-        """Mark the slots up to this time as passed over, with a notice. Return False if that was done already."""
+        """Skip the slots up to a time and write a notice. Return False if they have been handled already."""
         with self._db.transaction():
             return self._move(schedule, plan, until, missed, owner)
 
     def run_now(self, schedule: str, work: Work) -> Taken | None:
-        """Start the work outside its slots. Return None if somebody did in the same millisecond."""
+        """Start the work outside its slots. Return None if it was also started in the same millisecond."""
         with self._db.transaction():
-            # A slot of its own, or it would take one of the plan's.
+            # Use a separate slot, so that none of the plan's slots is taken.
             return self._begin(schedule, f"{_NOW}{self._db.now()}", work)
 
     def enqueue_once(self, key: str, period: str, job: NewJob) -> Enqueued:
-        """Insert a job unless one was inserted with this key in this period, whatever became of that one."""
+        """Insert a job unless one was inserted with this key in this period. The status of that one does not matter."""
         slot = {"schedule": f"{_ONCE}{key}", "slot": period}
         with self._db.transaction():
             for (job_id,) in self._db.write("job_of_slot", **slot):

@@ -1,7 +1,7 @@
-"""What people do to many jobs at once. Each change is an action; what it did to jobs that have not moved since, an
-undo takes back by the opposite verb.
+"""Bulk changes by users: cancel, retry, delete, set priority, pause, drain, undo and prune.
 
-Large selections are worked through in short transactions of the same action; each job is looked at again inside.
+Each bulk change of jobs is recorded as an action. Undo applies the opposite verb to the jobs that have not changed
+since. A large selection is processed in several short transactions, which check each job again.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ UNDO_DAYS = 7
 _JOBS_PER_TRANSACTION = 500
 
 _RUNS_DAYS = 62
-"""So long what was begun at its time is remembered, beside the newest: a period is at most a month."""
+"""Retention of schedule runs; the newest run of each schedule is always kept. A period is at most a month."""
 
 _POSSIBLE = {
     "cancel": "status IN ('pending', 'running')",
@@ -41,7 +41,7 @@ class _Job(Struct, frozen=True):
     priority: int
     standing: str
     is_stopping: bool
-    """A cancel was requested."""
+    """True if cancellation has been requested."""
     title: str
 
 
@@ -51,21 +51,21 @@ class Steering:
         self._reading = reading
 
     def cancel(self, selector: Selector, *, actor: str, without_grace: bool = False) -> Changed:
-        """End pending jobs, and ask running ones to stop; `without_grace`: their workers stop them at once."""
-        # In one transaction: a worker must not hear of the one without the other.
+        """Cancel pending jobs and request running jobs to stop. `without_grace` has their workers kill them at once."""
+        # Run both statements in one transaction, so that no worker sees the request without `without_grace`.
         verbs = ("cancel", "cancel_now") if without_grace else ("cancel",)
         return self._act(verbs, selector, actor)
 
     def retry(self, selector: Selector, *, actor: str) -> Changed:
-        """Let ended jobs run again with a fresh budget, and revive jobs that failed only because of them."""
+        """Run ended jobs again with a fresh retry budget, and revive jobs that failed only because of them."""
         return self._act(("retry",), selector, actor)
 
     def delete(self, selector: Selector, *, actor: str) -> Changed:
-        """Remove jobs that are not running, with all that was kept about them."""
+        """Delete jobs that are not running, with all their rows in other tables."""
         return self._act(("delete",), selector, actor)
 
     def priority(self, selector: Selector, level: int, *, actor: str) -> Changed:
-        """Give pending jobs another priority."""
+        """Set the priority of live jobs, and of the selected batches."""
         if level not in range(1, 11):
             raise RuleBroken("priority is 1 (highest) to 10 (lowest)")
         if batch_ids := [*selector.batch_ids, *([] if selector.batch_id is None else [selector.batch_id])]:
@@ -73,7 +73,7 @@ class Steering:
                 owners = json.dumps(list(selector.owners))
                 self._db.write("batch_priority", batch_ids=json.dumps(batch_ids), owners=owners, priority=level)
         changed = self._act(("priority",), selector, actor, level)
-        # What was asked for meanwhile by those that had the old one still.
+        # Jobs inserted meanwhile as follow-ups of jobs that still had the old priority.
         late = f"{_POSSIBLE['priority']} AND priority <> {level}"
         while (selector.names_more or selector.batch_id is not None) and (ids := self._reading.ids(selector, late)):
             self._act(("priority",), Selector(ids=ids), actor, level)
@@ -87,7 +87,7 @@ class Steering:
     def undo(self, action_id: int, *, actor: str) -> Changed:
         """Reverse an action for the jobs that are still as it left them.
 
-        What it cancelled is retried, what it retried is cancelled, and a priority is what it was before.
+        Cancelled jobs are retried, retried jobs are cancelled, and priorities are restored.
         """
         found = self._db.read("undoable_verb", action_id=action_id)
         if not found:
@@ -109,13 +109,13 @@ class Steering:
         return Changed(action_id, done, asked, refused)
 
     def begin_batch_action(self, verb: str, batch_id: int, actor: str) -> int:
-        """Record what `actor` does to a whole batch, inside the caller's transaction; return the action's id."""
+        """Record an action on a whole batch within the caller's transaction. Return the action's id."""
         values = {"verb": verb, "actor": actor, "batch_id": batch_id, "now": self._db.now()}
         [(action_id,)] = self._db.write("begin_batch_action", **values)
         return int(action_id)
 
     def cancel_jobs_of_batch(self, batch_id: int, action_id: int, actor: str) -> Changed:
-        """Cancel the live jobs of a batch as part of an action that was begun before."""
+        """Cancel the live jobs of a batch as part of an existing action."""
         return self._act(("cancel",), Selector(batch_ids=(batch_id,)), actor, action_id=action_id)
 
     def _act(
@@ -150,7 +150,7 @@ class Steering:
     def _each(
         self, job_ids: Sequence[int], change: Callable[[_Job], None], *, asks: bool
     ) -> tuple[list[int], list[int], dict[int, str]]:
-        """Those that were changed, those that were asked to stop, and of each other one why it was not."""
+        """Return (changed jobs, jobs requested to stop, refused job → reason)."""
         done: list[int] = []
         asked: list[int] = []
         refused: dict[int, str] = {}
@@ -176,7 +176,7 @@ class Steering:
         return None
 
     def _refuse(self, verb: str, job: _Job) -> None:
-        """Say why it is impossible, if it is."""
+        """Raise `Refused` if the verb is not possible for this job."""
         if verb == "cancel" and job.status.is_ended:
             raise Refused(f"it is already {job.status}")
         if verb == "delete" and job.status is Status.RUNNING:
@@ -202,24 +202,24 @@ class Steering:
             raise Refused(f"job {live_id} is live with the same unique_key, and will do the work")
 
     def pause(self, scope: str, name: str = "", *, until: datetime | None = None, reason: str | None = None) -> None:
-        """Start no more jobs of a type, of an owner, or ('all', '') at all. Running jobs go on."""
+        """Start no more jobs of a type or an owner; scope 'all' pauses everything. Running jobs continue."""
         with self._db.transaction():
             self._db.write(
                 "pause", scope=scope, name=name, now=self._db.now(), until=until and as_text(until), reason=reason
             )
 
     def unpause(self, scope: str, name: str = "") -> bool:
-        """Return whether it was paused."""
+        """Remove a pause. Return False if there was none."""
         with self._db.transaction():
             return bool(self._db.write("unpause", scope=scope, name=name))
 
     def drain_node(self, name: str, *, is_draining: bool) -> bool:
-        """Give a node no new attempts, or take that back. Return False if there is no such node."""
+        """Stop or resume giving a node new attempts. Return False if there is no such node."""
         with self._db.transaction():
             return bool(self._db.write("drain_node", name=name, is_draining=is_draining))
 
     def prune(self, selector: Selector, *, most: int = 1000) -> int:
-        """Remove up to `most` ended jobs with all that was kept about them. Call again until it returns 0."""
+        """Delete up to `most` ended jobs with all their rows in other tables. Call again until it returns 0."""
         job_ids = self._reading.oldest_ended_ids(selector, most)
         for chunk in chunks(job_ids, _JOBS_PER_TRANSACTION):
             with self._db.transaction():
@@ -230,7 +230,7 @@ class Steering:
         return len(job_ids)
 
     def prune_logs(self, before: datetime, *, most: int = 1000) -> int:
-        """Remove up to `most` of the oldest log lines from before this time."""
+        """Delete up to `most` of the oldest log lines written before `before`."""
         with self._db.transaction():
             return len(self._db.write("prune_logs", before=as_text(before), most=most))
 

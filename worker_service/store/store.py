@@ -1,12 +1,12 @@
-"""The store: eleven parts over one database, one for each kind of caller, and their statements.
+"""The store: eleven parts over one database, and their SQL statements.
 
-Every write after a claim carries the lease (P2). Where the fence has moved on, or the row has ended, nothing is
-written and `LeaseLost` is raised; the verbs that take many leases return those that are lost. Each verb is one
-transaction. Decisions (when to try again, who is dead) arrive as values: the store guards, it does not decide.
+Every write after a claim carries the lease (P2). If the fence has been raised or the row has ended, nothing is written
+and `LeaseLost` is raised; methods that take several leases return the lost ones. Each public method is one transaction.
+Decisions, such as when to retry or which worker is dead, are made by the caller; the store enforces the rules.
 
-Statements stand in the .sql file beside their part. ``-- name: claim`` begins a statement, ``-- fragment: lanes`` a
-piece that statements share by writing ``{lanes}``: one text for what must be the same, such as the gates that `claim`
-obeys and `explain` prints.
+The statements of a part are in the .sql file beside it. ``-- name: claim`` starts a statement. ``-- fragment: lanes``
+starts a piece that statements include with ``{lanes}``, so that they cannot differ in it: `claim` and `explain` share
+the gates, for example.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from worker_service.store.tokens import TOKEN_COLUMNS, Tokens
 from worker_service.store.upkeep import Upkeep
 
 _HERE = Path(__file__).parent
-# A fragment stands before what uses it.
+# A fragment must come before the statements that use it.
 _PARTS = (
     "leases", "intake", "schedules", "steering", "batches", "reading", "library", "upkeep", "notices", "tokens",
     "requests",
@@ -40,7 +40,7 @@ _PLACE = re.compile(r"\{(\w+)\}")
 
 
 class Store:
-    """For one thread; another thread opens its own."""
+    """All parts of the store. Use it in one thread only; each thread opens its own."""
 
     def __init__(self, database: Database, patience: Patience) -> None:
         self.database = database
@@ -71,7 +71,7 @@ class Store:
 
 def sqlite_statements() -> dict[str, str]:
     new_row = _row_of(len(NEW_COLUMNS))
-    # What only Python can know.
+    # Fragments made from Python constants.
     fragments = {
         "new_columns": ", ".join(NEW_COLUMNS),
         "new_row": new_row,

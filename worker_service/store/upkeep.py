@@ -1,13 +1,13 @@
-"""Looking after the database: checks, backup, what nobody wants any more, and the names that files have.
+"""Maintenance of the database: checks, deletion of unused data, and the links to documents' files.
 
-What is no longer wanted goes by a person's wish (documents) or by a chore (what nobody refers to any more). A document
-goes in one short transaction with the rows of its files; its pages, which may be ten thousand, are forgotten after
-that, a little at a time. A page result that no page refers to is first marked, and from then on is not known to
-handlers that ask. It is removed once every attempt that may have asked before has ended.
+Documents are removed at a user's request; unreferenced data is removed by a chore. A document is removed in one short
+transaction together with the rows of its files. Its pages, of which there may be ten thousand, are deleted later in
+small steps. A page result to which no page refers is first marked, and from then on is not offered to handlers. It is
+deleted when every attempt that may have asked for it before has ended.
 
-The audit asks of the rows, and of the history that was kept of them, what they must say if every promise was kept. Ids
-of events are the clock there, never times: they grow with each commit, while a wall clock may be stepped. Nobody's
-attempts overlap if each has one start and one end among the events, and the events of a job form a chain.
+The audit checks that the rows and their history are consistent with every promise. It orders events by id, because ids
+grow with each commit while a wall clock may be set back. Attempts of a job do not overlap if each has one start and one
+end among the events, and the events of the job form a chain.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from worker_service.store.write_pauses import WritePauses
 _LOG_BYTES_MOST = 64 * 1024 * 1024
 
 _HELD_SECONDS = 1.0
-"""Ours hold the write lock for milliseconds."""
+"""A write lock held this long belongs to another program; pagemill's transactions take milliseconds."""
 
 _FREE_BYTES_WARN = 256 * 1024 * 1024
 
@@ -49,17 +49,17 @@ _WITHOUT_WAL_RESET_BUG = ((3, 51, 3), (3, 50, 7), (3, 44, 6))
 _DOCUMENTS_PER_TRANSACTION = 50
 
 _INDEXED_AT_ONCE = 200
-"""Pages in one transaction: about a quarter of a second."""
+"""Pages per transaction, which then takes about 0.25 s."""
 
 SENTENCES_MOST = 20
-"""Of each rule. Where one broke a million times, the first twenty tell why."""
+"""Maximum number of findings per rule of the audit."""
 
 
 class Upkeep:
     def __init__(self, database: Database) -> None:
         self._db = database
 
-    # ── Checks and copies ──
+    # ── Checks ──
 
     def unknown_types(self) -> Sequence[str]:
         """Return the types of ready jobs for which no live worker has a handler."""
@@ -139,7 +139,7 @@ class Upkeep:
             yield f"it names {counted(extra, 'page')} that {'is' if extra == 1 else 'are'} not stored"
 
     def rebuild_search(self) -> int:
-        """Build the full-text index again from the stored pages, a few at a time. Return how many pages it has."""
+        """Rebuild the full-text index from the stored pages, in small transactions. Return its number of pages."""
         transaction = Transaction(lambda: self._db.writer, self._db.path, WritePauses())
         with transaction:
             self._db.write("empty_index")
@@ -153,38 +153,38 @@ class Upkeep:
             indexed, last = indexed + len(rows), rows[-1][0]
 
     def audit(self) -> Sequence[BrokenPromise]:
-        """Return each promise that the rows or their history break. Reads all of them."""
+        """Return the promises that the rows or their history break. Reads all rows."""
         values = {"most": SENTENCES_MOST, "requeues_max": REQUEUES_MAX}
         rules = [name for name in self._db.statements if name.startswith("history_")]
         return [BrokenPromise(*row) for rule in rules for row in self._db.read(rule, **values)]
 
     def ensure_wal_mode(self) -> None:
-        """Put the database into WAL mode: a reloaded .dump and a copy by VACUUM INTO are not in it."""
+        """Put the database into WAL mode. A reloaded .dump and a copy by VACUUM INTO are not in WAL mode."""
         with spoken_errors(self._db.path):
             turn_to_wal(self._db.writer, self._db.path)
 
     def tidy(self, *, at_once: bool = False) -> None:
-        """SQLite moves its log into the database at commits; this is for what was left because of readers."""
+        """Move a large log into the database. Commits do this too, but open readers can prevent it."""
         if at_once or self._log_bytes() > _LOG_BYTES_MOST:
             with spoken_errors(self._db.path):
                 self._db.writer.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 
     def _log_bytes(self) -> int:
-        # A look at its size only: to open it here would drop SQLite's locks.
+        # Read only the size of the file; opening and closing it would drop SQLite's locks.
         wal = Path(f"{self._db.path}-wal")
         return wal.stat().st_size if wal.exists() else 0
 
-    # ── What is no longer wanted ──
+    # ── Removal of documents and unused data ──
 
     def weigh(self, document_ids: Sequence[int]) -> Weight:
-        """Return how much removing these documents would free."""
+        """Return what removing these documents would free."""
         [row] = self._db.read("weight", document_ids=json.dumps(list(document_ids)))
         return Weight(*row)
 
     def remove_documents(self, document_ids: Sequence[int], *, actor: str) -> Removed:
-        """Remove documents and their files for good, except those that a job still works for.
+        """Remove documents and their files permanently. A document with a live job is refused.
 
-        Their pages go later, by `forget_gone`. Files and results that other documents share stay.
+        Pages are deleted later by `forget_gone`. Files and page results shared with other documents are kept.
         """
         action_id: int | None = None
         removed: list[int] = []
@@ -193,7 +193,7 @@ class Upkeep:
         for chunk in chunks(sorted(set(document_ids)), _DOCUMENTS_PER_TRANSACTION):
             with self._db.transaction():
                 for document_id in chunk:
-                    # One after the other: of two that share a file, the second frees it.
+                    # Weigh one document at a time: if two share a file, removing the second one frees it.
                     [row] = self._db.write("weight", document_ids=json.dumps([document_id]))
                     weight = Weight(*row)
                     reason = self._why_not_removed(document_id, weight)
@@ -224,7 +224,7 @@ class Upkeep:
         return None
 
     def sizes_by_owner(self) -> Sequence[OwnerSize]:
-        """Return the largest first. A file that two owners share counts for both."""
+        """Return the sizes of owners' documents, largest first. A file shared by two owners counts for both."""
         return [OwnerSize(*row) for row in self._db.read("sizes_by_owner")]
 
     def size_of_all(self) -> tuple[int, int]:
@@ -233,7 +233,7 @@ class Upkeep:
         return files, size
 
     def forget_gone(self, most: int = 1000) -> int:
-        """Remove up to `most` pages of removed documents, and as many results that no page refers to.
+        """Delete up to `most` pages of removed documents, and up to `most` unreferenced page results.
 
         Call again until it returns 0.
         """
@@ -244,11 +244,11 @@ class Upkeep:
             return self._forget_generations(gone, most) + self._forget_results(most)
 
     def forget_pages(self, most: int = 1000) -> int:
-        """Remove up to `most` pages of old generations, as many results and superseded files.
+        """Delete up to `most` pages of old generations, unreferenced page results and superseded files each.
 
         Call again until it returns 0.
         """
-        # Looked for by the reader, so that nobody waits meanwhile; looked at again under the write lock.
+        # Search on the read connection, which blocks no writer. The statements below check again under the write lock.
         generations = self._db.read("old_generations", most=most)
         files = self._db.read("superseded_files", most=most)
         with self._db.transaction():
@@ -257,7 +257,7 @@ class Upkeep:
             return forgotten + self._forget_results(most)
 
     def _forget_generations(self, generations: Sequence[tuple[int, int | None]], most: int) -> int:
-        """None: of a document that was removed, no page is left."""
+        """Delete pages of these generations. A generation None means that a removed document has no pages left."""
         forgotten = 0
         for document_id, generation in generations:
             if generation is None:
@@ -279,33 +279,33 @@ class Upkeep:
         return len(result_ids)
 
     def published_files(self, *, after: int, most: int) -> Sequence[PublishedPath]:
-        """Return files with greater ids, in the order of their ids."""
+        """Return published files with ids greater than `after`, in the order of their ids."""
         return [PublishedPath(*row) for row in self._db.read("published_files", after=after, most=most)]
 
     def is_published(self, file_id: int) -> bool:
         return bool(self._db.read("is_published", file_id=file_id))
 
     def gone_files(self, most: int = 1000) -> Sequence[str]:
-        """Return paths below the workspace that no row names any more."""
+        """Return paths, relative to the workspace, that no row refers to any more."""
         return [os.fsdecode(path) for (path,) in self._db.read("gone_files", most=most)]
 
     def forget_gone_files(self, paths: Sequence[str]) -> None:
-        """Note that these files are removed."""
+        """Record that these files have been deleted."""
         with self._db.transaction():
             self._db.write_each("forget_gone_file", [(os.fsencode(path),) for path in paths])
 
-    # ── Which names the files of documents have: rows first, links after them (P5) ──
+    # ── Links to documents' files: rows are written first, links after them (P5) ──
 
     def links_due(self, most: int = 100) -> Sequence[int]:
-        """Return documents whose links have to be made again; 0 stands for all."""
+        """Return documents whose links must be updated. 0 stands for all documents."""
         return [document_id for (document_id,) in self._db.read("links_due", most=most)]
 
     def document_ids(self, after: int = 0, most: int = 100) -> Sequence[int]:
-        """Return ids larger than `after`, also of removed documents that still have links."""
+        """Return ids greater than `after`, including removed documents that still have links."""
         return [document_id for (document_id,) in self._db.read("document_ids", after=after, most=most)]
 
     def link_facts(self, document_id: int) -> LinkFacts | None:
-        """Return None if the document is gone."""
+        """Return None if the document does not exist."""
         for _, owner, name, source_key in self._db.read("link_facts", document_id=document_id):
             folders = [folder for (folder,) in self._db.read("crawled_folders", owner=owner, source_key=source_key)]
             files = self._db.read("newest_files", document_id=document_id)
@@ -313,14 +313,14 @@ class Upkeep:
         return None
 
     def links_of(self, document_id: int) -> Sequence[tuple[str, str]]:
-        """Return path and target of each link; a link without a target has to go."""
+        """Return (path, target) of each link. A link without a target must be deleted."""
         return [(path, target) for path, target in self._db.read("links_of", document_id=document_id)]
 
     def save_links(self, wanted: Sequence[Links]) -> None:
-        """Give each document its links under free names; its other links have to go."""
+        """Assign free names to the links of each document. Its other links are marked for deletion."""
         with self._db.transaction():
             for links in wanted:
-                # What it does not get again is to go.
+                # Mark all links for deletion; `save_link` unmarks those that are assigned again.
                 self._db.write("let_link_go", document_id=links.document_id)
                 for path, target in self._free(links):
                     row = {"path": path, "folded": folded(path), "target": target}
@@ -329,7 +329,7 @@ class Upkeep:
     def _free(self, links: Links) -> Sequence[tuple[str, str]]:
         folder = ""
         for name in links.folders:
-            # Where a file is called like the folder, the folder gives way.
+            # If a link has the name of the folder, rename the folder.
             while self._db.write("is_link", folded=folded(f"{folder}{name}")):
                 name += "_"
             folder += f"{name}/"
@@ -343,7 +343,7 @@ class Upkeep:
         return bool(self._db.write("link_in_the_way", document_id=document_id, folded=folded(path)))
 
     def links_made(self, document_ids: Sequence[int]) -> None:
-        """Note that the links of these documents are as their rows say."""
+        """Record that the links of these documents are up to date."""
         with self._db.transaction():
             for document_id in document_ids:
                 self._db.write("forget_links", document_id=document_id)
@@ -356,7 +356,7 @@ def has_no_wal_reset_bug(version: str) -> bool:
 
 
 def _check_of_program() -> Iterator[Check]:
-    """The sqlite3 program that people and cron use on the same file."""
+    """Check the version of the sqlite3 program, which users and cron jobs use on the same file."""
     program = shutil.which("sqlite3")
     if program is None:
         return

@@ -1,4 +1,4 @@
-"""Fairness between writers: leave the write lock free between two transactions of one thread."""
+"""Fairness between writers: pauses between the write transactions of one thread."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from collections.abc import Callable
 
 _PAUSE_SECONDS = 0.001
 _IN_A_ROW_SECONDS = 0.01
-"""For this long the writes of one turn follow each other without a pause."""
+"""Period in which the writes of one turn follow each other without a pause."""
 _PAUSE_SHARE = 1 / 3
-"""Length of the pause, as a share of the time for which the lock was held."""
+"""Length of the pause as a share of the time the lock was held."""
 _LONG_SECONDS = 0.005
-"""After a longer write the pause is as long as the write: other programs retry SQLite's lock ever more rarely."""
+"""After a longer write, the pause is as long as the write, since waiting programs retry at growing intervals."""
 
 
 class WritePauses:
-    """Pauses between the write transactions of all stores that share this object, in one thread.
+    """Inserts pauses between the write transactions of all stores that share this object, in one thread.
 
-    SQLite's lock is not fair: while a daemon writes without a pause, an INSERT of another program waits for seconds.
-    Time that passes between two writes anyway counts as the pause.
+    SQLite's lock is not fair: while a daemon writes without pauses, another program's INSERT waits for seconds. Time
+    that passes between two writes anyway counts towards the pause.
     """
 
     def __init__(
@@ -32,7 +32,7 @@ class WritePauses:
         self._busy_until = 0.0
 
     def turn(self) -> None:
-        """Start a turn of the loop: the pause comes before its first write."""
+        """Start a turn of the main loop, so that its first write is preceded by a pause."""
         self._busy_until = 0.0
 
     def begin(self) -> None:

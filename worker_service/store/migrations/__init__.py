@@ -1,8 +1,8 @@
-"""Bring an older database to today's tables. Only `pagemill db migrate` and a restore do this, never the daemon.
+"""Migrate an older database to the current schema. Only `pagemill db migrate` and a restore do so, not the daemon.
 
-`schema.sql` makes today's tables. Version 0 is the original proposal's plain table, whose rows `adopt.sql` copies.
-After a release that changes the tables, `0002_subject.sql` in this directory leads from version 1 to version 2, and so
-on. A step is plain SQL: it also drops and makes again the triggers, views and indexes that differ.
+`schema.sql` creates the current tables. Version 0 is the plain table of the original proposal; `adopt.sql` copies its
+rows. After a release that changes the tables, `0002_subject.sql` in this directory migrates from version 1 to version
+2, and so on. A step is plain SQL, and also drops and recreates the triggers, views and indexes that differ.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ STEPS = Path(__file__).parent
 
 
 def schema_sql() -> str:
-    """Read schema.sql: a wheel carries it inside the package, a checkout at its root."""
+    """Read schema.sql, which is inside the package in a wheel and in the root directory of a checkout."""
     carried = STEPS.parents[1] / "schema.sql"
     if carried.is_file():
         return carried.read_text("utf-8")
@@ -29,7 +29,7 @@ def schema_sql() -> str:
 
 
 def schema_version_of(connection: Connection) -> int | None:
-    """Return the number of the schema; 0 for the original proposal's table, None without pagemill tables."""
+    """Return the schema version: 0 for the original proposal's table, None without pagemill tables."""
     tables = {
         name
         for (name,) in connection.execute(
@@ -45,10 +45,10 @@ def schema_version_of(connection: Connection) -> int | None:
 def migrate(
     path: Path, *, dry_run: bool = False, on_long_wait: OnLongWait | None = None, steps: Path = STEPS
 ) -> list[str]:
-    """Bring a database to today's schema in one transaction. Return what was done, one sentence for each change."""
+    """Migrate a database to the current schema in one transaction. Return one sentence for each change."""
     if not path.exists():
         raise StoreAbsent(f"there is no database at {path}", "make one with `pagemill init`")
-    # A dry run leaves even the journal mode as it is.
+    # A dry run must not change the journal mode either.
     connection = connect(path, on_long_wait=on_long_wait) if dry_run else create(path, on_long_wait)
     try:
         with Transaction(lambda: connection, path):
@@ -59,7 +59,7 @@ def migrate(
                 raise SchemaMismatch(newer(path, version))
             done = _adopt_plain_table(connection) if version == 0 else _run_steps(connection, version, steps)
             if dry_run:
-                connection.execute("ROLLBACK; BEGIN")  # so that nothing is committed
+                connection.execute("ROLLBACK; BEGIN")  # leaves nothing to commit
     finally:
         connection.close()
     return done
@@ -70,7 +70,7 @@ def newer(path: Path, version: int) -> str:
 
 
 def step_files(folder: Path) -> list[tuple[int, Path]]:
-    """Return the steps in a directory in their order, each with the version that it leads to."""
+    """Return (resulting version, file) of the migration steps in a directory, in order."""
     names = sorted(path for path in folder.iterdir() if re.fullmatch(r"\d{4}_\w+\.sql", path.name))
     return [(int(path.name[:4]), path) for path in names]
 
@@ -91,7 +91,7 @@ def _run_steps(connection: Connection, version: int, folder: Path) -> list[str]:
 
 _PLAIN_TABLE = "worker_job_queue_before_pagemill"
 
-# Triggers and indexes that somebody made on the plain table; sqlite_schema has no statement for automatic indexes.
+# Triggers and indexes that users have created on the plain table. Automatic indexes have no SQL in sqlite_schema.
 _ATTACHED = """
 SELECT type, name, sql FROM sqlite_schema
  WHERE type IN ('index', 'trigger') AND tbl_name = 'worker_job_queue' COLLATE NOCASE AND sql IS NOT NULL
@@ -107,7 +107,7 @@ def _adopt_plain_table(connection: Connection) -> list[str]:
     # Otherwise the views and triggers that name the table would follow it to its new name.
     connection.execute("PRAGMA legacy_alter_table = ON")
     connection.execute(f"{_read('adopt_begin.sql')}\n{schema_sql()}").fetchall()
-    # The guard refuses rows with a history, and these have one.
+    # The guard refuses rows that are not new, and these rows are not.
     [(guard,)] = connection.execute("SELECT sql FROM sqlite_schema WHERE name = 'job_insert_guard'").fetchall()
     connection.execute("DROP TRIGGER job_insert_guard")
     connection.execute(f"{_read('adopt.sql')}\n{guard}").fetchall()
@@ -125,11 +125,11 @@ def _left_behind(connection: Connection) -> Iterator[str]:
 
 
 def _attach_again(connection: Connection, kind: str, name: str, sql: str) -> str:
-    """Make a person's trigger or index on the new table, unless it would make every write to it fail."""
+    """Create a user's trigger or index on the new table, unless it would make writes fail."""
     connection.execute("SAVEPOINT attach")
     try:
         connection.execute(sql)
-        # SQLite looks at the body of a trigger when it prepares a statement that fires it.
+        # SQLite checks the body of a trigger when it prepares a statement that fires it.
         same = ", ".join(f"{column} = {column}" for column in _columns(connection, "worker_job_queue"))
         for statement in ("DELETE FROM worker_job_queue", f"UPDATE worker_job_queue SET {same}",
                           "INSERT INTO worker_job_queue DEFAULT VALUES"):  # fmt: skip
