@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -40,6 +42,17 @@ class Cluster:
         daemon = self.system.start(config=self.config)
         self.wait_for_nodes()
         return daemon
+
+    def pagemill(self, *words: str) -> subprocess.CompletedProcess[str]:
+        """Run a command on the head, as the owner of the daemon."""
+        return subprocess.run(
+            [*self.system.before, sys.executable, "-m", "worker_service.cli", *words],
+            env=self.system.environment(config=self.config),
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
 
     def nodes(self) -> dict[str, NodeRow]:
         return {row.name: row for row in self.system.store.reading.nodes()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import time
@@ -10,7 +11,7 @@ import pytest
 
 from tests.cluster.conftest import NODES, Cluster
 from tests.cluster.ray_lab import is_alive, needs_ray, parent_of
-from tests.system.conftest import wait_until
+from tests.system.conftest import ROOT, wait_until
 from worker_service.jobs.model import Status
 from worker_service.jobs.selector import Selector
 
@@ -234,6 +235,27 @@ def test_a_daemon_that_ends_with_the_queue_waits_for_a_first_node(cluster: Clust
 
     assert daemon.ends() == 0
     assert cluster.system.status(job) is Status.COMPLETED
+
+
+def test_a_node_that_lacks_a_handler_is_refused_with_the_reason(cluster: Cluster) -> None:
+    path = cluster.lab.environment["PYTHONPATH"]
+    cluster.lab.environment["PYTHONPATH"] = str(ROOT)
+    try:
+        cluster.lab.start_nodes("n3")
+    finally:
+        cluster.lab.environment["PYTHONPATH"] = path
+
+    try:
+        cluster.start()
+        wait_until(lambda: cluster.nodes()["n3"].state == "refused", "n3 is refused")
+        told = cluster.pagemill("cluster", "test", "--json")
+    finally:
+        cluster.lab.kill("n3")
+
+    assert "is not installed here" in cluster.nodes()["n3"].reason
+    assert told.returncode == 1
+    states = {one["name"]: (one["state"], one["slots"]) for one in json.loads(told.stdout)["items"]}
+    assert states == {"n1": ("up", 1), "n2": ("up", 1), "n3": ("refused", 0)}
 
 
 def test_where_ray_cannot_be_reached_jobs_wait_and_say_why(cluster: Cluster) -> None:

@@ -69,7 +69,7 @@ from ray import exceptions as ray_errors  # noqa: E402
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy  # noqa: E402
 
 CONNECT_SECONDS = 5.0
-LOOK_SECONDS = 1.0
+LOOK_SECONDS = 0.5
 SILENCE_SECONDS = 30.0
 """A stream that has begun and says nothing for so long is broken: its task yields every few seconds."""
 REFUSED_SECONDS = 300.0

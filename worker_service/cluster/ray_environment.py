@@ -22,7 +22,7 @@ HEALTH_CHECKS = {
     # The head gives up a silent node after 8 s instead of 64.
     "RAY_health_check_initial_delay_ms": "1000",
     "RAY_health_check_period_ms": "1000",
-    "RAY_health_check_timeout_ms": "2000",
+    "RAY_health_check_timeout_ms": "1500",
     "RAY_health_check_failure_threshold": "3",
 }
 RECONNECT = {
