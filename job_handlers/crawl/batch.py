@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import json
 import os
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,9 +15,9 @@ from msgspec.structs import replace
 from job_handlers.crawl.verbs import CrawlWords, crawl_job, found_by, of_a_batch
 from job_handlers.fetch.sources import read_reference
 from job_handlers.reading import estimate
-from job_handlers.reading.batch_options import PRIORITY, priority_option
+from job_handlers.reading.batch_options import PRIORITY, priority_option, say_what_is_left_out
 from job_handlers.reading.estimate import ToRead
-from job_handlers.reading.job_factory import ReadWords, download_job, files_at, in_words
+from job_handlers.reading.job_factory import LeftOut, ReadWords, download_job, files_at
 from job_handlers.reading.verbs import reading_options
 from worker_service.handlers import NewJob, Permanent, canonical
 from worker_service.verbs import (
@@ -88,15 +87,14 @@ def add(
         raise BadInput("--timeout says how long to wait", "say --wait as well")
     if dry_run and is_waiting:
         raise BadInput("--dry-run brings nothing in, so there is nothing to wait for", "leave one of them out")
-    left_out = Counter[str]()
+    left_out = LeftOut()
     words = [word for said in sources for word in (_listed() if said == "-" else [said])]
     jobs = jobs_of(words, read, owner=owner, credential=credential, left_out=left_out)
     actions = [_follows(desk, word) for word in then_batch]
     if dry_run:
         estimate.show(desk, _weighed(desk, jobs, read, owner, credential), left_out)
         return 0
-    if left_out and not desk.as_json:
-        output.say(f"left out: {in_words(left_out)}")
+    say_what_is_left_out(desk, left_out)
     asked = {"sources": _told(words), **read.asked(), **read.follows(standing=True)}
     how_urgent = priority or PRIORITY
     say_what_is_replaced(desk, owner)
@@ -106,7 +104,7 @@ def add(
     if is_waiting:
         with telling_that_jobs_go_on():
             return await_batches(desk, [added.batch.id], timeout=timeout)
-    answer = {"batch": added.batch, "items": added.jobs, "replaced": added.replaced, "left_out": left_out}
+    answer = {"batch": added.batch, "items": added.jobs, "replaced": added.replaced, **left_out.as_answer()}
     if not desk.answered(answer):
         output.show(f"batch:{added.batch.id}")
     return 0
@@ -118,7 +116,7 @@ def jobs_of(
     *,
     owner: str,
     credential: str = "",
-    left_out: Counter[str],
+    left_out: LeftOut,
     most: int | None = None,
 ) -> list[NewJob]:
     """The jobs that bring them in; what two of them name is brought in once. `most`: see `files_at`."""
@@ -130,7 +128,7 @@ def jobs_of(
 
 
 def _of_source(
-    word: str, read: ReadWords, owner: str, credential: str, left_out: Counter[str], most: int | None
+    word: str, read: ReadWords, owner: str, credential: str, left_out: LeftOut, most: int | None
 ) -> list[tuple[str, NewJob]]:
     if not word:
         # Path("") is the current directory.

@@ -7,7 +7,6 @@ when they are due: a directory may come and go.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -18,7 +17,7 @@ from job_handlers.crawl.batch import jobs_of
 from job_handlers.crawl.verbs import CrawlWords, crawl_job, of_a_batch
 from job_handlers.fetch.errors import Trouble
 from job_handlers.fetch.sources.local.file import actual_path
-from job_handlers.reading.job_factory import ReadWords, read_words
+from job_handlers.reading.job_factory import LeftOut, ReadWords, read_words
 from worker_service.handlers import FILE_URL, DeferredAction, NewJob, written
 from worker_service.verbs import BadInput
 
@@ -69,11 +68,11 @@ def batch(wish: object, *, owner: str) -> list[NewJob]:
 
 def together(
     sources: Sequence[object], words: Mapping[str, Sequence[str]], *, owner: str
-) -> tuple[list[NewJob], dict[str, object], list[DeferredAction], Counter[str]]:
+) -> tuple[list[NewJob], dict[str, object], list[DeferredAction], LeftOut]:
     """Of several sources what `batch add` makes of them: their jobs, how they are to be read, what follows, and what is
     left out. Paths are whole ones, of places where jobs may read."""
     of_reading = {name: values for name, values in words.items() if name != "credential"}
-    read, left_out, credential = read_words(of_reading), Counter[str](), next(iter(words.get("credential", ())), "")
+    read, left_out, credential = read_words(of_reading), LeftOut(), next(iter(words.get("credential", ())), "")
     texts = [source for source in sources if isinstance(source, str)]
     for text in texts:
         _refuse_no_place(text)

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import click
 from msgspec.structs import replace
 
+from job_handlers.reading.job_factory import LeftOut, in_words
 from worker_service.handlers import NewJob
 from worker_service.verbs import (
     BadInput,
@@ -24,6 +25,7 @@ from worker_service.verbs import (
 
 PRIORITY = batches.PRIORITY
 
+_LEFT_OUT_SHOWN_MAX = 10
 _NAME_MAX = 60
 """Characters of the name that a batch has from its sources."""
 
@@ -85,6 +87,16 @@ def submit(
     if added is not None and not desk.as_json:
         say_of_batch(desk, added)
     return items, added
+
+
+def say_what_is_left_out(desk: Desk, left_out: LeftOut) -> None:
+    if not left_out.counts or desk.as_json:
+        return
+    output.say(f"left out: {in_words(left_out.counts)}")
+    for one in left_out.files[:_LEFT_OUT_SHOWN_MAX]:
+        output.say(f"  {one['path']}")
+    if (more := left_out.counts.total() - _LEFT_OUT_SHOWN_MAX) > 0:
+        output.say(f"  … and {more:,} more: --json names up to 1,000")
 
 
 def short(name: str) -> str:

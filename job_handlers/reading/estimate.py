@@ -10,7 +10,8 @@ from msgspec import Struct
 from msgspec.structs import asdict
 
 from job_handlers.file_kinds import sha256_of
-from job_handlers.reading.job_factory import in_words
+from job_handlers.reading.batch_options import say_what_is_left_out
+from job_handlers.reading.job_factory import LeftOut
 from worker_service.verbs import Desk, DocumentSelector, IndexStatus, counted, documents, output, written
 
 
@@ -50,8 +51,8 @@ def _unchanged(desk: Desk, sizes: Mapping[Path, int], owner: str) -> set[Path]:
     return {file for file, content in documents_there if content == sha256_of(file)}
 
 
-def show(desk: Desk, found: ToRead, left_out: Mapping[str, int]) -> None:
-    whole = {"dry_run": True, **asdict(found), **how_long(desk, found.bytes_to_read), "left_out": left_out}
+def show(desk: Desk, found: ToRead, left_out: LeftOut) -> None:
+    whole = {"dry_run": True, **asdict(found), **how_long(desk, found.bytes_to_read), **left_out.as_answer()}
     if desk.answered(whole):
         return
     output.show(
@@ -62,8 +63,7 @@ def show(desk: Desk, found: ToRead, left_out: Mapping[str, int]) -> None:
         output.show(f"and nobody knows how large {counted(found.unsized, 'address', 'addresses')} of these will be")
     if found.to_read:
         output.show(how_long_in_words(desk, found.bytes_to_read))
-    if left_out:
-        output.say(f"left out: {in_words(left_out)}")
+    say_what_is_left_out(desk, left_out)
 
 
 def how_long(desk: Desk, size: int) -> dict[str, object]:

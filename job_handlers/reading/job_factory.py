@@ -20,7 +20,8 @@ from job_handlers.file_kinds import SUFFIXES, sha256_of
 from worker_service.handlers import DeferredAction, DocumentRequest, NewJob, OnEnd, canonical, digest
 from worker_service.verbs import BadInput, Document, counted, legible, read_action, written
 
-HIDDEN, LINKS, OTHERS = "hidden", "symbolic_links", "others"
+HIDDEN, LINKS, SPECIAL, OTHERS = "hidden", "symbolic_links", "special_files", "others"
+_LEFT_OUT_NAMED_MAX = 1000
 
 _WORDS = ("lang", "quality", "force-ocr", "hocr", "password-file", "as-usual", "then", "on-failure")
 QUALITIES = ("fast", "auto", "best")
@@ -212,7 +213,7 @@ def adopt_job(request: DocumentRequest, text: str, *, owner: str) -> NewJob:
 def read_elsewhere(directory: Path) -> list[Elsewhere]:
     """The files below a directory; where report.txt stands beside report.pdf, with its text."""
     found: list[Elsewhere] = []
-    files = files_at(directory, Counter())
+    files = files_at(directory, LeftOut())
     # A text may be read itself, but not where it is what another file says.
     texts = {file.with_suffix(".txt") for file in files if file.suffix != ".txt"}
     for file in files:
@@ -225,6 +226,22 @@ def read_elsewhere(directory: Path) -> list[Elsewhere]:
     return found
 
 
+class LeftOut:
+    """What was left out of directories: how many by the reason, and the first thousand by name."""
+
+    def __init__(self) -> None:
+        self.counts = Counter[str]()
+        self.files: list[dict[str, str]] = []
+
+    def add(self, path: Path, why: str) -> None:
+        self.counts[why] += 1
+        if len(self.files) < _LEFT_OUT_NAMED_MAX:
+            self.files.append({"path": legible(path), "why": why})
+
+    def as_answer(self) -> dict[str, object]:
+        return {"left_out": dict(self.counts), "left_out_files": self.files}
+
+
 def _refuse(error: OSError) -> None:
     raise error
 
@@ -233,9 +250,11 @@ def absolute(path: Path | str) -> Path:
     return Path(os.path.normpath(Path(path).absolute()))
 
 
-def files_at(path: Path, left_out: Counter[str], *, most: int | None = None) -> list[Path]:
-    """A file, or those below a directory that can be read; what they leave out is counted, as a crawl would. `most`: so
-    many things are looked at, for somebody else waits meanwhile."""
+def files_at(path: Path, left_out: LeftOut, *, most: int | None = None) -> list[Path]:
+    """Return the file, or the files below a directory that can be read; add the others to `left_out`.
+
+    `most`: refuse a directory with more entries, because other requests wait meanwhile.
+    """
     path = absolute(path)
     if not path.is_dir():
         if not path.is_file():
@@ -250,12 +269,16 @@ def files_at(path: Path, left_out: Counter[str], *, most: int | None = None) -> 
         seen += len(folders) + len(names)
         if most is not None and seen > most:
             raise BadInput(f"there is too much below {path} to be looked at now", "name less of it, or crawl it")
-        here = {name: _why_left_out(Path(folder, name)) for name in [*folders, *names]}
-        left_out.update(filter(None, here.values()))
+        here = {name: _why_left_out(Path(folder, name)) for name in sorted([*folders, *names])}
+        for name, why in here.items():
+            if why:
+                left_out.add(Path(folder, name), why)
         folders[:] = [name for name in folders if not here[name]]
         found += (Path(folder, name) for name in names if not here[name])
     if not found:
-        raise BadInput(f"there is nothing to read below {path}{_left_out(left_out)}: {', '.join(SUFFIXES)} can be read")
+        raise BadInput(
+            f"there is nothing to read below {path}{_left_out(left_out.counts)}: {', '.join(SUFFIXES)} can be read"
+        )
     return sorted(found)
 
 
@@ -264,7 +287,11 @@ def _why_left_out(path: Path) -> str:
         return HIDDEN
     if path.is_symlink():
         return LINKS
-    if path.is_dir() or (path.suffix.lower() in SUFFIXES and path.is_file()):
+    if path.is_dir():
+        return ""
+    if not path.is_file():
+        return SPECIAL
+    if path.suffix.lower() in SUFFIXES:
         return ""
     return legible(path.suffix.lower()) or OTHERS
 
@@ -276,7 +303,12 @@ def _left_out(counts: Mapping[str, int]) -> str:
 
 def in_words(left_out: Mapping[str, int]) -> str:
     """``2 symbolic links, 1 hidden, 3 .docx``"""
-    nouns = {LINKS: ("symbolic link", None), HIDDEN: ("hidden", "hidden"), OTHERS: ("other", "others")}
+    nouns = {
+        LINKS: ("symbolic link", None),
+        HIDDEN: ("hidden", "hidden"),
+        SPECIAL: ("special file", None),
+        OTHERS: ("other", "others"),
+    }
     most_first = sorted(left_out.items(), key=lambda one: (-one[1], one[0]))
     return ", ".join(counted(number, *nouns.get(why, (why, why))) for why, number in most_first)
 

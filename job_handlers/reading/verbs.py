@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,16 +11,16 @@ import click
 from msgspec import Struct
 
 from job_handlers.reading import estimate
-from job_handlers.reading.batch_options import batch_option, priority_option, submit
+from job_handlers.reading.batch_options import batch_option, priority_option, say_what_is_left_out, submit
 from job_handlers.reading.job_factory import (
     QUALITIES,
     Elsewhere,
+    LeftOut,
     ReadWords,
     absolute,
     adopt_job,
     download_job,
     files_at,
-    in_words,
     read_elsewhere,
     reindex_job,
 )
@@ -125,7 +124,7 @@ def ingest(
     pagemill ingest reports/ --owner alice --dry-run
 
     Read files, and all files below directories except hidden files, symbolic links and other kinds of files, which it
-    counts. Prints a job for each file. A file that was read, or is being read, and has not changed since by its inode,
+    names. Prints a job for each file. A file that was read, or is being read, and has not changed since by its inode,
     size and times needs none without --force.
 
     Several files, or a directory, are a batch, and the setting owner_policy says what happens to the owner's other
@@ -136,7 +135,7 @@ def ingest(
     """
     if timeout is not None and not is_waiting:
         raise BadInput("--timeout says how long to wait", "say --wait as well")
-    left_out = Counter[str]()
+    left_out = LeftOut()
     files = [file for path in paths for file in files_at(Path(path), left_out)]
     if dry_run:
         if is_waiting:
@@ -157,10 +156,9 @@ def ingest(
         asked={"sources": [legible(path) for path in paths], **read.asked(), **read.follows()},
     )
     wishes = _brought_in(files, enqueued)
-    if left_out and not desk.as_json:
-        output.say(f"left out: {in_words(left_out)}")
+    say_what_is_left_out(desk, left_out)
     if not is_waiting:
-        _show_wishes(desk, wishes, left_out=dict(left_out), **({} if added is None else {"batch": added.batch.id}))
+        _show_wishes(desk, wishes, **left_out.as_answer(), **({} if added is None else {"batch": added.batch.id}))
         return 0
     if added is not None and batch is not None:
         with telling_that_jobs_go_on():

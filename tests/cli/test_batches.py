@@ -222,7 +222,10 @@ def test_sources_of_all_kinds_are_one_batch_and_what_two_of_them_name_comes_in_o
     )
 
     assert added.stdout == "batch:1\n"
-    assert added.stderr == "left out: 1 .log, 1 hidden\nbatch 1 (reports): pagemill wait batch:1 --progress\n"
+    assert added.stderr == (
+        f"left out: 1 .log, 1 hidden\n  {Path('in/.hidden.csv').absolute()}\n  {Path('in/notes.log').absolute()}\n"
+        "batch 1 (reports): pagemill wait batch:1 --progress\n"
+    )
     local = [str(path) for path in (third, first, second)]
     assert sources_of(shelf, 1) == sorted([*local, folder, "https://example.org/d.pdf"])
     jobs = shelf.store.reading.list(Selector(batch_id=1))

@@ -586,19 +586,7 @@ def test_a_removal_stands_in_the_list_of_actions_and_undo_passes_it_over(run: Ru
 
     lines = [line.split() for line in run("undo", "--list").stdout.splitlines()]
 
-    assert lines[0] == [
-        "ACTION",
-        "AT",
-        "(UTC)",
-        "WHO",
-        "VERB",
-        "BATCH",
-        "JOBS",
-        "DOCUMENTS",
-        "UNDONE",
-        "(UTC)",
-        "TOKENS",
-    ]
+    assert lines[0] == "ACTION AT (UTC) WHO VERB BATCH JOBS DOCUMENTS UNDONE (UTC) TOKENS".split()
     assert lines[1][-6:] == ["remove", "-", "-", "1", "-", "-"]
     assert "it was a remove, and what it removed is gone for good" in run("undo", action, "--yes", fails=1).stderr
     run("undo", "--yes")
@@ -626,7 +614,7 @@ def test_stats_tells_what_each_owner_keeps(run: Run, shelf: Shelf) -> None:
     assert lines[-1] == ["all", "2", "3", "3", "3.0", "kB"]
     assert answer["by_owner"][0] == {"owner": "alice", "documents": 1, "pages": 1, "files": 2, "size": 3000}
     assert (answer["files"], answer["size"]) == (3, 3009)
-    assert [one["size"] for one in items(run("documents", "--json"))] == [9, 3000]
+    assert [one["size"] for one in items(run("documents", "--json"))] == [0, 1500]
 
 
 def test_a_misspelt_verb_of_documents_is_answered_with_the_right_one(run: Run, database: Path) -> None:

@@ -1033,7 +1033,7 @@ def test_what_is_kept_is_summed_up_by_owner_and_what_two_share_counts_once_for_a
     # Beside the original, a download of ann's has published a log that is empty.
     assert store.upkeep.sizes_by_owner() == [OwnerSize("bob", 1, 7, 2, 15), OwnerSize("ann", 1, 0, 2, 10)]
     assert store.upkeep.size_of_all() == (3, 15)
-    assert [document.size for document in store.library.documents(DocumentSelector())] == [15, 10]
+    assert [document.size for document in store.library.documents(DocumentSelector())] == [10, 10]
 
 
 def test_what_nobody_refers_to_is_forgotten_once_nobody_may_have_asked_for_it(

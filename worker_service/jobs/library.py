@@ -56,8 +56,7 @@ class Document(Struct, frozen=True):
     updated_at: str
     gone_at: str | None
     size: int
-    """Bytes of its files in the workspace. An original that was fetched again counts twice until the old one is
-    removed."""
+    """Bytes of its newest original; 0: there is none. The same as SIZE in a CSV."""
 
     @property
     def error_text(self) -> str:

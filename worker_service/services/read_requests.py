@@ -74,6 +74,7 @@ class Together(Struct, frozen=True):
     jobs: Sequence[NewJob]
     lacking: Sequence[str]
     left_out: Mapping[str, int]
+    left_out_files: Sequence[Mapping[str, str]] = ()
     """Of directories, by the reason."""
 
 
@@ -82,7 +83,7 @@ def bring_together(session: Session, sources: Sequence[object], words: Words, *,
     jobs, asked, actions, left_out = _maker("together")(sources, words, owner=owner)
     for action in actions:
         refuse_unfit_action(session, action)
-    return Together(jobs, lacking(session, asked), dict(left_out))
+    return Together(jobs, lacking(session, asked), dict(left_out.counts), left_out.files)
 
 
 def read_again(session: Session, document_id: int, words: Words, *, is_forced: bool = False) -> Wished:

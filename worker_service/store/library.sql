@@ -8,7 +8,7 @@ d.id, d.owner, d.platform, d.source_key, d.name, d.content, d.kind, d.pages, d.i
               ''),
        d.error_code, d.error_message, d.error_remedy, d.created_at,
        d.updated_at, d.gone_at,
-       (SELECT ifnull(sum(size), 0) FROM (SELECT DISTINCT f.path, f.size FROM file f WHERE f.document_id = d.id))
+       ifnull((SELECT f.size FROM file f WHERE f.document_id = d.id AND f.role = 'original' ORDER BY f.id DESC LIMIT 1), 0)
 
 -- name: actions_of
 SELECT job_type, payload, on_end, standing, document_id, generation, fired_at, job_id FROM deferred_action

@@ -54,6 +54,8 @@ _BODY = {
 class Submitted(BatchAdded, frozen=True):
     left_out: Mapping[str, int] = field(default_factory=dict)
     """Number of files left out of directories, by reason."""
+    left_out_files: Sequence[Mapping[str, str]] = ()
+    """The first thousand of these: `path` and `why`."""
     lacking: Sequence[str] = ()
     """Missing programs or models that its jobs wait for."""
 
@@ -133,7 +135,7 @@ def add_batch(call: Call) -> Answer:
         asked={key: body[key] for key in ("sources", "read", "jobs") if key in body},
         actions=body.get("then", ()),
     )
-    submitted = Submitted(added.batch, added.jobs, added.replaced, made.left_out, made.lacking)
+    submitted = Submitted(added.batch, added.jobs, added.replaced, made.left_out, made.left_out_files, made.lacking)
     return Answer(submitted, 201, {"Location": f"/api/batches/{added.batch.id}"})
 
 
