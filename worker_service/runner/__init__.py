@@ -1,1 +1,1 @@
-"""Where an attempt runs: the nursery, its children, what they may touch, and what they say."""
+"""Running attempts: fork server, child processes, sandbox, and the protocol between them."""

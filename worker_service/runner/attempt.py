@@ -1,7 +1,8 @@
-"""One child as the nursery sees it, and the attempt that it runs now: what it says, bounded, and how it ended, decided.
+"""A child process as the fork server sees it, and its current attempt: checks and limits its messages, decides how it
+ended.
 
-Reads the child's two pipes and writes its third. Forks the child; stops nothing beyond its group. A child serves as
-many attempts as its handler declares, one at a time, most of them one.
+Reads the child's two pipes and writes its third. Forks the child, and signals only its process group. A child serves as
+many attempts as its handler declares, usually one, and one at a time.
 """
 
 from __future__ import annotations
@@ -56,7 +57,8 @@ _PIPE_BYTES = 1 << 20
 _PROGRESS_SECONDS = 0.1
 _LINES_SECONDS = 0.1
 _LINES_PER_SECOND = 2000
-"""And as many KiB: after it has told so much it waits. Less than the table takes, more than a person reads."""
+"""Also the limit in KiB per second; more output waits. Less than the table can store, and more than a person can
+read."""
 _WAITING_CHARACTERS_MAX = 1 << 20
 _LINE_BYTES_MAX = 4 * LINE_CHARACTERS_MAX
 _LAST_WORDS = 12
@@ -66,34 +68,34 @@ _ASKS_PER_SECOND = 100
 
 
 class Child:
-    """The process, and the near ends of its pipes."""
+    """The process and this side of its pipes."""
 
     def __init__(
         self, number: int, home: Path, launch: Launch, begin: Begin, bring: Bring, *, job_class: str, reuse: int
     ) -> None:
         self.number = number
-        """Of this nursery's; what its processes are marked with."""
+        """Number of the child in this fork server; its processes are marked with it."""
         self.job_type = launch.order.job_type
         self.job_class = job_class
         self.attempts_left = reuse
         self.home = home
-        """Holds its staging directory, and is written by the nursery alone."""
+        """Contains the staging directory; only the fork server can write it."""
         self.inbox = Inbox(FRAME_BYTES_MAX)
         self.printed = Printed()
         self.unsent = bytearray()
-        """What it has not taken yet: an answer, or its next order."""
+        """Data that its pipe has not taken yet: an answer or its next order."""
         self.is_watched = False
-        """Whether somebody waits until it takes more of that."""
+        """True while the selector waits until the pipe takes more."""
         self.attempt: RunningAttempt | None = None
         self.served = 0
-        """How many attempts, the one that it runs now included."""
+        """Number of attempts, including the current one."""
         self.sandbox = ""
-        """As it says, its start too."""
+        """The level that `Started` reported."""
         self.idle_since = 0.0
         self.cpu_seconds = 0.0
-        """Of those of its attempts that have ended."""
+        """CPU time of its attempts that have ended."""
         self.was_full = False
-        """The pipe that was read last had more than one bite."""
+        """True if the last read filled the buffer, so that more may wait."""
         self._begun = mmap.mmap(-1, 8) if reuse > 1 else None
         self._staging = directories.open_directory(self.staging)
         try:
@@ -139,16 +141,18 @@ class Child:
 
     @property
     def has_left_nothing(self) -> bool:
-        """Its staging directory is empty, and still the one that was made for it."""
+        """True if the staging directory is empty and still the original one."""
         with contextlib.suppress(OSError):
             is_the_same = os.path.samestat(os.fstat(self._staging), self.staging.lstat())
             return is_the_same and self.sandbox == WHOLE and not os.listdir(self._staging)  # noqa: PTH208
         return False
 
     def move_files(self, ended: Ended, place: Path) -> None:
-        """Move what the attempt publishes out of the child's reach, and check it there: now nothing can exchange it.
+        """Move the files that the attempt publishes out of the child's reach, and check them there, where no process
+        can replace them.
 
-        Raise `Garbled` if a path leads out of the staging directory or to anything but a regular file."""
+        Raise `Garbled` if a path leads out of the staging directory or to anything but a regular file.
+        """
         check_paths(ended)
         shutil.rmtree(place, ignore_errors=True)
         place.mkdir(mode=0o700)
@@ -158,7 +162,7 @@ class Child:
                     os.rename(name, name, src_dir_fd=self._staging, dst_dir_fd=target)
                 check_files(ended, target)
         except BaseException:
-            # Its home is removed in a process of its own: this may be a million files.
+            # The home directory is removed by another process, because there may be a million files.
             place.rename(self.home / "refused")
             raise
 
@@ -167,11 +171,11 @@ class Child:
         return self._begun is None or int.from_bytes(self._begun[:8]) == self.served
 
     def give(self, said: bytes) -> None:
-        """Its next order, as it came."""
+        """Queue the next order, encoded as received."""
         self.unsent += framed(said)
 
     def send(self) -> None:
-        """As much as its pipe takes; it may never read it."""
+        """Write as much as the pipe takes; the child may never read it."""
         try:
             while self.unsent:
                 del self.unsent[: os.write(self.answers, self.unsent)]
@@ -181,7 +185,8 @@ class Child:
             self.unsent.clear()
 
     def bite(self, pipe: int) -> bytes:
-        """One bounded bite, so that a child which floods is served like any other. Empty also where nothing waits."""
+        """Read a bounded piece, so that a child with much output gets no more time than others. Return b"" if nothing
+        waits."""
         self.was_full = False
         try:
             received = os.read(pipe, READ_BYTES)
@@ -204,26 +209,26 @@ class RunningAttempt:
         self.child = child
         self.began_at = time.monotonic()
         self.stop_at = self.began_at + seconds
-        """When its time is up."""
+        """When the time limit is reached."""
         self._time_sentence = f"it was not done after {seconds} s"
         self.end_at = math.inf
-        """When the grace that it was given is over, and SIGKILL comes."""
+        """When the grace period ends and SIGKILL follows."""
         self.status: int | None = None
         """Set once its child has been waited for."""
         self._usage: resource.struct_rusage | None = None
         self._reason: tuple[How, str, str] | None = None
         self._last_word: tuple[Ended, bytes] | None = None
         self._had_ended = False
-        """Before it was stopped: its work is done, and counts."""
+        """True if it ended before it was stopped; then its result counts."""
         self._progress: bytes | None = None
         self._progress_at = -math.inf
         self._lines = Newest()
         self._lines_at = -math.inf
-        """When it may tell of lines again."""
+        """When the next lines may be sent."""
         self._last_words: deque[str] = deque(maxlen=_LAST_WORDS)
         self._open_question: int | None = None
         self._question: bytes | None = None
-        """Waits for its turn: a child that asks and asks is slowed down."""
+        """A question that is held back, because the child asks too often."""
         self._asks_allowed = float(_ASKS_AT_ONCE)
         self._asks_at = 0.0
         child.attempt = self
@@ -240,7 +245,7 @@ class RunningAttempt:
 
     @property
     def is_over(self) -> bool:
-        """It has ended, and its child stays for the next one."""
+        """True if it has ended and its child stays for the next order."""
         return self._last_word is not None and self._last_word[0].stays and self._reason is None
 
     @property
@@ -249,24 +254,24 @@ class RunningAttempt:
 
     @property
     def is_unbegun(self) -> bool:
-        """Its child has served others, and died before it took this order."""
+        """True if its reused child died before it took this order."""
         is_silent = self._last_word is None and self._reason is None
         return is_silent and self.child.served > 1 and not self.child.has_begun_the_last
 
     @property
     def must_wait_to_print(self) -> bool:
-        """Others are not kept waiting by its flood: it is."""
+        """True if its unsent output exceeds the limit; then its pipe is not read."""
         return self._lines.characters > _WAITING_CHARACTERS_MAX
 
     def started(self) -> bytes:
-        """Said for a child that has said it once."""
+        """Return the message for a reused child, which sends it only once."""
         child = self.child
         return frame(Started(*self.key, child.pid, child.pid_started, child.sandbox))
 
-    # --- what it says ---
+    # --- messages of the child ---
 
     def read(self, pipe: int, now: float) -> Iterator[bytes]:
-        """The messages that are to be passed on."""
+        """Read a pipe and yield the messages to pass on."""
         received = self.child.bite(pipe)
         if pipe == self.child.output:
             self._take_printed(received)
@@ -278,7 +283,7 @@ class RunningAttempt:
                 self.stop(How.GARBLED, "GARBLED", f"it wrote nonsense to its pipe: {error}", grace=0.0, now=now)
 
     def drain(self, now: float) -> Iterator[bytes]:
-        """What it said before it left; as much as a pipe can hold, and not more."""
+        """Yield the remaining messages of an ended child, at most as much as a pipe can hold."""
         for pipe in sorted(self.child.open_pipes):
             for _ in range(1 + _PIPE_BYTES // READ_BYTES):
                 yield from self.read(pipe, now)
@@ -305,7 +310,7 @@ class RunningAttempt:
                 self._question = None
 
     def next_due(self) -> float:
-        """When it wants to be looked at although nothing has happened."""
+        """Return when `due` or `act` has work although nothing has happened."""
         times = [self.end_at if self._reason else self.stop_at]
         if self._progress is not None:
             times.append(self._progress_at + _PROGRESS_SECONDS)
@@ -352,15 +357,16 @@ class RunningAttempt:
         self._last_words.append(shown)
 
     def answer(self, reply: Reply) -> None:
-        """What nobody has asked is not answered."""
+        """Pass a reply to the child; ignore it if no question is open."""
         if reply.number == self._open_question and self._question is None:
             self._open_question = None
             self.child.unsent += frame(reply)
 
-    # --- how it is stopped ---
+    # --- stopping ---
 
     def stop(self, how: How, code: str, message: str, *, grace: float, now: float) -> None:
-        """SIGTERM to the group; SIGKILL when the grace is over. The first reason stands, the shortest grace too."""
+        """Send SIGTERM to the process group; SIGKILL follows after the grace period. The first reason and the shortest
+        grace period count."""
         if self._reason is None:
             self._reason = (how, code, message)
             self._had_ended = self._last_word is not None
@@ -370,28 +376,29 @@ class RunningAttempt:
         self.end_at = min(self.end_at, now + grace)
 
     def act(self, now: float, *, grace: float) -> None:
-        """Do what the clock says."""
+        """Stop the attempt at its time limit, and kill it when the grace period is over."""
         if self.has_left:
             return
         if self._reason is None and now >= self.stop_at:
             self.stop(How.TIMED_OUT, "TIMED_OUT", self._time_sentence, grace=grace, now=now)
         if now >= self.end_at:
             self._signal(signal.SIGKILL)
-            # Again, should it still be there: somebody may have joined the group meanwhile.
+            # Repeat while it is alive: a process may have joined the group meanwhile.
             self.end_at = now + 0.1
 
     def _signal(self, number: signal.Signals) -> None:
-        # Once it has left, its number may be another's. What it left behind is found by its marks.
+        # After its end the pid may belong to another process. Its orphans are found by their marks.
         if not self.has_left:
             processes.stop_group(self.child.pid, number)
 
     def left(self, status: int, usage: resource.struct_rusage) -> None:
         self.status, self._usage = status, usage
 
-    # --- how it ended ---
+    # --- the outcome ---
 
     def gone(self, staging_root: Path) -> bytes:
-        """Move its files to a place of their own, and return its end. Only once nothing of it runs any more."""
+        """Move the files to a directory of their own and return the end message. Call only when no process of the
+        attempt is left."""
         ended, body = self._end()
         usage, took_seconds = self._used(ended)
         if ended.published:
@@ -412,7 +419,8 @@ class RunningAttempt:
         return ended, encoded(ended)
 
     def _used(self, ended: Ended) -> tuple[Usage, float | None]:
-        """As the kernel says once the child has left; of one that stays only the child knows what this attempt took."""
+        """Return usage and duration: from the kernel once the child has ended, from a reused child's own message
+        otherwise."""
         seconds = time.monotonic() - self.began_at
         if self._usage is None:
             self.child.cpu_seconds += ended.usage.cpu_seconds or 0.0
@@ -441,7 +449,7 @@ class RunningAttempt:
 
 
 class Printed:
-    """The bytes that come out of a child, line by line. Of a line without an end only the beginning is held."""
+    """Output of a child, split into lines. Of an unfinished line only the beginning is kept."""
 
     def __init__(self) -> None:
         self.lines: deque[bytes] = deque()
@@ -460,7 +468,7 @@ class Printed:
 
 
 def _shown(line: bytes) -> bytes:
-    """As a terminal would leave it: what stands before a carriage return was written over."""
+    """Return the line as a terminal shows it: a carriage return overwrites what precedes it."""
     return line.rstrip(b"\r").rpartition(b"\r")[2]
 
 

@@ -1,10 +1,9 @@
-"""The life of a child, and what its handler holds: its jail is shut, it serves its attempts, it ends. Never returns
-into the nursery.
+"""A child process from its fork to its exit, and the context that its handler gets. Never returns into the fork server.
 
-Most serve one attempt. One that serves several gives each an empty directory, and stays only where the look after each
-finds it as it was before: no thread, no descriptor, no file outside the attempt's staging, no other directory, mask,
-environment, limit or signal. It starts no other process. Its exit says nothing that its pipe did not: a child that
-ends without `Ended` has crashed.
+Most children serve one attempt. A reused child gives each attempt an empty directory, and continues only if a check
+after each attempt finds it unchanged: no new thread, no new descriptor, no file outside the attempt's staging, the same
+directory, umask, environment, limits and signals. A reused child starts no other process. The exit status carries no
+result: a child that ends without sending `Ended` has crashed.
 """
 
 from __future__ import annotations
@@ -95,32 +94,32 @@ _THREADS, _DESCRIPTORS = Path("/proc/self/task"), Path("/proc/self/fd")
 _READ_BYTES = 1 << 16
 _PAGES_AT_ONCE = 100
 _CHARACTERS_AT_ONCE = 1 << 18
-"""In one message; a page that has more goes alone."""
+"""Limit of one message; a larger page is sent alone."""
 
 A = TypeVar("A", bound=Answer)
 
 Bring = Handler[Any] | Callable[[], Handler[Any]]
-"""The handler, or what imports it."""
+"""The handler, or the function that imports it."""
 
 
 class Room(Struct, frozen=True):
-    """What the nursery has made ready for one child."""
+    """Everything that the fork server has prepared for one child."""
 
     launch: Launch
-    """Its first order."""
+    """The first order."""
     begin: Begin
     number: int
     parent: int
     staging: Path
     """Empty before each attempt."""
     attempts: int
-    """How many it may serve."""
+    """Maximum number of attempts that the child may serve."""
     said: int
     output: int
-    """What it logs and prints, C libraries and programs that it starts included."""
+    """Receives log lines and stdout and stderr, including those of C libraries and programs that the child starts."""
     answers: int
     begun: mmap.mmap | None
-    """Where it notes how many it has begun; None: it serves one."""
+    """Shared memory where the child counts the attempts that it has begun; None if it serves one."""
 
 
 def live(room: Room, bring: Bring) -> NoReturn:
@@ -134,7 +133,7 @@ def live(room: Room, bring: Bring) -> NoReturn:
         code = 0
     except MemoryError:
         code = EXIT_OUT_OF_MEMORY
-    except BaseException:  # the outermost frame: what is left to say goes to the captured stderr
+    except BaseException:  # the outermost frame: the traceback goes to the captured stderr
         traceback.print_exc()
         sandbox.flush_output()
     finally:
@@ -142,7 +141,7 @@ def live(room: Room, bring: Bring) -> NoReturn:
 
 
 def _serve(room: Room, bring: Bring, pipe: Pipe, cancel: Cancel) -> None:
-    """One attempt after the other, until it has served as many as it may, or one of them did not end clean."""
+    """Serve one attempt after another, until the limit is reached or one did not end cleanly."""
     order: Order | None = room.launch.order
     confinement = _Confinement(room, bring)
     house = _Housekeeping(room) if room.attempts > 1 else None
@@ -154,7 +153,7 @@ def _serve(room: Room, bring: Bring, pipe: Pipe, cancel: Cancel) -> None:
             stays = left > 0 and house is not None and not cancel.has_come and confinement.is_whole and _is_clean(ended)
             stays = stays and house is not None and house.is_as_before(ended.published)
         if not stays:
-            # What is said last is said whole.
+            # A SIGTERM must not cut the last message short.
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
         pipe.say(ended if house is None else msgspec.structs.replace(ended, stays=stays, usage=house.used()))
         order = pipe.next_order() if stays else None
@@ -168,7 +167,7 @@ def _attempt(
     cancel: Cancel,
     held: contextlib.ExitStack,
 ) -> Ended:
-    """`held` lets go of what is the attempt's own, after the look at its child."""
+    """Run one attempt. `held` releases per-attempt resources once the child's state has been verified."""
     context: ChildContext | None = None
 
     def attempt() -> Ended:
@@ -189,16 +188,16 @@ def _attempt(
 
     ended = _judged(order, attempt)
     if context is not None:
-        # Whoever has kept it speaks for no attempt any more.
+        # A handler may have kept a reference; it can no longer report for the attempt.
         context.is_over = True
     return ended
 
 
-# --- before the handler -------------------------------------------------------------------------------
+# --- before the handler runs --------------------------------------------------------------------------
 
 
 def _settle(room: Room) -> None:
-    # A session of its own first: the nursery stops children by group.
+    # Create the session first: the fork server stops children by process group.
     os.setsid()
     sandbox.die_with(room.parent)
     sandbox.go_first_where_memory_ends()
@@ -209,17 +208,17 @@ def _settle(room: Room) -> None:
     os.dup2(room.output, 2)
     lock = [] if room.begin.lock_fd is None else [room.begin.lock_fd]
     sandbox.close_all_but({0, 1, 2, room.said, room.output, room.answers, *sandbox.held(), *lock})
-    # The nursery has the basic environment, and nothing else.
+    # Without these, the environment is the basic one of the fork server.
     os.environ.update({"HOME": str(room.staging), **room.launch.environment})
     os.umask(0o077)
     os.chdir(room.staging)
-    # Where a library may have looked for it while the nursery loaded it.
+    # A library may have cached the directory while the fork server loaded it.
     tempfile.tempdir = str(room.staging)
     sandbox.calm_signals()
 
 
 class _Confinement:
-    """Shut once, for all attempts of its child."""
+    """The child's sandbox, applied once before its first attempt."""
 
     def __init__(self, room: Room, bring: Bring) -> None:
         self.room = room
@@ -229,7 +228,7 @@ class _Confinement:
 
     @property
     def is_whole(self) -> bool:
-        """Where the kernel gives less, no child serves a second attempt."""
+        """True if the kernel provides the whole sandbox; otherwise the child serves only one attempt."""
         return self.level == WHOLE
 
     def handler(self) -> Handler[Any]:
@@ -258,11 +257,11 @@ class _Confinement:
 
 
 class _Housekeeping:
-    """Whether a child is after an attempt as it was before it. What its handler keeps in variables nobody sees."""
+    """Checks whether an attempt left its child unchanged. Cannot see what the handler keeps in variables."""
 
     def __init__(self, room: Room) -> None:
         self._staging = room.staging
-        # Opened before the jail is shut: with it the peak of the memory begins anew for each attempt.
+        # Opened before the sandbox is applied. Writing to it resets the peak memory for each attempt.
         self._peak: int | None = None
         with contextlib.suppress(OSError):
             self._peak = os.open("/proc/self/clear_refs", os.O_WRONLY | os.O_CLOEXEC)
@@ -277,7 +276,7 @@ class _Housekeeping:
     def begin(self, allowed: Limits) -> None:
         self._begun += 1
         if self._note is not None:
-            # If it dies before this, nobody has begun the order.
+            # If the child dies before this point, the order counts as not begun.
             self._note[:8] = self._begun.to_bytes(8)
         sandbox.renew_cpu(allowed)
         if self._peak is not None:
@@ -292,7 +291,8 @@ class _Housekeeping:
         return Usage(round(_cpu_seconds() - self._cpu_seconds, 6), peak)
 
     def is_as_before(self, published: Sequence[Publication]) -> bool:
-        """Empty the staging directory but for what is published, which the nursery moves away."""
+        """Return whether the child is unchanged, and remove all files from staging except those to be published, which
+        the fork server moves away."""
         sandbox.flush_output()
         try:
             os.waitpid(-1, os.WNOHANG)
@@ -317,7 +317,7 @@ class _Housekeeping:
     def _seen(self) -> object:
         return (
             _THREADS.stat().st_nlink,
-            # The kernel says how many, from 6.2 on.
+            # From Linux 6.2, the size is the number of descriptors.
             _DESCRIPTORS.stat().st_size or len(os.listdir(_DESCRIPTORS)),  # noqa: PTH208
             os.getcwd(),  # noqa: PTH109
             os.umask(0o077),
@@ -343,7 +343,7 @@ def _decode(handler: Handler[Any], payload: str | None) -> Any:
 
 
 class Keep(Struct, frozen=True):
-    """The directory of an attempt's key, locked until the attempt has ended."""
+    """The directory for an attempt's `keep_key`, locked until the attempt has ended."""
 
     path: Path
     descriptor: int
@@ -358,12 +358,13 @@ def _hold(handler: Handler[Any], payload: Any, keep_root: Path, held: contextlib
         while True:
             keep.mkdir(mode=0o700, parents=True, exist_ok=True)
             with contextlib.suppress(FileNotFoundError):
-                # A child that serves several attempts may write all such directories, and put a link here.
+                # A reused child can write all keep directories, and could put a link here.
                 lock = open_directory(keep)
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                # For the sweep, which goes by age.
+                # The sweep of kept directories goes by this time.
                 os.utime(lock)
-                # It may have been swept between the two calls: then this is no longer the one of that name.
+                # The sweep may have removed the directory between the two calls. Then the lock is on a deleted
+                # directory: try again.
                 if os.path.samestat(os.fstat(lock), keep.lstat()):
                     held.callback(os.close, lock)
                     return Keep(keep, lock)
@@ -376,12 +377,12 @@ def _credentials(directory: Path, patterns: Sequence[str]) -> list[Path]:
     try:
         files = list(directory.iterdir())
     except OSError:
-        # The handler will say what it lacks.
+        # The handler reports which credential is missing.
         return []
     return [file for file in files if any(fnmatch.fnmatchcase(file.name, pattern) for pattern in patterns)]
 
 
-# --- after it -------------------------------------------------------------------------------------------
+# --- the outcome ----------------------------------------------------------------------------------------
 
 
 def _run(handler: Handler[Any], order: Order, context: ChildContext) -> Ended:
@@ -391,14 +392,14 @@ def _run(handler: Handler[Any], order: Order, context: ChildContext) -> Ended:
     if not isinstance(done, Done):
         raise TypeError(f"{handler.job_type} returned {type(done).__name__}: a handler returns Done or None")
     ended = _done(order, done, context.staging)
-    # Most are known to be small without being written.
+    # Encode only results that may be large.
     if (ended.result or ended.follow_ups or ended.published) and len(frame(ended)) > FRAME_BYTES_MAX:
         raise Permanent("RESULT_TOO_LARGE", f"the result takes more than {FRAME_BYTES_MAX} bytes", "write a file")
     return ended
 
 
 def _judged(order: Order, attempt: Callable[[], Ended]) -> Ended:
-    """The attempt's one verdict."""
+    """Run the attempt and turn every exception into its outcome."""
 
     def ended(how: How, code: str, message: object, remedy: object = "", after: float | None = None) -> Ended:
         detail, helps = (sayable(clipped(str(one), MESSAGE_CHARACTERS_MAX)) for one in (message, remedy))
@@ -421,18 +422,18 @@ def _judged(order: Order, attempt: Callable[[], Ended]) -> Ended:
     except MemoryError:
         return ended(How.OUT_OF_MEMORY, "OUT_OF_MEMORY", "it needs more memory than its limit allows")
     except Stopped:
-        # Of no account when the nursery has asked for it.
+        # The fork server ignores this outcome if it sent the signal itself.
         return ended(How.RETRYABLE, "INTERRUPTED", "somebody else sent it SIGTERM")
-    except BaseException as error:  # a handler's exception of whatever kind, sys.exit() included, is an outcome
+    except BaseException as error:  # any exception of a handler is an outcome, sys.exit() included
         return ended(How.RETRYABLE, "HANDLER_ERROR", _bug(error))
 
 
 def _bug(error: BaseException) -> str:
-    """The whole traceback is for the log; people are told the end of it first."""
+    """Print the traceback to the log, and return one line for users: the exception and where it was raised."""
     steps = error.__traceback__
     while steps is not None and steps.tb_frame.f_code.co_filename == __file__:
         steps = steps.tb_next
-    with contextlib.suppress(Exception):  # what the handler has made of stderr may be broken
+    with contextlib.suppress(Exception):  # the handler may have broken stderr
         traceback.print_exception(type(error), error, steps)
     first, newline, more = _sentence(error).partition("\n")
     return f"{first}{_place(steps)}{newline}{more}".strip()
@@ -443,13 +444,13 @@ def _sentence(error: BaseException) -> str:
     name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
     try:
         said = str(error)
-    except Exception:  # its own __str__ is as broken as it likes
+    except Exception:  # its __str__ may raise anything
         said = ""
     return f"{name}: {said}" if said else name
 
 
 def _place(steps: TracebackType | None) -> str:
-    """Where in the handler's own directory; the libraries below it are in the log."""
+    """Return the innermost frame in the handler's own directory. Frames of libraries are only in the log."""
     frames = traceback.extract_tb(steps)
     if not frames:
         return ""
@@ -459,7 +460,7 @@ def _place(steps: TracebackType | None) -> str:
 
 
 def _is_clean(ended: Ended) -> bool:
-    """An end that a handler may choose."""
+    """Return whether the handler chose this outcome."""
     is_chosen = ended.how in (How.DONE, How.PERMANENT, How.RETRYABLE, How.SNOOZED)
     return is_chosen and ended.code not in ("HANDLER_ERROR", "SANDBOX_UNAVAILABLE", "INTERRUPTED")
 
@@ -495,7 +496,7 @@ def _publication(file: File, staging: Path) -> Publication:
         if digest and (len(digest) != length or not _DIGEST.fullmatch(digest)):
             raise ValueError(f"{file.path}: {digest[:80]!r} is no digest: give {length} hexadecimal digits, small ones")
     sync(path)
-    # Where the directory lies by then is the nursery's to say.
+    # Relative, because the fork server moves the directory.
     path = path.resolve().relative_to(staging.resolve())
     return Publication(path, file.role, sayable(file.name), file.sha256, file.md5, sayable(file.note))
 
@@ -506,14 +507,15 @@ def _wait(snooze: Snooze) -> float:
     return max((snooze.until - datetime.now(UTC)).total_seconds(), 0.0)
 
 
-# --- what a handler holds -----------------------------------------------------------------------------
+# --- the handler's context ----------------------------------------------------------------------------
 #
-# What it says goes over one pipe and is never taken back; what it is answered comes by another. A signal may come
-# between any two of its lines, but never in the middle of a message.
+# Messages go out over one pipe and are never taken back; replies come in over another. A signal may interrupt the
+# handler between any two of its lines, but never in the middle of a message.
 
 
 class Cancel:
-    """SIGTERM. Who asks for it is left to finish its piece; who does not is interrupted, once."""
+    """The state of a SIGTERM. A handler that calls `cancelled` may finish its current piece of work; any other is
+    interrupted once."""
 
     def __init__(self) -> None:
         self.has_come = False
@@ -522,15 +524,15 @@ class Cancel:
         self._is_due = False
 
     def listen(self) -> None:
-        """An attempt begins."""
+        """Handle SIGTERM for a new attempt."""
         self.is_asked_for = False
         signal.signal(signal.SIGTERM, self._come)
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """What must not be cut in two. The interruption comes after it."""
+        """Delay the interruption until the end of the block."""
         if threading.current_thread() is not threading.main_thread():
-            # Others are never interrupted.
+            # Python runs signal handlers only in the main thread.
             yield
             return
         self._holds += 1
@@ -560,7 +562,7 @@ class Pipe:
         self._answers = answers
         self._output = output
         self._held = held
-        # A handler may have threads.
+        # A handler may use threads.
         self._saying, self._asking, self._logging = threading.Lock(), threading.Lock(), threading.Lock()
         self._inbox = Inbox(RELAY_BYTES_MAX)
         self._heard: deque[ToChild] = deque()
@@ -569,7 +571,7 @@ class Pipe:
         self._asked = self._answered = 0
 
     def log(self, text: str) -> None:
-        """On the stream that also takes what is printed, so that both keep their order."""
+        """Write to the stream of printed output, so that log lines and output keep their order."""
         with self._held(), self._logging:
             _write(self._output, text.encode("utf-8", "replace"))
 
@@ -577,14 +579,14 @@ class Pipe:
         frames = [frame(message) for message in messages]
         for message, said in zip(messages, frames, strict=True):
             if len(said) > FRAME_BYTES_MAX:
-                # A verdict, not a sentence to be cut: half a result is no result.
+                # Fail instead of truncating: half a result is useless.
                 name = type(message).__name__
                 raise Permanent("TOO_LARGE", f"{name} takes {len(said)} bytes; {FRAME_BYTES_MAX} fit")
         with self._held(), self._saying:
             _write(self._descriptor, b"".join(frames))
 
     def ask(self, order: Order, kind: str, body: str) -> Reply:
-        """One question at a time. What is still owed to one that a signal has interrupted is read first."""
+        """Ask one question and wait for its reply. Replies to questions that a signal interrupted are read first."""
         with self._asking:
             while self._answered < self._asked:
                 self._next_reply()
@@ -594,14 +596,14 @@ class Pipe:
             return self._next_reply()
 
     def next_order(self) -> Order | None:
-        """For a child that serves several attempts. None: the nursery is gone."""
+        """Wait for the next order of a reused child. Return None if the fork server is gone."""
         while True:
             while self._heard:
                 message = self._heard.popleft()
                 if isinstance(message, Launch):
                     return message.order
                 self._answered += 1
-            # Whoever is asked to end here has nothing to lose.
+            # Not held: a SIGTERM here interrupts no work.
             received = os.read(self._answers, _READ_BYTES)
             if not received:
                 return None
@@ -623,14 +625,14 @@ class Pipe:
 
 
 class ChildContext:
-    """See `worker_service.handlers.Context`."""
+    """Implements `worker_service.handlers.Context`."""
 
     def __init__(
         self, order: Order, payload: Any, *, staging: Path, keep: Path | None, pipe: Pipe, cancel: Cancel
     ) -> None:
         self.payload = payload
         self.is_over = False
-        """Its attempt has ended, and its child lives on."""
+        """True if the attempt has ended while its child lives on."""
         self.job_type = order.job_type
         self.platform = order.platform
         self.account = order.account
@@ -672,7 +674,7 @@ class ChildContext:
         self._say(Progressed(*self._order.key, min(max(float(known), 0.0), 100.0), _line(message), count))
 
     def log(self, line: str) -> None:
-        # Cut before it is split: a line may be the whole of a flood.
+        # Clip before splitting: a single line may be huge.
         lines = clipped(line, 20 * LINE_CHARACTERS_MAX).splitlines() or [""]
         self._refuse_if_over()
         self._pipe.log("".join(f"{clipped(one, LINE_CHARACTERS_MAX)}\n" for one in lines))
@@ -719,7 +721,7 @@ def _write(descriptor: int, said: bytes) -> None:
 
 
 def _count(done: float, total: float | None, unit: str, rate: float | None) -> Count | None:
-    """Return the numbers, as far as they are numbers that a table can take."""
+    """Return the numbers that a table can store, or None if `done` is not one of them."""
 
     def whole(number: float | None) -> int | None:
         return int(number) if number is not None and 0 <= number < 2**53 else None
@@ -752,5 +754,5 @@ def _sayable_page(page: PageResult) -> PageResult:
 
 
 def sayable(text: str) -> str:
-    """A file's name may hold half a character; a message cannot."""
+    """Replace lone surrogates, which a file name may contain and a JSON message may not."""
     return text.encode("utf-8", "replace").decode()

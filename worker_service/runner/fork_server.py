@@ -1,13 +1,13 @@
-"""The nursery: a warm, single-threaded process that forks the children in which attempts run.
+"""The fork server: a preloaded, single-threaded process that forks the children in which attempts run.
 
-Started by `python -m worker_service.runner.fork_server FD`; FD is a socket to the daemon, and when it closes the
-nursery stops everything and ends. It loads the handlers once, each tried in a child first, so that an attempt
-starts with a fork and no import. It is a subreaper: whatever a child leaves behind becomes the nursery's own child,
-is recognised by its mark, and is SIGKILLed before the attempt counts as ended.
+Started by `python -m worker_service.runner.fork_server FD`, where FD is a socket to the daemon. When the socket closes,
+the fork server stops everything and ends. It loads the handlers once, each tried in a child first, so that an attempt
+starts with a fork and no import. It is a subreaper: orphans of a child become its own children; it recognises them by
+their mark and kills them before the attempt counts as ended.
 
-A child that ended clean, and may serve more attempts, waits here for the next order of its type. Orders for such
-children may come ahead of a free slot; one that has waited too long goes back to the daemon, not begun: it should not
-stand in line where another daemon has room.
+A child that ended cleanly and may serve more attempts waits here for the next order of its type. The daemon may send
+orders for such children ahead of a free slot. An order that has waited too long goes back to the daemon unstarted, so
+that another daemon with a free slot can run it.
 """
 
 from __future__ import annotations
@@ -56,22 +56,22 @@ from worker_service.runner.protocol import (
 _READ_BYTES = 1 << 16
 _UNSENT_BYTES_MAX = 1 << 20
 _REST_SECONDS = 0.002
-"""How long a pipe that was full is left alone: a flood costs its author, not its neighbours."""
+"""Pause in reading a full pipe: slows down the child that floods it, not the other children."""
 _FLOOD_REST = 4
-"""Times as long as it took to hear a part of a flood."""
+"""Pause after a read from a flooded pipe, as a multiple of the time that the read took."""
 _FIRST_REST_SECONDS = 0.005
 _GATHER_SECONDS = 0.002
 _SWEEP_SECONDS = 0.001
 _SWEEP_SECONDS_MAX = 0.2
 _PATIENCE_SECONDS = 3600.0
 _SWEEPS_AT_ONCE = 20
-"""A process that forks and ends for ever is caught by looking again at once."""
+"""Repeating the sweep at once catches a process that forks and ends for ever."""
 
 
 class _Waiting(Struct, frozen=True):
     launch: Launch
     said: bytes
-    """The same, as it came; so it goes on to a child that waits for it."""
+    """The encoded launch as received, to be passed on to an idle child."""
     known: KnownHandler
     since: float
 
@@ -85,7 +85,8 @@ class _Waiting(Struct, frozen=True):
 
     @property
     def reuse(self) -> int:
-        """How many attempts its child may serve. The jail of one that serves several is cut for no single order."""
+        """Number of attempts that the child may serve. An order with inputs gets a child of its own, because the
+        sandbox of a reused child cannot be fitted to one order."""
         return 1 if self.launch.order.inputs else self.known.described.reuse
 
 
@@ -97,20 +98,20 @@ class _Nursery:
         self._selector = selectors.DefaultSelector()
         self._known: dict[str, KnownHandler] = {}
         self._children: dict[int, Child] = {}
-        """By pid: all that were forked and not waited for yet."""
+        """Forked children that have not been waited for, by pid."""
         self._attempts: dict[Key, RunningAttempt] = {}
         self._waiting: defaultdict[str, deque[_Waiting]] = defaultdict(deque)
-        """By class, each begun in its turn."""
+        """First-in first-out queues by job class."""
         self._flush_at = math.inf
         self._moved_at: dict[str, float] = {}
-        """By class: when one that waited was begun last."""
+        """When the last waiting order of a job class was started."""
         self._idle: list[Child] = []
-        """Those that could take another order, the one that has idled longest first."""
+        """Children that can take another order, longest idle first."""
         self._resting: dict[int, tuple[Child, float]] = {}
         self._cleaners: set[int] = set()
         self._forks = 0
         self._homes: list[Path] = []
-        """Those that children have left empty: to make one takes longer than to look whether it is."""
+        """Empty home directories of ended children: checking one is faster than making one."""
         self._sweep_seconds = _SWEEP_SECONDS
         self._is_closing = False
         self._begin: Begin
@@ -160,7 +161,7 @@ class _Nursery:
         times += [self._goes_back_at(queue[0]) for queue in self._waiting.values() if queue]
         times.append(self._flush_at)
         times += [child.idle_since + self._begin.idle_seconds for child in self._idle[:1]]
-        # No system call waits for as long as a row may ask for.
+        # A time limit from a row may exceed what a system call can wait for.
         return min(max(min(times, default=math.inf) - now, 0.0), _PATIENCE_SECONDS)
 
     # --- the daemon ---
@@ -194,7 +195,7 @@ class _Nursery:
             for body in self._inbox.feed(received):
                 self._obey(body)
             return
-        # The daemon is gone, or wants us to go.
+        # The daemon is gone, or has asked the fork server to stop.
         self._close("the daemon is gone")
 
     def _close(self, reason: str) -> None:
@@ -243,7 +244,7 @@ class _Nursery:
             self._unsent.clear()
             return
         if self._unsent and any(self._waiting.values()) and self._flush_at == math.inf:
-            # Nobody waits for it: a message less for each of many small ones.
+            # While orders wait here, the daemon has no free slot to fill: gather several small messages into one.
             self._flush_at = time.monotonic() + _GATHER_SECONDS
         if time.monotonic() < self._flush_at < math.inf:
             return
@@ -259,15 +260,15 @@ class _Nursery:
         gc.disable()
         self._known, introduced = handler_probe.learn(self._begin, self._control.fileno())
         sandbox.prepare()
-        # What no child may see is no longer here when it is forked; what it starts with takes nothing to set.
+        # Remove secrets before the fork, so that no child sees them and none has to clean its environment.
         sandbox.set_environment(sandbox.basic_environment())
-        # Once, so that children do not copy pages only because a collection wrote to them.
+        # Collect once before forking, so that a collection in a child does not copy shared pages.
         gc.collect()
         gc.freeze()
         gc.enable()
         self._control.setblocking(True)
         with contextlib.suppress(ConnectionError):
-            # A daemon that is gone already is noticed by the first turn.
+            # If the daemon is gone already, the first turn notices it.
             self._control.sendall(frame(Hello(handler_probe.threads(), tuple(introduced))))
         self._control.setblocking(False)
 
@@ -286,7 +287,7 @@ class _Nursery:
             self._refuse(order.key, How.RETRYABLE, "HANDLER_SET_ASIDE", message)
         else:
             one = _Waiting(launch, said, chosen, time.monotonic())
-            # Only such types are ordered ahead of a free slot.
+            # The daemon orders ahead of a free slot only for types with reuse.
             if chosen.described.reuse > 1 and not self._has_room(one.job_class):
                 self._waiting[one.job_class].append(one)
             else:
@@ -313,7 +314,7 @@ class _Nursery:
         self._refuse(one.key, How.STOPPED, "NOT_BEGUN", message, self._begin.wait_seconds)
 
     def _start(self, one: _Waiting) -> None:
-        """In a child that waits for its like, or in a new one."""
+        """Start the attempt in an idle child of its type, or in a new child."""
         seconds = one.launch.order.timeout_seconds or one.known.described.facts.timeout_seconds
         child = self._idle_for(one)
         if child is not None:
@@ -341,14 +342,14 @@ class _Nursery:
             return
         self._attempts[one.key] = RunningAttempt(one.launch, child, seconds=seconds)
         self._children[child.pid] = child
-        # A short attempt is over before anybody has listened: then all that it said is heard at once, at its end.
+        # Do not read at first: a short attempt ends before, and all its messages are read at once.
         for pipe in child.pipes:
             self._resting[pipe] = (child, time.monotonic() + _FIRST_REST_SECONDS)
 
     def _home(self) -> Path:
         while self._homes:
             home = self._homes.pop()
-            # Somebody may have swept the workspace by hand.
+            # An administrator may have emptied the workspace by hand.
             if (home / "staging").is_dir():
                 return home
         home = self._begin.staging_root / f"child-{self._forks}"
@@ -361,18 +362,18 @@ class _Nursery:
             return None
         return next((child for child in reversed(self._idle) if child.job_type == one.launch.order.job_type), None)
 
-    # --- what children say ---
+    # --- messages from children ---
 
     def _read(self, pipe: int, child: Child) -> None:
         now = time.monotonic()
-        # While the daemon does not listen, its children wait with it.
+        # While the daemon does not read, its children wait as well.
         must_rest = len(self._unsent) >= _UNSENT_BYTES_MAX
         is_printed = pipe == child.output
         must_rest |= is_printed and child.attempt is not None and child.attempt.must_wait_to_print
         rest_seconds = _REST_SECONDS
         if not must_rest:
             if child.attempt is None:
-                # It idles, and has nothing to say; or it has left.
+                # An idle child has nothing to send: stop it if it does. An empty read means that it has ended.
                 if child.bite(pipe):
                     self._retire(child)
             else:
@@ -383,7 +384,7 @@ class _Nursery:
                 with contextlib.suppress(KeyError):
                     self._selector.unregister(pipe)
                 return
-            # It has more to do, and will have more to say.
+            # More output is waiting in the pipe.
             must_rest = child.was_full
             if is_printed and child.was_full:
                 rest_seconds = max(rest_seconds, (time.monotonic() - now) * _FLOOD_REST)
@@ -399,7 +400,7 @@ class _Nursery:
                     self._selector.register(pipe, selectors.EVENT_READ, child)
 
     def _send(self, child: Child) -> None:
-        """Its pipe is watched only while something is left to be sent."""
+        """Send what the child's pipe takes. Watch the pipe only while something is left to send."""
         child.send()
         if bool(child.unsent) is child.is_watched:
             return
@@ -418,18 +419,18 @@ class _Nursery:
     # --- the end of an attempt ---
 
     def _end_and_keep(self, attempt: RunningAttempt, now: float) -> None:
-        """It was clean, and there is nothing that it could have left behind: its child lives on."""
-        # All that it has printed is in the pipe by now, and the next attempt has not begun.
+        """End an attempt whose child left nothing behind, and keep the child for the next order."""
+        # All its output is in the pipe by now, and the next attempt has not started.
         self._tell(attempt.drain(now))
         if not attempt.is_over:
-            # It has said more, and is being stopped.
+            # It sent a message after its end, and is being stopped.
             return
         self._tell([attempt.gone(self._begin.staging_root)])
         del self._attempts[attempt.key]
         child = attempt.child
         child.attempt, child.idle_since = None, now
         if attempt.is_stopping:
-            # The files that it names are none.
+            # The attempt's files were rejected.
             self._retire(child)
             return
         self._idle.append(child)
@@ -447,8 +448,8 @@ class _Nursery:
                 processes.stop_at_once(stranger)
             self._reap()
         else:
-            # The proof waits for the next look: its own children come to us when it is gone. One that cannot be
-            # ended, another user's, is looked at ever more rarely.
+            # Try again in the next turn: children of a killed process are reparented only when it is gone. A process
+            # that cannot be killed (another user's) is checked at growing intervals.
             self._sweep_seconds = min(self._sweep_seconds * 1.5, _SWEEP_SECONDS_MAX)
             return
         for attempt in leaving:
@@ -456,7 +457,8 @@ class _Nursery:
         self._sweep_seconds = _SWEEP_SECONDS
 
     def _strangers(self) -> set[int]:
-        """Children that we did not fork and that belong to no running attempt: what ended attempts left behind."""
+        """Return children that this process did not fork and that belong to no running attempt: leftovers of ended
+        attempts."""
         ours = {processes.mark_of_child(child.number) for child in self._children.values()}
         others = processes.children_of(os.getpid()) - self._children.keys() - self._cleaners
         return {pid for pid in others if (processes.marks_on(pid) or (0, 0))[0] not in ours}
@@ -465,7 +467,7 @@ class _Nursery:
         self._tell(attempt.drain(now))
         del self._attempts[attempt.key]
         if attempt.is_unbegun:
-            # Its child died between two attempts, which costs nobody anything.
+            # The child died between two attempts, so no work is lost: queue the order again.
             launch = attempt.launch
             again = _Waiting(launch, encoded(launch), self._known[launch.order.job_type], now)
             self._waiting[again.job_class].appendleft(again)
@@ -476,7 +478,7 @@ class _Nursery:
     # --- the end of a child ---
 
     def _make_room_for(self, one: _Waiting) -> None:
-        """No more children of a class than it has slots, those that idle included."""
+        """Retire an idle child if the class has as many children, idle ones included, as slots."""
         size = self._begin.slots.get(one.job_class, math.inf)
         there = [child for child in self._children.values() if child.job_class == one.job_class]
         idle = [child for child in self._idle if child in there]
@@ -499,7 +501,7 @@ class _Nursery:
         self._selector.register(reading, selectors.EVENT_READ)
 
     def _reap(self) -> None:
-        """Every child that has left, the adopted ones too."""
+        """Wait for every child that has ended, including adopted orphans."""
         with contextlib.suppress(ChildProcessError):
             while True:
                 pid, status, usage = os.wait4(-1, os.WNOHANG)
@@ -538,8 +540,8 @@ def _make_empty(directory: Path) -> None:
 
 
 def _discard(directory: Path) -> int | None:
-    """In a process of its own, whose number it returns, if it holds anything: a million files would keep everybody
-    waiting."""
+    """Remove a directory. If it is not empty, fork a process for that and return its pid: deleting a million files
+    would block all attempts."""
     with contextlib.suppress(OSError):
         with contextlib.suppress(OSError):
             (directory / "staging").rmdir()
@@ -560,7 +562,7 @@ def _discard(directory: Path) -> int | None:
 
 
 def main() -> None:
-    # A handler's print becomes a log line at once, whatever stands in it.
+    # A handler's print becomes a log line at once, whatever characters it contains.
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(encoding="utf-8", errors="backslashreplace", line_buffering=True)
@@ -568,7 +570,7 @@ def main() -> None:
     os.set_inheritable(descriptor, False)
     if len(sys.argv) > 2:
         os.set_inheritable(int(sys.argv[2]), False)
-    # Whoever stops the service stops the daemon, and the daemon stops us.
+    # The daemon handles these signals and stops the fork server itself.
     for one in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(one, signal.SIG_IGN)
     _Nursery(socket.socket(fileno=descriptor)).serve()

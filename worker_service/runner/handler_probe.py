@@ -1,11 +1,11 @@
-"""What the nursery knows of handlers: found, tried, loaded. Done once, before it serves anybody.
+"""Finds, tries and loads the handlers, once, before the fork server accepts orders.
 
-The shipped ones are loaded at once. If one of them is not sound the nursery ends, by its own hand or as that one ends
-it, and the daemon begins another, which tries all.
+The shipped handlers are loaded at once. If one of them fails, hangs or starts threads, the fork server ends, and the
+daemon starts another one, which tries all handlers.
 
-Each other entry point is imported in a trial child first, with a limit of time: what hangs, crashes, or starts threads
-at import does so there. Those of one distribution share a trial, as they share their libraries; only where something
-is wrong with it does each get one of its own.
+Each other entry point is imported in a trial child first, with a time limit, so that hangs, crashes and threads at
+import happen there. The entry points of one distribution share a trial, since they share libraries; only if something
+goes wrong does each get its own.
 """
 
 from __future__ import annotations
@@ -46,19 +46,19 @@ from worker_service.runner.protocol import (
 )
 
 SHIPPED = "pagemill"
-"""The distribution whose handlers need no trial, as long as nothing is wrong with them."""
+"""The distribution whose handlers need no trial unless one of them fails."""
 _LEAVING_SECONDS = 2.0
 _SHARE_TOGETHER = 0.25
-"""Of the time that an import may take: where several are imported, and may be tried once more."""
+"""The share of the import time for several entry points together, since each may be tried again alone."""
 
 Verdict = Tried | str
-"""What an entry point holds, or the sentence about why it cannot be used."""
+"""The handlers of an entry point, or the reason why it cannot be used."""
 
 
 class KnownHandler(Struct, frozen=True):
     described: Described
     bring: Bring | None
-    """None: its handler is set aside."""
+    """None if the handler is set aside."""
 
 
 def learn(begin: Begin, control: int) -> tuple[dict[str, KnownHandler], list[Introduced]]:
@@ -66,7 +66,8 @@ def learn(begin: Begin, control: int) -> tuple[dict[str, KnownHandler], list[Int
     found = registry.find(begin.extra_handlers, [] if begin.is_without_installed else None)
     if begin.handlers_dir is not None:
         found += registry.find_dropped(begin.handlers_dir)
-    # Where not all are wanted, a trial keeps the others out of the nursery.
+    # If not all types are wanted, try the shipped handlers in a child, too: unwanted ones then stay out of the fork
+    # server.
     trusted = [] if begin.tries_all or begin.types else [one for one in found if one.distribution == SHIPPED]
     verdicts: dict[EntryPoint, Verdict] = {**_trust(trusted, settings, seconds=begin.import_seconds * _SHARE_TOGETHER)}
     others = [one for one in found if one not in verdicts]
@@ -77,11 +78,11 @@ def learn(begin: Begin, control: int) -> tuple[dict[str, KnownHandler], list[Int
     for one in found:
         verdict = verdicts[one]
         if isinstance(verdict, str):
-            # Its job types are not known; its name is most likely one of them.
+            # Its job types are unknown; most likely its name is one of them.
             introduced.setdefault(one.name, _set_aside(one.name, verdict, one))
             continue
-        # What starts threads is not loaded here: they would be missing in every child. What nobody will ask for is not
-        # either: the larger the nursery, the dearer each fork.
+        # Handlers that start threads are not loaded here, since a fork does not copy threads. Handlers that this worker
+        # will not use are not loaded either: a larger fork server makes each fork slower.
         is_wanted = any(wants(begin.types, each.described.facts.job_type) for each in verdict.handlers)
         warm = _load(one, settings) if verdict.threads == 1 and is_wanted else {}
         for each in verdict.handlers:
@@ -101,8 +102,8 @@ def learn(begin: Begin, control: int) -> tuple[dict[str, KnownHandler], list[Int
 def _trust(
     found: Sequence[EntryPoint], settings: Mapping[str, registry.Commands], *, seconds: float
 ) -> dict[EntryPoint, Tried]:
-    """Imported here, and described. Ends the nursery unless all are good."""
-    # It ends whatever hangs, in C as well.
+    """Import and describe the entry points in this process. End the fork server unless all are sound."""
+    # SIGALRM also ends an import that hangs in C code.
     signal.setitimer(signal.ITIMER_REAL, seconds)
     tried = {one: _tried(one, settings) for one in found}
     signal.setitimer(signal.ITIMER_REAL, 0)
@@ -136,10 +137,10 @@ def _try(
     seconds: float,
     control: int,
 ) -> dict[EntryPoint, Verdict]:
-    """All at once. Ends the nursery when the daemon hangs up meanwhile."""
+    """Try all groups at the same time. End the fork server if the daemon closes its socket meanwhile."""
     trials = [_Trial(group, settings) for group in groups]
     poll = select.poll()
-    # Asking for nothing still tells of a hang-up.
+    # An event mask of 0 still reports a hang-up.
     poll.register(control, 0)
     for trial in trials:
         poll.register(trial.pipe, select.POLLIN)
@@ -161,7 +162,7 @@ def _try(
 def _load(found: EntryPoint, settings: dict[str, registry.Commands]) -> dict[str, Handler[Any]]:
     try:
         return {handler.job_type: handler for handler in registry.load(found, settings).handlers}
-    except Exception as error:  # it passed its trial; each child will try again
+    except Exception as error:  # it passed its trial; each child will import it again
         print(f"nursery: {found.spec} loaded in its trial and not here: {error}", file=sys.stderr)
         return {}
 
@@ -226,12 +227,12 @@ def _schema(handler: Handler[Any]) -> str | None:
     try:
         return msgspec.json.encode(handler.schema or msgspec.json.schema(handler.payload)).decode()
     except TypeError:
-        # It can be decoded and not described.
+        # The type can be decoded but has no JSON Schema.
         return None
 
 
 class _Trial:
-    """Of one entry point, or of several in turn."""
+    """A child that imports one entry point, or several in turn."""
 
     def __init__(self, found: Sequence[EntryPoint], settings: Mapping[str, registry.Commands]) -> None:
         self.found = found
@@ -270,7 +271,7 @@ class _Trial:
 def _live(found: Sequence[EntryPoint], settings: Mapping[str, registry.Commands], parent: int, pipe: int) -> NoReturn:
     code = 1
     try:
-        # Soon over: to look for what can be freed takes longer than it gains.
+        # The process ends soon, so garbage collection costs more than it gains.
         gc.disable()
         os.setsid()
         sandbox.die_with(parent)
@@ -291,13 +292,13 @@ def _tried(found: EntryPoint, settings: Mapping[str, registry.Commands]) -> Trie
         introduced = [_introduce(handler, found) for handler in offer.handlers]
         introduced += [_set_aside(job_type, reason, found) for job_type, reason in offer.refused.items()]
         return Tried(tuple(introduced), threads())
-    except BaseException as error:  # whatever a module does at its import is told, sys.exit() included
+    except BaseException as error:  # report any error of the import, sys.exit() included
         last = "".join(traceback.format_exception(error))[-2000:].strip()
         return Tried((), 0, f"{found.name} ({found.spec}) cannot be imported:\n{last}")
 
 
 def _end_all(trials: Sequence[_Trial], late: Collection[_Trial] = ()) -> None:
-    """Until nothing of them is left, whatever they started."""
+    """End the trials and all processes that they started."""
     for trial in late:
         _stop(trial)
     deadline = time.monotonic() + _LEAVING_SECONDS
@@ -311,7 +312,7 @@ def _end_all(trials: Sequence[_Trial], late: Collection[_Trial] = ()) -> None:
 
 
 def _end_strangers() -> None:
-    """What was left behind came to us."""
+    """Kill the orphans of trials, which became children of this process."""
     while strangers := processes.children_of(os.getpid()):
         for stranger in strangers:
             processes.stop_at_once(stranger)

@@ -1,8 +1,8 @@
-"""The daemon's side of the children: one nursery, started by exec, buried when it dies, and started again.
+"""The daemon's side of the child processes: start one fork server, end it when it dies, and start it again.
 
-Every order that was launched gets exactly one `Ended`, whatever happens to the child, to the nursery or to what they
-say. The staging directory of an attempt is empty or removed with its `Ended`, unless that names files: then whoever
-publishes them removes it.
+Every launched order gets exactly one `Ended`, even if the child or the fork server crashes or sends garbage. When its
+`Ended` arrives, the staging directory of an attempt is empty or removed, unless the `Ended` names files: then the code
+that publishes them removes it.
 """
 
 from __future__ import annotations
@@ -59,28 +59,28 @@ from worker_service.runner.protocol import (
 ASK_SECONDS = 10.0
 SILENCES_MAX = 6
 _START_SECONDS = 40.0
-"""Beyond what the trials may take."""
+"""Time limit of the start, without the time for handler trials."""
 _CLOSE_SECONDS = 15.0
 _LEAVING_SECONDS = 2.0
 _BITE_BYTES = 1 << 16
 _BITES = 64
-"""In one look; what is more waits for the next."""
+"""Reads in one call; the rest waits for the next call."""
 
 
 class _EndedEarly(ChildError):
-    """It has described no handlers."""
+    """The fork server ended before it had described its handlers."""
 
 
 @dataclass(slots=True)
 class _Line:
-    """One nursery process, and the line to it."""
+    """One fork server process and the socket to it."""
 
     process: subprocess.Popen[bytes]
     socket: socket.socket
     inbox: Inbox = field(default_factory=lambda: Inbox(RELAY_BYTES_MAX))
     unsent: bytearray = field(default_factory=bytearray)
     keys: set[Key] = field(default_factory=set)
-    """Of the attempts that have not ended."""
+    """Attempts that have not ended."""
     hello: Hello | None = None
     is_broken: bool = False
     is_waiting_to_send: bool = False
@@ -88,8 +88,8 @@ class _Line:
     unanswered: int = 0
 
     def must_ask(self, ask_seconds: float) -> bool:
-        """Now and then, whether it still turns. Broken after too many silences, each of which we were there to hear:
-        a machine that slept counts as one."""
+        """Return whether it is time for another ping. Mark the connection broken after `SILENCES_MAX` unanswered pings.
+        A machine that slept counts as one, because pings are only counted while the daemon runs."""
         now = time.monotonic()
         if self.is_broken or self.hello is None or now < self.asked_at + ask_seconds:
             return False
@@ -99,7 +99,7 @@ class _Line:
         return not self.is_broken
 
     def hang_up(self) -> None:
-        """It stops what it has, and ends."""
+        """Close the sending side. The fork server then stops its children and ends."""
         if self.socket.fileno() >= 0:
             with contextlib.suppress(OSError):
                 self.socket.shutdown(socket.SHUT_WR)
@@ -107,12 +107,12 @@ class _Line:
 
 class Nursery:
     module = "worker_service.runner.fork_server"
-    """The program at the other end of the line. Whatever else speaks its words may take its place."""
+    """The program at the other end of the socket. Any program that speaks the protocol can replace it."""
     ask_seconds: float = ASK_SECONDS
-    """How often it is asked whether it still turns."""
+    """Interval between pings."""
 
     def __init__(self, begin: Begin, *, extra_path: Sequence[Path] = ()) -> None:
-        """`extra_path` is for tests, where nothing is installed."""
+        """Create the pool without starting a process. `extra_path` is for tests, where nothing is installed."""
         if begin.sandbox not in ("strict", "best-effort", "off"):
             raise ValueError(f"sandbox is strict, best-effort or off, not {begin.sandbox!r}")
         self._staging_root = begin.staging_root.absolute()
@@ -125,7 +125,7 @@ class Nursery:
             house=processes.house_of(self._staging_root),
             credentials=Path(credentials) if credentials else None,
         )
-        # One descriptor for ever, although nurseries come and go.
+        # The descriptor stays the same when the fork server is restarted.
         self._epoll = select.epoll()
         self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._epoll.register(self._bell, select.EPOLLIN)
@@ -134,8 +134,10 @@ class Nursery:
         self._waiting: list[Happening] = []
 
     def start(self, meanwhile: Callable[[], float] | None = None) -> Sequence[Described]:
-        """Start it and wait, within bounds, until it has described its handlers. `meanwhile` is what can be done while
-        it imports them; it says in how many seconds to do it again."""
+        """Start the fork server and wait, within bounds, until it has described its handlers.
+
+        While it imports them, `meanwhile` is called; it returns the number of seconds until its next call.
+        """
         if self._line is not None:
             raise ChildError("the nursery is there already")
         hello = self._greeted(self._begin, meanwhile or (lambda: math.inf))
@@ -143,12 +145,12 @@ class Nursery:
         return [each.described for each in hello.handlers]
 
     def fileno(self) -> int:
-        """Readable when something has happened."""
+        """Return a descriptor that is readable when something has happened."""
         return self._epoll.fileno()
 
     @property
     def look_at(self) -> float | None:
-        """When to ask what has happened although nothing is readable, by the monotonic clock. None: never."""
+        """When to call `happened` although nothing is readable, by the monotonic clock; None for never."""
         return None
 
     @property
@@ -157,7 +159,7 @@ class Nursery:
 
     @property
     def threads(self) -> int | None:
-        """Of the nursery, once everything was loaded; anything but 1 is a fault."""
+        """Threads of the fork server after loading all handlers; any number but 1 is a fault."""
         return self._line.hello.threads if self._line is not None and self._line.hello is not None else None
 
     @property
@@ -165,17 +167,17 @@ class Nursery:
         return self._line is not None and not self._line.is_broken
 
     def launch(self, order: Order) -> None:
-        """Ask for a child. What becomes of it, its refusal too, is heard by `happened`."""
+        """Ask for a child process. `happened` reports the outcome, including a refusal."""
         wanted = self._environment.get(order.job_type, ())
         self.pass_launch(Launch(order, {name: os.environ[name] for name in wanted if name in os.environ}))
 
     def pass_launch(self, launch: Launch) -> None:
-        """The same, with an environment that somebody else has chosen."""
+        """Send a launch whose environment the caller has chosen."""
         line, order = self._line, launch.order
         if line is not None and order.key in line.keys:
             raise ValueError(f"attempt {name_of(order.key)} has been launched already")
         if line is None or line.is_broken:
-            # Nothing was begun.
+            # The attempt never began.
             self._notice([Ended(*order.key, How.STOPPED, code="NURSERY_DIED", message="the nursery is not there")])
             return
         framed = frame(launch)
@@ -188,13 +190,16 @@ class Nursery:
         self._flush(line)
 
     def stop(self, job_id: int, fence: int, *, now: bool = False) -> None:
-        """SIGTERM to its group, and after the grace (`now`: without one) SIGKILL, until it is gone; then its `Ended`
-        comes. Of an attempt that has ended already nothing more is heard."""
+        """Stop an attempt: SIGTERM to its process group, then SIGKILL after the grace period (at once if `now`).
+
+        Its `Ended` comes when all of it is gone. Does nothing for an attempt that has ended already.
+        """
         if self._line is not None and (job_id, fence) in self._line.keys:
             self._send(self._line, Stop(job_id, fence, now))
 
     def answer(self, asked: Asked, answer: Answer | None, *, code: str = "", message: str = "") -> None:
-        """To a child that waits for it; to none if it has ended. Without an answer: why there is none."""
+        """Send an answer to the child that waits for it, if it is still running. Without an answer, `code` and
+        `message` say why."""
         body = b"null" if answer is None else msgspec.json.encode(answer)
         if len(body) > FRAME_BYTES_MAX:
             message = f"the answer takes {len(body)} bytes, and {FRAME_BYTES_MAX} fit: ask for less at once"
@@ -203,7 +208,7 @@ class Nursery:
             self._send(self._line, Reply(*asked.key, asked.number, msgspec.Raw(body), code, message))
 
     def happened(self) -> list[Happening]:
-        """What has come since. Never blocks longer than the kernel takes to end a process (20 ms at the most)."""
+        """Return what has happened since the last call. Blocks for 20 ms at most, while the kernel ends a process."""
         with contextlib.suppress(BlockingIOError):
             os.eventfd_read(self._bell)
         happenings, self._waiting = self._waiting, []
@@ -217,7 +222,8 @@ class Nursery:
         return happenings
 
     def restart(self) -> Sequence[Described]:
-        """After it died. Endings that `happened` has not told yet are told by its next call."""
+        """Start a new fork server after the old one died. The next call of `happened` returns the endings that it has
+        not returned yet."""
         line = self._line
         if line is not None:
             if not line.is_broken:
@@ -228,7 +234,7 @@ class Nursery:
         return self.start()
 
     def close(self) -> None:
-        """Stop everything, and return when it is gone. A second call changes nothing."""
+        """Stop everything, and return when it is gone. A second call does nothing."""
         if self._epoll.closed:
             return
         line, deadline = self._line, time.monotonic() + _CLOSE_SECONDS
@@ -243,7 +249,7 @@ class Nursery:
         if line is not None and line.keys:
             raise ChildError(f"processes of {_names(line.keys)} cannot be ended")
 
-    # --- the line ---
+    # --- the connection ---
 
     def _greeted(self, begin: Begin, meanwhile: Callable[[], float]) -> Hello:
         line = self._line = self._open(begin)
@@ -251,7 +257,7 @@ class Nursery:
             return self._await_hello(line, meanwhile)
         except _EndedEarly:
             self._forget(line)
-            # What a handler has started at its import.
+            # Kill what a handler has started at import.
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(line.process.pid, signal.SIGKILL)
             if begin.tries_all or begin.cluster is not None:
@@ -290,7 +296,6 @@ class Nursery:
         return line
 
     def _surroundings(self) -> dict[str, str]:
-        """Its environment."""
         return {
             **sandbox.basic_environment(),
             # Libraries that start a thread for each core would start them in every child.
@@ -300,7 +305,7 @@ class Nursery:
 
     def _await_hello(self, line: _Line, meanwhile: Callable[[], float]) -> Hello:
         again_at = time.monotonic()
-        # They may be tried twice: together, and alone.
+        # Handlers may be tried twice: together, then one by one.
         seconds = _START_SECONDS + 2 * self._begin.import_seconds
         deadline = again_at + seconds
         while line.hello is None:
@@ -333,7 +338,7 @@ class Nursery:
         except BlockingIOError:
             pass
         except OSError:
-            # It is gone; what it has said before is still to be read.
+            # The process is gone; what it has sent is still to be read.
             line.unsent.clear()
         if bool(line.unsent) is not line.is_waiting_to_send:
             line.is_waiting_to_send = bool(line.unsent)
@@ -355,7 +360,7 @@ class Nursery:
         except BlockingIOError:
             pass
         except (Garbled, OSError):
-            # A nursery that talks nonsense cannot be asked to stop anything.
+            # A fork server that sends garbage cannot be asked to stop anything.
             line.is_broken = True
         return happenings
 
@@ -368,7 +373,7 @@ class Nursery:
         elif isinstance(message, NodesSeen):
             self._see(message)
         elif message.key in line.keys:
-            # Nothing is heard of an attempt after its end.
+            # An attempt sends nothing after its end.
             if isinstance(message, Ended):
                 line.keys.discard(message.key)
             yield message
@@ -377,7 +382,10 @@ class Nursery:
         raise Garbled("a nursery has no nodes")
 
     def _bury(self, line: _Line, *, seconds: float) -> list[Happening]:
-        """End what is left of a dead nursery; only then its attempts have ended. Looks again at the next call."""
+        """Kill what is left of a dead fork server, and return the endings of its attempts.
+
+        If processes are left after `seconds`, return nothing and let the next call try again.
+        """
         self._unregister(line)
         deadline = time.monotonic() + seconds
         if line.process.poll() is None:
@@ -387,7 +395,7 @@ class Nursery:
         ):
             os.eventfd_write(self._bell, 1)
             return []
-        # What is to be published has been told, and lies elsewhere; of the rest nobody hears any more.
+        # Files to be published were reported and moved out of these directories; the rest is discarded.
         keys = sorted(line.keys)
         for folder in (*self._staging_root.glob("child-*"), *(self._staging_root / name_of(key) for key in keys)):
             shutil.rmtree(folder, ignore_errors=True)
@@ -415,7 +423,7 @@ class Nursery:
 
 
 def _until(is_so: Callable[[], bool], deadline: float) -> bool:
-    """Look at least once; a process that got SIGKILL is gone within a millisecond or two."""
+    """Check at least once. A process that got SIGKILL is gone within a millisecond or two."""
     while not is_so():
         if time.monotonic() > deadline:
             return False
@@ -432,7 +440,7 @@ def _names(keys: set[Key]) -> str:
 
 @contextmanager
 def nursery_in(begin: Begin, *, extra_path: Sequence[Path] = ()) -> Iterator[tuple[Nursery, Sequence[Described]]]:
-    """A started nursery and what it found. When the block ends, so does everything that it started."""
+    """Start a fork server, yield the pool and its handlers, and stop everything at the end of the block."""
     nursery = Nursery(begin, extra_path=extra_path)
     try:
         yield nursery, nursery.start()
@@ -443,9 +451,9 @@ def nursery_in(begin: Begin, *, extra_path: Sequence[Path] = ()) -> Iterator[tup
 def describe(
     commands: Mapping[str, Mapping[str, object]], sandbox: str, handlers_dir: Path | None
 ) -> Sequence[Described]:
-    """Start a nursery and return what the installed handlers say of themselves."""
+    """Start a fork server and return the descriptions of the installed handlers."""
     with tempfile.TemporaryDirectory(prefix="pagemill-", ignore_cleanup_errors=True) as directory:
-        # It is asked for nothing else: no handler has this name, and none is kept warm.
+        # It runs no jobs: no handler has the empty name, so none is preloaded.
         begin = Begin(
             Path(directory) / "staging",
             Path(directory) / "keep",
@@ -464,8 +472,11 @@ def heard(
     seconds: float | None = None,
     answer: Callable[[Question[Answer]], Answer] = answer_to_nothing,
 ) -> Iterator[Happening]:
-    """What the one attempt that was launched says, as it says it; its `Ended` is the last. `seconds` bounds the wait;
-    None trusts the attempt's own limit. Where nobody knows better, what it asks is answered as in an empty database."""
+    """Yield what the one launched attempt reports; its `Ended` is the last.
+
+    `seconds` bounds the wait; None relies on the attempt's own time limit. Without `answer`, questions are answered as
+    from an empty database.
+    """
     deadline = None if seconds is None else time.monotonic() + seconds
     while True:
         left = None if deadline is None else deadline - time.monotonic()

@@ -1,9 +1,9 @@
-"""Whose process is this, and is it gone? Reads /proc; decides nothing about when to look.
+"""Marks on processes: find out which attempt a process belongs to, and kill what attempts left behind. Reads /proc.
 
-Every child is marked by a resource limit that means nothing to it, the realtime timeout, and the mark passes to
-whatever it starts: it survives a program that clears its environment, leaves its session and closes its files. The hard
-limit names the house, a digest of the staging root, for two services on one machine may both run job 1; the soft one
-names the child.
+Every child is marked by a resource limit that has no effect on it, the realtime timeout (RLIMIT_RTTIME). All its
+descendants inherit the mark, even if they clear their environment, leave their session and close their files. The hard
+limit identifies the pool by a digest of its staging root, because two services on one machine may both run job 1; the
+soft limit identifies the child.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 
 ATTEMPT = "PAGEMILL_ATTEMPT"
-"""The variable that tells a program, and whoever looks at it, which attempt it works for."""
+"""Environment variable with the name of the attempt that a process works for."""
 
 _EMPTY_LOOKS = 30
 
@@ -27,23 +27,23 @@ def house_of(staging_root: Path) -> str:
 
 
 def mark_of_house(house: str) -> int:
-    """A number that hardly anything else has: bit 61, and 60 bits of digest."""
+    """Return a number that is unlikely to be anything else: bit 61 and 60 bits of the digest."""
     return 1 << 61 | int(house, 16) >> 4
 
 
 def mark_of_child(number: int) -> int:
-    """Below every house's, as a soft limit has to be."""
+    """Return a mark below that of every pool, because a soft limit may not exceed the hard limit."""
     return 1 << 60 | number
 
 
 def mark(house: str, number: int) -> None:
-    # A lower limit that somebody has set for the whole service stays; then the nursery alone knows its children.
+    # If the service runs with a lower limit, keep it; then only the fork server knows its children.
     with contextlib.suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_RTTIME, (mark_of_child(number), mark_of_house(house)))
 
 
 def marks_on(pid: int) -> tuple[int, int] | None:
-    """The child's and the house's; zeros where there are none. None: there is no such process."""
+    """Return the marks of the child and the pool, 0 where there is none; None if there is no such process."""
     try:
         text = _read(f"/proc/{pid}/limits")
     except OSError:
@@ -56,13 +56,14 @@ def marks_on(pid: int) -> tuple[int, int] | None:
 
 
 def started_at(pid: int) -> int:
-    """Clock ticks since the boot; with the pid it names one process for ever. 0: there is no such process."""
+    """Return the start time in clock ticks since boot, or 0. Pid and start time together identify one process for
+    ever."""
     fields = _stat(pid)
     return int(fields[19]) if fields else 0
 
 
 def children_of(pid: int) -> set[int]:
-    """Children of a single-threaded process. Read twice: the kernel may skip one while another ends."""
+    """Return the children of a single-threaded process. Reads twice: the kernel may skip one while another ends."""
     path = f"/proc/{pid}/task/{pid}/children"
     try:
         return {int(one) for _ in range(2) for one in _read(path).split()}
@@ -71,12 +72,11 @@ def children_of(pid: int) -> set[int]:
 
 
 def sweep(house: str) -> list[int]:
-    """SIGKILL what is left of the house; what it returns was there, and has to be looked for again. A zombie is dead;
-    its parent will hear of it.
+    """Send SIGKILL to every process of the pool, and return the pids that were found; call again until the result is
+    empty. A zombie counts as dead; its parent waits for it.
 
-    Empty only after many empty looks in a row: a process that forks and ends for ever may slip through one of them,
-    between the listing and the look. All but the first look only at what is new, which takes a fraction of a
-    millisecond.
+    The result is empty only after many scans in a row found nothing: a process that forks and ends for ever may slip
+    through a single scan. Each scan after the first looks only at new pids, which takes a fraction of a millisecond.
     """
     strangers: set[int] = set()
     for _ in range(_EMPTY_LOOKS):
@@ -86,7 +86,8 @@ def sweep(house: str) -> list[int]:
 
 
 def sweep_until_gone(house: str, *, seconds: float) -> bool:
-    """For those who may wait: a daemon that starts after a crash, and the tests."""
+    """Sweep until nothing is left or `seconds` are over. Blocks; for a daemon that starts after a crash, and for
+    tests."""
     deadline = time.monotonic() + seconds
     while sweep(house):
         if time.monotonic() > deadline:
@@ -103,7 +104,7 @@ def stop_at_once(pid: int) -> None:
 def stop_group(pid: int, number: signal.Signals = signal.SIGKILL) -> None:
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, number)
-    # It may not have got as far as a group of its own.
+    # The child may not have created its own group yet.
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.kill(pid, number)
 
@@ -111,7 +112,7 @@ def stop_group(pid: int, number: signal.Signals = signal.SIGKILL) -> None:
 def _sweep_once(house: str, strangers: set[int]) -> list[int]:
     wanted = mark_of_house(house)
     left = []
-    # The newest first: they are the ones that will not be there for long.
+    # Newest first: they are the most likely to end during the scan.
     for pid in sorted(set(_pids()) - strangers, reverse=True):
         marks = marks_on(pid)
         if marks is not None and marks[1] == wanted and pid != os.getpid() and _is_alive(pid):
@@ -128,7 +129,7 @@ def _is_alive(pid: int) -> bool:
 
 
 def _stat(pid: int) -> list[bytes]:
-    """The fields after the name, which may hold anything."""
+    """Return the fields after the name, which may contain any character."""
     try:
         return _read(f"/proc/{pid}/stat").rpartition(b")")[2].split()
     except OSError:
@@ -136,7 +137,7 @@ def _stat(pid: int) -> list[bytes]:
 
 
 def _read(path: str) -> bytes:
-    """A third of what `Path.read_bytes` takes, which counts where it is done for each attempt."""
+    """Read a file in a third of the time of `Path.read_bytes`; this runs for each attempt."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         whole = received = os.read(descriptor, 1 << 16)
@@ -149,4 +150,4 @@ def _read(path: str) -> bytes:
 
 
 def _pids() -> list[int]:
-    return [int(name) for name in os.listdir("/proc") if name.isdigit()]  # noqa: PTH208  # ten times as quick
+    return [int(name) for name in os.listdir("/proc") if name.isdigit()]  # noqa: PTH208  # ten times as fast

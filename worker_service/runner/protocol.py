@@ -1,9 +1,9 @@
-"""What daemon, nursery and children say to each other: one set of types, and the frames that carry them.
+"""Messages between daemon, fork server and children: their types, their frames, and the checks on them.
 
-What a child says (`Started` … `Ended`) is looked at by the nursery and passed on as the same bytes. The nursery adds
-one message of its own, `Gone`: the child has ended, and that was proven. A frame is ``P``, the version, four bytes of
-length, and one JSON message. Whoever reads trusts nothing: what does not begin so, is too long, or does not fit its
-type is `Garbled`.
+The fork server checks a child's messages (`Started` … `Ended`) and passes them on as the same bytes. It adds one
+message of its own, `Gone`: the child and all that it started have ended. A frame is ``P``, one byte of version, four
+bytes of length, and one JSON message. The receiver trusts nothing: a message with another header, beyond the size
+limit, or of the wrong type raises `Garbled`.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ from worker_service.jobs.model import LOG_LINES_MOST, Count, HandlerFacts, NewJo
 
 VERSION = 7
 FRAME_BYTES_MAX = 8 << 20
-"""Of what a child may say at once."""
+"""Limit of one message from a child."""
 RELAY_BYTES_MAX = 4 * FRAME_BYTES_MAX
-"""Of what passes between daemon and nursery: a child's words once more, with an envelope."""
+"""Limit of one message between daemon and fork server: a child's message in an envelope."""
 PAGES_AT_ONCE = 1000
 LAYOUTS_AT_ONCE = 100
 NAMES_AT_ONCE = 50_000
-"""Digests of pages, ids of a crawl."""
+"""Page digests, or ids of a crawl."""
 LINE_CHARACTERS_MAX = 2000
 MESSAGE_CHARACTERS_MAX = 4000
 _NAME_CHARACTERS_MAX = 1000
@@ -60,17 +60,17 @@ _DIGEST = re.compile(r"(?:[0-9a-f]{64})?")
 _MD5 = re.compile(r"(?:[0-9a-f]{32})?")
 
 Key = tuple[int, int]
-"""Job id and fence: one attempt, for ever."""
+"""Job id and fence: together they identify one attempt for ever."""
 
 M = TypeVar("M")
 
 
 class Garbled(ValueError):
-    """These are not our words."""
+    """The message does not follow the protocol."""
 
 
 class ChildError(PagemillError):
-    """The nursery could not be started, or died. Nothing of it runs any more; start it again."""
+    """The fork server could not be started, or died. All its processes are gone; it can be started again."""
 
     code = "nursery_failed"
     exit_code = 69
@@ -80,11 +80,11 @@ def name_of(key: Key) -> str:
     return f"{key[0]}-{key[1]}"
 
 
-# --- an order, and who can take it -----------------------------------------------------------------
+# --- orders and handlers ---------------------------------------------------------------------------
 
 
 class Order(Struct, frozen=True):
-    """Run one attempt of one job. All that a child learns of it."""
+    """One attempt of one job, with everything that its child needs to know."""
 
     job_id: int
     fence: int
@@ -93,21 +93,21 @@ class Order(Struct, frozen=True):
     account: str | None
     payload: str | None
     timeout_seconds: int | None
-    """The job's own; None: the handler's."""
+    """The job's own limit; None uses the handler's."""
     state: str | None = None
-    """The last checkpoint, JSON."""
+    """The last checkpoint, as JSON."""
     document_id: int | None = None
     generation: int | None = None
     inputs: Mapping[str, Path] = field(default_factory=dict)
-    """The published files of its document by their role; absolute, and readable for this attempt."""
+    """Published files of the job's document by role; absolute paths, readable in this attempt."""
     contents: Mapping[str, str] = field(default_factory=dict)
-    """SHA-256 of the inputs, where it is known."""
+    """SHA-256 of inputs by role, where it is known."""
     owner: str = ""
     document: KnownDocument | None = None
     parent_id: int | None = None
-    """The job that asked for it."""
+    """The job that enqueued this one."""
     node_slots: int = 0
-    """Slots of all cluster nodes together."""
+    """Total slots of all cluster nodes."""
     known_digests: Sequence[str] = ()
     """Digests of the document's pages that earlier attempts have read. A node answers `KnownPages` from these."""
 
@@ -117,7 +117,7 @@ class Order(Struct, frozen=True):
 
 
 class Declared(Struct, frozen=True):
-    """What a handler says of itself that only people ask for: its child has it from the handler."""
+    """Declarations of a handler that are only shown to users. Its child reads them from the handler itself."""
 
     limits: Limits = Limits()
     sandbox: str = "default"
@@ -131,29 +131,29 @@ class Declared(Struct, frozen=True):
 
 
 class Described(Struct, frozen=True):
-    """What the nursery found out about one handler, in a trial child."""
+    """The description of one handler, made in a trial child."""
 
     facts: HandlerFacts
     reuse: int = 1
-    """How many attempts one child of it may serve."""
+    """Maximum number of attempts that one child may serve."""
     set_aside: str | None = None
-    """Why it cannot be used: it hangs, crashes or cannot be imported. Its jobs fail with this sentence."""
+    """Why the handler cannot be used: it hangs, crashes or cannot be imported. Its jobs fail with this message."""
     distribution: str = ""
-    """Who brings it, and where it is: module:attribute. Empty where several do."""
+    """Distribution and module:attribute of the handler; empty if several provide it."""
     spec: str = ""
     declared: Declared | None = None
-    """None: it was set aside before it could say anything."""
+    """None if the handler was set aside before it was imported."""
     identity: Sequence[str] = ()
-    """What its results depend on beside what it is given."""
+    """Programs and data that its results depend on (see `Handler.identity`)."""
     runs_on_cluster: bool = False
     has_slicer: bool = False
 
 
-# --- what a child says ------------------------------------------------------------------------------
+# --- messages from a child --------------------------------------------------------------------------
 
 
 class Said(msgspec.Struct, tag=True, frozen=True):
-    """Of one attempt."""
+    """Base class of the messages about one attempt."""
 
     job_id: int
     fence: int
@@ -164,14 +164,14 @@ class Said(msgspec.Struct, tag=True, frozen=True):
 
 
 class Placed(Said, tag=True, frozen=True):
-    """Its task runs on this cluster node. Its child has not started yet."""
+    """The attempt's Ray task runs on this cluster node; its child has not started yet."""
 
     node: str
 
 
 class Started(Said, tag=True, frozen=True):
-    """The child is there, and its jail is shut. `pid_started`, its start in clock ticks, makes the pid the name of one
-    process for ever."""
+    """The child runs and its sandbox is applied. `pid_started` is its start time in clock ticks; together with the pid
+    it identifies one process for ever."""
 
     pid: int
     pid_started: int
@@ -185,13 +185,14 @@ class Progressed(Said, tag=True, frozen=True):
 
 
 class Logged(Said, tag=True, frozen=True):
-    """What it has logged and printed, since it was told of last. Said for it by the nursery, which reads its output."""
+    """Lines that the attempt has logged and printed since the last message. Sent by the fork server, which reads the
+    output."""
 
     lines: Sequence[str]
 
 
 class PagesRead(Said, tag=True, frozen=True):
-    """Pages of the job's document, as many at once as its child has ready: each message wakes nursery and daemon."""
+    """Pages of the job's document. A child sends many at once, because each message wakes fork server and daemon."""
 
     pages: Sequence[PageResult]
 
@@ -203,38 +204,38 @@ class Checkpointed(Said, tag=True, frozen=True):
 
 
 class Asked(Said, tag=True, frozen=True):
-    """The child waits for an answer: a `Reply` with the same number."""
+    """A question of the child, which waits for a `Reply` with the same number."""
 
     number: int
     kind: str
     body: str
-    """JSON."""
+    """The question as JSON."""
 
 
 class How(StrEnum):
-    """How an attempt ended, before anybody decided what follows from it."""
+    """The end of an attempt, before the daemon decides what happens to the job."""
 
     DONE = "done"
     RETRYABLE = "retryable"
     PERMANENT = "permanent"
     SNOOZED = "snoozed"
     STOPPED = "stopped"
-    """We stopped it: cancelled, lease lost, or the daemon drains."""
+    """Stopped by the daemon: the job was cancelled, the lease was lost, or the daemon drains."""
     TIMED_OUT = "timed_out"
     OUT_OF_MEMORY = "out_of_memory"
     CRASHED = "crashed"
     GARBLED = "garbled"
-    """It spoke nonsense, or ended without a result."""
+    """The child sent garbage, or ended without a result."""
 
 
 _OWN_WORDS = (How.DONE, How.RETRYABLE, How.PERMANENT, How.SNOOZED, How.OUT_OF_MEMORY)
 
 
 class Publication(Struct, frozen=True):
-    """A file that is to be published, and what its handler knows of it."""
+    """A file to be published, and its handler's description of it."""
 
     path: Path
-    """In the staging directory, fsynced: below it as the child says it, absolute as the daemon hears it."""
+    """A file in the staging directory, fsynced: relative in the child's message, absolute in the daemon's."""
     role: str = ""
     name: str = ""
     sha256: str = ""
@@ -243,14 +244,14 @@ class Publication(Struct, frozen=True):
 
 
 class Ended(Said, tag=True, frozen=True):
-    """The attempt's last word, its child's own or the nursery's. Who hears it from the nursery knows that the attempt
-    is over for good: nothing that it started is left."""
+    """The end of an attempt, sent by its child or by the fork server. When the daemon receives it, no process of the
+    attempt is left."""
 
     how: How
     result: str | None = None
     follow_ups: Sequence[NewJob] = ()
     published: Sequence[Publication] = ()
-    """Still to be moved to where published files live."""
+    """Files that the daemon still has to move to the published files."""
     code: str = ""
     message: str = ""
     remedy: str = ""
@@ -259,13 +260,13 @@ class Ended(Said, tag=True, frozen=True):
     published_again: Sequence[FileAgain] = ()
     document: DocumentFacts | None = None
     publishes: bool = False
-    """Its generation of the document is from now on the one that people read."""
+    """The generation of the document becomes the one that users see."""
     rests_source: bool = False
-    """Snoozed because its source needs a rest: nothing else of that source should start either."""
+    """Snoozed because its source must pause: no other job of the source should start either."""
     took_seconds: float | None = None
-    """In a child that serves several; or, for one that was not begun, how long it has waited at least."""
+    """Duration, for a child that serves several attempts. For an order that was not started, its minimum wait."""
     stays: bool = False
-    """Its child is as it was before, and takes the next order."""
+    """The child is unchanged and can take the next order."""
 
     @property
     def files(self) -> list[Path]:
@@ -275,24 +276,24 @@ class Ended(Said, tag=True, frozen=True):
 Happening = Placed | Started | Progressed | Logged | PagesRead | Checkpointed | Asked | Ended
 
 
-# --- daemon to nursery; orders and replies go on to the child ---------------------------------------
+# --- daemon to fork server; orders and replies go on to the child -----------------------------------
 
 
 class ClusterBegin(msgspec.Struct, frozen=True):
-    """What the Ray driver needs to know."""
+    """The part of `Begin` that is for the Ray driver."""
 
     address: str
     """HOST:PORT of the Ray head."""
     objects: Path
     """The directory of published files: the only one of the workspace that the driver may read."""
     identity: Mapping[str, Sequence[str]] = {}
-    """By job type that runs on nodes: what its results depend on here."""
+    """`Handler.identity` on this machine, by job type that runs on nodes."""
     slicers: Mapping[str, str] = {}
-    """By job type whose originals can be sliced: the entry point of its handler, as module:attribute."""
+    """Entry point of the handler (module:attribute), by job type whose originals can be sliced."""
 
 
 class Begin(msgspec.Struct, tag=True, frozen=True):
-    """What a nursery is to be. The daemon's side of the line fills in `house` and `credentials`."""
+    """The first message, with the settings of the fork server. `LocalPool` fills in `pool_id` and `credentials`."""
 
     staging_root: Path
     keep_root: Path
@@ -300,32 +301,32 @@ class Begin(msgspec.Struct, tag=True, frozen=True):
     commands: Mapping[str, Mapping[str, Any]] = {}
     sandbox: str = "strict"
     slots: Mapping[str, int] = {}
-    """By class, how many attempts run at once; what comes beyond that waits for a child that serves several."""
+    """Maximum number of running attempts, by job class. More orders wait, if their handler declares reuse."""
     types: Sequence[str] = ()
-    """Those that will be asked for, as WORKER_TYPES has it: the others are not kept warm."""
+    """Job types that this worker will claim (WORKER_TYPES). Other handlers are not preloaded."""
     grace_seconds: float = 10.0
     import_seconds: float = 20.0
     tries_all: bool = False
-    """Of the handlers the shipped ones, too: one of them has ended a nursery that loaded them without a trial."""
+    """Try the shipped handlers in children, too. Set after one of them ended a fork server that loaded them untried."""
     idle_seconds: float = 10.0
-    """After that a child that waits for another order is stopped."""
+    """Maximum idle time of a child; then it is stopped."""
     wait_seconds: float = 0.1
-    """So long an order waits for a child while none of its class is done; then it goes back."""
+    """Maximum wait of an order while no attempt of its class ends; then it goes back to the daemon."""
     extra_handlers: Sequence[str] = ()
     """``module:attribute``, for tests, where nothing is installed."""
     is_without_installed: bool = False
     handlers_dir: Path | None = None
-    """Where files with handlers may lie; None: nowhere."""
+    """Directory of handler files; None for no such directory."""
     house: str = ""
     credentials: Path | None = None
     cluster: ClusterBegin | None = None
-    """For the Ray driver, which takes the place of a nursery."""
+    """Present only for the Ray driver, which takes the place of a fork server."""
 
 
 class Launch(msgspec.Struct, tag=True, frozen=True):
     order: Order
     environment: dict[str, str]
-    """What its handler asked for; the nursery itself has none of it."""
+    """The variables that the handler declares; the fork server itself has none of them."""
 
 
 class Stop(msgspec.Struct, tag=True, frozen=True):
@@ -335,17 +336,17 @@ class Stop(msgspec.Struct, tag=True, frozen=True):
 
 
 class Ping(msgspec.Struct, tag=True, frozen=True):
-    """Is it still turning?"""
+    """A check whether the fork server still responds."""
 
 
 class Drain(msgspec.Struct, tag=True, frozen=True):
-    """For the Ray driver: the names of all nodes that get no new attempts."""
+    """The names of all nodes that get no new attempts; sent only to the Ray driver."""
 
     nodes: tuple[str, ...] = ()
 
 
 class Reply(msgspec.Struct, tag=True, frozen=True):
-    """The answer to the question of this number, on its way to the child; with a code: why there is none."""
+    """The answer to the child's question of this number. If `code` is set, there is no answer; `message` says why."""
 
     job_id: int
     fence: int
@@ -355,7 +356,7 @@ class Reply(msgspec.Struct, tag=True, frozen=True):
     message: str = ""
 
 
-# --- nursery to daemon ------------------------------------------------------------------------------
+# --- fork server to daemon --------------------------------------------------------------------------
 
 
 class Introduced(msgspec.Struct, frozen=True):
@@ -369,12 +370,12 @@ class Hello(msgspec.Struct, tag=True, frozen=True):
 
 
 class Tried(msgspec.Struct, tag=True, frozen=True):
-    """What a trial child found behind one entry point."""
+    """The handlers that a trial child found behind one entry point."""
 
     handlers: tuple[Introduced, ...]
     threads: int
     reason: str = ""
-    """Why it cannot be used."""
+    """Why the entry point cannot be used."""
 
 
 class Pong(msgspec.Struct, tag=True, frozen=True):
@@ -388,7 +389,7 @@ class NodesSeen(msgspec.Struct, tag=True, frozen=True):
 
 
 class Gone(msgspec.Struct, tag=True, frozen=True):
-    """An attempt is over, with its last word as it was said. What that says of usage and time is not believed."""
+    """The proven end of an attempt. `ended` is the child's message unchanged; usage and duration in it are ignored."""
 
     ended: msgspec.Raw
     usage: Usage
@@ -421,7 +422,7 @@ def _decode_other(kind: type, value: object) -> object:
 
 _HEADER = struct.Struct(">cBI")
 _encoder = msgspec.json.Encoder(enc_hook=_encode_other)
-# Made before children are forked, which would each learn anew what the types hold.
+# Created before children are forked, so that no child has to analyse the types again.
 _to_nursery: msgspec.json.Decoder[ToNursery] = msgspec.json.Decoder(ToNursery, dec_hook=_decode_other)
 _from_nursery: msgspec.json.Decoder[FromNursery] = msgspec.json.Decoder(FromNursery, dec_hook=_decode_other)
 _from_child: msgspec.json.Decoder[FromChild] = msgspec.json.Decoder(FromChild, dec_hook=_decode_other)
@@ -456,8 +457,8 @@ def from_trial(body: bytes) -> Tried:
 
 
 def from_child(body: bytes, order: Order) -> FromChild:
-    """What the child that works for this order says. It may be broken, or worse: what no honest one would say is
-    garbled."""
+    """Decode a message from the child of this order. Raise `Garbled` for anything that an honest child would not
+    send."""
     said = _read(_from_child, body)
     _check_said(said, order)
     if isinstance(said, Ended) and said.how not in _OWN_WORDS:
@@ -466,7 +467,8 @@ def from_child(body: bytes, order: Order) -> FromChild:
 
 
 def from_node(body: bytes, order: Order) -> FromNode:
-    """Return what a node says of the attempt of this order. Raise `Garbled` for what no honest node would say."""
+    """Decode a message from a node about the attempt of this order. Raise `Garbled` for anything that an honest node
+    would not send."""
     said = _read(_from_node, body)
     word: Said = _read(_ended, memoryview(said.ended)) if isinstance(said, Gone) else said
     _check_said(word, order)
@@ -504,7 +506,7 @@ def _check_said(said: Said, order: Order) -> None:
 
 
 def check_paths(ended: Ended) -> None:
-    """Raise `Garbled` unless every published path, role and digest can be one."""
+    """Raise `Garbled` unless every published path, role and digest is valid."""
     for file in ended.published:
         if file.path.is_absolute() or ".." in file.path.parts or not file.path.parts or "\0" in str(file.path):
             raise Garbled("a file outside its staging")
@@ -513,8 +515,8 @@ def check_paths(ended: Ended) -> None:
 
 
 def check_files(ended: Ended, directory: int) -> None:
-    """Raise `Garbled` unless every published path is a regular file beneath this directory, which nothing else may
-    write any more."""
+    """Raise `Garbled` unless every published path is a regular file beneath this directory, which no process may write
+    any more."""
     for file in ended.published:
         try:
             descriptor = open_beneath(directory, file.path, os.O_PATH)
@@ -534,7 +536,7 @@ def _check_digests(file: Publication) -> None:
 
 
 def from_nursery(body: bytes, staging_root: Path) -> Hello | Pong | NodesSeen | Happening:
-    """As the daemon takes it: files with their whole path, and words that are fit to be shown."""
+    """Decode a message for the daemon: published files get their full path, and texts are made safe to show."""
     message = _read(_from_nursery, body)
     if isinstance(message, Gone):
         return _shown(_read(_ended, memoryview(message.ended)), message, staging_root)
@@ -571,7 +573,7 @@ def _read(decoder: msgspec.json.Decoder[M], body: bytes | memoryview) -> M:
 
 
 class Inbox:
-    """Bytes as they arrive; whole messages as they are complete."""
+    """Received bytes, split into complete messages."""
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
@@ -598,15 +600,15 @@ class Inbox:
         return bodies
 
 
-# --- lines --------------------------------------------------------------------------------------------
+# --- log lines ----------------------------------------------------------------------------------------
 
 GAP = "… older lines are left out here"
-"""It is trimmed away with the lines before it once an attempt's newest lines are all written."""
+"""The prune of log lines removes it with the lines before it, once all of an attempt's newest lines are written."""
 
 
 class Newest:
-    """What an attempt has logged and printed, and waits to be passed on in its order. Whatever comes faster than it can
-    be written costs its author: the older lines go first, for the table would not keep them either."""
+    """Lines that an attempt has logged and printed, waiting to be written in order. If they come faster than they can
+    be written, the oldest are dropped, since the table would not keep them either."""
 
     def __init__(self) -> None:
         self._lines: deque[str] = deque()
@@ -623,7 +625,7 @@ class Newest:
         self._forget_older()
 
     def put_back(self, lines: Iterable[str]) -> None:
-        """Those that were taken last, and are older than all that wait."""
+        """Return lines from the last `take`; they are older than all that wait."""
         several = list(lines)
         self._lines.extendleft(reversed(several))
         self.characters += sum(map(len, several))
@@ -645,7 +647,7 @@ class Newest:
 
 
 def question_text(question: Question[Any]) -> tuple[str, str]:
-    """Its kind, and the rest as JSON."""
+    """Return the kind of the question, and the question as JSON."""
     kind = type(question).__name__
     if QUESTIONS.get(kind, (None,))[0] is not type(question):
         raise ValueError(f"{kind} is not a question: ask one of {', '.join(QUESTIONS)}")
@@ -667,11 +669,11 @@ def answer_from(kind: str, body: bytes | msgspec.Raw) -> Answer:
 
 
 def answer_to_nothing(question: Question[Any]) -> Answer:
-    """Where nothing is known."""
+    """Return the answer of an empty database."""
     return QUESTIONS[type(question).__name__][1]()
 
 
-# Made before children are forked, which would each learn anew what the types hold.
+# Created before children are forked, so that no child has to analyse the types again.
 _decoders = {kind: msgspec.json.Decoder(kind) for pair in QUESTIONS.values() for kind in pair}
 
 
@@ -694,7 +696,7 @@ def _check_bounds(question: Question[Any]) -> None:
         raise ValueError(f"ask for at most {NAMES_AT_ONCE} at once, not {len(names)}")
 
 
-# --- what may stand in them -------------------------------------------------------------------------
+# --- checks of contents -----------------------------------------------------------------------------
 
 
 def _check_checkpoint(said: Checkpointed) -> None:
@@ -716,13 +718,13 @@ def _check_page(page: PageResult, order: Order) -> None:
 
 
 def _check_numbers(*numbers: float | None) -> None:
-    """Raise `Garbled` for a number that a column cannot take."""
+    """Raise `Garbled` for a number that a column cannot store."""
     if not all(0 <= number <= _NUMBER_MAX for number in numbers if number is not None):
         raise Garbled("a number that is none")
 
 
 def _check_json(said: str | None) -> None:
-    """It goes into a column that takes nothing else."""
+    """Raise `Garbled` unless the text is JSON; its column accepts nothing else."""
     try:
         msgspec.json.decode(said if said is not None else "null")
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:

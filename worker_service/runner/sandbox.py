@@ -1,10 +1,10 @@
-"""What a child may use and touch: limits, descriptors, environment, and the sandbox that is shut behind it.
+"""Limits, descriptors and environment of a child process, and its sandbox.
 
-Set by the child itself, with the standard library only. A child reads programs and libraries, and writes its staging
-and keep directories and nothing else. Without a declared network it has no sockets. Modes, owners, times and attributes
-it changes nowhere, its own directories included: Landlock does not look at those calls, and a filter sees no paths.
-`strict` refuses to go on where the kernel lacks something; `best-effort` does what it can; what was reached is reported
-with the attempt.
+The child sets all of it on itself, with the standard library only. A child reads programs and libraries, and writes
+only its staging and keep directories. It has no sockets unless its handler declares network access. It changes no mode,
+owner, time or extended attribute, not even in its own directories: Landlock does not check those calls, and a seccomp
+filter sees no paths. `strict` fails if the kernel lacks a feature; `best-effort` uses what there is; the level that was
+reached is reported with the attempt.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _CPU_SECONDS_TO_END = 5
 _OOM_SCORE = b"500"
-"""As if it used half of the memory more than it does."""
+"""The score of a process that uses half of the memory in addition to its own."""
 
 _PR_SET_NO_NEW_PRIVS = 38
 _PR_CAPBSET_DROP, _PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL = 24, 47, 4
@@ -45,7 +45,7 @@ _MAKE_CHARACTER_DEVICE, _MAKE_BLOCK_DEVICE = 1 << 6, 1 << 11
 _TRUNCATE, _IOCTL = 1 << 14, 1 << 15
 _OF_FILES = _EXECUTE | _WRITE | _READ_FILE | _TRUNCATE | _IOCTL
 _READING = _EXECUTE | _READ_FILE | _READ_DIRECTORY
-# Rights over files that each version of the interface knows; one that it does not know it refuses.
+# File access rights that each Landlock ABI version knows; it rejects unknown ones.
 _RIGHTS = {1: (1 << 13) - 1, 2: (1 << 14) - 1, 3: (1 << 15) - 1, 4: (1 << 15) - 1}
 _RIGHTS_LATEST = (1 << 16) - 1
 _WRITING = _RIGHTS_LATEST & ~(_MAKE_CHARACTER_DEVICE | _MAKE_BLOCK_DEVICE)
@@ -66,13 +66,13 @@ _OWN = Path("/proc/self")
 _RULE = struct.Struct("<Qi")
 
 _held: dict[bool, list[tuple[int, int]]] = {}
-"""Rights and open descriptor of what every child reads, without and with a network."""
+"""(rights, open descriptor) of the paths that every child reads, without (False) and with (True) network access."""
 
 libc = ctypes.CDLL(None, use_errno=True)
 libc.prctl.argtypes = [ctypes.c_int, *[ctypes.c_ulong] * 4]
 
 
-# --- what it may use, and what it is handed -----------------------------------------------------------
+# --- limits, descriptors, environment ------------------------------------------------------------------
 
 
 def prctl(option: int, *values: int) -> None:
@@ -87,13 +87,14 @@ def adopt_orphans() -> None:
 
 def die_with(parent: int) -> None:
     prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    # It may have died before it was asked to tell.
+    # The parent may have died before prctl was called.
     if os.getppid() != parent:
         os._exit(1)
 
 
 def go_first_where_memory_ends() -> None:
-    """The kernel takes a child before daemon, nursery and most of the machine. A child can only offer more."""
+    """Make the kernel's OOM killer choose a child before the daemon, the fork server and most other processes. An
+    unprivileged process can only raise its score."""
     with contextlib.suppress(OSError):
         file = os.open("/proc/self/oom_score_adj", os.O_WRONLY | os.O_CLOEXEC)
         try:
@@ -103,12 +104,12 @@ def go_first_where_memory_ends() -> None:
 
 
 def limit(limits: Limits, attempts: int = 1) -> None:
-    """Of one attempt; for a child that is kept, `renew_cpu` before each of them."""
+    """Set the limits of one attempt. A reused child also calls `renew_cpu` before each attempt."""
     _set(resource.RLIMIT_CORE, 0, 0)
     if limits.memory_bytes is not None:
         _set(resource.RLIMIT_AS, limits.memory_bytes, limits.memory_bytes)
     if limits.cpu_seconds is not None:
-        # First a signal that has a name, SIGXCPU; then the one that nothing ignores.
+        # SIGXCPU first, which names the reason; SIGKILL a few seconds later.
         _set(resource.RLIMIT_CPU, limits.cpu_seconds, limits.cpu_seconds * attempts + _CPU_SECONDS_TO_END)
     if limits.open_files is not None:
         _set(resource.RLIMIT_NOFILE, limits.open_files, limits.open_files)
@@ -117,7 +118,7 @@ def limit(limits: Limits, attempts: int = 1) -> None:
 
 
 def renew_cpu(limits: Limits) -> None:
-    """What the attempts before this one have used does not count."""
+    """Raise the soft CPU limit by the time that earlier attempts have used."""
     if limits.cpu_seconds is not None:
         usage = resource.getrusage(resource.RUSAGE_SELF)
         used = math.ceil(usage.ru_utime + usage.ru_stime)
@@ -136,7 +137,7 @@ def _set(what: int, soft: int, hard: int) -> None:
 def close_all_but(kept: Collection[int]) -> None:
     begin = 0
     for descriptor in sorted(kept):
-        # An empty range that begins at 0 closes everything.
+        # os.closerange(0, 0) would close everything.
         if begin < descriptor:
             os.closerange(begin, descriptor)
         begin = descriptor + 1
@@ -148,7 +149,7 @@ def _open_descriptors() -> list[int]:
 
 
 def _has_close_range() -> bool:
-    """Where the kernel closes a range in one call (from 5.9), nobody needs to know which descriptors are open."""
+    """Return whether the kernel closes a range in one call (from 5.9), so that open descriptors need not be listed."""
     try:
         return bool(libc.close_range(ctypes.c_uint(_HIGHEST - 1), ctypes.c_uint(_HIGHEST - 1), 0) == 0)
     except AttributeError:
@@ -170,7 +171,7 @@ def set_environment(environment: Mapping[str, str]) -> None:
 
 
 def basic_environment() -> dict[str, str]:
-    """For nursery and children alike."""
+    """Return the environment variables for the fork server and its children."""
     wanted = {name: os.environ.get(name) for name in ("PATH", "LANG", "TZ")}
     environment = {name: value for name, value in wanted.items() if value}
     environment.setdefault("PATH", os.defpath)
@@ -180,7 +181,7 @@ def basic_environment() -> dict[str, str]:
 
 
 def calm_signals() -> None:
-    """As a program expects them at its start, whatever the nursery did with them."""
+    """Reset signal handling to the defaults of a new program."""
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     for one in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD, signal.SIGHUP, signal.SIGXCPU):
@@ -198,20 +199,20 @@ def flush_output() -> None:
 
 
 class SandboxError(OSError):
-    """The kernel, or the service's own confinement, does not give what the settings demand."""
+    """The kernel, or the service's own confinement, does not provide what the settings require."""
 
 
 class Door(Struct, frozen=True):
     reads: Sequence[Path]
     writes: Sequence[Path | int]
-    """A descriptor is the directory itself, whatever has taken its name since."""
+    """A path, or a descriptor, which still names the directory if the path is replaced."""
     network: bool
     starts_programs: bool = True
-    """False: neither programs nor any other process; threads it may have."""
+    """If False, no programs and no other processes; threads are allowed."""
 
 
 def shut(door: Door, sandbox: str) -> str:
-    """Returns the level that was reached: landlock+seccomp, landlock, seccomp, none or off."""
+    """Apply the sandbox and return the level that was reached: landlock+seccomp, landlock, seccomp, none or off."""
     if sandbox == "off":
         return "off"
     reached: list[str] = []
@@ -233,7 +234,7 @@ def _shut(door: Door, sandbox: str, reached: list[str]) -> str:
 
 
 def prepare() -> None:
-    """Once, by whoever forks children: what is the same for all of them is found out and opened here."""
+    """Compute and open what is the same for all children. Called once by the process that forks them."""
     code_paths()
     for network in (False, True):
         for starts_programs in (False, True):
@@ -246,13 +247,14 @@ def prepare() -> None:
 
 
 def _without_what_lies_within(paths: Iterable[Path]) -> list[Path]:
-    """A rule for a directory is one for all that is in it, and each of them costs every child."""
+    """Drop paths inside other paths: a rule for a directory covers its contents, and each rule costs time in every
+    child."""
     real = {path.resolve() for path in paths}
     return sorted(path for path in real if real.isdisjoint(path.parents))
 
 
 def held() -> list[int]:
-    """The descriptors that a child needs to shut its door, and gives up by that."""
+    """Return the descriptors that a child needs to apply its sandbox, which closes them."""
     return [descriptor for rules in _held.values() for _, descriptor in rules]
 
 
@@ -263,8 +265,8 @@ def _let_go() -> None:
 
 
 def code_paths(path: Iterable[str] | None = None) -> list[Path]:
-    """Where Python's own code lies. Of a checkout on the path its packages and modules alone: beside them lie
-    databases and settings."""
+    """Return the paths of Python code. For a checkout on `path`, only its packages and modules: databases and settings
+    may lie beside them."""
     return list(_own_code_paths()) if path is None else _code_paths(path)
 
 
@@ -289,7 +291,7 @@ def _code_paths(path: Iterable[str]) -> list[Path]:
 
 
 def _is_code(path: Path) -> bool:
-    # The libraries that came with a wheel lie beside its package, in NAME.libs; a namespace is a folder of packages.
+    # Libraries bundled with a wheel lie beside its package in NAME.libs. A namespace package is a folder of packages.
     is_named = path.suffix in {".py", ".so", ".libs", ".dist-info", ".egg-info"}
     return is_named or any(any(path.glob(inside)) for inside in ("__init__.*", "*/__init__.py"))
 
@@ -301,15 +303,15 @@ def _renounce_privileges(door: Door) -> bool:
 
 
 def _drop_capabilities() -> None:
-    """Give up what root may do beyond an ordinary user. A process without capabilities has none to give up."""
-    # EPERM: the process may not lower its bounding set, and with no_new_privs no program that it starts gains anything.
-    # EINVAL: the kernel knows no more of them.
+    """Drop what root may do beyond an ordinary user. Does nothing for a process without capabilities."""
+    # EPERM: the process may not lower its bounding set; because of no_new_privs, programs that it starts gain nothing.
+    # EINVAL: the number is beyond the last capability that the kernel knows.
     with contextlib.suppress(OSError):
         for capability in itertools.count():
             prctl(_PR_CAPBSET_DROP, capability)
     with contextlib.suppress(OSError):
         prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL)
-    # For the calling process: no effective, permitted or inheritable capabilities.
+    # pid 0 is the calling process; the sets (effective, permitted, inheritable) are all empty.
     if libc.capset(struct.pack("=Ii", _CAPABILITY_VERSION_3, 0), bytes(24)):
         number = ctypes.get_errno()
         raise OSError(number, f"capset: {os.strerror(number)}")
@@ -319,7 +321,7 @@ def _drop_capabilities() -> None:
 
 
 def landlock_version() -> int:
-    """0: not there."""
+    """Return the ABI version; 0 if Landlock is not available."""
     try:
         return _call(_LANDLOCK_CREATE_RULESET, None, ctypes.c_size_t(0), ctypes.c_uint(1))
     except OSError:
@@ -329,7 +331,7 @@ def landlock_version() -> int:
 def _landlock(door: Door) -> bool:
     version = _call(_LANDLOCK_CREATE_RULESET, None, ctypes.c_size_t(0), ctypes.c_uint(1))
     rights = _RIGHTS.get(version, _RIGHTS_LATEST)
-    # From 4 on: TCP, to bind and to connect. From 6 on: abstract sockets and signals to processes outside.
+    # From version 4: TCP bind and connect. From version 6: abstract sockets, and signals to processes outside.
     network = 3 if version >= 4 and not door.network else 0
     scopes = 3 if version >= 6 else 0
     attributes = struct.pack("<QQQ", rights, network, scopes)[: 8 if version < 4 else 16 if version < 6 else 24]
@@ -351,7 +353,7 @@ def _landlock(door: Door) -> bool:
 
 
 def _readable(network: bool) -> list[Path]:
-    """What every child reads, but for what is its own."""
+    """Return the paths that every child reads, except those of its own handler and order."""
     names = [*_READABLE, *_READABLE_WITH_NETWORK] if network else _READABLE
     return [*map(Path, names), *code_paths()]
 
@@ -368,7 +370,7 @@ def _allow(ruleset: int, place: Path | int, wanted: int) -> None:
 
 
 def _open_rule(path: Path, wanted: int) -> list[tuple[int, int]]:
-    """The rights and the descriptor of a rule; none where there is no such path."""
+    """Return the rights and the descriptor for a rule, or nothing if there is no such path."""
     try:
         descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
     except (FileNotFoundError, NotADirectoryError, PermissionError):
@@ -401,5 +403,5 @@ def _seccomp(door: Door) -> bool:
 
 
 def _filter_guards_truncation() -> bool:
-    """Landlock looks at truncating from version 3 on."""
+    """Return whether the filter must check truncation, because Landlock does so only from version 3."""
     return landlock_version() < 3

@@ -1,8 +1,8 @@
-"""The seccomp filter of a child process: the system calls that it may not make, and the answer that it gets.
+"""The seccomp filter of a child process: which system calls fail, and with which error.
 
 `rules` lists them, `compiled` turns the list into the classic BPF program that the kernel runs at each call. The first
-rule that matches decides; a call without a rule is allowed. A filter sees numbers and flags, never paths: those are
-Landlock's.
+rule that matches decides; a call without a rule is allowed. A filter sees numbers and flags, not paths; Landlock checks
+paths.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
-# Name, number on x86-64, number on arm64. Where a machine lacks the call there is a dash.
+# Name, number on x86-64, number on arm64; a dash if the machine lacks the call.
 _TABLE = """
 ptrace 101 117             process_vm_readv 310 270   process_vm_writev 311 271  pidfd_getfd 438 438
 kcmp 312 272               process_madvise 440 440    process_mrelease 448 448   userfaultfd 323 282
@@ -54,8 +54,8 @@ open 2 -                   openat 257 56              openat2 437 437           
 setrlimit 160 164          prlimit64 302 261
 """.split()
 
-# No handler needs them: to reach into another process or change its priority, to mount, namespaces, kernel modules,
-# the machine's name and clock, keys, BPF, io_uring, and to give files away.
+# Calls that no handler needs: access to other processes and their priority, mounts, namespaces, kernel modules, host
+# name and clock, keys, BPF, io_uring, and changes of ownership.
 _NEVER = """
 ptrace process_vm_readv process_vm_writev pidfd_getfd kcmp process_madvise process_mrelease userfaultfd
 migrate_pages move_pages perf_event_open bpf
@@ -67,28 +67,29 @@ quotactl quotactl_fd acct syslog sethostname setdomainname settimeofday clock_se
 add_key request_key keyctl io_uring_setup io_uring_enter io_uring_register
 chown fchown lchown fchownat
 """.split()
-# Memory, semaphores and queues that outlive the process, and that no limit of the attempt counts.
+# Memory, semaphores and queues outlive the process, and no limit of the attempt counts them.
 _LASTING = """
 shmget shmat shmctl shmdt semget semctl semop semtimedop msgget msgctl msgsnd msgrcv mq_open mq_unlink
 """.split()
 # These report success and do nothing: programs that copy a file (shutil.copy, git, unzip) fail if its mode or time
 # cannot be set, and need neither here.
 _IGNORED = "chmod fchmod fchmodat fchmodat2 utime utimes futimesat utimensat".split()
-# These answer as on a file system without extended attributes.
+# These fail as on a file system without extended attributes.
 _ATTRIBUTES = """
 setxattr lsetxattr fsetxattr setxattrat removexattr lremovexattr fremovexattr removexattrat
 """.split()
-# A socket pair is one too: its ends can send to any address.
+# socketpair is included because its ends can send to any address.
 _SOCKETS = "socket connect accept bind listen socketpair accept4".split()
 
-# CLONE_NEW*: mount, cgroup, uts, ipc, user, pid and network namespaces. The time namespace is for unshare and clone3.
+# CLONE_NEW*: mount, cgroup, uts, ipc, user, pid and network namespaces. Only unshare and clone3 take the time
+# namespace.
 _NAMESPACES = 0x00020000 | 0x02000000 | 0x04000000 | 0x08000000 | 0x10000000 | 0x20000000 | 0x40000000
 _CLONE_THREAD = 0x00010000
 # ioctl requests for the flags, version, encryption and verity of a file. A descriptor open for reading is enough.
 _FILE_IOCTLS = tuple(ord(letter) << 8 for letter in "fXv")
 _X32_NUMBERS = 0x40000000
 
-# BPF: load a word of `struct seccomp_data`; compare; and with a mask; return a verdict.
+# BPF operations: load a word of `struct seccomp_data`; compare; mask; return a verdict.
 _LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _MASK, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x54, 0x06
 _NUMBER, _ARCHITECTURE, _FIRST_ARGUMENT = 0, 4, 16
 _WHOLE_WORD = 0xFFFFFFFF
@@ -103,23 +104,23 @@ class Machine(Struct, frozen=True):
     audit_architecture: int
     numbers: Mapping[str, int]
     has_x32: bool = False
-    """Whether the same calls have a second set of numbers."""
+    """True if the calls have a second set of numbers (the x32 ABI)."""
 
 
 class Condition(Struct, frozen=True):
     """A test of one 32-bit word of the call."""
 
     word: int
-    """Its offset in `struct seccomp_data`."""
+    """Offset in `struct seccomp_data`."""
     test: int
     value: int
     is_true: bool = True
-    """The result of the test that the rule asks for."""
+    """The result of the test that the rule requires."""
     mask: int = _WHOLE_WORD
 
 
 class Rule(Struct, frozen=True):
-    """The verdict on these calls where all conditions hold. No calls: on every call."""
+    """The verdict for these calls if all conditions hold. Without calls, it applies to every call."""
 
     calls: Sequence[str]
     verdict: int
@@ -128,7 +129,7 @@ class Rule(Struct, frozen=True):
 
 @functools.cache
 def this_machine() -> Machine | None:
-    """None where the table has no numbers: there, Landlock is the whole sandbox."""
+    """Return None for a machine without numbers in the table; there, Landlock is the whole sandbox."""
     return machine(platform.machine()) if sys.maxsize > 2**32 else None
 
 
@@ -149,7 +150,7 @@ def _numbers(column: int) -> dict[str, int]:
 def program(
     network: bool, starts_programs: bool, guards_truncation: bool
 ) -> tuple[ctypes.Array[ctypes.c_char], ctypes.Array[ctypes.c_char]] | None:
-    """Return this machine's `struct sock_fprog` and the instructions that it points to; keep both."""
+    """Return this machine's `struct sock_fprog` and the instructions that it points to; the caller keeps both alive."""
     here = this_machine()
     if here is None:
         return None
@@ -158,11 +159,13 @@ def program(
     return ctypes.create_string_buffer(struct.pack("@HP", len(code) // 8, ctypes.addressof(memory))), memory
 
 
-# ── What is refused ─────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Rules
+# ───────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def rules(network: bool, starts_programs: bool, guards_truncation: bool) -> list[Rule]:
-    """`guards_truncation`: Landlock before version 3 does not look at truncating."""
+    """Return the rules in order. `guards_truncation` is for Landlock before version 3, which does not check
+    truncation."""
     return [
         *_limit_rules(),
         *_process_rules(starts_programs),
@@ -174,7 +177,8 @@ def rules(network: bool, starts_programs: bool, guards_truncation: bool) -> list
 
 
 def _limit_rules() -> list[Rule]:
-    """Other processes' limits, and the limit that marks the child's own processes (`processes.mark`)."""
+    """Forbid changing the limits of other processes, and the limit that marks the child's processes
+    (`processes.mark`)."""
     return [
         Rule(["prlimit64"], _EPERM, [_differs(0, 0)]),
         Rule(["prlimit64"], _EPERM, [_equals(1, resource.RLIMIT_RTTIME)]),
@@ -184,10 +188,10 @@ def _limit_rules() -> list[Rule]:
 
 def _process_rules(starts_programs: bool) -> list[Rule]:
     found = [
-        # The flags of clone3 lie in memory, where no filter sees them. glibc then calls clone.
+        # The flags of clone3 are in memory, which a filter cannot read. After ENOSYS, glibc calls clone.
         Rule(["clone3"], _ENOSYS),
         Rule(["clone"], _EPERM, [_has_any(0, _NAMESPACES)]),
-        # 0 is the calling thread.
+        # Thread id 0 is the calling thread.
         Rule(["sched_setaffinity"], _EPERM, [_differs(0, 0)]),
     ]
     if not starts_programs:
@@ -201,8 +205,8 @@ def _process_rules(starts_programs: bool) -> list[Rule]:
 def _file_rules(guards_truncation: bool) -> list[Rule]:
     times_are_now = [_equals(2, 0), _equals(2, 0, upper=True)]
     found = [
-        # Path.touch sets the time of a path to now, and makes the file if that fails: a pretended success would leave
-        # it without one. A call without a path is about a descriptor.
+        # Path.touch sets the time of a path to now, and creates the file if that fails: a pretended success would leave
+        # no file. A call without a path applies to a descriptor.
         Rule(["utimensat"], _EPERM, [*times_are_now, _differs(1, 0)]),
         Rule(["utimensat"], _EPERM, [*times_are_now, _differs(1, 0, upper=True)]),
         Rule(_IGNORED, _SUCCEED),
@@ -214,10 +218,10 @@ def _file_rules(guards_truncation: bool) -> list[Rule]:
         for kind in (stat.S_IFCHR, stat.S_IFBLK):
             found.append(Rule([call], _EPERM, [_equals(mode, kind, mask=0o170000)]))
     if guards_truncation:
-        # A file that is opened to read and truncated is written to as well.
+        # Truncating writes to the file, even if it is opened only for reading.
         for call, flags in (("open", 1), ("openat", 2)):
             found.append(Rule([call], _EPERM, [_has_any(flags, os.O_TRUNC), _has_none(flags, os.O_ACCMODE)]))
-        # The flags of openat2 lie in memory, as those of clone3.
+        # The flags of openat2 are in memory, like those of clone3.
         found += [Rule(["truncate"], _EPERM), Rule(["openat2"], _ENOSYS)]
     return found
 
@@ -239,11 +243,12 @@ def _has_none(argument: int, bits: int) -> Condition:
 
 
 def _word(argument: int, upper: bool = False) -> int:
-    """The offset of the argument's lower half; both machines are little-endian."""
+    """Return the offset of the argument's lower half; both machines are little-endian."""
     return _FIRST_ARGUMENT + 8 * argument + 4 * upper
 
 
-# ── The program ─────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── BPF program
+# ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 _Instruction = tuple[int, int, int, int]
 """Operation, instructions to skip if the test is true, and if it is false, operand."""
@@ -261,7 +266,7 @@ def compiled(given: Sequence[Rule], on: Machine) -> bytes:
 
 
 def _compiled_rule(rule: Rule, numbers: Mapping[str, int]) -> list[_Instruction]:
-    """Written from its end: a test that fails skips all that is behind it."""
+    """Compile one rule from its end, so that a failed test can skip everything after it."""
     code: list[_Instruction] = [(_RETURN, 0, 0, rule.verdict)]
     for condition in reversed(rule.when):
         skipped = (0, len(code)) if condition.is_true else (len(code), 0)
@@ -272,6 +277,6 @@ def _compiled_rule(rule: Rule, numbers: Mapping[str, int]) -> list[_Instruction]
     calls = [numbers[name] for name in rule.calls if name in numbers]
     if not calls:
         return []
-    # Each but the last, if it is the call, skips the tests of the others.
+    # A matching test skips the tests of the remaining calls.
     tests = [(_EQUAL, len(calls) - 1 - at, 0, number) for at, number in enumerate(calls[:-1])]
     return [(_LOAD, 0, 0, _NUMBER), *tests, (_EQUAL, 0, len(code), calls[-1]), *code]

@@ -1,8 +1,9 @@
-"""Who this worker is, and who of all workers lives: a lock file says it for certain.
+"""The identity of this worker, and the lock files that show which workers are alive.
 
-The lock file is `<folder of the database>/workers/<worker id>.lock`. The daemon holds it with flock, and the nursery
-and every child inherit the descriptor: as long as one of them is there, nobody else can take it. A lock that can be
-taken means that all of them are dead, and so does another boot. Recovery and every command that shows workers ask here.
+The lock file is `<folder of the database>/workers/<worker id>.lock`. The daemon holds it with flock, and the fork
+server and every child inherit the descriptor: no other process can take the lock while one of them is alive. A lock
+that can be taken means that all of them are dead, and so does another boot id. Recovery and every command that shows
+workers use this module.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class Identity(Struct, frozen=True):
 
 def own_identity() -> Identity:
     host, pid = own_host(), os.getpid()
-    # The last part, because a pid comes again after a reboot, or in another container.
+    # The random part is needed because a pid recurs after a reboot, or in another container.
     return Identity(f"{host}-{pid}-{secrets.token_hex(4)}", host, boot_id(), pid)
 
 
@@ -45,13 +46,14 @@ def own_host() -> str:
 
 
 def pid_in(worker_id: str) -> int:
-    """The process that gave itself this id; 0 if the id is of another form."""
+    """Return the pid in the worker id, or 0 if the id has another form."""
     found = re.fullmatch(r".+-(\d+)-[0-9a-f]{8}", worker_id)
     return int(found[1]) if found else 0
 
 
 def boot_id(environ: Mapping[str, str] | None = None) -> str:
-    """This life of the machine; '' if nobody tells. The unit hides /proc/sys, and passes on what systemd knows."""
+    """Return the id of this boot, or '' if it is unknown. The systemd unit hides /proc/sys and passes the id in the
+    environment."""
     try:
         found = _BOOT_ID.read_text()
     except OSError:
@@ -65,12 +67,13 @@ def lock_path(database: Path, worker_id: str) -> Path:
 
 
 def staging_root(workspace: Path, worker_id: str) -> Path:
-    """Where the attempts of this worker write. One for each, so that the marks on its processes are its own."""
+    """Return the directory where this worker's attempts write. It is unique, so that the mark derived from it is as
+    well."""
     return workspace / "staging" / worker_id
 
 
 def cluster_staging_root(workspace: Path, worker_id: str) -> Path:
-    """Where the worker's Ray driver keeps slices of PDFs until they are in Ray's object store."""
+    """Return the directory where the worker's Ray driver keeps slices of PDFs until they are in Ray's object store."""
     return staging_root(workspace, worker_id) / "cluster"
 
 
@@ -93,7 +96,8 @@ class LifeLock:
             raise
 
     def remove(self) -> None:
-        """The worker's row is gone, too. Else the file stays, for whoever takes its jobs back."""
+        """Remove the file after the worker's row is deleted. Otherwise the file stays for the worker that recovers its
+        jobs."""
         self.path.unlink(missing_ok=True)
 
     def close(self) -> None:
@@ -101,16 +105,16 @@ class LifeLock:
 
 
 def is_free(path: Path) -> bool | None:
-    """Whether everything that held the lock is gone. None: there is no such file, so nothing is known."""
+    """Return whether every process that held the lock is gone; None if the file does not exist."""
     try:
-        # Who may only look can ask as well.
+        # Read-only, so that users who may not write can check as well.
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
         return None
     except OSError:
         return False
     try:
-        # Shared: of two who look at once, neither takes the other for its holder.
+        # A shared lock, so that two processes that check at once do not take each other for the holder.
         fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except OSError:
         return False
@@ -121,7 +125,7 @@ def is_free(path: Path) -> bool | None:
 
 
 def holders(path: Path) -> list[int]:
-    """The processes on this machine, as far as we may look, that have the lock file open."""
+    """Return the pids on this machine that have the lock file open, as far as this user may see them."""
     try:
         wanted = path.stat()
     except OSError:
@@ -131,7 +135,7 @@ def holders(path: Path) -> list[int]:
 
 
 def is_there(pid: int) -> bool:
-    # Not by /proc, which may hide the processes of others from who may only look.
+    # A signal, because /proc may hide other users' processes.
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -151,31 +155,33 @@ def _has_open(pid: int, wanted: tuple[int, int]) -> bool:
     return False
 
 
-# ── Who lives ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Liveness
+# ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 class Fate(Enum):
     ALIVE = "alive"
     DYING = "dying"
-    """Its daemon is dead; something of it still lives."""
+    """The worker's daemon is dead; at least one of its processes is alive."""
     SILENT = "silent"
-    """It is there, and has not beaten for too long."""
+    """The worker is alive, and its last heartbeat is too old."""
     GONE = "dead"
 
 
 class Seen(Struct, frozen=True):
-    """What is known of another worker."""
+    """The facts known about another worker."""
 
     is_lock_free: bool | None
-    """None: there is no lock file."""
+    """None if there is no lock file."""
     is_same_machine: bool
     is_rebooted: bool
-    """Its machine is this one, in an earlier life."""
+    """Its machine is this one, before the last reboot."""
     is_daemon_there: bool
     silent_seconds: float
-    """How long we have been watching the same beat. By the boot clock: a stepped wall clock frees nothing."""
+    """Time for which this process has seen the same heartbeat. By the boot clock, so that a stepped wall clock frees
+    nothing."""
     row_silent_seconds: float
-    """How old its last beat is by the wall clock."""
+    """Age of its last heartbeat by the wall clock."""
 
 
 def fate(seen: Seen, *, orphan_after_seconds: float) -> Fate:
@@ -185,7 +191,7 @@ def fate(seen: Seen, *, orphan_after_seconds: float) -> Fate:
         return Fate.DYING
     silent_seconds = seen.silent_seconds
     if seen.is_lock_free is None and not (seen.is_same_machine and seen.is_daemon_there):
-        # Nothing of it can be here. To wait for it anew from each start of ours would be to wait for ever.
+        # No process of it can be on this machine. Counting from each start of this daemon could wait for ever.
         silent_seconds = max(silent_seconds, seen.row_silent_seconds)
     return Fate.SILENT if silent_seconds >= orphan_after_seconds else Fate.ALIVE
 
@@ -193,8 +199,8 @@ def fate(seen: Seen, *, orphan_after_seconds: float) -> Fate:
 def look_at(
     worker: WorkerState, database: Path, *, host: str, boot: str, now: datetime, silent_seconds: float | None = None
 ) -> Seen:
-    """`host` and `boot` are ours. `silent_seconds`: how long somebody has watched it; None: nobody has, and its row is
-    believed."""
+    """Gather the facts about a worker. `host` and `boot` are this machine's. `silent_seconds` is how long the caller
+    has seen the same heartbeat; None uses the row's age instead."""
     row_silent_seconds = (now - from_text(worker.heartbeat_at)).total_seconds()
     return Seen(
         is_lock_free=is_free(lock_path(database, worker.id)),
