@@ -1,1 +1,1 @@
-"""What every package may use: errors, clock, log events, text and files."""
+"""Helpers for every package: errors, clock, log events, text and files."""

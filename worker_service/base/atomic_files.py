@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all; and what a power cut must not take back."""
+"""Write files atomically, and sync them to disk."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import IO
 
 @contextmanager
 def whole(to: Path, *, mode: int = 0o666) -> Iterator[IO[bytes]]:
-    """A new file, which takes the place of what may be there in one step. `mode`: less what the umask takes."""
+    """Write a new file that replaces `to` in one step when the block ends. The umask applies to `mode`."""
     unfinished = to.with_name(f".{to.name}.unfinished")
     try:
         unfinished.unlink(missing_ok=True)
@@ -26,7 +26,7 @@ def whole(to: Path, *, mode: int = 0o666) -> Iterator[IO[bytes]]:
 
 
 def sync(path: Path) -> None:
-    """What was written to it, and of a folder the names in it, is on the disk afterwards."""
+    """Flush a file, or the names in a folder, to disk."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)

@@ -1,6 +1,6 @@
-"""What time it is. The only reader of the wall clock, so that a test can hold it still or move it.
+"""Clocks, time zones, and times as text. The only reader of the wall clock, so that a test can stop or move it.
 
-Times are kept as UTC text, with milliseconds: ``2026-11-18 10:00:00.000``. Text in this form sorts as time does.
+Times are stored as UTC text with milliseconds: ``2026-11-18 10:00:00.000``. Text in this form sorts by time.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def wall_clock() -> datetime:
 
 
 def boot_clock() -> float:
-    """Seconds. Goes on while the machine sleeps, and never jumps."""
+    """Return seconds since boot. Runs on while the machine sleeps, and never jumps."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
@@ -37,7 +37,7 @@ def as_text(moment: datetime) -> str:
 
 
 def from_text(text: str) -> datetime:
-    """Of a row. What is no time, which only a hand can have written, is long ago."""
+    """Parse a time from a row. Text that is no time, which only a manual edit can leave, counts as 1970."""
     try:
         return datetime.fromisoformat(text).replace(tzinfo=UTC)
     except ValueError:
@@ -45,21 +45,21 @@ def from_text(text: str) -> datetime:
 
 
 def zone_of(name: str) -> tzinfo:
-    """A time zone by its name, such as Europe/Berlin."""
+    """Return the time zone of this name, such as Europe/Berlin."""
     if name == "UTC":
         return UTC
-    from zoneinfo import ZoneInfo  # not for every command
+    from zoneinfo import ZoneInfo  # slow to import
 
     try:
         return ZoneInfo(name)
-    except (OSError, KeyError, ValueError) as error:  # a directory of zones; none of that name; no name at all
+    except (OSError, KeyError, ValueError) as error:  # a folder of zones; an unknown name; an invalid name
         raise BadTime(f"{name!r} is no time zone of this machine: `timedatectl list-timezones` lists them") from error
 
 
 def period_of(moment: datetime, period: str, zone: str) -> str:
-    """The hour, day, week or month in which a moment is, by the clocks of a zone: ``day 2026-11-19``."""
+    """Name the hour, day, week or month of a moment in a time zone: ``day 2026-11-19``."""
     here = moment.astimezone(zone_of(zone))
-    # Of an hour that comes twice there are two.
+    # With the offset, the two hours at the end of daylight saving time differ.
     forms = {"hour": "%Y-%m-%d %H:00 %z", "day": "%Y-%m-%d", "week": "%G-W%V", "month": "%Y-%m"}
     return f"{period} {here.strftime(forms[period])}"
 
@@ -76,7 +76,7 @@ def parse_duration(text: str) -> timedelta:
 
 
 def parse_length(text: str) -> timedelta:
-    """How long something may take: as above, or a number of seconds. An age has to name its unit: 30 may mean days."""
+    """Read how long something may take: a duration, or a number of seconds. Not for ages, where 30 may mean days."""
     if not _NUMBER.fullmatch(text):
         return parse_duration(text)
     try:

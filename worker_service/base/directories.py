@@ -1,7 +1,7 @@
-"""Directories held by descriptor, and what lies beneath them, reached without following a link.
+"""Open directories, and files beneath them, without following symbolic links.
 
-A path can lead elsewhere by the time it is used: what may write one of its directories may replace the next by a link.
-A descriptor stays with its directory.
+A path may change its meaning between check and use: a process that can write one of its directories can replace the
+next one by a link. A descriptor stays with its directory.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path, PurePath
 _OPENAT2 = 437
 _NO_SYMLINKS, _BENEATH = 0x04, 0x08
 _HOW = struct.Struct("=QQQ")
-"""struct open_how: flags, mode, how to resolve."""
+"""struct open_how: flags, mode, resolve."""
 _FOLDER = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -30,8 +30,8 @@ def open_directory(path: Path) -> int:
 
 @contextmanager
 def opened(root: Path, folders: Sequence[str] = (), *, makes: bool = False) -> Iterator[int]:
-    """The last of the folders, each below the one before. `root` may be a link; no folder may. `makes`: those that are
-    missing."""
+    """Open the last of the nested folders. `root` may be a link; no folder may. With `makes`, create missing
+    folders."""
     top = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         folder = open_folder(top, folders, makes=makes)
@@ -44,7 +44,7 @@ def opened(root: Path, folders: Sequence[str] = (), *, makes: bool = False) -> I
 
 
 def open_folder(directory: int, folders: Sequence[str], *, makes: bool = False) -> int:
-    """Open one folder after the other. The name of the one that is no folder is the `filename` of the error."""
+    """Open one folder after another. If one is not a folder, its name is the `filename` of the error."""
     folder = os.dup(directory)
     try:
         for name in folders:
@@ -61,15 +61,16 @@ def open_folder(directory: int, folders: Sequence[str], *, makes: bool = False) 
 
 
 def open_beneath(directory: int, path: PurePath, flags: int) -> int:
-    """Open `path`, which must lead nowhere but beneath `directory`, by no link. With `O_PATH` the last part may be one:
-    then the descriptor is the link's own."""
+    """Open `path` beneath `directory` without following any link. With `O_PATH` the last part may be a link: then the
+    descriptor refers to the link itself."""
     if path.is_absolute() or ".." in path.parts:
         raise OSError(errno.EXDEV, os.strerror(errno.EXDEV), str(path))
     flags |= os.O_NOFOLLOW | os.O_CLOEXEC
     try:
         return _openat2(directory, path, flags)
     except OSError as error:
-        # It is absent before Linux 5.6, and older containers' filters answer EPERM. EAGAIN: something was renamed.
+        # openat2 is absent before Linux 5.6, and seccomp filters of older containers answer EPERM. EAGAIN means that a
+        # rename interfered.
         if error.errno not in (errno.ENOSYS, errno.EPERM, errno.EAGAIN):
             raise
     return _open_by_steps(directory, path, flags)

@@ -1,8 +1,7 @@
-"""What distributions bring by the door: their entry points, read off the files that say so.
+"""Read the entry points of installed distributions from their `entry_points.txt`.
 
-The library looks at all that a distribution says of itself, at each of a hundred: that was a fifth of what a process
-took to begin. Here only the file that lists entry points is read, wherever a directory of the path has one. Nothing is
-imported until somebody asks for that.
+importlib.metadata reads all metadata of each distribution; with a hundred of them that was a fifth of the start time of
+a process. This module reads only the file that lists entry points. Nothing is imported before `load`.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ _NAME = re.compile(r"^Name:\s*(\S+)", re.MULTILINE)
 
 
 class EntryPoint(Struct, frozen=True):
-    """Not yet imported."""
+    """An entry point that has not been imported."""
 
     name: str
     spec: str
@@ -32,14 +31,14 @@ class EntryPoint(Struct, frozen=True):
     distribution: str
 
     def load(self) -> Any:
-        """Import it. Whatever goes wrong inside it comes out as it is."""
+        """Import and return the object. Errors of the import are raised unchanged."""
         module, _, attribute = self.spec.partition("[")[0].partition(":")
         names = filter(None, attribute.strip().split("."))
         return reduce(getattr, names, import_module(module.strip()))
 
 
 def entry_points(group: str, path: Sequence[str] | None = None) -> list[EntryPoint]:
-    """Those of the group on the path (None: Python's own), by name."""
+    """Return the entry points of the group on `path` (None: sys.path), sorted by name."""
     found: set[EntryPoint] = set()
     seen: set[str] = set()
     for directory in sys.path if path is None else path:
@@ -57,13 +56,13 @@ def entry_points(group: str, path: Sequence[str] | None = None) -> list[EntryPoi
 def _abouts(directory: str) -> list[Path]:
     with contextlib.suppress(OSError):
         found = [Path(one.path) for one in os.scandir(directory) if one.name.endswith(_ABOUT)]
-        # What pip has begun to remove has another first letter.
+        # pip renames a distribution that it is removing, so that it starts with a tilde.
         return [one for one in found if not one.name.startswith("~")]
     return []
 
 
 def _listed(about: Path, group: str) -> Iterator[tuple[str, str]]:
-    """Names and specs."""
+    """Yield the names and specs of one group."""
     try:
         text = (about / "entry_points.txt").read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
@@ -79,7 +78,7 @@ def _listed(about: Path, group: str) -> Iterator[tuple[str, str]]:
 
 
 def _name(about: Path) -> str:
-    """As it calls itself; its directory has no hyphens."""
+    """Return the declared name; the name of the directory has no hyphens."""
     for file in ("METADATA", "PKG-INFO"):
         with contextlib.suppress(OSError):
             named = _NAME.search((about / file).read_text(encoding="utf-8", errors="replace"))

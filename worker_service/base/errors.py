@@ -1,6 +1,6 @@
 """Problems, and one small exception class for each thing that a caller would do differently.
 
-Each exception has a stable ``code`` (for JSON, logs and tests) and the exit code that the command line ends with.
+Each exception has a stable ``code`` (for JSON, logs and tests) and the exit code of the command line.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from typing import NamedTuple
 
 
 def in_a_sentence(detail: str, remedy: str | None) -> str:
-    """Join what is wrong and what to do about it, for people. Nothing splits it again."""
-    # The remedy belongs to the first line: what follows is the output of a program, or a traceback.
+    """Join detail and remedy for display. No code parses the result."""
+    # The remedy belongs to the first line: the rest is the output of a program, or a traceback.
     first, newline, more = detail.partition("\n")
     return f"{': '.join(filter(None, [first, remedy]))}{newline}{more}"
 
 
 class Problem(NamedTuple):
-    """A stable code, what is wrong, and what to do about it (empty: nothing is known)."""
+    """A stable code, a sentence about what is wrong, and what to do about it (empty if unknown)."""
 
     code: str
     detail: str
@@ -40,20 +40,20 @@ class PagemillError(Exception):
 
 
 def nearest(word: str, known: Iterable[str], cutoff: float = 0.6) -> str:
-    """What somebody may have meant; empty: nothing is near."""
-    import difflib  # only for a mistake
+    """Return the known word closest to `word`, or '' if none is close."""
+    import difflib  # only needed after a mistake
 
     return next(iter(difflib.get_close_matches(word, list(known), 1, cutoff)), "")
 
 
 def did_you_mean(word: str, known: Iterable[str], otherwise: str, cutoff: float = 0.6) -> str:
-    """What to write instead; `otherwise`: where nothing is near."""
+    """Return a suggestion of the closest known word, or `otherwise` if none is close."""
     near = nearest(word, known, cutoff)
     return f"did you mean {near}?" if near else otherwise
 
 
 class BadInput(PagemillError):
-    """What the person wrote cannot be understood."""
+    """The user's input cannot be parsed."""
 
     code = "bad_input"
     exit_code = 2
@@ -69,7 +69,7 @@ class BadPayload(PagemillError):
 
 
 class ProgramAbsent(PagemillError):
-    """A program of the system is not installed."""
+    """A required program is not installed."""
 
     code = "program_absent"
     exit_code = 69
@@ -93,7 +93,7 @@ class StoreAbsent(StoreError):
 
 
 class StoreUnusable(StoreError):
-    """There is something, and it is not a database that we may use."""
+    """The file is not a database that pagemill can use."""
 
     code = "database_unusable"
     exit_code = 78
@@ -104,7 +104,7 @@ class SchemaMismatch(StoreUnusable):
 
 
 class StoreBusy(StoreError):
-    """Somebody else holds the write lock. Try again."""
+    """Another process holds the write lock. Try again."""
 
     code = "database_busy"
     exit_code = 75
@@ -116,7 +116,7 @@ class StoreReadOnly(StoreError):
 
 
 class StoreForbidden(StoreError):
-    """Whoever asks may not even look."""
+    """The user may not read the database."""
 
     code = "not_allowed"
     exit_code = 77
@@ -131,14 +131,14 @@ class StoreDamaged(StoreError):
 
 
 class RuleBroken(StoreError):
-    """The table refused a row or a move; the sentence is the table's own."""
+    """A constraint or trigger of the database rejected the change. The message is the database's own."""
 
     code = "rule_broken"
     exit_code = 1
 
 
 class FileForgotten(RuleBroken):
-    """The file that was to be published once more was removed since: publish the content itself, in another attempt."""
+    """The file to publish again has been removed since. Publish its content in another attempt."""
 
     code = "file_forgotten"
 
@@ -181,7 +181,7 @@ class Refused(PagemillError):
 
 
 class AskedTwice(Refused):
-    """Somebody else was first with this Idempotency-Key."""
+    """Another request with this Idempotency-Key came first."""
 
     code = "asked_twice"
 
@@ -193,12 +193,12 @@ class LeaseLost(PagemillError):
 
 
 class CancelRequested(LeaseLost):
-    """The job was asked to stop (P7): nothing lands any more but the end of its cancellation."""
+    """The job was asked to stop (P7): only the end of its cancellation may be written."""
 
     code = "cancel_requested"
 
 
 class WorkerUnknown(PagemillError):
-    """The worker has no row: it was given up for dead, or never registered. It owns nothing."""
+    """The worker has no row: it was declared dead, or never registered. It owns no jobs."""
 
     code = "worker_unknown"

@@ -1,8 +1,8 @@
-"""What the daemon and the web say while they work: the name of every event, and where the lines go.
+"""Names of log events of the daemon and the web server, and the setup of logging.
 
-A name is a noun and a past verb; values travel as fields. Payloads, results and secrets are never among them.
-On a terminal the lines are for eyes, under systemd they are journal entries with fields of their own, elsewhere JSON.
-Only these two import this; structlog itself is imported when logging begins.
+A name is a noun and a past participle; values are fields. Payloads, results and secrets are never logged. Lines are
+plain text on a terminal, journal entries with fields under systemd, and JSON elsewhere. Only the daemon and the web
+server import this module; structlog is imported when logging starts.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ WEB_STOPPED = "web.stopped"
 REQUEST_FAILED = "request.failed"
 VISITOR_REFUSED = "visitor.refused"
 
-# What people may want to be told is logged as well, each notice by its kind. A job that ran is told of by its end.
+# Notices are also logged, each under its kind. The end of a job is logged as a job event.
 NOTICES = (
     "document.started", "document.ready", "document.failed", "document.taken_over",
     "batch.started", "batch.waiting", "batch.stopped", "batch.resumed", "batch.done", "batch.failed",
@@ -89,7 +89,8 @@ _PRIORITIES = {"debug": 7, "info": 6, "warning": 4, "error": 3, "critical": 2}
 
 
 def begin_logging(log_format: str, *, environ: Mapping[str, str] | None = None, stream: TextIO | None = None) -> Log:
-    """Set structlog up and return the log. `auto` is the journal under systemd, a terminal's colours, else JSON."""
+    """Configure structlog and return the log. `auto` selects the journal under systemd, colours on a terminal,
+    otherwise JSON."""
     with _without_rich():
         import structlog
 
@@ -124,7 +125,8 @@ def begin_logging(log_format: str, *, environ: Mapping[str, str] | None = None, 
 
 @contextmanager
 def _without_rich() -> Iterator[None]:
-    """Where rich is there, structlog imports it to draw tracebacks, for longer than all of itself: ours are plain."""
+    """Hide rich while structlog is imported: it would import rich to render tracebacks, which takes longer than
+    structlog itself and is not used here."""
     if "rich" in sys.modules:
         yield
         return
@@ -144,7 +146,7 @@ def _chosen(log_format: str, environ: Mapping[str, str], stream: TextIO) -> str:
 
 
 def _is_journal(given: str, stream: TextIO) -> bool:
-    """systemd names the device and inode of the stream that leads to the journal."""
+    """Return whether `given`, device and inode of the journal's stream according to systemd, is this stream."""
     try:
         status = os.fstat(stream.fileno())
     except (OSError, ValueError):
@@ -153,7 +155,7 @@ def _is_journal(given: str, stream: TextIO) -> bool:
 
 
 class _Lines:
-    """Lines on a stream. A reader that went away is no reason to stop working."""
+    """Writes lines to a stream and ignores errors, so that a closed terminal does not stop the daemon."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -171,7 +173,7 @@ class _Lines:
 
 
 def _without_power(_: Any, __: str, event: Any) -> dict[str, Any]:
-    """For a terminal: what a field holds may be a stranger's."""
+    """Escape control characters in fields, which may come from untrusted files."""
     return {
         name: (harmless_text if name == "exception" else harmless)(value) if isinstance(value, str) else value
         for name, value in event.items()
@@ -179,7 +181,7 @@ def _without_power(_: Any, __: str, event: Any) -> dict[str, Any]:
 
 
 def _as_journal_entry(_: Any, __: str, event: Any) -> dict[str, Any]:
-    """Fields of the journal: MESSAGE for eyes, PAGEMILL_* for `journalctl PAGEMILL_JOB_ID=42`."""
+    """Build the journal's fields: MESSAGE for people, PAGEMILL_* for `journalctl PAGEMILL_JOB_ID=42`."""
     import traceback
 
     name, level = event.pop("event"), event.pop("level", "info")
@@ -206,7 +208,7 @@ class _Journal:
         try:
             self._socket.sendto(b"".join(_field(*field) for field in fields.items()), _JOURNAL)
         except OSError:
-            # Too long, or no journal: the plain stream still leads there.
+            # The entry is too long, or there is no journal. Under systemd, stderr also leads to the journal.
             sys.stderr.write(harmless(fields["MESSAGE"][:2000]) + "\n")
 
     debug = info = warning = warn = error = critical = exception = log = msg

@@ -1,4 +1,4 @@
-"""Numbers in a sentence: ``1 job``, ``1,200 jobs``; ``3 min``; ``4.2 MB``."""
+"""Format numbers for people: ``1 job``, ``1,200 jobs``; ``3 min``; ``4.2 MB``."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ def length(time: timedelta) -> str:
 
 
 def size(number: int) -> str:
-    """Bytes, as people say them."""
     for unit, of in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
         if number >= of:
             return f"{number / of:.1f} {unit}"

@@ -1,7 +1,7 @@
-"""The path of a file, written where text is wanted: in a payload, in a row, for eyes.
+"""Convert paths to text for payloads, rows and display, and back.
 
-On Linux a name is bytes, which need not be text. What is UTF-8 is written as it is, any other path as a file: URL that
-tells every byte, so that what was written leads back to the file.
+On Linux a file name is bytes, which need not be UTF-8. A UTF-8 path is written as it is; any other path becomes a file:
+URL that preserves every byte, so that it can be converted back.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ _USUAL_BEFORE_UTF_8 = "cp1252"
 
 
 def written(path: Path) -> str:
-    """A full path. People paste these, so that space around it would mean nothing."""
+    """Return a full path as text. A path with surrounding space becomes a URL, because users paste these texts."""
     text = str(path)
     return text if _is_text(text) and text.strip() == text else path.as_uri()
 
 
 def path_of(text: str) -> Path:
-    """What was written, or what people write."""
+    """Return the path for a text of `written`, or for a path that a user typed."""
     return Path(os.fsdecode(unquote_to_bytes(urlsplit(text).path)) if text.startswith(FILE_URL) else text)
 
 
 def legible(path: Path | str) -> str:
-    """For eyes. What is no UTF-8 is taken for what Windows wrote before."""
+    """Return a path for display. Bytes that are not UTF-8 are shown as Windows-1252."""
     text = str(path)
     return text if _is_text(text) else "/".join(map(_legible, os.fsencode(text).split(b"/")))
 

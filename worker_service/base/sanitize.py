@@ -1,13 +1,14 @@
-"""Text from outside, without power over whoever looks at it: a terminal, a pager, a reader of JSON.
+"""Sanitise untrusted text for terminals, pagers, JSON and spreadsheets.
 
-A name, a row or a log line may hold what a terminal obeys, what turns text around, or a byte that was no UTF-8.
+A file name, a row or a log line may contain terminal escape sequences, characters that reverse the text direction, or
+bytes that are not UTF-8.
 """
 
 from __future__ import annotations
 
 import re
 
-# C0 but for tab and line feed, DEL, C1; what turns text around; Unicode's own line ends and tags; bytes of no UTF-8.
+# C0 except tab and line feed, DEL, C1; direction marks; Unicode line separators and tags; surrogates.
 _POWERFUL = (
     "\x00-\x08\x0b-\x1f\x7f-\x9f"
     "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"
@@ -16,17 +17,17 @@ _POWERFUL = (
 _IN_JSON = re.compile(f"[{_POWERFUL}]")
 _IN_TEXT = re.compile("[\x00-\x08\x0b\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 _LINE_ENDS = re.compile(r"[\r\n\t][\r\n\t ]*")
-# Between letters of many scripts, and between the parts of an emoji.
+# Zero-width joiners are needed in many scripts and in emoji.
 _JOINERS = "\u200c\u200d"
 _BYTES = range(0xDC80, 0xDD00)
-# What a spreadsheet takes for the beginning of a formula, in whichever width.
+# A spreadsheet takes these as the start of a formula, also in full width.
 _SIGNED = re.compile(r"[+-](?:[ .,]?\d+)*%?")
-"""A number, or the dash that stands for none."""
+"""A signed number, or the dash that stands for no value."""
 _BEGINS_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")
 
 
 def harmless(text: str) -> str:
-    """On one line; what cannot be shown is spelled out."""
+    """Return the text on one line, with characters that cannot be shown escaped."""
     if text.isprintable():
         return text
     if any(letter in text for letter in "\n\r\t"):
@@ -35,12 +36,12 @@ def harmless(text: str) -> str:
 
 
 def harmless_text(text: str) -> str:
-    """Of a whole text: lines and pages stay as they are divided."""
+    """Sanitise text of several lines or pages, keeping its line and page breaks."""
     return _IN_TEXT.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
 def harmless_cell(value: object) -> object:
-    """Of a spreadsheet: a number, or text that stays text."""
+    """Sanitise a spreadsheet cell: text stays text and never becomes a formula."""
     if not isinstance(value, str):
         return value
     text = harmless(value)
@@ -50,14 +51,14 @@ def harmless_cell(value: object) -> object:
 
 
 def as_json(value: object, *, indent: int | None = None, is_ascii: bool = False) -> str:
-    """JSON with its real values, each of which is escaped where it would act."""
-    import json  # not where nobody asks for it: commands start in a moment
+    """Encode a value as JSON, with characters that could control a terminal escaped."""
+    import json  # only on demand: commands must start fast
 
     return escaped_json(json.dumps(value, ensure_ascii=is_ascii, indent=indent, default=str))
 
 
 def escaped_json(text: str) -> str:
-    """What is JSON already."""
+    """Escape control characters in JSON text."""
     return _IN_JSON.sub(_escaped, text)
 
 
@@ -70,7 +71,7 @@ def _is_plain(letter: str) -> bool:
 def _spelled(letter: str) -> str:
     number = ord(letter)
     if number in _BYTES:
-        # A byte that was no UTF-8, as Python carries it.
+        # Python represents a byte that is not UTF-8 by a surrogate.
         number -= 0xDC00
     return f"\\x{number:02x}" if number < 0x100 else f"\\u{number:04x}" if number < 0x10000 else f"\\U{number:08x}"
 

@@ -1,6 +1,6 @@
-"""What systemd is told while a daemon or the web runs: that it is ready, alive, at what, and about to end.
+"""Notify systemd that a daemon or web server is ready, alive or stopping, and of its status.
 
-Nobody is told anything where nobody asked (`NOTIFY_SOCKET`).
+Does nothing unless `NOTIFY_SOCKET` is set.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ class Notifier:
     def __init__(self, environ: Mapping[str, str] | None = None) -> None:
         environ = os.environ if environ is None else environ
         address = environ.get("NOTIFY_SOCKET", "")
-        # A leading @ means Linux's abstract names.
+        # A leading @ marks an abstract socket.
         self._address = "\0" + address[1:] if address.startswith("@") else address
         self.watchdog_seconds = _watchdog_seconds(environ)
         self._status = ""
@@ -41,12 +41,12 @@ class Notifier:
                 speaker.setblocking(False)
                 speaker.sendto(message.encode("utf-8", "replace"), self._address)
         except OSError:
-            # A manager that does not listen is no reason to stop working.
+            # Continue working if systemd does not receive.
             return
 
 
 def one_line(text: str) -> str:
-    """A line break would begin a message of its own: text from outside must not speak to systemd."""
+    """Replace line breaks, which would start another message to systemd: the text may be untrusted."""
     return "".join(letter if letter.isprintable() else " " for letter in text)[:500]
 
 

@@ -1,4 +1,4 @@
-"""What a handler's author imports, and all that a handler knows of this program."""
+"""The names that a handler imports from pagemill. Handlers use no other part of it."""
 
 from worker_service.base.clock import parse_duration as parse_duration
 from worker_service.base.errors import BadInput as BadInput

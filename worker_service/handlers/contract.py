@@ -1,8 +1,8 @@
 """The contract between pagemill and the code for one job type.
 
-A handler is a guest: it is called with a `Context`, works inside `context.staging`, and returns `Done` or raises one
-of the errors below. It may run twice for one job, and it may be stopped between any two of its lines.
-How it is found is told in `registry`; how it is run, in `worker_service.runner`.
+A handler is called with a `Context`, works inside `context.staging`, and returns `Done` or raises one of the errors
+below. It may run twice for one job, and it may be stopped between any two of its lines. `registry` finds handlers;
+`worker_service.runner` runs them.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ MIB = 1 << 20
 
 
 class Context(Protocol[P_co]):
-    """All that a handler may touch."""
+    """The only interface between a handler and pagemill."""
 
     @property
     def payload(self) -> P_co:
-        """Decoded into the handler's own type, validated before the handler is called."""
+        """The payload, validated and decoded into the handler's own type."""
 
     @property
     def job_type(self) -> str: ...
@@ -47,42 +47,42 @@ class Context(Protocol[P_co]):
 
     @property
     def document_id(self) -> int | None:
-        """The document that the job works for, and the generation of it that the work is for."""
+        """The document that the job works for, and its generation; None if the job has no document."""
 
     @property
     def generation(self) -> int | None: ...
 
     @property
     def document(self) -> KnownDocument | None:
-        """What is known of it, so that no payload has to carry it."""
+        """The known facts about the document, so that no payload has to carry them."""
 
     @property
     def parent_id(self) -> int | None:
-        """The job that asked for this one, or after whose failure it follows."""
+        """The job that enqueued this one, or whose failure triggered it."""
 
     @property
     def inputs(self) -> Mapping[str, Path]:
-        """The published files of the job's document by their role ('original', …), readable in the sandbox."""
+        """Published files of the job's document by role ('original', …), readable in the sandbox."""
 
     @property
     def staging(self) -> Path:
-        """Write here. What `Done` names is published; the rest is thrown away."""
+        """The directory to write to. Files named in `Done` are published; the rest is deleted."""
 
     @property
     def keep(self) -> Path:
-        """Outlives attempts; for the handlers that declare a `keep_key`. Held by one attempt at a time."""
+        """A directory that outlives attempts, for handlers with a `keep_key`. Only one attempt at a time has it."""
 
     @property
     def state(self) -> Any:
-        """What this job's last `checkpoint` said; None if there was none."""
+        """The state of the job's last `checkpoint`, or None."""
 
     @property
     def idempotency_key(self) -> str:
-        """The same for every attempt of the job."""
+        """A string that is the same for every attempt of the job."""
 
     @property
     def slots(self) -> int:
-        """How many attempts may run side by side, here or on nodes: for one that cuts its work into parts."""
+        """The number of attempts that can run at once, here or on nodes; for handlers that split their work."""
 
     def progress(
         self,
@@ -94,47 +94,49 @@ class Context(Protocol[P_co]):
         unit: str = "",
         rate: float | None = None,
     ) -> None:
-        """Report how far the attempt is: as a percentage, or as `done` of `total` units (`pages`, `bytes`), from which
-        rate and time left are computed. Without `percent` it follows from the count. `rate` is in units per second,
-        where the handler measures it better than as an average. Cheap; call it as often as you like."""
+        """Report progress as a percentage, or as `done` of `total` units (`pages`, `bytes`), from which pagemill
+        computes rate and time left. Without `percent` it is computed from the count. Pass `rate` (units per second) if
+        the handler has a better figure than the average. Calls are cheap; call it as often as you like."""
 
     def log(self, line: str) -> None:
-        """Into the job's log, with what is printed to stdout and stderr. The newest 3,000 lines of a job are kept."""
+        """Write a line to the job's log, which also receives stdout and stderr. The newest 3,000 lines of a job are
+        kept."""
 
     def cancelled(self) -> bool:
-        """True once the attempt should end. A handler that asks is left to finish its piece of work, for the length
-        of the grace period; one that never asks gets `Stopped` raised where it stands."""
+        """Return True once the attempt should end. A handler that calls it may finish its current piece of work, within
+        the grace period; in a handler that never calls it, `Stopped` is raised at any line."""
 
     def checkpoint(self, state: object, follow_ups: Sequence[NewJob] = (), crawl: CrawlPage | None = None) -> None:
-        """Keep `state` (JSON) for the next attempt, enqueue `follow_ups`, and note what a crawl has found, in one
-        transaction under the lease. When it returns, the state is on its way; it lands in order."""
+        """Keep `state` (JSON) for the next attempt, enqueue `follow_ups`, and record what a crawl has found, in one
+        transaction under the lease. Returns when the state is sent, before it is written; messages are written in
+        order."""
 
     def save_page(self, page: PageResult) -> None:
-        """Keep what was read of a page of the job's document, even if the attempt dies."""
+        """Save what was read of a page of the job's document, even if the attempt fails later."""
 
     def save_pages(self, pages: Sequence[PageResult]) -> None:
-        """The same for some pages at once, which costs less than one by one. For pages that are read in no time."""
+        """Save several pages at once, which is cheaper than one by one, for pages that are read quickly."""
 
     def ask(self, question: Question[A]) -> A:
-        """Ask for what is known. Takes milliseconds; ask for many things at once."""
+        """Query the database. Takes milliseconds, so ask for many things at once."""
 
 
 class File(Struct, frozen=True):
-    """A file in the staging directory that is to be published, and what is known of it."""
+    """A file in the staging directory that is to be published."""
 
     path: Path | str
     role: str = ""
-    """What it is to its document: original, text, pages, pdf, hocr, thumbnail. Empty: nothing to a document."""
+    """Its role in the document: original, text, pages, pdf, hocr, thumbnail. Empty: not part of a document."""
     name: str = ""
-    """What a person would call it; empty: as it is called in staging."""
+    """Name for users; empty uses the name in staging."""
     sha256: str = ""
     md5: str = ""
     note: str = ""
-    """For a person. Of an original, its document's note tells it too."""
+    """A note for users. The note of an original is also shown with its document."""
 
 
 class SameFile(Struct, frozen=True):
-    """A published file has the content already: it is published once more, without being copied."""
+    """A file that was published before, to be published again without a copy."""
 
     file_id: int
     role: str = ""
@@ -142,22 +144,22 @@ class SameFile(Struct, frozen=True):
 
 
 class Done(Struct, frozen=True):
-    """The job is done."""
+    """The job succeeded."""
 
     result: object = None
-    """JSON."""
+    """A value that can be encoded as JSON."""
     files: Sequence[Path | str | File | SameFile] = ()
-    """In the staging directory; fsynced and published after the handler has returned."""
+    """Files in the staging directory, fsynced and published after the handler has returned."""
     follow_ups: Sequence[NewJob] = ()
     document: DocumentFacts | None = None
-    """What became known of the job's document."""
+    """New facts about the job's document."""
     publishes: bool = False
-    """From now on the generation of the document that the job is for is the one that people read."""
+    """True if users should now see the generation of the document that the job works for."""
 
 
 class HandlerError(Exception):
-    """The attempt did not succeed. `code` is stable and counted by; `detail` says what is wrong, `remedy` what a person
-    does about it. Both are shown, in places of their own: a detail does not end with its remedy."""
+    """The attempt failed. `code` is stable and used for statistics; `detail` says what is wrong, `remedy` what the user
+    can do about it. The two are shown separately, so a detail does not end with its remedy."""
 
     def __init__(self, code: str, detail: str, remedy: str) -> None:
         super().__init__(code, detail, remedy)
@@ -172,7 +174,7 @@ class HandlerError(Exception):
 
 
 class Retryable(HandlerError):
-    """Another attempt may succeed. `after`: not before so many seconds; None: as the retries' backoff says."""
+    """Another attempt may succeed. `after` is the minimum delay in seconds; None uses the retry backoff."""
 
     def __init__(
         self, detail: str = "", remedy: str = "", *, after: float | None = None, code: str = "RETRYABLE"
@@ -189,8 +191,8 @@ class Permanent(HandlerError):
 
 
 class Snooze(HandlerError):
-    """Not now, and nothing is wrong with the job: costs no attempt. Give `after` in seconds, or `until` with a zone.
-    `WATCHING` as its code: the job has looked, will look again for ever, and nobody waits for its end."""
+    """The job is fine but must wait; costs no attempt. Pass `after` in seconds, or `until` with a time zone. The code
+    `WATCHING` marks a job that checks again for ever, so that its end is not awaited."""
 
     def __init__(
         self,
@@ -210,16 +212,16 @@ class Snooze(HandlerError):
 
 
 class Lacking(Snooze):
-    """This machine lacks what the job needs, and others of its type do not. It looks again after a while, and waits
-    behind the gate CAPABILITY_MISSING meanwhile."""
+    """This machine lacks something that this job needs and other jobs of its type do not. The job is tried again after
+    a while and meanwhile shown as waiting for CAPABILITY_MISSING."""
 
     def __init__(self, detail: str, remedy: str = "", *, after: float = 60.0) -> None:
         super().__init__(detail, remedy, after=after, code=CAPABILITY_MISSING)
 
 
 class Rest(HandlerError):
-    """The job's source needs a rest (a quota is used up, a credential is refused): no job of it starts for `after`
-    seconds, this one included. Costs no attempt; people see what is wrong, and the remedy."""
+    """The job's source must pause, for example because a quota is used up or a credential is refused: no job of this
+    source starts for `after` seconds. Costs no attempt; users see the problem and the remedy."""
 
     def __init__(self, detail: str, remedy: str = "", *, after: float, code: str = "RESTING") -> None:
         super().__init__(code, detail, remedy)
@@ -227,99 +229,100 @@ class Rest(HandlerError):
 
 
 class Stopped(BaseException):
-    """Raised inside a handler that is asked to end and has never asked `cancelled()`. Clean up; do not catch it."""
+    """Raised inside a handler that must end and has never called `cancelled()`. Clean up; do not catch it."""
 
 
 class Limits(Struct, frozen=True):
-    """What one attempt may use. None: as much as the service itself."""
+    """Limits of one attempt. None: the limit of the service itself."""
 
     memory_bytes: int | None = 1024 * MIB
-    """Address space, what the interpreter itself takes included."""
+    """Address space, including that of the interpreter."""
     cpu_seconds: int | None = 3600
     wall_seconds: int = 3600
     open_files: int | None = 256
     file_bytes: int | None = 4096 * MIB
-    """Of any one file that it writes."""
+    """Maximum size of each file that it writes."""
     network: bool = False
 
 
 class Choices(Struct, frozen=True):
-    """What one key of a payload may be, so that who asks for something else is told at once."""
+    """The allowed values of one payload key, so that a wrong value is rejected at once."""
 
     there: Sequence[str]
-    """On this machine."""
+    """Values available on this machine."""
     to_get: Mapping[str, str] = field(default_factory=dict)
-    """What is known besides, and how to get it. A job that needs it waits."""
+    """Other known values, and how to install each. A job that needs one waits."""
     called: Mapping[str, str] = field(default_factory=dict)
-    """What else people write for these, in small letters."""
+    """Aliases in lower case, and the value of each."""
 
     def meant(self, word: str) -> str | None:
-        """What somebody had in mind who wrote this."""
+        """Return the closest known value, or None."""
         plain = word.lower().replace("-", "_")
         known = {**{one.lower(): one for one in (*self.there, *self.to_get)}, **self.called}
-        # Of two or three letters, most are near to some others.
+        # A word of two or three letters is close to many values.
         near = difflib.get_close_matches(plain, known, n=1, cutoff=0.75) if len(plain) > 3 else []
         return known.get(plain) or (known[near[0]] if near else None)
 
 
 class Handler(Struct, Generic[P], frozen=True):
-    """The code for one job type, and what it declares about itself."""
+    """The code for one job type, and its declarations."""
 
     job_type: str
     run: Callable[[Context[P]], Done | None]
     payload: type[P]
-    """A frozen dataclass, as a rule; a payload that does not fit it ends the job PAYLOAD_INVALID. What one calls
-    `pages` is told to people when the job fails its document."""
+    """Usually a frozen dataclass. A payload that does not fit it fails the job with PAYLOAD_INVALID. If it has a field
+    `pages`, that is shown to users when the job fails its document."""
     job_class: JobClass = "cpu"
     limits: Limits = field(default_factory=Limits)
     at_most_once: bool = False
-    """Not safe to run twice: once it has begun, the job fails with MAY_HAVE_RUN unless the handler itself asks for
+    """True if the job must not run twice: once started, it fails with MAY_HAVE_RUN unless the handler itself asks for
     another attempt."""
     keep_key: Callable[[P], str] | None = None
     """Attempts with the same key share `context.keep`, one at a time."""
     missing: Callable[[], str | Problem | None] | None = None
-    """Says what this machine lacks to run it ("tesseract is not installed"), or None. A `Problem` also has the
+    """Returns what this machine lacks to run it ("tesseract is not installed"), or None. A `Problem` also has the
     remedy ("apt-get install tesseract-ocr")."""
     offers: Callable[[], str | None] | None = None
-    """Says what it found on this machine that people may choose from ("trained data for deu, eng")."""
+    """Returns what users can choose from on this machine ("trained data for deu, eng")."""
     choices: Callable[[], Mapping[str, Choices]] | None = None
-    """By the key of the payload. Asked once, as `missing` is."""
+    """Returns the choices by payload key. Called once, like `missing`."""
     identity: Callable[[], Sequence[str]] | None = None
-    """What its results depend on beside what it is given ("tesseract 5.3.0", "eng 4113088"). Asked once. A cluster
-    node that lacks one of them is not used."""
+    """Returns the programs and data that its results depend on besides the input ("tesseract 5.3.0", "eng 4113088").
+    Called once. A cluster node that lacks one of them is not used."""
     runs_on_cluster: bool = False
-    """Attempts may run on a cluster node: they have no effect but their result and pages, need nothing of this machine
-    but their payload and inputs, and ask for nothing but `KnownPages`. They publish no files. An attempt that lacks a
-    credential there runs again on this machine."""
+    """True if attempts may run on a cluster node: they have no effect except result and pages, need nothing of this
+    machine except payload and inputs, and ask only `KnownPages`. They publish no files. An attempt that lacks a
+    credential on a node runs again on this machine."""
     slicer: Callable[[Path], Callable[[P, Path], bool]] | None = None
-    """For a handler that runs on a cluster and reads a part of a large file. Opens an original, and returns a function
-    that writes the part that an attempt with this payload reads into another file; it returns False if the attempt
-    needs the whole file. Called on the head, in a child with the limits of an attempt. The attempt finds the part in
-    its inputs as `slice`, and nothing else."""
+    """Optional, for a handler that runs on a cluster and reads a part of a large file. Opens an original, and returns a
+    function that writes the part for a given payload to another file, or returns False if the attempt needs the whole
+    file. Called on this machine, in a child with the limits of an attempt. The attempt finds the part in its inputs as
+    `slice`, and no other input."""
     environment: Sequence[str] = ()
-    """Names of variables that it may see; it sees no others."""
+    """Names of the only environment variables that it can see."""
     credentials: Sequence[str] = ()
-    """Names of files in $CREDENTIALS_DIRECTORY that it may read, or patterns such as hook-*; it can read no others."""
+    """Names or patterns (hook-*) of the only files in $CREDENTIALS_DIRECTORY that it can read."""
     reads: Sequence[Path] = ()
-    """What it reads beside programs and libraries."""
+    """Paths that it reads besides programs and libraries."""
     reads_payload: Callable[[P], Sequence[Path]] | None = None
-    """What one attempt reads beside that, by its payload. Asked in its child before the sandbox shuts."""
+    """Returns more readable paths for one payload. Called in the child before the sandbox is applied."""
     writes: Sequence[Path] = ()
-    """What it writes beside its staging and keep directories."""
+    """Paths that it writes besides its staging and keep directories."""
     about: Mapping[str, str] = field(default_factory=dict)
-    """What else `pagemill handlers show` tells of it."""
+    """More lines for `pagemill handlers show`."""
     sandbox: Sandbox = "default"
-    """default: as the settings say; strict, off: whatever they say. Off is for the owner's own programs. Inside one no
-    file gets another mode, owner or time: chmod and utime seem to work, for who copies files, and change nothing."""
+    """`default` follows the settings; `strict` and `off` override them. Use `off` only for the administrator's own
+    programs. In a sandbox no file changes its mode, owner or time: chmod and utime report success, so that programs
+    that copy files work, and do nothing."""
     reuse: int = 0
-    """For many small, trusted jobs: one child serves so many attempts, one at a time, and is then replaced. What a
-    handler keeps in its own variables, the next attempt finds. Each has its staging to itself, emptied before the
-    next; the child starts no programs. It is replaced early after anything but a clean end: an exception that is none
-    of ours, a thread or an open file that is left, a file outside its staging, another directory, mask, environment,
-    limit or signal. Where the kernel does not give the whole sandbox, and for a job with files of a document, each
-    attempt has a child of its own. What is kept for one key, attempts with another may touch as well."""
+    """Number of attempts that one child serves in turn before it is replaced; for many small, trusted jobs. Variables
+    of the handler survive from one attempt to the next. The staging directory is emptied between attempts; the child
+    cannot start programs. It is replaced early if an attempt raises an exception other than the errors above, or leaves
+    behind a thread, an open file, a file outside its staging, or another directory, umask, environment, limit or signal
+    handler. Where the kernel does not provide the whole sandbox, and for a job with files of a document, each attempt
+    gets its own child. Attempts can write the keep directories of other keys."""
     schema: Mapping[str, object] | None = None
-    """JSON Schema of the payload, where its type does not tell it: whoever enqueues what cannot fit hears of it."""
+    """JSON Schema of the payload, if its type does not define it: enqueuing a payload that does not fit is rejected."""
 
     def __post_init__(self) -> None:
         if not self.job_type or len(self.job_type) > 100 or not self.job_type.isprintable():
@@ -334,7 +337,8 @@ class Handler(Struct, Generic[P], frozen=True):
                 f"{self.job_type}: runs_on_cluster does not go with at_most_once, sandbox off, reads, writes, "
                 "reads_payload or keep_key: leave one of them out"
             )
-        # A jail that is shut once cannot have been cut for one payload; and who is counted may not wait in line.
+        # The sandbox of a reused child is applied once, so it cannot depend on the payload. An at-most-once job must
+        # not wait in a queue after it was counted as started.
         hindrances = {
             "reads_payload": self.reads_payload is not None,
             "at_most_once": self.at_most_once,
@@ -346,19 +350,19 @@ class Handler(Struct, Generic[P], frozen=True):
 
 
 class Family(Struct, frozen=True):
-    """Handlers that the owner writes as tables in the settings: one job type for each key of one section."""
+    """A factory of handlers from tables in the settings: one job type for each key of one section."""
 
     section: str
     make: Callable[[str, Mapping[str, object]], Handler[Any]]
-    """Given a key and its table; raises ValueError with a sentence about what is wrong with the table."""
+    """Makes a handler from a key and its table. Raises ValueError with a message about what is wrong with the table."""
 
 
 NOTIFY = "notify"
-"""The job type that tells people something. Whoever provides it gets a `Message` as its payload."""
+"""The job type that sends notifications. Its handler gets a `Message` as payload."""
 
 
 class Message(Struct, frozen=True):
-    """What somebody is to be told, whichever way."""
+    """A notification."""
 
     to: str
     """An address: `mailto:ops@example.com`, `https://example.com/hook`, `apprise:ops`."""
@@ -366,6 +370,6 @@ class Message(Struct, frozen=True):
     """One line."""
     text: str
     data: Mapping[str, Any] = field(default_factory=dict)
-    """The same for programs."""
+    """The content as data, for programs."""
     at: str = ""
-    """When it was put together, as RFC 3339 has it."""
+    """When it was composed, in RFC 3339 format."""

@@ -1,6 +1,6 @@
-"""Find what distributions bring: the entry points of a group, handlers before all, and what each of them offers.
+"""Find the entry points of installed distributions, mainly handlers, and load what they provide.
 
-Finding reads metadata only. Loading imports the handler's module, so only the nursery and its children do that
+Finding reads metadata only. Loading imports the handler's module, so only the fork server and its children do that
 (`worker_service.runner.handler_probe`).
 """
 
@@ -25,7 +25,7 @@ Commands = Mapping[str, Mapping[str, object]]
 
 
 class Offer(Struct, frozen=True):
-    """What one entry point turned out to hold."""
+    """The handlers that one entry point provides."""
 
     handlers: Sequence[Handler[Any]] = ()
     refused: Mapping[str, str] = field(default_factory=dict)
@@ -33,14 +33,15 @@ class Offer(Struct, frozen=True):
 
 
 def find(extra: Sequence[str] = (), path: Sequence[str] | None = None, group: str = GROUP) -> list[EntryPoint]:
-    """Every entry point of the group on the path (None: Python's own), by name; `extra` are specs that no distribution
-    carries."""
+    """Return the entry points of the group on `path` (None: sys.path), sorted by name. `extra` adds specs that no
+    distribution declares."""
     found = [*entry_points(group, path), *(EntryPoint(spec, spec, "extra") for spec in extra)]
     return sorted(found, key=lambda one: (one.name, one.distribution))
 
 
 def find_dropped(directory: Path) -> list[EntryPoint]:
-    """Return the files of the handlers directory, by name. Their `spec` is the path; each is its own distribution."""
+    """Return the files of the handlers directory, sorted by name. The `spec` is the path; each file is its own
+    distribution."""
     try:
         files = sorted(file for file in directory.iterdir() if file.suffix == ".py")
     except OSError:
@@ -73,7 +74,7 @@ def _load_dropped(path: Path) -> Any:
     assert spec is not None
     assert spec.loader is not None
     module = module_from_spec(spec)
-    # Dataclasses look up the module that they are defined in.
+    # Dataclasses look up their module in sys.modules.
     sys.modules[module.__name__] = module
     spec.loader.exec_module(module)
     for name in ("handlers", "handler"):
@@ -83,8 +84,8 @@ def _load_dropped(path: Path) -> Any:
 
 
 def clashes(claims: Iterable[tuple[str, EntryPoint]]) -> dict[str, str]:
-    """The job types that more than one entry point provides, each with a sentence. Nobody gets them: which one is
-    meant cannot be known."""
+    """Return the job types that more than one entry point provides, each with a message. None of them can be used,
+    because the right one is unknown."""
     by_type: dict[str, list[EntryPoint]] = {}
     for job_type, found in claims:
         by_type.setdefault(job_type, []).append(found)
