@@ -1,4 +1,4 @@
-"""`python -m worker_service` is the daemon: what systemd starts. `pagemill run` is the same, for a person."""
+"""Entry point of the daemon: systemd starts `python -m worker_service`. `pagemill run` does the same for users."""
 
 import gc
 import sys
@@ -7,6 +7,6 @@ from worker_service.daemon.start import main
 
 if __name__ == "__main__":
     code = main()
-    # Else the interpreter looks through all that was imported before it leaves.
+    # Skip the garbage collection at exit, which would visit every imported object.
     gc.freeze()
     sys.exit(code)

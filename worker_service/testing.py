@@ -1,14 +1,16 @@
-"""What a handler's author tests with: the handler in a real child, with its limits and its sandbox, and no database.
+"""Test a handler: run it in a real child process, with its limits and its sandbox, and without a database.
 
     def test_it_reads_a_page(tmp_path):
         run = run_handler(handler, {"page": 1}, directory=tmp_path)
 
         assert run.result == {"words": 12}
 
-The handler is a module's attribute, so that the child can find it. Whatever the attempt does, `Run` tells it.
+The handler must be an attribute of a module, so that the child can import it. `Run` has everything that the attempt
+reported.
 
-What it asks is answered from the pages that it has saved itself, and else as in an empty database, unless `answers`
-knows better: a function from question to answer, or a mapping from kinds of questions to answers or such functions.
+Questions of the handler are answered from the pages that it has saved, otherwise as from an empty database, unless
+`answers` returns an answer: it is a function from question to answer, or a mapping from question types to answers or
+such functions.
 
     run_handler(handler, document_id=7, answers={SameContent: Files([published])}, directory=tmp_path)
 """
@@ -64,14 +66,14 @@ from worker_service.runner.protocol import (
 __all__ = ["Answers", "How", "Publication", "Run", "run_handler", "run_stopped_and_again"]
 
 Answers = Mapping[type[Question[Any]], Answer | Callable[[Any], Answer | None]] | Callable[[Any], Answer | None]
-"""None from a function: it does not know better."""
+"""A function returns None to get the default answer."""
 
 _PATIENCE_SECONDS = 60.0
 _WRAPPER = "pagemill_stopped_handler"
 
 
 class Run(Struct, frozen=True):
-    """One attempt: everything that was heard of it, and its end."""
+    """All messages of one attempt, and its end."""
 
     happenings: Sequence[Happening]
     ended: Ended
@@ -90,7 +92,7 @@ class Run(Struct, frozen=True):
 
     @property
     def published(self) -> Sequence[Publication]:
-        """The same, with role, name and digests."""
+        """The published files with role, name and digests."""
         return self.ended.published
 
     @property
@@ -111,7 +113,7 @@ class Run(Struct, frozen=True):
 
     @property
     def follow_ups(self) -> list[NewJob]:
-        """Those of the checkpoints, then those of its end."""
+        """Follow-ups of the checkpoints, then those of the end."""
         return [*(job for one in self.checkpoints for job in one.follow_ups), *self.ended.follow_ups]
 
     @property
@@ -120,17 +122,17 @@ class Run(Struct, frozen=True):
 
     @property
     def lines(self) -> list[str]:
-        """What it has logged and printed: the newest 3,000, of a flood also some before them."""
+        """Lines that it has logged and printed: at least the newest 3,000."""
         return [line for one in self.happenings if isinstance(one, Logged) for line in one.lines]
 
     @property
     def progress(self) -> list[tuple[float, str]]:
-        """As the daemon would hear it: at most ten in a second."""
+        """Progress reports as the daemon gets them, at most ten per second."""
         return [(one.percent, one.message) for one in self.happenings if isinstance(one, Progressed)]
 
     @property
     def state(self) -> str | None:
-        """The last checkpoint, JSON."""
+        """The last checkpoint, as JSON."""
         return self.checkpoints[-1].state if self.checkpoints else None
 
 
@@ -154,8 +156,8 @@ def run_handler(
     parent_id: int | None = None,
     answers: Answers | None = None,
 ) -> Run:
-    """One attempt. `handler` is a Handler, or the job type of an installed one; `payload` is JSON text, or what JSON
-    can be made of. Staging, kept files and what is to be published lie in `directory`."""
+    """Run one attempt. `handler` is a Handler, or the job type of an installed one; `payload` is JSON text, or a value
+    that can be encoded as JSON. Staging, kept files and published files are in `directory`."""
     spec = None if isinstance(handler, str) else _spec_of(handler)
     order = _order(handler, payload, account, platform, document_id, generation, inputs, document)
     order = replace(
@@ -179,9 +181,9 @@ def run_stopped_and_again(
     document: KnownDocument | None = None,
     answers: Answers | None = None,
 ) -> tuple[Run, Run]:
-    """SIGKILL it at its nth word (progress, log, checkpoint, page or question; the word itself is heard), then let the
-    job run again with its last checkpoint and its saved pages, as the daemon would. A good handler's second run ends as
-    if there had been no first."""
+    """Kill the attempt with SIGKILL after its nth call (progress, log, checkpoint, save_page, save_pages or ask; the
+    call itself completes), then run the job again with its last checkpoint and its saved pages, as the daemon would.
+    The second run of a good handler ends as if there had been no first."""
     wrapper = directory / "path" / f"{_WRAPPER}.py"
     wrapper.parent.mkdir(parents=True, exist_ok=True)
     spec = _spec_of(handler)
@@ -197,7 +199,7 @@ def run_stopped_and_again(
 
 
 def stopped_at(spec: str, job_type: str, step: int) -> Handler[Any]:
-    """The same handler, whose process is killed at its nth word. For `run_stopped_and_again`."""
+    """Return a copy of the handler whose process is killed after its nth call. For `run_stopped_and_again`."""
     offered = EntryPoint("handler", spec, "").load()
     handlers = [offered] if isinstance(offered, Handler) else list(offered)
     handler: Handler[Any] = next(one for one in handlers if one.job_type == job_type)
@@ -230,7 +232,7 @@ class _Counting:
 
 @dataclass(slots=True)
 class _Answering:
-    """Answers for the store, from one run of a job to the next."""
+    """Answers questions in place of the store, across the runs of one job."""
 
     answers: Answers | None
     pages: list[PageResult] = field(default_factory=list)
@@ -250,7 +252,7 @@ class _Answering:
             known = {page.digest for page in self.pages}
             return KnownDigests([digest for digest in question.digests if digest in known])
         if isinstance(question, DocumentPages):
-            # As one row of a number would: the last word stands.
+            # A later page replaces an earlier one of the same number, as in the table.
             by_number = {page.number: page for page in self.pages if question.first <= page.number <= question.last}
             full = {page.digest: page for page in self.pages if page.text is not None}
             found = [replace(full.get(page.digest, page), number=number) for number, page in sorted(by_number.items())]
@@ -268,7 +270,8 @@ def _order(
     inputs: Mapping[str, Path] | None,
     document: KnownDocument | None,
 ) -> Order:
-    """The first attempt of a job. Of a document of which nothing else is said, its original tells."""
+    """Build the order for the first attempt of a job. Without `document`, the document's digest is taken from its
+    original."""
     job_type = handler if isinstance(handler, str) else handler.job_type
     text = payload if payload is None or isinstance(payload, str) else msgspec.json.encode(payload).decode()
     files = {role: path.absolute() for role, path in (inputs or {}).items()}
@@ -318,7 +321,7 @@ def _spec_of(handler: Handler[Any]) -> str:
 
 
 def _path_of_tests() -> list[Path]:
-    """What the test runner has put on the path, so that the nursery finds the same modules."""
+    """Return what the test runner added to sys.path, so that the fork server finds the same modules."""
     return [
         Path(entry).absolute() for entry in sys.path if entry and not entry.startswith((sys.prefix, sys.base_prefix))
     ]

@@ -1,7 +1,7 @@
-"""What the author of a verb imports, and all that a verb which comes in by the door knows of this program.
+"""The names that a module with verbs (CLI commands) imports from pagemill. Such modules use no other part of it.
 
-A verb is a function with `verb` above it, behind an entry point of the group `worker_service.verbs` whose name is what
-people type: `crawl`, or `documents adopt` for one below another. Its module is imported when it is called.
+A verb is a function decorated with `verb`. Its entry point is in the group `worker_service.verbs` and has the name that
+users type: `crawl`, or `documents adopt` for a subcommand. Its module is imported when it is called.
 """
 
 from worker_service.base.clock import parse_length

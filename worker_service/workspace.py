@@ -1,11 +1,11 @@
-"""The workspace on disk: whose it is, names for people in it, and the removal of what nothing names any more.
+"""The workspace on disk: its owner database, links with readable names, and removal of unreferenced files.
 
-`by-owner/alice/Reports/Annual report 2025.pdf` leads to the file in `objects`. Such links are made from committed rows
-(P5), after the commit, by a chore. They are relative symbolic links, and not hard ones: a file
-that is removed frees its bytes at once, whoever comes too late to remove its name; who writes to a name by mistake can
-see what it is; and the workspace can be moved as a whole. To take files away, copy with `cp -L`.
+`by-owner/alice/Reports/Annual report 2025.pdf` is a link to the file in `objects`. A chore makes such links from
+committed rows (P5). They are relative symbolic links instead of hard links for three reasons: a removed file frees its
+bytes even if its link is removed later; a user who writes to a link sees that it is one; and the workspace can be moved
+as a whole. To copy files out of it, use `cp -L`.
 
-What is not a link of ours is never removed or replaced, and no link is followed on the way to one.
+Only links that pagemill made are removed or replaced, and no link is followed on the way to one.
 """
 
 from __future__ import annotations
@@ -26,27 +26,28 @@ if TYPE_CHECKING:
     from worker_service.store.store import Store
 
 FORGOTTEN_AT_ONCE = 50
-"""Pages in one transaction: others want to write, too."""
+"""Pages removed in one transaction, so that other writers get their turn."""
 FREE_BYTES_LEAST = 128 * 1024 * 1024
-"""With less than that on its disk nothing is started."""
+"""Minimum free space on the workspace's disk; no attempt starts with less."""
 _MARK = ".database"
 _AT_ONCE = 50
 _NOBODY_CAN = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EIO)
-"""What is wrong with the place, and not with one name."""
+"""Errors of the whole disk or workspace, not of one name."""
 
 
 class InTheWay(PagemillError):
-    """Something that is not ours stands where a link of ours, or a folder, is to be."""
+    """A file or folder that pagemill did not make is in the place of a link or a folder."""
 
     code = "in_the_way"
 
 
-# ── Whose it is ─────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Owner database
+# ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def take_workspace(workspace: Path, database_id: str) -> None:
-    """Mark it as this database's, or refuse one that is marked as another's: published files are named by jobs, and two
-    databases have the same numbers."""
+    """Mark the workspace as this database's, or raise if it is marked as another's: published files are named by job
+    id, and two databases use the same ids."""
     workspace.mkdir(parents=True, exist_ok=True)
     mark = workspace / _MARK
     try:
@@ -58,12 +59,12 @@ def take_workspace(workspace: Path, database_id: str) -> None:
 
 
 def fault_of_workspace(workspace: Path, database_id: str) -> ConfigError | None:
-    """Why no daemon may use it for this database."""
+    """Return the error if the workspace belongs to another database, or None."""
     try:
         found = (workspace / _MARK).read_text().strip()
     except FileNotFoundError:
         return None
-    # Nothing yet: another daemon has just made it, or was killed while it did.
+    # An empty file: another daemon has just created it, or was killed while it did.
     if found in ("", database_id):
         return None
     return ConfigError(
@@ -73,11 +74,12 @@ def fault_of_workspace(workspace: Path, database_id: str) -> ConfigError | None:
     )
 
 
-# ── What a hand has taken from it ───────────────────────────────────────────────────────────────────────────────────
+# ── Files deleted by users
+# ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def lost(store: Store, workspace: Path, owner: str, platform: str, source_keys: Collection[str]) -> set[str]:
-    """Of these files, those that were read, and whose copies somebody has deleted since."""
+    """Return the source keys of files that were read and whose copies in the workspace have been deleted since."""
     copies = store.library.copies(owner, platform, source_keys) if source_keys else {}
     return {key for key, path in copies.items() if not is_there(workspace / path)}
 
@@ -88,16 +90,17 @@ def is_there(file: Path) -> bool:
     except FileNotFoundError:
         return False
     except OSError:
-        # The daemon may see what we may not.
+        # The daemon may see files that this user may not.
         return True
     return True
 
 
-# ── Names for people ────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Links with readable names
+# ───────────────────────────────────────────────────────────────────────────────────────────
 
 
 def link_due(store: Store, workspace: Path) -> Sequence[str]:
-    """Of all documents that have changed; return what went wrong."""
+    """Update the links of all changed documents; return error messages."""
     troubles: list[str] = []
     while ids := [document_id for document_id in store.upkeep.links_due(_AT_ONCE) if document_id]:
         troubles += link(store, workspace, ids)
@@ -105,8 +108,8 @@ def link_due(store: Store, workspace: Path) -> Sequence[str]:
 
 
 def link(store: Store, workspace: Path, document_ids: Sequence[int]) -> Sequence[str]:
-    """Bring the names of these documents to what their rows say, and make links that are missing; return what went
-    wrong. A document that cannot be named holds up no other."""
+    """Update the rows and links of these documents, and make missing links; return error messages. An error in one
+    document does not stop the others."""
     troubles: list[str] = []
     before = {document_id: store.upkeep.links_of(document_id) for document_id in document_ids}
     wanted = []
@@ -137,7 +140,7 @@ def link(store: Store, workspace: Path, document_ids: Sequence[int]) -> Sequence
 
 
 def _are(links: Links, present: Sequence[tuple[str, str]]) -> bool:
-    """Whether these are its links, under its name or its name with a number."""
+    """Return True if the document has these links, under its name or its name with a number."""
     folder = "/".join(links.folders)
     return any(
         sorted((f"{folder}/{stem}{ending}", target) for ending, target in links.targets) == sorted(present)
@@ -164,10 +167,10 @@ def _make(workspace: Path, path: str, target: str) -> None:
         except FileNotFoundError:
             pass
         except OSError as error:
-            if error.errno != errno.EINVAL:  # it is no link
+            if error.errno != errno.EINVAL:  # it is not a link
                 raise
             raise InTheWay(f"{workspace / path} is not a link of ours", "move it away") from error
-        with suppress(FileExistsError):  # another daemon was quicker
+        with suppress(FileExistsError):  # another daemon made it first
             os.symlink(leads_to, name, dir_fd=folder)
 
 
@@ -185,13 +188,13 @@ def _remove(workspace: Path, path: str) -> None:
         with _opened(workspace, folders[:depth]) as folder:
             try:
                 os.rmdir(folders[depth], dir_fd=folder)
-            except OSError:  # it holds more
+            except OSError:  # it is not empty
                 return
 
 
 @contextmanager
 def _opened(workspace: Path, folders: Sequence[str], *, makes: bool = False) -> Iterator[int]:
-    """The last of the folders, each below the one before. A link in the place of a folder is not followed."""
+    """Open the last of the nested folders. Raise `InTheWay` if one is a link or a file."""
     with ExitStack() as stack:
         try:
             folder = stack.enter_context(opened(workspace, folders, makes=makes))
@@ -201,12 +204,13 @@ def _opened(workspace: Path, folders: Sequence[str], *, makes: bool = False) -> 
         yield folder
 
 
-# ── What nothing names any more ─────────────────────────────────────────────────────────────────────────────────────
+# ── Unreferenced files
+# ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def sweep_gone(store: Store, workspace: Path) -> Sequence[str]:
-    """Remove the files that nothing in the database names any more; return those that we cannot. The note goes last:
-    what is cut off is done again."""
+    """Remove the files that no row references any more; return those that could not be removed. The rows about them are
+    deleted last, so that an interrupted sweep is repeated."""
     while paths := store.upkeep.gone_files():
         left = [path for path in paths if not _is_removed(workspace, path)]
         store.upkeep.forget_gone_files([path for path in paths if path not in left])
@@ -216,7 +220,7 @@ def sweep_gone(store: Store, workspace: Path) -> Sequence[str]:
 
 
 def _is_removed(workspace: Path, path: str) -> bool:
-    # What a hand has noted may be no file, or none that was published.
+    # A row written by hand may name a path outside the published files.
     if not Path(path).is_relative_to("objects"):
         return True
     file = workspace / path
@@ -226,7 +230,7 @@ def _is_removed(workspace: Path, path: str) -> bool:
         return True
     except OSError:
         return False
-    with suppress(OSError):  # the folder holds more
+    with suppress(OSError):  # the folder is not empty
         for folder in [*Path(path).parents][:-2]:  # below objects
             (workspace / folder).rmdir()
     return True
