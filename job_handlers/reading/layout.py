@@ -1,19 +1,19 @@
-"""Where the words of a page are: one JSON value per page, as it is stored, published, and made into hOCR or a PDF.
+"""Positions of the words on a page: one JSON value per page, stored, published, and converted to hOCR or a PDF.
 
     {"size": [595.3, 841.9], "lines": [[[72.1, 80.0, 101.5, 92.3, 96, "Annual"], …], …]}
 
-Points from the top left of the page as it is shown; a word is x0, y0, x1, y1, confidence, text. A line that begins a
-paragraph is preceded by an empty one. `turn` and `skew` say how the writing lies on the page, `readers` who recognised
-it, what it is `written_in`; in the lines with the numbers in `second` stand words of the second reader. A page with
-its own text has "blocks" instead, x0, y0, x1, y1, and from where to where in the page's text its words stand; and
-a page of a sheet its values (see `sheets`).
+Coordinates are points from the top left of the page as it is shown. A word is x0, y0, x1, y1, confidence, text. An
+empty line precedes a line that begins a paragraph. `turn` and `skew` describe how the text lies on the page, `readers`
+names the engines that recognised it, `written_in` its languages; the lines whose numbers are in `second` contain words
+from the second engine. A page with its own text has "blocks" instead: x0, y0, x1, y1, and the range of their words in
+the page's text. A page of a spreadsheet has its values (see `spreadsheets`).
 
     "tables": [{"box": [72.0, 80.0, 520.1, 300.5], "begin": 0, "end": 411,
                 "rows": [[[72.1, 80.0, 101.5, 92.3, "Revenue"], null, [400.2, 80.0, 420.0, 92.3, "1,204"]], …]}]
 
-A row of a table is a line of the page's text, its cells parted by tabs; so is a row of its words.
+A row of a table is a line of the page's text, with tabs between its cells, and a line of words.
 
-A page of a file whose text flows has no places: of its tables, "rows" are texts, and there is no "box".
+A page of flowing text has no positions: the "rows" of its tables contain texts, and there is no "box".
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from collections.abc import Sequence
 import msgspec
 
 LAYOUT_BYTES_MAX = 400_000
-"""A page with more words, some ten thousand, keeps its text and loses their places."""
+"""A page above this limit, with some ten thousand words, keeps its text and loses their positions."""
 TEXT_CHARACTERS_MAX = 1_000_000
 
 
@@ -58,19 +58,19 @@ class Table(msgspec.Struct, frozen=True):
     box: tuple[float, float, float, float]
     begin: int
     end: int
-    """From where to where in the page's text its rows stand."""
+    """Range of the rows in the page's text."""
     rows: list[list[Cell | None]]
-    """All of them as long; None is an empty cell. What spans several columns stands in the first of them."""
+    """Rows of equal length. None is an empty cell; a cell that spans several columns is in the first of them."""
 
 
 class Unread(msgspec.Struct, frozen=True):
-    """A script that a page seems to be written in, and that the languages it was read in do not have."""
+    """The script a page seems to be written in, which the languages it was read in do not cover."""
 
     script: str
     language: str
-    """The code to read it with."""
+    """Tesseract code to read it with."""
     install: str
-    """The command that installs its data; empty: it is installed."""
+    """Command that installs the language data; empty if it is installed."""
 
 
 class Layout(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -79,7 +79,7 @@ class Layout(msgspec.Struct, frozen=True, omit_defaults=True):
     blocks: list[Block] = []
     tables: list[Table] = []
     turn: int = 0
-    """Degrees clockwise by which the page has to be turned to be read."""
+    """Degrees clockwise by which the page must be turned to be read."""
     skew: float = 0.0
     dpi: int = 0
     readers: list[str] = []
@@ -92,17 +92,17 @@ class Layout(msgspec.Struct, frozen=True, omit_defaults=True):
 class TextTable(msgspec.Struct, frozen=True):
     begin: int
     end: int
-    """From where to where in the page's text its rows stand."""
+    """Range of the rows in the page's text."""
     rows: list[list[str]]
-    """All of them as long."""
+    """Rows of equal length."""
 
 
 class Flow(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Of a page without places."""
+    """Layout of a page of flowing text, which has no positions."""
 
     tables: list[TextTable] = []
     readers: list[str] = []
-    """Of the pictures that stand in it."""
+    """Engines that recognised the pictures in the text."""
     written_in: list[str] = []
 
 
@@ -118,7 +118,7 @@ def written(layout: Layout) -> str:
 
 
 def written_flow(flow: Flow) -> str | None:
-    """None: there is nothing to tell of it."""
+    """Return the JSON value, or None if there is nothing to store."""
     if flow == Flow():
         return None
     text = _encoder.encode(flow)
@@ -132,12 +132,12 @@ def read(text: str) -> Layout:
 
 
 def has_lines(text: str) -> bool:
-    """Without reading all of it. In the words of a page a quotation mark is never without its backslash."""
+    """Search without decoding. A quotation mark inside a word is always escaped, so a word cannot match."""
     return '"lines":' in text
 
 
 def around(some: Sequence[Word | Cell]) -> tuple[float, float, float, float]:
-    """From the left and top of all of them to their right and bottom."""
+    """Return the bounding box."""
     return (
         min([one.x0 for one in some]),
         min([one.y0 for one in some]),
@@ -147,7 +147,7 @@ def around(some: Sequence[Word | Cell]) -> tuple[float, float, float, float]:
 
 
 def table(begin: int, end: int, rows: Sequence[Sequence[Sequence[Word]]]) -> Table:
-    """From the words of its cells."""
+    """Build a table from the words of its cells."""
 
     def cell(words: Sequence[Word]) -> Cell | None:
         if not words:
@@ -164,7 +164,7 @@ def text_of(lines: Sequence[Sequence[Word]]) -> str:
 
 
 def confidence_of(lines: Sequence[Sequence[Word]]) -> float | None:
-    """Each word counts by its length: specks are words as well."""
+    """Return the mean confidence, weighted by word length because specks are read as short words."""
     weights = [(len(word.text), word.confidence) for line in lines for word in line]
     total = sum(weight for weight, _ in weights)
     return round(sum(weight * value for weight, value in weights) / total, 1) if total else None
@@ -173,7 +173,7 @@ def confidence_of(lines: Sequence[Sequence[Word]]) -> float | None:
 def on_page(
     lines: Sequence[Sequence[Word]], size: tuple[float, float], dpi: float, turn: int, skew: float
 ) -> list[list[Word]]:
-    """From pixels of the image that was read, straightened and turned, to points of the page as it is shown."""
+    """Convert from pixels of the deskewed and turned image to points of the page as it is shown."""
     scale = 72.0 / dpi
     width, height = size
     turned = (height, width) if turn in (90, 270) else (width, height)
@@ -184,7 +184,7 @@ def on_page(
         half_w, half_h = (word.x1 - word.x0) * scale / 2, (word.y1 - word.y0) * scale / 2
         x, y = word.x0 * scale + half_w, word.y0 * scale + half_h
         if skew:
-            # The page leans clockwise by `skew`: lean the word's centre back with it.
+            # The page leans clockwise by `skew`: rotate the word's centre by the same angle.
             dx, dy = x - centre_x, y - centre_y
             x, y = centre_x + dx * cosine - dy * sine, centre_y + dx * sine + dy * cosine
         if turn == 90:

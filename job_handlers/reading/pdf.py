@@ -1,7 +1,7 @@
-"""Open a PDF or an image, and read, measure and draw its pages. All that knows PyMuPDF.
+"""Open a PDF or an image, and read, measure and draw its pages. The only module that uses PyMuPDF.
 
-Files are opened by path: a hundred megabytes cost half a millisecond so, and fifty and their memory when read first.
-Numbers of pages begin with 1. How text gets into a PDF is told in `searchable`.
+Files are opened by path: opening a file of 100 MB takes half a millisecond that way, and fifty and 100 MB of memory
+when it is read first. Page numbers start at 1. `searchable` makes the text that `add_streams` puts into a PDF.
 """
 
 from __future__ import annotations
@@ -32,27 +32,27 @@ from job_handlers.reading.layout import TEXT_CHARACTERS_MAX, Block, Cell, Table,
 from job_handlers.reading.preprocess import Gray
 from job_handlers.reading.text_layer import Drawn
 
-# Its annotations cover a part of it.
+# Its type annotations are incomplete.
 pymupdf: Any = partly_typed
 mupdf: Any = pymupdf.mupdf
 
 LIBRARY = f"pymupdf {pymupdf.VersionBind}"
 
-# Tables and their like, which it would otherwise print where a person reads errors.
+# MuPDF would print its complaints about files on stderr, among the messages for the user.
 pymupdf.TOOLS.mupdf_display_errors(False)
 pymupdf.TOOLS.mupdf_display_warnings(False)
-# Before processes are forked, which would each do it again.
+# Load the plugins before processes are forked, each of which would load them again.
 Image.preinit()
 
 _SCAN_PIXELS_LEAST = 300_000
-# A ligature is the letters that it joins: nobody types it who searches.
+# Expand ligatures into letters, which is what users type when they search.
 _FLAGS = pymupdf.TEXTFLAGS_TEXT & ~pymupdf.TEXT_PRESERVE_IMAGES & ~pymupdf.TEXT_PRESERVE_LIGATURES
 _FLAGS_UNCLIPPED = _FLAGS & ~pymupdf.TEXT_CLIP
 _VECTORS = pymupdf.TEXT_COLLECT_VECTORS | pymupdf.TEXT_LAZY_VECTORS
 _DRAWN_BYTES_MAX = 1 << 18
 _BLOCKS_LOOKED_AT = 6000
 _RULE_MOST = 2.5
-"""Points: what is drawn thicker is an area."""
+"""Points. Anything thicker is an area."""
 _AS_IT_IS = pymupdf.Matrix(1, 1)
 _PAGE_BYTES = 1 << 14
 _IMAGE = mupdf.FZ_STEXT_BLOCK_IMAGE
@@ -63,23 +63,23 @@ _TYPE = mupdf.PDF_ENUM_NAME_Type
 
 _MAPPED_BYTES_MAX = 1 << 28
 _PIXELS_MAX = 40_000_000
-"""Of what is drawn to be read: an A4 at 300 dpi has 9 million, an A0 at 150 has 35."""
+"""Pixels of a page drawn for OCR. An A4 page at 300 dpi has 9 million, an A0 page at 150 dpi has 35 million."""
 _DPI_LEAST = 70.0
 _IMAGE_BYTES_MAX = 400_000_000
-"""Of one embedded image, unpacked."""
+"""Size of one embedded image, unpacked."""
 _SCAN_WIDTH_LEAST = 1200
 _SHRUNK_WIDTH_LEAST = 1500
-"""To fewer pixels nothing is shrunk: who says 360 dpi of a picture 1,000 pixels wide is mistaken."""
+"""Minimum width after shrinking: an image 1,000 pixels wide that claims 360 dpi gives a wrong resolution."""
 _THUMBNAIL_PIXELS = 320
 _SHOWN_PIXELS_MAX = 12_000_000
 _WORDS_MOST = 20_000
 
 _OFF_MOST = 0.02
-"""By so much, as a share, may the resolution of an image that is taken as it is differ from the wanted one."""
+"""Maximum deviation of an embedded image's resolution from the wanted one, as a share, if it is used unscaled."""
 _MARGIN_MOST = 1.5
-"""So many pixels of the page may an image leave bare, or reach beyond it."""
+"""Pixels by which an image may fall short of the page's edges or exceed them."""
 _CONTENT_BYTES_MAX = 400
-"""Packed. To show an image takes fifty."""
+"""Size of a compressed content stream. Showing one image takes fifty bytes."""
 _ONE_IMAGE = re.compile(rb"\s*(?:q\s+)*(?:(?:[-+.\d]+\s+){6}cm\s+)+/(?P<name>[\w.+-]+)\s+Do(?:\s+Q)*\s*")
 _PLAIN_KEYS = {
     "Type", "Subtype", "Width", "Height", "ColorSpace", "BitsPerComponent", "Filter", "Length", "Name", "Interpolate",
@@ -88,45 +88,51 @@ _PLAIN_COLOURS = (
     "DeviceGray", "DeviceRGB", "ICCBased(RGB,sRGB", "ICCBased(RGB,Artifex Software sRGB",
     "ICCBased(Gray,Artifex Software sGray",
 )  # fmt: skip
-"""By their beginnings. Gray of these is gray without a profile being asked."""
+"""Prefixes of colour spaces in which gray can be read without applying a profile."""
 _MODES = {1: "L", 3: "RGB"}
 
 
 class Broken(Exception):
-    """It cannot be opened, or this page of it cannot."""
+    """The file, or this page of it, cannot be opened."""
 
 
 class Locked(Exception):
-    """It needs a password that was not given, or another."""
+    """The file needs a password, or another one."""
 
 
 _DAMAGE = re.compile(
     r"premature end|truncated image|overflow in|read error|ran out of output|jbig2|library error: (?!FT_)",
     re.IGNORECASE,
 )
-"""MuPDF draws what it can of a damaged image and reports the damage in its warnings alone. Errors of fonts (FT_) and of
-syntax do not count: they are common in PDFs that look right."""
+"""MuPDF draws what it can of a damaged image and reports the damage only in its warnings.
+
+Font errors (FT_) and syntax errors do not count: they are common in PDFs that look right.
+"""
 
 
 class PageTooLarge(Exception):
-    """More pixels or bytes than a page may have."""
+    """The page exceeds the limit of pixels or bytes."""
 
 
 class PageText(Struct, frozen=True):
     size: tuple[float, float]
-    """As it is shown, in points."""
+    """Size of the page as it is shown, in points."""
     text: str
     blocks: list[Block]
     tables: list[Table]
     may_be_scan: bool
-    """It has images enough to be one."""
+    """True if its images are large enough for a scan."""
 
 
 class Book:
-    """An open file; where nobody closes it, it is open until its process ends."""
+    """An open file. It may be left open until its process ends."""
 
     def __init__(self, path: Path, password: str = "", *, is_mapped: bool = False) -> None:
-        """`is_mapped`: a PDF that nobody changes, for whoever takes much of it; else it is read in bites of 4 KiB."""
+        """Open the file.
+
+        `is_mapped` maps a PDF into memory, for a caller that reads much of a file that does not change; otherwise it is
+        read in blocks of 4 KiB.
+        """
         with _understood():
             self._document = document = pymupdf.open(**_mapped(path)) if is_mapped else pymupdf.open(path)
             if document.needs_pass and not document.authenticate(password):
@@ -172,10 +178,10 @@ class Book:
         return self.picture_and_damage(number)[:2]
 
     def picture_and_damage(self, number: int) -> tuple[Gray, float, bool]:
-        """Return the page as it is best read, its dots per inch, and whether a part of it could not be drawn."""
+        """Return the page as gray pixels, their resolution in dpi, and whether part of the page could not be drawn."""
         with self._page(number) as page:
             if self.is_pdf:
-                # Warnings of other pages. An image may have been unpacked, and reported, when its size was asked for.
+                # Drop warnings of other pages. Reading an image's size may already decode it and report the damage.
                 pymupdf.TOOLS.reset_mupdf_warnings()
             gray, dpi = _picture(self._document, page)
             warnings = _without_checksums(pymupdf.TOOLS.mupdf_warnings())
@@ -197,21 +203,23 @@ class Book:
             return _image(page, _THUMBNAIL_PIXELS / max(page.rect.width, page.rect.height, 1.0), "JPEG")
 
     def image(self, number: int, width: int) -> bytes:
-        """In colour and so many pixels wide, if the page is not too long for that; as WebP."""
+        """Return the page in colour as WebP, `width` pixels wide or narrower if the page is very long."""
         with self._page(number) as page:
             longest = (_SHOWN_PIXELS_MAX / (max(page.rect.width, 1.0) * max(page.rect.height, 1.0))) ** 0.5
             return _image(page, min(width / max(page.rect.width, 1.0), longest), "WEBP")
 
     def words(self, number: int) -> list[tuple[float, float, float, float, str]]:
-        """Of its own text, in its order."""
+        """Return the words of the page's own text, in its order."""
         with self._page(number) as page:
             found = page.get_text("words", flags=_FLAGS)[:_WORDS_MOST]
             turn = page.rotation_matrix
             return [(*_rounded(pymupdf.Rect(one[:4]) * turn), one[4]) for one in found]
 
     def cut(self, numbers: Sequence[int], target: Path) -> bool:
-        """A PDF of these pages alone, in which each shows the same pixels. False: that is not certain, or it would be
-        the whole file again."""
+        """Write a PDF of these pages, each with the same pixels.
+
+        Return False if that is not certain, or if the result would be the whole file again.
+        """
         with _understood():
             return self.is_pdf and len(numbers) < self.pages and _cut(self._document, numbers, target)
 
@@ -222,7 +230,7 @@ class Book:
 
 
 def _locks_attachments_only(document: Any) -> bool:
-    """Return whether neither strings nor streams are encrypted, which leaves embedded files."""
+    """Return whether the encryption covers embedded files only, and neither strings nor streams."""
     locked = pymupdf._as_pdf_document(document).pdf_trailer().pdf_dict_gets("Encrypt")
     return all(locked.pdf_dict_gets(key).pdf_to_name() == "Identity" for key in ("StmF", "StrF"))
 
@@ -235,9 +243,9 @@ def _mapped(path: Path) -> dict[str, Any]:
 
 
 # --- a page's own text ----------------------------------------------------------------------------------
-# Most pages are read below PyMuPDF's Python layer, which takes a fifth less time a page; those of which that is not
-# known to find the same are read by its own ways. Both write what they found as JSON, in hundredths of a point: lines
-# with their places cost hardly more so than the bare text.
+# Most pages are read below PyMuPDF's Python layer, which saves a fifth of the time per page. PyMuPDF's own API reads
+# the pages for which equal results are not certain. Either way the result is JSON in hundredths of a point: lines with
+# their positions cost hardly more than the plain text.
 
 
 class _Corners(msgspec.Struct, gc=False):
@@ -255,12 +263,12 @@ class _Line(msgspec.Struct, gc=False):
     bbox: _Corners
     font: _Font
     y: int
-    """On which its letters stand."""
+    """Baseline."""
     text: str
 
 
 class _Found(msgspec.Struct, gc=False):
-    """A block of text, or something that is drawn."""
+    """A block of text, or a drawn shape."""
 
     bbox: _Corners | None = None
     lines: list[_Line] = []
@@ -283,7 +291,8 @@ def _text_of(document: Any, number: int) -> PageText:
     drawn = _VECTORS if _packed_length(own) <= _DRAWN_BYTES_MAX else 0
     read = mupdf.FzStextPage(pymupdf.extra.page_get_textpage(page, None, _FLAGS_UNCLIPPED | drawn, _AS_IT_IS))
     found = _found_in(read)
-    # Beyond its edge it may have text that is not shown; and what lies on its side as it is shown is told upright.
+    # The page may have invisible text beyond its edges. Text that runs sideways on the shown page is reported as
+    # upright.
     is_turned = _inherited(own, _ROTATE).pdf_to_int()
     if not _are_within([one.bbox for one in found if one.bbox is not None], whole) or (
         is_turned and not _lies_level(found)
@@ -294,7 +303,10 @@ def _text_of(document: Any, number: int) -> PageText:
 
 
 def _packed_length(own: Any) -> int:
-    """Of its contents, where they are one stream: what is drawn is not looked at where it is very much, as on a map."""
+    """Return the compressed size of the page's content if it is one stream.
+
+    Shapes are not collected from very large content, as of a map.
+    """
     contents = own.obj().pdf_dict_get(_CONTENTS)
     length: int = contents.pdf_dict_get(_LENGTH).pdf_to_int() if contents.pdf_is_stream() else 0
     return length
@@ -305,11 +317,11 @@ def _size_of(whole: Any) -> tuple[float, float]:
 
 
 def _by_its_own_ways(document: Any, number: int, drawn: int = 0) -> PageText:
-    """A turned page, an image, and other rare ones."""
+    """Read a page with PyMuPDF's own API: a turned page, an image, and other rare cases."""
     page = document[number - 1]
     read = page.get_textpage(flags=_FLAGS | drawn).this
     may_be_scan = not document.is_pdf or _may_be_scan(document, number)
-    # The text of a turned page is told as if it were not turned.
+    # The text of a turned page is reported as if the page were not turned.
     return _page_text(
         _size_of(page.rect),
         read,
@@ -328,7 +340,7 @@ def _found_in(read: Any) -> list[_Found]:
     try:
         return _found_page.decode(written).blocks
     except (msgspec.DecodeError, UnicodeDecodeError):
-        # Halves of letters, which JSON does not know.
+        # The text contains lone surrogates, which are not valid in JSON.
         return _found_by_dict(read)
 
 
@@ -408,7 +420,7 @@ def _page_text(size: tuple[float, float], read: Any, found: list[_Found], turn: 
 def _tables_in(
     read: Any, found: list[_Found], lines: list[_Line], rules: Callable[[], Sequence[tables.Rule]]
 ) -> list[tables.Table]:
-    # From a little below the tops of its letters: lines that stand close together do not overlap so.
+    # Use a little less than the height of the letters, so that lines set close together do not overlap.
     pieces = [
         tables.Piece(
             box.x / 100, (one.y - 0.72 * size) / 100, (box.x + box.w) / 100, (one.y + 0.12 * size) / 100, one.text, at
@@ -465,7 +477,7 @@ def _rules_in(read: Any, found: list[_Found]) -> list[tables.Rule]:
 
 
 def _placed(grid: tables.Table, begin: int, end: int, boxes: Sequence[tuple[float, ...]], turn: Any) -> Table:
-    """Its cells as high as their lines are."""
+    """Return the stored table. Its cells are as high as their lines."""
 
     def cell(pieces: Sequence[tables.Piece], text: str) -> Cell | None:
         if not pieces:
@@ -485,7 +497,7 @@ def _placed(grid: tables.Table, begin: int, end: int, boxes: Sequence[tuple[floa
 
 
 def _left_over(grid: tables.Table, lines: Sequence[_Line]) -> str:
-    """Of lines that stand partly in the table: what is not in it."""
+    """Return the words outside the table on lines that are partly in it."""
     used: dict[int, list[str]] = {}
     for row in grid.rows:
         for cell in row:
@@ -511,13 +523,16 @@ def _shown(box: Sequence[float], turn: Any) -> tuple[float, float, float, float]
 
 
 def _rounded(box: Sequence[float]) -> tuple[float, float, float, float]:
-    """To tenths of a point, in a third of the time that `round` takes to find a decimal place."""
+    """Round to tenths of a point, in a third of the time of `round` with a decimal place."""
     x0, y0, x1, y1 = box
     return round(10 * x0) / 10, round(10 * y0) / 10, round(10 * x1) / 10, round(10 * y1) / 10
 
 
 def _has_pictures(own: Any) -> bool:
-    """Or something else that is drawn and may hold some. To list them takes longer than this look."""
+    """Return whether the page has images or forms, which may contain images.
+
+    Listing them takes longer than this check.
+    """
     return bool(_inherited(own, _RESOURCES).pdf_dict_get(_XOBJECT).m_internal)
 
 
@@ -531,20 +546,22 @@ def _may_be_scan(document: Any, number: int) -> bool:
 
 
 # --- its pixels -----------------------------------------------------------------------------------------
-# Most scanned pages are one JPEG that covers them, and nothing else. It is unpacked as it is, by a library that is
-# faster than the one that draws pages, and without being resampled. Whatever is out of the ordinary is drawn.
+# Most scanned pages are one JPEG that covers them, and nothing else. Pillow decodes it, which is faster than drawing
+# the page and needs no resampling. Every other page is drawn.
 
 
 def _picture(document: Any, page: Any) -> tuple[Gray, float]:
-    """The page as it is best read, and the resolution of that in dots per inch."""
+    """Return the page as gray pixels, and their resolution in dpi."""
     images = page.get_image_info()
     wanted = _wanted_dpi(page, images)
     return _scan_itself(document, page, images, wanted) or (_drawn(page, wanted), wanted)
 
 
 def _is_whole_jpeg(path: Path) -> bool:
-    """Return whether every pixel of a JPEG is there. Many lack only the mark of their end. Where more is missing,
-    what is appended before that mark changes the pixels."""
+    """Return whether every pixel of a JPEG is present.
+
+    Many files lack only the end marker. If more is missing, bytes appended before that marker change the pixels.
+    """
 
     def pixels(appended: bytes) -> bytes:
         image = JpegImagePlugin.JpegImageFile(io.BytesIO(packed + appended + b"\xff\xd9"))
@@ -559,12 +576,12 @@ def _is_whole_jpeg(path: Path) -> bool:
 
 
 def _without_checksums(warnings: str) -> str:
-    """Drop reports of a wrong checksum: all of the data is there."""
+    """Drop reports of a wrong checksum: the data itself is complete."""
     return "\n".join(one for one in warnings.splitlines() if "data check" not in one)
 
 
 def _packed(document: Any, page: Any) -> tuple[str, int]:
-    """How the largest image of a page is packed, and into how many bytes; none are told where it has no images."""
+    """Return the format and compressed size of the page's largest image; ("", 0) if it has none."""
     found = [(int(document.xref_get_key(one[0], "Length")[1]), f"{one[8]} {one[5]} {one[4]}")
              for one in page.get_images() if document.xref_get_key(one[0], "Length")[0] == "int"]  # fmt: skip
     length, how = max(found, default=(0, ""))
@@ -572,9 +589,9 @@ def _packed(document: Any, page: Any) -> tuple[str, int]:
 
 
 def _image(page: Any, scale: float, form: str) -> bytes:
-    """By Pillow, which takes a tenth of the time that PyMuPDF takes."""
+    """Draw the page and encode it with Pillow, which takes a tenth of PyMuPDF's time."""
     if not page.parent.is_pdf or page.get_images():
-        # Refuses what is too large to be unpacked.
+        # Raise `PageTooLarge` before a huge image is decoded.
         _own_resolution(page, page.get_image_info())
     drawn = page.get_pixmap(matrix=pymupdf.Matrix(scale, scale), colorspace=pymupdf.csRGB)
     made = io.BytesIO()
@@ -583,8 +600,10 @@ def _image(page: Any, scale: float, form: str) -> bytes:
 
 
 def _wanted_dpi(page: Any, images: list[dict[str, Any]]) -> float:
-    """A scan's own resolution between 150 and 300, else 300. An image that is wide enough and says that its page is
-    huge was scanned by somebody who did not care: it is read pixel by pixel."""
+    """Return a scan's own resolution between 150 and 300 dpi, otherwise 300.
+
+    A wide image on a page that claims to be huge comes from a scanner with wrong settings: it is read pixel by pixel.
+    """
     width, height = page.rect.width, page.rect.height
     own, own_width = _own_resolution(page, images)
     is_as_it_is = own >= 150 or own_width >= _SCAN_WIDTH_LEAST
@@ -597,7 +616,7 @@ def _wanted_dpi(page: Any, images: list[dict[str, Any]]) -> float:
 
 
 def _own_resolution(page: Any, images: list[dict[str, Any]]) -> tuple[float, int]:
-    """Of the image that covers most of the page, and its width in pixels; 0 where none covers half of it."""
+    """Return resolution and pixel width of the image that covers most of the page; 0 if none covers half of it."""
     best, width, covered = 0.0, 0, 0.5 * abs(page.rect.width * page.rect.height)
     for image in images:
         if image["width"] * image["height"] * max(image.get("bpc", 8) * 3 // 8, 1) > _IMAGE_BYTES_MAX:
@@ -614,14 +633,15 @@ def _drawn(page: Any, dpi: float) -> Gray:
     try:
         drawn = page.get_pixmap(matrix=pymupdf.Matrix(dpi / 72, dpi / 72), colorspace=pymupdf.csGRAY)
     finally:
-        # What was unpacked for this page is of no use to the next.
+        # Free the decoded images: the next page does not use them.
         pymupdf.TOOLS.store_shrink(100)
     return Gray(drawn.width, drawn.height, bytes(drawn.samples_mv))
 
 
 def _scan_itself(document: Any, page: Any, images: list[dict[str, Any]], wanted: float) -> tuple[Gray, float] | None:
-    """None: the page is not just one upright JPEG of about the wanted resolution, or of twice or four times that."""
-    # Where an image lies is told as if its page were not turned.
+    """Return a page that is just one upright JPEG of 1, 2 or 4 times the wanted resolution, as (pixels, dpi), or
+    None."""
+    # The image's position is reported as if its page were not turned.
     if not document.is_pdf or len(images) != 1 or page.rotation:
         return None
     shown = images[0]
@@ -642,7 +662,7 @@ def _scan_itself(document: Any, page: Any, images: list[dict[str, Any]], wanted:
 
 
 def _covers(shown: dict[str, Any], page: Any) -> bool:
-    """Upright and unmasked, from edge to edge."""
+    """Return whether the image is upright and unmasked, and covers the page from edge to edge."""
     right, skew_y, skew_x, down, x, y = shown["transform"]
     width, height = page.rect.width, page.rect.height
     if right <= 0 or down <= 0 or abs(skew_x) + abs(skew_y) > 0.01 or shown["has-mask"]:
@@ -654,7 +674,7 @@ def _covers(shown: dict[str, Any], page: Any) -> bool:
 
 
 def _only_image(document: Any, page: Any) -> int | None:
-    """The object that the page shows, if it does nothing else."""
+    """Return the xref of the image if it is all the page shows."""
     streams = page.get_contents()
     if len(streams) != 1 or document.xref_get_key(page.xref, "Annots")[0] != "null":
         return None
@@ -664,13 +684,13 @@ def _only_image(document: Any, page: Any) -> int | None:
     if found is None or _has_colours_of_its_own(document, page):
         return None
     name = found["name"].decode("ascii", "replace")
-    # Of an image that is shown by a form, the last is the form's number.
+    # For an image shown through a form, the last field is the form's number.
     named = {image[0] for image in page.get_images(full=True) if image[7] == name and image[9] == 0}
     return named.pop() if len(named) == 1 else None
 
 
 def _has_colours_of_its_own(document: Any, page: Any) -> bool:
-    """What is called gray may then be something else."""
+    """Return whether the page or document redefines colours, so that gray may mean another colour."""
     resources = _inherited(pymupdf._as_pdf_page(page), _RESOURCES)
     catalog = document.pdf_catalog()
     intents = document.xref_get_key(catalog, "OutputIntents")[0]
@@ -694,7 +714,7 @@ def _unpacked(packed: bytes, size: tuple[int, int], mode: str, coarser: int) -> 
             return None
         return Gray(image.width, image.height, image.tobytes())
     except (OSError, SyntaxError, ValueError, TypeError, KeyError, IndexError):
-        # What is wrong with it is for those to say who draw the page.
+        # Drawing the page will report what is wrong.
         return None
 
 
@@ -709,9 +729,13 @@ def add_streams(
     widths: str,
     draw: Callable[[int, Mapping[str, Any]], bytes],
 ) -> None:
-    """Append to a copy of a PDF: `draw` gives the stream that is put below a page's own, and may be empty; it is told
-    how points of the page as it is shown become its own (`matrix`, six numbers), and uses the `fonts` by their places
-    as /PmF0, /PmF1 and so on, each given as its table of meanings, {font}, and PDF source with {maps} and {widths}."""
+    """Append text to a copy of a PDF.
+
+    `draw` gets a page number and `matrix`, six numbers that map points of the page as it is shown to its own space. It
+    returns a content stream, which is placed below the page's own, or nothing. The stream uses the `fonts` by position
+    as /PmF0, /PmF1 and so on. Each font is its character map, {font}, and PDF source with the placeholders {maps} and
+    {widths}.
+    """
     with _understood(), pymupdf.open(original) as document:
         if document.needs_pass:
             document.authenticate(password)
@@ -736,15 +760,20 @@ def add_streams(
 
 
 def _to_own_space(page: Any) -> tuple[float, ...]:
-    """From points of the page as it is shown, cropped and turned. The library's own matrices forget the crop of a
-    turned page."""
+    """Return the matrix from points of the page as it is shown, cropped and turned, to its own space.
+
+    PyMuPDF's own matrices ignore the crop of a turned page.
+    """
     whole, shown = mupdf.FzRect(mupdf.FzRect.Fixed_UNIT), mupdf.FzMatrix()
     mupdf.pdf_page_transform(pymupdf._as_pdf_page(page), whole, shown)
     return tuple(~pymupdf.Matrix(shown.a, shown.b, shown.c, shown.d, shown.e, shown.f))
 
 
 def _put_below(document: Any, page: Any, stream: bytes, references: Sequence[int]) -> None:
-    """The fonts go to those that the page has, be they its own or all pages': they are the same for all."""
+    """Put the stream below the page's content, and add the fonts to its resources.
+
+    The resources may be shared by several pages, which is harmless: all pages get the same fonts.
+    """
     contents = [_add_stream(document, stream), *page.get_contents()]
     document.xref_set_key(page.xref, "Contents", f"[{' '.join(f'{one} 0 R' for one in contents)}]")
     own = pymupdf._as_pdf_page(page)
@@ -768,7 +797,7 @@ def _add_font(document: Any, source: str, widths: str) -> int:
 
 
 def _add_stream(document: Any, stream: bytes) -> int:
-    """Packed by us: the library takes five times as long to make it a few bytes smaller."""
+    """Add a compressed stream. PyMuPDF takes five times as long to make it a few bytes smaller."""
     xref: int = document.get_new_xref()
     document.update_object(xref, "<<>>")
     document.update_stream(xref, zlib.compress(stream), compress=False)
@@ -784,8 +813,8 @@ def _save_appended(document: Any, target: Path) -> None:
 
 
 # --- a part of a PDF --------------------------------------------------------------------------------------
-# All on which the pixels of a page depend comes along, packed as it is; where that leads through what is not its own,
-# as the fields of a form do, nothing is cut.
+# Everything that affects the pixels of a page is copied, compressed as it is. A page is not cut out if that would reach
+# objects outside the page, such as form fields.
 
 _INHERITED_KEYS = ("Resources", "MediaBox", "CropBox", "Rotate")
 _OWN_KEYS = ("Contents", "BleedBox", "TrimBox", "ArtBox", "UserUnit", "Group", "Annots")
@@ -796,7 +825,7 @@ _NEW_PAGE_KEYS = 12
 def _cut(document: Any, numbers: Sequence[int], target: Path) -> bool:
     source = pymupdf._as_pdf_document(document)
     made = mupdf.PdfDocument()
-    # What several of them show is copied once.
+    # Copy shared objects once.
     copies = made.pdf_new_graft_map()
 
     def take(into: Any, key: str, found: Any) -> None:
@@ -816,11 +845,11 @@ def _cut(document: Any, numbers: Sequence[int], target: Path) -> bool:
         made.pdf_insert_page(-1, copy)
     for key in _CATALOG_KEYS:
         take(_catalog(made), key, _catalog(source).pdf_dict_gets(key))
-    # What has been repaired is what this library makes of it, now.
+    # MuPDF's view of a repaired file may change, so do not cut one.
     if document.is_repaired:
         return False
     options = mupdf.PdfWriteOptions()
-    # The same pages make the same file.
+    # Keep the ID, so that the same pages make the same file.
     options.dont_regenerate_id = 1
     mupdf.pdf_save_document(made, str(target), options)
     return True
@@ -831,7 +860,7 @@ def _catalog(document: Any) -> Any:
 
 
 def pdf_of_image(original: Path, target: Path) -> None:
-    """The same pixels; a JPEG stays the JPEG that it is."""
+    """Write a PDF with the same pixels. A JPEG is embedded unchanged."""
     with _understood(), pymupdf.open(original) as document:
         if document.page_count > 1:
             target.write_bytes(document.convert_to_pdf())
@@ -844,7 +873,7 @@ def pdf_of_image(original: Path, target: Path) -> None:
 
 @contextmanager
 def _understood() -> Iterator[None]:
-    """Whatever it raises about a file is one of two things."""
+    """Translate all errors of PyMuPDF into `Broken` or `PageTooLarge`."""
     try:
         yield
     except (pymupdf.FileDataError, pymupdf.EmptyFileError, pymupdf.FileNotFoundError) as error:
@@ -856,8 +885,7 @@ def _understood() -> Iterator[None]:
 
 
 def _warm_up() -> None:
-    """What the library makes when it is first used, tables of colours above all, is made here once, and not again by
-    each process that is forked to read a file."""
+    """Create what the library builds on first use, mainly colour tables, once before processes are forked."""
     with pymupdf.open() as document:
         page = document.new_page()
         page.insert_text((72, 72), "warm")

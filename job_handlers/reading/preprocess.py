@@ -1,7 +1,7 @@
-"""A page as gray pixels, made ready to be read: is there ink, is it skewed, turn it, straighten it. Nothing else.
+"""Prepare a page's gray pixels for OCR: detect ink, skew and lines; turn, straighten, crop and soften.
 
-Pillow does what is done to every pixel: it is here with pytesseract anyway, and starts no threads at its import.
-Looking for skew is cheap because only narrow strips of a small copy are sheared; only a skewed page is resampled.
+Pillow does all per-pixel work: pytesseract depends on it anyway, and it starts no threads when imported. Skew is found
+by shearing a few narrow strips of a small copy; only a skewed page is resampled.
 """
 
 from __future__ import annotations
@@ -22,47 +22,50 @@ _SEARCH_WIDTH = 600
 _STRIPS = 24
 _SKEW_MAX = 10.0
 _SKEW_LEAST = 0.4
-"""Degrees. The engine copes with less, and each resampling costs a little."""
+"""Degrees. The OCR engine copes with a smaller skew, and resampling costs some quality."""
 _SKEW_GAIN = 1.15
 _LIKELY = 3
-"""Of the angles that are looked at roughly."""
+"""Number of best coarse angles that are examined closely."""
 _INK_WIDTH = 310
 _MARKS_WIDTH = 620
 _INK_MARGIN = 0.03
 _INK_DEPTH = 40
-"""How much darker than paper."""
+"""Minimum difference from the paper's tone."""
 _INK_LEAST = 0.00015
 _DEPTH = 70
-"""The same of a pixel by itself, so that grain is none."""
+"""Minimum difference for a single pixel, large enough to ignore grain."""
 _RULE_DARK = 216
-"""Of 255: how much of a step has to be ink."""
+"""Minimum mean ink of a step, of 255."""
 _RULE_STEP_INCHES = 0.06
 _RULE_STEPS_LEAST = 4
 _STRETCHES_MOST = 10_000
 _DARK = re.compile(b"\xff+")
 _LETTERS = re.compile(rb"\xff+(?:\x00{1,8}\xff+)*")
-"""Down the page. What is open within a letter is less than what parts two lines."""
+"""A column of letters, scanned downwards. A gap inside a letter is smaller than one between lines."""
 _TWO_TONED = 0.99
 _SHADE_BLOCKS = 8
 _SHADE_MOST = 40
-"""Between the paper in the darkest place and in the brightest: with more, one threshold for all loses whole lines."""
+"""Minimum difference between the darkest and the brightest paper.
+
+Above it, one threshold for the page loses whole lines.
+"""
 _GRAIN = 10
-"""Between neighbours, half of which differ by more: the noise of a scanner, and not of printing or of film."""
+"""Median difference between neighbouring pixels above which the noise is a scanner's, not that of print or film."""
 _PAPER = 255
 _LETTER_INCHES = 16 / 300
-"""As wide as a letter or two: all in it is one mark, and as high as a small letter where it holds no tall one."""
+"""Width of a letter or two. All ink in it counts as one mark, as high as a small letter if it contains no tall one."""
 _LETTERS_BESIDE = 10
 _MARKED, _MARKS = 16, 0.6
-"""Of 255, so that a thin stroke is a mark and a speck none; and the share of marks that make a row one of letters."""
+"""Minimum ink of a mark, of 255: thin strokes pass, specks do not. Minimum share of marks in a row of letters."""
 _LETTERS_HIGH = range(7, 71)
-"""At 300 dots per inch: of less are rules and dashes, of more pictures."""
+"""Pixels at 300 dpi. Anything lower is a line or dash, anything higher a picture."""
 _LETTERS_LEAST = 20
 _SMALLEST = 0.03
-"""Of all: a running head may be smaller than what is told, and a footnote not."""
+"""Share of all letters to skip: a running head may be smaller than this height, a footnote may not."""
 _PICTURE_LEAST = 24
 _PICTURE_PIXELS_MAX = 40_000_000
 _PICTURE_PIXELS_LARGE = 16_000_000
-"""More than a page of 400 dpi: half as many each way say no less, and take a quarter of the memory."""
+"""A page at 400 dpi has less. Half as many pixels each way say no less, and take a quarter of the memory."""
 _SQUARES = [value * value for value in range(256)]
 
 
@@ -73,28 +76,28 @@ class Gray(Struct, frozen=True):
     width: int
     height: int
     samples: bytes
-    """One byte a pixel, without padding; 255 is white."""
+    """One byte per pixel, row by row without padding; 255 is white."""
 
 
 class Damaged(Exception):
-    """The file of a picture is broken or ends early."""
+    """The image file is broken or truncated."""
 
 
 def gray_of(packed: bytes) -> Gray | None:
-    """Unpack a picture of a text. Return None for one that is too small or too large for words; raise `Damaged`."""
+    """Decode a picture in a text. Return None if it is too small or too large for text; raise `Damaged`."""
     try:
         image: Image.Image = Image.open(io.BytesIO(packed), formats=("PNG", "JPEG", "TIFF", "GIF", "WEBP", "BMP"))
         if min(image.size) < _PICTURE_LEAST or image.width * image.height > _PICTURE_PIXELS_MAX:
             return None
-        # A JPEG is never unpacked in colour: of a page of 600 dpi that is 100 MB.
+        # Decode a JPEG directly to gray: a 600 dpi page in colour takes 100 MB.
         is_large = image.width * image.height > _PICTURE_PIXELS_LARGE
         image.draft("L", (image.width // 2, image.height // 2) if is_large else image.size)
         if image.mode in ("RGBA", "LA", "PA") or "transparency" in image.info:
-            # Gray before it is laid on white: in colour that takes three times as much again.
+            # Convert to gray before blending with white: blending in colour takes three times as much memory again.
             image = (image if image.mode in ("RGBA", "LA") else image.convert("RGBA")).convert("LA")
             image = Image.composite(image.getchannel("L"), Image.new("L", image.size, _PAPER), image.getchannel("A"))
         if image.mode.startswith("I;16"):
-            # What is above 255 would be white.
+            # Values above 255 would become white.
             image = image.convert("I").point(lambda shade: shade * (1 / 256))
         made = image.convert("L")
         if made.width * made.height > _PICTURE_PIXELS_LARGE:
@@ -107,7 +110,10 @@ def gray_of(packed: bytes) -> Gray | None:
 
 
 def shown_by(gray: Gray, dpi: float, size: tuple[float, float]) -> str:
-    """SHA-256 of all that reading depends on: one that could be forged would put words into somebody else's page."""
+    """Return the SHA-256 of everything the recognised text depends on.
+
+    A weaker hash could be forged to put words into another user's page.
+    """
     found = hashlib.sha256(repr((gray.width, gray.height, dpi, size)).encode())
     found.update(gray.samples)
     return found.hexdigest()
@@ -118,8 +124,10 @@ def image_of(gray: Gray) -> Image.Image:
 
 
 def with_white_end(gray: Gray) -> Gray:
-    """Make the rows below the last one that shows anything white. Decoders fill missing rows with black or gray, which
-    would be taken for the paper."""
+    """Make the rows below the last one with content white.
+
+    Decoders fill missing rows with black or gray, which would be taken for the paper.
+    """
     end = len(gray.samples)
     row = gray.samples[-1:] * gray.width
     while end and gray.samples.endswith(row, 0, end):
@@ -128,8 +136,10 @@ def with_white_end(gray: Gray) -> Gray:
 
 
 def bands(gray: Gray, height: int) -> list[tuple[int, Gray]]:
-    """Cut the page across into pieces of at most `height` pixels, each at the whitest row of its last third. Return
-    each with its distance from the top."""
+    """Cut the page into bands of at most `height` pixels, each at the whitest row of its last third.
+
+    Return each band with its distance from the top.
+    """
     shades = image_of(gray).resize((1, gray.height), Image.Resampling.BOX).tobytes()
     found: list[tuple[int, Gray]] = []
     top = 0
@@ -143,7 +153,7 @@ def bands(gray: Gray, height: int) -> list[tuple[int, Gray]]:
 
 
 def is_blank(gray: Gray) -> bool:
-    """By ink, not by text: specks and the shadow along an edge are none."""
+    """Return whether the page has no ink, whatever its text. Specks and the shadow along an edge do not count."""
     small = _reduced(gray, _INK_WIDTH)
     left, top = int(small.width * _INK_MARGIN), int(small.height * _INK_MARGIN)
     inner = small.crop((left, top, max(small.width - left, left + 1), max(small.height - top, top + 1)))
@@ -151,20 +161,23 @@ def is_blank(gray: Gray) -> bool:
     total = sum(counts)
     paper = _most(counts)
     if paper < 128:
-        # Light writing on dark paper.
+        # Light text on dark paper.
         counts, paper = counts[::-1], _PAPER - paper
     ink = sum(counts[: max(paper - _INK_DEPTH, 0)])
     return ink < total * _INK_LEAST
 
 
 def ink_left_out(gray: Gray, boxes: Iterable[Box]) -> float:
-    """The share of the ink that stands outside of these."""
+    """Return the share of the ink outside these boxes."""
     ink, total, _ = _outside(gray, boxes, _INK_WIDTH)
     return ink.histogram()[_PAPER] / max(total, 1)
 
 
 def marks_left_out(gray: Gray, boxes: Iterable[Box], *, most: int) -> list[Box]:
-    """What hangs together outside of these; nothing where that is more than so many: then it is dirt, or a picture."""
+    """Return the boxes of connected ink outside these boxes.
+
+    Return none if there are more than `most`, which means dirt or a picture.
+    """
     ink, _, step = _outside(gray, boxes, _MARKS_WIDTH)
     whole: list[list[int]] = []
     growing: list[list[int]] = []
@@ -190,7 +203,7 @@ def marks_left_out(gray: Gray, boxes: Iterable[Box], *, most: int) -> list[Box]:
 
 
 def _outside(gray: Gray, boxes: Iterable[Box], width: int) -> tuple[Image.Image, int, int]:
-    """The ink without what is in these, how much there is with it, and how many pixels became one."""
+    """Return the ink outside the boxes, the total ink, and the factor by which the image was reduced."""
     step = max(gray.width // width, 1)
     small = _reduced(gray, width)
     dark = max(_most(small.histogram()) - _INK_DEPTH, 0)
@@ -203,13 +216,16 @@ def _outside(gray: Gray, boxes: Iterable[Box], width: int) -> tuple[Image.Image,
 
 
 def has_two_tones(gray: Gray) -> bool:
-    """Black and white, as a fax: whoever softens it moves lines and letters together, and columns with them."""
+    """Return whether the page is black and white, like a fax.
+
+    Softening such a page merges lines, letters and columns.
+    """
     counts = image_of(gray).histogram()
     return counts[0] + counts[_PAPER] >= _TWO_TONED * sum(counts)
 
 
 def height_of_letters(gray: Gray, dpi: float) -> int:
-    """In pixels, of small ones such as x, where the print is smallest. 0: there is too little to tell."""
+    """Return the height in pixels of small letters, such as x, in the smallest print; 0 if there are too few."""
     marks = _ink(gray).reduce((max(round(dpi * _LETTER_INCHES), 1), 1)).point(_at_least(_MARKED))
     rows = marks.reduce((_LETTERS_BESIDE, 1)).point(_at_least(_PAPER * _MARKS)).transpose(Image.Transpose.TRANSPOSE)
     samples, length = rows.tobytes(), rows.width
@@ -223,20 +239,20 @@ def height_of_letters(gray: Gray, dpi: float) -> int:
 
 
 def halved(gray: Gray) -> Gray:
-    """To half as many pixels each way: of two tones become five, and specks pale."""
+    """Return the image at half the size. Two tones become five, and specks fade."""
     image = image_of(gray).reduce(2)
     return Gray(image.width, image.height, image.tobytes())
 
 
 def is_unevenly_lit(gray: Gray) -> bool:
-    """Or stained: told by how bright the paper is from place to place."""
+    """Return whether the brightness of the paper varies across the page, by uneven light or stains."""
     small = _reduced(gray, _INK_WIDTH)
     across, down = (
         list(pairwise(length * at // _SHADE_BLOCKS for at in range(_SHADE_BLOCKS + 1))) for length in small.size
     )
     parts = (small.crop((left, top, right, bottom)) for left, right in across for top, bottom in down)
     papers = sorted(tone for part in parts for tone in _tones(part, (3, 4)))
-    # Pictures and the edges are left out.
+    # Leave out pictures and the page's edges.
     most = len(papers) // 20
     return papers[-1 - most] - papers[most] >= _SHADE_MOST
 
@@ -249,17 +265,17 @@ def is_grainy(gray: Gray) -> bool:
 
 
 def skew_of(gray: Gray) -> float:
-    """Degrees by which the writing leans clockwise; 0 where it does not, or not enough to matter."""
+    """Return the degrees by which the text leans clockwise; 0 if that is too little to matter."""
     small = _reduced(gray, _SEARCH_WIDTH)
     strips = small.resize((_STRIPS, small.height), Image.Resampling.BOX)
     strip_width = small.width / _STRIPS
     upright = _sharpness(strips, 0.0, strip_width)
     coarse = [half / 2 for half in range(-int(_SKEW_MAX * 2), int(_SKEW_MAX * 2) + 1) if half]
-    # Whole pixels will do to find about where it is, in a third of the time.
+    # Nearest-pixel resampling is accurate enough for the coarse search and takes a third of the time.
     roughly = {tried: _sharpness(strips, tried, strip_width, Image.Resampling.NEAREST) for tried in coarse}
     likely = [tried for tried in sorted(roughly, key=roughly.__getitem__)[-_LIKELY:] if roughly[tried] > upright]
     best, angle = _sharpest(strips, strip_width, likely, (upright, 0.0))
-    # Of what is next to upright, less is not enough to matter.
+    # Next to upright, try only the smallest angle that matters.
     finer = [angle + tenth / 10 for tenth in range(-4, 5) if tenth] if angle else [-_SKEW_LEAST, _SKEW_LEAST]
     best, angle = _sharpest(strips, strip_width, finer, (best, angle))
     if abs(angle) < _SKEW_LEAST or best < upright * _SKEW_GAIN:
@@ -273,7 +289,7 @@ def straightened(gray: Gray, skew: float) -> Gray:
 
 
 def turned(gray: Gray, degrees: int) -> Gray:
-    """Clockwise, by right angles."""
+    """Turn the image clockwise by a multiple of 90 degrees."""
     if not degrees:
         return gray
     how = {90: Image.Transpose.ROTATE_270, 180: Image.Transpose.ROTATE_180, 270: Image.Transpose.ROTATE_90}[degrees]
@@ -282,19 +298,22 @@ def turned(gray: Gray, degrees: int) -> Gray:
 
 
 def softened(gray: Gray) -> Gray:
-    """A little: specks of one pixel pale, strokes stay."""
+    """Blur slightly: single-pixel specks fade, strokes stay."""
     image = image_of(gray).filter(ImageFilter.GaussianBlur(0.6))
     return Gray(image.width, image.height, image.tobytes())
 
 
 def cropped(gray: Gray, box: tuple[float, float, float, float]) -> tuple[Gray, int, int]:
-    """And from where on."""
+    """Return the part of the image inside the box, and its left and top."""
     image, left, top = _within(gray, box)
     return Gray(image.width, image.height, image.tobytes()), left, top
 
 
 def ink_within(gray: Gray, box: tuple[float, float, float, float]) -> tuple[Image.Image, int, int]:
-    """255 where there is some, else 0, told by the paper and the darkest ink there; and from where on."""
+    """Return the ink inside the box as 255 on 0, and its left and top.
+
+    The threshold lies between the local paper and the darkest ink.
+    """
     image, left, top = _within(gray, box)
     paper, ink = _tones(image, (1, 2), (1, 300))
     dark = paper - max((paper - ink) * 0.45, _INK_DEPTH)
@@ -308,7 +327,10 @@ def _within(gray: Gray, box: tuple[float, float, float, float]) -> tuple[Image.I
 
 
 def ruled_lines(gray: Gray, dpi: float) -> list[tuple[float, float, float, float]]:
-    """Level and upright lines as long as a few letters; each as the stretches of it that lie in one row of pixels."""
+    """Return horizontal and vertical lines at least a few letters long.
+
+    A leaning line is returned as several segments, one for each row of pixels.
+    """
     ink = _ink(gray)
     step = max(round(dpi * _RULE_STEP_INCHES), 4)
     level = _stretches(ink, step)
@@ -317,7 +339,7 @@ def ruled_lines(gray: Gray, dpi: float) -> list[tuple[float, float, float, float
 
 
 def _stretches(ink: Image.Image, step: int) -> list[tuple[float, float, float, float]]:
-    # A line that leans a little goes on in the next row.
+    # A slightly leaning line continues in the next row.
     thick = ImageChops.lighter(ink, ImageChops.offset(ink, 0, 1))
     small = thick.reduce((step, 1))
     dark = small.point(_at_least(_RULE_DARK)).tobytes()
@@ -329,13 +351,13 @@ def _stretches(ink: Image.Image, step: int) -> list[tuple[float, float, float, f
         if end - begin >= _RULE_STEPS_LEAST:
             found.setdefault(row, []).append((begin, end))
     if sum(map(len, found.values())) > _STRETCHES_MOST:
-        # Pictures, shadows.
+        # Pictures or shadows.
         return []
     return [
         (float(begin * step), float(row), float(end * step), float(row))
         for row, runs in found.items()
         for begin, end in runs
-        # What is thicker than a rule is an area.
+        # Anything thicker than a line is an area.
         if not all(
             any(one <= (begin + end) // 2 < other for one, other in found.get(row + beyond, ()))
             for beyond in range(1, step)
@@ -344,7 +366,7 @@ def _stretches(ink: Image.Image, step: int) -> list[tuple[float, float, float, f
 
 
 def _ink(gray: Gray) -> Image.Image:
-    """255 where there is some, else 0."""
+    """Return the ink as 255 on 0."""
     dark = _most(_reduced(gray, _INK_WIDTH).histogram()) - _DEPTH
     return image_of(gray).point([_PAPER if value < dark else 0 for value in range(256)])
 
@@ -354,13 +376,13 @@ def _at_least(least: float) -> list[int]:
 
 
 def _reduced(gray: Gray, width: int) -> Image.Image:
-    """To about this width."""
+    """Reduce the image to about this width."""
     step = max(gray.width // width, 1)
     return image_of(gray).reduce(step) if step > 1 else image_of(gray)
 
 
 def _tones(image: Image.Image, *shares: tuple[int, int]) -> list[int]:
-    """Each with this share of the pixels below it, such as (1, 2)."""
+    """Return the tones that have these shares of the pixels below them, such as (1, 2)."""
     counts = list(accumulate(image.histogram()))
     return [bisect_right(counts, counts[-1] * part // of) for part, of in shares]
 
@@ -372,7 +394,7 @@ def _most(counts: list[int]) -> int:
 def _sharpest(
     strips: Image.Image, strip_width: float, angles: Iterable[float], best: tuple[int, float]
 ) -> tuple[int, float]:
-    """The first of those that are best, with how sharp it is."""
+    """Return the first of the sharpest results, as (sharpness, angle)."""
     for angle in angles:
         sharp = _sharpness(strips, angle, strip_width)
         if sharp > best[0]:
@@ -383,7 +405,7 @@ def _sharpest(
 def _sharpness(
     strips: Image.Image, angle: float, strip_width: float, how: Image.Resampling = Image.Resampling.BILINEAR
 ) -> int:
-    """Lines of writing make the sums of rows rise and fall; most so along the lines."""
+    """Return how strongly the row sums vary, which is most along the lines of text."""
     slope = math.tan(math.radians(angle)) * strip_width
     shift = -slope * (strips.width - 1) / 2
     if angle:

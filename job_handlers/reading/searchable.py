@@ -1,7 +1,7 @@
-"""The invisible text that makes a scan searchable: one content stream for each page, drawn below its image. Pure.
+"""Invisible text that makes a scan searchable: one content stream per page, drawn below its image. Pure functions.
 
-Each word lies where it was read, as wide and as high. The font is Helvetica in name only, for nothing of it is shown:
-characters are counted in blocks of 256, a font for each block, with a table of what they mean.
+Each word has the position and size at which it was read. The font is named Helvetica, but no glyph is ever shown:
+characters are encoded in blocks of 256, with one font and one character map per block.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from itertools import groupby
 from job_handlers.reading.layout import Layout
 
 _WIDTH = 500
-"""Of each character, in thousandths of its height."""
+"""Width of every character, in thousandths of its height."""
 _ASCENT = 0.8
 _BEGIN = """/CIDInit /ProcSet findresource begin 12 dict begin begincmap
 /CMapName /PagemillMap def /CMapType 2 def
@@ -25,7 +25,7 @@ _END = "endcmap CMapName currentdict /CMap defineresource pop end end\n"
 
 @dataclass(slots=True)
 class Fonts:
-    """Which blocks of characters are used, in the order in which they were met."""
+    """The blocks of characters in use, in order of appearance."""
 
     blocks: list[int] = field(default_factory=list)
 
@@ -39,21 +39,21 @@ class Fonts:
             self.place(ord(character) >> 8)
 
     def sources(self) -> list[str]:
-        """For `pdf.add_streams`: the table, and the font that uses it."""
+        """Return the fonts for `pdf.add_streams`: character map and font source."""
         return [_table(block) + "{font}" + _font() for block in self.blocks]
 
 
 def widths() -> str:
-    """Of every font: they are all alike."""
+    """Return the widths, which all fonts share."""
     return f"[{' '.join([str(_WIDTH)] * 256)}]"
 
 
 def stream_of(layout: Layout, matrix: Sequence[float], fonts: Fonts) -> bytes:
-    """`matrix`: from points of the page as it is shown to the page's own."""
+    """Return the content stream of a page. `matrix` maps points of the page as it is shown to its own space."""
     words = [word for line in layout.lines for word in line if word.x1 > word.x0 and word.y1 > word.y0]
     if not words:
         return b""
-    # Writing that is read after a turn by 90° clockwise runs up the page; a skew leans with the clock.
+    # Text that is read after a clockwise turn by 90° runs up the page; a positive skew leans clockwise.
     angle = math.radians(layout.skew - layout.turn)
     along, down = math.cos(angle), math.sin(angle)
     a, b, c, d, e, f = matrix
@@ -65,7 +65,7 @@ def stream_of(layout: Layout, matrix: Sequence[float], fonts: Fonts) -> bytes:
         width, height = word.x1 - word.x0, word.y1 - word.y0
         if lies_across:
             width, height = height, width
-        # From its centre to where it begins, and down to the line that it stands on.
+        # Move from the word's centre to its start, and down to its baseline.
         back, fall = width / 2, height * (_ASCENT - 0.5)
         x = (word.x0 + word.x1) / 2 - along * back - down * fall
         y = (word.y0 + word.y1) / 2 - down * back + along * fall
@@ -78,7 +78,7 @@ def stream_of(layout: Layout, matrix: Sequence[float], fonts: Fonts) -> bytes:
 
 def _shown(text: str, height: str, fonts: Fonts) -> str:
     if text.isascii():
-        # As most words are.
+        # Most words are ASCII.
         return f"/PmF{fonts.place(0)} {height} Tf <{text.encode().hex()}> Tj"
     blocks = [
         (block, bytes(one & 0xFF for one in units)) for block, units in groupby(map(ord, text), lambda one: one >> 8)

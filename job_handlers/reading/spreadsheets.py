@@ -1,6 +1,6 @@
-"""Rows of spreadsheets and CSV files, as text and as typed values. The only file that knows python-calamine.
+"""Read spreadsheets and CSV files as text and typed values. The only module that uses python-calamine.
 
-A page of a sheet is a hundred rows of one worksheet; pages are counted through all worksheets in their order.
+A page is a hundred rows of one worksheet; pages are numbered through all worksheets in order.
 """
 
 from __future__ import annotations
@@ -27,27 +27,27 @@ LIBRARY = f"calamine {version('python-calamine')}"
 ROWS_PER_PAGE = 100
 ROWS_PER_RANGE = 3000
 _RANGES_MOST = 20
-"""Each range reads its worksheets anew, so that a huge one is not cut into hundreds."""
+"""Every range reads its worksheets again, so a huge worksheet is not cut into hundreds of ranges."""
 _CELL_CHARACTERS_MAX = 1 << 20
 
 Value = str | int | float | bool | None
 
 
 class Unreadable(Exception):
-    """It is no table, or a broken one."""
+    """The file is not a table, or is broken."""
 
 
 class Locked(Unreadable):
-    """A password protects it."""
+    """The file is protected by a password."""
 
 
 class Place(Struct, frozen=True):
-    """A page's rows."""
+    """The rows of one page."""
 
     sheet: int
     name: str
     first: int
-    """From 1."""
+    """Row number, from 1."""
     last: int
 
 
@@ -59,7 +59,7 @@ class RowLayout(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Table:
-    """One file. Holds the worksheet that was read last."""
+    """One file. Keeps the worksheet that was read last."""
 
     def __init__(self, path: Path, kind: Kind) -> None:
         self._path = path
@@ -71,7 +71,7 @@ class Table:
         return places_of(self._heights())
 
     def page(self, place: Place) -> tuple[str, str]:
-        """Its text, and its layout."""
+        """Return the page's text and layout."""
         if self._held != place.sheet:
             self._rows, self._held = list(self._all_rows(place.sheet)), place.sheet
         values = [_values(row) for row in self._rows[place.first - 1 : place.last]]
@@ -101,7 +101,7 @@ def places_of(heights: Sequence[tuple[str, int]]) -> list[Place]:
 
 
 def ranges(places: Sequence[Place]) -> list[list[int]]:
-    """Numbers of pages that are read together: 3,000 rows, and more where there would be too many ranges."""
+    """Return the page numbers of each range: 3,000 rows, or more if there would be too many ranges."""
     total = sum(place.last - place.first + 1 for place in places)
     most = max(ROWS_PER_RANGE, -(-total // _RANGES_MOST))
     found: list[list[int]] = []
@@ -128,7 +128,7 @@ def _book(path: Path) -> Iterator[Any]:
 
 
 def _height(sheet: Any) -> int:
-    """Down to its last row; what the library calls total_height is one less."""
+    """Return the number of the last row, which the library's total_height misses by one."""
     return sheet.end[0] + 1 if sheet.end is not None else 0
 
 
@@ -156,7 +156,7 @@ def _value(cell: Any) -> Value:
     if isinstance(cell, bool | int | str):
         return cell
     if isinstance(cell, float):
-        # What a sheet calls 3 is a float as well; JSON knows neither infinity nor NaN.
+        # Whole numbers arrive as floats; JSON has neither infinity nor NaN.
         return int(cell) if cell.is_integer() and abs(cell) < 1e15 else cell if cell - cell == 0 else str(cell)
     if isinstance(cell, datetime.date | datetime.time):
         return cell.isoformat()
