@@ -125,8 +125,10 @@ def _lie_within(boxes: Sequence[Box]) -> bool:
 
 
 def _walls(rules: Sequence[Box], boxes: Sequence[Box], lowest: float) -> list[Box]:
-    """Return the horizontal lines that separate boxes side by side from those above or below, each moved into the
-    gap."""
+    """Return horizontal lines that separate what is above from what is below, each moved into the gap between boxes.
+
+    Only a line across boxes that lie side by side is returned, and only if it cuts through none.
+    """
     return [
         wall
         for rule in _joined(rules, lowest)

@@ -1,7 +1,7 @@
-"""Files whose text flows: notes, web pages, mails, books, documents of office programs. One module for each family.
+"""Files with flowing text: notes, web pages, mails, books, office documents. One module for each family of formats.
 
-A module yields paragraphs, rows of tables, pictures and what its author made a new page with, in their order; `leaves`
-makes pages of them. Nothing that a file names outside itself is ever looked for: no address, no other file, no entity.
+A module yields paragraphs, table rows, pictures and the author's page breaks, in order; `leaves` divides them into
+pages. References to anything outside the file, such as addresses, other files and entities, are never followed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from job_handlers.reading.layout import TextTable
 from worker_service.handlers import counted, in_a_sentence
 
 LIBRARY = "writings 7"
-"""One more whenever the same file may now give another text."""
+"""Increase the number whenever the same file may now give another text."""
 
 NEW_PAGE = "\f"
 PAGES_MAX = 100_000
@@ -26,15 +26,14 @@ PAGES_MAX = 100_000
 _PAGE_CHARACTERS = 3000
 _PAGE_CHARACTERS_MAX = 6000
 _PICTURE_CHARACTERS = 300
-"""A picture counts as so many: an album is not one page, of which nothing would be read within its limits."""
+"""Length that a picture counts for, so that an album does not become one page that exceeds every limit."""
 _CHARACTERS_MAX = 100_000_000
 _UNSEEN = re.compile("[\u00ad\ud800-\udfff]")
-"""Where a word might be parted at the end of a line, so that no search would find it; and halves of characters, which
-some encodings let a file name by themselves, and which nobody can write down."""
+"""Soft hyphens, which would hide a word from search, and lone surrogates, which UTF-8 cannot encode."""
 _LIGATURES = re.compile("[\ufb00-\ufb06]")
-"""Nobody types them who searches."""
+"""Expanded, because users do not type them when they search."""
 _CELLS_MAX = 20_000
-"""Of a table. A page holds fewer that are not empty."""
+"""Maximum number of cells of a table. A page holds fewer that are not empty."""
 
 _PICTURES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")
 
@@ -52,7 +51,7 @@ _MODULES = {
 
 
 class Unreadable(Exception):
-    """It is broken, or holds more than anybody reads."""
+    """The file is broken, or larger than the limits."""
 
     def __init__(self, detail: str, remedy: str = "") -> None:
         super().__init__(detail, remedy)
@@ -63,25 +62,25 @@ class Unreadable(Exception):
 
 
 class Locked(Unreadable):
-    """A password protects it."""
+    """The file is protected by a password."""
 
     def __init__(self) -> None:
         super().__init__("it is locked with a password", "save it without one")
 
 
 class Picture(NamedTuple):
-    """In its place among the paragraphs."""
+    """A picture at its position among the paragraphs."""
 
     key: str
-    """What `Writing.picture` knows it by."""
+    """Argument of `Writing.picture`."""
 
 
 class Row(str):
-    """A paragraph that is a row of a table: its cells, parted by tabs."""
+    """A paragraph that is a table row: cells separated by tabs."""
 
     __slots__ = ("begins",)
     begins: bool
-    """The table; another may stand just before it."""
+    """True for the first row of a table, which may directly follow another table."""
 
     def __new__(cls, cells: Iterable[str], *, begins: bool) -> Row:
         made = super().__new__(cls, _seen("\t".join(" ".join(cell.split()) for cell in cells).rstrip()))
@@ -94,10 +93,10 @@ Leaf = tuple[Piece, ...]
 
 
 class Writing(Protocol):
-    """An open file. Raises `Unreadable`."""
+    """An open file. Its methods raise `Unreadable`."""
 
     notes: list[str]
-    """What a person is to know of it, once all its pieces have been told: what of it is left out."""
+    """Notes for the user about content that was left out. Complete once all pieces have been yielded."""
 
     def pieces(self) -> Iterator[Piece]: ...
 
@@ -114,17 +113,17 @@ def open_writing(path: Path, kind: Kind) -> Writing:
 
 
 def is_picture(name: str) -> bool:
-    """One that can be read."""
+    """Return whether the file name is that of a supported image format."""
     return name.lower().endswith(_PICTURES)
 
 
 def note_of_unread(pictures: Collection[str]) -> list[str]:
-    """Pictures of other kinds, such as drawings, by their names."""
+    """Return the note about pictures of other kinds, such as drawings."""
     return [f"{counted(len(pictures), 'picture')} of a kind that is not read: {min(pictures)}"] if pictures else []
 
 
 def leaves(pieces: Iterable[Piece]) -> list[Leaf]:
-    """Its pages: as its author made them, or, where there are none, as many paragraphs as one reads at once."""
+    """Return the pages: the author's, divided further where they are long."""
     made: list[Leaf] = []
     page: list[Piece] = []
     on_page = total = 0
@@ -157,7 +156,7 @@ def _seen(text: str) -> str:
 
 
 def _bearable(paragraph: str) -> Iterator[str]:
-    """A paragraph of a whole book is cut between words, where it has some."""
+    """Yield the paragraph, cut between words if it is longer than a page may be."""
     if isinstance(paragraph, Row) and len(paragraph) <= _PAGE_CHARACTERS_MAX:
         yield paragraph
         return
@@ -172,7 +171,7 @@ def _bearable(paragraph: str) -> Iterator[str]:
 
 
 def tables_in(lines: Iterable[str]) -> list[TextTable]:
-    """On a page that is these lines: rows that follow each other, with a second row and a second column."""
+    """Return the tables of a page with these lines: consecutive rows, at least two of them with several columns."""
     found: list[list[tuple[int, Row]]] = []
     begin = 0
     follows = False

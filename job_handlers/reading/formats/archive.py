@@ -1,5 +1,7 @@
-"""Zip archives, by themselves and as what books and office documents are packed in. Sizes are believed nobody: no more
-is unpacked than is borne."""
+"""Zip archives, on their own and as the container of books and office documents.
+
+Declared sizes are not trusted: unpacking stops at a limit.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ from job_handlers.file_kinds import Kind
 from job_handlers.reading.formats import Piece, Unreadable
 
 MEMBER_BYTES_MAX = 256 << 20
-"""Of what is read at once."""
+"""Maximum size of a file that is read at once."""
 _MEMBERS_MAX = 20_000
 BROKEN = (zipfile.BadZipFile, zlib.error, OSError, ValueError, NotImplementedError, RuntimeError, EOFError, KeyError)
 _IS_LOCKED, _SAYS_UTF_8 = 0x1, 0x800
@@ -24,9 +26,9 @@ _NOT_MEANT = ("__MACOSX/", ".DS_Store", "Thumbs.db", "desktop.ini")
 
 class Member(NamedTuple):
     name: str
-    """With its folders."""
+    """Path inside the archive."""
     info: zipfile.ZipInfo
-    """Two may have one name."""
+    """Needed because two files may have the same name."""
     refusal: str = ""
 
 
@@ -42,7 +44,7 @@ class Archive:
             raise Unreadable(f"it holds more than {_MEMBERS_MAX} files", "split it")
 
     def members(self) -> list[Member]:
-        """Its files, without what a desktop has left among them."""
+        """Return the files, without metadata left by desktop programs."""
         return [
             Member(_name(one), one, _refusal(one))
             for one in self._archive.infolist()
@@ -70,7 +72,7 @@ class Archive:
         with file:
             yield file
 
-    # As a document: the list of what is in it.
+    # An archive as a document is the list of its files.
 
     def pieces(self) -> Iterator[Piece]:
         for member in self.members():
@@ -81,7 +83,7 @@ class Archive:
 
 
 def _name(member: zipfile.ZipInfo) -> str:
-    """Programs write UTF-8 and forget to say so."""
+    """Return the file name. Many programs write UTF-8 without setting the flag."""
     if not member.flag_bits & _SAYS_UTF_8:
         with suppress(UnicodeError):
             return member.filename.encode("cp437").decode()

@@ -1,4 +1,4 @@
-"""Books: the chapters of an EPUB, in the order in which they are to be read. Each begins a page."""
+"""Books: the chapters of an EPUB, in reading order. Each chapter begins a page."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Book:
         self._names = set(self._archive.names)
         self.notes: list[str] = []
         self._unread: dict[str, None] = {}
-        """Pictures."""
+        """Names of pictures, used as an ordered set."""
 
     def pieces(self) -> Iterator[Piece]:
         chapters, locked = self._chapters(), self._locked()
@@ -39,7 +39,7 @@ class Book:
                 continue
             body = self._archive.read(chapter)
             text = body.decode(web.encoding_of(body[:HEAD_BYTES]), "replace")
-            # Often it is the name of a file, or the book's on each chapter.
+            # The title is often the file name, or the book's title in every chapter.
             yield from web.pieces_of(iter([text]), partial(self._inside, chapter), has_title=False)
         self.notes += note_of_unread(self._unread)
 
@@ -65,7 +65,7 @@ class Book:
         return [name for name in there if name not in strange]
 
     def _locked(self) -> set[str]:
-        """What is encrypted: often letter forms alone."""
+        """Return the names of encrypted files, which are often only fonts."""
         if _ENCRYPTION not in self._names:
             return set()
         found = self._tree(_ENCRYPTION).iterfind(".//{*}CipherReference")
@@ -91,7 +91,7 @@ class Book:
 
 
 def _shown_by(item: ElementTree.Element, items: Mapping[str | None, ElementTree.Element]) -> ElementTree.Element:
-    """The chapter, or what is to be shown instead by whoever cannot show it."""
+    """Return the chapter, or its fallback for programs that cannot show it."""
     for _ in range(_FALLBACKS_MAX):
         if not item.get("href", "").lower().endswith(_NO_CHAPTERS) or item.get("fallback") not in items:
             break

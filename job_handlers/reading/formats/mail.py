@@ -1,5 +1,7 @@
-"""Mails as they are kept in files (.eml): who wrote to whom, of what, and the text. What is attached becomes documents
-of its own. By Python's own package."""
+"""Mails in files (.eml): sender, recipients, subject and text, read with Python's email package.
+
+Attachments become documents of their own.
+"""
 
 from __future__ import annotations
 
@@ -21,18 +23,20 @@ _HEADERS = ("From", "To", "Cc", "Date", "Subject")
 _PICTURES = ("image/png", "image/jpeg", "image/tiff", "image/gif", "image/webp", "image/bmp", "image/x-ms-bmp")
 _LOCKED = ("application/pkcs7-mime", "application/x-pkcs7-mime", "application/pgp-encrypted")
 _BOUNCE = "message/delivery-status"
-"""What a mail server says of a mail that it could not deliver."""
+"""A mail server's report about a mail that it could not deliver."""
 _BYTES_MAX = 128 << 20
-"""Its parser takes six times as much memory."""
+"""Python's parser takes six times as much memory."""
 _HEADER_CHARACTERS_MAX = 64 << 10
 _PART_HEADER_CHARACTERS_MAX = 4 << 10
-"""Python's parser needs time that grows with the square of a header's length: 1 s for 64 KiB of addresses, hours for
-3 MB, and 38 s for 64 KiB of a hostile Content-Disposition. A header of a part is parsed several times."""
+"""Python's parser takes quadratic time in a header's length: 1 s for 64 KiB of addresses, hours for 3 MB.
+
+64 KiB of a hostile Content-Disposition take 38 s. A header of a part is parsed several times.
+"""
 _DEPTH_MAX = 50
 _STUB = 0.5
-"""A plain text with less than this part of the words of the page beside it says no more than that there is one."""
+"""A plain text with less than this share of the words of its HTML alternative only says that there is one."""
 _UNREAD = (ValueError, LookupError, AttributeError, TypeError, RecursionError, AssertionError)
-"""What Python's own parser raises at what people, and worse, write."""
+"""Errors that Python's parser raises for malformed mails."""
 
 
 class _BoundedHeaders(policy.EmailPolicy):
@@ -98,7 +102,7 @@ class Mail:
         return _bytes_of(part) if part is not None else b""
 
     def attached(self) -> Iterator[tuple[str, EmailMessage]]:
-        """By their names. A mail that was attached is one more mail."""
+        """Yield the attachments with their names. An attached mail is an attachment too."""
         for number, part in enumerate(self._walk(), 1):
             if not (_is_shown(part) or _is_text(part)):
                 yield _name_of(part) or f"attachment {number}{_ending_of(part)}", part
@@ -107,10 +111,10 @@ class Mail:
         try:
             value = str(self._message.get(name, ""))
         except _UNREAD:
-            # Its own parser gives some up that people write.
+            # Python's parser fails on some headers that occur in practice.
             value = self._raw_header(name)
         if "\ufffd" in value:
-            # Programs write it as they write the text, and do not say so.
+            # Some programs write a header in the encoding of the text, without saying so.
             body = self._raw_header(name).encode("ascii", "surrogateescape")
             charset = web.known(self._message.get_content_charset(""))
             value = body.decode(charset, "replace") if charset else decoded(body)[0]
@@ -120,8 +124,11 @@ class Mail:
         return next((str(raw) for key, raw in self._message.raw_items() if key.lower() == name.lower()), "")
 
     def _texts(self, part: EmailMessage, depth: int) -> Iterator[Piece]:
-        """All that is not attached, and of what is told twice, the plain text if it is whole, or else what has tables,
-        of which a plain text keeps no more than the words."""
+        """Yield the text that is not attached.
+
+        Of alternatives, choose the first complete one with tables, which a plain text reduces to words; otherwise the
+        first complete one.
+        """
         if depth > _DEPTH_MAX:
             return
         if part.is_multipart() and part.get_content_maintype() == "multipart":
@@ -149,11 +156,11 @@ class Mail:
 
     @cached_property
     def _shown(self) -> dict[str, EmailMessage]:
-        """Pictures of the text; of two that have the same name, the first."""
+        """Return the inline pictures. If two have the same name, the first is used."""
         return {_content_id(part): part for part in reversed(list(self._walk())) if _is_shown(part)}
 
     def _walk(self) -> Iterator[EmailMessage]:
-        """Its parts, without those of mails that are attached to it."""
+        """Yield the parts, without those of attached mails."""
         waiting = [self._message]
         while waiting:
             part = waiting.pop()
@@ -178,14 +185,14 @@ def _parts_of(part: EmailMessage) -> list[EmailMessage]:
 
 
 def _is_text(part: EmailMessage) -> bool:
-    """Of the mail, and nothing that was attached."""
+    """Return whether the part is text of the mail itself, not an attachment."""
     kind = part.get_content_maintype()
     is_text = kind == "text" or (kind == "multipart" and not part.is_multipart()) or part.get_content_type() == _BOUNCE
     return is_text and not _name_of(part) and not _is_attachment(part)
 
 
 def _is_shown(part: EmailMessage) -> bool:
-    """In the text."""
+    """Return whether the part is an inline picture."""
     return part.get_content_type() in _PICTURES and bool(_content_id(part)) and not _is_attachment(part)
 
 

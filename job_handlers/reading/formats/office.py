@@ -1,8 +1,8 @@
-"""Documents of office programs: Word, PowerPoint, OpenDocument text and presentations. All are XML in a zip archive,
-and differ in what they call a paragraph; so one walk reads them all, part by part.
+"""Office documents: Word, PowerPoint, OpenDocument text and presentations.
 
-Headers, text boxes, notes, comments, charts, diagrams, hidden slides and what a speaker noted are read too; what was
-deleted and is only remembered is not, nor anything that a link names.
+All are XML in a zip archive and differ in the names of their elements, so one parser reads them all, part by part.
+Headers, text boxes, notes, comments, charts, diagrams, hidden slides and speaker notes are included; deleted text kept
+for revision tracking, and link targets, are not.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from job_handlers.reading.formats import (
 from job_handlers.reading.formats.archive import BROKEN, MEMBER_BYTES_MAX, Archive
 
 _BLOCK_BYTES = 1 << 20
-"""A comment or a value that goes on is looked through anew with each."""
+"""Small enough that expat does not rescan a long comment or attribute many times."""
 _SPACES = re.compile(r"[ \t\r\n]+")
 _SPACES_MAX = 200
 _TIMES_MAX = 200
-"""What is said of more columns, or of more rows that are alike, is believed of none."""
+"""Larger repeat counts are cut to this."""
 _ALIKE_CHARACTERS = 1 << 12
-"""That take what is written once, and stands there as often as is said."""
+"""Maximum number of characters made by repeating a cell or row."""
 _DIGITS_MAX = 9
 _CODE = re.compile("[0-9A-Fa-f]{1,4}")
 _NUMBER = re.compile(r"(\d+)\.xml\Z")
@@ -49,18 +49,18 @@ _WORD_DOCUMENT = re.compile(r"word/document\d*\.xml")
 
 
 class _Words(Struct, frozen=True):
-    """What a format calls things, without their namespaces."""
+    """Names of a format's elements, without their namespaces."""
 
     paragraphs: Sequence[str]
     cells: Sequence[str]
     rows: Sequence[str]
     tables: Sequence[str]
     silent: Sequence[str]
-    """What stands in these is not shown."""
+    """Elements whose content is not shown."""
     texts: Sequence[str] = ()
-    """Only what stands in these is text; none: whatever stands in a paragraph."""
+    """If given, only the content of these elements is text; otherwise all content of a paragraph."""
     pages: Sequence[str] = ()
-    """What tells where a page began when the document was last shown."""
+    """Elements that mark where a page began when the document was last shown."""
 
 
 _WORD = _Words(
@@ -68,7 +68,7 @@ _WORD = _Words(
     ("tc",),
     ("tr",),
     ("tbl",),
-    # What was deleted, and how something else was before.
+    # Deleted text, and earlier states of changed elements.
     ("del", "moveFrom", "Fallback", "instrText", "delText", "tcPrChange", "trPrChange", "tblPrExChange"),
     ("t",),
     ("lastRenderedPageBreak",),
@@ -88,7 +88,7 @@ _OPEN = _Words(
         "binary-data",
         "annotation-xml",
         "http://www.w3.org/1998/Math/MathML annotation",
-        # Who commented on what, and what a picture is called.
+        # Authors of comments, and titles of pictures.
         "http://purl.org/dc/elements/1.1/ creator",
         "http://purl.org/dc/elements/1.1/ date",
         "urn:oasis:names:tc:opendocument:xmlns:svg-compatible:1.0 title",
@@ -103,12 +103,12 @@ _SYMBOLS = {
     **dict(zip("abcdefghijklmnopqrstuvwxyz", "αβχδεφγηιϕκλμνοπθρστυϖωξψζ", strict=True)),
     **dict(zip("\xa3\xa5\xb0\xb1\xb3\xb4\xb7\xb8\xb9\xbb\xd6\xe5", "≤∞°±≥×•÷≠≈√∑", strict=True)),
 }
-"""Of the font of this name, which keeps them where others keep letters."""
+"""Characters of the font Symbol, which stores them at the codes of letters."""
 _PRIVATE = 0xF000
 
 
 class _Part(NamedTuple):
-    """Another file of the archive, where it is shown."""
+    """Reference to another file of the archive, at the position where it is shown."""
 
     name: str
 
@@ -121,7 +121,7 @@ class Office:
         self._is_within = not isinstance(file, Path)
         self.notes: list[str] = []
         self._unread: dict[str, None] = {}
-        """Pictures."""
+        """Names of pictures, used as an ordered set."""
 
     def pieces(self) -> Iterator[Piece]:
         if self._is_open:
@@ -152,7 +152,7 @@ class Office:
             yield from self._part("styles.xml", _OPEN, own)
 
     def _word(self) -> Iterator[Piece]:
-        # Word of the web calls it document2.xml.
+        # Word for the web calls it document2.xml.
         main = min(filter(_WORD_DOCUMENT.fullmatch, self._names), default="word/document.xml")
         yield from self._related(main, _WORD)
         for beside in ("header", "footer", "footnotes", "endnotes", "comments"):
@@ -168,14 +168,14 @@ class Office:
                     yield from self._related(beside, _SLIDE)
 
     def _slides_in_order(self) -> list[str]:
-        """As they are shown, which tells also of those that were moved."""
+        """Return the slides in the order in which they are shown."""
         main = "ppt/presentation.xml"
         related = self._relations(main, "/slide")
         wanted: list[str] = []
 
         def begin(tag: str, said: dict[str, str]) -> None:
             if _local(tag) == "sldId":
-                # Its other id is a number.
+                # The other attribute named id, without a namespace, is a number.
                 wanted.extend(value for key, value in said.items() if " " in key)
 
         if related:
@@ -183,7 +183,7 @@ class Office:
         return [related[key] for key in wanted if key in related]
 
     def _numbered(self, begins: str) -> list[str]:
-        """By their numbers."""
+        """Return the files with this prefix, ordered by number."""
         found = [name for name in self._names if name.startswith(begins) and name.endswith(".xml")]
         return sorted(found, key=lambda name: int(number[1]) if (number := _NUMBER.search(name)) else 0)
 
@@ -191,7 +191,7 @@ class Office:
         return self._part(name, words, self._relations(name, ""))
 
     def _relations(self, name: str, kind: str) -> dict[str, str]:
-        """Of a part, by the names that it has for them. What is outside of the archive is none."""
+        """Return a part's relationships as id → file name, without those to targets outside the archive."""
         folder, own = posixpath.split(name)
         beside = f"{folder}/_rels/{own}.rels"
         found: dict[str, str] = {}
@@ -216,7 +216,7 @@ class Office:
             if not isinstance(piece, _Part):
                 yield piece
             elif not is_shown:
-                # What is shown in what is shown is left: it might show itself.
+                # Parts inside a shown part are left out: they could refer to themselves.
                 yield from self._shown(piece.name)
 
     def _shown(self, name: str) -> Iterator[Piece]:
@@ -230,7 +230,7 @@ class Office:
             yield from self._put_in(name)
 
     def _put_in(self, name: str) -> Iterator[Piece]:
-        """A whole file of another kind, whose text is the document's: reports that are made by programs have such."""
+        """Yield the text of an inserted file of another kind, as in reports made by programs."""
         body = self._archive.read(name)
         ending = posixpath.splitext(name)[1].lower()
         if ending in (".html", ".htm", ".xhtml"):
@@ -272,18 +272,18 @@ def _refuse(*_: object) -> None:
 @dataclass(slots=True)
 class _Row:
     depth: int
-    """How many paragraphs are open around it."""
+    """Number of open paragraphs around the row."""
     cells: list[list[str]] = field(default_factory=list)
-    """What they have so far, part by part."""
+    """Texts of the cells so far."""
     spans: int = 1
-    """So many columns has the cell that is open."""
+    """Number of columns of the open cell."""
     repeats: int = 1
-    """So many cells are written as the one that is open."""
+    """Number of identical cells that the open cell stands for."""
     times: int = 1
-    """So many rows are written as this one."""
+    """Number of identical rows that this row stands for."""
 
     def end_cell(self) -> None:
-        """What has several columns stands in the first of them."""
+        """End the open cell. A cell across several columns is in the first of them."""
         if self.cells:
             times = _bearable(self.repeats, self.cells[-1])
             self.cells += [self.cells[-1]] * (times - 1) + [[]] * (self.spans - 1)
@@ -292,21 +292,24 @@ class _Row:
 
 @dataclass(slots=True)
 class _Walk:
-    """Through one part. A row becomes a line, and its cells are parted by tabs. What stands within a paragraph and has
-    paragraphs of its own (a note, a text box) follows it, so that no sentence is cut, and no two words become one."""
+    """Parser state for one part.
+
+    A row becomes a line with tabs between its cells. A note or text box inside a paragraph, which has paragraphs of its
+    own, follows that paragraph, so that no sentence is cut and no words are joined.
+    """
 
     words: _Words
     related: Mapping[str, str]
     found: list[Piece | _Part] = field(default_factory=list)
     unread: list[str] = field(default_factory=list)
-    """Pictures."""
+    """Names of pictures of unsupported kinds."""
     _before_frame: int = 0
-    """So many of them."""
+    """Length of `unread` at the start of the open frame."""
     _lines: list[list[str]] = field(default_factory=list)
-    """Of the paragraphs that are open, the innermost last."""
+    """Text of the open paragraphs, the innermost last."""
     _beside: list[str] = field(default_factory=list)
     _rows: list[_Row] = field(default_factory=list)
-    """Those that are open, the innermost last."""
+    """Open rows, the innermost last."""
     _begins_table: bool = False
     _silent: int = 0
     _texts: int = 0
@@ -342,7 +345,7 @@ class _Walk:
             if is_picture(target):
                 self.found.append(Picture(target))
                 if name == "image":
-                    # In a frame the same stands more than once, for whoever cannot draw the first.
+                    # A frame may hold the same picture in several formats, for programs that cannot show the first.
                     del self.unread[self._before_frame :]
             elif posixpath.splitext(target)[1]:
                 self.unread.append(target)
@@ -368,13 +371,13 @@ class _Walk:
             cells = [" ".join(cell) for cell in ended.cells]
             for _ in range(_bearable(ended.times, cells)):
                 row = Row(cells, begins=self._begins_table)
-                # The series of a chart are none of a table.
+                # The series of a chart are not rows of a table.
                 self._add(row if self.words.tables else str(row))
                 self._begins_table = self._begins_table and (bool(self._rows) or not row)
 
     def hear(self, text: str) -> None:
         if self._lines and not self._silent and (self._texts or not self.words.texts):
-            # What an OpenDocument means as more than a space has an element of its own.
+            # OpenDocument has an element for consecutive spaces.
             self._lines[-1].append(text if self.words.texts else _SPACES.sub(" ", text))
 
     def _target(self, said: Mapping[str, str], *names: str) -> str:
@@ -383,7 +386,7 @@ class _Walk:
         )
 
     def _new_page(self) -> bool:
-        """No: within a cell, or a text box, none begins."""
+        """Begin a page. Return False inside a cell or text box, where no page can begin."""
         if self._rows or len(self._lines) > 1:
             return False
         if self._lines and (text := self._text_of(self._lines[-1])):
@@ -396,7 +399,7 @@ class _Walk:
         return "".join(line).strip()
 
     def _add(self, text: str) -> None:
-        """To the cell that is open, or beside the paragraph that is, or as a paragraph of its own."""
+        """Add the text to the open cell, or after the open paragraph, or as a paragraph of its own."""
         row = self._rows[-1] if self._rows else None
         if row is not None and row.cells and row.depth == len(self._lines):
             row.cells[-1] += filter(None, _flat([text, *self._beside]))
@@ -422,11 +425,11 @@ def _number(said: Mapping[str, str], name: str, most: int = _TIMES_MAX) -> int:
 
 
 def _written(name: str, said: Mapping[str, str]) -> str:
-    """What an element without text of its own stands for."""
+    """Return the text of an element that stands for characters."""
     if name in ("br", "line-break", "cr"):
         return "\n"
     if name in ("tab", "ptab"):
-        # Where one stops is told by an element of the same name.
+        # Tab stops use an element of the same name.
         return "" if "val" in said else "\t"
     if name == "s":
         return " " * _number(said, "c", _SPACES_MAX)

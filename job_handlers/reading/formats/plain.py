@@ -1,4 +1,4 @@
-"""Text and Markdown, line by line, as they are written."""
+"""Text and Markdown, line by line, unchanged."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""HTML as a person sees it: without scripts and styles, cells of a row by tabs. By Python's own parser, which takes
-whatever is broken. What a page hides until somebody asks for it is read as well.
+"""HTML as users see it, read with Python's parser, which accepts broken pages.
 
-Mails and many pages are laid out by tables. So a row is a line where each of its cells is one at most, or a few where
-the table has headings; else its lines are those of the page.
+Scripts and styles are left out; text that a page hides until it is opened is included. Mails and many pages use tables
+for layout. A table row therefore becomes a line with tabs only if each cell has at most one line, or a few if the table
+has headings; otherwise the lines are those of the page.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _ROW_PIECES_MAX = 1000
 _OPEN_CHARACTERS_MAX = 1 << 16
 _CELL_LINES_MAX = 10
 _COLUMNS_MAX = 200
-"""What is said of more is believed of none."""
+"""Larger spans are cut to this."""
 _ROWS_MOST = 1 << 20
 _CHARSET = re.compile(rb"""(?:charset|<\?xml[^>]{0,200}\sencoding)\s*=\s*["']?\s*([\w-]+)""", re.IGNORECASE)
 _MEANT = {"iso8859-1": "cp1252", "gb2312": "gb18030", "gbk": "gb18030", "shift_jis": "cp932", "euc_kr": "cp949"}
@@ -42,7 +42,7 @@ _DATA = re.compile(r"data:image/(?:png|jpe?g|tiff?|gif|webp|(?:x-ms-)?bmp);base6
 _SPACES = re.compile(r"[ \t\r\n\f\v]+")
 
 Resolve = Callable[[str], str | None]
-"""What an image is known by, of the address that it is given; None: it is no part of the file."""
+"""Maps an image's address to its key; None if the image is not part of the file."""
 
 
 class Page(HTMLParser):
@@ -54,23 +54,23 @@ class Page(HTMLParser):
         self._line: list[str] = []
         self._found: list[Piece] = []
         self._cells: list[list[Piece]] = []
-        """Of the row that is open."""
+        """Cells of the open row."""
         self._in_row = 0
         self._is_row_open = False
         self._column = 0
-        """Of the cell that is open; those after it are its own as well."""
+        """Column of the open cell, which owns those after it."""
         self._from_above: dict[int, int] = {}
-        """How many rows more a cell reaches down, by its columns."""
+        """Column → number of rows that a cell still covers, the open row included."""
         self._begins_table = self._has_heads = False
 
     def taken(self) -> list[Piece]:
-        """What has become whole since the last time."""
+        """Return the pieces completed since the last call."""
         found, self._found = self._found, []
         return found
 
     def close(self) -> None:
         if len(self.rawdata) > _OPEN_CHARACTERS_MAX:
-            # A comment or a tag that never ends. The parser would look through it anew from each sign in it.
+            # An unterminated comment or tag. The parser would scan it again from every character.
             self.rawdata = ""
         super().close()
         self._end_row()
@@ -99,7 +99,7 @@ class Page(HTMLParser):
 
     def handle_endtag(self, tag: str) -> None:
         if tag in self._silent:
-            # What was opened in it and never closed ends with it.
+            # Elements left open inside it end with it.
             del self._silent[self._silent.index(tag) :]
         elif not self._silent and tag in _BLOCKS:
             self._end_line()
@@ -145,17 +145,17 @@ class Page(HTMLParser):
             self._end_row()
 
     def _part_rows(self, tag: str) -> None:
-        """At both ends of a row, or of what holds some."""
+        """Handle the begin or end of a row or a group of rows."""
         if tag in _ROW_ENDS:
             self._end_row()
         if tag in _ROW_GROUPS:
             self._from_above.clear()
         if tag == "table":
-            # Or what is around it goes on.
+            # The tag may also end an inner table, after which the outer table continues.
             self._begins_table, self._has_heads = True, False
 
     def _begin_cell(self, said: dict[str, str | None]) -> None:
-        """What has several columns stands in the first of them, what has several rows in the first of those."""
+        """Begin a cell. A cell across several columns or rows is in the first of them."""
         if len(self._cells) >= _ROW_PIECES_MAX:
             self._end_row()
         self._is_row_open = True
@@ -163,7 +163,7 @@ class Page(HTMLParser):
         self._column = len(self._cells)
         columns, rows = _number(said.get("colspan")), _number(said.get("rowspan"))
         if (said.get("rowspan") or "").strip() == "0":
-            # As far as its part of the table goes.
+            # rowspan="0" reaches to the end of the row group.
             rows = _ROWS_MOST
         self._cells += [[] for _ in range(columns)]
         if rows > 1:
@@ -208,7 +208,7 @@ class Web:
 
 
 def pieces_of(blocks: Iterator[str], resolve: Resolve, *, has_title: bool = True) -> Iterator[Piece]:
-    """`has_title`: somebody sees it."""
+    """Yield the pieces of a page. `has_title` is False if the title is not shown."""
     page = Page(resolve, _SILENT if has_title else _SILENT | {"title"})
     for block in blocks:
         page.feed(block)
@@ -218,7 +218,7 @@ def pieces_of(blocks: Iterator[str], resolve: Resolve, *, has_title: bool = True
 
 
 def encoding_of(head: bytes) -> str:
-    """By its mark, else as it says, else as a text."""
+    """Return the encoding by byte order mark, else by declaration, else by content."""
     text_like = encoding_in(head)
     if text_like in WIDE or head.startswith(b"\xef\xbb\xbf"):
         return text_like
@@ -227,11 +227,13 @@ def encoding_of(head: bytes) -> str:
 
 
 def known(charset: str) -> str:
-    """What is meant by a name: browsers, too, take what was written in Windows for that. Empty: nothing that could be
-    told by, as where what was found byte by byte says that it has two for each letter."""
+    """Return Python's codec for a declared charset, with the browsers' substitutes by Windows code pages.
+
+    Return "" if the name is unknown, or cannot be right: a page in which it was found byte by byte is not UTF-16.
+    """
     try:
         name = codecs.lookup(charset).name
-        # Some are none of texts, and some know no way around what is wrong.
+        # Some codecs are not for text, and some do not support error handlers.
         b"\xff".decode(name, "replace")
     except (LookupError, ValueError):
         return ""
@@ -241,13 +243,13 @@ def known(charset: str) -> str:
 
 
 def _number(said: str | None) -> int:
-    """At least one."""
+    """Return the number, at least 1."""
     said = (said or "").strip()
     return min(max(int(said[:4]), 1), _COLUMNS_MAX) if said.isdecimal() else 1
 
 
 def inside(address: str) -> str | None:
-    """An image that stands in the page itself."""
+    """Return the address of an image embedded in the page."""
     return address if _DATA.match(address) else None
 
 

@@ -1,5 +1,7 @@
-"""Read the pixels of a page. Here is chosen by which engine, and whether a second one looks at what it is not sure of:
-another engine is a file more, and its place in `ENGINES`."""
+"""Recognise the pixels of a page. This module chooses the engine, and whether a second engine rereads uncertain lines.
+
+To add an engine, add its module to `ENGINES`.
+"""
 
 from collections.abc import Mapping, Sequence
 
@@ -14,7 +16,7 @@ from job_handlers.reading.ocr.second_pass import SecondReader
 from worker_service.handlers import Choices, Problem
 
 ENGINES: tuple[Maker, ...] = (tesseract,)
-"""The first that lacks nothing reads."""
+"""The first engine with nothing missing is used."""
 
 
 def chosen() -> Maker:
@@ -22,8 +24,10 @@ def chosen() -> Maker:
 
 
 def way_to_read(languages: Sequence[str] | None, quality: str) -> WayToRead:
-    """`auto` is `fast` where there is no second engine to ask: the same reading has one name. Without languages: each
-    page is written in one of those that are installed and known by their words."""
+    """Return how to read pages. Without languages, each page is in one of those installed that can be identified.
+
+    `auto` becomes `fast` if there is no second engine, so that equal readings share one digest.
+    """
     some = _likely() if languages is None else languages
     wanted = WayToRead(some, quality, is_one_of_them=languages is None and len(some) > 1)
     is_alone = quality == "auto" and not _is_second_asked(wanted)
@@ -42,7 +46,7 @@ def reader_for(wanted: WayToRead) -> Reader:
 
 
 def identity_of(wanted: WayToRead) -> str:
-    """Of all that can change the words that are read. Without an engine: none."""
+    """Return a text that identifies everything that can change the recognised words; `none` without an engine."""
     each = [chosen().identity(_of_first(replace(wanted, languages=some))) for some in _each(wanted)]
     if "none" in each:
         return "none"
@@ -50,12 +54,12 @@ def identity_of(wanted: WayToRead) -> str:
 
 
 def missing() -> Problem | None:
-    """What this machine lacks to read a page."""
+    """Return the problem that keeps this machine from recognising pages."""
     return chosen().missing()
 
 
 def offers() -> str | None:
-    """What people may choose from on this machine."""
+    """Return a sentence about the languages and engines on this machine."""
     of_first = chosen().offers()
     lacks = neural.missing()
     of_second = f"a second opinion by {neural.name()}" if lacks is None else f"no second opinion: {lacks}"
@@ -63,15 +67,15 @@ def offers() -> str | None:
 
 
 def identity() -> Sequence[str]:
-    """By what pages are read on this machine, as far as it is told without looking into it."""
+    """Return what affects recognition on this machine, as far as that is known without loading the engines."""
     if missing():
         return []
-    # Who has one where others have none reads other words as well.
+    # A machine with a second engine reads other words than one without.
     return [*chosen().identities(), f"second opinion: {'none' if neural.missing() else neural.name()}"]
 
 
 def unread(script: str | None, read_in: Sequence[str]) -> Unread | None:
-    """Return what a page in this script wants, if it was read in languages without it."""
+    """Return the language a page in this script needs, if it was read in languages that do not cover the script."""
     codes = languages.readers_of(script or "")
     if script is None or not codes or not set(codes).isdisjoint(read_in):
         return None
@@ -80,14 +84,14 @@ def unread(script: str | None, read_in: Sequence[str]) -> Unread | None:
 
 
 def choices() -> Mapping[str, Choices]:
-    """The same by the keys of a payload, with what could be installed besides."""
+    """Return the possible values of payload keys, with those that could be installed."""
     of_first = chosen().choices()
     best = ["best"] if neural.missing() is None or chosen().languages_of("best") else []
     return {**of_first, "quality": Choices(["fast", "auto", *best], {"best": neural.HOW_TO_GET})}
 
 
 def _likely() -> Sequence[str]:
-    """What people write in, of what is installed; where nothing else tells, the first."""
+    """Return the installed languages that can be identified; English first, and alone if there are none."""
     there = [one for one in chosen().languages_of("fast") if one in language_id.KNOWN]
     return sorted(there, key=lambda one: (one != "eng", one)) or ["eng"]
 
@@ -105,7 +109,10 @@ def _is_second_asked(wanted: WayToRead) -> bool:
 
 
 def _of_first(wanted: WayToRead) -> WayToRead:
-    """Its data of best quality is waited for only where that is the one way to be better than fast."""
+    """Return the settings for the first engine.
+
+    They ask for its best data only if no second engine can improve on `fast`.
+    """
     is_best = wanted.quality == "best" and not (
         _has_second(wanted.languages) and not set(wanted.languages) <= set(chosen().languages_of("best"))
     )

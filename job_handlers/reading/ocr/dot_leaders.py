@@ -1,9 +1,8 @@
-"""Rows of dots, as tables of contents have them between a title and its page: an engine reads letters into them, loses
-those beside them, and may take titles and pages for two columns.
+"""Recover dot leaders, which connect a title in a table of contents with its page number.
 
-Here they are told by their pixels: marks that are small, alike and evenly apart, on one level. Each dot is one in the
-text, whatever stands between them on paper; what they lead to stands behind them; what stands beside them is read
-again, alone.
+An engine reads letters into the dots, loses text beside them, and may take titles and page numbers for two columns.
+This module finds the dots in the pixels: small, similar, evenly spaced marks at one height. Each becomes a dot in the
+text, followed by the text it leads to; the text beside the dots is read again on its own.
 """
 
 from __future__ import annotations
@@ -27,22 +26,22 @@ Mark = tuple[int, int, int, int]
 
 DOTS_LEAST = 5
 _DOT, _APART = 0.3, 2.2
-"""Heights of a line: as wide and high at most, and as far at most from one to the next."""
+"""Maximum size of a dot, and maximum distance between dots, in line heights."""
 _SPECK = 0.07
-"""Heights: narrower is no mark at all."""
+"""Line heights. A narrower mark is ignored."""
 _UNEVEN = 0.25
-"""Of their distance."""
+"""Maximum deviation from the usual distance between dots."""
 _INK_MOST = 3.0
-"""Dots: with more where the next should be, it is a letter, and no speck beside it."""
+"""Ink in dots. More at the next dot's position is a letter, not a speck beside a dot."""
 _NEAR = 3.5
-"""Heights: so far from its row of dots stands what leads to it, or what it leads to."""
+"""Maximum distance between a row of dots and the text on either side, in line heights."""
 _SAME_ROW, _DOTS_ROW = 0.5, 0.8
-"""The latter of what is no word, and may be dots that were read as letters."""
+"""The second is for pieces without words, which may be dots read as letters."""
 _STEP_MOST = 1.5
-"""Of what is usual from row to row of a paragraph."""
+"""Maximum distance between rows of a paragraph, relative to the median."""
 _ROWS_LEAST, _MOST = 3, 0.5
 _SURE = 99.0
-"""As sure as of few words, so that nobody looks at them again."""
+"""Confidence of a row of dots, high enough that it is not reread."""
 _WORD, _READ_WELL = 80.0, 90.0
 _MARGIN = 0.25
 _INK_LEFT_OUT = 0.002
@@ -66,7 +65,7 @@ def is_leader(word: Word) -> bool:
 
 
 def told_apart(lines: list[list[Word]], gray: Gray, read: Callable[[Gray], list[Word]]) -> list[list[Word]]:
-    """The lines with rows of dots as words of dots. `read` reads one line of pixels."""
+    """Return the lines with dot leaders as words of dots. `read` recognises an image of one line."""
     boxes = {at: _box_of(line) for at, line in enumerate(lines) if line}
     if not boxes:
         return lines
@@ -93,7 +92,7 @@ def told_apart(lines: list[list[Word]], gray: Gray, read: Callable[[Gray], list[
 
 
 def are_left_out(lines: Sequence[Sequence[Word]], gray: Gray) -> bool:
-    """There are many, and with some of them something was not read: what they lead to, or any other ink."""
+    """Return whether there are many dot leaders and some text beside them, or other ink, was not read."""
     if _with_dots(lines) < _ROWS_LEAST:
         return False
     words = [word for line in lines for word in line]
@@ -103,7 +102,7 @@ def are_left_out(lines: Sequence[Sequence[Word]], gray: Gray) -> bool:
 
 
 def are_most(lines: Sequence[Sequence[Word]]) -> bool:
-    """As in a table of contents that is one column."""
+    """Return whether most lines have dot leaders, as in a table of contents with one column."""
     return _with_dots(lines) > _MOST * sum(map(bool, lines))
 
 
@@ -116,20 +115,22 @@ def _with_dots(lines: Sequence[Sequence[Word]]) -> int:
 
 
 def worth(lines: Sequence[Sequence[Word]]) -> float:
-    """Of what is read beside rows of dots."""
+    """Return the score of the text beside the dot leaders."""
     return sum(_worth([word for word in line if not is_leader(word)]) for line in lines)
 
 
 def in_rows(pieces: Sequence[list[Word]]) -> list[list[Word]]:
-    """What was read piece by piece, from the left to the right of the page; what is read best says where rows are. A
-    paragraph ends where there is more room than usual."""
+    """Arrange separately read pieces in rows, from left to right. The best pieces define where the rows are.
+
+    A gap wider than usual ends a paragraph.
+    """
     ranked = sorted(filter(None, pieces), key=_worth, reverse=True)
-    # The better of them are words, and the others may be no more than dots.
+    # The better pieces are words; the others may be only dots.
     heights = [word.y1 - word.y0 for piece in ranked[: len(ranked) // 3 + 1] for word in piece]
     usual = median(heights) if heights else 0.0
     rows: list[tuple[float, list[Word]]] = []
     for piece in ranked:
-        # Specks make boxes of words too high.
+        # Specks make the boxes of words too high.
         foot = median([word.y1 for word in piece])
         away, row = min([(abs(other - foot), row) for other, row in rows], key=itemgetter(0), default=(inf, piece))
         if away < (_SAME_ROW if _has_words(piece) else _DOTS_ROW) * usual:
@@ -147,14 +148,14 @@ def in_rows(pieces: Sequence[list[Word]]) -> list[list[Word]]:
 
 
 def _box_of(line: Sequence[Word]) -> Box:
-    """As high as the words in it that are words."""
+    """Return the line's box, as high as its confidently read words."""
     x0, y0, x1, y1 = layout.around(line)
     sure = [word for word in line if word.confidence >= _WORD]
     return (x0, min(word.y0 for word in sure), x1, max(word.y1 for word in sure)) if sure else (x0, y0, x1, y1)
 
 
 def _following(boxes: dict[int, Box], box: Box) -> int | None:
-    """The next line in the same row."""
+    """Return the index of the next line in the same row."""
     _, y0, x1, y1 = box
     beside = [
         at for at, (left, top, _, bottom) in boxes.items()
@@ -164,7 +165,7 @@ def _following(boxes: dict[int, Box], box: Box) -> int | None:
 
 
 def _without_gaps(lines: list[list[Word]]) -> list[list[Word]]:
-    """One empty line between paragraphs."""
+    """Keep one empty line between paragraphs."""
     found = [line for at, line in enumerate(lines) if line or (at and lines[at - 1])]
     return found if not found or found[-1] else found[:-1]
 
@@ -182,7 +183,7 @@ def _with(
 
 
 def _beside(line: Sequence[Word], box: Box, gray: Gray, read: Callable[[Gray], list[Word]]) -> list[Word]:
-    """The words that stand there."""
+    """Return the words inside the box, read again if they were uncertain or cut."""
     begin, top, end, bottom = box
     high = bottom - top
     if end - begin < _DOT * high:
@@ -208,7 +209,7 @@ def _worth(words: Sequence[Word]) -> float:
 
 
 def leaders(gray: Gray, box: Box, height: float) -> list[Leader]:
-    """In a line of writing that is so high, from left to right."""
+    """Return the dot leaders in a line of text of this height, from left to right."""
     ink, left, top = ink_within(gray, box)
     wide = max(_DOT * height, 3.0)
     columns = ink.reduce((1, ink.height))
@@ -231,7 +232,7 @@ def leaders(gray: Gray, box: Box, height: float) -> list[Leader]:
 
 
 def _dot(ink: Image.Image, begin: int, end: int, wide: float) -> Mark | None:
-    """What stands between these columns, if it is one."""
+    """Return the dot between these columns of pixels, or None."""
     mark = ink.crop((begin, 0, end, ink.height)).getbbox() if end - begin <= wide else None
     if mark is None or mark[3] - mark[1] > wide or mark[1] < ink.height / 3:
         return None
@@ -250,7 +251,7 @@ def _even(marks: Sequence[Mark | None], apart: float, wide: float) -> list[list[
         if one is None:
             some = []
         else:
-            # Two are always evenly apart: the second may be the first of others.
+            # Two marks are always evenly spaced: the second may be the first of another row.
             some = [*some[-1:], one] if len(some) == 2 and _goes_on(some[-1:], one, apart, wide) else [one]
     return found
 
@@ -271,7 +272,7 @@ def _usual_step(some: Sequence[Mark]) -> float:
 
 
 def _grown(some: list[Mark], ink: Image.Image, summed: Sequence[int], wide: float, begin: int) -> list[Mark]:
-    """On both sides, over specks that stand close to a dot, from where another row ends."""
+    """Extend the row of dots on both sides, across specks close to a dot, as far as the previous row's end."""
     step = _usual_step(some)
     of_dot = median([summed[one[2]] - summed[one[0]] for one in some])
 

@@ -1,4 +1,4 @@
-"""What an OCR engine is to those who read pages."""
+"""Interface of an OCR engine."""
 
 from __future__ import annotations
 
@@ -16,49 +16,52 @@ class WayToRead(Struct, frozen=True):
     languages: Sequence[str]
     quality: str
     is_one_of_them: bool = False
-    """Nobody has said in which a page is written."""
+    """True if the language is not set: each page is in one of `languages`."""
 
 
 class Engine(Protocol):
     name: str
-    """And version."""
+    """Name and version."""
 
     def words(
         self, gray: Gray, dpi: float, *, is_uneven: bool = False, is_large: bool = False, is_sparse: bool = False
     ) -> list[list[Word]]:
-        """Line by line, in pixels; an empty line stands between paragraphs. `is_uneven`: what is ink is decided in each
-        neighbourhood, not for the page as a whole. `is_large`: all letters could be read from half as many pixels each
-        way. `is_sparse`: what stands apart is a line of its own, in no order that is promised."""
+        """Return the words by line, in pixels, with an empty line between paragraphs.
+
+        `is_uneven` chooses the threshold per neighbourhood instead of per page. `is_large` says that the letters are
+        still legible at half the size. `is_sparse` returns each separate piece of text as a line, in no particular
+        order.
+        """
 
     def line(self, gray: Gray, dpi: float, *, is_uneven: bool = False) -> list[Word]:
-        """The words of pixels that hold one line, or a part of it."""
+        """Return the words of an image that contains one line, or part of one."""
 
     def turn(self, gray: Gray, dpi: float) -> int | None:
-        """Degrees clockwise by which it has to be turned to be read. None: that cannot be told."""
+        """Return the degrees clockwise by which the page must be turned; None if that is uncertain."""
 
     def script(self, gray: Gray, dpi: float) -> str | None:
-        """Return the script of a page, such as Latin or Arabic, as far as it is certain."""
+        """Return the script of a page, such as Latin or Arabic; None if that is uncertain."""
 
 
 class Maker(Protocol):
-    """The file of an engine."""
+    """Interface of an engine's module."""
 
     def missing(self) -> Problem | None:
-        """What this machine lacks to read a page with it."""
+        """Return the problem that keeps this machine from using the engine."""
 
     def offers(self) -> str | None:
-        """What people may choose from, such as its languages."""
+        """Return a sentence about the choices, such as its languages."""
 
     def languages_of(self, quality: str) -> Sequence[str]:
-        """Those that it has data of this quality for."""
+        """Return the languages with installed data of this quality."""
 
     def choices(self) -> Mapping[str, Choices]:
-        """By the key of a payload what people may ask for, and how to get what is not there."""
+        """Return the possible values of payload keys, and how to install missing ones."""
 
     def identity(self, wanted: WayToRead) -> str:
-        """Of engine and trained data: what can change the words that are read. Without an engine: none."""
+        """Return a text that identifies engine and trained data; `none` without an engine."""
 
     def identities(self) -> Sequence[str]:
-        """The same of all that is there, as far as it costs nothing to tell."""
+        """Return the same for everything installed, as far as that is cheap."""
 
     def engine_for(self, wanted: WayToRead) -> Engine: ...

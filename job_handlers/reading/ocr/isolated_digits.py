@@ -1,7 +1,7 @@
-"""Figures that stand alone in a column, far from the rest of their row: an engine takes them for dirt.
+"""Recover isolated figures in a column, far from the rest of their row, which the engine takes for dirt.
 
-What ink is left is looked at, in rows and columns of what was read. Only what turns out to be a figure there, or the
-dash that stands for none, is put in: an empty cell would be told else, and nobody would miss what it held.
+The ink left over in rows and columns of the page is read again. Only a figure, or a dash for an empty value, is added:
+otherwise the cell would appear empty, and the missing figure would go unnoticed.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from job_handlers.reading.preprocess import Box, Gray, cropped, marks_left_out
 
 _MARKS_MOST = 400
 _READ_MOST = 60
-"""Of one page."""
+"""Per page."""
 _ROOM = 0.3
 _HIGH_MOST = 1.6
-"""Of a usual line."""
+"""Maximum height of a mark, in line heights."""
 _TOGETHER = 0.8
-"""Figures of one number are no further apart."""
+"""Maximum gap inside a number, in line heights."""
 _NEAR = 16.0
-"""Heights: so far above or below stands another figure of the column."""
+"""Maximum distance to another figure of the column, in line heights."""
 _BESIDE = 0.5
 _FIGURE = re.compile(r"[(+-]?[$€£]?\d[\d.,]{0,11}[)%]?|[-–—]")
 _SURE, _CERTAIN = 60.0, 95.0
@@ -33,7 +33,7 @@ _GUESSED_MOST = 3
 
 
 def put_in(lines: list[list[Word]], gray: Gray, read: Callable[[Gray], list[Word]]) -> list[list[Word]]:
-    """`read` reads one line of pixels."""
+    """Return the lines with figures added. `read` recognises an image of one line."""
     words = [word for line in lines for word in line]
     figures = [word for word in words if any(map(str.isdigit, word.text))]
     if len(figures) < 2:
@@ -46,9 +46,9 @@ def put_in(lines: list[list[Word]], gray: Gray, read: Callable[[Gray], list[Word
     for box, guess in [one for one in [*left_out, *guessed] if _is_in_column(one[0], figures, em)][:_READ_MOST]:
         row = [word for line in found for word in line if word is not guess and _is_level(word, box)]
         word = _read(box, row, gray, read, em) if row else None
-        # What takes the place of another reading has to be the surer one.
+        # A replacement must be more certain than the reading it replaces.
         if word is not None and word.confidence >= (_SURE if guess is None else _CERTAIN):
-            # Two paragraphs are parted by an empty line.
+            # An empty line separates two paragraphs.
             found = [[one for one in line if one is not guess] for line in found if line != [guess]]
             at = min(range(len(found)), key=lambda at: _away(found[at], box))
             found[at] = sorted([*found[at], word], key=lambda one: one.x0)
@@ -56,7 +56,7 @@ def put_in(lines: list[list[Word]], gray: Gray, read: Callable[[Gray], list[Word
 
 
 def _is_guessed(word: Word) -> bool:
-    """Letters in the place of a figure that lies there for itself."""
+    """Return whether the word may be an isolated figure read as letters."""
     return word.confidence < _SURE and len(word.text) <= _GUESSED_MOST and not any(map(str.isdigit, word.text))
 
 
@@ -65,7 +65,7 @@ def _box_of(word: Word) -> Box:
 
 
 def _away(line: Sequence[Word], box: Box) -> float:
-    """Only what is level with it is near."""
+    """Return the distance to the nearest word level with the box."""
     return min([abs(word.x1 - box[0]) for word in line if _is_level(word, box)], default=inf)
 
 
@@ -74,7 +74,7 @@ def _with_room(word: Word, em: float) -> Box:
 
 
 def _together(marks: Sequence[Box], em: float) -> list[Box]:
-    """Those of one height, from left to right."""
+    """Join neighbouring marks at the same height into boxes."""
     found: list[Box] = []
     for mark in sorted((one for one in marks if one[3] - one[1] < _HIGH_MOST * em), key=lambda one: one[0]):
         beside = [

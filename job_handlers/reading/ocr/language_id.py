@@ -1,6 +1,6 @@
-"""In which language a text is written, told by its most frequent words; and which languages a script is for. Pure.
+"""Identify the language of a text by its most frequent words, and the script of a language. Pure functions.
 
-A text that was recognised as if it were another language will do: small words survive that.
+Text recognised with the data of another language is good enough: small words survive that.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 
-# Of each those that stand in nearly every paragraph, and few others have.
+# Words that are in nearly every paragraph of a language, and in few other languages.
 _SMALL_WORDS = {
     code: frozenset(words.split())
     for code, words in {
@@ -35,7 +35,7 @@ _SMALL_WORDS = {
         "spa": "de la que el en y a los se del las un por con no una su para es al lo como más pero sus le ha o este",
         "swe": "och i att det som en på är av för med den till inte har de om ett men var jag från vid eller kan när",
         "tur": "ve bir bu da de için ile çok olarak daha olan gibi kadar sonra ne ama en o her ya değil var ise göre",
-        # In other letters.
+        # Languages in other scripts.
         "bel": "і у на што не да гэта як з але ён яго была было па для быў таксама ці за ад калі яна",
         "bul": "на и да се в от за е не са с че по като това но как беше той или ще до при си много",
         "ell": "και το να του η της με που την από για είναι τα ο σε των δεν στο θα τον οι στην ότι μια",
@@ -49,13 +49,13 @@ _SCRIPTS = {"Cyrillic": ("bel", "bul", "mkd", "rus", "srp", "ukr"), "Greek": ("e
 _WORD = re.compile(r"[^\W\d_]+")
 _HITS_LEAST = 5
 _CLEARLY = 1.5
-"""Times as many as of any other; neighbours share half of their small words."""
+"""Factor over the second-best language; related languages share half of their small words."""
 
 KNOWN = frozenset(_SMALL_WORDS)
 
 
 def language_of(text: str, among: Sequence[str]) -> str | None:
-    """None: it says too little."""
+    """Return the language of the text; None if it has too few known words."""
     words = Counter(_WORD.findall(text.lower()))
     hits = {code: sum(words[one] for one in _SMALL_WORDS[code]) for code in among if code in KNOWN}
     best, *others = sorted(hits, key=lambda one: -hits[one]) or [""]
@@ -65,11 +65,11 @@ def language_of(text: str, among: Sequence[str]) -> str | None:
 
 
 def one_of_each_script(among: Sequence[str], *, but: str) -> list[str]:
-    """Of those that are written in other letters."""
+    """Return one language of each other script."""
     found = {letters_of(code): code for code in reversed(among)}
     return [code for script, code in found.items() if script != letters_of(but)]
 
 
 def letters_of(code: str) -> str:
-    """The script that it is written in."""
+    """Return the script of a language."""
     return next((script for script, codes in _SCRIPTS.items() if code in codes), "Latin")

@@ -1,6 +1,8 @@
-"""The languages that Tesseract has data for: its codes, Debian's packages, and what else people call them. Pure.
+"""The languages that Tesseract has data for: its codes, Debian's packages, and other names.
 
-As Debian lists them (`apt-cache search tesseract-ocr-`). Data of one's own may have any name.
+Constants and pure functions.
+
+From Debian's list (`apt-cache search tesseract-ocr-`). Trained data of one's own may have any name.
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ _SCRIPTS = {
     "Malayalam": "mlym", "Myanmar": "mymr", "Oriya": "orya", "Sinhala": "sinh", "Syriac": "syrc", "Tamil": "taml",
     "Telugu": "telu", "Thaana": "thaa", "Thai": "thai", "Tibetan": "tibt", "Vietnamese": "viet",
 }  # fmt: skip
-# Of two letters, the older ones of three, and a few names of their own.
+# Two-letter codes, older three-letter codes, and native names.
 _ALSO = """
 ar ara; be bel; bg bul; bs bos; ca cat; cs ces; cy cym; da dan; de deu; el ell; en eng; es spa; et est; eu eus; fa fas;
 fi fin; fr fra; ga gle; gl glg; he heb; hi hin; hr hrv; hu hun; hy hye; id ind; is isl; it ita; ja jpn; ka kat; ko kor;
@@ -54,11 +56,11 @@ def _pairs(listed: str) -> dict[str, str]:
 
 
 NAMES = _pairs(_LISTED)
-"""By code."""
+"""Code → name."""
 
 
 def _called() -> dict[str, str]:
-    """By what people say; a name without an addition is that of the language as it is written today."""
+    """Return common name → code. A name without a qualifier means the language as it is written today."""
     names: dict[str, str] = {}
     for code, name in sorted(NAMES.items(), key=lambda one: len(one[1])):
         names.setdefault(re.split(r" [-(]|,", name)[0].lower(), code)
@@ -68,7 +70,7 @@ def _called() -> dict[str, str]:
 CALLED = _called()
 
 
-# The scripts that Tesseract tells apart, as it calls them: what reads each, the code to install first.
+# Tesseract's script names, and the codes that read each script, beginning with the one to install first.
 _READ_BY = {
     "Arabic": ("script/Arabic", "ara", "fas", "pus", "snd", "uig", "urd"),
     "Armenian": ("hye", "script/Armenian"),
@@ -114,7 +116,7 @@ def readers_of(script: str) -> tuple[str, ...]:
 
 
 def how_to_get(codes: Iterable[str]) -> str:
-    """Of codes that Debian knows."""
+    """Return the command that installs these codes. They must be known to Debian."""
     return f"apt-get install {' '.join(map(_package, codes))}"
 
 
@@ -127,6 +129,6 @@ def known() -> list[str]:
 
 
 def _package(code: str) -> str:
-    # Debian writes chi_sim as chi-sim, and scripts in four letters.
+    # Debian's packages write chi_sim as chi-sim, and scripts with four letters.
     script = _SCRIPTS.get(code.removeprefix("script/"))
     return f"tesseract-ocr-script-{script}" if script else f"tesseract-ocr-{code.replace('_', '-')}"

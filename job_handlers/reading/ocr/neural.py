@@ -1,8 +1,7 @@
-"""Read single lines, and find where lines are, by the small PP-OCR networks that the wheel of rapidocr carries. The
-only file that knows them and onnxruntime, which is imported when the first line is read.
+"""Read single lines, and find lines on a page, with the small PP-OCR networks from the rapidocr wheel.
 
-Only the wheel's models are used: its own code would look for others, start threads and bring OpenCV along. Nothing is
-ever fetched.
+The only module that uses them and onnxruntime, which is imported when the first line is read. Only the wheel's models
+are used: its own code would look for other models, start threads and load OpenCV. Nothing is ever downloaded.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from worker_service.handlers import CAPABILITY_MISSING, Problem
 Box = tuple[float, float, float, float]
 
 HOW_TO_GET = "pip install 'pagemill[neural]'"
-# Of those that the networks were trained for, the ones in Latin letters, by Tesseract's codes.
+# The Latin-script languages the networks were trained for, by Tesseract's codes.
 LANGUAGES = frozenset(
     """
     afr aze bos cat ces cym dan deu eng est eus fil fin fra gle glg hrv hun ind isl ita kmr lat lav lit ltz mlt mri msa
@@ -39,24 +38,24 @@ LANGUAGES = frozenset(
 _PACKAGES = ("rapidocr", "onnxruntime")
 _LINES, _FINDS = "PP-OCRv6_rec_small.onnx", "PP-OCRv6_det_small.onnx"
 _HEIGHT = 48
-"""Of the lines that it was trained with."""
+"""Height of the lines in the training data."""
 _STEP = 8
-"""Pixels for each place at which a character may stand."""
+"""Pixels for each position of a character."""
 WIDTH_MOST = 40
-"""Of a line, in its heights: memory grows with it. What is longer is squeezed."""
+"""Maximum width of a line, in line heights: memory grows with it. Longer lines are squeezed."""
 _ABOVE, _BESIDE = 0.12, 0.3
-"""How much room a line is given, in its own heights."""
+"""Margins around a line, in line heights."""
 _GAP = 0.9
-"""Of the height: characters further apart are two words, whatever stands between them."""
+"""Share of the line height: characters further apart belong to different words."""
 _FULL_WIDTH = {code: code - 0xFEE0 for code in range(0xFF01, 0xFF5F)} | {0x3000: 0x20, 0x3001: 0x2C, 0x3002: 0x2E}
 
 _SIDE = 672
-"""Of the page's shorter side, in pixels."""
+"""Length of the page's shorter side, in pixels."""
 _PIXELS_MOST = 680_000
 """Memory grows with them: 450 bytes each."""
 _TEXT, _SURE = 0.3, 0.6
 _GROWN = 0.8
-"""It marks the middle of each line; the line is so much wider to each side, in its heights."""
+"""The network marks the middle of each line; the line extends this much to each side, in heights of the mark."""
 
 
 def missing() -> Problem | None:
@@ -72,27 +71,29 @@ def missing() -> Problem | None:
 
 @cache
 def name() -> str:
-    """With all that can change what is read."""
+    """Return a name that includes the versions of everything that can change the result."""
     return f"PP-OCRv6 small (rapidocr {metadata.version('rapidocr')}, onnxruntime {metadata.version('onnxruntime')})"
 
 
 @cache
 def _models() -> Path:
-    # Without importing it: that takes a second.
+    # Locate the package without importing it, which takes a second.
     found = importlib.util.find_spec("rapidocr")
     return Path(found.origin if found and found.origin else "/nonexistent").parent / "models"
 
 
 class Lines:
-    """Reads what stands in a box. Ready when the first is read."""
+    """Reads the text in a box. Loads the model when first used."""
 
     def __init__(self) -> None:
         self._session: Any = None
         self._characters: list[str] = []
 
     def read(self, gray: Gray, box: Box, between: tuple[float, float] = (-inf, inf)) -> list[Word]:
-        """Its words, with their places in the page; those across the line are only as exact as the network is. It gets
-        some room around its box, but nothing of what ends and begins beside it (`between`)."""
+        """Return the words with their positions on the page, which are only approximate along the line.
+
+        The line is read with a margin, but without the neighbouring text that ends and begins at `between`.
+        """
         session, numpy = self._ready()
         x0, y0, x1, y1 = _roomy(box, gray)
         x0, x1 = max(x0, min(between[0], box[0])), min(x1, max(between[1], box[2]))
@@ -103,7 +104,7 @@ class Lines:
         pixels[..., :width] = numpy.asarray(line, numpy.float32) / 127.5 - 1
         [[places]] = session.run(None, {session.get_inputs()[0].name: pixels})
         best = places.argmax(1)
-        # The same character at two places that touch is one; 0 is none.
+        # A character at adjacent positions counts once; 0 means no character.
         begins = best != 0
         begins[1:] &= best[1:] != best[:-1]
         at = begins.nonzero()[0].tolist()
@@ -122,7 +123,7 @@ class Lines:
 
 
 class Finder:
-    """Finds where on a page lines of writing are. Ready when it is first asked."""
+    """Finds the lines of text on a page. Loads the model when first used."""
 
     def __init__(self) -> None:
         self._session: Any = None
@@ -144,7 +145,7 @@ class Finder:
 
 
 def _numpy() -> Any:
-    # It would start a thread for each processor, and take room for them.
+    # OpenBLAS would start a thread for each processor, and reserve memory for them.
     os.environ["OPENBLAS_NUM_THREADS"] = "1"
     import numpy
 
@@ -153,7 +154,7 @@ def _numpy() -> Any:
 
 def _onnxruntime() -> Any:
     _numpy()
-    # It would tell its maker of what it is used for.
+    # onnxruntime would report its use to its maker.
     os.environ["ORT_DISABLE_TELEMETRY"] = "1"
     with _stderr_shut():
         import onnxruntime  # type: ignore[import-untyped]
@@ -162,7 +163,10 @@ def _onnxruntime() -> Any:
 
 @contextmanager
 def _stderr_shut() -> Iterator[None]:
-    """While it is loaded, it complains that the jail shows it no graphics card, and can be told nothing yet."""
+    """Silence stderr while onnxruntime is imported.
+
+    It complains that the sandbox shows no graphics card, before its log level can be set.
+    """
     kept = os.dup(2)
     nothing = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nothing, 2)
@@ -177,11 +181,11 @@ def _stderr_shut() -> Iterator[None]:
 def _session(model: str) -> Any:
     onnxruntime = _onnxruntime()
     options = onnxruntime.SessionOptions()
-    # As many processes read as there are processors; threads of one would stand in the way of the others.
+    # There is a reading process for each processor: threads would compete with the others.
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     options.add_session_config_entry("session.inter_op.allow_spinning", "0")
-    # What it has once taken for a long line it would keep.
+    # The arena would keep the memory of the longest line.
     options.enable_cpu_mem_arena = options.enable_mem_pattern = False
     options.log_severity_level = 3
     return onnxruntime.InferenceSession(str(_models() / model), options, providers=["CPUExecutionProvider"])
@@ -194,7 +198,7 @@ def _roomy(box: Box, gray: Gray) -> Box:
 
 
 def _words(text: Sequence[str], sure: Sequence[float], x: Sequence[float], box: Box, gap: float) -> list[Word]:
-    """As sure as their least sure character."""
+    """Build words. A word's confidence is that of its least certain character."""
     apart = [after - before for before, after in pairwise(x)]
     half = median(apart) / 2 if apart else (box[3] - box[1]) / 4
     gap = max(gap, 4 * half)
@@ -219,14 +223,14 @@ def _words(text: Sequence[str], sure: Sequence[float], x: Sequence[float], box: 
 
 
 def _size_for_finding(gray: Gray) -> tuple[int, int]:
-    """In multiples of 32."""
+    """Return a size in multiples of 32."""
     side = min(gray.width, gray.height)
     scale = min(_SIDE / side, (_PIXELS_MOST / (gray.width * gray.height)) ** 0.5)
     return max(round(gray.width * scale / 32), 1) * 32, max(round(gray.height * scale / 32), 1) * 32
 
 
 def _islands(mask: Any, found: Any) -> list[Box]:
-    """The boxes around what hangs together, row by row: runs that touch are one."""
+    """Return the boxes of connected areas, row by row: runs that touch belong together."""
     roots: list[int] = []
     boxes: list[list[float]] = []
 

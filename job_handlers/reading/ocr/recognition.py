@@ -1,6 +1,6 @@
-"""Read one page from its pixels: straighten it if it is skewed, turn it if what is read makes no sense.
+"""Recognise one page: deskew it if necessary, and turn it if the result makes no sense.
 
-Most pages are read once. A second reading is for those whose first was weak, or whose words stand upright.
+Most pages are read once. A page is read again if its first result was weak, or its words run up or down the page.
 """
 
 from __future__ import annotations
@@ -33,24 +33,24 @@ from job_handlers.reading.preprocess import (
 )
 
 _WEAK = 65.0
-"""Confidence. Writing that lies the wrong way is read with 10 to 50, the worst scans with 70 and more."""
+"""Confidence. Text lying the wrong way reaches 10 to 50, the worst scans 70 and more."""
 _DOUBTFUL = 70.0
 _FOREIGN = 80.0
-"""Arabic, Han and Bhaiksuki letters were recognised as Latin ones with 24 to 79."""
+"""Arabic, Han and Bhaiksuki letters read as Latin reached 24 to 79."""
 _CHARACTERS_LEAST = 20
 _UNEVEN_BELOW_DPI = 250.0
-"""Scans of less are noisier and unevenly lit: one threshold for the whole page loses lines of them, or all."""
+"""Scans below this resolution are noisy and unevenly lit: one threshold for the page loses lines of them, or all."""
 _COARSE_DPI, _FINE_DPI = 180.0, 280.0
 _LARGE = 17
-"""Pixels that a small letter is high in black and white: of 9 points or so. Half of them are enough."""
+"""Height in pixels of small letters in black and white, about 9 points. Half of the pixels are enough for them."""
 _UPRIGHT_SHARE = 0.5
 _SPARSE = 1.02
-"""So much more has to be read of pieces: of their order nobody is sure."""
+"""Factor by which reading in separate pieces must be better, because the order of the pieces is uncertain."""
 _SIDE_MAX = 32_000
-"""Pixels. Tesseract keeps places in 16 bits with a sign."""
+"""Pixels. Tesseract stores coordinates in signed 16-bit numbers."""
 _PARTS = 4
 _PAGE_INCHES_LEAST = 5.0
-"""A resolution that makes a page narrower is mostly wrong: the engine would take its letters for specks."""
+"""A resolution that makes the page narrower is probably wrong, and the engine would take letters for specks."""
 
 
 class Recognised(Struct, frozen=True):
@@ -59,15 +59,15 @@ class Recognised(Struct, frozen=True):
     skew: float = 0.0
     is_blank: bool = False
     seen: Gray | None = None
-    """Straightened and turned: where the words have their places."""
+    """The deskewed and turned image to which the words' coordinates refer."""
     readers: list[str] = field(default_factory=list)
     second: list[int] = field(default_factory=list)
-    """Of which lines words are the second reader's."""
+    """Numbers of the lines with words from the second engine."""
     languages: list[str] = field(default_factory=list)
     script: str | None = None
-    """The script of a page that was read with little confidence."""
+    """Script of a page that was read with little confidence."""
     is_partial: bool = False
-    """The engine failed on a part of the page."""
+    """True if the engine failed on part of the page."""
 
     @property
     def confidence(self) -> float | None:
@@ -75,7 +75,7 @@ class Recognised(Struct, frozen=True):
 
 
 class Reader:
-    """Pages of one way to read, one by one."""
+    """Reads pages with the same settings, one by one."""
 
     def __init__(
         self,
@@ -83,8 +83,10 @@ class Reader:
         engine: Callable[[Sequence[str]], Engine],
         second: Callable[[Sequence[str]], SecondReader | None],
     ) -> None:
-        """A page is written in one of them: one language as a rule, or several at once. That of the page before is the
-        likeliest."""
+        """`languages` lists alternatives: each page is in one of them, which is one language or several at once.
+
+        The alternative of the previous page is tried first.
+        """
         self._languages = languages
         self._engine = cache(lambda at: engine(languages[at]))
         self._second = second
@@ -97,12 +99,14 @@ class Reader:
         try:
             return self._read_whole(gray, dpi)
         except RuntimeError:
-            # Engines raise this for a page that their layout analysis cannot bear.
+            # Engines raise this for a page that their layout analysis cannot handle.
             return self.read_in_parts(gray, dpi)
 
     def read_in_parts(self, gray: Gray, dpi: float) -> Recognised:
-        """Read the page band by band, and leave out the bands on which the engine fails. Raise RuntimeError if it fails
-        on all of them."""
+        """Read the page band by band, and leave out the bands on which the engine fails.
+
+        Raise RuntimeError if it fails on all of them.
+        """
         lines: list[list[Word]] = []
         second: list[int] = []
         read: list[Recognised] = []
@@ -149,14 +153,14 @@ class Reader:
         return found
 
     def _first_reading(self, gray: Gray, dpi: float) -> tuple[int, Recognised]:
-        """And in which of the languages."""
+        """Return the first engine's reading, and the index of its language."""
         at = self._likeliest
         found = recognise(self._engine(at), gray, dpi)
         if found.is_blank or len(self._languages) == 1:
             return at, found
         known = [some[0] for some in self._languages]
         if (found.confidence or 0.0) < _DOUBTFUL:
-            # As letters are read that the engine does not know. Small words come about by chance in that.
+            # Letters the engine does not know are read as others, and small words may appear by chance.
             for other in language_id.one_of_each_script(known, but=known[at]):
                 again = recognise(self._engine(known.index(other)), gray, dpi)
                 at, found = max((at, found), (known.index(other), again), key=lambda one: _worth(one[1]))
@@ -169,7 +173,7 @@ class Reader:
 
 def _upright(found: Recognised, band: Gray, top: int) -> list[list[Word]]:
     """Return the words of a band in pixels of the whole page, as it lies."""
-    # At 72 dpi points are pixels.
+    # At 72 dpi a point is a pixel.
     placed = layout.on_page(found.lines, (band.width, band.height), 72.0, found.turn, found.skew)
     return [[msgspec.structs.replace(one, y0=one.y0 + top, y1=one.y1 + top) for one in line] for line in placed]
 
@@ -187,7 +191,7 @@ def recognise(engine: Engine, gray: Gray, dpi: float) -> Recognised:
 
     @cache
     def seen(is_uneven: bool) -> Gray:
-        # Grain is ink where it is darker than its neighbourhood; and the strokes of small letters are as thin.
+        # Grain is darker than its neighbourhood and so becomes ink; strokes of small letters are as thin as grain.
         return softened(gray) if is_uneven and (is_coarse or is_grainy(gray)) else gray
 
     def read(turn: int, is_uneven: bool) -> Recognised:
@@ -195,13 +199,13 @@ def recognise(engine: Engine, gray: Gray, dpi: float) -> Recognised:
 
     first = read(0, is_uneven)
     if not is_uneven and (_is_nearly_empty(first) or _is_weak(first)):
-        # There is ink: it may be the threshold that took it for paper.
+        # There is ink: the threshold may have taken it for paper.
         is_uneven = True
         first = max(first, read(0, is_uneven), key=_worth)
     if not _is_weak(first):
         return first
     turn = engine.turn(gray, dpi)
-    # Where nobody can tell, the other way up is the likeliest.
+    # If the direction is uncertain, upside down is the most likely.
     turns = [180, 90, 270] if turn is None else [turn]
     best = first
     for turn in turns:
@@ -228,7 +232,7 @@ def _read(engine: Engine, gray: Gray, dpi: float, turn: int, is_uneven: bool) ->
     tell_apart = partial(dot_leaders.told_apart, gray=straight, read=line)
     lines = tell_apart(words(is_large=is_large))
     if dot_leaders.are_left_out(lines, straight):
-        # Rows of dots are taken for rules and noise, and the titles beside them are lost with these.
+        # Dot leaders are taken for lines and noise, and the titles beside them are lost with them.
         rows_of_it = tell_apart(dot_leaders.in_rows(words(is_sparse=True)))
         if dot_leaders.are_most(rows_of_it) and dot_leaders.worth(rows_of_it) > _SPARSE * dot_leaders.worth(lines):
             lines = rows_of_it
@@ -247,7 +251,7 @@ def _is_weak(read: Recognised) -> bool:
 
 
 def _stands_upright(lines: Sequence[Sequence[Word]]) -> bool:
-    """The engine reads writing that runs up or down the page as well; its boxes show it."""
+    """Return whether most words run up or down the page, which their boxes show. The engine reads such words too."""
     long = [word for line in lines for word in line if len(word.text) > 3]
     upright = sum(word.y1 - word.y0 > 1.5 * (word.x1 - word.x0) for word in long)
     return bool(long) and upright > len(long) * _UPRIGHT_SHARE

@@ -1,8 +1,9 @@
-"""A second opinion on a page that was read: which lines are looked at again, and what of both readings stays.
+"""Reread uncertain lines with a second engine, and merge both readings.
 
-The first engine's layout and order stay, and its words wherever it is sure or both agree. The second reads single lines
-better, and worse where spaces are: so words are compared by their places. It was trained to write likely text, and what
-is likely says nothing of a number: where only figures differ, the first keeps its own unless it was guessing.
+The first engine's layout and order are kept, and its words wherever it is confident or both agree. The second engine
+reads single lines better, but is worse at spaces: words are therefore compared by their positions. It was trained to
+write likely text, which is no help with numbers: where only digits differ, the first engine's are kept unless it was
+guessing.
 """
 
 from __future__ import annotations
@@ -20,34 +21,37 @@ from job_handlers.reading.ocr.neural import Box
 from job_handlers.reading.preprocess import Gray, ink_left_out
 
 _SURE = ((95.0, 85.0), (85.0, 92.0), (0.0, 96.0))
-"""A word below is looked at again, by how well its page was read. On a clean page that is one of a hundred."""
-_MOST_OF_LINE = 0.6
-"""Of whose words more are unsure is looked at from end to end: its words hold each other up."""
+"""(page confidence, word confidence): on a page at least that good, words below the second number are reread.
 
-# How sure each has to be, as measured on 37,000 words that both have read, 900 of them differently.
+On a clean page that is one word in a hundred.
+"""
+_MOST_OF_LINE = 0.6
+"""Share of unsure words above which the whole line is reread, so that its words support each other."""
+
+# Minimum confidences, measured on 37,000 words that both engines read, 900 of them differently.
 _SPECK, _READ_WELL = 80.0, 85.0
-"""Where the second has read the rest well and sees nothing, what the first saw is dirt."""
+"""If the second engine read the rest of the line well and sees nothing, the first engine's word is dirt."""
 _ADDED = 90.0
 _CERTAIN, _LIKELY = 95.0, 80.0
 _GUESSED, _GUESSED_FIGURES = 80.0, 50.0
 
 _CHARACTERS_LEAST = 2
 _INK_LEFT_OUT = 0.003
-"""Of the page's: a word of three hundred, or a drawing."""
+"""Share of the page's ink: one word in three hundred, or a drawing."""
 _BESIDE = 0.3
 _BARE = 1.2
-"""Heights of a line without words."""
+"""Width without words that makes a line worth reading, in line heights."""
 _SAME_ROW = 0.6
 _NEAR = 6.0
-"""Heights: a row goes on so far away, and not in another column."""
+"""Maximum gap inside a row, in line heights; beyond it another column begins."""
 _OVERLAP = 0.4
-"""Of the narrower of two words."""
+"""Share of the narrower of two words."""
 
 _TOUCHING = 0.1
-"""Heights."""
+"""Line heights."""
 
 Group = tuple[list[Word], list[Word]]
-"""What both have read in one place."""
+"""Words of the first and of the second engine at one position."""
 
 _ALIKE = str.maketrans("‘’“”″–—−", '\'\'"""---')
 _FIGURES = re.compile(r"\d")
@@ -55,14 +59,17 @@ _FIGURES = re.compile(r"\d")
 
 class SecondReader:
     def __init__(self, *, is_thorough: bool) -> None:
-        """Thorough: it looks at every line, and on every page for such as the first has missed."""
+        """`is_thorough` rereads every line, and looks for missed lines on every page."""
         self.name = neural.name()
         self._is_thorough = is_thorough
         self._lines = neural.Lines()
         self._finder = neural.Finder()
 
     def improved(self, lines: Sequence[list[Word]], gray: Gray, *, is_weak: bool) -> tuple[list[list[Word]], list[int]]:
-        """And the numbers of the lines in which words are its own. `is_weak`: the first has found little."""
+        """Return the merged lines, and the numbers of those with words from the second engine.
+
+        `is_weak` is True if the first engine found little.
+        """
         confidence = layout.confidence_of(lines) or 0.0
         below = 101.0 if self._is_thorough else _sure_enough(confidence)
         words = [*chain.from_iterable(lines)]
@@ -91,13 +98,12 @@ class SecondReader:
 
 
 def _sure_enough(confidence: float) -> float:
-    """On a page that was read so well."""
+    """Return the confidence below which words are reread on a page of this confidence."""
     return next(sure for least, sure in _SURE if confidence >= least)
 
 
 def spans(line: Sequence[Word], below: float) -> list[tuple[int, int]]:
-    """From which word up to before which it is read again: those that are not sure, each with its neighbours, but no
-    row of dots, and not over one."""
+    """Return the ranges of words to reread: uncertain words with their neighbours, without crossing dot leaders."""
     dots = [-1, *(at for at, word in enumerate(line) if is_leader(word)), len(line)]
     return [
         (begin + first + 1, end + first + 1)
@@ -120,7 +126,7 @@ def _spans(line: Sequence[Word], below: float) -> list[tuple[int, int]]:
 
 
 def _pieces(line: Sequence[Word], found: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """The same, none wider than can be read."""
+    """Cut the ranges so that none is too wide to be read."""
     for begin, end in found:
         while begin < end:
             last = begin + 1
@@ -136,14 +142,14 @@ def _is_readable(box: Box) -> bool:
 
 
 def _box_of(line: Sequence[Word], begin: int, end: int) -> Box:
-    """As high as the line."""
+    """Return the box of these words, as high as the line."""
     _, y0, _, y1 = layout.around(line)
     x0, _, x1, _ = layout.around(line[begin:end])
     return x0, y0, x1, y1
 
 
 def _between(box: Box, words: Sequence[Word]) -> tuple[float, float]:
-    """Where what stands on its left ends, and what stands on its right begins: of its own line and of other columns."""
+    """Return where the text to the left ends and the text to the right begins, in this line and in other columns."""
     x0, y0, x1, y1 = box
     middle = (x0 + x1) / 2
     row = [word for word in words if _in_row(word, y0, y1)]
@@ -153,14 +159,14 @@ def _between(box: Box, words: Sequence[Word]) -> tuple[float, float]:
 
 
 def merged(first: Sequence[Word], second: Sequence[Word]) -> list[Word]:
-    """A line as both have read it."""
+    """Merge the readings of one line."""
     if not second:
         return list(first)
     read_well = _mean(second) >= _READ_WELL
     found: list[Word] = []
     for mine, theirs in _paired(_side_by_side(first, second)):
         found += _better(mine, theirs, read_well=read_well)
-    # To lose all of a line is never the better reading.
+    # Losing a whole line is never the better reading.
     return found or list(first)
 
 
@@ -172,7 +178,7 @@ def _better(mine: Sequence[Word], theirs: Sequence[Word], *, read_well: bool) ->
     one, other = _joined(mine), _joined(theirs)
     my, their = _least(mine), _least(theirs)
     if one == other:
-        # The first knows better where its spaces are, and how marks are bent; and two columns are not one number.
+        # The first engine is better at spaces and quotation marks; two columns are not one number.
         is_other = len(theirs) > len(mine) or (len(theirs) < len(mine) and not _FIGURES.search(one))
         is_theirs = is_other and my < _GUESSED and their >= _CERTAIN
         return theirs if is_theirs else [_surer(word, their) for word in mine]
@@ -185,9 +191,9 @@ def _better(mine: Sequence[Word], theirs: Sequence[Word], *, read_well: bool) ->
 
 
 def are_better_figures(mine: str, my: float, theirs: str, their: float) -> bool:
-    """Numbers and codes, and how sure each is of its own: does the second's hold?"""
+    """Return whether the second engine's number or code is better, given both confidences."""
     if theirs.isalnum() and not theirs.isdigit() and mine.isalpha():
-        # A word, and not a code.
+        # A word, not a code.
         return False
     differ = [(a, b) for a, b in zip(mine, theirs, strict=False) if a != b]
     if len(mine) == len(theirs) and all(a.isalnum() and b.isalnum() for a, b in differ) and _FIGURES.search(mine):
@@ -200,7 +206,7 @@ def _surer(word: Word, confidence: float) -> Word:
 
 
 def _in_the_places(words: Sequence[Word], text: str, confidence: float) -> list[Word]:
-    """So that of two columns, which a number and a sign may be, none takes what is the other's."""
+    """Spread a text over the positions of these words, so that the number and sign of two columns stay in theirs."""
     ends = [0, *accumulate(len(_joined([word])) for word in words)]
     return [
         Word(word.x0, word.y0, word.x1, word.y1, confidence, text[begin:end])
@@ -209,7 +215,7 @@ def _in_the_places(words: Sequence[Word], text: str, confidence: float) -> list[
 
 
 def _paired(groups: Iterator[Group]) -> Iterator[Group]:
-    """What only one of them saw, and only the other next to it, is one thing: places are not exact to the letter."""
+    """Join adjacent groups that only one engine each has seen: positions are not exact to the letter."""
     waiting: Group | None = None
     for group in groups:
         if waiting is not None and _are_one(waiting, group):
@@ -230,7 +236,10 @@ def _are_one(one: Group, other: Group) -> bool:
 
 
 def _side_by_side(first: Sequence[Word], second: Sequence[Word]) -> Iterator[Group]:
-    """From left to right: what of both stands in the same place. Words run together are beside those that they hold."""
+    """Yield the words of both engines at each position, from left to right.
+
+    Joined words are grouped with their parts.
+    """
     ordered = sorted(
         [*((word, True) for word in first), *((word, False) for word in second)],
         key=lambda one: one[0].x0,
@@ -273,7 +282,7 @@ def _room_of(word: Word) -> Box:
 
 
 def _left_out(lines: Sequence[Sequence[Word]], boxes: Sequence[Box]) -> list[Box]:
-    """From the top down: where there is room for more than a character."""
+    """Return the boxes with room for more than a character, from top to bottom."""
     words = [word for line in lines for word in line]
 
     def bare(box: Box) -> float:
@@ -290,8 +299,10 @@ def _left_out(lines: Sequence[Sequence[Word]], boxes: Sequence[Box]) -> list[Box
 
 
 def _put_in(lines: list[list[Word]], words: list[Word], changed: list[int]) -> None:
-    """Into the line that they are a part of, or that goes on there; else as a line of their own below the nearest that
-    stands above it."""
+    """Insert the words into the line they belong to or continue.
+
+    If there is none, they become a new line below the nearest one above them.
+    """
     x0, y0, x1, y1 = layout.around(words)
     below = 0
     for at, line in enumerate(lines):

@@ -1,8 +1,8 @@
-"""Read the words of an image by Tesseract. The only file that knows it.
+"""Recognise images with Tesseract. The only module that uses it.
 
-In process where tesserocr is there: no program is started and no image written, which is half of the time; else, where
-its wheel does not load, by pytesseract, which needs the program. One thread each: the threads of one engine get in each
-other's way, and there is a process for every page that can be read at once.
+tesserocr runs it in process, without starting a program or writing an image, which halves the time. If its wheel does
+not load, pytesseract runs the program. Each engine uses one thread: threads of one engine slow each other down, and
+there is a process for every page that can be read at the same time.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ except ImportError:
 
 Box = tuple[int, int, int, int]
 
-# Where distributions and people put trained data; first those of a best quality, which are optional.
+# Where distributions and administrators put trained data. The data of best quality is optional.
 DATA = {
     "best": ("/usr/local/share/tessdata_best", "/usr/share/tessdata_best"),
     "fast": (
@@ -48,11 +48,14 @@ _PSM_AUTO, _PSM_LINE, _PSM_SPARSE = 3, 7, 11
 _OTSU, _SAUVOLA = "0", "2"
 _VERTICAL = 7
 _WRITING = range(1, 9)
-"""Of the engine's kinds of blocks; the others are pictures, rules and noise."""
+"""Tesseract's text block types; the others are pictures, lines and noise."""
 _MARGIN = 6
 """Pixels around a block."""
 _SCRIPT_SURE = 1.0
-"""On 20 noisy pages in Latin letters a wrong script had at most 0.7; Arabic, Cyrillic and Japanese pages 1.4 to 273."""
+"""Minimum confidence.
+
+On 20 noisy Latin pages a wrong script reached 0.7; Arabic, Cyrillic and Japanese pages 1.4 to 273.
+"""
 _DIRECTIONS = "\u200e\u200f"
 
 
@@ -66,21 +69,21 @@ def missing() -> Problem | None:
 
 
 def offers() -> str | None:
-    """The languages that it can read, those of a better quality named beside."""
+    """Return a sentence about the languages it can read, by quality."""
     of_quality = {quality: languages_of(quality) for quality in DATA}
     told = [f"{', '.join(found)} ({quality})" for quality, found in of_quality.items() if found]
     return f"trained data for {'; '.join(told)}" + ("" if missing() else f", for {_engine_name()}") if told else None
 
 
 def languages_of(quality: str) -> list[str]:
-    """Without the data that tells how a page is turned, which is no language."""
+    """Return the languages with data of this quality, without the orientation data."""
     places = _data_directories(quality)
     found = {str(file.relative_to(one).with_suffix("")) for one in places for file in one.rglob("*.traineddata")}
     return sorted(found - {"osd", "equ"})
 
 
 def choices() -> Mapping[str, Choices]:
-    """What payloads may ask for here."""
+    """Return the languages that payloads may ask for."""
     to_get = {code: languages.how_to_get([code]) for code in languages.known()}
     return {"languages": Choices(_installed(), to_get, languages.CALLED)}
 
@@ -99,7 +102,7 @@ def identity(wanted: WayToRead) -> str:
 
 
 def identities() -> list[str]:
-    """The engine, and of each language the size of its data."""
+    """Return the engine's name, and each language with the size of its data."""
     data = [
         file
         for quality in DATA
@@ -110,7 +113,7 @@ def identities() -> list[str]:
 
 
 def _sum_of(path: Path) -> str:
-    """Bit by bit: to find room for all of it takes longer than to add it up."""
+    """Return the file's checksum, read in blocks: allocating memory for all of it takes longer than the sum."""
     found = 0
     with path.open("rb", buffering=0) as file:
         while block := file.read(_BLOCK_BYTES):
@@ -135,7 +138,7 @@ def _data_directories(quality: str) -> list[Path]:
 
 
 def _data_for(wanted: WayToRead) -> Path:
-    """The directory that has all of the languages."""
+    """Return the directory with data for all of the languages."""
     if (lacks := missing()) is not None:
         raise Lacking(lacks.detail, lacks.remedy)
     found = _data_directories(wanted.quality)
@@ -203,7 +206,7 @@ class _InProcess:
             self._reader.SetPageSegMode(tesserocr.PSM.AUTO)
 
     def _words_in(self, blocks: Sequence[Box], half: Gray, dpi: float) -> list[list[Word]]:
-        """Where columns and paragraphs are is seen better in all pixels, and what they say in half of them."""
+        """Read the blocks at half size. Columns and paragraphs are found better at full size, words as well at half."""
         self._reader.SetPageSegMode(tesserocr.PSM.SINGLE_BLOCK)
         try:
             _show(self._reader, half, dpi)
@@ -240,7 +243,7 @@ class _InProcess:
 
 
 def _blocks(reader: Any) -> list[Box]:
-    """Of writing, in their order. Empty: they are not plain boxes, each beside or below the other."""
+    """Return the text blocks in order. Empty if they are not plain boxes beside or below each other."""
     found: list[Box] = []
     at = reader.AnalyseLayout()
     is_more = at is not None
@@ -256,13 +259,13 @@ def _blocks(reader: Any) -> list[Box]:
 
 
 def _overlap(one: Box, other: Box) -> bool:
-    """By more than their margins."""
+    """Return whether the boxes overlap by more than their margins."""
     across, down = min(one[2], other[2]) - max(one[0], other[0]), min(one[3], other[3]) - max(one[1], other[1])
     return min(across, down) > 2 * _MARGIN
 
 
 def _found(reader: Any) -> list[list[Word]]:
-    """What its table would say, which takes it three times as long to write."""
+    """Return the recognised words. Tesseract's own table takes three times as long to write."""
     word_level, line_level = tesserocr.RIL.WORD, tesserocr.RIL.TEXTLINE
     lines: list[list[Word]] = []
     begins_line = begins_paragraph = False
@@ -343,7 +346,10 @@ def _plausible(dpi: float) -> int:
 
 
 def _lines(rows: Iterable[str]) -> list[list[Word]]:
-    """Of the engine's table: level, page, block, paragraph, line, word, left, top, width, height, confidence, text."""
+    """Parse Tesseract's table.
+
+    Its columns: level, page, block, paragraph, line, word, left, top, width, height, confidence, text.
+    """
     lines: list[list[Word]] = []
     line = paragraph = None
     for row in rows:
