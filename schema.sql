@@ -1,28 +1,28 @@
--- pagemill's tables, as they are today. SQLite 3.37 or later; WAL.
+-- The tables of pagemill, for SQLite 3.37 or later in WAL mode.
 --
--- Rows may come from anywhere. From cron or by hand, this is all it takes:
+-- Any program can insert jobs, for example cron or the sqlite3 program:
 --
 --     sqlite3 -cmd '.timeout 5000' pagemill.db "
 --       INSERT INTO worker_job_queue (job_type, platform, account, payload)
 --       VALUES ('scrape_account', 'instagram', 'user123', '{\"scrape_type\":\"full\"}');"
 --
--- (The sqlite3 program waits for nobody unless told to: keep the .timeout.) These work by hand as well:
+-- (Keep the .timeout: without it, the sqlite3 program does not wait for locks.) These statements work by hand as well:
 --
 --     UPDATE worker_job_queue SET status = 'cancelled' WHERE id = 42;    pending: ends now; running: is asked to stop
---     UPDATE worker_job_queue SET status = 'pending'   WHERE id = 42;    an ended job runs again, with a fresh budget
---     UPDATE worker_job_queue SET priority = 1         WHERE id = 42;    it moves ahead, and what it asks for (1 … 10)
+--     UPDATE worker_job_queue SET status = 'pending'   WHERE id = 42;    an ended job runs again, with fresh retries
+--     UPDATE worker_job_queue SET priority = 1         WHERE id = 42;    1 (highest) to 10; follow-up jobs inherit it
 --     UPDATE worker_job_queue SET run_at = '2026-11-19 06:00' WHERE id = 42;   a pending job waits until then (UTC)
 --     DELETE FROM worker_job_queue WHERE id = 42;                        any job that is not running
---     UPDATE batch SET state = 'stopped' WHERE id = 7;                   its jobs wait; 'active': they go on
+--     UPDATE batch SET state = 'stopped' WHERE id = 7;                   its jobs wait; 'active': they continue
 --
--- A running job that is to be cancelled without grace, as `pagemill cancel --now` does it; then cancel it as above:
+-- To cancel a running job without a grace period, as `pagemill cancel --now` does, run this, then cancel it as above:
 --
 --     UPDATE worker_job_attempt SET without_grace = 1 WHERE job_id = 42 AND ended_at IS NULL;
 --
--- Anything else is refused in words. Times are UTC text, '2026-11-18 10:00:00.000'; any other valid time that you
--- write is brought to this form. For eyes: SELECT * FROM v_jobs, v_queue, v_workers, v_documents.
+-- Other changes are refused with an explanation. Times are UTC text, '2026-11-18 10:00:00.000'; other valid times are
+-- converted to this form. The views v_jobs, v_queue, v_workers and v_documents are for reading.
 
--- json_valid(NULL) is NULL today and 0 in SQLite 3.40: a CHECK says "x IS NULL OR json_valid(x)".
+-- json_valid(NULL) is NULL in current versions of SQLite and 0 in 3.40, so a CHECK says "x IS NULL OR json_valid(x)".
 
 CREATE TABLE pagemill_schema (
     version     INTEGER NOT NULL,
@@ -31,11 +31,10 @@ CREATE TABLE pagemill_schema (
 
 INSERT INTO pagemill_schema (version) VALUES (1);
 
--- It has one row. The time of it is how a daemon knows its database again.
+-- The table has one row. Its time identifies the database to a running daemon.
 CREATE UNIQUE INDEX "pagemill db migrate alone says which schema this is" ON pagemill_schema ((0));
 
--- A row for each time that this database was brought back from a backup. Every attempt since then has a higher fence
--- than any that there can have been before.
+-- One row for each restore from a backup. Every attempt since then has a higher fence than any attempt before.
 CREATE TABLE restored (
     at     TEXT NOT NULL CONSTRAINT "at has at most 1000 bytes" CHECK (length(CAST(at AS BLOB)) <= 1000),
     fence  INTEGER NOT NULL CONSTRAINT "fence is 0 or more" CHECK (fence >= 0)
@@ -44,7 +43,7 @@ CREATE TABLE restored (
 
 -- ── Jobs ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
--- What is small and asked for often stands first: SQLite reads a row from its left.
+-- Small, frequently used columns come first, because SQLite decodes a row from its first column.
 CREATE TABLE worker_job_queue (
     id                   INTEGER PRIMARY KEY AUTOINCREMENT,   -- never used twice
     job_type             TEXT    NOT NULL,                    -- which handler runs it
@@ -52,40 +51,40 @@ CREATE TABLE worker_job_queue (
     account              TEXT,                                -- the remote account that the job is about
     priority             INTEGER NOT NULL ON CONFLICT REPLACE DEFAULT 5,   -- 1 highest … 10 lowest
     status               TEXT    NOT NULL ON CONFLICT REPLACE DEFAULT 'pending',
-    held                 INTEGER NOT NULL ON CONFLICT REPLACE DEFAULT 0,   -- kept by the table: why a pending job
-                                 -- may not be looked at: 1 its time, 2 its backoff, 4 other jobs, 8 its busy key,
-                                 -- 16 its batch, which is stopped or waits
+    held                 INTEGER NOT NULL ON CONFLICT REPLACE DEFAULT 0,   -- set by triggers: why a claim skips a
+                                 -- pending job: 1 its run_at, 2 its backoff, 4 its dependencies, 8 its busy key,
+                                 -- 16 its batch, which is stopped or waiting
     fence                INTEGER NOT NULL ON CONFLICT REPLACE DEFAULT 0,   -- +1 at every claim, never lowered
-    owner                TEXT    NOT NULL ON CONFLICT REPLACE DEFAULT '',  -- the person it belongs to; '' = nobody
-    source               TEXT    NOT NULL ON CONFLICT REPLACE DEFAULT '',  -- what may ask for a rest, e.g. a credential
-    run_at               TEXT,                                -- not before this time
+    owner                TEXT    NOT NULL ON CONFLICT REPLACE DEFAULT '',  -- user the job belongs to; '' = none
+    source               TEXT    NOT NULL ON CONFLICT REPLACE DEFAULT '',  -- what can be put to rest, e.g. a credential
+    run_at               TEXT,                                -- earliest start
     created_at           TEXT    NOT NULL ON CONFLICT REPLACE DEFAULT (strftime('%Y-%m-%d %H:%M:%f', 'now')),
     started_at           TEXT,
     heartbeat_at         TEXT,
-    completed_at         TEXT,                                -- when it ended, however it ended
+    completed_at         TEXT,                                -- time of its end, with any status
     cancel_requested_at  TEXT,
     worker_id            TEXT,
     retry_count          INTEGER NOT NULL ON CONFLICT REPLACE DEFAULT 0,
     max_retries          INTEGER NOT NULL ON CONFLICT REPLACE DEFAULT 3,
-    requeue_count        INTEGER NOT NULL ON CONFLICT REPLACE DEFAULT 0,   -- how often its worker or node died under it
-    timeout_seconds      INTEGER,                             -- of one attempt; NULL = the handler's own
+    requeue_count        INTEGER NOT NULL ON CONFLICT REPLACE DEFAULT 0,   -- how often its worker or node died
+    timeout_seconds      INTEGER,                             -- of one attempt; NULL = the handler's default
     progress_percent     INTEGER NOT NULL ON CONFLICT REPLACE DEFAULT 0,
-    progress_done        INTEGER,                             -- units done, where the handler counts any
-    progress_total       INTEGER,                             -- of so many; NULL = not known
-    progress_rate        REAL,                                -- units per second, where the handler measures it
+    progress_done        INTEGER,                             -- units done, if the handler counts units
+    progress_total       INTEGER,                             -- total units; NULL = unknown
+    progress_rate        REAL,                                -- units per second, if the handler measures it
     progress_unit        TEXT,                                -- 'pages', 'bytes', …
-    progress_at          TEXT,                                -- when this attempt last advanced or logged a line
+    progress_at          TEXT,                                -- when the attempt last advanced or logged a line
     batch_id             INTEGER,
     document_id          INTEGER,
     generation           INTEGER,
-    parent_id            INTEGER,                             -- the job whose result asked for this one
-    name                 TEXT,                                -- what it is about, such as a file's name; for eyes
-    source_key           TEXT,                                -- what it brings in: its document's source_key
-    unique_key           TEXT,                                -- at most one live job has it
-    concurrency_key      TEXT,                                -- at most one running job has it
+    parent_id            INTEGER,                             -- the job that inserted this one as a follow-up
+    name                 TEXT,                                -- display name, such as a file name
+    source_key           TEXT,                                -- source_key of the document that the job would add
+    unique_key           TEXT,                                -- at most one live job has the same key
+    concurrency_key      TEXT,                                -- at most one running job has the same key
     error_code           TEXT,
     error_message        TEXT,                                -- what went wrong
-    error_remedy         TEXT,                                -- what to do about it; NULL = nothing is known
+    error_remedy         TEXT,                                -- what to do about it; NULL = unknown
     progress_message     TEXT,
     payload              TEXT,                                -- JSON
     result               TEXT,                                -- JSON
@@ -94,7 +93,7 @@ CREATE TABLE worker_job_queue (
     CONSTRAINT "priority is 1 (highest) to 10 (lowest)" CHECK (priority BETWEEN 1 AND 10),
     CONSTRAINT "status is pending, running, completed, failed or cancelled"
         CHECK (status = 'pending' OR status = 'running' OR status = 'completed' OR status = 'failed'
-               OR status = 'cancelled'),  -- an IN of five makes a table for each INSERT
+               OR status = 'cancelled'),  -- an IN of five values builds a table at each INSERT
     CONSTRAINT "payload is JSON" CHECK (payload IS NULL OR json_valid(payload)),
     CONSTRAINT "result is JSON" CHECK (result IS NULL OR json_valid(result)),
     CONSTRAINT "progress_percent is 0 to 100" CHECK (progress_percent BETWEEN 0 AND 100),
@@ -108,7 +107,7 @@ CREATE TABLE worker_job_queue (
         CHECK (retry_count BETWEEN 0 AND 1000000 AND max_retries BETWEEN 0 AND 1000000
                AND requeue_count BETWEEN 0 AND 1000000),
     CONSTRAINT "created_at is a time like 2026-11-18 10:00:00 (UTC)"
-        CHECK (-- The form that we write, on a day that every month has, needs no calendar.
+        CHECK (-- Fast path for pagemill's own form on a day that every month has, which needs no calendar.
                (created_at GLOB '????-??-?? ??:??:??.[0-9][0-9][0-9]' AND length(CAST(created_at AS BLOB)) = 23
                 AND substr(created_at, 9, 2) <= '28' AND julianday(created_at) IS NOT NULL)
                OR (created_at GLOB '[0-9][0-9][0-9][0-9]-[0-9][0-9]-[0-9][0-9]*'
@@ -122,8 +121,9 @@ CREATE TABLE worker_job_queue (
     CONSTRAINT "timeout_seconds is 1 to 31536000, a year" CHECK (timeout_seconds BETWEEN 1 AND 31536000),
     CONSTRAINT "name has at most 1000 characters, source_key 5000"
         CHECK ((name IS NULL OR length(name) <= 1000) AND (source_key IS NULL OR length(source_key) <= 5000)),
-    -- In bytes: length() of text ends at the first NUL. What only an INSERT gives apart from what a claim changes; what
-    -- is not there is not measured, which would cost each INSERT a quarter more.
+    -- In bytes, because length() of text stops at the first NUL. Columns set only by an INSERT are separate from
+    -- columns that a claim changes. NULL and empty values are not measured, because that would slow each INSERT by a
+    -- quarter.
     CONSTRAINT "job_type, platform, account, owner, source, name and each key have at most 30000 bytes"
         CHECK (length(CAST(job_type AS BLOB)) <= 30000 AND length(CAST(platform AS BLOB)) <= 30000
                AND (account IS NULL OR length(CAST(account AS BLOB)) <= 30000)
@@ -155,24 +155,24 @@ CREATE TABLE worker_job_queue (
         CHECK ((completed_at IS NOT NULL) = (status NOT IN ('pending', 'running')))
 ) STRICT;
 
--- claim: the lanes (job_type, owner, source) lead, so that a closed lane is hopped over and never walked through.
+-- claim: the lane (job_type, owner, source) comes first, so that a closed lane is skipped with one seek.
 CREATE INDEX job_ready ON worker_job_queue (job_type, owner, source, priority, created_at)
     WHERE status = 'pending' AND held = 0;
 -- free_due, next_deadline
 CREATE INDEX job_due ON worker_job_queue (priority, run_at) WHERE status = 'pending' AND held & 3;
--- list, counts, and everything that asks for the running jobs
+-- list, counts, and all queries for running jobs
 CREATE INDEX job_by_status ON worker_job_queue (status);
 -- prune, and lists by time
 CREATE INDEX job_ended ON worker_job_queue (completed_at) WHERE completed_at IS NOT NULL;
--- errors, and how many failed in an hour
+-- errors, and the number of failures in a period
 CREATE INDEX job_failed ON worker_job_queue (completed_at, error_code, job_type) WHERE status = 'failed';
--- not_brought_in: in the order of their ids
+-- not_brought_in, in the order of ids
 CREATE INDEX job_not_brought_in ON worker_job_queue (status)
     WHERE status = 'failed' AND source_key IS NOT NULL AND document_id IS NULL;
--- list, count: the jobs whose last error has a code
+-- list, count: jobs by the code of their last error
 CREATE INDEX job_by_error ON worker_job_queue (error_code) WHERE error_code IS NOT NULL;
 CREATE INDEX job_by_owner ON worker_job_queue (owner) WHERE owner <> '';
--- list, count: the jobs about a remote account
+-- list, count: jobs by remote account
 CREATE INDEX job_by_account ON worker_job_queue (account, platform) WHERE account IS NOT NULL;
 CREATE INDEX job_by_batch ON worker_job_queue (batch_id) WHERE batch_id IS NOT NULL;
 -- end_batches
@@ -183,25 +183,25 @@ CREATE INDEX job_by_document ON worker_job_queue (document_id, generation, statu
 CREATE INDEX job_by_parent ON worker_job_queue (parent_id) WHERE parent_id IS NOT NULL;
 -- not_brought_in, live_work_for
 CREATE INDEX job_by_source_key ON worker_job_queue (source_key) WHERE source_key IS NOT NULL;
--- enqueue: one live job for each unique_key. With an expression in it, SQLite refuses by the name of the index.
+-- enqueue: at most one live job per unique_key. With an expression in the index, SQLite's error quotes the index name.
 CREATE UNIQUE INDEX "a live job already has this unique_key: that one will do the work"
     ON worker_job_queue (unique_key, (0))
     WHERE unique_key IS NOT NULL AND status IN ('pending', 'running');
--- P8: one running job for each concurrency_key; behind it, who is next
+-- P8: one running job per concurrency_key, and the next job with the key
 CREATE UNIQUE INDEX job_key_running ON worker_job_queue (concurrency_key)
     WHERE concurrency_key IS NOT NULL AND status = 'running';
 CREATE INDEX job_key_waiting ON worker_job_queue
     (concurrency_key, held, job_type, owner, source, priority, created_at)
     WHERE concurrency_key IS NOT NULL AND status = 'pending';
 
--- One row: the time up to which a claim has released jobs that wait for their run_at. The guard of held compares with
+-- One row: the time up to which a claim has freed jobs that wait for their run_at. The guard of `held` compares with
 -- it, because no trigger reads the clock.
 CREATE TABLE due_until (
     id  INTEGER PRIMARY KEY CONSTRAINT "due_until has one row" CHECK (id = 1),
     at  TEXT NOT NULL CONSTRAINT "at has at most 1000 bytes" CHECK (length(CAST(at AS BLOB)) <= 1000)
 ) STRICT;
 
--- One row for each run of a job. Opened by a claim; closed before the job may move on; then never changed.
+-- One row per attempt of a job. A claim opens it; it is closed before the job's status changes, and then never changed.
 CREATE TABLE worker_job_attempt (
     job_id             INTEGER NOT NULL,
     fence              INTEGER NOT NULL,
@@ -213,16 +213,16 @@ CREATE TABLE worker_job_attempt (
     error_code         TEXT,
     error_message      TEXT,
     error_remedy       TEXT,
-    pid                INTEGER,   -- also its session; with the start in clock ticks, one process for ever
+    pid                INTEGER,   -- also the session id; with the start in clock ticks, a permanent name of one process
     pid_started        INTEGER,
-    sandbox            TEXT,      -- what confined it
-    without_grace      INTEGER NOT NULL DEFAULT 0   -- 1: if it was asked to stop, then at once
+    sandbox            TEXT,      -- the sandbox that confined it
+    without_grace      INTEGER NOT NULL DEFAULT 0   -- 1: on a request to stop, kill it at once
                        CONSTRAINT "without_grace is 0 or 1" CHECK (without_grace IN (0, 1)),
     signal             TEXT,
     cpu_seconds        REAL,
     memory_peak_bytes  INTEGER,
-    heard_at           TEXT,      -- when its handler last said something
-    node               TEXT,      -- the machine that it ran on, by its name in table node; NULL = the worker's own
+    heard_at           TEXT,      -- time of the last report from its handler
+    node               TEXT,      -- name of the cluster node that it ran on; NULL = the worker's own machine
     PRIMARY KEY (job_id, fence),
     CHECK ((ended_at IS NULL) = (outcome IS NULL)),
     CONSTRAINT "error_code, error_message, error_remedy, sandbox, signal, worker_id, node and each time have at most 100000 bytes"
@@ -233,7 +233,7 @@ CREATE TABLE worker_job_attempt (
                AND length(CAST(ended_at AS BLOB)) <= 100000 AND length(CAST(heard_at AS BLOB)) <= 100000)
 ) STRICT, WITHOUT ROWID;
 
--- One row for each change of status, whoever made it. A job begins pending; that is its row, not an event.
+-- One row per change of a job's status, made by the daemon or by hand. Inserting a job writes no event.
 CREATE TABLE worker_job_event (
     id           INTEGER PRIMARY KEY,
     job_id       INTEGER NOT NULL,
@@ -247,7 +247,7 @@ CREATE TABLE worker_job_event (
 ) STRICT;
 CREATE INDEX event_by_job ON worker_job_event (job_id);
 
--- Lines that a handler reported. Appended; the newest 3,000 of a job are kept.
+-- Log lines of handlers, append-only. The newest 3,000 lines of a job are kept.
 CREATE TABLE worker_job_log (
     id      INTEGER PRIMARY KEY AUTOINCREMENT,
     job_id  INTEGER NOT NULL,
@@ -269,29 +269,29 @@ CREATE TABLE worker_job_dependency (
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX dependency_by_needs ON worker_job_dependency (needs_id);
 
--- Jobs that others wait for and whose status has changed since somebody looked. The next transaction of ours
--- (a claim at the latest) frees, fails or revives the jobs behind them, and empties this.
+-- Jobs whose status has changed and that other jobs wait for. The next transaction of pagemill (at the latest a claim)
+-- frees, fails or revives the waiting jobs and removes the rows.
 CREATE TABLE worker_job_settled (job_id INTEGER PRIMARY KEY) STRICT;
 
--- Documents whose jobs have moved since somebody looked: the next transaction of ours lets them follow.
+-- Documents whose jobs have changed their status. The next transaction of pagemill updates index_status.
 CREATE TABLE document_unsettled (
     document_id  INTEGER PRIMARY KEY,
-    lost         TEXT             -- of a job that was deleted before it ran
+    lost         TEXT             -- describes a job that was deleted before it ran
 ) STRICT;
 
--- What one person submitted together: jobs by their batch_id, follow-ups included. A job that names a batch which is
--- not there makes it.
+-- Jobs that a user has submitted together, including their follow-up jobs. Jobs refer to it by batch_id. Inserting a
+-- job with an unknown batch_id creates the batch.
 CREATE TABLE batch (
     id          INTEGER PRIMARY KEY AUTOINCREMENT,
     owner       TEXT NOT NULL DEFAULT '',
     name        TEXT NOT NULL DEFAULT '',
     priority    INTEGER NOT NULL DEFAULT 5,
     state       TEXT NOT NULL DEFAULT 'active',
-    round       INTEGER NOT NULL DEFAULT 1,      -- +1 whenever it begins again after it had ended
-    note        TEXT,                            -- why it is in its state: 'stopped by ann'
-    replaced_by INTEGER,                         -- of a waiting one: the newer batch of its owner, after which it resumes
-    asked       TEXT NOT NULL DEFAULT '{}',      -- JSON: what the person asked for
-    actions     TEXT NOT NULL DEFAULT '[]',      -- JSON: what follows once it has ended
+    round       INTEGER NOT NULL DEFAULT 1,      -- +1 whenever it starts again after it has ended
+    note        TEXT,                            -- reason for its state, such as 'stopped by ann'
+    replaced_by INTEGER,                         -- the newer batch of its owner that a waiting batch resumes after
+    asked       TEXT NOT NULL DEFAULT '{}',      -- JSON: the user's request
+    actions     TEXT NOT NULL DEFAULT '[]',      -- JSON: actions to run when it ends
     created_at  TEXT NOT NULL DEFAULT (strftime('%Y-%m-%d %H:%M:%f', 'now')),
     ended_at    TEXT,
     CONSTRAINT "the id of a batch is 0 to 1000000000000" CHECK (id BETWEEN 0 AND 1000000000000),
@@ -306,10 +306,10 @@ CREATE TABLE batch (
                AND length(CAST(ended_at AS BLOB)) <= 30000
                AND length(CAST(asked AS BLOB)) <= 16777216 AND length(CAST(actions AS BLOB)) <= 16777216)
 ) STRICT;
--- one active batch of an owner; who waits
+-- active and waiting batches of an owner
 CREATE INDEX batch_by_owner ON batch (owner, state, id);
 
--- Documents that a batch asked for, whoever reads them.
+-- Documents requested by a batch, even if another batch reads them.
 CREATE TABLE batch_document (
     batch_id     INTEGER NOT NULL,
     document_id  INTEGER NOT NULL,
@@ -317,10 +317,10 @@ CREATE TABLE batch_document (
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX batch_by_document ON batch_document (document_id);
 
--- Batches of which something has ended since somebody looked: the next transaction of ours sees whether they have.
+-- Batches with a job or document that has ended. The next transaction of pagemill checks whether the batch has ended.
 CREATE TABLE batch_unsettled (batch_id INTEGER PRIMARY KEY) STRICT;
 
--- What people may want to be told, written where it happens. With a key it is told once only.
+-- Events for notifications, written in the transaction of the event. `key` prevents a second notice of the same event.
 CREATE TABLE notice (
     id           INTEGER PRIMARY KEY AUTOINCREMENT,
     at           TEXT NOT NULL,
@@ -329,7 +329,7 @@ CREATE TABLE notice (
     job_id       INTEGER,
     document_id  INTEGER,
     batch_id     INTEGER,
-    generation   INTEGER,                  -- of its document; of a batch its round
+    generation   INTEGER,                  -- generation of the document; for a batch, its round
     code         TEXT,
     message      TEXT,
     remedy       TEXT,                     -- what to do about it
@@ -341,7 +341,7 @@ CREATE TABLE notice (
                AND length(CAST(key AS BLOB)) <= 200000)
 ) STRICT;
 
--- What is to follow once a generation of a document has been read, or has failed: each once.
+-- Jobs to insert when a generation of a document has been read or has failed, each once.
 CREATE TABLE deferred_action (
     id           INTEGER PRIMARY KEY AUTOINCREMENT,
     document_id  INTEGER NOT NULL,
@@ -349,9 +349,9 @@ CREATE TABLE deferred_action (
     on_end       TEXT NOT NULL DEFAULT 'success',
     job_type     TEXT NOT NULL,
     payload      TEXT NOT NULL DEFAULT '',   -- JSON; '' = none
-    standing     INTEGER NOT NULL DEFAULT 0, -- 1: asked again for each generation that comes
+    standing     INTEGER NOT NULL DEFAULT 0, -- 1: repeated for each new generation
     fired_at     TEXT,
-    job_id       INTEGER,                    -- the job that it became
+    job_id       INTEGER,                    -- the inserted job
     UNIQUE (document_id, generation, on_end, job_type, payload),
     CONSTRAINT "on_end is success or failure" CHECK (on_end IN ('success', 'failure')),
     CONSTRAINT "job_type is not empty" CHECK (job_type <> ''),
@@ -362,14 +362,15 @@ CREATE TABLE deferred_action (
                AND length(CAST(fired_at AS BLOB)) <= 1000000)
 ) STRICT;
 
--- What is to follow for each document of an owner (scope 'owner', his name), or once a job has failed (scope 'job', its id).
+-- Jobs to insert for each document of an owner (scope 'owner', name = the owner), or when a job has failed (scope
+-- 'job', name = the job's id).
 CREATE TABLE action_rule (
     scope        TEXT NOT NULL,
     name         TEXT NOT NULL,
     on_end       TEXT NOT NULL DEFAULT 'success',
     job_type     TEXT NOT NULL,
     payload      TEXT NOT NULL DEFAULT '',
-    fired_fence  INTEGER,                    -- of a job: the attempt after which it was done
+    fired_fence  INTEGER,                    -- for a job: fence of the attempt after which it was run
     PRIMARY KEY (scope, name, on_end, job_type, payload),
     CONSTRAINT "scope is owner or job" CHECK (scope IN ('owner', 'job')),
     CONSTRAINT "on_end is success or failure; of a job failure" CHECK (on_end = 'failure' OR (on_end = 'success' AND scope = 'owner')),
@@ -380,20 +381,21 @@ CREATE TABLE action_rule (
                AND length(CAST(payload AS BLOB)) <= 1000000)
 ) STRICT, WITHOUT ROWID;
 
--- How far each of those who tell people has read the notices.
+-- The last notice that each reader, such as a notification channel, has processed.
 CREATE TABLE notice_reader (
     name       TEXT PRIMARY KEY NOT NULL CONSTRAINT "name has at most 30000 bytes" CHECK (length(CAST(name AS BLOB)) <= 30000),
     notice_id  INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 
--- Never has a row. What a trigger would INSERT OR IGNORE here is passed over, unless the statement that fired the
--- trigger is OR REPLACE: its way with conflicts is then the trigger's as well, and it is refused with this sentence.
+-- Never has a row. A trigger tries INSERT OR IGNORE here, which does nothing, unless the statement that fired the
+-- trigger is OR REPLACE: SQLite then applies REPLACE in the trigger as well, and the statement fails with this
+-- sentence.
 CREATE TABLE no_replacing (
     unique_key TEXT,
     CONSTRAINT "a live job already has this unique_key, and nothing may replace it: leave OR REPLACE out" CHECK (0)
 ) STRICT;
 
--- Who changed what in bulk: audit, and what `pagemill undo` takes back by the opposite verb.
+-- Bulk changes by users, for the history and for `pagemill undo`, which applies the opposite verb.
 CREATE TABLE worker_action (
     id         INTEGER PRIMARY KEY AUTOINCREMENT,
     at         TEXT NOT NULL,
@@ -402,7 +404,7 @@ CREATE TABLE worker_action (
                                                     'stop_batch', 'resume_batch', 'retry_batch', 'forget_batch')),
     undone_at  TEXT,
     undone_by  TEXT,
-    batch_id   INTEGER,                  -- the batch that was stopped, resumed, retried, forgotten or cancelled as a whole
+    batch_id   INTEGER,                  -- the batch, if a whole batch was stopped, resumed, retried, removed or cancelled
     CONSTRAINT "at, actor, undone_at and undone_by have at most 1000 bytes"
         CHECK (length(CAST(at AS BLOB)) <= 1000 AND length(CAST(actor AS BLOB)) <= 1000
                AND length(CAST(undone_at AS BLOB)) <= 1000 AND length(CAST(undone_by AS BLOB)) <= 1000)
@@ -410,26 +412,26 @@ CREATE TABLE worker_action (
 
 CREATE TABLE worker_action_item (
     action_id        INTEGER NOT NULL,
-    item_id          INTEGER NOT NULL,   -- the job, the document that a 'remove' took away, or the token
-    left_as          TEXT,               -- status, fence and priority; of what is gone, what it was
+    item_id          INTEGER NOT NULL,   -- the job, the removed document, or the token
+    left_as          TEXT,               -- status, fence and priority after the change; a description of a removed item
     priority_before  INTEGER,
     PRIMARY KEY (action_id, item_id),
     CONSTRAINT "left_as has at most 100000 bytes" CHECK (length(CAST(left_as AS BLOB)) <= 100000)
 ) STRICT, WITHOUT ROWID;
 
 
--- Who may use HTTP. kind 'link': for one browser, once; 'session': a browser, by the token or link `token_id`.
--- Of the secret there is its SHA-256 only. Removing a token removes its sessions.
+-- Credentials for HTTP. kind 'link' starts one browser session; 'session' was started with the token or link
+-- `token_id`. `digest` is the SHA-256 of the secret, which is not stored. Removing a token removes its sessions.
 CREATE TABLE token (
     id        INTEGER PRIMARY KEY AUTOINCREMENT,
     kind      TEXT NOT NULL CHECK (kind IN ('token', 'link', 'session')),
-    name      TEXT NOT NULL,             -- the actor of what is done with it
+    name      TEXT NOT NULL,             -- recorded as the actor of actions
     digest    TEXT NOT NULL,
-    scopes    TEXT NOT NULL,             -- words with spaces between them: read, operate, admin
-    owner     TEXT,                      -- whose things are seen; NULL = everybody's
+    scopes    TEXT NOT NULL,             -- read, operate, admin, separated by spaces
+    owner     TEXT,                      -- gives access to this owner's data only; NULL = all data
     made_at   TEXT NOT NULL,
     made_by   TEXT NOT NULL,
-    used_at   TEXT,                      -- lately; of a link once for ever
+    used_at   TEXT,                      -- time of the last use; a link can be used once
     until     TEXT,
     token_id  INTEGER,
     CONSTRAINT "name, digest, scopes, owner, made_at, made_by, used_at and until have at most 1000 bytes"
@@ -442,13 +444,13 @@ CREATE UNIQUE INDEX token_by_name ON token (name) WHERE kind = 'token';
 CREATE INDEX token_by_token ON token (token_id) WHERE token_id IS NOT NULL;
 
 
--- What came by HTTP with an Idempotency-Key, and what was answered: whoever sends it again is told the same.
+-- HTTP requests with an Idempotency-Key, and their responses. A repeated request gets the same response.
 CREATE TABLE request (
-    key       TEXT PRIMARY KEY NOT NULL,   -- with whose it is
-    wish      TEXT NOT NULL,               -- a digest of what was asked
+    key       TEXT PRIMARY KEY NOT NULL,   -- includes the caller
+    wish      TEXT NOT NULL,               -- digest of the request
     at        TEXT NOT NULL,
     status    INTEGER,
-    answer    TEXT,                        -- NULL: it was granted, and what was answered is not known
+    answer    TEXT,                        -- response body; NULL: accepted, and the response is not known
     location  TEXT,
     CONSTRAINT "key, wish, at and location have at most 5000 bytes"
         CHECK (length(CAST(key AS BLOB)) <= 5000 AND length(CAST(wish AS BLOB)) <= 5000
@@ -458,7 +460,7 @@ CREATE TABLE request (
 CREATE INDEX request_by_time ON request (at);
 
 
--- ── Workers, and what holds whole lanes ─────────────────────────────────────────────────────────────────────────
+-- ── Workers, and the gates of lanes ─────────────────────────────────────────────────────────────────────────────
 
 CREATE TABLE worker (
     id            TEXT PRIMARY KEY NOT NULL,
@@ -468,12 +470,12 @@ CREATE TABLE worker (
     version       TEXT NOT NULL,
     cpu_slots     INTEGER NOT NULL CHECK (cpu_slots BETWEEN 0 AND 100000),
     io_slots      INTEGER NOT NULL CHECK (io_slots BETWEEN 0 AND 100000),
-    draining      INTEGER NOT NULL DEFAULT 0,   -- 1: finishes what it has, claims no more
-    disk_low      INTEGER NOT NULL DEFAULT 0,   -- 1: too little free space to begin anything
+    draining      INTEGER NOT NULL DEFAULT 0,   -- 1: finishes its jobs and claims no more
+    disk_low      INTEGER NOT NULL DEFAULT 0,   -- 1: too little free space to start jobs
     started_at    TEXT NOT NULL,
     heartbeat_at  TEXT NOT NULL,
-    node_slots    INTEGER NOT NULL DEFAULT 0,   -- slots of all cluster nodes that it can use now, together
-    -- Its lock and its staging are found by it.
+    node_slots    INTEGER NOT NULL DEFAULT 0,   -- total slots of the cluster nodes that it can use now
+    -- The id is part of the names of its lock file and its staging directory.
     CONSTRAINT "id is a plain name: letters, digits and signs without a slash, at most 500, and no dot first"
         CHECK (id <> '' AND id NOT GLOB '*[^ -.0-~]*' AND id NOT GLOB '.*' AND instr(id, char(0)) = 0
                AND length(CAST(id AS BLOB)) <= 500),
@@ -486,32 +488,33 @@ CREATE TABLE worker (
                AND heartbeat_at IS strftime('%Y-%m-%d %H:%M:%f', heartbeat_at, '+0 days') AND heartbeat_at >= '1970')
 ) STRICT;
 
--- What each worker can run. The daemon fills it; claim, why and enqueue read it and import no handler.
+-- The job types that each worker can run. Written by the daemon; claim, why and enqueue read it instead of importing
+-- handlers.
 CREATE TABLE handler (
     worker_id       TEXT NOT NULL,
     job_type        TEXT NOT NULL,
-    class           TEXT NOT NULL CHECK (class IN ('cpu', 'io', 'node')),   -- whose slots it takes
-    missing         TEXT,                         -- a capability it needs and that is not there, in words
-    missing_remedy  TEXT NOT NULL DEFAULT '',     -- how to get it
-    at_most_once    INTEGER NOT NULL DEFAULT 0,   -- 1: once begun, it never runs again by itself
+    class           TEXT NOT NULL CHECK (class IN ('cpu', 'io', 'node')),   -- the kind of slots it takes
+    missing         TEXT,                         -- description of a required capability that is missing
+    missing_remedy  TEXT NOT NULL DEFAULT '',     -- how to install it
+    at_most_once    INTEGER NOT NULL DEFAULT 0,   -- 1: a started job is never run again automatically
     payload_schema  TEXT CHECK (payload_schema IS NULL OR json_valid(payload_schema)),
-    timeout_seconds INTEGER NOT NULL DEFAULT 3600,   -- of one attempt, where the job says nothing else
-    choices         TEXT CHECK (choices IS NULL OR json_valid(choices)),   -- by the key of a payload: what it may be on this machine
+    timeout_seconds INTEGER NOT NULL DEFAULT 3600,   -- of one attempt, if the job has none
+    choices         TEXT CHECK (choices IS NULL OR json_valid(choices)),   -- payload key → possible values here
     PRIMARY KEY (worker_id, job_type),
     CONSTRAINT "job_type, missing and missing_remedy have at most 30000 bytes"
         CHECK (length(CAST(job_type AS BLOB)) <= 30000 AND length(CAST(missing AS BLOB)) <= 30000
                AND length(CAST(missing_remedy AS BLOB)) <= 30000)
 ) STRICT, WITHOUT ROWID;
 
--- The nodes of the Ray cluster, as the daemon that uses them sees them. By hand: draining = 1 gives a node no new
--- attempts, 0 takes that back.
+-- The nodes of the Ray cluster, as seen by the daemon that uses them. By hand: draining = 1 stops giving the node new
+-- attempts, 0 resumes it.
 CREATE TABLE node (
     name       TEXT PRIMARY KEY NOT NULL,
     worker_id  TEXT NOT NULL,              -- the daemon that wrote this row last
     state      TEXT NOT NULL,
     slots      INTEGER NOT NULL DEFAULT 0,
     version    TEXT NOT NULL DEFAULT '',
-    reason     TEXT NOT NULL DEFAULT '',   -- why it is not up
+    reason     TEXT NOT NULL DEFAULT '',   -- reason why it is not up
     draining   INTEGER NOT NULL DEFAULT 0 CONSTRAINT "draining is 0 or 1" CHECK (draining IN (0, 1)),
     CONSTRAINT "state is starting, up, draining, refused or down"
         CHECK (state IN ('starting', 'up', 'draining', 'refused', 'down')),
@@ -521,8 +524,8 @@ CREATE TABLE node (
                AND length(CAST(version AS BLOB)) <= 10000 AND length(CAST(reason AS BLOB)) <= 10000)
 ) STRICT, WITHOUT ROWID;
 
--- How many may run at once. kind 'owner', name '*': each owner that has no row of its own.
--- kind 'payload', name 'bytes': how large a payload may be.
+-- Maximum number of running jobs. kind 'owner' with name '*' is for each owner without a row of its own.
+-- kind 'payload' with name 'bytes' is the maximum size of a payload.
 CREATE TABLE job_limit (
     kind  TEXT NOT NULL CHECK (kind IN ('type', 'class', 'owner', 'payload')),
     name  TEXT NOT NULL,
@@ -535,7 +538,7 @@ CREATE TABLE pause (
     scope   TEXT NOT NULL CHECK (scope IN ('all', 'type', 'owner')),
     name    TEXT NOT NULL DEFAULT '',
     since   TEXT NOT NULL DEFAULT (strftime('%Y-%m-%d %H:%M:%f', 'now')),
-    until   TEXT                                  -- NULL = until somebody unpauses it
+    until   TEXT                                  -- NULL = until it is removed
             CONSTRAINT "until is a time like 2026-11-18 10:00:00.000 (UTC)"
             CHECK (until IS NULL OR (until IS strftime('%Y-%m-%d %H:%M:%f', until, '+0 days') AND until >= '1970')),
     reason  TEXT,
@@ -553,27 +556,27 @@ CREATE TABLE source_rest (
             CONSTRAINT "until is a time like 2026-11-18 10:00:00.000 (UTC)"
             CHECK (until IS strftime('%Y-%m-%d %H:%M:%f', until, '+0 days') AND until >= '1970'),
     reason  TEXT,
-    -- Jobs without a source have '', and need no rest.
+    -- '' is the source of jobs without one, which cannot be put to rest.
     CONSTRAINT "source is not empty" CHECK (source <> ''),
     CONSTRAINT "source and reason have at most 30000 bytes"
         CHECK (length(CAST(source AS BLOB)) <= 30000 AND length(CAST(reason AS BLOB)) <= 30000)
 ) STRICT, WITHOUT ROWID;
 
--- P9: of the owners with the fewest running jobs, the one served longest ago is next.
+-- P9: among the owners with the fewest running jobs, the one served longest ago comes next.
 CREATE TABLE owner_served (
     owner   TEXT PRIMARY KEY NOT NULL CONSTRAINT "owner has at most 30000 bytes" CHECK (length(CAST(owner AS BLOB)) <= 30000),
     served  INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX owner_by_served ON owner_served (served);
 
--- What was begun at its time: each slot of a [[schedule]] once for ever, also after its job is gone. schedule 'once:KEY':
--- `pagemill enqueue --unique KEY --once-per day`, and what was begun in each day. The newest of each is kept, and what is
--- younger than two months: longer than a period, and no plan goes back.
+-- Runs of schedules. Each slot of a [[schedule]] runs once, also after its job was deleted. schedule 'once:KEY' is for
+-- `pagemill enqueue --unique KEY --once-per day`. The newest run of each schedule is kept, and all runs of the last two
+-- months: a period is at most a month, and a plan never goes back.
 CREATE TABLE schedule_run (
     schedule  TEXT NOT NULL,
-    slot      TEXT NOT NULL,     -- the time that it was for, 'now …' if a person began it, 'day 2026-11-19' of a key
+    slot      TEXT NOT NULL,     -- scheduled time; 'now …' if started by a user; 'day 2026-11-19' for a key
     at        TEXT NOT NULL DEFAULT (strftime('%Y-%m-%d %H:%M:%f', 'now')),
-    job_id    INTEGER,           -- what it began
+    job_id    INTEGER,           -- the started job
     batch_id  INTEGER,
     PRIMARY KEY (schedule, slot),
     CONSTRAINT "schedule, slot and at have at most 40000 bytes"
@@ -583,7 +586,7 @@ CREATE TABLE schedule_run (
 -- last_run
 CREATE INDEX schedule_run_by_time ON schedule_run (schedule, at, slot);
 
--- How far each schedule has come: what lies after `until` is due or to come. plan: cron expression and zone.
+-- The position of each schedule: slots up to `until` are handled. plan: cron expression and time zone.
 CREATE TABLE schedule_plan (
     schedule  TEXT PRIMARY KEY NOT NULL,
     plan      TEXT NOT NULL,
@@ -595,10 +598,10 @@ CREATE TABLE schedule_plan (
 ) STRICT, WITHOUT ROWID;
 
 
--- ── Documents: what is read, page by page, and what people find in it ───────────────────────────────────────────
+-- ── Documents, pages and search ─────────────────────────────────────────────────────────────────────────────────
 
--- One thing to read, named for ever by owner, platform and source_key. It follows its jobs with the next
--- transaction of ours.
+-- One item to read, identified permanently by owner, platform and source_key. When its jobs change, index_status is
+-- updated by the next transaction of pagemill.
 CREATE TABLE document (
     id                  INTEGER PRIMARY KEY AUTOINCREMENT    -- never used twice
                         CONSTRAINT "the table chooses the id of a document: leave it out of the INSERT"
@@ -607,22 +610,22 @@ CREATE TABLE document (
     platform            TEXT NOT NULL,
     source_key          TEXT NOT NULL,             -- a Drive file's id, a URL, an absolute path
     name                TEXT NOT NULL DEFAULT '',
-    content             TEXT NOT NULL DEFAULT '',  -- SHA-256 of its file; '' = not known yet
-    revision            TEXT NOT NULL DEFAULT '',  -- what its source calls this content; '' = nothing to go by
+    content             TEXT NOT NULL DEFAULT '',  -- SHA-256 of its file; '' = unknown
+    revision            TEXT NOT NULL DEFAULT '',  -- the source's name for this content; '' = none
     kind                TEXT,                      -- pdf, image, sheet
     pages               INTEGER,                   -- NULL = not counted yet
     index_status        TEXT NOT NULL DEFAULT 'not_indexed',
-    index_generation    INTEGER NOT NULL DEFAULT 0,   -- the newest that was asked for; +1 with each wish to read it
-    current_generation  INTEGER,                   -- the one that people read; NULL = none yet
-    settings            TEXT NOT NULL DEFAULT '',  -- JSON: how its newest generation is read, and was asked to be
-    settings_before     TEXT,                      -- with which it was last read, noted when more was asked; NULL = never
-    note                TEXT,                      -- for a person, such as "repaired"
+    index_generation    INTEGER NOT NULL DEFAULT 0,   -- the newest generation; +1 with each accepted request
+    current_generation  INTEGER,                   -- the published generation; NULL = none yet
+    settings            TEXT NOT NULL DEFAULT '',  -- JSON: reading settings of the newest generation
+    settings_before     TEXT,                      -- settings of the last success, set by the next request; NULL = none
+    note                TEXT,                      -- note for users, such as "repaired"
     error_code          TEXT,
     error_message       TEXT,
     error_remedy        TEXT,
     created_at          TEXT NOT NULL DEFAULT (strftime('%Y-%m-%d %H:%M:%f', 'now')),
-    updated_at          TEXT NOT NULL DEFAULT (strftime('%Y-%m-%d %H:%M:%f', 'now')),   -- when its reading last moved
-    gone_at             TEXT,                      -- when it was no longer at its source
+    updated_at          TEXT NOT NULL DEFAULT (strftime('%Y-%m-%d %H:%M:%f', 'now')),   -- when its reading last advanced
+    gone_at             TEXT,                      -- when it had disappeared from its source
 
     UNIQUE (owner, platform, source_key),
     CONSTRAINT "platform and source_key are not empty" CHECK (platform <> '' AND source_key <> ''),
@@ -651,7 +654,8 @@ CREATE TABLE document (
 ) STRICT;
 CREATE INDEX document_by_status ON document (index_status);
 
--- A published file. It belongs to its document, and outlives the job that published it. Two rows may share a path.
+-- A published file. It belongs to its document and is kept when its job is deleted. Several rows can have the same
+-- path.
 CREATE TABLE file (
     id           INTEGER PRIMARY KEY AUTOINCREMENT
                  CONSTRAINT "the table chooses the id of a file: leave it out of the INSERT"
@@ -659,13 +663,13 @@ CREATE TABLE file (
     job_id       INTEGER NOT NULL,
     fence        INTEGER NOT NULL,
     document_id  INTEGER,
-    role         TEXT NOT NULL DEFAULT '',   -- what it is to its document: original, text, pages, pdf, …
+    role         TEXT NOT NULL DEFAULT '',   -- role for its document: original, text, pages, pdf, …
     name         TEXT NOT NULL,
-    path         TEXT NOT NULL,              -- below the workspace
+    path         TEXT NOT NULL,              -- relative to the workspace
     size         INTEGER NOT NULL,
     sha256       TEXT NOT NULL DEFAULT '',
     md5          TEXT NOT NULL DEFAULT '',
-    note         TEXT NOT NULL DEFAULT '',   -- for a person, such as "nobody named a digest"
+    note         TEXT NOT NULL DEFAULT '',   -- note for users, such as "nobody named a digest"
     owner        TEXT NOT NULL DEFAULT '',
     created_at   TEXT NOT NULL,
     CONSTRAINT "path leads below the workspace"
@@ -681,11 +685,11 @@ CREATE TABLE file (
 CREATE INDEX file_by_document ON file (document_id, role) WHERE document_id IS NOT NULL;
 CREATE INDEX file_by_job ON file (job_id);
 CREATE INDEX file_by_path ON file (path);
--- answer: the same content
+-- files with the same content
 CREATE INDEX file_by_sha256 ON file (sha256) WHERE sha256 <> '';
 CREATE INDEX file_by_md5 ON file (md5, size) WHERE md5 <> '';
 
--- Paths that no row names any more: the sweep removes them from the workspace.
+-- Paths to which no row refers any more. A chore deletes these files from the workspace.
 CREATE TABLE file_gone (
     path  TEXT PRIMARY KEY NOT NULL,
     CONSTRAINT "path leads below the workspace"
@@ -693,33 +697,33 @@ CREATE TABLE file_gone (
                AND length(CAST(path AS BLOB)) <= 4096 AND instr(path, char(0)) = 0)
 ) STRICT, WITHOUT ROWID;
 
--- Documents that were removed, and whose pages are still to be forgotten: many, so a chore does it a little at a time.
+-- Removed documents whose pages still exist. A chore deletes the pages in small steps, because there may be many.
 CREATE TABLE document_gone (document_id INTEGER PRIMARY KEY) STRICT;
 
--- Names for people: links in the workspace that lead to the files of documents. They are made from these rows, by a chore.
+-- Links in the workspace that give readable names to the files of documents. A chore creates them from these rows.
 CREATE TABLE link (
-    path         TEXT NOT NULL,              -- below the workspace
-    folded       TEXT PRIMARY KEY NOT NULL,  -- the same in small letters: no two links differ only by capitals
+    path         TEXT NOT NULL,              -- relative to the workspace
+    folded       TEXT PRIMARY KEY NOT NULL,  -- case-folded path, so that no two links differ only in case
     document_id  INTEGER NOT NULL,
-    target       TEXT NOT NULL,              -- the file, below the workspace; '' = the link is to go
+    target       TEXT NOT NULL,              -- the file, relative to the workspace; '' = delete the link
     CONSTRAINT "path leads below the workspace"
         CHECK (path <> '' AND path NOT GLOB '/*' AND '/' || path || '/' NOT GLOB '*/../*')
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX link_by_document ON link (document_id);
 
--- Documents whose links have to be looked at; 0 = all of them, for folders have moved.
+-- Documents whose links must be updated; 0 = all documents, because folders have moved.
 CREATE TABLE link_due (document_id INTEGER PRIMARY KEY) STRICT;
 
--- What was read of a page. Pages with the same digest are the same, whosever they are. Never changed.
+-- The text of a page. Pages with the same digest share one row, also across documents and owners. Never changed.
 CREATE TABLE page_result (
     id            INTEGER PRIMARY KEY,
     digest        TEXT NOT NULL UNIQUE,
     text          TEXT NOT NULL,
     method        TEXT NOT NULL,            -- layer, ocr, partial, rows, blank, too_large or unreadable
-    confidence    REAL,                     -- 0 to 100, of recognised text
-    layout        BLOB,                     -- zlib of JSON: size of the page, and its words with their boxes
+    confidence    REAL,                     -- OCR confidence, 0 to 100
+    layout        BLOB,                     -- zlib of JSON: page size, and words with their boxes
     created_at    TEXT NOT NULL,
-    forgotten_at  TEXT,                     -- since when no page refers to it; '' = a chore has yet to write the time
+    forgotten_at  TEXT,                     -- set when no page refers to it; '' = a chore has not set the time yet
     CONSTRAINT "digest is not empty" CHECK (digest <> ''),
     CONSTRAINT "digest, method, created_at and forgotten_at have at most 1000 bytes, text 33554432"
         CHECK (length(CAST(digest AS BLOB)) <= 1000 AND length(CAST(method AS BLOB)) <= 1000
@@ -729,7 +733,7 @@ CREATE TABLE page_result (
 ) STRICT;
 CREATE INDEX page_result_forgotten ON page_result (forgotten_at) WHERE forgotten_at IS NOT NULL;
 
--- What a page of a file is known by as well: pages that show the same have one result.
+-- Further digests of a page result: different pages with the same image share one result.
 CREATE TABLE page_alias (
     digest         TEXT PRIMARY KEY,
     result_digest  TEXT NOT NULL,
@@ -739,7 +743,7 @@ CREATE TABLE page_alias (
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX page_alias_by_result ON page_alias (result_digest);
 
--- Written ahead, while a document is read. People read those of its current generation only.
+-- Pages are written while a document is being read. Only pages of the current generation are shown.
 CREATE TABLE page (
     document_id  INTEGER NOT NULL,
     generation   INTEGER NOT NULL,
@@ -750,12 +754,12 @@ CREATE TABLE page (
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX page_by_result ON page (result_id);
 
--- The words of all results. Publishing writes nothing here: who searches joins page_result, page and document.
+-- Full-text index of all page results. Publishing writes nothing here; a search joins page_result, page and document.
 CREATE VIRTUAL TABLE page_text USING fts5 (
     text, content = 'page_result', content_rowid = 'id', tokenize = 'unicode61 remove_diacritics 2'
 );
 
--- The index reads the words that it forgets from page_result, and its snippets too.
+-- The index has no copy of the text: it reads page_result to remove words and to make snippets.
 CREATE TRIGGER page_result_guard BEFORE UPDATE OF id, text ON page_result
 WHEN NEW.id IS NOT OLD.id OR NEW.text IS NOT OLD.text
 BEGIN
@@ -768,7 +772,7 @@ BEGIN
     INSERT INTO page_text (page_text, rowid, text) VALUES ('delete', OLD.id, OLD.text);
 END;
 
--- What a job keeps for its next attempt.
+-- State that a job has stored for its next attempt.
 CREATE TABLE checkpoint (
     job_id  INTEGER PRIMARY KEY,
     fence   INTEGER NOT NULL,
@@ -778,7 +782,7 @@ CREATE TABLE checkpoint (
     CONSTRAINT "state has at most 33554432 bytes" CHECK (length(CAST(state AS BLOB)) <= 33554432)
 ) STRICT;
 
--- What a crawl remembers from run to run, and each file or folder as it saw it last.
+-- State of a crawl between its runs, and the files and folders as it saw them last.
 CREATE TABLE crawl (
     key         TEXT PRIMARY KEY NOT NULL,
     owner       TEXT NOT NULL DEFAULT '',
@@ -798,8 +802,8 @@ CREATE TABLE crawl_item (
     kind       TEXT NOT NULL DEFAULT '',
     revision   TEXT NOT NULL DEFAULT '',
     size       INTEGER,
-    note       TEXT NOT NULL DEFAULT '',   -- why it was not enqueued
-    detail     TEXT NOT NULL DEFAULT '',   -- what the crawl itself wants to know again
+    note       TEXT NOT NULL DEFAULT '',   -- reason why it was not enqueued; '' = it was
+    detail     TEXT NOT NULL DEFAULT '',   -- data of the crawl handler for its next run
     walk       INTEGER NOT NULL DEFAULT 0,   -- number of the full walk that saw it last
     seen_at    TEXT NOT NULL,
     gone_at    TEXT,
@@ -814,18 +818,18 @@ CREATE TABLE crawl_item (
 CREATE INDEX crawl_item_by_note ON crawl_item (crawl, note, id) WHERE note <> '' AND gone_at IS NULL;
 
 
--- ── The table defends itself ────────────────────────────────────────────────────────────────────────────────────
--- No trigger reads the clock to decide anything; where one writes a time, it is a time that nothing depends on.
+-- ── Guards ──────────────────────────────────────────────────────────────────────────────────────────────────────
+-- No trigger uses the clock for a decision. The times that triggers write are for information only.
 
--- A plain row passes by its WHEN alone.
+-- For a plain row, only the WHEN is evaluated.
 CREATE TRIGGER job_insert_guard BEFORE INSERT ON worker_job_queue
 WHEN NEW.status <> 'pending' OR NEW.fence <> 0 OR NEW.retry_count <> 0 OR NEW.requeue_count <> 0
      OR NEW.cancel_requested_at IS NOT NULL OR length(CAST(NEW.payload AS BLOB)) >= 1000 OR NEW.unique_key IS NOT NULL
      OR NEW.document_id IS NOT NULL OR NEW.generation IS NOT NULL OR NEW.batch_id IS NOT NULL
-     OR NEW.id <> -1   -- what SQLite shows here while it has yet to choose one
+     OR NEW.id <> -1   -- the value that SQLite shows before it has chosen an id
      OR NEW.job_type IS NULL OR NEW.platform IS NULL
 BEGIN
-    -- NOT NULL alone would name the column and not what belongs there, and INSERT OR IGNORE would say nothing.
+    -- NOT NULL alone would not say which value to use, and INSERT OR IGNORE would ignore the row silently.
     SELECT CASE
         WHEN NEW.job_type IS NULL THEN RAISE(ABORT, 'job_type is missing: name the handler that runs the job')
         WHEN NEW.platform IS NULL
@@ -844,7 +848,7 @@ BEGIN
             THEN RAISE(ABORT, 'this batch belongs to somebody else: leave batch_id out of the INSERT')
         WHEN NEW.generation <> (SELECT index_generation FROM document WHERE id = NEW.document_id)
             THEN RAISE(ABORT, 'generation is not the newest of the document: to have it read again, use pagemill reindex')
-        -- Else INSERT OR REPLACE would remove a job, and an id could be used twice.
+        -- Otherwise INSERT OR REPLACE could delete a job, and an id could be used twice.
         WHEN NEW.id <> -1 THEN RAISE(ABORT, 'the table chooses the id of a job: leave it out of the INSERT')
         WHEN ifnull(NEW.status, 'pending') <> 'pending'
             THEN RAISE(ABORT, 'a new job is pending: leave status out of the INSERT')
@@ -876,7 +880,7 @@ BEGIN
             OR EXISTS (SELECT 1 FROM batch b WHERE b.id = NEW.batch_id AND b.state IN ('stopped', 'waiting')));
 END;
 
--- Any run_at holds the job; the claim frees what is due.
+-- A run_at always holds the job, even in the past. The next claim frees the jobs that are due.
 CREATE TRIGGER job_run_at AFTER UPDATE OF run_at ON worker_job_queue
 WHEN NEW.status = 'pending'
      AND ((NEW.run_at IS NULL) <> (NEW.held & 3 = 0) OR NEW.run_at <> strftime('%Y-%m-%d %H:%M:%f', NEW.run_at))
@@ -887,8 +891,9 @@ BEGIN
      WHERE id = NEW.id;
 END;
 
--- By hand: a cancel; and a retry, a person's wish: the budget, the error and the times begin anew. The fence does not, nor a
--- start that was set and was still to come when the job ended; when its last attempt was to be tried again is no such start.
+-- Cancel and retry by hand. A retry resets the retry budget, the error and the times, but not the fence. It keeps a
+-- run_at that was in the future when the job ended, unless that run_at was set by a retry or snooze of its last
+-- attempt.
 CREATE TRIGGER job_by_hand BEFORE UPDATE OF status ON worker_job_queue
 WHEN (NEW.status = 'cancelled' AND NEW.completed_at IS NULL AND OLD.status IN ('pending', 'running'))
   OR (NEW.status = 'pending' AND NEW.completed_at IS NOT NULL AND OLD.status IN ('completed', 'failed', 'cancelled'))
@@ -920,8 +925,8 @@ BEGIN
     SELECT RAISE(IGNORE);
 END;
 
--- The moves of the state diagram, and nothing else. A running job moves only after its attempt was closed, which is
--- what the holder of the lease does first.
+-- Allows only the moves of the state diagram. A running job can change its status only after its attempt was closed,
+-- which the holder of the lease does first.
 CREATE TRIGGER job_guard BEFORE UPDATE ON worker_job_queue
 WHEN NEW.document_id IS NOT OLD.document_id OR NEW.generation IS NOT OLD.generation OR NEW.batch_id IS NOT OLD.batch_id
   OR (NEW.payload IS NOT OLD.payload AND length(NEW.payload) >= 1000)
@@ -960,7 +965,7 @@ BEGIN
              AND length(CAST(NEW.payload AS BLOB))
                  > ifnull((SELECT most FROM job_limit WHERE kind = 'payload' AND name = 'bytes'), 1048576)
             THEN RAISE(ABORT, 'payload is too large: put the data into a file and its path into the payload (the limit is payload_bytes_max, 1 MiB unless set)')
-        -- P11: what belongs to an older generation never runs again.
+        -- P11: a job of an older generation never runs again.
         WHEN NEW.status = 'pending' AND NEW.generation IS NOT NULL AND OLD.status IN ('completed', 'failed', 'cancelled')
              AND NOT EXISTS (SELECT 1 FROM document WHERE id = NEW.document_id AND index_generation = NEW.generation)
             THEN RAISE(ABORT, 'this job worked for an older generation of its document, or the document was deleted: to have it read again, use pagemill reindex')
@@ -991,7 +996,7 @@ BEGIN
             THEN RAISE(ABORT, 'this job was asked to stop, and can only end as cancelled')
         WHEN OLD.status = 'running'
             THEN RAISE(ABORT, 'only the worker that runs a job can end it: to stop it, set status to cancelled')
-        -- Else UPDATE OR REPLACE would remove the other one.
+        -- Otherwise UPDATE OR REPLACE would delete the other job.
         WHEN NEW.unique_key IS NOT OLD.unique_key
              AND EXISTS (SELECT 1 FROM worker_job_queue
                           WHERE unique_key = NEW.unique_key AND unique_key IS NOT NULL
@@ -1025,9 +1030,9 @@ BEGIN
     END;
 END;
 
--- Something about a job with a concurrency_key was written: status, hold or priority. While one with the key runs, all
--- others are held. Else, in each lane, the first one that nothing else holds is ready and the others are held: a lane
--- that is closed (paused, of an unknown type) keeps nobody else with the key from running.
+-- Runs when status, held or priority of a job with a concurrency_key changes. While a job with the key is running, all
+-- others are held. Otherwise the first job of each lane that nothing else holds is ready, and the others are held, so
+-- that a closed lane (paused, or of an unknown type) does not keep jobs of other lanes from running.
 CREATE TRIGGER job_key_turn AFTER UPDATE OF status, held, priority ON worker_job_queue
 WHEN NEW.concurrency_key IS NOT NULL
 BEGIN
@@ -1057,7 +1062,7 @@ BEGIN
     UPDATE worker_job_queue
        SET held = 0
      WHERE id IN (
-        -- As the claim walks over its lanes: each seek finds the first job of the next lane.
+        -- The same loose scan as in the claim: each seek finds the first job of the next lane.
         WITH RECURSIVE lane(head, job_type, owner, source) AS (
             SELECT * FROM (SELECT q.id, q.job_type, q.owner, q.source FROM worker_job_queue q
                             WHERE q.concurrency_key = NEW.concurrency_key AND q.concurrency_key IS NOT NULL
@@ -1081,7 +1086,7 @@ BEGIN
                           AND r.status = 'running');
 END;
 
--- What follows from a move: its event.
+-- Writes the event of a status change.
 CREATE TRIGGER job_moved AFTER UPDATE OF status ON worker_job_queue
 WHEN NEW.status <> OLD.status
 BEGIN
@@ -1093,7 +1098,8 @@ BEGIN
                      strftime('%Y-%m-%d %H:%M:%f', 'now')));
 END;
 
--- A claim opens an attempt. By itself, and with VALUES: an INSERT … SELECT costs each move, also those that open none.
+-- Opens an attempt at each claim. A trigger of its own with VALUES, because an INSERT … SELECT in job_moved would slow
+-- down every status change.
 CREATE TRIGGER job_begins AFTER UPDATE OF fence ON worker_job_queue
 WHEN NEW.status = 'running' AND OLD.status <> 'running'
 BEGIN
@@ -1101,7 +1107,8 @@ BEGIN
     VALUES (NEW.id, NEW.fence, NEW.worker_id, NEW.started_at);
 END;
 
--- And the hold of its batch, and work for the next transaction of ours; most jobs pass by the WHEN alone.
+-- Applies the hold of the batch and records work for the next transaction of pagemill. For most jobs, only the WHEN is
+-- evaluated.
 CREATE TRIGGER job_settles AFTER UPDATE OF status ON worker_job_queue
 WHEN NEW.status <> OLD.status
      AND (NEW.document_id IS NOT NULL OR NEW.batch_id IS NOT NULL OR NEW.held & 4 OR NEW.status = 'failed'
@@ -1113,7 +1120,7 @@ BEGIN
        AND (EXISTS (SELECT 1 FROM worker_job_dependency WHERE needs_id = NEW.id)
             OR (NEW.status = 'failed'
                 AND EXISTS (SELECT 1 FROM action_rule WHERE scope = 'job' AND name = CAST(NEW.id AS TEXT))));
-    -- A job that waits, back from its end: look again at what it waits for.
+    -- A retried job with dependencies: check the dependencies again.
     INSERT OR IGNORE INTO worker_job_settled (job_id)
     SELECT needs_id FROM worker_job_dependency
      WHERE job_id = NEW.id AND NEW.held & 4 AND OLD.status NOT IN ('pending', 'running');
@@ -1136,7 +1143,7 @@ BEGIN
      WHERE NEW.status = 'failed' AND NEW.completed_at IS NOT NULL;
 END;
 
--- While it is stopped or waits, its pending jobs are held. What by hand ends or begins again is seen to as well.
+-- Holds the pending jobs of a stopped or waiting batch. Also keeps the other columns right after an UPDATE by hand.
 CREATE TRIGGER batch_moved AFTER UPDATE OF state ON batch
 WHEN NEW.state <> OLD.state
 BEGIN
@@ -1146,7 +1153,7 @@ BEGIN
      WHERE batch_id = NEW.id AND status = 'pending' AND held & 16 AND NEW.state NOT IN ('stopped', 'waiting');
     UPDATE batch
        SET round = round + (OLD.state IN ('done', 'failed')),
-           note = CASE WHEN NEW.note IS NOT OLD.note THEN NEW.note END,   -- that of another state is no answer
+           note = CASE WHEN NEW.note IS NOT OLD.note THEN NEW.note END,   -- the note of another state does not apply
            replaced_by = CASE WHEN NEW.state = 'waiting' THEN NEW.replaced_by END,
            ended_at = CASE WHEN NEW.state IN ('done', 'failed')
                            THEN ifnull(NEW.ended_at, strftime('%Y-%m-%d %H:%M:%f', 'now')) END
@@ -1172,7 +1179,7 @@ BEGIN
     END;
 END;
 
--- Else INSERT OR REPLACE would remove one.
+-- Otherwise INSERT OR REPLACE would delete a batch.
 CREATE TRIGGER batch_insert_guard BEFORE INSERT ON batch
 WHEN EXISTS (SELECT 1 FROM batch WHERE id = NEW.id)
 BEGIN
@@ -1186,7 +1193,7 @@ BEGIN
             NEW.round, NEW.note);
 END;
 
--- And the next transaction of ours sees whether the batch of the same owner that has waited longest may begin.
+-- Also makes the next transaction of pagemill check whether a waiting batch of the same owner can start.
 CREATE TRIGGER batch_delete_guard BEFORE DELETE ON batch
 BEGIN
     SELECT RAISE(ABORT, 'this batch has jobs that have not ended: cancel them first')
@@ -1195,7 +1202,7 @@ BEGIN
     SELECT id FROM batch WHERE owner = OLD.owner AND state = 'waiting' AND id <> OLD.id ORDER BY id LIMIT 1;
 END;
 
--- Else its jobs would belong to nobody. Who can prove that it is gone takes them back first.
+-- Otherwise its jobs would have no worker. A daemon that has proven the worker's death requeues them first.
 CREATE TRIGGER worker_delete_guard BEFORE DELETE ON worker
 WHEN EXISTS (SELECT 1 FROM worker_job_queue WHERE status = 'running' AND worker_id = OLD.id)
 BEGIN
@@ -1208,13 +1215,13 @@ BEGIN
     SELECT RAISE(ABORT, 'the id of a worker never changes: the jobs that it runs go by it');
 END;
 
--- What was kept of a job goes with it.
+-- Deletes all rows about a deleted job.
 CREATE TRIGGER job_deleted AFTER DELETE ON worker_job_queue
 BEGIN
     SELECT RAISE(ABORT, 'a running job cannot be deleted: set its status to cancelled first') WHERE OLD.status = 'running';
     INSERT OR IGNORE INTO worker_job_settled (job_id)
     SELECT OLD.id WHERE EXISTS (SELECT 1 FROM worker_job_dependency WHERE needs_id = OLD.id);
-    -- A need that was met stays met.
+    -- A dependency that was met stays met.
     DELETE FROM worker_job_dependency
      WHERE needs_id = OLD.id AND (OLD.status = 'completed' OR (needs = 'ended' AND OLD.status <> 'pending'));
     DELETE FROM worker_job_dependency WHERE job_id = OLD.id;
@@ -1229,7 +1236,7 @@ BEGIN
         ON CONFLICT (document_id) DO UPDATE SET lost = excluded.lost;
     INSERT OR IGNORE INTO batch_unsettled (batch_id)
     SELECT OLD.batch_id WHERE OLD.batch_id IS NOT NULL AND OLD.status = 'pending';
-    -- Write to one that waits for the key: job_key_turn does the rest.
+    -- Update one job that waits for the key, which fires job_key_turn.
     UPDATE worker_job_queue SET held = held
      WHERE id = (SELECT w.id FROM worker_job_queue w
                   WHERE w.concurrency_key = OLD.concurrency_key AND w.concurrency_key IS NOT NULL
@@ -1272,9 +1279,9 @@ BEGIN
 END;
 
 
--- ── For eyes, and for the triggers above ────────────────────────────────────────────────────────────────────────
+-- ── Views for users, and for the triggers above ─────────────────────────────────────────────────────────────────
 
--- Who waits for whom. is_broken: what it waits for can no longer come.
+-- Dependencies between jobs. is_broken: the dependency can no longer be met.
 CREATE VIEW v_waits AS
 SELECT d.job_id, d.needs_id, d.needs, n.status AS needs_status,
        ifnull(n.status = 'completed' OR (d.needs = 'ended' AND n.status IN ('failed', 'cancelled')), d.needs = 'ended') AS is_met,
@@ -1301,7 +1308,7 @@ SELECT w.id, w.host, w.pid, w.heartbeat_at,
        w.cpu_slots, w.io_slots, w.node_slots, w.draining, w.disk_low, w.version
   FROM worker w;
 
--- Why the newest generation of a document failed: the first of its jobs that did, and of which pages.
+-- The reason why the newest generation of a document failed: its first failed or cancelled job, with that job's pages.
 CREATE VIEW v_document_error AS
 SELECT d.id AS document_id, q.id AS job_id, ifnull(q.error_code, 'CANCELLED') AS error_code,
        ifnull(CASE WHEN p.pages LIKE '[%' THEN 'pages ' || json_extract(p.pages, '$[0]') || '-' || json_extract(p.pages, '$[#-1]')
@@ -1315,8 +1322,8 @@ SELECT d.id AS document_id, q.id AS job_id, ifnull(q.error_code, 'CANCELLED') AS
           FROM worker_job_queue) p ON p.id = q.id
  ORDER BY ifnull(q.error_code = 'DEPENDENCY_FAILED', 0), q.id;
 
--- What people can read stays so while a newer reading is under way, or fails: its state says both. Progress: of a
--- success all, and of what people read where a newer reading failed; else the pages that are stored of those counted.
+-- A published generation stays readable while a newer one is being read or has failed; `state` shows both. `percent` is
+-- 100 after a success, and if an older generation is readable after a failure; otherwise it is the share of pages read.
 CREATE VIEW v_documents AS
 SELECT d.id, d.owner, d.platform, d.name, d.index_status AS status,
        CASE WHEN d.index_status <> 'success' AND d.current_generation IS NOT NULL THEN 'readable, ' ELSE '' END

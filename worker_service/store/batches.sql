@@ -1,4 +1,4 @@
--- What one person submitted together. What follows from a batch's state is done by its triggers.
+-- Batches. Triggers in schema.sql act on changes of a batch's state.
 
 -- fragment: batch_columns
 id, owner, name, priority, state, round, note, asked, actions, created_at, ended_at, replaced_by
@@ -22,14 +22,15 @@ VALUES (:owner, :name, :priority, :state, :asked, :actions, :now)
 RETURNING id;
 
 -- name: move_batch
--- The note again, where it would be the same as before: the table forgets the note of another state.
+-- Changes nothing if state and note are the same. The trigger batch_moved clears a note that the previous state had
+-- too.
 UPDATE batch SET state = :state, note = :note WHERE id = :batch_id AND (state <> :state OR note IS NOT :note);
 
 -- name: replace_batch
 UPDATE batch SET state = 'waiting', replaced_by = :by, note = 'replaced by batch ' || :by WHERE id = :batch_id;
 
 -- name: batch_left_cancelled
--- The batch that this action cancelled, if it is still stopped and no later action was about it.
+-- The batch that this action has cancelled, if it is still stopped and has no later action.
 SELECT b.id FROM worker_action a JOIN batch b ON b.id = a.batch_id
  WHERE a.id = :action_id AND a.verb = 'cancel' AND b.state = 'stopped'
    AND NOT EXISTS (SELECT 1 FROM worker_action n WHERE n.batch_id = a.batch_id AND n.id > a.id);
@@ -38,7 +39,7 @@ SELECT b.id FROM worker_action a JOIN batch b ON b.id = a.batch_id
 SELECT id FROM batch WHERE owner = :owner AND owner <> '' AND state = 'active' AND id <> ifnull(:batch_id, -1) ORDER BY id;
 
 -- name: live_for_submission
--- The range is what the index needs; the suffix is that of `unique_key_in_batch`.
+-- The range condition lets SQLite use the index. The suffix is the one of `unique_key_in_batch`.
 SELECT q.id, q.batch_id FROM worker_job_queue q LEFT JOIN batch b ON b.id = q.batch_id
  WHERE q.unique_key >= :key AND q.unique_key < :key || ':batch;' AND q.unique_key IS NOT NULL
    AND q.status IN ('pending', 'running')
@@ -61,7 +62,7 @@ SELECT DISTINCT b.id FROM json_each(:job_ids) w CROSS JOIN worker_job_queue q ON
 INSERT OR IGNORE INTO batch_unsettled (batch_id) VALUES (:batch_id);
 
 -- name: to_retry_in_batch
--- What has not been done by anything newer: a document that could be read is not read again, nor is a file fetched again.
+-- Leaves out work that newer jobs have done: documents that were read successfully, and files that were fetched again.
 SELECT q.id FROM worker_job_queue q
  WHERE q.batch_id = :batch_id AND q.batch_id IS NOT NULL AND q.id > :after_id
    AND q.status IN (SELECT value FROM json_each(:statuses))
@@ -85,7 +86,7 @@ DELETE FROM batch WHERE id = :batch_id;
 DELETE FROM batch_document WHERE batch_id = :batch_id;
 
 
--- ── How far it is ───────────────────────────────────────────────────────────────────────────────────────────────
+-- ── Progress of a batch ─────────────────────────────────────────────────────────────────────────────────────────
 
 -- name: batch_jobs
 SELECT status, count(*) FROM worker_job_queue WHERE batch_id = :batch_id AND batch_id IS NOT NULL GROUP BY status;
@@ -104,7 +105,7 @@ EXISTS (SELECT 1 FROM document d JOIN batch_document b ON b.document_id = d.id A
          WHERE d.owner = q.owner AND d.platform = q.platform AND d.source_key = q.source_key)
 
 -- name: batch_sources
--- Sources of which it has no document yet, by whether a job still brings them in.
+-- Sources without a document in this batch, with the status of their jobs.
 SELECT max(q.status IN ('pending', 'running')) AS is_live, max(q.status = 'completed') AS is_there,
        min(q.status <> 'failed') AS is_cancelled FROM worker_job_queue q
  WHERE q.batch_id = :batch_id AND q.batch_id IS NOT NULL AND q.source_key IS NOT NULL AND q.document_id IS NULL

@@ -1,10 +1,10 @@
--- How jobs come in, and how those that wait for others or for a time become ready.
+-- Inserts jobs and document requests, and frees the jobs that wait for other jobs or for a time.
 
 -- fragment: new_job
 INSERT INTO worker_job_queue ({new_columns})
 
 -- name: enqueue_rows
--- Twice as fast as a statement for each: AUTOINCREMENT keeps its books once.
+-- Twice as fast as a statement per job, because AUTOINCREMENT updates its sequence once per statement.
 {new_job}
 VALUES {new_rows};
 
@@ -13,7 +13,7 @@ INSERT INTO worker_job_queue ({usual_columns})
 VALUES {usual_rows};
 
 -- name: enqueue
--- The table decides, never a look before: of two producers with one unique_key, one inserts and one is refused.
+-- The unique index decides, not an earlier query: of two producers with the same unique_key, one is refused.
 {new_job}
 VALUES {new_row};
 
@@ -33,7 +33,7 @@ SELECT id, index_status, content, settings, settings_before, updated_at FROM doc
  WHERE owner = :owner AND platform = :platform AND source_key = :source_key;
 
 -- name: brought_in_already
--- At this revision, read or being read, and nobody has removed its file since.
+-- The document, if this revision has been read or is being read and its original still exists.
 SELECT d.content, d.name FROM document d
  WHERE d.owner = :owner AND d.platform = :platform AND d.source_key = :source_key AND d.revision = :revision
    AND d.index_status IN ('success', 'queued', 'indexing')
@@ -48,7 +48,7 @@ VALUES (:owner, :platform, :source_key, :name, :content, :now, :now)
 RETURNING id;
 
 -- name: next_generation
--- The table makes older work stale (P11). What was counted of another content is not known of this one.
+-- Raising the generation makes older work stale (P11). Page count and kind are kept only if the content is the same.
 UPDATE document
    SET index_generation = index_generation + 1, index_status = 'queued', settings = :settings,
        settings_before = CASE index_status WHEN 'success' THEN settings ELSE settings_before END,
@@ -76,8 +76,8 @@ UPDATE worker_job_queue
 SELECT document_id FROM document_unsettled LIMIT :most;
 
 -- name: documents_follow
--- It is queued until the first of its jobs has begun; indexing until one fails, is cancelled or is lost, or until none is
--- left to publish it. After success its jobs no longer concern it.
+-- A document is queued until the first of its jobs starts, then indexing. It fails when a job fails, is cancelled or is
+-- deleted, or when no job is left to publish it. After a success, later changes of its jobs have no effect.
 UPDATE document
    SET index_status = f.status, updated_at = :now,
        error_code = CASE WHEN f.status = 'failed' THEN ifnull(f.error_code, document.error_code) END,
@@ -113,7 +113,7 @@ INSERT OR IGNORE INTO notice (at, kind, owner, document_id, batch_id, generation
 SELECT :now, 'document.' || s.word, d.owner, d.id,
        (SELECT max(b.batch_id) FROM batch_document b WHERE b.document_id = d.id), d.index_generation,
        d.error_code, d.error_message, d.error_remedy,
-       -- One that fails, is retried and fails again is told again.
+       -- Without a key, each failure gets its own notice, also after a retry.
        CASE WHEN s.word <> 'failed' THEN 'document.' || s.word || ':' || d.id || ':' || d.index_generation END
   FROM json_each(:document_ids) w JOIN document d ON d.id = w.value
   JOIN (SELECT 'indexing' AS state, 'started' AS word UNION ALL SELECT 'success', 'ready' UNION ALL SELECT 'failed', 'failed') s
@@ -129,7 +129,7 @@ SELECT :now, 'document.taken_over', owner, id, :batch_id, index_generation,
 DELETE FROM document_unsettled WHERE document_id IN (SELECT value FROM json_each(:document_ids));
 
 -- name: held_up
--- Nobody works on it: all live work is of batches that are stopped or wait; unless the wish itself would wait.
+-- True if all live jobs of the document belong to stopped or waiting batches, and the requesting batch is neither.
 SELECT EXISTS (SELECT 1 FROM worker_job_queue q JOIN batch b ON b.id = q.batch_id AND b.state IN ('stopped', 'waiting')
                 WHERE q.document_id = d.id AND q.generation = d.index_generation AND q.status IN ('pending', 'running'))
        AND NOT EXISTS (SELECT 1 FROM worker_job_queue q LEFT JOIN batch b ON b.id = q.batch_id
@@ -163,9 +163,9 @@ SELECT b.batch_id FROM json_each(:document_ids) w CROSS JOIN batch_document b ON
 SELECT batch_id FROM batch_unsettled LIMIT :most;
 
 -- name: end_batches
--- It has ended once none of its jobs lives and none of its documents is still to be read, whoever reads it. What a newer
--- wish made stale did not fail, nor what a newer job has brought in, nor work for a document that could be read all the
--- same.
+-- A batch has ended when it has no live job and none of its documents is queued or indexing, in any batch. These jobs
+-- do not make it failed: jobs of an older generation, jobs whose source a newer job has fetched, and jobs of a document
+-- that was read successfully.
 UPDATE batch
    SET ended_at = :now,
        state = CASE WHEN EXISTS (SELECT 1 FROM worker_job_queue q
@@ -189,10 +189,10 @@ UPDATE batch
 RETURNING id, state, owner, actions;
 
 -- name: begin_next_batches
--- For each owner of these batches without an active one, start a waiting batch: first the one whose replacement is no
--- longer under way, the newest replacement first, so that A, replaced by B, replaced by C, resumes after B. Then the
--- batch that has waited longest for its first turn. The first term only orders, so a row written by hand that names a
--- waiting batch as its replacement never keeps all of them waiting.
+-- For each owner of these batches without an active batch, starts one waiting batch. Batches whose replacement is no
+-- longer active or waiting come first, the newest replacement first: if A was replaced by B and B by C, then B resumes
+-- before A. Next comes the batch that has waited longest for its first start. The first term only affects the order, so
+-- a row written by hand that names a waiting batch as its replacement cannot block all of them.
 UPDATE batch
    SET state = 'active', note = 'resumed after batch ' || replaced_by
  WHERE id IN (SELECT (SELECT w.id FROM batch w WHERE w.owner = b.owner AND w.state = 'waiting'
@@ -204,9 +204,9 @@ UPDATE batch
                WHERE NOT EXISTS (SELECT 1 FROM batch a WHERE a.owner = b.owner AND a.state = 'active'));
 
 -- name: left_behind
--- Documents that stand in a batch which is stopped or waits, and that one which goes on has asked for as well: the first
--- job of their reading, as that one would have it. Looked for where one is stopped, and where one that goes on has
--- nothing else left to do.
+-- Documents whose live jobs belong to a stopped or waiting batch and that an active batch has requested as well, with
+-- the first job of their reading and the values for the active batch. Searched when a batch has stopped, and when an
+-- active batch has nothing else left to do.
 SELECT d.source_key, d.name, d.platform, d.owner, a.id, a.priority, f.job_type, f.account, f.payload, f.source,
        f.timeout_seconds, f.max_retries, f.source_key
   FROM (SELECT DISTINCT q.document_id
@@ -227,10 +227,10 @@ SELECT d.source_key, d.name, d.platform, d.owner, a.id, a.priority, f.job_type, 
 DELETE FROM batch_unsettled WHERE batch_id IN (SELECT value FROM json_each(:batch_ids));
 
 
--- ── What follows ────────────────────────────────────────────────────────────────────────────────────────────────
+-- ── Deferred actions ────────────────────────────────────────────────────────────────────────────────────────────
 
 -- name: ask_for_action
--- A second wish adds to the first, or is the same.
+-- A repeated request changes nothing, except that it can make the action standing.
 INSERT INTO deferred_action (document_id, generation, on_end, job_type, payload, standing)
 SELECT id, index_generation, :on_end, :job_type, :payload, :standing FROM document WHERE id = :document_id
     ON CONFLICT (document_id, generation, on_end, job_type, payload)
@@ -242,7 +242,7 @@ SELECT document_id, :generation, on_end, job_type, payload, 1 FROM deferred_acti
  WHERE document_id = :document_id AND generation = :generation - 1 AND standing;
 
 -- name: actions_move
--- Work that was taken over never ended: what was to follow it follows the work that took it over.
+-- Work that was taken over never ends, so its actions move to the generation that has taken it over.
 UPDATE OR IGNORE deferred_action SET generation = :generation
  WHERE document_id = :document_id AND generation = :generation - 1 AND fired_at IS NULL;
 
@@ -300,7 +300,7 @@ VALUES (:now, 'action.fired', :owner, :job_id, :document_id, :batch_id, :code);
 SELECT job_id FROM worker_job_settled LIMIT 1;
 
 -- name: settle_meet
--- What they waited for is there.
+-- Frees jobs whose dependencies are all met.
 UPDATE worker_job_queue
    SET held = held & ~4
  WHERE id IN (SELECT q.id FROM worker_job_dependency d CROSS JOIN worker_job_queue q ON q.id = d.job_id
@@ -310,7 +310,7 @@ UPDATE worker_job_queue
 RETURNING id;
 
 -- name: settle_fail
--- What they waited for can no longer come.
+-- Fails jobs with a dependency that can no longer be met.
 UPDATE worker_job_queue
    SET status = 'failed', held = 0, completed_at = :now, error_code = 'DEPENDENCY_FAILED',
        error_message = 'job ' || :needs_id || ', which this one waits for, '
@@ -324,7 +324,7 @@ UPDATE worker_job_queue
 RETURNING id;
 
 -- name: to_revive
--- They failed only because of it, and it is wanted again.
+-- Jobs that failed only because of this dependency, which is live or completed again.
 SELECT q.id FROM worker_job_dependency d CROSS JOIN worker_job_queue q ON q.id = d.job_id
  WHERE d.needs_id = :needs_id AND q.status = 'failed' AND q.error_code = 'DEPENDENCY_FAILED'
    AND NOT EXISTS (SELECT 1 FROM v_waits w WHERE w.job_id = q.id AND w.is_broken)
@@ -334,7 +334,7 @@ SELECT q.id FROM worker_job_dependency d CROSS JOIN worker_job_queue q ON q.id =
  LIMIT :most;
 
 -- name: revive
--- It never began: its time is still its own. Of two with one unique_key, the table lets one come back.
+-- The job never started, so its run_at is still valid. Of two jobs with the same unique_key, the index admits one.
 UPDATE worker_job_queue
    SET status = 'pending', completed_at = NULL, error_code = NULL, error_message = NULL, error_remedy = NULL, retry_count = 0,
        requeue_count = 0, worker_id = NULL, started_at = NULL, heartbeat_at = NULL,
@@ -352,22 +352,22 @@ EXISTS (SELECT 1 FROM worker_job_settled) OR EXISTS (SELECT 1 FROM document_unse
 SELECT NOT ({anything_to_settle});
 
 -- name: nothing_follows
--- What has ended has left no checkpoint, and nobody waits for it.
+-- True if there are no checkpoints, and no job, document or batch waits for an ended job.
 SELECT NOT EXISTS (SELECT 1 FROM checkpoint) AND NOT ({anything_to_settle});
 
 -- name: unready
--- Would a claim first have to settle or free something?
+-- True if a claim must first settle ended jobs or free jobs whose time has come.
 WITH level(priority) AS (VALUES (1), (2), (3), (4), (5), (6), (7), (8), (9), (10))
 SELECT {anything_to_settle}
        OR EXISTS (SELECT 1 FROM level CROSS JOIN worker_job_queue q INDEXED BY job_due
                    WHERE q.priority = level.priority AND q.run_at <= :now AND q.status = 'pending' AND q.held & 3);
 
 -- name: note_due
--- The table lets nobody release a job whose run_at is later than this.
+-- The guard of `held` refuses to free a job whose run_at is later than this time.
 INSERT INTO due_until (id, at) VALUES (1, :now) ON CONFLICT (id) DO UPDATE SET at = excluded.at;
 
 -- name: free_due
--- Best priority first, a bounded number at a time: a night's backlog falls due without a long transaction.
+-- Best priority first, and a limited number per call, so that a large backlog does not cause a long transaction.
 WITH level(priority) AS (VALUES (1), (2), (3), (4), (5), (6), (7), (8), (9), (10))
 UPDATE worker_job_queue
    SET held = held & ~3

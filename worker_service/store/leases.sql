@@ -1,4 +1,4 @@
--- Workers, claims, what attempts write and ask, and their ends.
+-- Workers, claims, reports of attempts, questions of handlers, and the ends of attempts.
 
 
 -- ── Workers ─────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -66,9 +66,9 @@ INSERT INTO job_limit (kind, name, most) VALUES ('payload', 'bytes', :most)
 -- ── Claim ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 -- fragment: lanes
--- A loose scan: one seek for each distinct (job_type, owner, source), however many jobs stand in it. The first entry of
--- a lane is the job that is first in it. No priority is 11: the seek lands behind the whole lane. The plus keeps all four
--- in the seek.
+-- A loose index scan: one seek for each lane, that is, each distinct (job_type, owner, source), however many jobs it
+-- has. The head of a lane is its first job. No priority is as high as 11, so the seek lands behind the whole lane. The
+-- plus signs make SQLite use all four columns in the seek.
 lane(job_type, owner, source, head, priority, created_at, concurrency_key) AS (
 SELECT q.job_type, q.owner, q.source, q.id, q.priority, q.created_at, q.concurrency_key
   FROM worker_job_queue q
@@ -88,13 +88,13 @@ SELECT count(*) FROM worker_job_queue r CROSS JOIN handler c ON c.worker_id = r.
                 WHERE r.status = 'running'
 
 -- fragment: no_node
--- Why worker w has no slot for attempts on nodes, with the state of one node.
+-- Reason why worker w has no slots for attempts on nodes, with the state of one node.
 ifnull('none of ' || nullif((SELECT count(*) FROM node m WHERE m.worker_id = w.id), 0) || ' nodes is up', 'worker ' || w.id || ' knows no node yet')
        || ifnull((SELECT '; ' || m.name || ' is ' || m.state || iif(m.reason = '', '', ' (' || m.reason || ')')
                     FROM node m WHERE m.worker_id = w.id ORDER BY m.state = 'refused' DESC, m.name LIMIT 1), '')
 
 -- fragment: worker_gates
--- Why worker w may not start a job of this lane now. The rank is the order in which `why` prints.
+-- Reasons why worker w cannot start a job of this lane now. `rank` is the order in which `why` prints them.
 SELECT 1 AS rank, 'WORKER_DOWN' AS code, 'worker ' || w.id || ' has not beaten since ' || w.heartbeat_at AS detail, '' AS remedy
  WHERE w.heartbeat_at <= :stale_before
  UNION ALL
@@ -108,7 +108,7 @@ SELECT 11,
        ''
   FROM handler h
  WHERE h.worker_id = w.id AND h.job_type = lane.job_type
-   -- Those that wait behind another one in the same slot take none: the worker that claims knows how many.
+   -- Prefetched jobs wait behind another job and take no slot. The claiming worker passes their number as :behind.
    AND ({running_in_class} AND r.worker_id = w.id AND c.class = h.class) - :behind
        >= CASE h.class WHEN 'cpu' THEN w.cpu_slots WHEN 'io' THEN w.io_slots ELSE w.node_slots END
  UNION ALL
@@ -130,7 +130,7 @@ CASE WHEN EXISTS (SELECT 1 FROM job_limit o WHERE o.kind = 'owner' AND o.name = 
                      THEN lane.owner WHEN lane.owner <> '' THEN '*' END
 
 -- fragment: lane_gates
--- Why no worker may start a job of this lane now.
+-- Reasons why no worker can start a job of this lane now.
 SELECT 2 AS rank, 'PAUSED' AS code,
        CASE p.scope WHEN 'all' THEN 'everything' ELSE p.scope || ' ' || p.name END || ' is paused'
        || ifnull(' until ' || p.until, '') || ifnull(': ' || p.reason, '') AS detail
@@ -159,8 +159,8 @@ SELECT 15, 'SOURCE_RESTING', {its_rest}
  WHERE s.source = lane.source AND s.until > :now
 
 -- fragment: may_start
--- May this worker take a job of the lane now, in this class? Where nothing is paused, limited or resting, which is asked
--- once for all lanes, no lane is asked for its gates.
+-- Condition: this worker may start a job of the lane now, in this class. The first EXISTS is evaluated once for all
+-- lanes; if nothing is paused, limited or resting, the gates of the lanes are not evaluated.
 FROM worker w
  CROSS JOIN handler mine ON mine.worker_id = w.id AND mine.job_type = lane.job_type AND mine.class = :job_class
  WHERE w.id = :worker_id AND NOT EXISTS ({worker_gates})
@@ -175,7 +175,7 @@ ifnull((SELECT o.served FROM owner_served o WHERE o.owner = lane.owner), 0)
 CAST(lane.job_type AS BLOB), CAST(lane.owner AS BLOB), CAST(lane.source AS BLOB), {served}
 
 -- name: served
--- A number that nobody can have counted up to, a hand's, does not count.
+-- Numbers from 10^15 on can only have been written by hand and are ignored.
 INSERT INTO owner_served (owner, served)
 SELECT o.value, ifnull((SELECT max(served) FROM owner_served WHERE served < 1000000000000000), 0) + o.key + 1
   FROM json_each(:owners) o WHERE true
@@ -186,7 +186,7 @@ RETURNING CAST(owner AS BLOB), served;
 SELECT owner FROM owner_served ORDER BY served DESC LIMIT 1;
 
 -- name: lanes_of_worker
--- The lanes of the types that it runs in this class: the first job of each, and whether it may be started.
+-- The lanes of the types that the worker runs in this class: the first job of each, and whether it may be started.
 WITH RECURSIVE {lanes}
 SELECT lane.priority, CAST(lane.created_at AS BLOB), lane.head, CAST(lane.concurrency_key AS BLOB),
        {lane_as_bytes}, EXISTS (SELECT 1 {may_start})
@@ -194,7 +194,7 @@ SELECT lane.priority, CAST(lane.created_at AS BLOB), lane.head, CAST(lane.concur
  CROSS JOIN handler h ON h.worker_id = :worker_id AND h.job_type = lane.job_type AND h.class = :job_class;
 
 -- name: lanes_of_jobs
--- The same of the lanes that these jobs stand in, or stood in.
+-- The same for the lanes of these jobs, whatever their status is now.
 SELECT h.priority, CAST(h.created_at AS BLOB), h.id, lane.id, {lane_as_bytes},
        EXISTS (SELECT 1 FROM handler m
                 WHERE m.worker_id = :worker_id AND m.job_type = lane.job_type AND m.class = :job_class)
@@ -220,7 +220,7 @@ SELECT CAST(owner AS BLOB), CAST(job_type AS BLOB), count(*) FROM worker_job_que
 SELECT kind, CAST(name AS BLOB), most FROM job_limit WHERE kind IN ('type', 'owner');
 
 -- name: class_room
--- How many more jobs of this class may run, here and anywhere (P8).
+-- Number of jobs of this class that may still be started, by the worker's slots and by the class limit (P8).
 SELECT min(CASE :job_class WHEN 'cpu' THEN w.cpu_slots WHEN 'io' THEN w.io_slots ELSE w.node_slots END + :behind
                - ({running_in_class} AND r.worker_id = w.id AND c.class = :job_class),
            ifnull((SELECT l.most - ({running_in_class} AND c.class = :job_class)
@@ -237,21 +237,21 @@ status = 'running', fence = max(fence, ifnull((SELECT max(r.fence) FROM restored
        {no_progress}
 
 -- name: claim_one
--- If it is still ready, and may be started.
+-- Claims the job only if it is still ready and may be started.
 UPDATE worker_job_queue AS lane
    SET {taken}
  WHERE id = :id AND status = 'pending' AND held = 0 AND EXISTS (SELECT 1 {may_start})
 RETURNING {job_columns};
 
 -- name: claim
--- It was chosen under the same write lock. A trigger opens the attempt.
+-- Needs no guard: the job was chosen under the same write lock. A trigger opens the attempt.
 UPDATE worker_job_queue
    SET {taken}
  WHERE id = :id
 RETURNING {job_columns};
 
 -- name: take
--- Of many it costs a sixth less to look at them once more than to have them returned.
+-- For many jobs, reading them with a second statement (`taken`) takes a sixth less time than RETURNING.
 UPDATE worker_job_queue
    SET {taken}
  WHERE id IN (SELECT value FROM json_each(:ids));
@@ -269,7 +269,7 @@ SELECT id FROM worker WHERE id = :worker_id;
 UPDATE worker SET heartbeat_at = :now WHERE id = :worker_id RETURNING id;
 
 -- name: beat_leases
--- The plus keeps the planner at the ids: by status it would look through the leases once for each running job.
+-- The plus makes the planner look up the ids; by status, it would scan the leases once for each running job.
 UPDATE worker_job_queue
    SET heartbeat_at = :now
   FROM json_each(:leases) l
@@ -277,7 +277,7 @@ UPDATE worker_job_queue
 RETURNING worker_job_queue.id, fence, cancel_requested_at IS NOT NULL;
 
 -- name: report
--- Progress of an attempt never falls (P10). What is counted belongs to a phase of it, and is replaced.
+-- The percentage of an attempt never falls (P10). The counts belong to a phase of the attempt and are replaced.
 UPDATE worker_job_queue
    SET progress_percent = max(progress_percent, :percent), progress_message = ifnull(:message, progress_message),
        progress_done = iif(:has_progress, :done, progress_done),
@@ -308,11 +308,12 @@ DELETE FROM worker_job_log
 -- ── What an attempt writes ──────────────────────────────────────────────────────────────────────────────────────
 
 -- fragment: work_columns
--- What a job works for; a batch that was removed is none.
+-- Document, owner and batch of a job. A removed batch counts as none.
 q.document_id, q.generation, q.owner, q.platform, q.name, (SELECT b.id FROM batch b WHERE b.id = q.batch_id), q.priority
 
 -- name: lease_held
--- The lease, and what it works for. Nothing lands after a request to stop (P7), nor of an older generation (P11).
+-- Returns a row only while the lease holds. After a request to cancel (P7), or for an older generation (P11), it
+-- returns none, so that nothing is written.
 SELECT {work_columns}
   FROM worker_job_queue q
  WHERE q.id = :job_id AND q.fence = :fence AND q.worker_id = :worker_id AND q.status = 'running'
@@ -321,8 +322,8 @@ SELECT {work_columns}
         OR EXISTS (SELECT 1 FROM document d WHERE d.id = q.document_id AND d.index_generation = q.generation));
 
 -- name: page_target
--- What was read is kept after a request to stop as well (P7), so that the next attempt need not read it; and of an older
--- generation (P11) by its digest alone.
+-- Pages are stored also after a request to cancel (P7), so that the next attempt need not read them again. Pages of an
+-- older generation (P11) are stored under their digest only.
 SELECT q.document_id, q.generation, d.id IS NOT NULL,
        q.cancel_requested_at IS NULL AND (q.generation IS NULL OR d.id IS NOT NULL)
   FROM worker_job_queue q
@@ -343,8 +344,8 @@ VALUES (?, ?, ?, ?, ?, ?)
 RETURNING id;
 
 -- name: index_results
--- In one statement: after each that writes to it, the full-text index turns what it holds into a segment. One for each
--- page takes twice the time, and leaves as many to be merged.
+-- One statement for all pages, because the full-text index writes a segment after each statement. A statement per page
+-- takes twice as long, and leaves that many segments to be merged.
 INSERT INTO page_text (rowid, text) SELECT id, text FROM page_result WHERE id IN (SELECT value FROM json_each(:result_ids));
 
 -- name: add_page_aliases
@@ -360,7 +361,7 @@ SELECT value ->> 0, value ->> 1 FROM json_each(:aliases) WHERE true
    FROM json_each(:pages) w)
 
 -- name: pages_to_replace
--- What was read of them before, by another attempt.
+-- Earlier results of the same pages, stored by another attempt.
 SELECT p.result_id
   FROM {pages_named} w
  CROSS JOIN page p ON p.document_id = :document_id AND p.generation = :generation AND p.number = w.number
@@ -377,13 +378,13 @@ UPDATE page_result SET forgotten_at = ''
    AND NOT EXISTS (SELECT 1 FROM page p WHERE p.result_id = page_result.id);
 
 -- name: save_pages
--- One that names a digest which is not stored is passed over: it is missing when they are counted.
+-- A page whose digest is not stored is skipped. It is then missing when pages are counted.
 INSERT INTO page (document_id, generation, number, result_id)
 SELECT :document_id, :generation, number, result_id FROM {pages_named} WHERE result_id IS NOT NULL
     ON CONFLICT DO UPDATE SET result_id = excluded.result_id WHERE result_id <> excluded.result_id;
 
 -- name: leave_to_anybody
--- No page refers to them yet: unless one does soon, they are forgotten.
+-- No page refers to these results yet. They are deleted unless one does soon.
 UPDATE page_result SET forgotten_at = ''
  WHERE digest IN (SELECT value FROM json_each(:digests)) AND forgotten_at IS NULL
    AND NOT EXISTS (SELECT 1 FROM page p WHERE p.result_id = page_result.id);
@@ -404,7 +405,7 @@ VALUES (:crawl, :id, :parent_id, :name, :kind, :revision, :size, :note, :detail,
 UPDATE crawl_item SET gone_at = :now WHERE crawl = :crawl AND id = :id AND gone_at IS NULL;
 
 -- name: crawled_elsewhere
--- It has moved into a folder that another crawl of the same owner has looked at since.
+-- The item has moved into a folder that another crawl of the same owner has seen since.
 SELECT o.id FROM crawl c CROSS JOIN crawl_item o ON o.crawl = c.key AND o.id = :id
  WHERE c.owner = :owner AND c.key <> :crawl AND o.gone_at IS NULL AND o.parent_id <> :parent_id
  LIMIT 1;
@@ -418,11 +419,11 @@ UPDATE document SET gone_at = NULL
  WHERE owner = :owner AND platform = :platform AND source_key = :id AND gone_at IS NOT NULL;
 
 
--- ── What it asks ────────────────────────────────────────────────────────────────────────────────────────────────
+-- ── Questions of handlers ───────────────────────────────────────────────────────────────────────────────────────
 
 -- name: known_pages
--- One that is about to be forgotten is not known: it might be gone before it is used. Where the time is yet to be
--- written, who asks now runs since before it: forget_result will wait.
+-- A result marked for deletion is not returned, since it might be deleted before it is used. While the mark has no time
+-- yet (''), it is returned: the asking attempt has started before that time, so `results_to_forget` will wait for it.
 SELECT w.value FROM json_each(:digests) w
   LEFT JOIN page_alias a ON a.digest = w.value
  CROSS JOIN page_result r ON r.digest = ifnull(a.result_digest, w.value)
@@ -456,14 +457,14 @@ SELECT ifnull((SELECT f.sha256 FROM file f WHERE f.document_id = d.id AND f.role
   FROM document d WHERE d.id = :document_id;
 
 -- name: same_sha256
--- Its document's own first: while a job works for the document, that one is not forgotten.
+-- Files of the job's own document come first, because they are not deleted while a job works for the document.
 SELECT {file_columns} FROM file f
  WHERE f.sha256 = :sha256 AND f.sha256 <> ''
  ORDER BY ifnull(f.document_id = (SELECT q.document_id FROM worker_job_queue q WHERE q.id = :job_id), 0) DESC,
           f.id DESC LIMIT 10;
 
 -- name: same_md5
--- MD5 can be forged: what it finds is shared with nobody else.
+-- MD5 can be forged, so only files of the same owner are returned.
 SELECT {file_columns} FROM file f
  WHERE f.md5 = :md5 AND f.md5 <> '' AND (:size IS NULL OR f.size = :size)
    AND f.owner = (SELECT q.owner FROM worker_job_queue q WHERE q.id = :job_id)
@@ -496,17 +497,17 @@ SELECT {file_columns} FROM file f
  ORDER BY f.role;
 
 
--- ── Its ends ────────────────────────────────────────────────────────────────────────────────────────────────────
+-- ── Ends of an attempt ──────────────────────────────────────────────────────────────────────────────────────────
 
 -- fragment: holds_lease
--- The fence makes a late writer harmless: a worker that lost its lease matches no row (P2). After a request to
--- cancel, nothing lands but the end of the cancellation (P7).
+-- The fence makes a late writer harmless: a worker that has lost its lease matches no row (P2). After a request to
+-- cancel, the attempt can only end as cancelled (P7).
 EXISTS (SELECT 1 FROM worker_job_queue q
          WHERE q.id = :job_id AND q.fence = :fence AND q.worker_id = :worker_id AND q.status = 'running'
            AND (q.cancel_requested_at IS NOT NULL) = (:outcome = 'cancelled'))
 
 -- name: close_attempt
--- First in every ending of an attempt: the table lets no running row move while its attempt is open (P1).
+-- Must be the first statement of every ending: a trigger refuses to change a running job whose attempt is open (P1).
 UPDATE worker_job_attempt
    SET ended_at = :now, outcome = :outcome, error_code = :error_code, error_message = :error_message,
        error_remedy = :error_remedy, signal = :signal, cpu_seconds = :cpu_seconds, memory_peak_bytes = :memory_peak_bytes
@@ -514,7 +515,8 @@ UPDATE worker_job_attempt
 RETURNING job_id, fence;
 
 -- fragment: close_completed_rows
--- `close_attempt` and its guards for many at once. NOT INDEXED: by rowid, never through all that run.
+-- `close_attempt` with its guards for many jobs at once. NOT INDEXED: look up by rowid instead of scanning running
+-- jobs.
 UPDATE worker_job_attempt
    SET ended_at = ?, outcome = 'completed', signal = d.signal, cpu_seconds = d.cpu_seconds,
        memory_peak_bytes = d.memory_peak_bytes, pid = ifnull(d.pid, worker_job_attempt.pid),
@@ -534,7 +536,7 @@ WITH {closing} AS (VALUES {closing_rows_1})
 {close_completed_rows};
 
 -- name: close_complete_some
--- Bound by position: to take each value out of JSON costs as much as the rest.
+-- Values are bound by position, because extracting them from JSON would double the time.
 WITH {closing} AS (VALUES {closing_rows_25})
 {close_completed_rows};
 
@@ -567,7 +569,7 @@ WITH d(job_id, fence, worker_id, result) AS (VALUES {completed_rows_100})
 SELECT {work_columns} FROM worker_job_queue q WHERE q.id = :job_id;
 
 -- fragment: ended_early
--- How fast it was and how long it would take is no longer true.
+-- Clears the rate, which is no longer valid, and the progress message.
 completed_at = :now, progress_rate = NULL, progress_message = NULL
 
 -- name: fail
@@ -609,7 +611,7 @@ UPDATE worker_job_queue
  WHERE id = :job_id AND fence = :fence AND status = 'running';
 
 -- name: stale_work
--- Does this job belong to a generation that is no longer the newest of its document?
+-- Returns a row if the job's generation is no longer the newest of its document.
 SELECT q.document_id, q.generation FROM worker_job_queue q
  WHERE q.id = :job_id AND q.generation IS NOT NULL
    AND NOT EXISTS (SELECT 1 FROM document d WHERE d.id = q.document_id AND d.index_generation = q.generation);
@@ -647,7 +649,7 @@ INSERT INTO source_rest (source, until, reason) VALUES (:source, :until, :reason
     ON CONFLICT (source) DO UPDATE SET until = max(until, excluded.until), reason = excluded.reason;
 
 
--- ── What a completion brings ────────────────────────────────────────────────────────────────────────────────────
+-- ── Results of a completion ─────────────────────────────────────────────────────────────────────────────────────
 
 -- name: learn
 UPDATE document
@@ -663,7 +665,7 @@ INSERT INTO file (job_id, fence, document_id, role, name, path, size, sha256, md
 VALUES (:job_id, :fence, :document_id, :role, :name, :path, :size, :sha256, :md5, :note, :owner, :now);
 
 -- name: add_file_again
--- Without the note, which is about how the other one came.
+-- The note is not copied, because it says how the other file was fetched.
 INSERT INTO file (job_id, fence, document_id, role, name, path, size, sha256, md5, owner, created_at)
 SELECT :job_id, :fence, :document_id, CASE :role WHEN '' THEN f.role ELSE :role END,
        CASE :name WHEN '' THEN f.name ELSE :name END, f.path, f.size, f.sha256, f.md5, :owner, :now
@@ -671,15 +673,15 @@ SELECT :job_id, :fence, :document_id, CASE :role WHEN '' THEN f.role ELSE :role 
 RETURNING id;
 
 -- name: tie_files
--- The original that has just been published, to the document that it is of: by a download, which works for none, or by
--- a job that has found it inside of its own.
+-- Assigns the original that was just published to its document. The publisher is a download, which has no document of
+-- its own, or a job that has found the file inside its own document.
 UPDATE file SET document_id = :document_id, role = 'original'
  WHERE job_id = :job_id AND fence = :fence AND (role = 'inside' OR (document_id IS NULL AND role <> ''))
    AND (:content IS NULL OR sha256 = :content)
 RETURNING id;
 
 -- name: forget_older_files
--- What an earlier generation made of the document, and this one did not, would be taken for this one's.
+-- Deletes files that an earlier generation has made and this one has not; they would appear to belong to this one.
 DELETE FROM file
  WHERE document_id = :document_id AND role NOT IN ('', 'original')
    AND EXISTS (SELECT 1 FROM document d WHERE d.id = :document_id AND d.current_generation IS NOT :generation)
@@ -697,7 +699,7 @@ DELETE FROM file_gone WHERE path IN (SELECT path FROM file WHERE job_id = :job_i
 INSERT OR IGNORE INTO link_due (document_id) VALUES (:document_id);
 
 -- name: links_are_due
--- Of all documents, because folders have moved or have other names.
+-- 0 stands for all documents: folders have been moved or renamed.
 INSERT OR IGNORE INTO link_due (document_id)
 SELECT 0 WHERE EXISTS (SELECT 1 FROM json_each(:places) w
                          JOIN crawl_item i ON i.crawl = :crawl AND i.id = w.value ->> 0
@@ -707,7 +709,7 @@ SELECT 0 WHERE EXISTS (SELECT 1 FROM json_each(:places) w
 DELETE FROM checkpoint WHERE job_id IN (SELECT value FROM json_each(:job_ids));
 
 -- name: publish
--- P5, P11: pages were written ahead. From this row on people read them.
+-- P5, P11: the pages were written ahead. This statement makes them visible to readers.
 UPDATE document
    SET current_generation = :generation, index_status = 'success', error_code = NULL, error_message = NULL,
        error_remedy = NULL, updated_at = :now
@@ -715,7 +717,7 @@ UPDATE document
 RETURNING id;
 
 -- name: led_nowhere
--- The last live job of a generation has completed, and nobody published it.
+-- Fails a document if the last live job of its newest generation has completed without publishing it.
 UPDATE document
    SET index_status = 'failed', updated_at = :now,
        error_code = coalesce((SELECT e.error_code FROM v_document_error e WHERE e.document_id = document.id LIMIT 1),
@@ -730,7 +732,8 @@ UPDATE document
 RETURNING id;
 
 -- name: cancel_what_went
--- Jobs for what is no longer there. The key is a prefix, and an id may have colons: the source_key tells exactly.
+-- Cancels pending jobs for an item that has disappeared. Ids may contain colons, so the key prefix is not exact; the
+-- source_key is.
 UPDATE worker_job_queue
    SET status = 'cancelled', held = 0, completed_at = :now, cancel_requested_at = :now, error_code = 'SOURCE_GONE',
        error_message = 'the file is no longer where the crawl found it'

@@ -1,4 +1,4 @@
--- What people read: documents, their pages and files, and the search. Only pages of a current generation are shown.
+-- Documents, pages, files and search. Only pages of the current generation are shown.
 
 -- fragment: document_columns
 d.id, d.owner, d.platform, d.source_key, d.name, d.content, d.kind, d.pages, d.index_status, v.state, v.percent,
@@ -18,11 +18,11 @@ SELECT job_type, payload, on_end, standing, document_id, generation, fired_at, j
 SELECT job_type, payload, on_end, name FROM action_rule WHERE scope = 'owner' ORDER BY name, job_type, payload;
 
 -- name: documents_begin
--- What follows is put together in library.py.
+-- library.py appends the WHERE clause.
 SELECT {document_columns} FROM document d CROSS JOIN v_documents v ON v.id = d.id WHERE
 
 -- name: provenance
--- The original is what came last; what was made of it was published with the reading.
+-- The newest original, and the time when the newest derived file was published.
 SELECT d.id, o.size, ifnull(nullif(o.sha256, ''), d.content), ifnull(o.md5, ''),
        CASE WHEN d.current_generation IS NOT NULL
             THEN ifnull((SELECT max(f.created_at) FROM file f
@@ -31,7 +31,7 @@ SELECT d.id, o.size, ifnull(nullif(o.sha256, ''), d.content), ifnull(o.md5, ''),
   LEFT JOIN file o ON o.id = (SELECT max(f.id) FROM file f WHERE f.document_id = d.id AND f.role = 'original');
 
 -- name: not_brought_in
--- The last try to bring in something, which failed before there was a document of it, or a newer one of it.
+-- The last job of each source, if it has failed and the source has no document that was updated since.
 SELECT {job_columns} FROM worker_job_queue q INDEXED BY job_not_brought_in
  WHERE q.status = 'failed' AND q.source_key IS NOT NULL AND q.document_id IS NULL
    AND (:owners = '[]' OR q.owner IN (SELECT value FROM json_each(:owners)))
@@ -50,7 +50,7 @@ document d JOIN page p ON p.document_id = d.id AND p.generation = d.current_gene
        JOIN page_result r ON r.id = p.result_id
 
 -- name: read_lately
--- Each attempt that brought in or read one of the newest documents, in seconds.
+-- Start and end, in seconds, of each attempt that has fetched or read one of the newest documents.
 WITH newest AS MATERIALIZED (
     SELECT d.id, ifnull(d.pages, 0) AS pages, d.current_generation AS generation, o.size, o.job_id
       FROM document d JOIN file o ON o.id = (SELECT max(f.id) FROM file f
@@ -75,7 +75,7 @@ SELECT p.number, r.method, r.confidence, length(r.text) FROM {current_pages}
  WHERE d.id = :document_id ORDER BY p.number;
 
 -- name: doubtful_layouts
--- Of the newest documents: doctor reads them.
+-- For `pagemill doctor`, from the newest documents.
 SELECT d.id, r.layout
   FROM (SELECT id, current_generation FROM document WHERE current_generation IS NOT NULL
          ORDER BY id DESC LIMIT :documents) d
@@ -94,7 +94,7 @@ SELECT f.id, f.job_id, f.role, f.name, f.path, f.size, f.sha256, f.md5
   FROM file f WHERE f.document_id = :document_id ORDER BY f.id DESC;
 
 -- name: copies
--- Of documents that were read: where the newest original of each lies.
+-- The path of the newest original of each document that was read successfully.
 SELECT d.source_key, f.path
   FROM json_each(:source_keys) w
  CROSS JOIN document d ON d.owner = :owner AND d.platform = :platform AND d.source_key = w.value
@@ -102,7 +102,7 @@ SELECT d.source_key, f.path
  WHERE d.index_status = 'success';
 
 -- name: job_files
--- A job that ran again has published again.
+-- Only the newest attempt, because a job that ran again has published its files again.
 SELECT f.id, f.job_id, f.role, f.name, f.path, f.size, f.sha256, f.md5
   FROM file f
  WHERE f.job_id = :job_id AND f.fence = (SELECT max(n.fence) FROM file n WHERE n.job_id = :job_id)
@@ -121,8 +121,8 @@ CROSS JOIN page p ON p.result_id = t.rowid
 ifnull((SELECT r.confidence FROM page_result r WHERE r.id = p.result_id), 100) >= :confidence_least
 
 -- name: search
--- A word of every second page would have thousands of hits ranked for the twenty that are shown: the newest :ranked
--- are, which the index hands out in that order.
+-- A common word may have thousands of hits, of which twenty are shown. Only the newest :ranked hits are ranked; the
+-- index returns them in that order.
 WITH hit AS MATERIALIZED (
     SELECT t.rowid AS result_id, p.document_id, p.number, d.name, bm25(page_text) AS rank
       FROM page_text t {readable}
@@ -132,7 +132,7 @@ SELECT result_id, document_id, number, name, rank, (SELECT count(*) FROM hit)
   FROM hit ORDER BY rank, document_id, number LIMIT :most;
 
 -- name: search_document
--- The results of a document lie close together, as a rule: only that stretch of the index is gone through.
+-- The results of a document usually have ids close together, so only this range of the index is searched.
 WITH own AS MATERIALIZED (
     SELECT d.name, p.number, p.result_id FROM document d
       JOIN page p ON p.document_id = d.id AND p.generation = d.current_generation
@@ -144,7 +144,7 @@ SELECT t.rowid, :document_id, own.number, own.name, bm25(page_text) AS rank, 0
  ORDER BY rank, own.number LIMIT :most;
 
 -- name: snippets
--- In one pass over their stretch of the index: to look each up would put the hits of begin* together for each.
+-- One pass over a range of the index. A query per id would collect all hits of a prefix query again for each id.
 SELECT rowid, snippet(page_text, 0, :open, :close, '…', 24) FROM page_text
  WHERE page_text MATCH :query AND rowid BETWEEN :first AND :last
    AND +rowid IN (SELECT value FROM json_each(:result_ids));
@@ -162,7 +162,7 @@ SELECT p.document_id, p.number, occurrences(page_text)
  WHERE page_text MATCH :query AND {is_chosen};
 
 -- name: keyword_counts_of
--- Of a few documents, whose results lie close together as a rule: only their stretch of the index is gone through.
+-- For a few documents, whose results usually have ids close together: only this range of the index is searched.
 WITH own AS MATERIALIZED (
     SELECT p.document_id, p.number, p.result_id
       FROM json_each(:document_ids) w CROSS JOIN document d ON d.id = w.value

@@ -1,4 +1,4 @@
--- What people may want to be told, and how far each reader of it has come.
+-- Notices, and the position of each reader.
 
 -- name: newest_notice
 SELECT ifnull(max(id), 0) FROM notice;
@@ -7,7 +7,7 @@ SELECT ifnull(max(id), 0) FROM notice;
 SELECT {notice_columns} FROM notice WHERE id > :after_id ORDER BY id LIMIT :most;
 
 -- name: prune_notices
--- They are in the order of their times.
+-- The order of ids is the order of times.
 DELETE FROM notice
  WHERE id IN (SELECT id FROM notice ORDER BY id LIMIT :most) AND at < :before
 RETURNING id;
@@ -16,7 +16,7 @@ RETURNING id;
 SELECT notice_id FROM notice_reader WHERE name = :name;
 
 -- name: begin_reading_notices
--- What was before nobody is told any more.
+-- A new reader skips all existing notices.
 INSERT INTO notice_reader (name, notice_id)
 SELECT :name, ifnull((SELECT max(id) FROM notice), 0)
     ON CONFLICT DO NOTHING;
@@ -36,6 +36,6 @@ VALUES (:now, :kind, :job_id, :code, :message, :remedy, :key)
     ON CONFLICT (key) DO NOTHING;
 
 -- name: end_episodes
--- The next time is another.
+-- Without its key, the notice does not prevent a new one when the episode begins again.
 UPDATE notice SET key = NULL
  WHERE {of_the_kind} AND key NOT IN (SELECT value FROM json_each(:keys));

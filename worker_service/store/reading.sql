@@ -1,8 +1,8 @@
--- What everyone looks at. The gates are the claim's own, from leases.sql.
+-- Queries over jobs, workers and events. The gates are the fragments of the claim in leases.sql.
 
 -- name: next_turn
--- Whom a worker's next claim takes: of the open lanes, the first jobs; of their owners, the one with the fewest running,
--- then the one served longest ago (P9); then priority, age, id.
+-- The job that a worker's next claim takes: among the heads of the open lanes, the owner with the fewest running jobs
+-- comes first, then the owner served longest ago (P9), then priority, age, id.
 WITH RECURSIVE {lanes}
 SELECT lane.head FROM lane
  WHERE EXISTS (SELECT 1 {may_start})
@@ -16,10 +16,10 @@ SELECT {job_columns} FROM worker_job_queue WHERE id = :job_id;
 nullif(substr(a.error_message, 1, instr(a.error_message || char(10), char(10)) - 1), '')
 
 -- name: explain
--- The claim's own predicates, asked one by one: of the job, of its lane, and of each worker.
+-- The predicates of the claim, evaluated one by one for the job, its lane and each worker.
 WITH lane AS (SELECT job_type, owner, source FROM worker_job_queue WHERE id = :job_id)
 SELECT rank, code, detail, remedy, NULL AS worker_id FROM (
-    -- Of a machine that lacks what this one job needs: it looks again now and then.
+    -- CAPABILITY_MISSING: the machine lacks what this job needs, and the job tries again from time to time.
     SELECT iif(a.error_code = 'CAPABILITY_MISSING', 12, 5) AS rank,
            iif(a.error_code = 'CAPABILITY_MISSING', a.error_code, 'NOT_YET') AS code,
            'it starts ' || iif(a.fence, 'again ', '') || 'at ' || q.run_at
@@ -67,7 +67,7 @@ SELECT g.value ->> 0, g.value ->> 1, g.value ->> 2, g.value ->> 3, w.id
  ORDER BY 1, 3;
 
 -- name: standing
--- What keeps each lane that has ready jobs from starting, on each worker.
+-- The gates of each lane with ready jobs, for each worker.
 WITH RECURSIVE {lanes}
 SELECT lane.job_type, lane.owner, lane.source, g.value ->> 0 AS rank, g.value ->> 1, g.value ->> 2, '', NULL
   FROM lane, json_each((SELECT json_group_array(json_array(rank, code, detail))
@@ -78,7 +78,7 @@ SELECT lane.job_type, lane.owner, lane.source, g.value ->> 0, g.value ->> 1, g.v
  ORDER BY 1, 2, 3, 4;
 
 -- name: put_off_by_a_rest
--- The rests behind which jobs stand that their handler itself has put off. None of them is in a ready lane.
+-- Resting sources of jobs that their handler has snoozed. Such jobs are held and so are in no ready lane.
 WITH level(priority) AS (VALUES (1), (2), (3), (4), (5), (6), (7), (8), (9), (10))
 SELECT 'SOURCE_RESTING', {its_rest}
   FROM source_rest s
@@ -90,7 +90,7 @@ SELECT 'SOURCE_RESTING', {its_rest}
  ORDER BY s.until, s.source;
 
 -- name: workers_for
--- Every worker, with the class in which it would run the job.
+-- All workers, each with the class in which it would run the job.
 SELECT w.id, h.class
   FROM worker w
   LEFT JOIN handler h ON h.worker_id = w.id
@@ -102,7 +102,7 @@ FROM worker_job_queue f INDEXED BY job_ready
    AND f.job_type = lane.job_type AND f.owner = lane.owner AND f.source = lane.source
 
 -- name: ahead
--- How many ready jobs come before this one by priority and age, counted up to :most in each lane.
+-- Number of ready jobs before this one by priority and age, counting up to :most in each lane.
 WITH RECURSIVE
 {lanes},
 me AS (SELECT id, priority, created_at FROM worker_job_queue WHERE id = :job_id)
@@ -156,8 +156,9 @@ SELECT a.id, a.at, a.actor, a.verb, a.undone_at,
 SELECT min(created_at) FROM pagemill_schema;
 
 -- name: counts
--- Live and failed jobs are counted by index; completed ones, the bulk, are what is left of the whole. The oldest that
--- waits is not held, and waits since its `run_at`; only where the first inserted had one is each ready row looked at.
+-- Live, failed and cancelled jobs are counted by index; completed jobs, usually most of the table, are the difference
+-- to the total. The last column is the time since which the oldest ready job waits: its run_at, or its created_at. All
+-- ready rows are read only if the first inserted one had a run_at.
 SELECT count(*),
        (SELECT count(*) FROM worker_job_queue WHERE status = 'pending'),
        (SELECT count(*) FROM worker_job_queue WHERE status = 'running'),
@@ -186,7 +187,8 @@ SELECT a.node, q.id
  WHERE q.status = 'running' ORDER BY q.id;
 
 -- name: absent_workers
--- Whom running jobs name, and who has no row: for them nobody beats. What is no time is long ago.
+-- Workers that running jobs name but that have no row, so that nobody sends heartbeats for them. An invalid time counts
+-- as 1970.
 SELECT q.worker_id, '', '', 0, '', 0, 0, 0, 0, min(q.started_at),
        max(ifnull(max(strftime('%Y-%m-%d %H:%M:%f', q.heartbeat_at)), ''), '1970-01-01 00:00:00.000'), count(*)
   FROM worker_job_queue q
@@ -235,7 +237,7 @@ SELECT id, job_id FROM worker_job_event ORDER BY id DESC LIMIT 1;
 SELECT job_id FROM worker_job_event WHERE id = :id;
 
 -- name: events_after
--- Of one owner, or of all. What moved is told with whose it is and what it is about.
+-- Events with facts about their jobs, of one owner or of all.
 SELECT e.id, e.at, e.job_id, e.from_status, e.to_status, q.job_type, q.owner, q.name, q.batch_id, q.document_id,
        q.error_code
   FROM worker_job_event e CROSS JOIN worker_job_queue q ON q.id = e.job_id
@@ -254,7 +256,8 @@ SELECT e.error_code, e.job_type, e.jobs, e.newest_id,
   FROM (SELECT error_code, job_type, count(*) AS jobs, max(id) AS newest_id, max(completed_at) AS newest_at
           FROM worker_job_queue q INDEXED BY job_failed
          WHERE status = 'failed' AND completed_at >= :since AND (:owner IS NULL OR owner = :owner)
-           -- What something newer has done since is the past: its document was read, or what it comes from was fetched.
+           -- Leave out jobs whose work was done since: a newer generation was published, or the source was fetched
+           -- again.
            AND (NOT :is_open
                 OR ((q.generation IS NULL
                      OR NOT EXISTS (SELECT 1 FROM document d
@@ -263,7 +266,7 @@ SELECT e.error_code, e.job_type, e.jobs, e.newest_id,
                                      WHERE n.source_key = q.source_key AND n.source_key IS NOT NULL AND n.id > q.id
                                        AND n.job_type = q.job_type AND n.owner = q.owner
                                        AND n.status = 'completed')))
-           -- So are those that a retry would refuse: something newer does their work.
+           -- Leave out jobs that a retry would refuse, because newer work replaces them.
            AND (:codes IS NULL
                 OR (error_code IN (SELECT value FROM json_each(:codes))
                     AND (q.generation IS NULL
@@ -284,8 +287,8 @@ SELECT (SELECT count(*) FROM worker_job_queue WHERE completed_at >= :since AND c
          WHERE status = 'failed' AND completed_at >= :since AND completed_at < :until);
 
 -- name: waits_between
--- Of each :every-th job that ended then: the seconds from when it could have started, as far as anybody knew, to its
--- first attempt. The index alone tells which those are.
+-- For each :every-th job that ended in the period: seconds from its run_at or created_at to its first attempt. The
+-- index on completed_at selects the jobs.
 SELECT w.seconds
   FROM (SELECT (julianday(a.started_at) - julianday(iif(q.run_at <= a.started_at, q.run_at, q.created_at))) * 86400 AS seconds
           FROM worker_job_queue q
@@ -298,7 +301,7 @@ SELECT w.seconds
 ifnull((SELECT r.created_at FROM page_result r WHERE r.id >= (low + high) / 2 ORDER BY r.id LIMIT 1) < :at, 0)
 
 -- name: first_result_since
--- Results are never changed, and numbered as they come: by halving, the first that was stored at this time or later.
+-- Finds the first result stored at or after a time by bisection, since ids grow with time and results never change.
 WITH RECURSIVE halving (low, high) AS (
     SELECT 0, ifnull(max(id), 0) + 1 FROM page_result
      UNION ALL
@@ -339,7 +342,7 @@ SELECT q.id
  ORDER BY q.id;
 
 -- name: jobs_lacking
--- Jobs that were sent away because their machine lacks something, and look again.
+-- Jobs that were snoozed because the machine lacks a capability.
 WITH level(priority) AS (VALUES (1), (2), (3), (4), (5), (6), (7), (8), (9), (10))
 SELECT a.error_code, q.job_type, count(*), max(q.id), a.error_message, a.error_remedy, q.name, max(a.ended_at)
   FROM level CROSS JOIN worker_job_queue q INDEXED BY job_due ON q.priority = level.priority

@@ -1,4 +1,4 @@
--- What came with a key of its own: granted once, and answered as often as it comes.
+-- Requests with an Idempotency-Key, and their stored responses.
 
 -- name: find_request
 SELECT wish, at, status, answer, location FROM request WHERE key = :key;
@@ -7,7 +7,7 @@ SELECT wish, at, status, answer, location FROM request WHERE key = :key;
 INSERT INTO request (key, wish, at) VALUES (:key, :wish, :now) ON CONFLICT DO NOTHING RETURNING key;
 
 -- name: answer_request
--- Where nothing was to be written for it, nobody has told of it yet.
+-- Inserts the row if the request itself has written nothing.
 INSERT INTO request (key, wish, at, status, answer, location) VALUES (:key, :wish, :now, :status, :answer, :location)
     ON CONFLICT (key) DO UPDATE SET status = excluded.status, answer = excluded.answer, location = excluded.location
  WHERE wish = excluded.wish AND answer IS NULL;

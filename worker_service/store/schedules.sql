@@ -1,15 +1,15 @@
--- What has run when: each slot of a schedule once for ever, and each key of `--once-per` once in its period.
+-- Schedules: each slot runs once, and each key of `--once-per` once in its period.
 
 -- name: seen_until
 SELECT until FROM schedule_plan WHERE schedule = :schedule AND plan = :plan;
 
 -- name: begin_plan
--- With another plan it is another schedule, which has no past.
+-- A changed plan starts anew, without slots in the past.
 INSERT INTO schedule_plan (schedule, plan, until) VALUES (:schedule, :plan, :now)
     ON CONFLICT (schedule) DO UPDATE SET plan = excluded.plan, until = excluded.until WHERE plan <> excluded.plan;
 
 -- name: move_plan
--- Forward only, and not from under somebody who reads another plan in other settings.
+-- Moves forward only, and only if no process with other settings has changed the plan.
 UPDATE schedule_plan SET until = :until WHERE schedule = :schedule AND plan = :plan AND until < :until RETURNING until;
 
 -- name: take_slot

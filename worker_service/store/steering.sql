@@ -1,8 +1,8 @@
--- What people do to jobs, and what is forgotten in time.
+-- Bulk changes by users, and pruning of old rows.
 
 -- name: look
 SELECT status, priority,
-       -- As it will end: who was asked to stop moves no more, but that it stops.
+       -- A job with a requested cancellation counts as cancelled, since this is the only way it can end.
        iif(cancel_requested_at IS NULL, status, 'cancelled') || ' ' || fence || ' ' || priority,
        cancel_requested_at IS NOT NULL,
        job_type || ifnull(' ' || name, '')
@@ -19,7 +19,7 @@ INSERT INTO worker_action_item (action_id, item_id, left_as, priority_before)
 VALUES (:action_id, :item_id, :left_as, :priority_before);
 
 -- name: cancel
--- A pending job ends; a running one is asked, and ends when its processes are gone (P7).
+-- A pending job ends at once. A running job is requested to stop, and ends when its processes are gone (P7).
 UPDATE worker_job_queue
    SET cancel_requested_at = ifnull(cancel_requested_at, :now),
        status = CASE status WHEN 'pending' THEN 'cancelled' ELSE status END,
@@ -28,7 +28,7 @@ UPDATE worker_job_queue
  WHERE id = :job_id AND status IN ('pending', 'running');
 
 -- name: cancel_now
--- The worker that reads it of the open attempt gives no grace.
+-- The worker reads this column of the open attempt and kills the processes without a grace period.
 UPDATE worker_job_attempt
    SET without_grace = 1
  WHERE job_id = :job_id AND ended_at IS NULL
@@ -36,7 +36,7 @@ UPDATE worker_job_attempt
                 WHERE q.id = :job_id AND q.status = 'running' AND q.cancel_requested_at IS NOT NULL);
 
 -- name: retry
--- The same move that a person makes by hand; the table resets the rest.
+-- The same UPDATE works by hand. The trigger job_by_hand resets the other columns.
 UPDATE worker_job_queue SET status = 'pending' WHERE id = :job_id;
 
 -- name: broken_need
@@ -86,7 +86,7 @@ UPDATE node SET draining = :is_draining WHERE name = :name RETURNING name;
 DELETE FROM worker_job_queue WHERE id = :job_id AND completed_at IS NOT NULL;
 
 -- name: prune_logs
--- Lines are in the order of their times.
+-- The order of ids is the order of times.
 DELETE FROM worker_job_log
  WHERE id IN (SELECT id FROM worker_job_log ORDER BY id LIMIT :most) AND at < :before
 RETURNING id;

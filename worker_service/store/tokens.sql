@@ -1,4 +1,4 @@
--- Who may come in from outside, and which browsers have.
+-- API tokens, one-time links and browser sessions.
 
 -- name: make_token
 INSERT INTO token (kind, name, digest, scopes, owner, made_at, made_by, until, token_id)
@@ -7,7 +7,7 @@ VALUES (:kind, :name, :digest, :scopes, :owner, :now, :made_by, :until, :token_i
 RETURNING id;
 
 -- name: use_token
--- A link is good once.
+-- A link can be used once.
 UPDATE token SET used_at = :now
  WHERE id = :id AND kind IN ('token', 'link') AND (until IS NULL OR until > :now) AND (kind = 'token' OR used_at IS NULL)
 RETURNING id;
@@ -27,5 +27,5 @@ RETURNING id, kind, name, scopes, owner;
 UPDATE token SET used_at = :at WHERE id = :id AND (used_at IS NULL OR used_at < :at);
 
 -- name: forget_old_tokens
--- A link that was used goes with the last of its time: until then it tells by whom a session came in.
+-- A used link is kept until it expires, because it shows how a session was created.
 DELETE FROM token WHERE kind <> 'token' AND until <= :now RETURNING id;

@@ -1,7 +1,7 @@
--- Upkeep: what nobody wants any more, names for people, and the audit.
+-- Maintenance: unknown types, removal of unused data, links, restore, and the audit.
 
 -- name: unknown_types
--- Of the jobs that are ready: the types for which no worker that lives has a handler.
+-- The types of ready jobs for which no live worker has a handler.
 WITH RECURSIVE {lanes}
 SELECT DISTINCT job_type FROM lane
  WHERE NOT EXISTS (SELECT 1 FROM handler h JOIN worker w ON w.id = h.worker_id
@@ -9,7 +9,7 @@ SELECT DISTINCT job_type FROM lane
  ORDER BY job_type;
 
 -- name: fail_unknown
--- Whose grace has passed since they became ready: were inserted, fell due, or came back from an attempt or an end.
+-- Fails jobs that became ready before :since. A job becomes ready when it is inserted, becomes due, or is put back.
 UPDATE worker_job_queue
    SET status = 'failed', held = 0, completed_at = :now, error_code = 'UNKNOWN_TYPE',
        error_message = 'no worker that lives has had a handler for ' || job_type || ' since ' || :since,
@@ -25,7 +25,7 @@ UPDATE worker_job_queue
 RETURNING id;
 
 
--- ── What is no longer wanted ────────────────────────────────────────────────────────────────────────────────────
+-- ── Removal of documents and unused data ────────────────────────────────────────────────────────────────────────
 
 -- name: any_live_job
 SELECT id, job_type FROM worker_job_queue
@@ -36,7 +36,7 @@ SELECT id, job_type FROM worker_job_queue
  LIMIT 1;
 
 -- name: weight
--- What would be freed if all of these were removed: files that somebody else names as well stay.
+-- What removing all of these documents would free. Files that other rows refer to are kept.
 WITH own(id) AS MATERIALIZED (SELECT value FROM json_each(:document_ids)),
      path AS MATERIALIZED (SELECT f.path, max(f.size) AS size,
                                   EXISTS (SELECT 1 FROM file o
@@ -60,7 +60,7 @@ DELETE FROM batch_document WHERE document_id = :document_id;
 DELETE FROM deferred_action WHERE document_id = :document_id;
 
 -- name: remember_gone
--- Its pages go later, a little at a time.
+-- Its pages are deleted later, in small steps.
 INSERT INTO document_gone (document_id) VALUES (:document_id);
 
 -- name: remove_files
@@ -82,7 +82,7 @@ SELECT o.owner, ifnull(r.documents, 0), ifnull(r.pages, 0), ifnull(k.files, 0), 
 SELECT count(*), ifnull(sum(size), 0) FROM (SELECT DISTINCT path, size FROM file);
 
 -- name: old_generations
--- Pages that nobody reads any more, nor will. What a generation that failed has read is for the next one to take.
+-- Generations before the current one. Pages of a failed generation are kept until a success, for the next one to reuse.
 SELECT document_id, oldest
   FROM (SELECT d.id AS document_id, d.current_generation,
                (SELECT min(p.generation) FROM page p WHERE p.document_id = d.id) AS oldest
@@ -90,7 +90,7 @@ SELECT document_id, oldest
  WHERE oldest < current_generation LIMIT :most;
 
 -- name: gone_documents
--- One that is there was noted by a hand, and loses nothing.
+-- A row that names an existing document was inserted by hand; this document loses no pages.
 SELECT g.document_id, (SELECT min(p.generation) FROM page p
                         WHERE p.document_id = g.document_id
                           AND NOT EXISTS (SELECT 1 FROM document d WHERE d.id = g.document_id))
@@ -113,7 +113,8 @@ DELETE FROM page
 RETURNING result_id;
 
 -- name: superseded_files
--- While a job works for the document, it may still read the older one. A chore, and the reader walks over all files.
+-- A live job of the document may still read the older file, so these are left out. Scans all files, on the read
+-- connection.
 SELECT f.id FROM file f JOIN document d ON d.id = f.document_id AND d.index_status = 'success'
  WHERE f.role <> ''
    AND EXISTS (SELECT 1 FROM file n WHERE n.document_id = f.document_id AND n.role = f.role AND n.id > f.id
@@ -133,7 +134,7 @@ RETURNING path;
 UPDATE page_result SET forgotten_at = :now WHERE forgotten_at = '';
 
 -- name: results_to_forget
--- Whoever runs now may have asked for it before it was marked.
+-- An attempt that started before the mark may still use the result, so wait until it has ended.
 SELECT r.id FROM page_result r
  WHERE r.forgotten_at IS NOT NULL AND r.forgotten_at <> ''
    AND NOT EXISTS (SELECT 1 FROM page p WHERE p.result_id = r.id)
@@ -142,13 +143,13 @@ SELECT r.id FROM page_result r
  LIMIT :most;
 
 -- name: unindex_results
--- In one statement, as in index_results. Only what was indexed: to take out what is not there would spoil the index.
+-- One statement, for the reason given at index_results. Deleting a row that is not in the index would damage the index.
 INSERT INTO page_text (page_text, rowid, text)
 SELECT 'delete', r.id, r.text FROM page_result r
  WHERE r.id IN (SELECT value FROM json_each(:result_ids)) AND EXISTS (SELECT 1 FROM page_text_docsize s WHERE s.id = r.id);
 
 -- name: differences_of_index
--- How many stored pages are not in the index, and how many pages in the index are not stored.
+-- Number of stored pages that are not in the index, and of pages in the index that are not stored.
 SELECT (SELECT count(*) FROM page_result r WHERE NOT EXISTS (SELECT 1 FROM page_text_docsize s WHERE s.id = r.id)),
        (SELECT count(*) FROM page_text_docsize s WHERE NOT EXISTS (SELECT 1 FROM page_result r WHERE r.id = s.id));
 
@@ -168,14 +169,14 @@ DELETE FROM page_alias
 DELETE FROM page_result WHERE id IN (SELECT value FROM json_each(:result_ids));
 
 -- name: gone_files
--- As bytes: a path is no text.
+-- As bytes, because a path may not be valid UTF-8.
 SELECT CAST(path AS BLOB) FROM file_gone ORDER BY path LIMIT :most;
 
 -- name: forget_gone_file
 DELETE FROM file_gone WHERE path = CAST(:path AS TEXT);
 
 
--- ── Names for people ────────────────────────────────────────────────────────────────────────────────────────────
+-- ── Links to documents' files ───────────────────────────────────────────────────────────────────────────────────
 
 -- name: links_due
 SELECT document_id FROM link_due ORDER BY document_id LIMIT :most;
@@ -184,7 +185,7 @@ SELECT document_id FROM link_due ORDER BY document_id LIMIT :most;
 DELETE FROM link_due WHERE document_id = :document_id;
 
 -- name: document_ids
--- Also those that were removed, and still have links.
+-- Includes removed documents that still have links.
 SELECT id FROM document WHERE id > :after
  UNION
 SELECT document_id FROM link WHERE document_id > :after
@@ -200,7 +201,7 @@ SELECT f.role, f.name, f.path FROM file f
  ORDER BY f.role;
 
 -- name: crawled_folders
--- The outermost first. A folder that leads back to itself ends somewhere.
+-- Outermost folder first. The depth limit ends the recursion if a folder contains itself.
 WITH RECURSIVE above(crawl, id, name, depth) AS (
     SELECT * FROM (SELECT i.crawl, i.parent_id, '', 0
                      FROM crawl c CROSS JOIN crawl_item i ON i.crawl = c.key AND i.id = :source_key
@@ -215,7 +216,7 @@ SELECT name FROM above WHERE depth > 0 ORDER BY depth DESC;
 SELECT path, target FROM link WHERE document_id = :document_id ORDER BY path;
 
 -- name: link_in_the_way
--- Somebody else's at this place, or one that would have to be a folder.
+-- A link of another document with this path, or a link inside a folder with this path.
 SELECT 1 FROM link
  WHERE (folded = :folded AND document_id <> :document_id)
     OR (folded > :folded || '/' AND folded < :folded || '0')
@@ -236,10 +237,10 @@ DELETE FROM link WHERE document_id = :document_id AND target = '';
 
 
 
--- ── A backup that is made ready to be the database ──────────────────────────────────────────────────────────────
+-- ── Preparation of a backup to become the database ──────────────────────────────────────────────────────────────
 
 -- name: begin_numbers
--- Of tables that had no row yet.
+-- Adds the tables that have never had a row.
 INSERT INTO sqlite_sequence (name, seq)
 SELECT s.name, 0 FROM sqlite_schema s
  WHERE s.type = 'table' AND s.sql LIKE '%AUTOINCREMENT%'
@@ -249,7 +250,7 @@ SELECT s.name, 0 FROM sqlite_schema s
 UPDATE sqlite_sequence SET seq = max(seq, :to) WHERE name = :name;
 
 -- name: raise_numbers
--- No job and no document gets a number that another had after the backup.
+-- No job and no document gets an id that was used after the backup.
 UPDATE sqlite_sequence SET seq = seq + :by;
 
 -- name: restored
@@ -264,8 +265,8 @@ SELECT id, path, size, sha256, document_id FROM file WHERE id > :after ORDER BY 
 SELECT 1 FROM file WHERE id = :file_id;
 
 
--- ── The audit: each history_… returns the promise and what breaks it ───────────────────────────────────────────
--- A row that was adopted from the original table may have ended before there were events: fence 0, and none of them.
+-- ── The audit: each statement history_… returns the promise and what breaks it ─────────────────────────────────
+-- A row copied from the original table may have ended before events were recorded: it has fence 0 and no events.
 
 -- name: history_now
 SELECT 'P13', 'job ' || id || ' is running on worker ' || worker_id || ', which has no row' FROM worker_job_queue q
@@ -296,8 +297,8 @@ SELECT 'P3', 'nothing of batch ' || b.id || ' is left to do, and it has not ende
  LIMIT :most;
 
 -- name: history_chain
--- P1, P2: from pending on, each event begins where the one before it ended; the fence grows by one at each start, and
--- goes on above all that there was before a backup was restored.
+-- P1, P2: each event starts at the status where the one before it ended, the first at pending. The fence grows by one
+-- at each start; after a restore it continues from the fence in `restored`.
 SELECT 'P1', 'job ' || job_id || ': event ' || id || ' goes from ' || from_status || ' to ' || to_status
        || ' with fence ' || fence || ', after ' || was || ' with fence ' || fence_was
   FROM (SELECT id, job_id, fence, from_status, to_status,
@@ -312,7 +313,7 @@ SELECT 'P1', 'job ' || job_id || ': event ' || id || ' goes from ' || from_statu
  LIMIT :most;
 
 -- name: history_rows
--- P4: the row says what its last event says; a completed one has its completed attempt.
+-- P4: status and fence of the row are those of its last event. P5: a completed job has a completed attempt.
 SELECT 'P4', 'job ' || q.id || ' is ' || q.status || ' with fence ' || q.fence
        || CASE WHEN e.id IS NULL THEN ', and nothing tells how' ELSE
                ', and its last event says ' || e.to_status || ' with fence ' || e.fence END
@@ -328,7 +329,7 @@ SELECT 'P5', 'job ' || q.id || ' is completed, and none of its attempts is'
  LIMIT :most;
 
 -- name: history_attempts
--- P1, P5: one start for each attempt, and one end, to where its outcome leads.
+-- P1, P5: each attempt has one start and one end, and the end leads to the status that its outcome implies.
 SELECT CASE WHEN ends > 1 AND outcome = 'completed' THEN 'P5' ELSE 'P1' END,
        'attempt ' || fence || ' of job ' || job_id || ' (' || ifnull(outcome, 'open') || ') has ' || starts
        || ' starts and ' || ends || ' ends in the events, the last to ' || ifnull(ended_to, 'nowhere')
@@ -343,7 +344,7 @@ SELECT CASE WHEN ends > 1 AND outcome = 'completed' THEN 'P5' ELSE 'P1' END,
  LIMIT :most;
 
 -- name: history_strays
--- P1: no start and no end without an attempt.
+-- P1: each start and end in the events belongs to an attempt.
 SELECT 'P1', 'event ' || e.id || ' of job ' || e.job_id || ' is about attempt ' || e.fence || ', which is not there'
   FROM worker_job_event e
  WHERE 'running' IN (e.from_status, e.to_status)
@@ -351,7 +352,8 @@ SELECT 'P1', 'event ' || e.id || ' of job ' || e.job_id || ' is about attempt ' 
  LIMIT :most;
 
 -- name: history_caps
--- P6: retries and requeues are capped since a person last wished for it. Who lowers max_retries by hand below what was spent is told as well.
+-- P6: retries and requeues since the last retry by a user are capped. Lowering max_retries by hand below the number of
+-- retries already made is reported too.
 SELECT 'P6', 'job ' || q.id || ' had ' || retries || ' retries of ' || q.max_retries || ' and ' || requeues
        || ' requeues of ' || :requeues_max || ', and counts ' || q.retry_count || ' and ' || q.requeue_count
   FROM (SELECT a.job_id, sum(a.outcome = 'retry') AS retries, sum(a.outcome = 'requeued') AS requeues
@@ -366,14 +368,14 @@ SELECT 'P6', 'job ' || q.id || ' had ' || retries || ' retries of ' || q.max_ret
  LIMIT :most;
 
 -- name: history_cancels
--- P7: who was asked to stop still runs, or was cancelled. A retry by a person takes the request back.
+-- P7: a job with a requested cancellation is running or cancelled. A retry by a user withdraws the request.
 SELECT 'P7', 'job ' || id || ' was asked to stop at ' || cancel_requested_at || ', and is ' || status
   FROM worker_job_queue
  WHERE cancel_requested_at IS NOT NULL AND status NOT IN ('running', 'cancelled')
  LIMIT :most;
 
 -- name: history_keys
--- P8: of the jobs with one concurrency_key, one began only after the other had ended.
+-- P8: jobs with the same concurrency_key do not overlap.
 SELECT 'P8', 'job ' || job_id || ' began at event ' || begun || ', while another with the concurrency_key ' || key
        || ' ran until ' || iif(others_until = 9223372036854775807, 'now', 'event ' || others_until)
   FROM (SELECT key, job_id, begun,
@@ -389,7 +391,7 @@ SELECT 'P8', 'job ' || job_id || ' began at event ' || begun || ', while another
  LIMIT :most;
 
 -- name: history_generations
--- P11: no live work of an older generation that was not asked to stop; no page of a generation to come.
+-- P11: live jobs of an older generation have a requested cancellation, and no page has a generation above the newest.
 SELECT 'P11', 'job ' || q.id || ' works for generation ' || q.generation || ' of document ' || q.document_id
        || ', whose newest is ' || d.index_generation
   FROM worker_job_queue q JOIN document d ON d.id = q.document_id
@@ -402,7 +404,8 @@ SELECT 'P11', 'document ' || d.id || ' has pages of generation ' || p.generation
  LIMIT :most;
 
 -- name: history_documents
--- P11: a document is queued or indexing exactly while a job of its newest generation lives, or else it has failed.
+-- P11: a queued or indexing document has a live job of its newest generation. Success means that the newest generation
+-- is the current one.
 SELECT 'P11', 'document ' || d.id || ' is ' || d.index_status || ', and no job of its generation lives'
   FROM document d
  WHERE d.index_status IN ('queued', 'indexing')
@@ -418,7 +421,7 @@ SELECT 'P11', 'document ' || d.id || ' is ' || d.index_status || ', and people r
  LIMIT :most;
 
 -- name: history_published
--- P5: a success has the files and the completed job that made it one; each page has its result.
+-- P5: a successful document has a file, each page has its result, and each file was published by a completed attempt.
 SELECT 'P5', 'document ' || d.id || ' is a success, and has no file'
   FROM document d
  WHERE d.index_status = 'success' AND NOT EXISTS (SELECT 1 FROM file f WHERE f.document_id = d.id)

@@ -1,5 +1,5 @@
--- Every row of the original table, with its id, into today's. What a row says that today's table would refuse is
--- brought into bounds; what cannot be read at all ends failed, with a code, and its old text in the payload.
+-- Copies every row of the original table, with its id, into the current one. Values out of range are corrected. A row
+-- that cannot be interpreted becomes a failed job with an error code; its text is kept in the payload.
 CREATE TEMP VIEW adopted AS
 SELECT o.id,
        ifnull(nullif(substr(CAST(o.job_type AS TEXT), 1, 7500), ''), 'unknown') AS job_type,
@@ -21,7 +21,7 @@ SELECT o.id,
                    ELSE CAST(o.error_message AS TEXT) END, 1, 25000) AS error_message,
        max(0, min(1000000, CAST(ifnull(o.retry_count, 0) AS INTEGER))) AS retry_count,
        max(0, min(1000000, CAST(ifnull(o.max_retries, 3) AS INTEGER))) AS max_retries,
-       -- The worker that ran it is gone: that counts as one requeue.
+       -- A job that was running counts as requeued once, because its worker is gone.
        (ifnull(o.status, '') = 'running') AS requeue_count,
        max(ifnull(strftime('%Y-%m-%d %H:%M:%f', o.created_at, '+0 days'), strftime('%Y-%m-%d %H:%M:%f', 'now')),
            '1970-01-01 00:00:00.000') AS created_at,
@@ -42,7 +42,7 @@ SELECT id, job_type, platform, account, priority, payload, status, error_code, e
        CASE WHEN status <> 'pending' THEN progress_percent ELSE 0 END, progress_message
   FROM adopted;
 
--- An id that was used before is not used again, deleted rows included.
+-- Ids are never reused, including those of deleted rows.
 UPDATE sqlite_sequence
    SET seq = max(seq, (SELECT seq FROM sqlite_sequence WHERE name = 'worker_job_queue_before_pagemill'))
  WHERE name = 'worker_job_queue'

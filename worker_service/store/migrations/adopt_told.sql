@@ -1,4 +1,4 @@
--- What has become of the rows of the original table, a sentence each.
+-- One sentence for each kind of change made to the rows of the original table.
 WITH row AS (
     SELECT o.priority AS old_priority, o.created_at AS old_created_at, o.status AS old_status, q.*
       FROM worker_job_queue_before_pagemill o JOIN worker_job_queue q USING (id)
