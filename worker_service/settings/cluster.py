@@ -12,9 +12,9 @@ from worker_service.settings.value_types import parse_words, read_table, whole_n
 
 AUTOSCALE_MAX = 1000
 LOCAL = "local"
-"""The name of this machine's own row in the `node` table."""
+"""Name of this machine's own row in the `node` table."""
 SLOTS_MAX = 1000
-"""Slots of one node, whatever Ray says it has."""
+"""Upper limit for the slots of one node, also if Ray reports more."""
 
 _KEYS = ("address", "types", "local", "autoscale")
 _ADDRESS = re.compile(r"ray:([^\s/]+):(\d{1,5})")

@@ -1,18 +1,18 @@
-"""What may stand in a table [commands.X] of the settings: a program of the owner's, its arguments, what it may use.
+"""The settings table [commands.X]: a program of the user's, its arguments and its permissions.
 
-Read with the settings, so that a slip is said before it costs a job, and again by the handler that runs it. No shell.
-In `argv` and `stdin` a placeholder stands for a value of the job:
+Read with the settings, so that a mistake is reported before it costs a job, and again by the handler that runs the
+program. No shell is involved. In `argv` and `stdin` a placeholder stands for a value of the job:
 
-    {payload.user}      one value; a job without it is refused
-    {payload.user?}     one or none: where it is null or absent, the argument is left out, and the group that it is in
+    {payload.user}      one value; a job without it is rejected
+    {payload.user?}     one or none: if it is null or absent, the argument and its group are left out
     {payload.ids*}      any number: one argument for each item of a list
-    {payload.ids+}      the same, and at least one
-    {payload.tags:json} as JSON; null is `null` then, so that a ? leaves out only what is absent
-    {payload.word:option}   may begin with -, which others may not
+    {payload.ids+}      the same, but at least one
+    {payload.tags:json} as JSON; null becomes `null`, so a ? leaves out only an absent value
+    {payload.word:option}   may begin with -; other values may not
     {payload}           the whole payload, as JSON
 
-Beside the payload there are {account}, {platform}, {job_type} and {job_id}. An argument that is a list is a group:
-["--limit", "{payload.limit?}"] is there as a whole or not at all. {{word}} is {word} as it stands.
+Besides the payload there are {account}, {platform}, {job_type} and {job_id}. An argument that is a list is a group:
+["--limit", "{payload.limit?}"] is passed as a whole or not at all. {{word}} stands for the literal text {word}.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ _ABSENT = object()
 
 
 class Unfit(ValueError):
-    """A job has not what the arguments of its program take."""
+    """The job lacks a value that the program's arguments need, or has one that cannot be passed."""
 
 
 class Placeholder(Struct, frozen=True):
     name: str
     form: str = ""
-    """json, option, or neither."""
+    """`json`, `option`, or empty."""
     count: str = ""
-    """? * + or one."""
+    """`?`, `*`, `+`, or empty for exactly one value."""
 
     def __str__(self) -> str:
         return f"{{{self.name}{self.form and f':{self.form}'}{self.count}}}"
@@ -77,20 +77,20 @@ class Placeholder(Struct, frozen=True):
         else:
             what = "null" if value is None else "a list" if isinstance(value, list) else "an object"
             raise Unfit(f"{self.name} is {what}, and the program takes one value there")
-        # No argument can hold these.
+        # No argument can contain these.
         if "\0" in text or any("\ud800" <= one <= "\udfff" for one in text):
             raise Unfit(f"{self.name} holds characters that cannot be passed to a program")
         return text
 
 
 class Template(Struct, frozen=True):
-    """One argument as it is written."""
+    """One argument as written in the settings."""
 
     written: str
     parts: tuple[str | Placeholder, ...]
 
     def arguments(self, job: Mapping[str, object]) -> list[str]:
-        """As many as its placeholders have values: one, but where one of them counts."""
+        """Return the argument once for each combination of its placeholders' values."""
         filled = [""]
         for part in self.parts:
             values = [part] if isinstance(part, str) else part.values(job)
@@ -108,30 +108,30 @@ class Template(Struct, frozen=True):
 
 
 class Program(Struct, frozen=True):
-    """A table [commands.X], as it was found to be right."""
+    """A validated table [commands.X]."""
 
     argv: tuple[tuple[Template, ...], ...]
-    """The program and its arguments, each alone in its group, or with those that stand or fall with it."""
+    """The program and its arguments, in groups that are passed or left out as a whole."""
     stdin: Template | None = None
-    """What it reads on standard input; None: nothing. A list has a line for each item."""
+    """Text for standard input, one line per value of a list; None for no input."""
     timeout: int = 3600
     memory: int | None = None
-    """Bytes that each of its processes may fill; None: as much as the machine has."""
+    """Memory limit of each process in bytes; None for no limit."""
     files: tuple[str, ...] | None = None
-    """Patterns of what is published of its own directory; * matches / as well. None: all but hidden files."""
+    """Patterns of the files to publish from the program's directory; * also matches /. None: all but hidden files."""
     done: tuple[int, ...] = (0,)
     retry: tuple[int, ...] = ()
-    """Wins over `permanent`. What is named nowhere is tried again."""
+    """Exit codes. `retry` takes precedence over `permanent`; codes that no setting names are retried."""
     permanent: tuple[int, ...] = ()
     env: tuple[str, ...] = ()
-    """Names of the service's variables that it gets."""
+    """Names of the service's environment variables that the program gets."""
     cwd: Path | None = None
-    """None: a directory of its own, new and empty for each attempt."""
+    """None for a new, empty directory for each attempt."""
     sandbox: str = "off"
     read: tuple[Path, ...] = ()
     write: tuple[Path, ...] = ()
     network: bool = False
-    """In a sandbox; outside one nothing is taken away."""
+    """Applies inside a sandbox; outside one the program always has the network."""
     job_class: str = "io"
     max_running: int | None = None
     at_most_once: bool = False
@@ -141,7 +141,7 @@ class Program(Struct, frozen=True):
         return Path(self.argv[0][0].written)
 
     def schema(self) -> Mapping[str, object]:
-        """Of a payload that has what is taken, as JSON Schema."""
+        """Return a JSON Schema for payloads that have all required values."""
         templates = [template for group in self.argv for template in group]
         templates += [] if self.stdin is None else [self.stdin]
         schema: dict[str, Any] = {"type": "object"}
@@ -158,7 +158,10 @@ class Program(Struct, frozen=True):
         return schema
 
     def arguments(self, job: Mapping[str, object]) -> list[str]:
-        """`job`: payload, account, platform, job_type, job_id. Raise `Unfit` where it lacks what is taken."""
+        """Return the program's arguments for a job. Raise `Unfit` if it lacks a required value.
+
+        `job` has the keys payload, account, platform, job_type and job_id.
+        """
         arguments: list[str] = []
         for group in self.argv:
             filled = [_not_options(template, template.arguments(job)) for template in group]
@@ -177,11 +180,11 @@ def _not_options(template: Template, arguments: list[str]) -> list[str]:
     return arguments
 
 
-# ── The table ───────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Parsing the table ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def read_program(table: Mapping[str, object], label: str) -> Program:
-    """Refuse in a sentence what is wrong with it; whether the program is there is not asked."""
+    """Return the program, or raise `ConfigError`. Does not check whether the program exists."""
     for key in table:
         if key not in READERS:
             known = did_you_mean(key, READERS, f"the settings are {', '.join(READERS)}")

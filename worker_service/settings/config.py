@@ -1,11 +1,12 @@
-"""What is set, and where from: flags, then WORKER_* in the environment, then a TOML file, then defaults.
+"""The settings and where each comes from: a flag, a WORKER_* variable, the TOML file, or the default.
 
-Each setting is declared once, as an attribute of `Settings`: its variable, its key in TOML, its line in `pagemill
-config show` and its row in docs/settings.md (`./run docs`) come from there. Handlers declare theirs in the same way, in
-a light module of their own, which is looked for only where a word is none of ours, or where all are asked for.
+Each setting is declared once, as an attribute of `Settings`. Its variable, its TOML key, its line in `pagemill config
+show` and its row in docs/settings.md (`./run docs`) are derived from that. Handlers declare their settings in the same
+way, in a light module of their own, which is imported only if a word is not ours or if all settings are listed.
 
-Read once, at the start of each command. Every value remembers its origin. An unknown key is an error: a setting that
-silently does nothing is worse than none. What a value may be is told by its kind, in `config_values`.
+Settings are read once, at the start of each command. Every value remembers its origin. An unknown key is an error: a
+setting that silently does nothing is worse than none. The valid values are defined by the setting's kind, in
+`value_types`.
 """
 
 from __future__ import annotations
@@ -30,18 +31,18 @@ if TYPE_CHECKING:
     from worker_service.settings.schedules import Schedule
 
 HANDLERS_SETTINGS = "worker_service.settings"
-"""The group of the entry points that name settings of handlers."""
+"""Entry point group of the handlers' settings modules."""
 _FILE_VARIABLE = "WORKER_CONFIG"
 
 OWN_PLACE = Path(__file__).resolve().parents[1]
-"""Where this code stands: in a checkout, or among the packages of an installation."""
+"""Directory of this code: a checkout, or the site-packages of an installation."""
 SERVICE_CONFIGURATION, SERVICE_STATE = Path("/etc/pagemill"), Path("/var/lib/pagemill")
-"""Where `pagemill service install` puts the settings and the database, so that every shell finds them."""
+"""Directories in which `pagemill service install` puts the settings and the database: every shell finds them there."""
 _SERVICE = "the service"
 
 
 def _parse_commands(raw: object, label: str, _: Path) -> dict[str, dict[str, object]]:
-    from worker_service.settings.commands import read_program  # only where there are some
+    from worker_service.settings.commands import read_program  # imported only if there are commands
 
     tables = kinds.read_tables(raw, f"{label}: commands")
     for name, table in tables.items():
@@ -54,7 +55,7 @@ def _parse_commands(raw: object, label: str, _: Path) -> dict[str, dict[str, obj
 def _parse_schedules(raw: object, label: str, _: Path) -> tuple[Schedule, ...]:
     if raw == []:
         return ()
-    from worker_service.settings.schedules import read_schedules  # only where there are some
+    from worker_service.settings.schedules import read_schedules  # imported only if there are schedules
 
     return read_schedules(raw, label)
 
@@ -62,7 +63,7 @@ def _parse_schedules(raw: object, label: str, _: Path) -> tuple[Schedule, ...]:
 def _parse_notify(raw: object, label: str, _: Path) -> tuple[Rule, ...]:
     if raw == []:
         return ()
-    from worker_service.settings.notifications import read_rules  # only where there are some
+    from worker_service.settings.notifications import read_rules  # imported only if there are rules
 
     return tuple(read_rules(raw, label))
 
@@ -78,7 +79,7 @@ def _parse_addresses(raw: object, label: str, _: Path) -> dict[str, str]:
 def _parse_cluster(raw: object, label: str, _: Path) -> Cluster | None:
     if raw in ("", {}):
         return None
-    from worker_service.settings.cluster import read_cluster  # only where there is one
+    from worker_service.settings.cluster import read_cluster  # imported only with a cluster
 
     return read_cluster(raw, label)
 
@@ -92,18 +93,18 @@ def _plans(schedules: Sequence[Schedule]) -> dict[str, str]:
 
 
 def _programs(commands: Mapping[str, Mapping[str, object]]) -> dict[str, str]:
-    # Only the program: an argument may be a secret, though it should not be.
+    # Show only the program: an argument may be a secret, though it should not be.
     argvs = {name: table.get("argv") for name, table in commands.items()}
     return {name: str(argv[0]) if isinstance(argv, list) and argv else "" for name, argv in argvs.items()}
 
 
 def hidden(address: str) -> str:
-    """Of an address what is no secret: a path of a URL may be one."""
+    """Return the address without its secret parts: credentials, and the path of a URL."""
     return re.sub(r"(?<=://)(?:[^/@]*@)?([^/]*).*", r"\1/…", address)
 
 
 Limits = Mapping[str, Mapping[str, int]]
-"""By kind, then by name: how many may run at once."""
+"""Maximum number of running jobs, by kind and then by name."""
 
 
 @dataclass(frozen=True)
@@ -241,26 +242,25 @@ class Settings:
     upload_bytes_max = Setting(kinds.FILE_BYTES, 2_000_000_000, "how large a file may be that a browser sends")
 
     values: Mapping[str, Any]
-    """By key."""
+    """Values by key."""
     origins: Mapping[str, str]
-    """Where each value came from: a flag, a variable, a file, 'default', or (the database) 'the service'. By key, as
-    the key is written in TOML."""
+    """Origin of each value, by TOML key: a flag, a variable, a file, 'default' or, for the database, 'the service'."""
     file: Path | None = None
     """The settings file in use."""
 
     def __post_init__(self) -> None:
-        # Plain attributes: the loop reads some of them in every turn.
+        # Plain attributes, because the main loop reads some of them in every turn.
         declared = {name: one for name, one in vars(Settings).items() if isinstance(one, Setting)}
         vars(self).update({name: self.values[one.key] for name, one in declared.items()})
 
     @property
     def is_of_the_service(self) -> bool:
-        """Whether the database is the one of this machine's service because nobody said otherwise."""
+        """True if the database is the service's only because no other was configured."""
         return self.origins["database"] == _SERVICE
 
     @property
     def web_address(self) -> str:
-        """What a person types into a browser."""
+        """The web page's address, as typed into a browser."""
         if self.web_urls:
             return self.web_urls[0]
         return (
@@ -269,8 +269,7 @@ class Settings:
 
     @property
     def limits_wanted(self) -> Limits:
-        """How many may run at once, by kind, as the table has it. A limit of its own goes before a command's
-        `max_running`."""
+        """The limits by kind, as the database stores them. `limits.type` overrides a command's `max_running`."""
         most_of = {name: table.get("max_running") for name, table in self.commands.items()}
         of_commands = {name: most for name, most in most_of.items() if isinstance(most, int)}
         return {
@@ -281,7 +280,7 @@ class Settings:
         }
 
     def limits_unlike(self, written: Limits) -> Iterator[str]:
-        """``type ocr_pages: 2 in the database, 4 in these settings``"""
+        """Yield the differences from the database, such as `type ocr_pages: 2 in the database, 4 in these settings`."""
         wanted = self.limits_wanted
         for kind in sorted(written.keys() | wanted.keys()):
             there, here = written.get(kind, {}), wanted.get(kind, {})
@@ -291,7 +290,7 @@ class Settings:
                     yield f"{kind} {name}: {was} in the database, {now} in these settings"
 
     def shown(self) -> Iterator[tuple[str, str, str]]:
-        """Key, value and origin of each setting, written as they would be in the TOML file."""
+        """Yield the key, value and origin of each setting, written as they would be in the TOML file."""
         for key, setting in every_setting().items():
             value = self.values[key] if key in self.values else setting.kind.read(setting.default, key)
             written, origin = setting.kind.write(value), self.origins.get(key, "default")
@@ -300,7 +299,7 @@ class Settings:
                 yield key + name, text, self.origins.get(key + name, origin)
 
     def hand_to_handlers(self) -> None:
-        """A child gets the variables that its handler declares from our environment, wherever they were set."""
+        """Export the handlers' settings as variables: a child process gets the ones that its handler declares."""
         given = [key for key in self.values.keys() - _OWN.keys() if self.origins[key] != "default"]
         every = every_setting() if given else {}
         os.environ.update({every[key].variable: str(every[key].kind.write(self.values[key])) for key in given})
@@ -310,13 +309,13 @@ _OWN = kinds.declared_in(Settings)
 
 
 def every_setting() -> dict[str, Setting[Any]]:
-    """Ours, and those of the handlers that are installed."""
+    """Return our settings and those of the installed handlers."""
     every = dict(_OWN)
     for point in entry_points(HANDLERS_SETTINGS):
         try:
             declared = kinds.declared_in(point.load())
         except Exception as error:
-            # Not passed over: one of them may keep jobs away from something.
+            # Do not skip it: one of its settings may keep jobs away from something.
             raise ConfigError(
                 f"the settings that {point.spec} declares cannot be read: {error}", "mend it or uninstall it"
             ) from error
@@ -329,7 +328,7 @@ def every_setting() -> dict[str, Setting[Any]]:
 def load_settings(
     flags: Mapping[str, str] | None = None, *, environ: Mapping[str, str] | None = None, directory: Path | None = None
 ) -> Settings:
-    """Read the settings as they are for this process: its environment, its current directory."""
+    """Read the settings for this process: its environment and its current directory."""
     environ = os.environ if environ is None else environ
     directory = Path.cwd() if directory is None else directory
     file, from_file, is_shared = _read_file(environ, directory)
@@ -342,7 +341,7 @@ def load_settings(
             (from_file.get(key), str(file), directory if file is None else file.parent),
         ]
         if key == "cluster" and isinstance(places[-1][0], dict) and places[1][0]:
-            # The variable has only the address; the rest of the table holds.
+            # The variable has only the address; keep the rest of the table.
             places[1] = ({**places[-1][0], "address": places[1][0]}, *places[1][1:])
         given = [place for place in places if place[0] is not None]
         raw, origins[key], base = given[0] if given else (setting.default, "default", directory)
@@ -357,12 +356,12 @@ def load_settings(
         # The processors that this process may use.
         values["concurrency"] = len(os.sched_getaffinity(0))
     elif origins["io_concurrency"] == "default" and values["concurrency"]:
-        # Who says only one number, as the original proposal does, means scrapers and downloads by it as well.
+        # A user who sets only one number, as in the original proposal, means it for scrapers and downloads as well.
         values["io_concurrency"], origins["io_concurrency"] = values["concurrency"], origins["concurrency"]
     values["schedule"] = tuple(replace(one, zone=one.zone or values["zone"]) for one in values["schedule"])
     values["types"] = _with_commands(values["types"], values["commands"])
     if origins["heartbeat_interval"] == "default":
-        # A short orphan time alone is no contradiction.
+        # A short `orphan_after` alone must not be an error.
         values["heartbeat_interval"] = min(values["heartbeat_interval"], values["orphan_after"] / 4)
     _refuse_slow_heart(values["heartbeat_interval"], values["orphan_after"])
     said = kinds.read_table(from_file.get("prune", {}), "prune")
@@ -373,7 +372,10 @@ def load_settings(
 def _declared(
     environ: Mapping[str, str], from_file: Mapping[str, object], file: Path | None
 ) -> Mapping[str, Setting[Any]]:
-    """Those that this environment and this file may speak of. Refuses a word in the file that is none of them."""
+    """Return the settings that the environment and the file may use.
+
+    Raise `ConfigError` for an unknown key of the file.
+    """
     variables = {name for name in environ if name.startswith("WORKER_")} - {_FILE_VARIABLE}
     if from_file.keys() <= _OWN.keys() and variables <= _variables(_OWN):
         return _OWN
@@ -381,7 +383,7 @@ def _declared(
     for key in from_file:
         if key not in every:
             raise ConfigError(f"{file}: there is no setting {key!r}{_suggestion(key, every, cutoff=0.5)}")
-    # Other programs have WORKER_ variables too: only one that is very near to one of ours is taken for a slip.
+    # Other programs have WORKER_ variables too, so report only those that nearly match one of ours.
     words = {name.removeprefix("WORKER_"): name for name in {*_variables(every), _FILE_VARIABLE}}
     for name in sorted(variables - _variables(every)):
         if near := _suggestion(name.removeprefix("WORKER_"), words, cutoff=0.75):
@@ -400,7 +402,7 @@ def _suggestion(word: str, known: Iterable[str], *, cutoff: float) -> str:
 
 
 def _with_commands(types: Sequence[str], commands: Iterable[str]) -> tuple[str, ...]:
-    # The word itself stays: `@commands` where there are none is no job type at all, not every one.
+    # Keep the word itself: if there are no commands, `@commands` must match no job type instead of all.
     stands_for = {"@commands": tuple(commands), "!@commands": tuple(f"!{name}" for name in commands)}
     return tuple(name for word in types for name in (word, *stands_for.get(word, ())))
 
@@ -413,11 +415,11 @@ def _refuse_slow_heart(heartbeat: float, orphan_after: int) -> None:
         )
 
 
-# ── The file ────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── The settings file ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _read_file(environ: Mapping[str, str], directory: Path) -> tuple[Path | None, dict[str, object], bool]:
-    """The file, what it says, and whether it is the service's, found where nothing nearer is."""
+    """Return the file, its contents, and whether it is the service's file, used because no nearer one exists."""
     if (file := _settings_file(environ, directory)) is not None:
         return file, _table_of(file), False
     file = SERVICE_CONFIGURATION / "pagemill.toml"
@@ -425,14 +427,14 @@ def _read_file(environ: Mapping[str, str], directory: Path) -> tuple[Path | None
         return None, {}, False
     table = _table_of(file)
     database = SERVICE_CONFIGURATION / str(table.get("database", SERVICE_STATE / "pagemill.db"))
-    # Who may not look into the service's keeps one of their own, if there is one.
+    # A user who may not read the service's database uses their own, if there is one.
     if not os.access(database, os.R_OK) and _own_database(environ).exists():
         return None, {}, False
     return file, table, True
 
 
 def _table_of(file: Path) -> dict[str, object]:
-    import tomllib  # only where there is a file: it is a tenth of the start of `pagemill ls`
+    import tomllib  # imported only with a file: it takes a tenth of the start of `pagemill ls`
 
     try:
         return tomllib.loads(file.read_text("utf-8"))
@@ -451,7 +453,7 @@ def _settings_file(environ: Mapping[str, str], directory: Path) -> Path | None:
     elif is_checkout(directory):
         places.append(directory / "var")
     places.append(_xdg(environ, "XDG_CONFIG_HOME", ".config"))
-    # Not Path.exists, which raises where a service may not look: at a home that its unit hides.
+    # Not Path.exists: it raises if a service may not look there, as in a home directory that its unit hides.
     return next((file for place in places if os.path.exists(file := place / "pagemill.toml")), None)  # noqa: PTH110
 
 
@@ -464,7 +466,7 @@ def _default_database(environ: Mapping[str, str], directory: Path, *, is_shared:
 
 
 def is_checkout(directory: Path) -> bool:
-    """Whether this is the checkout whose code runs, which keeps its own things in ./var."""
+    """Return whether `directory` is the checkout of the running code, whose data is in ./var."""
     return directory.resolve() == OWN_PLACE and (directory / "pyproject.toml").is_file()
 
 
@@ -478,12 +480,12 @@ def own_configuration(environ: Mapping[str, str]) -> Path:
 
 
 def _first_path(given: str) -> Path:
-    # systemd separates several directories by colons.
+    # systemd separates several directories with colons.
     return Path(given.split(":")[0])
 
 
 def _xdg(environ: Mapping[str, str], variable: str, otherwise: str) -> Path:
     given = environ.get(variable, "")
-    # The specification says to pass over a relative one.
+    # The specification says to ignore a relative path.
     base = Path(given) if given.startswith("/") else Path(environ.get("HOME") or "~").expanduser() / otherwise
     return base / "pagemill"

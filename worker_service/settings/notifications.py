@@ -1,7 +1,7 @@
-"""Who is told what: the tables [[notify]] and [addresses] of the settings, and what a message says.
+"""The settings tables [[notify]] and [addresses], and the text of notification messages.
 
-Pure: what happened comes in as values, and goes out as messages. What keeps count of what was told already is the
-store's; how a message travels is a channel's (`worker_service.handlers`).
+Pure functions: notices come in as values and go out as messages. The store records which notices were sent; the
+channels (`worker_service.handlers`) deliver the messages.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from worker_service.jobs.model import Notice
 from worker_service.settings.value_types import TIME_FROM_ZERO, ZONE, parse_words, read_table
 
 OWNER = "owner"
-"""As an address: that of the person whom a thing belongs to."""
+"""The value of `to` that means the address of the notice's owner."""
 
 KINDS = {
     "job.failed": ("job failed", "jobs failed"),
@@ -35,7 +35,7 @@ KINDS = {
     "schedule.missed": ("schedule missed some of its times", "schedules missed some of their times"),
     "disk.low": ("disk is nearly full", "disks are nearly full"),
 }
-"""What a rule may name, and how it is said of one and of several. The worst are told first."""
+"""The kinds of notice that a rule may name, in singular and plural. Messages list them in this order, worst first."""
 _UNLESS_SAID = (
     "job.failed",
     "document.failed",
@@ -49,17 +49,17 @@ _UNLESS_SAID = (
 _KEYS = ("name", "when", "to", "owners", "group", "quiet", "zone")
 _LINES_MOST = 20
 _CHARACTERS_MOST = 500
-"""Of what one notice says: a message is a job, whose payload has bounds. All of it stands in `pagemill show`."""
+"""Per notice. A message is a job, whose payload is limited; `pagemill show` has the whole text."""
 _GROUP_SECONDS = 60.0
 
 
 class Quiet(Struct, frozen=True):
-    """Hours in which nobody is told; what happened is told when they are over. They may go over midnight."""
+    """Hours without messages, which may span midnight. Messages are sent when they are over."""
 
     begins: time
     ends: time
     zone: str = ""
-    """Empty: that of the settings."""
+    """Empty for the zone of the settings."""
 
     def holds(self, moment: datetime, zone: str) -> bool:
         here = moment.astimezone(zone_of(self.zone or zone)).time()
@@ -76,26 +76,26 @@ class Rule(Struct, frozen=True):
     """An address, or 'owner'."""
     when: Sequence[str] = _UNLESS_SAID
     owners: Sequence[str] = ()
-    """Only what belongs to these; none: whoever it belongs to."""
+    """Owners whose notices are sent; empty for all owners."""
     group_seconds: float = _GROUP_SECONDS
-    """What happens within so long of the first is told together."""
+    """Seconds during which the notices after the first one are collected into one message."""
     quiet: Quiet | None = None
 
     def concerns(self, notice: Notice) -> bool:
         if notice.kind == "job.failed" and notice.generation is not None and "document.failed" in self.when:
-            # Its document tells it.
+            # The notice about its document covers it.
             return False
         return notice.kind in self.when and (not self.owners or notice.owner in self.owners)
 
     def is_time(self, oldest: Notice, now: datetime, zone: str) -> bool:
-        """Whether what has gathered since is told now."""
+        """Return whether to send now what has collected since `oldest`."""
         if self.quiet is not None and self.quiet.holds(now, zone):
             return False
         return (now - from_text(oldest.at)).total_seconds() >= self.group_seconds
 
 
 class Told(Struct, frozen=True):
-    """What one address is told."""
+    """A message to one address."""
 
     to: str
     subject: str
@@ -112,8 +112,10 @@ def messages(
     names: Mapping[int, str] = {},
     page: str | None = None,
 ) -> Iterator[Told]:
-    """Return one message for each address; an owner without an address gets none. `names` has the file or job of a
-    notice by the notice's id; `page` is the address of the web page."""
+    """Yield one message for each address; an owner without an address gets none.
+
+    `names` maps the id of a notice to the name of its file or job; `page` is the address of the web page.
+    """
     by_address: dict[str, list[Notice]] = {}
     for notice in notices:
         to = addresses.get(notice.owner, "") if rule.to == OWNER else rule.to
@@ -134,7 +136,7 @@ def _shortened(notice: Notice) -> Notice:
 
 
 def _in_a_line(notices: Iterable[Notice]) -> str:
-    """``300 jobs failed, 1 batch is done``"""
+    """Return such as `300 jobs failed, 1 batch is done`."""
     numbers = Counter(notice.kind for notice in notices)
     return ", ".join(counted(numbers[kind], *KINDS[kind]) for kind in KINDS if numbers[kind])
 
@@ -205,7 +207,7 @@ def _in_data(rule: Rule, notices: Sequence[Notice]) -> dict[str, object]:
     }
 
 
-# ── The tables ──────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Parsing the tables ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def read_rules(raw: object, label: str) -> list[Rule]:
@@ -220,7 +222,7 @@ def read_rules(raw: object, label: str) -> list[Rule]:
 
 
 def read_addresses(raw: object, label: str) -> dict[str, str]:
-    """By owner."""
+    """Return the addresses by owner."""
     addresses = read_table(raw, f"{label}: addresses")
     return {owner: _address(address, f"{label}: addresses.{owner}") for owner, address in addresses.items()}
 

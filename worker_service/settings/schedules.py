@@ -1,9 +1,9 @@
-"""What may stand in [[schedule]] of the settings, and which slots it has: a cron expression in a time zone.
+"""The settings table [[schedule]] and its slots: the times of a cron expression in a time zone.
 
-Read with the settings, so that a slip is said before a night is lost. A slot is a moment, whatever clocks on the wall
-say: where they are put forward, a fixed time that does not exist comes when they have been; where they are put back, a
-fixed time that comes twice is one slot, the first. What is said by * or */ goes on by the time that passes (as
-Debian's cron has it). When to ask is decided in `services/schedules.py`; what has begun is kept by the store.
+Read with the settings, so that a mistake is reported before a night is lost. A slot is a moment in UTC. When clocks go
+forward, a fixed time that does not exist comes right after the change; when they go back, a fixed time that occurs
+twice is one slot, the first. Times given by * or */ follow elapsed time (as in Debian's cron). `services/schedules.py`
+decides when to check; the store records which slots have begun.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from worker_service.jobs.model import NewJob
 from worker_service.settings.value_types import INTERVAL, ZONE, Kind, one_of, read_table, whole_number
 
 PRIORITY = 7
-"""Below what a person waits for."""
+"""Lower than that of jobs that a user waits for."""
 JOB, BATCH = "job", "batch"
 LATE = timedelta(minutes=5)
 
@@ -43,24 +43,24 @@ class Schedule(Struct, frozen=True):
     cron: str
     zone: str
     word: str
-    """What it makes: `job`, `batch`, or a word that comes in by the door."""
+    """Kind of work: `job`, `batch`, or a word that a plugin submits."""
     wish: object
-    """Of which: of a job a `NewJob`, of what others know what stands in the file."""
+    """A `NewJob` for a job; otherwise the value from the file."""
     owner: str
     priority: int
     missed: str
-    """What becomes of slots that nobody saw in time: skip, once (the newest), all."""
+    """Policy for missed slots: `skip`, `once` (the newest), or `all`."""
     missed_most: int
-    """Of all, the newest so many."""
+    """Limit for `all`: only the newest slots count."""
 
     @property
     def plan(self) -> str:
-        """What its slots follow from: with another, it is another schedule."""
+        """Identifies the sequence of slots: another plan makes it another schedule."""
         return f"{self.cron} {self.zone}"
 
     @property
     def what(self) -> str:
-        """In words, for lists."""
+        """Short description for lists."""
         wish = self.wish
         if isinstance(wish, NewJob):
             return wish.job_type
@@ -70,13 +70,13 @@ class Schedule(Struct, frozen=True):
         return f"{self.word} {told}".rstrip()
 
 
-# ── Slots ───────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Slots ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def slots(schedule: Schedule, after: datetime) -> Iterator[datetime]:
-    """Those that come after a moment, in UTC."""
+    """Yield the slots after `after`, in UTC."""
     last = after
-    # One that is told by the wall's clock may be told again of the hour that comes twice.
+    # CronSim may repeat a local time in the hour that occurs twice.
     for told in CronSim(_WORDS.get(schedule.cron, schedule.cron), after.astimezone(zone_of(schedule.zone))):
         if (slot := told.astimezone(UTC)) > last:
             yield slot
@@ -84,12 +84,12 @@ def slots(schedule: Schedule, after: datetime) -> Iterator[datetime]:
 
 
 def next_slot(schedule: Schedule, after: datetime) -> datetime | None:
-    """None: there is none in the next fifty years."""
+    """Return the next slot, or None if there is none in the next fifty years."""
     return next(slots(schedule, after), None)
 
 
 def slots_between(schedule: Schedule, after: datetime, now: datetime) -> tuple[Sequence[datetime], bool]:
-    """Those after one moment, up to and with another, and whether these are all: of very many the newest."""
+    """Return the slots after `after` up to `now`, and whether these are all. Of very many, return the newest."""
     span = timedelta(hours=1)
     while True:
         begin = max(after, now - span)
@@ -100,7 +100,7 @@ def slots_between(schedule: Schedule, after: datetime, now: datetime) -> tuple[S
 
 
 def to_begin(schedule: Schedule, due: Sequence[datetime], now: datetime) -> Sequence[datetime]:
-    """Of slots that are due, those that begin something. One is missed that nobody saw in its first minutes."""
+    """Return the due slots that create something. A slot is missed if it was not seen within `LATE`."""
     in_time = [slot for slot in due if now - slot <= LATE]
     missed = due[: len(due) - len(in_time)]
     if schedule.missed == "skip":
@@ -111,16 +111,16 @@ def to_begin(schedule: Schedule, due: Sequence[datetime], now: datetime) -> Sequ
 
 
 def of_slot(job: NewJob, slot: datetime, zone: str) -> str | None:
-    """Its payload, in which {slot} and {day} are those of the slot, by the clocks of a zone."""
+    """Return the job's payload with {slot} and {day} replaced by the slot's local time and date in `zone`."""
     here = slot.astimezone(zone_of(zone))
     return job.payload and job.payload.replace("{slot}", here.isoformat()).replace("{day}", here.date().isoformat())
 
 
-# ── Reading ─────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Parsing the table ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def read_schedules(raw: object, label: str) -> tuple[Schedule, ...]:
-    """Without a zone of its own, its zone is empty."""
+    """Return the schedules. A schedule without a zone of its own has an empty zone."""
     if not isinstance(raw, list):
         raise ConfigError(f"{label} is a list of tables, each headed [[schedule]], not {raw!r}")
     read = tuple(_read(read_table(one, label), label, number) for number, one in enumerate(raw, 1))

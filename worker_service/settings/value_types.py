@@ -1,7 +1,6 @@
-"""What a setting is, and what it may be: declared once, read from a flag, a variable or TOML, or refused by name.
+"""Settings and their kinds: each is declared once and parsed from a flag, a variable or TOML.
 
-Where the raw values are looked for is `config`'s, which also declares what pagemill itself is set by. Handlers declare
-their own (`worker_service.handlers`).
+`config` finds the raw values and declares pagemill's own settings. Handlers declare theirs (`worker_service.handlers`).
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from worker_service.jobs.retries import RetryRule
 T = TypeVar("T")
 
 _PAYLOAD_BYTES_MOST = 1_000_000_000
-"""No database of ours takes more for one value."""
+"""Our databases accept no larger value."""
 _YEAR_SECONDS = 31_536_000.0
 _LIMITED = ("type", "class", "owner")
 
@@ -36,17 +35,17 @@ _KEPT = {"completed": "90d", "failed": "90d", "cancelled": "90d", "logs": "30d"}
 
 
 Listen = tuple[str, int] | Path
-"""A host and a port, or a socket in the file system."""
+"""A host and a port, or the path of a Unix socket."""
 
 
 class Kind(Struct, Generic[T], frozen=True):
     what: str
-    """The end of the sentence that refuses another value."""
+    """Description of the valid values, which ends the error message for another value."""
     parse: Callable[[object, str, Path], T]
-    """Given a raw value, a label that says where it was written, and the directory that a relative path in it begins
-    at. Raises ValueError, or, where it knows more, ConfigError."""
+    """Parse a raw value, given a label for errors and the base directory of relative paths. Raises ValueError, or
+    ConfigError for a more specific message."""
     write: Callable[[T], str | Mapping[str, str]] = str
-    """As it would be written, for `config show`; a table line by line."""
+    """Format a value for `config show`; a table has one entry per line."""
 
     def read(self, raw: object, label: str, base: Path = Path()) -> T:
         try:
@@ -57,20 +56,20 @@ class Kind(Struct, Generic[T], frozen=True):
 
 @dataclass(slots=True, eq=False)
 class Setting(Generic[T]):
-    """Declared as an attribute of a class: its key is the attribute's name, without a unit.
+    """A setting, declared as an attribute of a class. Its key is the attribute's name without a unit.
 
-    The class itself has the declaration there, what was read from it (`config.Settings`) the value.
+    On the class the attribute is the declaration; on an instance (`config.Settings`) it is the value.
     """
 
     kind: Kind[T]
     default: object
-    """As it would be written in TOML. None: it depends."""
+    """Default as written in TOML; None if it depends on other values."""
     help: str
     otherwise: str = ""
-    """The default in words, where it depends."""
+    """Description of the default if it depends on other values."""
     has_flag: bool = False
     table: str = ""
-    """How a table is headed. It stands in the file only."""
+    """Heading of a setting that is a table, and can only be set in the file."""
     key: str = ""
 
     def __set_name__(self, _: type, name: str) -> None:
@@ -93,7 +92,7 @@ class Setting(Generic[T]):
         return f"--{self.key.replace('_', '-')}"
 
     def here(self) -> T:
-        """As it holds in the child of a handler, which is handed the variable and nothing else."""
+        """Return the value in a handler's child process, which is given only the variable."""
         return self.kind.read(os.environ.get(self.variable) or self.default, self.variable)
 
 
@@ -101,7 +100,7 @@ def declared_in(declarations: type) -> dict[str, Setting[Any]]:
     return {one.key: one for one in vars(declarations).values() if isinstance(one, Setting)}
 
 
-# ── Numbers, times, paths, words ────────────────────────────────────────────────────────────────────────────────
+# ── Numbers, times, paths, words ──────────────────────────────────────────────────────────────────────────────────────
 
 
 def whole_number(what: str, least: int, most: int, *, from_text: bool = True) -> Kind[int]:
@@ -156,7 +155,7 @@ def _parse_database(raw: object, label: str, base: Path) -> Path:
 
 
 def parse_words(raw: object, separator: str = ",") -> list[str]:
-    """Of a list, or of a text with separators."""
+    """Return the words of a list, or of a text with separators. Raise ValueError for any other value."""
     words = raw.split(separator) if isinstance(raw, str) else raw
     if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
         raise ValueError
@@ -181,7 +180,7 @@ def _parse_zone(raw: object, _: str, __: Path) -> str:
 
 
 def _parse_yes_no(raw: object, _: str, __: Path) -> bool:
-    # Of a variable it is text.
+    # A variable's value is text.
     words = {"true": True, "false": False}
     if isinstance(raw, str) and raw in words:
         return words[raw]
@@ -219,7 +218,7 @@ def _origin(word: str) -> str:
     if found is None:
         raise ValueError
     scheme, host, port = found.groups()
-    # As a browser names it.
+    # The form that browsers send.
     return f"{scheme}://{host}" + ("" if port in (None, _USUAL_PORTS[scheme]) else f":{port}")
 
 
@@ -232,7 +231,7 @@ def one_of(*words: str) -> Kind[str]:
     return Kind(f"one of {', '.join(words)}", parse)
 
 
-# ── Tables, which stand in the file only ────────────────────────────────────────────────────────────────────────
+# ── Tables, which can only be set in the file ─────────────────────────────────────────────────────────────────────────
 
 
 def read_table(raw: object, label: str) -> dict[str, object]:
@@ -242,7 +241,7 @@ def read_table(raw: object, label: str) -> dict[str, object]:
 
 
 def read_tables(raw: object, label: str) -> dict[str, dict[str, object]]:
-    """What stands in them is read by whoever knows it."""
+    """Return the tables by name, without checking their contents."""
     return {name: read_table(table, f"{label}.{name}") for name, table in read_table(raw, label).items()}
 
 
@@ -291,7 +290,7 @@ def _rule(raw: object, label: str) -> RetryRule:
             raise ConfigError(f"{label}: there is no setting {key!r}: the settings are max, first, most")
     number = _RETRIES.read(table["max"], f"{label}.max") if "max" in table else None
     first, most = (INTERVAL.read(table[key], f"{label}.{key}") if key in table else None for key in ("first", "most"))
-    # One that was given moves the other's default along.
+    # If only one is set, adjust the default of the other to it.
     if first is None:
         first = plain.first_seconds if most is None else min(plain.first_seconds, most)
     if most is None:
@@ -306,7 +305,7 @@ def _rule_in_words(rule: RetryRule) -> str:
     return f"{most}first {length(rule.first_seconds)}, most {length(rule.most_seconds)}"
 
 
-# ── The kinds ───────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Kinds ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 DATABASE = Kind("the path of a file", _parse_database)
 DIRECTORY = Kind("the path of a directory", _parse_path)
