@@ -1,7 +1,7 @@
 """The running attempts of this worker: their slots, and writing what their child processes report.
 
 An attempt holds its slot from the claim until its outcome is written. Progress and log lines are written a few times a
-second and may be lost. Pages and checkpoints may not: those of one attempt are written in the order in which they were
+second and may be lost. Pages and checkpoints may not: for each attempt they are written in the order in which they were
 reported, before its outcome and before the answer to a later question, so that a handler reads its own writes. While
 the store is unavailable they wait here, up to a limit. Above the limit the loop stops reading from the fork server,
 which stops reading from the child processes, which then block while writing.

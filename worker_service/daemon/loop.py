@@ -536,7 +536,7 @@ class Claiming:
 
 MOMENT_SECONDS = 0.02
 MOST = 32
-"""Prefetched jobs per slot. One short transaction claims, and another completes, those of all slots."""
+"""Prefetched jobs per slot. One short transaction claims them for all slots, another completes them."""
 _WEIGHT = 0.3
 """Weight of the newest duration in the moving average."""
 

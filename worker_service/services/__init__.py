@@ -1,5 +1,5 @@
-"""What a person can do: one function for each thing, which the command line, HTTP and pages call, and nothing else.
+"""The service layer: one function per user action, called by the command line, the HTTP API and the web pages.
 
-They take plain values, decide, and answer with plain values: `objects.as_object` makes JSON of any of them, `words`
-reads jobs and selectors from what a person writes. How a value is shown is the caller's.
+The functions take and return plain values. `serialize.as_object` converts any of them to JSON; `parse` reads jobs and
+selectors as users write them. The caller decides how a value is shown.
 """

@@ -1,4 +1,4 @@
-"""What follows: for one document, or for each of an owner."""
+"""Follow-up actions: for one document, or for every document of an owner."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from worker_service.services.parse import read_action
 
 
 def of_document(session: Session, document_id: int) -> Sequence[AskedAction]:
-    """What was asked for, and the job that it became; the newest generation first."""
+    """Return the actions requested for a document and the jobs they became, newest generation first."""
     session.store.library.document(document_id)
     return session.store.library.actions_of(document_id)
 
@@ -22,8 +22,10 @@ def of_owners(session: Session) -> Sequence[OwnersAction]:
 
 
 def ask_always(session: Session, owner: str, word: str, *, on_failure: bool) -> bool:
-    """`word`: TYPE, or TYPE={"url": "…"}. It follows for each document of this owner that is read, or fails, from now
-    on. False: it does already."""
+    """Run an action for each document of this owner that is read, or fails, from now on.
+
+    `word` is TYPE or TYPE={"url": "…"}. Return False if the rule exists already.
+    """
     action = read_action(word, _when(on_failure))
     refuse_unfit_action(session, action)
     return session.store.intake.ask_always(owner, action)

@@ -1,4 +1,4 @@
-"""What needs somebody, and what to do about each: the worst first. Nothing here changes anything."""
+"""Problems that need a user's attention and what to do about each, worst first. Read-only."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ _BATCHES_MOST = 5
 
 
 class Matter(Struct, frozen=True):
-    """Something that somebody may want to do something about."""
+    """A problem, or an event that the user may want to act on."""
 
     level: Level
     title: str
     detail: str = ""
     command: Sequence[str] = ()
-    """That does it: the words of one of our commands, if there is one."""
+    """Arguments of the `pagemill` command that helps, if there is one."""
     advice: str = ""
-    """What to do, where no command of ours does it."""
+    """Remedy if no `pagemill` command helps."""
     verb: str = ""
-    """unpause, retry, resume, retry_batch, look, or errors; empty: nothing that could be done from here."""
+    """Action of the web page: unpause, retry, resume, retry_batch, look or errors; empty if it offers none."""
     about: Mapping[str, str] = field(default_factory=dict)
-    """What the verb is about: the fields of a selector, of a pause, or batch_id."""
+    """Object of the verb: fields of a selector or of a pause, or batch_id."""
 
 
 def attention(session: Session, overview: Overview | None, *, owner: str | None = None) -> list[Matter]:
-    """`overview`: None for somebody who sees one owner's things only."""
+    """Return the alerts. `overview` is None for a user who may see only the things of one owner."""
     found = [*_failures(session, owner), *_batches(session, owner)]
     if overview is not None:
         found += [*_state(session, overview), *_pauses(overview), *_lacking(session), *_schedules(session)]
@@ -47,7 +47,7 @@ def attention(session: Session, overview: Overview | None, *, owner: str | None 
 
 
 def _state(session: Session, overview: Overview) -> Iterator[Matter]:
-    """Tell what `pagemill status` says, but for pauses, which have a line of their own."""
+    """Yield the reasons that `pagemill status` gives, except pauses: `_pauses` reports each of them."""
     standstill = session.store.reading.standstill(dead=dead_ids(overview.workers))
     for reason in judge(overview, standstill).reasons:
         if reason.code == "ALL_PAUSED":
@@ -73,7 +73,7 @@ def _state(session: Session, overview: Overview) -> Iterator[Matter]:
 
 
 def _failures(session: Session, owner: str | None) -> Iterator[Matter]:
-    """By code: whatever the type, it is the same that would help."""
+    """Group the failures by code: the same remedy helps for all job types."""
     since = as_text(session.clock() - _LATELY)
     by_code: dict[str, list[ErrorCount]] = {}
     for one in session.store.reading.errors(since=since, is_open=True, owner=owner):

@@ -1,7 +1,7 @@
-"""Batches: begin one, see how far it is, stop it and go on with it, wait for its end.
+"""Batches: start, follow, stop and resume them, and wait for their end.
 
-What a batch is asked for, in words, becomes jobs elsewhere: here they come as jobs. What is told of how far it is comes
-from what is stored alone, so it says as well what nobody can know yet.
+The caller turns what the user asked for into jobs. Progress is computed from stored rows only, so it also says what is
+not known yet.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ from worker_service.services.enqueue import enqueue_jobs, with_lost
 from worker_service.services.parse import read_name_of_batch, read_priority, read_statuses
 
 PRIORITY = 3
-"""For a person waits for it."""
+"""High, because a user is waiting for it."""
 
 _UNDER_WAY = (BatchState.ACTIVE, BatchState.WAITING)
 _SHOWN_MOST = 3
 _POLL_SECONDS = 0.1
 _RESTS = 5
-"""As many times as long as the look before it took."""
+"""Pause between two queries, as a multiple of the duration of the previous query."""
 _SURE_PAGES = 2
 
 
 class BatchProgress(Struct, frozen=True):
-    """How far a batch is, as far as that is stored. Files are its documents, and sources that are to become one."""
+    """Progress of a batch as far as it is stored. Files are its documents and the sources still to become one."""
 
     jobs: int
     jobs_ended: int
@@ -56,22 +56,22 @@ class BatchProgress(Struct, frozen=True):
     files_ended: int
     files_failed: int
     files_cancelled: int
-    """Not among the failed ones."""
+    """Not included in `files_failed`."""
     may_find_more: bool
-    """Files, or jobs: nobody has seen all of it yet."""
+    """More files or jobs may still be found."""
     pages: int
-    """Of the documents whose pages were counted."""
+    """Total pages of the documents whose pages are counted."""
     pages_read: int
     pages_left: int | None
-    """None: of a file that is still to be read nobody has counted the pages yet."""
+    """None while the pages of some unread file are not counted."""
     pages_a_minute: float | None
-    """Of the last five minutes. None: too few to say."""
+    """Average of the last five minutes; None if too few pages were read to tell."""
     seconds_left: float | None
-    """At that pace. None: nobody can say."""
+    """Estimate at that pace; None if unknown."""
     size: int
-    """Bytes of the originals that are there."""
+    """Bytes of the original files in the workspace."""
     name: str = ""
-    """Of the file that is being read, and that moved last; empty: none is."""
+    """Name of the file being read that progressed last; empty if none is being read."""
     name_pages_read: int = 0
     name_pages: int | None = None
     by_job_status: Mapping[Status, int] = field(default_factory=dict)
@@ -79,7 +79,7 @@ class BatchProgress(Struct, frozen=True):
 
     @property
     def percent(self) -> int:
-        """Of pages, where all are counted; else of files, else of jobs."""
+        """Percentage of pages if all are counted, else of files, else of jobs."""
         if self.pages_left is not None and self.pages:
             whole, part = self.pages_read + self.pages_left, self.pages_read
         elif self.files:
@@ -96,12 +96,12 @@ class BatchInWhole(Struct, frozen=True):
 
 class BatchPage(Struct, frozen=True):
     items: Sequence[BatchInWhole]
-    """The newest first."""
+    """Newest first."""
     next: int | None
-    """The id before which the next page begins; None: this is the last one."""
+    """The `before_id` of the next page; None on the last page."""
 
 
-# ── Looking ─────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Queries ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def list_batches(
@@ -123,7 +123,7 @@ def batch(session: Session, batch_id: int) -> Batch:
 
 
 def under_way(session: Session) -> Sequence[BatchInWhole]:
-    """The newest few that go on, or wait for their turn."""
+    """Return the newest few batches that are active or waiting."""
     return list_batches(session, states=_UNDER_WAY, limit=_SHOWN_MOST).items
 
 
@@ -136,7 +136,7 @@ def _whole(session: Session, batch: Batch) -> BatchInWhole:
 
 
 def whole_of(batch: Batch, facts: BatchFacts) -> BatchInWhole:
-    """Only an active batch has time left."""
+    """Combine a batch and its progress; only an active batch has an estimate of the time left."""
     found = progress_of(facts)
     return BatchInWhole(batch, found if batch.state is BatchState.ACTIVE else replace(found, seconds_left=None))
 
@@ -179,7 +179,7 @@ def progress_of(facts: BatchFacts) -> BatchProgress:
 
 
 def in_words(found: BatchInWhole) -> str:
-    """``30 of 120 files · 4,664 pages · 44 pages/min · 14 min left``"""
+    """Describe the progress, such as `30 of 120 files · 4,664 pages · 44 pages/min · 14 min left`."""
     batch, now = found.batch, found.progress
     failed, cancelled = now.files_failed or now.jobs_failed, now.files_cancelled
     counts = [f"{failed:,} failed"] * bool(failed) + [f"{cancelled:,} cancelled"] * bool(cancelled)
@@ -211,7 +211,7 @@ def titled(found: BatchInWhole) -> str:
 
 
 def paces(now: BatchProgress) -> Mapping[str, str]:
-    """What people are told without fractions."""
+    """Format the pace and the time left for display, rounded to whole numbers."""
     return {
         "pages_a_minute": "" if now.pages_a_minute is None else f"{now.pages_a_minute:.0f}",
         "seconds_left": "" if now.seconds_left is None else f"{now.seconds_left:.0f}",
@@ -225,7 +225,7 @@ def _length(seconds: float) -> str:
     return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60} min"
 
 
-# ── Doing ───────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Changes ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def add(
@@ -238,8 +238,11 @@ def add(
     asked: Mapping[str, Any] | None = None,
     actions: Sequence[Mapping[str, Any]] = (),
 ) -> BatchAdded:
-    """The batch and its jobs, all or none. `asked`: what the person asked for, for eyes; `actions`: what follows once
-    it has ended, each with its job_type and, if it has one, payload."""
+    """Add a batch with its jobs, all or none.
+
+    `asked` is the user's request, kept for display. `actions` run when the batch has ended; each has a job_type and
+    optionally a payload.
+    """
     new = NewBatch(
         owner,
         read_name_of_batch(name),
@@ -251,7 +254,7 @@ def add(
 
 
 class Submission(Struct, frozen=True):
-    """Jobs that are to become a batch, and which of them would be new."""
+    """Jobs to submit as a batch, and which of them would be new."""
 
     jobs: Sequence[NewJob]
     work: WorkToSubmit
@@ -261,9 +264,9 @@ class Submitted(Struct, frozen=True):
     items: Sequence[InBatch]
     """One for each job of the submission, in its order."""
     added: BatchAdded | None
-    """None: nothing was left to do, so no batch was started and none replaced."""
+    """None if nothing was left to do, so that no batch was started and none replaced."""
     waiting: Sequence[Batch] = ()
-    """Batches that wait and already have some of the work."""
+    """Waiting batches that already include some of the work."""
 
 
 def prepare(session: Session, jobs: Sequence[NewJob]) -> Submission:
@@ -281,7 +284,10 @@ def submit(
     priority: int = PRIORITY,
     asked: Mapping[str, Any] | None = None,
 ) -> Submitted:
-    """Start a batch of what is new and known. Without anything new, start none: a repeated command replaces nothing."""
+    """Start a batch of the new and known jobs.
+
+    Start none if no job is new, so that repeating a command replaces no batch.
+    """
     jobs, live = submission.jobs, submission.work.live
     rest = [at for at in range(len(jobs)) if at not in live]
     added: BatchAdded | None = None
@@ -317,7 +323,7 @@ def waiting_for(session: Session, batch: Batch) -> Sequence[Batch]:
 
 
 def extend(session: Session, batch_id: int, jobs: Sequence[NewJob], *, owner: str = "") -> BatchAdded:
-    """More jobs for one that has not ended. `owner`: who it has to be of; empty: nobody has said."""
+    """Add jobs to a batch that has not ended. Raise `BadInput` if `owner` is given and is not the batch's."""
     batch = session.store.batches.get(batch_id)
     if owner and owner != batch.owner:
         raise BadInput(f"{batch.title} belongs to {batch.owner or 'nobody'}", "leave --owner out, or begin a new batch")
@@ -341,7 +347,7 @@ def cancel(session: Session, batch_id: int) -> BatchMoved:
 
 
 def remove(session: Session, batch_id: int) -> Batch:
-    """Its jobs and documents stay."""
+    """Remove the batch; its jobs and documents stay."""
     return session.store.batches.remove(batch_id, actor=session.actor)
 
 
@@ -349,7 +355,7 @@ def _policy(session: Session) -> OwnerPolicy:
     return OwnerPolicy(session.settings.owner_policy)
 
 
-# ── Waiting ─────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Waiting ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def wait_for_batch(
@@ -361,13 +367,15 @@ def wait_for_batch(
     monotonic: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> BatchInWhole:
-    """Return once it has ended. One that is stopped is refused, also when somebody stops it meanwhile: nobody knows
-    when it goes on. Nobody looks but when somebody has committed something."""
+    """Wait until the batch has ended. Raise `Refused` if it is stopped, and `WaitTimedOut` after `timeout`.
+
+    The batch is queried only after a commit to the database.
+    """
     deadline = None if timeout is None else monotonic() + parse_length(timeout).total_seconds()
     seen: int | None = None
     found, looked_seconds = show(session, batch_id), 0.0
     while True:
-        # The counter first: what is committed after this look is seen by the next.
+        # Read the counter first, so that the next check sees what is committed during this query.
         if (now_at := session.store.reading.change_counter()) != seen:
             seen, begun = now_at, monotonic()
             found = show(session, batch_id)

@@ -1,4 +1,4 @@
-"""The database as a whole: open it for somebody, make it, migrate it, copy it, see whether it is sound."""
+"""The database as a whole: open, create, migrate, back up and check it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Session(Struct, frozen=True):
-    """An open database, the settings it was opened with, and who is asking."""
+    """An open database, the settings it was opened with, and the user who acts."""
 
     store: Store
     settings: Settings
@@ -36,19 +36,19 @@ class Session(Struct, frozen=True):
 
 
 def open_session(settings: Settings, *, actor: str | None = None, on_long_wait: OnLongWait | None = None) -> Session:
-    """`on_long_wait`: see `open_store`."""
+    """Open the database of the settings. `actor` is by default the user who runs this process."""
     return Session(opening.open_as_set(settings, on_long_wait=on_long_wait), settings, actor or _person())
 
 
 def initialise(settings: Settings, *, on_long_wait: OnLongWait | None = None) -> bool:
-    """Make the database. False: it was there already, and is sound."""
+    """Create the database. Return False if a sound one exists already."""
     return opening.initialise(
         settings.database, payload_bytes_max=settings.payload_bytes_max, on_long_wait=on_long_wait
     )
 
 
 def migrate(settings: Settings, *, dry_run: bool, on_long_wait: OnLongWait | None = None) -> list[str]:
-    """The steps that were (or would be) taken to bring the database to this version's tables."""
+    """Migrate the tables to this version. Return the steps that were taken or, with `dry_run`, would be."""
     return opening.migrate(settings.database, dry_run=dry_run, on_long_wait=on_long_wait)
 
 
@@ -56,7 +56,7 @@ class BackedUp(Struct, frozen=True):
     path: Path
     size: int
     removed: Sequence[Path]
-    """Older ones in the same directory."""
+    """Older backups in the same directory."""
 
 
 def backup(
@@ -67,8 +67,10 @@ def backup(
     clock: Clock = wall_clock,
     on_long_wait: OnLongWait | None = None,
 ) -> BackedUp:
-    """Write a sound copy while others go on; a file that is there is never overwritten. In a directory it is named by
-    the time, and of those named so the newest `keep` stay."""
+    """Write a consistent copy while other processes continue. An existing file is never overwritten.
+
+    If `target` is a directory, the copy is named by the time, and only the newest `keep` copies stay.
+    """
     path, older = target, list[Path]()
     if target.is_dir():
         path = target / f"{settings.database.stem}-{clock():%Y-%m-%dT%H%M%SZ}.db"
@@ -77,7 +79,7 @@ def backup(
     elif keep is not None:
         raise BadInput(f"{target} is no directory: what is kept of older copies is said where they have one")
     opening.back_up(settings.database, path, on_long_wait=on_long_wait)
-    # Only now: where no copy can be made, the last one is wanted most.
+    # Only after success: if no copy can be made, the old ones are needed most.
     removed = [] if keep is None else older[: max(0, len(older) - keep + 1)]
     for one in removed:
         one.unlink(missing_ok=True)
@@ -85,17 +87,17 @@ def backup(
 
 
 def check(session: Session) -> Sequence[Check]:
-    """What is right and wrong with the database and its surroundings."""
+    """Return the checks of the database and its surroundings, good and bad."""
     return session.store.upkeep.check()
 
 
 def rebuild_search(session: Session) -> int:
-    """Build the full-text index again. Return how many pages it has."""
+    """Rebuild the full-text index; return its number of pages."""
     return session.store.upkeep.rebuild_search()
 
 
 def versions(settings: Settings) -> dict[str, object]:
-    """Of the library, of the tables that are there (None: nobody can tell) and of those that this version makes."""
+    """Return the versions of the library, of the existing tables (None if unreadable) and of the current tables."""
     there: int | None = None
     with suppress(PagemillError):
         there = opening.schema_version(settings.database)
@@ -103,7 +105,7 @@ def versions(settings: Settings) -> dict[str, object]:
 
 
 def _person() -> str:
-    """Who is asking, for the audit: the person behind sudo where there is one."""
+    """Return the user name for the audit log; under sudo, that of the user who called it."""
     if person := os.environ.get("SUDO_USER"):
         return person
     with suppress(KeyError):

@@ -1,7 +1,7 @@
-"""Documents: a list, one with all that is known of it, its text, searches, copies of its files, and their removal.
+"""Documents: list, show, search, export and remove them.
 
-What is to be read, and again, is asked for by verbs that know of reading; the store decides in the transaction that
-accepts the wish.
+Requests to read documents are built by the reading handlers' commands; the store decides about them in the transaction
+that accepts them.
 """
 
 from __future__ import annotations
@@ -42,22 +42,22 @@ from worker_service.services.parse import read_pages
 from worker_service.workspace import FORGOTTEN_AT_ONCE, is_there, link, sweep_gone
 
 ROLES: Mapping[str, str] = {"txt": "text", "pdf": "pdf", "json": "pages", "hocr": "hocr", "original": "original"}
-"""What people call a format, and what such a file is to its document."""
+"""File formats as users name them, and the role of each file of a document."""
 
 _AT_ONCE = 500
 _COUNTED_AT_ONCE = 2000
 _FAILED_MOST = 1_000_000
 _PAUSE_SECONDS = 0.005
-"""Who waits for the write lock looks each millisecond."""
+"""Gap between steps for other writers, which poll for the write lock every millisecond."""
 
 
 class DocumentPage(Struct, frozen=True):
     items: Sequence[Document]
-    """The newest first."""
+    """Newest first."""
     next: int | None
-    """The id before which the next page begins; None: this is the last one."""
+    """The `before_id` of the next page; None on the last page."""
     not_brought_in: Sequence[Job]
-    """On the first page: the jobs that failed before there was a document."""
+    """Jobs that failed before there was a document; only on the first page."""
     are_more_not_brought_in: bool
 
 
@@ -65,19 +65,19 @@ class DocumentInWhole(Struct, frozen=True):
     document: Document
     page_items: Sequence[PageSummary]
     files: Sequence[PublishedFile]
-    """With their paths in full."""
+    """Files with full paths."""
 
 
 class Readers(msgspec.Struct, frozen=True):
-    """Who recognised a page, as its layout tells it."""
+    """How a page was recognised, as recorded in its layout."""
 
     written_in: list[str] = []
-    """Found, where nobody had said."""
+    """Detected languages, if the user chose none."""
     readers: list[str] = []
-    """The first, and the second if words of its own stand there."""
+    """OCR engine of the first pass, and of the second pass if it contributed words."""
     lines: list[list[msgspec.Raw]] = []
     second: list[int] = []
-    """Lines of which words are the second's."""
+    """Indexes of the lines with words from the second pass."""
 
     @property
     def written_lines(self) -> int:
@@ -92,7 +92,7 @@ def list_documents(
     session: Session, selector: DocumentSelector, *, limit: int = 50, before_id: int | None = None
 ) -> DocumentPage:
     _require_batches(session, selector.batch_ids)
-    # One more than asked for tells whether there are others.
+    # Fetch one more than requested to see whether there is another page.
     library = session.store.library
     found = library.documents(selector, most=limit + 1, before_id=before_id)
     failed = library.not_brought_in(selector, most=limit + 1) if before_id is None else []
@@ -101,7 +101,7 @@ def list_documents(
 
 
 def each(session: Session, selector: DocumentSelector) -> Iterator[Document]:
-    """The newest first."""
+    """Yield the documents, newest first."""
     for found in _some_at_once(session, selector):
         yield from found
 
@@ -115,7 +115,7 @@ def _some_at_once(session: Session, selector: DocumentSelector) -> Iterator[Sequ
 
 
 def hand_over(session: Session, selector: DocumentSelector) -> Iterator[tuple[Document, Provenance] | Job]:
-    """The newest first, all of them; then the jobs that failed before there was a document."""
+    """Yield all documents, newest first, then the jobs that failed before there was a document."""
     _require_batches(session, selector.batch_ids)
     return _handed_over(session, selector)
 
@@ -133,14 +133,14 @@ def _require_batches(session: Session, batch_ids: Sequence[int]) -> None:
 
 
 def meant(session: Session, selector: DocumentSelector) -> list[Document]:
-    """The same; each id must be there."""
+    """Return the selected documents, newest first. Raise an error for an unknown id."""
     for document_id in selector.ids:
         session.store.library.document(document_id)
     return list(each(session, selector))
 
 
 def pace(session: Session) -> Pace | None:
-    """How fast documents were read lately, as this database has measured it."""
+    """Return the recent reading speed that this database has measured; None if unknown."""
     return session.store.library.pace()
 
 
@@ -158,7 +158,7 @@ def document_in_whole(session: Session, document_id: int) -> DocumentInWhole:
 
 
 def readers(session: Session, document_id: int, pages: int) -> Mapping[int, Readers]:
-    """By number, of its first pages those that were recognised, as far as that was noted."""
+    """Return how the pages up to number `pages` were recognised, by page number, where that is recorded."""
     library = session.store.library
     read: dict[int, Readers] = {}
     for first in range(1, pages + 1, _LAYOUTS_AT_ONCE):
@@ -170,25 +170,25 @@ def readers(session: Session, document_id: int, pages: int) -> Mapping[int, Read
 
 
 def text(session: Session, document_id: int, *, pages: str | None = None) -> tuple[Document, Sequence[PageResult]]:
-    """`pages`: 3, 3-5, 3- or -5."""
+    """Return a document and the text of its pages; `pages` is such as 3, 3-5, 3- or -5."""
     first, last = read_pages(pages)
     library = session.store.library
     return library.document(document_id), library.page_texts(document_id, first, last)
 
 
 def page(session: Session, document_id: int, number: int) -> PageResult | None:
-    """With its layout. None: nobody can read such a page of it."""
+    """Return a page with its layout; None if it has no such readable page."""
     session.store.library.document(document_id)
     return next(iter(session.store.library.page_texts(document_id, number, number, with_layout=True)), None)
 
 
 def counts_by_state(session: Session) -> Mapping[str, int]:
-    """How many documents there are in each state."""
+    """Return the number of documents in each state."""
     return session.store.library.counts_by_state()
 
 
 def file_of(session: Session, document_id: int, form: str) -> tuple[PublishedFile, str]:
-    """One of its files, with its path in full, and a name for a copy."""
+    """Return a file of the document with its full path, and a file name for a copy."""
     if form not in ROLES:
         raise BadInput(f"{form!r} is not a format: {', '.join(ROLES)}")
     document = session.store.library.document(document_id)
@@ -199,7 +199,7 @@ def file_of(session: Session, document_id: int, form: str) -> tuple[PublishedFil
 
 
 def file_of_job(session: Session, job_id: int, file_id: int) -> PublishedFile:
-    """One of those that it has published, with its path in full."""
+    """Return a file that the job published, with its full path."""
     session.store.reading.get(job_id)
     for file in session.store.library.job_files(job_id):
         if file.id == file_id:
@@ -208,7 +208,7 @@ def file_of_job(session: Session, job_id: int, file_id: int) -> PublishedFile:
 
 
 def _there(session: Session, file: PublishedFile, again: str) -> PublishedFile:
-    """A row may say anything: what lies elsewhere is nobody's to see."""
+    """Return the file with its full path. Raise `FileGone` unless it is in the workspace: a row may name any path."""
     found = placed(session, file)
     path = Path(found.path).resolve()
     if not path.is_relative_to(session.settings.workspace.resolve()) or not path.is_file():
@@ -217,11 +217,11 @@ def _there(session: Session, file: PublishedFile, again: str) -> PublishedFile:
 
 
 def record(session: Session, request: DocumentRequest, *, platform: str, owner: str) -> int:
-    """Note a document that nobody has asked to be read yet; return its id, also of one that is there already."""
+    """Record a document without requesting to read it. Return its id, also if it is known already."""
     return session.store.intake.record_document(request, platform=platform, owner=owner)
 
 
-# ── Searches ────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Search ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def search(
@@ -235,7 +235,7 @@ def search(
     marks: tuple[str, str] = ("[", "]"),
     is_sure: bool = False,
 ) -> SearchResult:
-    """Return the best pages, their hits between `marks`; `is_sure`: without those that were recognised badly."""
+    """Return the best pages with their hits between `marks`; `is_sure` leaves out badly recognised pages."""
     _require_batches(session, () if batch_id is None else (batch_id,))
     return session.store.library.search(
         query, owner=owner, document_id=document_id, batch_id=batch_id, most=limit, marks=marks, is_sure=is_sure
@@ -243,13 +243,13 @@ def search(
 
 
 class TermCounts(Struct, frozen=True):
-    """How often each term stands in a document, or on a page of it."""
+    """Number of occurrences of each term in a document or on one of its pages."""
 
     document: Document
     page: int | None
-    """None: the whole document."""
+    """None for the whole document."""
     counts: Sequence[int | None]
-    """By term; None: nothing of it can be read yet."""
+    """One for each term; None if the document has no text yet."""
 
     @property
     def is_read(self) -> bool:
@@ -263,19 +263,19 @@ class TermCounts(Struct, frozen=True):
 
 class Keywords(Struct, frozen=True):
     by_document: Sequence[TermCounts]
-    """Every document, the oldest first, whether a term stands in it or not."""
+    """Every document, oldest first, with or without occurrences."""
     by_page: Sequence[TermCounts]
-    """Each page on which a term stands."""
+    """Every page with an occurrence."""
 
 
 def terms_of(text: str) -> list[str]:
-    """A term on each line; # begins a comment."""
+    """Return the terms of a file with one term per line; # starts a comment."""
     lines = (line.split("#", 1)[0].strip() for line in text.splitlines())
     return list(dict.fromkeys(line for line in lines if line))
 
 
 def keywords_of(session: Session, terms: Sequence[str], documents: Sequence[Document]) -> list[TermCounts]:
-    """Of these few documents, in their order."""
+    """Return the counts of these documents in their order. Use `keywords` for many documents."""
     counts = session.store.library.keyword_counts(terms, document_ids=[one.id for one in documents])
     return _by_document(documents, terms, counts)
 
@@ -283,8 +283,10 @@ def keywords_of(session: Session, terms: Sequence[str], documents: Sequence[Docu
 def keywords(
     session: Session, terms: Sequence[str], *, owner: str | None = None, batch_id: int | None = None
 ) -> Iterator[Keywords]:
-    """Of so many documents at once that neither memory nor the database is held up by them; whatever is wrong with
-    what was asked is told at once, and there is always one. `terms`: see `terms_of`."""
+    """Count the terms in all selected documents, in parts that fit in memory and keep the database responsive.
+
+    Errors in the arguments are raised at once, and there is always at least one part. `terms`: see `terms_of`.
+    """
     if not terms:
         raise BadInput("the file has no terms", 'write one a line, such as "climate risk" or sustainab*')
     chosen = DocumentSelector(
@@ -328,52 +330,54 @@ def _by_page(documents: Sequence[Document], terms: Sequence[str], counts: Sequen
     ]
 
 
-# ── Removal ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Removal ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def weigh(session: Session, documents: Sequence[Document]) -> Weight:
-    """What would be freed if these were removed."""
+    """Return what removing these documents would free."""
     return session.store.upkeep.weigh([document.id for document in documents])
 
 
 def remove(
     session: Session, documents: Sequence[Document], *, sleep: Callable[[float], None] = time.sleep
 ) -> tuple[Removed, Sequence[str]]:
-    """Remove documents with their pages and files; return the files that could not be removed as well. Those, and
-    whatever is left if it is cut off, are for a daemon."""
+    """Remove documents with their pages and files; return the result and the files that could not be deleted.
+
+    A daemon deletes those files later, as well as anything left after an interruption.
+    """
     store, workspace = session.store, session.settings.workspace
     removed = store.upkeep.remove_documents([document.id for document in documents], actor=session.actor)
     while store.upkeep.forget_gone(FORGOTTEN_AT_ONCE):
         sleep(_PAUSE_SECONDS)
     left = sweep_gone(store, workspace)
     forget_page_images(workspace, removed.document_ids)
-    with suppress(OSError):  # a daemon may, where we may not
+    with suppress(OSError):  # a daemon may have the permissions that this user lacks
         link(store, workspace, removed.document_ids)
     return removed, left
 
 
-# ── Copies ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Copies ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 class NotExported(PagemillError):
-    """A document has no file of this kind."""
+    """The document or job has no file of this kind."""
 
     code = "not_exported"
 
 
 class IsThere(Refused):
-    """A file is where a copy is to be."""
+    """The target of a copy exists already."""
 
 
 class FileGone(PagemillError):
-    """Somebody has removed it by hand."""
+    """The file was deleted from the workspace by hand."""
 
     code = "file_gone"
     exit_code = 74
 
 
 class There(Enum):
-    """What becomes of a file that is where a copy is to be."""
+    """Choice for a copy whose target exists already."""
 
     KEPT = "kept"
     UPDATED = "updated"
@@ -382,15 +386,15 @@ class There(Enum):
 
 class Export(Struct, frozen=True):
     chosen: int
-    """How many files were asked for."""
+    """Number of selected files."""
     items: Sequence[Path]
-    """Those that were written."""
+    """Files that were written."""
     unchanged: Sequence[Path]
     failures: Sequence[PagemillError]
 
 
 def export(session: Session, selector: DocumentSelector, form: str, directory: Path, there: There) -> Export:
-    """Copy one file of each document. What cannot be copied holds up nothing else."""
+    """Copy one file of each document to `directory`. A failed copy does not stop the others."""
     if form not in ROLES:
         raise BadInput(f"{form!r} is not a format: {', '.join(ROLES)}")
     if selector.is_empty:
@@ -409,24 +413,24 @@ def export(session: Session, selector: DocumentSelector, form: str, directory: P
 
 
 def export_of_job(session: Session, job_id: int, directory: Path, there: There) -> Export:
-    """Copy the files that a job has published, to their places in its own directory."""
+    """Copy the files that a job published, keeping their paths within its own directory."""
     job, files = session.store.reading.get(job_id), session.store.library.job_files(job_id)
     if not files:
         raise NotExported(f"job {job_id} ({job.job_type}, {job.status}) has published no files")
-    # Below objects, and the directory of the attempt.
+    # Drop `objects` and the attempt's directory from the path.
     targets = {directory.joinpath(*Path(file.path).parts[2:]): file for file in files}
     copies = [(file, target, f"pagemill retry {job_id}") for target, file in targets.items()]
     return _copied(session, copies, [], there, chosen=len(copies))
 
 
 def has_original(session: Session, document: Document) -> bool:
-    """Whether the file that it was made from is in the workspace."""
+    """Return whether the document's source file is in the workspace."""
     original = _file(session, document, "original")
     return original is not None and is_there(session.settings.workspace / original.path)
 
 
 _Copy = tuple[PublishedFile, Path, str]
-"""A file, where somebody wants it, and what makes it again, should it be gone."""
+"""A file, its target, and the command that makes the file again if it is gone."""
 
 
 def _copied(
@@ -469,5 +473,5 @@ def _why_none(document: Document, form: str) -> str:
 def _export_name(document: Document, form: str, file: PublishedFile) -> str:
     stem = Path(document.name).stem or f"document-{document.id}"
     suffix = Path(file.name).suffix if form == "original" else f".{form}"
-    # Two documents may have one name; the number keeps them apart.
+    # Two documents may have the same name; the id keeps them apart.
     return f"{stem}-{document.id}{suffix}"

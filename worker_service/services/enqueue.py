@@ -1,4 +1,4 @@
-"""Jobs into the queue: one that a person writes, or those that a verb has made."""
+"""Enqueue jobs: one from a user's words, or several prepared by a command."""
 
 from __future__ import annotations
 
@@ -31,8 +31,11 @@ def enqueue(
     *,
     is_checked: bool = True,
 ) -> Enqueued:
-    """`words`: see `read_job`; and `once_per`, a period in which its unique key stands for one job, whatever has become
-    of it. `is_checked`: refuse a payload that no worker which lives could give to its handler."""
+    """Enqueue the job that `words` describe (see `read_job`).
+
+    With `once_per`, its unique key stands for one job per period, even after that job has ended. With `is_checked`,
+    raise `BadPayload` if no live worker's handler accepts the payload.
+    """
     period, now = words.get("once_per"), session.clock()
     job = read_job(words, session.settings, now=now, stdin=stdin)
     if period is not None and (job.unique_key is None or period not in PERIODS):
@@ -52,15 +55,17 @@ def enqueue_job(session: Session, job: NewJob) -> Enqueued:
 
 
 def enqueue_jobs(session: Session, jobs: Sequence[NewJob]) -> list[Enqueued]:
-    """In pieces, so that nobody waits long for the write lock."""
+    """Enqueue in several transactions, so that other writers do not wait long for the write lock."""
     jobs = with_lost(session, jobs)
     parts = (jobs[start : start + IDS_AT_ONCE] for start in range(0, len(jobs), IDS_AT_ONCE))
     return [one for part in parts for one in session.store.intake.enqueue_many(part)]
 
 
 def with_lost(session: Session, jobs: Sequence[NewJob], *, owner: str | None = None) -> Sequence[NewJob]:
-    """A file that is known needs no job, unless somebody has deleted its copy from the workspace by hand. `owner`:
-    whose they will be, whatever they say themselves."""
+    """Return the jobs, with a download forced for files whose copies were deleted from the workspace by hand.
+
+    A known file otherwise needs no job. `owner` overrides the jobs' owners.
+    """
     made = [*jobs]
     brought: dict[tuple[str, str], list[tuple[int, str]]] = {}
     for at, job in enumerate(jobs):
@@ -76,17 +81,17 @@ def with_lost(session: Session, jobs: Sequence[NewJob], *, owner: str | None = N
 
 
 def refuse_unfit_action(session: Session, action: DeferredAction) -> None:
-    """What stands for a fact is a number, as a rule."""
+    """Check an action's payload with a sample value, usually a number, for each fact."""
     payload = filled(action.payload, FACTS) if action.payload else None
     refuse_unfit(session, NewJob(action.job_type, payload=payload))
 
 
 def refuse_unfit(session: Session, job: NewJob, *, otherwise: str = "") -> None:
-    """A payload that no worker which lives could give to its handler. `otherwise`: what else can be done."""
+    """Raise `BadPayload` if no live worker's handler accepts the payload. `otherwise` ends the error message."""
     schemas = session.store.reading.payload_schemas(job.job_type)
     if not schemas or None in schemas:
         return
-    from worker_service.jobs.payloads import PayloadCheck  # brings a validator along: not for every command
+    from worker_service.jobs.payloads import PayloadCheck  # imported only when needed: it loads a JSON Schema validator
 
     faults = [PayloadCheck(schema).fault(job.payload) for schema in schemas]
     if None not in faults:
@@ -96,19 +101,21 @@ def refuse_unfit(session: Session, job: NewJob, *, otherwise: str = "") -> None:
         )
 
 
-# ── Types ───────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Job types ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def installed_types(settings: Settings) -> list[str]:
-    """By the names of what is installed, which is not imported, and of the programs in the settings."""
-    from worker_service.handlers.registry import find  # looks through all that is installed
+    """Return the installed handlers' names, without importing them, and the commands in the settings."""
+    from worker_service.handlers.registry import find  # searches all installed packages
 
     return [*(found.name for found in find()), *settings.commands]
 
 
 def doubt(session: Session, job_type: str) -> str:
-    """What speaks against a type that no worker and no handler installed here knows; empty: nothing. It may be known
-    tomorrow: a row may come before its handler."""
+    """Return a warning if no worker and no installed handler knows the type; empty if one does.
+
+    It is only a warning because the handler may be installed later.
+    """
     told = session.store.reading.names("handler", "", most=_TYPES_MOST)
     if job_type in told or job_type in (installed := installed_types(session.settings)):
         return ""
@@ -117,24 +124,26 @@ def doubt(session: Session, job_type: str) -> str:
 
 
 def doubts(session: Session, actions: Sequence[DeferredAction]) -> list[str]:
-    """The same of what is to follow, where it is asked for: by the time that it follows nobody looks."""
+    """Return warnings about unknown types of actions now, while the user still sees them."""
     sentences = (doubt(session, job_type) for job_type in dict.fromkeys(action.job_type for action in actions))
     return [f"what is to follow will wait: {sentence}" for sentence in sentences if sentence]
 
 
-# ── What machines lack ──────────────────────────────────────────────────────────────────────────────────────────
+# ── Missing capabilities ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def lacking(session: Session, asked: Mapping[str, object]) -> list[str]:
-    """A sentence for each thing in a payload that the machines of the workers which live lack: jobs will wait for it.
-    What nobody knows is refused."""
-    import msgspec  # not for every command
+    """Return a warning for each thing named in a payload that the live workers' machines lack: such jobs wait.
+
+    Raise `BadInput` for a word that no worker knows.
+    """
+    import msgspec  # not needed by every command
 
     from worker_service.handlers.contract import Choices
 
     described: list[dict[str, Choices]] = []
     for text in session.store.reading.choices():
-        with suppress(msgspec.MsgspecError):  # which no daemon has written
+        with suppress(msgspec.MsgspecError):  # an entry that no daemon wrote
             described.append(msgspec.json.decode(text, type=dict[str, Choices]))
     sentences: list[str] = []
     for key, wanted in asked.items():

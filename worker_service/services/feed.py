@@ -1,8 +1,8 @@
-"""What happens, for whoever watches: moves of jobs and notices, each once, and how far running jobs are.
+"""Event feed: moves of jobs and notices, each reported once, and the progress of running jobs.
 
-A place is how far somebody has read: of the notices, and of the moves, with the job of the last one. Moves go with
-their jobs, and the numbers of the newest come again, those of jobs never: as long as that move is of that job, all that
-has happened since has a higher number.
+A cursor is the id of the last notice and of the last move read, with the job of that move. Moves are deleted with their
+jobs, and the newest move ids may be reused, but job ids never are. So as long as the move still belongs to that job,
+everything after it has a higher id.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Place(NamedTuple):
 
 
 class Step(Struct, frozen=True):
-    """How far a running job is."""
+    """Progress of a running job."""
 
     job_id: int
     owner: str
@@ -48,13 +48,13 @@ class Step(Struct, frozen=True):
 
 class Happened(Struct, frozen=True):
     place: Place
-    """How far this goes."""
+    """Cursor after these events."""
     moves: Sequence[JobMove]
     notices: Sequence[Notice]
     is_all: bool
-    """False: there is more already."""
+    """False if there are more events already."""
     is_lost: bool = False
-    """Nobody can tell what has happened since."""
+    """The events since the cursor are unknown: it belongs to deleted rows or to another copy of the database."""
 
 
 def read_place(text: str) -> Place:
@@ -69,13 +69,13 @@ def newest(session: Session) -> Place:
 
 
 def after(session: Session, place: Place, *, owner: str | None = None, most: int = 1000) -> Happened:
-    """The oldest first. `owner`: only what is theirs."""
+    """Return the events after a cursor, oldest first; with `owner`, only that owner's."""
     upto = newest(session)
     moves = session.store.reading.events_after(place.event_id, upto.event_id, owner=owner, most=most)
     read = [one for one in session.store.notices.after(place.notice_id, most=most) if one.id <= upto.notice_id]
-    # Looked at last: what is still there was there all the time.
+    # Checked after reading the moves: if the row still exists now, it existed during the read.
     is_there = not place.event_id or session.store.reading.job_of_event(place.event_id) == place.job_id
-    # Numbers of notices never come again, unless an older copy has taken the database's place.
+    # Notice ids are never reused, unless an older copy replaced the database.
     if not is_there or place.notice_id > upto.notice_id:
         return Happened(upto, [], [], is_all=True, is_lost=True)
     reached = Place(
@@ -87,7 +87,7 @@ def after(session: Session, place: Place, *, owner: str | None = None, most: int
 
 
 def steps(session: Session) -> Mapping[int, Step]:
-    """By the job."""
+    """Return the progress of the running jobs by job id."""
     running = session.store.reading.list(Selector(statuses=(Status.RUNNING,)), most=_RUNNING_MOST)
     return {
         job.id: Step(

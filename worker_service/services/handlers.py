@@ -1,9 +1,9 @@
-"""Handlers that are installed: what they declare, one attempt of one, and the checks that come in by the door.
+"""Installed handlers: what they declare, a single attempt, and plugged-in checks.
 
-No database is opened: a nursery is started and asked, for nobody else imports handlers. A check is a handler of the
-entry points `worker_service.checks`, such as who a credential is out there. Its payload are the `credentials` that are
-there of those that it declares; its result is a list of findings, each with `level` (ok, warning or critical), `name`,
-`detail` and `fix`.
+Opens no database. Only child processes import handlers, so a fork server is started and asked. A check is a handler of
+the entry point group `worker_service.checks`, for instance one that reports whose account a credential belongs to. Its
+payload has the names of the available `credentials` that it declares; its result is a list of findings,
+each with `level` (ok, warning or critical), `name`, `detail` and `fix`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ CHECKS = "worker_service.checks"
 
 
 class HandlerAbsent(PagemillError):
-    """Nothing here can run jobs of this type."""
+    """No handler here can run jobs of this type."""
 
     code = "handler_absent"
     exit_code = 69
@@ -54,13 +54,15 @@ def run_one(
     platform: str = "local",
     directory: Path | None = None,
 ) -> Iterator[Happening]:
-    """What happens in one attempt, run in a real child; its end is the last. Its files lie in the directory, or (None)
-    are thrown away once nobody listens any more."""
+    """Run one attempt in a real child process and yield its events, the outcome last.
+
+    Its files are kept in `directory`; without one, they are deleted when the caller stops iterating.
+    """
     settings.hand_to_handlers()
     text = read_payload(payload, (), settings.payload_bytes_max, stdin)
     with ExitStack() as stack:
         if directory is None:
-            # Children that were stopped may still be removing theirs.
+            # Child processes that were stopped may still be deleting their files.
             temporary = tempfile.TemporaryDirectory(prefix="pagemill-", ignore_cleanup_errors=True)
             directory = Path(stack.enter_context(temporary))
         begin = Begin(
@@ -91,7 +93,7 @@ def _chosen(job_type: str, described: Sequence[Described]) -> Described:
     raise HandlerAbsent(f"there is no handler for {job_type!r}; those that are installed: {known}")
 
 
-# ── Checks ──────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Checks ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def examine_online(settings: Settings) -> Iterator[Finding]:

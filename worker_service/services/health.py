@@ -1,4 +1,4 @@
-"""Whether all is well: for monitoring in one word, for a person line by line with what to do. Writes nothing."""
+"""Health of the service: one word for monitoring, or findings with remedies for the user. Read-only."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from worker_service.workspace import FREE_BYTES_LEAST, fault_of_workspace
 
 LATELY = timedelta(days=1)
 _OF_CREDENTIALS = {"CREDENTIAL_ABSENT", "CREDENTIAL_EXPOSED", "SECRET_ABSENT"}
-"""Codes by which jobs fail until somebody changes something here; credentials come with a start of the daemon."""
+"""Error codes that recur until the user fixes something on this host and restarts the daemon."""
 _DOCUMENTS_READ, _LAYOUTS_READ = 100, 200
 _FREE_SPACE = "free some space: `pagemill stats` tells who keeps how much, `pagemill documents rm` removes"
 _BRING_BACK = "bring it back from a copy of the workspace"
@@ -38,7 +38,7 @@ _LOST = {"dead": "it is dead", "dying": "its daemon is dead", "no row": "it has 
 
 
 class Level(IntEnum):
-    """As monitoring numbers them."""
+    """Exit codes of monitoring plugins."""
 
     OK = 0
     WARNING = 1
@@ -47,8 +47,10 @@ class Level(IntEnum):
 
 
 class Reason(Struct, frozen=True):
-    """A problem of the whole service: one of NO_WORKER, WORKERS_LOST, DISK_LOW, NODES_DOWN, OLDEST_WAITS, ALL_PAUSED
-    and STANDSTILL."""
+    """A problem of the whole service.
+
+    The codes are NO_WORKER, WORKERS_LOST, DISK_LOW, NODES_DOWN, OLDEST_WAITS, ALL_PAUSED and STANDSTILL.
+    """
 
     level: Level
     code: str
@@ -59,12 +61,12 @@ class Reason(Struct, frozen=True):
 class Health(Struct, frozen=True):
     level: Level
     reasons: Sequence[Reason]
-    """The worst first."""
+    """Worst first."""
     workers: int
-    """That are alive."""
+    """Number of live workers."""
     jobs: Mapping[Status, int]
     batches_replaced: int = 0
-    """They wait until the newer batch of their owner ends."""
+    """Batches that wait until the newer batch of their owner ends."""
 
 
 class Finding(Struct, frozen=True):
@@ -74,11 +76,11 @@ class Finding(Struct, frozen=True):
     name: str
     detail: str
     fix: str = ""
-    """What to do; empty where all is well."""
+    """Remedy; empty if there is no problem."""
 
 
 def health(session: Session, *, oldest_most: timedelta | None = None) -> Health:
-    """`oldest_most`: how long the oldest pending job may wait before that is a warning."""
+    """Judge the service. `oldest_most` is how long the oldest pending job may wait without a warning."""
     overview = look(session)
     standstill = session.store.reading.standstill(dead=dead_ids(overview.workers))
     found = judge(overview, standstill, oldest_most=oldest_most)
@@ -122,14 +124,14 @@ def judge(overview: Overview, standstill: Sequence[Gate], *, oldest_most: timede
 
 
 def summary(health: Health) -> str:
-    """In one line."""
+    """Return the health in one line."""
     if health.reasons:
         return "; ".join(reason.detail for reason in health.reasons)
     running, pending = health.jobs[Status.RUNNING], health.jobs[Status.PENDING]
     return f"{counted(health.workers, 'worker')}, {running} running, {pending} pending"
 
 
-# ── The doctor ────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Doctor ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def examine(session: Session) -> Iterator[Finding]:
@@ -191,7 +193,7 @@ def _workers(workers: Sequence[CheckedWorker]) -> Iterator[Finding]:
 
 def _run_as_root(database: Path, workers: Sequence[CheckedWorker]) -> Iterator[Finding]:
     for one in workers:
-        # Each daemon makes its own lock file.
+        # The owner of the lock file is the user who runs the daemon.
         with suppress(OSError):
             if one.is_alive and lock_path(database, one.id).stat().st_uid == 0:
                 detail = "runs as root: an error in a handler or in its libraries could reach the whole machine"
@@ -210,10 +212,10 @@ def _nodes(overview: Overview) -> Iterator[Finding]:
 
 
 def _ray(settings: Settings) -> Iterator[Finding]:
-    """Whether the daemon can connect to Ray as it should."""
+    """Report whether the daemon can connect to Ray as it should."""
     if settings.cluster is None:
         return
-    from worker_service.cluster import ray_environment  # only where there is a cluster
+    from worker_service.cluster import ray_environment  # imported only with a cluster
 
     environ = {**os.environ}
     token = ray_environment.prepare(environ)
@@ -261,8 +263,8 @@ def _unread_scripts(store: Store) -> Iterator[Finding]:
 
 
 def _described(settings: Settings) -> Iterator[Finding]:
-    """The same, where no daemon tells it: the handlers are asked here."""
-    from worker_service.runner.pool import describe  # imports all of them, in processes of their own
+    """Report what the handlers lack by asking them here, because no daemon is alive to tell."""
+    from worker_service.runner.pool import describe  # imports all handlers in child processes
     from worker_service.runner.protocol import ChildError
 
     settings.hand_to_handlers()
@@ -290,7 +292,7 @@ def _lack(handler: HandlerFacts, then: str) -> Finding:
 
 
 def _failures(store: Store, alive: Sequence[WorkerState], *, now: datetime) -> Iterator[Finding]:
-    """What jobs have failed for since yesterday and would fail for again, as far as anybody knows."""
+    """Report failures since yesterday that would recur, except failures before the last start of a daemon."""
     begun = max((worker.started_at for worker in alive), default="")
     for error in store.reading.errors(since=as_text(now - LATELY), to_retry=_OF_CREDENTIALS):
         if error.newest_at < begun:
@@ -302,7 +304,7 @@ def _failures(store: Store, alive: Sequence[WorkerState], *, now: datetime) -> I
 
 
 def _limits(settings: Settings, store: Store) -> Iterator[Finding]:
-    """Nobody has written them before the first daemon."""
+    """Report limits that differ from the database. Before the first daemon, no limits are written."""
     for difference in settings.limits_unlike(store.reading.limits()) if store.reading.workers() else ():
         fix = "give every daemon, and yourself, the same settings file (WORKER_CONFIG), and restart the daemons"
         yield Finding(Level.WARNING, "limits", difference, fix)
@@ -347,7 +349,7 @@ def _pauses(pauses: Sequence[Pause]) -> Iterator[Finding]:
 
 
 def _schedules(session: Session) -> Iterator[Finding]:
-    from worker_service.services.schedules import TICKS, list_schedules  # only where there are some
+    from worker_service.services.schedules import TICKS, list_schedules  # imported only if there are schedules
 
     found = list_schedules(session)
     for one in found:
@@ -363,7 +365,7 @@ def _workspace(workspace: Path, database_id: str) -> Finding:
     if not workspace.exists():
         return Finding(Level.OK, "workspace", f"{workspace} is made by the first daemon")
     if not os.access(workspace, os.W_OK | os.X_OK):
-        # A person who looks is often not the one who runs it.
+        # The user of this command is often not the user who runs the daemon.
         return Finding(
             Level.WARNING, "workspace", f"{workspace} may not be written by you", "sudo -u pagemill pagemill doctor"
         )
@@ -379,7 +381,7 @@ def _published(session: Session) -> Iterator[Finding]:
     try:
         faults = list(faults_of_files(session.store, session.settings.workspace))
     except PermissionError:
-        return  # the finding about the workspace says it
+        return  # `_workspace` reports it
     if not faults:
         return
     detail = f"{counted(len(faults), 'published file')} not as published: {faults[0].path} {faults[0].detail}"

@@ -1,4 +1,4 @@
-"""What has ended, hour by hour, for charts: how many jobs, how many of them failed, pages, and how long jobs waited."""
+"""Hourly statistics of ended jobs for charts: number of jobs, failures, pages, and waiting times."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from worker_service.services.database import Session
 HOURS = 24
 _HOUR = timedelta(hours=1)
 _LATE = timedelta(minutes=2)
-"""Whoever ended a job in an hour has committed by then."""
+"""Longest expected delay between a job's end and its commit."""
 _KEPT_MOST = 400
 
 
 class Hour(Struct, frozen=True):
     at: str
-    """When it began."""
+    """Start of the hour."""
     jobs: int
-    """That ended, however they did."""
+    """Jobs that ended, with any outcome."""
     failed: int
     pages: int
     wait_median_seconds: float | None
-    """From when a job could have started, as far as anybody knew, to its first attempt. None: none ended."""
+    """Median time from the earliest possible start to the first attempt; None if no job ended."""
     wait_long_seconds: float | None
-    """Nineteen of twenty waited no longer."""
+    """95th percentile of the same."""
 
 
 class _Past:
-    """Hours that are over, so that each is counted once by a process that is asked for them again and again."""
+    """Cache of past hours, so that a process that is asked repeatedly counts each hour once."""
 
     def __init__(self) -> None:
         self._hours: OrderedDict[tuple[str, str, str], Hour] = OrderedDict()
@@ -54,7 +54,7 @@ _past = _Past()
 
 
 def hours(session: Session, *, number: int = HOURS) -> Sequence[Hour]:
-    """The last so many, the oldest first; the last one has not ended yet."""
+    """Return the last `number` hours, oldest first; the last one is still running."""
     now = session.clock()
     this = now.replace(minute=0, second=0, microsecond=0)
     which = (str(session.settings.database), session.store.reading.database_id())

@@ -1,7 +1,7 @@
-"""Wishes that come with a name of their own (an Idempotency-Key): granted once, however often they come.
+"""Requests with an Idempotency-Key: executed once, however often they arrive.
 
-That it was granted is written with the first thing that is done for it, in one transaction; what was answered right
-after. Between the two nobody knows the answer, and whoever asks then is told so.
+That a request was granted is written in the same transaction as its first effect, its answer right after. In between
+the answer is unknown, and a client that repeats the request then waits, and gets `AnswerUnknown` after a while.
 """
 
 from __future__ import annotations
@@ -30,7 +30,11 @@ class Told(Struct, frozen=True):
 
 
 def once(session: Session, key: str, wish: str, grant: Callable[[], Told]) -> Told:
-    """`key`: with whose it is; `wish`: a digest of all that was asked. What is refused may come again."""
+    """Run `grant` once per key and return its answer.
+
+    `key` is scoped to its caller; `wish` is a digest of the request. A rejected request may be retried with the same
+    key.
+    """
     requests = session.store.requests
     if (before := requests.find(key)) is not None:
         return _answer(session, key, wish, before)

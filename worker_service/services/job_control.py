@@ -1,7 +1,7 @@
-"""Changing jobs: cancel, retry, delete, priority, undo, prune, pause.
+"""Change jobs: cancel, retry, delete, prioritise, undo, prune, pause.
 
-What may change many is planned first, so that somebody can look at the plan and say yes; what was planned is then done
-as one action, in one transaction.
+A bulk change is planned first, so that the user can confirm it; the plan is then carried out as one action in one
+transaction.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ _POLL_SECONDS = 0.05
 _PRUNED_AT_ONCE = 1000
 _ACTIONS_MOST = 1000
 
-# What ends the reading of a document, where one of its jobs is like that, and the error code that the document gets.
+# Statuses in which the verb makes the reading of a job's document fail, and the document's error code.
 _FAILS = {"cancel": (LIVE, "CANCELLED"), "delete": ((Status.PENDING,), "JOB_DELETED")}
 
-# What each verb can do anything about. The first is meant when nobody says otherwise, the second is possible:
-# `retry --type ocr_pages` never runs again what has completed, unless it is asked for by its status or id.
+# Statuses that each verb selects by default, and statuses that it can change at all. `retry --type ocr_pages` runs
+# completed jobs again only if their status or ids are given.
 _MEANT = {
     "cancel": (LIVE, LIVE),
     "retry": ((Status.FAILED, Status.CANCELLED), ENDED),
@@ -46,32 +46,32 @@ _MEANT = {
 
 
 class Plan(Struct, frozen=True):
-    """What a verb would do to which jobs."""
+    """The jobs that a verb would change."""
 
     verb: str
     selector: Selector
     jobs: int
     sample: Sequence[Job]
-    """The newest few."""
+    """The newest few jobs."""
     failing: Sequence[int]
-    """The documents that are being read, and will be failed by it."""
+    """Documents being read that the change will make fail."""
     error_code: str
-    """That they get; empty: by this verb no document fails."""
+    """The error code of those documents; empty if the verb makes no document fail."""
     priority: int | None = None
     is_partial: bool = False
-    """The time was up before all were counted: there may be more jobs and documents."""
+    """Counting was cut off by the time limit: there may be more jobs and documents."""
 
     @property
     def is_single(self) -> bool:
-        """One job, by its id and nothing else."""
+        """True if the plan selects one job by its id only."""
         return len(self.selector.ids) == 1 and self.selector == Selector(ids=self.selector.ids)
 
 
 class Paused(Struct, frozen=True):
     until: datetime | None
-    """None: until somebody unpauses it."""
+    """None until unpaused."""
     is_known: bool
-    """Whether one of the newest jobs is of this type or owner."""
+    """True if one of the newest jobs has this type or owner."""
 
 
 def plan(
@@ -82,8 +82,10 @@ def plan(
     priority: int | None = None,
     seconds: float | None = None,
 ) -> Plan:
-    """Each id must be there, and a selector that says nothing is refused. `seconds`: to look for about so long; what
-    is done is done to all that it chooses, however many were counted."""
+    """Plan a change. Raise an error for an unknown id or an empty selector.
+
+    `seconds` limits the time spent counting; the change itself applies to all selected jobs, counted or not.
+    """
     if verb == "priority":
         priority = read_priority(priority)
     meant = _meant(session, verb, selector)
@@ -114,12 +116,12 @@ def change(session: Session, plan: Plan, *, without_grace: bool = False) -> Chan
 
 
 def bring_forward(session: Session, ids: Sequence[int]) -> Sequence[int]:
-    """Let pending jobs start as soon as they can, whatever time they waited for; those that waited for one."""
+    """Let pending jobs start now instead of at their scheduled time; return the jobs that had one."""
     return session.store.steering.bring_forward(ids)
 
 
 def run_now(session: Session, ids: Sequence[int]) -> Sequence[int]:
-    """The same, where each must be there and pending."""
+    """Bring jobs forward. Raise an error unless all exist and are pending."""
     require(session, ids)
     for job in each(session, ids):
         if job.status is not Status.PENDING:
@@ -136,7 +138,7 @@ def await_ends(
     monotonic: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Mapping[int, str]:
-    """Return once these have ended, or when the time is up; then those that have not, and why that may be."""
+    """Wait until the jobs have ended or the time is up; return the unended ones with a possible reason."""
     deadline = monotonic() + seconds
     while (left := count(session, ids, LIVE)) and monotonic() < deadline:
         sleep(_POLL_SECONDS)
@@ -144,7 +146,7 @@ def await_ends(
 
 
 def prune(session: Session, plan: Plan) -> int:
-    """In pieces, so that nobody waits long for the write lock."""
+    """Prune in several transactions, so that other writers do not wait long for the write lock."""
     pruned = 0
     while gone := session.store.steering.prune(plan.selector, most=_PRUNED_AT_ONCE):
         pruned += gone
@@ -163,7 +165,7 @@ def _meant(session: Session, verb: str, selector: Selector) -> Selector:
         words = " or ".join(possible)
         raise BadInput(f"only jobs that are {words} can be {DONE[verb]}, not {' or '.join(selector.statuses)} ones")
     if selector.ids and selector.names_more and not selector.statuses and verb != "priority":
-        # Jobs that were named are meant whatever they are.
+        # Jobs selected by id are included in any status.
         others = session.store.reading.ids(replace(selector, ids=(), statuses=statuses))
         return replace(selector, ids=(*selector.ids, *others), batch_ids=(), document_ids=())
     return replace(selector, statuses=statuses)
@@ -180,11 +182,11 @@ def _unended(session: Session, ids: Sequence[int]) -> Iterator[tuple[int, str]]:
         yield job.id, why
 
 
-# ── Undo ────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Undo ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def actions(session: Session, *, most: int = 20) -> Sequence[Action]:
-    """What people have changed in bulk, the newest first."""
+    """Return the bulk changes by users, newest first."""
     return session.store.reading.actions(most=most)
 
 
@@ -224,7 +226,7 @@ def newest_final(session: Session, action: Action) -> Action | None:
 
 
 def undo(session: Session, action: Action) -> Changed:
-    """Do the opposite to each job that has not changed since; a batch that was cancelled goes on."""
+    """Do the opposite to each job that has not changed since. A batch that was cancelled is resumed."""
     changed = session.store.steering.undo(action.id, actor=session.actor)
     if action.verb != "cancel":
         return changed
@@ -236,7 +238,7 @@ def undo(session: Session, action: Action) -> Changed:
 
 
 def _with_policy(session: Session, changed: Changed) -> Changed:
-    """Apply the owner policy after jobs were retried: a retry starts a batch that had ended again."""
+    """Pauses"""
     if not changed.job_ids:
         return changed
     policy = OwnerPolicy(session.settings.owner_policy)
@@ -244,7 +246,7 @@ def _with_policy(session: Session, changed: Changed) -> Changed:
     return replace(changed, waiting=waiting)
 
 
-# ── Pauses ──────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Pause a scope: 'type' or 'owner' with a name, or 'all' without one. ───────────────────────────────────────────────
 
 
 def pause(session: Session, scope: str, name: str, *, length: str | None = None, reason: str | None = None) -> Paused:

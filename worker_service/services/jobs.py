@@ -1,4 +1,4 @@
-"""Looking at jobs: a list, one with all that is known of it, why it waits, its log. Nothing here changes anything."""
+"""Queries about jobs: list them, show one in full, explain why it waits, read its log. Read-only."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _FOLLOW_SECONDS = 0.05
 _LOOKED_AT_MOST = 100
 _STRETCH = 10_000
 
-# Where no other gate holds a job, it starts by itself.
+# Gates that open on their own; a job held only by these will start without help.
 _BY_ITSELF = {
     "NOT_YET",
     "WAITS_FOR",
@@ -66,22 +66,22 @@ NEXT_MOVES = {
 
 class JobPage(Struct, frozen=True):
     items: Sequence[Job]
-    """The newest first."""
+    """Newest first."""
     next: int | None
-    """The id before which the next page begins; None: this is the last one."""
+    """The `before_id` of the next page; None on the last page."""
 
 
 class FoundJobs(JobPage, frozen=True):
     is_partial: bool
-    """The time was up before there were enough: there may be others from `next` on."""
+    """The search was cut off by the time limit: there may be more jobs below `next`."""
 
 
 class Needed(NamedTuple):
-    """A job that another waits for."""
+    """A job that another job waits for."""
 
     id: int
     status: str
-    """Or 'gone'."""
+    """A job status, or 'gone'."""
 
 
 class NextMove(Gate, frozen=True):
@@ -96,28 +96,28 @@ class JobInWhole(Struct, frozen=True):
     events: Sequence[Event]
     waits_for: Sequence[Needed]
     files: Sequence[PublishedFile]
-    """With their paths in full."""
+    """Files with full paths."""
     log: Sequence[LogLine]
-    """The last lines."""
+    """The last lines only."""
 
 
 class Why(Struct, frozen=True):
-    """Why a job does not run, or on what it does."""
+    """Why a job is not running, or how its attempt is doing."""
 
     job: Job
     gates: Sequence[NextMove]
     worker_state: str
-    """How the worker of a running job is, in a word; empty: there is none."""
+    """State of the worker that runs the job; empty if none does."""
     helps: str
-    """What would help a job that has failed, was cancelled or makes no progress; empty: nothing would."""
+    """Advice for a job that failed, was cancelled or makes no progress; empty if nothing helps."""
     silent_seconds: float | None = None
-    """Of a running job: since its handler last reported progress or logged a line, or since its start."""
+    """Running jobs: time since the handler last reported progress or logged a line, or since the start."""
     limit_seconds: int | None = None
-    """Of a running job: how long its attempt may take."""
+    """Running jobs: time limit of the attempt."""
 
 
 def list_jobs(session: Session, selector: Selector, *, limit: int = 50, before_id: int | None = None) -> JobPage:
-    # One more than asked for tells whether there is another page.
+    # Fetch one more than requested to see whether there is another page.
     found = session.store.reading.list(selector, most=limit + 1, before_id=before_id)
     return JobPage(found[:limit], found[limit - 1].id if len(found) > limit else None)
 
@@ -131,8 +131,10 @@ def look_for_jobs(
     seconds: float,
     monotonic: Callable[[], float] = time.monotonic,
 ) -> FoundJobs:
-    """The same, and give up after about so many seconds: what no index knows is looked for in one stretch of the table
-    after the other."""
+    """List jobs for at most about `seconds`, for selectors that no index supports.
+
+    The table is searched one range of ids after the other.
+    """
     reading, most = session.store.reading, limit + 1
     found, above = list[Job](), 1
     for above, below in stretches(session, seconds, before_id=before_id, monotonic=monotonic):
@@ -149,8 +151,7 @@ def stretches(
     before_id: int | None = None,
     monotonic: Callable[[], float] = time.monotonic,
 ) -> Iterator[tuple[int, int]]:
-    """The ids of one stretch of the table after the other, the newest first: from which on, and before which. They
-    end after about so many seconds, or with the first job there is, which is of number 1."""
+    """Yield ranges of job ids as (first, before), newest first, for about `seconds` or until the first job."""
     newest, begun, size = session.store.reading.newest_id(), monotonic(), _STRETCH
     below, deadline = newest + 1 if before_id is None else min(before_id, newest + 1), begun + seconds
     while below > 1:
@@ -159,7 +160,7 @@ def stretches(
         below, before, begun = above, begun, monotonic()
         if begun >= deadline:
             return
-        # A large one could take much longer than the time that is left.
+        # Double the range only if that cannot take much longer than the time left.
         if begun - before < (deadline - begun) / 8:
             size *= 2
 
@@ -181,12 +182,12 @@ def job_in_whole(session: Session, job_id: int) -> JobInWhole:
 
 
 def placed(session: Session, file: PublishedFile) -> PublishedFile:
-    """With its path in full."""
+    """Return the file with its full path."""
     return replace(file, path=str(session.settings.workspace / file.path))
 
 
 def require(session: Session, ids: Sequence[int], owner: str | None = None) -> None:
-    """Raise `JobNotFound` unless each of these is there; those of others are not, where there is an `owner`."""
+    """Raise `JobNotFound` unless all jobs exist and, with `owner`, belong to that owner."""
     for chunk in chunks(ids):
         found = set(session.store.reading.ids(Selector(ids=chunk, owners=() if owner is None else (owner,))))
         for missing in (job_id for job_id in chunk if job_id not in found):
@@ -194,7 +195,7 @@ def require(session: Session, ids: Sequence[int], owner: str | None = None) -> N
 
 
 def why(session: Session, job_id: int) -> Why:
-    from worker_service.services.overview import dead_ids, workers  # not where jobs are only listed
+    from worker_service.services.overview import dead_ids, workers  # not needed for listing jobs
 
     job, checked = session.store.reading.get(job_id), workers(session)
     gates = session.store.reading.explain(job_id, dead=dead_ids(checked))
@@ -225,7 +226,7 @@ def stops_at(session: Session, job: Job) -> str | None:
 
 
 def newest_with_a_problem(session: Session) -> int | None:
-    """The newest job that has failed, has lost its worker, was put off, or waits for what does not come by itself."""
+    """Return the newest job that failed, lost its worker, was snoozed, or waits at a gate that needs help."""
     from worker_service.services.overview import dead_ids, workers
 
     reading, checked = session.store.reading, workers(session)
@@ -249,7 +250,7 @@ def newest_with_a_problem(session: Session) -> int | None:
 
 
 def gates(session: Session, job_id: int) -> Sequence[Gate]:
-    """What holds it, if the workers that beat live."""
+    """Return the gates that hold a job, assuming that workers with a recent heartbeat are alive."""
     return session.store.reading.explain(job_id)
 
 
@@ -259,10 +260,10 @@ def log(session: Session, job_id: int) -> Sequence[LogLine]:
 
 
 def follow_log(session: Session, job_id: int, *, sleep: Callable[[float], None] = time.sleep) -> Iterator[LogLine]:
-    """The lines that are there, then those that come, until the job has ended."""
+    """Yield the existing log lines, then new ones until the job has ended."""
     reading, after_id = session.store.reading, 0
     while True:
-        # The counter first: what is committed after this look is seen by the next.
+        # Read the counter first, so that the next check sees what is committed during this query.
         seen = reading.change_counter()
         has_ended = reading.get(job_id).status.is_ended
         while lines := reading.logs(job_id, after_id=after_id):
@@ -275,12 +276,12 @@ def follow_log(session: Session, job_id: int, *, sleep: Callable[[float], None] 
 
 
 def names(session: Session, column: str, begun: str) -> Sequence[str]:
-    """Values of a column that begin so, for completion."""
+    """Return the values of a column with this prefix, for completion."""
     return session.store.reading.names(column, begun)
 
 
 def helps(job: Job) -> str:
-    """What helps a job that has failed or was cancelled; empty: it did neither."""
+    """Return advice for a job that failed or was cancelled; empty for any other job."""
     retry = f"pagemill retry {job.id}"
     if job.status is Status.CANCELLED:
         return f"to run it again: {retry}"
@@ -288,7 +289,7 @@ def helps(job: Job) -> str:
         return ""
     if not is_given_up(job):
         return f"it was tried {job.retry_count + 1} times; to run it again: {retry}"
-    # It was given up although it had retries left: another attempt would have ended in the same way.
+    # It was given up with retries left: another attempt would have ended in the same way.
     again = f"pagemill reindex {job.document_id}" if job.document_id is not None else retry
     if job.error_remedy:
         return f"{job.error_remedy}; then: {again}"
@@ -296,7 +297,7 @@ def helps(job: Job) -> str:
 
 
 def is_given_up(job: Job) -> bool:
-    """Whether it failed although it had retries left, so that another attempt would end in the same way."""
+    """Return whether it failed with retries left, so that another attempt would end in the same way."""
     return job.status is Status.FAILED and not job.retry_count >= job.max_retries > 0
 
 
@@ -313,18 +314,18 @@ def _next_move(gate: Gate, job: Job, settings: Settings) -> str:
 
 
 def _is_installed(job_type: str, settings: Settings) -> bool:
-    """Whether a handler that is named like the job type is there. Reads names only and imports nothing."""
+    """Return whether a handler with the job type's name is installed. Reads names only and imports nothing."""
     from worker_service.handlers import registry  # 10 ms that a listing does not need
 
     points = [*registry.find(), *registry.find_dropped(settings.handlers_dir)]
     return job_type in settings.commands or any(point.name == job_type for point in points)
 
 
-# ── One job in words ────────────────────────────────────────────────────────────────────────────────────────────
+# ── Descriptions of a job ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def progress_in_words(job: Job, *, now: datetime | None = None) -> str:
-    """Say how far a running job is: ``page 8 of 44 · 12 pages/min · 3 min left``."""
+    """Describe the progress of a running job, such as `page 8 of 44 · 12 pages/min · 3 min left`."""
     pace = pace_of(job, now or wall_clock())
     parts = [job.progress_message or _count_in_words(job)]
     if pace.silent_seconds is not None:
@@ -350,7 +351,7 @@ def _rate_in_words(rate: float, unit: str) -> str:
 
 
 def state_of(job: Job, *, now: datetime | None = None) -> str:
-    """One word for where a job is: its status, or what keeps a pending one from being looked at."""
+    """Return one word for the state of a job: its status, or what holds it while it is pending."""
     if job.status is Status.RUNNING and job.cancel_requested_at is not None:
         return "stopping"
     if job.held & 16:
@@ -363,7 +364,7 @@ def state_of(job: Job, *, now: datetime | None = None) -> str:
 
 
 def named(job: Job) -> str:
-    """``job 42 (download, report.pdf)``"""
+    """Return such as `job 42 (download, report.pdf)`."""
     return f"job {job.id} ({', '.join(filter(None, [job.job_type, job.name]))})"
 
 
@@ -373,10 +374,10 @@ def each(session: Session, ids: Sequence[int], statuses: Sequence[Status] = ()) 
 
 
 def count(session: Session, ids: Sequence[int], statuses: Sequence[Status]) -> int:
-    """How many of these are like that."""
+    """Count the jobs among `ids` that have one of these statuses."""
     return sum(session.store.reading.count(Selector(ids=part, statuses=statuses)) for part in chunks(ids))
 
 
 def chunks(ids: Sequence[int]) -> list[Sequence[int]]:
-    """As many as one statement is asked about."""
+    """Split the ids into parts that fit in one statement."""
     return [ids[start : start + IDS_AT_ONCE] for start in range(0, len(ids), IDS_AT_ONCE)]

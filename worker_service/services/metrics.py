@@ -1,6 +1,6 @@
-"""Numbers for monitoring, as they stand in the database: whoever restarts what, they are right at once.
+"""Metrics for monitoring, computed from the database, so that no restart resets them.
 
-The text format of Prometheus. Base units, no ids of jobs, and of job types no more than a screen holds.
+In Prometheus text format, with base units. Labels have no job ids, and only the 100 busiest job types.
 """
 
 from __future__ import annotations

@@ -12,10 +12,10 @@ from worker_service.services.database import Session
 
 
 class CheckedNode(NodeRow, frozen=True):
-    """A node as it is now: one whose daemon is dead is down, whatever its row says."""
+    """A node and its jobs. Its state is `down` if its daemon is dead, regardless of its row."""
 
     jobs: Sequence[int] = ()
-    """Ids of the jobs that run there."""
+    """Ids of the jobs that run on the node."""
 
     @property
     def running(self) -> int:
@@ -23,7 +23,7 @@ class CheckedNode(NodeRow, frozen=True):
 
 
 def checked_nodes(rows: Sequence[NodeRow], work: Sequence[NodeWork], alive: Sequence[str]) -> list[CheckedNode]:
-    """`alive`: the ids of the workers that live."""
+    """Combine rows and jobs of the nodes. `alive`: the ids of the live workers."""
     found = []
     for row in rows:
         jobs = [one.job_id for one in work if one.node == row.name]
@@ -35,7 +35,7 @@ def checked_nodes(rows: Sequence[NodeRow], work: Sequence[NodeWork], alive: Sequ
 
 
 def drain(session: Session, name: str, *, is_draining: bool) -> str:
-    """Give a node no new attempts, or take that back. Return what happens in one sentence."""
+    """Stop giving a node new attempts, or start again. Return what happens in one sentence."""
     if not session.store.steering.drain_node(name, is_draining=is_draining):
         known = [row.name for row in session.store.reading.nodes()]
         hint = did_you_mean(name, known, f"the nodes are {', '.join(known) or 'none yet'}", 0.5)

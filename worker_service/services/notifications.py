@@ -1,7 +1,7 @@
-"""Telling people: what has happened since they were told last, and what goes on too long.
+"""Send notifications: what happened since the last message, and conditions that last too long.
 
-Each rule of the settings reads the notices from where it had come to; what it has to tell goes into the queue as jobs,
-in the transaction that says how far it has come. So a kill loses none of it, and tells nothing twice.
+Each rule of the settings reads the notices after its own position. Its messages are enqueued as jobs in the transaction
+that advances the position, so a crash neither loses nor repeats any.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ _PRIORITY = 3
 
 
 class RuleState(Struct, frozen=True):
-    """A rule, and what it has yet to tell."""
+    """A rule and its number of waiting notices."""
 
     name: str
     when: Sequence[str]
     to: str
-    """Without what may be a secret in it."""
+    """Address without its secret parts."""
     waiting: int
-    """What it will tell next, once that has gathered and no quiet hours hold it."""
+    """Notices of the next message, which waits for the grouping time and for quiet hours to end."""
 
 
 def tell(session: Session) -> int:
-    """Put into the queue what is to be told now; return how many messages that is."""
+    """Enqueue the messages that are due; return how many."""
     _look_around(session)
     return sum(_tell(session, rule) for rule in session.settings.notify)
 
@@ -60,7 +60,7 @@ def rules(session: Session) -> Sequence[RuleState]:
 
 
 def test(session: Session, name: str | None) -> Sequence[Enqueued]:
-    """A message for each address of this rule; None: of all rules."""
+    """Enqueue a test message for each address of the named rule; None for all rules."""
     wanted = [rule for rule in session.settings.notify if name in (None, rule.name)]
     if not wanted:
         known = ", ".join(rule.name for rule in session.settings.notify) or "none"
@@ -80,14 +80,14 @@ def test(session: Session, name: str | None) -> Sequence[Enqueued]:
     )
 
 
-# ── What has happened ───────────────────────────────────────────────────────────────────────────────────────────
+# ── Notices ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _tell(session: Session, rule: Rule) -> int:
     since, concerned, newest = _concerning(session, rule)
     now = session.clock()
     if not concerned:
-        # So that nobody looks through the same again and again.
+        # Advance the position past notices that do not concern the rule, so that they are not read again.
         if newest > since:
             session.store.notices.tell(_reader(rule), since, newest, [])
         return 0
@@ -106,7 +106,7 @@ def _tell(session: Session, rule: Rule) -> int:
 
 
 def _names(session: Session, notices: Sequence[Notice]) -> dict[int, str]:
-    """Return the name of the file, or else of the job, that each notice is about."""
+    """Return the name of the file, or otherwise of the job, that each notice is about."""
     store = session.store
     documents = [one.document_id for one in notices if one.document_id is not None]
     jobs = [one.job_id for one in notices if one.document_id is None and one.job_id is not None]
@@ -123,12 +123,12 @@ def _names(session: Session, notices: Sequence[Notice]) -> dict[int, str]:
 
 
 def _concerning(session: Session, rule: Rule) -> tuple[int, Sequence[Notice], int]:
-    """How far the rule had come, what it has to tell since, and how far it has come now."""
+    """Return the rule's position, the notices after it that concern the rule, and the new position."""
     notices = session.store.notices
     since = notices.begin(_reader(rule))
     read = notices.after(since, most=_READ_AT_ONCE)
     concerned = [one for one in read if rule.concerns(one)]
-    # Of what could not be told nobody can be told.
+    # Failures of notification jobs cause no notification.
     failed = [one.job_id for one in concerned if one.kind == "job.failed" and one.job_id is not None]
     own = {
         job.id
@@ -154,7 +154,7 @@ def _refuse_unknown(address: str) -> None:
         raise BadInput(f"nobody here knows how to tell {hidden(address)}: an address begins with {', '.join(known)}")
 
 
-# ── What goes on too long ───────────────────────────────────────────────────────────────────────────────────────
+# ── Conditions that last too long ─────────────────────────────────────────────────────────────────────────────────────
 
 
 def _look_around(session: Session) -> None:

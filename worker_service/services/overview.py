@@ -1,6 +1,6 @@
-"""How things stand: the workers and how each is, jobs by status, pauses, and what goes on now.
+"""State of the service: workers and their states, jobs by status, pauses, and current activity.
 
-`pagemill` alone, `status`, `workers`, `top` and `doctor` tell of one look, each as much of it as it needs.
+Plain `pagemill`, `status`, `workers`, `top` and `doctor` each show parts of the same overview.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from worker_service.services.parse import read_past
 
 _JOBS_MOST = 500
 _BEATS_MOST = 3
-"""So many may be overdue before nobody calls a worker healthy. It is given up for dead much later."""
+"""Missed heartbeats after which no worker counts as healthy. It is declared dead much later."""
 
 
 class CheckedWorker(WorkerState, frozen=True):
-    """A worker, and in a word how it is."""
+    """A worker and its state in one word."""
 
     state: str = ""
     """dead, dying, silent, no row, draining, disk low or alive."""
@@ -60,30 +60,30 @@ class Overview(Struct, frozen=True):
 
 
 class Activity(Struct, frozen=True):
-    """What runs, and what waits."""
+    """Running and pending work."""
 
     running: Sequence[Job]
-    """The longest first; not more than 500."""
+    """Longest running first; at most 500."""
     pending: Sequence[LiveCounts]
-    """Types that have some, held or not, those with the most ready ones first."""
+    """Types with pending or held jobs; most pending jobs first."""
     batches: Sequence[BatchInWhole]
     """The newest few that have not ended."""
 
 
 class SchedulerStatus(Struct, frozen=True):
     running: Sequence[Job]
-    """In the order in which they began; not more than 500."""
+    """Ordered by start; at most 500."""
     pending_counts: Sequence[PlatformCount]
     worker_healthy: bool
 
 
 class Numbers(Struct, frozen=True):
     items: Sequence[TypeCounts]
-    """The jobs, by type."""
+    """Number of jobs by type."""
     pending_by_platform: Sequence[PlatformCount]
     by_owner: Sequence[OwnerSize]
     files: int
-    """All that are published; one that two owners share counts once."""
+    """All published files; a file shared by two owners counts once."""
     size: int
 
 
@@ -104,7 +104,7 @@ def activity(session: Session) -> Activity:
 
 
 def scheduler_status(session: Session, owner: str | None = None) -> SchedulerStatus:
-    """`owner`: only what is theirs; None: everybody's."""
+    """Return the running jobs and the pending counts; with `owner`, only that owner's."""
     own = () if owner is None else (owner,)
     running = session.store.reading.list(Selector(statuses=(Status.RUNNING,), owners=own), most=_JOBS_MOST)
     return SchedulerStatus(
@@ -115,14 +115,14 @@ def scheduler_status(session: Session, owner: str | None = None) -> SchedulerSta
 
 
 def is_healthy(session: Session) -> bool:
-    """Whether a worker lives: its processes are there, and it has beaten lately."""
+    """Return whether a worker is alive: its processes exist and its last heartbeats are recent."""
     patience = timedelta(seconds=_BEATS_MOST * session.settings.heartbeat_interval_seconds)
     now = session.clock()
     return any(one.is_alive and now - from_text(one.heartbeat_at) <= patience for one in workers(session))
 
 
 def change_counter(session: Session) -> int:
-    """Another number as soon as anybody but this session has committed. Costs microseconds."""
+    """Return a number that changes whenever another connection commits. Costs microseconds."""
     return session.store.reading.change_counter()
 
 
@@ -131,17 +131,17 @@ def pauses(session: Session) -> Sequence[Pause]:
 
 
 def counts(session: Session) -> Counts:
-    """Of all jobs, by status."""
+    """Return the number of jobs by status."""
     return session.store.reading.counts()
 
 
 def lacking(session: Session) -> Sequence[HandlerFacts]:
-    """What workers that live can run, and for which their machine lacks something."""
+    """Return the handlers of live workers whose machines lack something that they need."""
     return session.store.reading.handlers_lacking()
 
 
 def errors(session: Session, *, since: str, owner: str | None = None) -> Sequence[ErrorCount]:
-    """What failed since then (1d: a day ago), by code and type, the most frequent first."""
+    """Return the failures since then (1d: a day ago) by code and type, most frequent first."""
     return session.store.reading.errors(since=as_text(read_past(since, now=session.clock())), owner=owner)
 
 
@@ -155,11 +155,11 @@ def numbers(session: Session) -> Numbers:
     )
 
 
-# ── Workers ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Workers ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def workers(session: Session) -> list[CheckedWorker]:
-    """All that have a row, and those that ought to have one, because jobs run on them by their rows."""
+    """Return all workers with a row, and workers without a row that jobs name as theirs."""
     store, settings, now = session.store, session.settings, session.clock()
     host, boot = own_host(), boot_id()
 
@@ -181,7 +181,7 @@ def nodes(session: Session, checked: Sequence[CheckedWorker] | None = None) -> S
 
 
 def dead_ids(checked: Sequence[CheckedWorker]) -> list[str]:
-    """Of those that have beaten lately by their rows, and will not beat again."""
+    """Return the ids of dead workers, whose rows may still show recent heartbeats."""
     return [one.id for one in checked if one.state in ("dead", "dying")]
 
 

@@ -1,8 +1,8 @@
-"""Pages as images, for whoever looks at a document: drawn when somebody wants to see them, and kept for a while.
+"""Page images for viewing documents: rendered on demand and cached for a while.
 
-What strangers made is opened by a jailed child alone: a nursery of its own runs the handler behind the entry point
-`worker_service.page_images`, one page at a time, and goes when nobody has looked for a minute. What it has drawn lies
-in the workspace by document, file, page and width, up to a bound.
+Only a sandboxed child process opens untrusted files. A fork server runs the handler of the entry point group
+`worker_service.page_images`, one page at a time, and exits after a minute without requests. The images are cached in
+the workspace by document, file, page and width, up to a size limit.
 """
 
 from __future__ import annotations
@@ -31,29 +31,29 @@ from worker_service.settings.config import Settings
 
 GROUP = "worker_service.page_images"
 WIDTHS = (600, 1200, 1800)
-"""In pixels."""
+"""Pixels."""
 
 _BYTES_MOST = 512 << 20
 _KEPT = 0.75
-"""Of that, where some have to go."""
+"""Fraction of the limit that a sweep leaves."""
 _WRITTEN_MOST = 50
-"""So many are drawn before somebody counts what all of them take."""
+"""Number of rendered pages between two checks of the cache size."""
 _IDLE_SECONDS = 60.0
 _WAITING_MOST = 4
-"""Whoever serves has few threads, and other things to answer."""
+"""Longest queue: the web server has few threads, which also serve other requests."""
 _WAIT_SECONDS = 45.0
 _CLOSE_SECONDS = 2.0
 
 
 class NotDrawn(PagemillError):
-    """There is no image of this page."""
+    """The page has no image."""
 
     code = "not_drawn"
     exit_code = 66
 
 
 class DrawsOthers(NotDrawn):
-    """Not now."""
+    """The renderer is busy; try again later."""
 
     code = "too_many_drawn"
     exit_code = 75
@@ -69,11 +69,11 @@ class PlacedWord(Struct, frozen=True):
 
 class PageImage(Struct, frozen=True):
     path: Path
-    """A WebP."""
+    """A WebP file."""
     words: Sequence[PlacedWord]
-    """Of the page's own text, in points; a scan has none."""
+    """Words of the page's text layer in points; empty for a scan."""
     size: tuple[float, float]
-    """Of the page, in points."""
+    """Page size in points."""
 
 
 class _Wish(Struct, frozen=True):
@@ -94,7 +94,7 @@ def page_image(
     *,
     wait_seconds: float = _WAIT_SECONDS,
 ) -> PageImage:
-    """Drawn now, where nobody has looked at it lately. The width becomes one of `WIDTHS`."""
+    """Return the image of a page, rendering it if it is not cached. `width` is rounded to one of `WIDTHS`."""
     document = session.store.library.document(document_id)
     file = _to_draw(document, session.store.library.files(document_id))
     source = session.settings.workspace / file.path
@@ -110,7 +110,7 @@ def page_image(
 
 
 def why_none(document: Document, files: Sequence[PublishedFile]) -> str:
-    """Why nobody sees its pages as images; empty: they do."""
+    """Return why the document's pages cannot be shown as images; empty if they can."""
     try:
         _to_draw(document, files)
     except NotDrawn as error:
@@ -123,14 +123,13 @@ def place_of(workspace: Path, document_id: int) -> Path:
 
 
 def forget(workspace: Path, document_ids: Sequence[int]) -> None:
-    """The documents are gone."""
+    """Delete the images of removed documents."""
     for document_id in document_ids:
         shutil.rmtree(place_of(workspace, document_id), ignore_errors=True)
 
 
 def sweep(session: Session, *, bytes_most: int = _BYTES_MOST) -> None:
-    """Of documents that are gone all of them go; of the others, where they are too many, those that nobody has looked
-    at for longest."""
+    """Delete the images of removed documents, and the least recently viewed ones if the cache is over its limit."""
     place = _place(session.settings.workspace)
     ids = [int(folder.name) for folder in place.iterdir() if folder.name.isdigit()] if place.is_dir() else []
     there = {one.id for one in session.store.library.documents(DocumentSelector(ids=ids), most=len(ids))} if ids else ()
@@ -154,7 +153,7 @@ def _place(workspace: Path) -> Path:
 
 
 def _to_draw(document: Document, files: Sequence[PublishedFile]) -> PublishedFile:
-    """The original; where that is newer than what people read, the PDF that was made with it."""
+    """Return the original, or the PDF made when it was read if the original is newer than the current text."""
     if document.kind == "sheet":
         raise NotDrawn("a spreadsheet has no pages to be drawn: its rows are shown")
     if not document.has_pages_to_see:
@@ -169,8 +168,8 @@ def _to_draw(document: Document, files: Sequence[PublishedFile]) -> PublishedFil
 
 
 def _refuse_locked(document: Document) -> None:
-    """By its password: the credentials of whoever draws are not those of the daemon."""
-    from worker_service.services.read_requests import credential_of  # which imports this, by documents
+    """Raise `NotDrawn` if the file needs a password that this process has not: credentials are per service."""
+    from worker_service.services.read_requests import credential_of  # circular import through `documents`
 
     name = credential_of(document)
     if name is not None and not Path(os.environ.get("CREDENTIALS_DIRECTORY", "/nowhere"), name).is_file():
@@ -182,7 +181,7 @@ def _refuse_locked(document: Document) -> None:
 
 def _is_there(target: Path) -> bool:
     try:
-        # Looked at now: it goes after those that nobody looks at.
+        # Record the view: a sweep deletes the least recently viewed images first.
         os.utime(_words_of(target))
         os.utime(target)
     except OSError:
@@ -204,7 +203,7 @@ def _drawn(target: Path) -> PageImage:
 
 
 class Drawer:
-    """Draws one page after the other. For a whole process, whichever of its threads asks."""
+    """Renders one page at a time for all threads of a process."""
 
     def __init__(self, settings: Settings, *, idle_seconds: float = _IDLE_SECONDS) -> None:
         self._settings, self._idle_seconds = settings, idle_seconds
@@ -218,7 +217,7 @@ class Drawer:
         return self._thread is not None
 
     def draw(self, wish: _Wish, wait_seconds: float) -> None:
-        """Returns when it is there."""
+        """Queue the request and wait until the image exists."""
         with self._lock:
             try:
                 self._wishes.put_nowait(wish)
@@ -233,7 +232,7 @@ class Drawer:
             raise DrawsOthers("it takes too long to draw it", "ask again in a moment") from None
 
     def is_to_be_swept(self) -> bool:
-        """At the first, and then now and then."""
+        """Return True for the first page and then for every 50th."""
         self._count += 1
         return self._count % _WRITTEN_MOST == 1
 
@@ -244,7 +243,7 @@ class Drawer:
             self._refuse_all(ChildError("it stops"))
             with suppress(queue.Full):
                 self._wishes.put_nowait(None)
-            # A page that takes its time holds nobody up: what draws it ends with this process.
+            # Do not wait for a slow page: its renderer exits with this process.
             thread.join(_CLOSE_SECONDS)
 
     # --- in its own thread ---
@@ -263,7 +262,7 @@ class Drawer:
                     return
 
     def _serve_while_alive(self, wish: _Wish | None) -> _Wish | None:
-        """Returns what is still to be done when the nursery has died, and nothing when nobody asks any more."""
+        """Serve requests until the queue is idle. Return the unfinished request if the fork server died."""
         spec = [found.spec for found in find(group=GROUP)]
         with tempfile.TemporaryDirectory(prefix="pagemill-", ignore_cleanup_errors=True) as place:
             begin = Begin(
@@ -289,7 +288,7 @@ class Drawer:
                             return None
                     number += 1
                     _answer(nursery, wish, number, described[0].facts.job_type)
-                    # Of one that died no fault of the page is known: the next one draws it.
+                    # The fork server's death may not be the page's fault, so the next fork server tries it again.
                     wish = None if wish.answer.done() else wish
                 return wish
 
@@ -304,17 +303,17 @@ class Drawer:
 
 
 class _Died(Exception):
-    """The nursery, and whatever it was drawing."""
+    """The fork server died while it was rendering."""
 
 
 def _answer(nursery: Nursery, wish: _Wish, number: int, job_type: str) -> None:
     try:
-        # Somebody else may have wanted the same.
+        # Another request may have rendered it meanwhile.
         if not (wish.target.is_file() and _words_of(wish.target).is_file()):
             _draw(nursery, wish, number, job_type)
     except _Died as error:
         if number == 1:
-            # Not begun again for ever.
+            # The first request of a new fork server: do not restart it forever.
             wish.answer.set_exception(NotDrawn(f"it could not be drawn: {error}"))
     except (PagemillError, OSError) as error:
         refusal = error if isinstance(error, NotDrawn) else NotDrawn(f"it could not be drawn: {error}")
@@ -335,7 +334,7 @@ def _draw(nursery: Nursery, wish: _Wish, number: int, job_type: str) -> None:
         said = ended.message.strip().splitlines() or [ended.how.value]
         raise NotDrawn(f"page {wish.page} could not be drawn: {said[-1]}")
     wish.target.parent.mkdir(parents=True, exist_ok=True)
-    # The words first: an image that is there has them.
+    # Words first: an image that exists always has its words.
     for path, target in zip(reversed(ended.files), (_words_of(wish.target), wish.target), strict=True):
         with tempfile.NamedTemporaryFile(dir=target.parent, delete=False) as copy, path.open("rb") as drawn:
             shutil.copyfileobj(drawn, copy)

@@ -1,6 +1,6 @@
-"""The tables that stand on the pages of a document: rows of cells, for a person, CSV or a workbook.
+"""Tables on the pages of a document: rows of cells for display, CSV or a workbook.
 
-They come from the layouts that were stored when the pages were read; nothing is read again. No cell becomes a formula.
+They come from the layouts that were stored when the pages were read; no page is read again. No cell becomes a formula.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ _PAGES_AT_ONCE = 50
 class TableOnPage(Struct, frozen=True):
     page: int
     number: int
-    """Among those of its page, from 1."""
+    """Position among the tables of its page, from 1."""
     box: Sequence[float]
-    """In points from the top left of the page: x0, y0, x1, y1. Empty: the text flows, and has no places."""
+    """x0, y0, x1, y1 in points from the top left of the page; empty if the text has no positions."""
     rows: Sequence[Sequence[str]]
 
     @property
@@ -33,7 +33,7 @@ class TableOnPage(Struct, frozen=True):
 
 
 def tables_of(session: Session, document_id: int, *, pages: str | None = None) -> Iterator[TableOnPage]:
-    """In the order of the pages. `pages`: 3, 3-5, 3- or -5."""
+    """Yield the tables in page order; `pages` is such as 3, 3-5, 3- or -5."""
     first, last = read_pages(pages)
     library = session.store.library
     most = max((one.number for one in library.page_summaries(document_id)), default=0)
@@ -44,8 +44,8 @@ def tables_of(session: Session, document_id: int, *, pages: str | None = None) -
 
 
 def tables_in(page: int, layout: str | None) -> list[TableOnPage]:
-    """Of one page, as its layout tells them."""
-    # Without reading all of it: in the words of a page a quotation mark is never without its backslash.
+    """Return the tables of one page from its layout."""
+    # A cheap check before parsing: in the text of a page, a quotation mark is always escaped.
     if not layout or '"tables":' not in layout:
         return []
     found: Any = json.loads(layout).get("tables", ())
@@ -56,7 +56,7 @@ def tables_in(page: int, layout: str | None) -> list[TableOnPage]:
 
 
 def _text_of(cell: Any) -> str:
-    """With its place, or without."""
+    """Return the text of a cell, which is stored with or without its position."""
     if isinstance(cell, str):
         return cell
     return str(cell[4]) if cell else ""
@@ -68,13 +68,13 @@ def write_csv(file: IO[bytes], table: TableOnPage) -> None:
 
 
 def write_tables(file: IO[bytes], found: Iterable[TableOnPage]) -> int:
-    """A workbook with a sheet for each; return how many."""
-    import xlsxwriter  # where nobody writes one, it is not needed
+    """Write a workbook with one sheet per table; return the number of tables."""
+    import xlsxwriter  # imported only when a workbook is written
 
     said = {"strings_to_formulas": False, "strings_to_urls": False, "constant_memory": True}
     count = 0
     with xlsxwriter.Workbook(file, said) as book:
-        # Text for good: it becomes no formula either when somebody goes into the cell and out of it again.
+        # Mark the cells as text, so that editing one does not turn it into a formula.
         text = book.add_format({"quote_prefix": True})
         for table in found:
             count += 1

@@ -1,7 +1,7 @@
-"""One page of a document as somebody reads it: its words, how sure the engine was of each, and where a search finds it.
+"""A page of a document for viewing: its words, the engine's confidence in each, and the search hits.
 
-What stands where on the page comes from its stored layout: recognised words each with a box, text of its own in
-paragraphs, a spreadsheet in rows. Where the words of a page's own text stand is told by whoever draws it.
+Positions come from the page's stored layout: recognised words each with a box, a text layer in paragraphs, a
+spreadsheet in rows. The positions of the words of a text layer come from the renderer.
 """
 
 from __future__ import annotations
@@ -22,30 +22,30 @@ from worker_service.services.page_images import Drawer, NotDrawn, page_image
 from worker_service.services.page_tables import TableOnPage, tables_in
 
 SURE, FAIR = 90, 70
-"""Per cent, from which a recognised word is called so; below both it is doubtful."""
+"""Least confidence in per cent at which a word is called sure or fair; below both it is doubtful."""
 
 _BOXES_MOST = 8000
 _PATIENCE_SECONDS = 3.0
-"""With whoever draws a page, for where its words stand: its text is there meanwhile."""
+"""Longest wait for the renderer to provide word positions; the text is shown without them."""
 _BEGUN_LEAST = 3
 _LAST_WORD = re.compile(r"(?:^|[\s(])([^\W_]+(?:-[^\W_]+)*)$")
 _OPERATORS = ("AND", "OR", "NOT", "NEAR")
 
 _Stretch = tuple[int, int]
-"""From where to where in a page's text."""
+"""Start and end of a range in a page's text."""
 
 
 class Piece(Struct, frozen=True):
-    """Some words that are alike."""
+    """Consecutive words with the same markup."""
 
     text: str
     doubt: str = ""
-    """Of recognised ones: sure, fair or doubtful."""
+    """sure, fair or doubtful for recognised words; otherwise empty."""
     is_hit: bool = False
 
 
 class Box(Struct, frozen=True):
-    """In points, from the top left of the page."""
+    """A rectangle in points from the top left of the page."""
 
     x: float
     y: float
@@ -66,23 +66,23 @@ class PageView(Struct, frozen=True):
     confidence: float | None
     lines: Sequence[Sequence[Piece]]
     boxes: Sequence[Box]
-    """Of recognised words all of them; of others those that the search has found."""
+    """All recognised words; of a text layer only the hits."""
     size: tuple[float, float] | None
-    """In points; None: nobody knows."""
+    """Page size in points; None if unknown."""
     hits: int
     sheet: str = ""
     first_row: int = 1
     rows: Sequence[Sequence[Cell]] = ()
-    """Of a spreadsheet."""
+    """Rows of a spreadsheet."""
     tables: Sequence[TableOnPage] = ()
     note: str = ""
-    """Why its text is doubtful or incomplete."""
+    """Reason why the text is doubtful or incomplete."""
     lacks_boxes: bool = False
-    """The search found words whose places on the image are not known yet."""
+    """True if the positions of some hits on the image are not known yet."""
 
 
 def as_typed(query: str) -> str:
-    """The last word may be going on still: whoever types sees what begins so."""
+    """Return the query with its last word as a prefix, since the user may still be typing it."""
     found = _LAST_WORD.search(query)
     if found is None or query.count('"') % 2 or found[1] in _OPERATORS or len(found[1]) < _BEGUN_LEAST:
         return query
@@ -92,8 +92,10 @@ def as_typed(query: str) -> str:
 def page_view(
     session: Session, document_id: int, number: int, *, query: str = "", drawer: Drawer | None = None
 ) -> PageView | None:
-    """Return None for a page that nobody can read. Places of hits in a page's own text come from the drawer: without
-    it, or before the page is drawn, there are none."""
+    """Return a page for viewing, or None if it has no readable text.
+
+    Positions of hits in a text layer come from the drawer; without one, or until the page is rendered, there are none.
+    """
     for page in session.store.library.page_texts(document_id, number, number, with_layout=True):
         layout = json.loads(page.layout or "{}")
         hits = _hits(session, document_id, number, query) if query else []
@@ -127,15 +129,15 @@ def page_view(
     return None
 
 
-# ── Where the search finds it ───────────────────────────────────────────────────────────────────────────────────
+# ── Search hits ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _hits(session: Session, document_id: int, number: int, query: str) -> list[_Stretch]:
-    # Marks that nobody can have written beforehand.
+    # Random marks, which cannot occur in the text.
     begin, end = f"\x02{secrets.token_hex(8)}", f"\x03{secrets.token_hex(8)}"
     try:
         marked = session.store.library.marked(document_id, number, query, (begin, end)) or ""
-    except BadInput:  # no letter and no digit
+    except BadInput:  # the query has no letter and no digit
         return []
     first, *others = marked.split(begin)
     hits, at = list[_Stretch](), len(first)
@@ -150,11 +152,11 @@ def _is_hit(where: _Stretch, hits: Sequence[_Stretch]) -> bool:
     return any(begin < where[1] and where[0] < end for begin, end in hits)
 
 
-# ── Words and their places ──────────────────────────────────────────────────────────────────────────────────────
+# ── Words and their positions ─────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _placed(text: str, words: Sequence[Any]) -> Iterator[tuple[Any, _Stretch]]:
-    """Each word, x0 y0 x1 y1 … text, and where it stands in the text, in whose order they come."""
+    """Yield each word (x0, y0, x1, y1, …, text) with its range in the text; both are in the same order."""
     at = 0
     for word in words:
         found = text.find(word[-1], at)
@@ -175,7 +177,10 @@ def _own_boxes(
     page: PageResult,
     hits: Sequence[_Stretch],
 ) -> list[Box] | None:
-    """Return None if the page is not drawn yet. A paragraph is no substitute: it would mark words that are no hits."""
+    """Return the boxes of the hits, or None if the page is not rendered yet.
+
+    The box of a whole paragraph is no substitute: it would mark words that are not hits.
+    """
     if drawer is None:
         return None
     try:
@@ -202,14 +207,14 @@ def _doubt(confidence: float) -> str:
     return "sure" if confidence >= SURE else "fair" if confidence >= FAIR else "doubtful"
 
 
-# ── The text beside it ──────────────────────────────────────────────────────────────────────────────────────────
+# ── Text and cells ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _lines(text: str, doubts: Sequence[tuple[_Stretch, str]], hits: Sequence[_Stretch]) -> list[list[Piece]]:
-    """Every letter of the text once, cut where its words are of another kind."""
+    """Split each line of the text into pieces with the same markup."""
     kinds: list[tuple[str, bool]] = [("", False)] * len(text)
     for (begin, end), doubt in doubts:
-        # The blank behind it is of its kind: words that are alike stay together.
+        # Include the space after a word, so that words with the same markup form one piece.
         kinds[begin : end + 1] = [(doubt, False)] * len(kinds[begin : end + 1])
     for begin, end in hits:
         kinds[begin:end] = [(doubt, True) for doubt, _ in kinds[begin:end]]
@@ -226,7 +231,7 @@ def _lines(text: str, doubts: Sequence[tuple[_Stretch, str]], hits: Sequence[_St
 
 
 def _cells(values: Sequence[Sequence[Any]], lines: Sequence[Sequence[Piece]]) -> list[list[Cell]]:
-    """A row is a line of the text, its cells parted by tabs."""
+    """Return the cells. Each row is a line of the text, whose tabs separate the cells."""
     rows: list[list[Cell]] = []
     for number, row in enumerate(values):
         found, at = set[int](), 0

@@ -1,7 +1,7 @@
-"""Jobs and selectors from what a person writes: one reading for the command line and HTTP.
+"""Parse jobs and selectors as users write them; shared by the command line and the HTTP API.
 
-Each function takes words and returns a value, or says in one sentence what to write instead. Nothing is written here,
-and nothing is read but the file that a payload names.
+Each function returns a value or raises an error that says what to write instead. Nothing is written, and nothing is
+read except the file that a payload names.
 """
 
 from __future__ import annotations
@@ -32,15 +32,17 @@ _EARLIEST = 1970
 _LARGEST = 2**31 - 1
 
 
-# ── Jobs from words ─────────────────────────────────────────────────────────────────────────────────────────────
+# ── Jobs ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def read_job(words: Mapping[str, Any], settings: Settings, *, now: datetime, stdin: Callable[[int], bytes]) -> NewJob:
-    """`words`: by the names of columns, as they were written; None: not said. Of the payload also `assignments`, and
-    `timeout` for its seconds."""
+    """Return the job that `words` describe: values as written, by column name; None means not given.
+
+    The payload also has `assignments`, and `timeout` gives `timeout_seconds`.
+    """
     said = {name: word for name, word in words.items() if word is not None}
     plain = NewJob(_filled("the job type", said["job_type"]))
-    # Where there is a default, an empty word is not said: a variable in a line of cron may be empty.
+    # If there is a default, ignore an empty word: a variable in a crontab line may be empty.
     named = [c for c in WRITTEN if c.name in said and (said[c.name] != "" or getattr(plain, c.name) is None)]
     read: dict[str, Any] = {column.name: _column(column, said[column.name]) for column in named}
     read |= {name: _filled(flag, said[name]) for name, flag in _KEYS.items() if name in said}
@@ -62,7 +64,7 @@ def read_job(words: Mapping[str, Any], settings: Settings, *, now: datetime, std
 def read_payload(
     words: str | None, assignments: Sequence[str], bytes_max: int, stdin: Callable[[int], bytes]
 ) -> str | None:
-    """The payload as JSON text: what was given, with each key=value set in it."""
+    """Return the payload as JSON text, with each key=value assignment applied."""
     if words is None and not assignments:
         return None
     text = "{}" if words is None else _payload_text(words, bytes_max, stdin)
@@ -80,7 +82,7 @@ def read_payload(
 
 
 def read_action(word: str, on_end: OnEnd = OnEnd.SUCCESS, *, standing: bool = False) -> DeferredAction:
-    """TYPE, or TYPE={"url": "…"}."""
+    """Parse TYPE or TYPE={"url": "…"}."""
     job_type, equals, payload = word.partition("=")
     try:
         value = read_json(payload) if equals else {}
@@ -121,7 +123,7 @@ def _payload_text(words: str, bytes_max: int, stdin: Callable[[int], bytes]) -> 
                 raw = file.read(bytes_max + 1)
         except OSError as error:
             raise BadPayload(f"the payload file {words[1:]} cannot be read: {error.strerror}") from error
-    # One byte more than allowed was asked for: enough to know, however large it is.
+    # At most one byte more than allowed was read, which is enough to tell.
     _refuse_large(len(raw), bytes_max)
     try:
         return raw.decode("utf-8-sig").strip()
@@ -154,13 +156,13 @@ def _dump_json(value: object) -> str:
         raise BadPayload("a number in the payload is larger than JSON numbers are kept") from error
     try:
         text.encode()
-    except UnicodeEncodeError:  # half of a surrogate pair, which only an escape can carry
+    except UnicodeEncodeError:  # half of a surrogate pair, which JSON can only express as an escape
         text = json.dumps(value, separators=(",", ":"), allow_nan=False)
     return text
 
 
 def _assign(value: dict[str, object], assignment: str) -> None:
-    """Set ``key=value``; a dot goes one object deeper. The value is JSON where it can be read as JSON, else text."""
+    """Set `key=value`; a dot descends into an object. The value is JSON if it parses as JSON, otherwise text."""
     path, equals, word = _text("--set", assignment).partition("=")
     keys = path.split(".")
     if not equals or not all(keys):
@@ -202,7 +204,7 @@ def _read_timeout(text: str) -> int:
     return int(seconds)
 
 
-# ── Selectors from words ────────────────────────────────────────────────────────────────────────────────────────
+# ── Selectors ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def read_selector(
@@ -215,8 +217,10 @@ def read_selector(
     match: Sequence[str] = (),
     **chosen: Any,
 ) -> Selector:
-    """`ids`: 42, batch:7 or document:3. `chosen`: by the fields of `Selector` that `CHOSEN_BY` names, as they were
-    written."""
+    """Return the selector. `ids` are such as 42, batch:7 or document:3.
+
+    `chosen` has values as written, by the names of the `Selector` fields in `CHOSEN_BY`.
+    """
     named = [read_name(word) for word in ids]
     columns = {column.chosen_by: column for column in CHOSEN_BY}
     return Selector(
@@ -236,7 +240,7 @@ def read_statuses(kind: type[S], words: Sequence[str]) -> tuple[S, ...]:
 
 
 def read_name(word: int | str) -> tuple[str, int]:
-    """The field of `Selector`, and the number: 42, #42, batch:7, document:3."""
+    """Return the field of `Selector` and the number of 42, #42, batch:7 or document:3."""
     what, _, number = str(word).rpartition(":")
     number = number if what else number.removeprefix("#")
     if what not in _NAMES or not (number.isascii() and number.isdigit() and len(number) < 19):
@@ -283,18 +287,18 @@ def _read_match(text: str) -> tuple[str, object]:
 
 
 def read_past(text: str, *, now: datetime) -> datetime:
-    """Read ``2h`` (ago) or a time."""
+    """Parse `2h` (ago) or a time."""
     if text[:1].isdigit():
         is_length = text[-1].isalpha() and text[-1] != "Z"
         return shifted(now, -parse_duration(text)) if is_length else read_time(text, now=now)
     raise BadTime(f"{text!r} is not a time", "write it like 2h or 30d (ago), or '2026-11-18 10:00' (UTC)")
 
 
-# ── Words ───────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Words ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _text(label: str, word: str) -> str:
-    """A word that can be kept: what the terminal sent has to be UTF-8."""
+    """Return the word. Raise `BadInput` if it is not UTF-8 or has a NUL byte, which cannot be stored."""
     try:
         word.encode()
     except UnicodeEncodeError as error:
@@ -317,7 +321,7 @@ def _filled(label: str, word: str) -> str:
 
 
 def _divided(words: Sequence[str]) -> list[str]:
-    """``--status failed,cancelled`` is ``--status failed --status cancelled``."""
+    """Split at commas: `--status failed,cancelled` is `--status failed --status cancelled`."""
     return [part.strip() for word in words for part in _text("a selector", word).split(",") if part.strip()]
 
 
@@ -326,7 +330,7 @@ def _shortened(text: str) -> str:
 
 
 def read_pages(text: str | None) -> tuple[int, int | None]:
-    """3-5, 3-, -5 or 3."""
+    """Return the first and last page of 3-5, 3-, -5 or 3; None as last page means no limit."""
     if text is None:
         return 1, None
     found = _PAGES.fullmatch(text.strip())

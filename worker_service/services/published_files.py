@@ -1,4 +1,4 @@
-"""Whether the published files are in the workspace as they were published (P5)."""
+"""Check that the published files are in the workspace as they were published (P5)."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ _ROWS_AT_ONCE = 1000
 
 class FileFault(NamedTuple):
     path: str
-    """Below the workspace."""
+    """Relative to the workspace."""
     document_id: int | None
     detail: str
 
 
 def faults_of_files(store: Store, workspace: Path, *, with_digests: bool = False) -> Iterator[FileFault]:
-    """Compare each published file with its row: existence and size, and on demand all of its bytes.
+    """Compare each published file with its row: existence and size and, with `with_digests`, all of its bytes.
 
-    Raise `PermissionError` where the caller may not look into the workspace.
+    Raise `PermissionError` if the caller may not read the workspace.
     """
     last = 0
     while rows := store.upkeep.published_files(after=last, most=_ROWS_AT_ONCE):
         for row in rows:
             detail = _fault(workspace / row.path, row, with_digests=with_digests)
-            # A row may have been removed since it was read, and its file after it.
+            # The row may have been deleted since it was read, and its file after it.
             if detail is not None and store.upkeep.is_published(row.id):
                 yield FileFault(row.path, row.document_id, detail)
         last = rows[-1].id

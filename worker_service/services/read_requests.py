@@ -1,9 +1,8 @@
-"""A person's wish that a file be brought in, or a document be read again, in words, wherever it is said.
+"""Requests to read a file, or to read a document again, as users word them on any surface.
 
-What can be said of how to read is known to those who read. They come in by the door: functions behind the entry
-points `worker_service.wishes` that make of a wish its job, and of the words what they ask for. `bring` is for a file
-of this machine, `together` for several sources, `again` for a document. The words are those of the command line's
-options, each with its values; unlike there nothing has looked at them yet.
+The options for reading are defined by the reading handlers. Functions in the entry point group `worker_service.wishes`
+turn a request into a job and its options: `bring` is for a file on this machine, `together` for several sources,
+`again` for a document. The words are the names of the command line's options, each with its values, not validated yet.
 """
 
 from __future__ import annotations
@@ -42,14 +41,16 @@ class NobodyReads(PagemillError):
 class Wished(Struct, frozen=True):
     enqueued: Enqueued
     lacking: Sequence[str]
-    """A sentence for each thing that was asked for and that the machine lacks: the job waits for it."""
+    """One sentence for each requested thing that the machine lacks; the job waits for it."""
 
 
 def bring_in(
     session: Session, files: Sequence[Path], words: Words, *, owner: str, is_forced: bool = False
 ) -> tuple[Sequence[Wished], int | None]:
-    """Return what became of each file, and the batch of several. One file alone is a job, so that a loop of uploads
-    does not replace itself."""
+    """Enqueue the files. Return a result for each, and the id of their batch if there are several.
+
+    A single file becomes a job without a batch, so that a loop of uploads does not replace its own batches.
+    """
     make = _maker("bring")
     if len(files) == 1:
         return [_wished(session, *make(files[0], words, owner=owner, is_forced=is_forced))], None
@@ -69,17 +70,17 @@ def bring_in(
 
 
 class Together(Struct, frozen=True):
-    """Of several sources, for a batch."""
+    """The jobs of several sources, for a batch."""
 
     jobs: Sequence[NewJob]
     lacking: Sequence[str]
     left_out: Mapping[str, int]
+    """Number of files left out of directories, by reason."""
     left_out_files: Sequence[Mapping[str, str]] = ()
-    """Of directories, by the reason."""
 
 
 def bring_together(session: Session, sources: Sequence[object], words: Words, *, owner: str) -> Together:
-    """Folders, files and addresses; or tables, as of a crawl."""
+    """Make jobs of folders, files and addresses, or of tables as for a crawl."""
     jobs, asked, actions, left_out = _maker("together")(sources, words, owner=owner)
     for action in actions:
         refuse_unfit_action(session, action)
@@ -93,7 +94,7 @@ def read_again(session: Session, document_id: int, words: Words, *, is_forced: b
 
 
 def credential_of(document: Document) -> str | None:
-    """The one that opens its file. None: it needs none."""
+    """Return the name of the credential that opens the document's file; None if it needs none."""
     with suppress(NobodyReads):
         name: str | None = _maker("opens")(document.settings)
         return name
@@ -101,10 +102,10 @@ def credential_of(document: Document) -> str | None:
 
 
 def offered(session: Session) -> Mapping[str, Sequence[str]]:
-    """What the machines of the workers that live have to choose from, by what is chosen."""
+    """Return the options that the live workers' machines offer, by key."""
     there: dict[str, dict[str, None]] = {}
     for text in session.store.reading.choices():
-        with suppress(msgspec.MsgspecError):  # which no daemon has written
+        with suppress(msgspec.MsgspecError):  # an entry that no daemon wrote
             for key, choices in msgspec.json.decode(text, type=dict[str, Choices]).items():
                 there.setdefault(key, {}).update(dict.fromkeys(choices.there))
     return {key: list(words) for key, words in there.items()}

@@ -1,8 +1,8 @@
-"""The evidence for who is asked for help: what runs here, how it is set, how it stands, and what failed lately.
+"""Diagnostic report for support: versions, settings, state of the service, and recent failures.
 
-Each part is told as far as it can be: where the database cannot be opened, the report says why instead. Payloads,
-results, logs and pages never go into it. Names of files and owners are replaced unless they are wanted: the same name
-always by the same word, in sentences too.
+Each part is written as far as possible: if the database cannot be opened, the report says why instead. It never
+includes payloads, results, logs or pages. Names of files and owners are replaced unless the user wants them kept; the
+same name always gets the same substitute, also inside sentences.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _EVENTS_MOST = 500
 _FAILED_MOST = 50
 _OWNERS_MOST = 5000
 
-# What tells how a job got on, and nothing of what it was given.
+# Columns about the progress of a job, without its input.
 _OF_A_JOB = (
     "id job_type platform priority status state held fence run_at created_at started_at heartbeat_at completed_at "
     "cancel_requested_at retry_count max_retries requeue_count timeout_seconds progress_percent progress_done "
@@ -53,7 +53,7 @@ _OF_AN_ATTEMPT = (
 ).split()
 _SECRET = re.compile(r"secret|password|passphrase|token|credential|api_?key", re.IGNORECASE)
 
-# What may be told of a machine's directories: the program's own, not a person's.
+# System directories, whose paths may be included: they belong to programs, not to a user.
 _OF_THE_SYSTEM = ("/usr", "/bin", "/lib", "/proc", "/sys", "/dev", "/run", "/etc/pagemill", "/var/lib/pagemill", "/nix")
 _URL = re.compile(r"\b[a-z][a-z0-9+.-]*://[^\s'\"<>]+", re.IGNORECASE)
 _ADDRESS = re.compile(r"[\w.+-]+@[\w-]+(?:\.[\w-]+)+")
@@ -75,11 +75,11 @@ class Part(Struct, frozen=True):
 
 @dataclass(slots=True)
 class Names:
-    """What stands for the names of owners and files."""
+    """Substitutes for the names of owners and files."""
 
     are_told: bool
     own: Sequence[str] = ()
-    """Directories of this program, which may be told."""
+    """Directories of this program, whose paths may be included."""
     _known: dict[str, str] = field(default_factory=dict)
     _numbers: dict[str, int] = field(default_factory=dict)
 
@@ -92,7 +92,7 @@ class Names:
         return self._for(name, "file", PurePosixPath(name).suffix if PurePosixPath(name).suffix[1:].isalnum() else "")
 
     def learn(self, job: Job) -> None:
-        """What the job is about, and what it was given: sentences about it may repeat it."""
+        """Learn the names and input of a job, which sentences about it may repeat."""
         self.owner(job.owner)
         self.file(job.name)
         about = [one for one in (job.name, job.source_key) if one]
@@ -108,7 +108,7 @@ class Names:
     def text(self, text: str | None) -> str | None:
         if not text:
             return text
-        # The longest first: a path before the name that it ends with.
+        # Longest first: replace a path before the name at its end.
         for known in sorted((one for one in self._known if one in text), key=len, reverse=True):
             text = self._known[known].join(re.split(rf"(?<!\w){re.escape(known)}(?!\w)", text))
         if self.are_told:
@@ -118,7 +118,7 @@ class Names:
         return _HOME.sub("~", text)
 
     def hidden(self, value: object, *texts: str) -> dict[str, Any]:
-        """As JSON has it, without names in these texts of it."""
+        """Return the value as a JSON object, with names replaced in the given fields."""
         told: dict[str, Any] = as_object(value)
         return told | {name: self.text(told[name]) for name in texts}
 
@@ -133,7 +133,7 @@ class Names:
 
 
 def _leaves(payload: str | None) -> Iterator[str]:
-    """The texts in a payload, however deep."""
+    """Yield all texts in a payload, at any depth."""
     try:
         left = [json.loads(payload or "null")]
     except (ValueError, RecursionError):
@@ -148,13 +148,13 @@ def _leaves(payload: str | None) -> Iterator[str]:
             left += one.values()
 
 
-# ── What stands in it ───────────────────────────────────────────────────────────────────────────────────────────────
+# ── Contents ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def report(
     settings: Settings, open_session: Callable[[], Session], target: Path, *, with_names: bool, is_forced: bool
 ) -> list[Part]:
-    """Write it to `target`, for the caller alone; return what is in it."""
+    """Write the report to `target`, readable only by the caller; return its parts."""
     if os.path.lexists(target) and not is_forced:
         raise Refused(f"{target} is there already: --force replaces it, -o FILE writes another")
     parts = _parts(settings, open_session, with_names=with_names)
@@ -176,7 +176,7 @@ def _parts(settings: Settings, open_session: Callable[[], Session], *, with_name
             raise opened
         return opened
 
-    # Whatever is told first may name what is told later.
+    # Learn all names first: an early part may contain names that only a later part introduces.
     with suppress(PagemillError):
         _learn(session(), names)
     told: dict[str, tuple[str, Callable[[], object]]] = {

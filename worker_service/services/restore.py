@@ -1,9 +1,9 @@
-"""Put a backup in the place of the database: whether that may be, what it would do, and doing it.
+"""Replace the database with a backup: check that it is allowed, plan it, do it.
 
-A backup knows nothing of what came after it. Jobs that have ended since run again, and so what follows them; what came
-in since is not there. Late results of before find no row that they fit, for every attempt from now on has a higher
-fence. Files never change, so those that the backup names are in the workspace unless they were removed since, or the
-workspace is another one: those that are not are told.
+A backup knows nothing of later events. Jobs that have ended since run again, with their follow-ups; jobs that were
+enqueued since are gone. Late results of earlier attempts match no row, because every attempt after the restore has a
+higher fence. Published files never change, so the files that the backup names are in the workspace, unless they were
+removed since or the workspace is a different one; missing files are reported.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class RestorePlan(Struct, frozen=True):
     backup: Backup
     database: Path
     replaces: bool
-    """There is a database, which is kept under another name."""
+    """True if a database exists. It is kept under another name."""
 
     @property
     def jobs(self) -> int:
@@ -43,11 +43,11 @@ class RestorePlan(Struct, frozen=True):
 class RestoreDone(Struct, frozen=True):
     restored: Restored
     missing: Sequence[str]
-    """Published files that are not in the workspace, or have another size there."""
+    """Published files that are missing from the workspace, or have a different size there."""
 
 
 def plan_restore(settings: Settings, file: Path) -> RestorePlan:
-    """Look at the backup, and refuse where it may not be; nothing is changed."""
+    """Inspect the backup. Raise an error if restoring is not allowed; change nothing."""
     refuse_network_file_system(settings.database)
     _refuse_beside_a_daemon(settings.database)
     return RestorePlan(look_at_backup(file), settings.database, settings.database.exists())
@@ -57,7 +57,7 @@ def restore(settings: Settings, plan: RestorePlan, *, clock: Clock = wall_clock)
     def agrees(database_id: str) -> None:
         if (fault := fault_of_workspace(settings.workspace, database_id)) is not None:
             raise fault
-        # One may have begun meanwhile.
+        # A daemon may have started meanwhile.
         _refuse_beside_a_daemon(plan.database)
 
     restored = put_in_place(plan.backup, plan.database, clock, agrees=agrees)

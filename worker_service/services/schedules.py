@@ -1,9 +1,8 @@
-"""What is begun at its time: look at the schedules of the settings, begin what is due, or one of them now.
+"""Run schedules: enqueue what is due, or one schedule now.
 
-A tick is short, and any number of them may run at once: cron's, a timer's, the daemon's. What it begins is a job. A
-schedule says which, or says it in a word that comes in by the door: a function behind an entry point of the group
-`worker_service.schedules`, named by the word, that makes a job of what stands in the file (or several: a batch), or
-refuses it in words.
+A tick is short, and several may run at once, for instance from cron, a timer and the daemon. A schedule enqueues a job,
+or uses a word that a plugin defines: a function in the entry point group `worker_service.schedules`, named by the word,
+that turns the value in the file into a job (or several: a batch), or raises an error.
 """
 
 from __future__ import annotations
@@ -37,13 +36,13 @@ from worker_service.services.notifications import tell
 from worker_service.settings.schedules import LATE, Schedule, next_slot, of_slot, slots_between, to_begin
 
 WORDS = "worker_service.schedules"
-"""The group of the entry points of other words than `job`."""
+"""Entry point group of the words other than `job`."""
 
 TICKS = (
     "systemctl enable --now pagemill-schedule.timer; or schedule_in_daemon = true in the settings, and restart the "
     "daemon"
 )
-"""What to do where nothing does."""
+"""Remedy if nothing ticks."""
 
 EXAMPLE = """\
 # Into the settings file. Then let something tick: `systemctl enable --now pagemill-schedule.timer`, or
@@ -67,7 +66,7 @@ owner = "alice"
 
 
 class ScheduleState(Struct, frozen=True):
-    """A schedule, and how it stands."""
+    """A schedule and its state."""
 
     name: str
     what: str
@@ -76,40 +75,40 @@ class ScheduleState(Struct, frozen=True):
     owner: str
     missed: str
     next_at: str | None
-    """None: never, or nobody can tell."""
+    """None if there is no next slot."""
     last_at: str | None
-    """When it last began something."""
+    """When it last enqueued something."""
     last_slot: str | None
-    """The time that this was for; None: a person began it, or nobody yet."""
+    """The slot that the last run was for; None if a user started it, or if it never ran."""
     job_id: int | None
     job: Job | None
-    """What it began last. None: nothing yet, a batch, or that job is gone."""
+    """The job of the last run; None if there was no run, a batch, or the job is gone."""
     batch_id: int | None
     batch: Batch | None
     is_waiting: bool
-    """A slot is due, and nobody has ticked for minutes; or nobody has ever."""
+    """True if a slot is overdue because nothing has ticked for minutes, or nothing has ever ticked."""
     trouble: str | None
-    """Why nothing can be begun."""
+    """Reason why the schedule cannot run."""
 
 
 class Begun(Struct, frozen=True):
     schedule: str
     slot: str | None
-    """UTC. None: a person began it."""
+    """UTC; None if a user started it."""
     job_id: int | None
     batch_id: int | None
     existing: bool
-    """A live job does it already."""
+    """True if a live job covers it already."""
 
 
 class Missed(Struct, frozen=True):
     schedule: str
     slots: int
-    """For which nothing was begun; nobody had seen them in time."""
+    """Number of slots that were seen too late, and for which nothing was enqueued."""
     is_all: bool
-    """False: there were more."""
+    """False if there were more."""
     until: str
-    """The last of them."""
+    """The last of these slots."""
 
     @property
     def sentence(self) -> str:
@@ -127,22 +126,24 @@ class Tick(Struct, frozen=True):
     missed: Sequence[Missed]
     troubles: Sequence[Trouble]
     told: int
-    """Messages for people that were put into the queue."""
+    """Number of notification messages enqueued."""
 
 
 def list_schedules(session: Session) -> Sequence[ScheduleState]:
-    """In the order of the file. Nothing is written."""
+    """Return the schedules in the order of the file. Read-only."""
     return [_state(session, one) for one in session.settings.schedule]
 
 
 def unticked(session: Session) -> list[str]:
-    """The names of those of which a slot is due, and nobody has ticked for minutes; or nobody has ever."""
+    """Return the names of schedules with an overdue slot, or whose first tick has not happened."""
     return [one.name for one in session.settings.schedule if _is_waiting(session, one)]
 
 
 def tick(session: Session) -> Tick:
-    """Begin what is due, and send people what there is to tell. What cannot be begun keeps nobody else from it, and is
-    tried again."""
+    """Enqueue what is due, and send due notifications.
+
+    A schedule that fails does not hold up the others, and is tried again by the next tick.
+    """
     begun: list[Begun] = []
     missed: list[Missed] = []
     troubles: list[Trouble] = []
@@ -157,7 +158,7 @@ def tick(session: Session) -> Tick:
 
 
 def run_now(session: Session, name: str) -> Begun:
-    """Beside its slots: the next one comes all the same."""
+    """Run a schedule now, without affecting its slots."""
     schedule = _named(session, name)
     taken = session.store.schedules.run_now(name, work_of(session, schedule, session.clock()))
     if taken is None:
@@ -166,14 +167,14 @@ def run_now(session: Session, name: str) -> Begun:
 
 
 def seconds_to_next(session: Session) -> float:
-    """Until the next slot of any schedule."""
+    """Return the seconds until the next slot of any schedule; infinity if there is none."""
     now = session.clock()
     slots = (next_slot(one, now) for one in session.settings.schedule)
     return min(((slot - now).total_seconds() for slot in slots if slot is not None), default=float("inf"))
 
 
 def work_of(session: Session, schedule: Schedule, slot: datetime) -> NewJob | BatchOfJobs:
-    """What it begins."""
+    """Return the job or batch of a slot."""
     if isinstance(schedule.wish, NewJob):
         job = schedule.wish
         return replace(job, payload=of_slot(job, slot, schedule.zone), name=job.name or schedule.name)
@@ -182,7 +183,7 @@ def work_of(session: Session, schedule: Schedule, slot: datetime) -> NewJob | Ba
         return replace(made, priority=schedule.priority)
     asked = json.dumps({"schedule": schedule.name, schedule.word: schedule.wish}, ensure_ascii=False, default=str)
     new = NewBatch(schedule.owner, schedule.name, schedule.priority, asked)
-    # Nobody's batch is stopped for what nobody waits for.
+    # No user waits for a scheduled batch, so it must not replace a user's batch.
     is_off = session.settings.owner_policy == OwnerPolicy.OFF
     policy = OwnerPolicy.OFF if is_off else OwnerPolicy.QUEUE
     jobs = with_lost(session, [replace(job, priority=schedule.priority) for job in made], owner=schedule.owner)
@@ -194,8 +195,8 @@ def _made(schedule: Schedule) -> NewJob | Sequence[NewJob]:
 
 
 def made_of(word: str, wish: object, owner: str, *, where: str) -> NewJob | Sequence[NewJob]:
-    """What a word that came in by the door makes of what stands behind it. `where`: it stands, for sentences."""
-    from worker_service.handlers.registry import find  # looks through all that is installed
+    """Call the plugin function for `word` with the value from the file. `where` begins error messages."""
+    from worker_service.handlers.registry import find  # searches all installed packages
 
     words = {found.name: found for found in find(group=WORDS)}
     if word not in words:
@@ -205,7 +206,7 @@ def made_of(word: str, wish: object, owner: str, *, where: str) -> NewJob | Sequ
         made: NewJob | Sequence[NewJob] = words[word].load()(wish, owner=owner)
     except PagemillError as error:
         raise BadInput(f"{where}: {word}: {error}") from error
-    except Exception as error:  # somebody else's code, which may not spoil what is ours
+    except Exception as error:  # plugin code, which must not stop the other schedules
         raise Refused(f"{where}: {word} cannot be used: {error!r}") from error
     return made
 
@@ -226,7 +227,7 @@ def _tick(session: Session, schedule: Schedule, begun: list[Begun], missed: list
     for slot in chosen:
         work = work_of(session, schedule, slot)
         taken = store.take(schedule.name, plan, slot, work, "" if lost is None else lost.sentence)
-        # None: another tick has come further.
+        # None if a concurrent tick has already taken the slot.
         if taken is not None:
             begun.append(Begun(schedule.name, as_text(slot), taken.job_id, taken.batch_id, taken.existing))
             missed += [] if lost is None else [lost]

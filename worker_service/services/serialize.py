@@ -1,4 +1,4 @@
-"""Values as JSON has them: the same for the command line and HTTP."""
+"""Conversion of values to JSON, shared by the command line and the HTTP API."""
 
 from __future__ import annotations
 
@@ -14,12 +14,14 @@ from worker_service.jobs.model import Job
 from worker_service.services.jobs import state_of
 
 HELD = ("payload", "result", "asked", "actions")
-"""JSON in themselves, however deep."""
+"""Fields that contain JSON text."""
 
 
 def as_object(value: Any) -> Any:
-    """With all that is in it. What is frozen becomes an object: its times ISO 8601, its payload and result what they
-    hold; of a job also its state, in a word."""
+    """Convert a value and everything in it to JSON values.
+
+    Structs become objects, times ISO 8601, and payloads and results their parsed content. A job also gets its `state`.
+    """
     if value is None or (isinstance(value, str | int | float) and not isinstance(value, IntEnum)):
         return value
     if isinstance(value, IntEnum):
@@ -53,11 +55,11 @@ def _of_a_name(name: str, value: object) -> Any:
 
 
 def _finite(digits: str) -> float | str:
-    """1e999 is JSON, and no float; it is shown as it was written, for JSON has no word for infinity."""
+    """Keep 1e999 as its digits: it is valid JSON but infinite as a float, which JSON cannot express."""
     number = float(digits)
     return number if math.isfinite(number) else digits
 
 
 def iso(text: str | None) -> str | None:
-    """``2026-11-18 10:00:00.000`` as ``2026-11-18T10:00:00.000Z``."""
+    """Convert `2026-11-18 10:00:00.000` to `2026-11-18T10:00:00.000Z`."""
     return None if text is None else text.replace(" ", "T") + "Z"

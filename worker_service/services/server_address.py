@@ -1,7 +1,7 @@
-"""Where `pagemill serve` answers now, for whoever prints an address: a file beside the database.
+"""Address of the running `pagemill serve`, published in a file beside the database.
 
-Whoever serves keeps it locked, so that one which was left behind tells nothing. Others may write in that directory:
-what is no plain file is not touched, and what is no address is none.
+The server keeps the file locked, so a leftover file means nothing. Other users may be able to write to the directory,
+so symbolic links are not followed and text that is no address is ignored.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ _ADDRESS = re.compile(r"https?://[!-~]{1,300}")
 
 @contextmanager
 def told_where(settings: Settings) -> Iterator[None]:
-    """For as long as it serves. Of several the first one is told."""
+    """Publish the address while the server runs. If several servers run, the first one's is published."""
     path = _beside(settings.database)
     with ExitStack() as held:
-        # Without it, the address is that of the settings.
+        # If this fails, the address from the settings is used.
         with suppress(OSError):
             opened = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o644)
             file = held.enter_context(os.fdopen(opened, "w"))
@@ -36,7 +36,7 @@ def told_where(settings: Settings) -> Iterator[None]:
 
 
 def address(settings: Settings) -> str | None:
-    """None: nobody serves."""
+    """Return the address of the running server; None if none is running."""
     try:
         opened = os.open(_beside(settings.database), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
         with os.fdopen(opened) as file:

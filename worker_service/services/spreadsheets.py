@@ -1,4 +1,4 @@
-"""What people take away to a spreadsheet: CSV and workbooks, in which no cell can become a formula."""
+"""Exports for spreadsheets: CSV and workbooks in which no cell can become a formula."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ HAND_OVER_COLUMNS = (
 
 
 def csv_lines(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> Iterator[str]:
-    """A line of text for each; what stands in a cell is a stranger's."""
+    """Yield the rows as CSV lines. Cells are untrusted text and are sanitised."""
     for row in chain([headers], rows):
         line = io.StringIO()
         csv.writer(line, lineterminator="\n").writerow(map(harmless_cell, row))
@@ -28,7 +28,7 @@ def csv_lines(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> Itera
 
 
 def hand_over_row(one: tuple[Document, Provenance] | Job) -> tuple[object, ...]:
-    """A document, with what of it somebody else can check; or a job that failed before there was one."""
+    """Return the row of a document with facts to verify, or of a job that failed before there was a document."""
     if isinstance(one, Job):
         return (
             None, one.name, one.platform, None, one.source_key, one.owner, None, None, one.status.value,
@@ -42,7 +42,7 @@ def hand_over_row(one: tuple[Document, Provenance] | Job) -> tuple[object, ...]:
     )  # fmt: skip
 
 
-# ── Terms ───────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Terms ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def count_headers(terms: Sequence[str], *, of_pages: bool = False) -> list[str]:
@@ -55,12 +55,12 @@ def count_cells(row: TermCounts) -> list[object]:
 
 
 def write_workbook(file: IO[bytes], terms: Sequence[str], found: Iterable[Keywords]) -> None:
-    """A sheet of documents, and one of the pages on which a term stands. Rows wait on the disk until all are there."""
-    import xlsxwriter  # where nobody writes one, it is not needed
+    """Write a sheet of documents and a sheet of pages with occurrences. Rows are buffered on disk."""
+    import xlsxwriter  # imported only when a workbook is written
 
     said = {"strings_to_formulas": False, "strings_to_urls": False, "constant_memory": True}
     with xlsxwriter.Workbook(file, said) as book:
-        # Text for good: it becomes no formula either when somebody goes into the cell and out of it again.
+        # Mark the cells as text, so that editing one does not turn it into a formula.
         text = book.add_format({"quote_prefix": True})
         sheets = [book.add_worksheet(name) for name in ("documents", "pages")]
         lines = [0, 0]

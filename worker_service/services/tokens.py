@@ -1,6 +1,6 @@
-"""Tokens, one-time links and the sessions of browsers: make them, and recognise them again.
+"""Tokens, one-time links and browser sessions: create and verify them.
 
-A secret is shown once, when it is made: the database keeps a digest of it.
+A secret is shown once, when it is created; the database stores only its digest.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _NAME_MOST = 100
 
 
 class Made(Struct, frozen=True):
-    """`word` is what the client shows. It is stored nowhere."""
+    """A new token, link or session. `word` is what the client presents; it is not stored."""
 
     id: int
     name: str
@@ -50,7 +50,7 @@ def make(
     owner: str | None = None,
     until: str | None = None,
 ) -> Made:
-    """`until`: 90d, or a time. None: until it is removed."""
+    """Create a token. `until` is a length such as 90d, or a time; None means until it is removed."""
     last = None if until is None else read_end(until, now=session.clock())
     made = _make(session, Kind.TOKEN, _name(name), powers or [Power.READ], _owner(owner), last)
     if made is None:
@@ -66,13 +66,13 @@ def make_link(
     owner: str | None = None,
     until: str | None = None,
 ) -> Made:
-    """For one browser, once, and soon: a session comes of it."""
+    """Create a link with which one browser can sign in once, within `LINK_FOR` unless `until` is given."""
     session.store.tokens.forget_old()
     now = session.clock()
     last = shifted(now, LINK_FOR) if until is None else read_end(until, now=now)
     who = _name(name or session.actor)
     made = _make(session, Kind.LINK, who, powers or [*Power], _owner(owner), last)
-    assert made is not None  # several links may have one name
+    assert made is not None  # only tokens need a unique name
     return made
 
 
@@ -95,7 +95,7 @@ def begin_session(session: Session, word: str) -> Made | None:
 
 
 def known(session: Session, word: str) -> Token | None:
-    """Whose token this is. None: nobody's, or no more."""
+    """Return the token with this word, or None if it is unknown or expired."""
     return _known(session, word, Kind.TOKEN)
 
 
@@ -104,7 +104,7 @@ def known_session(session: Session, word: str) -> Token | None:
 
 
 def tokens(session: Session) -> Sequence[Token]:
-    """And links and sessions, those that are good no more aside."""
+    """Return all tokens, and the links and sessions that are still valid."""
     now = as_text(session.clock())
     return [
         one
@@ -115,7 +115,10 @@ def tokens(session: Session) -> Sequence[Token]:
 
 
 def remove(session: Session, words: Sequence[str]) -> int:
-    """Remove tokens by name, anything by id, with the sessions that began with them. Return how many."""
+    """Remove tokens by name, and tokens, links and sessions by id, with the sessions that began with them.
+
+    Return how many.
+    """
     there = session.store.tokens.list()
     by_name = {one.name: one.id for one in there if one.kind is Kind.TOKEN}
     by_name |= {str(one.id): one.id for one in there}
@@ -127,7 +130,7 @@ def remove(session: Session, words: Sequence[str]) -> int:
 
 
 def end_session(session: Session, word: str) -> None:
-    """Its browser goes out."""
+    """Sign the browser of this session out."""
     if (found := known_session(session, word)) is not None:
         session.store.tokens.remove([found.id], actor=None)
 
@@ -137,7 +140,7 @@ def note_use(session: Session, used: Mapping[int, str]) -> None:
 
 
 def read_end(text: str, *, now: datetime) -> datetime:
-    """90d (from now), or a time; it is to come."""
+    """Return the time in 90d (from now), or a time, that must be in the future."""
     is_length = text[:1].isdigit() and text[-1].isalpha() and text[-1] != "Z"
     last = shifted(now, parse_duration(text)) if is_length else read_time(text, now=now)
     if last <= now:

@@ -1,6 +1,6 @@
-"""Files that people send: kept in the workspace until what is made of them is published, then removed.
+"""Uploaded files: kept in the workspace until the document made from them is published, then removed.
 
-A file lies where its owner and its content say, so that the same file sent again is the same document.
+A file's directory is derived from its owner and content, so that the same file uploaded again is the same document.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class NoRoom(PagemillError):
 
 
 class Incoming:
-    """One file on its way in: on the disk, and never in memory. Closed without `keep`, nothing of it stays."""
+    """An upload in progress, streamed to disk. Closed without `keep`, it is deleted."""
 
     def __init__(self, workspace: Path) -> None:
         self._place = place_of(workspace)
@@ -61,7 +61,7 @@ class Incoming:
         return self._digest.hexdigest()
 
     def keep(self, name: str, owner: str) -> Path:
-        """Whole, and safe from a power cut; under the name that its sender gave it, made harmless."""
+        """Move the complete file to its place, safe from a power cut, under a sanitised form of its name."""
         self._file.flush()
         os.fsync(self._file.fileno())
         self._file.close()
@@ -69,10 +69,10 @@ class Incoming:
         target = self._place / folder / (safe_name(name) or "upload")
         target.parent.mkdir(exist_ok=True)
         if target.is_file():
-            # The same bytes: who reads it now goes on, and its time says that it is the same file.
+            # It has the same bytes. Keep the old file: a job may be reading it, and its time identifies it.
             self._unfinished.unlink()
         else:
-            # Nobody has to wait and see whether somebody still writes it.
+            # Backdate it, so that the reader does not wait to see whether it is still being written.
             whole_since = time.time() - _WHOLE_SECONDS
             os.utime(self._unfinished, (whole_since, whole_since))
             self._unfinished.replace(target)
@@ -97,7 +97,7 @@ def refuse_where_there_is_no_room(workspace: Path, size: int) -> None:
 
 
 def sweep(session: Session, *, now: float | None = None) -> int:
-    """Remove what is published, or could not be brought in a day ago; return how many files went."""
+    """Remove files whose documents are published, or that failed a day ago; return how many."""
     moment = time.time() if now is None else now
     old: list[Path] = []
     place = place_of(session.settings.workspace)
@@ -109,7 +109,7 @@ def sweep(session: Session, *, now: float | None = None) -> int:
                     entry.unlink()
             elif age > _KEPT_SECONDS:
                 old += entry.iterdir()
-    # Not always the same ones: some stay for long.
+    # A random sample, because some files stay for long and must not fill every sweep.
     chosen = {written(file): file for file in random.sample(old, min(len(old), _SWEPT_AT_ONCE))}
     gone = [chosen[key] for key in _done_with(session, chosen, moment)]
     for file in gone:

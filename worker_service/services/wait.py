@@ -1,8 +1,7 @@
-"""Wait until jobs have ended, or documents have been read, and tell meanwhile how far they are.
+"""Wait until jobs have ended or documents have been read, and report their progress meanwhile.
 
-A document is waited for by the job that brings it in, as long as that lives, and then by its own state: what it was
-before is no answer. Nobody is looked for but when somebody has committed something. Who is told, and how, is the
-caller's.
+A document is awaited through the job that brings it in while that is live, and then through its own state: its state
+before the job is no answer. The database is queried only after a commit. The caller shows the progress.
 """
 
 from __future__ import annotations
@@ -30,16 +29,16 @@ from worker_service.services.jobs import chunks, require
 _JOBS_POLL_SECONDS = 0.05
 _DOCUMENTS_POLL_SECONDS = 0.1
 _RESTS = 5
-"""As many times as long as the look before it took."""
+"""Pause between two queries, as a multiple of the duration of the previous query."""
 
 
 class JobsProgress(Struct, frozen=True):
-    """How far the jobs are that somebody waits for."""
+    """Progress of the awaited jobs."""
 
     total: int
     by_status: Mapping[Status, int]
     jobs: Sequence[Job]
-    """All of them, where they are few; else those that run and the newest that failed, as many as were asked for."""
+    """All jobs if there are few; otherwise the running and the newest failed ones, as many as requested."""
 
     @property
     def ended(self) -> int:
@@ -47,21 +46,21 @@ class JobsProgress(Struct, frozen=True):
 
 
 WatchJobs = Callable[[Callable[[int], JobsProgress], bool], None]
-"""Called again and again while somebody waits, at last with True. It may look, at so many jobs; a look costs some
-milliseconds."""
+"""Called repeatedly during the wait, and at last with True. It may query the progress with that many jobs; a query
+costs some milliseconds."""
 
 
 class Waited(Struct, frozen=True):
-    """How the jobs that somebody waited for have ended."""
+    """Result of waiting for jobs."""
 
     completed: int
     failed: int
     cancelled: int
     gone: int
     watching: Sequence[int]
-    """The ids of those that look again and again: nobody waits for that to end."""
+    """Ids of jobs that check for changes again and again, for whose end the wait is not held up."""
     going_on: int
-    """Jobs that came of them, and that nobody has waited for."""
+    """Number of live jobs that the awaited jobs created and that were not awaited."""
 
     @property
     def is_good(self) -> bool:
@@ -78,9 +77,11 @@ def wait_for_jobs(
     monotonic: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Waited:
-    """Return once every job that is meant has ended, and (`follows`) every job that came of one of them. Jobs named by
-    id or batch are meant whatever has become of them; by other selectors those that are live now. What watches is
-    waited for until it has looked."""
+    """Wait until every selected job has ended and, with `follows`, every job that came of one of them.
+
+    Jobs selected by id or batch count in any status; other selectors select live jobs only. A watching job is
+    awaited only until it has checked once.
+    """
     if selector.is_empty:
         raise BadInput("say which jobs to wait for: ids, or selectors such as --owner alice")
     deadline = None if timeout is None else monotonic() + parse_length(timeout).total_seconds()
@@ -111,7 +112,7 @@ def wait_for_jobs(
 
 
 def _are_awaited(session: Session, ids: Sequence[int]) -> bool:
-    """Whether one of them has not got as far as it ever will."""
+    """Return whether one of the jobs can still make progress towards its end."""
     left = jobs.count(session, ids, LIVE)
     return left > 0 and len(_watching(session, ids)) < left
 
@@ -138,7 +139,7 @@ def _jobs_progress(session: Session, ids: Sequence[int], most: int) -> JobsProgr
 
 
 def _newest(session: Session, ids: Sequence[int], status: Status, most: int) -> list[Job]:
-    """The oldest of them first."""
+    """Return the newest jobs of a status, in ascending order of their ids."""
     found: list[Job] = []
     for part in reversed(chunks(ids)):
         if (room := most - len(found)) > 0:
@@ -150,22 +151,22 @@ def _by_id(job: Job) -> int:
     return job.id
 
 
-# ── Documents ───────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Documents ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 class AwaitedDocument(Struct, frozen=True):
     name: str
-    """What people call it."""
+    """Name shown to the user."""
     job_id: int | None = None
-    """The job that has it read."""
+    """The job that reads the document."""
     document_id: int | None = None
     owner: str = ""
     source_key: str = ""
-    """Of a file, whose document is not known yet."""
+    """Source of a file whose document is not known yet."""
 
 
 class Unread(Struct, frozen=True):
-    """What could not be read, and why."""
+    """A document that could not be read, and the reason."""
 
     name: str
     code: str
@@ -173,17 +174,17 @@ class Unread(Struct, frozen=True):
 
 
 class ReadingProgress(Struct, frozen=True):
-    """How far those are that somebody waits for."""
+    """Progress of the awaited documents."""
 
     documents: int
     ended: int
     pages_done: int
     pages: int
     pages_left: int | None
-    """Of those that have not ended. None: of one, nobody has counted the pages yet."""
+    """Pages left in unfinished documents; None if the pages of one are not counted yet."""
     failed: Sequence[Unread] = ()
     found: Sequence[Document | None] = ()
-    """For each that was asked for its document; None: there is none, or not yet."""
+    """The document of each awaited entry; None if there is none, or not yet."""
 
 
 WatchDocuments = Callable[[ReadingProgress], None]
@@ -198,13 +199,13 @@ def wait_for_documents(
     monotonic: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> ReadingProgress:
-    """Return once each has been read, or has failed, and each that was found in one of them."""
+    """Wait until each document has been read or has failed, including documents found inside one of them."""
     deadline = None if timeout is None else monotonic() + parse_length(timeout).total_seconds()
     asked = len(awaited)
     seen: int | None = None
     progress, looked_seconds = ReadingProgress(len(awaited), 0, 0, 0, None), 0.0
     while True:
-        # The counter first: what is committed after this look is seen by the next.
+        # Read the counter first, so that the next check sees what is committed during this query.
         if (now_at := session.store.reading.change_counter()) != seen:
             seen, begun = now_at, monotonic()
             progress = _documents_progress(session, awaited)
@@ -218,15 +219,15 @@ def wait_for_documents(
             continue
         if deadline is not None and monotonic() >= deadline:
             raise WaitTimedOut(f"after {timeout}, {len(awaited) - progress.ended} of {len(awaited)} were not read")
-        # To look at thousands of documents takes a while: it is not to be all that this machine does.
+        # Querying thousands of documents takes a while; pause in proportion, to leave the machine its time.
         sleep(max(_DOCUMENTS_POLL_SECONDS, _RESTS * looked_seconds))
 
 
 def _found_inside(
     session: Session, awaited: Sequence[AwaitedDocument], progress: ReadingProgress
 ) -> list[AwaitedDocument]:
-    """Documents that came out of an archive or a mail, and that nobody waits for yet."""
-    # One that has been removed meanwhile is known, and not found.
+    """Return the documents that came out of an archive or a mail and are not awaited yet."""
+    # A document that was removed meanwhile is known although it is not found.
     known = {one.id for one in progress.found if one is not None} | set(_ids(awaited))
     if not any(one is not None and one.may_hold_others for one in progress.found):
         return []
@@ -237,7 +238,7 @@ def _found_inside(
 
 def _documents_progress(session: Session, awaited: Sequence[AwaitedDocument]) -> ReadingProgress:
     working = {job.id: job for job in jobs.each(session, [one.job_id for one in awaited if one.job_id])}
-    # After the jobs: what a completion has made of its document is seen as well.
+    # Query after the jobs, so that a completion's effect on its document is seen as well.
     by_id = {one.id: one for one in each(session, DocumentSelector(ids=_ids(awaited)))} if _ids(awaited) else {}
     by_source = {(one.owner, one.source_key): one for one in each(session, _sources(awaited))}
     ended, failed, found = 0, list[Unread](), dict[int, Document]()
@@ -258,7 +259,7 @@ def _documents_progress(session: Session, awaited: Sequence[AwaitedDocument]) ->
         elif document is not None and document.status in (IndexStatus.QUEUED, IndexStatus.INDEXING):
             left.append(None if document.pages is None else document.pages - _done(document))
             continue
-        # Nobody reads what is not indexed: there is nothing to wait for.
+        # A document in any other state is finished, or was never requested to be read.
         ended += 1
     return ReadingProgress(
         len(awaited),
@@ -283,7 +284,7 @@ def _unread(one: AwaitedDocument, job: Job | None, document: Document | None) ->
 
 
 def _done(document: Document) -> int:
-    # What people read meanwhile is not what was waited for.
+    # The pages readable meanwhile belong to an earlier reading.
     return 0 if document.has_failed_anew else document.percent * (document.pages or 0) // 100
 
 
