@@ -1,8 +1,8 @@
-"""What is inside of a file, a zip archive or a mail, becomes documents of its own: published, and then read like any
-other, by the same owner, in the same batch and in the same way.
+"""Turn the files inside a zip archive or a mail into documents of their own.
 
-Such a document is known by its container and its place in it, so that the next delivery of the same archive brings new
-generations of the same documents. What cannot be read is left out and named.
+They are published, and then read like any other document, with the same owner, batch and settings. Such a document is
+identified by its container and its path inside it, so that a new version of the archive creates new generations of the
+same documents. Files that cannot be read are left out and named in a note.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from worker_service.handlers import (
 )
 
 WITHIN = "!/"
-"""Between a container and the place in it."""
+"""Separates a container from the path inside it."""
 
 _FILES_MAX = 1000
 _DEPTH_MAX = 3
@@ -46,18 +46,18 @@ _BYTES_MAX = 2 << 30
 _ALL_BYTES_MAX = 8 << 30
 _STEP_BYTES = 1 << 20
 _HOW_MANY = 1
-"""The number to which is answered how many there are; the numbers of the files follow."""
+"""Pseudo page number that returns the number of files; the numbers of the files follow."""
 _PLACE_CHARACTERS_MAX = 1000
 _NAMED_MAX = 5
-"""Of what is left out, in a note."""
+"""Maximum number of omitted files named in a note."""
 
 
 class Taken(msgspec.Struct, tag=True, frozen=True):
     place: str
-    """Its name in the container, folders included."""
+    """Path inside the container."""
     name: str
     file: str
-    """In the attempt's staging directory."""
+    """File name in the attempt's staging directory."""
     sha256: str
     size: int
 
@@ -82,7 +82,7 @@ class Found:
 
 
 def unpack(context: Context[Any], process: PageProcess[Any], kind: Kind) -> Found:
-    """`process`: to whose negative numbers `unpacker` answers; it has the file open."""
+    """Unpack the files of a container. `process` answers negative page numbers by `unpacker`."""
     found = Found()
     if kind not in (Kind.ZIP, Kind.MAIL):
         return found
@@ -121,7 +121,7 @@ def unpack(context: Context[Any], process: PageProcess[Any], kind: Kind) -> Foun
 
 
 def _unused(place: str, places: Container[str]) -> str:
-    """Two of one name are two documents; and none is named as what is in another."""
+    """Return a path that is not in use, without the separator for nested containers."""
     plain = place.replace(WITHIN, "!")
     tries = (plain if number == 1 else f"{plain} ({number})" for number in count(1))
     return next(one for one in tries if one not in places)
@@ -141,7 +141,7 @@ def _take(context: Context[Any], found: Found, one: Taken, key: str) -> None:
     )
 
 
-# --- in the process apart -----------------------------------------------------------------------------
+# --- in the page process ------------------------------------------------------------------------------
 
 
 def unpacker(writing: Writing, staging: Path) -> Callable[[int], Answer]:
@@ -168,12 +168,12 @@ def unpacker(writing: Writing, staging: Path) -> Callable[[int], Answer]:
         except Unreadable as error:
             return LeftOut(place, str(error))
         except Trouble as trouble:
-            # What can be read would be said of each of them.
+            # Name the kind only. The full refusal, which lists all supported kinds, would be repeated for each file.
             is_refused = trouble.code == "KIND_REFUSED"
             return LeftOut(place, f"it is {trouble.values['found']}" if is_refused else trouble.sentence)
         if isinstance(found, Taken):
             if found.sha256 in seen:
-                # The same twice is one document, and takes room once.
+                # Equal files are one document, and are stored once.
                 (staging / found.file).unlink()
             else:
                 seen.add(found.sha256)
@@ -184,7 +184,7 @@ def unpacker(writing: Writing, staging: Path) -> Callable[[int], Answer]:
 
 
 def _shown(place: str) -> str:
-    """As people see it, and no longer than a key may be."""
+    """Return the path without unprintable characters, cut to the maximum length of a key."""
     return "".join(one for one in place if one.isprintable())[-_PLACE_CHARACTERS_MAX:] or "file"
 
 
@@ -194,7 +194,7 @@ def _unpacked(source: IO[bytes], place: str, staging: Path, number: int) -> Answ
         return LeftOut(place, "it is empty")
     name = PurePosixPath(place.replace("\\", "/")).name
     name = safe_name(name, agreed(head, "", name).suffixes)
-    # In many folders there is one of the same name; what it is called tells what it is.
+    # Folders may contain files of the same name. The extension has to match the content.
     target = staging / f"{number} {name}"
     digest, size, block = hashlib.sha256(), 0, head
     with target.open("wb") as file:

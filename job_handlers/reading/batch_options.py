@@ -1,4 +1,4 @@
-"""How urgent a wish is, and in which batch it is: `--priority` and `--batch` of the verbs that bring documents in."""
+"""The options `--priority` and `--batch` of the commands that submit documents."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PRIORITY = batches.PRIORITY
 
 _LEFT_OUT_SHOWN_MAX = 10
 _NAME_MAX = 60
-"""Characters of the name that a batch has from its sources."""
+"""Maximum length of a batch name made from its sources."""
 
 
 def priority_option(function: Function) -> Function:
@@ -59,10 +59,10 @@ def submit(
     priority: int | None,
     asked: Mapping[str, object],
 ) -> tuple[Sequence[Enqueued | InBatch], BatchAdded | None]:
-    """Submit jobs and say what happens to the owner's other batches.
+    """Submit jobs and report what happens to the owner's other batches.
 
-    `batch`: the value of --batch. `name`: without --batch, start a batch of this name of whatever is new; None: start
-    no batch.
+    `batch` is the value of --batch. Without --batch, `name` starts a batch with this name if any of the jobs is new;
+    None starts no batch.
     """
     urgency = priority or PRIORITY
     if batch is not None and (number := _number(batch)) is not None:
@@ -100,12 +100,12 @@ def say_what_is_left_out(desk: Desk, left_out: LeftOut) -> None:
 
 
 def short(name: str) -> str:
-    """Return a name for a batch that fits the lists."""
+    """Return the name, shortened at its beginning if necessary."""
     return name if len(name) <= _NAME_MAX else f"…{name[1 - _NAME_MAX :]}"
 
 
 def _number(word: str) -> int | None:
-    """7 or batch:7; None: it is a name."""
+    """Return the number in `7` or `batch:7`; None if the word is a name."""
     if not word.strip():
         raise BadInput("--batch is empty", "say the name of a new batch, or the number of one that is there")
     digits = word.removeprefix("batch:")

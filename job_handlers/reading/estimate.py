@@ -1,4 +1,4 @@
-"""How much there is to read, and about how long that takes: what every --dry-run says."""
+"""Estimate how much there is to read and how long that takes, for --dry-run."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from worker_service.verbs import Desk, DocumentSelector, IndexStatus, counted, d
 class ToRead(Struct, frozen=True):
     files: int = 0
     bytes: int = 0
-    """Of a folder that is crawled: of what is to be fetched."""
+    """Bytes of all files; for a crawled folder, of those that would be downloaded."""
     known: int = 0
-    """Read already, and unchanged."""
+    """Files that have been read and have not changed."""
     to_read: int = 0
     bytes_to_read: int = 0
     unsized: int = 0
-    """Of those to read: addresses, whose size nobody knows before they are fetched."""
+    """Addresses to read, whose size is unknown until they are downloaded."""
 
     def __add__(self, other: ToRead) -> ToRead:
         return ToRead(*(mine + theirs for mine, theirs in zip(*map(_numbers, (self, other)), strict=True)))
@@ -42,7 +42,7 @@ def of_files(desk: Desk, files: Sequence[Path], *, owner: str, is_read_again: bo
 
 
 def _unchanged(desk: Desk, sizes: Mapping[Path, int], owner: str) -> set[Path]:
-    """Those of which a document of this owner has been read as they are now."""
+    """Return the files whose current content has been read as a document of this owner."""
     by_key = {written(file): file for file in sizes}
     selector = DocumentSelector(
         statuses=(IndexStatus.SUCCESS,), owners=(owner,), platforms=("local",), source_keys=list(by_key)
@@ -67,7 +67,7 @@ def show(desk: Desk, found: ToRead, left_out: LeftOut) -> None:
 
 
 def how_long(desk: Desk, size: int) -> dict[str, object]:
-    """About, as JSON; null where nobody knows."""
+    """Return the estimate as JSON; null if no document has been read yet."""
     pace = documents.pace(desk.session)
     return {"seconds": pace and round(pace.seconds_for(size)), "pace": pace}
 

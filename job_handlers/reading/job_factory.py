@@ -1,6 +1,6 @@
-"""What a person asks of documents, in words, and the job that each wish becomes. It looks at no database.
+"""Turn a user's request to read documents into jobs. Does not use the database.
 
-Whether a wish is accepted is decided where it is written; here is refused only what can mean nothing.
+The services decide whether a request is accepted; this module only rejects requests without a meaning.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ _PASSWORD = re.compile(r"password[\w.-]*", re.ASCII)
 
 
 class ReadWords(Struct, frozen=True):
-    """How documents are to be read, as a person says it. What is not said is as each document remembers it."""
+    """Reading settings as the user enters them. A setting that is not given is the document's own."""
 
     as_usual: bool = False
-    """What they remember is forgotten."""
+    """Forget the document's own settings."""
     languages: Sequence[str] = ()
     quality: str | None = None
     force_ocr: bool = False
@@ -44,7 +44,10 @@ class ReadWords(Struct, frozen=True):
     on_failure: Sequence[str] = ()
 
     def asked(self) -> dict[str, object]:
-        """As the payload of `ingest` has it; what was not said is left out, and null means as usual."""
+        """Return the settings as in the payload of `ingest`.
+
+        A setting that is not given is left out; null resets it to the default.
+        """
         said: dict[str, object] = dict.fromkeys(_REMEMBERED) if self.as_usual else {}
         if self.languages:
             said["languages"] = [language for word in self.languages for language in _languages(word)]
@@ -65,16 +68,16 @@ class ReadWords(Struct, frozen=True):
         return said
 
     def actions(self, *, standing: bool = False) -> list[DeferredAction]:
-        """What comes after. `standing`: again for each generation."""
+        """Return the follow-up actions. `standing` repeats them for each new generation."""
         on_end = [*((OnEnd.SUCCESS, word) for word in self.then), *((OnEnd.FAILURE, word) for word in self.on_failure)]
         return [read_action(word, when, standing=standing) for when, word in on_end]
 
     def after_failure(self) -> list[DeferredAction]:
-        """Also of what fails before it is a document."""
+        """Return the actions that also run if the attempt fails before there is a document."""
         return [one for one in self.actions() if one.on_end is OnEnd.FAILURE]
 
     def follows(self, *, standing: bool = False) -> dict[str, object]:
-        """The same, as the payload of `download` has it."""
+        """Return the actions as in the payload of `download`."""
         actions = [
             {
                 "job_type": one.job_type,
@@ -88,35 +91,35 @@ class ReadWords(Struct, frozen=True):
 
 
 class Elsewhere(Struct, frozen=True):
-    """A file that was, or was not, read elsewhere."""
+    """A file for `documents adopt`."""
 
     path: str
     content: str
     """SHA-256."""
     text: str | None
-    """The file beside it that holds its text."""
+    """Path of the text file next to it; None if the file has not been read."""
 
 
-# ── By the door: words from wherever they are said ──
+# ── Options, from the command line, HTTP or the web page ──
 
 Made = tuple[NewJob, Mapping[str, object], Sequence[DeferredAction]]
-"""The job, what it asks for of how to read, and what is to follow."""
+"""The job, the requested settings, and the follow-up actions."""
 
 
 def bring(file: Path, words: Mapping[str, Sequence[str]], *, owner: str, is_forced: bool) -> Made:
-    """The job of `ingest FILE`."""
+    """Return the job of `ingest FILE`."""
     read = read_words(words)
     return download_job(file, read, owner=owner, is_forced=is_forced), read.asked(), read.actions()
 
 
 def again(document: Document, words: Mapping[str, Sequence[str]], *, has_original: bool, is_forced: bool) -> Made:
-    """The job of `reindex DOCUMENT`."""
+    """Return the job of `reindex DOCUMENT`."""
     read = read_words(words)
     return reindex_job(document, read, has_original=has_original, is_forced=is_forced), read.asked(), read.actions()
 
 
 def opens(settings: str) -> str | None:
-    """The credential without which nobody opens the file of a document that is read so. None: it needs none."""
+    """Return the name of the credential that opens a document with these settings; None if it needs none."""
     try:
         name = json.loads(settings or "{}").get("password_file")
     except (ValueError, AttributeError):
@@ -125,7 +128,7 @@ def opens(settings: str) -> str | None:
 
 
 def read_words(words: Mapping[str, Sequence[str]]) -> ReadWords:
-    """By the names of the options. An empty value is none."""
+    """Build the settings from option names and values. An empty value counts as not given."""
     said = {name: [value for value in values if value] for name, values in words.items()}
     if unknown := sorted(set(said) - set(_WORDS)):
         raise BadInput(f"{unknown[0]!r} says nothing of how to read: there are {', '.join(_WORDS)}")
@@ -144,13 +147,13 @@ def read_words(words: Mapping[str, Sequence[str]]) -> ReadWords:
     )
 
 
-# ── The jobs ──
+# ── Jobs ──
 
 
 def download_job(file: Path, read: ReadWords, *, owner: str, is_forced: bool, standing: bool = False) -> NewJob:
     source = written(file)
     body = {"source": source, "read": read.asked(), "force": is_forced, **read.follows(standing=standing)}
-    # The same wish for the same bytes, as far as that can be told without reading them.
+    # Equal requests for equal bytes share a key, as far as that is known without reading the file.
     revision = revision_of(file.stat())
     key = f"ingest:{digest([owner, body, revision])}"
     brings = DocumentRequest(
@@ -175,7 +178,10 @@ def download_job(file: Path, read: ReadWords, *, owner: str, is_forced: bool, st
 
 
 def reindex_job(document: Document, read: ReadWords, *, has_original: bool, is_forced: bool) -> NewJob:
-    """As it remembers, but for what is said now; without its original it is brought in again."""
+    """Return a job that reads the document again with its own settings, overridden by those given now.
+
+    If the original is missing, the job downloads it first.
+    """
     asked = read.asked()
     platform, owner = document.platform, document.owner
     if has_original:
@@ -188,7 +194,7 @@ def reindex_job(document: Document, read: ReadWords, *, has_original: bool, is_f
             actions=read.actions(),
         )
         return NewJob("ingest", platform=platform, owner=owner, document=wish)
-    # What others have read, or what was lost, is read by us in any case.
+    # Force reading: the document was adopted, or its files were lost.
     body = {"source": document.source_key, "name": document.name, "read": asked, "force": True, **read.follows()}
     rests = next((source.rests_with("") for source in sources() if platform == source.PLATFORM), "")
     return NewJob(
@@ -211,10 +217,10 @@ def adopt_job(request: DocumentRequest, text: str, *, owner: str) -> NewJob:
 
 
 def read_elsewhere(directory: Path) -> list[Elsewhere]:
-    """The files below a directory; where report.txt stands beside report.pdf, with its text."""
+    """Return the files below a directory. If report.txt lies next to report.pdf, it is that file's text."""
     found: list[Elsewhere] = []
     files = files_at(directory, LeftOut())
-    # A text may be read itself, but not where it is what another file says.
+    # A text file may be a document itself, but not if it is another file's text.
     texts = {file.with_suffix(".txt") for file in files if file.suffix != ".txt"}
     for file in files:
         if file in texts:
@@ -264,7 +270,7 @@ def files_at(path: Path, left_out: LeftOut, *, most: int | None = None) -> list[
         return [path]
     found: list[Path] = []
     seen = 0
-    # A directory that we may not look into is refused: nothing below it is to be left out without a word.
+    # Refuse a directory that cannot be listed: its files must not be left out silently.
     for folder, folders, names in os.walk(path, onerror=_refuse):
         seen += len(folders) + len(names)
         if most is not None and seen > most:
@@ -302,7 +308,7 @@ def _left_out(counts: Mapping[str, int]) -> str:
 
 
 def in_words(left_out: Mapping[str, int]) -> str:
-    """``2 symbolic links, 1 hidden, 3 .docx``"""
+    """Return a phrase such as `2 symbolic links, 1 hidden, 3 .docx`."""
     nouns = {
         LINKS: ("symbolic link", None),
         HIDDEN: ("hidden", "hidden"),
@@ -313,7 +319,7 @@ def in_words(left_out: Mapping[str, int]) -> str:
     return ", ".join(counted(number, *nouns.get(why, (why, why))) for why, number in most_first)
 
 
-# ── Words ──
+# ── Parsing ──
 
 
 def _languages(word: str) -> list[str]:

@@ -225,7 +225,7 @@ def _page_json(page: PageResult) -> str:
     return written if page.layout is None else f'{written[:-1]},"layout":{page.layout}}}'
 
 
-# --- in the process apart -------------------------------------------------------------------------------
+# --- in the page process ----------------------------------------------------------------------------------
 
 
 def _make_searchable(original: Path, target: Path, password: str, kind: str, spool: Path) -> None:

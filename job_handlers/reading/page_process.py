@@ -121,7 +121,7 @@ class PageProcess(Generic[R]):
                 os.kill(self._pid, signal.SIGKILL)
             self._reap()
 
-    # --- our side ---
+    # --- in the parent process ---
 
     def _tell(self, numbers: Sequence[int]) -> None:
         if not numbers:
@@ -186,7 +186,7 @@ class PageProcess(Generic[R]):
         os.close(there)
         os.close(here)
 
-    # --- its side ---
+    # --- in the page process ---
 
     def _live(self, numbers: int, said: int, parent: int) -> NoReturn:
         code = 1

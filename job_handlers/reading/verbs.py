@@ -1,4 +1,4 @@
-"""The verbs that have documents read: `ingest`, `reindex`, `documents adopt`. What they ask for is told in `wishes`."""
+"""The commands `ingest`, `reindex` and `documents adopt`."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ _verb = functools.partial(verb, heading="Documents")
 
 
 def reading_options(function: Function) -> Function:
-    """Give the verb the options of how to read; its function gets them as `ReadWords`."""
+    """Add the reading options to a command, whose function receives them as `ReadWords`."""
 
     @functools.wraps(function)
     def run(desk: Desk, *selected: Any, **values: Any) -> Any:
@@ -143,7 +143,7 @@ def ingest(
         found = estimate.of_files(desk, files, owner=owner, is_read_again=force or bool(read.asked()))
         estimate.show(desk, found, left_out)
         return 0
-    # A file may be named twice, by itself and by its directory.
+    # A file may be named twice: on its own and by its directory.
     files = [*dict.fromkeys(files)]
     name = _name_of_batch(paths, files)
     enqueued, added = submit(
@@ -234,23 +234,25 @@ def adopt(desk: Desk, directory: Path, owner: str, dry_run: bool, yes: bool) -> 
     _show_wishes(desk, [_adopted(desk, one, owner) for one in found])
 
 
-# ── What becomes of a wish ──
+# ── Results ──
 
 
 class Wish(Struct, frozen=True):
-    """What became of the wish to have one thing read."""
+    """Result of a request to read one file or document."""
 
     name: str
     job_id: int | None
     decision: Decision | None
     document_id: int | None = None
     source_key: str = ""
-    """Of a file, which leads to it."""
+    """Key of a file; its document is found by it."""
 
 
 def _name_of_batch(paths: Sequence[str], files: Sequence[Path]) -> str | None:
-    """Return the name of the batch that an ingest without --batch starts. None: one file alone stays a job, so that a
-    loop over files does not replace itself."""
+    """Return the name of the batch that an ingest without --batch starts.
+
+    Return None for a single file, which stays a job, so that a loop over files does not replace its own batches.
+    """
     if len(paths) == 1 and files == [absolute(paths[0])]:
         return None
     first = legible(absolute(paths[0]).name)
