@@ -26,7 +26,7 @@ from benchmarks import sleepers
 from benchmarks.own import ROOT, Daemon, Own
 from benchmarks.running import Failed, cpu_seconds, cpu_seconds_of_ended, memory_megabytes, wait_until, with_all_below
 from benchmarks.table import Goal, Row, at_least, at_most, at_most_above
-from tests.cluster.ray_lab import HEAD, NetworkLab, RayLab, reason_against
+from tests.cluster.ray_lab import HEAD, NetworkLab, RayLab, command_of, reason_against
 from worker_service.base.clock import from_text
 from worker_service.jobs.model import NewJob
 
@@ -200,7 +200,8 @@ def _bytes_to_nodes(lab: NetworkLab) -> int:
 
 def _node_processes(lab: RayLab, name: str) -> list[int]:
     """Return the Ray worker processes of a node, its node server and its fork server."""
-    return [pid for words in ("ray::", "node_server", "runner.fork_server") for pid in lab.pids_with(name, words)]
+    found = [pid for words in ("ray::", "node_server", "runner.fork_server") for pid in lab.pids_with(name, words)]
+    return [pid for pid in found if "Agent" not in command_of(pid)]
 
 
 def _paper(path: Path, pages: int) -> Path:
