@@ -46,21 +46,21 @@ from worker_service.jobs.documents import (
     Question,
 )
 from worker_service.jobs.model import NewJob
-from worker_service.runner.pool import heard, nursery_in
+from worker_service.runner.pool import attempt_events, open_pool
 from worker_service.runner.protocol import (
     Asked,
+    AttemptEvent,
     Begin,
     Checkpointed,
     Ended,
-    Happening,
     How,
     Logged,
     Order,
     PagesRead,
     Progressed,
     Publication,
-    answer_to_nothing,
-    question_from,
+    decode_question,
+    empty_answer,
 )
 
 __all__ = ["Answers", "How", "Publication", "Run", "run_handler", "run_stopped_and_again"]
@@ -75,7 +75,7 @@ _WRAPPER = "pagemill_stopped_handler"
 class Run(Struct, frozen=True):
     """All messages of one attempt, and its end."""
 
-    happenings: Sequence[Happening]
+    events: Sequence[AttemptEvent]
     ended: Ended
 
     @property
@@ -101,11 +101,11 @@ class Run(Struct, frozen=True):
 
     @property
     def pages(self) -> list[PageResult]:
-        return [page for one in self.happenings if isinstance(one, PagesRead) for page in one.pages]
+        return [page for one in self.events if isinstance(one, PagesRead) for page in one.pages]
 
     @property
     def checkpoints(self) -> list[Checkpointed]:
-        return [one for one in self.happenings if isinstance(one, Checkpointed)]
+        return [one for one in self.events if isinstance(one, Checkpointed)]
 
     @property
     def crawl_pages(self) -> list[CrawlPage]:
@@ -118,17 +118,17 @@ class Run(Struct, frozen=True):
 
     @property
     def questions(self) -> list[Question[Answer]]:
-        return [question_from(one.kind, one.body) for one in self.happenings if isinstance(one, Asked)]
+        return [decode_question(one.kind, one.body) for one in self.events if isinstance(one, Asked)]
 
     @property
     def lines(self) -> list[str]:
         """Lines that it has logged and printed: at least the newest 3,000."""
-        return [line for one in self.happenings if isinstance(one, Logged) for line in one.lines]
+        return [line for one in self.events if isinstance(one, Logged) for line in one.lines]
 
     @property
     def progress(self) -> list[tuple[float, str]]:
         """Progress reports as the daemon gets them, at most ten per second."""
-        return [(one.percent, one.message) for one in self.happenings if isinstance(one, Progressed)]
+        return [(one.percent, one.message) for one in self.events if isinstance(one, Progressed)]
 
     @property
     def state(self) -> str | None:
@@ -257,7 +257,7 @@ class _Answering:
             full = {page.digest: page for page in self.pages if page.text is not None}
             found = [replace(full.get(page.digest, page), number=number) for number, page in sorted(by_number.items())]
             return Pages(found if question.with_layout else [replace(page, layout=None) for page in found])
-        return answer_to_nothing(question)
+        return empty_answer(question)
 
 
 def _order(
@@ -302,14 +302,14 @@ def _run(
         extra_handlers=[] if spec is None else [spec],
         is_without_installed=spec is not None,
     )
-    with nursery_in(begin, extra_path=[*path, *_path_of_tests()]) as (nursery, _):
+    with open_pool(begin, extra_path=[*path, *_path_of_tests()]) as (nursery, _):
         nursery.launch(order)
-        happenings: list[Happening] = []
-        for one in heard(nursery, seconds=(order.timeout_seconds or 0) + _PATIENCE_SECONDS, answer=answering):
-            happenings.append(one)
+        events: list[AttemptEvent] = []
+        for one in attempt_events(nursery, seconds=(order.timeout_seconds or 0) + _PATIENCE_SECONDS, answer=answering):
+            events.append(one)
             if isinstance(one, PagesRead):
                 answering.pages += one.pages
-    return Run(happenings, next(one for one in happenings if isinstance(one, Ended)))
+    return Run(events, next(one for one in events if isinstance(one, Ended)))
 
 
 def _spec_of(handler: Handler[Any]) -> str:

@@ -15,7 +15,7 @@ import pytest
 from tests.cluster.ray_lab import RayLab, is_alive
 from tests.system.conftest import Daemon, System, wait_until
 from worker_service.jobs.model import NodeRow
-from worker_service.runner.processes import marks_on
+from worker_service.runner.processes import marks_of
 
 NODES = ("n1", "n2")
 READERS = ("download", "ingest", "ocr_pages", "assemble")
@@ -106,7 +106,7 @@ class Cluster:
         for machine in self.lab.machines:
             for pid in self.lab.pids(machine):
                 with suppress(OSError):
-                    marks = marks_on(pid)
+                    marks = marks_of(pid)
                     if marks is not None and all(marks) and is_alive(pid):
                         found.append(pid)
         return found

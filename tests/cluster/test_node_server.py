@@ -18,7 +18,7 @@ from tests.system.conftest import ROOT, wait_until
 from worker_service import VERSION
 from worker_service.cluster import ray_task
 from worker_service.cluster.node_server import Terms
-from worker_service.runner.protocol import Launch, Order, encoded
+from worker_service.runner.protocol import Launch, Order, encode_message
 
 
 class Session:
@@ -37,7 +37,7 @@ class Session:
     def launch(self, job_type: str, number: int = 1, **order: Any) -> None:
         payload = json.dumps(order.pop("payload", {}))
         launched = Launch(Order(number, 1, job_type, "local", None, payload, None, **order), {})
-        self.connection.send([(ray_task.LAUNCH, encoded(launched))])
+        self.connection.send([(ray_task.LAUNCH, encode_message(launched))])
 
     def heard(self, kind: str) -> dict[str, Any]:
         """Wait for a message of this type."""
@@ -78,7 +78,7 @@ def terms(**changes: Any) -> bytes:
         "grace_seconds": 1.0,
         "identity": {"sleep": (), "read": ()},
     }
-    return encoded(Terms(**(values | changes)))
+    return encode_message(Terms(**(values | changes)))
 
 
 def test_several_ray_worker_processes_share_one_fork_server(place: Path) -> None:
@@ -117,7 +117,7 @@ def test_a_killed_fork_server_ends_its_attempts_and_the_next_connection_starts_a
 
         os.kill(parent_of(pid), signal.SIGKILL)
 
-        assert session.heard("Gone")["ended"]["code"] == "NURSERY_DIED"
+        assert session.heard("AttemptOver")["ended"]["code"] == "NURSERY_DIED"
         wait_until(lambda: not is_alive(pid), "its child has ended")
         with Session(place) as again:
             again.launch("sleep")
@@ -136,7 +136,7 @@ def test_questions_are_answered_by_the_digests_in_the_order(place: Path) -> None
     with Session(place) as session:
         session.launch("read", payload={"pages": 3}, document_id=1, known_digests=["d2"])
 
-        session.heard("Gone")
+        session.heard("AttemptOver")
         pages = [page for one in session.messages if one["type"] == "PagesRead" for page in one["pages"]]
         assert [page["digest"] for page in pages] == ["d1", "d3"]
 

@@ -263,7 +263,7 @@ def test_a_handlers_wish_for_rest_holds_all_jobs_of_its_source(
 ) -> None:
     one = attempt(source="drive")
     other = store.intake.enqueue(NewJob("ocr_pages", source="drive")).job_id
-    end = ended(one, How.SNOOZED, after_seconds=600.0, rests_source=True, message="the quota is used up")
+    end = ended(one, How.SNOOZED, after_seconds=600.0, pauses_source=True, message="the quota is used up")
 
     landing.add(one, end)
     landing.land()

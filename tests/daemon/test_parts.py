@@ -36,7 +36,7 @@ from worker_service.jobs.model import (
     wants,
 )
 from worker_service.runner.protocol import GAP, Progressed
-from worker_service.runner.worker_lock import LifeLock, boot_id, lock_path, own_host
+from worker_service.runner.worker_lock import WorkerLock, boot_id, lock_path, own_host
 from worker_service.services.database import Session
 from worker_service.services.health import Level, examine, health, judge
 from worker_service.services.overview import CheckedWorker, Overview, workers
@@ -260,7 +260,7 @@ def test_a_worker_has_a_state_in_a_word(store: Store, database: Path, clock: Mov
 
     here = replace(new_worker("w1"), host=own_host(), boot_id=boot_id(), pid=os.getpid())
     store.leases.register(here)
-    lock = LifeLock(lock_path(database, "w1"))
+    lock = WorkerLock(lock_path(database, "w1"))
     assert state() == ["alive"]
     store.leases.set_worker_state("w1", draining=True, disk_low=False)
     assert state() == ["draining"]
@@ -280,7 +280,7 @@ def test_a_worker_has_a_state_in_a_word(store: Store, database: Path, clock: Mov
 
 
 def test_the_doctor_finds_what_is_dead_and_says_what_to_do(store: Store, database: Path) -> None:
-    os.close(LifeLock(lock_path(database, "w1")).fd)
+    os.close(WorkerLock(lock_path(database, "w1")).fd)
     store.leases.register(new_worker("w2"))
     store.intake.enqueue(NewJob("ocr_pages"))
 
@@ -294,7 +294,7 @@ def test_the_doctor_finds_what_is_dead_and_says_what_to_do(store: Store, databas
 def test_the_doctor_reports_a_standstill_as_status_does(store: Store, database: Path) -> None:
     own = replace(new_worker("w1"), host=own_host(), boot_id=boot_id(), pid=os.getpid())
     store.leases.register(own)
-    lock = LifeLock(lock_path(database, "w1"))
+    lock = WorkerLock(lock_path(database, "w1"))
     store.intake.enqueue(NewJob("scrape"))
 
     findings = {finding.name: finding for finding in examine(session(store, database))}

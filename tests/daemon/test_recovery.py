@@ -18,7 +18,16 @@ from tests.daemon.conftest import Watch, tools_in
 from tests.store.kit import ByHand, MovableClock, ids, new_worker
 from worker_service.daemon.recovery import Recovery
 from worker_service.jobs.model import NODE, HandlerFacts, NewJob, NodeState, Report, Status, Worker
-from worker_service.runner.worker_lock import Fate, Identity, LifeLock, Seen, boot_id, fate, is_free, lock_path
+from worker_service.runner.worker_lock import (
+    Fate,
+    Identity,
+    Observation,
+    WorkerLock,
+    boot_id,
+    decide_fate,
+    is_free,
+    lock_path,
+)
 from worker_service.store.store import Store
 
 PATIENCE_SECONDS = 9.0
@@ -33,8 +42,8 @@ def seen(
     there: bool = True,
     silent: float = 0.0,
     row: float = 0.0,
-) -> Seen:
-    return Seen(free, same, rebooted, there, silent, row)
+) -> Observation:
+    return Observation(free, same, rebooted, there, silent, row)
 
 
 @pytest.mark.parametrize(
@@ -60,8 +69,8 @@ def seen(
         (seen(free=None, same=False, row=300), Fate.SILENT),
     ],
 )
-def test_the_fate_of_a_worker(known: Seen, expected: Fate) -> None:
-    assert fate(known, orphan_after_seconds=300) is expected
+def test_the_fate_of_a_worker(known: Observation, expected: Fate) -> None:
+    assert decide_fate(known, orphan_after_seconds=300) is expected
 
 
 @pytest.fixture
@@ -84,7 +93,7 @@ def job(store: Store) -> int:
 @pytest.fixture
 def holder(database: Path) -> Iterator[subprocess.Popen[bytes]]:
     """A process that holds the lock of w1, as a child that outlived its daemon."""
-    lock = LifeLock(lock_path(database, "w1"))
+    lock = WorkerLock(lock_path(database, "w1"))
     process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], pass_fds=[lock.fd])
     os.close(lock.fd)
     yield process
@@ -95,7 +104,7 @@ def holder(database: Path) -> Iterator[subprocess.Popen[bytes]]:
 def test_a_worker_whose_lock_is_free_loses_its_jobs_at_once(
     recovery: Recovery, store: Store, database: Path, job: int
 ) -> None:
-    lock = LifeLock(lock_path(database, "w1"))
+    lock = WorkerLock(lock_path(database, "w1"))
     os.close(lock.fd)
 
     recovery.run()
@@ -112,7 +121,7 @@ def test_a_worker_that_holds_its_lock_and_beats_is_left_alone(
     store.leases.requeue("w1")
     store.leases.register(_here("w1", os.getpid()))
     store.leases.claim("w1", 1)
-    lock = LifeLock(lock_path(database, "w1"))
+    lock = WorkerLock(lock_path(database, "w1"))
     for _ in range(10):
         watch.now += 100
         clock.advance(100)
@@ -128,7 +137,7 @@ def test_a_stepped_wall_clock_frees_nothing(
     recovery: Recovery, store: Store, database: Path, clock: MovableClock, job: int
 ) -> None:
     store.leases.register(_here("w1", os.getpid()))
-    lock = LifeLock(lock_path(database, "w1"))
+    lock = WorkerLock(lock_path(database, "w1"))
     recovery.run()
     clock.advance(3600)
 
@@ -156,7 +165,7 @@ def test_of_a_worker_on_another_host_the_beat_in_its_row_counts_and_not_how_long
 def test_jobs_of_a_worker_whose_row_was_removed_are_taken_back(
     recovery: Recovery, store: Store, database: Path, by_hand: ByHand, job: int
 ) -> None:
-    lock = LifeLock(lock_path(database, "w1"))
+    lock = WorkerLock(lock_path(database, "w1"))
     _remove_row(by_hand, "w1")
     recovery.run()
     assert store.reading.get(job).status is Status.RUNNING
@@ -198,7 +207,7 @@ def test_a_beat_that_is_no_time_keeps_nobody_alive(recovery: Recovery, store: St
 def test_a_worker_that_comes_back_without_its_row_finds_its_daemon_spared(
     recovery: Recovery, store: Store, database: Path, watch: Watch, by_hand: ByHand
 ) -> None:
-    lock = LifeLock(lock_path(database, "w1"))
+    lock = WorkerLock(lock_path(database, "w1"))
     holder = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], pass_fds=[lock.fd])
     name = f"here-{holder.pid}-0123abcd"
     lock.path.rename(lock_path(database, name))
@@ -244,7 +253,7 @@ def test_what_a_dead_daemon_ran_on_nodes_comes_back_with_the_rest(
     store.leases.register(Worker("h", OWN.host, OWN.boot_id, 4242, "0", 1, 1, [HandlerFacts("ocr_pages", NODE)]))
     store.leases.set_nodes("h", [NodeState("n1", "up", 1)])
     job = store.intake.enqueue(NewJob("ocr_pages")).job_id
-    lock = LifeLock(lock_path(database, "h"))
+    lock = WorkerLock(lock_path(database, "h"))
     os.close(lock.fd)
     [claimed] = store.leases.claim("h", 1, NODE)
     store.leases.report([Report(claimed.lease, node="n1")])

@@ -29,10 +29,10 @@ from worker_service.jobs.documents import (
 )
 from worker_service.jobs.model import Completion, Lease, NewJob, Status
 from worker_service.jobs.selector import Selector
-from worker_service.runner.protocol import Asked, Checkpointed, Ended, Happening, How, PagesRead, Progressed
+from worker_service.runner.protocol import Asked, AttemptEvent, Checkpointed, Ended, How, PagesRead, Progressed
 from worker_service.store.store import Store
 
-Said = Callable[[Attempt], Happening]
+Said = Callable[[Attempt], AttemptEvent]
 
 
 class Desk:

@@ -18,7 +18,7 @@ from worker_service.daemon.heartbeat import Heartbeat, own_worker
 from worker_service.daemon.loop import Loop, Signals
 from worker_service.daemon.outcomes import Landing, Publisher
 from worker_service.jobs.model import NewJob
-from worker_service.runner.pool import Nursery
+from worker_service.runner.pool import LocalPool
 from worker_service.runner.protocol import Begin
 from worker_service.runner.worker_lock import own_identity
 from worker_service.store.opening import open_store
@@ -33,7 +33,7 @@ def loop(tmp_path: Path, database: Path, log: Any) -> Iterator[Loop]:
         stack.callback(store.close)
         signals = Signals()
         stack.callback(signals.close)
-        nursery = Nursery(Begin(tmp_path / "staging", tmp_path / "keep", sandbox="off", types=[""]))
+        nursery = LocalPool(Begin(tmp_path / "staging", tmp_path / "keep", sandbox="off", types=[""]))
         stack.callback(nursery.close)
         nursery.start()
         heartbeat = Heartbeat(lambda: open_store(database, is_durable=False), tools.identity.worker_id, log, 30.0)

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from worker_service.jobs.documents import KnownDocument
-from worker_service.runner.pool import Nursery
-from worker_service.runner.protocol import Begin, Ended, Happening, How, Logged, Order, Progressed
+from worker_service.runner.pool import LocalPool
+from worker_service.runner.protocol import AttemptEvent, Begin, Ended, How, Logged, Order, Progressed
 
 PATIENCE_SECONDS = 30.0
 
@@ -26,8 +26,8 @@ class Bench:
     def __init__(self, root: Path) -> None:
         self.root = root
         self.commands: dict[str, dict[str, object]] = {}
-        self.nursery: Nursery | None = None
-        self.heard: list[Happening] = []
+        self.nursery: LocalPool | None = None
+        self.heard: list[AttemptEvent] = []
 
     def allow(self, script: str, *arguments: object, name: str = "x", **more: Any) -> None:
         path = self.root / f"{name}.sh"
@@ -47,7 +47,7 @@ class Bench:
                 extra_handlers=["job_handlers.command:commands"],
                 is_without_installed=True,
             )
-            self.nursery = Nursery(begin)
+            self.nursery = LocalPool(begin)
             self.described = {one.facts.job_type: one for one in self.nursery.start()}
         text = payload if isinstance(payload, str) else json.dumps(payload or {})
         self.nursery.launch(Order(7, 1, name, "instagram", account, text, None, **of_order))
@@ -59,7 +59,7 @@ class Bench:
             left = deadline - time.monotonic()
             assert left > 0, f"it did not happen; heard {self.heard}"
             select.select([self.nursery], [], [], left)
-            self.heard += self.nursery.happened()
+            self.heard += self.nursery.take_events()
 
     def ended(self) -> Ended:
         self.until(lambda: any(isinstance(one, Ended) for one in self.heard))

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from worker_service.runner.pool import Nursery
-from worker_service.runner.protocol import Begin, Ended, Happening, Logged, Order, Progressed
+from worker_service.runner.pool import LocalPool
+from worker_service.runner.protocol import AttemptEvent, Begin, Ended, Logged, Order, Progressed
 
 SABOTEURS = ("tests.saboteurs.handlers:handlers",)
 PATIENCE_SECONDS = 30.0
@@ -21,9 +21,9 @@ PATIENCE_SECONDS = 30.0
 class Desk:
     """Launches, and listens until something is true. The one deadline is the suite's patience."""
 
-    def __init__(self, nursery: Nursery) -> None:
+    def __init__(self, nursery: LocalPool) -> None:
         self.nursery = nursery
-        self.heard: list[Happening] = []
+        self.heard: list[AttemptEvent] = []
         self._number = 0
         self._launched: list[Order] = []
 
@@ -67,7 +67,7 @@ class Desk:
     def until_progress(self, order: Order) -> None:
         self.until(lambda: any(isinstance(one, Progressed) for one in self.of(order)))
 
-    def of(self, order: Order) -> list[Happening]:
+    def of(self, order: Order) -> list[AttemptEvent]:
         return [one for one in self.heard if (one.job_id, one.fence) == (order.job_id, order.fence)]
 
     def lines(self, order: Order) -> list[str]:
@@ -79,7 +79,7 @@ class Desk:
             left = deadline - time.monotonic()
             assert left > 0, f"it did not happen; heard: {self.heard[-10:]}"
             select.select([self.nursery], [], [], left)
-            self.heard += self.nursery.happened()
+            self.heard += self.nursery.take_events()
 
 
 @contextmanager
@@ -92,7 +92,7 @@ def opened_desk(place: Path, **settings: Any) -> Iterator[Desk]:
         "is_without_installed": True,
         **settings,
     }
-    nursery = Nursery(Begin(**chosen))
+    nursery = LocalPool(Begin(**chosen))
     try:
         nursery.start()
         yield Desk(nursery)

@@ -11,7 +11,7 @@ import pytest
 
 from tests.runner.conftest import Desk, MakeDesk
 from worker_service.jobs.documents import Currency, FileAgain, KnownDigests, PageResult, Pages
-from worker_service.runner.protocol import Asked, Checkpointed, How, Order, PagesRead, answer_to_nothing, question_from
+from worker_service.runner.protocol import Asked, Checkpointed, How, Order, PagesRead, decode_question, empty_answer
 
 OF_DOCUMENT: dict[str, Any] = {"document_id": 3, "generation": 2}
 LARGE = Pages([PageResult(1, "d", "x" * (4 << 20))])
@@ -40,7 +40,7 @@ def test_an_end_tells_all_that_a_handler_knows_of_its_files_and_its_document(des
     order = desk.launch("reads_a_document", **OF_DOCUMENT)
     for _ in range(2):
         question = asked(desk, order)
-        desk.nursery.answer(question, answer_to_nothing(question_from(question.kind, question.body)))
+        desk.nursery.answer(question, empty_answer(decode_question(question.kind, question.body)))
 
     ended = desk.ended(order)
 
@@ -118,7 +118,7 @@ def test_a_child_that_asks_for_ever_is_slowed_down_and_its_neighbours_are_served
         neighbour = desk.launch("silent")
         while not any(type(one).__name__ == "Ended" for one in desk.of(neighbour)):
             select.select([desk.nursery], [], [], 10)
-            desk.heard += desk.nursery.happened()
+            desk.heard += desk.nursery.take_events()
             answer()
     desk.nursery.stop(order.job_id, order.fence)
 

@@ -59,13 +59,13 @@ def test_each_order_ends_once(make_desk: MakeDesk, tmp_path: Path, seed: int) ->
 
     ended = [(one.job_id, one.fence) for one in desk.heard if isinstance(one, Ended)]
     assert sorted(ended) == sorted((order.job_id, order.fence) for order in orders)
-    assert processes.sweep(processes.house_of(tmp_path / "staging")) == []
+    assert processes.sweep(processes.pool_id_of(tmp_path / "staging")) == []
 
 
 def _kill_child(started: Started) -> None:
     # Still the same process: pids are used again.
     if processes.started_at(started.pid) == started.pid_started:
-        processes.stop_at_once(started.pid)
+        processes.kill(started.pid)
 
 
 def test_the_desk_hears_of_all_of_many_at_once(desk: Desk) -> None:

@@ -228,7 +228,7 @@ def test_where_landlock_does_not_look_at_truncating_the_filter_does(tmp_path: Pa
         "from worker_service.runner import sandbox\n"
         "sandbox.landlock_version = lambda: 2\n"
         "sandbox._landlock = lambda door: True\n"
-        "sandbox.shut(sandbox.Door([], [], network=False), 'strict')\n"
+        "sandbox.apply(sandbox.SandboxRules([], [], network=False), 'strict')\n"
         "for cut in (lambda: os.truncate(sys.argv[1], 0), lambda: os.open(sys.argv[1], os.O_TRUNC)):\n"
         "    try:\n"
         "        cut()\n"
@@ -265,17 +265,17 @@ def test_without_a_sandbox_the_level_says_so(make_desk: MakeDesk) -> None:
 
 
 def test_strict_fails_closed_and_best_effort_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refused(door: sandbox.Door) -> bool:
+    def refused(rules: sandbox.SandboxRules) -> bool:
         raise OSError(38, "Function not implemented")
 
-    monkeypatch.setattr(sandbox, "_renounce_privileges", lambda door: True)
+    monkeypatch.setattr(sandbox, "_renounce_privileges", lambda rules: True)
     monkeypatch.setattr(sandbox, "_landlock", refused)
-    monkeypatch.setattr(sandbox, "_seccomp", lambda door: True)
-    door = sandbox.Door([], [], network=False)
+    monkeypatch.setattr(sandbox, "_seccomp", lambda rules: True)
+    rules = sandbox.SandboxRules([], [], network=False)
 
-    assert sandbox.shut(door, "best-effort") == "seccomp"
+    assert sandbox.apply(rules, "best-effort") == "seccomp"
     with pytest.raises(sandbox.SandboxError, match="landlock"):
-        sandbox.shut(door, "strict")
+        sandbox.apply(rules, "strict")
 
 
 def test_a_checkout_on_the_path_shows_its_code_and_not_what_lies_beside_it(tmp_path: Path) -> None:

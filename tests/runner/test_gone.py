@@ -17,9 +17,8 @@ import pytest
 
 from tests.runner.conftest import SABOTEURS, Desk, MakeDesk
 from tests.system.conftest import is_running
-from worker_service.runner import pool as nursery_module
 from worker_service.runner import processes
-from worker_service.runner.protocol import Begin, ChildError, Ended, How, Started, frame
+from worker_service.runner.protocol import Begin, ChildError, Ended, How, Started, encode_frame
 
 
 @pytest.fixture
@@ -142,7 +141,7 @@ def test_a_restart_before_anybody_listened_still_tells_of_every_end(desk: Desk) 
 def test_a_nursery_that_is_stuck_is_given_up(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     order = desk.launch("waits")
     desk.until_progress(order)
-    monkeypatch.setattr(nursery_module, "ASK_SECONDS", 0.02)
+    monkeypatch.setattr(desk.nursery, "ping_seconds", 0.02)
     nursery = desk.nursery.pid or 0
 
     os.kill(nursery, signal.SIGSTOP)
@@ -150,13 +149,13 @@ def test_a_nursery_that_is_stuck_is_given_up(desk: Desk, monkeypatch: pytest.Mon
     # Nothing arrives, so it is asked as a daemon asks at each of its turns.
     while not any(isinstance(one, Ended) for one in desk.of(order)):
         select.select([desk.nursery], [], [], 0.01)
-        desk.heard += desk.nursery.happened()
+        desk.heard += desk.nursery.take_events()
     assert desk.ended(order).code == "NURSERY_DIED"
     assert not is_running(nursery)
 
 
 def test_a_nursery_that_answers_is_kept(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nursery_module, "ASK_SECONDS", 0.0)
+    monkeypatch.setattr(desk.nursery, "ping_seconds", 0.0)
     order = desk.launch("waits")
     asked = 0
 
@@ -193,14 +192,14 @@ DAEMON = """
 import json, select, sys
 from pathlib import Path
 from worker_service.runner.protocol import Begin, Order, Progressed
-from worker_service.runner.pool import Nursery
+from worker_service.runner.pool import LocalPool
 
 root, lock, extra = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
-nursery = Nursery(Begin(root / "staging", root / "keep", lock, extra_handlers=[extra], is_without_installed=True))
+nursery = LocalPool(Begin(root / "staging", root / "keep", lock, extra_handlers=[extra], is_without_installed=True))
 nursery.start()
 payload = json.dumps({"path": str(root / "pid")})
 nursery.launch(Order(1, 1, "runs_beside_a_nameless_daemon", "local", None, payload, None))
-while not any(isinstance(one, Progressed) for one in nursery.happened()):
+while not any(isinstance(one, Progressed) for one in nursery.take_events()):
     select.select([nursery], [], [])
 print("running", flush=True)
 sys.stdin.read()
@@ -226,7 +225,7 @@ def test_a_nursery_whose_daemon_dies_while_it_starts_ends_without_a_word(tmp_pat
     (tmp_path / "slow_to_load.py").write_text(SLOW_TO_LOAD)
     near, far = socket.socketpair()
     begin = Begin(
-        tmp_path / "s", tmp_path / "k", extra_handlers=["slow_to_load:handler"], is_without_installed=True, house="h"
+        tmp_path / "s", tmp_path / "k", extra_handlers=["slow_to_load:handler"], is_without_installed=True, pool_id="h"
     )
     nursery = subprocess.Popen(
         [sys.executable, "-m", "worker_service.runner.fork_server", str(far.fileno())],
@@ -235,7 +234,7 @@ def test_a_nursery_whose_daemon_dies_while_it_starts_ends_without_a_word(tmp_pat
         pass_fds=[far.fileno()],
     )
     far.close()
-    near.sendall(frame(begin))
+    near.sendall(encode_frame(begin))
     deadline = time.monotonic() + 30
     while not (tmp_path / "loading").exists():
         assert time.monotonic() < deadline, "it did not load its handler"
@@ -276,6 +275,6 @@ def test_marks_of_another_house_are_not_ours(desk: Desk, tmp_path: Path) -> None
     desk.until_progress(order)
     [started] = [one for one in desk.of(order) if isinstance(one, Started)]
 
-    assert processes.sweep(processes.house_of(tmp_path / "elsewhere")) == []
+    assert processes.sweep(processes.pool_id_of(tmp_path / "elsewhere")) == []
 
-    assert processes.sweep(processes.house_of(tmp_path / "staging")) == [started.pid]
+    assert processes.sweep(processes.pool_id_of(tmp_path / "staging")) == [started.pid]

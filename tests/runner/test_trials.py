@@ -9,7 +9,7 @@ import pytest
 
 from tests.installed import install
 from tests.runner.conftest import SABOTEURS, Desk, MakeDesk
-from worker_service.runner.pool import Nursery
+from worker_service.runner.pool import LocalPool
 from worker_service.runner.protocol import Begin, ChildError, Described, How
 
 BROKEN = (
@@ -22,8 +22,8 @@ BROKEN = (
 )
 
 
-def open_nursery(tmp_path: Path, **more: object) -> Nursery:
-    return Nursery(Begin(tmp_path / "s", tmp_path / "k", **more))  # type: ignore[arg-type]
+def open_nursery(tmp_path: Path, **more: object) -> LocalPool:
+    return LocalPool(Begin(tmp_path / "s", tmp_path / "k", **more))  # type: ignore[arg-type]
 
 
 def by_name(described: object) -> dict[str, Described]:
@@ -100,7 +100,7 @@ def test_those_of_one_distribution_share_a_trial_unless_something_is_wrong_with_
     )
     (path / "first_of_two.py").write_text(source.replace("import handler", "import first as handler"))
     (path / "second_of_two.py").write_text(source if is_sound else f"{source}os.abort()\n")
-    nursery = Nursery(Begin(tmp_path / "s", tmp_path / "k", types=[""]), extra_path=[path])
+    nursery = LocalPool(Begin(tmp_path / "s", tmp_path / "k", types=[""]), extra_path=[path])
 
     described = by_name(nursery.start())
 
@@ -118,14 +118,14 @@ def test_those_of_one_distribution_share_a_trial_unless_something_is_wrong_with_
         assert len(set(trials)) == 3
 
 
-def of_the_house(tmp_path: Path, second: str) -> tuple[Nursery, Path]:
+def of_the_house(tmp_path: Path, second: str) -> tuple[LocalPool, Path]:
     """A nursery where two handlers are shipped, and who has imported them, line by line: the second does this after."""
     path, told = tmp_path / "path", tmp_path / "told"
     install(path, "pagemill", {"first": "first_of_house:handler", "second": "second_of_house:handler"})
     source = f"import os\nopen({str(told)!r}, 'a').write(f'{{os.getpid()}}\\n')\nfrom tests.saboteurs.twice import "
     (path / "first_of_house.py").write_text(f"{source}first as handler\n")
     (path / "second_of_house.py").write_text(f"{source}handler\n{second}\n")
-    return Nursery(Begin(tmp_path / "s", tmp_path / "k", import_seconds=2.0), extra_path=[path]), told
+    return LocalPool(Begin(tmp_path / "s", tmp_path / "k", import_seconds=2.0), extra_path=[path]), told
 
 
 def test_the_shipped_handlers_are_imported_once_by_the_nursery_itself(tmp_path: Path) -> None:

@@ -22,15 +22,15 @@ from worker_service.jobs.documents import (
 from worker_service.jobs.model import NewJob, Usage
 from worker_service.runner import pool as nursery_module
 from worker_service.runner import protocol
-from worker_service.runner.pool import Nursery
+from worker_service.runner.pool import LocalPool
 from worker_service.runner.protocol import (
     Asked,
+    AttemptOver,
     Checkpointed,
     ChildError,
+    ChildMessage,
     Ended,
-    FromChild,
     Garbled,
-    Gone,
     How,
     Inbox,
     Order,
@@ -42,7 +42,7 @@ from worker_service.runner.protocol import (
 
 OURS = bytes([*b"P", protocol.VERSION])
 
-HAPPENINGS: list[FromChild] = [
+HAPPENINGS: list[ChildMessage] = [
     Started(1, 2, 3, 4, "landlock"),
     Progressed(1, 2, 40.0, "page 4 of 10"),
     PagesRead(1, 2, [PageResult(4, "d4", "Zürich", "ocr", 91.5, '{"words":[]}')]),
@@ -73,25 +73,25 @@ ORDER = Order(1, 2, "x", "local", None, None, None, document_id=7)
 
 
 @pytest.mark.parametrize("happening", HAPPENINGS, ids=lambda one: type(one).__name__)
-def test_what_a_child_says_arrives_as_it_was(happening: FromChild) -> None:
-    said = protocol.frame(happening)
+def test_what_a_child_says_arrives_as_it_was(happening: ChildMessage) -> None:
+    said = protocol.encode_frame(happening)
     inbox = Inbox(2000)
 
     # One byte at a time.
     bodies = [body for at in range(len(said)) for body in inbox.feed(said[at : at + 1])]
 
-    assert [protocol.from_child(body, ORDER) for body in bodies] == [happening]
+    assert [protocol.decode_child_message(body, ORDER) for body in bodies] == [happening]
     if not isinstance(happening, Ended):
         # The daemon gets the same bytes.
-        assert [protocol.from_nursery(body, Path("/s")) for body in bodies] == [happening]
+        assert [protocol.decode_pool_message(body, Path("/s")) for body in bodies] == [happening]
 
 
 def test_the_end_of_an_attempt_comes_with_its_proof_and_whole_paths() -> None:
     ended = HAPPENINGS[-1]
-    gone = Gone(msgspec.Raw(protocol.encoded(ended)), Usage(1.5, 1024, "SIGKILL"), 0.5)
-    (body,) = Inbox(2000).feed(protocol.frame(gone))
+    gone = AttemptOver(msgspec.Raw(protocol.encode_message(ended)), Usage(1.5, 1024, "SIGKILL"), 0.5)
+    (body,) = Inbox(2000).feed(protocol.encode_frame(gone))
 
-    told = protocol.from_nursery(body, Path("/s"))
+    told = protocol.decode_pool_message(body, Path("/s"))
 
     assert isinstance(ended, Ended)
     assert isinstance(told, Ended)
@@ -100,15 +100,15 @@ def test_the_end_of_an_attempt_comes_with_its_proof_and_whole_paths() -> None:
 
 
 @pytest.mark.parametrize("happening", HAPPENINGS, ids=lambda one: type(one).__name__)
-def test_what_is_said_for_another_attempt_is_garbled(happening: FromChild) -> None:
-    (body,) = Inbox(2000).feed(protocol.frame(happening))
+def test_what_is_said_for_another_attempt_is_garbled(happening: ChildMessage) -> None:
+    (body,) = Inbox(2000).feed(protocol.encode_frame(happening))
 
     with pytest.raises(Garbled, match="another attempt"):
-        protocol.from_child(body, replace(ORDER, fence=3))
+        protocol.decode_child_message(body, replace(ORDER, fence=3))
 
 
 def test_several_messages_in_one_bite_are_several() -> None:
-    said = b"".join(map(protocol.frame, HAPPENINGS))
+    said = b"".join(map(protocol.encode_frame, HAPPENINGS))
 
     assert len(Inbox(2000).feed(said)) == len(HAPPENINGS)
 
@@ -117,9 +117,9 @@ def test_an_order_arrives_as_it_was() -> None:
     inputs = {"original": Path("/w/objects/1-1/a.pdf")}
     launch = protocol.Launch(Order(1, 2, "x", "local", None, '{"a": "ü"}', 60, "[1]", 7, 2, inputs), {"A": "b"})
 
-    (body,) = Inbox(2000).feed(protocol.frame(launch))
+    (body,) = Inbox(2000).feed(protocol.encode_frame(launch))
 
-    assert protocol.to_nursery(body) == launch
+    assert protocol.decode_daemon_message(body) == launch
 
 
 @pytest.mark.parametrize(
@@ -137,14 +137,14 @@ def test_what_is_no_message_is_garbled_at_once(said: bytes) -> None:
 )
 def test_a_message_that_does_not_fit_is_garbled(body: bytes) -> None:
     with pytest.raises(Garbled):
-        protocol.from_child(body, ORDER)
+        protocol.decode_child_message(body, ORDER)
     with pytest.raises(Garbled):
-        protocol.from_nursery(body, Path("/s"))
+        protocol.decode_pool_message(body, Path("/s"))
 
 
 def test_control_characters_do_not_reach_a_terminal_and_what_joins_letters_stays() -> None:
-    assert protocol.text("5\xa0km 👩\u200d🔧", 100) == "5\xa0km 👩\u200d🔧"
-    assert protocol.text("one\n\x1b[31mtwo\x07", 100) == "one\n�[31mtwo�"
+    assert protocol.safe_text("5\xa0km 👩\u200d🔧", 100) == "5\xa0km 👩\u200d🔧"
+    assert protocol.safe_text("one\n\x1b[31mtwo\x07", 100) == "one\n�[31mtwo�"
 
 
 def test_a_nursery_that_talks_nonsense_is_not_believed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -155,7 +155,7 @@ def test_a_nursery_that_talks_nonsense_is_not_believed(tmp_path: Path, monkeypat
     script.chmod(0o700)
     monkeypatch.setattr("sys.executable", str(script))
     monkeypatch.setattr(nursery_module, "_LEAVING_SECONDS", 0.2)
-    nursery = Nursery(protocol.Begin(tmp_path / "s", tmp_path / "k"))
+    nursery = LocalPool(protocol.Begin(tmp_path / "s", tmp_path / "k"))
 
     with pytest.raises(ChildError, match="nonsense"):
         nursery.start()

@@ -48,7 +48,7 @@ from worker_service.handlers import (
     Snooze,
 )
 from worker_service.runner import seccomp
-from worker_service.runner.protocol import VERSION, Asked, Ended, How, PagesRead, frame
+from worker_service.runner.protocol import VERSION, Asked, Ended, How, PagesRead, encode_frame
 
 MIB = 1 << 20
 
@@ -382,7 +382,7 @@ def claims_a_huge_message(context: Context[Nothing]) -> None:
 
 @saboteur()
 def says_what_only_we_say(context: Context[Nothing]) -> None:
-    os.write(_pipe_of(context), frame(Ended(*_key(context), How.STOPPED)))
+    os.write(_pipe_of(context), encode_frame(Ended(*_key(context), How.STOPPED)))
     os._exit(0)
 
 
@@ -403,20 +403,21 @@ def asks_what_is_no_question(context: Context[Nothing]) -> None:
 
 @saboteur()
 def asks_nonsense(context: Context[Nothing]) -> None:
-    os.write(_pipe_of(context), frame(Asked(*_key(context), 1, "Everything", "{}")))
+    os.write(_pipe_of(context), encode_frame(Asked(*_key(context), 1, "Everything", "{}")))
     time.sleep(3600)
 
 
 @saboteur()
 def asks_for_too_much(context: Context[Nothing]) -> None:
-    os.write(_pipe_of(context), frame(Asked(*_key(context), 1, "DocumentPages", '{"first":1,"last":1000000}')))
+    os.write(_pipe_of(context), encode_frame(Asked(*_key(context), 1, "DocumentPages", '{"first":1,"last":1000000}')))
     time.sleep(3600)
 
 
 @saboteur()
 def asks_after_its_end(context: Context[Nothing]) -> None:
     os.write(
-        _pipe_of(context), frame(Ended(*_key(context), How.DONE)) + frame(Asked(*_key(context), 1, "IsCurrent", "{}"))
+        _pipe_of(context),
+        encode_frame(Ended(*_key(context), How.DONE)) + encode_frame(Asked(*_key(context), 1, "IsCurrent", "{}")),
     )
     time.sleep(3600)
 
@@ -425,23 +426,24 @@ def asks_after_its_end(context: Context[Nothing]) -> None:
 def asks_twice_at_once(context: Context[Nothing]) -> None:
     os.write(
         _pipe_of(context),
-        frame(Asked(*_key(context), 1, "IsCurrent", "{}")) + frame(Asked(*_key(context), 2, "IsCurrent", "{}")),
+        encode_frame(Asked(*_key(context), 1, "IsCurrent", "{}"))
+        + encode_frame(Asked(*_key(context), 2, "IsCurrent", "{}")),
     )
     time.sleep(3600)
 
 
 @saboteur()
 def never_reads_its_answer(context: Context[Nothing]) -> None:
-    os.write(_pipe_of(context), frame(Asked(*_key(context), 1, "DocumentPages", '{"first":1,"last":1}')))
+    os.write(_pipe_of(context), encode_frame(Asked(*_key(context), 1, "DocumentPages", '{"first":1,"last":1}')))
     context.progress(1, "not listening")
     time.sleep(3600)
 
 
 @saboteur()
 def asks_again_without_reading(context: Context[Nothing]) -> None:
-    os.write(_pipe_of(context), frame(Asked(*_key(context), 1, "DocumentPages", '{"first":1,"last":1}')))
+    os.write(_pipe_of(context), encode_frame(Asked(*_key(context), 1, "DocumentPages", '{"first":1,"last":1}')))
     time.sleep(0.2)
-    os.write(_pipe_of(context), frame(Asked(*_key(context), 2, "IsCurrent", "{}")))
+    os.write(_pipe_of(context), encode_frame(Asked(*_key(context), 2, "IsCurrent", "{}")))
     time.sleep(3600)
 
 
@@ -462,7 +464,7 @@ def saves_what_does_not_fit(context: Context[Nothing]) -> None:
 
 @saboteur()
 def saves_a_page_of_nothing(context: Context[Nothing]) -> None:
-    os.write(_pipe_of(context), frame(PagesRead(*_key(context), [PageResult(0, "d", "text")])))
+    os.write(_pipe_of(context), encode_frame(PagesRead(*_key(context), [PageResult(0, "d", "text")])))
     time.sleep(3600)
 
 

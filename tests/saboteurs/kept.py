@@ -24,7 +24,7 @@ from worker_service.handlers import (
     Retryable,
     Snooze,
 )
-from worker_service.runner.protocol import Ended, How, Publication, frame
+from worker_service.runner.protocol import Ended, How, Publication, encode_frame
 
 MIB = 1 << 20
 REUSE = 4
@@ -180,7 +180,8 @@ def answers_for_the_one_before(context: Context[Wish]) -> Done:
     _kept.append(context)
     if len(_kept) == 2:
         first = _kept[0]._order
-        os.write(_pipe_of(context), frame(Ended(first.job_id, first.fence, How.DONE, result='"forged"', stays=True)))
+        forged = Ended(first.job_id, first.fence, How.DONE, result='"forged"', is_reusable=True)
+        os.write(_pipe_of(context), encode_frame(forged))
         time.sleep(600)
     return Done(os.getpid())
 
@@ -190,8 +191,8 @@ def publishes_what_is_not_its_own(context: Context[Wish]) -> Done:
     if context.payload.how:
         order = context._order  # type: ignore[attr-defined]
         files = [Publication(Path("../../outside"))]
-        said = Ended(order.job_id, order.fence, How.DONE, published=files, stays=True)
-        os.write(_pipe_of(context), frame(said))
+        said = Ended(order.job_id, order.fence, How.DONE, published=files, is_reusable=True)
+        os.write(_pipe_of(context), encode_frame(said))
         time.sleep(600)
     return Done(os.getpid())
 

@@ -14,9 +14,9 @@ from pathlib import Path
 
 from worker_service.jobs.model import HandlerFacts, NewJob, Usage
 from worker_service.runner.protocol import (
+    AttemptEvent,
     Described,
     Ended,
-    Happening,
     How,
     Logged,
     Order,
@@ -56,7 +56,7 @@ class SimulatedNursery:
     is_alive: bool = True
     is_calm: bool = False
     living: dict[Key, Child] = field(default_factory=dict)
-    _told: list[Happening] = field(default_factory=list)
+    _told: list[AttemptEvent] = field(default_factory=list)
 
     # ── What the loop asks for ──
 
@@ -78,7 +78,7 @@ class SimulatedNursery:
             if now:
                 self._end(child, How.STOPPED)
 
-    def happened(self) -> list[Happening]:
+    def take_events(self) -> list[AttemptEvent]:
         told, self._told = self._told, []
         return told
 

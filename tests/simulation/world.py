@@ -152,7 +152,7 @@ class World:
         given: list[tuple[object, str, object]] = [
             (recovery, "is_free", self._is_free),
             (worker_lock, "is_free", self._is_free),
-            (worker_lock, "is_there", lambda pid: any(d.identity.pid == pid for d in self.daemons)),
+            (worker_lock, "is_running", lambda pid: any(d.identity.pid == pid for d in self.daemons)),
             # So that a history of a hundred steps can come to the cap.
             *((module, "REQUEUES_MAX", 2) for module in (retries, leases, upkeep)),
         ]

@@ -32,7 +32,7 @@ from tests.system.conftest import Daemon, System
 from worker_service.base.errors import PagemillError
 from worker_service.jobs.model import Job, NewJob, Status
 from worker_service.jobs.selector import Selector
-from worker_service.runner.processes import ATTEMPT, house_of, mark_of_house, marks_on
+from worker_service.runner.processes import ATTEMPT, marks_of, pool_id_of, pool_mark
 from worker_service.runner.worker_lock import staging_root
 from worker_service.store.opening import open_store
 
@@ -135,7 +135,7 @@ class Storm:
         # By the directories: a daemon that is killed before it could register has one, too.
         with suppress(FileNotFoundError):
             for name in os.listdir(self.system.workspace / "staging"):  # noqa: PTH208  names are all that is needed
-                self._houses.add(house_of(staging_root(self.system.workspace, name)))
+                self._houses.add(pool_id_of(staging_root(self.system.workspace, name)))
 
     # ── Blows ──
 
@@ -442,8 +442,8 @@ def _read(pid: int, name: str) -> bytes:
 
 def _is_child(pid: int, houses: set[str]) -> bool:
     """Whether this process is marked as one that works for an attempt of this run."""
-    marks = marks_on(pid)
-    return marks is not None and marks[1] in map(mark_of_house, houses)
+    marks = marks_of(pid)
+    return marks is not None and marks[1] in map(pool_mark, houses)
 
 
 def _stands_in(pid: int, folder: Path) -> bool:

@@ -16,7 +16,7 @@ import click
 from worker_service.base.errors import BadInput, Refused, in_a_sentence
 from worker_service.cli import group, output
 from worker_service.cli.context import Desk, completes_type, read_stdin, verb
-from worker_service.runner.protocol import Declared, Described, Ended, Happening, How, Logged, Progressed
+from worker_service.runner.protocol import AttemptEvent, Declared, Described, Ended, How, Logged, Progressed
 from worker_service.services import handlers as operations
 from worker_service.services.serialize import as_object
 
@@ -150,17 +150,17 @@ def run_one(
     Its log lines and progress go to stderr, its result to stdout. Nothing is enqueued, retried or published. Exit
     code 0 if it is done, 1 if not, 65 if the payload does not fit, 69 if nothing here can run it.
     """
-    happenings = operations.run_one(
+    events = operations.run_one(
         desk.settings, job_type, payload, read_stdin, account=account, platform=platform, directory=directory
     )
-    for happening in happenings:
+    for happening in events:
         if isinstance(happening, Ended):
             return _show_end(desk, happening)
         _tell(happening)
     raise AssertionError("an attempt that was launched has an end")
 
 
-def _tell(happening: Happening) -> None:
+def _tell(happening: AttemptEvent) -> None:
     if isinstance(happening, Logged):
         for line in happening.lines:
             output.say(line)

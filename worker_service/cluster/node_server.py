@@ -26,21 +26,21 @@ from worker_service import VERSION
 from worker_service.cluster.ray_task import ALIVE, ENDED, FILE, HEADER, HELLO, LAUNCH, MESSAGE, STOP, frame
 from worker_service.jobs.documents import KnownDigests, KnownPages
 from worker_service.runner import sandbox
-from worker_service.runner.pool import Nursery
+from worker_service.runner.pool import LocalPool
 from worker_service.runner.protocol import (
     Asked,
+    AttemptOver,
     Begin,
     Described,
     Ended,
-    Gone,
     How,
     Key,
     Launch,
-    answer_to_nothing,
-    encoded,
-    name_of,
-    question_from,
-    to_nursery,
+    attempt_name,
+    decode_daemon_message,
+    decode_question,
+    empty_answer,
+    encode_message,
 )
 
 SILENCE_SECONDS = 30.0
@@ -72,7 +72,7 @@ class NodeServer:
         self._staging = staging
         self._inputs = place / "inputs"
         self._inputs.mkdir(mode=0o700, exist_ok=True)
-        self._nursery = Nursery(begin)
+        self._nursery = LocalPool(begin)
         self._connections: set[_Connection] = set()
         self._by_key: dict[Key, _Connection] = {}
         self._fault = ""
@@ -140,10 +140,10 @@ class NodeServer:
             writer.close()
 
     def _launch(self, connection: _Connection, body: bytes) -> None:
-        launch = to_nursery(body)
+        launch = decode_daemon_message(body)
         assert isinstance(launch, Launch)
         order = launch.order
-        place = self._inputs / name_of(order.key)
+        place = self._inputs / attempt_name(order.key)
         place.mkdir(mode=0o700, exist_ok=True)
         paths = {role: place / f"{role}{path.suffix}" for role, path in order.inputs.items()}
         for path, content in zip(paths.values(), connection.files, strict=True):
@@ -156,7 +156,7 @@ class NodeServer:
 
     def _pass_on(self) -> None:
         """Send what attempts say to the Ray worker processes that run them."""
-        for happening in self._nursery.happened():
+        for happening in self._nursery.take_events():
             connection = self._by_key.get(happening.key)
             if connection is None:
                 continue
@@ -165,24 +165,25 @@ class NodeServer:
             elif isinstance(happening, Ended):
                 self._end(happening, connection)
             else:
-                connection.send(MESSAGE, encoded(happening))
+                connection.send(MESSAGE, encode_message(happening))
 
     def _answer(self, asked: Asked, connection: _Connection) -> None:
         """Answer from what came with the order: an attempt on a node waits for nothing."""
-        question = question_from(asked.kind, asked.body)
+        question = decode_question(asked.kind, asked.body)
         if isinstance(question, KnownPages):
             known = [digest for digest in question.digests if digest in connection.known]
             self._nursery.answer(asked, KnownDigests(known))
         else:
-            self._nursery.answer(asked, answer_to_nothing(question))
+            self._nursery.answer(asked, empty_answer(question))
 
     def _end(self, ended: Ended, connection: _Connection) -> None:
         if ended.published:
             message = "it has published files, which an attempt on a cluster node cannot: leave `runs_on_cluster` out"
             ended = Ended(*ended.key, How.PERMANENT, code="FILES_ON_NODE", message=message, usage=ended.usage)
-        connection.send(ENDED, encoded(Gone(msgspec.Raw(encoded(ended)), ended.usage, ended.took_seconds)))
-        shutil.rmtree(self._staging / name_of(ended.key), ignore_errors=True)
-        shutil.rmtree(self._inputs / name_of(ended.key), ignore_errors=True)
+        over = AttemptOver(msgspec.Raw(encode_message(ended)), ended.usage, ended.took_seconds)
+        connection.send(ENDED, encode_message(over))
+        shutil.rmtree(self._staging / attempt_name(ended.key), ignore_errors=True)
+        shutil.rmtree(self._inputs / attempt_name(ended.key), ignore_errors=True)
         connection.key = None
         del self._by_key[ended.key]
 

@@ -110,7 +110,7 @@ def _run_process(line: socket.socket, parent: int, process: _SlicerProcess) -> N
     try:
         confinement.die_with(parent)
         confinement.close_all_but({0, 1, 2, line.fileno()})
-        confinement.calm_signals()
+        confinement.reset_signals()
         confinement.set_environment(confinement.basic_environment())
         confinement.prepare()
         process.serve(line)
@@ -226,8 +226,8 @@ def _run_child(
 ) -> NoReturn:
     try:
         confinement.die_with(parent)
-        confinement.go_first_where_memory_ends()
-        confinement.close_all_but({0, 1, 2, line.fileno(), *confinement.held()})
+        confinement.raise_oom_score()
+        confinement.close_all_but({0, 1, 2, line.fileno(), *confinement.rule_descriptors()})
         nothing = os.open(os.devnull, os.O_RDWR)
         for descriptor in (0, 1, 2):
             os.dup2(nothing, descriptor)
@@ -236,8 +236,8 @@ def _run_child(
         size = original.stat().st_size
         bytes_max = min(handler.limits.file_bytes or size, size)
         confinement.limit(replace(handler.limits, cpu_seconds=_CHILD_CPU_SECONDS, file_bytes=bytes_max))
-        door = confinement.Door([*handler.reads, original], [place], network=False, starts_programs=False)
-        confinement.shut(door, sandbox if handler.sandbox == "default" else handler.sandbox)
+        rules = confinement.SandboxRules([*handler.reads, original], [place], network=False, starts_programs=False)
+        confinement.apply(rules, sandbox if handler.sandbox == "default" else handler.sandbox)
         assert handler.slicer is not None
         write_slice = handler.slicer(original)
         while payload := line.recv(_MESSAGE_BYTES_MAX):

@@ -17,21 +17,21 @@ from msgspec.structs import replace
 
 from worker_service.jobs.documents import Answer
 from worker_service.jobs.model import NODE, NodeState
-from worker_service.runner.pool import Nursery, _Line
+from worker_service.runner.pool import LocalPool, _Line
 from worker_service.runner.protocol import (
     Asked,
+    Assigned,
+    AttemptEvent,
     Begin,
     ChildError,
     ClusterBegin,
     Described,
     Drain,
     Ended,
-    Happening,
     How,
     Key,
     NodesSeen,
     Order,
-    Placed,
 )
 from worker_service.settings.cluster import LOCAL, Cluster
 
@@ -71,12 +71,12 @@ def cluster_begin(
     )
 
 
-class RayPool(Nursery):
+class RayPool(LocalPool):
     """The Ray driver process, behind the interface of the fork server."""
 
     module = "worker_service.cluster.ray_driver"
     # A driver that stands still is noticed after 9 s.
-    ask_seconds = 1.5
+    ping_seconds = 1.5
 
     def __init__(self, begin: Begin, environment: Mapping[str, Sequence[str]]) -> None:
         """`environment`: by job type, the variables that its handler may see."""
@@ -104,7 +104,7 @@ class RayPool(Nursery):
         self.seen = seen
         self.is_connected = True
 
-    def _bury(self, line: _Line, *, seconds: float) -> list[Happening]:
+    def _bury(self, line: _Line, *, seconds: float) -> list[AttemptEvent]:
         return [
             Ended(*one.key, How.CRASHED, code="NODE_LOST", message="the Ray driver died, and its attempts with it")
             for one in super()._bury(line, seconds=seconds)
@@ -127,7 +127,7 @@ class ClusterPool:
     """The local fork server and the Ray pool, as one."""
 
     def __init__(
-        self, local: Nursery, ray: RayPool, types: Collection[str], local_slots: int, log_death: Callable[[str], None]
+        self, local: LocalPool, ray: RayPool, types: Collection[str], local_slots: int, log_death: Callable[[str], None]
     ) -> None:
         self.local, self.ray = local, ray
         self.local_slots = local_slots
@@ -135,7 +135,7 @@ class ClusterPool:
         self._types = types
         self._log_death = log_death
         self._local_keys: set[Key] = set()
-        self._placed_here: list[Happening] = []
+        self._placed_here: list[AttemptEvent] = []
         self._orders: dict[Key, Order] = {}
         """Orders of the attempts on nodes."""
         self._was_alive = False
@@ -149,8 +149,8 @@ class ClusterPool:
         return self.local.is_alive
 
     @property
-    def look_at(self) -> float | None:
-        """When to call `happened` although nothing is readable, by the monotonic clock."""
+    def next_check_at(self) -> float | None:
+        """When to call `take_events` although nothing is readable, by the monotonic clock."""
         return None if self.ray.is_alive else time.monotonic() + _RESTART_SECONDS_MIN
 
     def fileno(self) -> int:
@@ -172,10 +172,10 @@ class ClusterPool:
     def answer(self, asked: Asked, answer: Answer | None, *, code: str = "", message: str = "") -> None:
         self.local.answer(asked, answer, code=code, message=message)
 
-    def happened(self) -> list[Happening]:
+    def take_events(self) -> list[AttemptEvent]:
         placed, self._placed_here = self._placed_here, []
-        happenings = [*placed, *self.local.happened(), *self._on_nodes()]
-        for one in happenings:
+        events = [*placed, *self.local.take_events(), *self._on_nodes()]
+        for one in events:
             if isinstance(one, Ended):
                 self._local_keys.discard(one.key)
         if self.ray.is_alive:
@@ -187,13 +187,13 @@ class ClusterPool:
             self._log_death("the Ray driver has ended")
         elif time.monotonic() >= self._started_at + self._wait_seconds:
             self._start_driver()
-        return happenings
+        return events
 
     def restart(self) -> Sequence[Described]:
         return self.local.restart()
 
-    def _on_nodes(self) -> Iterator[Happening]:
-        for one in self.ray.happened():
+    def _on_nodes(self) -> Iterator[AttemptEvent]:
+        for one in self.ray.take_events():
             if isinstance(one, Ended):
                 order = self._orders.pop(one.key)
                 if one.code in _NEEDS_A_CREDENTIAL:
@@ -204,7 +204,7 @@ class ClusterPool:
 
     def _launch_here(self, order: Order) -> None:
         self._local_keys.add(order.key)
-        self._placed_here.append(Placed(*order.key, LOCAL))
+        self._placed_here.append(Assigned(*order.key, LOCAL))
         self.local.launch(order)
 
     def _start_driver(self) -> None:

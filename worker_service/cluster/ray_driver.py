@@ -32,12 +32,13 @@ from worker_service.jobs.model import NodeState, Usage
 from worker_service.runner import sandbox
 from worker_service.runner.protocol import (
     RELAY_BYTES_MAX,
+    Assigned,
+    AttemptOver,
     Begin,
     ClusterBegin,
     Drain,
     Ended,
     Garbled,
-    Gone,
     Hello,
     How,
     Inbox,
@@ -47,18 +48,17 @@ from worker_service.runner.protocol import (
     NodesSeen,
     Order,
     Ping,
-    Placed,
     Pong,
     Progressed,
     Started,
     Stop,
-    encoded,
-    frame,
-    framed,
-    from_node,
-    name_of,
-    text,
-    to_nursery,
+    attempt_name,
+    decode_daemon_message,
+    decode_node_message,
+    encode_frame,
+    encode_message,
+    safe_text,
+    wrap_frame,
 )
 from worker_service.settings.cluster import SLOTS_MAX
 
@@ -130,14 +130,14 @@ class RayDriver:
         self._begin = begin
         self._tell(Hello(1, ()))
         begin.staging_root.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._terms = encoded(Terms(VERSION, begin.sandbox, begin.grace_seconds, cluster.identity))
+        self._terms = encode_message(Terms(VERSION, begin.sandbox, begin.grace_seconds, cluster.identity))
         self._inputs = TaskInputs(cluster.slicers, begin.staging_root / "slices", begin.sandbox)
         # Ray unpickles what nodes send, so the sandbox is shut before Ray connects.
         reads = [*map(Path, _READABLE), cluster.objects, *([] if TOKEN is None else [TOKEN])]
         writes = [*map(Path, _WRITABLE), begin.staging_root]
-        sandbox.shut(sandbox.Door(reads, writes, network=True, starts_programs=False), begin.sandbox)
+        sandbox.apply(sandbox.SandboxRules(reads, writes, network=True, starts_programs=False), begin.sandbox)
         if fault := _connect(cluster):
-            self._tell(NodesSeen((NodeState("ray", "down", reason=text(fault, _REASON_CHARACTERS_MAX)),)))
+            self._tell(NodesSeen((NodeState("ray", "down", reason=safe_text(fault, _REASON_CHARACTERS_MAX)),)))
             sys.exit(fault)
         self._task = ray.remote(
             num_cpus=1,
@@ -155,7 +155,7 @@ class RayDriver:
             if not received:
                 sys.exit(0)
             bodies = self._inbox.feed(received)
-        begin = to_nursery(bodies[0])
+        begin = decode_daemon_message(bodies[0])
         assert isinstance(begin, Begin)
         return begin, bodies[1:]
 
@@ -186,7 +186,7 @@ class RayDriver:
             self._obey(body)
 
     def _obey(self, body: bytes) -> None:
-        message = to_nursery(body)
+        message = decode_daemon_message(body)
         if isinstance(message, Launch):
             attempt = _Attempt(message.order, time.monotonic())
             self._attempts[attempt.key] = attempt
@@ -203,7 +203,7 @@ class RayDriver:
 
     def _tell(self, message: msgspec.Struct | bytes) -> None:
         was_empty = not self._unsent
-        self._unsent += message if isinstance(message, bytes) else frame(message)
+        self._unsent += message if isinstance(message, bytes) else encode_frame(message)
         if was_empty:
             self._flush()
 
@@ -225,8 +225,8 @@ class RayDriver:
     async def _run(self, attempt: _Attempt, launch: Launch) -> None:
         try:
             order, references = await asyncio.to_thread(self._inputs.put, attempt.order)
-            attempt.stream = self._task.options(name=name_of(attempt.key), **self._placement()).remote(
-                encoded(msgspec.structs.replace(launch, order=order)), self._terms, *references
+            attempt.stream = self._task.options(name=attempt_name(attempt.key), **self._placement()).remote(
+                encode_message(msgspec.structs.replace(launch, order=order)), self._terms, *references
             )
             if attempt.is_stopped:
                 _cancel(attempt, force=False)
@@ -249,14 +249,14 @@ class RayDriver:
             attempt.heard_at = time.monotonic()
             if not attempt.node_id:
                 attempt.node_id = messages[0].decode()
-                self._tell(Placed(*attempt.key, self._name_of(attempt.node_id)))
+                self._tell(Assigned(*attempt.key, self._name_of(attempt.node_id)))
                 continue
             for message in messages:
                 # The node may be broken, or worse: what no honest node would say raises `Garbled`.
-                said = from_node(message[1:], attempt.order)
+                said = decode_node_message(message[1:], attempt.order)
                 # Log lines and names were sanitised; the rest is passed on as it came, which costs less.
-                self._tell(said if isinstance(said, Logged | Started) else framed(message[1:]))
-                has_ended |= isinstance(said, Gone)
+                self._tell(said if isinstance(said, Logged | Started) else wrap_frame(message[1:]))
+                has_ended |= isinstance(said, AttemptOver)
         return has_ended
 
     def _fail(self, attempt: _Attempt, error: Exception) -> None:
@@ -288,8 +288,8 @@ class RayDriver:
             attempt.relay.cancel()
 
     def _end(self, attempt: _Attempt, how: How, code: str, message: str) -> None:
-        ended = encoded(Ended(*attempt.key, how, code=code, message=text(message, _REASON_CHARACTERS_MAX)))
-        self._tell(Gone(msgspec.Raw(ended), Usage()))
+        ended = encode_message(Ended(*attempt.key, how, code=code, message=safe_text(message, _REASON_CHARACTERS_MAX)))
+        self._tell(AttemptOver(msgspec.Raw(ended), Usage()))
 
     def _placement(self) -> Mapping[str, Any]:
         """Keep the task away from nodes that drain, or are not known to be fit.
@@ -384,7 +384,7 @@ class RayDriver:
 
     def _state(self, node: _Node) -> NodeState:
         if not node.is_fit:
-            reason = text(node.reason, _REASON_CHARACTERS_MAX)
+            reason = safe_text(node.reason, _REASON_CHARACTERS_MAX)
             return NodeState(node.name, "starting" if node.refused_at is None else "refused", reason=reason)
         if node.name in self._draining:
             running = Counter(attempt.node_id for attempt in self._attempts.values())[node.node_id]

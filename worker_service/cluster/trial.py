@@ -47,7 +47,7 @@ def _checked(pool: RayPool) -> Sequence[NodeState]:
     deadline = time.monotonic() + _SECONDS_MAX
     while time.monotonic() < deadline and pool.is_alive:
         select.select([pool], [], [], 0.5)
-        pool.happened()
+        pool.take_events()
         nodes = () if pool.seen is None else pool.seen.nodes
         if nodes and all(node.state != "starting" for node in nodes):
             return nodes

@@ -30,7 +30,7 @@ from worker_service.base.errors import (
 )
 from worker_service.jobs.documents import Answer, CrawlMemory, Files
 from worker_service.jobs.model import Checkpoint, Child, Count, Failure, Job, Lease, Report
-from worker_service.runner.protocol import Asked, Checkpointed, Key, Newest, PagesRead, Progressed, question_from
+from worker_service.runner.protocol import Asked, Checkpointed, Key, LogBuffer, PagesRead, Progressed, decode_question
 from worker_service.runner.worker_lock import Identity
 from worker_service.settings.config import Settings
 from worker_service.store.store import Store
@@ -68,7 +68,7 @@ class Attempt:
     percent: float | None = None
     message: str | None = None
     count: Count | None = None
-    lines: Newest = field(default_factory=Newest)
+    lines: LogBuffer = field(default_factory=LogBuffer)
     child: Child | None = None
     """The child process, until the next report writes it to the store."""
     has_begun: bool = False
@@ -474,7 +474,7 @@ class Reporter:
 
     def _answer(self, attempt: Attempt, asked: Asked) -> None:
         try:
-            answer = self.tools.store.leases.answer(attempt.lease, question_from(asked.kind, asked.body))
+            answer = self.tools.store.leases.answer(attempt.lease, decode_question(asked.kind, asked.body))
         except LeaseLost:
             self._lost(attempt)
         except _REFUSALS as error:

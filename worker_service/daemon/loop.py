@@ -28,16 +28,16 @@ from worker_service.daemon.heartbeat import Heartbeat, Ownership
 from worker_service.daemon.outcomes import Landing
 from worker_service.jobs.model import NODE, Child, Job, Status, wants
 from worker_service.jobs.payloads import PayloadCheck
-from worker_service.runner.pool import Nursery
+from worker_service.runner.pool import LocalPool
 from worker_service.runner.protocol import (
+    Assigned,
+    AttemptEvent,
     ChildError,
     Described,
     Ended,
-    Happening,
     How,
     Logged,
     Order,
-    Placed,
     Progressed,
     Started,
 )
@@ -63,7 +63,7 @@ EXIT_IO = 74
 @dataclass(slots=True)
 class Loop:
     tools: Tools
-    nursery: Nursery | ClusterPool
+    nursery: LocalPool | ClusterPool
     described: Mapping[str, Described]
     landing: Landing
     heartbeat: Heartbeat
@@ -222,7 +222,7 @@ class Loop:
 
     def _hear_children(self) -> None:
         if not self._reporter.is_full:
-            hear(self.nursery.happened(), self.tools, self.landing)
+            hear(self.nursery.take_events(), self.tools, self.landing)
 
     def _follow_nodes(self) -> None:
         if self.nodes is not None and self.nodes.follow():
@@ -351,7 +351,7 @@ class Loop:
     def _seconds_to_wait(self) -> float:
         now = self.tools.monotonic()
         moments = [self._poll_at, self._deadline_at, self.landing.again_at, self._reporter.next_at]
-        moments += [self.nursery.look_at, None if self.nodes is None else self.nodes.look_at]
+        moments += [self.nursery.next_check_at, None if self.nodes is None else self.nodes.look_at]
         moments.append(self._stopping.next_at())
         moments += self._due_at.values()
         if not self.nursery.is_alive:
@@ -375,13 +375,13 @@ def wanted(described: Iterable[Described], types: Sequence[str]) -> dict[str, De
     return {one.facts.job_type: one for one in described if wants(types, one.facts.job_type)}
 
 
-def hear(happenings: Iterable[Happening], tools: Tools, landing: Landing) -> None:
+def hear(happenings: Iterable[AttemptEvent], tools: Tools, landing: Landing) -> None:
     for happening in happenings:
         attempt = tools.slots.get(happening.key)
         if attempt is None:
             continue
         tools.slots.talking[happening.key] = attempt
-        if isinstance(happening, Placed):
+        if isinstance(happening, Assigned):
             attempt.placed(happening.node)
         elif isinstance(happening, Progressed):
             attempt.progressed(happening)
@@ -410,7 +410,7 @@ def hear(happenings: Iterable[Happening], tools: Tools, landing: Landing) -> Non
 @dataclass(slots=True)
 class Claiming:
     tools: Tools
-    nursery: Nursery | ClusterPool
+    nursery: LocalPool | ClusterPool
     landing: Landing
     ownership: Ownership
     is_deadline_known: bool = False
@@ -647,7 +647,7 @@ class Signals:
 @dataclass(slots=True)
 class Stopping:
     tools: Tools
-    nursery: Nursery | ClusterPool
+    nursery: LocalPool | ClusterPool
     ownership: Ownership
     signals: Signals
     at: float | None = None

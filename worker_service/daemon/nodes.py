@@ -14,7 +14,7 @@ from worker_service.base.errors import StoreError, WorkerUnknown
 from worker_service.cluster.pool import ClusterPool, RayPool, cluster_begin, cluster_types, with_node_class
 from worker_service.daemon.attempts import Tools
 from worker_service.jobs.model import NODE, NodeState
-from worker_service.runner.pool import Nursery
+from worker_service.runner.pool import LocalPool
 from worker_service.runner.protocol import Begin, Described, NodesSeen
 from worker_service.settings.cluster import LOCAL, Cluster
 
@@ -103,7 +103,7 @@ class Nodes:
 
 
 def nodes_of(
-    tools: Tools, cluster: Cluster, local: Nursery, begin: Begin, described: Mapping[str, Described], staging: Path
+    tools: Tools, cluster: Cluster, local: LocalPool, begin: Begin, described: Mapping[str, Described], staging: Path
 ) -> Nodes | None:
     """Build the cluster's pool beside the local fork server, which was started with `begin`.
 

@@ -125,7 +125,7 @@ def verdict(
         detail = may_have_run_detail(_code_of(ended), _message_of(ended))
         return Fail(Failure(MAY_HAVE_RUN, detail, ended.usage, MAY_HAVE_RUN_REMEDY), None)
     if ended.how is How.SNOOZED:
-        resting = attempt.job.source if ended.rests_source else ""
+        resting = attempt.job.source if ended.pauses_source else ""
         until = now + _wait(ended.after_seconds, otherwise=_SNOOZE_SECONDS)
         return Snooze(until, _failure(ended), resting)
     if ended.how is How.STOPPED or (attempt.stopped_at is not None and ended.how is not How.PERMANENT):

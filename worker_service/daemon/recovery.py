@@ -21,15 +21,15 @@ from worker_service.base import events
 from worker_service.base.clock import boot_clock
 from worker_service.daemon.attempts import Tools
 from worker_service.jobs.model import WorkerState
-from worker_service.runner.processes import house_of, sweep_until_gone
+from worker_service.runner.processes import pool_id_of, sweep_until_gone
 from worker_service.runner.worker_lock import (
     Fate,
-    Seen,
-    fate,
-    holders,
+    Observation,
+    decide_fate,
     is_free,
+    lock_holders,
     lock_path,
-    look_at,
+    observe,
     pid_in,
     staging_root,
 )
@@ -59,7 +59,7 @@ class Recovery:
         return _SOON_SECONDS if Fate.DYING in fates else self.tools.settings.recovery_interval_seconds
 
     def _look(self, worker: WorkerState) -> Fate:
-        found = fate(self._seen(worker), orphan_after_seconds=self.tools.settings.orphan_after_seconds)
+        found = decide_fate(self._seen(worker), orphan_after_seconds=self.tools.settings.orphan_after_seconds)
         if found is Fate.GONE:
             # A grandchild may have closed the lock's descriptor; the sweep finds it by marks that it cannot remove.
             if self._sweep(worker):
@@ -74,13 +74,13 @@ class Recovery:
                 self._requeue(worker, "it has not beaten for too long")
         return found
 
-    def _seen(self, worker: WorkerState) -> Seen:
+    def _seen(self, worker: WorkerState) -> Observation:
         now = self.clock()
         beat, since = self._beats.get(worker.id, ("", now))
         if beat != worker.heartbeat_at:
             since = now
         self._beats[worker.id] = (worker.heartbeat_at, since)
-        return look_at(
+        return observe(
             worker,
             self.tools.settings.database,
             host=self.tools.identity.host,
@@ -106,12 +106,12 @@ class Recovery:
 
     def _sweep(self, worker: WorkerState) -> bool:
         """Kill the remaining processes of the worker's attempts; return whether all are gone."""
-        house = house_of(staging_root(self.tools.settings.workspace, worker.id))
-        return sweep_until_gone(house, seconds=_SWEEP_SECONDS)
+        pool_id = pool_id_of(staging_root(self.tools.settings.workspace, worker.id))
+        return sweep_until_gone(pool_id, seconds=_SWEEP_SECONDS)
 
     def _rest(self, worker: WorkerState) -> Sequence[int]:
         """Return the living processes of the worker, except its daemon."""
-        found = holders(lock_path(self.tools.settings.database, worker.id))
+        found = lock_holders(lock_path(self.tools.settings.database, worker.id))
         return [pid for pid in found if pid not in (worker.pid, pid_in(worker.id), os.getpid())]
 
     def _stop_rest(self, worker: WorkerState) -> None:

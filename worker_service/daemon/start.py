@@ -23,9 +23,9 @@ from worker_service.daemon.heartbeat import Heartbeat, own_worker
 from worker_service.daemon.loop import Loop, Signals, wanted
 from worker_service.daemon.outcomes import Landing, Publisher
 from worker_service.daemon.recovery import Recovery
-from worker_service.runner.pool import Nursery
+from worker_service.runner.pool import LocalPool
 from worker_service.runner.protocol import Begin, Described
-from worker_service.runner.worker_lock import LifeLock, cluster_staging_root, lock_path, own_identity, staging_root
+from worker_service.runner.worker_lock import WorkerLock, cluster_staging_root, lock_path, own_identity, staging_root
 from worker_service.settings.config import Settings, load_settings
 from worker_service.store.lock_owner import Holder
 from worker_service.store.opening import open_as_set
@@ -76,7 +76,7 @@ def _run(settings: Settings, stack: ExitStack, log: Log, *, drain: bool) -> int:
     for folder in (staging, keep, settings.workspace / "objects"):
         _make(folder)
     stack.callback(shutil.rmtree, staging, ignore_errors=True)
-    lock = LifeLock(lock_path(settings.database, own.worker_id))
+    lock = WorkerLock(lock_path(settings.database, own.worker_id))
     stack.callback(lock.close)
     settings.hand_to_handlers()
     # For the user's own programs that call `pagemill`.
@@ -92,7 +92,7 @@ def _run(settings: Settings, stack: ExitStack, log: Log, *, drain: bool) -> int:
         types=settings.types,
         handlers_dir=settings.handlers_dir,
     )
-    nursery = Nursery(begin)
+    nursery = LocalPool(begin)
     close_children = stack.enter_context(ExitStack())
     close_children.callback(nursery.close)
     recovery = Recovery(tools)
@@ -100,7 +100,7 @@ def _run(settings: Settings, stack: ExitStack, log: Log, *, drain: bool) -> int:
     known = nursery.start(partial(_recover, recovery, log))
     described = wanted(known, settings.types)
     _tell_set_aside(described, log)
-    pool: Nursery | ClusterPool = nursery
+    pool: LocalPool | ClusterPool = nursery
     nodes: Nodes | None = None
     if settings.cluster is not None:
         from worker_service.daemon.nodes import nodes_of  # imported only with a cluster

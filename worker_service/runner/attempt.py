@@ -29,27 +29,27 @@ from worker_service.runner.protocol import (
     FRAME_BYTES_MAX,
     LINE_CHARACTERS_MAX,
     Asked,
+    AttemptOver,
     Begin,
     Ended,
     Garbled,
-    Gone,
     How,
     Inbox,
     Key,
     Launch,
+    LogBuffer,
     Logged,
-    Newest,
     Progressed,
     Reply,
     Started,
+    attempt_name,
     check_files,
     check_paths,
-    encoded,
-    frame,
-    framed,
-    from_child,
-    name_of,
-    text,
+    decode_child_message,
+    encode_frame,
+    encode_message,
+    safe_text,
+    wrap_frame,
 )
 
 READ_BYTES = 1 << 16
@@ -172,7 +172,7 @@ class Child:
 
     def give(self, said: bytes) -> None:
         """Queue the next order, encoded as received."""
-        self.unsent += framed(said)
+        self.unsent += wrap_frame(said)
 
     def send(self) -> None:
         """Write as much as the pipe takes; the child may never read it."""
@@ -222,7 +222,7 @@ class RunningAttempt:
         """True if it ended before it was stopped; then its result counts."""
         self._progress: bytes | None = None
         self._progress_at = -math.inf
-        self._lines = Newest()
+        self._lines = LogBuffer()
         self._lines_at = -math.inf
         """When the next lines may be sent."""
         self._last_words: deque[str] = deque(maxlen=_LAST_WORDS)
@@ -246,7 +246,7 @@ class RunningAttempt:
     @property
     def is_over(self) -> bool:
         """True if it has ended and its child stays for the next order."""
-        return self._last_word is not None and self._last_word[0].stays and self._reason is None
+        return self._last_word is not None and self._last_word[0].is_reusable and self._reason is None
 
     @property
     def is_stopping(self) -> bool:
@@ -266,7 +266,7 @@ class RunningAttempt:
     def started(self) -> bytes:
         """Return the message for a reused child, which sends it only once."""
         child = self.child
-        return frame(Started(*self.key, child.pid, child.pid_started, child.sandbox))
+        return encode_frame(Started(*self.key, child.pid, child.pid_started, child.sandbox))
 
     # --- messages of the child ---
 
@@ -293,20 +293,20 @@ class RunningAttempt:
 
     def due(self, now: float, *, is_last: bool = False) -> Iterator[bytes]:
         if self._progress is not None and (is_last or now >= self._progress_at + _PROGRESS_SECONDS):
-            yield framed(self._progress)
+            yield wrap_frame(self._progress)
             self._progress, self._progress_at = None, now
         if is_last and (rest := self.child.printed.take_rest()):
             self._logged(rest)
         if self._lines and (is_last or now >= self._lines_at):
             told = max(len(self._lines), self._lines.characters >> 10)
             self._lines_at = now + max(_LINES_SECONDS, told / _LINES_PER_SECOND)
-            yield frame(Logged(*self.key, self._lines.take()))
+            yield encode_frame(Logged(*self.key, self._lines.take()))
         if self._question is not None:
             earned = (now - self._asks_at) * _ASKS_PER_SECOND
             self._asks_allowed, self._asks_at = min(self._asks_allowed + earned, float(_ASKS_AT_ONCE)), now
             if self._asks_allowed >= 1:
                 self._asks_allowed -= 1
-                yield framed(self._question)
+                yield wrap_frame(self._question)
                 self._question = None
 
     def next_due(self) -> float:
@@ -321,7 +321,7 @@ class RunningAttempt:
         return min(times)
 
     def _understand(self, body: bytes, now: float) -> Iterator[bytes]:
-        said = from_child(body, self.order)
+        said = decode_child_message(body, self.order)
         if self._last_word is not None:
             raise Garbled("it went on after it had ended")
         if isinstance(said, Progressed):
@@ -333,7 +333,7 @@ class RunningAttempt:
             self._question, self._open_question = body, said.number
             yield from self.due(now)
         elif isinstance(said, Ended):
-            if said.stays and (self.child.unsent or not self.child.attempts_left):
+            if said.is_reusable and (self.child.unsent or not self.child.attempts_left):
                 raise Garbled("it stays, and is not asked to")
             self._last_word = said, body
         else:
@@ -341,7 +341,7 @@ class RunningAttempt:
                 if said.pid != self.child.pid:
                     raise Garbled("it says that it is another")
                 self.child.sandbox, self.child.pid_started = said.sandbox, said.pid_started
-            yield framed(body)
+            yield wrap_frame(body)
 
     def _take_printed(self, received: bytes) -> None:
         printed = self.child.printed
@@ -352,7 +352,7 @@ class RunningAttempt:
             self._logged(printed.lines.popleft())
 
     def _logged(self, line: bytes) -> None:
-        shown = text(_shown(line)[:_LINE_BYTES_MAX].decode("utf-8", "replace"), LINE_CHARACTERS_MAX)
+        shown = safe_text(_shown(line)[:_LINE_BYTES_MAX].decode("utf-8", "replace"), LINE_CHARACTERS_MAX)
         self._lines.add([shown])
         self._last_words.append(shown)
 
@@ -360,7 +360,7 @@ class RunningAttempt:
         """Pass a reply to the child; ignore it if no question is open."""
         if reply.number == self._open_question and self._question is None:
             self._open_question = None
-            self.child.unsent += frame(reply)
+            self.child.unsent += encode_frame(reply)
 
     # --- stopping ---
 
@@ -389,7 +389,7 @@ class RunningAttempt:
     def _signal(self, number: signal.Signals) -> None:
         # After its end the pid may belong to another process. Its orphans are found by their marks.
         if not self.has_left:
-            processes.stop_group(self.child.pid, number)
+            processes.signal_group(self.child.pid, number)
 
     def left(self, status: int, usage: resource.struct_rusage) -> None:
         self.status, self._usage = status, usage
@@ -403,11 +403,11 @@ class RunningAttempt:
         usage, took_seconds = self._used(ended)
         if ended.published:
             try:
-                self.child.move_files(ended, staging_root / name_of(self.key))
+                self.child.move_files(ended, staging_root / attempt_name(self.key))
             except (Garbled, OSError) as error:
                 self._reason = How.GARBLED, "GARBLED", str(error)
-                body = encoded(Ended(*self.key, How.GARBLED, code="GARBLED", message=str(error)))
-        return frame(Gone(msgspec.Raw(body), usage, took_seconds))
+                body = encode_message(Ended(*self.key, How.GARBLED, code="GARBLED", message=str(error)))
+        return encode_frame(AttemptOver(msgspec.Raw(body), usage, took_seconds))
 
     def _end(self) -> tuple[Ended, bytes]:
         if self._last_word is not None and (
@@ -416,7 +416,7 @@ class RunningAttempt:
             return self._last_word
         how, code, message = self._reason or self._without_a_word()
         ended = Ended(*self.key, how, code=code, message=message)
-        return ended, encoded(ended)
+        return ended, encode_message(ended)
 
     def _used(self, ended: Ended) -> tuple[Usage, float | None]:
         """Return usage and duration: from the kernel once the child has ended, from a reused child's own message

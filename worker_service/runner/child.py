@@ -61,8 +61,9 @@ from worker_service.runner.protocol import (
     Asked,
     Begin,
     Checkpointed,
+    ChildInput,
+    ChildMessage,
     Ended,
-    FromChild,
     How,
     Inbox,
     Launch,
@@ -72,13 +73,12 @@ from worker_service.runner.protocol import (
     Publication,
     Reply,
     Started,
-    ToChild,
-    answer_from,
+    attempt_name,
     clipped,
-    frame,
-    name_of,
-    question_text,
-    to_child,
+    decode_answer,
+    decode_child_input,
+    encode_frame,
+    encode_question,
 )
 
 EXIT_OUT_OF_MEMORY = 86
@@ -150,13 +150,15 @@ def _serve(room: Room, bring: Bring, pipe: Pipe, cancel: Cancel) -> None:
         left -= 1
         with contextlib.ExitStack() as held:
             ended = _attempt(order, confinement, house, pipe, cancel, held)
-            stays = left > 0 and house is not None and not cancel.has_come and confinement.is_whole and _is_clean(ended)
-            stays = stays and house is not None and house.is_as_before(ended.published)
-        if not stays:
+            continues = (
+                left > 0 and house is not None and not cancel.has_come and confinement.is_whole and _is_clean(ended)
+            )
+            continues = continues and house is not None and house.is_as_before(ended.published)
+        if not continues:
             # A SIGTERM must not cut the last message short.
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        pipe.say(ended if house is None else msgspec.structs.replace(ended, stays=stays, usage=house.used()))
-        order = pipe.next_order() if stays else None
+        pipe.say(ended if house is None else msgspec.structs.replace(ended, is_reusable=continues, usage=house.used()))
+        order = pipe.next_order() if continues else None
 
 
 def _attempt(
@@ -173,11 +175,11 @@ def _attempt(
     def attempt() -> Ended:
         nonlocal context
         cancel.listen()
-        os.environ[processes.ATTEMPT] = name_of(order.key)
+        os.environ[processes.ATTEMPT] = attempt_name(order.key)
         chosen = confinement.handler()
         payload = _decode(chosen, order.payload)
         keep = _hold(chosen, payload, confinement.room.begin.keep_root, held)
-        confinement.shut(order, keep, payload)
+        confinement.apply(order, keep, payload)
         if house is not None:
             house.begin(chosen.limits)
         if not house or house.is_new:
@@ -200,21 +202,21 @@ def _settle(room: Room) -> None:
     # Create the session first: the fork server stops children by process group.
     os.setsid()
     sandbox.die_with(room.parent)
-    sandbox.go_first_where_memory_ends()
-    processes.mark(room.begin.house, room.number)
+    sandbox.raise_oom_score()
+    processes.mark_process(room.begin.pool_id, room.number)
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.dup2(room.output, 1)
     os.dup2(room.output, 2)
     lock = [] if room.begin.lock_fd is None else [room.begin.lock_fd]
-    sandbox.close_all_but({0, 1, 2, room.said, room.output, room.answers, *sandbox.held(), *lock})
+    sandbox.close_all_but({0, 1, 2, room.said, room.output, room.answers, *sandbox.rule_descriptors(), *lock})
     # Without these, the environment is the basic one of the fork server.
     os.environ.update({"HOME": str(room.staging), **room.launch.environment})
     os.umask(0o077)
     os.chdir(room.staging)
     # A library may have cached the directory while the fork server loaded it.
     tempfile.tempdir = str(room.staging)
-    sandbox.calm_signals()
+    sandbox.reset_signals()
 
 
 class _Confinement:
@@ -238,7 +240,7 @@ class _Confinement:
                 os.environ["CREDENTIALS_DIRECTORY"] = str(self.room.begin.credentials)
         return self._handler
 
-    def shut(self, order: Order, keep: Keep | None, payload: Any) -> None:
+    def apply(self, order: Order, keep: Keep | None, payload: Any) -> None:
         if self.level:
             return
         handler, begin = self.handler(), self.room.begin
@@ -252,8 +254,8 @@ class _Confinement:
         writes: list[Path | int] = [self.room.staging, *handler.writes]
         if keep is not None:
             writes.append(keep.descriptor if is_alone else begin.keep_root)
-        door = sandbox.Door(reads, writes, handler.limits.network, starts_programs=is_alone)
-        self.level = sandbox.shut(door, begin.sandbox if handler.sandbox == "default" else handler.sandbox)
+        rules = sandbox.SandboxRules(reads, writes, handler.limits.network, starts_programs=is_alone)
+        self.level = sandbox.apply(rules, begin.sandbox if handler.sandbox == "default" else handler.sandbox)
 
 
 class _Housekeeping:
@@ -393,7 +395,7 @@ def _run(handler: Handler[Any], order: Order, context: ChildContext) -> Ended:
         raise TypeError(f"{handler.job_type} returned {type(done).__name__}: a handler returns Done or None")
     ended = _done(order, done, context.staging)
     # Encode only results that may be large.
-    if (ended.result or ended.follow_ups or ended.published) and len(frame(ended)) > FRAME_BYTES_MAX:
+    if (ended.result or ended.follow_ups or ended.published) and len(encode_frame(ended)) > FRAME_BYTES_MAX:
         raise Permanent("RESULT_TOO_LARGE", f"the result takes more than {FRAME_BYTES_MAX} bytes", "write a file")
     return ended
 
@@ -415,7 +417,7 @@ def _judged(order: Order, attempt: Callable[[], Ended]) -> Ended:
         return ended(How.SNOOZED, *error.problem, _wait(error))
     except Rest as error:
         return msgspec.structs.replace(
-            ended(How.SNOOZED, *error.problem, max(float(error.after), 0.0)), rests_source=True
+            ended(How.SNOOZED, *error.problem, max(float(error.after), 0.0)), pauses_source=True
         )
     except sandbox.SandboxError as error:
         return ended(How.RETRYABLE, "SANDBOX_UNAVAILABLE", error)
@@ -455,7 +457,7 @@ def _place(steps: TracebackType | None) -> str:
     if not frames:
         return ""
     home = Path(frames[0].filename).parent
-    *_, inner = [frame for frame in frames if Path(frame.filename).parent.is_relative_to(home)]
+    *_, inner = [encode_frame for encode_frame in frames if Path(encode_frame.filename).parent.is_relative_to(home)]
     return f" ({Path(inner.filename).name}:{inner.lineno} in {inner.name})"
 
 
@@ -565,7 +567,7 @@ class Pipe:
         # A handler may use threads.
         self._saying, self._asking, self._logging = threading.Lock(), threading.Lock(), threading.Lock()
         self._inbox = Inbox(RELAY_BYTES_MAX)
-        self._heard: deque[ToChild] = deque()
+        self._heard: deque[ChildInput] = deque()
         self._poll = select.poll()
         self._poll.register(answers, select.POLLIN)
         self._asked = self._answered = 0
@@ -575,8 +577,8 @@ class Pipe:
         with self._held(), self._logging:
             _write(self._output, text.encode("utf-8", "replace"))
 
-    def say(self, *messages: FromChild) -> None:
-        frames = [frame(message) for message in messages]
+    def say(self, *messages: ChildMessage) -> None:
+        frames = [encode_frame(message) for message in messages]
         for message, said in zip(messages, frames, strict=True):
             if len(said) > FRAME_BYTES_MAX:
                 # Fail instead of truncating: half a result is useless.
@@ -607,7 +609,7 @@ class Pipe:
             received = os.read(self._answers, _READ_BYTES)
             if not received:
                 return None
-            self._heard += map(to_child, self._inbox.feed(received))
+            self._heard += map(decode_child_input, self._inbox.feed(received))
 
     def _next_reply(self) -> Reply:
         while not self._heard:
@@ -616,7 +618,7 @@ class Pipe:
                 received = os.read(self._answers, _READ_BYTES)
                 if not received:
                     raise Retryable("nobody is there to answer", code="ASK_FAILED")
-                self._heard += map(to_child, self._inbox.feed(received))
+                self._heard += map(decode_child_input, self._inbox.feed(received))
         message = self._heard.popleft()
         if not isinstance(message, Reply):
             raise RuntimeError("an order came where an answer was due")
@@ -696,16 +698,16 @@ class ChildContext:
         self._say(*(PagesRead(*self._order.key, some) for some in _in_messages(map(_sayable_page, pages))))
 
     def ask(self, question: Question[A]) -> A:
-        kind, body = question_text(question)
+        kind, body = encode_question(question)
         self._refuse_if_over()
         reply = self._pipe.ask(self._order, kind, body)
         if reply.code == "TOO_LARGE":
             raise Permanent("TOO_LARGE", reply.message)
         if reply.code:
             raise Retryable(reply.message, code=reply.code)
-        return cast("A", answer_from(kind, reply.body))
+        return cast("A", decode_answer(kind, reply.body))
 
-    def _say(self, *messages: FromChild) -> None:
+    def _say(self, *messages: ChildMessage) -> None:
         self._refuse_if_over()
         self._pipe.say(*messages)
 

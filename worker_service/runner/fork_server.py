@@ -33,12 +33,12 @@ from msgspec import Struct
 from worker_service.jobs.model import Usage
 from worker_service.runner import handler_probe, processes, sandbox
 from worker_service.runner.attempt import Child, RunningAttempt
-from worker_service.runner.handler_probe import KnownHandler
+from worker_service.runner.handler_probe import LoadedHandler
 from worker_service.runner.protocol import (
     RELAY_BYTES_MAX,
+    AttemptOver,
     Begin,
     Ended,
-    Gone,
     Hello,
     How,
     Inbox,
@@ -48,9 +48,9 @@ from worker_service.runner.protocol import (
     Pong,
     Reply,
     Stop,
-    encoded,
-    frame,
-    to_nursery,
+    decode_daemon_message,
+    encode_frame,
+    encode_message,
 )
 
 _READ_BYTES = 1 << 16
@@ -72,7 +72,7 @@ class _Waiting(Struct, frozen=True):
     launch: Launch
     said: bytes
     """The encoded launch as received, to be passed on to an idle child."""
-    known: KnownHandler
+    known: LoadedHandler
     since: float
 
     @property
@@ -96,7 +96,7 @@ class _Nursery:
         self._inbox = Inbox(RELAY_BYTES_MAX)
         self._unsent = bytearray()
         self._selector = selectors.DefaultSelector()
-        self._known: dict[str, KnownHandler] = {}
+        self._known: dict[str, LoadedHandler] = {}
         self._children: dict[int, Child] = {}
         """Forked children that have not been waited for, by pid."""
         self._attempts: dict[Key, RunningAttempt] = {}
@@ -177,7 +177,7 @@ class _Nursery:
             if not received:
                 sys.exit(0)
             bodies = self._inbox.feed(received)
-        begin = to_nursery(bodies[0])
+        begin = decode_daemon_message(bodies[0])
         if not isinstance(begin, Begin):
             sys.exit("the daemon did not begin")
         self._begin = begin
@@ -208,11 +208,11 @@ class _Nursery:
             attempt.stop(How.STOPPED, "STOPPED", reason, grace=0.0, now=time.monotonic())
 
     def _obey(self, body: bytes) -> None:
-        message = to_nursery(body)
+        message = decode_daemon_message(body)
         if isinstance(message, Launch):
             self._launch(message, body)
         elif isinstance(message, Ping):
-            self._unsent += frame(Pong())
+            self._unsent += encode_frame(Pong())
         elif isinstance(message, Reply):
             asking = self._attempts.get((message.job_id, message.fence))
             if asking is not None:
@@ -236,8 +236,8 @@ class _Nursery:
             self._unsent += one
 
     def _refuse(self, key: Key, how: How, code: str, message: str, waited: float | None = None) -> None:
-        ended = encoded(Ended(*key, how, code=code, message=message))
-        self._unsent += frame(Gone(msgspec.Raw(ended), Usage(), waited))
+        ended = encode_message(Ended(*key, how, code=code, message=message))
+        self._unsent += encode_frame(AttemptOver(msgspec.Raw(ended), Usage(), waited))
 
     def _flush(self) -> None:
         if self._is_closing:
@@ -269,7 +269,7 @@ class _Nursery:
         self._control.setblocking(True)
         with contextlib.suppress(ConnectionError):
             # If the daemon is gone already, the first turn notices it.
-            self._control.sendall(frame(Hello(handler_probe.threads(), tuple(introduced))))
+            self._control.sendall(encode_frame(Hello(handler_probe.threads(), tuple(introduced))))
         self._control.setblocking(False)
 
     # --- children ---
@@ -445,7 +445,7 @@ class _Nursery:
             if not strangers:
                 break
             for stranger in strangers:
-                processes.stop_at_once(stranger)
+                processes.kill(stranger)
             self._reap()
         else:
             # Try again in the next turn: children of a killed process are reparented only when it is gone. A process
@@ -459,9 +459,9 @@ class _Nursery:
     def _strangers(self) -> set[int]:
         """Return children that this process did not fork and that belong to no running attempt: leftovers of ended
         attempts."""
-        ours = {processes.mark_of_child(child.number) for child in self._children.values()}
+        ours = {processes.child_mark(child.number) for child in self._children.values()}
         others = processes.children_of(os.getpid()) - self._children.keys() - self._cleaners
-        return {pid for pid in others if (processes.marks_on(pid) or (0, 0))[0] not in ours}
+        return {pid for pid in others if (processes.marks_of(pid) or (0, 0))[0] not in ours}
 
     def _end(self, attempt: RunningAttempt, now: float) -> None:
         self._tell(attempt.drain(now))
@@ -469,7 +469,7 @@ class _Nursery:
         if attempt.is_unbegun:
             # The child died between two attempts, so no work is lost: queue the order again.
             launch = attempt.launch
-            again = _Waiting(launch, encoded(launch), self._known[launch.order.job_type], now)
+            again = _Waiting(launch, encode_message(launch), self._known[launch.order.job_type], now)
             self._waiting[again.job_class].appendleft(again)
         else:
             self._tell([attempt.gone(self._begin.staging_root)])
@@ -492,7 +492,7 @@ class _Nursery:
     def _retire(self, child: Child) -> None:
         if child in self._idle:
             self._idle.remove(child)
-        processes.stop_group(child.pid)
+        processes.signal_group(child.pid)
 
     def _watch_for_children(self) -> None:
         reading, writing = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)

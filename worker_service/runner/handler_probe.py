@@ -41,8 +41,8 @@ from worker_service.runner.protocol import (
     Inbox,
     Introduced,
     Tried,
-    frame,
-    from_trial,
+    decode_trial,
+    encode_frame,
 )
 
 SHIPPED = "pagemill"
@@ -55,13 +55,13 @@ Verdict = Tried | str
 """The handlers of an entry point, or the reason why it cannot be used."""
 
 
-class KnownHandler(Struct, frozen=True):
+class LoadedHandler(Struct, frozen=True):
     described: Described
     bring: Bring | None
     """None if the handler is set aside."""
 
 
-def learn(begin: Begin, control: int) -> tuple[dict[str, KnownHandler], list[Introduced]]:
+def learn(begin: Begin, control: int) -> tuple[dict[str, LoadedHandler], list[Introduced]]:
     settings: dict[str, registry.Commands] = {"commands": begin.commands}
     found = registry.find(begin.extra_handlers, [] if begin.is_without_installed else None)
     if begin.handlers_dir is not None:
@@ -93,7 +93,7 @@ def learn(begin: Begin, control: int) -> tuple[dict[str, KnownHandler], list[Int
     for job_type, reason in registry.clashes(claims).items():
         introduced[job_type] = _set_aside(job_type, reason)
     known = {
-        job_type: KnownHandler(each.described, brings.get(job_type) if each.described.set_aside is None else None)
+        job_type: LoadedHandler(each.described, brings.get(job_type) if each.described.set_aside is None else None)
         for job_type, each in introduced.items()
     }
     return known, list(introduced.values())
@@ -251,7 +251,7 @@ class _Trial:
         received = os.read(self.pipe, 1 << 16)
         try:
             for body in self._inbox.feed(received):
-                self._tried.append(from_trial(body))
+                self._tried.append(decode_trial(body))
         except Garbled as error:
             self._garbled = str(error)
         return not received or len(self._tried) >= len(self.found) or bool(self._garbled)
@@ -275,10 +275,10 @@ def _live(found: Sequence[EntryPoint], settings: Mapping[str, registry.Commands]
         gc.disable()
         os.setsid()
         sandbox.die_with(parent)
-        sandbox.calm_signals()
+        sandbox.reset_signals()
         sandbox.close_all_but({0, 1, 2, pipe})
         for one in found:
-            os.write(pipe, frame(_tried(one, settings)))
+            os.write(pipe, encode_frame(_tried(one, settings)))
         code = 0
     except BaseException:  # the outermost frame of a process
         traceback.print_exc()
@@ -315,7 +315,7 @@ def _end_strangers() -> None:
     """Kill the orphans of trials, which became children of this process."""
     while strangers := processes.children_of(os.getpid()):
         for stranger in strangers:
-            processes.stop_at_once(stranger)
+            processes.kill(stranger)
         with contextlib.suppress(ChildProcessError):
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
@@ -323,7 +323,7 @@ def _end_strangers() -> None:
 
 
 def _stop(trial: _Trial) -> None:
-    processes.stop_group(trial.pid)
+    processes.signal_group(trial.pid)
 
 
 def _has_left(trial: _Trial) -> bool:

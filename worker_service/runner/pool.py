@@ -31,12 +31,13 @@ from worker_service.runner.protocol import (
     FRAME_BYTES_MAX,
     RELAY_BYTES_MAX,
     Asked,
+    AttemptEvent,
     Begin,
     ChildError,
+    DaemonMessage,
     Described,
     Ended,
     Garbled,
-    Happening,
     Hello,
     How,
     Inbox,
@@ -48,16 +49,15 @@ from worker_service.runner.protocol import (
     Pong,
     Reply,
     Stop,
-    ToNursery,
-    answer_to_nothing,
-    frame,
-    from_nursery,
-    name_of,
-    question_from,
+    attempt_name,
+    decode_pool_message,
+    decode_question,
+    empty_answer,
+    encode_frame,
 )
 
-ASK_SECONDS = 10.0
-SILENCES_MAX = 6
+PING_SECONDS = 10.0
+UNANSWERED_PINGS_MAX = 6
 _START_SECONDS = 40.0
 """Time limit of the start, without the time for handler trials."""
 _CLOSE_SECONDS = 15.0
@@ -87,15 +87,16 @@ class _Line:
     asked_at: float = field(default_factory=time.monotonic)
     unanswered: int = 0
 
-    def must_ask(self, ask_seconds: float) -> bool:
-        """Return whether it is time for another ping. Mark the connection broken after `SILENCES_MAX` unanswered pings.
-        A machine that slept counts as one, because pings are only counted while the daemon runs."""
+    def must_ask(self, ping_seconds: float) -> bool:
+        """Return whether it is time for another ping. Mark the connection broken after
+        `UNANSWERED_PINGS_MAX` unanswered pings. A machine that slept counts as one, because pings are only counted
+        while the daemon runs."""
         now = time.monotonic()
-        if self.is_broken or self.hello is None or now < self.asked_at + ask_seconds:
+        if self.is_broken or self.hello is None or now < self.asked_at + ping_seconds:
             return False
         self.asked_at = now
         self.unanswered += 1
-        self.is_broken = self.unanswered > SILENCES_MAX
+        self.is_broken = self.unanswered > UNANSWERED_PINGS_MAX
         return not self.is_broken
 
     def hang_up(self) -> None:
@@ -105,10 +106,10 @@ class _Line:
                 self.socket.shutdown(socket.SHUT_WR)
 
 
-class Nursery:
+class LocalPool:
     module = "worker_service.runner.fork_server"
     """The program at the other end of the socket. Any program that speaks the protocol can replace it."""
-    ask_seconds: float = ASK_SECONDS
+    ping_seconds: float = PING_SECONDS
     """Interval between pings."""
 
     def __init__(self, begin: Begin, *, extra_path: Sequence[Path] = ()) -> None:
@@ -122,7 +123,7 @@ class Nursery:
             begin,
             staging_root=self._staging_root,
             keep_root=begin.keep_root.absolute(),
-            house=processes.house_of(self._staging_root),
+            pool_id=processes.pool_id_of(self._staging_root),
             credentials=Path(credentials) if credentials else None,
         )
         # The descriptor stays the same when the fork server is restarted.
@@ -131,7 +132,7 @@ class Nursery:
         self._epoll.register(self._bell, select.EPOLLIN)
         self._line: _Line | None = None
         self._environment: Mapping[str, Sequence[str]] = {}
-        self._waiting: list[Happening] = []
+        self._waiting: list[AttemptEvent] = []
 
     def start(self, meanwhile: Callable[[], float] | None = None) -> Sequence[Described]:
         """Start the fork server and wait, within bounds, until it has described its handlers.
@@ -149,8 +150,8 @@ class Nursery:
         return self._epoll.fileno()
 
     @property
-    def look_at(self) -> float | None:
-        """When to call `happened` although nothing is readable, by the monotonic clock; None for never."""
+    def next_check_at(self) -> float | None:
+        """When to call `take_events` although nothing is readable, by the monotonic clock; None for never."""
         return None
 
     @property
@@ -167,7 +168,7 @@ class Nursery:
         return self._line is not None and not self._line.is_broken
 
     def launch(self, order: Order) -> None:
-        """Ask for a child process. `happened` reports the outcome, including a refusal."""
+        """Ask for a child process. `take_events` reports the outcome, including a refusal."""
         wanted = self._environment.get(order.job_type, ())
         self.pass_launch(Launch(order, {name: os.environ[name] for name in wanted if name in os.environ}))
 
@@ -175,18 +176,18 @@ class Nursery:
         """Send a launch whose environment the caller has chosen."""
         line, order = self._line, launch.order
         if line is not None and order.key in line.keys:
-            raise ValueError(f"attempt {name_of(order.key)} has been launched already")
+            raise ValueError(f"attempt {attempt_name(order.key)} has been launched already")
         if line is None or line.is_broken:
             # The attempt never began.
             self._notice([Ended(*order.key, How.STOPPED, code="NURSERY_DIED", message="the nursery is not there")])
             return
-        framed = frame(launch)
-        if len(framed) > RELAY_BYTES_MAX:
-            message = f"its row takes {len(framed)} bytes, and {RELAY_BYTES_MAX} can be passed to a child"
+        wrap_frame = encode_frame(launch)
+        if len(wrap_frame) > RELAY_BYTES_MAX:
+            message = f"its row takes {len(wrap_frame)} bytes, and {RELAY_BYTES_MAX} can be passed to a child"
             self._notice([Ended(*order.key, How.PERMANENT, code="TOO_LARGE", message=message)])
             return
         line.keys.add(order.key)
-        line.unsent += framed
+        line.unsent += wrap_frame
         self._flush(line)
 
     def stop(self, job_id: int, fence: int, *, now: bool = False) -> None:
@@ -207,23 +208,23 @@ class Nursery:
         if self._line is not None and asked.key in self._line.keys:
             self._send(self._line, Reply(*asked.key, asked.number, msgspec.Raw(body), code, message))
 
-    def happened(self) -> list[Happening]:
+    def take_events(self) -> list[AttemptEvent]:
         """Return what has happened since the last call. Blocks for 20 ms at most, while the kernel ends a process."""
         with contextlib.suppress(BlockingIOError):
             os.eventfd_read(self._bell)
-        happenings, self._waiting = self._waiting, []
+        events, self._waiting = self._waiting, []
         line = self._line
         if line is not None:
-            happenings += self._listen(line)
-            if line.must_ask(self.ask_seconds):
+            events += self._listen(line)
+            if line.must_ask(self.ping_seconds):
                 self._send(line, Ping())
             if line.is_broken:
-                happenings += self._bury(line, seconds=0.02)
-        return happenings
+                events += self._bury(line, seconds=0.02)
+        return events
 
     def restart(self) -> Sequence[Described]:
-        """Start a new fork server after the old one died. The next call of `happened` returns the endings that it has
-        not returned yet."""
+        """Start a new fork server after the old one died. The next call of `take_events` returns the endings that
+        it has not returned yet."""
         line = self._line
         if line is not None:
             if not line.is_broken:
@@ -325,8 +326,8 @@ class Nursery:
                 raise _EndedEarly(f"the nursery ended before it had described its handlers (exit code {code})")
         return line.hello
 
-    def _send(self, line: _Line, message: ToNursery) -> None:
-        line.unsent += frame(message)
+    def _send(self, line: _Line, message: DaemonMessage) -> None:
+        line.unsent += encode_frame(message)
         self._flush(line)
 
     def _flush(self, line: _Line) -> None:
@@ -344,11 +345,11 @@ class Nursery:
             line.is_waiting_to_send = bool(line.unsent)
             self._epoll.modify(line.socket, select.EPOLLIN | (select.EPOLLOUT if line.unsent else 0))
 
-    def _listen(self, line: _Line) -> list[Happening]:
+    def _listen(self, line: _Line) -> list[AttemptEvent]:
         if line.is_broken:
             return []
         self._flush(line)
-        happenings: list[Happening] = []
+        events: list[AttemptEvent] = []
         try:
             for _ in range(_BITES):
                 received = line.socket.recv(_BITE_BYTES)
@@ -356,16 +357,16 @@ class Nursery:
                     line.is_broken = True
                     break
                 for body in line.inbox.feed(received):
-                    happenings += self._hear(line, body)
+                    events += self._hear(line, body)
         except BlockingIOError:
             pass
         except (Garbled, OSError):
             # A fork server that sends garbage cannot be asked to stop anything.
             line.is_broken = True
-        return happenings
+        return events
 
-    def _hear(self, line: _Line, body: bytes) -> Iterator[Happening]:
-        message = from_nursery(body, self._staging_root)
+    def _hear(self, line: _Line, body: bytes) -> Iterator[AttemptEvent]:
+        message = decode_pool_message(body, self._staging_root)
         if isinstance(message, Hello):
             line.hello = message
         elif isinstance(message, Pong):
@@ -381,7 +382,7 @@ class Nursery:
     def _see(self, seen: NodesSeen) -> None:
         raise Garbled("a nursery has no nodes")
 
-    def _bury(self, line: _Line, *, seconds: float) -> list[Happening]:
+    def _bury(self, line: _Line, *, seconds: float) -> list[AttemptEvent]:
         """Kill what is left of a dead fork server, and return the endings of its attempts.
 
         If processes are left after `seconds`, return nothing and let the next call try again.
@@ -391,13 +392,13 @@ class Nursery:
         if line.process.poll() is None:
             line.process.kill()
         if not _until(lambda: line.process.poll() is not None, deadline) or not _until(
-            lambda: not processes.sweep(self._begin.house), deadline
+            lambda: not processes.sweep(self._begin.pool_id), deadline
         ):
             os.eventfd_write(self._bell, 1)
             return []
         # Files to be published were reported and moved out of these directories; the rest is discarded.
         keys = sorted(line.keys)
-        for folder in (*self._staging_root.glob("child-*"), *(self._staging_root / name_of(key) for key in keys)):
+        for folder in (*self._staging_root.glob("child-*"), *(self._staging_root / attempt_name(key) for key in keys)):
             shutil.rmtree(folder, ignore_errors=True)
         line.keys.clear()
         self._forget(line)
@@ -416,9 +417,9 @@ class Nursery:
             self._epoll.unregister(line.socket)
             line.socket.close()
 
-    def _notice(self, happenings: Sequence[Happening]) -> None:
-        self._waiting += happenings
-        if happenings:
+    def _notice(self, events: Sequence[AttemptEvent]) -> None:
+        self._waiting += events
+        if events:
             os.eventfd_write(self._bell, 1)
 
 
@@ -432,16 +433,16 @@ def _until(is_so: Callable[[], bool], deadline: float) -> bool:
 
 
 def _names(keys: set[Key]) -> str:
-    return ", ".join(name_of(key) for key in sorted(keys))
+    return ", ".join(attempt_name(key) for key in sorted(keys))
 
 
 # --- without a daemon: `run-one`, `handlers`, `doctor`, and the tests of handlers ---------------------------
 
 
 @contextmanager
-def nursery_in(begin: Begin, *, extra_path: Sequence[Path] = ()) -> Iterator[tuple[Nursery, Sequence[Described]]]:
+def open_pool(begin: Begin, *, extra_path: Sequence[Path] = ()) -> Iterator[tuple[LocalPool, Sequence[Described]]]:
     """Start a fork server, yield the pool and its handlers, and stop everything at the end of the block."""
-    nursery = Nursery(begin, extra_path=extra_path)
+    nursery = LocalPool(begin, extra_path=extra_path)
     try:
         yield nursery, nursery.start()
     finally:
@@ -462,16 +463,16 @@ def describe(
             types=[""],
             handlers_dir=handlers_dir,
         )
-        with nursery_in(begin) as (_, described):
+        with open_pool(begin) as (_, described):
             return described
 
 
-def heard(
-    nursery: Nursery,
+def attempt_events(
+    nursery: LocalPool,
     *,
     seconds: float | None = None,
-    answer: Callable[[Question[Answer]], Answer] = answer_to_nothing,
-) -> Iterator[Happening]:
+    answer: Callable[[Question[Answer]], Answer] = empty_answer,
+) -> Iterator[AttemptEvent]:
     """Yield what the one launched attempt reports; its `Ended` is the last.
 
     `seconds` bounds the wait; None relies on the attempt's own time limit. Without `answer`, questions are answered as
@@ -483,9 +484,9 @@ def heard(
         if left is not None and left <= 0:
             raise TimeoutError(f"the handler was still running after {seconds:g} s: pass timeout_seconds")
         select.select([nursery], [], [], left)
-        for one in nursery.happened():
+        for one in nursery.take_events():
             yield one
             if isinstance(one, Asked):
-                nursery.answer(one, answer(question_from(one.kind, one.body)))
+                nursery.answer(one, answer(decode_question(one.kind, one.body)))
             if isinstance(one, Ended):
                 return

@@ -22,27 +22,27 @@ ATTEMPT = "PAGEMILL_ATTEMPT"
 _EMPTY_LOOKS = 30
 
 
-def house_of(staging_root: Path) -> str:
+def pool_id_of(staging_root: Path) -> str:
     return hashlib.blake2s(os.fsencode(staging_root.resolve()), digest_size=8).hexdigest()
 
 
-def mark_of_house(house: str) -> int:
+def pool_mark(pool_id: str) -> int:
     """Return a number that is unlikely to be anything else: bit 61 and 60 bits of the digest."""
-    return 1 << 61 | int(house, 16) >> 4
+    return 1 << 61 | int(pool_id, 16) >> 4
 
 
-def mark_of_child(number: int) -> int:
+def child_mark(number: int) -> int:
     """Return a mark below that of every pool, because a soft limit may not exceed the hard limit."""
     return 1 << 60 | number
 
 
-def mark(house: str, number: int) -> None:
+def mark_process(pool_id: str, number: int) -> None:
     # If the service runs with a lower limit, keep it; then only the fork server knows its children.
     with contextlib.suppress(ValueError, OSError):
-        resource.setrlimit(resource.RLIMIT_RTTIME, (mark_of_child(number), mark_of_house(house)))
+        resource.setrlimit(resource.RLIMIT_RTTIME, (child_mark(number), pool_mark(pool_id)))
 
 
-def marks_on(pid: int) -> tuple[int, int] | None:
+def marks_of(pid: int) -> tuple[int, int] | None:
     """Return the marks of the child and the pool, 0 where there is none; None if there is no such process."""
     try:
         text = _read(f"/proc/{pid}/limits")
@@ -71,7 +71,7 @@ def children_of(pid: int) -> set[int]:
         return {one for one in _pids() if (fields := _stat(one)) and int(fields[1]) == pid}
 
 
-def sweep(house: str) -> list[int]:
+def sweep(pool_id: str) -> list[int]:
     """Send SIGKILL to every process of the pool, and return the pids that were found; call again until the result is
     empty. A zombie counts as dead; its parent waits for it.
 
@@ -80,28 +80,28 @@ def sweep(house: str) -> list[int]:
     """
     strangers: set[int] = set()
     for _ in range(_EMPTY_LOOKS):
-        if left := _sweep_once(house, strangers):
+        if left := _sweep_once(pool_id, strangers):
             return left
     return []
 
 
-def sweep_until_gone(house: str, *, seconds: float) -> bool:
+def sweep_until_gone(pool_id: str, *, seconds: float) -> bool:
     """Sweep until nothing is left or `seconds` are over. Blocks; for a daemon that starts after a crash, and for
     tests."""
     deadline = time.monotonic() + seconds
-    while sweep(house):
+    while sweep(pool_id):
         if time.monotonic() > deadline:
             return False
         time.sleep(0.002)
     return True
 
 
-def stop_at_once(pid: int) -> None:
+def kill(pid: int) -> None:
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.kill(pid, signal.SIGKILL)
 
 
-def stop_group(pid: int, number: signal.Signals = signal.SIGKILL) -> None:
+def signal_group(pid: int, number: signal.Signals = signal.SIGKILL) -> None:
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, number)
     # The child may not have created its own group yet.
@@ -109,14 +109,14 @@ def stop_group(pid: int, number: signal.Signals = signal.SIGKILL) -> None:
         os.kill(pid, number)
 
 
-def _sweep_once(house: str, strangers: set[int]) -> list[int]:
-    wanted = mark_of_house(house)
+def _sweep_once(pool_id: str, strangers: set[int]) -> list[int]:
+    wanted = pool_mark(pool_id)
     left = []
     # Newest first: they are the most likely to end during the scan.
     for pid in sorted(set(_pids()) - strangers, reverse=True):
-        marks = marks_on(pid)
+        marks = marks_of(pid)
         if marks is not None and marks[1] == wanted and pid != os.getpid() and _is_alive(pid):
-            stop_at_once(pid)
+            kill(pid)
             left.append(pid)
         else:
             strangers.add(pid)

@@ -1,8 +1,8 @@
 """Messages between daemon, fork server and children: their types, their frames, and the checks on them.
 
 The fork server checks a child's messages (`Started` … `Ended`) and passes them on as the same bytes. It adds one
-message of its own, `Gone`: the child and all that it started have ended. A frame is ``P``, one byte of version, four
-bytes of length, and one JSON message. The receiver trusts nothing: a message with another header, beyond the size
+message of its own, `AttemptOver`: the child and all that it started have ended. A frame is ``P``, one byte of version,
+four bytes of length, and one JSON message. The receiver trusts nothing: a message with another header, beyond the size
 limit, or of the wrong type raises `Garbled`.
 """
 
@@ -42,7 +42,7 @@ from worker_service.jobs.documents import (
 )
 from worker_service.jobs.model import LOG_LINES_MOST, Count, HandlerFacts, NewJob, NodeState, Usage
 
-VERSION = 7
+VERSION = 8
 FRAME_BYTES_MAX = 8 << 20
 """Limit of one message from a child."""
 RELAY_BYTES_MAX = 4 * FRAME_BYTES_MAX
@@ -76,7 +76,7 @@ class ChildError(PagemillError):
     exit_code = 69
 
 
-def name_of(key: Key) -> str:
+def attempt_name(key: Key) -> str:
     return f"{key[0]}-{key[1]}"
 
 
@@ -152,7 +152,7 @@ class Described(Struct, frozen=True):
 # --- messages from a child --------------------------------------------------------------------------
 
 
-class Said(msgspec.Struct, tag=True, frozen=True):
+class AttemptReport(msgspec.Struct, tag=True, frozen=True):
     """Base class of the messages about one attempt."""
 
     job_id: int
@@ -163,13 +163,13 @@ class Said(msgspec.Struct, tag=True, frozen=True):
         return self.job_id, self.fence
 
 
-class Placed(Said, tag=True, frozen=True):
+class Assigned(AttemptReport, tag=True, frozen=True):
     """The attempt's Ray task runs on this cluster node; its child has not started yet."""
 
     node: str
 
 
-class Started(Said, tag=True, frozen=True):
+class Started(AttemptReport, tag=True, frozen=True):
     """The child runs and its sandbox is applied. `pid_started` is its start time in clock ticks; together with the pid
     it identifies one process for ever."""
 
@@ -178,32 +178,32 @@ class Started(Said, tag=True, frozen=True):
     sandbox: str
 
 
-class Progressed(Said, tag=True, frozen=True):
+class Progressed(AttemptReport, tag=True, frozen=True):
     percent: float
     message: str
     count: Count | None = None
 
 
-class Logged(Said, tag=True, frozen=True):
+class Logged(AttemptReport, tag=True, frozen=True):
     """Lines that the attempt has logged and printed since the last message. Sent by the fork server, which reads the
     output."""
 
     lines: Sequence[str]
 
 
-class PagesRead(Said, tag=True, frozen=True):
+class PagesRead(AttemptReport, tag=True, frozen=True):
     """Pages of the job's document. A child sends many at once, because each message wakes fork server and daemon."""
 
     pages: Sequence[PageResult]
 
 
-class Checkpointed(Said, tag=True, frozen=True):
+class Checkpointed(AttemptReport, tag=True, frozen=True):
     state: str
     follow_ups: Sequence[NewJob] = ()
     crawl: CrawlPage | None = None
 
 
-class Asked(Said, tag=True, frozen=True):
+class Asked(AttemptReport, tag=True, frozen=True):
     """A question of the child, which waits for a `Reply` with the same number."""
 
     number: int
@@ -243,7 +243,7 @@ class Publication(Struct, frozen=True):
     note: str = ""
 
 
-class Ended(Said, tag=True, frozen=True):
+class Ended(AttemptReport, tag=True, frozen=True):
     """The end of an attempt, sent by its child or by the fork server. When the daemon receives it, no process of the
     attempt is left."""
 
@@ -261,11 +261,11 @@ class Ended(Said, tag=True, frozen=True):
     document: DocumentFacts | None = None
     publishes: bool = False
     """The generation of the document becomes the one that users see."""
-    rests_source: bool = False
+    pauses_source: bool = False
     """Snoozed because its source must pause: no other job of the source should start either."""
     took_seconds: float | None = None
     """Duration, for a child that serves several attempts. For an order that was not started, its minimum wait."""
-    stays: bool = False
+    is_reusable: bool = False
     """The child is unchanged and can take the next order."""
 
     @property
@@ -273,7 +273,7 @@ class Ended(Said, tag=True, frozen=True):
         return [one.path for one in self.published]
 
 
-Happening = Placed | Started | Progressed | Logged | PagesRead | Checkpointed | Asked | Ended
+AttemptEvent = Assigned | Started | Progressed | Logged | PagesRead | Checkpointed | Asked | Ended
 
 
 # --- daemon to fork server; orders and replies go on to the child -----------------------------------
@@ -317,7 +317,7 @@ class Begin(msgspec.Struct, tag=True, frozen=True):
     is_without_installed: bool = False
     handlers_dir: Path | None = None
     """Directory of handler files; None for no such directory."""
-    house: str = ""
+    pool_id: str = ""
     credentials: Path | None = None
     cluster: ClusterBegin | None = None
     """Present only for the Ray driver, which takes the place of a fork server."""
@@ -388,7 +388,7 @@ class NodesSeen(msgspec.Struct, tag=True, frozen=True):
     nodes: tuple[NodeState, ...]
 
 
-class Gone(msgspec.Struct, tag=True, frozen=True):
+class AttemptOver(msgspec.Struct, tag=True, frozen=True):
     """The proven end of an attempt. `ended` is the child's message unchanged; usage and duration in it are ignored."""
 
     ended: msgspec.Raw
@@ -396,12 +396,12 @@ class Gone(msgspec.Struct, tag=True, frozen=True):
     took_seconds: float | None = None
 
 
-ToNursery = Begin | Launch | Stop | Ping | Reply | Drain
-ToChild = Launch | Reply
-FromChild = Started | Progressed | PagesRead | Checkpointed | Asked | Ended
-FromNode = Gone | Started | Progressed | Logged | PagesRead | Checkpointed | Asked
-FromNursery = (
-    Hello | Pong | NodesSeen | Gone | Placed | Started | Progressed | Logged | PagesRead | Checkpointed | Asked
+DaemonMessage = Begin | Launch | Stop | Ping | Reply | Drain
+ChildInput = Launch | Reply
+ChildMessage = Started | Progressed | PagesRead | Checkpointed | Asked | Ended
+NodeMessage = AttemptOver | Started | Progressed | Logged | PagesRead | Checkpointed | Asked
+PoolMessage = (
+    Hello | Pong | NodesSeen | AttemptOver | Assigned | Started | Progressed | Logged | PagesRead | Checkpointed | Asked
 )
 
 
@@ -423,68 +423,68 @@ def _decode_other(kind: type, value: object) -> object:
 _HEADER = struct.Struct(">cBI")
 _encoder = msgspec.json.Encoder(enc_hook=_encode_other)
 # Created before children are forked, so that no child has to analyse the types again.
-_to_nursery: msgspec.json.Decoder[ToNursery] = msgspec.json.Decoder(ToNursery, dec_hook=_decode_other)
-_from_nursery: msgspec.json.Decoder[FromNursery] = msgspec.json.Decoder(FromNursery, dec_hook=_decode_other)
-_from_child: msgspec.json.Decoder[FromChild] = msgspec.json.Decoder(FromChild, dec_hook=_decode_other)
-_to_child: msgspec.json.Decoder[ToChild] = msgspec.json.Decoder(ToChild, dec_hook=_decode_other)
-_tried: msgspec.json.Decoder[Tried] = msgspec.json.Decoder(Tried, dec_hook=_decode_other)
-_from_node: msgspec.json.Decoder[FromNode] = msgspec.json.Decoder(FromNode, dec_hook=_decode_other)
-_ended: msgspec.json.Decoder[Ended] = msgspec.json.Decoder(Ended, dec_hook=_decode_other)
+_daemon_decoder: msgspec.json.Decoder[DaemonMessage] = msgspec.json.Decoder(DaemonMessage, dec_hook=_decode_other)
+_pool_decoder: msgspec.json.Decoder[PoolMessage] = msgspec.json.Decoder(PoolMessage, dec_hook=_decode_other)
+_child_decoder: msgspec.json.Decoder[ChildMessage] = msgspec.json.Decoder(ChildMessage, dec_hook=_decode_other)
+_child_input_decoder: msgspec.json.Decoder[ChildInput] = msgspec.json.Decoder(ChildInput, dec_hook=_decode_other)
+_trial_decoder: msgspec.json.Decoder[Tried] = msgspec.json.Decoder(Tried, dec_hook=_decode_other)
+_node_decoder: msgspec.json.Decoder[NodeMessage] = msgspec.json.Decoder(NodeMessage, dec_hook=_decode_other)
+_ended_decoder: msgspec.json.Decoder[Ended] = msgspec.json.Decoder(Ended, dec_hook=_decode_other)
 
 
-def encoded(message: msgspec.Struct) -> bytes:
+def encode_message(message: msgspec.Struct) -> bytes:
     return _encoder.encode(message)
 
 
-def framed(body: bytes) -> bytes:
+def wrap_frame(body: bytes) -> bytes:
     return _HEADER.pack(b"P", VERSION, len(body)) + body
 
 
-def frame(message: msgspec.Struct) -> bytes:
-    return framed(_encoder.encode(message))
+def encode_frame(message: msgspec.Struct) -> bytes:
+    return wrap_frame(_encoder.encode(message))
 
 
-def to_nursery(body: bytes) -> ToNursery:
-    return _read(_to_nursery, body)
+def decode_daemon_message(body: bytes) -> DaemonMessage:
+    return _read(_daemon_decoder, body)
 
 
-def to_child(body: bytes) -> ToChild:
-    return _read(_to_child, body)
+def decode_child_input(body: bytes) -> ChildInput:
+    return _read(_child_input_decoder, body)
 
 
-def from_trial(body: bytes) -> Tried:
-    return _read(_tried, body)
+def decode_trial(body: bytes) -> Tried:
+    return _read(_trial_decoder, body)
 
 
-def from_child(body: bytes, order: Order) -> FromChild:
+def decode_child_message(body: bytes, order: Order) -> ChildMessage:
     """Decode a message from the child of this order. Raise `Garbled` for anything that an honest child would not
     send."""
-    said = _read(_from_child, body)
+    said = _read(_child_decoder, body)
     _check_said(said, order)
     if isinstance(said, Ended) and said.how not in _OWN_WORDS:
         raise Garbled(f"a child cannot say {said.how}")
     return said
 
 
-def from_node(body: bytes, order: Order) -> FromNode:
+def decode_node_message(body: bytes, order: Order) -> NodeMessage:
     """Decode a message from a node about the attempt of this order. Raise `Garbled` for anything that an honest node
     would not send."""
-    said = _read(_from_node, body)
-    word: Said = _read(_ended, memoryview(said.ended)) if isinstance(said, Gone) else said
+    said = _read(_node_decoder, body)
+    word: AttemptReport = _read(_ended_decoder, memoryview(said.ended)) if isinstance(said, AttemptOver) else said
     _check_said(word, order)
-    if isinstance(said, Gone):
+    if isinstance(said, AttemptOver):
         _check_numbers(said.took_seconds, said.usage.cpu_seconds, said.usage.memory_peak_bytes)
     if isinstance(word, Ended) and word.published:
         raise Garbled("files of an attempt on a cluster node")
     if isinstance(said, Started):
         _check_numbers(said.pid, said.pid_started)
-        return replace(said, sandbox=text(said.sandbox, _WORD_CHARACTERS_MAX))
+        return replace(said, sandbox=safe_text(said.sandbox, _WORD_CHARACTERS_MAX))
     if isinstance(said, Logged):
-        return replace(said, lines=[text(line, LINE_CHARACTERS_MAX) for line in said.lines[-LOG_LINES_MOST:]])
+        return replace(said, lines=[safe_text(line, LINE_CHARACTERS_MAX) for line in said.lines[-LOG_LINES_MOST:]])
     return said
 
 
-def _check_said(said: Said, order: Order) -> None:
+def _check_said(said: AttemptReport, order: Order) -> None:
     if said.key != order.key:
         raise Garbled("it speaks for another attempt")
     if isinstance(said, Progressed):
@@ -497,7 +497,7 @@ def _check_said(said: Said, order: Order) -> None:
             _check_page(page, order)
     elif isinstance(said, Asked):
         try:
-            question_from(said.kind, said.body)
+            decode_question(said.kind, said.body)
         except ValueError as error:
             raise Garbled(str(error)) from error
     elif isinstance(said, Ended):
@@ -535,27 +535,27 @@ def _check_digests(file: Publication) -> None:
         raise Garbled("a digest that is none")
 
 
-def from_nursery(body: bytes, staging_root: Path) -> Hello | Pong | NodesSeen | Happening:
+def decode_pool_message(body: bytes, staging_root: Path) -> Hello | Pong | NodesSeen | AttemptEvent:
     """Decode a message for the daemon: published files get their full path, and texts are made safe to show."""
-    message = _read(_from_nursery, body)
-    if isinstance(message, Gone):
-        return _shown(_read(_ended, memoryview(message.ended)), message, staging_root)
+    message = _read(_pool_decoder, body)
+    if isinstance(message, AttemptOver):
+        return _shown(_read(_ended_decoder, memoryview(message.ended)), message, staging_root)
     if isinstance(message, Progressed):
-        count = message.count and message.count._replace(unit=text(message.count.unit, _WORD_CHARACTERS_MAX))
-        return replace(message, message=text(message.message, LINE_CHARACTERS_MAX), count=count)
+        count = message.count and message.count._replace(unit=safe_text(message.count.unit, _WORD_CHARACTERS_MAX))
+        return replace(message, message=safe_text(message.message, LINE_CHARACTERS_MAX), count=count)
     return message
 
 
-def _shown(ended: Ended, gone: Gone, staging_root: Path) -> Ended:
-    place = staging_root / name_of(ended.key) if ended.published else staging_root
+def _shown(ended: Ended, gone: AttemptOver, staging_root: Path) -> Ended:
+    place = staging_root / attempt_name(ended.key) if ended.published else staging_root
     after = ended.after_seconds
     return replace(
         ended,
         usage=gone.usage,
         took_seconds=gone.took_seconds,
-        code=text(ended.code, 100),
-        message=text(ended.message, MESSAGE_CHARACTERS_MAX),
-        remedy=text(ended.remedy, MESSAGE_CHARACTERS_MAX),
+        code=safe_text(ended.code, 100),
+        message=safe_text(ended.message, MESSAGE_CHARACTERS_MAX),
+        remedy=safe_text(ended.remedy, MESSAGE_CHARACTERS_MAX),
         after_seconds=None if after is None else max(after, 0.0),
         published=[
             replace_fields(one, path=place / one.path, name=_name(one.name or str(one.path)), note=_name(one.note))
@@ -606,7 +606,7 @@ GAP = "… older lines are left out here"
 """The prune of log lines removes it with the lines before it, once all of an attempt's newest lines are written."""
 
 
-class Newest:
+class LogBuffer:
     """Lines that an attempt has logged and printed, waiting to be written in order. If they come faster than they can
     be written, the oldest are dropped, since the table would not keep them either."""
 
@@ -646,7 +646,7 @@ class Newest:
 # --- questions --------------------------------------------------------------------------------------
 
 
-def question_text(question: Question[Any]) -> tuple[str, str]:
+def encode_question(question: Question[Any]) -> tuple[str, str]:
     """Return the kind of the question, and the question as JSON."""
     kind = type(question).__name__
     if QUESTIONS.get(kind, (None,))[0] is not type(question):
@@ -655,7 +655,7 @@ def question_text(question: Question[Any]) -> tuple[str, str]:
     return kind, msgspec.json.encode(question).decode()
 
 
-def question_from(kind: str, body: str) -> Question[Answer]:
+def decode_question(kind: str, body: str) -> Question[Answer]:
     if kind not in QUESTIONS:
         raise ValueError(f"there is no question {kind[:40]!r}")
     question: Question[Answer] = _decoded(body, QUESTIONS[kind][0])
@@ -663,12 +663,12 @@ def question_from(kind: str, body: str) -> Question[Answer]:
     return question
 
 
-def answer_from(kind: str, body: bytes | msgspec.Raw) -> Answer:
+def decode_answer(kind: str, body: bytes | msgspec.Raw) -> Answer:
     answer: Answer = _decoded(body, QUESTIONS[kind][1])
     return answer
 
 
-def answer_to_nothing(question: Question[Any]) -> Answer:
+def empty_answer(question: Question[Any]) -> Answer:
     """Return the answer of an empty database."""
     return QUESTIONS[type(question).__name__][1]()
 
@@ -734,10 +734,10 @@ def _check_json(said: str | None) -> None:
 def _check_words(words: Iterable[str], *, length: int = _WORD_CHARACTERS_MAX, is_needed: bool = True) -> None:
     for word in words:
         if len(word) > length or (is_needed and not word) or "\0" in word:
-            raise Garbled(f"a name that is none: {text(word, 40)!r}")
+            raise Garbled(f"a name that is none: {safe_text(word, 40)!r}")
 
 
-def text(said: str, length: int) -> str:
+def safe_text(said: str, length: int) -> str:
     return clipped(harmless_text(said), length)
 
 
@@ -746,4 +746,4 @@ def clipped(said: str, length: int) -> str:
 
 
 def _name(said: str) -> str:
-    return text(said, _NAME_CHARACTERS_MAX)
+    return safe_text(said, _NAME_CHARACTERS_MAX)

@@ -65,7 +65,7 @@ _READABLE_WITH_NETWORK = """
 _OWN = Path("/proc/self")
 _RULE = struct.Struct("<Qi")
 
-_held: dict[bool, list[tuple[int, int]]] = {}
+_common_rules: dict[bool, list[tuple[int, int]]] = {}
 """(rights, open descriptor) of the paths that every child reads, without (False) and with (True) network access."""
 
 libc = ctypes.CDLL(None, use_errno=True)
@@ -92,7 +92,7 @@ def die_with(parent: int) -> None:
         os._exit(1)
 
 
-def go_first_where_memory_ends() -> None:
+def raise_oom_score() -> None:
     """Make the kernel's OOM killer choose a child before the daemon, the fork server and most other processes. An
     unprivileged process can only raise its score."""
     with contextlib.suppress(OSError):
@@ -180,7 +180,7 @@ def basic_environment() -> dict[str, str]:
     return environment
 
 
-def calm_signals() -> None:
+def reset_signals() -> None:
     """Reset signal handling to the defaults of a new program."""
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
@@ -202,7 +202,7 @@ class SandboxError(OSError):
     """The kernel, or the service's own confinement, does not provide what the settings require."""
 
 
-class Door(Struct, frozen=True):
+class SandboxRules(Struct, frozen=True):
     reads: Sequence[Path]
     writes: Sequence[Path | int]
     """A path, or a descriptor, which still names the directory if the path is replaced."""
@@ -211,21 +211,21 @@ class Door(Struct, frozen=True):
     """If False, no programs and no other processes; threads are allowed."""
 
 
-def shut(door: Door, sandbox: str) -> str:
+def apply(rules: SandboxRules, sandbox: str) -> str:
     """Apply the sandbox and return the level that was reached: landlock+seccomp, landlock, seccomp, none or off."""
     if sandbox == "off":
         return "off"
     reached: list[str] = []
     try:
-        return _shut(door, sandbox, reached)
+        return _apply(rules, sandbox, reached)
     finally:
-        _let_go()
+        _close_rules()
 
 
-def _shut(door: Door, sandbox: str, reached: list[str]) -> str:
+def _apply(rules: SandboxRules, sandbox: str, reached: list[str]) -> str:
     for name, step in (("", _renounce_privileges), ("landlock", _landlock), ("seccomp", _seccomp)):
         try:
-            if step(door) and name:
+            if step(rules) and name:
                 reached.append(name)
         except OSError as error:
             if sandbox == "strict":
@@ -240,28 +240,28 @@ def prepare() -> None:
         for starts_programs in (False, True):
             seccomp.program(network, starts_programs, _filter_guards_truncation())
     for network in (False, True):
-        if network not in _held:
-            _held[network] = [
-                rule for path in _without_what_lies_within(_readable(network)) for rule in _open_rule(path, _READING)
+        if network not in _common_rules:
+            _common_rules[network] = [
+                rule for path in _outermost(_readable(network)) for rule in _open_rule(path, _READING)
             ]
 
 
-def _without_what_lies_within(paths: Iterable[Path]) -> list[Path]:
+def _outermost(paths: Iterable[Path]) -> list[Path]:
     """Drop paths inside other paths: a rule for a directory covers its contents, and each rule costs time in every
     child."""
     real = {path.resolve() for path in paths}
     return sorted(path for path in real if real.isdisjoint(path.parents))
 
 
-def held() -> list[int]:
+def rule_descriptors() -> list[int]:
     """Return the descriptors that a child needs to apply its sandbox, which closes them."""
-    return [descriptor for rules in _held.values() for _, descriptor in rules]
+    return [descriptor for rules in _common_rules.values() for _, descriptor in rules]
 
 
-def _let_go() -> None:
-    for descriptor in held():
+def _close_rules() -> None:
+    for descriptor in rule_descriptors():
         os.close(descriptor)
-    _held.clear()
+    _common_rules.clear()
 
 
 def code_paths(path: Iterable[str] | None = None) -> list[Path]:
@@ -296,7 +296,7 @@ def _is_code(path: Path) -> bool:
     return is_named or any(any(path.glob(inside)) for inside in ("__init__.*", "*/__init__.py"))
 
 
-def _renounce_privileges(door: Door) -> bool:
+def _renounce_privileges(rules: SandboxRules) -> bool:
     prctl(_PR_SET_NO_NEW_PRIVS, 1)
     _drop_capabilities()
     return True
@@ -328,22 +328,22 @@ def landlock_version() -> int:
         return 0
 
 
-def _landlock(door: Door) -> bool:
+def _landlock(rules: SandboxRules) -> bool:
     version = _call(_LANDLOCK_CREATE_RULESET, None, ctypes.c_size_t(0), ctypes.c_uint(1))
     rights = _RIGHTS.get(version, _RIGHTS_LATEST)
     # From version 4: TCP bind and connect. From version 6: abstract sockets, and signals to processes outside.
-    network = 3 if version >= 4 and not door.network else 0
+    network = 3 if version >= 4 and not rules.network else 0
     scopes = 3 if version >= 6 else 0
     attributes = struct.pack("<QQQ", rights, network, scopes)[: 8 if version < 4 else 16 if version < 6 else 24]
     ruleset = _call(_LANDLOCK_CREATE_RULESET, attributes, ctypes.c_size_t(len(attributes)), ctypes.c_uint(0))
     try:
-        common = _held.get(door.network)
-        readable = [_OWN, *door.reads]
+        common = _common_rules.get(rules.network)
+        readable = [_OWN, *rules.reads]
         if common is None:
-            readable += [*_readable(door.network), *code_paths()]
+            readable += [*_readable(rules.network), *code_paths()]
         for allowed, descriptor in common or ():
             _add(ruleset, allowed & rights, descriptor)
-        for paths, wanted in ((readable, _READING), ([Path("/dev/null"), *door.writes], _WRITING)):
+        for paths, wanted in ((readable, _READING), ([Path("/dev/null"), *rules.writes], _WRITING)):
             for path in paths:
                 _allow(ruleset, path, wanted & rights)
         _call(_LANDLOCK_RESTRICT_SELF, ctypes.c_int(ruleset), ctypes.c_uint(0))
@@ -394,8 +394,8 @@ def _call(number: int, *values: object) -> int:
 # --- seccomp ----------------------------------------------------------------------------------------
 
 
-def _seccomp(door: Door) -> bool:
-    program = seccomp.program(door.network, door.starts_programs, _filter_guards_truncation())
+def _seccomp(rules: SandboxRules) -> bool:
+    program = seccomp.program(rules.network, rules.starts_programs, _filter_guards_truncation())
     if program is None:
         return False
     prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.addressof(program[0]))

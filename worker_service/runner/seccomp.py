@@ -178,7 +178,7 @@ def rules(network: bool, starts_programs: bool, guards_truncation: bool) -> list
 
 def _limit_rules() -> list[Rule]:
     """Forbid changing the limits of other processes, and the limit that marks the child's processes
-    (`processes.mark`)."""
+    (`processes.mark_process`)."""
     return [
         Rule(["prlimit64"], _EPERM, [_differs(0, 0)]),
         Rule(["prlimit64"], _EPERM, [_equals(1, resource.RLIMIT_RTTIME)]),

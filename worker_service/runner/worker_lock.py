@@ -77,7 +77,7 @@ def cluster_staging_root(workspace: Path, worker_id: str) -> Path:
     return staging_root(workspace, worker_id) / "cluster"
 
 
-class LifeLock:
+class WorkerLock:
     """The worker's own lock, held until every process that has the descriptor is gone."""
 
     def __init__(self, path: Path) -> None:
@@ -124,7 +124,7 @@ def is_free(path: Path) -> bool | None:
         os.close(fd)
 
 
-def holders(path: Path) -> list[int]:
+def lock_holders(path: Path) -> list[int]:
     """Return the pids on this machine that have the lock file open, as far as this user may see them."""
     try:
         wanted = path.stat()
@@ -134,7 +134,7 @@ def holders(path: Path) -> list[int]:
     return [pid for pid in pids if _has_open(pid, (wanted.st_dev, wanted.st_ino))]
 
 
-def is_there(pid: int) -> bool:
+def is_running(pid: int) -> bool:
     # A signal, because /proc may hide other users' processes.
     try:
         os.kill(pid, 0)
@@ -168,7 +168,7 @@ class Fate(Enum):
     GONE = "dead"
 
 
-class Seen(Struct, frozen=True):
+class Observation(Struct, frozen=True):
     """The facts known about another worker."""
 
     is_lock_free: bool | None
@@ -176,7 +176,7 @@ class Seen(Struct, frozen=True):
     is_same_machine: bool
     is_rebooted: bool
     """Its machine is this one, before the last reboot."""
-    is_daemon_there: bool
+    is_daemon_running: bool
     silent_seconds: float
     """Time for which this process has seen the same heartbeat. By the boot clock, so that a stepped wall clock frees
     nothing."""
@@ -184,29 +184,29 @@ class Seen(Struct, frozen=True):
     """Age of its last heartbeat by the wall clock."""
 
 
-def fate(seen: Seen, *, orphan_after_seconds: float) -> Fate:
+def decide_fate(seen: Observation, *, orphan_after_seconds: float) -> Fate:
     if seen.is_lock_free or seen.is_rebooted:
         return Fate.GONE
-    if seen.is_lock_free is False and seen.is_same_machine and not seen.is_daemon_there:
+    if seen.is_lock_free is False and seen.is_same_machine and not seen.is_daemon_running:
         return Fate.DYING
     silent_seconds = seen.silent_seconds
-    if seen.is_lock_free is None and not (seen.is_same_machine and seen.is_daemon_there):
+    if seen.is_lock_free is None and not (seen.is_same_machine and seen.is_daemon_running):
         # No process of it can be on this machine. Counting from each start of this daemon could wait for ever.
         silent_seconds = max(silent_seconds, seen.row_silent_seconds)
     return Fate.SILENT if silent_seconds >= orphan_after_seconds else Fate.ALIVE
 
 
-def look_at(
+def observe(
     worker: WorkerState, database: Path, *, host: str, boot: str, now: datetime, silent_seconds: float | None = None
-) -> Seen:
+) -> Observation:
     """Gather the facts about a worker. `host` and `boot` are this machine's. `silent_seconds` is how long the caller
     has seen the same heartbeat; None uses the row's age instead."""
     row_silent_seconds = (now - from_text(worker.heartbeat_at)).total_seconds()
-    return Seen(
+    return Observation(
         is_lock_free=is_free(lock_path(database, worker.id)),
         is_same_machine=worker.host == host and worker.boot_id == boot,
         is_rebooted=worker.host == host and worker.boot_id != boot and bool(worker.boot_id and boot),
-        is_daemon_there=is_there(worker.pid),
+        is_daemon_running=is_running(worker.pid),
         silent_seconds=row_silent_seconds if silent_seconds is None else silent_seconds,
         row_silent_seconds=row_silent_seconds,
     )

@@ -18,8 +18,8 @@ from pathlib import Path
 
 from worker_service.base.errors import PagemillError
 from worker_service.handlers.registry import find
-from worker_service.runner.pool import describe, heard, nursery_in
-from worker_service.runner.protocol import Begin, Described, Ended, Happening, How, Order
+from worker_service.runner.pool import attempt_events, describe, open_pool
+from worker_service.runner.protocol import AttemptEvent, Begin, Described, Ended, How, Order
 from worker_service.services.health import Finding, Level
 from worker_service.services.parse import read_payload
 from worker_service.settings.config import Settings
@@ -53,7 +53,7 @@ def run_one(
     account: str | None = None,
     platform: str = "local",
     directory: Path | None = None,
-) -> Iterator[Happening]:
+) -> Iterator[AttemptEvent]:
     """Run one attempt in a real child process and yield its events, the outcome last.
 
     Its files are kept in `directory`; without one, they are deleted when the caller stops iterating.
@@ -74,12 +74,12 @@ def run_one(
             handlers_dir=settings.handlers_dir,
             grace_seconds=1.0,
         )
-        nursery, described = stack.enter_context(nursery_in(begin))
+        nursery, described = stack.enter_context(open_pool(begin))
         found = _chosen(job_type, described)
         if (reason := found.set_aside or found.facts.missing_text or None) is not None:
             raise HandlerAbsent(f"{job_type} cannot be run here: {reason}")
         nursery.launch(Order(1, 1, job_type, platform, account, text, None))
-        for happening in heard(nursery):
+        for happening in attempt_events(nursery):
             yield happening
             if isinstance(happening, Ended):
                 return
@@ -120,12 +120,12 @@ def _ask(spec: str, settings: Settings) -> Ended | str:
             extra_handlers=[spec],
             is_without_installed=True,
         )
-        with nursery_in(begin) as (nursery, [described]):
+        with open_pool(begin) as (nursery, [described]):
             if described.set_aside:
                 return described.set_aside
             payload = json.dumps({"credentials": _credentials(described)})
             nursery.launch(Order(1, 1, described.facts.job_type, "local", None, payload, None))
-            return next(one for one in heard(nursery) if isinstance(one, Ended))
+            return next(one for one in attempt_events(nursery) if isinstance(one, Ended))
 
 
 def _credentials(described: Described) -> Sequence[str]:

@@ -25,7 +25,7 @@ from worker_service.jobs.model import (
     WorkerState,
 )
 from worker_service.jobs.selector import Selector
-from worker_service.runner.worker_lock import Fate, boot_id, fate, look_at, own_host
+from worker_service.runner.worker_lock import Fate, boot_id, decide_fate, observe, own_host
 from worker_service.services.batches import BatchInWhole, under_way
 from worker_service.services.database import Session
 from worker_service.services.nodes import CheckedNode, checked_nodes
@@ -164,8 +164,8 @@ def workers(session: Session) -> list[CheckedWorker]:
     host, boot = own_host(), boot_id()
 
     def fate_of(worker: WorkerState) -> Fate:
-        seen = look_at(worker, settings.database, host=host, boot=boot, now=now)
-        return fate(seen, orphan_after_seconds=settings.orphan_after_seconds)
+        seen = observe(worker, settings.database, host=host, boot=boot, now=now)
+        return decide_fate(seen, orphan_after_seconds=settings.orphan_after_seconds)
 
     of_rows = [_checked(worker, _state(worker, fate_of(worker))) for worker in store.reading.workers()]
     absent = [(worker, fate_of(worker)) for worker in store.reading.absent_workers()]

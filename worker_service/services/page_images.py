@@ -24,7 +24,7 @@ from worker_service.base.errors import PagemillError
 from worker_service.handlers.registry import find
 from worker_service.jobs.documents import IndexStatus, KnownDocument, PublishedFile
 from worker_service.jobs.library import Document, DocumentSelector
-from worker_service.runner.pool import Nursery, heard, nursery_in
+from worker_service.runner.pool import LocalPool, attempt_events, open_pool
 from worker_service.runner.protocol import Begin, ChildError, Ended, How, Order
 from worker_service.services.database import Session
 from worker_service.settings.config import Settings
@@ -274,7 +274,7 @@ class Drawer:
                 is_without_installed=True,
             )
             self._settings.hand_to_handlers()
-            with nursery_in(begin) as (nursery, described):
+            with open_pool(begin) as (nursery, described):
                 if not described or described[0].set_aside:
                     raise ChildError(described[0].set_aside or "" if described else "nothing here draws pages")
                 number = 0
@@ -306,7 +306,7 @@ class _Died(Exception):
     """The fork server died while it was rendering."""
 
 
-def _answer(nursery: Nursery, wish: _Wish, number: int, job_type: str) -> None:
+def _answer(nursery: LocalPool, wish: _Wish, number: int, job_type: str) -> None:
     try:
         # Another request may have rendered it meanwhile.
         if not (wish.target.is_file() and _words_of(wish.target).is_file()):
@@ -322,12 +322,12 @@ def _answer(nursery: Nursery, wish: _Wish, number: int, job_type: str) -> None:
         wish.answer.set_result(None)
 
 
-def _draw(nursery: Nursery, wish: _Wish, number: int, job_type: str) -> None:
+def _draw(nursery: LocalPool, wish: _Wish, number: int, job_type: str) -> None:
     payload = json.dumps({"page": wish.page, "width": wish.width})
     document = KnownDocument(settings=wish.settings)
     inputs = {"original": wish.source.absolute()}
     nursery.launch(Order(number, 1, job_type, "local", None, payload, None, inputs=inputs, document=document))
-    ended = next(one for one in heard(nursery, seconds=_WAIT_SECONDS) if isinstance(one, Ended))
+    ended = next(one for one in attempt_events(nursery, seconds=_WAIT_SECONDS) if isinstance(one, Ended))
     if ended.code == "NURSERY_DIED":
         raise _Died(ended.message)
     if ended.how is not How.DONE:

@@ -105,7 +105,7 @@ def test_a_file_of_drive_is_published_whole_and_read(server: DriveServer, run: D
     )
     assert done.files[0].read_bytes() == CONTENT
     assert done.progress[-1] == (100.0, "0.2 MB")
-    counts = [one.count for one in done.happenings if isinstance(one, Progressed)]
+    counts = [one.count for one in done.events if isinstance(one, Progressed)]
     assert counts[-1] == Count(len(CONTENT), len(CONTENT), "bytes")
     [ingest] = done.follow_ups
     assert (ingest.job_type, ingest.platform, ingest.payload) == ("ingest", "gdrive", None)

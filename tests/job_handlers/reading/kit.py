@@ -17,8 +17,8 @@ from msgspec.structs import replace
 
 from worker_service.handlers import DocumentPages, IsCurrent, KnownDocument, KnownPages, NewJob, PageResult, SameContent
 from worker_service.jobs.documents import Answer, Currency, Files, KnownDigests, Pages, PublishedFile, Question
-from worker_service.runner.pool import Nursery, heard
-from worker_service.runner.protocol import Begin, Ended, How, Order, PagesRead, answer_to_nothing
+from worker_service.runner.pool import LocalPool, attempt_events
+from worker_service.runner.protocol import Begin, Ended, How, Order, PagesRead, empty_answer
 from worker_service.testing import Run
 
 HANDLERS = [f"job_handlers.reading.{one}:{one}" for one in ("ingest", "ocr_pages", "extract_rows", "assemble")]
@@ -39,7 +39,7 @@ def open_library(directory: Path, *, sandbox: str = "strict", handlers: Sequence
             extra_handlers=list(handlers),
             is_without_installed=True,
         )
-        nursery = Nursery(begin)
+        nursery = LocalPool(begin)
     try:
         refused = [one.set_aside for one in nursery.start() if one.set_aside]
         assert not refused, refused
@@ -52,7 +52,7 @@ def open_library(directory: Path, *, sandbox: str = "strict", handlers: Sequence
 class Library:
     """Handlers in one nursery, and what the store would remember: pages by digest, and by number for one document."""
 
-    nursery: Nursery
+    nursery: LocalPool
     credentials: Path
     by_digest: dict[str, PageResult] = field(default_factory=dict)
     by_number: dict[int, PageResult] = field(default_factory=dict)
@@ -106,13 +106,13 @@ class Library:
             document=None if document_id is None else self._known_of(original),
         )
         self.nursery.launch(order)
-        happenings = []
-        for one in heard(self.nursery, seconds=PATIENCE_SECONDS, answer=self.answer):
-            happenings.append(one)
+        events = []
+        for one in attempt_events(self.nursery, seconds=PATIENCE_SECONDS, answer=self.answer):
+            events.append(one)
             if isinstance(one, PagesRead):
                 for page in one.pages:
                     self.keep(page)
-        run = Run(happenings, next(one for one in happenings if isinstance(one, Ended)))
+        run = Run(events, next(one for one in events if isinstance(one, Ended)))
         self.runs.append((job_type, run))
         if (facts := run.ended.document) is not None:
             self.known = replace(self.known, kind=facts.kind or self.known.kind, pages=facts.pages or self.known.pages)
@@ -141,7 +141,7 @@ class Library:
                 return Currency(is_current)
             case SameContent(sha256):
                 return Files([PublishedFile(77, 1, "original", "a.pdf", "objects/1-1/a.pdf", 1, sha256, "")])
-        return answer_to_nothing(question)
+        return empty_answer(question)
 
     @property
     def text(self) -> str:
