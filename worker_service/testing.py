@@ -302,10 +302,10 @@ def _run(
         extra_handlers=[] if spec is None else [spec],
         is_without_installed=spec is not None,
     )
-    with open_pool(begin, extra_path=[*path, *_path_of_tests()]) as (nursery, _):
-        nursery.launch(order)
+    with open_pool(begin, extra_path=[*path, *_path_of_tests()]) as (pool, _):
+        pool.launch(order)
         events: list[AttemptEvent] = []
-        for one in attempt_events(nursery, seconds=(order.timeout_seconds or 0) + _PATIENCE_SECONDS, answer=answering):
+        for one in attempt_events(pool, seconds=(order.timeout_seconds or 0) + _PATIENCE_SECONDS, answer=answering):
             events.append(one)
             if isinstance(one, PagesRead):
                 answering.pages += one.pages

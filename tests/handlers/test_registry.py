@@ -48,7 +48,7 @@ def test_a_name_that_two_distributions_provide_is_refused_with_both(install: Ins
     install("two", get="two.module:handler")
     fetch, get = registry.find(path=[str(tmp_path)])
 
-    refused = registry.clashes([("download", fetch), ("download", get), ("other", get)])
+    refused = registry.find_clashes([("download", fetch), ("download", get), ("other", get)])
 
     assert list(refused) == ["download"]
     assert "one (one.module:handler) and by two (two.module:handler)" in refused["download"]

@@ -46,7 +46,7 @@ class Desk:
         """Stop what still runs, and forget all of it."""
         for order in self._launched:
             self.nursery.stop(order.job_id, order.fence, now=True)
-        self.until(lambda: self.nursery._line is None or not self.nursery._line.keys)
+        self.until(lambda: self.nursery._connection is None or not self.nursery._connection.keys)
         self.heard.clear()
         self._launched.clear()
 

@@ -172,7 +172,7 @@ def test_a_nursery_that_answers_is_kept(desk: Desk, monkeypatch: pytest.MonkeyPa
 
 
 def test_a_nursery_that_is_alive_is_not_restarted(desk: Desk) -> None:
-    with pytest.raises(ChildError, match="alive"):
+    with pytest.raises(ChildError, match="is running"):
         desk.nursery.restart()
 
 

@@ -154,10 +154,10 @@ def test_a_nursery_that_talks_nonsense_is_not_believed(tmp_path: Path, monkeypat
     script.write_text(f"#!{sys.executable} -I\n{talk}\n")
     script.chmod(0o700)
     monkeypatch.setattr("sys.executable", str(script))
-    monkeypatch.setattr(nursery_module, "_LEAVING_SECONDS", 0.2)
+    monkeypatch.setattr(nursery_module, "_EXIT_SECONDS", 0.2)
     nursery = LocalPool(protocol.Begin(tmp_path / "s", tmp_path / "k"))
 
-    with pytest.raises(ChildError, match="nonsense"):
+    with pytest.raises(ChildError, match="garbage"):
         nursery.start()
 
     nursery.close()

@@ -152,7 +152,7 @@ class NodeServer:
         connection.key = order.key
         connection.known = frozenset(order.known_digests)
         self._by_key[order.key] = connection
-        self._nursery.pass_launch(msgspec.structs.replace(launch, order=replace(order, inputs=paths)))
+        self._nursery.launch_with_environment(msgspec.structs.replace(launch, order=replace(order, inputs=paths)))
 
     def _pass_on(self) -> None:
         """Send what attempts say to the Ray worker processes that run them."""

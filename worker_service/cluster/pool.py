@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from worker_service.jobs.documents import Answer
 from worker_service.jobs.model import NODE, NodeState
-from worker_service.runner.pool import LocalPool, _Line
+from worker_service.runner.pool import LocalPool, _Connection
 from worker_service.runner.protocol import (
     Asked,
     Assigned,
@@ -89,34 +89,34 @@ class RayPool(LocalPool):
 
     def begin(self) -> None:
         """Start the driver without waiting for its first message."""
-        if self._line is None:
-            self._line = self._open(self._begin)
+        if self._connection is None:
+            self._connection = self._open_connection(self._begin)
             self._environment = self._variables
 
     def drain(self, nodes: Sequence[str]) -> None:
-        if self._line is not None:
-            self._send(self._line, Drain(tuple(nodes)))
+        if self._connection is not None:
+            self._send(self._connection, Drain(tuple(nodes)))
 
-    def _surroundings(self) -> dict[str, str]:
+    def _process_environment(self) -> dict[str, str]:
         return {name: value for name, value in os.environ.items() if not name.startswith("WORKER_")}
 
-    def _see(self, seen: NodesSeen) -> None:
+    def _store_nodes(self, seen: NodesSeen) -> None:
         self.seen = seen
         self.is_connected = True
 
-    def _bury(self, line: _Line, *, seconds: float) -> list[AttemptEvent]:
+    def _clean_up_after(self, connection: _Connection, *, seconds: float) -> list[AttemptEvent]:
         return [
             Ended(*one.key, How.CRASHED, code="NODE_LOST", message="the Ray driver died, and its attempts with it")
-            for one in super()._bury(line, seconds=seconds)
+            for one in super()._clean_up_after(connection, seconds=seconds)
             if isinstance(one, Ended)
         ]
 
-    def _forget(self, line: _Line) -> None:
+    def _forget(self, connection: _Connection) -> None:
         if self.seen is not None:
             nodes = [node if node.state == "down" else _without_driver(node) for node in self.seen.nodes]
             self.seen = NodesSeen(tuple(nodes))
         self.is_connected = False
-        super()._forget(line)
+        super()._forget(connection)
 
 
 def _without_driver(node: NodeState) -> NodeState:

@@ -83,7 +83,7 @@ def _load_dropped(path: Path) -> Any:
     raise AttributeError(f"{path} has neither `handler` nor `handlers`")
 
 
-def clashes(claims: Iterable[tuple[str, EntryPoint]]) -> dict[str, str]:
+def find_clashes(claims: Iterable[tuple[str, EntryPoint]]) -> dict[str, str]:
     """Return the job types that more than one entry point provides, each with a message. None of them can be used,
     because the right one is unknown."""
     by_type: dict[str, list[EntryPoint]] = {}

@@ -24,7 +24,7 @@ import msgspec
 from worker_service.base import directories
 from worker_service.jobs.model import LOG_LINES_MOST, Usage
 from worker_service.runner import processes
-from worker_service.runner.child import EXIT_OUT_OF_MEMORY, WHOLE, Bring, Room, live
+from worker_service.runner.child import EXIT_OUT_OF_MEMORY, FULL_SANDBOX, ChildSpec, HandlerLoader, run_child
 from worker_service.runner.protocol import (
     FRAME_BYTES_MAX,
     LINE_CHARACTERS_MAX,
@@ -61,17 +61,25 @@ _LINES_PER_SECOND = 2000
 read."""
 _WAITING_CHARACTERS_MAX = 1 << 20
 _LINE_BYTES_MAX = 4 * LINE_CHARACTERS_MAX
-_LAST_WORDS = 12
-_LAST_WORDS_CHARACTERS_MAX = 2000
-_ASKS_AT_ONCE = 100
-_ASKS_PER_SECOND = 100
+_LAST_LINES = 12
+_LAST_LINES_CHARACTERS_MAX = 2000
+_QUESTIONS_BURST = 100
+_QUESTIONS_PER_SECOND = 100
 
 
 class Child:
     """The process and this side of its pipes."""
 
     def __init__(
-        self, number: int, home: Path, launch: Launch, begin: Begin, bring: Bring, *, job_class: str, reuse: int
+        self,
+        number: int,
+        home: Path,
+        launch: Launch,
+        begin: Begin,
+        loader: HandlerLoader,
+        *,
+        job_class: str,
+        reuse: int,
     ) -> None:
         self.number = number
         """Number of the child in this fork server; its processes are marked with it."""
@@ -81,7 +89,7 @@ class Child:
         self.home = home
         """Contains the staging directory; only the fork server can write it."""
         self.inbox = Inbox(FRAME_BYTES_MAX)
-        self.printed = Printed()
+        self.output_lines = OutputLines()
         self.unsent = bytearray()
         """Data that its pipe has not taken yet: an answer or its next order."""
         self.is_watched = False
@@ -99,15 +107,15 @@ class Child:
         self._begun = mmap.mmap(-1, 8) if reuse > 1 else None
         self._staging = directories.open_directory(self.staging)
         try:
-            self._fork(launch, begin, bring)
+            self._fork(launch, begin, loader)
         except BaseException:
             os.close(self._staging)
             raise
         self.pid_started = 0
-        self.pipes = (self.said, self.output)
+        self.pipes = (self.messages, self.output)
         self.open_pipes = {*self.pipes}
 
-    def _fork(self, launch: Launch, begin: Begin, bring: Bring) -> None:
+    def _fork(self, launch: Launch, begin: Begin, loader: HandlerLoader) -> None:
         with contextlib.ExitStack() as near, contextlib.ExitStack() as far:
             ends = []
             for does_it_write in (True, True, False):
@@ -117,22 +125,22 @@ class Child:
                 far.callback(os.close, its)
                 os.set_blocking(ours, False)
                 ends.append((ours, its))
-            (self.said, said), (self.output, output), (self.answers, answers) = ends
-            room = Room(
+            (self.messages, messages), (self.output, output), (self.answers, answers) = ends
+            spec = ChildSpec(
                 launch=launch,
                 begin=begin,
                 number=self.number,
                 parent=os.getpid(),
                 staging=self.staging,
                 attempts=self.attempts_left,
-                said=said,
+                messages=messages,
                 output=output,
                 answers=answers,
                 begun=self._begun,
             )
             self.pid = os.fork()
             if self.pid == 0:
-                live(room, bring)
+                run_child(spec, loader)
             near.pop_all()
 
     @property
@@ -140,11 +148,11 @@ class Child:
         return self.home / "staging"
 
     @property
-    def has_left_nothing(self) -> bool:
+    def is_home_empty(self) -> bool:
         """True if the staging directory is empty and still the original one."""
         with contextlib.suppress(OSError):
             is_the_same = os.path.samestat(os.fstat(self._staging), self.staging.lstat())
-            return is_the_same and self.sandbox == WHOLE and not os.listdir(self._staging)  # noqa: PTH208
+            return is_the_same and self.sandbox == FULL_SANDBOX and not os.listdir(self._staging)  # noqa: PTH208
         return False
 
     def move_files(self, ended: Ended, place: Path) -> None:
@@ -167,12 +175,12 @@ class Child:
             raise
 
     @property
-    def has_begun_the_last(self) -> bool:
+    def has_begun_order(self) -> bool:
         return self._begun is None or int.from_bytes(self._begun[:8]) == self.served
 
-    def give(self, said: bytes) -> None:
+    def queue_order(self, message: bytes) -> None:
         """Queue the next order, encoded as received."""
-        self.unsent += wrap_frame(said)
+        self.unsent += wrap_frame(message)
 
     def send(self) -> None:
         """Write as much as the pipe takes; the child may never read it."""
@@ -184,7 +192,7 @@ class Child:
         except BrokenPipeError:
             self.unsent.clear()
 
-    def bite(self, pipe: int) -> bytes:
+    def read_piece(self, pipe: int) -> bytes:
         """Read a bounded piece, so that a child with much output gets no more time than others. Return b"" if nothing
         waits."""
         self.was_full = False
@@ -210,27 +218,27 @@ class RunningAttempt:
         self.began_at = time.monotonic()
         self.stop_at = self.began_at + seconds
         """When the time limit is reached."""
-        self._time_sentence = f"it was not done after {seconds} s"
+        self._timeout_message = f"it was not done after {seconds} s"
         self.end_at = math.inf
         """When the grace period ends and SIGKILL follows."""
         self.status: int | None = None
         """Set once its child has been waited for."""
         self._usage: resource.struct_rusage | None = None
         self._reason: tuple[How, str, str] | None = None
-        self._last_word: tuple[Ended, bytes] | None = None
-        self._had_ended = False
+        self._end_report: tuple[Ended, bytes] | None = None
+        self._ended_before_stop = False
         """True if it ended before it was stopped; then its result counts."""
         self._progress: bytes | None = None
         self._progress_at = -math.inf
         self._lines = LogBuffer()
         self._lines_at = -math.inf
         """When the next lines may be sent."""
-        self._last_words: deque[str] = deque(maxlen=_LAST_WORDS)
+        self._last_lines: deque[str] = deque(maxlen=_LAST_LINES)
         self._open_question: int | None = None
         self._question: bytes | None = None
         """A question that is held back, because the child asks too often."""
-        self._asks_allowed = float(_ASKS_AT_ONCE)
-        self._asks_at = 0.0
+        self._questions_allowed = float(_QUESTIONS_BURST)
+        self._questions_counted_at = 0.0
         child.attempt = self
         child.served += 1
         child.attempts_left -= 1
@@ -240,30 +248,30 @@ class RunningAttempt:
         return self.order.key
 
     @property
-    def has_left(self) -> bool:
+    def has_exited(self) -> bool:
         return self.status is not None
 
     @property
     def is_over(self) -> bool:
         """True if it has ended and its child stays for the next order."""
-        return self._last_word is not None and self._last_word[0].is_reusable and self._reason is None
+        return self._end_report is not None and self._end_report[0].is_reusable and self._reason is None
 
     @property
     def is_stopping(self) -> bool:
         return self._reason is not None
 
     @property
-    def is_unbegun(self) -> bool:
+    def is_not_begun(self) -> bool:
         """True if its reused child died before it took this order."""
-        is_silent = self._last_word is None and self._reason is None
-        return is_silent and self.child.served > 1 and not self.child.has_begun_the_last
+        is_silent = self._end_report is None and self._reason is None
+        return is_silent and self.child.served > 1 and not self.child.has_begun_order
 
     @property
     def must_wait_to_print(self) -> bool:
         """True if its unsent output exceeds the limit; then its pipe is not read."""
         return self._lines.characters > _WAITING_CHARACTERS_MAX
 
-    def started(self) -> bytes:
+    def started_message(self) -> bytes:
         """Return the message for a reused child, which sends it only once."""
         child = self.child
         return encode_frame(Started(*self.key, child.pid, child.pid_started, child.sandbox))
@@ -272,13 +280,13 @@ class RunningAttempt:
 
     def read(self, pipe: int, now: float) -> Iterator[bytes]:
         """Read a pipe and yield the messages to pass on."""
-        received = self.child.bite(pipe)
+        received = self.child.read_piece(pipe)
         if pipe == self.child.output:
-            self._take_printed(received)
+            self._take_output(received)
         elif self._reason is None or self._reason[0] is not How.GARBLED:
             try:
                 for body in self.child.inbox.feed(received):
-                    yield from self._understand(body, now)
+                    yield from self._handle_message(body, now)
             except Garbled as error:
                 self.stop(How.GARBLED, "GARBLED", f"it wrote nonsense to its pipe: {error}", grace=0.0, now=now)
 
@@ -289,72 +297,75 @@ class RunningAttempt:
                 yield from self.read(pipe, now)
                 if not self.child.was_full:
                     break
-        yield from self.due(now, is_last=True)
+        yield from self.due_messages(now, is_last=True)
 
-    def due(self, now: float, *, is_last: bool = False) -> Iterator[bytes]:
+    def due_messages(self, now: float, *, is_last: bool = False) -> Iterator[bytes]:
         if self._progress is not None and (is_last or now >= self._progress_at + _PROGRESS_SECONDS):
             yield wrap_frame(self._progress)
             self._progress, self._progress_at = None, now
-        if is_last and (rest := self.child.printed.take_rest()):
-            self._logged(rest)
+        if is_last and (rest := self.child.output_lines.take_rest()):
+            self._add_line(rest)
         if self._lines and (is_last or now >= self._lines_at):
             told = max(len(self._lines), self._lines.characters >> 10)
             self._lines_at = now + max(_LINES_SECONDS, told / _LINES_PER_SECOND)
             yield encode_frame(Logged(*self.key, self._lines.take()))
         if self._question is not None:
-            earned = (now - self._asks_at) * _ASKS_PER_SECOND
-            self._asks_allowed, self._asks_at = min(self._asks_allowed + earned, float(_ASKS_AT_ONCE)), now
-            if self._asks_allowed >= 1:
-                self._asks_allowed -= 1
+            earned = (now - self._questions_counted_at) * _QUESTIONS_PER_SECOND
+            self._questions_allowed, self._questions_counted_at = (
+                min(self._questions_allowed + earned, float(_QUESTIONS_BURST)),
+                now,
+            )
+            if self._questions_allowed >= 1:
+                self._questions_allowed -= 1
                 yield wrap_frame(self._question)
                 self._question = None
 
     def next_due(self) -> float:
-        """Return when `due` or `act` has work although nothing has happened."""
+        """Return when `due_messages` or `enforce_deadlines` has work although nothing has happened."""
         times = [self.end_at if self._reason else self.stop_at]
         if self._progress is not None:
             times.append(self._progress_at + _PROGRESS_SECONDS)
         if self._lines:
             times.append(self._lines_at)
         if self._question is not None:
-            times.append(self._asks_at + 1.0 / _ASKS_PER_SECOND)
+            times.append(self._questions_counted_at + 1.0 / _QUESTIONS_PER_SECOND)
         return min(times)
 
-    def _understand(self, body: bytes, now: float) -> Iterator[bytes]:
-        said = decode_child_message(body, self.order)
-        if self._last_word is not None:
+    def _handle_message(self, body: bytes, now: float) -> Iterator[bytes]:
+        message = decode_child_message(body, self.order)
+        if self._end_report is not None:
             raise Garbled("it went on after it had ended")
-        if isinstance(said, Progressed):
+        if isinstance(message, Progressed):
             self._progress = body
-            yield from self.due(now)
-        elif isinstance(said, Asked):
+            yield from self.due_messages(now)
+        elif isinstance(message, Asked):
             if self._open_question is not None or self.child.unsent:
                 raise Garbled("it asked again before it had taken its answer")
-            self._question, self._open_question = body, said.number
-            yield from self.due(now)
-        elif isinstance(said, Ended):
-            if said.is_reusable and (self.child.unsent or not self.child.attempts_left):
+            self._question, self._open_question = body, message.number
+            yield from self.due_messages(now)
+        elif isinstance(message, Ended):
+            if message.is_reusable and (self.child.unsent or not self.child.attempts_left):
                 raise Garbled("it stays, and is not asked to")
-            self._last_word = said, body
+            self._end_report = message, body
         else:
-            if isinstance(said, Started):
-                if said.pid != self.child.pid:
+            if isinstance(message, Started):
+                if message.pid != self.child.pid:
                     raise Garbled("it says that it is another")
-                self.child.sandbox, self.child.pid_started = said.sandbox, said.pid_started
+                self.child.sandbox, self.child.pid_started = message.sandbox, message.pid_started
             yield wrap_frame(body)
 
-    def _take_printed(self, received: bytes) -> None:
-        printed = self.child.printed
-        printed.feed(received)
-        while len(printed.lines) > LOG_LINES_MOST:
-            printed.lines.popleft()
-        while printed.lines:
-            self._logged(printed.lines.popleft())
+    def _take_output(self, received: bytes) -> None:
+        output_lines = self.child.output_lines
+        output_lines.feed(received)
+        while len(output_lines.lines) > LOG_LINES_MOST:
+            output_lines.lines.popleft()
+        while output_lines.lines:
+            self._add_line(output_lines.lines.popleft())
 
-    def _logged(self, line: bytes) -> None:
-        shown = safe_text(_shown(line)[:_LINE_BYTES_MAX].decode("utf-8", "replace"), LINE_CHARACTERS_MAX)
+    def _add_line(self, line: bytes) -> None:
+        shown = safe_text(_visible_part(line)[:_LINE_BYTES_MAX].decode("utf-8", "replace"), LINE_CHARACTERS_MAX)
         self._lines.add([shown])
-        self._last_words.append(shown)
+        self._last_lines.append(shown)
 
     def answer(self, reply: Reply) -> None:
         """Pass a reply to the child; ignore it if no question is open."""
@@ -369,18 +380,18 @@ class RunningAttempt:
         grace period count."""
         if self._reason is None:
             self._reason = (how, code, message)
-            self._had_ended = self._last_word is not None
+            self._ended_before_stop = self._end_report is not None
             self.end_at = now + grace
             if grace > 0:
                 self._signal(signal.SIGTERM)
         self.end_at = min(self.end_at, now + grace)
 
-    def act(self, now: float, *, grace: float) -> None:
+    def enforce_deadlines(self, now: float, *, grace: float) -> None:
         """Stop the attempt at its time limit, and kill it when the grace period is over."""
-        if self.has_left:
+        if self.has_exited:
             return
         if self._reason is None and now >= self.stop_at:
-            self.stop(How.TIMED_OUT, "TIMED_OUT", self._time_sentence, grace=grace, now=now)
+            self.stop(How.TIMED_OUT, "TIMED_OUT", self._timeout_message, grace=grace, now=now)
         if now >= self.end_at:
             self._signal(signal.SIGKILL)
             # Repeat while it is alive: a process may have joined the group meanwhile.
@@ -388,19 +399,19 @@ class RunningAttempt:
 
     def _signal(self, number: signal.Signals) -> None:
         # After its end the pid may belong to another process. Its orphans are found by their marks.
-        if not self.has_left:
+        if not self.has_exited:
             processes.signal_group(self.child.pid, number)
 
-    def left(self, status: int, usage: resource.struct_rusage) -> None:
+    def set_exit_status(self, status: int, usage: resource.struct_rusage) -> None:
         self.status, self._usage = status, usage
 
     # --- the outcome ---
 
-    def gone(self, staging_root: Path) -> bytes:
+    def end_message(self, staging_root: Path) -> bytes:
         """Move the files to a directory of their own and return the end message. Call only when no process of the
         attempt is left."""
         ended, body = self._end()
-        usage, took_seconds = self._used(ended)
+        usage, took_seconds = self._usage_and_duration(ended)
         if ended.published:
             try:
                 self.child.move_files(ended, staging_root / attempt_name(self.key))
@@ -410,15 +421,15 @@ class RunningAttempt:
         return encode_frame(AttemptOver(msgspec.Raw(body), usage, took_seconds))
 
     def _end(self) -> tuple[Ended, bytes]:
-        if self._last_word is not None and (
-            self._reason is None or (self._had_ended and self._reason[0] is not How.GARBLED)
+        if self._end_report is not None and (
+            self._reason is None or (self._ended_before_stop and self._reason[0] is not How.GARBLED)
         ):
-            return self._last_word
-        how, code, message = self._reason or self._without_a_word()
+            return self._end_report
+        how, code, message = self._reason or self._reason_without_end()
         ended = Ended(*self.key, how, code=code, message=message)
         return ended, encode_message(ended)
 
-    def _used(self, ended: Ended) -> tuple[Usage, float | None]:
+    def _usage_and_duration(self, ended: Ended) -> tuple[Usage, float | None]:
         """Return usage and duration: from the kernel once the child has ended, from a reused child's own message
         otherwise."""
         seconds = time.monotonic() - self.began_at
@@ -430,12 +441,12 @@ class RunningAttempt:
         name = None if number is None else _signal_name(number)
         return Usage(round(used, 3), self._usage.ru_maxrss * 1024, name), None
 
-    def _without_a_word(self) -> tuple[How, str, str]:
-        how, code, message = self._crashed()
-        words = "\n".join(filter(None, self._last_words))[-_LAST_WORDS_CHARACTERS_MAX:]
+    def _reason_without_end(self) -> tuple[How, str, str]:
+        how, code, message = self._exit_reason()
+        words = "\n".join(filter(None, self._last_lines))[-_LAST_LINES_CHARACTERS_MAX:]
         return how, code, f"{message}\n{words}".strip()
 
-    def _crashed(self) -> tuple[How, str, str]:
+    def _exit_reason(self) -> tuple[How, str, str]:
         status = self.status or 0
         if os.WIFSIGNALED(status):
             name = _signal_name(os.WTERMSIG(status))
@@ -448,7 +459,7 @@ class RunningAttempt:
         return How.GARBLED, "NO_RESULT", f"it ended without a result (exit code {os.WEXITSTATUS(status)})"
 
 
-class Printed:
+class OutputLines:
     """Output of a child, split into lines. Of an unfinished line only the beginning is kept."""
 
     def __init__(self) -> None:
@@ -459,7 +470,7 @@ class Printed:
         *whole, rest = (self._rest + received).split(b"\n")
         self.lines.extend(whole)
         if len(rest) > _LINE_BYTES_MAX:
-            rest = _shown(rest)[:_LINE_BYTES_MAX]
+            rest = _visible_part(rest)[:_LINE_BYTES_MAX]
         self._rest = rest
 
     def take_rest(self) -> bytes:
@@ -467,7 +478,7 @@ class Printed:
         return rest
 
 
-def _shown(line: bytes) -> bytes:
+def _visible_part(line: bytes) -> bytes:
     """Return the line as a terminal shows it: a carriage return overwrites what precedes it."""
     return line.rstrip(b"\r").rpartition(b"\r")[2]
 

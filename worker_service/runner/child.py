@@ -74,7 +74,7 @@ from worker_service.runner.protocol import (
     Reply,
     Started,
     attempt_name,
-    clipped,
+    clip,
     decode_answer,
     decode_child_input,
     encode_frame,
@@ -82,10 +82,10 @@ from worker_service.runner.protocol import (
 )
 
 EXIT_OUT_OF_MEMORY = 86
-WHOLE = "landlock+seccomp"
-_KEEP_BUSY_SECONDS = 30.0
+FULL_SANDBOX = "landlock+seccomp"
+_KEEP_RETRY_SECONDS = 30.0
 _DIGEST = re.compile(r"[0-9a-f]*")
-_ALLOWED = (resource.RLIMIT_AS, resource.RLIMIT_NOFILE, resource.RLIMIT_FSIZE, resource.RLIMIT_CORE)
+_CHECKED_LIMITS = (resource.RLIMIT_AS, resource.RLIMIT_NOFILE, resource.RLIMIT_FSIZE, resource.RLIMIT_CORE)
 _SIGNALS = (
     signal.SIGALRM, signal.SIGCHLD, signal.SIGHUP, signal.SIGINT, signal.SIGIO, signal.SIGPIPE, signal.SIGPROF,
     signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGVTALRM, signal.SIGXCPU,
@@ -98,11 +98,11 @@ _CHARACTERS_AT_ONCE = 1 << 18
 
 A = TypeVar("A", bound=Answer)
 
-Bring = Handler[Any] | Callable[[], Handler[Any]]
+HandlerLoader = Handler[Any] | Callable[[], Handler[Any]]
 """The handler, or the function that imports it."""
 
 
-class Room(Struct, frozen=True):
+class ChildSpec(Struct, frozen=True):
     """Everything that the fork server has prepared for one child."""
 
     launch: Launch
@@ -114,7 +114,7 @@ class Room(Struct, frozen=True):
     """Empty before each attempt."""
     attempts: int
     """Maximum number of attempts that the child may serve."""
-    said: int
+    messages: int
     output: int
     """Receives log lines and stdout and stderr, including those of C libraries and programs that the child starts."""
     answers: int
@@ -122,13 +122,13 @@ class Room(Struct, frozen=True):
     """Shared memory where the child counts the attempts that it has begun; None if it serves one."""
 
 
-def live(room: Room, bring: Bring) -> NoReturn:
+def run_child(spec: ChildSpec, loader: HandlerLoader) -> NoReturn:
     code = 1
     try:
-        _settle(room)
-        cancel = Cancel()
+        _prepare_process(spec)
+        cancel = Cancellation()
         with contextlib.suppress(Stopped):
-            _serve(room, bring, Pipe(room.said, room.answers, room.output, cancel.held), cancel)
+            _serve(spec, loader, Pipe(spec.messages, spec.answers, spec.output, cancel.deferred), cancel)
         sandbox.flush_output()
         code = 0
     except MemoryError:
@@ -140,33 +140,41 @@ def live(room: Room, bring: Bring) -> NoReturn:
         os._exit(code)
 
 
-def _serve(room: Room, bring: Bring, pipe: Pipe, cancel: Cancel) -> None:
+def _serve(spec: ChildSpec, loader: HandlerLoader, pipe: Pipe, cancel: Cancellation) -> None:
     """Serve one attempt after another, until the limit is reached or one did not end cleanly."""
-    order: Order | None = room.launch.order
-    confinement = _Confinement(room, bring)
-    house = _Housekeeping(room) if room.attempts > 1 else None
-    left = room.attempts
+    order: Order | None = spec.launch.order
+    child_sandbox = _ChildSandbox(spec, loader)
+    change_check = _ChangeCheck(spec) if spec.attempts > 1 else None
+    left = spec.attempts
     while order is not None:
         left -= 1
         with contextlib.ExitStack() as held:
-            ended = _attempt(order, confinement, house, pipe, cancel, held)
+            ended = _attempt(order, child_sandbox, change_check, pipe, cancel, held)
             continues = (
-                left > 0 and house is not None and not cancel.has_come and confinement.is_whole and _is_clean(ended)
+                left > 0
+                and change_check is not None
+                and not cancel.is_requested
+                and child_sandbox.is_complete
+                and _is_clean(ended)
             )
-            continues = continues and house is not None and house.is_as_before(ended.published)
+            continues = continues and change_check is not None and change_check.is_unchanged(ended.published)
         if not continues:
             # A SIGTERM must not cut the last message short.
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        pipe.say(ended if house is None else msgspec.structs.replace(ended, is_reusable=continues, usage=house.used()))
+        pipe.send(
+            ended
+            if change_check is None
+            else msgspec.structs.replace(ended, is_reusable=continues, usage=change_check.usage())
+        )
         order = pipe.next_order() if continues else None
 
 
 def _attempt(
     order: Order,
-    confinement: _Confinement,
-    house: _Housekeeping | None,
+    child_sandbox: _ChildSandbox,
+    change_check: _ChangeCheck | None,
     pipe: Pipe,
-    cancel: Cancel,
+    cancel: Cancellation,
     held: contextlib.ExitStack,
 ) -> Ended:
     """Run one attempt. `held` releases per-attempt resources once the child's state has been verified."""
@@ -176,19 +184,19 @@ def _attempt(
         nonlocal context
         cancel.listen()
         os.environ[processes.ATTEMPT] = attempt_name(order.key)
-        chosen = confinement.handler()
+        chosen = child_sandbox.handler()
         payload = _decode(chosen, order.payload)
-        keep = _hold(chosen, payload, confinement.room.begin.keep_root, held)
-        confinement.apply(order, keep, payload)
-        if house is not None:
-            house.begin(chosen.limits)
-        if not house or house.is_new:
-            pipe.say(Started(*order.key, os.getpid(), processes.started_at(os.getpid()), confinement.level))
+        keep = _lock_keep(chosen, payload, child_sandbox.spec.begin.keep_root, held)
+        child_sandbox.apply(order, keep, payload)
+        if change_check is not None:
+            change_check.begin(chosen.limits)
+        if not change_check or change_check.is_new:
+            pipe.send(Started(*order.key, os.getpid(), processes.started_at(os.getpid()), child_sandbox.level))
         place = None if keep is None else keep.path
-        context = ChildContext(order, payload, staging=confinement.room.staging, keep=place, pipe=pipe, cancel=cancel)
+        context = ChildContext(order, payload, staging=child_sandbox.spec.staging, keep=place, pipe=pipe, cancel=cancel)
         return _run(chosen, order, context)
 
-    ended = _judged(order, attempt)
+    ended = _outcome_of(order, attempt)
     if context is not None:
         # A handler may have kept a reference; it can no longer report for the attempt.
         context.is_over = True
@@ -198,78 +206,78 @@ def _attempt(
 # --- before the handler runs --------------------------------------------------------------------------
 
 
-def _settle(room: Room) -> None:
+def _prepare_process(spec: ChildSpec) -> None:
     # Create the session first: the fork server stops children by process group.
     os.setsid()
-    sandbox.die_with(room.parent)
+    sandbox.die_with(spec.parent)
     sandbox.raise_oom_score()
-    processes.mark_process(room.begin.pool_id, room.number)
+    processes.mark_process(spec.begin.pool_id, spec.number)
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
-    os.dup2(room.output, 1)
-    os.dup2(room.output, 2)
-    lock = [] if room.begin.lock_fd is None else [room.begin.lock_fd]
-    sandbox.close_all_but({0, 1, 2, room.said, room.output, room.answers, *sandbox.rule_descriptors(), *lock})
+    os.dup2(spec.output, 1)
+    os.dup2(spec.output, 2)
+    lock = [] if spec.begin.lock_fd is None else [spec.begin.lock_fd]
+    sandbox.close_all_but({0, 1, 2, spec.messages, spec.output, spec.answers, *sandbox.rule_descriptors(), *lock})
     # Without these, the environment is the basic one of the fork server.
-    os.environ.update({"HOME": str(room.staging), **room.launch.environment})
+    os.environ.update({"HOME": str(spec.staging), **spec.launch.environment})
     os.umask(0o077)
-    os.chdir(room.staging)
+    os.chdir(spec.staging)
     # A library may have cached the directory while the fork server loaded it.
-    tempfile.tempdir = str(room.staging)
+    tempfile.tempdir = str(spec.staging)
     sandbox.reset_signals()
 
 
-class _Confinement:
+class _ChildSandbox:
     """The child's sandbox, applied once before its first attempt."""
 
-    def __init__(self, room: Room, bring: Bring) -> None:
-        self.room = room
+    def __init__(self, spec: ChildSpec, loader: HandlerLoader) -> None:
+        self.spec = spec
         self.level = ""
-        self._bring = bring
+        self._loader = loader
         self._handler: Handler[Any] | None = None
 
     @property
-    def is_whole(self) -> bool:
+    def is_complete(self) -> bool:
         """True if the kernel provides the whole sandbox; otherwise the child serves only one attempt."""
-        return self.level == WHOLE
+        return self.level == FULL_SANDBOX
 
     def handler(self) -> Handler[Any]:
         if self._handler is None:
-            self._handler = self._bring if isinstance(self._bring, Handler) else self._bring()
-            if self._handler.credentials and self.room.begin.credentials is not None:
-                os.environ["CREDENTIALS_DIRECTORY"] = str(self.room.begin.credentials)
+            self._handler = self._loader if isinstance(self._loader, Handler) else self._loader()
+            if self._handler.credentials and self.spec.begin.credentials is not None:
+                os.environ["CREDENTIALS_DIRECTORY"] = str(self.spec.begin.credentials)
         return self._handler
 
-    def apply(self, order: Order, keep: Keep | None, payload: Any) -> None:
+    def apply(self, order: Order, keep: KeepDirectory | None, payload: Any) -> None:
         if self.level:
             return
-        handler, begin = self.handler(), self.room.begin
-        sandbox.limit(handler.limits, self.room.attempts)
+        handler, begin = self.handler(), self.spec.begin
+        sandbox.limit(handler.limits, self.spec.attempts)
         reads = [*handler.reads, *order.inputs.values()]
         if handler.reads_payload is not None:
             reads += handler.reads_payload(payload)
         if begin.credentials is not None:
             reads += _credentials(begin.credentials, handler.credentials)
-        is_alone = self.room.attempts == 1
-        writes: list[Path | int] = [self.room.staging, *handler.writes]
+        is_alone = self.spec.attempts == 1
+        writes: list[Path | int] = [self.spec.staging, *handler.writes]
         if keep is not None:
             writes.append(keep.descriptor if is_alone else begin.keep_root)
         rules = sandbox.SandboxRules(reads, writes, handler.limits.network, starts_programs=is_alone)
         self.level = sandbox.apply(rules, begin.sandbox if handler.sandbox == "default" else handler.sandbox)
 
 
-class _Housekeeping:
+class _ChangeCheck:
     """Checks whether an attempt left its child unchanged. Cannot see what the handler keeps in variables."""
 
-    def __init__(self, room: Room) -> None:
-        self._staging = room.staging
+    def __init__(self, spec: ChildSpec) -> None:
+        self._staging = spec.staging
         # Opened before the sandbox is applied. Writing to it resets the peak memory for each attempt.
         self._peak: int | None = None
         with contextlib.suppress(OSError):
             self._peak = os.open("/proc/self/clear_refs", os.O_WRONLY | os.O_CLOEXEC)
         self._cpu_seconds = 0.0
-        self._before: object = None
-        self._begun, self._note = 0, room.begun
+        self._state_before: object = None
+        self._begun, self._note = 0, spec.begun
 
     @property
     def is_new(self) -> bool:
@@ -285,14 +293,14 @@ class _Housekeeping:
             os.write(self._peak, b"5")
         os.chdir(self._staging)
         self._cpu_seconds = _cpu_seconds()
-        if self._before is None:
-            self._before = self._seen()
+        if self._state_before is None:
+            self._state_before = self._state()
 
-    def used(self) -> Usage:
+    def usage(self) -> Usage:
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         return Usage(round(_cpu_seconds() - self._cpu_seconds, 6), peak)
 
-    def is_as_before(self, published: Sequence[Publication]) -> bool:
+    def is_unchanged(self, published: Sequence[Publication]) -> bool:
         """Return whether the child is unchanged, and remove all files from staging except those to be published, which
         the fork server moves away."""
         sandbox.flush_output()
@@ -303,7 +311,7 @@ class _Housekeeping:
         else:
             return False
         try:
-            if self._seen() != self._before:
+            if self._state() != self._state_before:
                 return False
             kept = {file.path.parts[0] for file in published}
             for entry in list(os.scandir(self._staging)):
@@ -316,7 +324,7 @@ class _Housekeeping:
             return False
         return True
 
-    def _seen(self) -> object:
+    def _state(self) -> object:
         return (
             _THREADS.stat().st_nlink,
             # From Linux 6.2, the size is the number of descriptors.
@@ -326,7 +334,7 @@ class _Housekeeping:
             signal.pthread_sigmask(signal.SIG_BLOCK, ()),
             [signal.getsignal(one) for one in _SIGNALS],
             [signal.getitimer(one) for one in (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)],
-            [resource.getrlimit(one) for one in _ALLOWED],
+            [resource.getrlimit(one) for one in _CHECKED_LIMITS],
             {name: value for name, value in os.environ.items() if name != processes.ATTEMPT},
             tempfile.tempdir,
         )
@@ -344,14 +352,16 @@ def _decode(handler: Handler[Any], payload: str | None) -> Any:
         raise Permanent("PAYLOAD_INVALID", str(error)) from error
 
 
-class Keep(Struct, frozen=True):
+class KeepDirectory(Struct, frozen=True):
     """The directory for an attempt's `keep_key`, locked until the attempt has ended."""
 
     path: Path
     descriptor: int
 
 
-def _hold(handler: Handler[Any], payload: Any, keep_root: Path, held: contextlib.ExitStack) -> Keep | None:
+def _lock_keep(
+    handler: Handler[Any], payload: Any, keep_root: Path, held: contextlib.ExitStack
+) -> KeepDirectory | None:
     if handler.keep_key is None:
         return None
     name = hashlib.blake2s(f"{handler.job_type}\0{handler.keep_key(payload)}".encode(), digest_size=16).hexdigest()
@@ -369,10 +379,10 @@ def _hold(handler: Handler[Any], payload: Any, keep_root: Path, held: contextlib
                 # directory: try again.
                 if os.path.samestat(os.fstat(lock), keep.lstat()):
                     held.callback(os.close, lock)
-                    return Keep(keep, lock)
+                    return KeepDirectory(keep, lock)
                 os.close(lock)
     except BlockingIOError as error:
-        raise Snooze("another attempt works on the same thing", after=_KEEP_BUSY_SECONDS) from error
+        raise Snooze("another attempt works on the same thing", after=_KEEP_RETRY_SECONDS) from error
 
 
 def _credentials(directory: Path, patterns: Sequence[str]) -> list[Path]:
@@ -393,19 +403,19 @@ def _run(handler: Handler[Any], order: Order, context: ChildContext) -> Ended:
         done = Done()
     if not isinstance(done, Done):
         raise TypeError(f"{handler.job_type} returned {type(done).__name__}: a handler returns Done or None")
-    ended = _done(order, done, context.staging)
+    ended = _done_outcome(order, done, context.staging)
     # Encode only results that may be large.
     if (ended.result or ended.follow_ups or ended.published) and len(encode_frame(ended)) > FRAME_BYTES_MAX:
         raise Permanent("RESULT_TOO_LARGE", f"the result takes more than {FRAME_BYTES_MAX} bytes", "write a file")
     return ended
 
 
-def _judged(order: Order, attempt: Callable[[], Ended]) -> Ended:
+def _outcome_of(order: Order, attempt: Callable[[], Ended]) -> Ended:
     """Run the attempt and turn every exception into its outcome."""
 
     def ended(how: How, code: str, message: object, remedy: object = "", after: float | None = None) -> Ended:
-        detail, helps = (sayable(clipped(str(one), MESSAGE_CHARACTERS_MAX)) for one in (message, remedy))
-        return Ended(*order.key, how, code=code, message=detail, remedy=helps, after_seconds=after)
+        detail, remedy_text = (strip_surrogates(clip(str(one), MESSAGE_CHARACTERS_MAX)) for one in (message, remedy))
+        return Ended(*order.key, how, code=code, message=detail, remedy=remedy_text, after_seconds=after)
 
     try:
         return attempt()
@@ -414,7 +424,7 @@ def _judged(order: Order, attempt: Callable[[], Ended]) -> Ended:
     except Retryable as error:
         return ended(How.RETRYABLE, *error.problem, error.after)
     except Snooze as error:
-        return ended(How.SNOOZED, *error.problem, _wait(error))
+        return ended(How.SNOOZED, *error.problem, _delay_of(error))
     except Rest as error:
         return msgspec.structs.replace(
             ended(How.SNOOZED, *error.problem, max(float(error.after), 0.0)), pauses_source=True
@@ -427,31 +437,31 @@ def _judged(order: Order, attempt: Callable[[], Ended]) -> Ended:
         # The fork server ignores this outcome if it sent the signal itself.
         return ended(How.RETRYABLE, "INTERRUPTED", "somebody else sent it SIGTERM")
     except BaseException as error:  # any exception of a handler is an outcome, sys.exit() included
-        return ended(How.RETRYABLE, "HANDLER_ERROR", _bug(error))
+        return ended(How.RETRYABLE, "HANDLER_ERROR", _describe_bug(error))
 
 
-def _bug(error: BaseException) -> str:
+def _describe_bug(error: BaseException) -> str:
     """Print the traceback to the log, and return one line for users: the exception and where it was raised."""
     steps = error.__traceback__
     while steps is not None and steps.tb_frame.f_code.co_filename == __file__:
         steps = steps.tb_next
     with contextlib.suppress(Exception):  # the handler may have broken stderr
         traceback.print_exception(type(error), error, steps)
-    first, newline, more = _sentence(error).partition("\n")
-    return f"{first}{_place(steps)}{newline}{more}".strip()
+    first, newline, more = _describe_exception(error).partition("\n")
+    return f"{first}{_location(steps)}{newline}{more}".strip()
 
 
-def _sentence(error: BaseException) -> str:
+def _describe_exception(error: BaseException) -> str:
     kind = type(error)
     name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
     try:
-        said = str(error)
+        message = str(error)
     except Exception:  # its __str__ may raise anything
-        said = ""
-    return f"{name}: {said}" if said else name
+        message = ""
+    return f"{name}: {message}" if message else name
 
 
-def _place(steps: TracebackType | None) -> str:
+def _location(steps: TracebackType | None) -> str:
     """Return the innermost frame in the handler's own directory. Frames of libraries are only in the log."""
     frames = traceback.extract_tb(steps)
     if not frames:
@@ -467,12 +477,12 @@ def _is_clean(ended: Ended) -> bool:
     return is_chosen and ended.code not in ("HANDLER_ERROR", "SANDBOX_UNAVAILABLE", "INTERRUPTED")
 
 
-def _done(order: Order, done: Done, staging: Path) -> Ended:
+def _done_outcome(order: Order, done: Done, staging: Path) -> Ended:
     files: list[Publication] = []
     files_again: list[FileAgain] = []
     for one in done.files:
         if isinstance(one, SameFile):
-            files_again.append(FileAgain(one.file_id, one.role, sayable(one.name)))
+            files_again.append(FileAgain(one.file_id, one.role, strip_surrogates(one.name)))
         else:
             files.append(_publication(one if isinstance(one, File) else File(one), staging))
     for directory in {staging / file.path.parent for file in files}:
@@ -500,10 +510,10 @@ def _publication(file: File, staging: Path) -> Publication:
     sync(path)
     # Relative, because the fork server moves the directory.
     path = path.resolve().relative_to(staging.resolve())
-    return Publication(path, file.role, sayable(file.name), file.sha256, file.md5, sayable(file.note))
+    return Publication(path, file.role, strip_surrogates(file.name), file.sha256, file.md5, strip_surrogates(file.note))
 
 
-def _wait(snooze: Snooze) -> float:
+def _delay_of(snooze: Snooze) -> float:
     if snooze.until is None:
         return max(float(snooze.after or 0.0), 0.0)
     return max((snooze.until - datetime.now(UTC)).total_seconds(), 0.0)
@@ -515,42 +525,42 @@ def _wait(snooze: Snooze) -> float:
 # handler between any two of its lines, but never in the middle of a message.
 
 
-class Cancel:
+class Cancellation:
     """The state of a SIGTERM. A handler that calls `cancelled` may finish its current piece of work; any other is
     interrupted once."""
 
     def __init__(self) -> None:
-        self.has_come = False
-        self.is_asked_for = False
-        self._holds = 0
+        self.is_requested = False
+        self.is_polled = False
+        self._blocks = 0
         self._is_due = False
 
     def listen(self) -> None:
         """Handle SIGTERM for a new attempt."""
-        self.is_asked_for = False
-        signal.signal(signal.SIGTERM, self._come)
+        self.is_polled = False
+        signal.signal(signal.SIGTERM, self._on_sigterm)
 
     @contextmanager
-    def held(self) -> Iterator[None]:
+    def deferred(self) -> Iterator[None]:
         """Delay the interruption until the end of the block."""
         if threading.current_thread() is not threading.main_thread():
             # Python runs signal handlers only in the main thread.
             yield
             return
-        self._holds += 1
+        self._blocks += 1
         try:
             yield
         finally:
-            self._holds -= 1
-        if self._is_due and not self._holds:
+            self._blocks -= 1
+        if self._is_due and not self._blocks:
             self._is_due = False
             raise Stopped
 
-    def _come(self, number: int, stack: object) -> None:
-        first, self.has_come = not self.has_come, True
-        if not first or self.is_asked_for:
+    def _on_sigterm(self, number: int, stack: object) -> None:
+        first, self.is_requested = not self.is_requested, True
+        if not first or self.is_polled:
             return
-        if self._holds:
+        if self._blocks:
             self._is_due = True
             return
         raise Stopped
@@ -563,45 +573,45 @@ class Pipe:
         self._descriptor = descriptor
         self._answers = answers
         self._output = output
-        self._held = held
+        self._deferred = held
         # A handler may use threads.
-        self._saying, self._asking, self._logging = threading.Lock(), threading.Lock(), threading.Lock()
+        self._send_lock, self._ask_lock, self._log_lock = threading.Lock(), threading.Lock(), threading.Lock()
         self._inbox = Inbox(RELAY_BYTES_MAX)
-        self._heard: deque[ChildInput] = deque()
+        self._received: deque[ChildInput] = deque()
         self._poll = select.poll()
         self._poll.register(answers, select.POLLIN)
         self._asked = self._answered = 0
 
     def log(self, text: str) -> None:
         """Write to the stream of printed output, so that log lines and output keep their order."""
-        with self._held(), self._logging:
+        with self._deferred(), self._log_lock:
             _write(self._output, text.encode("utf-8", "replace"))
 
-    def say(self, *messages: ChildMessage) -> None:
+    def send(self, *messages: ChildMessage) -> None:
         frames = [encode_frame(message) for message in messages]
-        for message, said in zip(messages, frames, strict=True):
-            if len(said) > FRAME_BYTES_MAX:
+        for message, encoded in zip(messages, frames, strict=True):
+            if len(encoded) > FRAME_BYTES_MAX:
                 # Fail instead of truncating: half a result is useless.
                 name = type(message).__name__
-                raise Permanent("TOO_LARGE", f"{name} takes {len(said)} bytes; {FRAME_BYTES_MAX} fit")
-        with self._held(), self._saying:
+                raise Permanent("TOO_LARGE", f"{name} takes {len(encoded)} bytes; {FRAME_BYTES_MAX} fit")
+        with self._deferred(), self._send_lock:
             _write(self._descriptor, b"".join(frames))
 
     def ask(self, order: Order, kind: str, body: str) -> Reply:
         """Ask one question and wait for its reply. Replies to questions that a signal interrupted are read first."""
-        with self._asking:
+        with self._ask_lock:
             while self._answered < self._asked:
                 self._next_reply()
-            with self._held():
-                self.say(Asked(*order.key, self._asked + 1, kind, body))
+            with self._deferred():
+                self.send(Asked(*order.key, self._asked + 1, kind, body))
                 self._asked += 1
             return self._next_reply()
 
     def next_order(self) -> Order | None:
         """Wait for the next order of a reused child. Return None if the fork server is gone."""
         while True:
-            while self._heard:
-                message = self._heard.popleft()
+            while self._received:
+                message = self._received.popleft()
                 if isinstance(message, Launch):
                     return message.order
                 self._answered += 1
@@ -609,17 +619,17 @@ class Pipe:
             received = os.read(self._answers, _READ_BYTES)
             if not received:
                 return None
-            self._heard += map(decode_child_input, self._inbox.feed(received))
+            self._received += map(decode_child_input, self._inbox.feed(received))
 
     def _next_reply(self) -> Reply:
-        while not self._heard:
+        while not self._received:
             self._poll.poll()
-            with self._held():
+            with self._deferred():
                 received = os.read(self._answers, _READ_BYTES)
                 if not received:
                     raise Retryable("nobody is there to answer", code="ASK_FAILED")
-                self._heard += map(decode_child_input, self._inbox.feed(received))
-        message = self._heard.popleft()
+                self._received += map(decode_child_input, self._inbox.feed(received))
+        message = self._received.popleft()
         if not isinstance(message, Reply):
             raise RuntimeError("an order came where an answer was due")
         self._answered += 1
@@ -630,7 +640,7 @@ class ChildContext:
     """Implements `worker_service.handlers.Context`."""
 
     def __init__(
-        self, order: Order, payload: Any, *, staging: Path, keep: Path | None, pipe: Pipe, cancel: Cancel
+        self, order: Order, payload: Any, *, staging: Path, keep: Path | None, pipe: Pipe, cancel: Cancellation
     ) -> None:
         self.payload = payload
         self.is_over = False
@@ -673,21 +683,21 @@ class ChildContext:
             percent = 100 * done / total if done is not None and total else 0.0
         known = percent if math.isfinite(percent) else 0.0
         count = None if done is None else _count(done, total, unit, rate)
-        self._say(Progressed(*self._order.key, min(max(float(known), 0.0), 100.0), _line(message), count))
+        self._send(Progressed(*self._order.key, min(max(float(known), 0.0), 100.0), _line(message), count))
 
     def log(self, line: str) -> None:
         # Clip before splitting: a single line may be huge.
-        lines = clipped(line, 20 * LINE_CHARACTERS_MAX).splitlines() or [""]
+        lines = clip(line, 20 * LINE_CHARACTERS_MAX).splitlines() or [""]
         self._refuse_if_over()
-        self._pipe.log("".join(f"{clipped(one, LINE_CHARACTERS_MAX)}\n" for one in lines))
+        self._pipe.log("".join(f"{clip(one, LINE_CHARACTERS_MAX)}\n" for one in lines))
 
     def cancelled(self) -> bool:
-        self._cancel.is_asked_for = True
-        return self._cancel.has_come
+        self._cancel.is_polled = True
+        return self._cancel.is_requested
 
     def checkpoint(self, state: object, follow_ups: Sequence[NewJob] = (), crawl: CrawlPage | None = None) -> None:
-        said = json.dumps(state, allow_nan=False)
-        self._say(Checkpointed(*self._order.key, said, list(follow_ups), crawl))
+        state_json = json.dumps(state, allow_nan=False)
+        self._send(Checkpointed(*self._order.key, state_json, list(follow_ups), crawl))
 
     def save_page(self, page: PageResult) -> None:
         self.save_pages([page])
@@ -695,7 +705,7 @@ class ChildContext:
     def save_pages(self, pages: Sequence[PageResult]) -> None:
         if self.document_id is None:
             raise Permanent("NO_DOCUMENT", f"a job of {self.job_type} without a document has no pages to save")
-        self._say(*(PagesRead(*self._order.key, some) for some in _in_messages(map(_sayable_page, pages))))
+        self._send(*(PagesRead(*self._order.key, batch) for batch in _in_messages(map(_strip_surrogates_in, pages))))
 
     def ask(self, question: Question[A]) -> A:
         kind, body = encode_question(question)
@@ -707,17 +717,17 @@ class ChildContext:
             raise Retryable(reply.message, code=reply.code)
         return cast("A", decode_answer(kind, reply.body))
 
-    def _say(self, *messages: ChildMessage) -> None:
+    def _send(self, *messages: ChildMessage) -> None:
         self._refuse_if_over()
-        self._pipe.say(*messages)
+        self._pipe.send(*messages)
 
     def _refuse_if_over(self) -> None:
         if self.is_over:
             raise RuntimeError("this context is of an attempt that has ended")
 
 
-def _write(descriptor: int, said: bytes) -> None:
-    left = memoryview(said)
+def _write(descriptor: int, data: bytes) -> None:
+    left = memoryview(data)
     while left:
         left = left[os.write(descriptor, left) :]
 
@@ -725,36 +735,36 @@ def _write(descriptor: int, said: bytes) -> None:
 def _count(done: float, total: float | None, unit: str, rate: float | None) -> Count | None:
     """Return the numbers that a table can store, or None if `done` is not one of them."""
 
-    def whole(number: float | None) -> int | None:
+    def to_int(number: float | None) -> int | None:
         return int(number) if number is not None and 0 <= number < 2**53 else None
 
     measured = rate if rate is not None and math.isfinite(rate) and rate >= 0 else None
-    counted = whole(done)
-    return None if counted is None else Count(counted, whole(total), _line(unit), measured)
+    counted = to_int(done)
+    return None if counted is None else Count(counted, to_int(total), _line(unit), measured)
 
 
 def _line(text: str) -> str:
-    return sayable(clipped(text, LINE_CHARACTERS_MAX))
+    return strip_surrogates(clip(text, LINE_CHARACTERS_MAX))
 
 
 def _in_messages(pages: Iterable[PageResult]) -> Iterator[list[PageResult]]:
-    some: list[PageResult] = []
+    batch: list[PageResult] = []
     characters = 0
     for page in pages:
         own = len(page.text or "") + len(page.layout or "")
-        if some and (len(some) == _PAGES_AT_ONCE or characters + own > _CHARACTERS_AT_ONCE):
-            yield some
-            some, characters = [], 0
-        some.append(page)
+        if batch and (len(batch) == _PAGES_AT_ONCE or characters + own > _CHARACTERS_AT_ONCE):
+            yield batch
+            batch, characters = [], 0
+        batch.append(page)
         characters += own
-    if some:
-        yield some
+    if batch:
+        yield batch
 
 
-def _sayable_page(page: PageResult) -> PageResult:
-    return page if page.text is None else replace(page, text=sayable(page.text).replace("\0", "�"))
+def _strip_surrogates_in(page: PageResult) -> PageResult:
+    return page if page.text is None else replace(page, text=strip_surrogates(page.text).replace("\0", "�"))
 
 
-def sayable(text: str) -> str:
+def strip_surrogates(text: str) -> str:
     """Replace lone surrogates, which a file name may contain and a JSON message may not."""
     return text.encode("utf-8", "replace").decode()

@@ -55,24 +55,24 @@ from worker_service.runner.protocol import (
 
 _READ_BYTES = 1 << 16
 _UNSENT_BYTES_MAX = 1 << 20
-_REST_SECONDS = 0.002
+_PAUSE_SECONDS = 0.002
 """Pause in reading a full pipe: slows down the child that floods it, not the other children."""
-_FLOOD_REST = 4
+_FLOOD_PAUSE_FACTOR = 4
 """Pause after a read from a flooded pipe, as a multiple of the time that the read took."""
-_FIRST_REST_SECONDS = 0.005
+_FIRST_PAUSE_SECONDS = 0.005
 _GATHER_SECONDS = 0.002
 _SWEEP_SECONDS = 0.001
 _SWEEP_SECONDS_MAX = 0.2
-_PATIENCE_SECONDS = 3600.0
+_SELECT_SECONDS_MAX = 3600.0
 _SWEEPS_AT_ONCE = 20
 """Repeating the sweep at once catches a process that forks and ends for ever."""
 
 
-class _Waiting(Struct, frozen=True):
+class _QueuedOrder(Struct, frozen=True):
     launch: Launch
-    said: bytes
+    body: bytes
     """The encoded launch as received, to be passed on to an idle child."""
-    known: LoadedHandler
+    handler: LoadedHandler
     since: float
 
     @property
@@ -81,59 +81,59 @@ class _Waiting(Struct, frozen=True):
 
     @property
     def job_class(self) -> str:
-        return self.known.described.facts.job_class
+        return self.handler.described.facts.job_class
 
     @property
     def reuse(self) -> int:
         """Number of attempts that the child may serve. An order with inputs gets a child of its own, because the
         sandbox of a reused child cannot be fitted to one order."""
-        return 1 if self.launch.order.inputs else self.known.described.reuse
+        return 1 if self.launch.order.inputs else self.handler.described.reuse
 
 
-class _Nursery:
+class ForkServer:
     def __init__(self, control: socket.socket) -> None:
         self._control = control
         self._inbox = Inbox(RELAY_BYTES_MAX)
         self._unsent = bytearray()
         self._selector = selectors.DefaultSelector()
-        self._known: dict[str, LoadedHandler] = {}
+        self._handlers: dict[str, LoadedHandler] = {}
         self._children: dict[int, Child] = {}
         """Forked children that have not been waited for, by pid."""
         self._attempts: dict[Key, RunningAttempt] = {}
-        self._waiting: defaultdict[str, deque[_Waiting]] = defaultdict(deque)
+        self._queues: defaultdict[str, deque[_QueuedOrder]] = defaultdict(deque)
         """First-in first-out queues by job class."""
         self._flush_at = math.inf
-        self._moved_at: dict[str, float] = {}
+        self._last_start_at: dict[str, float] = {}
         """When the last waiting order of a job class was started."""
         self._idle: list[Child] = []
         """Children that can take another order, longest idle first."""
-        self._resting: dict[int, tuple[Child, float]] = {}
+        self._paused_pipes: dict[int, tuple[Child, float]] = {}
         self._cleaners: set[int] = set()
         self._forks = 0
-        self._homes: list[Path] = []
+        self._free_homes: list[Path] = []
         """Empty home directories of ended children: checking one is faster than making one."""
         self._sweep_seconds = _SWEEP_SECONDS
         self._is_closing = False
         self._begin: Begin
 
     def serve(self) -> None:
-        rest = self._hear_the_beginning()
-        self._watch_for_children()
+        remaining = self._read_begin()
+        self._watch_sigchld()
         sandbox.adopt_orphans()
-        self._make_ready()
+        self._load_handlers()
         self._selector.register(self._control, selectors.EVENT_READ)
-        for body in rest:
-            self._obey(body)
-        while not (self._is_closing and not self._attempts and not self._children and not self._strangers()):
+        for body in remaining:
+            self._handle_message(body)
+        while not (self._is_closing and not self._attempts and not self._children and not self._orphans()):
             self._turn()
 
     # --- one turn ---
 
     def _turn(self) -> None:
-        for key, events in self._selector.select(self._patience()):
+        for key, events in self._selector.select(self._select_timeout()):
             if key.fileobj is self._control:
                 if events & selectors.EVENT_READ:
-                    self._listen()
+                    self._read_control()
             elif key.data is None:
                 with contextlib.suppress(BlockingIOError):
                     os.read(key.fd, _READ_BYTES)
@@ -142,31 +142,31 @@ class _Nursery:
             else:
                 self._read(key.fd, key.data)
         now = time.monotonic()
-        self._wake_resting_pipes(now)
+        self._resume_paused_pipes(now)
         self._reap()
         for attempt in self._attempts.values():
-            attempt.act(now, grace=self._begin.grace_seconds)
-            self._tell(attempt.due(now))
-        self._end_those_that_are_gone(now)
-        self._start_those_that_wait(now)
-        self._retire_those_that_idle(now)
+            attempt.enforce_deadlines(now, grace=self._begin.grace_seconds)
+            self._add_unsent(attempt.due_messages(now))
+        self._end_exited_attempts(now)
+        self._start_queued_orders(now)
+        self._retire_idle_children(now)
         self._flush()
 
-    def _patience(self) -> float:
+    def _select_timeout(self) -> float:
         now = time.monotonic()
-        if self._is_closing or any(attempt.has_left for attempt in self._attempts.values()):
+        if self._is_closing or any(attempt.has_exited for attempt in self._attempts.values()):
             return self._sweep_seconds
         times = [attempt.next_due() for attempt in self._attempts.values()]
-        times += [until for _, until in self._resting.values()]
-        times += [self._goes_back_at(queue[0]) for queue in self._waiting.values() if queue]
+        times += [resume_at for _, resume_at in self._paused_pipes.values()]
+        times += [self._return_time(queue[0]) for queue in self._queues.values() if queue]
         times.append(self._flush_at)
         times += [child.idle_since + self._begin.idle_seconds for child in self._idle[:1]]
         # A time limit from a row may exceed what a system call can wait for.
-        return min(max(min(times, default=math.inf) - now, 0.0), _PATIENCE_SECONDS)
+        return min(max(min(times, default=math.inf) - now, 0.0), _SELECT_SECONDS_MAX)
 
     # --- the daemon ---
 
-    def _hear_the_beginning(self) -> list[bytes]:
+    def _read_begin(self) -> list[bytes]:
         self._control.setblocking(True)
         bodies: list[bytes] = []
         while not bodies:
@@ -184,7 +184,7 @@ class _Nursery:
         self._control.setblocking(False)
         return bodies[1:]
 
-    def _listen(self) -> None:
+    def _read_control(self) -> None:
         try:
             received = self._control.recv(_READ_BYTES)
         except BlockingIOError:
@@ -193,7 +193,7 @@ class _Nursery:
             received = b""
         if received:
             for body in self._inbox.feed(received):
-                self._obey(body)
+                self._handle_message(body)
             return
         # The daemon is gone, or has asked the fork server to stop.
         self._close("the daemon is gone")
@@ -203,21 +203,21 @@ class _Nursery:
             return
         self._is_closing = True
         self._selector.unregister(self._control)
-        self._waiting.clear()
+        self._queues.clear()
         for attempt in self._attempts.values():
             attempt.stop(How.STOPPED, "STOPPED", reason, grace=0.0, now=time.monotonic())
 
-    def _obey(self, body: bytes) -> None:
+    def _handle_message(self, body: bytes) -> None:
         message = decode_daemon_message(body)
         if isinstance(message, Launch):
             self._launch(message, body)
         elif isinstance(message, Ping):
             self._unsent += encode_frame(Pong())
         elif isinstance(message, Reply):
-            asking = self._attempts.get((message.job_id, message.fence))
-            if asking is not None:
-                asking.answer(message)
-                self._send(asking.child)
+            attempt = self._attempts.get((message.job_id, message.fence))
+            if attempt is not None:
+                attempt.answer(message)
+                self._send(attempt.child)
         elif isinstance(message, Stop):
             self._stop(message)
 
@@ -227,13 +227,13 @@ class _Nursery:
         if attempt is not None:
             grace = 0.0 if stop.now else self._begin.grace_seconds
             attempt.stop(How.STOPPED, "STOPPED", "it was asked to stop", grace=grace, now=time.monotonic())
-        for queue in self._waiting.values():
-            for one in [one for one in queue if one.key == key]:
-                self._give_back(one, queue)
+        for queue in self._queues.values():
+            for queued in [queued for queued in queue if queued.key == key]:
+                self._return_order(queued, queue)
 
-    def _tell(self, frames: Iterable[bytes]) -> None:
-        for one in frames:
-            self._unsent += one
+    def _add_unsent(self, frames: Iterable[bytes]) -> None:
+        for queued in frames:
+            self._unsent += queued
 
     def _refuse(self, key: Key, how: How, code: str, message: str, waited: float | None = None) -> None:
         ended = encode_message(Ended(*key, how, code=code, message=message))
@@ -243,7 +243,7 @@ class _Nursery:
         if self._is_closing:
             self._unsent.clear()
             return
-        if self._unsent and any(self._waiting.values()) and self._flush_at == math.inf:
+        if self._unsent and any(self._queues.values()) and self._flush_at == math.inf:
             # While orders wait here, the daemon has no free slot to fill: gather several small messages into one.
             self._flush_at = time.monotonic() + _GATHER_SECONDS
         if time.monotonic() < self._flush_at < math.inf:
@@ -252,13 +252,13 @@ class _Nursery:
             while self._unsent:
                 del self._unsent[: self._control.send(self._unsent)]
             self._flush_at = math.inf
-        wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if self._unsent else 0)
-        if self._selector.get_key(self._control).events != wanted:
-            self._selector.modify(self._control, wanted)
+        events = selectors.EVENT_READ | (selectors.EVENT_WRITE if self._unsent else 0)
+        if self._selector.get_key(self._control).events != events:
+            self._selector.modify(self._control, events)
 
-    def _make_ready(self) -> None:
+    def _load_handlers(self) -> None:
         gc.disable()
-        self._known, introduced = handler_probe.learn(self._begin, self._control.fileno())
+        self._handlers, introduced = handler_probe.load_handlers(self._begin, self._control.fileno())
         sandbox.prepare()
         # Remove secrets before the fork, so that no child sees them and none has to clean its environment.
         sandbox.set_environment(sandbox.basic_environment())
@@ -274,81 +274,81 @@ class _Nursery:
 
     # --- children ---
 
-    def _launch(self, launch: Launch, said: bytes) -> None:
+    def _launch(self, launch: Launch, body: bytes) -> None:
         order = launch.order
-        chosen = self._known.get(order.job_type)
+        handler = self._handlers.get(order.job_type)
         if self._is_closing or order.key in self._attempts:
             return
-        if chosen is None:
+        if handler is None:
             message = f"no handler for {order.job_type} is installed here"
             self._refuse(order.key, How.PERMANENT, "UNKNOWN_TYPE", message)
-        elif chosen.bring is None:
-            message = chosen.described.set_aside or "it cannot be used"
+        elif handler.loader is None:
+            message = handler.described.set_aside or "it cannot be used"
             self._refuse(order.key, How.RETRYABLE, "HANDLER_SET_ASIDE", message)
         else:
-            one = _Waiting(launch, said, chosen, time.monotonic())
+            queued = _QueuedOrder(launch, body, handler, time.monotonic())
             # The daemon orders ahead of a free slot only for types with reuse.
-            if chosen.described.reuse > 1 and not self._has_room(one.job_class):
-                self._waiting[one.job_class].append(one)
+            if handler.described.reuse > 1 and not self._has_free_slot(queued.job_class):
+                self._queues[queued.job_class].append(queued)
             else:
-                self._start(one)
+                self._start(queued)
 
-    def _has_room(self, job_class: str) -> bool:
+    def _has_free_slot(self, job_class: str) -> bool:
         running = sum(attempt.child.job_class == job_class for attempt in self._attempts.values())
         return running < self._begin.slots.get(job_class, math.inf)
 
-    def _start_those_that_wait(self, now: float) -> None:
-        for job_class, queue in self._waiting.items():
-            while queue and self._has_room(job_class):
-                self._moved_at[job_class] = now
+    def _start_queued_orders(self, now: float) -> None:
+        for job_class, queue in self._queues.items():
+            while queue and self._has_free_slot(job_class):
+                self._last_start_at[job_class] = now
                 self._start(queue.popleft())
-            while queue and now >= self._goes_back_at(queue[0]):
-                self._give_back(queue[0], queue)
+            while queue and now >= self._return_time(queue[0]):
+                self._return_order(queue[0], queue)
 
-    def _goes_back_at(self, one: _Waiting) -> float:
-        return max(one.since, self._moved_at.get(one.job_class, 0.0)) + self._begin.wait_seconds
+    def _return_time(self, queued: _QueuedOrder) -> float:
+        return max(queued.since, self._last_start_at.get(queued.job_class, 0.0)) + self._begin.wait_seconds
 
-    def _give_back(self, one: _Waiting, queue: deque[_Waiting]) -> None:
-        queue.remove(one)
+    def _return_order(self, queued: _QueuedOrder, queue: deque[_QueuedOrder]) -> None:
+        queue.remove(queued)
         message = "it was not begun: another attempt was before it"
-        self._refuse(one.key, How.STOPPED, "NOT_BEGUN", message, self._begin.wait_seconds)
+        self._refuse(queued.key, How.STOPPED, "NOT_BEGUN", message, self._begin.wait_seconds)
 
-    def _start(self, one: _Waiting) -> None:
+    def _start(self, queued: _QueuedOrder) -> None:
         """Start the attempt in an idle child of its type, or in a new child."""
-        seconds = one.launch.order.timeout_seconds or one.known.described.facts.timeout_seconds
-        child = self._idle_for(one)
+        seconds = queued.launch.order.timeout_seconds or queued.handler.described.facts.timeout_seconds
+        child = self._find_idle_child(queued)
         if child is not None:
             self._idle.remove(child)
-            self._attempts[one.key] = attempt = RunningAttempt(one.launch, child, seconds=seconds)
-            self._tell([attempt.started()])
-            child.give(one.said)
+            self._attempts[queued.key] = attempt = RunningAttempt(queued.launch, child, seconds=seconds)
+            self._add_unsent([attempt.started_message()])
+            child.queue_order(queued.body)
             self._send(child)
             return
-        assert one.known.bring is not None
-        self._make_room_for(one)
+        assert queued.handler.loader is not None
+        self._retire_surplus_child(queued)
         self._forks += 1
         try:
             child = Child(
                 self._forks,
-                self._home(),
-                one.launch,
+                self._take_home(),
+                queued.launch,
                 self._begin,
-                one.known.bring,
-                job_class=one.job_class,
-                reuse=one.reuse,
+                queued.handler.loader,
+                job_class=queued.job_class,
+                reuse=queued.reuse,
             )
         except OSError as error:
-            self._refuse(one.key, How.RETRYABLE, "LAUNCH_FAILED", f"no child could be started: {error}")
+            self._refuse(queued.key, How.RETRYABLE, "LAUNCH_FAILED", f"no child could be started: {error}")
             return
-        self._attempts[one.key] = RunningAttempt(one.launch, child, seconds=seconds)
+        self._attempts[queued.key] = RunningAttempt(queued.launch, child, seconds=seconds)
         self._children[child.pid] = child
         # Do not read at first: a short attempt ends before, and all its messages are read at once.
         for pipe in child.pipes:
-            self._resting[pipe] = (child, time.monotonic() + _FIRST_REST_SECONDS)
+            self._paused_pipes[pipe] = (child, time.monotonic() + _FIRST_PAUSE_SECONDS)
 
-    def _home(self) -> Path:
-        while self._homes:
-            home = self._homes.pop()
+    def _take_home(self) -> Path:
+        while self._free_homes:
+            home = self._free_homes.pop()
             # An administrator may have emptied the workspace by hand.
             if (home / "staging").is_dir():
                 return home
@@ -357,45 +357,45 @@ class _Nursery:
         (home / "staging").mkdir(mode=0o700)
         return home
 
-    def _idle_for(self, one: _Waiting) -> Child | None:
-        if one.reuse == 1:
+    def _find_idle_child(self, queued: _QueuedOrder) -> Child | None:
+        if queued.reuse == 1:
             return None
-        return next((child for child in reversed(self._idle) if child.job_type == one.launch.order.job_type), None)
+        return next((child for child in reversed(self._idle) if child.job_type == queued.launch.order.job_type), None)
 
     # --- messages from children ---
 
     def _read(self, pipe: int, child: Child) -> None:
         now = time.monotonic()
         # While the daemon does not read, its children wait as well.
-        must_rest = len(self._unsent) >= _UNSENT_BYTES_MAX
+        must_pause = len(self._unsent) >= _UNSENT_BYTES_MAX
         is_printed = pipe == child.output
-        must_rest |= is_printed and child.attempt is not None and child.attempt.must_wait_to_print
-        rest_seconds = _REST_SECONDS
-        if not must_rest:
+        must_pause |= is_printed and child.attempt is not None and child.attempt.must_wait_to_print
+        pause_seconds = _PAUSE_SECONDS
+        if not must_pause:
             if child.attempt is None:
                 # An idle child has nothing to send: stop it if it does. An empty read means that it has ended.
-                if child.bite(pipe):
+                if child.read_piece(pipe):
                     self._retire(child)
             else:
-                self._tell(child.attempt.read(pipe, now))
+                self._add_unsent(child.attempt.read(pipe, now))
                 if child.attempt.is_over:
-                    self._end_and_keep(child.attempt, now)
+                    self._end_and_keep_child(child.attempt, now)
             if pipe not in child.open_pipes:
                 with contextlib.suppress(KeyError):
                     self._selector.unregister(pipe)
                 return
             # More output is waiting in the pipe.
-            must_rest = child.was_full
+            must_pause = child.was_full
             if is_printed and child.was_full:
-                rest_seconds = max(rest_seconds, (time.monotonic() - now) * _FLOOD_REST)
-        if must_rest and pipe in self._selector.get_map():
+                pause_seconds = max(pause_seconds, (time.monotonic() - now) * _FLOOD_PAUSE_FACTOR)
+        if must_pause and pipe in self._selector.get_map():
             self._selector.unregister(pipe)
-            self._resting[pipe] = (child, now + rest_seconds)
+            self._paused_pipes[pipe] = (child, now + pause_seconds)
 
-    def _wake_resting_pipes(self, now: float) -> None:
-        for pipe, (child, until) in list(self._resting.items()):
-            if now >= until:
-                del self._resting[pipe]
+    def _resume_paused_pipes(self, now: float) -> None:
+        for pipe, (child, resume_at) in list(self._paused_pipes.items()):
+            if now >= resume_at:
+                del self._paused_pipes[pipe]
                 if pipe in child.open_pipes:
                     self._selector.register(pipe, selectors.EVENT_READ, child)
 
@@ -412,20 +412,20 @@ class _Nursery:
 
     def _unwatch(self, child: Child) -> None:
         for pipe in (*child.pipes, child.answers):
-            if self._resting.pop(pipe, None) is None:
+            if self._paused_pipes.pop(pipe, None) is None:
                 with contextlib.suppress(KeyError):
                     self._selector.unregister(pipe)
 
     # --- the end of an attempt ---
 
-    def _end_and_keep(self, attempt: RunningAttempt, now: float) -> None:
+    def _end_and_keep_child(self, attempt: RunningAttempt, now: float) -> None:
         """End an attempt whose child left nothing behind, and keep the child for the next order."""
         # All its output is in the pipe by now, and the next attempt has not started.
-        self._tell(attempt.drain(now))
+        self._add_unsent(attempt.drain(now))
         if not attempt.is_over:
             # It sent a message after its end, and is being stopped.
             return
-        self._tell([attempt.gone(self._begin.staging_root)])
+        self._add_unsent([attempt.end_message(self._begin.staging_root)])
         del self._attempts[attempt.key]
         child = attempt.child
         child.attempt, child.idle_since = None, now
@@ -434,58 +434,58 @@ class _Nursery:
             self._retire(child)
             return
         self._idle.append(child)
-        self._start_those_that_wait(now)
+        self._start_queued_orders(now)
 
-    def _end_those_that_are_gone(self, now: float) -> None:
-        leaving = [attempt for attempt in self._attempts.values() if attempt.has_left]
-        if not leaving and not self._is_closing:
+    def _end_exited_attempts(self, now: float) -> None:
+        exited = [attempt for attempt in self._attempts.values() if attempt.has_exited]
+        if not exited and not self._is_closing:
             return
         for _ in range(_SWEEPS_AT_ONCE):
-            strangers = self._strangers()
-            if not strangers:
+            orphans = self._orphans()
+            if not orphans:
                 break
-            for stranger in strangers:
-                processes.kill(stranger)
+            for orphan in orphans:
+                processes.kill(orphan)
             self._reap()
         else:
             # Try again in the next turn: children of a killed process are reparented only when it is gone. A process
             # that cannot be killed (another user's) is checked at growing intervals.
             self._sweep_seconds = min(self._sweep_seconds * 1.5, _SWEEP_SECONDS_MAX)
             return
-        for attempt in leaving:
+        for attempt in exited:
             self._end(attempt, now)
         self._sweep_seconds = _SWEEP_SECONDS
 
-    def _strangers(self) -> set[int]:
+    def _orphans(self) -> set[int]:
         """Return children that this process did not fork and that belong to no running attempt: leftovers of ended
         attempts."""
-        ours = {processes.child_mark(child.number) for child in self._children.values()}
-        others = processes.children_of(os.getpid()) - self._children.keys() - self._cleaners
-        return {pid for pid in others if (processes.marks_of(pid) or (0, 0))[0] not in ours}
+        own_marks = {processes.child_mark(child.number) for child in self._children.values()}
+        not_forked_here = processes.children_of(os.getpid()) - self._children.keys() - self._cleaners
+        return {pid for pid in not_forked_here if (processes.marks_of(pid) or (0, 0))[0] not in own_marks}
 
     def _end(self, attempt: RunningAttempt, now: float) -> None:
-        self._tell(attempt.drain(now))
+        self._add_unsent(attempt.drain(now))
         del self._attempts[attempt.key]
-        if attempt.is_unbegun:
+        if attempt.is_not_begun:
             # The child died between two attempts, so no work is lost: queue the order again.
             launch = attempt.launch
-            again = _Waiting(launch, encode_message(launch), self._known[launch.order.job_type], now)
-            self._waiting[again.job_class].appendleft(again)
+            requeued = _QueuedOrder(launch, encode_message(launch), self._handlers[launch.order.job_type], now)
+            self._queues[requeued.job_class].appendleft(requeued)
         else:
-            self._tell([attempt.gone(self._begin.staging_root)])
+            self._add_unsent([attempt.end_message(self._begin.staging_root)])
         self._forget(attempt.child)
 
     # --- the end of a child ---
 
-    def _make_room_for(self, one: _Waiting) -> None:
+    def _retire_surplus_child(self, queued: _QueuedOrder) -> None:
         """Retire an idle child if the class has as many children, idle ones included, as slots."""
-        size = self._begin.slots.get(one.job_class, math.inf)
-        there = [child for child in self._children.values() if child.job_class == one.job_class]
-        idle = [child for child in self._idle if child in there]
-        if idle and len(there) >= size:
-            self._retire(idle[0])
+        size = self._begin.slots.get(queued.job_class, math.inf)
+        children = [child for child in self._children.values() if child.job_class == queued.job_class]
+        idle_children = [child for child in self._idle if child in children]
+        if idle_children and len(children) >= size:
+            self._retire(idle_children[0])
 
-    def _retire_those_that_idle(self, now: float) -> None:
+    def _retire_idle_children(self, now: float) -> None:
         while self._idle and (self._is_closing or now >= self._idle[0].idle_since + self._begin.idle_seconds):
             self._retire(self._idle[0])
 
@@ -494,7 +494,7 @@ class _Nursery:
             self._idle.remove(child)
         processes.signal_group(child.pid)
 
-    def _watch_for_children(self) -> None:
+    def _watch_sigchld(self) -> None:
         reading, writing = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
@@ -512,7 +512,7 @@ class _Nursery:
                 if child is None:
                     continue
                 if child.attempt is not None:
-                    child.attempt.left(status, usage)
+                    child.attempt.set_exit_status(status, usage)
                 else:
                     if child in self._idle:
                         self._idle.remove(child)
@@ -520,10 +520,10 @@ class _Nursery:
 
     def _forget(self, child: Child) -> None:
         self._unwatch(child)
-        is_home_reusable = child.has_left_nothing
+        is_home_reusable = child.is_home_empty
         child.close()
         if is_home_reusable:
-            self._homes.append(child.home)
+            self._free_homes.append(child.home)
             return
         cleaner = _discard(child.home)
         if cleaner is not None:
@@ -571,9 +571,9 @@ def main() -> None:
     if len(sys.argv) > 2:
         os.set_inheritable(int(sys.argv[2]), False)
     # The daemon handles these signals and stops the fork server itself.
-    for one in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(one, signal.SIG_IGN)
-    _Nursery(socket.socket(fileno=descriptor)).serve()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    ForkServer(socket.socket(fileno=descriptor)).serve()
 
 
 if __name__ == "__main__":

@@ -31,7 +31,7 @@ from worker_service.handlers import registry
 from worker_service.handlers.contract import Handler
 from worker_service.jobs.model import CAPABILITY_MISSING, HandlerFacts, wants
 from worker_service.runner import processes, sandbox
-from worker_service.runner.child import Bring
+from worker_service.runner.child import HandlerLoader
 from worker_service.runner.protocol import (
     FRAME_BYTES_MAX,
     Begin,
@@ -47,8 +47,8 @@ from worker_service.runner.protocol import (
 
 SHIPPED = "pagemill"
 """The distribution whose handlers need no trial unless one of them fails."""
-_LEAVING_SECONDS = 2.0
-_SHARE_TOGETHER = 0.25
+_EXIT_SECONDS = 2.0
+_SHARED_TRIAL_FRACTION = 0.25
 """The share of the import time for several entry points together, since each may be tried again alone."""
 
 Verdict = Tried | str
@@ -57,11 +57,11 @@ Verdict = Tried | str
 
 class LoadedHandler(Struct, frozen=True):
     described: Described
-    bring: Bring | None
+    loader: HandlerLoader | None
     """None if the handler is set aside."""
 
 
-def learn(begin: Begin, control: int) -> tuple[dict[str, LoadedHandler], list[Introduced]]:
+def load_handlers(begin: Begin, control: int) -> tuple[dict[str, LoadedHandler], list[Introduced]]:
     settings: dict[str, registry.Commands] = {"commands": begin.commands}
     found = registry.find(begin.extra_handlers, [] if begin.is_without_installed else None)
     if begin.handlers_dir is not None:
@@ -69,11 +69,13 @@ def learn(begin: Begin, control: int) -> tuple[dict[str, LoadedHandler], list[In
     # If not all types are wanted, try the shipped handlers in a child, too: unwanted ones then stay out of the fork
     # server.
     trusted = [] if begin.tries_all or begin.types else [one for one in found if one.distribution == SHIPPED]
-    verdicts: dict[EntryPoint, Verdict] = {**_trust(trusted, settings, seconds=begin.import_seconds * _SHARE_TOGETHER)}
+    verdicts: dict[EntryPoint, Verdict] = {
+        **_load_shipped(trusted, settings, seconds=begin.import_seconds * _SHARED_TRIAL_FRACTION)
+    }
     others = [one for one in found if one not in verdicts]
     verdicts |= _try_all(others, settings, seconds=begin.import_seconds, control=control)
     introduced: dict[str, Introduced] = {}
-    brings: dict[str, Bring] = {}
+    loaders: dict[str, HandlerLoader] = {}
     claims: list[tuple[str, EntryPoint]] = []
     for one in found:
         verdict = verdicts[one]
@@ -89,26 +91,26 @@ def learn(begin: Begin, control: int) -> tuple[dict[str, LoadedHandler], list[In
             job_type = each.described.facts.job_type
             claims.append((job_type, one))
             introduced[job_type] = each
-            brings[job_type] = warm.get(job_type) or _importing(one, settings, job_type)
-    for job_type, reason in registry.clashes(claims).items():
+            loaders[job_type] = warm.get(job_type) or _make_loader(one, settings, job_type)
+    for job_type, reason in registry.find_clashes(claims).items():
         introduced[job_type] = _set_aside(job_type, reason)
     known = {
-        job_type: LoadedHandler(each.described, brings.get(job_type) if each.described.set_aside is None else None)
+        job_type: LoadedHandler(each.described, loaders.get(job_type) if each.described.set_aside is None else None)
         for job_type, each in introduced.items()
     }
     return known, list(introduced.values())
 
 
-def _trust(
+def _load_shipped(
     found: Sequence[EntryPoint], settings: Mapping[str, registry.Commands], *, seconds: float
 ) -> dict[EntryPoint, Tried]:
     """Import and describe the entry points in this process. End the fork server unless all are sound."""
     # SIGALRM also ends an import that hangs in C code.
     signal.setitimer(signal.ITIMER_REAL, seconds)
-    tried = {one: _tried(one, settings) for one in found}
+    tried = {one: _describe_entry_point(one, settings) for one in found}
     signal.setitimer(signal.ITIMER_REAL, 0)
     if not all(one.threads == 1 and not one.reason for one in tried.values()):
-        _end_strangers()
+        _kill_orphans()
         os._exit(1)
     return tried
 
@@ -120,17 +122,22 @@ def _try_all(
     for one in found:
         by_distribution[one.distribution].append(one)
     several = [group for group in by_distribution.values() if len(group) > 1]
-    together = _try(several, settings, seconds=seconds * _SHARE_TOGETHER, control=control)
-    good = {one: together[one] for group in several if all(map(_is_good, map(together.get, group))) for one in group}
-    alone = _try([[one] for one in found if one not in good], settings, seconds=seconds, control=control)
-    return good | alone
+    tried_together = _run_trials(several, settings, seconds=seconds * _SHARED_TRIAL_FRACTION, control=control)
+    good = {
+        one: tried_together[one]
+        for group in several
+        if all(map(_is_good, map(tried_together.get, group)))
+        for one in group
+    }
+    tried_alone = _run_trials([[one] for one in found if one not in good], settings, seconds=seconds, control=control)
+    return good | tried_alone
 
 
 def _is_good(verdict: Verdict | None) -> bool:
     return isinstance(verdict, Tried) and verdict.threads == 1
 
 
-def _try(
+def _run_trials(
     groups: Sequence[Sequence[EntryPoint]],
     settings: Mapping[str, registry.Commands],
     *,
@@ -151,7 +158,7 @@ def _try(
             if descriptor == control:
                 _end_all(trials, trials)
                 os._exit(0)
-            if running[descriptor].has_said_all():
+            if running[descriptor].is_complete():
                 poll.unregister(descriptor)
                 del running[descriptor]
     late = set(running.values())
@@ -163,21 +170,21 @@ def _load(found: EntryPoint, settings: dict[str, registry.Commands]) -> dict[str
     try:
         return {handler.job_type: handler for handler in registry.load(found, settings).handlers}
     except Exception as error:  # it passed its trial; each child will import it again
-        print(f"nursery: {found.spec} loaded in its trial and not here: {error}", file=sys.stderr)
+        print(f"fork server: {found.spec} loaded in its trial and not here: {error}", file=sys.stderr)
         return {}
 
 
-def _importing(found: EntryPoint, settings: dict[str, registry.Commands], job_type: str) -> Bring:
-    def bring() -> Handler[Any]:
+def _make_loader(found: EntryPoint, settings: dict[str, registry.Commands], job_type: str) -> HandlerLoader:
+    def loader() -> Handler[Any]:
         for handler in registry.load(found, settings).handlers:
             if handler.job_type == job_type:
                 return handler
         raise LookupError(f"{found.spec} no longer provides {job_type}")
 
-    return bring
+    return loader
 
 
-def _introduce(handler: Handler[Any], found: EntryPoint) -> Introduced:
+def _describe_handler(handler: Handler[Any], found: EntryPoint) -> Introduced:
     lacks = handler.missing() if handler.missing is not None else None
     missing = Problem(CAPABILITY_MISSING, lacks) if isinstance(lacks, str) else lacks
     facts = HandlerFacts(
@@ -236,25 +243,25 @@ class _Trial:
 
     def __init__(self, found: Sequence[EntryPoint], settings: Mapping[str, registry.Commands]) -> None:
         self.found = found
-        self.pipe, far_end = os.pipe()
+        self.pipe, write_end = os.pipe()
         self._inbox = Inbox(FRAME_BYTES_MAX)
-        self._tried: list[Tried] = []
+        self._results: list[Tried] = []
         self._garbled = ""
         self.status: int | None = None
         parent = os.getpid()
         self.pid = os.fork()
         if self.pid == 0:
-            _live(found, settings, parent, far_end)
-        os.close(far_end)
+            _run_trial(found, settings, parent, write_end)
+        os.close(write_end)
 
-    def has_said_all(self) -> bool:
+    def is_complete(self) -> bool:
         received = os.read(self.pipe, 1 << 16)
         try:
             for body in self._inbox.feed(received):
-                self._tried.append(decode_trial(body))
+                self._results.append(decode_trial(body))
         except Garbled as error:
             self._garbled = str(error)
-        return not received or len(self._tried) >= len(self.found) or bool(self._garbled)
+        return not received or len(self._results) >= len(self.found) or bool(self._garbled)
 
     def verdict(self, one: EntryPoint, late_after: float | None) -> Verdict:
         name = f"{one.name} ({one.spec})"
@@ -263,12 +270,14 @@ class _Trial:
         if self._garbled:
             return f"{name} wrote nonsense while it was imported"
         number = self.found.index(one)
-        if number >= len(self._tried):
-            return f"{name} crashed its interpreter when it was imported{_how(self.status)}"
-        return self._tried[number].reason or self._tried[number]
+        if number >= len(self._results):
+            return f"{name} crashed its interpreter when it was imported{_exit_suffix(self.status)}"
+        return self._results[number].reason or self._results[number]
 
 
-def _live(found: Sequence[EntryPoint], settings: Mapping[str, registry.Commands], parent: int, pipe: int) -> NoReturn:
+def _run_trial(
+    found: Sequence[EntryPoint], settings: Mapping[str, registry.Commands], parent: int, pipe: int
+) -> NoReturn:
     code = 1
     try:
         # The process ends soon, so garbage collection costs more than it gains.
@@ -278,7 +287,7 @@ def _live(found: Sequence[EntryPoint], settings: Mapping[str, registry.Commands]
         sandbox.reset_signals()
         sandbox.close_all_but({0, 1, 2, pipe})
         for one in found:
-            os.write(pipe, encode_frame(_tried(one, settings)))
+            os.write(pipe, encode_frame(_describe_entry_point(one, settings)))
         code = 0
     except BaseException:  # the outermost frame of a process
         traceback.print_exc()
@@ -286,10 +295,10 @@ def _live(found: Sequence[EntryPoint], settings: Mapping[str, registry.Commands]
         os._exit(code)
 
 
-def _tried(found: EntryPoint, settings: Mapping[str, registry.Commands]) -> Tried:
+def _describe_entry_point(found: EntryPoint, settings: Mapping[str, registry.Commands]) -> Tried:
     try:
         offer = registry.load(found, settings)
-        introduced = [_introduce(handler, found) for handler in offer.handlers]
+        introduced = [_describe_handler(handler, found) for handler in offer.handlers]
         introduced += [_set_aside(job_type, reason, found) for job_type, reason in offer.refused.items()]
         return Tried(tuple(introduced), threads())
     except BaseException as error:  # report any error of the import, sys.exit() included
@@ -300,40 +309,40 @@ def _tried(found: EntryPoint, settings: Mapping[str, registry.Commands]) -> Trie
 def _end_all(trials: Sequence[_Trial], late: Collection[_Trial] = ()) -> None:
     """End the trials and all processes that they started."""
     for trial in late:
-        _stop(trial)
-    deadline = time.monotonic() + _LEAVING_SECONDS
+        _kill_group(trial)
+    deadline = time.monotonic() + _EXIT_SECONDS
     for trial in trials:
-        while not _has_left(trial):
+        while not _has_exited(trial):
             if time.monotonic() > deadline:
-                _stop(trial)
+                _kill_group(trial)
             time.sleep(0.001)
         os.close(trial.pipe)
-    _end_strangers()
+    _kill_orphans()
 
 
-def _end_strangers() -> None:
+def _kill_orphans() -> None:
     """Kill the orphans of trials, which became children of this process."""
-    while strangers := processes.children_of(os.getpid()):
-        for stranger in strangers:
-            processes.kill(stranger)
+    while orphans := processes.children_of(os.getpid()):
+        for orphan in orphans:
+            processes.kill(orphan)
         with contextlib.suppress(ChildProcessError):
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
         time.sleep(0.001)
 
 
-def _stop(trial: _Trial) -> None:
+def _kill_group(trial: _Trial) -> None:
     processes.signal_group(trial.pid)
 
 
-def _has_left(trial: _Trial) -> bool:
+def _has_exited(trial: _Trial) -> bool:
     pid, status = os.waitpid(trial.pid, os.WNOHANG)
     if pid:
         trial.status = status
     return pid != 0
 
 
-def _how(status: int | None) -> str:
+def _exit_suffix(status: int | None) -> str:
     if status is None:
         return ""
     if os.WIFSIGNALED(status):

@@ -61,18 +61,18 @@ UNANSWERED_PINGS_MAX = 6
 _START_SECONDS = 40.0
 """Time limit of the start, without the time for handler trials."""
 _CLOSE_SECONDS = 15.0
-_LEAVING_SECONDS = 2.0
-_BITE_BYTES = 1 << 16
-_BITES = 64
+_EXIT_SECONDS = 2.0
+_READ_BYTES = 1 << 16
+_READS_MAX = 64
 """Reads in one call; the rest waits for the next call."""
 
 
-class _EndedEarly(ChildError):
+class _EndedBeforeHello(ChildError):
     """The fork server ended before it had described its handlers."""
 
 
 @dataclass(slots=True)
-class _Line:
+class _Connection:
     """One fork server process and the socket to it."""
 
     process: subprocess.Popen[bytes]
@@ -84,22 +84,22 @@ class _Line:
     hello: Hello | None = None
     is_broken: bool = False
     is_waiting_to_send: bool = False
-    asked_at: float = field(default_factory=time.monotonic)
-    unanswered: int = 0
+    pinged_at: float = field(default_factory=time.monotonic)
+    unanswered_pings: int = 0
 
-    def must_ask(self, ping_seconds: float) -> bool:
+    def must_ping(self, ping_seconds: float) -> bool:
         """Return whether it is time for another ping. Mark the connection broken after
         `UNANSWERED_PINGS_MAX` unanswered pings. A machine that slept counts as one, because pings are only counted
         while the daemon runs."""
         now = time.monotonic()
-        if self.is_broken or self.hello is None or now < self.asked_at + ping_seconds:
+        if self.is_broken or self.hello is None or now < self.pinged_at + ping_seconds:
             return False
-        self.asked_at = now
-        self.unanswered += 1
-        self.is_broken = self.unanswered > UNANSWERED_PINGS_MAX
+        self.pinged_at = now
+        self.unanswered_pings += 1
+        self.is_broken = self.unanswered_pings > UNANSWERED_PINGS_MAX
         return not self.is_broken
 
-    def hang_up(self) -> None:
+    def close_sending(self) -> None:
         """Close the sending side. The fork server then stops its children and ends."""
         if self.socket.fileno() >= 0:
             with contextlib.suppress(OSError):
@@ -128,20 +128,20 @@ class LocalPool:
         )
         # The descriptor stays the same when the fork server is restarted.
         self._epoll = select.epoll()
-        self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._epoll.register(self._bell, select.EPOLLIN)
-        self._line: _Line | None = None
+        self._wakeup_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._epoll.register(self._wakeup_fd, select.EPOLLIN)
+        self._connection: _Connection | None = None
         self._environment: Mapping[str, Sequence[str]] = {}
-        self._waiting: list[AttemptEvent] = []
+        self._events: list[AttemptEvent] = []
 
     def start(self, meanwhile: Callable[[], float] | None = None) -> Sequence[Described]:
         """Start the fork server and wait, within bounds, until it has described its handlers.
 
         While it imports them, `meanwhile` is called; it returns the number of seconds until its next call.
         """
-        if self._line is not None:
-            raise ChildError("the nursery is there already")
-        hello = self._greeted(self._begin, meanwhile or (lambda: math.inf))
+        if self._connection is not None:
+            raise ChildError("the fork server is running already")
+        hello = self._start_process(self._begin, meanwhile or (lambda: math.inf))
         self._environment = {each.described.facts.job_type: each.environment for each in hello.handlers}
         return [each.described for each in hello.handlers]
 
@@ -156,47 +156,53 @@ class LocalPool:
 
     @property
     def pid(self) -> int | None:
-        return self._line.process.pid if self._line is not None else None
+        return self._connection.process.pid if self._connection is not None else None
 
     @property
     def threads(self) -> int | None:
         """Threads of the fork server after loading all handlers; any number but 1 is a fault."""
-        return self._line.hello.threads if self._line is not None and self._line.hello is not None else None
+        return (
+            self._connection.hello.threads
+            if self._connection is not None and self._connection.hello is not None
+            else None
+        )
 
     @property
     def is_alive(self) -> bool:
-        return self._line is not None and not self._line.is_broken
+        return self._connection is not None and not self._connection.is_broken
 
     def launch(self, order: Order) -> None:
         """Ask for a child process. `take_events` reports the outcome, including a refusal."""
-        wanted = self._environment.get(order.job_type, ())
-        self.pass_launch(Launch(order, {name: os.environ[name] for name in wanted if name in os.environ}))
+        names = self._environment.get(order.job_type, ())
+        self.launch_with_environment(Launch(order, {name: os.environ[name] for name in names if name in os.environ}))
 
-    def pass_launch(self, launch: Launch) -> None:
+    def launch_with_environment(self, launch: Launch) -> None:
         """Send a launch whose environment the caller has chosen."""
-        line, order = self._line, launch.order
-        if line is not None and order.key in line.keys:
+        connection, order = self._connection, launch.order
+        if connection is not None and order.key in connection.keys:
             raise ValueError(f"attempt {attempt_name(order.key)} has been launched already")
-        if line is None or line.is_broken:
+        if connection is None or connection.is_broken:
             # The attempt never began.
-            self._notice([Ended(*order.key, How.STOPPED, code="NURSERY_DIED", message="the nursery is not there")])
+            self._add_events(
+                [Ended(*order.key, How.STOPPED, code="NURSERY_DIED", message="the fork server is not running")]
+            )
             return
-        wrap_frame = encode_frame(launch)
-        if len(wrap_frame) > RELAY_BYTES_MAX:
-            message = f"its row takes {len(wrap_frame)} bytes, and {RELAY_BYTES_MAX} can be passed to a child"
-            self._notice([Ended(*order.key, How.PERMANENT, code="TOO_LARGE", message=message)])
+        encoded = encode_frame(launch)
+        if len(encoded) > RELAY_BYTES_MAX:
+            message = f"its row takes {len(encoded)} bytes, and {RELAY_BYTES_MAX} can be passed to a child"
+            self._add_events([Ended(*order.key, How.PERMANENT, code="TOO_LARGE", message=message)])
             return
-        line.keys.add(order.key)
-        line.unsent += wrap_frame
-        self._flush(line)
+        connection.keys.add(order.key)
+        connection.unsent += encoded
+        self._flush(connection)
 
     def stop(self, job_id: int, fence: int, *, now: bool = False) -> None:
         """Stop an attempt: SIGTERM to its process group, then SIGKILL after the grace period (at once if `now`).
 
         Its `Ended` comes when all of it is gone. Does nothing for an attempt that has ended already.
         """
-        if self._line is not None and (job_id, fence) in self._line.keys:
-            self._send(self._line, Stop(job_id, fence, now))
+        if self._connection is not None and (job_id, fence) in self._connection.keys:
+            self._send(self._connection, Stop(job_id, fence, now))
 
     def answer(self, asked: Asked, answer: Answer | None, *, code: str = "", message: str = "") -> None:
         """Send an answer to the child that waits for it, if it is still running. Without an answer, `code` and
@@ -205,76 +211,76 @@ class LocalPool:
         if len(body) > FRAME_BYTES_MAX:
             message = f"the answer takes {len(body)} bytes, and {FRAME_BYTES_MAX} fit: ask for less at once"
             body, code = b"null", "TOO_LARGE"
-        if self._line is not None and asked.key in self._line.keys:
-            self._send(self._line, Reply(*asked.key, asked.number, msgspec.Raw(body), code, message))
+        if self._connection is not None and asked.key in self._connection.keys:
+            self._send(self._connection, Reply(*asked.key, asked.number, msgspec.Raw(body), code, message))
 
     def take_events(self) -> list[AttemptEvent]:
         """Return what has happened since the last call. Blocks for 20 ms at most, while the kernel ends a process."""
         with contextlib.suppress(BlockingIOError):
-            os.eventfd_read(self._bell)
-        events, self._waiting = self._waiting, []
-        line = self._line
-        if line is not None:
-            events += self._listen(line)
-            if line.must_ask(self.ping_seconds):
-                self._send(line, Ping())
-            if line.is_broken:
-                events += self._bury(line, seconds=0.02)
+            os.eventfd_read(self._wakeup_fd)
+        events, self._events = self._events, []
+        connection = self._connection
+        if connection is not None:
+            events += self._receive(connection)
+            if connection.must_ping(self.ping_seconds):
+                self._send(connection, Ping())
+            if connection.is_broken:
+                events += self._clean_up_after(connection, seconds=0.02)
         return events
 
     def restart(self) -> Sequence[Described]:
         """Start a new fork server after the old one died. The next call of `take_events` returns the endings that
         it has not returned yet."""
-        line = self._line
-        if line is not None:
-            if not line.is_broken:
-                raise ChildError("the nursery is alive: close it first")
-            self._notice(self._bury(line, seconds=_CLOSE_SECONDS))
-            if line.keys:
-                raise ChildError(f"processes of {_names(line.keys)} cannot be ended")
+        connection = self._connection
+        if connection is not None:
+            if not connection.is_broken:
+                raise ChildError("the fork server is running: close it first")
+            self._add_events(self._clean_up_after(connection, seconds=_CLOSE_SECONDS))
+            if connection.keys:
+                raise ChildError(f"processes of {_names(connection.keys)} cannot be ended")
         return self.start()
 
     def close(self) -> None:
         """Stop everything, and return when it is gone. A second call does nothing."""
         if self._epoll.closed:
             return
-        line, deadline = self._line, time.monotonic() + _CLOSE_SECONDS
-        if line is not None:
-            line.hang_up()
+        connection, deadline = self._connection, time.monotonic() + _CLOSE_SECONDS
+        if connection is not None:
+            connection.close_sending()
             with contextlib.suppress(subprocess.TimeoutExpired):
-                line.process.wait(_CLOSE_SECONDS)
-            line.is_broken = True
-            self._bury(line, seconds=max(deadline - time.monotonic(), 1.0))
+                connection.process.wait(_CLOSE_SECONDS)
+            connection.is_broken = True
+            self._clean_up_after(connection, seconds=max(deadline - time.monotonic(), 1.0))
         self._epoll.close()
-        os.close(self._bell)
-        if line is not None and line.keys:
-            raise ChildError(f"processes of {_names(line.keys)} cannot be ended")
+        os.close(self._wakeup_fd)
+        if connection is not None and connection.keys:
+            raise ChildError(f"processes of {_names(connection.keys)} cannot be ended")
 
     # --- the connection ---
 
-    def _greeted(self, begin: Begin, meanwhile: Callable[[], float]) -> Hello:
-        line = self._line = self._open(begin)
+    def _start_process(self, begin: Begin, meanwhile: Callable[[], float]) -> Hello:
+        connection = self._connection = self._open_connection(begin)
         try:
-            return self._await_hello(line, meanwhile)
-        except _EndedEarly:
-            self._forget(line)
+            return self._await_hello(connection, meanwhile)
+        except _EndedBeforeHello:
+            self._forget(connection)
             # Kill what a handler has started at import.
             with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(line.process.pid, signal.SIGKILL)
+                os.killpg(connection.process.pid, signal.SIGKILL)
             if begin.tries_all or begin.cluster is not None:
                 raise
-            return self._greeted(msgspec.structs.replace(begin, tries_all=True), meanwhile)
+            return self._start_process(msgspec.structs.replace(begin, tries_all=True), meanwhile)
         except ChildError:
-            self._forget(line)
+            self._forget(connection)
             raise
 
-    def _open(self, begin: Begin) -> _Line:
-        near, far = socket.socketpair()
-        near.setblocking(False)
+    def _open_connection(self, begin: Begin) -> _Connection:
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
         lock = self._begin.lock_fd
-        passed = [far.fileno(), *([] if lock is None else [lock])]
+        passed = [theirs.fileno(), *([] if lock is None else [lock])]
         path = [*map(str, self._extra_path), *filter(None, [os.environ.get("PYTHONPATH")])]
-        environment = self._surroundings()
+        environment = self._process_environment()
         if path:
             environment["PYTHONPATH"] = os.pathsep.join(path)
         try:
@@ -287,16 +293,16 @@ class LocalPool:
                 start_new_session=True,
             )
         except OSError as error:
-            near.close()
-            raise ChildError(f"the nursery could not be started: {error}") from error
+            ours.close()
+            raise ChildError(f"the fork server could not be started: {error}") from error
         finally:
-            far.close()
-        line = _Line(process, near)
-        self._epoll.register(near, select.EPOLLIN)
-        self._send(line, begin)
-        return line
+            theirs.close()
+        connection = _Connection(process, ours)
+        self._epoll.register(ours, select.EPOLLIN)
+        self._send(connection, begin)
+        return connection
 
-    def _surroundings(self) -> dict[str, str]:
+    def _process_environment(self) -> dict[str, str]:
         return {
             **sandbox.basic_environment(),
             # Libraries that start a thread for each core would start them in every child.
@@ -304,128 +310,132 @@ class LocalPool:
             "OPENBLAS_NUM_THREADS": "1",
         }
 
-    def _await_hello(self, line: _Line, meanwhile: Callable[[], float]) -> Hello:
-        again_at = time.monotonic()
+    def _await_hello(self, connection: _Connection, meanwhile: Callable[[], float]) -> Hello:
+        next_call_at = time.monotonic()
         # Handlers may be tried twice: together, then one by one.
         seconds = _START_SECONDS + 2 * self._begin.import_seconds
-        deadline = again_at + seconds
-        while line.hello is None:
-            if time.monotonic() >= again_at:
-                again_at = time.monotonic() + meanwhile()
+        deadline = next_call_at + seconds
+        while connection.hello is None:
+            if time.monotonic() >= next_call_at:
+                next_call_at = time.monotonic() + meanwhile()
             now = time.monotonic()
             if now >= deadline:
-                raise ChildError(f"the nursery has not described its handlers within {seconds:g} s")
-            left = max(0.0, min(deadline, again_at) - now)
-            select.select([line.socket], [line.socket] if line.unsent else [], [], left)
-            self._waiting += self._listen(line)
-            if line.is_broken:
+                raise ChildError(f"the fork server has not described its handlers within {seconds:g} s")
+            left = max(0.0, min(deadline, next_call_at) - now)
+            select.select([connection.socket], [connection.socket] if connection.unsent else [], [], left)
+            self._events += self._receive(connection)
+            if connection.is_broken:
                 try:
-                    code = line.process.wait(_LEAVING_SECONDS)
+                    code = connection.process.wait(_EXIT_SECONDS)
                 except subprocess.TimeoutExpired as error:
-                    raise ChildError("the nursery talks nonsense, or has closed its line and stays") from error
-                raise _EndedEarly(f"the nursery ended before it had described its handlers (exit code {code})")
-        return line.hello
+                    raise ChildError(
+                        "the fork server sends garbage, or has closed its socket without ending"
+                    ) from error
+                raise _EndedBeforeHello(
+                    f"the fork server ended before it had described its handlers (exit code {code})"
+                )
+        return connection.hello
 
-    def _send(self, line: _Line, message: DaemonMessage) -> None:
-        line.unsent += encode_frame(message)
-        self._flush(line)
+    def _send(self, connection: _Connection, message: DaemonMessage) -> None:
+        connection.unsent += encode_frame(message)
+        self._flush(connection)
 
-    def _flush(self, line: _Line) -> None:
-        if line.is_broken:
+    def _flush(self, connection: _Connection) -> None:
+        if connection.is_broken:
             return
         try:
-            while line.unsent:
-                del line.unsent[: line.socket.send(line.unsent)]
+            while connection.unsent:
+                del connection.unsent[: connection.socket.send(connection.unsent)]
         except BlockingIOError:
             pass
         except OSError:
             # The process is gone; what it has sent is still to be read.
-            line.unsent.clear()
-        if bool(line.unsent) is not line.is_waiting_to_send:
-            line.is_waiting_to_send = bool(line.unsent)
-            self._epoll.modify(line.socket, select.EPOLLIN | (select.EPOLLOUT if line.unsent else 0))
+            connection.unsent.clear()
+        if bool(connection.unsent) is not connection.is_waiting_to_send:
+            connection.is_waiting_to_send = bool(connection.unsent)
+            self._epoll.modify(connection.socket, select.EPOLLIN | (select.EPOLLOUT if connection.unsent else 0))
 
-    def _listen(self, line: _Line) -> list[AttemptEvent]:
-        if line.is_broken:
+    def _receive(self, connection: _Connection) -> list[AttemptEvent]:
+        if connection.is_broken:
             return []
-        self._flush(line)
+        self._flush(connection)
         events: list[AttemptEvent] = []
         try:
-            for _ in range(_BITES):
-                received = line.socket.recv(_BITE_BYTES)
+            for _ in range(_READS_MAX):
+                received = connection.socket.recv(_READ_BYTES)
                 if not received:
-                    line.is_broken = True
+                    connection.is_broken = True
                     break
-                for body in line.inbox.feed(received):
-                    events += self._hear(line, body)
+                for body in connection.inbox.feed(received):
+                    events += self._handle_message(connection, body)
         except BlockingIOError:
             pass
         except (Garbled, OSError):
             # A fork server that sends garbage cannot be asked to stop anything.
-            line.is_broken = True
+            connection.is_broken = True
         return events
 
-    def _hear(self, line: _Line, body: bytes) -> Iterator[AttemptEvent]:
+    def _handle_message(self, connection: _Connection, body: bytes) -> Iterator[AttemptEvent]:
         message = decode_pool_message(body, self._staging_root)
         if isinstance(message, Hello):
-            line.hello = message
+            connection.hello = message
         elif isinstance(message, Pong):
-            line.unanswered = 0
+            connection.unanswered_pings = 0
         elif isinstance(message, NodesSeen):
-            self._see(message)
-        elif message.key in line.keys:
+            self._store_nodes(message)
+        elif message.key in connection.keys:
             # An attempt sends nothing after its end.
             if isinstance(message, Ended):
-                line.keys.discard(message.key)
+                connection.keys.discard(message.key)
             yield message
 
-    def _see(self, seen: NodesSeen) -> None:
-        raise Garbled("a nursery has no nodes")
+    def _store_nodes(self, seen: NodesSeen) -> None:
+        raise Garbled("a fork server has no nodes")
 
-    def _bury(self, line: _Line, *, seconds: float) -> list[AttemptEvent]:
+    def _clean_up_after(self, connection: _Connection, *, seconds: float) -> list[AttemptEvent]:
         """Kill what is left of a dead fork server, and return the endings of its attempts.
 
         If processes are left after `seconds`, return nothing and let the next call try again.
         """
-        self._unregister(line)
+        self._unregister(connection)
         deadline = time.monotonic() + seconds
-        if line.process.poll() is None:
-            line.process.kill()
-        if not _until(lambda: line.process.poll() is not None, deadline) or not _until(
+        if connection.process.poll() is None:
+            connection.process.kill()
+        if not _wait_until(lambda: connection.process.poll() is not None, deadline) or not _wait_until(
             lambda: not processes.sweep(self._begin.pool_id), deadline
         ):
-            os.eventfd_write(self._bell, 1)
+            os.eventfd_write(self._wakeup_fd, 1)
             return []
         # Files to be published were reported and moved out of these directories; the rest is discarded.
-        keys = sorted(line.keys)
+        keys = sorted(connection.keys)
         for folder in (*self._staging_root.glob("child-*"), *(self._staging_root / attempt_name(key) for key in keys)):
             shutil.rmtree(folder, ignore_errors=True)
-        line.keys.clear()
-        self._forget(line)
-        message = "the nursery died, and the attempt with it"
+        connection.keys.clear()
+        self._forget(connection)
+        message = "the fork server died, and the attempt with it"
         return [Ended(*key, How.CRASHED, code="NURSERY_DIED", message=message) for key in keys]
 
-    def _forget(self, line: _Line) -> None:
-        self._unregister(line)
-        if line.process.poll() is None:
-            line.process.kill()
-            line.process.wait()
-        self._line = None
+    def _forget(self, connection: _Connection) -> None:
+        self._unregister(connection)
+        if connection.process.poll() is None:
+            connection.process.kill()
+            connection.process.wait()
+        self._connection = None
 
-    def _unregister(self, line: _Line) -> None:
-        if line.socket.fileno() >= 0:
-            self._epoll.unregister(line.socket)
-            line.socket.close()
+    def _unregister(self, connection: _Connection) -> None:
+        if connection.socket.fileno() >= 0:
+            self._epoll.unregister(connection.socket)
+            connection.socket.close()
 
-    def _notice(self, events: Sequence[AttemptEvent]) -> None:
-        self._waiting += events
+    def _add_events(self, events: Sequence[AttemptEvent]) -> None:
+        self._events += events
         if events:
-            os.eventfd_write(self._bell, 1)
+            os.eventfd_write(self._wakeup_fd, 1)
 
 
-def _until(is_so: Callable[[], bool], deadline: float) -> bool:
+def _wait_until(condition: Callable[[], bool], deadline: float) -> bool:
     """Check at least once. A process that got SIGKILL is gone within a millisecond or two."""
-    while not is_so():
+    while not condition():
         if time.monotonic() > deadline:
             return False
         time.sleep(0.001)
@@ -442,11 +452,11 @@ def _names(keys: set[Key]) -> str:
 @contextmanager
 def open_pool(begin: Begin, *, extra_path: Sequence[Path] = ()) -> Iterator[tuple[LocalPool, Sequence[Described]]]:
     """Start a fork server, yield the pool and its handlers, and stop everything at the end of the block."""
-    nursery = LocalPool(begin, extra_path=extra_path)
+    pool = LocalPool(begin, extra_path=extra_path)
     try:
-        yield nursery, nursery.start()
+        yield pool, pool.start()
     finally:
-        nursery.close()
+        pool.close()
 
 
 def describe(
@@ -468,7 +478,7 @@ def describe(
 
 
 def attempt_events(
-    nursery: LocalPool,
+    pool: LocalPool,
     *,
     seconds: float | None = None,
     answer: Callable[[Question[Answer]], Answer] = empty_answer,
@@ -483,10 +493,10 @@ def attempt_events(
         left = None if deadline is None else deadline - time.monotonic()
         if left is not None and left <= 0:
             raise TimeoutError(f"the handler was still running after {seconds:g} s: pass timeout_seconds")
-        select.select([nursery], [], [], left)
-        for one in nursery.take_events():
+        select.select([pool], [], [], left)
+        for one in pool.take_events():
             yield one
             if isinstance(one, Asked):
-                nursery.answer(one, answer(decode_question(one.kind, one.body)))
+                pool.answer(one, answer(decode_question(one.kind, one.body)))
             if isinstance(one, Ended):
                 return

@@ -78,9 +78,9 @@ def sweep(pool_id: str) -> list[int]:
     The result is empty only after many scans in a row found nothing: a process that forks and ends for ever may slip
     through a single scan. Each scan after the first looks only at new pids, which takes a fraction of a millisecond.
     """
-    strangers: set[int] = set()
+    others: set[int] = set()
     for _ in range(_EMPTY_LOOKS):
-        if left := _sweep_once(pool_id, strangers):
+        if left := _sweep_once(pool_id, others):
             return left
     return []
 
@@ -109,17 +109,17 @@ def signal_group(pid: int, number: signal.Signals = signal.SIGKILL) -> None:
         os.kill(pid, number)
 
 
-def _sweep_once(pool_id: str, strangers: set[int]) -> list[int]:
+def _sweep_once(pool_id: str, others: set[int]) -> list[int]:
     wanted = pool_mark(pool_id)
     left = []
     # Newest first: they are the most likely to end during the scan.
-    for pid in sorted(set(_pids()) - strangers, reverse=True):
+    for pid in sorted(set(_pids()) - others, reverse=True):
         marks = marks_of(pid)
         if marks is not None and marks[1] == wanted and pid != os.getpid() and _is_alive(pid):
             kill(pid)
             left.append(pid)
         else:
-            strangers.add(pid)
+            others.add(pid)
     return left
 
 

@@ -459,50 +459,54 @@ def decode_trial(body: bytes) -> Tried:
 def decode_child_message(body: bytes, order: Order) -> ChildMessage:
     """Decode a message from the child of this order. Raise `Garbled` for anything that an honest child would not
     send."""
-    said = _read(_child_decoder, body)
-    _check_said(said, order)
-    if isinstance(said, Ended) and said.how not in _OWN_WORDS:
-        raise Garbled(f"a child cannot say {said.how}")
-    return said
+    message = _read(_child_decoder, body)
+    _check_report(message, order)
+    if isinstance(message, Ended) and message.how not in _OWN_WORDS:
+        raise Garbled(f"a child cannot say {message.how}")
+    return message
 
 
 def decode_node_message(body: bytes, order: Order) -> NodeMessage:
     """Decode a message from a node about the attempt of this order. Raise `Garbled` for anything that an honest node
     would not send."""
-    said = _read(_node_decoder, body)
-    word: AttemptReport = _read(_ended_decoder, memoryview(said.ended)) if isinstance(said, AttemptOver) else said
-    _check_said(word, order)
-    if isinstance(said, AttemptOver):
-        _check_numbers(said.took_seconds, said.usage.cpu_seconds, said.usage.memory_peak_bytes)
+    message = _read(_node_decoder, body)
+    word: AttemptReport = (
+        _read(_ended_decoder, memoryview(message.ended)) if isinstance(message, AttemptOver) else message
+    )
+    _check_report(word, order)
+    if isinstance(message, AttemptOver):
+        _check_numbers(message.took_seconds, message.usage.cpu_seconds, message.usage.memory_peak_bytes)
     if isinstance(word, Ended) and word.published:
         raise Garbled("files of an attempt on a cluster node")
-    if isinstance(said, Started):
-        _check_numbers(said.pid, said.pid_started)
-        return replace(said, sandbox=safe_text(said.sandbox, _WORD_CHARACTERS_MAX))
-    if isinstance(said, Logged):
-        return replace(said, lines=[safe_text(line, LINE_CHARACTERS_MAX) for line in said.lines[-LOG_LINES_MOST:]])
-    return said
+    if isinstance(message, Started):
+        _check_numbers(message.pid, message.pid_started)
+        return replace(message, sandbox=safe_text(message.sandbox, _WORD_CHARACTERS_MAX))
+    if isinstance(message, Logged):
+        return replace(
+            message, lines=[safe_text(line, LINE_CHARACTERS_MAX) for line in message.lines[-LOG_LINES_MOST:]]
+        )
+    return message
 
 
-def _check_said(said: AttemptReport, order: Order) -> None:
-    if said.key != order.key:
+def _check_report(message: AttemptReport, order: Order) -> None:
+    if message.key != order.key:
         raise Garbled("it speaks for another attempt")
-    if isinstance(said, Progressed):
-        if said.count is not None:
-            _check_numbers(said.count.done, said.count.total, said.count.rate)
-    elif isinstance(said, Checkpointed):
-        _check_checkpoint(said)
-    elif isinstance(said, PagesRead):
-        for page in said.pages:
+    if isinstance(message, Progressed):
+        if message.count is not None:
+            _check_numbers(message.count.done, message.count.total, message.count.rate)
+    elif isinstance(message, Checkpointed):
+        _check_checkpoint(message)
+    elif isinstance(message, PagesRead):
+        for page in message.pages:
             _check_page(page, order)
-    elif isinstance(said, Asked):
+    elif isinstance(message, Asked):
         try:
-            decode_question(said.kind, said.body)
+            decode_question(message.kind, message.body)
         except ValueError as error:
             raise Garbled(str(error)) from error
-    elif isinstance(said, Ended):
-        _check_json(said.result)
-        _check_words((file.role for file in said.published_again), is_needed=False)
+    elif isinstance(message, Ended):
+        _check_json(message.result)
+        _check_words((file.role for file in message.published_again), is_needed=False)
 
 
 def check_paths(ended: Ended) -> None:
@@ -539,20 +543,20 @@ def decode_pool_message(body: bytes, staging_root: Path) -> Hello | Pong | Nodes
     """Decode a message for the daemon: published files get their full path, and texts are made safe to show."""
     message = _read(_pool_decoder, body)
     if isinstance(message, AttemptOver):
-        return _shown(_read(_ended_decoder, memoryview(message.ended)), message, staging_root)
+        return _with_safe_texts(_read(_ended_decoder, memoryview(message.ended)), message, staging_root)
     if isinstance(message, Progressed):
         count = message.count and message.count._replace(unit=safe_text(message.count.unit, _WORD_CHARACTERS_MAX))
         return replace(message, message=safe_text(message.message, LINE_CHARACTERS_MAX), count=count)
     return message
 
 
-def _shown(ended: Ended, gone: AttemptOver, staging_root: Path) -> Ended:
+def _with_safe_texts(ended: Ended, over: AttemptOver, staging_root: Path) -> Ended:
     place = staging_root / attempt_name(ended.key) if ended.published else staging_root
     after = ended.after_seconds
     return replace(
         ended,
-        usage=gone.usage,
-        took_seconds=gone.took_seconds,
+        usage=over.usage,
+        took_seconds=over.took_seconds,
         code=safe_text(ended.code, 100),
         message=safe_text(ended.message, MESSAGE_CHARACTERS_MAX),
         remedy=safe_text(ended.remedy, MESSAGE_CHARACTERS_MAX),
@@ -658,13 +662,13 @@ def encode_question(question: Question[Any]) -> tuple[str, str]:
 def decode_question(kind: str, body: str) -> Question[Answer]:
     if kind not in QUESTIONS:
         raise ValueError(f"there is no question {kind[:40]!r}")
-    question: Question[Answer] = _decoded(body, QUESTIONS[kind][0])
+    question: Question[Answer] = _decode(body, QUESTIONS[kind][0])
     _check_bounds(question)
     return question
 
 
 def decode_answer(kind: str, body: bytes | msgspec.Raw) -> Answer:
-    answer: Answer = _decoded(body, QUESTIONS[kind][1])
+    answer: Answer = _decode(body, QUESTIONS[kind][1])
     return answer
 
 
@@ -677,7 +681,7 @@ def empty_answer(question: Question[Any]) -> Answer:
 _decoders = {kind: msgspec.json.Decoder(kind) for pair in QUESTIONS.values() for kind in pair}
 
 
-def _decoded(body: str | bytes | msgspec.Raw, kind: type[Any]) -> Any:
+def _decode(body: str | bytes | msgspec.Raw, kind: type[Any]) -> Any:
     try:
         return _decoders[kind].decode(body)
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
@@ -699,12 +703,12 @@ def _check_bounds(question: Question[Any]) -> None:
 # --- checks of contents -----------------------------------------------------------------------------
 
 
-def _check_checkpoint(said: Checkpointed) -> None:
-    _check_json(said.state)
-    if said.crawl is not None:
-        names = [said.crawl.crawl, said.crawl.keys or "none", *(item.id for item in said.crawl.items)]
+def _check_checkpoint(message: Checkpointed) -> None:
+    _check_json(message.state)
+    if message.crawl is not None:
+        names = [message.crawl.crawl, message.crawl.keys or "none", *(item.id for item in message.crawl.items)]
         _check_words(names, length=_NAME_CHARACTERS_MAX)
-        _check_json(said.crawl.state)
+        _check_json(message.crawl.state)
 
 
 def _check_page(page: PageResult, order: Order) -> None:
@@ -723,10 +727,10 @@ def _check_numbers(*numbers: float | None) -> None:
         raise Garbled("a number that is none")
 
 
-def _check_json(said: str | None) -> None:
+def _check_json(value: str | None) -> None:
     """Raise `Garbled` unless the text is JSON; its column accepts nothing else."""
     try:
-        msgspec.json.decode(said if said is not None else "null")
+        msgspec.json.decode(value if value is not None else "null")
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
         raise Garbled(f"a result or state that is no JSON: {error}") from error
 
@@ -737,13 +741,13 @@ def _check_words(words: Iterable[str], *, length: int = _WORD_CHARACTERS_MAX, is
             raise Garbled(f"a name that is none: {safe_text(word, 40)!r}")
 
 
-def safe_text(said: str, length: int) -> str:
-    return clipped(harmless_text(said), length)
+def safe_text(value: str, length: int) -> str:
+    return clip(harmless_text(value), length)
 
 
-def clipped(said: str, length: int) -> str:
-    return said if len(said) <= length else said[: length - 1] + "…"
+def clip(value: str, length: int) -> str:
+    return value if len(value) <= length else value[: length - 1] + "…"
 
 
-def _name(said: str) -> str:
-    return safe_text(said, _NAME_CHARACTERS_MAX)
+def _name(value: str) -> str:
+    return safe_text(value, _NAME_CHARACTERS_MAX)
