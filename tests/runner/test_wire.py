@@ -115,7 +115,8 @@ def test_several_messages_in_one_bite_are_several() -> None:
 
 def test_an_order_arrives_as_it_was() -> None:
     inputs = {"original": Path("/w/objects/1-1/a.pdf")}
-    launch = protocol.Launch(Order(1, 2, "x", "local", None, '{"a": "ü"}', 60, "[1]", 7, 2, inputs), {"A": "b"})
+    order = Order(1, 2, "x", "local", None, '{"a": "ü"}', 60, "[1]", 7, 2, inputs, known_digests=["d"])
+    launch = protocol.Launch(order, {"A": "b"})
 
     (body,) = Inbox(2000).feed(protocol.encode_frame(launch))
 
