@@ -41,8 +41,8 @@ def run(context: Context[Payload]) -> Done:
     )
 
 
-def _reads(payload: Payload) -> Sequence[Path]:
+def _paths_to_read(payload: Payload) -> Sequence[Path]:
     return readable(payload.text)
 
 
-adopt = Handler("adopt", run, Payload, job_class="io", environment=[ROOTS.variable], reads_payload=_reads)
+adopt = Handler("adopt", run, Payload, job_class="io", environment=[ROOTS.variable], reads_payload=_paths_to_read)

@@ -33,17 +33,17 @@ def run(context: Context[Payload]) -> Done:
         raise Permanent("PAGES_MISSING", "its pages have not been counted", "read it again with `pagemill reindex`")
     facts = DocumentFacts(note=context.payload.note or None)
     with (
-        Assembly(context, original, kind, how) as made,
+        Assembly(context, original, kind, how) as assembly,
         PageProcess[bytes](
-            lambda: _drawer(original, how.password), bytes, cpu_seconds=_THUMBNAIL_CPU_SECONDS
+            lambda: _thumbnail_drawer(original, how.password), bytes, cpu_seconds=_THUMBNAIL_CPU_SECONDS
         ) as thumbnail,
     ):
         is_drawn = kind in (Kind.PDF, Kind.IMAGE)
         if is_drawn:
             # The thumbnail is drawn while the pages are written.
             thumbnail.begin()
-        made.add_rest(pages)
-        return made.published(facts, (lambda: thumbnail.read(1)) if is_drawn else None)
+        assembly.add_rest(pages)
+        return assembly.published(facts, (lambda: thumbnail.read(1)) if is_drawn else None)
 
 
 assemble = Handler(
@@ -56,7 +56,7 @@ assemble = Handler(
 )
 
 
-def _drawer(original: Path, password: str) -> Callable[[int], bytes]:
+def _thumbnail_drawer(original: Path, password: str) -> Callable[[int], bytes]:
     """Draw the thumbnail at once and return a function that returns it. Runs in the page process."""
     picture = b""
     with suppress(pdf.Broken, pdf.Locked, pdf.PageTooLarge), pdf.Book(original, password) as book:

@@ -45,14 +45,14 @@ _DEPTH_MAX = 3
 _BYTES_MAX = 2 << 30
 _ALL_BYTES_MAX = 8 << 30
 _STEP_BYTES = 1 << 20
-_HOW_MANY = 1
+_COUNT_FILES = 1
 """Pseudo page number that returns the number of files; the numbers of the files follow."""
 _PLACE_CHARACTERS_MAX = 1000
 _NAMED_MAX = 5
 """Maximum number of omitted files named in a note."""
 
 
-class Taken(msgspec.Struct, tag=True, frozen=True):
+class UnpackedFile(msgspec.Struct, tag=True, frozen=True):
     place: str
     """Path inside the container."""
     name: str
@@ -62,16 +62,16 @@ class Taken(msgspec.Struct, tag=True, frozen=True):
     size: int
 
 
-class LeftOut(msgspec.Struct, tag=True, frozen=True):
+class SkippedFile(msgspec.Struct, tag=True, frozen=True):
     place: str
     why: str
 
 
-class Number(msgspec.Struct, tag=True, frozen=True):
-    of_files: int
+class FileCount(msgspec.Struct, tag=True, frozen=True):
+    files_total: int
 
 
-Answer = Taken | LeftOut | Number
+Answer = UnpackedFile | SkippedFile | FileCount
 
 
 @dataclass(slots=True)
@@ -88,31 +88,31 @@ def unpack(context: Context[Any], process: PageProcess[Any], kind: Kind) -> Foun
         return found
     key = document_of(context).source_key
     is_deep = key.count(WITHIN) >= _DEPTH_MAX
-    left_out: list[LeftOut] = []
+    left_out: list[SkippedFile] = []
     seen: set[str] = set()
     places: set[str] = set()
     size = 0
-    number = process.read(-_HOW_MANY)
-    assert isinstance(number, Number)
-    if number.of_files > _FILES_MAX:
+    number = process.read(-_COUNT_FILES)
+    assert isinstance(number, FileCount)
+    if number.files_total > _FILES_MAX:
         raise Permanent(f"{kind.upper()}_TOO_LARGE", f"it holds more than {_FILES_MAX} files", "split it")
-    if is_deep and number.of_files:
+    if is_deep and number.files_total:
         found.notes.append(f"what is in it is left out: it is packed {_DEPTH_MAX} times already")
         return found
-    numbers = range(1, number.of_files + 1)
-    for at, (_, one) in zip(numbers, process.read_all(-_HOW_MANY - at for at in numbers), strict=True):
+    numbers = range(1, number.files_total + 1)
+    for at, (_, one) in zip(numbers, process.read_all(-_COUNT_FILES - at for at in numbers), strict=True):
         if isinstance(one, TooLarge | Lost):
-            left_out.append(LeftOut(f"file {at}", str(one)))
-        elif isinstance(one, LeftOut):
+            left_out.append(SkippedFile(f"file {at}", str(one)))
+        elif isinstance(one, SkippedFile):
             left_out.append(one)
-        elif isinstance(one, Taken) and one.sha256 not in seen:
+        elif isinstance(one, UnpackedFile) and one.sha256 not in seen:
             seen.add(one.sha256)
             size += one.size
             if size > _ALL_BYTES_MAX:
                 raise Permanent(f"{kind.upper()}_TOO_LARGE", f"it unpacks to more than {_ALL_BYTES_MAX >> 30} GiB")
-            place = _unused(one.place, places)
+            place = _unused_path(one.place, places)
             places.add(place)
-            _take(context, found, one, f"{key}{WITHIN}{place}")
+            _add_document(context, found, one, f"{key}{WITHIN}{place}")
     if left_out:
         named = ", ".join(f"{one.place} ({one.why})" for one in left_out[:_NAMED_MAX])
         more = f", and {len(left_out) - _NAMED_MAX} more" if len(left_out) > _NAMED_MAX else ""
@@ -120,14 +120,14 @@ def unpack(context: Context[Any], process: PageProcess[Any], kind: Kind) -> Foun
     return found
 
 
-def _unused(place: str, places: Container[str]) -> str:
+def _unused_path(place: str, places: Container[str]) -> str:
     """Return a path that is not in use, without the separator for nested containers."""
     plain = place.replace(WITHIN, "!")
     tries = (plain if number == 1 else f"{plain} ({number})" for number in count(1))
     return next(one for one in tries if one not in places)
 
 
-def _take(context: Context[Any], found: Found, one: Taken, key: str) -> None:
+def _add_document(context: Context[Any], found: Found, one: UnpackedFile, key: str) -> None:
     path = context.staging / one.file
     known = [file for file in context.ask(SameContent(sha256=one.sha256)).files if file.size == one.size]
     if known:
@@ -146,7 +146,7 @@ def _take(context: Context[Any], found: Found, one: Taken, key: str) -> None:
 
 def unpacker(writing: Writing, staging: Path) -> Callable[[int], Answer]:
     members: Sequence[tuple[str, str, Callable[[], Any]]] = [
-        (_shown(place), refusal, opened) for place, refusal, opened in _found_in(writing)
+        (_printable_path(place), refusal, opened) for place, refusal, opened in _members_of(writing)
     ]
 
     seen: set[str] = set()
@@ -154,24 +154,24 @@ def unpacker(writing: Writing, staging: Path) -> Callable[[int], Answer]:
 
     def read(number: int) -> Answer:
         nonlocal size
-        if number == _HOW_MANY:
-            return Number(len(members))
-        at = number - _HOW_MANY
+        if number == _COUNT_FILES:
+            return FileCount(len(members))
+        at = number - _COUNT_FILES
         place, refusal, opened = members[at - 1]
         if size > _ALL_BYTES_MAX:
             refusal = f"what comes before it unpacks to more than {_ALL_BYTES_MAX >> 30} GiB"
         if refusal:
-            return LeftOut(place, refusal)
+            return SkippedFile(place, refusal)
         try:
             with opened() as source:
-                found = _unpacked(source, place, staging, at)
+                found = _unpack_file(source, place, staging, at)
         except Unreadable as error:
-            return LeftOut(place, str(error))
+            return SkippedFile(place, str(error))
         except Trouble as trouble:
             # Name the kind only. The full refusal, which lists all supported kinds, would be repeated for each file.
             is_refused = trouble.code == "KIND_REFUSED"
-            return LeftOut(place, f"it is {trouble.values['found']}" if is_refused else trouble.sentence)
-        if isinstance(found, Taken):
+            return SkippedFile(place, f"it is {trouble.values['found']}" if is_refused else trouble.sentence)
+        if isinstance(found, UnpackedFile):
             if found.sha256 in seen:
                 # Equal files are one document, and are stored once.
                 (staging / found.file).unlink()
@@ -183,15 +183,15 @@ def unpacker(writing: Writing, staging: Path) -> Callable[[int], Answer]:
     return read
 
 
-def _shown(place: str) -> str:
+def _printable_path(place: str) -> str:
     """Return the path without unprintable characters, cut to the maximum length of a key."""
     return "".join(one for one in place if one.isprintable())[-_PLACE_CHARACTERS_MAX:] or "file"
 
 
-def _unpacked(source: IO[bytes], place: str, staging: Path, number: int) -> Answer:
-    head = _block_of(source, HEAD_BYTES)
+def _unpack_file(source: IO[bytes], place: str, staging: Path, number: int) -> Answer:
+    head = _read_block(source, HEAD_BYTES)
     if not head:
-        return LeftOut(place, "it is empty")
+        return SkippedFile(place, "it is empty")
     name = PurePosixPath(place.replace("\\", "/")).name
     name = safe_name(name, agreed(head, "", name).suffixes)
     # Folders may contain files of the same name. The extension has to match the content.
@@ -202,29 +202,29 @@ def _unpacked(source: IO[bytes], place: str, staging: Path, number: int) -> Answ
             size += len(block)
             if size > _BYTES_MAX:
                 target.unlink()
-                return LeftOut(place, f"it unpacks to more than {_BYTES_MAX >> 30} GiB")
+                return SkippedFile(place, f"it unpacks to more than {_BYTES_MAX >> 30} GiB")
             digest.update(block)
             file.write(block)
-            block = _block_of(source)
-    return Taken(place, name, target.name, digest.hexdigest(), size)
+            block = _read_block(source)
+    return UnpackedFile(place, name, target.name, digest.hexdigest(), size)
 
 
-def _block_of(source: IO[bytes], most: int = _STEP_BYTES) -> bytes:
+def _read_block(source: IO[bytes], most: int = _STEP_BYTES) -> bytes:
     try:
         return source.read(most)
     except BROKEN as error:
         raise Unreadable(f"it is broken ({error})") from error
 
 
-def _found_in(writing: Writing) -> Iterator[tuple[str, str, Callable[[], Any]]]:
+def _members_of(writing: Writing) -> Iterator[tuple[str, str, Callable[[], Any]]]:
     if isinstance(writing, Archive):
         for member in writing.members():
             yield member.name, member.refusal, partial(writing.open, member.info)
     elif isinstance(writing, mail.Mail):
         for name, part in writing.attached():
-            yield name, "", partial(_in_memory, part)
+            yield name, "", partial(_open_part, part)
 
 
 @contextmanager
-def _in_memory(part: Any) -> Iterator[IO[bytes]]:
+def _open_part(part: Any) -> Iterator[IO[bytes]]:
     yield BytesIO(mail.content_of(part))

@@ -65,7 +65,7 @@ def submit(
     None starts no batch.
     """
     urgency = priority or PRIORITY
-    if batch is not None and (number := _number(batch)) is not None:
+    if batch is not None and (number := _batch_number(batch)) is not None:
         jobs = [replace(one, priority=priority) for one in jobs]
         added: BatchAdded | None = batches.extend(desk.session, number, jobs, owner=owner)
         items: Sequence[Enqueued | InBatch] = added.jobs if added is not None else ()
@@ -104,7 +104,7 @@ def short(name: str) -> str:
     return name if len(name) <= _NAME_MAX else f"…{name[1 - _NAME_MAX :]}"
 
 
-def _number(word: str) -> int | None:
+def _batch_number(word: str) -> int | None:
     """Return the number in `7` or `batch:7`; None if the word is a name."""
     if not word.strip():
         raise BadInput("--batch is empty", "say the name of a new batch, or the number of one that is there")

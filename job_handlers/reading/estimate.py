@@ -27,21 +27,21 @@ class ToRead(Struct, frozen=True):
     """Addresses to read, whose size is unknown until they are downloaded."""
 
     def __add__(self, other: ToRead) -> ToRead:
-        return ToRead(*(mine + theirs for mine, theirs in zip(*map(_numbers, (self, other)), strict=True)))
+        return ToRead(*(mine + theirs for mine, theirs in zip(*map(_field_values, (self, other)), strict=True)))
 
 
-def _numbers(one: ToRead) -> Sequence[int]:
+def _field_values(one: ToRead) -> Sequence[int]:
     return [*asdict(one).values()]
 
 
 def of_files(desk: Desk, files: Sequence[Path], *, owner: str, is_read_again: bool) -> ToRead:
     sizes = {file: file.stat().st_size for file in files}
-    known = _unchanged(desk, sizes, owner)
+    known = _unchanged_files(desk, sizes, owner)
     to_read = [file for file in files if is_read_again or file not in known]
     return ToRead(len(files), sum(sizes.values()), len(known), len(to_read), sum(sizes[file] for file in to_read))
 
 
-def _unchanged(desk: Desk, sizes: Mapping[Path, int], owner: str) -> set[Path]:
+def _unchanged_files(desk: Desk, sizes: Mapping[Path, int], owner: str) -> set[Path]:
     """Return the files whose current content has been read as a document of this owner."""
     by_key = {written(file): file for file in sizes}
     selector = DocumentSelector(

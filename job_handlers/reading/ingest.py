@@ -112,7 +112,7 @@ msgspec.msgpack.Decoder(Answer)
 def run(context: Context[Payload]) -> Done:
     how = how_to_read(context)
     if context.document is None:
-        return _bring_in(context)
+        return _request_download(context)
     original = original_of(context)
     kind = kind_of(original)
     content = content_of(context)
@@ -131,7 +131,7 @@ ingest = Handler(
 )
 
 
-def _bring_in(context: Context[Payload]) -> Done:
+def _request_download(context: Context[Payload]) -> Done:
     path = context.payload.path
     if path is None or not path.startswith(("/", FILE_URL)):
         raise Permanent("PAYLOAD_INVALID", "a job without a document needs `path`, the full path of a file")
@@ -150,29 +150,29 @@ def _ingest_pages(context: Context[Payload], how: HowToRead, original: Path, kin
     password = how.password
     is_writing = formats.is_writing(kind)
     with (
-        Assembly(context, original, kind, how) as made,
+        Assembly(context, original, kind, how) as assembly,
         PageProcess[Answer](
-            lambda: _leaf_reader(original, kind, context.staging) if is_writing else _reader(original, password),
+            lambda: _flow_reader(original, kind, context.staging) if is_writing else _page_reader(original, password),
             Answer,
             cpu_seconds=_WRITING_CPU_SECONDS if is_writing else _PAGE_CPU_SECONDS,
         ) as process,
     ):
-        counted = _count(process, kind)
+        counted = _count_pages(process, kind)
         source = PageSource(content, library_of(kind))
         numbers = range(1, counted.pages + 1)
         is_forced = bool(how.force_ocr) and not is_writing
         layers = {} if is_forced else {number: layer_digest(source, number) for number in numbers}
-        to_read = _take_known(context, layers)
-        scans = _take_layers(context, process, to_read, made)
-        to_recognise = _take_known(context, _ocr_digests(source, how, numbers if is_forced else scans))
+        to_read = _save_known_pages(context, layers)
+        scans = _save_layer_pages(context, process, to_read, assembly)
+        to_recognise = _save_known_pages(context, _ocr_digests(source, how, numbers if is_forced else scans))
         found = attachments.unpack(context, process, kind)
         note = "; ".join([*filter(None, [counted.note]), *found.notes])
         facts = DocumentFacts(kind=kind.value, pages=counted.pages, content=content, note=note or None)
         if to_recognise:
-            done = _put_off(context, facts, _ranges(context, how, content, to_recognise, scans))
+            done = _done_with_ranges(context, facts, _ocr_range_jobs(context, how, content, to_recognise, scans))
         else:
-            made.add_rest(counted.pages)
-            done = made.published(facts, None if is_writing else lambda: _thumbnail(process))
+            assembly.add_rest(counted.pages)
+            done = assembly.published(facts, None if is_writing else lambda: _thumbnail(process))
     return replace(done, files=[*done.files, *found.files], follow_ups=[*done.follow_ups, *found.follow_ups])
 
 
@@ -180,7 +180,7 @@ def library_of(kind: Kind) -> str:
     return formats.LIBRARY if formats.is_writing(kind) else pdf.LIBRARY
 
 
-def _count(process: PageProcess[Answer], kind: Kind) -> Counted:
+def _count_pages(process: PageProcess[Answer], kind: Kind) -> Counted:
     try:
         answer = process.read(0)
     except (TooLarge, Lost) as error:
@@ -208,7 +208,7 @@ def _ocr_digests(source: PageSource, how: HowToRead, numbers: Iterable[int]) -> 
     return {number: ocr_digest(source, number, wanted.languages, wanted.quality, engine) for number in some}
 
 
-def _take_known(context: Context[Payload], digests: Mapping[int, str]) -> dict[int, str]:
+def _save_known_pages(context: Context[Payload], digests: Mapping[int, str]) -> dict[int, str]:
     """Save the stored results of these pages; return the digests of the pages without one."""
     left: dict[int, str] = {}
     waiting = iter(digests.items())
@@ -221,8 +221,8 @@ def _take_known(context: Context[Payload], digests: Mapping[int, str]) -> dict[i
     return left
 
 
-def _take_layers(
-    context: Context[Payload], process: PageProcess[Answer], to_read: Mapping[int, str], made: Assembly
+def _save_layer_pages(
+    context: Context[Payload], process: PageProcess[Answer], to_read: Mapping[int, str], assembly: Assembly
 ) -> dict[int, Scan]:
     """Read and save pages with a text layer; return the pages that need OCR."""
     scans: dict[int, Scan] = {}
@@ -233,14 +233,14 @@ def _take_layers(
         if isinstance(answer, Judged) and answer.scan is not None:
             scans[number] = answer.scan
         else:
-            page = _page_of(context, to_read[number], number, answer)
+            page = _page_result(context, to_read[number], number, answer)
             failed += not isinstance(answer, Judged)
             if failed > _FAILED_PAGES_MAX and isinstance(answer, TooLarge | Lost):
                 # Each of them cost a page process.
                 raise Permanent("PAGES_TOO_LARGE", f"more than {_FAILED_PAGES_MAX} pages fail; the last: {answer}")
             pages.append(page)
-            if number == made.pages + 1:
-                made.add(page)
+            if number == assembly.pages + 1:
+                assembly.add(page)
         if len(pages) >= _SAVE_EVERY or time.monotonic() > save_at:
             context.save_pages(pages)
             pages.clear()
@@ -256,7 +256,7 @@ def _thumbnail(process: PageProcess[Answer]) -> bytes:
     return answer.picture if isinstance(answer, Thumbnail) else b""
 
 
-def _page_of(context: Context[Payload], found: str, number: int, answer: Answer | TooLarge | Lost) -> PageResult:
+def _page_result(context: Context[Payload], found: str, number: int, answer: Answer | TooLarge | Lost) -> PageResult:
     if isinstance(answer, Judged):
         # Replace NUL characters, as the store does.
         return PageResult(number, found, answer.text.replace("\0", "�"), answer.method, None, answer.layout)
@@ -270,13 +270,13 @@ def _page_of(context: Context[Payload], found: str, number: int, answer: Answer 
     return PageResult(number, job_digest(found, context.idempotency_key), "", method)
 
 
-def _reader(original: Path, password: str) -> Callable[[int], Answer]:
+def _page_reader(original: Path, password: str) -> Callable[[int], Answer]:
     """Return the function that answers for a PDF or an image. Runs in the page process, which keeps the file open."""
     refused: Refused | None = None
     try:
         book = pdf.Book(original, password)
     except pdf.Locked:
-        refused = _locked(password)
+        refused = _locked_refusal(password)
     except (pdf.Broken, pdf.PageTooLarge) as error:
         refused = Refused("BROKEN", f"the file cannot be opened ({error})", "download it again")
 
@@ -297,7 +297,7 @@ def _reader(original: Path, password: str) -> Callable[[int], Answer]:
     return read
 
 
-def _leaf_reader(original: Path, kind: Kind, staging: Path) -> Callable[[int], Answer]:
+def _flow_reader(original: Path, kind: Kind, staging: Path) -> Callable[[int], Answer]:
     """Return the function that answers for a flowing document. Runs in the page process."""
     try:
         writing = formats.open_writing(original, kind)
@@ -336,7 +336,7 @@ def look(book: pdf.Book, number: int) -> Judged:
     )
 
 
-def _locked(password: str) -> Refused:
+def _locked_refusal(password: str) -> Refused:
     if password:
         detail, remedy = "the file is encrypted, and this password does not open it", "give another"
     else:
@@ -357,8 +357,8 @@ def _ingest_table(context: Context[Payload], original: Path, kind: Kind, content
         raise Permanent(places.code, places.message, places.remedy)
     if not places:
         raise Permanent("SHEET_EMPTY", "the spreadsheet has no rows")
-    ranges = [_range(context, "extract_rows", numbers, [content]) for numbers in spreadsheets.ranges(places)]
-    return _put_off(context, DocumentFacts(kind=Kind.SHEET.value, pages=len(places), content=content), ranges)
+    ranges = [_range_job(context, "extract_rows", numbers, [content]) for numbers in spreadsheets.ranges(places)]
+    return _done_with_ranges(context, DocumentFacts(kind=Kind.SHEET.value, pages=len(places), content=content), ranges)
 
 
 def sheet_reader(original: Path, kind: Kind) -> Callable[[int], Any]:
@@ -389,9 +389,9 @@ def sheet_reader(original: Path, kind: Kind) -> Callable[[int], Any]:
 # --- what follows -----------------------------------------------------------------------------------------
 
 
-def _put_off(context: Context[Payload], facts: DocumentFacts, ranges: list[NewJob]) -> Done:
+def _done_with_ranges(context: Context[Payload], facts: DocumentFacts, ranges: list[NewJob]) -> Done:
     """Return the jobs that read the ranges and then assemble the document."""
-    assemble = _job(context, "assemble", {"note": facts.note} if facts.note else {})
+    assemble = _follow_up_job(context, "assemble", {"note": facts.note} if facts.note else {})
     return Done(
         {"kind": facts.kind, "pages": facts.pages, "ranges": len(ranges)},
         follow_ups=[*ranges, replace(assemble, after_earlier=True)],
@@ -399,26 +399,26 @@ def _put_off(context: Context[Payload], facts: DocumentFacts, ranges: list[NewJo
     )
 
 
-def _ranges(
+def _ocr_range_jobs(
     context: Context[Payload], how: HowToRead, content: str, numbers: Iterable[int], scans: Mapping[int, Scan]
 ) -> list[NewJob]:
     to_recognise, engine = sorted(numbers), how.engine
     way = [content, engine.languages, engine.quality, how.password_file]
-    some = parts(to_recognise, _side_by_side(context, len(to_recognise)), costs_of(scans))
-    return [_range(context, "ocr_pages", one, way) for one in some]
+    some = parts(to_recognise, _parallel_ranges(context, len(to_recognise)), costs_of(scans))
+    return [_range_job(context, "ocr_pages", one, way) for one in some]
 
 
-def _side_by_side(context: Context[Payload], pages: int) -> int:
+def _parallel_ranges(context: Context[Payload], pages: int) -> int:
     """Return how many ranges should run at once. A small document is not worth copying to many nodes."""
     return max(len(os.sched_getaffinity(0)), min(context.slots, pages // _PAGES_ELSEWHERE_LEAST))
 
 
-def _range(context: Context[Payload], job_type: str, numbers: Sequence[int], way: Sequence[object]) -> NewJob:
+def _range_job(context: Context[Payload], job_type: str, numbers: Sequence[int], way: Sequence[object]) -> NewJob:
     pages = written_ranges(numbers)
     # If two documents need the same range of the same file, the second job waits and finds the pages read.
-    return replace(_job(context, job_type, {"pages": pages}), concurrency_key=digest([job_type, pages, *way]))
+    return replace(_follow_up_job(context, job_type, {"pages": pages}), concurrency_key=digest([job_type, pages, *way]))
 
 
-def _job(context: Context[Payload], job_type: str, payload: dict[str, Any]) -> NewJob:
+def _follow_up_job(context: Context[Payload], job_type: str, payload: dict[str, Any]) -> NewJob:
     text = json.dumps({**payload, **context.payload.said()})
     return NewJob(job_type, context.platform, context.account, text)

@@ -248,7 +248,7 @@ class LeftOut:
         return {"left_out": dict(self.counts), "left_out_files": self.files}
 
 
-def _refuse(error: OSError) -> None:
+def _raise_error(error: OSError) -> None:
     raise error
 
 
@@ -271,7 +271,7 @@ def files_at(path: Path, left_out: LeftOut, *, most: int | None = None) -> list[
     found: list[Path] = []
     seen = 0
     # Refuse a directory that cannot be listed: its files must not be left out silently.
-    for folder, folders, names in os.walk(path, onerror=_refuse):
+    for folder, folders, names in os.walk(path, onerror=_raise_error):
         seen += len(folders) + len(names)
         if most is not None and seen > most:
             raise BadInput(f"there is too much below {path} to be looked at now", "name less of it, or crawl it")
@@ -283,7 +283,7 @@ def files_at(path: Path, left_out: LeftOut, *, most: int | None = None) -> list[
         found += (Path(folder, name) for name in names if not here[name])
     if not found:
         raise BadInput(
-            f"there is nothing to read below {path}{_left_out(left_out.counts)}: {', '.join(SUFFIXES)} can be read"
+            f"there is nothing to read below {path}{_left_out_note(left_out.counts)}: {', '.join(SUFFIXES)} can be read"
         )
     return sorted(found)
 
@@ -302,7 +302,7 @@ def _why_left_out(path: Path) -> str:
     return legible(path.suffix.lower()) or OTHERS
 
 
-def _left_out(counts: Mapping[str, int]) -> str:
+def _left_out_note(counts: Mapping[str, int]) -> str:
     words = in_words(counts)
     return f" (left out: {words})" if words else ""
 

@@ -60,7 +60,7 @@ def tidied(lines: Sequence[list[Word]], width: int) -> list[list[Word]]:
     for line in lines:
         kept = [word for word in line if not _is_edge(word, width)]
         if kept and done and done[-1]:
-            done[-1:] = _by_rows(done[-1], kept)
+            done[-1:] = _split_rows(done[-1], kept)
         elif kept or (not line and done and done[-1]):
             done.append(kept)
     return done
@@ -70,8 +70,8 @@ def _is_edge(word: Word, width: int) -> bool:
     return not word.text.strip("|") and not _EDGE * width < (word.x0 + word.x1) / 2 < (1 - _EDGE) * width
 
 
-def _by_rows(above: list[Word], below: list[Word]) -> list[list[Word]]:
-    uppers, lowers = _levels(above), _levels(below)
+def _split_rows(above: list[Word], below: list[Word]) -> list[list[Word]]:
+    uppers, lowers = _split_by_height(above), _split_by_height(below)
     if len(uppers) + len(lowers) > 2:
         for one, other in product(uppers, lowers):
             if _stand_in_a_row(one, other):
@@ -82,7 +82,7 @@ def _by_rows(above: list[Word], below: list[Word]) -> list[list[Word]]:
     return [above, below]
 
 
-def _levels(line: Sequence[Word]) -> list[list[Word]]:
+def _split_by_height(line: Sequence[Word]) -> list[list[Word]]:
     """Split the line where a word lies above or below the word before it."""
     parts = [[line[0]]]
     for one, other in pairwise(line):
@@ -107,29 +107,29 @@ def _stand_in_a_row(some: Sequence[Word], others: Sequence[Word]) -> bool:
 def arranged(lines: list[list[Word]], rules: Callable[[], Sequence[Rule]]) -> Arranged:
     """Return the words in reading order, with tables. `rules` is called only if there may be a table or columns."""
     rules = cache(rules)
-    words = _numbered(lines)
+    words = _words_with_lines(lines)
     em = median([word.y1 - word.y0 for word, _ in words if not is_leader(word)] or [0.0])
-    pieces = _pieces(words, em or 1.0)
+    pieces = _group_pieces(words, em or 1.0)
     found: list[tables.Table] = []
     if tables.may_have_tables([round((one.y0 + one.y1) / (em or 1.0)) for one in pieces]):
         drawn = rules()
         lines = _without_walls(lines, drawn, em)
-        words = _numbered(lines)
-        pieces = _pieces(words, em)
+        words = _words_with_lines(lines)
+        pieces = _group_pieces(words, em)
 
         def split(piece: Piece) -> Sequence[Piece]:
             last = piece.at + piece.text.count(" ") + 1
             if _LEADS.search(piece.text) and not any(_is_right_of(other, piece) for other in pieces):
                 return ()
-            return [Piece(word.x0, word.y0, word.x1, word.y1, _whole(word.text), at)
+            return [Piece(word.x0, word.y0, word.x1, word.y1, _without_spaces(word.text), at)
                     for at, (word, _) in enumerate(words[piece.at : last], piece.at)]  # fmt: skip
 
         found = tables.find(pieces, drawn, split)
     as_read = Arranged(lines, [[at] for at in range(len(lines))], layout.text_of(lines))
-    return _put_together(lines, words, found, as_read, rules) if words else as_read
+    return _arrange_blocks(lines, words, found, as_read, rules) if words else as_read
 
 
-def _numbered(lines: Sequence[Sequence[Word]]) -> list[tuple[Word, int]]:
+def _words_with_lines(lines: Sequence[Sequence[Word]]) -> list[tuple[Word, int]]:
     return [(word, at) for at, line in enumerate(lines) for word in line]
 
 
@@ -142,7 +142,7 @@ def _without_walls(lines: list[list[Word]], rules: Sequence[Rule], em: float) ->
     def is_wall(x: float, word: Word) -> bool:
         return any(abs(one.x0 - x) < _WALL_NEAR * em and one.y0 < (word.y0 + word.y1) / 2 < one.y1 for one in walls)
 
-    def bare(word: Word) -> str:
+    def strip_wall(word: Word) -> str:
         text = word.text
         if text[-1] in _CLOSED and _CLOSED[text[-1]] not in text[:-1] and is_wall(word.x1, word):
             text = text[:-1]
@@ -151,10 +151,10 @@ def _without_walls(lines: list[list[Word]], rules: Sequence[Rule], em: float) ->
         return text
 
     return [[msgspec.structs.replace(word, text=text) if text != word.text else word
-             for word in line if (text := bare(word))] for line in lines]  # fmt: skip
+             for word in line if (text := strip_wall(word))] for line in lines]  # fmt: skip
 
 
-def _pieces(words: Sequence[tuple[Word, int]], em: float) -> list[Piece]:
+def _group_pieces(words: Sequence[tuple[Word, int]], em: float) -> list[Piece]:
     """Group the words of each line into pieces without a wide gap."""
     groups: list[list[int]] = []
     lines = [[*some] for _, some in groupby(range(len(words)), lambda at: words[at][1])]
@@ -177,7 +177,7 @@ def _pieces(words: Sequence[tuple[Word, int]], em: float) -> list[Piece]:
         Piece(
             min(words[at][0].x0 for at in some), min(words[at][0].y0 for at in some),
             max(words[at][0].x1 for at in some), max(words[at][0].y1 for at in some),
-            " ".join(_whole(words[at][0].text) for at in some), some[0],
+            " ".join(_without_spaces(words[at][0].text) for at in some), some[0],
         )
         for some in groups
     ]  # fmt: skip
@@ -204,12 +204,12 @@ def _is_spread(line: Sequence[Word], em: float) -> bool:
     )
 
 
-def _whole(text: str) -> str:
+def _without_spaces(text: str) -> str:
     """Replace spaces by no-break spaces, because the spaces in a piece count its words."""
     return text.replace(" ", "\u00a0")
 
 
-def _put_together(
+def _arrange_blocks(
     lines: list[list[Word]], words: Sequence[tuple[Word, int]], found: Sequence[tables.Table], as_read: Arranged,
     rules: Callable[[], Sequence[Rule]],
 ) -> Arranged:  # fmt: skip

@@ -104,9 +104,9 @@ def run(context: Context[Payload]) -> Done:
     places = {number: at for at, number in enumerate(numbers, 1)} if sliced else {}
     with PageProcess[Drawn | Read](
         lambda: (
-            _leaf_reader(original, kind, engine)
+            _flow_reader(original, kind, engine)
             if is_writing(kind)
-            else _reader(original, password, engine, places, is_forced=bool(how.force_ocr))
+            else _page_reader(original, password, engine, places, is_forced=bool(how.force_ocr))
         ),
         Drawn | Read,
         cpu_seconds=_PAGE_CPU_SECONDS,
@@ -184,8 +184,8 @@ class Pages:
 
     def read_by(self, process: PageReader) -> None:
         key = self.context.idempotency_key
-        of_file = {number: (job_digest(own := self._named(number), key), own) for number in self.numbers}
-        coming = iter(self._unknown(of_file))
+        of_file = {number: (job_digest(own := self._file_digest(number), key), own) for number in self.numbers}
+        coming = iter(self._without_results(of_file))
         drawn = [*islice(coming, _AT_ONCE)]
         process.tell(*drawn)
         while process.is_told:
@@ -198,15 +198,15 @@ class Pages:
                 self.context.log(f"page {-number}: {found} while it was read; trying again in parts")
                 process.tell(number - _SECOND_TRY)
             else:
-                self._keep(abs(number) % _SECOND_TRY, found)
+                self._save(abs(number) % _SECOND_TRY, found)
             if drawn and number == drawn[-1]:
-                left = self._unknown({one: (self._digests[one],) for one in drawn if one in self._digests})
+                left = self._without_results({one: (self._digests[one],) for one in drawn if one in self._digests})
                 drawn = [*islice(coming, _AT_ONCE)]
                 # The next pages are drawn before the last of these is recognised, so that the lookup overlaps with
                 # recognition.
                 process.tell(*(-one for one in left[:-1]), *drawn, *(-one for one in left[-1:]))
 
-    def _unknown(self, names: Mapping[int, Sequence[str]]) -> list[int]:
+    def _without_results(self, names: Mapping[int, Sequence[str]]) -> list[int]:
         """Save the pages with a stored result under one of their digests; return the numbers of the others."""
         _stop_if_asked(self.context)
         answer = self.context.ask(KnownPages([name for some in names.values() for name in some]))
@@ -214,7 +214,7 @@ class Pages:
         again = {number: name for number, some in names.items() for name in some if name in known}
         self.context.save_pages(
             [
-                PageResult(number, name, also=self._named(number) if number in self._digests else "")
+                PageResult(number, name, also=self._file_digest(number) if number in self._digests else "")
                 for number, name in again.items()
             ]
         )
@@ -222,11 +222,11 @@ class Pages:
         refuse_stale(is_stale=bool(left) and answer.is_stale)
         return left
 
-    def _named(self, number: int) -> str:
+    def _file_digest(self, number: int) -> str:
         return ocr_digest(self.source, number, self.engine.languages, self.engine.quality, self.identity)
 
-    def _keep(self, number: int, found: Read | TooLarge | Lost) -> None:
-        self.context.save_page(self._page(number, found))
+    def _save(self, number: int, found: Read | TooLarge | Lost) -> None:
+        self.context.save_page(self._page_result(number, found))
         done = self.numbers.index(number) + 1
         of = len(self.numbers)
         self.context.progress(message=f"page {number}, {done} of {of} done", done=done, total=of, unit="pages")
@@ -235,12 +235,12 @@ class Pages:
             # The next page has hardly begun.
             _stop_if_asked(self.context)
 
-    def _page(self, number: int, found: Read | TooLarge | Lost) -> PageResult:
+    def _page_result(self, number: int, found: Read | TooLarge | Lost) -> PageResult:
         if isinstance(found, TooLarge | Lost):
             read = Read("", TOO_LARGE if isinstance(found, TooLarge) else UNREADABLE, why=str(found))
         else:
             read = found
-        own = self._named(number)
+        own = self._file_digest(number)
         if read.method in (TOO_LARGE, UNREADABLE):
             self.context.log(f"page {number} is left out: {read.why}")
             return PageResult(number, job_digest(own, self.context.idempotency_key), "", read.method)
@@ -252,7 +252,7 @@ def _stop_if_asked(context: Context[Payload]) -> None:
         raise Retryable("it was asked to stop", code="STOPPED")
 
 
-def _reader(
+def _page_reader(
     original: Path, password: str, wanted: WayToRead, places: Mapping[int, int], *, is_forced: bool
 ) -> Callable[[int], Drawn | Read]:
     """Return the function that draws and recognises pages.
@@ -282,7 +282,7 @@ def _reader(
             # The oldest page had a stored result, or it would have been recognised by now.
             del drawn[next(iter(drawn))]
         drawn[number] = picture
-        return Drawn(_shown(picture))
+        return Drawn(_pixels_digest(picture))
 
     return read
 
@@ -317,21 +317,21 @@ def _own_text(book: pdf.Book, at: int) -> pdf.PageText | None:
     return found if may_be_fuller(found.text, book.drawn(at)) else None
 
 
-def _shown(picture: Picture) -> str:
+def _pixels_digest(picture: Picture) -> str:
     shown = shown_by(picture.gray, picture.dpi, picture.size)
     # Pages with equal pixels share a result only if their own text, which may replace it, is equal too.
     return shown if picture.own is None else digest([shown, picture.own.text])
 
 
 def read_page(reader: Reader, picture: Picture) -> Read:
-    read = _recognised(reader, picture)
+    read = _recognise(reader, picture)
     if picture.own is None or read.method == UNREADABLE or not is_fuller(picture.own.text, read.text):
         return read
     own = picture.own
     return Read(own.text, "layer", layout=layout.written(layout.Layout(own.size, blocks=own.blocks, tables=own.tables)))
 
 
-def _recognised(reader: Reader, picture: Picture) -> Read:
+def _recognise(reader: Reader, picture: Picture) -> Read:
     size, gray, dpi, is_damaged, is_in_parts = picture[1:6]
     try:
         found = reader.read_in_parts(gray, dpi) if is_in_parts else reader.read(gray, dpi)
@@ -378,7 +378,7 @@ _SURE = 60.0
 """Minimum confidence for text in a picture: below it the engine has probably read words into a photograph."""
 
 
-def _leaf_reader(original: Path, kind: Kind, wanted: WayToRead) -> Callable[[int], Drawn | Read]:
+def _flow_reader(original: Path, kind: Kind, wanted: WayToRead) -> Callable[[int], Drawn | Read]:
     """Return the function that reads the pages of a flowing document. Runs in the page process.
 
     The text recognised in a picture takes the place of the picture.
@@ -393,42 +393,42 @@ def _leaf_reader(original: Path, kind: Kind, wanted: WayToRead) -> Callable[[int
         except formats.Unreadable as error:
             return Read("", UNREADABLE, why=str(error))
         # One picture at a time: ten large ones would take half a gigabyte.
-        drawn = (_drawn(writing, piece) for piece in pages[abs(number) % _SECOND_TRY - 1])
-        return Drawn(_shown_by_leaf(drawn)) if number > 0 else _read_leaf(reader, drawn, number < -_SECOND_TRY)
+        drawn = (_draw_piece(writing, piece) for piece in pages[abs(number) % _SECOND_TRY - 1])
+        return Drawn(_flow_digest(drawn)) if number > 0 else _read_flow_page(reader, drawn, number < -_SECOND_TRY)
 
     return read
 
 
-class _Gap:
+class _DamagedPicture:
     """Placeholder for a damaged picture."""
 
     def __repr__(self) -> str:
         return "damaged"
 
 
-def _drawn(writing: formats.Writing, piece: formats.Piece) -> str | Gray | _Gap | None:
+def _draw_piece(writing: formats.Writing, piece: formats.Piece) -> str | Gray | _DamagedPicture | None:
     if isinstance(piece, str):
         return piece
     try:
         return gray_of(writing.picture(piece.key))
     except (formats.Unreadable, Damaged):
         # The text around it is still read.
-        return _Gap()
+        return _DamagedPicture()
 
 
-def _shown_by_leaf(drawn: Iterable[str | Gray | _Gap | None]) -> str:
+def _flow_digest(drawn: Iterable[str | Gray | _DamagedPicture | None]) -> str:
     shown = [shown_by(one, _PICTURE_DPI, (0, 0)) if isinstance(one, Gray) else one for one in drawn]
     return hashlib.sha256(repr(shown).encode("utf-8", "replace")).hexdigest()
 
 
-def _read_leaf(reader: Reader, drawn: Iterable[str | Gray | _Gap | None], is_in_parts: bool) -> Read:
+def _read_flow_page(reader: Reader, drawn: Iterable[str | Gray | _DamagedPicture | None], is_in_parts: bool) -> Read:
     lines: list[str] = []
     seen: list[Recognised] = []
     is_partial = False
     for one in drawn:
         if isinstance(one, str):
             lines.append(one)
-        elif isinstance(one, _Gap):
+        elif isinstance(one, _DamagedPicture):
             is_partial = True
         elif one is not None:
             try:
@@ -440,12 +440,12 @@ def _read_leaf(reader: Reader, drawn: Iterable[str | Gray | _Gap | None], is_in_
             if (found.confidence or 0) >= _SURE:
                 seen.append(found)
                 lines.append(ocr_layout.arranged(found.lines, partial(_rules, found.seen, _PICTURE_DPI)).text)
-    readers, languages = _each([one.readers for one in seen]), _each([one.languages for one in seen])
+    readers, languages = _distinct([one.readers for one in seen]), _distinct([one.languages for one in seen])
     flow = layout.written_flow(layout.Flow(formats.tables_in(lines), readers, languages))
     confidence = min((one.confidence or 0 for one in seen), default=None)
     method = PARTIAL if is_partial else "ocr" if seen else "layer"
     return Read("\n".join(lines), method, confidence, flow)
 
 
-def _each(some: Sequence[Sequence[str]]) -> list[str]:
+def _distinct(some: Sequence[Sequence[str]]) -> list[str]:
     return list(dict.fromkeys(chain.from_iterable(some)))

@@ -41,7 +41,7 @@ _PDF_CPU_PAGES = 10
 """Pages for each additional second."""
 
 
-class _Made(msgspec.Struct, frozen=True):
+class _PdfResult(msgspec.Struct, frozen=True):
     why_not: str = ""
 
 
@@ -61,11 +61,11 @@ class Assembly:
         self._stem = original.stem or "document"
         self._spool = context.staging / "layouts"
         self._open = ExitStack()
-        self._text = self._begin("text.txt", "text", ".txt")
-        self._json = self._begin("pages.json", "pages", ".pages.json")
+        self._text = self._open_output("text.txt", "text", ".txt")
+        self._json = self._open_output("pages.json", "pages", ".pages.json")
         self._layouts = self._open.enter_context(self._spool.open("w", encoding="utf-8"))
         has_places = kind in (Kind.PDF, Kind.IMAGE)
-        self._hocr = self._begin("pages.html", "hocr", ".hocr.html") if how.hocr and has_places else None
+        self._hocr = self._open_output("pages.html", "hocr", ".hocr.html") if how.hocr and has_places else None
         if self._hocr is not None:
             self._hocr.write(hocr.beginning(self._stem))
         self._json.write('{"pages": [')
@@ -76,7 +76,7 @@ class Assembly:
     def __exit__(self, *_: object) -> None:
         self._open.close()
 
-    def _begin(self, name: str, role: str, ending: str) -> TextIO:
+    def _open_output(self, name: str, role: str, ending: str) -> TextIO:
         self._add_file(name, role, ending)
         path = self._context.staging / name
         return self._open.enter_context(path.open("w", encoding="utf-8", errors="replace"))
@@ -112,7 +112,7 @@ class Assembly:
 
     def add_rest(self, pages: int) -> None:
         """Add the stored pages up to this number."""
-        for page in _slices(self._context, self.pages + 1, pages):
+        for page in _stored_pages(self._context, self.pages + 1, pages):
             self.add(page)
 
     def published(self, facts: DocumentFacts, draw: Callable[[], bytes] | None) -> Done:
@@ -164,15 +164,15 @@ class Assembly:
         original, target, password = self._original, self._context.staging / "searchable.pdf", self._how.password
         kind, spool = self._kind, self._spool
 
-        def make(number: int) -> _Made:
+        def make(number: int) -> _PdfResult:
             try:
                 _make_searchable(original, target, password, kind, spool)
             except (pdf.Broken, pdf.PageTooLarge, OSError) as error:
-                return _Made(str(error) or type(error).__name__)
-            return _Made()
+                return _PdfResult(str(error) or type(error).__name__)
+            return _PdfResult()
 
         seconds = _PDF_CPU_SECONDS + self.pages // _PDF_CPU_PAGES
-        with PageProcess[_Made](lambda: make, _Made, cpu_seconds=seconds) as process:
+        with PageProcess[_PdfResult](lambda: make, _PdfResult, cpu_seconds=seconds) as process:
             try:
                 why_not = process.read(1).why_not
             except (TooLarge, Lost) as error:
@@ -194,7 +194,7 @@ class Assembly:
             self._add_file("thumbnail.jpg", "thumbnail", ".jpg")
 
 
-def _slices(context: Context[Any], first: int, pages: int) -> Iterator[PageResult]:
+def _stored_pages(context: Context[Any], first: int, pages: int) -> Iterator[PageResult]:
     """Yield the stored pages in order. Raise `Permanent` naming the pages that are missing."""
     size = _SLICE
     while first <= pages:
@@ -235,9 +235,9 @@ def _make_searchable(original: Path, target: Path, password: str, kind: str, spo
         original = made
     fonts = searchable.Fonts()
     # The fonts must be known before the first page is changed, and there may be many pages: read the file twice.
-    for _, found in _spooled(spool):
+    for _, found in _read_spool(spool):
         fonts.meet(found)
-    waiting = _spooled(spool)
+    waiting = _read_spool(spool)
     coming = next(waiting, None)
 
     def draw(number: int, facts: Mapping[str, Any]) -> bytes:
@@ -251,7 +251,7 @@ def _make_searchable(original: Path, target: Path, password: str, kind: str, spo
     pdf.add_streams(original, target, password, fonts.sources(), searchable.widths(), draw)
 
 
-def _spooled(spool: Path) -> Iterator[tuple[int, layout.Layout]]:
+def _read_spool(spool: Path) -> Iterator[tuple[int, layout.Layout]]:
     with spool.open(encoding="utf-8") as lines:
         for line in lines:
             number, _, text = line.partition(" ")

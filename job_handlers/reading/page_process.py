@@ -61,7 +61,7 @@ class PageProcess(Generic[R]):
         self._make = make
         self._decoder: msgspec.msgpack.Decoder[R] = msgspec.msgpack.Decoder(kind)
         self._cpu_seconds = cpu_seconds
-        self._told: deque[int] = deque()
+        self._pending: deque[int] = deque()
         self._pid = 0
         self._numbers = self._said = -1
         self._inbox = bytearray()
@@ -89,30 +89,30 @@ class PageProcess(Generic[R]):
         """Yield the pages in order. Numbers are sent ahead, so that the process never waits for its next page."""
         waiting = iter(numbers)
         while True:
-            if len(self._told) <= _AHEAD // 2:
-                self.tell(*islice(waiting, _AHEAD - len(self._told)))
+            if len(self._pending) <= _AHEAD // 2:
+                self.tell(*islice(waiting, _AHEAD - len(self._pending)))
             if not self.is_told:
                 return
             yield self.hear()
 
     def tell(self, *numbers: int) -> None:
         """Send the numbers of the pages to read next."""
-        self._told += numbers
-        self._tell(numbers)
+        self._pending += numbers
+        self._send_numbers(numbers)
 
     @property
     def is_told(self) -> bool:
         """True if pages are still unanswered."""
-        return bool(self._told)
+        return bool(self._pending)
 
     def hear(self) -> tuple[int, R | TooLarge | Lost]:
         """Wait for the answer to the oldest unanswered page."""
-        body = self._hear(is_hurried=len(self._told) < _MANY)
-        number = self._told.popleft()
+        body = self._receive_answer(is_hurried=len(self._pending) < _MANY)
+        number = self._pending.popleft()
         if body is not None:
             return number, self._decoder.decode(body)
-        why = self._why_lost()
-        self._tell(self._told)
+        why = self._loss_reason()
+        self._send_numbers(self._pending)
         return number, why
 
     def stop(self) -> None:
@@ -123,7 +123,7 @@ class PageProcess(Generic[R]):
 
     # --- in the parent process ---
 
-    def _tell(self, numbers: Sequence[int]) -> None:
+    def _send_numbers(self, numbers: Sequence[int]) -> None:
         if not numbers:
             return
         if not self._pid:
@@ -132,7 +132,7 @@ class PageProcess(Generic[R]):
         with contextlib.suppress(BrokenPipeError):
             os.write(self._numbers, b"".join(map(_NUMBER.pack, numbers)))
 
-    def _hear(self, *, is_hurried: bool) -> bytes | None:
+    def _receive_answer(self, *, is_hurried: bool) -> bytes | None:
         """Return the next answer; None if the process closed the pipe before it was complete."""
         inbox = self._inbox
         if not is_hurried and len(inbox) < _LENGTH.size:
@@ -146,7 +146,7 @@ class PageProcess(Generic[R]):
         del inbox[:end]
         return body
 
-    def _why_lost(self) -> TooLarge | Lost:
+    def _loss_reason(self) -> TooLarge | Lost:
         status = self._reap()
         if os.WIFSIGNALED(status):
             name = signal.Signals(os.WTERMSIG(status)).name
@@ -180,7 +180,7 @@ class PageProcess(Generic[R]):
         try:
             self._pid = os.fork()
             if self._pid == 0:
-                self._live(there, here, parent)
+                self._run_child(there, here, parent)
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, held)
         os.close(there)
@@ -188,7 +188,7 @@ class PageProcess(Generic[R]):
 
     # --- in the page process ---
 
-    def _live(self, numbers: int, said: int, parent: int) -> NoReturn:
+    def _run_child(self, numbers: int, said: int, parent: int) -> NoReturn:
         code = 1
         try:
             # Ignore SIGTERM, so that the page can be finished, and die with the parent.

@@ -130,10 +130,10 @@ def parts(numbers: Sequence[int], slots: int, costs: Mapping[int, float]) -> lis
     ends = [at * size + min(at, rest) for at in range(count + 1)]
     ranges = [list(numbers[begin:end]) for begin, end in pairwise(ends)]
     beside = [ranges[at : at + slots] for at in range(0, count, slots)]
-    return [one for some in beside for one in _evened(some, costs)]
+    return [one for some in beside for one in _balance(some, costs)]
 
 
-def _evened(ranges: list[list[int]], costs: Mapping[int, float]) -> list[list[int]]:
+def _balance(ranges: list[list[int]], costs: Mapping[int, float]) -> list[list[int]]:
     """Share out the pages of these ranges: the costliest page first, each to the range with the lowest sum.
 
     If that gains less than 1 %, return the ranges unchanged: users see pages by their ranges.

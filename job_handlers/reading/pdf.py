@@ -53,7 +53,7 @@ _DRAWN_BYTES_MAX = 1 << 18
 _BLOCKS_LOOKED_AT = 6000
 _RULE_MOST = 2.5
 """Points. Anything thicker is an area."""
-_AS_IT_IS = pymupdf.Matrix(1, 1)
+_IDENTITY = pymupdf.Matrix(1, 1)
 _PAGE_BYTES = 1 << 14
 _IMAGE = mupdf.FZ_STEXT_BLOCK_IMAGE
 _ROTATE, _RESOURCES, _XOBJECT = mupdf.PDF_ENUM_NAME_Rotate, mupdf.PDF_ENUM_NAME_Resources, mupdf.PDF_ENUM_NAME_XObject
@@ -133,8 +133,8 @@ class Book:
         `is_mapped` maps a PDF into memory, for a caller that reads much of a file that does not change; otherwise it is
         read in blocks of 4 KiB.
         """
-        with _understood():
-            self._document = document = pymupdf.open(**_mapped(path)) if is_mapped else pymupdf.open(path)
+        with _translate_errors():
+            self._document = document = pymupdf.open(**_open_arguments(path)) if is_mapped else pymupdf.open(path)
             if document.needs_pass and not document.authenticate(password):
                 if not _locks_attachments_only(document):
                     document.close()
@@ -152,7 +152,7 @@ class Book:
         self._document.close()
 
     def text(self, number: int) -> PageText:
-        with _understood():
+        with _translate_errors():
             return _text_of(self._document, number)
 
     def drawn(self, number: int) -> Drawn:
@@ -183,7 +183,7 @@ class Book:
             if self.is_pdf:
                 # Drop warnings of other pages. Reading an image's size may already decode it and report the damage.
                 pymupdf.TOOLS.reset_mupdf_warnings()
-            gray, dpi = _picture(self._document, page)
+            gray, dpi = _picture_of(self._document, page)
             warnings = _without_checksums(pymupdf.TOOLS.mupdf_warnings())
             is_damaged = _DAMAGE.search(warnings) is not None
             if is_damaged and not self.is_pdf and _is_whole_jpeg(Path(self._document.name)):
@@ -192,7 +192,7 @@ class Book:
 
     def packed(self, number: int) -> tuple[str, int]:
         with self._page(number) as page:
-            return _packed(self._document, page) if self.is_pdf else ("", 0)
+            return _packing_of(self._document, page) if self.is_pdf else ("", 0)
 
     def size(self, number: int) -> tuple[float, float]:
         with self._page(number) as page:
@@ -200,32 +200,32 @@ class Book:
 
     def thumbnail(self, number: int = 1) -> bytes:
         with self._page(number) as page:
-            return _image(page, _THUMBNAIL_PIXELS / max(page.rect.width, page.rect.height, 1.0), "JPEG")
+            return _encode_image(page, _THUMBNAIL_PIXELS / max(page.rect.width, page.rect.height, 1.0), "JPEG")
 
     def image(self, number: int, width: int) -> bytes:
         """Return the page in colour as WebP, `width` pixels wide or narrower if the page is very long."""
         with self._page(number) as page:
             longest = (_SHOWN_PIXELS_MAX / (max(page.rect.width, 1.0) * max(page.rect.height, 1.0))) ** 0.5
-            return _image(page, min(width / max(page.rect.width, 1.0), longest), "WEBP")
+            return _encode_image(page, min(width / max(page.rect.width, 1.0), longest), "WEBP")
 
     def words(self, number: int) -> list[tuple[float, float, float, float, str]]:
         """Return the words of the page's own text, in its order."""
         with self._page(number) as page:
             found = page.get_text("words", flags=_FLAGS)[:_WORDS_MOST]
             turn = page.rotation_matrix
-            return [(*_rounded(pymupdf.Rect(one[:4]) * turn), one[4]) for one in found]
+            return [(*_round_box(pymupdf.Rect(one[:4]) * turn), one[4]) for one in found]
 
     def cut(self, numbers: Sequence[int], target: Path) -> bool:
         """Write a PDF of these pages, each with the same pixels.
 
         Return False if that is not certain, or if the result would be the whole file again.
         """
-        with _understood():
+        with _translate_errors():
             return self.is_pdf and len(numbers) < self.pages and _cut(self._document, numbers, target)
 
     @contextmanager
     def _page(self, number: int) -> Iterator[Any]:
-        with _understood():
+        with _translate_errors():
             yield self._document[number - 1]
 
 
@@ -235,7 +235,7 @@ def _locks_attachments_only(document: Any) -> bool:
     return all(locked.pdf_dict_gets(key).pdf_to_name() == "Identity" for key in ("StmF", "StrF"))
 
 
-def _mapped(path: Path) -> dict[str, Any]:
+def _open_arguments(path: Path) -> dict[str, Any]:
     with path.open("rb") as file:
         if os.fstat(file.fileno()).st_size > _MAPPED_BYTES_MAX:
             return {"filename": path}
@@ -267,7 +267,7 @@ class _Line(msgspec.Struct, gc=False):
     text: str
 
 
-class _Found(msgspec.Struct, gc=False):
+class _PageBlock(msgspec.Struct, gc=False):
     """A block of text, or a drawn shape."""
 
     bbox: _Corners | None = None
@@ -275,11 +275,11 @@ class _Found(msgspec.Struct, gc=False):
     stroked: int = 0
 
 
-class _FoundPage(msgspec.Struct, gc=False):
-    blocks: list[_Found]
+class _PageBlocks(msgspec.Struct, gc=False):
+    blocks: list[_PageBlock]
 
 
-_found_page = msgspec.json.Decoder(_FoundPage)
+_blocks_decoder = msgspec.json.Decoder(_PageBlocks)
 
 
 def _text_of(document: Any, number: int) -> PageText:
@@ -287,17 +287,17 @@ def _text_of(document: Any, number: int) -> PageText:
     own = mupdf.pdf_page_from_fz_page(page)
     whole = mupdf.fz_bound_page(page)
     if not own.m_internal or mupdf.fz_is_infinite_rect(whole):
-        return _by_its_own_ways(document, number)
+        return _text_by_pymupdf(document, number)
     drawn = _VECTORS if _packed_length(own) <= _DRAWN_BYTES_MAX else 0
-    read = mupdf.FzStextPage(pymupdf.extra.page_get_textpage(page, None, _FLAGS_UNCLIPPED | drawn, _AS_IT_IS))
-    found = _found_in(read)
+    read = mupdf.FzStextPage(pymupdf.extra.page_get_textpage(page, None, _FLAGS_UNCLIPPED | drawn, _IDENTITY))
+    found = _blocks_in(read)
     # The page may have invisible text beyond its edges. Text that runs sideways on the shown page is reported as
     # upright.
     is_turned = _inherited(own, _ROTATE).pdf_to_int()
     if not _are_within([one.bbox for one in found if one.bbox is not None], whole) or (
-        is_turned and not _lies_level(found)
+        is_turned and not _is_horizontal(found)
     ):
-        return _by_its_own_ways(document, number, drawn)
+        return _text_by_pymupdf(document, number, drawn)
     may_be_scan = _has_pictures(own) and _may_be_scan(document, number)
     return _page_text(_size_of(whole), read, found, None, may_be_scan=may_be_scan)
 
@@ -316,7 +316,7 @@ def _size_of(whole: Any) -> tuple[float, float]:
     return round(whole.x1 - whole.x0, 2), round(whole.y1 - whole.y0, 2)
 
 
-def _by_its_own_ways(document: Any, number: int, drawn: int = 0) -> PageText:
+def _text_by_pymupdf(document: Any, number: int, drawn: int = 0) -> PageText:
     """Read a page with PyMuPDF's own API: a turned page, an image, and other rare cases."""
     page = document[number - 1]
     read = page.get_textpage(flags=_FLAGS | drawn).this
@@ -325,26 +325,26 @@ def _by_its_own_ways(document: Any, number: int, drawn: int = 0) -> PageText:
     return _page_text(
         _size_of(page.rect),
         read,
-        _found_in(read),
+        _blocks_in(read),
         page.rotation_matrix if page.rotation else None,
         may_be_scan=may_be_scan,
     )
 
 
-def _found_in(read: Any) -> list[_Found]:
+def _blocks_in(read: Any) -> list[_PageBlock]:
     buffer = mupdf.FzBuffer(_PAGE_BYTES)
     out = mupdf.FzOutput(buffer)
     mupdf.fz_print_stext_page_as_json(out, read, 100.0)
     out.fz_close_output()
     written: bytes = buffer.fz_buffer_extract()
     try:
-        return _found_page.decode(written).blocks
+        return _blocks_decoder.decode(written).blocks
     except (msgspec.DecodeError, UnicodeDecodeError):
         # The text contains lone surrogates, which are not valid in JSON.
-        return _found_by_dict(read)
+        return _blocks_by_dict(read)
 
 
-def _found_by_dict(read: Any) -> list[_Found]:
+def _blocks_by_dict(read: Any) -> list[_PageBlock]:
     def corners(box: Sequence[float]) -> _Corners:
         x0, y0, x1, y1 = (round(100 * one) for one in box)
         return _Corners(x0, y0, x1 - x0, y1 - y0)
@@ -361,11 +361,11 @@ def _found_by_dict(read: Any) -> list[_Found]:
             for line in block["lines"]
             if line["spans"]
         ]  # fmt: skip
-        found.append(_Found(corners(block["bbox"]), lines))
+        found.append(_PageBlock(corners(block["bbox"]), lines))
     return found
 
 
-def _lies_level(found: list[_Found]) -> bool:
+def _is_horizontal(found: list[_PageBlock]) -> bool:
     boxes = [line.bbox for one in found for line in one.lines]
     return sum(box.w >= box.h for box in boxes) > 0.5 * len(boxes)
 
@@ -380,7 +380,9 @@ def _are_within(boxes: Sequence[_Corners], whole: Any) -> bool:
     )
 
 
-def _page_text(size: tuple[float, float], read: Any, found: list[_Found], turn: Any, *, may_be_scan: bool) -> PageText:
+def _page_text(
+    size: tuple[float, float], read: Any, found: list[_PageBlock], turn: Any, *, may_be_scan: bool
+) -> PageText:
     lines = [line for one in found for line in one.lines]
     boxes = [
         (box.x / 100, box.y / 100, (box.x + box.w) / 100, (box.y + box.h) / 100) for one in lines for box in [one.bbox]
@@ -409,16 +411,16 @@ def _page_text(size: tuple[float, float], read: Any, found: list[_Found], turn: 
             text = "".join([f"{lines[at].text}\n" for at in part.lines])
         else:
             text = grids[part.table].as_text()
-            placed.append(_placed(grids[part.table], begin, begin + len(text), boxes, turn))
-            text += _left_over(grids[part.table], lines)
+            placed.append(_stored_table(grids[part.table], begin, begin + len(text), boxes, turn))
+            text += _text_beside_table(grids[part.table], lines)
         written.append(text)
-        blocks.append(Block(*_shown(part.box, turn), begin, begin + len(text)))
+        blocks.append(Block(*_to_page_space(part.box, turn), begin, begin + len(text)))
         begin += len(text)
     return PageText(size, "".join(written)[:TEXT_CHARACTERS_MAX], blocks, placed, may_be_scan)
 
 
 def _tables_in(
-    read: Any, found: list[_Found], lines: list[_Line], rules: Callable[[], Sequence[tables.Rule]]
+    read: Any, found: list[_PageBlock], lines: list[_Line], rules: Callable[[], Sequence[tables.Rule]]
 ) -> list[tables.Table]:
     # Use a little less than the height of the letters, so that lines set close together do not overlap.
     pieces = [
@@ -451,7 +453,7 @@ def _tables_in(
 _line_of = itemgetter(5, 6)
 
 
-def _rules_in(read: Any, found: list[_Found]) -> list[tables.Rule]:
+def _rules_in(read: Any, found: list[_PageBlock]) -> list[tables.Rule]:
     if len(found) > _BLOCKS_LOOKED_AT or all(one.bbox is not None for one in found):
         return []
     rules: list[tables.Rule] = []
@@ -476,7 +478,7 @@ def _rules_in(read: Any, found: list[_Found]) -> list[tables.Rule]:
     return rules
 
 
-def _placed(grid: tables.Table, begin: int, end: int, boxes: Sequence[tuple[float, ...]], turn: Any) -> Table:
+def _stored_table(grid: tables.Table, begin: int, end: int, boxes: Sequence[tuple[float, ...]], turn: Any) -> Table:
     """Return the stored table. Its cells are as high as their lines."""
 
     def cell(pieces: Sequence[tables.Piece], text: str) -> Cell | None:
@@ -487,7 +489,7 @@ def _placed(grid: tables.Table, begin: int, end: int, boxes: Sequence[tuple[floa
         if len(pieces) > 1:
             corners = (min([one.x0 for one in pieces]), min([boxes[one.at][1] for one in pieces]),
                        max([one.x1 for one in pieces]), max([boxes[one.at][3] for one in pieces]))  # fmt: skip
-        return Cell(*_shown(corners, turn), text)
+        return Cell(*_to_page_space(corners, turn), text)
 
     rows = [
         [cell(*one) for one in zip(row, texts, strict=True)] for row, texts in zip(grid.rows, grid.texts, strict=True)
@@ -496,7 +498,7 @@ def _placed(grid: tables.Table, begin: int, end: int, boxes: Sequence[tuple[floa
     return Table(around(found), begin, end, rows)
 
 
-def _left_over(grid: tables.Table, lines: Sequence[_Line]) -> str:
+def _text_beside_table(grid: tables.Table, lines: Sequence[_Line]) -> str:
     """Return the words outside the table on lines that are partly in it."""
     used: dict[int, list[str]] = {}
     for row in grid.rows:
@@ -518,11 +520,11 @@ def _left_over(grid: tables.Table, lines: Sequence[_Line]) -> str:
     return left
 
 
-def _shown(box: Sequence[float], turn: Any) -> tuple[float, float, float, float]:
-    return _rounded(box if turn is None else pymupdf.Rect(box) * turn)
+def _to_page_space(box: Sequence[float], turn: Any) -> tuple[float, float, float, float]:
+    return _round_box(box if turn is None else pymupdf.Rect(box) * turn)
 
 
-def _rounded(box: Sequence[float]) -> tuple[float, float, float, float]:
+def _round_box(box: Sequence[float]) -> tuple[float, float, float, float]:
     """Round to tenths of a point, in a third of the time of `round` with a decimal place."""
     x0, y0, x1, y1 = box
     return round(10 * x0) / 10, round(10 * y0) / 10, round(10 * x1) / 10, round(10 * y1) / 10
@@ -550,11 +552,11 @@ def _may_be_scan(document: Any, number: int) -> bool:
 # the page and needs no resampling. Every other page is drawn.
 
 
-def _picture(document: Any, page: Any) -> tuple[Gray, float]:
+def _picture_of(document: Any, page: Any) -> tuple[Gray, float]:
     """Return the page as gray pixels, and their resolution in dpi."""
     images = page.get_image_info()
     wanted = _wanted_dpi(page, images)
-    return _scan_itself(document, page, images, wanted) or (_drawn(page, wanted), wanted)
+    return _embedded_scan(document, page, images, wanted) or (_draw_gray(page, wanted), wanted)
 
 
 def _is_whole_jpeg(path: Path) -> bool:
@@ -580,7 +582,7 @@ def _without_checksums(warnings: str) -> str:
     return "\n".join(one for one in warnings.splitlines() if "data check" not in one)
 
 
-def _packed(document: Any, page: Any) -> tuple[str, int]:
+def _packing_of(document: Any, page: Any) -> tuple[str, int]:
     """Return the format and compressed size of the page's largest image; ("", 0) if it has none."""
     found = [(int(document.xref_get_key(one[0], "Length")[1]), f"{one[8]} {one[5]} {one[4]}")
              for one in page.get_images() if document.xref_get_key(one[0], "Length")[0] == "int"]  # fmt: skip
@@ -588,7 +590,7 @@ def _packed(document: Any, page: Any) -> tuple[str, int]:
     return how, length
 
 
-def _image(page: Any, scale: float, form: str) -> bytes:
+def _encode_image(page: Any, scale: float, form: str) -> bytes:
     """Draw the page and encode it with Pillow, which takes a tenth of PyMuPDF's time."""
     if not page.parent.is_pdf or page.get_images():
         # Raise `PageTooLarge` before a huge image is decoded.
@@ -629,7 +631,7 @@ def _own_resolution(page: Any, images: list[dict[str, Any]]) -> tuple[float, int
     return best, width
 
 
-def _drawn(page: Any, dpi: float) -> Gray:
+def _draw_gray(page: Any, dpi: float) -> Gray:
     try:
         drawn = page.get_pixmap(matrix=pymupdf.Matrix(dpi / 72, dpi / 72), colorspace=pymupdf.csGRAY)
     finally:
@@ -638,14 +640,14 @@ def _drawn(page: Any, dpi: float) -> Gray:
     return Gray(drawn.width, drawn.height, bytes(drawn.samples_mv))
 
 
-def _scan_itself(document: Any, page: Any, images: list[dict[str, Any]], wanted: float) -> tuple[Gray, float] | None:
+def _embedded_scan(document: Any, page: Any, images: list[dict[str, Any]], wanted: float) -> tuple[Gray, float] | None:
     """Return a page that is just one upright JPEG of 1, 2 or 4 times the wanted resolution, as (pixels, dpi), or
     None."""
     # The image's position is reported as if its page were not turned.
     if not document.is_pdf or len(images) != 1 or page.rotation:
         return None
     shown = images[0]
-    if not _covers(shown, page) or shown["width"] * shown["height"] > _PIXELS_MAX:
+    if not _covers_page(shown, page) or shown["width"] * shown["height"] > _PIXELS_MAX:
         return None
     own = 72 * shown["width"] / shown["transform"][0]
     coarser = round(own / wanted)
@@ -657,11 +659,11 @@ def _scan_itself(document: Any, page: Any, images: list[dict[str, Any]], wanted:
     if xref is None or not _is_plain_jpeg(document, xref):
         return None
     size = shown["width"], shown["height"]
-    gray = _unpacked(document.xref_stream_raw(xref), size, _MODES[shown["colorspace"]], coarser)
+    gray = _decode_jpeg(document.xref_stream_raw(xref), size, _MODES[shown["colorspace"]], coarser)
     return None if gray is None else (gray, own * gray.width / size[0])
 
 
-def _covers(shown: dict[str, Any], page: Any) -> bool:
+def _covers_page(shown: dict[str, Any], page: Any) -> bool:
     """Return whether the image is upright and unmasked, and covers the page from edge to edge."""
     right, skew_y, skew_x, down, x, y = shown["transform"]
     width, height = page.rect.width, page.rect.height
@@ -704,7 +706,7 @@ def _is_plain_jpeg(document: Any, xref: int) -> bool:
     return packing.strip("[ ]") == "/DCTDecode"
 
 
-def _unpacked(packed: bytes, size: tuple[int, int], mode: str, coarser: int) -> Gray | None:
+def _decode_jpeg(packed: bytes, size: tuple[int, int], mode: str, coarser: int) -> Gray | None:
     try:
         image = JpegImagePlugin.JpegImageFile(io.BytesIO(packed))
         if image.size != size or image.mode != mode:
@@ -736,7 +738,7 @@ def add_streams(
     as /PmF0, /PmF1 and so on. Each font is its character map, {font}, and PDF source with the placeholders {maps} and
     {widths}.
     """
-    with _understood(), pymupdf.open(original) as document:
+    with _translate_errors(), pymupdf.open(original) as document:
         if document.needs_pass:
             document.authenticate(password)
         if not document.is_pdf:
@@ -751,7 +753,7 @@ def add_streams(
                 shared = document.get_new_xref()
                 document.update_object(shared, widths)
                 references = [_add_font(document, font, f"{shared} 0 R") for font in fonts]
-            _put_below(document, page, stream, references)
+            _add_below(document, page, stream, references)
         if document.can_save_incrementally() and not document.is_repaired:
             shutil.copyfile(original, target)
             _save_appended(document, target)
@@ -769,7 +771,7 @@ def _to_own_space(page: Any) -> tuple[float, ...]:
     return tuple(~pymupdf.Matrix(shown.a, shown.b, shown.c, shown.d, shown.e, shown.f))
 
 
-def _put_below(document: Any, page: Any, stream: bytes, references: Sequence[int]) -> None:
+def _add_below(document: Any, page: Any, stream: bytes, references: Sequence[int]) -> None:
     """Put the stream below the page's content, and add the fonts to its resources.
 
     The resources may be shared by several pages, which is harmless: all pages get the same fonts.
@@ -861,7 +863,7 @@ def _catalog(document: Any) -> Any:
 
 def pdf_of_image(original: Path, target: Path) -> None:
     """Write a PDF with the same pixels. A JPEG is embedded unchanged."""
-    with _understood(), pymupdf.open(original) as document:
+    with _translate_errors(), pymupdf.open(original) as document:
         if document.page_count > 1:
             target.write_bytes(document.convert_to_pdf())
             return
@@ -872,7 +874,7 @@ def pdf_of_image(original: Path, target: Path) -> None:
 
 
 @contextmanager
-def _understood() -> Iterator[None]:
+def _translate_errors() -> Iterator[None]:
     """Translate all errors of PyMuPDF into `Broken` or `PageTooLarge`."""
     try:
         yield

@@ -154,12 +154,12 @@ def bands(gray: Gray, height: int) -> list[tuple[int, Gray]]:
 
 def is_blank(gray: Gray) -> bool:
     """Return whether the page has no ink, whatever its text. Specks and the shadow along an edge do not count."""
-    small = _reduced(gray, _INK_WIDTH)
+    small = _reduce_to_width(gray, _INK_WIDTH)
     left, top = int(small.width * _INK_MARGIN), int(small.height * _INK_MARGIN)
     inner = small.crop((left, top, max(small.width - left, left + 1), max(small.height - top, top + 1)))
     counts = inner.histogram()
     total = sum(counts)
-    paper = _most(counts)
+    paper = _most_common(counts)
     if paper < 128:
         # Light text on dark paper.
         counts, paper = counts[::-1], _PAPER - paper
@@ -169,7 +169,7 @@ def is_blank(gray: Gray) -> bool:
 
 def ink_left_out(gray: Gray, boxes: Iterable[Box]) -> float:
     """Return the share of the ink outside these boxes."""
-    ink, total, _ = _outside(gray, boxes, _INK_WIDTH)
+    ink, total, _ = _ink_outside(gray, boxes, _INK_WIDTH)
     return ink.histogram()[_PAPER] / max(total, 1)
 
 
@@ -178,7 +178,7 @@ def marks_left_out(gray: Gray, boxes: Iterable[Box], *, most: int) -> list[Box]:
 
     Return none if there are more than `most`, which means dirt or a picture.
     """
-    ink, _, step = _outside(gray, boxes, _MARKS_WIDTH)
+    ink, _, step = _ink_outside(gray, boxes, _MARKS_WIDTH)
     whole: list[list[int]] = []
     growing: list[list[int]] = []
     samples, length = ink.tobytes(), ink.width
@@ -202,11 +202,11 @@ def marks_left_out(gray: Gray, boxes: Iterable[Box], *, most: int) -> list[Box]:
     return [(x0 * step, y0 * step, x1 * step, y1 * step) for x0, y0, x1, y1 in whole]
 
 
-def _outside(gray: Gray, boxes: Iterable[Box], width: int) -> tuple[Image.Image, int, int]:
+def _ink_outside(gray: Gray, boxes: Iterable[Box], width: int) -> tuple[Image.Image, int, int]:
     """Return the ink outside the boxes, the total ink, and the factor by which the image was reduced."""
     step = max(gray.width // width, 1)
-    small = _reduced(gray, width)
-    dark = max(_most(small.histogram()) - _INK_DEPTH, 0)
+    small = _reduce_to_width(gray, width)
+    dark = max(_most_common(small.histogram()) - _INK_DEPTH, 0)
     ink = small.point([_PAPER if value < dark else 0 for value in range(256)])
     total = ink.histogram()[_PAPER]
     draw = ImageDraw.Draw(ink)
@@ -226,8 +226,10 @@ def has_two_tones(gray: Gray) -> bool:
 
 def height_of_letters(gray: Gray, dpi: float) -> int:
     """Return the height in pixels of small letters, such as x, in the smallest print; 0 if there are too few."""
-    marks = _ink(gray).reduce((max(round(dpi * _LETTER_INCHES), 1), 1)).point(_at_least(_MARKED))
-    rows = marks.reduce((_LETTERS_BESIDE, 1)).point(_at_least(_PAPER * _MARKS)).transpose(Image.Transpose.TRANSPOSE)
+    marks = _ink(gray).reduce((max(round(dpi * _LETTER_INCHES), 1), 1)).point(_threshold_table(_MARKED))
+    rows = (
+        marks.reduce((_LETTERS_BESIDE, 1)).point(_threshold_table(_PAPER * _MARKS)).transpose(Image.Transpose.TRANSPOSE)
+    )
     samples, length = rows.tobytes(), rows.width
     heights = sorted(
         found.end() - found.start()
@@ -246,7 +248,7 @@ def halved(gray: Gray) -> Gray:
 
 def is_unevenly_lit(gray: Gray) -> bool:
     """Return whether the brightness of the paper varies across the page, by uneven light or stains."""
-    small = _reduced(gray, _INK_WIDTH)
+    small = _reduce_to_width(gray, _INK_WIDTH)
     across, down = (
         list(pairwise(length * at // _SHADE_BLOCKS for at in range(_SHADE_BLOCKS + 1))) for length in small.size
     )
@@ -266,7 +268,7 @@ def is_grainy(gray: Gray) -> bool:
 
 def skew_of(gray: Gray) -> float:
     """Return the degrees by which the text leans clockwise; 0 if that is too little to matter."""
-    small = _reduced(gray, _SEARCH_WIDTH)
+    small = _reduce_to_width(gray, _SEARCH_WIDTH)
     strips = small.resize((_STRIPS, small.height), Image.Resampling.BOX)
     strip_width = small.width / _STRIPS
     upright = _sharpness(strips, 0.0, strip_width)
@@ -305,7 +307,7 @@ def softened(gray: Gray) -> Gray:
 
 def cropped(gray: Gray, box: tuple[float, float, float, float]) -> tuple[Gray, int, int]:
     """Return the part of the image inside the box, and its left and top."""
-    image, left, top = _within(gray, box)
+    image, left, top = _crop_image(gray, box)
     return Gray(image.width, image.height, image.tobytes()), left, top
 
 
@@ -314,13 +316,13 @@ def ink_within(gray: Gray, box: tuple[float, float, float, float]) -> tuple[Imag
 
     The threshold lies between the local paper and the darkest ink.
     """
-    image, left, top = _within(gray, box)
+    image, left, top = _crop_image(gray, box)
     paper, ink = _tones(image, (1, 2), (1, 300))
     dark = paper - max((paper - ink) * 0.45, _INK_DEPTH)
     return image.point([_PAPER if value < dark else 0 for value in range(256)]), left, top
 
 
-def _within(gray: Gray, box: tuple[float, float, float, float]) -> tuple[Image.Image, int, int]:
+def _crop_image(gray: Gray, box: tuple[float, float, float, float]) -> tuple[Image.Image, int, int]:
     left, top = max(int(box[0]), 0), max(int(box[1]), 0)
     right, bottom = min(math.ceil(box[2]), gray.width), min(math.ceil(box[3]), gray.height)
     return image_of(gray).crop((left, top, max(right, left + 1), max(bottom, top + 1))), left, top
@@ -333,16 +335,16 @@ def ruled_lines(gray: Gray, dpi: float) -> list[tuple[float, float, float, float
     """
     ink = _ink(gray)
     step = max(round(dpi * _RULE_STEP_INCHES), 4)
-    level = _stretches(ink, step)
-    upright = _stretches(ink.transpose(Image.Transpose.TRANSPOSE), step)
+    level = _segments(ink, step)
+    upright = _segments(ink.transpose(Image.Transpose.TRANSPOSE), step)
     return [*level, *((y0, x0, y1, x1) for x0, y0, x1, y1 in upright)]
 
 
-def _stretches(ink: Image.Image, step: int) -> list[tuple[float, float, float, float]]:
+def _segments(ink: Image.Image, step: int) -> list[tuple[float, float, float, float]]:
     # A slightly leaning line continues in the next row.
     thick = ImageChops.lighter(ink, ImageChops.offset(ink, 0, 1))
     small = thick.reduce((step, 1))
-    dark = small.point(_at_least(_RULE_DARK)).tobytes()
+    dark = small.point(_threshold_table(_RULE_DARK)).tobytes()
     width = small.width
     found: dict[int, list[tuple[int, int]]] = {}
     for run in _DARK.finditer(dark):
@@ -367,15 +369,15 @@ def _stretches(ink: Image.Image, step: int) -> list[tuple[float, float, float, f
 
 def _ink(gray: Gray) -> Image.Image:
     """Return the ink as 255 on 0."""
-    dark = _most(_reduced(gray, _INK_WIDTH).histogram()) - _DEPTH
+    dark = _most_common(_reduce_to_width(gray, _INK_WIDTH).histogram()) - _DEPTH
     return image_of(gray).point([_PAPER if value < dark else 0 for value in range(256)])
 
 
-def _at_least(least: float) -> list[int]:
+def _threshold_table(least: float) -> list[int]:
     return [255 if value >= least else 0 for value in range(256)]
 
 
-def _reduced(gray: Gray, width: int) -> Image.Image:
+def _reduce_to_width(gray: Gray, width: int) -> Image.Image:
     """Reduce the image to about this width."""
     step = max(gray.width // width, 1)
     return image_of(gray).reduce(step) if step > 1 else image_of(gray)
@@ -387,7 +389,7 @@ def _tones(image: Image.Image, *shares: tuple[int, int]) -> list[int]:
     return [bisect_right(counts, counts[-1] * part // of) for part, of in shares]
 
 
-def _most(counts: list[int]) -> int:
+def _most_common(counts: list[int]) -> int:
     return max(range(len(counts)), key=counts.__getitem__)
 
 

@@ -66,12 +66,12 @@ def arranged(
                 parts.append(Part(own, [at]))
             elif own[0] < last[2] and own[2] > last[0]:
                 parts[-1].lines.append(at)
-            elif _is_elsewhere(last, own):
+            elif _is_in_other_column(last, own):
                 parts.append(Part(own, [at]))
             else:
                 parts[-1].lines.append(at)
                 # Side by side, as a number and its paragraph, they count as one line.
-                own = _around(last, own)
+                own = _union(last, own)
             last = own
     for part in parts:
         if len(part.lines) > 1:
@@ -80,7 +80,7 @@ def arranged(
     return [parts[at] for at in in_order([part.box for part in parts], is_given=is_given, rules=rules)]
 
 
-def _is_elsewhere(last: Box, own: Box) -> bool:
+def _is_in_other_column(last: Box, own: Box) -> bool:
     """Return whether the line is in another column than the one before it.
 
     The text after a paragraph number is not.
@@ -90,7 +90,7 @@ def _is_elsewhere(last: Box, own: Box) -> bool:
     return not (is_behind and last[2] - last[0] < 4 * height)
 
 
-def _around(one: Box, other: Box) -> Box:
+def _union(one: Box, other: Box) -> Box:
     return min(one[0], other[0]), min(one[1], other[1]), max(one[2], other[2]), max(one[3], other[3])
 
 
@@ -102,19 +102,19 @@ def in_order(boxes: Sequence[Box], *, is_given: bool = True, rules: Callable[[],
     given = list(range(len(boxes)))
     if len(boxes) < 3 and not (len(boxes) == 2 and boxes[1][3] <= boxes[0][1]):
         return given
-    if len(boxes) > BLOCKS_MOST or _goes_down(boxes):
+    if len(boxes) > BLOCKS_MOST or _is_top_to_bottom(boxes):
         return given
-    if not is_given and _lie_within(boxes):
+    if not is_given and _has_nested_boxes(boxes):
         return given
     lowest = min(one[3] - one[1] for one in boxes)
-    head, body, foot = _running(boxes, lowest)
-    walls = _walls(rules(), [boxes[at] for at in body], lowest)
-    ways = _cut([*body, *range(len(boxes), len(boxes) + len(walls))], [*boxes, *walls], lowest)
-    read = [*head, *(at for at in ways if at < len(boxes)), *foot]
-    return read if not is_given or _runs_up(boxes) or _runs_across(read, boxes) else given
+    head, body, foot = _split_running_lines(boxes, lowest)
+    separators = _separators(rules(), [boxes[at] for at in body], lowest)
+    cut_order = _xy_cut([*body, *range(len(boxes), len(boxes) + len(separators))], [*boxes, *separators], lowest)
+    read = [*head, *(at for at in cut_order if at < len(boxes)), *foot]
+    return read if not is_given or _moves_up_in_column(boxes) or _interleaves_columns(read, boxes) else given
 
 
-def _lie_within(boxes: Sequence[Box]) -> bool:
+def _has_nested_boxes(boxes: Sequence[Box]) -> bool:
     """Return whether a box lies mostly inside another, as a caption in flowing text. No gap shows their order then."""
     return any(
         min(a[2], b[2]) - max(a[0], b[0]) > 0.6 * min(a[2] - a[0], b[2] - b[0])
@@ -124,21 +124,21 @@ def _lie_within(boxes: Sequence[Box]) -> bool:
     )
 
 
-def _walls(rules: Sequence[Box], boxes: Sequence[Box], lowest: float) -> list[Box]:
+def _separators(rules: Sequence[Box], boxes: Sequence[Box], lowest: float) -> list[Box]:
     """Return horizontal lines that separate what is above from what is below, each moved into the gap between boxes.
 
     Only a line across boxes that lie side by side is returned, and only if it cuts through none.
     """
     return [
         wall
-        for rule in _joined(rules, lowest)
+        for rule in _join_segments(rules, lowest)
         if len(over := [one for one in boxes if one[0] < rule[2] and one[2] > rule[0]]) > 1
         and max(one[0] for one in over) >= min(one[2] for one in over)
-        and (wall := _between(rule, over, lowest)) is not None
+        and (wall := _move_into_gap(rule, over, lowest)) is not None
     ]
 
 
-def _joined(rules: Sequence[Box], lowest: float) -> list[Box]:
+def _join_segments(rules: Sequence[Box], lowest: float) -> list[Box]:
     """Join the segments of lines that continue each other, each a little higher or lower than the last.
 
     The ends are shortened, because they are not exact.
@@ -147,14 +147,14 @@ def _joined(rules: Sequence[Box], lowest: float) -> list[Box]:
     for one in sorted(one for one in rules if one[3] - one[1] < min(_THIN * lowest, one[2] - one[0]))[:_RULES_MOST]:
         for at, (whole, last) in enumerate(lines):
             if one[0] <= whole[2] + lowest and abs(one[1] - last[1]) < _THIN * lowest:
-                lines[at] = _around(whole, one), one
+                lines[at] = _union(whole, one), one
                 break
         else:
             lines.append((one, one))
     return [(x0 + lowest / 2, y0, x1 - lowest / 2, y1) for (x0, y0, x1, y1), _ in lines]
 
 
-def _between(rule: Box, over: Sequence[Box], lowest: float) -> Box | None:
+def _move_into_gap(rule: Box, over: Sequence[Box], lowest: float) -> Box | None:
     """Return the part of the line that lies in the gap between the boxes; None if a box crosses it."""
     y = (rule[1] + rule[3]) / 2
     above = max((one[3] for one in over if one[1] + one[3] < 2 * y), default=y)
@@ -165,7 +165,7 @@ def _between(rule: Box, over: Sequence[Box], lowest: float) -> Box | None:
     return rule[0], y, rule[2], y
 
 
-def _running(boxes: Sequence[Box], lowest: float) -> tuple[list[int], list[int], list[int]]:
+def _split_running_lines(boxes: Sequence[Box], lowest: float) -> tuple[list[int], list[int], list[int]]:
     """Return the blocks above the body, the body, and the blocks below it. Running heads and feet are in no column."""
     body = sorted(range(len(boxes)), key=lambda at: boxes[at][1])
     head: list[int] = []
@@ -183,11 +183,11 @@ def _running(boxes: Sequence[Box], lowest: float) -> tuple[list[int], list[int],
     return head, body, foot
 
 
-def _goes_down(boxes: Sequence[Box]) -> bool:
+def _is_top_to_bottom(boxes: Sequence[Box]) -> bool:
     return all(above[3] <= below[1] + 1 for above, below in pairwise(boxes))
 
 
-def _runs_up(boxes: Sequence[Box]) -> bool:
+def _moves_up_in_column(boxes: Sequence[Box]) -> bool:
     """Return whether a block follows one that it lies above, in the same column."""
     return any(
         later[1] < earlier[1] and later[3] <= earlier[1] + _TOUCH * (earlier[3] - earlier[1])
@@ -198,7 +198,7 @@ def _runs_up(boxes: Sequence[Box]) -> bool:
     )  # fmt: skip
 
 
-def _runs_across(read: Sequence[int], boxes: Sequence[Box]) -> bool:
+def _interleaves_columns(read: Sequence[int], boxes: Sequence[Box]) -> bool:
     """Return whether the order leaves a column and later returns to it, more than once."""
     place = {at: number for number, at in enumerate(range(len(boxes)))}
     breaks = 0
@@ -214,27 +214,27 @@ def _runs_across(read: Sequence[int], boxes: Sequence[Box]) -> bool:
     return breaks > 1
 
 
-def _cut(some: list[int], boxes: Sequence[Box], lowest: float) -> list[int]:
+def _xy_cut(some: list[int], boxes: Sequence[Box], lowest: float) -> list[int]:
     if len(some) < 2:
         return some
-    columns = _parted(some, boxes, 0)
+    columns = _split_at_gaps(some, boxes, 0)
     if len(columns) > 1:
         if len(columns) == 2 and _is_sidebar(columns[0], columns[1], boxes, lowest):
             columns.reverse()
-        return [one for column in columns for one in _cut(column, boxes, lowest)]
-    storeys = _parted(some, boxes, 1)
+        return [one for column in columns for one in _xy_cut(column, boxes, lowest)]
+    storeys = _split_at_gaps(some, boxes, 1)
     if len(storeys) < 2:
         return sorted(some, key=lambda at: (boxes[at][1], boxes[at][0]))
     # Adjacent rows with the same vertical gap are columns.
     groups: list[list[int]] = []
-    for storey in storeys:
-        if groups and len(_parted([*groups[-1], *storey], boxes, 0)) > 1:
-            groups[-1] += storey
+    for row in storeys:
+        if groups and len(_split_at_gaps([*groups[-1], *row], boxes, 0)) > 1:
+            groups[-1] += row
         else:
-            groups.append(list(storey))
+            groups.append(list(row))
     if len(groups) < 2:
         groups = storeys
-    return [one for group in groups for one in _cut(group, boxes, lowest)]
+    return [one for group in groups for one in _xy_cut(group, boxes, lowest)]
 
 
 def _is_sidebar(left: Sequence[int], right: Sequence[int], boxes: Sequence[Box], lowest: float) -> bool:
@@ -247,7 +247,7 @@ def _is_sidebar(left: Sequence[int], right: Sequence[int], boxes: Sequence[Box],
     return narrow < 0.6 * wide and max(boxes[at][3] - boxes[at][1] for at in left) > 3 * lowest
 
 
-def _parted(some: Sequence[int], boxes: Sequence[Box], axis: int) -> list[list[int]]:
+def _split_at_gaps(some: Sequence[int], boxes: Sequence[Box], axis: int) -> list[list[int]]:
     """Split the boxes along the axis wherever no box crosses."""
     parts: list[list[int]] = []
     end = -inf

@@ -40,7 +40,7 @@ class Fonts:
 
     def sources(self) -> list[str]:
         """Return the fonts for `pdf.add_streams`: character map and font source."""
-        return [_table(block) + "{font}" + _font() for block in self.blocks]
+        return [_character_map(block) + "{font}" + _font() for block in self.blocks]
 
 
 def widths() -> str:
@@ -70,13 +70,13 @@ def stream_of(layout: Layout, matrix: Sequence[float], fonts: Fonts) -> bytes:
         x = (word.x0 + word.x1) / 2 - along * back - down * fall
         y = (word.y0 + word.y1) / 2 - down * back + along * fall
         wide = 100_000 * width / (len(word.text) * _WIDTH * height)
-        shown = _shown(word.text, f"{height:.2f}", fonts)
+        shown = _show_text(word.text, f"{height:.2f}", fonts)
         lines.append(f"{leaning} {x * a + y * c + e:.3f} {x * b + y * d + f:.3f} Tm {wide:.3f} Tz {shown}")
     lines.append("ET Q\n")
     return "\n".join(lines).encode("ascii")
 
 
-def _shown(text: str, height: str, fonts: Fonts) -> str:
+def _show_text(text: str, height: str, fonts: Fonts) -> str:
     if text.isascii():
         # Most words are ASCII.
         return f"/PmF{fonts.place(0)} {height} Tf <{text.encode().hex()}> Tj"
@@ -86,7 +86,7 @@ def _shown(text: str, height: str, fonts: Fonts) -> str:
     return " ".join(f"/PmF{fonts.place(block)} {height} Tf <{codes.hex()}> Tj" for block, codes in blocks)
 
 
-def _table(block: int) -> str:
+def _character_map(block: int) -> str:
     first = chr(block << 8).encode("utf-16-be", "surrogatepass").hex()
     return f"{_BEGIN}1 beginbfrange <00> <FF> <{first}> endbfrange\n{_END}"
 

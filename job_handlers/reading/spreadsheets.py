@@ -75,20 +75,20 @@ class Table:
         if self._held != place.sheet:
             self._rows, self._held = list(self._all_rows(place.sheet)), place.sheet
         values = [_values(row) for row in self._rows[place.first - 1 : place.last]]
-        text = "\n".join("\t".join(_shown(value) for value in row) for row in values)
-        return text[:TEXT_CHARACTERS_MAX], _written(RowLayout(place.name, place.first, values))
+        text = "\n".join("\t".join(_cell_text(value) for value in row) for row in values)
+        return text[:TEXT_CHARACTERS_MAX], _encode(RowLayout(place.name, place.first, values))
 
     def _heights(self) -> list[tuple[str, int]]:
         if self._kind is Kind.CSV:
             return [("", sum(1 for _ in self._all_rows(0)))]
-        with _book(self._path) as book:
+        with _open_workbook(self._path) as book:
             return [(name, _height(book.get_sheet_by_index(at))) for at, name in enumerate(book.sheet_names)]
 
     def _all_rows(self, sheet: int) -> Iterator[list[Any]]:
         if self._kind is Kind.CSV:
             yield from _csv_rows(self._path)
             return
-        with _book(self._path) as book:
+        with _open_workbook(self._path) as book:
             yield from book.get_sheet_by_index(sheet).to_python(skip_empty_area=False)
 
 
@@ -117,7 +117,7 @@ def ranges(places: Sequence[Place]) -> list[list[int]]:
 
 
 @contextmanager
-def _book(path: Path) -> Iterator[Any]:
+def _open_workbook(path: Path) -> Iterator[Any]:
     try:
         with python_calamine.CalamineWorkbook.from_path(str(path)) as book:
             yield book
@@ -163,7 +163,7 @@ def _value(cell: Any) -> Value:
     return str(cell)
 
 
-def _shown(value: Value) -> str:
+def _cell_text(value: Value) -> str:
     if value is None:
         return ""
     if isinstance(value, bool):
@@ -171,7 +171,7 @@ def _shown(value: Value) -> str:
     return " ".join(str(value).split())
 
 
-def _written(layout: RowLayout) -> str:
+def _encode(layout: RowLayout) -> str:
     text = msgspec.json.encode(layout)
     if len(text) > LAYOUT_BYTES_MAX:
         text = msgspec.json.encode(RowLayout(layout.sheet, layout.first, is_cut=True))

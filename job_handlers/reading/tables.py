@@ -87,15 +87,15 @@ Split = Callable[[Piece], Sequence[Piece]]
 """Returns the words of a piece that may cross a column boundary."""
 
 
-def _loosened(bands: Sequence[Band], split: Split | None, em: float) -> Sequence[Band]:
+def _split_narrow_columns(bands: Sequence[Band], split: Split | None, em: float) -> Sequence[Band]:
     """Split pieces that hold several narrow columns: adjacent numbers, and words with more than a space between them.
 
     A piece split by mistake is joined again in its cell.
     """
-    return bands if split is None else [_loosened_band(band, split, em) for band in bands]
+    return bands if split is None else [_split_band(band, split, em) for band in bands]
 
 
-def _loosened_band(band: Band, split: Split, em: float) -> Band:
+def _split_band(band: Band, split: Split, em: float) -> Band:
     found: Band = []
     for one in band:
         words = split(one) if " " in one.text.strip() else ()
@@ -117,13 +117,13 @@ def _loosened_band(band: Band, split: Split, em: float) -> Band:
             is_sign = words[at - 1].text in _SIGNS_BEFORE and at - 1 == begin
             ends = ends_sentence(words[at - 1].text, words[at].text)
             if not is_sign and (space > (1.7 * wide if ends else wide) or (are_numbers and not is_one)):
-                found.append(_together(words[begin:at], one))
+                found.append(_join_words(words[begin:at], one))
                 begin = at
-        found.append(_together(words[begin:], one) if begin else one)
+        found.append(_join_words(words[begin:], one) if begin else one)
     return found
 
 
-def _together(words: Sequence[Piece], one: Piece) -> Piece:
+def _join_words(words: Sequence[Piece], one: Piece) -> Piece:
     return Piece(words[0].x0, one.y0, words[-1].x1, one.y1, " ".join([word.text for word in words]), words[0].at)
 
 
@@ -153,28 +153,28 @@ def find(pieces: Sequence[Piece], rules: Sequence[Rule] = (), split: Split | Non
     if len(pieces) < 4 or len(pieces) > PIECES_MOST:
         return []
     em = median([one.y1 - one.y0 for one in pieces]) or 1.0
-    level, upright = _straightened(rules, em) if len(rules) <= RULES_MOST else ([], [])
+    level, upright = _horizontal_and_vertical(rules, em) if len(rules) <= RULES_MOST else ([], [])
     found: list[Table] = []
     left = pieces
     flowing: set[int] | None = None
     for area in _drawn_areas(level, upright, em):
         inside = [one for one in left if _is_inside(one, area)]
-        if len(_walls(upright, area, em)) < 3:
+        if len(_vertical_lines(upright, area, em)) < 3:
             # Ruling lines may also surround prose.
-            flowing = _prose(pieces, em) if flowing is None else flowing
+            flowing = _prose_ids(pieces, em) if flowing is None else flowing
             if sum(id(one) in flowing for one in inside) > 0.2 * len(inside):
                 continue
-        bands = _loosened(_bands(inside, em), split, em)
-        table = _read(bands, em, level, upright, split, is_drawn=True, area=area)
+        bands = _split_narrow_columns(_group_lines(inside, em), split, em)
+        table = _read_table(bands, em, level, upright, split, is_drawn=True, area=area)
         if table is not None:
             found.append(table)
             inner = {id(one) for one in inside}
             left = [one for one in left if id(one) not in inner]
-    prose = _prose(left, em) if flowing is None else flowing
+    prose = _prose_ids(left, em) if flowing is None else flowing
     flows = [one for one in left if id(one) in prose]
     others = [one for one in left if id(one) not in prose]
-    for run in _runs(_loosened(_likely(_bands(others, em)), split, em), flows, em):
-        table = _read(run, em, level, upright, split, is_drawn=False, area=None)
+    for run in _table_runs(_split_narrow_columns(_lines_near_gaps(_group_lines(others, em)), split, em), flows, em):
+        table = _read_table(run, em, level, upright, split, is_drawn=False, area=None)
         if table is not None:
             found.append(table)
     return sorted(found, key=lambda one: (one.y0, one.x0))
@@ -186,7 +186,7 @@ Band = list[Piece]
 """Pieces on one line, from left to right."""
 
 
-def _bands(pieces: Sequence[Piece], em: float) -> list[Band]:
+def _group_lines(pieces: Sequence[Piece], em: float) -> list[Band]:
     """Group pieces, ordered from top to bottom, into lines."""
     bands: list[Band] = []
     middle = -1e9
@@ -210,7 +210,7 @@ def _middle(band: Band) -> float:
     return sum([one.y0 + one.y1 for one in band]) / (2 * len(band))
 
 
-def _prose(pieces: Sequence[Piece], em: float) -> set[int]:
+def _prose_ids(pieces: Sequence[Piece], em: float) -> set[int]:
     """Return the ids of the pieces that are running text: lines that end where the next word did not fit."""
     stacks: list[list[Piece]] = []
     growing: list[list[Piece]] = []
@@ -232,13 +232,13 @@ def _prose(pieces: Sequence[Piece], em: float) -> set[int]:
     found: set[int] = set()
     middles = [one.y0 + one.y1 for one in pieces]
     for stack in [stack for stack in stacks if len(stack) > 2]:
-        for flow in _flowing(stack, em):
-            if not _is_of_rows(flow, middles, em):
+        for flow in _prose_runs(stack, em):
+            if not _are_cells(flow, middles, em):
                 found.update(map(id, flow))
     return found
 
 
-def _is_of_rows(flow: Sequence[Piece], middles: Sequence[float], em: float) -> bool:
+def _are_cells(flow: Sequence[Piece], middles: Sequence[float], em: float) -> bool:
     """Return whether these are table cells of several lines each: every cell starts on a line with other pieces."""
     if len(flow) > 12:
         return False
@@ -249,7 +249,7 @@ def _is_of_rows(flow: Sequence[Piece], middles: Sequence[float], em: float) -> b
     return any(beside) and not all(beside) and beside == [one.text[:1].isupper() for one in flow]
 
 
-def _flowing(stack: Sequence[Piece], em: float) -> Iterator[Sequence[Piece]]:
+def _prose_runs(stack: Sequence[Piece], em: float) -> Iterator[Sequence[Piece]]:
     if sum([len(one.text) for one in stack]) < 16 * len(stack):
         return
     right = max([one.x1 for one in stack])
@@ -271,23 +271,23 @@ def _flowing(stack: Sequence[Piece], em: float) -> Iterator[Sequence[Piece]]:
             begin, lowers = at, 0
 
 
-def _runs(bands: Sequence[Band], flows: Sequence[Piece], em: float) -> list[list[Band]]:
+def _table_runs(bands: Sequence[Band], flows: Sequence[Piece], em: float) -> list[list[Band]]:
     """Return runs of nearby lines with gaps, including a few single pieces between them."""
     runs: list[list[Band]] = []
     run: list[Band] = []
     alone = 0
     for band in bands:
         is_far = bool(run) and _middle(band) - _middle(run[-1]) > _ROW_DISTANCE_MOST * em
-        if run and (is_far or alone > _ALONE_MOST or _is_parted(run[-1], band, flows)):
+        if run and (is_far or alone > _ALONE_MOST or _has_prose_between(run[-1], band, flows)):
             runs.append(run)
             run, alone = [], 0
         run.append(band)
         alone = 0 if len(band) > 1 else alone + 1
     runs.append(run)
-    return [kept for one in runs if (kept := _trimmed(one, em))]
+    return [kept for one in runs if (kept := _trim(one, em))]
 
 
-def _likely(bands: Sequence[Band]) -> list[Band]:
+def _lines_near_gaps(bands: Sequence[Band]) -> list[Band]:
     """Return the lines with gaps, and their neighbours, where several such lines are close together."""
     wide = [at for at, band in enumerate(bands) if len(band) > 1]
     kept: set[int] = set()
@@ -297,7 +297,7 @@ def _likely(bands: Sequence[Band]) -> list[Band]:
     return [band for at, band in enumerate(bands) if at in kept]
 
 
-def _is_parted(above: Band, below: Band, flows: Sequence[Piece]) -> bool:
+def _has_prose_between(above: Band, below: Band, flows: Sequence[Piece]) -> bool:
     """Return whether prose lies between the two lines."""
     if not flows:
         return False
@@ -307,7 +307,7 @@ def _is_parted(above: Band, below: Band, flows: Sequence[Piece]) -> bool:
     return any(top < (one.y0 + one.y1) / 2 < bottom and one.x0 < right and one.x1 > left for one in flows)
 
 
-def _trimmed(run: list[Band], em: float) -> list[Band]:
+def _trim(run: list[Band], em: float) -> list[Band]:
     """Drop lines without a gap above and below the table; keep those that continue a cell of the last row."""
     wide = [at for at, band in enumerate(run) if len(band) > 1]
     if len(wide) < 2:
@@ -316,7 +316,7 @@ def _trimmed(run: list[Band], em: float) -> list[Band]:
     steps = [_middle(run[at + 1]) - _middle(run[at]) for at in range(first, last)]
     while (
         last + 1 < len(run)
-        and _goes_on(run[last], run[last + 1][0], em)
+        and _continues_cell(run[last], run[last + 1][0], em)
         and (_middle(run[last + 1]) - _middle(run[last]) <= min([*steps, 1.6 * em]) * 1.05)
     ):
         last += 1
@@ -333,7 +333,7 @@ def _begins_above(one: Piece, band: Band, steps: Sequence[float], em: float) -> 
     return is_over and one.x0 > band[0].x1 and step <= min([*steps, 1.65 * em]) * 1.02 + 0.2 * em
 
 
-def _goes_on(band: Band, one: Piece, em: float) -> bool:
+def _continues_cell(band: Band, one: Piece, em: float) -> bool:
     """Return whether the piece lies below one of the band and looks like the rest of its sentence."""
     over = [other for other in band if abs(other.x0 - one.x0) < 0.5 * em]
     return bool(over) and not one.text[:1].isupper() and not _is_number(one.text)
@@ -342,19 +342,21 @@ def _goes_on(band: Band, one: Piece, em: float) -> bool:
 # --- rules ------------------------------------------------------------------------------------------------
 
 
-def _straightened(rules: Sequence[Rule], em: float) -> tuple[list[Rule], list[Rule]]:
+def _horizontal_and_vertical(rules: Sequence[Rule], em: float) -> tuple[list[Rule], list[Rule]]:
     """Return the horizontal and the vertical lines, with collinear segments joined."""
     thin, reach = 0.3 * em, 0.5 * em
     level = [one for one in rules if one.y1 - one.y0 <= thin and one.x1 - one.x0 > 0.7 * em]
     upright = [one for one in rules if one.x1 - one.x0 <= thin and one.y1 - one.y0 > 0.7 * em]
-    return _joined(level, thin, reach), [_flip(one) for one in _joined([_flip(one) for one in upright], thin, reach)]
+    return _join_segments(level, thin, reach), [
+        _transpose(one) for one in _join_segments([_transpose(one) for one in upright], thin, reach)
+    ]
 
 
-def _flip(one: Rule) -> Rule:
+def _transpose(one: Rule) -> Rule:
     return Rule(one.y0, one.x0, one.y1, one.x1)
 
 
-def _joined(level: Sequence[Rule], thin: float, reach: float) -> list[Rule]:
+def _join_segments(level: Sequence[Rule], thin: float, reach: float) -> list[Rule]:
     lines: list[list[Rule]] = []
     for one in sorted(level, key=lambda one: one.y0 + one.y1):
         if lines and (one.y0 + one.y1) - (lines[-1][0].y0 + lines[-1][0].y1) <= 2 * thin:
@@ -402,13 +404,13 @@ def _drawn_areas(level: Sequence[Rule], upright: Sequence[Rule], em: float) -> l
         if sum(one.x0 != one.x1 for one in some) >= 2 and sum(one.x0 == one.x1 for one in some) >= 1
     ]  # fmt: skip
     loose = [one for some in members.values() if len(some) == 1 for one in some if one.x0 != one.x1]
-    areas += _stacked(loose, em)
+    areas += _stacked_areas(loose, em)
     # Smallest first: an area inside another is part of it, unless the other is the page's frame.
     areas.sort(key=lambda one: (one.x1 - one.x0) * (one.y1 - one.y0))
     return areas
 
 
-def _stacked(level: Sequence[Rule], em: float) -> list[Rule]:
+def _stacked_areas(level: Sequence[Rule], em: float) -> list[Rule]:
     """Return areas between stacked horizontal lines: above the head, below it and at the end, as in books."""
     found: list[Rule] = []
     used: set[int] = set()
@@ -434,25 +436,25 @@ def _is_inside(one: Piece, area: Rule) -> bool:
 # --- a table ----------------------------------------------------------------------------------------------
 
 
-def _read(
+def _read_table(
     bands: Sequence[Band], em: float, level: Sequence[Rule], upright: Sequence[Rule], split: Split | None, *,
     is_drawn: bool, area: Rule | None,
 ) -> Table | None:  # fmt: skip
     if sum(map(len, bands)) < 4:
         return None
-    own = area or Rule(*_around([one for band in bands for one in band]))
-    walls = _walls(upright, own, em)
-    floors = _floors(level, own, em)
+    own = area or Rule(*_bounding_box([one for band in bands for one in band]))
+    walls = _vertical_lines(upright, own, em)
+    floors = _horizontal_lines(level, own, em)
     columns = _columns(bands, walls, em)
     if len(columns) < 2:
         return None
     if split is not None:
-        bands = [_cut(band, columns, split, em) for band in bands]
-    columns = _without_signs(bands, columns)
+        bands = [_cut_at_columns(band, columns, split, em) for band in bands]
+    columns = _merge_sign_columns(bands, columns)
     if len(columns) < 2:
         return None
     begins, ends = [begin for begin, _ in columns], [end for _, end in columns]
-    lines = [_placed(band, columns, begins, ends) for band in bands]
+    lines = [_cells_of(band, columns, begins, ends) for band in bands]
     texts = [[text_of(cell) for cell in line] for line in lines]
     if (not is_drawn or len(walls) < 3) and not _is_table(lines, texts, em, floors, is_drawn=is_drawn):
         return None
@@ -463,11 +465,11 @@ def _read(
     if len(used) < 2:
         return None
     rows = [[row[at] for at in used] for row in rows]
-    box = _around([one for row in rows for cell in row for one in cell])
+    box = _bounding_box([one for row in rows for cell in row for one in cell])
     return Table(*box, rows, [[text_of(cell) for cell in row] for row in rows])
 
 
-def _around(pieces: Sequence[Piece]) -> tuple[float, float, float, float]:
+def _bounding_box(pieces: Sequence[Piece]) -> tuple[float, float, float, float]:
     return (
         min([one.x0 for one in pieces]),
         min([one.y0 for one in pieces]),
@@ -476,7 +478,7 @@ def _around(pieces: Sequence[Piece]) -> tuple[float, float, float, float]:
     )
 
 
-def _walls(upright: Sequence[Rule], area: Rule, em: float) -> list[float]:
+def _vertical_lines(upright: Sequence[Rule], area: Rule, em: float) -> list[float]:
     """Return the x positions of vertical lines along at least 40 % of the area, its own edges included."""
     xs: list[float] = []
     least = 0.4 * (area.y1 - area.y0)
@@ -487,7 +489,7 @@ def _walls(upright: Sequence[Rule], area: Rule, em: float) -> list[float]:
     return xs
 
 
-def _floors(level: Sequence[Rule], area: Rule, em: float) -> list[Rule]:
+def _horizontal_lines(level: Sequence[Rule], area: Rule, em: float) -> list[Rule]:
     return [
         one for one in level
         if area.y0 - em <= one.y0 <= area.y1 + em
@@ -516,17 +518,17 @@ def _columns(bands: Sequence[Band], walls: Sequence[float], em: float) -> list[C
                 some for band in bands
                 if (some := [one for one in band if begin <= (one.x0 + one.x1) / 2 <= end])
             ]  # fmt: skip
-            parts = _by_gaps(within, em) if sum(len(band) > 1 for band in within) > 0.5 * len(within) else []
+            parts = _columns_by_gaps(within, em) if sum(len(band) > 1 for band in within) > 0.5 * len(within) else []
             if len(parts) > 1:
                 middles = [(a[1] + b[0]) / 2 for a, b in pairwise(parts)]
                 found += zip([begin, *middles], [*middles, end], strict=True)
             else:
                 found.append((begin, end))
         return found
-    return _by_gaps(bands, em)
+    return _columns_by_gaps(bands, em)
 
 
-def _by_gaps(bands: Sequence[Band], em: float) -> list[Column]:
+def _columns_by_gaps(bands: Sequence[Band], em: float) -> list[Column]:
     counts = sorted((len(band) for band in bands if len(band) > 1), reverse=True)
     if not counts:
         return []
@@ -538,7 +540,7 @@ def _by_gaps(bands: Sequence[Band], em: float) -> list[Column]:
     for skipped in range(min(3, len(full) - 1)):
         some = full[skipped:]
         tolerated = len(some) // 10 if len(some) > 5 else 0
-        found = _covered(some, tolerated, em)
+        found = _covered_ranges(some, tolerated, em)
         if len(found) > len(best):
             best = found
         if len(best) >= usual:
@@ -554,7 +556,7 @@ def _is_run_together(one: Piece, em: float) -> bool:
     )
 
 
-def _covered(bands: Sequence[Band], tolerated: int, em: float) -> list[Column]:
+def _covered_ranges(bands: Sequence[Band], tolerated: int, em: float) -> list[Column]:
     """Return the stretches covered by pieces, separated by gaps crossed by at most `tolerated` of them."""
     ends: list[tuple[float, int]] = []
     for band in bands:
@@ -574,12 +576,12 @@ def _covered(bands: Sequence[Band], tolerated: int, em: float) -> list[Column]:
     return found
 
 
-def _cut(band: Band, columns: Sequence[Column], split: Split, em: float) -> Band:
+def _cut_at_columns(band: Band, columns: Sequence[Column], split: Split, em: float) -> Band:
     """Split pieces that cross a column boundary with a gap."""
     found: Band = []
     for one in band:
         x0, x1, text = one.x0, one.x1, one.text
-        if " " not in text or not _is_over(x0 + 0.2 * em, x1 - 0.2 * em, columns):
+        if " " not in text or not _spans_columns(x0 + 0.2 * em, x1 - 0.2 * em, columns):
             found.append(one)
             continue
         words = [word for word in split(one) if word.x0 >= x0 - 0.1 * em and word.x1 <= x1 + 0.1 * em]
@@ -587,44 +589,44 @@ def _cut(band: Band, columns: Sequence[Column], split: Split, em: float) -> Band
             found.append(one)
             continue
         spaces = [b.x0 - a.x1 for a, b in pairwise(words)]
-        homes = [_home(word, columns) for word in words]
+        main_columns = [_main_column(word, columns) for word in words]
         usual = min(spaces)
         parts: list[list[Piece]] = [[words[0]]]
         for at, word in enumerate(words[1:]):
-            is_parted = homes[at + 1] != homes[at] and (
+            is_parted = main_columns[at + 1] != main_columns[at] and (
                 spaces[at] > max(0.42 * em, 1.25 * usual if len(spaces) > 1 else 0.0)
                 or all(_is_number(one.text) for one in words)
             )
             if is_parted:
                 parts.append([])
             parts[-1].append(word)
-        found += [_together(part, one) for part in parts]
+        found += [_join_words(part, one) for part in parts]
     return found
 
 
-def _is_over(x0: float, x1: float, columns: Sequence[Column]) -> bool:
+def _spans_columns(x0: float, x1: float, columns: Sequence[Column]) -> bool:
     """Return whether the range overlaps more than one column."""
     return sum([x0 < end and x1 > begin for begin, end in columns]) > 1
 
 
-def _home(one: Piece, columns: Sequence[Column]) -> int:
+def _main_column(one: Piece, columns: Sequence[Column]) -> int:
     """Return the column that contains most of the piece."""
-    best, home, x0, x1 = -1e9, 0, one.x0, one.x1
+    best, main, x0, x1 = -1e9, 0, one.x0, one.x1
     for at, (begin, end) in enumerate(columns):
         shared = (x1 if x1 < end else end) - (x0 if x0 > begin else begin)
         if shared > best:
-            best, home = shared, at
-    return home
+            best, main = shared, at
+    return main
 
 
-def _without_signs(bands: Sequence[Band], columns: list[Column]) -> list[Column]:
+def _merge_sign_columns(bands: Sequence[Band], columns: list[Column]) -> list[Column]:
     """Merge a column of currency signs with the numbers after it, and one of percent signs with those before it."""
     if not any(one.text.strip() in _SIGNS for band in bands for one in band):
         return columns
     texts: list[set[str]] = [set() for _ in columns]
     for band in bands:
         for one in band:
-            texts[_home(one, columns)].add(one.text.strip())
+            texts[_main_column(one, columns)].add(one.text.strip())
     found: list[Column] = []
     carried: float | None = None
     for at, (begin, end) in enumerate(columns):
@@ -639,7 +641,7 @@ def _without_signs(bands: Sequence[Band], columns: list[Column]) -> list[Column]
     return found
 
 
-def _placed(band: Band, columns: Sequence[Column], begins: Sequence[float], ends: Sequence[float]) -> Line:
+def _cells_of(band: Band, columns: Sequence[Column], begins: Sequence[float], ends: Sequence[float]) -> Line:
     line: Line = [[] for _ in columns]
     for one in band:
         x0, x1 = one.x0, one.x1
@@ -650,9 +652,9 @@ def _placed(band: Band, columns: Sequence[Column], begins: Sequence[float], ends
                 if min(x1, ends[at]) - max(x0, begins[at]) > 0.3 * min(x1 - x0, ends[at] - begins[at])
             ]  # fmt: skip
             # A piece across several columns spans them and goes into the first.
-            first = over[0] if len(over) > 1 else _home(one, columns)
+            first = over[0] if len(over) > 1 else _main_column(one, columns)
         elif first > last:
-            first = _home(one, columns)
+            first = _main_column(one, columns)
         line[first].append(one)
     return line
 
@@ -717,9 +719,9 @@ def _alignment(wide: Sequence[Line], em: float) -> float:
         if len(own) < 2:
             continue
         best = 0
-        for edge in (_left, _right, _centre, _point):
+        for edge in (_left_edge, _right_edge, _centre, _decimal_point):
             places = sorted(edge(cell) for cell in own)
-            best = max(best, _most_alike(places, _SNAP * em))
+            best = max(best, _largest_cluster(places, _SNAP * em))
             if best == len(own):
                 break
         good += best
@@ -727,11 +729,11 @@ def _alignment(wide: Sequence[Line], em: float) -> float:
     return good / total if total else 0.0
 
 
-def _left(cell: Sequence[Piece]) -> float:
+def _left_edge(cell: Sequence[Piece]) -> float:
     return cell[0].x0
 
 
-def _right(cell: Sequence[Piece]) -> float:
+def _right_edge(cell: Sequence[Piece]) -> float:
     return cell[-1].x1
 
 
@@ -739,7 +741,7 @@ def _centre(cell: Sequence[Piece]) -> float:
     return (cell[0].x0 + cell[-1].x1) / 2
 
 
-def _point(cell: Sequence[Piece]) -> float:
+def _decimal_point(cell: Sequence[Piece]) -> float:
     """Return the approximate x position of the decimal point, assuming digits of equal width."""
     last = cell[-1]
     whole, point, _ = last.text.partition(".")
@@ -748,7 +750,7 @@ def _point(cell: Sequence[Piece]) -> float:
     return last.x0 + (last.x1 - last.x0) * len(whole) / max(len(last.text), 1)
 
 
-def _most_alike(places: Sequence[float], reach: float) -> int:
+def _largest_cluster(places: Sequence[float], reach: float) -> int:
     best = begin = 0
     for end, place in enumerate(places):
         while place - places[begin] > 2 * reach:
@@ -766,23 +768,23 @@ def _rows(
     """Merge the lines of each row: those between the same two ruling lines, and those that continue the line above."""
     middles = [_middle(band) for band in bands]
     ys = sorted({one.y0 for one in floors})
-    storeys = [sum(y < middle for y in ys) for middle in middles]
-    inner = len(set(storeys))
+    sections = [sum(y < middle for y in ys) for middle in middles]
+    inner = len(set(sections))
     # Ruling lines do not separate rows if most rows are between the same two, as in a body below a head.
-    by_rules = inner >= 3 and max(map(storeys.count, set(storeys))) <= 0.5 * len(bands)
+    by_rules = inner >= 3 and max(map(sections.count, set(sections))) <= 0.5 * len(bands)
     steps = [b - a for a, b in pairwise(middles)]
     usual = median(steps) if steps else em
     numbers = [[bool(text) and _is_number(text) for text in line] for line in texts]
-    numeric = [at > 0 and _are_most(column, filled) for at, (column, filled) in enumerate(
+    numeric = [at > 0 and _is_mostly(column, filled) for at, (column, filled) in enumerate(
         zip(zip(*numbers, strict=True), zip(*texts, strict=True), strict=True))]  # fmt: skip
     head = _end_of_head(texts, numbers, numeric)
     rows: list[Line] = []
     begun = 0
     for at, line in enumerate(lines):
         if rows and by_rules:
-            is_same = storeys[at] == storeys[at - 1]
+            is_same = sections[at] == sections[at - 1]
         elif rows:
-            is_same = storeys[at] == storeys[at - 1] and _continues(
+            is_same = sections[at] == sections[at - 1] and _continues_row(
                 lines, texts, numbers, at, begun, head, numeric, steps, usual, em
             )
         else:
@@ -796,11 +798,11 @@ def _rows(
     return rows
 
 
-def _are_most(are_so: Sequence[bool], texts: Sequence[str]) -> bool:
+def _is_mostly(are_so: Sequence[bool], texts: Sequence[str]) -> bool:
     return any(texts) and sum(are_so) >= 0.5 * sum(map(bool, texts))
 
 
-def _continues(
+def _continues_row(
     lines: Sequence[Line], texts: Sequence[Sequence[str]], numbers: Sequence[Sequence[bool]], at: int, begun: int,
     head: int, numeric: Sequence[bool], steps: Sequence[float], usual: float, em: float,
 ) -> bool:  # fmt: skip
@@ -822,7 +824,7 @@ def _continues(
         return False
     if values:
         # A label of two lines, with its numbers beside the last of them.
-        return before == {0} and filled[0] == 0 and (text[:1].islower() or _is_open(texts[at - 1][0]))
+        return before == {0} and filled[0] == 0 and (text[:1].islower() or _ends_open(texts[at - 1][0]))
     if filled[0] == 0 and len(filled) == len(numeric) and not is_tight:
         return False
     if filled[0]:
@@ -832,7 +834,7 @@ def _continues(
     return is_tight and len(filled) <= len(before)
 
 
-def _is_open(text: str) -> bool:
+def _ends_open(text: str) -> bool:
     return text.endswith((",", "-", "/", "(")) or text.rpartition(" ")[2] in {
         "and",
         "of",
@@ -870,7 +872,7 @@ def _is_wrapped_head(
     Column titles of two lines are one row; a title that spans several columns is a row of its own.
     """
     above, line = lines[at - 1], lines[at]
-    if not all(_stands_over(cell, below) for cell, below in zip(above, line, strict=True) if cell and below):
+    if not all(_is_above(cell, below) for cell, below in zip(above, line, strict=True) if cell and below):
         return False
     body = median(steps[head:] or steps)
     if steps[at - 1] < 0.87 * body:
@@ -881,13 +883,13 @@ def _is_wrapped_head(
     return not _is_spanning(above, below)
 
 
-def _stands_over(cell: Sequence[Piece], below: Sequence[Piece]) -> bool:
+def _is_above(cell: Sequence[Piece], below: Sequence[Piece]) -> bool:
     return cell[0].x0 < below[-1].x1 and cell[-1].x1 > below[0].x0
 
 
 def _is_spanning(above: Sequence[Sequence[Piece]], line: Sequence[Sequence[Piece]]) -> bool:
     """Return whether a title is above several of the titles below it, or few titles are above many."""
-    if any(cell and sum(bool(below) and _stands_over(cell, below) for below in line) > 1 for cell in above):
+    if any(cell and sum(bool(below) and _is_above(cell, below) for below in line) > 1 for cell in above):
         return True
     filled = sum(map(bool, above))
     return 0 < filled <= sum(map(bool, line)) / 2 and filled < 3

@@ -28,16 +28,16 @@ _ASCII = re.compile("[\x00-\x7f]+")
 _UNMAPPED = re.compile(r"\(cid:\d+\)")
 
 
-def _marked(characters: str) -> bytes:
+def _membership_table(characters: str) -> bytes:
     """Return a translation table that maps these characters to one and all others to zero."""
     return bytes(chr(one) in characters for one in range(256))
 
 
-_BAD_ASCII = _marked("".join(map(chr, {*range(32), 127} - {9, 10, 12, 13})))
-_LETTERS = _marked(string.ascii_letters)
-_VOWELS = _marked("aeiouyAEIOUY")
-_DIGITS = _marked(string.digits)
-_SPACES = _marked(" \n\t")
+_BAD_ASCII = _membership_table("".join(map(chr, {*range(32), 127} - {9, 10, 12, 13})))
+_LETTERS = _membership_table(string.ascii_letters)
+_VOWELS = _membership_table("aeiouyAEIOUY")
+_DIGITS = _membership_table(string.digits)
+_SPACES = _membership_table(" \n\t")
 _LEADERS = re.compile(r"(?:[.·…_]\s*){4,}")
 """Dot leaders, as in a table of contents."""
 _WORD = re.compile(r"\w+")
@@ -62,7 +62,7 @@ class Drawn(Struct, frozen=True):
 
 
 def judge(text: str, drawn: Drawn) -> Verdict:
-    characters = len(text) - _count(text.encode("ascii", "ignore"), _SPACES)
+    characters = len(text) - _count_marked(text.encode("ascii", "ignore"), _SPACES)
     if not characters or text.isspace():
         return Verdict.BLANK if drawn.is_empty else Verdict.OCR
     is_scan = drawn.covered >= _COVERS
@@ -95,36 +95,36 @@ def is_fuller(own: str, recognised: str) -> bool:
 
 def is_garbage(text: str, characters: int) -> bool:
     """Return whether text is garbage. `characters` is its length without spaces."""
-    plain, beyond = _parted(text)
+    plain, beyond = _split_ascii(text)
     if _count_bad(text) > characters * _GARBAGE_SHARE:
         return True
-    letters = _count(plain, _LETTERS)
+    letters = _count_marked(plain, _LETTERS)
     accented = sum(map(str.isalpha, beyond))
     if letters >= _LETTERS_LEAST and letters > characters * _WORDLESS_SHARE:
         # A font without a character map shifts letters along the alphabet, which leaves few vowels.
-        return accented < letters * 0.1 and _count(plain, _VOWELS) < letters * _VOWELS_LEAST
-    words = letters + accented + _count(plain, _DIGITS) + sum(map(str.isdigit, beyond))
+        return accented < letters * 0.1 and _count_marked(plain, _VOWELS) < letters * _VOWELS_LEAST
+    words = letters + accented + _count_marked(plain, _DIGITS) + sum(map(str.isdigit, beyond))
     return characters >= _FEW_CHARACTERS and words < characters * _WORDLESS_SHARE
 
 
 def _count_bad(text: str) -> int:
-    plain, beyond = _parted(text)
+    plain, beyond = _split_ascii(text)
     unmapped = sum(map(len, _UNMAPPED.findall(text))) if "(cid:" in text else 0
-    return _count(plain, _BAD_ASCII) + len(_BAD.findall(beyond)) + unmapped
+    return _count_marked(plain, _BAD_ASCII) + len(_BAD.findall(beyond)) + unmapped
 
 
 def letters_in(text: str) -> int:
-    plain, beyond = _parted(text)
-    return _count(plain, _LETTERS) + sum(map(str.isalpha, beyond))
+    plain, beyond = _split_ascii(text)
+    return _count_marked(plain, _LETTERS) + sum(map(str.isalpha, beyond))
 
 
-def _parted(text: str) -> tuple[bytes, str]:
+def _split_ascii(text: str) -> tuple[bytes, str]:
     """Return the ASCII characters, which are counted in bulk, and the few others of most pages, which are not."""
     plain = text.encode("ascii", "ignore")
     return plain, "" if len(plain) == len(text) else _ASCII.sub("", text)
 
 
-def _count(plain: bytes, marked: bytes) -> int:
+def _count_marked(plain: bytes, marked: bytes) -> int:
     """Count the marked characters as the bits of one large number.
 
     Testing each character takes more than twice as long, and deleting them half as long again: branch prediction fails

@@ -155,17 +155,17 @@ def ingest(
         priority=priority,
         asked={"sources": [legible(path) for path in paths], **read.asked(), **read.follows()},
     )
-    wishes = _brought_in(files, enqueued)
+    results = _ingest_results(files, enqueued)
     say_what_is_left_out(desk, left_out)
     if not is_waiting:
-        _show_wishes(desk, wishes, **left_out.as_answer(), **({} if added is None else {"batch": added.batch.id}))
+        _show_results(desk, results, **left_out.as_answer(), **({} if added is None else {"batch": added.batch.id}))
         return 0
     if added is not None and batch is not None:
         with telling_that_jobs_go_on():
             return await_batches(desk, [added.batch.id], timeout=timeout)
-    awaited = [AwaitedDocument(wish.name, wish.job_id, wish.document_id, owner, wish.source_key) for wish in wishes]
+    awaited = [AwaitedDocument(wish.name, wish.job_id, wish.document_id, owner, wish.source_key) for wish in results]
     with telling_that_jobs_go_on():
-        if (first := next((wish.job_id for wish in wishes if wish.job_id is not None), None)) is not None:
+        if (first := next((wish.job_id for wish in results if wish.job_id is not None), None)) is not None:
             say_what_holds(desk, first)
         return await_reading(desk, awaited, timeout=timeout)
 
@@ -207,7 +207,7 @@ def reindex(
     if len(meant) > 1 and not chosen.ids:
         confirm(f"Read {counted(len(meant), 'document')} again?", yes=yes, sample=[one.name for one in meant[:5]])
     again = documents.meant(desk.session, DocumentSelector(ids=[one.id for one in meant]))
-    _show_wishes(desk, [_reindexed(desk, document, read, priority, is_forced=force) for document in again])
+    _show_results(desk, [_reindex_document(desk, document, read, priority, is_forced=force) for document in again])
     return 0
 
 
@@ -231,7 +231,7 @@ def adopt(desk: Desk, directory: Path, owner: str, dry_run: bool, yes: bool) -> 
             output.say(sentence)
         return
     confirm(f"Record {counted(len(found), 'file')} ({sentence})?", yes=yes)
-    _show_wishes(desk, [_adopted(desk, one, owner) for one in found])
+    _show_results(desk, [_adopt_file(desk, one, owner) for one in found])
 
 
 # ── Results ──
@@ -259,7 +259,7 @@ def _name_of_batch(paths: Sequence[str], files: Sequence[Path]) -> str | None:
     return first if len(paths) == 1 else f"{first} and {len(paths) - 1} more"
 
 
-def _brought_in(files: Sequence[Path], enqueued: Sequence[Enqueued | InBatch]) -> list[Wish]:
+def _ingest_results(files: Sequence[Path], enqueued: Sequence[Enqueued | InBatch]) -> list[Wish]:
     return [
         Wish(
             legible(file),
@@ -272,13 +272,15 @@ def _brought_in(files: Sequence[Path], enqueued: Sequence[Enqueued | InBatch]) -
     ]
 
 
-def _reindexed(desk: Desk, document: Document, read: ReadWords, priority: int | None, *, is_forced: bool) -> Wish:
+def _reindex_document(
+    desk: Desk, document: Document, read: ReadWords, priority: int | None, *, is_forced: bool
+) -> Wish:
     job = reindex_job(document, read, has_original=documents.has_original(desk.session, document), is_forced=is_forced)
     [enqueued], _ = submit(desk, [job], batch=None, name=None, owner=job.owner, priority=priority, asked={})
     return Wish(document.name, enqueued.job_id or None, enqueued.decision, document.id)
 
 
-def _adopted(desk: Desk, one: Elsewhere, owner: str) -> Wish:
+def _adopt_file(desk: Desk, one: Elsewhere, owner: str) -> Wish:
     path = path_of(one.path)
     name, request = legible(path), DocumentRequest(one.path, legible(path.name), one.content)
     known = DocumentSelector(owners=(owner,), platforms=("local",), source_keys=(one.path,))
@@ -305,12 +307,10 @@ _WORDS: dict[Decision | None, str] = {
 }
 
 
-def _show_wishes(desk: Desk, wishes: Sequence[Wish], **more: object) -> None:
-    if not desk.answered({"items": wishes, **more}):
-        output.show_table(
-            ("JOB", "WHAT BECOMES OF IT", "NAME"), [(w.job_id, _what_becomes_of(w), w.name) for w in wishes]
-        )
+def _show_results(desk: Desk, results: Sequence[Wish], **more: object) -> None:
+    if not desk.answered({"items": results, **more}):
+        output.show_table(("JOB", "WHAT BECOMES OF IT", "NAME"), [(w.job_id, _action_of(w), w.name) for w in results])
 
 
-def _what_becomes_of(wish: Wish) -> str:
+def _action_of(wish: Wish) -> str:
     return "noted, and not read" if wish.job_id is None and wish.decision is None else _WORDS[wish.decision]

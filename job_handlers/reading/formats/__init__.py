@@ -83,7 +83,7 @@ class Row(str):
     """True for the first row of a table, which may directly follow another table."""
 
     def __new__(cls, cells: Iterable[str], *, begins: bool) -> Row:
-        made = super().__new__(cls, _seen("\t".join(" ".join(cell.split()) for cell in cells).rstrip()))
+        made = super().__new__(cls, _searchable_text("\t".join(" ".join(cell.split()) for cell in cells).rstrip()))
         made.begins = begins
         return made
 
@@ -138,8 +138,8 @@ def leaves(pieces: Iterable[Piece]) -> list[Leaf]:
         total += len(piece)
         if total > _CHARACTERS_MAX or len(made) > PAGES_MAX:
             raise Unreadable("it holds more text than is read of one file", "split it")
-        for at, part in enumerate([piece] if isinstance(piece, Row) else _seen(piece).split(NEW_PAGE)):
-            for some in _bearable(part):
+        for at, part in enumerate([piece] if isinstance(piece, Row) else _searchable_text(piece).split(NEW_PAGE)):
+            for some in _cut_long(part):
                 if page and (at or on_page + len(some) > _PAGE_CHARACTERS):
                     made.append(tuple(page))
                     page, on_page = [], 0
@@ -149,13 +149,13 @@ def leaves(pieces: Iterable[Piece]) -> list[Leaf]:
     return [*made, tuple(page)] if page else made
 
 
-def _seen(text: str) -> str:
+def _searchable_text(text: str) -> str:
     if text.isascii():
         return text
     return _LIGATURES.sub(lambda found: unicodedata.normalize("NFKC", found[0]), _UNSEEN.sub("", text))
 
 
-def _bearable(paragraph: str) -> Iterator[str]:
+def _cut_long(paragraph: str) -> Iterator[str]:
     """Yield the paragraph, cut between words if it is longer than a page may be."""
     if isinstance(paragraph, Row) and len(paragraph) <= _PAGE_CHARACTERS_MAX:
         yield paragraph

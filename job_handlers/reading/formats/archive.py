@@ -21,7 +21,7 @@ MEMBER_BYTES_MAX = 256 << 20
 _MEMBERS_MAX = 20_000
 BROKEN = (zipfile.BadZipFile, zlib.error, OSError, ValueError, NotImplementedError, RuntimeError, EOFError, KeyError)
 _IS_LOCKED, _SAYS_UTF_8 = 0x1, 0x800
-_NOT_MEANT = ("__MACOSX/", ".DS_Store", "Thumbs.db", "desktop.ini")
+_DESKTOP_FILES = ("__MACOSX/", ".DS_Store", "Thumbs.db", "desktop.ini")
 
 
 class Member(NamedTuple):
@@ -46,10 +46,10 @@ class Archive:
     def members(self) -> list[Member]:
         """Return the files, without metadata left by desktop programs."""
         return [
-            Member(_name(one), one, _refusal(one))
+            Member(_file_name(one), one, _refusal(one))
             for one in self._archive.infolist()
-            if not one.is_dir() and not one.filename.startswith(_NOT_MEANT[0])
-            and PurePosixPath(one.filename).name not in _NOT_MEANT
+            if not one.is_dir() and not one.filename.startswith(_DESKTOP_FILES[0])
+            and PurePosixPath(one.filename).name not in _DESKTOP_FILES
         ]  # fmt: skip
 
     def read(self, name: str, most: int = MEMBER_BYTES_MAX) -> bytes:
@@ -82,7 +82,7 @@ class Archive:
         return self.read(key)
 
 
-def _name(member: zipfile.ZipInfo) -> str:
+def _file_name(member: zipfile.ZipInfo) -> str:
     """Return the file name. Many programs write UTF-8 without setting the flag."""
     if not member.flag_bits & _SAYS_UTF_8:
         with suppress(UnicodeError):

@@ -29,7 +29,7 @@ class Book:
         """Names of pictures, used as an ordered set."""
 
     def pieces(self) -> Iterator[Piece]:
-        chapters, locked = self._chapters(), self._locked()
+        chapters, locked = self._chapters(), self._encrypted_names()
         if locked & set(chapters):
             raise Unreadable("it is protected against copying", "ask who sold it for one without")
         for chapter in chapters:
@@ -40,22 +40,24 @@ class Book:
             body = self._archive.read(chapter)
             text = body.decode(web.encoding_of(body[:HEAD_BYTES]), "replace")
             # The title is often the file name, or the book's title in every chapter.
-            yield from web.pieces_of(iter([text]), partial(self._inside, chapter), has_title=False)
+            yield from web.pieces_of(iter([text]), partial(self._picture_key, chapter), has_title=False)
         self.notes += note_of_unread(self._unread)
 
     def picture(self, key: str) -> bytes:
         return web.unpacked(key) if key.startswith("data:") else self._archive.read(key)
 
     def _chapters(self) -> list[str]:
-        root = self._tree(_CONTAINER).find(".//{*}rootfile")
+        root = self._parse_xml(_CONTAINER).find(".//{*}rootfile")
         contents = root.get("full-path", "") if root is not None else ""
         if contents not in self._names:
             raise Unreadable("it does not say which chapters it has")
-        package = self._tree(contents)
+        package = self._parse_xml(contents)
         items = {item.get("id"): item for item in package.iterfind("./{*}manifest/{*}item")}
         wanted = [items[key] for one in package.iterfind("./{*}spine/{*}itemref") if (key := one.get("idref")) in items]
         found = dict.fromkeys(
-            self._beside(contents, href) for item in wanted if (href := _shown_by(item, items).get("href", ""))
+            self._resolve_path(contents, href)
+            for item in wanted
+            if (href := _with_fallback(item, items).get("href", ""))
         )
         if lacking := [name for name in found if name not in self._names]:
             self.notes.append(f"it lacks {counted(len(lacking), 'chapter')}: {lacking[0]}")
@@ -64,15 +66,15 @@ class Book:
             self.notes.append(f"{counted(len(strange), 'chapter')} of a kind that is not read in a book: {strange[0]}")
         return [name for name in there if name not in strange]
 
-    def _locked(self) -> set[str]:
+    def _encrypted_names(self) -> set[str]:
         """Return the names of encrypted files, which are often only fonts."""
         if _ENCRYPTION not in self._names:
             return set()
-        found = self._tree(_ENCRYPTION).iterfind(".//{*}CipherReference")
+        found = self._parse_xml(_ENCRYPTION).iterfind(".//{*}CipherReference")
         return {posixpath.normpath(unquote(one.get("URI", ""))) for one in found}
 
-    def _inside(self, chapter: str, address: str) -> str | None:
-        name = self._beside(chapter, address)
+    def _picture_key(self, chapter: str, address: str) -> str | None:
+        name = self._resolve_path(chapter, address)
         if name not in self._names:
             return web.inside(address)
         if not is_picture(name):
@@ -80,17 +82,17 @@ class Book:
             return None
         return name
 
-    def _beside(self, name: str, href: str) -> str:
+    def _resolve_path(self, name: str, href: str) -> str:
         return posixpath.normpath(posixpath.join("/", posixpath.dirname(name), unquote(href.partition("#")[0])))[1:]
 
-    def _tree(self, name: str) -> ElementTree.Element:
+    def _parse_xml(self, name: str) -> ElementTree.Element:
         try:
             return ElementTree.fromstring(self._archive.read(name))
         except (ElementTree.ParseError, ValueError) as error:
             raise Unreadable(f"{name} in it is broken ({error})") from error
 
 
-def _shown_by(item: ElementTree.Element, items: Mapping[str | None, ElementTree.Element]) -> ElementTree.Element:
+def _with_fallback(item: ElementTree.Element, items: Mapping[str | None, ElementTree.Element]) -> ElementTree.Element:
     """Return the chapter, or its fallback for programs that cannot show it."""
     for _ in range(_FALLBACKS_MAX):
         if not item.get("href", "").lower().endswith(_NO_CHAPTERS) or item.get("fallback") not in items:

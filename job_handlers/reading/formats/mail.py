@@ -44,7 +44,7 @@ class _BoundedHeaders(policy.EmailPolicy):
 
     def header_source_parse(self, sourcelines: list[str]) -> tuple[str, str]:
         name, value = super().header_source_parse(sourcelines)
-        return name, value[: _longest(name)]
+        return name, value[: _max_length(name)]
 
     def header_fetch_parse(self, name: str, value: str) -> Any:
         try:
@@ -56,7 +56,7 @@ class _BoundedHeaders(policy.EmailPolicy):
 _POLICY = _BoundedHeaders()
 
 
-def _longest(name: str) -> int:
+def _max_length(name: str) -> int:
     return _HEADER_CHARACTERS_MAX if name.title() in _HEADERS else _PART_HEADER_CHARACTERS_MAX
 
 
@@ -74,7 +74,9 @@ class Mail:
             raise Unreadable(f"the mail is broken ({error})") from error
         assert isinstance(message, EmailMessage)
         self._message = message
-        cut = {name for name, value in message.raw_items() if name.title() in _HEADERS and len(value) >= _longest(name)}
+        cut = {
+            name for name, value in message.raw_items() if name.title() in _HEADERS and len(value) >= _max_length(name)
+        }
         if cut:
             self.notes.append(f"longer than {_HEADER_CHARACTERS_MAX >> 10} KiB and cut: {', '.join(sorted(cut))}")
 
@@ -90,7 +92,7 @@ class Mail:
         in_their_places = {piece.key for piece in told if isinstance(piece, Picture)}
         for part in self._walk():
             key = _content_id(part)
-            if _is_shown(part) and key not in in_their_places:
+            if _is_inline_picture(part) and key not in in_their_places:
                 yield Picture(key)
         for name, _ in self.attached():
             yield f"Attached: {name}"
@@ -98,13 +100,13 @@ class Mail:
     def picture(self, key: str) -> bytes:
         if key.startswith("data:"):
             return web.unpacked(key)
-        part = self._shown.get(key)
+        part = self._inline_pictures.get(key)
         return _bytes_of(part) if part is not None else b""
 
     def attached(self) -> Iterator[tuple[str, EmailMessage]]:
         """Yield the attachments with their names. An attached mail is an attachment too."""
         for number, part in enumerate(self._walk(), 1):
-            if not (_is_shown(part) or _is_text(part)):
+            if not (_is_inline_picture(part) or _is_text(part)):
                 yield _name_of(part) or f"attachment {number}{_ending_of(part)}", part
 
     def _header(self, name: str) -> str:
@@ -138,26 +140,26 @@ class Mail:
                     yield from self._texts(one, depth + 1)
                 return
             told = [list(self._texts(one, depth + 1)) for one in parts]
-            most = max(map(_words, told), default=0)
-            whole = [one for one in told if _words(one) >= most * _STUB]
+            most = max(map(_count_words, told), default=0)
+            whole = [one for one in told if _count_words(one) >= most * _STUB]
             yield from next(filter(_has_tables, whole), whole[0] if whole else [])
         elif _is_text(part) or (part is self._message and part.get_content_maintype() == "text"):
             text = _text_of(part)
             if part.get_content_subtype() == "html":
-                yield from web.pieces_of(iter([text]), self._inside)
+                yield from web.pieces_of(iter([text]), self._picture_key)
             else:
                 yield from text.splitlines()
 
-    def _inside(self, address: str) -> str | None:
+    def _picture_key(self, address: str) -> str | None:
         if not address.startswith("cid:"):
             return web.inside(address)
         key = unquote(address.removeprefix("cid:"))
-        return key if key in self._shown else None
+        return key if key in self._inline_pictures else None
 
     @cached_property
-    def _shown(self) -> dict[str, EmailMessage]:
+    def _inline_pictures(self) -> dict[str, EmailMessage]:
         """Return the inline pictures. If two have the same name, the first is used."""
-        return {_content_id(part): part for part in reversed(list(self._walk())) if _is_shown(part)}
+        return {_content_id(part): part for part in reversed(list(self._walk())) if _is_inline_picture(part)}
 
     def _walk(self) -> Iterator[EmailMessage]:
         """Yield the parts, without those of attached mails."""
@@ -191,7 +193,7 @@ def _is_text(part: EmailMessage) -> bool:
     return is_text and not _name_of(part) and not _is_attachment(part)
 
 
-def _is_shown(part: EmailMessage) -> bool:
+def _is_inline_picture(part: EmailMessage) -> bool:
     """Return whether the part is an inline picture."""
     return part.get_content_type() in _PICTURES and bool(_content_id(part)) and not _is_attachment(part)
 
@@ -235,7 +237,7 @@ def _text_of(part: EmailMessage) -> str:
     return body.decode(charset, "replace") if charset else decoded(body)[0]
 
 
-def _words(pieces: list[Piece]) -> int:
+def _count_words(pieces: list[Piece]) -> int:
     return sum(len(piece.split()) for piece in pieces if isinstance(piece, str))
 
 

@@ -48,7 +48,7 @@ _NUMBER = re.compile(r"(\d+)\.xml\Z")
 _WORD_DOCUMENT = re.compile(r"word/document\d*\.xml")
 
 
-class _Words(Struct, frozen=True):
+class _ElementNames(Struct, frozen=True):
     """Names of a format's elements, without their namespaces."""
 
     paragraphs: Sequence[str]
@@ -63,7 +63,7 @@ class _Words(Struct, frozen=True):
     """Elements that mark where a page began when the document was last shown."""
 
 
-_WORD = _Words(
+_WORD = _ElementNames(
     ("p",),
     ("tc",),
     ("tr",),
@@ -73,11 +73,11 @@ _WORD = _Words(
     ("t",),
     ("lastRenderedPageBreak",),
 )
-_SLIDE = _Words(("p", "text"), ("tc",), ("tr",), ("tbl",), ("Fallback", "fld"), ("t", "text"))
-_CHART = _Words(
+_SLIDE = _ElementNames(("p", "text"), ("tc",), ("tr",), ("tbl",), ("Fallback", "fld"), ("t", "text"))
+_CHART = _ElementNames(
     ("p", "v"), ("tx", "cat", "val", "xVal", "yVal", "bubbleSize"), ("ser",), (), ("Fallback", "fld"), ("t", "v")
 )
-_OPEN = _Words(
+_OPEN = _ElementNames(
     ("p", "h", "math"),
     ("table-cell", "covered-table-cell"),
     ("table-row",),
@@ -107,7 +107,7 @@ _SYMBOLS = {
 _PRIVATE = 0xF000
 
 
-class _Part(NamedTuple):
+class _PartReference(NamedTuple):
     """Reference to another file of the archive, at the position where it is shown."""
 
     name: str
@@ -156,11 +156,11 @@ class Office:
         main = min(filter(_WORD_DOCUMENT.fullmatch, self._names), default="word/document.xml")
         yield from self._related(main, _WORD)
         for beside in ("header", "footer", "footnotes", "endnotes", "comments"):
-            for name in self._numbered(f"word/{beside}"):
+            for name in self._numbered_files(f"word/{beside}"):
                 yield from self._related(name, _WORD)
 
     def _slides(self) -> Iterator[Piece]:
-        for slide in self._slides_in_order() or self._numbered("ppt/slides/slide"):
+        for slide in self._slides_in_order() or self._numbered_files("ppt/slides/slide"):
             yield NEW_PAGE
             yield from self._related(slide, _SLIDE)
             for kind in ("/notesSlide", "/comments"):
@@ -173,21 +173,21 @@ class Office:
         related = self._relations(main, "/slide")
         wanted: list[str] = []
 
-        def begin(tag: str, said: dict[str, str]) -> None:
+        def begin(tag: str, attributes: dict[str, str]) -> None:
             if _local(tag) == "sldId":
                 # The other attribute named id, without a namespace, is a number.
-                wanted.extend(value for key, value in said.items() if " " in key)
+                wanted.extend(value for key, value in attributes.items() if " " in key)
 
         if related:
-            _parsed(self._archive, main, begin, lambda tag: None, lambda text: None)
+            _parse(self._archive, main, begin, lambda tag: None, lambda text: None)
         return [related[key] for key in wanted if key in related]
 
-    def _numbered(self, begins: str) -> list[str]:
+    def _numbered_files(self, begins: str) -> list[str]:
         """Return the files with this prefix, ordered by number."""
         found = [name for name in self._names if name.startswith(begins) and name.endswith(".xml")]
         return sorted(found, key=lambda name: int(number[1]) if (number := _NUMBER.search(name)) else 0)
 
-    def _related(self, name: str, words: _Words) -> Iterator[Piece]:
+    def _related(self, name: str, words: _ElementNames) -> Iterator[Piece]:
         return self._part(name, words, self._relations(name, ""))
 
     def _relations(self, name: str, kind: str) -> dict[str, str]:
@@ -198,28 +198,30 @@ class Office:
         if beside not in self._names:
             return found
 
-        def begin(tag: str, said: dict[str, str]) -> None:
-            target = posixpath.normpath(posixpath.join("/", folder, said.get("Target", ""))).lstrip("/")
-            if said.get("Type", "").endswith(kind) and target in self._names:
-                found[said.get("Id", "")] = target
+        def begin(tag: str, attributes: dict[str, str]) -> None:
+            target = posixpath.normpath(posixpath.join("/", folder, attributes.get("Target", ""))).lstrip("/")
+            if attributes.get("Type", "").endswith(kind) and target in self._names:
+                found[attributes.get("Id", "")] = target
 
-        _parsed(self._archive, beside, begin, lambda tag: None, lambda text: None)
+        _parse(self._archive, beside, begin, lambda tag: None, lambda text: None)
         return found
 
-    def _part(self, name: str, words: _Words, related: Mapping[str, str], *, is_shown: bool = False) -> Iterator[Piece]:
+    def _part(
+        self, name: str, words: _ElementNames, related: Mapping[str, str], *, is_shown: bool = False
+    ) -> Iterator[Piece]:
         if name not in self._names:
             raise Unreadable(f"there is no {name} in it")
-        walk = _Walk(words, related)
-        _parsed(self._archive, name, walk.begin, walk.end, walk.hear)
+        walk = _PartParser(words, related)
+        _parse(self._archive, name, walk.begin, walk.end, walk.add_text)
         self._unread |= dict.fromkeys(walk.unread)
         for piece in walk.found:
-            if not isinstance(piece, _Part):
+            if not isinstance(piece, _PartReference):
                 yield piece
             elif not is_shown:
                 # Parts inside a shown part are left out: they could refer to themselves.
-                yield from self._shown(piece.name)
+                yield from self._shown_part(piece.name)
 
-    def _shown(self, name: str) -> Iterator[Piece]:
+    def _shown_part(self, name: str) -> Iterator[Piece]:
         if self._is_open:
             yield from self._part(name, _OPEN, {}, is_shown=True)
         elif name.endswith(".xml") and "/charts/" in name:
@@ -227,9 +229,9 @@ class Office:
         elif name.endswith(".xml"):
             yield from self._part(name, _SLIDE, {}, is_shown=True)
         else:
-            yield from self._put_in(name)
+            yield from self._inserted_file(name)
 
-    def _put_in(self, name: str) -> Iterator[Piece]:
+    def _inserted_file(self, name: str) -> Iterator[Piece]:
         """Yield the text of an inserted file of another kind, as in reports made by programs."""
         body = self._archive.read(name)
         ending = posixpath.splitext(name)[1].lower()
@@ -246,12 +248,12 @@ class Office:
             self.notes.append(f"{name}, which is put into it, is left out")
 
 
-def _parsed(archive: Archive, name: str, begin: object, end: object, hear: object) -> None:
+def _parse(archive: Archive, name: str, begin: object, end: object, add_text: object) -> None:
     parser = expat.ParserCreate(namespace_separator=" ")
     parser.buffer_text = True
-    parser.StartElementHandler, parser.EndElementHandler, parser.CharacterDataHandler = begin, end, hear  # type: ignore[assignment]
+    parser.StartElementHandler, parser.EndElementHandler, parser.CharacterDataHandler = begin, end, add_text  # type: ignore[assignment]
     # OpenOffice 3 gives formulas MathML's DOCTYPE. expat does not fetch it, and so no entity of it is expanded.
-    parser.EntityDeclHandler = _refuse
+    parser.EntityDeclHandler = _refuse_entities
     size = 0
     try:
         with archive.open(name) as file:
@@ -265,12 +267,12 @@ def _parsed(archive: Archive, name: str, begin: object, end: object, hear: objec
         raise Unreadable(f"{name} in it is broken ({error})") from error
 
 
-def _refuse(*_: object) -> None:
+def _refuse_entities(*_: object) -> None:
     raise Unreadable("it declares entities, which no office document does")
 
 
 @dataclass(slots=True)
-class _Row:
+class _OpenRow:
     depth: int
     """Number of open paragraphs around the row."""
     cells: list[list[str]] = field(default_factory=list)
@@ -285,47 +287,47 @@ class _Row:
     def end_cell(self) -> None:
         """End the open cell. A cell across several columns is in the first of them."""
         if self.cells:
-            times = _bearable(self.repeats, self.cells[-1])
+            times = _bounded_repeats(self.repeats, self.cells[-1])
             self.cells += [self.cells[-1]] * (times - 1) + [[]] * (self.spans - 1)
         self.spans = self.repeats = 1
 
 
 @dataclass(slots=True)
-class _Walk:
+class _PartParser:
     """Parser state for one part.
 
     A row becomes a line with tabs between its cells. A note or text box inside a paragraph, which has paragraphs of its
     own, follows that paragraph, so that no sentence is cut and no words are joined.
     """
 
-    words: _Words
+    words: _ElementNames
     related: Mapping[str, str]
-    found: list[Piece | _Part] = field(default_factory=list)
+    found: list[Piece | _PartReference] = field(default_factory=list)
     unread: list[str] = field(default_factory=list)
     """Names of pictures of unsupported kinds."""
     _before_frame: int = 0
     """Length of `unread` at the start of the open frame."""
     _lines: list[list[str]] = field(default_factory=list)
     """Text of the open paragraphs, the innermost last."""
-    _beside: list[str] = field(default_factory=list)
-    _rows: list[_Row] = field(default_factory=list)
+    _after_paragraph: list[str] = field(default_factory=list)
+    _rows: list[_OpenRow] = field(default_factory=list)
     """Open rows, the innermost last."""
     _begins_table: bool = False
     _silent: int = 0
     _texts: int = 0
 
-    def begin(self, tag: str, said: dict[str, str]) -> None:
+    def begin(self, tag: str, attributes: dict[str, str]) -> None:
         name = _local(tag)
         if self._silent or name in self.words.silent or tag in self.words.silent:
             self._silent += 1
             return
         if name in self.words.texts:
             self._texts += 1
-        plain = {_local(key): value for key, value in said.items()}
+        plain = {_local(key): value for key, value in attributes.items()}
         if name in self.words.paragraphs:
             self._lines.append([])
         elif name in self.words.rows:
-            self._rows.append(_Row(len(self._lines), times=_number(plain, "number-rows-repeated")))
+            self._rows.append(_OpenRow(len(self._lines), times=_number(plain, "number-rows-repeated")))
         elif name in self.words.tables:
             self._begins_table = self._begins_table or not self._rows
         elif name in self.words.cells and self._rows:
@@ -351,9 +353,9 @@ class _Walk:
                 self.unread.append(target)
         elif name in ("chart", "relIds", "altChunk", "object"):
             if target := self._target(plain, "dm", "id", "href"):
-                self.found.append(_Part(target))
+                self.found.append(_PartReference(target))
         elif self._lines:
-            self._lines[-1].append(_written(name, plain))
+            self._lines[-1].append(_element_text(name, plain))
 
     def end(self, tag: str) -> None:
         name = _local(tag)
@@ -369,20 +371,20 @@ class _Walk:
         elif name in self.words.rows and self._rows:
             ended = self._rows.pop()
             cells = [" ".join(cell) for cell in ended.cells]
-            for _ in range(_bearable(ended.times, cells)):
+            for _ in range(_bounded_repeats(ended.times, cells)):
                 row = Row(cells, begins=self._begins_table)
                 # The series of a chart are not rows of a table.
                 self._add(row if self.words.tables else str(row))
                 self._begins_table = self._begins_table and (bool(self._rows) or not row)
 
-    def hear(self, text: str) -> None:
+    def add_text(self, text: str) -> None:
         if self._lines and not self._silent and (self._texts or not self.words.texts):
             # OpenDocument has an element for consecutive spaces.
             self._lines[-1].append(text if self.words.texts else _SPACES.sub(" ", text))
 
-    def _target(self, said: Mapping[str, str], *names: str) -> str:
+    def _target(self, attributes: Mapping[str, str], *names: str) -> str:
         return next(
-            (self.related[key] for name in names if (key := said.get(name, "").rstrip("/")) in self.related), ""
+            (self.related[key] for name in names if (key := attributes.get(name, "").rstrip("/")) in self.related), ""
         )
 
     def _new_page(self) -> bool:
@@ -402,49 +404,49 @@ class _Walk:
         """Add the text to the open cell, or after the open paragraph, or as a paragraph of its own."""
         row = self._rows[-1] if self._rows else None
         if row is not None and row.cells and row.depth == len(self._lines):
-            row.cells[-1] += filter(None, _flat([text, *self._beside]))
-            self._beside.clear()
+            row.cells[-1] += filter(None, _on_one_line([text, *self._after_paragraph]))
+            self._after_paragraph.clear()
         elif self._lines:
-            self._beside.append(text)
+            self._after_paragraph.append(text)
         else:
-            self.found += filter(None, [text, *self._beside])
-            self._beside.clear()
+            self.found += filter(None, [text, *self._after_paragraph])
+            self._after_paragraph.clear()
 
 
-def _bearable(times: int, texts: Sequence[str]) -> int:
+def _bounded_repeats(times: int, texts: Sequence[str]) -> int:
     return min(times, 1 + _ALIKE_CHARACTERS // max(sum(map(len, texts)), 1))
 
 
-def _flat(texts: Sequence[str]) -> Iterator[str]:
+def _on_one_line(texts: Sequence[str]) -> Iterator[str]:
     return (text.replace("\n", " ").replace("\t", " ").strip() for text in texts)
 
 
-def _number(said: Mapping[str, str], name: str, most: int = _TIMES_MAX) -> int:
-    number = said.get(name, "1")[:_DIGITS_MAX]
+def _number(attributes: Mapping[str, str], name: str, most: int = _TIMES_MAX) -> int:
+    number = attributes.get(name, "1")[:_DIGITS_MAX]
     return min(int(number), most) if number.isdecimal() else 1
 
 
-def _written(name: str, said: Mapping[str, str]) -> str:
+def _element_text(name: str, attributes: Mapping[str, str]) -> str:
     """Return the text of an element that stands for characters."""
     if name in ("br", "line-break", "cr"):
         return "\n"
     if name in ("tab", "ptab"):
         # Tab stops use an element of the same name.
-        return "" if "val" in said else "\t"
+        return "" if "val" in attributes else "\t"
     if name == "s":
-        return " " * _number(said, "c", _SPACES_MAX)
+        return " " * _number(attributes, "c", _SPACES_MAX)
     if name == "noBreakHyphen":
         return "-"
-    return _symbol(said) if name == "sym" and "char" in said else ""
+    return _symbol(attributes) if name == "sym" and "char" in attributes else ""
 
 
-def _symbol(said: Mapping[str, str]) -> str:
-    if not _CODE.fullmatch(said["char"]):
+def _symbol(attributes: Mapping[str, str]) -> str:
+    if not _CODE.fullmatch(attributes["char"]):
         return ""
-    code = int(said["char"], 16)
+    code = int(attributes["char"], 16)
     if code & 0xFF00 != _PRIVATE:
         return chr(code)
-    return _SYMBOLS.get(chr(code - _PRIVATE), "") if said.get("font", "") == "Symbol" else ""
+    return _SYMBOLS.get(chr(code - _PRIVATE), "") if attributes.get("font", "") == "Symbol" else ""
 
 
 def _local(name: str) -> str:

@@ -37,7 +37,7 @@ _COLUMNS_MAX = 200
 """Larger spans are cut to this."""
 _ROWS_MOST = 1 << 20
 _CHARSET = re.compile(rb"""(?:charset|<\?xml[^>]{0,200}\sencoding)\s*=\s*["']?\s*([\w-]+)""", re.IGNORECASE)
-_MEANT = {"iso8859-1": "cp1252", "gb2312": "gb18030", "gbk": "gb18030", "shift_jis": "cp932", "euc_kr": "cp949"}
+_SUBSTITUTES = {"iso8859-1": "cp1252", "gb2312": "gb18030", "gbk": "gb18030", "shift_jis": "cp932", "euc_kr": "cp949"}
 _DATA = re.compile(r"data:image/(?:png|jpe?g|tiff?|gif|webp|(?:x-ms-)?bmp);base64,", re.IGNORECASE)
 _SPACES = re.compile(r"[ \t\r\n\f\v]+")
 
@@ -50,7 +50,7 @@ class Page(HTMLParser):
         super().__init__(convert_charrefs=True)
         self._resolve, self._never_shown = resolve, silent
         self._silent: list[str] = []
-        self._kept_as_it_is = 0
+        self._preformatted = 0
         self._line: list[str] = []
         self._found: list[Piece] = []
         self._cells: list[list[Piece]] = []
@@ -82,14 +82,14 @@ class Page(HTMLParser):
             return
         if tag in _BLOCKS or tag in _CELLS:
             self._end_line()
-        self._part_rows(tag)
+        self._row_boundary(tag)
         if tag == "tr":
             self._is_row_open = True
         if tag in _CELLS:
             self._has_heads |= tag == "th"
             self._begin_cell(dict(attrs))
         if tag == "pre":
-            self._kept_as_it_is += 1
+            self._preformatted += 1
         if tag in _IMAGES:
             self._take_image(dict(attrs))
 
@@ -104,13 +104,13 @@ class Page(HTMLParser):
         elif not self._silent and tag in _BLOCKS:
             self._end_line()
             if tag == "pre":
-                self._kept_as_it_is = max(self._kept_as_it_is - 1, 0)
-            self._part_rows(tag)
+                self._preformatted = max(self._preformatted - 1, 0)
+            self._row_boundary(tag)
 
     def handle_data(self, data: str) -> None:
         if self._silent:
             return
-        if not self._kept_as_it_is:
+        if not self._preformatted:
             self._line.append(_SPACES.sub(" ", data))
             return
         first, *others = data.split("\n")
@@ -119,10 +119,10 @@ class Page(HTMLParser):
             self._end_line()
             self._line.append(line)
 
-    def _take_image(self, said: dict[str, str | None]) -> None:
-        if alternative := (said.get("alt") or "").strip():
+    def _take_image(self, attributes: dict[str, str | None]) -> None:
+        if alternative := (attributes.get("alt") or "").strip():
             self._line.append(f" {alternative} ")
-        address = said.get("src") or said.get("xlink:href") or said.get("href") or ""
+        address = attributes.get("src") or attributes.get("xlink:href") or attributes.get("href") or ""
         if (key := self._resolve(address)) is not None:
             self._end_line()
             self._add(Picture(key))
@@ -130,7 +130,7 @@ class Page(HTMLParser):
     def _end_line(self) -> None:
         text = "".join(self._line)
         self._line.clear()
-        if not self._kept_as_it_is:
+        if not self._preformatted:
             text = _SPACES.sub(" ", text).strip()
         if text.strip():
             self._add(text.rstrip())
@@ -144,7 +144,7 @@ class Page(HTMLParser):
         if self._in_row > _ROW_PIECES_MAX:
             self._end_row()
 
-    def _part_rows(self, tag: str) -> None:
+    def _row_boundary(self, tag: str) -> None:
         """Handle the begin or end of a row or a group of rows."""
         if tag in _ROW_ENDS:
             self._end_row()
@@ -154,15 +154,15 @@ class Page(HTMLParser):
             # The tag may also end an inner table, after which the outer table continues.
             self._begins_table, self._has_heads = True, False
 
-    def _begin_cell(self, said: dict[str, str | None]) -> None:
+    def _begin_cell(self, attributes: dict[str, str | None]) -> None:
         """Begin a cell. A cell across several columns or rows is in the first of them."""
         if len(self._cells) >= _ROW_PIECES_MAX:
             self._end_row()
         self._is_row_open = True
         self._fill_from_above()
         self._column = len(self._cells)
-        columns, rows = _number(said.get("colspan")), _number(said.get("rowspan"))
-        if (said.get("rowspan") or "").strip() == "0":
+        columns, rows = _number(attributes.get("colspan")), _number(attributes.get("rowspan"))
+        if (attributes.get("rowspan") or "").strip() == "0":
             # rowspan="0" reaches to the end of the row group.
             rows = _ROWS_MOST
         self._cells += [[] for _ in range(columns)]
@@ -239,13 +239,13 @@ def known(charset: str) -> str:
         return ""
     if name.startswith(("utf-16", "utf-32")):
         return ""
-    return "" if name == "ascii" else _MEANT.get(name, name)
+    return "" if name == "ascii" else _SUBSTITUTES.get(name, name)
 
 
-def _number(said: str | None) -> int:
+def _number(attributes: str | None) -> int:
     """Return the number, at least 1."""
-    said = (said or "").strip()
-    return min(max(int(said[:4]), 1), _COLUMNS_MAX) if said.isdecimal() else 1
+    attributes = (attributes or "").strip()
+    return min(max(int(attributes[:4]), 1), _COLUMNS_MAX) if attributes.isdecimal() else 1
 
 
 def inside(address: str) -> str | None:

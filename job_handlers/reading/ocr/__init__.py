@@ -28,7 +28,7 @@ def way_to_read(languages: Sequence[str] | None, quality: str) -> WayToRead:
 
     `auto` becomes `fast` if there is no second engine, so that equal readings share one digest.
     """
-    some = _likely() if languages is None else languages
+    some = _likely_languages() if languages is None else languages
     wanted = WayToRead(some, quality, is_one_of_them=languages is None and len(some) > 1)
     is_alone = quality == "auto" and not _is_second_asked(wanted)
     return replace(wanted, quality="fast") if is_alone else wanted
@@ -36,18 +36,18 @@ def way_to_read(languages: Sequence[str] | None, quality: str) -> WayToRead:
 
 def reader_for(wanted: WayToRead) -> Reader:
     def engine(some: Sequence[str]) -> Engine:
-        return chosen().engine_for(_of_first(replace(wanted, languages=some)))
+        return chosen().engine_for(_for_first_engine(replace(wanted, languages=some)))
 
     def second(some: Sequence[str]) -> SecondReader | None:
         return asked if asked is not None and _has_second(some) else None
 
     asked = SecondReader(is_thorough=wanted.quality == "best") if _is_second_asked(wanted) else None
-    return Reader(_each(wanted), engine, second)
+    return Reader(_alternatives(wanted), engine, second)
 
 
 def identity_of(wanted: WayToRead) -> str:
     """Return a text that identifies everything that can change the recognised words; `none` without an engine."""
-    each = [chosen().identity(_of_first(replace(wanted, languages=some))) for some in _each(wanted)]
+    each = [chosen().identity(_for_first_engine(replace(wanted, languages=some))) for some in _alternatives(wanted)]
     if "none" in each:
         return "none"
     return " or ".join(each) + (f" + {neural.name()}" if _is_second_asked(wanted) else "")
@@ -90,13 +90,13 @@ def choices() -> Mapping[str, Choices]:
     return {**of_first, "quality": Choices(["fast", "auto", *best], {"best": neural.HOW_TO_GET})}
 
 
-def _likely() -> Sequence[str]:
+def _likely_languages() -> Sequence[str]:
     """Return the installed languages that can be identified; English first, and alone if there are none."""
     there = [one for one in chosen().languages_of("fast") if one in language_id.KNOWN]
     return sorted(there, key=lambda one: (one != "eng", one)) or ["eng"]
 
 
-def _each(wanted: WayToRead) -> list[Sequence[str]]:
+def _alternatives(wanted: WayToRead) -> list[Sequence[str]]:
     return [[one] for one in wanted.languages] if wanted.is_one_of_them else [wanted.languages]
 
 
@@ -105,10 +105,10 @@ def _has_second(languages: Sequence[str]) -> bool:
 
 
 def _is_second_asked(wanted: WayToRead) -> bool:
-    return wanted.quality != "fast" and any(map(_has_second, _each(wanted)))
+    return wanted.quality != "fast" and any(map(_has_second, _alternatives(wanted)))
 
 
-def _of_first(wanted: WayToRead) -> WayToRead:
+def _for_first_engine(wanted: WayToRead) -> WayToRead:
     """Return the settings for the first engine.
 
     They ask for its best data only if no second engine can improve on `fast`.

@@ -75,7 +75,7 @@ def told_apart(lines: list[list[Word]], gray: Gray, read: Callable[[Gray], list[
     for at, (x0, y0, x1, y1) in boxes.items():
         if not found[at]:
             continue
-        following = _following(boxes, (x0, y0, x1, y1))
+        following = _next_in_row(boxes, (x0, y0, x1, y1))
         end = boxes[following][0] - 1 if following is not None else edge
         top = min(y0, y1 - 0.8 * usual)
         rows = leaders(gray, (x0, top, end, y1), usual)
@@ -87,13 +87,13 @@ def told_apart(lines: list[list[Word]], gray: Gray, read: Callable[[Gray], list[
                 right = end
             else:
                 led_to, found[following] = found[following], []
-        found[at] = [*_with(rows, lines[at], (x0, top, right, y1), gray, read), *led_to]
+        found[at] = [*_insert_leaders(rows, lines[at], (x0, top, right, y1), gray, read), *led_to]
     return found if len(found) == sum(map(bool, found)) else _without_gaps(found)
 
 
 def are_left_out(lines: Sequence[Sequence[Word]], gray: Gray) -> bool:
     """Return whether there are many dot leaders and some text beside them, or other ink, was not read."""
-    if _with_dots(lines) < _ROWS_LEAST:
+    if _count_with_dots(lines) < _ROWS_LEAST:
         return False
     words = [word for line in lines for word in line]
     beside = _MARGIN * median([word.y1 - word.y0 for word in words if not is_leader(word)] or [0.0])
@@ -103,20 +103,20 @@ def are_left_out(lines: Sequence[Sequence[Word]], gray: Gray) -> bool:
 
 def are_most(lines: Sequence[Sequence[Word]]) -> bool:
     """Return whether most lines have dot leaders, as in a table of contents with one column."""
-    return _with_dots(lines) > _MOST * sum(map(bool, lines))
+    return _count_with_dots(lines) > _MOST * sum(map(bool, lines))
 
 
 def _has_words(piece: Sequence[Word]) -> bool:
     return any(word.confidence >= _WORD and any(map(str.isalnum, word.text)) for word in piece)
 
 
-def _with_dots(lines: Sequence[Sequence[Word]]) -> int:
+def _count_with_dots(lines: Sequence[Sequence[Word]]) -> int:
     return sum(any(map(is_leader, line)) for line in lines)
 
 
 def worth(lines: Sequence[Sequence[Word]]) -> float:
     """Return the score of the text beside the dot leaders."""
-    return sum(_worth([word for word in line if not is_leader(word)]) for line in lines)
+    return sum(_score([word for word in line if not is_leader(word)]) for line in lines)
 
 
 def in_rows(pieces: Sequence[list[Word]]) -> list[list[Word]]:
@@ -124,7 +124,7 @@ def in_rows(pieces: Sequence[list[Word]]) -> list[list[Word]]:
 
     A gap wider than usual ends a paragraph.
     """
-    ranked = sorted(filter(None, pieces), key=_worth, reverse=True)
+    ranked = sorted(filter(None, pieces), key=_score, reverse=True)
     # The better pieces are words; the others may be only dots.
     heights = [word.y1 - word.y0 for piece in ranked[: len(ranked) // 3 + 1] for word in piece]
     usual = median(heights) if heights else 0.0
@@ -154,7 +154,7 @@ def _box_of(line: Sequence[Word]) -> Box:
     return (x0, min(word.y0 for word in sure), x1, max(word.y1 for word in sure)) if sure else (x0, y0, x1, y1)
 
 
-def _following(boxes: dict[int, Box], box: Box) -> int | None:
+def _next_in_row(boxes: dict[int, Box], box: Box) -> int | None:
     """Return the index of the next line in the same row."""
     _, y0, x1, y1 = box
     beside = [
@@ -170,19 +170,19 @@ def _without_gaps(lines: list[list[Word]]) -> list[list[Word]]:
     return found if not found or found[-1] else found[:-1]
 
 
-def _with(
+def _insert_leaders(
     rows: Sequence[Leader], line: list[Word], box: Box, gray: Gray, read: Callable[[Gray], list[Word]]
 ) -> list[Word]:
     x0, top, x1, bottom = box
     found: list[Word] = []
     edges = [x0, *(side for one in rows for side in (one.x0, one.x1)), x1]
     for at, (begin, end) in enumerate(zip(edges[::2], edges[1::2], strict=True)):
-        found += _beside(line, (begin, top, end, bottom), gray, read)
+        found += _words_beside(line, (begin, top, end, bottom), gray, read)
         found += [rows[at].word()] if at < len(rows) else []
     return found
 
 
-def _beside(line: Sequence[Word], box: Box, gray: Gray, read: Callable[[Gray], list[Word]]) -> list[Word]:
+def _words_beside(line: Sequence[Word], box: Box, gray: Gray, read: Callable[[Gray], list[Word]]) -> list[Word]:
     """Return the words inside the box, read again if they were uncertain or cut."""
     begin, top, end, bottom = box
     high = bottom - top
@@ -198,10 +198,10 @@ def _beside(line: Sequence[Word], box: Box, gray: Gray, read: Callable[[Gray], l
         for one in read(piece)
         if there or one.confidence >= _WORD
     ]
-    return max(again, whole, key=_worth)
+    return max(again, whole, key=_score)
 
 
-def _worth(words: Sequence[Word]) -> float:
+def _score(words: Sequence[Word]) -> float:
     return sum(len(word.text) * max(word.confidence - 30, 0) for word in words)
 
 
@@ -222,9 +222,9 @@ def leaders(gray: Gray, box: Box, height: float) -> list[Leader]:
     summed = [0, *accumulate(columns.tobytes())]
     found: list[Leader] = []
     end = 0
-    for some in _even(marks, _APART * height, wide):
+    for some in _even_rows(marks, _APART * height, wide):
         if some[0][0] >= end:
-            whole = _grown(some, ink, summed, wide, end)
+            whole = _extend_row(some, ink, summed, wide, end)
             end = whole[-1][2]
             found.append(Leader(left + whole[0][0], top + min(one[1] for one in whole), left + end,
                                 top + max(one[3] for one in whole), len(whole)))  # fmt: skip
@@ -239,11 +239,11 @@ def _dot(ink: Image.Image, begin: int, end: int, wide: float) -> Mark | None:
     return begin, mark[1], end, mark[3]
 
 
-def _even(marks: Sequence[Mark | None], apart: float, wide: float) -> list[list[Mark]]:
+def _even_rows(marks: Sequence[Mark | None], apart: float, wide: float) -> list[list[Mark]]:
     found: list[list[Mark]] = []
     some: list[Mark] = []
     for one in [*marks, None]:
-        if one is not None and some and _goes_on(some, one, apart, wide):
+        if one is not None and some and _continues_row(some, one, apart, wide):
             some.append(one)
             continue
         if len(some) >= DOTS_LEAST:
@@ -252,11 +252,11 @@ def _even(marks: Sequence[Mark | None], apart: float, wide: float) -> list[list[
             some = []
         else:
             # Two marks are always evenly spaced: the second may be the first of another row.
-            some = [*some[-1:], one] if len(some) == 2 and _goes_on(some[-1:], one, apart, wide) else [one]
+            some = [*some[-1:], one] if len(some) == 2 and _continues_row(some[-1:], one, apart, wide) else [one]
     return found
 
 
-def _goes_on(some: Sequence[Mark], one: Mark, apart: float, wide: float) -> bool:
+def _continues_row(some: Sequence[Mark], one: Mark, apart: float, wide: float) -> bool:
     step, last = _step(some[-1], one), some[-1]
     if step > apart or abs(one[3] - last[3]) > wide / 2:
         return False
@@ -271,7 +271,7 @@ def _usual_step(some: Sequence[Mark]) -> float:
     return median([_step(one, other) for one, other in pairwise(some)])
 
 
-def _grown(some: list[Mark], ink: Image.Image, summed: Sequence[int], wide: float, begin: int) -> list[Mark]:
+def _extend_row(some: list[Mark], ink: Image.Image, summed: Sequence[int], wide: float, begin: int) -> list[Mark]:
     """Extend the row of dots on both sides, across specks close to a dot, as far as the previous row's end."""
     step = _usual_step(some)
     of_dot = median([summed[one[2]] - summed[one[0]] for one in some])

@@ -39,18 +39,18 @@ def put_in(lines: list[list[Word]], gray: Gray, read: Callable[[Gray], list[Word
     if len(figures) < 2:
         return lines
     em = median([word.y1 - word.y0 for word in words])
-    marks = marks_left_out(gray, [_with_room(word, em) for word in words], most=_MARKS_MOST)
-    left_out: list[tuple[Box, Word | None]] = [(box, None) for box in _together(marks, em)]
+    marks = marks_left_out(gray, [_with_margin(word, em) for word in words], most=_MARKS_MOST)
+    left_out: list[tuple[Box, Word | None]] = [(box, None) for box in _join_marks(marks, em)]
     guessed: list[tuple[Box, Word | None]] = [(_box_of(word), word) for word in words if _is_guessed(word)]
     found = list(lines)
     for box, guess in [one for one in [*left_out, *guessed] if _is_in_column(one[0], figures, em)][:_READ_MOST]:
         row = [word for line in found for word in line if word is not guess and _is_level(word, box)]
-        word = _read(box, row, gray, read, em) if row else None
+        word = _read_figure(box, row, gray, read, em) if row else None
         # A replacement must be more certain than the reading it replaces.
         if word is not None and word.confidence >= (_SURE if guess is None else _CERTAIN):
             # An empty line separates two paragraphs.
             found = [[one for one in line if one is not guess] for line in found if line != [guess]]
-            at = min(range(len(found)), key=lambda at: _away(found[at], box))
+            at = min(range(len(found)), key=lambda at: _distance(found[at], box))
             found[at] = sorted([*found[at], word], key=lambda one: one.x0)
     return found
 
@@ -64,16 +64,16 @@ def _box_of(word: Word) -> Box:
     return word.x0, word.y0, word.x1, word.y1
 
 
-def _away(line: Sequence[Word], box: Box) -> float:
+def _distance(line: Sequence[Word], box: Box) -> float:
     """Return the distance to the nearest word level with the box."""
     return min([abs(word.x1 - box[0]) for word in line if _is_level(word, box)], default=inf)
 
 
-def _with_room(word: Word, em: float) -> Box:
+def _with_margin(word: Word, em: float) -> Box:
     return word.x0 - _ROOM * em, word.y0 - _ROOM * em, word.x1 + _ROOM * em, word.y1 + _ROOM * em
 
 
-def _together(marks: Sequence[Box], em: float) -> list[Box]:
+def _join_marks(marks: Sequence[Box], em: float) -> list[Box]:
     """Join neighbouring marks at the same height into boxes."""
     found: list[Box] = []
     for mark in sorted((one for one in marks if one[3] - one[1] < _HIGH_MOST * em), key=lambda one: one[0]):
@@ -101,7 +101,9 @@ def _is_level(word: Word, box: Box) -> bool:
     return word.y0 <= (box[1] + box[3]) / 2 <= word.y1
 
 
-def _read(box: Box, row: Sequence[Word], gray: Gray, read: Callable[[Gray], list[Word]], em: float) -> Word | None:
+def _read_figure(
+    box: Box, row: Sequence[Word], gray: Gray, read: Callable[[Gray], list[Word]], em: float
+) -> Word | None:
     _, y0, _, y1 = layout.around(row)
     piece, left, top = cropped(gray, (box[0] - _BESIDE * em, y0 - _ROOM * em, box[2] + _BESIDE * em, y1 + _ROOM * em))
     words = read(piece)

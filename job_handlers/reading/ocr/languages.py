@@ -59,7 +59,7 @@ NAMES = _pairs(_LISTED)
 """Code → name."""
 
 
-def _called() -> dict[str, str]:
+def _common_names() -> dict[str, str]:
     """Return common name → code. A name without a qualifier means the language as it is written today."""
     names: dict[str, str] = {}
     for code, name in sorted(NAMES.items(), key=lambda one: len(one[1])):
@@ -67,7 +67,7 @@ def _called() -> dict[str, str]:
     return names | _pairs(_ALSO)
 
 
-CALLED = _called()
+CALLED = _common_names()
 
 
 # Tesseract's script names, and the codes that read each script, beginning with the one to install first.

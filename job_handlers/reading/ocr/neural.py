@@ -95,7 +95,7 @@ class Lines:
         The line is read with a margin, but without the neighbouring text that ends and begins at `between`.
         """
         session, numpy = self._ready()
-        x0, y0, x1, y1 = _roomy(box, gray)
+        x0, y0, x1, y1 = _with_margin(box, gray)
         x0, x1 = max(x0, min(between[0], box[0])), min(x1, max(between[1], box[2]))
         width = min(max(round((x1 - x0) * _HEIGHT / (y1 - y0)), _STEP), WIDTH_MOST * _HEIGHT)
         line = image_of(gray).resize((width, _HEIGHT), Image.Resampling.BILINEAR, (x0, y0, x1, y1))
@@ -140,7 +140,7 @@ class Finder:
         across, down = gray.width / width, gray.height / height
         return [
             (x0 * across, y0 * down, x1 * across, y1 * down)
-            for x0, y0, x1, y1 in map(_grown, _islands(found > _TEXT, found))
+            for x0, y0, x1, y1 in map(_extend_box, _islands(found > _TEXT, found))
         ]
 
 
@@ -156,13 +156,13 @@ def _onnxruntime() -> Any:
     _numpy()
     # onnxruntime would report its use to its maker.
     os.environ["ORT_DISABLE_TELEMETRY"] = "1"
-    with _stderr_shut():
+    with _silent_stderr():
         import onnxruntime  # type: ignore[import-untyped]
     return onnxruntime
 
 
 @contextmanager
-def _stderr_shut() -> Iterator[None]:
+def _silent_stderr() -> Iterator[None]:
     """Silence stderr while onnxruntime is imported.
 
     It complains that the sandbox shows no graphics card, before its log level can be set.
@@ -191,7 +191,7 @@ def _session(model: str) -> Any:
     return onnxruntime.InferenceSession(str(_models() / model), options, providers=["CPUExecutionProvider"])
 
 
-def _roomy(box: Box, gray: Gray) -> Box:
+def _with_margin(box: Box, gray: Gray) -> Box:
     x0, y0, x1, y1 = box
     above, beside = max(_ABOVE * (y1 - y0), 2), max(_BESIDE * (y1 - y0), 2)
     return max(x0 - beside, 0), max(y0 - above, 0), min(x1 + beside, gray.width), min(y1 + above, gray.height)
@@ -264,7 +264,7 @@ def _islands(mask: Any, found: Any) -> list[Box]:
     return [(box[0], box[1], box[2], box[3]) for box in whole if box[3] - box[1] > 2 and box[4] >= _SURE * box[5]]
 
 
-def _grown(box: Box) -> Box:
+def _extend_box(box: Box) -> Box:
     x0, y0, x1, y1 = box
     by = _GROWN * min(x1 - x0, y1 - y0) / 2
     return max(x0 - by, 0), max(y0 - by, 0), x1 + by, y1 + by

@@ -128,9 +128,9 @@ class Reader:
             lines,
             is_blank=not lines and len(read) == len(parts),
             seen=gray,
-            readers=_each(one.readers for one in read),
+            readers=_distinct(one.readers for one in read),
             second=second,
-            languages=_each(one.languages for one in read),
+            languages=_distinct(one.languages for one in read),
             script=next((one.script for one in read if one.script), None),
             is_partial=len(read) < len(parts),
         )
@@ -163,7 +163,7 @@ class Reader:
             # Letters the engine does not know are read as others, and small words may appear by chance.
             for other in language_id.one_of_each_script(known, but=known[at]):
                 again = recognise(self._engine(known.index(other)), gray, dpi)
-                at, found = max((at, found), (known.index(other), again), key=lambda one: _worth(one[1]))
+                at, found = max((at, found), (known.index(other), again), key=lambda one: _score(one[1]))
         told = language_id.language_of(layout.text_of(found.lines), known)
         if told is not None and told != known[at]:
             at = known.index(told)
@@ -178,7 +178,7 @@ def _upright(found: Recognised, band: Gray, top: int) -> list[list[Word]]:
     return [[msgspec.structs.replace(one, y0=one.y0 + top, y1=one.y1 + top) for one in line] for line in placed]
 
 
-def _each(some: Iterable[Sequence[str]]) -> list[str]:
+def _distinct(some: Iterable[Sequence[str]]) -> list[str]:
     return list(dict.fromkeys(chain.from_iterable(some)))
 
 
@@ -195,13 +195,13 @@ def recognise(engine: Engine, gray: Gray, dpi: float) -> Recognised:
         return softened(gray) if is_uneven and (is_coarse or is_grainy(gray)) else gray
 
     def read(turn: int, is_uneven: bool) -> Recognised:
-        return _read(engine, seen(is_uneven), dpi, turn, is_uneven)
+        return _read_turned(engine, seen(is_uneven), dpi, turn, is_uneven)
 
     first = read(0, is_uneven)
     if not is_uneven and (_is_nearly_empty(first) or _is_weak(first)):
         # There is ink: the threshold may have taken it for paper.
         is_uneven = True
-        first = max(first, read(0, is_uneven), key=_worth)
+        first = max(first, read(0, is_uneven), key=_score)
     if not _is_weak(first):
         return first
     turn = engine.turn(gray, dpi)
@@ -212,14 +212,14 @@ def recognise(engine: Engine, gray: Gray, dpi: float) -> Recognised:
         if not turn:
             continue
         again = read(turn, is_uneven)
-        if _worth(again) > _worth(best) or (_stands_upright(first.lines) and not _is_weak(again)):
+        if _score(again) > _score(best) or (_runs_vertically(first.lines) and not _is_weak(again)):
             best = again
         if not _is_weak(best):
             break
     return best
 
 
-def _read(engine: Engine, gray: Gray, dpi: float, turn: int, is_uneven: bool) -> Recognised:
+def _read_turned(engine: Engine, gray: Gray, dpi: float, turn: int, is_uneven: bool) -> Recognised:
     straight = turned(gray, turn)
     is_large = (
         dpi >= _FINE_DPI and not is_uneven and has_two_tones(straight) and height_of_letters(straight, dpi) >= _LARGE
@@ -247,15 +247,15 @@ def _is_nearly_empty(read: Recognised) -> bool:
 def _is_weak(read: Recognised) -> bool:
     if _is_nearly_empty(read):
         return False
-    return (read.confidence or 0.0) < _WEAK or _stands_upright(read.lines)
+    return (read.confidence or 0.0) < _WEAK or _runs_vertically(read.lines)
 
 
-def _stands_upright(lines: Sequence[Sequence[Word]]) -> bool:
+def _runs_vertically(lines: Sequence[Sequence[Word]]) -> bool:
     """Return whether most words run up or down the page, which their boxes show. The engine reads such words too."""
     long = [word for line in lines for word in line if len(word.text) > 3]
     upright = sum(word.y1 - word.y0 > 1.5 * (word.x1 - word.x0) for word in long)
     return bool(long) and upright > len(long) * _UPRIGHT_SHARE
 
 
-def _worth(read: Recognised) -> float:
+def _score(read: Recognised) -> float:
     return sum(len(word.text) * max(word.confidence - 30, 0) for line in read.lines for word in line)

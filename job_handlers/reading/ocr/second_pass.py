@@ -71,22 +71,22 @@ class SecondReader:
         `is_weak` is True if the first engine found little.
         """
         confidence = layout.confidence_of(lines) or 0.0
-        below = 101.0 if self._is_thorough else _sure_enough(confidence)
+        below = 101.0 if self._is_thorough else _reread_below(confidence)
         words = [*chain.from_iterable(lines)]
-        found = [self._looked_at_again(line, words, gray, below) for line in lines]
+        found = [self._reread(line, words, gray, below) for line in lines]
         changed = [at for at, line in enumerate(lines) if layout.text_of([line]) != layout.text_of([found[at]])]
         if (
             is_weak
             or self._is_thorough
-            or ink_left_out(gray, map(_room_of, chain.from_iterable(found))) > _INK_LEFT_OUT
+            or ink_left_out(gray, map(_box_with_margin, chain.from_iterable(found))) > _INK_LEFT_OUT
         ):
-            for box in _left_out(found, self._finder.boxes(gray)):
+            for box in _unread_boxes(found, self._finder.boxes(gray)):
                 words = self._lines.read(gray, box)
-                if len(_joined(words)) >= _CHARACTERS_LEAST and _mean(words) >= _READ_WELL:
-                    _put_in(found, words, changed)
+                if len(_joined_text(words)) >= _CHARACTERS_LEAST and _mean_confidence(words) >= _READ_WELL:
+                    _insert_words(found, words, changed)
         return found, changed
 
-    def _looked_at_again(self, line: list[Word], words: Sequence[Word], gray: Gray, below: float) -> list[Word]:
+    def _reread(self, line: list[Word], words: Sequence[Word], gray: Gray, below: float) -> list[Word]:
         better: list[Word] = []
         done = 0
         for begin, end in _pieces(line, spans(line, below)):
@@ -97,7 +97,7 @@ class SecondReader:
         return [*better, *line[done:]]
 
 
-def _sure_enough(confidence: float) -> float:
+def _reread_below(confidence: float) -> float:
     """Return the confidence below which words are reread on a page of this confidence."""
     return next(sure for least, sure in _SURE if confidence >= least)
 
@@ -162,31 +162,31 @@ def merged(first: Sequence[Word], second: Sequence[Word]) -> list[Word]:
     """Merge the readings of one line."""
     if not second:
         return list(first)
-    read_well = _mean(second) >= _READ_WELL
+    read_well = _mean_confidence(second) >= _READ_WELL
     found: list[Word] = []
-    for mine, theirs in _paired(_side_by_side(first, second)):
-        found += _better(mine, theirs, read_well=read_well)
+    for mine, theirs in _join_neighbours(_align(first, second)):
+        found += _better_reading(mine, theirs, read_well=read_well)
     # Losing a whole line is never the better reading.
     return found or list(first)
 
 
-def _better(mine: Sequence[Word], theirs: Sequence[Word], *, read_well: bool) -> Sequence[Word]:
+def _better_reading(mine: Sequence[Word], theirs: Sequence[Word], *, read_well: bool) -> Sequence[Word]:
     if not theirs:
         return [word for word in mine if not (read_well and word.confidence < _SPECK)]
     if not mine:
         return [word for word in theirs if word.confidence >= _ADDED]
-    one, other = _joined(mine), _joined(theirs)
-    my, their = _least(mine), _least(theirs)
+    one, other = _joined_text(mine), _joined_text(theirs)
+    my, their = _lowest_confidence(mine), _lowest_confidence(theirs)
     if one == other:
         # The first engine is better at spaces and quotation marks; two columns are not one number.
         is_other = len(theirs) > len(mine) or (len(theirs) < len(mine) and not _FIGURES.search(one))
         is_theirs = is_other and my < _GUESSED and their >= _CERTAIN
-        return theirs if is_theirs else [_surer(word, their) for word in mine]
+        return theirs if is_theirs else [_with_confidence(word, their) for word in mine]
     if _FIGURES.search(one) or _FIGURES.search(other):
         if not are_better_figures(one, my, other, their):
             return mine
         is_joined = len(theirs) < len(mine) and len(one) == len(other)
-        return _in_the_places(mine, other, their) if is_joined else theirs
+        return _spread_over(mine, other, their) if is_joined else theirs
     return theirs if their >= _CERTAIN or their >= max(my, _LIKELY) else mine
 
 
@@ -201,24 +201,24 @@ def are_better_figures(mine: str, my: float, theirs: str, their: float) -> bool:
     return their >= min(my, _CERTAIN)
 
 
-def _surer(word: Word, confidence: float) -> Word:
+def _with_confidence(word: Word, confidence: float) -> Word:
     return Word(word.x0, word.y0, word.x1, word.y1, max(word.confidence, confidence), word.text)
 
 
-def _in_the_places(words: Sequence[Word], text: str, confidence: float) -> list[Word]:
+def _spread_over(words: Sequence[Word], text: str, confidence: float) -> list[Word]:
     """Spread a text over the positions of these words, so that the number and sign of two columns stay in theirs."""
-    ends = [0, *accumulate(len(_joined([word])) for word in words)]
+    ends = [0, *accumulate(len(_joined_text([word])) for word in words)]
     return [
         Word(word.x0, word.y0, word.x1, word.y1, confidence, text[begin:end])
         for word, (begin, end) in zip(words, pairwise(ends), strict=True)
     ]
 
 
-def _paired(groups: Iterator[Group]) -> Iterator[Group]:
+def _join_neighbours(groups: Iterator[Group]) -> Iterator[Group]:
     """Join adjacent groups that only one engine each has seen: positions are not exact to the letter."""
     waiting: Group | None = None
     for group in groups:
-        if waiting is not None and _are_one(waiting, group):
+        if waiting is not None and _belong_together(waiting, group):
             waiting = waiting[0] or group[0], waiting[1] or group[1]
             continue
         if waiting is not None:
@@ -228,14 +228,14 @@ def _paired(groups: Iterator[Group]) -> Iterator[Group]:
         yield waiting
 
 
-def _are_one(one: Group, other: Group) -> bool:
+def _belong_together(one: Group, other: Group) -> bool:
     if [bool(side) for side in one] != [not side for side in other] or all(one):
         return False
     left, right = one[0] or one[1], other[0] or other[1]
     return right[0].x0 < left[-1].x1 + _TOUCHING * (left[-1].y1 - left[-1].y0)
 
 
-def _side_by_side(first: Sequence[Word], second: Sequence[Word]) -> Iterator[Group]:
+def _align(first: Sequence[Word], second: Sequence[Word]) -> Iterator[Group]:
     """Yield the words of both engines at each position, from left to right.
 
     Joined words are grouped with their parts.
@@ -261,31 +261,31 @@ def _overlap(one: Word, other: Word) -> bool:
     return common > _OVERLAP * max(min(one.x1 - one.x0, other.x1 - other.x0), 1.0)
 
 
-def _joined(words: Sequence[Word]) -> str:
+def _joined_text(words: Sequence[Word]) -> str:
     return "".join(word.text for word in words).translate(_ALIKE).replace("''", '"')
 
 
-def _least(words: Sequence[Word]) -> float:
+def _lowest_confidence(words: Sequence[Word]) -> float:
     return min(word.confidence for word in words)
 
 
-def _mean(words: Sequence[Word]) -> float:
+def _mean_confidence(words: Sequence[Word]) -> float:
     return sum(word.confidence * len(word.text) for word in words) / sum(len(word.text) for word in words)
 
 
 # --- lines that the first has missed ----------------------------------------------------------------------
 
 
-def _room_of(word: Word) -> Box:
+def _box_with_margin(word: Word) -> Box:
     beside = _BESIDE * (word.y1 - word.y0)
     return word.x0 - beside, word.y0 - beside, word.x1 + beside, word.y1 + beside
 
 
-def _left_out(lines: Sequence[Sequence[Word]], boxes: Sequence[Box]) -> list[Box]:
+def _unread_boxes(lines: Sequence[Sequence[Word]], boxes: Sequence[Box]) -> list[Box]:
     """Return the boxes with room for more than a character, from top to bottom."""
     words = [word for line in lines for word in line]
 
-    def bare(box: Box) -> float:
+    def bare_width(box: Box) -> float:
         x0, y0, x1, y1 = box
         beside = _BESIDE * (y1 - y0)
         free, end = 0.0, x0
@@ -295,10 +295,12 @@ def _left_out(lines: Sequence[Sequence[Word]], boxes: Sequence[Box]) -> list[Box
                 end = min(right, x1)
         return free + x1 - end
 
-    return sorted((box for box in boxes if bare(box) > _BARE * (box[3] - box[1])), key=lambda box: (box[1], box[0]))
+    return sorted(
+        (box for box in boxes if bare_width(box) > _BARE * (box[3] - box[1])), key=lambda box: (box[1], box[0])
+    )
 
 
-def _put_in(lines: list[list[Word]], words: list[Word], changed: list[int]) -> None:
+def _insert_words(lines: list[list[Word]], words: list[Word], changed: list[int]) -> None:
     """Insert the words into the line they belong to or continue.
 
     If there is none, they become a new line below the nearest one above them.

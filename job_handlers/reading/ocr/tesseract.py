@@ -85,7 +85,7 @@ def languages_of(quality: str) -> list[str]:
 def choices() -> Mapping[str, Choices]:
     """Return the languages that payloads may ask for."""
     to_get = {code: languages.how_to_get([code]) for code in languages.known()}
-    return {"languages": Choices(_installed(), to_get, languages.CALLED)}
+    return {"languages": Choices(_installed_languages(), to_get, languages.CALLED)}
 
 
 def engine_for(wanted: WayToRead) -> Engine:
@@ -98,7 +98,7 @@ def identity(wanted: WayToRead) -> str:
         data = _data_for(wanted)
     except HandlerError:
         return "none"
-    return " ".join([_engine_name(), *(_sum_of(data / f"{one}.traineddata") for one in wanted.languages)])
+    return " ".join([_engine_name(), *(_checksum_of(data / f"{one}.traineddata") for one in wanted.languages)])
 
 
 def identities() -> list[str]:
@@ -112,7 +112,7 @@ def identities() -> list[str]:
     return [_engine_name(), *(f"{file.stem} {file.stat().st_size}" for file in data)]
 
 
-def _sum_of(path: Path) -> str:
+def _checksum_of(path: Path) -> str:
     """Return the file's checksum, read in blocks: allocating memory for all of it takes longer than the sum."""
     found = 0
     with path.open("rb", buffering=0) as file:
@@ -143,26 +143,26 @@ def _data_for(wanted: WayToRead) -> Path:
         raise Lacking(lacks.detail, lacks.remedy)
     found = _data_directories(wanted.quality)
     if not found:
-        raise Lacking(f"there is no trained data of quality {wanted.quality}", _put_it(wanted.quality))
+        raise Lacking(f"there is no trained data of quality {wanted.quality}", _how_to_install(wanted.quality))
     for directory in found:
         if all((directory / f"{one}.traineddata").is_file() for one in wanted.languages):
             return directory
     lacking = [one for one in wanted.languages if not (found[0] / f"{one}.traineddata").is_file()]
-    there = f"only for {', '.join(_installed())}"
+    there = f"only for {', '.join(_installed_languages())}"
     for one in lacking:
         if not languages.is_known(one):
             near = choices()["languages"].meant(one)
             hint = f"did you mean {near}?" if near else f"data of your own goes into {found[0]}"
             raise Permanent("LANGUAGE_UNKNOWN", f"there is no trained data for {one!r}, {there}", hint)
-    how = languages.how_to_get(lacking) if wanted.quality == "fast" else _put_it(wanted.quality)
+    how = languages.how_to_get(lacking) if wanted.quality == "fast" else _how_to_install(wanted.quality)
     raise Lacking(f"there is no trained data for {', '.join(lacking)}, {there}", how)
 
 
-def _installed() -> list[str]:
+def _installed_languages() -> list[str]:
     return sorted({language for quality in DATA for language in languages_of(quality)})
 
 
-def _put_it(quality: str) -> str:
+def _how_to_install(quality: str) -> str:
     return f"put it into {DATA[quality][0]}"
 
 
@@ -185,12 +185,12 @@ class _InProcess:
         if is_sparse:
             self._reader.SetPageSegMode(tesserocr.PSM.SPARSE_TEXT)
         try:
-            _show(self._reader, gray, dpi)
+            _set_image(self._reader, gray, dpi)
             if is_large and (blocks := _blocks(self._reader)):
                 return self._words_in(blocks, halved(gray), dpi / 2)
             if not self._reader.Recognize():
                 return []
-            return _found(self._reader)
+            return _recognised_words(self._reader)
         finally:
             self._reader.Clear()
             self._reader.SetPageSegMode(tesserocr.PSM.AUTO)
@@ -199,8 +199,10 @@ class _InProcess:
         self._reader.SetVariable("thresholding_method", _SAUVOLA if is_uneven else _OTSU)
         self._reader.SetPageSegMode(tesserocr.PSM.SINGLE_LINE)
         try:
-            _show(self._reader, gray, dpi)
-            return [word for line in _found(self._reader) for word in line] if self._reader.Recognize() else []
+            _set_image(self._reader, gray, dpi)
+            return (
+                [word for line in _recognised_words(self._reader) for word in line] if self._reader.Recognize() else []
+            )
         finally:
             self._reader.Clear()
             self._reader.SetPageSegMode(tesserocr.PSM.AUTO)
@@ -209,12 +211,12 @@ class _InProcess:
         """Read the blocks at half size. Columns and paragraphs are found better at full size, words as well at half."""
         self._reader.SetPageSegMode(tesserocr.PSM.SINGLE_BLOCK)
         try:
-            _show(self._reader, half, dpi)
+            _set_image(self._reader, half, dpi)
             lines: list[list[Word]] = []
             for block in blocks:
                 x0, y0, x1, y1 = (side // 2 for side in block)
                 self._reader.SetRectangle(x0, y0, min(x1, half.width) - x0, min(y1, half.height) - y0)
-                if self._reader.Recognize() and (words := _found(self._reader)):
+                if self._reader.Recognize() and (words := _recognised_words(self._reader)):
                     lines += [[], *words] if lines else words
         finally:
             self._reader.SetPageSegMode(tesserocr.PSM.AUTO)
@@ -236,7 +238,7 @@ class _InProcess:
             return None
         if self._turner is None:
             self._turner = tesserocr.PyTessBaseAPI(path=self._data, lang="osd", psm=tesserocr.PSM.OSD_ONLY)
-        _show(self._turner, gray, dpi)
+        _set_image(self._turner, gray, dpi)
         found = self._turner.DetectOrientationScript()
         self._turner.Clear()
         return found
@@ -264,7 +266,7 @@ def _overlap(one: Box, other: Box) -> bool:
     return min(across, down) > 2 * _MARGIN
 
 
-def _found(reader: Any) -> list[list[Word]]:
+def _recognised_words(reader: Any) -> list[list[Word]]:
     """Return the recognised words. Tesseract's own table takes three times as long to write."""
     word_level, line_level = tesserocr.RIL.WORD, tesserocr.RIL.TEXTLINE
     lines: list[list[Word]] = []
@@ -288,9 +290,9 @@ def _found(reader: Any) -> list[list[Word]]:
     return lines
 
 
-def _show(reader: Any, gray: Gray, dpi: float) -> None:
+def _set_image(reader: Any, gray: Gray, dpi: float) -> None:
     reader.SetImageBytes(gray.samples, gray.width, gray.height, 1, gray.width)
-    reader.SetSourceResolution(_plausible(dpi))
+    reader.SetSourceResolution(_plausible_dpi(dpi))
 
 
 class _Program:
@@ -316,10 +318,10 @@ class _Program:
         said = self._pytesseract.image_to_data(
             image_of(gray),
             lang=self._language,
-            config=f"--psm {mode} --oem 1 --dpi {_plausible(dpi)} -c thresholding_method={method}"
+            config=f"--psm {mode} --oem 1 --dpi {_plausible_dpi(dpi)} -c thresholding_method={method}"
             f' --tessdata-dir "{self._data}"',
         )
-        return _lines(said.splitlines()[1:])
+        return _parse_table(said.splitlines()[1:])
 
     def turn(self, gray: Gray, dpi: float) -> int | None:
         found = self._orientation(gray, dpi)
@@ -335,17 +337,17 @@ class _Program:
         with suppress(self._pytesseract.TesseractError):
             return self._pytesseract.image_to_osd(
                 image_of(gray),
-                config=f'--dpi {_plausible(dpi)} --tessdata-dir "{self._data}"',
+                config=f'--dpi {_plausible_dpi(dpi)} --tessdata-dir "{self._data}"',
                 output_type=self._pytesseract.Output.DICT,
             )
         return None
 
 
-def _plausible(dpi: float) -> int:
+def _plausible_dpi(dpi: float) -> int:
     return round(min(max(dpi, _PLAUSIBLE_DPI[0]), _PLAUSIBLE_DPI[1]))
 
 
-def _lines(rows: Iterable[str]) -> list[list[Word]]:
+def _parse_table(rows: Iterable[str]) -> list[list[Word]]:
     """Parse Tesseract's table.
 
     Its columns: level, page, block, paragraph, line, word, left, top, width, height, confidence, text.

@@ -61,7 +61,7 @@ def test_the_quick_way_tells_the_text_that_stands_on_the_page(
 
 
 def test_most_pages_go_the_quick_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pdf, "_by_its_own_ways", None)
+    monkeypatch.setattr(pdf, "_text_by_pymupdf", None)
     monkeypatch.setattr(pymupdf.Page, "get_textpage", None)
     with pymupdf.open() as document:
         plain(document.new_page())

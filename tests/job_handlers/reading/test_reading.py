@@ -280,7 +280,7 @@ def test_a_page_is_known_by_what_it_shows_in_whichever_file_it_stands(library: L
 def test_pages_that_are_known_once_they_are_drawn_are_not_kept(tmp_path: Path) -> None:
     shown = [picture(f"{TEXT} {page}", dpi=150) for page in range(8)]
     size = shown[0].width * shown[0].height
-    read = ocr_module._reader(
+    read = ocr_module._page_reader(
         scan(tmp_path / "a.pdf", shown, dpi=150), "", WayToRead(("eng",), "fast"), {}, is_forced=False
     )
     tracemalloc.start()

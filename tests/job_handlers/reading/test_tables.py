@@ -94,7 +94,7 @@ def test_a_table_on_a_turned_page_is_found_as_it_is_shown(tmp_path: Path) -> Non
 
 
 def test_letters_that_are_none_cost_no_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pdf, "_found_page", msgspec.json.Decoder(int))
+    monkeypatch.setattr(pdf, "_blocks_decoder", msgspec.json.Decoder(int))
 
     assert rows_of(drawn(tmp_path / "a.pdf", *accounts()).tables[0]) == ACCOUNTS
 

@@ -69,12 +69,12 @@ def test_words_are_those_of_the_engines_own_table(text: str, noise: float) -> No
     engine = engine_for(ENGLISH)
     assert isinstance(engine, tesseract._InProcess)
     image = picture(text, dpi=100, noise=noise)
-    tesseract._show(engine._reader, Gray(image.width, image.height, image.tobytes()), 100)
+    tesseract._set_image(engine._reader, Gray(image.width, image.height, image.tobytes()), 100)
     engine._reader.Recognize()
 
-    found = tesseract._found(engine._reader)
+    found = tesseract._recognised_words(engine._reader)
 
-    table = tesseract._lines(engine._reader.GetTSVText(0).splitlines())
+    table = tesseract._parse_table(engine._reader.GetTSVText(0).splitlines())
     assert [[places(word) for word in line] for line in found] == [[places(word) for word in line] for line in table]
     sure = [word.confidence for line in found for word in line]
     assert sure == pytest.approx([word.confidence for line in table for word in line], abs=1e-5)

@@ -889,7 +889,7 @@ def test_what_is_in_an_archive_a_thousand_times_takes_room_once(tmp_path: Path) 
 
     answers = [read(number) for number in range(2, 8)]
 
-    assert all(isinstance(one, attachments.Taken) for one in answers)
+    assert all(isinstance(one, attachments.UnpackedFile) for one in answers)
     assert sorted(one.name for one in tmp_path.iterdir()) == ["1 0.txt", "6 other.txt", "a.zip"]
 
 
@@ -900,7 +900,7 @@ def test_no_more_of_an_archive_is_unpacked_than_may_lie_there(tmp_path: Path, mo
 
     answers = [read(number) for number in range(2, 6)]
 
-    assert [isinstance(one, attachments.Taken) for one in answers] == [True, False, False, False]
+    assert [isinstance(one, attachments.UnpackedFile) for one in answers] == [True, False, False, False]
     assert sorted(one.name for one in tmp_path.iterdir()) == ["1 0.txt", "a.zip"]
 
 
