@@ -37,10 +37,9 @@ def run(context: Context[shipped.Payload]) -> Done:
     _place.mkdir(exist_ok=True)
     # The page is read in a process of its own, which is forked from this one.
     shipped.read_page = _noted_page
-    name = (context.inputs.get("slice") or context.inputs["original"]).name
+    name = context.inputs["original"].name
     _is_held = name.startswith("slow")
-    # On a node a file has another name.
-    _is_noise = Path(context.document.source_key).name.startswith("noise")
+    _is_noise = name.startswith("noise")
     is_torn = name.startswith("breaks") and 3 in read_ranges(context.payload.pages, 1000)
     if is_torn and not (_place / _MARKER).exists():
         (_place / _MARKER).touch()
@@ -66,7 +65,8 @@ def noise(number: int) -> str:
     return f"noise {number}"
 
 
-ocr_pages = replace(shipped.ocr_pages, run=run, keep_key=lambda payload: payload.pages)
+# The notes are written to `keep`, which no cluster node has.
+ocr_pages = replace(shipped.ocr_pages, run=run, keep_key=lambda payload: payload.pages, runs_on_cluster=False)
 
 
 def install(place: Path) -> None:
