@@ -16,6 +16,7 @@ from pathlib import Path
 from statistics import median
 
 import apsw
+from msgspec import structs
 
 from benchmarks import processes
 from benchmarks.fixtures import WORKER, Group, fill, fill_batches, opened
@@ -255,7 +256,9 @@ def _beside_batches(directory: Path, sizes: Sizes) -> Iterator[Row]:
     yield _claim_row("batches_claim", f"a claim {beside}", none, many, "beside none", sizes, below(1.5))
 
     without, store = opened(none), opened(many)
-    alone, of_batch = ([replace(JOB, batch_id=number)] * sizes.transaction for number in (None, sizes.batches + 1))
+    alone, of_batch = (
+        [structs.replace(JOB, batch_id=number)] * sizes.transaction for number in (None, sizes.batches + 1)
+    )
     peer, ours = _in_turns(
         sizes.repeats,
         lambda: _rate(sizes.transactions, lambda: store.intake.enqueue_many(alone)) * sizes.transaction,

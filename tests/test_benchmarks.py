@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -18,7 +19,8 @@ ROOT = Path(__file__).resolve().parent.parent
 needs_engine = pytest.mark.skipif(ocr.missing() is not None, reason=f"{ocr.missing()}")
 
 
-# Seconds; but pages are read, and machines differ.
+# A quarter of the suite's processor time: run by `PAGEMILL_FULL=1 ./run test tests/test_benchmarks.py`.
+@pytest.mark.skipif("PAGEMILL_FULL" not in os.environ, reason="takes minutes; PAGEMILL_FULL=1 runs it")
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     "name",

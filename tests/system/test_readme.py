@@ -74,12 +74,12 @@ SHOWN_ELSEWHERE: Mapping[Block, str] = {
     ("README.md", "pagemill", ""): "a picture",
     ("README.md", "Try it", "sh"): "test_demo.py; and these are the tests",
     ("README.md", "Install it as a service", "sh"): "tests/systemd/test_service.py, and tests/test_wheel.py",
-    ("docs/cluster.md", "By ssh", "sh"): "tests/cli/test_joining.py",
-    ("docs/cluster.md", "By ssh", "toml"): "tests/cli/test_joining.py, as all settings of the page",
-    ("docs/cluster.md", "By Ray", "sh"): "tests/cli/test_joining.py, and tests/nodes/test_ray.py",
-    ("docs/cluster.md", "Settings", "toml"): "tests/cli/test_joining.py",
-    ("docs/cluster.md", "Slurm", "toml"): "tests/cli/test_joining.py; as the page says, tried by hand",
-    ("docs/cluster.md", "Kubernetes", "yaml"): "not tried, as the page says",
+    ("docs/cluster.md", "Three machines", "sh"): "tests/cluster/test_cluster.py, on one machine",
+    ("docs/cluster.md", "Three machines", "toml"): "tests/cluster/test_cluster.py",
+    ("docs/cluster.md", "Settings", "toml"): "tests/test_config.py",
+    ("docs/cluster.md", "As a service", "ini"): "a unit of Ray, not of pagemill",
+    ("docs/cluster.md", "TLS", "sh"): "Ray's own settings",
+    ("docs/sqlite.md", "A damaged search index", "sh"): "tests/store/test_search_index.py",
     ("docs/api.md", "For programs", "sh"): "tests/web/api/test_openapi.py",
     ("docs/api.md", "Many at once", "sh"): "tests/web/api/test_openapi.py",
     ("docs/api.md", "Batches and documents", "sh"): "tests/web/api/test_openapi.py",
@@ -392,7 +392,7 @@ def test_what_is_refused_by_hand_is_refused_in_these_words(walk: Walk) -> None:
     job = walk.types("pagemill enqueue nightly --run-at +1h").splitlines()[0]
     shown = re.findall(r"^> (.*)\n(.*)$", written("docs/by-hand.md", "What is refused", "console"), re.MULTILINE)
 
-    assert len(shown) == 3
+    assert len(shown) == 4
     for statement, sentence in shown:
         typed = shlex.quote(re.sub(r"id = \d+", f"id = {job}", statement))
         told = walk.types(f"sqlite3 -cmd '.timeout 5000' pagemill.db {typed} && exit 9 || true")

@@ -128,14 +128,16 @@ def assert_pages_are_drawn_by_the_web(service: Service) -> None:
     assert started.returncode == 0, service.box.run("journalctl", "--no-pager", "-n", "40").stdout
 
     ask = "import sys, urllib.request as u, urllib.error\n"
-    ask += "try:\n    a = u.urlopen('http://127.0.0.1:8470' + sys.argv[1], timeout=60)\n"
+    ask += "r = u.Request('http://127.0.0.1:8470' + sys.argv[1], headers={'Authorization': 'Bearer ' + sys.argv[2]})\n"
+    ask += "try:\n    a = u.urlopen(r, timeout=60)\n"
     ask += "    print(a.headers['Content-Type'], a.read()[:4])\n"
     ask += "except urllib.error.HTTPError as e:\n    print(e.read().decode())"
     scans = [one for one in listed(service, "documents", "--owner", "ann") if one["kind"] != "sheet"]
     assert len(scans) == 2
+    token = service.by("pagemill", "pagemill", PYTHON, "-m", "worker_service.cli", "token", "make", "viewer").strip()
     for one in scans:
         image = f"/api/documents/{one['id']}/pages/1/image?width=600"
-        assert service.by("pagemill", "pagemill", PYTHON, "-c", ask, image) == "image/webp b'RIFF'\n"
+        assert service.by("pagemill", "pagemill", PYTHON, "-c", ask, image, token) == "image/webp b'RIFF'\n"
 
 
 def test_pages_are_recognised_by_a_worker_without_a_network_where_there_is_one(
@@ -182,22 +184,23 @@ def test_a_member_of_the_group_has_files_read_that_the_service_may_read(
         words = [PYTHON, "-m", "worker_service.cli", "ingest", path, "--owner", "eve", "--json"]
         return int(json.loads(reader.by("nobody", "nogroup", *words))["items"][0]["job_id"])
 
-    def failure(job_id: int) -> tuple[str, str]:
+    def failure(job_id: int) -> tuple[str, str, str]:
         wait_until(lambda: reader.status(job_id) == "failed", "it has failed")
-        return reader.job(job_id)["error_code"], reader.job(job_id)["error_message"]
+        job = reader.job(job_id)
+        return job["error_code"], job["error_message"], job["error_remedy"]
 
     ingest("/srv/reports/annual.pdf")
     [text] = read(reader, "eve")
     assert text.count(SAID["local"]) == 2
 
-    code, sentence = failure(private := ingest("/srv/reports/private.pdf"))
+    code, sentence, remedy = failure(private := ingest("/srv/reports/private.pdf"))
     assert code == "UNREADABLE"
     assert sentence.startswith("/srv/reports/private.pdf cannot be read: Permission denied")
-    assert "chgrp pagemill /srv/reports/private.pdf && chmod g+r /srv/reports/private.pdf" in sentence
-    code, sentence = failure(hidden := ingest("/home/ann/reports/annual.pdf"))
+    assert "chgrp pagemill /srv/reports/private.pdf && chmod g+r /srv/reports/private.pdf" in remedy
+    code, sentence, remedy = failure(hidden := ingest("/home/ann/reports/annual.pdf"))
     assert code == "UNREADABLE"
     assert sentence.startswith("/home/ann/reports/annual.pdf cannot be read")
-    assert "as is told in pagemill.service" in sentence
+    assert "as is told in pagemill.service" in remedy
 
     # What the sentences and the unit say to do.
     box.must("chgrp", "pagemill", "/srv/reports/private.pdf")

@@ -312,9 +312,13 @@ def _drop_capabilities() -> None:
     with contextlib.suppress(OSError):
         prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL)
     # pid 0 is the calling process; the sets (effective, permitted, inheritable) are all empty.
-    if libc.capset(struct.pack("=Ii", _CAPABILITY_VERSION_3, 0), bytes(24)):
+    header = struct.pack("=Ii", _CAPABILITY_VERSION_3, 0)
+    if libc.capset(header, bytes(24)):
         number = ctypes.get_errno()
-        raise OSError(number, f"capset: {os.strerror(number)}")
+        # systemd's `SystemCallFilter=~@privileged` refuses the call itself, also where nothing is left to drop.
+        held = ctypes.create_string_buffer(24)
+        if libc.capget(ctypes.create_string_buffer(header), held) or any(held.raw):
+            raise OSError(number, f"capset: {os.strerror(number)}")
 
 
 # --- Landlock ---------------------------------------------------------------------------------------
