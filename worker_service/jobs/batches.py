@@ -96,7 +96,7 @@ class InBatch(NamedTuple):
     decision: Decision | None = None
 
     @classmethod
-    def of(cls, enqueued: Enqueued) -> InBatch:
+    def from_enqueued(cls, enqueued: Enqueued) -> InBatch:
         return cls(enqueued.job_id or None, *enqueued[1:])
 
 

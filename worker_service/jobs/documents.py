@@ -77,14 +77,14 @@ def filled(payload: str, facts: Mapping[str, object]) -> str:
             return [fill(one) for one in value]
         if not isinstance(value, str):
             return value
-        if (alone := _WORD.fullmatch(value)) and alone[1] in facts:
-            return facts[alone[1]]
-        return _WORD.sub(lambda word: _written(facts[word[1]]) if word[1] in facts else word[0], value)
+        if (placeholder := _WORD.fullmatch(value)) and placeholder[1] in facts:
+            return facts[placeholder[1]]
+        return _WORD.sub(lambda word: _fact_text(facts[word[1]]) if word[1] in facts else word[0], value)
 
     return canonical(fill(json.loads(payload)))
 
 
-def _written(fact: object) -> str:
+def _fact_text(fact: object) -> str:
     return "" if fact is None else str(fact)
 
 

@@ -20,7 +20,7 @@ BY_OWNER = "by-owner"
 
 _BYTES_MAX = 200
 """Less than the 255 of file systems, to leave room for suffixes."""
-_NO_NAMES = {
+_RESERVED_NAMES = {
     *("con", "prn", "aux", "nul"),
     *(f"{port}{number}" for port in ("com", "lpt") for number in range(1, 10)),
 }
@@ -30,7 +30,7 @@ _NO_OWNER = "unowned"
 _FOLDERS_MOST = 30
 _FOLDER_BYTES_MAX = 1500
 """Maximum bytes of all folders together, below Linux's limit of a path wherever the workspace is."""
-_ENDINGS = {"text": ".txt", "pdf": ".ocr.pdf"}
+_SUFFIXES = {"text": ".txt", "pdf": ".ocr.pdf"}
 
 
 class LinkFacts(Struct, frozen=True):
@@ -67,13 +67,13 @@ def links_of(facts: LinkFacts) -> Links:
     original = next((file for file in facts.files if file[0] == "original"), None)
     if original is None:
         suffix = ""
-        stem = safe_name(_without_ending(facts.name) or "document")
+        stem = safe_name(_without_suffix(facts.name) or "document")
     else:
         suffix = PurePosixPath(safe_name(original[1])).suffix
         whole = safe_name(facts.name or original[1], [suffix.lower()] if suffix else ())
         stem = whole[: len(whole) - len(suffix)]
     targets: dict[str, str] = {}
-    for role, ending in (("original", suffix), *_ENDINGS.items()):
+    for role, ending in (("original", suffix), *_SUFFIXES.items()):
         for path in (path for of, _, path in facts.files if of == role):
             # An original that was searchable already is also its own searchable PDF and gets one link.
             if role == "original" or original is None or path != original[2]:
@@ -124,7 +124,7 @@ def _owner_folder(owner: str) -> str:
     return owner if safe == owner != _NO_OWNER else f"{safe} {digest(owner)[:8]}"
 
 
-def _without_ending(name: str) -> str:
+def _without_suffix(name: str) -> str:
     path = PurePosixPath(name.replace("/", "_"))
     return path.stem if path.suffix[1:].isalpha() else path.name
 
@@ -132,18 +132,18 @@ def _without_ending(name: str) -> str:
 def safe_name(name: str, suffixes: Sequence[str] = ()) -> str:
     """Return a safe name. Append the first of `suffixes` unless the name ends with one of them, ignoring case."""
     text = unicodedata.normalize("NFC", name.encode("utf-8", "replace").decode())
-    text = "".join(_shown(one) for one in text.translate(_LIKE_SEPARATORS))
+    text = "".join(_safe_character(one) for one in text.translate(_LIKE_SEPARATORS))
     stem = " ".join(text.split()).lstrip(". ").rstrip(". ")
     suffix = next(iter(suffixes), "")
     if found := [one for one in suffixes if stem.lower().endswith(one)]:
         stem, suffix = stem[: -len(found[0])], stem[-len(found[0]) :]
-    stem = _shortened(stem.rstrip(". "), _BYTES_MAX - len(suffix.encode()))
-    if not stem or stem.partition(".")[0].lower() in _NO_NAMES:
+    stem = _shorten(stem.rstrip(". "), _BYTES_MAX - len(suffix.encode()))
+    if not stem or stem.partition(".")[0].lower() in _RESERVED_NAMES:
         stem = f"file {stem}".rstrip()
     return stem + suffix
 
 
-def _shown(one: str) -> str:
+def _safe_character(one: str) -> str:
     category = unicodedata.category(one)
     if category[0] == "Z":
         return " "
@@ -151,7 +151,7 @@ def _shown(one: str) -> str:
     return "" if category[0] == "C" and one not in "\t\n\r" else (" " if one in "\t\n\r" else one)
 
 
-def _shortened(text: str, most: int) -> str:
+def _shorten(text: str, most: int) -> str:
     if len(text.encode()) <= most:
         return text
     return text.encode()[:most].decode("utf-8", "ignore").rstrip(". ")

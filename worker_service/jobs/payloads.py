@@ -13,7 +13,7 @@ from typing import Any
 import jsonschema_rs
 import msgspec
 
-_LEFT_OUT = frozenset(
+_DROPPED_KEYWORDS = frozenset(
     {
         "pattern",  # regular expressions of another dialect
         "format",
@@ -44,42 +44,42 @@ class PayloadCheck:
             error = next(iter(self._validator.iter_errors(value)))
         except (ValueError, RecursionError, StopIteration):
             return None
-        return f"{_place(error.instance_path)}: {error.message}"
+        return f"{_path_text(error.instance_path)}: {error.message}"
 
 
 def _validator(schema: str) -> Any:
     try:
-        return jsonschema_rs.Draft202012Validator(_loosened(json.loads(schema)), mask="the value")
+        return jsonschema_rs.Draft202012Validator(_loosen(json.loads(schema)), mask="the value")
     except (ValueError, RecursionError):
         # A schema that cannot be compiled rejects nothing.
         return None
 
 
-def _loosened(schema: Any) -> Any:
+def _loosen(schema: Any) -> Any:
     if not isinstance(schema, dict):
         return schema
     if schema.get("format") == "decimal":
         return {}  # the decoder also accepts a number
-    kept = {key: value for key, value in schema.items() if key not in _LEFT_OUT}
-    if "title" in kept:
-        kept.pop("enum", None)  # the class may accept other values through its _missing_
-    if "contentEncoding" in kept:
-        kept.pop("minLength", None)
-        kept.pop("maxLength", None)
-    if not str(kept.get("$ref", "#")).startswith("#"):
-        del kept["$ref"]  # external schemas are not fetched
+    loosened = {key: value for key, value in schema.items() if key not in _DROPPED_KEYWORDS}
+    if "title" in loosened:
+        loosened.pop("enum", None)  # the class may accept other values through its _missing_
+    if "contentEncoding" in loosened:
+        loosened.pop("minLength", None)
+        loosened.pop("maxLength", None)
+    if not str(loosened.get("$ref", "#")).startswith("#"):
+        del loosened["$ref"]  # external schemas are not fetched
     for key in _MAPS_OF_SCHEMAS:
-        if isinstance(kept.get(key), dict):
-            kept[key] = {name: _loosened(inner) for name, inner in kept[key].items()}
+        if isinstance(loosened.get(key), dict):
+            loosened[key] = {name: _loosen(inner) for name, inner in loosened[key].items()}
     for key in _LISTS_OF_SCHEMAS:
-        if isinstance(kept.get(key), list):
-            kept[key] = [_loosened(inner) for inner in kept[key]]
+        if isinstance(loosened.get(key), list):
+            loosened[key] = [_loosen(inner) for inner in loosened[key]]
     for key in _SCHEMAS:
-        if key in kept:
-            kept[key] = _loosened(kept[key])
-    return kept
+        if key in loosened:
+            loosened[key] = _loosen(loosened[key])
+    return loosened
 
 
-def _place(path: Any) -> str:
+def _path_text(path: Any) -> str:
     """Format a path as in ``payload.pages[3]``."""
     return "payload" + "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)

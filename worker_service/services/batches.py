@@ -297,7 +297,7 @@ def submit(
         inserted: Sequence[InBatch] = added.jobs
     else:
         known = enqueue_jobs(session, [replace(jobs[at], priority=priority) for at in rest])
-        inserted = [InBatch.of(one) for one in known]
+        inserted = [InBatch.from_enqueued(one) for one in known]
     items = dict(zip(rest, inserted, strict=True)) | {at: _existing(one) for at, one in live.items()}
     held = (batch(session, one) for one in dict.fromkeys(work.batch_id for work in live.values()) if one is not None)
     waiting = [one for one in held if one.state is BatchState.WAITING]

@@ -51,7 +51,7 @@ class Batches:
     # ── Queries ──
 
     def get(self, batch_id: int) -> Batch:
-        return _the_one(self._db.read("batch", batch_id=batch_id), batch_id)
+        return _single_batch(self._db.read("batch", batch_id=batch_id), batch_id)
 
     def list(
         self,
@@ -72,17 +72,17 @@ class Batches:
     def facts(self, batch_id: int) -> BatchFacts:
         """Return the counts of a batch, all read in one snapshot."""
         now = self._db.clock()
-        of = {"batch_id": batch_id}
+        key = {"batch_id": batch_id}
         with self._db.snapshot():
-            jobs = {Status(status): number for status, number in self._db.read("batch_jobs", **of)}
-            documents = {IndexStatus(state): numbers for state, *numbers in self._db.read("batch_documents", **of)}
-            sources = self._db.read("batch_sources", **of)
-            [(documents_cancelled,)] = self._db.read("batch_documents_cancelled", **of)
-            [(may_find_more,)] = self._db.read("batch_may_find_more", **of)
+            jobs = {Status(status): number for status, number in self._db.read("batch_jobs", **key)}
+            documents = {IndexStatus(state): numbers for state, *numbers in self._db.read("batch_documents", **key)}
+            sources = self._db.read("batch_sources", **key)
+            [(documents_cancelled,)] = self._db.read("batch_documents_cancelled", **key)
+            [(may_find_more,)] = self._db.read("batch_may_find_more", **key)
             [(pages_lately, seconds)] = self._db.read(
-                "batch_pages_lately", **of, now=as_text(now), since=as_text(now - LATELY)
+                "batch_pages_lately", **key, now=as_text(now), since=as_text(now - LATELY)
             )
-            current = self._db.read("batch_current", **of)
+            current = self._db.read("batch_current", **key)
         unread = [documents[state] for state in _UNREAD if state in documents]
         return BatchFacts(
             jobs,
@@ -146,7 +146,7 @@ class Batches:
 
     def insert(self, new: NewBatch, jobs: Sequence[NewJob], policy: OwnerPolicy) -> BatchAdded:
         """Do the work of `add` within the caller's transaction."""
-        others = self._others(new.owner, policy)
+        others = self._other_active(new.owner, policy)
         state = BatchState.WAITING if others and policy is OwnerPolicy.QUEUE else BatchState.ACTIVE
         [(batch_id,)] = self._db.write(
             "add_batch",
@@ -160,31 +160,31 @@ class Batches:
         )
         # Replace the other batches first, so that the new jobs can take over their documents.
         replaced = self._replace(others, policy, batch_id)
-        inserted = self._intake.insert_many([_of_batch(job, new, batch_id) for job in jobs])
+        inserted = self._intake.insert_many([_with_batch(job, new, batch_id) for job in jobs])
         self._db.write("batch_unsettled", batch_id=batch_id)
         settle(self._db)
-        return BatchAdded(self._look(batch_id), _in_batch(inserted), replaced)
+        return BatchAdded(self._get_locked(batch_id), _results_of(inserted), replaced)
 
     def extend(self, batch_id: int, jobs: Sequence[NewJob]) -> BatchAdded:
         """Add all of these jobs to a batch, or none. Raise `Refused` if the batch has ended."""
         with self._db.transaction():
-            batch = self._look(batch_id)
+            batch = self._get_locked(batch_id)
             if batch.state.is_ended:
                 raise Refused(f"{batch.title} is {batch.state.word}, and takes nothing more: begin a new one")
-            inserted = self._intake.insert_many([_of_batch(job, batch, batch_id) for job in jobs])
+            inserted = self._intake.insert_many([_with_batch(job, batch, batch_id) for job in jobs])
             settle(self._db)
-            return BatchAdded(self._look(batch_id), _in_batch(inserted))
+            return BatchAdded(self._get_locked(batch_id), _results_of(inserted))
 
     def stop(self, batch_id: int, *, actor: str) -> Batch:
         """Stop a batch. Its running jobs are released and lose no retry."""
         with self._db.transaction():
-            batch = self._look(batch_id)
+            batch = self._get_locked(batch_id)
             if batch.state.is_ended:
                 raise Refused(f"{batch.title} is {batch.state.word}: there is nothing to stop")
-            self._move(batch_id, BatchState.STOPPED, f"stopped by {actor}")
+            self._set_state(batch_id, BatchState.STOPPED, f"stopped by {actor}")
             self._steering.begin_batch_action("stop_batch", batch_id, actor)
             settle(self._db)
-            return self._look(batch_id)
+            return self._get_locked(batch_id)
 
     def resume(self, batch_id: int, *, actor: str, policy: OwnerPolicy = OwnerPolicy.REPLACE) -> BatchMoved:
         """Activate a batch and retry its failed and cancelled jobs. Completed jobs do not run again."""
@@ -205,7 +205,7 @@ class Batches:
         refused: dict[int, str] = {}
         replaced: Sequence[int] = []
         with self._db.transaction():
-            batch = self._look(batch_id)
+            batch = self._get_locked(batch_id)
             if batch.state is BatchState.STOPPED and not is_resume:
                 raise Refused(f"{batch.title} is stopped", f"`pagemill batch resume {batch_id}` goes on with all of it")
             if batch.state.is_ended and not self._to_retry(batch_id, statuses, 0):
@@ -224,19 +224,19 @@ class Batches:
 
     def _activate(self, batch: Batch, note: str, policy: OwnerPolicy) -> Sequence[int]:
         """Activate an idle batch or let it wait, as `policy` says. Return the batches that it replaces."""
-        others = self._others(batch.owner, policy, batch.id)
+        others = self._other_active(batch.owner, policy, batch.id)
         replaced = self._replace(others, policy, batch.id)
         waits = bool(others) and policy is OwnerPolicy.QUEUE
-        self._move(batch.id, BatchState.WAITING if waits else BatchState.ACTIVE, note)
+        self._set_state(batch.id, BatchState.WAITING if waits else BatchState.ACTIVE, note)
         return replaced
 
     def undo_cancel(self, action_id: int, *, actor: str, policy: OwnerPolicy = OwnerPolicy.REPLACE) -> Batch | None:
         with self._db.transaction():
             for (batch_id,) in self._db.write("batch_left_cancelled", action_id=action_id):
-                self._activate(self._look(batch_id), f"cancel undone by {actor}", policy)
+                self._activate(self._get_locked(batch_id), f"cancel undone by {actor}", policy)
                 self._db.write("undone", action_id=action_id, now=self._db.now(), actor=actor)
                 settle(self._db)
-                return self._look(batch_id)
+                return self._get_locked(batch_id)
         return None
 
     def _retry_some(
@@ -264,17 +264,17 @@ class Batches:
     def cancel(self, batch_id: int, *, actor: str) -> BatchMoved:
         """Stop a batch and cancel its live jobs."""
         with self._db.transaction():
-            batch = self._look(batch_id)
+            batch = self._get_locked(batch_id)
             if batch.state.is_ended:
                 raise Refused(f"{batch.title} is {batch.state.word}: there is nothing to cancel")
             # Stop the batch first, so that nothing more starts. The loop below also cancels the follow-up jobs that
             # running jobs still insert.
-            self._move(batch_id, BatchState.STOPPED, f"cancelled by {actor}")
+            self._set_state(batch_id, BatchState.STOPPED, f"cancelled by {actor}")
             action_id = self._steering.begin_batch_action("cancel", batch_id, actor)
             settle(self._db)
         cancelled: list[int] = []
         asked: list[int] = []
-        while any(status == Status.PENDING for _, status in self._live(batch_id)) or not (cancelled or asked):
+        while any(status == Status.PENDING for _, status in self._live_jobs(batch_id)) or not (cancelled or asked):
             changed = self._steering.cancel_jobs_of_batch(batch_id, action_id, actor)
             if not changed.job_ids and not changed.asked:
                 break
@@ -282,20 +282,20 @@ class Batches:
             asked += [job_id for job_id in changed.asked if job_id not in asked]
         return BatchMoved(self.get(batch_id), cancelled, asked)
 
-    def _live(self, batch_id: int) -> Sequence[Row]:
+    def _live_jobs(self, batch_id: int) -> Sequence[Row]:
         return self._db.read("live_in_batch", batch_id=batch_id)
 
     def remove(self, batch_id: int, *, actor: str) -> Batch:
         """Remove a batch that has no live jobs. Its jobs and documents are kept."""
         with self._db.transaction():
-            batch = self._look(batch_id)
+            batch = self._get_locked(batch_id)
             if live := self._db.write("live_in_batch", batch_id=batch_id):
                 raise Refused(
                     f"{batch.title} has {counted(len(live), 'live job')}", f"`pagemill batch cancel {batch_id}`"
                 )
             if not batch.state.is_ended:
                 # Batches that wait for this one can start now.
-                self._move(batch_id, BatchState.STOPPED, "removed")
+                self._set_state(batch_id, BatchState.STOPPED, "removed")
                 settle(self._db)
             self._steering.begin_batch_action("forget_batch", batch_id, actor)
             self._db.write("forget_batch_documents", batch_id=batch_id)
@@ -309,16 +309,16 @@ class Batches:
         waiting: list[int] = []
         with self._db.transaction():
             for (batch_id,) in self._db.write("active_batches_of", job_ids=json.dumps(list(job_ids))):
-                batch = self._look(batch_id)
-                others = self._others(batch.owner, policy, batch_id) if batch.state is BatchState.ACTIVE else []
+                batch = self._get_locked(batch_id)
+                others = self._other_active(batch.owner, policy, batch_id) if batch.state is BatchState.ACTIVE else []
                 if others and policy is OwnerPolicy.QUEUE:
-                    self._move(batch_id, BatchState.WAITING, f"retried by {actor}")
+                    self._set_state(batch_id, BatchState.WAITING, f"retried by {actor}")
                     waiting.append(batch_id)
                 waiting += self._replace(others, policy, batch_id)
             settle(self._db)
         return waiting
 
-    def _others(self, owner: str, policy: OwnerPolicy, batch_id: int | None = None) -> Sequence[int]:
+    def _other_active(self, owner: str, policy: OwnerPolicy, batch_id: int | None = None) -> Sequence[int]:
         if policy is OwnerPolicy.OFF:
             return []
         return [other for (other,) in self._db.write("other_active_batches", owner=owner, batch_id=batch_id)]
@@ -330,14 +330,14 @@ class Batches:
             self._db.write("replace_batch", batch_id=other, by=batch_id)
         return others
 
-    def _move(self, batch_id: int, state: BatchState, note: str) -> None:
+    def _set_state(self, batch_id: int, state: BatchState, note: str) -> None:
         self._db.write("move_batch", batch_id=batch_id, state=state, note=note)
 
-    def _look(self, batch_id: int) -> Batch:
-        return _the_one(self._db.write("batch", batch_id=batch_id), batch_id)
+    def _get_locked(self, batch_id: int) -> Batch:
+        return _single_batch(self._db.write("batch", batch_id=batch_id), batch_id)
 
 
-def _of_batch(job: NewJob, batch: NewBatch | Batch, batch_id: int) -> NewJob:
+def _with_batch(job: NewJob, batch: NewBatch | Batch, batch_id: int) -> NewJob:
     return replace(
         job,
         batch_id=batch_id,
@@ -347,11 +347,11 @@ def _of_batch(job: NewJob, batch: NewBatch | Batch, batch_id: int) -> NewJob:
     )
 
 
-def _in_batch(inserted: Sequence[Enqueued]) -> list[InBatch]:
-    return [InBatch.of(one) for one in inserted]
+def _results_of(inserted: Sequence[Enqueued]) -> list[InBatch]:
+    return [InBatch.from_enqueued(one) for one in inserted]
 
 
-def _the_one(rows: Sequence[Row], batch_id: int) -> Batch:
+def _single_batch(rows: Sequence[Row], batch_id: int) -> Batch:
     for row in rows:
         return _batch_from(row)
     raise BatchNotFound(f"there is no batch {batch_id}", "`pagemill batch ls` shows those that are there")

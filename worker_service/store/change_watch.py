@@ -60,7 +60,7 @@ class FileWatch:
     def has_changed(self) -> bool:
         """Return True if another connection has committed since the last call. Each call starts a turn of the loop."""
         self._begins_turn()
-        is_hinted, now = self._hinted(), self._monotonic()
+        is_hinted, now = self._read_hints(), self._monotonic()
         if is_hinted:
             self._gap, self.look_at = _FIRST_LOOK_SECONDS, now + _FIRST_LOOK_SECONDS
         counter = self._change_counter()
@@ -94,7 +94,7 @@ class FileWatch:
             os.close(self._watch)
             self._watch = None
 
-    def _hinted(self) -> bool:
+    def _read_hints(self) -> bool:
         if self._watch is None:
             return False
         is_hinted = False

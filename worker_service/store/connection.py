@@ -46,7 +46,7 @@ SQLITE_VERSION = apsw.sqlite_lib_version()
 
 def connect(path: Path, *, is_durable: bool = True, on_long_wait: OnLongWait | None = None) -> apsw.Connection:
     """Open a connection for writing. With `is_durable`, commits survive a power cut."""
-    _keep_the_heap()
+    _raise_heap_threshold()
     with spoken_errors(path):
         connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE, statementcachesize=_STATEMENTS_KEPT)
         try:
@@ -62,7 +62,7 @@ def connect(path: Path, *, is_durable: bool = True, on_long_wait: OnLongWait | N
         return connection
 
 
-def _keep_the_heap() -> None:
+def _raise_heap_threshold() -> None:
     """Make glibc keep freed memory, by allocating and freeing one large block.
 
     Six sevenths of a claim's time was glibc returning SQLite's scratch memory to the kernel and requesting it again.
@@ -78,7 +78,7 @@ def connect_to_read(path: Path) -> apsw.Connection:
         try:
             return _reader(str(path), path, apsw.SQLITE_OPEN_READWRITE)
         except (apsw.ReadOnlyError, apsw.CantOpenError) as error:
-            if not _is_at_rest(path):
+            if not _is_unused(path):
                 raise no_look(path, error) from error
         # A user without write access cannot create the -wal and -shm files. They are not needed while no other process
         # has the database open. An immutable connection does not see later commits; `is_frozen` detects them.
@@ -87,10 +87,10 @@ def connect_to_read(path: Path) -> apsw.Connection:
 
 def is_frozen(connection: apsw.Connection, path: Path) -> bool:
     """Return True if the connection is immutable and the database may have changed since it was opened."""
-    return bool(connection.open_flags & apsw.SQLITE_OPEN_URI) and not _is_at_rest(path)
+    return bool(connection.open_flags & apsw.SQLITE_OPEN_URI) and not _is_unused(path)
 
 
-def _is_at_rest(path: Path) -> bool:
+def _is_unused(path: Path) -> bool:
     """Return True if no process has the database open and there is no log beside it."""
     return os.access(path, os.R_OK) and not os.path.exists(f"{path}-wal")  # noqa: PTH110  no error where one may not look
 
@@ -171,16 +171,16 @@ class BusyHandler:
     def __init__(self, path: Path, on_long_wait: OnLongWait | None = None) -> None:
         self._path = path
         self._on_long_wait = on_long_wait
-        self._begun = 0.0
-        self._is_told = False
+        self._started = 0.0
+        self._has_reported = False
 
     def __call__(self, calls: int) -> bool:
         now = time.monotonic()
         if calls == 0:
-            self._begun, self._is_told = now, False
-        waited = now - self._begun
-        if waited >= _LONG_WAIT_SECONDS and not self._is_told and self._on_long_wait is not None:
-            self._is_told = True
+            self._started, self._has_reported = now, False
+        waited = now - self._started
+        if waited >= _LONG_WAIT_SECONDS and not self._has_reported and self._on_long_wait is not None:
+            self._has_reported = True
             self._on_long_wait(waited, holder_of(self._path))
         time.sleep(0.001)
         return waited < BUSY_SECONDS
@@ -238,20 +238,20 @@ class Transaction:
 class HurriedTransaction(Transaction):
     def __enter__(self) -> None:
         with self._errors:
-            _synchronise(self._connect(), "NORMAL")
+            _set_synchronous(self._connect(), "NORMAL")
         try:
             super().__enter__()
         except BaseException:
-            _synchronise(self._connect(), "FULL")
+            _set_synchronous(self._connect(), "FULL")
             raise
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         try:
             super().__exit__(kind, error, traceback)
         finally:
-            _synchronise(self._connection, "FULL")
+            _set_synchronous(self._connection, "FULL")
 
 
-def _synchronise(connection: apsw.Connection, how: str) -> None:
+def _set_synchronous(connection: apsw.Connection, how: str) -> None:
     # The PRAGMA takes effect when it is prepared, so a cached statement would do nothing.
     connection.execute(f"PRAGMA synchronous = {how}", can_cache=False)

@@ -42,11 +42,11 @@ class spoken_errors:
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         if isinstance(error, OverflowError):
             raise RuleBroken("a number or a time is greater than a row can hold, or less") from error
-        if isinstance(error, apsw.Error) and (spoken := _spoken(error, self._path)) is not None:
-            raise spoken from error
+        if isinstance(error, apsw.Error) and (translated := _translate(error, self._path)) is not None:
+            raise translated from error
 
 
-def _spoken(error: apsw.Error, path: Path) -> Exception | None:
+def _translate(error: apsw.Error, path: Path) -> Exception | None:
     match error:
         case apsw.ConstraintError():
             return rule_broken(rule_of(str(error)))
@@ -56,7 +56,7 @@ def _spoken(error: apsw.Error, path: Path) -> Exception | None:
                 f"{path} has been locked by {holder} for {BUSY_SECONDS:.0f} s", "end its transaction, or try again"
             )
         case apsw.ReadOnlyError():
-            return StoreReadOnly(f"{path} may not be written by you", way_in(path))
+            return StoreReadOnly(f"{path} may not be written by you", access_hint(path))
         case apsw.FullError():
             return DiskFull(f"the disk that holds {path} is full", "free some space and try again; nothing was changed")
         case apsw.NotADBError():
@@ -66,7 +66,7 @@ def _spoken(error: apsw.Error, path: Path) -> Exception | None:
         case apsw.CorruptError():
             return StoreDamaged(f"{path} is damaged ({error})", "run `pagemill db check`, then restore a backup")
         case apsw.CantOpenError():
-            return _not_opened(error, path)
+            return _cannot_open(error, path)
         case apsw.IOError():
             return StoreError(f"{path} cannot be read or written ({error})", "look at the disk and at free space")
         case _:
@@ -75,26 +75,28 @@ def _spoken(error: apsw.Error, path: Path) -> Exception | None:
 
 def no_look(path: Path, error: apsw.Error) -> Exception:
     if not os.access(path, os.R_OK):
-        return _not_opened(error, path)
+        return _cannot_open(error, path)
     return StoreReadOnly(
         f"{path} cannot be looked into: what was written last is in {path.name}-wal, which only somebody who may write "
-        f"can bring in, as the daemon does when it starts; or {way_in(path)}"
+        f"can bring in, as the daemon does when it starts; or {access_hint(path)}"
     )
 
 
-def _not_opened(error: apsw.Error, path: Path) -> Exception:
+def _cannot_open(error: apsw.Error, path: Path) -> Exception:
     try:
         path.stat()
     except PermissionError:
-        return StoreForbidden(f"{path} may not be read by you", way_in(path))
+        return StoreForbidden(f"{path} may not be read by you", access_hint(path))
     except OSError:
         return StoreAbsent(f"there is no database at {path}", "make one with `pagemill init`")
     if not os.access(path, os.R_OK):
-        return StoreForbidden(f"{path} may not be read by you", way_in(path))
-    return StoreReadOnly(f"{path} cannot be opened by you ({error}), for that needs to write the folder", way_in(path))
+        return StoreForbidden(f"{path} may not be read by you", access_hint(path))
+    return StoreReadOnly(
+        f"{path} cannot be opened by you ({error}), for that needs to write the folder", access_hint(path)
+    )
 
 
-def way_in(path: Path) -> str:
+def access_hint(path: Path) -> str:
     """Advise a user without access to the database how to get it."""
     import grp
     import pwd

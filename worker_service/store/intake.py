@@ -24,24 +24,24 @@ from worker_service.store.database import Database, chunks
 from worker_service.store.errors import rule_broken
 from worker_service.store.mending import Row
 
-_WRITTEN_OTHERWISE = (
+_CONVERTED_FIELDS = (
     "run_at", "max_retries", "name", "after", "after_any", "after_earlier", "on_failure", "document", "brings",
 )  # fmt: skip
 """Fields of `NewJob` that are not stored unchanged in a column of the same name."""
-_KEPT = tuple(name for name in NewJob.__struct_fields__ if name not in _WRITTEN_OTHERWISE)
-_kept = attrgetter(*_KEPT)
-NEW_COLUMNS = (*_KEPT, "run_at", "created_at", "max_retries", "parent_id", "name")
+_PLAIN_FIELDS = tuple(name for name in NewJob.__struct_fields__ if name not in _CONVERTED_FIELDS)
+_plain_values = attrgetter(*_PLAIN_FIELDS)
+NEW_COLUMNS = (*_PLAIN_FIELDS, "run_at", "created_at", "max_retries", "parent_id", "name")
 
 # Most jobs set only these fields. Binding the defaults of the others would cost an eighth of an INSERT
 # (`enqueue_many` in benchmarks).
-_USUAL = ("job_type", "platform", "account", "payload", "priority", "owner")
-_usual = attrgetter(*_USUAL)
-_unusual = attrgetter(*(name for name in NewJob.__struct_fields__ if name not in _USUAL))
-_UNSAID = _unusual(NewJob(""))
-USUAL_COLUMNS = (*_USUAL, "created_at", "max_retries", "parent_id")
+_USUAL_FIELDS = ("job_type", "platform", "account", "payload", "priority", "owner")
+_usual_values = attrgetter(*_USUAL_FIELDS)
+_unusual_values = attrgetter(*(name for name in NewJob.__struct_fields__ if name not in _USUAL_FIELDS))
+_UNUSUAL_DEFAULTS = _unusual_values(NewJob(""))
+USUAL_COLUMNS = (*_USUAL_FIELDS, "created_at", "max_retries", "parent_id")
 
 # Fields of `NewJob` in the order of the statement `left_behind`.
-_HANDED_OVER = tuple(
+_LEFT_BEHIND_FIELDS = tuple(
     "platform owner batch_id priority job_type account payload source timeout_seconds max_retries source_key".split()
 )
 
@@ -49,7 +49,7 @@ ROWS_AT_ONCE = 50
 
 NAME_CHARACTERS_MAX = 1000
 
-_SETTLED_MOST = 1000
+_SETTLED_MAX = 1000
 
 FREED_MOST = 1000
 
@@ -98,7 +98,9 @@ class Intake:
         whole = len(jobs) - len(jobs) % ROWS_AT_ONCE
         rows: list[Row]
         if statement == "enqueue_usual_rows":
-            rows = [(*_usual(job), now, retries_of(job, rules) if rules else None, parent_id) for job in jobs[:whole]]
+            rows = [
+                (*_usual_values(job), now, retries_of(job, rules) if rules else None, parent_id) for job in jobs[:whole]
+            ]
         else:
             rows = [_row_of(job, now, parent_id, rules) for job in jobs[:whole]]
         self._db.write_each(statement, [[*chain.from_iterable(some)] for some in chunks(rows, ROWS_AT_ONCE)])
@@ -111,7 +113,7 @@ class Intake:
         if job.document is not None:
             return self._insert_for_document(job, job.document, parent_id, earlier)
         if job.brings is not None and job.brings.revision:
-            known = self._known_already(job, job.brings, parent_id)
+            known = self._find_known(job, job.brings, parent_id)
             if known is not None:
                 return known
         broken_rule = self._db.try_to_write("enqueue", _row_of(job, self._db.now(), parent_id, self._db.retries))
@@ -121,7 +123,7 @@ class Intake:
             raise rule_broken(broken_rule)
         job_id = self._db.writer.last_insert_rowid()
         for action in job.on_failure:
-            self._db.write("add_rule", scope="job", name=str(job_id), **_asked(action) | {"on_end": "failure"})
+            self._db.write("add_rule", scope="job", name=str(job_id), **_action_values(action) | {"on_end": "failure"})
         if job.after or earlier:
             needs = "ended" if job.after_any else "completed"
             waits = [(job_id, other, needs) for other in job.after] + [
@@ -136,15 +138,15 @@ class Intake:
         self, job: NewJob, request: DocumentRequest, parent_id: int | None, earlier: Sequence[int]
     ) -> Enqueued:
         """Insert a job that reads a document. Its unique_key is ignored: the document itself is the key."""
-        document_id, way, decision = self._decide(job, request)
+        document_id, new_settings, decision = self._decide(job, request)
         if decision in (Decision.UNDER_WAY, Decision.UNCHANGED):
-            return self._need_nothing(job, request, document_id, decision, parent_id)
+            return self._record_known_document(job, request, document_id, decision, parent_id)
         if job.batch_id is not None:
             self._db.write("add_to_batch", batch_id=job.batch_id, document_id=document_id)
         [(generation,)] = self._db.write(
             "next_generation",
             document_id=document_id,
-            settings=way,
+            settings=new_settings,
             content=request.content,
             revision=request.revision,
             name=request.name,
@@ -171,13 +173,13 @@ class Intake:
         )
         return self._insert(work, parent_id, earlier)._replace(document_id=document_id, decision=decision)
 
-    def _known_already(self, job: NewJob, request: DocumentRequest, parent_id: int | None) -> Enqueued | None:
+    def _find_known(self, job: NewJob, request: DocumentRequest, parent_id: int | None) -> Enqueued | None:
         if (found := self.decide_by_revision(job, request)) is None:
             return None
         known, document_id, decision = found
         if decision not in (Decision.UNCHANGED, Decision.UNDER_WAY):
             return None
-        return self._need_nothing(job, known, document_id, decision, parent_id)
+        return self._record_known_document(job, known, document_id, decision, parent_id)
 
     def decide_by_revision(self, job: NewJob, request: DocumentRequest) -> tuple[DocumentRequest, int, Decision] | None:
         """Decide a request by its revision alone, without downloading. Return None if no document has this revision."""
@@ -188,7 +190,7 @@ class Intake:
             return known, document_id, decision
         return None
 
-    def _need_nothing(
+    def _record_known_document(
         self, job: NewJob, request: DocumentRequest, document_id: int, decision: Decision, parent_id: int | None
     ) -> Enqueued:
         if job.batch_id is not None:
@@ -199,41 +201,41 @@ class Intake:
         live = self._db.write("live_work", document_id=document_id) if decision is Decision.UNDER_WAY else []
         self._ask_for_actions(document_id, request)
         if request.actions and decision is Decision.UNCHANGED:
-            fire_actions(self._db, [document_id], OfParent(parent_id, job.batch_id, job.priority))
+            fire_actions(self._db, [document_id], ParentFacts(parent_id, job.batch_id, job.priority))
         return Enqueued(live[0][0] if live else 0, bool(live), document_id, decision)
 
     def _decide(self, job: NewJob, request: DocumentRequest) -> tuple[int, str, Decision]:
         named = {"owner": job.owner, "platform": job.platform, "source_key": request.source_key}
         for document_id, state, content, settings, before, updated_at in self._db.write("document_named", **named):
             status = IndexStatus(state)
-            way = way_to_read(request, status, settings, before)
+            new_settings = way_to_read(request, status, settings, before)
             decision = decide(
                 status,
                 still_seconds=(self._db.clock() - from_text(updated_at)).total_seconds(),
                 same_content=request.content in ("", content),
-                same_settings=way == canonical(json.loads(settings or "{}")),
+                same_settings=new_settings == canonical(json.loads(settings or "{}")),
                 is_held_up=self._db.write("held_up", document_id=document_id, batch_id=job.batch_id) == [(1,)],
                 is_forced=request.is_forced,
                 patience=self._patience,
             )
-            return document_id, way, decision
-        way = way_to_read(request, IndexStatus.NOT_INDEXED, "", None)
-        return self._add_document(request, named), way, Decision.ACCEPTED
+            return document_id, new_settings, decision
+        new_settings = way_to_read(request, IndexStatus.NOT_INDEXED, "", None)
+        return self._add_document(request, named), new_settings, Decision.ACCEPTED
 
     def _ask_for_actions(self, document_id: int, request: DocumentRequest) -> None:
         for action in request.actions:
             standing = {"standing": action.is_standing}
-            self._db.write("ask_for_action", document_id=document_id, **_asked(action), **standing)
+            self._db.write("ask_for_action", document_id=document_id, **_action_values(action), **standing)
 
     def ask_always(self, owner: str, action: DeferredAction) -> bool:
         """Run an action after each document of this owner. Return False if the rule exists already."""
         with self._db.transaction():
-            return bool(self._db.write("add_rule", scope="owner", name=owner, **_asked(action)))
+            return bool(self._db.write("add_rule", scope="owner", name=owner, **_action_values(action)))
 
     def ask_no_more(self, owner: str, action: DeferredAction) -> bool:
         """Withdraw `ask_always`. Return False if there is no such rule."""
         with self._db.transaction():
-            return bool(self._db.write("remove_rule", name=owner, **_asked(action)))
+            return bool(self._db.write("remove_rule", name=owner, **_action_values(action)))
 
     def record_document(self, request: DocumentRequest, *, platform: str, owner: str = "") -> int:
         """Insert a document without requesting that it be read, unless it exists. Return its id."""
@@ -251,7 +253,7 @@ class Intake:
 
 def _statement_of(job: NewJob) -> str:
     """Return the statement that inserts the job together with others, or "" if it must be inserted alone."""
-    if _unusual(job) == _UNSAID:
+    if _unusual_values(job) == _UNUSUAL_DEFAULTS:
         return "enqueue_usual_rows"
     goes_alone = job.unique_key or job.after or job.after_earlier or job.on_failure or job.document or job.brings
     return "" if goes_alone else "enqueue_rows"
@@ -262,17 +264,17 @@ def _row_of(job: NewJob, now: str, parent_id: int | None, rules: Mapping[str, Re
     run_at = None if job.run_at is None else as_text(job.run_at)
     name = job.name and job.name[:NAME_CHARACTERS_MAX]
     retries = retries_of(job, rules) if rules else job.max_retries
-    return (*_kept(job), run_at, now, retries, parent_id, name)
+    return (*_plain_values(job), run_at, now, retries, parent_id, name)
 
 
-def _asked(action: DeferredAction) -> dict[str, object]:
+def _action_values(action: DeferredAction) -> dict[str, object]:
     return {"on_end": action.on_end, "job_type": action.job_type, "payload": action.payload}
 
 
 # ── Deferred actions ──
 
 
-class OfParent(NamedTuple):
+class ParentFacts(NamedTuple):
     """Values that a deferred action's job inherits from the job that requested it."""
 
     job_id: int | None = None
@@ -280,7 +282,7 @@ class OfParent(NamedTuple):
     priority: int | None = None
 
 
-def fire_actions(db: Database, document_ids: Sequence[int], asked_by: OfParent | None = None) -> None:
+def fire_actions(db: Database, document_ids: Sequence[int], asked_by: ParentFacts | None = None) -> None:
     """Insert the jobs of deferred actions that are due for these documents, once per generation.
 
     They inherit batch and priority from `asked_by`. If that is None, they inherit from the newest job of the document's
@@ -289,10 +291,10 @@ def fire_actions(db: Database, document_ids: Sequence[int], asked_by: OfParent |
     ids = json.dumps(list(document_ids))
     if asked_by is None:
         db.write("rules_of_owners", document_ids=ids)
-    for action_id, job_type, payload, document_id, owner, name, state, error_code, generation, *of in db.write(
+    for action_id, job_type, payload, document_id, owner, name, state, error_code, generation, *inherited in db.write(
         "actions_due", document_ids=ids
     ):
-        parent = asked_by or OfParent(*of)
+        parent = asked_by or ParentFacts(*inherited)
         facts = {
             "document_id": document_id,
             "batch_id": parent.batch_id,
@@ -302,11 +304,11 @@ def fire_actions(db: Database, document_ids: Sequence[int], asked_by: OfParent |
             "state": state,
             "error_code": error_code,
         }
-        job_id = _follow(db, NewJob(job_type, payload=payload, owner=owner, name=name), parent, facts)
+        job_id = _insert_action_job(db, NewJob(job_type, payload=payload, owner=owner, name=name), parent, facts)
         db.write("action_fired", action_id=action_id, job_id=job_id, now=db.now())
 
 
-def _follow(db: Database, job: NewJob, parent: OfParent, facts: Mapping[str, object]) -> int:
+def _insert_action_job(db: Database, job: NewJob, parent: ParentFacts, facts: Mapping[str, object]) -> int:
     document_id = facts.get("document_id")
     job = replace(
         job,
@@ -317,8 +319,8 @@ def _follow(db: Database, job: NewJob, parent: OfParent, facts: Mapping[str, obj
     )
     db.write_each("enqueue", [_row_of(job, db.now(), parent.job_id, db.retries)])
     job_id = db.writer.last_insert_rowid()
-    of = {"document_id": job.document_id, "batch_id": facts["batch_id"]}
-    db.write("tell_of_action", job_id=job_id, code=job.job_type, owner=job.owner, now=db.now(), **of)
+    place = {"document_id": job.document_id, "batch_id": facts["batch_id"]}
+    db.write("tell_of_action", job_id=job_id, code=job.job_type, owner=job.owner, now=db.now(), **place)
     return job_id
 
 
@@ -329,75 +331,75 @@ def settle(db: Database) -> None:
     """Update the jobs, documents and batches that wait for jobs that have ended.
 
     First fail, revive or free dependent jobs, in waves; then set the status of documents; then end batches. A call
-    handles about `_SETTLED_MOST` rows; the next claim continues with the rest.
+    handles about `_SETTLED_MAX` rows; the next claim continues with the rest.
     """
     if db.write("is_settled") == [(1,)]:
         return
     moved = 0
-    while moved < _SETTLED_MOST and (settled := db.write("settled")):
+    while moved < _SETTLED_MAX and (settled := db.write("settled")):
         [(needs_id,)] = settled
-        values = {"needs_id": needs_id, "most": _SETTLED_MOST - moved}
+        values = {"needs_id": needs_id, "most": _SETTLED_MAX - moved}
         wave = len(db.write("settle_fail", now=db.now(), **values))
         wave += sum(
             db.try_to_write("revive", {"job_id": job_id}) is None for (job_id,) in db.write("to_revive", **values)
         )
         wave += len(db.write("settle_meet", **values))
-        _follow_failure(db, needs_id)
-        if wave < _SETTLED_MOST - moved:
+        _fire_failure_actions(db, needs_id)
+        if wave < _SETTLED_MAX - moved:
             db.write("forget_settled", needs_id=needs_id)
         moved += 1 + wave
-    if documents := db.write("unsettled_documents", most=_SETTLED_MOST):
+    if documents := db.write("unsettled_documents", most=_SETTLED_MAX):
         document_ids = json.dumps([document_id for (document_id,) in documents])
         before: dict[int, str] = dict(db.write("states_of_documents", document_ids=document_ids))
         after = db.write("documents_follow", document_ids=document_ids, now=db.now())
         db.write("forget_unsettled", document_ids=document_ids)
         documents_moved(db, [document_id for document_id, state in after if before[document_id] != state])
     # A batch that starts because another has ended may have nothing to do, and then ends as well: hence the loop.
-    while batches := db.write("unsettled_batches", most=_SETTLED_MOST):
+    while batches := db.write("unsettled_batches", most=_SETTLED_MAX):
         batch_ids = json.dumps([batch_id for (batch_id,) in batches])
         for batch_id, state, owner, actions in db.write("end_batches", batch_ids=batch_ids, now=db.now()):
-            _follow_batch(db, {"batch_id": batch_id, "state": state}, owner, actions)
+            _fire_batch_actions(db, {"batch_id": batch_id, "state": state}, owner, actions)
         db.write("forget_unsettled_batches", batch_ids=batch_ids)
         db.write("begin_next_batches", batch_ids=batch_ids)
-        _hand_over(db, batch_ids)
+        _hand_over_documents(db, batch_ids)
 
 
-def _hand_over(db: Database, batch_ids: str) -> None:
+def _hand_over_documents(db: Database, batch_ids: str) -> None:
     """Move documents from stopped or waiting batches to active batches that have requested them too.
 
     Otherwise an active batch would wait for a stopped one, and possibly each for the other.
     """
     for key, name, *columns in db.write("left_behind", batch_ids=batch_ids):
-        wish = DocumentRequest(key, name, is_standing=True)
-        job = NewJob(**dict(zip(_HANDED_OVER, columns, strict=True)), document=wish)
+        request = DocumentRequest(key, name, is_standing=True)
+        job = NewJob(**dict(zip(_LEFT_BEHIND_FIELDS, columns, strict=True)), document=request)
         # Infinite patience: do not take over other work, however long it has not advanced.
         Intake(db, Patience(math.inf, math.inf)).insert_many([job])
 
 
-def _follow_failure(db: Database, job_id: int) -> None:
+def _fire_failure_actions(db: Database, job_id: int) -> None:
     """Insert the jobs that were requested for the failure of this job."""
     for job_type, payload in db.write("rules_of_job", job_id=job_id):
-        [(owner, name, error_code, *of)] = db.write("failed_job", job_id=job_id)
+        [(owner, name, error_code, *inherited)] = db.write("failed_job", job_id=job_id)
         facts = {
             "job_id": job_id,
             "document_id": None,
-            "batch_id": of[0],
+            "batch_id": inherited[0],
             "generation": None,
             "owner": owner,
             "name": name,
             "state": "failed",
             "error_code": error_code,
         }
-        parent = OfParent(job_id, *of)
-        _follow(db, NewJob(job_type, payload=payload, owner=owner, name=name), parent, facts)
+        parent = ParentFacts(job_id, *inherited)
+        _insert_action_job(db, NewJob(job_type, payload=payload, owner=owner, name=name), parent, facts)
 
 
-def _follow_batch(db: Database, facts: dict[str, object], owner: str, actions: str) -> None:
+def _fire_batch_actions(db: Database, facts: dict[str, object], owner: str, actions: str) -> None:
     # These jobs do not belong to the batch, because a new job would start the batch again.
     for action in json.loads(actions):
         payload = canonical(action["payload"]) if action.get("payload") else ""
         job = NewJob(action["job_type"], payload=payload, owner=owner, name=f"batch {facts['batch_id']}")
-        _follow(db, job, OfParent(), facts)
+        _insert_action_job(db, job, ParentFacts(), facts)
 
 
 def documents_moved(db: Database, document_ids: Sequence[int]) -> None:

@@ -79,17 +79,17 @@ from worker_service.store.scheduler import Scheduler
 
 STALE = "STALE_GENERATION"
 
-_SMALL_BYTES = 1 << 12
+_SMALL_LAYOUT_BYTES = 1 << 12
 
-_ITEMS_MOST = 1000
+_CRAWL_ITEMS_MAX = 1000
 
-_order = attrgetter("priority", "created_at", "id")
+_claim_order = attrgetter("priority", "created_at", "id")
 
 COMPLETED_AT_ONCE = {1: "complete_one", 25: "complete_some", 100: "complete"}
 """Number of jobs a statement completes → its name. The smallest statement that fits is used."""
 CLOSING_WIDTH, COMPLETED_WIDTH = 10, 4
 # Fills the unused rows of a statement.
-_NOTHING = (None,) * max(COMPLETED_AT_ONCE) * CLOSING_WIDTH
+_PADDING = (None,) * max(COMPLETED_AT_ONCE) * CLOSING_WIDTH
 _NO_CHILD = (None, None, None)
 
 A = TypeVar("A", bound=Answer)
@@ -210,8 +210,8 @@ class Leases:
                 values = claim_values(self._db, worker_id, job_class) | {"behind": behind}
                 make_ready(self._db, values["now"])
                 while rows := self._scheduler.claim(values, most - len(claimed), only):
-                    claimed += self._readable(list(map(job_from, rows)))
-                    # Claim again only if `_readable` has failed some of the jobs.
+                    claimed += self._fail_unreadable(list(map(job_from, rows)))
+                    # Claim again only if `_fail_unreadable` has failed some of the jobs.
                     if len(claimed) == most or not self._db.is_mending:
                         break
                 if not claimed and not self._db.write("worker_is_known", worker_id=worker_id):
@@ -219,7 +219,7 @@ class Leases:
                 if any(job.generation is not None for job in claimed):
                     settle(self._db)
                 if claimed:
-                    claimed.sort(key=_order)
+                    claimed.sort(key=_claim_order)
                     owners = list(dict.fromkeys(job.owner for job in claimed))
                     # Skip the write if the only owner is also the one served last.
                     if len(owners) > 1 or self._db.write("served_last") != [(owners[0],)]:
@@ -230,7 +230,7 @@ class Leases:
             raise
         return claimed
 
-    def _readable(self, jobs: list[Job]) -> list[Job]:
+    def _fail_unreadable(self, jobs: list[Job]) -> list[Job]:
         """Fail the jobs with text that is not UTF-8, whose payload is unknown. Return the others."""
         if not self._db.is_mending:
             return jobs
@@ -243,7 +243,7 @@ class Leases:
 
     def _end_failed(self, lease: Lease, failure: Failure) -> None:
         self._close(lease, "failed", failure=failure)
-        self._db.write("fail", **of(lease), now=self._db.now(), **error_columns(failure))
+        self._db.write("fail", **attempt_key(lease), now=self._db.now(), **error_columns(failure))
 
     def beat(self, worker_id: str, leases: Sequence[Lease]) -> Beat:
         """Write a heartbeat for the worker and its leases. Return the leases that are lost or must be cancelled."""
@@ -265,12 +265,12 @@ class Leases:
             for report in reports:
                 lease = report.lease
                 now, child = self._db.now(), report.child
-                if not self._db.write("report", **by(lease), now=now, **_progress_columns(report)):
+                if not self._db.write("report", **lease_key(lease), now=now, **_progress_columns(report)):
                     lost.append(lease)
                     continue
                 known = (child.pid, child.pid_started, child.sandbox) if child else (None, None, None)
                 place = dict(zip(("pid", "pid_started", "sandbox", "node"), (*known, report.node), strict=True))
-                self._db.write("heard", **of(lease), now=now, **place)
+                self._db.write("heard", **attempt_key(lease), now=now, **place)
                 if report.lines:
                     lines = [
                         {"job_id": lease.job_id, "fence": lease.fence, "now": now, "line": line}
@@ -287,9 +287,9 @@ class Leases:
         with self._db.transaction():
             work = self._work_of(lease)
             if work is None:
-                raise self._why_lost(lease)
+                raise self._lease_error(lease)
             now = self._db.now()
-            self._db.write("keep_checkpoint", **of(lease), state=checkpoint.state, now=now)
+            self._db.write("keep_checkpoint", **attempt_key(lease), state=checkpoint.state, now=now)
             if checkpoint.crawl is not None:
                 self._save_crawl(checkpoint.crawl, work, now)
             self._insert_follow_ups(lease.job_id, work, checkpoint.follow_ups)
@@ -390,7 +390,7 @@ class Leases:
 
     def _crawl_memory(self, question: CrawlItems) -> CrawlMemory:
         crawl = question.crawl
-        page = {"crawl": crawl, "after": question.after, "most": _ITEMS_MOST}
+        page = {"crawl": crawl, "after": question.after, "most": _CRAWL_ITEMS_MAX}
         if question.not_seen_in is not None:
             rows = self._db.read("crawl_items_not_seen", walk=question.not_seen_in, **page)
         elif question.with_note is not None:
@@ -415,7 +415,7 @@ class Leases:
     def complete(self, lease: Lease, result: str | None = None, follow_ups: Sequence[NewJob] = ()) -> None:
         """Complete the job and store its result and follow-up jobs, or change nothing (P5)."""
         if self.complete_many([Completion(lease, result, follow_ups)]):
-            raise self._why_lost(lease)
+            raise self._lease_error(lease)
 
     def complete_many(self, completions: Sequence[Completion]) -> list[Lease]:
         """Complete each job whose lease still holds. Return the leases that are lost."""
@@ -427,58 +427,62 @@ class Leases:
 
     def _complete_many(self, completions: Sequence[Completion]) -> list[Lease]:
         # If a lease is named twice, only its last completion is written.
-        once = {done.lease: done for done in completions}
-        at_once = next((room for room in COMPLETED_AT_ONCE if room >= len(once)), max(COMPLETED_AT_ONCE))
-        complete = COMPLETED_AT_ONCE[at_once]
-        landed: dict[tuple[int, int, str], bool] = {}
+        by_lease = {done.lease: done for done in completions}
+        width = next((room for room in COMPLETED_AT_ONCE if room >= len(by_lease)), max(COMPLETED_AT_ONCE))
+        complete = COMPLETED_AT_ONCE[width]
+        completed: dict[tuple[int, int, str], bool] = {}
         with self._db.transaction():
             now = self._db.now()
-            for some in chunks([*once.values()], at_once):
-                missing = at_once - len(some)
-                closing = chain(*map(_closing_row, some), _NOTHING[: missing * CLOSING_WIDTH])
+            for some in chunks([*by_lease.values()], width):
+                missing = width - len(some)
+                closing = chain(*map(_closing_row, some), _PADDING[: missing * CLOSING_WIDTH])
                 self._db.write(f"close_{complete}", (*closing, now))
-                rows = chain(*((*done.lease, done.result) for done in some), _NOTHING[: missing * COMPLETED_WIDTH])
+                rows = chain(*((*done.lease, done.result) for done in some), _PADDING[: missing * COMPLETED_WIDTH])
                 ended = self._db.write(complete, (*rows, now))
-                landed |= {(job_id, fence, worker_id): has_document for job_id, fence, worker_id, has_document in ended}
-            bringing = [done for done in once.values() if done.lease in landed and (landed[done.lease] or done.brings)]
-            if bringing or self._db.write("nothing_follows") != [(1,)]:
-                self._db.write("forget_checkpoints", job_ids=json.dumps([job_id for job_id, _, _ in landed]))
-                brought = []
-                for done in bringing:
+                completed |= {
+                    (job_id, fence, worker_id): has_document for job_id, fence, worker_id, has_document in ended
+                }
+            with_effects = [
+                done for done in by_lease.values() if done.lease in completed and (completed[done.lease] or done.brings)
+            ]
+            if with_effects or self._db.write("nothing_follows") != [(1,)]:
+                self._db.write("forget_checkpoints", job_ids=json.dumps([job_id for job_id, _, _ in completed]))
+                written = []
+                for done in with_effects:
                     [row] = self._db.write("work_of", job_id=done.lease.job_id)
                     work = work_from(row)
-                    self._land(done, work, now)
-                    brought.append((done, work))
+                    self._write_completion(done, work, now)
+                    written.append((done, work))
                 # Check only after every follow-up job of this transaction is in the queue.
-                for done, work in brought:
+                for done, work in written:
                     self._fail_unpublished_document(done, work, now)
                 settle(self._db)
-        return [done.lease for done in completions if done.lease not in landed or once[done.lease] is not done]
+        return [done.lease for done in completions if done.lease not in completed or by_lease[done.lease] is not done]
 
     def fail(self, lease: Lease, failure: Failure, *, retry_at: datetime | None) -> None:
         """Put the job back until `retry_at` and count a retry. If None or no retry is left, end it as failed."""
         error = error_columns(failure)
         with self._db.transaction():
-            job = self._leased(lease)
+            job = self._job_of_lease(lease)
             is_retried = retry_at is not None and job.retry_count < job.max_retries
             self._close(lease, "retry" if is_retried else "failed", failure=failure)
             if retry_at is not None and is_retried:
-                self._db.write("fail_for_now", **of(lease), run_at=as_text(retry_at), **error)
+                self._db.write("fail_for_now", **attempt_key(lease), run_at=as_text(retry_at), **error)
             else:
-                self._db.write("fail", **of(lease), now=self._db.now(), **error)
+                self._db.write("fail", **attempt_key(lease), now=self._db.now(), **error)
             settle(self._db)
 
     def snooze(self, lease: Lease, until: datetime, why: Failure | None = None) -> None:
         """Put the job back until a time without counting a retry. The reason is stored on the attempt."""
         with self._db.transaction():
             self._close(lease, "snoozed", why)
-            self._db.write("snooze", **of(lease), run_at=as_text(until))
+            self._db.write("snooze", **attempt_key(lease), run_at=as_text(until))
 
     def release(self, lease: Lease) -> None:
         """Put the job back without counting a retry, because its worker is stopping."""
         with self._db.transaction():
             self._close(lease, "released")
-            self._db.write("release", **of(lease))
+            self._db.write("release", **attempt_key(lease))
 
     def confirm_cancel(self, lease: Lease, usage: Usage = Usage()) -> None:  # noqa: B008  frozen
         """End the job as cancelled. Call only when its processes are proven gone (P7)."""
@@ -508,17 +512,17 @@ class Leases:
     def requeue_one(self, lease: Lease, why: Failure) -> Status:
         """Requeue one job whose attempt is gone, with the rules of `requeue`. Return its new status."""
         with self._db.transaction():
-            values = {**by(lease), "requeues_max": REQUEUES_MAX}
+            values = {**lease_key(lease), "requeues_max": REQUEUES_MAX}
             for (fate,) in self._db.write("fate_of", **values):
                 self._requeue_one(lease, fate, why)
                 settle(self._db)
                 return {"pending": Status.PENDING, "cancelled": Status.CANCELLED}.get(fate, Status.FAILED)
-            raise self._why_lost(lease)
+            raise self._lease_error(lease)
 
     def _requeue_one(self, lease: Lease, fate: str, why: Failure) -> None:
         if fate == "pending":
             self._close(lease, "requeued", failure=why)
-            self._db.write("requeue", **of(lease))
+            self._db.write("requeue", **attempt_key(lease))
         elif fate == "cancelled":
             self._end_cancelled(lease, why.usage)
         else:
@@ -538,7 +542,7 @@ class Leases:
         is_stale = failure.code == STALE
         error = error_columns(failure) if is_stale else {}
         self._db.write(
-            "confirm_cancel_stale" if is_stale else "confirm_cancel", **of(lease), now=self._db.now(), **error
+            "confirm_cancel_stale" if is_stale else "confirm_cancel", **attempt_key(lease), now=self._db.now(), **error
         )
 
     def rest_source(self, source: str, until: datetime, reason: str) -> None:
@@ -548,12 +552,12 @@ class Leases:
 
     def _close(self, lease: Lease, outcome: str, failure: Failure | None = None) -> None:
         usage = failure.usage if failure else Usage()
-        if not self._db.write("close_attempt", **_closing(lease, outcome, self._db.now(), failure, usage)):
-            raise self._why_lost(lease)
+        if not self._db.write("close_attempt", **_close_values(lease, outcome, self._db.now(), failure, usage)):
+            raise self._lease_error(lease)
 
     # ── What a completion brings ──
 
-    def _land(self, done: Completion, work: Work, now: str) -> None:
+    def _write_completion(self, done: Completion, work: Work, now: str) -> None:
         """Write what a completed job brings: files, document facts, follow-up jobs, a published generation."""
         if done.publishes and work.generation is None:
             raise RuleBroken("only a job that works for a document can publish one: publishes was set without")
@@ -561,7 +565,7 @@ class Leases:
         for file in done.files:
             self._add_file(lease, work, file, now)
         if done.files:
-            self._db.write("files_are_back", **of(lease))
+            self._db.write("files_are_back", **attempt_key(lease))
         if done.document is not None and work.generation is not None:
             facts = done.document
             self._db.write(
@@ -574,7 +578,7 @@ class Leases:
                 now=now,
             )
         inserted = self._insert_follow_ups(lease.job_id, work, done.follow_ups)
-        self._tie_files(lease, done.follow_ups, inserted)
+        self._assign_originals(lease, done.follow_ups, inserted)
         if work.generation is None:
             return
         if done.publishes:
@@ -590,11 +594,11 @@ class Leases:
         """Fail the document if no live job is left that could publish it."""
         if done.publishes or work.generation is None:
             return
-        values = {**work.place, "now": now, "job_id": done.lease.job_id, "skipped": _skipped(done.result)}
+        values = {**work.place, "now": now, "job_id": done.lease.job_id, "skipped": _skip_reason(done.result)}
         documents_moved(self._db, [document_id for (document_id,) in self._db.write("led_nowhere", **values)])
 
     def _add_file(self, lease: Lease, work: Work, file: NewFile | FileAgain, now: str) -> None:
-        row = {**of(lease), "document_id": work.document_id, "owner": work.owner, "now": now}
+        row = {**attempt_key(lease), "document_id": work.document_id, "owner": work.owner, "now": now}
         row |= {"role": file.role, "name": file.name}
         if isinstance(file, NewFile):
             facts = {"path": file.path, "size": file.size, "sha256": file.sha256, "md5": file.md5, "note": file.note}
@@ -608,38 +612,38 @@ class Leases:
         They inherit owner, batch and priority unless they set their own, and the document unless they request one.
         """
         if jobs:
-            jobs = [_inheriting(job, work) for job in jobs]
+            jobs = [_inherit(job, work) for job in jobs]
         return self._intake.insert_many(jobs, parent_id)
 
-    def _tie_files(self, lease: Lease, jobs: Sequence[NewJob], inserted: Sequence[Enqueued]) -> None:
+    def _assign_originals(self, lease: Lease, jobs: Sequence[NewJob], inserted: Sequence[Enqueued]) -> None:
         """Record the files that the job has published as originals of the documents its follow-up jobs read."""
         asked = [(job.document, each.document_id) for job, each in zip(jobs, inserted, strict=True) if job.document]
         for request, document_id in asked:
             content = request.content or None if len(asked) > 1 else None
-            if self._db.write("tie_files", **of(lease), document_id=document_id, content=content):
+            if self._db.write("tie_files", **attempt_key(lease), document_id=document_id, content=content):
                 self._db.write("link_is_due", document_id=document_id)
 
     # ── The lease ──
 
-    def _leased(self, lease: Lease) -> Job:
+    def _job_of_lease(self, lease: Lease) -> Job:
         for row in self._db.write("get", job_id=lease.job_id):
             job = job_from(row)
             if job.worker_id == lease.worker_id and job.fence == lease.fence and not job.status.is_ended:
                 return job
-        raise self._why_lost(lease)
+        raise self._lease_error(lease)
 
     def _work_of(self, lease: Lease) -> Work | None:
         """Return None if the lease is lost, cancelled, or belongs to an older generation."""
-        for row in self._db.write("lease_held", **by(lease)):
+        for row in self._db.write("lease_held", **lease_key(lease)):
             return work_from(row)
         return None
 
     def _target_of(self, lease: Lease) -> PageTarget:
-        for document_id, generation, is_current, is_wanted in self._db.write("page_target", **by(lease)):
+        for document_id, generation, is_current, is_wanted in self._db.write("page_target", **lease_key(lease)):
             return PageTarget(document_id, generation, bool(is_current), bool(is_wanted))
         return PageTarget()
 
-    def _why_lost(self, lease: Lease) -> LeaseLost:
+    def _lease_error(self, lease: Lease) -> LeaseLost:
         for row in self._db.write("get", job_id=lease.job_id):
             job = job_from(row)
             is_its = job.worker_id == lease.worker_id and job.fence == lease.fence
@@ -669,7 +673,7 @@ def _whole_percent(percent: float | None) -> int:
     return min(100, max(0, int(percent))) if percent is not None and isfinite(percent) else 0
 
 
-def _closing(
+def _close_values(
     lease: Lease,
     outcome: str,
     now: str,
@@ -677,7 +681,7 @@ def _closing(
     usage: Usage = Usage(),  # noqa: B008  frozen
 ) -> dict[str, object]:
     return {
-        **by(lease),
+        **lease_key(lease),
         "outcome": outcome,
         "now": now,
         **error_columns(failure),
@@ -718,30 +722,30 @@ def work_from(row: Row) -> Work:
     return Work(document_id if generation is not None else None, generation, *rest)
 
 
-def of(lease: Lease) -> dict[str, object]:
+def attempt_key(lease: Lease) -> dict[str, object]:
     return {"job_id": lease.job_id, "fence": lease.fence}
 
 
-def by(lease: Lease) -> dict[str, object]:
+def lease_key(lease: Lease) -> dict[str, object]:
     return {"job_id": lease.job_id, "fence": lease.fence, "worker_id": lease.worker_id}
 
 
-def _result_of(page: PageResult, said: str) -> tuple[str, str, str, float | None, bytes | None]:
+def _result_of(page: PageResult, raw_text: str) -> tuple[str, str, str, float | None, bytes | None]:
     # The text comes from a child process. Replace what SQLite cannot store, so that the other pages are still stored.
-    text = said.encode("utf-8", "replace").decode()
-    layout = None if page.layout is None else _packed(page.layout.encode("utf-8", "replace"))
+    text = raw_text.encode("utf-8", "replace").decode()
+    layout = None if page.layout is None else _compress_layout(page.layout.encode("utf-8", "replace"))
     confidence = None if page.confidence is None else min(100.0, max(0.0, page.confidence))
     return page.digest, text, page.method, confidence, layout
 
 
-def _packed(layout: bytes) -> bytes:
+def _compress_layout(layout: bytes) -> bytes:
     # Most layouts have a few hundred bytes; initialising zlib's default tables takes longer than compressing them.
-    window, memory = (12, 5) if len(layout) <= _SMALL_BYTES else (zlib.MAX_WBITS, zlib.DEF_MEM_LEVEL)
+    window, memory = (12, 5) if len(layout) <= _SMALL_LAYOUT_BYTES else (zlib.MAX_WBITS, zlib.DEF_MEM_LEVEL)
     packer = zlib.compressobj(6, zlib.DEFLATED, window, memory)
     return packer.compress(layout) + packer.flush()
 
 
-def _inheriting(job: NewJob, work: Work) -> NewJob:
+def _inherit(job: NewJob, work: Work) -> NewJob:
     key = job.unique_key
     if key is not None and work.batch_id is not None:
         key = unique_key_in_batch(key, work.batch_id)
@@ -763,7 +767,7 @@ def _facts_of(item: CrawlItem) -> tuple[object, ...]:
     return (item.id, item.parent_id, item.name, item.kind, item.revision, item.size, item.note, item.detail)
 
 
-def _skipped(result: str | None) -> str | None:
+def _skip_reason(result: str | None) -> str | None:
     """Return the reason why the handler had nothing to do, or None."""
     found = json.loads(result) if result else None
     reason = found.get("skipped") if isinstance(found, dict) else None

@@ -106,7 +106,8 @@ class Library:
         """Return the reading speed of the newest documents, or None if it is not known."""
         rows = self._db.read("read_lately", most=most)
         documents = {document_id: (pages, size) for document_id, pages, size, _, _ in rows}
-        size, seconds = sum(size for _, size in documents.values()), _covered((begin, end) for *_, begin, end in rows)
+        size = sum(size for _, size in documents.values())
+        seconds = _total_length((begin, end) for *_, begin, end in rows)
         if not size or seconds <= 0:
             return None
         return Pace(len(documents), sum(pages for pages, _ in documents.values()), size, seconds)
@@ -168,7 +169,7 @@ class Library:
         text with a letter or digit is a valid query. With more than `RANKED_MOST` hits, only the pages stored last
         are ranked and the result has `is_partial` set. `is_sure` leaves out pages below `CONFIDENCE_LEAST`.
         """
-        query = query_of(query) or _refused(query)
+        query = fts_query(query) or _raise_no_words(query)
         values: dict[str, object] = {"query": query, "owner": owner, "batch_id": batch_id, "most": most}
         values["confidence_least"] = CONFIDENCE_LEAST if is_sure else 0
         if document_id is not None:
@@ -190,7 +191,7 @@ class Library:
 
     def marked(self, document_id: int, number: int, query: str, marks: tuple[str, str]) -> str | None:
         """Return the text of a page with each hit between `marks`, or None if the page has no hit."""
-        values = {"query": query_of(query) or _refused(query), "open": marks[0], "close": marks[1]}
+        values = {"query": fts_query(query) or _raise_no_words(query), "open": marks[0], "close": marks[1]}
         for (text,) in self._db.read("marked_page", **values, document_id=document_id, number=number):
             return str(text)
         return None
@@ -207,7 +208,7 @@ class Library:
         teach_to_count(self._db.reader)
         counts: list[KeywordCount] = []
         for term in terms:
-            query = phrase_of(term) or _refused(term)
+            query = fts_phrase(term) or _raise_no_words(term)
             if document_ids is None:
                 rows = self._db.read("keyword_counts", query=query, owner=owner, batch_id=batch_id)
             else:
@@ -216,7 +217,7 @@ class Library:
         return counts
 
 
-def _covered(stretches: Iterable[tuple[float, float]]) -> float:
+def _total_length(stretches: Iterable[tuple[float, float]]) -> float:
     """Return the total length of the intervals, counting overlaps once."""
     total, until = 0.0, float("-inf")
     for begin, end in sorted(stretches):
@@ -225,8 +226,8 @@ def _covered(stretches: Iterable[tuple[float, float]]) -> float:
     return total
 
 
-def _refused(said: str) -> str:
-    raise BadInput(f"{said!r} cannot be searched for: it has no letter and no digit")
+def _raise_no_words(text: str) -> str:
+    raise BadInput(f"{text!r} cannot be searched for: it has no letter and no digit")
 
 
 def _where(selector: DocumentSelector) -> tuple[str, list[object]]:
@@ -266,63 +267,63 @@ def page_from(row: Row) -> PageResult:
 # ── Translation of queries into FTS5's language ──
 
 
-def query_of(said: str) -> str:
+def fts_query(text: str) -> str:
     """Return the FTS5 query for a user's query, or "" if it has no letter and no digit."""
-    return _group(_TOKEN.finditer(_readable(said)), 0)
+    return _parse_group(_TOKEN.finditer(_clean_query(text)), 0)
 
 
-def phrase_of(said: str) -> str:
+def fts_phrase(text: str) -> str:
     """Return an FTS5 phrase, or "" if `said` has no letter and no digit. A star at the end makes it a prefix query."""
-    whole = _readable(said).replace('"', " ").rstrip()
+    whole = _clean_query(text).replace('"', " ").rstrip()
     words = whole.rstrip("*")
     if not any(one.isalnum() for one in words):
         return ""
     return f'"{words}" *' if len(words) < len(whole) else f'"{words}"'
 
 
-def _readable(said: str) -> str:
+def _clean_query(text: str) -> str:
     # Replace lone surrogates, which a command-line argument contains if it is not UTF-8.
-    return said.encode("utf-8", "replace").decode().translate(_QUOTES)
+    return text.encode("utf-8", "replace").decode().translate(_QUOTES)
 
 
-def _group(tokens: Iterator[re.Match[str]], depth: int) -> str:
+def _parse_group(tokens: Iterator[re.Match[str]], depth: int) -> str:
     """Consume tokens up to the closing bracket or the end."""
     terms: list[str] = []
     for token in tokens:
         if token["bracket"] == "(":
-            terms.append(_group(tokens, depth + 1) if depth < _DEPTH_MOST else "")
+            terms.append(_parse_group(tokens, depth + 1) if depth < _DEPTH_MOST else "")
         elif token["bracket"] and depth:
             break
         elif token["near"] is not None:
             terms.append(_near_group(token))
         else:
             terms.append(token["word"] if _is_operator(token["word"] or "") else _operand(token))
-    return _any_of(_settled([term for term in terms if term]))
+    return _or_group(_resolve_operators([term for term in terms if term]))
 
 
 def _near_group(token: re.Match[str]) -> str:
     """Translate `NEAR(a b, 10)`, the form that FTS5 itself uses."""
     operands = [_operand(one) for one in _TOKEN.finditer(token["near"])]
-    return _near(operands, int(token["within"] or NEAR_WORDS))
+    return _near_query(operands, int(token["within"] or NEAR_WORDS))
 
 
 def _operand(token: re.Match[str]) -> str:
-    return phrase_of(token["phrase"] or token["word"] or "")
+    return fts_phrase(token["phrase"] or token["word"] or "")
 
 
 def _is_operator(term: str) -> bool:
     return term in _OPERATORS or _NEAR.fullmatch(term) is not None
 
 
-def _settled(terms: Sequence[str]) -> list[str]:
+def _resolve_operators(terms: Sequence[str]) -> list[str]:
     """Turn operators without two operands into words."""
     # FTS5's NOT means AND NOT, so drop an AND before it.
     terms = [term for term, after in zip(terms, [*terms, ""][1:], strict=True) if (term, after) != ("AND", "NOT")]
     around = zip(["", *terms], terms, [*terms, ""][1:], strict=False)
-    return [term if _is_meant(term, (before, after)) else phrase_of(term) for before, term, after in around]
+    return [term if _has_operands(term, (before, after)) else fts_phrase(term) for before, term, after in around]
 
 
-def _is_meant(term: str, neighbours: tuple[str, str]) -> bool:
+def _has_operands(term: str, neighbours: tuple[str, str]) -> bool:
     if term in _OPERATORS:
         return all(one and not _is_operator(one) for one in neighbours)
     # FTS5's NEAR takes words and phrases, not groups.
@@ -332,40 +333,40 @@ def _is_meant(term: str, neighbours: tuple[str, str]) -> bool:
 # ── Operators, from the lowest precedence to the highest ──
 
 
-def _any_of(terms: Sequence[str]) -> str:
-    return _joined([_all_of(part) for part in _parted(terms, "OR")], "OR")
+def _or_group(terms: Sequence[str]) -> str:
+    return _join([_and_group(part) for part in _split_at(terms, "OR")], "OR")
 
 
-def _all_of(terms: Sequence[str]) -> str:
-    return _joined([_without(part) for part in _parted(terms, "AND")], "AND")
+def _and_group(terms: Sequence[str]) -> str:
+    return _join([_not_group(part) for part in _split_at(terms, "AND")], "AND")
 
 
-def _without(terms: Sequence[str]) -> str:
-    wanted, *unwanted = (_side_by_side(part) for part in _parted(terms, "NOT"))
-    return _joined([wanted, _joined(unwanted, "OR")] if unwanted else [wanted], "NOT")
+def _not_group(terms: Sequence[str]) -> str:
+    wanted, *unwanted = (_near_chains(part) for part in _split_at(terms, "NOT"))
+    return _join([wanted, _join(unwanted, "OR")] if unwanted else [wanted], "NOT")
 
 
-def _side_by_side(terms: Sequence[str]) -> str:
+def _near_chains(terms: Sequence[str]) -> str:
     chains: list[list[str]] = []
     for before, term in zip(["", *terms], terms, strict=False):
         if _NEAR.fullmatch(before) or _NEAR.fullmatch(term):
             chains[-1].append(term)
         else:
             chains.append([term])
-    return _joined([_chained(chain) for chain in chains], "AND")
+    return _join([_near_chain(chain) for chain in chains], "AND")
 
 
-def _chained(terms: Sequence[str]) -> str:
+def _near_chain(terms: Sequence[str]) -> str:
     distances = [found[1] or NEAR_WORDS for found in map(_NEAR.fullmatch, terms[1::2]) if found]
-    return _near(terms[::2], max(map(int, distances), default=0))
+    return _near_query(terms[::2], max(map(int, distances), default=0))
 
 
-def _near(operands: Sequence[str], within: int) -> str:
+def _near_query(operands: Sequence[str], within: int) -> str:
     operands = [one for one in operands if one]
     return f"NEAR({' '.join(operands)}, {within})" if len(operands) > 1 else "".join(operands)
 
 
-def _parted(terms: Sequence[str], operator: str) -> list[list[str]]:
+def _split_at(terms: Sequence[str], operator: str) -> list[list[str]]:
     parts: list[list[str]] = [[]]
     for term in terms:
         if term == operator:
@@ -375,5 +376,5 @@ def _parted(terms: Sequence[str], operator: str) -> list[list[str]]:
     return parts
 
 
-def _joined(terms: Sequence[str], operator: str) -> str:
+def _join(terms: Sequence[str], operator: str) -> str:
     return f"({f' {operator} '.join(terms)})" if len(terms) > 1 else "".join(terms)

@@ -23,9 +23,9 @@ class Mended(str):
 def mended_rows(connection: apsw.Connection, sql: str, values: Sequence[Any] | dict[str, Any]) -> list[Row]:
     """Return the rows of a statement. SQLite returns text as bytes, and this function decodes it."""
     if returning := RETURNING.search(sql):
-        columns = _divided(sql[returning.end() :])
+        columns = _split_columns(sql[returning.end() :])
         sql = sql[: returning.end()] + ", ".join(map(_as_bytes, columns))
-    elif names := [f"c{number}" for number in range(_width(connection, sql, values))]:
+    elif names := [f"c{number}" for number in range(_count_columns(connection, sql, values))]:
         read = ", ".join(map(_as_bytes, names))
         sql = f"WITH found({', '.join(names)}) AS MATERIALIZED ({sql}) SELECT {read} FROM found"
     rows: list[Row] = connection.execute(sql, values).fetchall()
@@ -46,7 +46,7 @@ def _read_text(value: bytes) -> str:
         return Mended(value.decode("utf-8", "replace"))
 
 
-def _divided(columns: str) -> list[str]:
+def _split_columns(columns: str) -> list[str]:
     """Split at the commas that are not in brackets."""
     parts, depth = [""], 0
     for one in columns:
@@ -58,16 +58,16 @@ def _divided(columns: str) -> list[str]:
     return parts
 
 
-def _width(connection: apsw.Connection, sql: str, values: Sequence[Any] | dict[str, Any]) -> int:
+def _count_columns(connection: apsw.Connection, sql: str, values: Sequence[Any] | dict[str, Any]) -> int:
     """Return the number of columns of a statement without running it."""
     found: list[int] = []
 
-    def look(cursor: apsw.Cursor, sql: str, values: object) -> bool:
+    def record_width(cursor: apsw.Cursor, sql: str, values: object) -> bool:
         found.append(len(cursor.get_description()))
         return False
 
     cursor = connection.cursor()
-    cursor.exec_trace = look
+    cursor.exec_trace = record_width
     with suppress(apsw.ExecTraceAbort):
         cursor.execute(sql, values)
     return found[0]

@@ -54,7 +54,7 @@ _STATUS = JOB_COLUMNS.index("status")
 _STATUSES = {str(status): status for status in Status}
 
 # Only the newest rows, because shell completion must be immediate on a table of millions.
-_NAMED = {
+_COMPLETION_QUERIES = {
     column: f"SELECT {column} AS name FROM worker_job_queue ORDER BY id DESC LIMIT 5000"
     for column in ("id", *(column.name for column in CHOSEN_BY))
 } | {
@@ -64,14 +64,14 @@ _NAMED = {
 
 AHEAD_MOST = 1000
 
-_STANDING = (
+_LASTING_GATES = (
     "WORKER_DOWN", "PAUSED", "DRAINING", "NO_NODE", "CAPABILITY_MISSING", "UNKNOWN_TYPE", "DISK_LOW", "SOURCE_RESTING",
 )  # fmt: skip
 """Gates that remain until a user acts or a source's rest ends. The other gates open by themselves in time."""
 
 _UNKNOWN_TYPE = "UNKNOWN_TYPE"
 
-_Ask = Callable[..., list[Row]]
+_RunQuery = Callable[..., list[Row]]
 
 _PATH = re.compile(r"\w+(\.\w+|\[\d+\])*")
 
@@ -93,13 +93,13 @@ class Reading:
 
         For the next page, pass the last id of this one as `before_id`.
         """
-        condition, values = _among(selector, before_id, from_id)
+        condition, values = _where_between(selector, before_id, from_id)
         columns = ", ".join(JOB_COLUMNS)
         sql = f"SELECT {columns} FROM worker_job_queue WHERE {condition} ORDER BY id DESC LIMIT ?"
         return [job_from(row) for row in self._db.read_sql(sql, [*values, most])]
 
     def count(self, selector: Selector, *, before_id: int | None = None, from_id: int | None = None) -> int:
-        condition, values = _among(selector, before_id, from_id)
+        condition, values = _where_between(selector, before_id, from_id)
         [(count,)] = self._db.read_sql(f"SELECT count(*) FROM worker_job_queue WHERE {condition}", values)
         return int(count)
 
@@ -240,10 +240,10 @@ class Reading:
         from_id: int | None = None,
     ) -> Sequence[int]:
         """Return the unfinished documents that these jobs read."""
-        meant = [status for status in selector.statuses or statuses if status in statuses]
-        if not meant:
+        matching = [status for status in selector.statuses or statuses if status in statuses]
+        if not matching:
             return []
-        condition, values = _among(replace(selector, statuses=meant), before_id, from_id)
+        condition, values = _where_between(replace(selector, statuses=matching), before_id, from_id)
         sql = f"SELECT id FROM worker_job_queue WHERE {condition} AND generation IS NOT NULL"
         job_ids = [row[0] for row in self._db.read_sql(sql, values)]
         return [row[0] for row in self._db.read("documents_failing", job_ids=json.dumps(job_ids))]
@@ -282,9 +282,10 @@ class Reading:
 
         `column` is a column of jobs such as 'owner', 'document' for document ids, or 'handler' for known job types.
         """
-        if column not in _NAMED:
-            raise BadInput(f"{column!r} cannot be completed", f"it is one of {', '.join(_NAMED)}")
-        sql = f"SELECT DISTINCT name FROM ({_NAMED[column]}) WHERE substr(name, 1, ?) = ? AND name <> '' LIMIT ?"
+        if column not in _COMPLETION_QUERIES:
+            raise BadInput(f"{column!r} cannot be completed", f"it is one of {', '.join(_COMPLETION_QUERIES)}")
+        values = _COMPLETION_QUERIES[column]
+        sql = f"SELECT DISTINCT name FROM ({values}) WHERE substr(name, 1, ?) = ? AND name <> '' LIMIT ?"
         return [str(row[0]) for row in self._db.read_sql(sql, [len(prefix), prefix, most])]
 
     def next_deadline(self) -> datetime | None:
@@ -323,15 +324,15 @@ class Reading:
                 return []
             gates = self._gates(job_id, dead, self._db.read)
             if gates or self._db.read("unready", now=self._db.now()) != [(1,)]:
-                return gates or self._ahead(job_id, dead, self._db.read)
-            as_it_stands = [] if job.held else self._ahead(job_id, dead, self._db.read)
+                return gates or self._gate_ahead(job_id, dead, self._db.read)
+            without_rehearsal = [] if job.held else self._gate_ahead(job_id, dead, self._db.read)
         with suppress(StoreReadOnly, StoreBusy), self._db.rehearsal():
             make_ready(self._db, self._db.now())
             is_pending = [row[:1] for row in self._db.write("look", job_id=job_id)] == [(Status.PENDING,)]
             if not is_pending:
                 return []
-            return self._gates(job_id, dead, self._db.write) or self._ahead(job_id, dead, self._db.write)
-        return as_it_stands
+            return self._gates(job_id, dead, self._db.write) or self._gate_ahead(job_id, dead, self._db.write)
+        return without_rehearsal
 
     def standstill(self, *, dead: Collection[str] = ()) -> Sequence[Gate]:
         """Return why nothing can start now, or nothing if some lane with pending jobs is open."""
@@ -342,30 +343,30 @@ class Reading:
             put_off = self._db.read("put_off_by_a_rest", now=now, watching=WATCHING)
         standing: dict[Row, dict[str | None, list[Row]]] = {}
         for *lane, rank, code, detail, remedy, worker_id in rows:
-            gates = standing.setdefault(tuple(lane), _of_each(workers, dead))
-            if code == _UNKNOWN_TYPE or (code in _STANDING and worker_id not in dead):
+            gates = standing.setdefault(tuple(lane), _gates_by_worker(workers, dead))
+            if code == _UNKNOWN_TYPE or (code in _LASTING_GATES and worker_id not in dead):
                 gates.setdefault(worker_id, []).append((rank, code, detail, remedy))
-        found = [_nearest(gates, dead) for gates in standing.values()]
+        found = [_gates_of_nearest(gates, dead) for gates in standing.values()]
         if not all(found):
             return []
         ready = [Gate(*gate) for rows in found for _, *gate in rows]
         return list(dict.fromkeys([*ready, *(Gate(code, detail) for code, detail in put_off)]))
 
-    def _gates(self, job_id: int, dead: Collection[str], ask: _Ask) -> Sequence[Gate]:
+    def _gates(self, job_id: int, dead: Collection[str], run: _RunQuery) -> Sequence[Gate]:
         """Return the gates of the job, its lane, and the worker that is nearest to running it."""
-        gates = _of_each([worker_id for worker_id, _ in ask("workers_for", job_id=job_id)], dead)
-        rows = ask("explain", job_id=job_id, now=self._db.now(), stale_before=self._db.stale_before(), behind=0)
+        gates = _gates_by_worker([worker_id for worker_id, _ in run("workers_for", job_id=job_id)], dead)
+        rows = run("explain", job_id=job_id, now=self._db.now(), stale_before=self._db.stale_before(), behind=0)
         for rank, code, detail, remedy, worker_id in rows:
             if worker_id not in dead or code == _UNKNOWN_TYPE:
                 gates.setdefault(worker_id, []).append((rank, code, detail, remedy))
-        return [Gate(*gate) for _, *gate in _nearest(gates, dead)]
+        return [Gate(*gate) for _, *gate in _gates_of_nearest(gates, dead)]
 
-    def _ahead(self, job_id: int, dead: Collection[str], ask: _Ask) -> Sequence[Gate]:
+    def _gate_ahead(self, job_id: int, dead: Collection[str], run: _RunQuery) -> Sequence[Gate]:
         """Return the gate AHEAD_IN_QUEUE, or nothing if a worker would claim the job next."""
-        workers = [row for row in ask("workers_for", job_id=job_id) if row[1] is not None and row[0] not in dead]
-        if any((job_id,) in ask("next_turn", **claim_values(self._db, *worker)) for worker in workers):
+        workers = [row for row in run("workers_for", job_id=job_id) if row[1] is not None and row[0] not in dead]
+        if any((job_id,) in run("next_turn", **claim_values(self._db, *worker)) for worker in workers):
             return []
-        [(before,)] = ask("ahead", job_id=job_id, most=AHEAD_MOST)
+        [(before,)] = run("ahead", job_id=job_id, most=AHEAD_MOST)
         # Zero by priority and age: another owner has the next turn.
         count = max(1, before)
         words = "1 job is" if count == 1 else f"{count}{'+' if count >= AHEAD_MOST else ''} jobs are"
@@ -384,10 +385,10 @@ def _worker_from(row: Row) -> WorkerState:
 
 # ── Selectors ──
 
-_NAMED_BY = "SELECT q.id FROM json_each(?) w CROSS JOIN worker_job_queue q ON q.{0} = w.value AND q.{0} IS NOT NULL"
+_IDS_BY = "SELECT q.id FROM json_each(?) w CROSS JOIN worker_job_queue q ON q.{0} = w.value AND q.{0} IS NOT NULL"
 
 
-def _among(selector: Selector, before_id: int | None, from_id: int | None) -> tuple[str, list[Any]]:
+def _where_between(selector: Selector, before_id: int | None, from_id: int | None) -> tuple[str, list[Any]]:
     condition, values = where(selector)
     for term, bound in (("id < ?", before_id), ("id >= ?", from_id)):
         if bound is not None:
@@ -411,8 +412,8 @@ def where(selector: Selector) -> tuple[str, list[Any]]:
         (ids, sql)
         for ids, sql in (
             (selector.ids, "SELECT value FROM json_each(?)"),
-            (selector.batch_ids, _NAMED_BY.format("batch_id")),
-            (selector.document_ids, _NAMED_BY.format("document_id")),
+            (selector.batch_ids, _IDS_BY.format("batch_id")),
+            (selector.document_ids, _IDS_BY.format("document_id")),
         )
         if ids
     ]
@@ -453,7 +454,7 @@ def _add_match(add: Any, path: str, wanted: object) -> None:
 # ── Gates ──
 
 
-def _of_each(workers: Sequence[str], dead: Collection[str]) -> dict[str | None, list[Row]]:
+def _gates_by_worker(workers: Sequence[str], dead: Collection[str]) -> dict[str | None, list[Row]]:
     """Return a dictionary for the gates of each worker; the key None is for those of the job and its lane."""
     down = {
         worker_id: [(1, "WORKER_DOWN", f"worker {worker_id} is dead")] for worker_id in workers if worker_id in dead
@@ -461,7 +462,7 @@ def _of_each(workers: Sequence[str], dead: Collection[str]) -> dict[str | None, 
     return {None: [], **{worker_id: down.get(worker_id, []) for worker_id in workers}}
 
 
-def _nearest(gates: dict[str | None, list[Row]], dead: Collection[str]) -> list[Row]:
+def _gates_of_nearest(gates: dict[str | None, list[Row]], dead: Collection[str]) -> list[Row]:
     """Return, in the order of `why`, the gates of the job, its lane, and the worker nearest to running it."""
     of_workers = {worker_id: found for worker_id, found in gates.items() if worker_id is not None}
     name = min(of_workers, key=lambda worker_id: _distance(of_workers[worker_id]), default="")

@@ -11,7 +11,7 @@ from worker_service.base.errors import AskedTwice
 from worker_service.jobs.tokens import GrantedRequest
 from worker_service.store.database import Database
 
-_KEPT = timedelta(days=30)
+_RETENTION = timedelta(days=30)
 
 
 class Requests:
@@ -44,9 +44,9 @@ class Requests:
         """Store the response for repetitions of the request. It is deleted after a month."""
         with self._db.transaction():
             now = self._db.now()
-            told = {"status": status, "answer": answer, "location": location}
-            self._db.write("answer_request", key=key, wish=wish, now=now, **told)
-            self._db.write("forget_old_requests", before=as_text(self._db.clock() - _KEPT))
+            response = {"status": status, "answer": answer, "location": location}
+            self._db.write("answer_request", key=key, wish=wish, now=now, **response)
+            self._db.write("forget_old_requests", before=as_text(self._db.clock() - _RETENTION))
 
     def forget(self, key: str, wish: str) -> None:
         """Free the key of a refused request."""

@@ -108,9 +108,9 @@ def put_in_place(
     try:
         _copy(backup.path, copy)
         steps = migrate(copy) if backup.version < SCHEMA_VERSION else []
-        requeued, database_id = _make_ready(copy, clock, above=_numbers_of(database))
+        requeued, database_id = _prepare(copy, clock, above=_numbers_of(database))
         agrees(database_id)
-        _own_as(copy, database)
+        _copy_mode_and_owner(copy, database)
         replaced = _swap(copy, database, clock())
     finally:
         _remove(copy)
@@ -145,7 +145,7 @@ def _numbers_of(database: Path) -> dict[str, int]:
     return {}
 
 
-def _make_ready(copy: Path, clock: Clock, *, above: Mapping[str, int]) -> tuple[int, str]:
+def _prepare(copy: Path, clock: Clock, *, above: Mapping[str, int]) -> tuple[int, str]:
     create(copy).close()  # puts the copy into WAL mode
     store = opening.open_store(copy, clock=clock)
     try:
@@ -164,7 +164,7 @@ def _make_ready(copy: Path, clock: Clock, *, above: Mapping[str, int]) -> tuple[
         store.close()
 
 
-def _own_as(copy: Path, database: Path) -> None:
+def _copy_mode_and_owner(copy: Path, database: Path) -> None:
     """Give the copy the mode and owner of the database that it replaces, or of a new database in this folder."""
     try:
         like = database.stat()
@@ -191,32 +191,32 @@ def _swap(copy: Path, database: Path, now: datetime) -> Path | None:
     aside = database.with_name(f"{database.name}.replaced-{as_text(now)[:19].replace(' ', 'T').replace(':', '')}")
     if aside.exists():
         raise Refused(f"{aside} is already there", "move it away, or try again in a second")
-    keeper = _keep_others_out(database)
+    lock = _lock_exclusively(database)
     try:
         os.link(database, aside)
-        if keeper is None:
+        if lock is None:
             # The database cannot be read. Keep its log files with it.
             for suffix in ("-wal", "-shm"):
                 with suppress(FileNotFoundError):
                     Path(f"{database}{suffix}").rename(f"{aside}{suffix}")
         copy.rename(database)
     except OSError:
-        if keeper is not None:
-            _let_in_again(keeper)
+        if lock is not None:
+            _unlock(lock)
         raise
     finally:
-        if keeper is not None:
-            keeper.close()
+        if lock is not None:
+            lock.close()
     sync(database.parent)
     return aside
 
 
-def _let_in_again(keeper: Connection) -> None:
+def _unlock(lock: Connection) -> None:
     for statement in ("PRAGMA locking_mode = NORMAL", "PRAGMA journal_mode = WAL"):
-        keeper.execute(statement).fetchall()
+        lock.execute(statement).fetchall()
 
 
-def _keep_others_out(database: Path) -> Connection | None:
+def _lock_exclusively(database: Path) -> Connection | None:
     """Return a connection with exclusive access, after moving the log into the database. None: it is damaged."""
     if not _is_database(database):
         return None

@@ -45,20 +45,20 @@ class Schedules:
         """
         owner = work.owner if isinstance(work, NewJob) else work.new.owner
         with self._db.transaction():
-            if not self._move(schedule, plan, slot, missed, owner):
+            if not self._advance(schedule, plan, slot, missed, owner):
                 return None
-            return self._begin(schedule, as_text(slot), work)
+            return self._start(schedule, as_text(slot), work)
 
     def pass_over(self, schedule: str, plan: str, until: datetime, missed: str, owner: str = "") -> bool:
         """Skip the slots up to a time and write a notice. Return False if they have been handled already."""
         with self._db.transaction():
-            return self._move(schedule, plan, until, missed, owner)
+            return self._advance(schedule, plan, until, missed, owner)
 
     def run_now(self, schedule: str, work: Work) -> Taken | None:
         """Start the work outside its slots. Return None if it was also started in the same millisecond."""
         with self._db.transaction():
             # Use a separate slot, so that none of the plan's slots is taken.
-            return self._begin(schedule, f"{_NOW}{self._db.now()}", work)
+            return self._start(schedule, f"{_NOW}{self._db.now()}", work)
 
     def enqueue_once(self, key: str, period: str, job: NewJob) -> Enqueued:
         """Insert a job unless one was inserted with this key in this period. The status of that one does not matter."""
@@ -77,13 +77,13 @@ class Schedules:
             return ScheduleRun(None if slot.startswith(_NOW) else slot, at, job_id, batch_id)
         return None
 
-    def _move(self, schedule: str, plan: str, until: datetime, missed: str, owner: str) -> bool:
+    def _advance(self, schedule: str, plan: str, until: datetime, missed: str, owner: str) -> bool:
         has_moved = bool(self._db.write("move_plan", schedule=schedule, plan=plan, until=as_text(until)))
         if has_moved and missed:
             self._db.write("note_missed", now=self._db.now(), owner=owner, message=missed)
         return has_moved
 
-    def _begin(self, schedule: str, slot: str, work: Work) -> Taken | None:
+    def _start(self, schedule: str, slot: str, work: Work) -> Taken | None:
         if not self._db.write("take_slot", schedule=schedule, slot=slot, now=self._db.now()):
             return None
         if isinstance(work, NewJob):

@@ -39,7 +39,7 @@ class _Job(Struct, frozen=True):
     id: int
     status: Status
     priority: int
-    standing: str
+    state: str
     is_stopping: bool
     """True if cancellation has been requested."""
     title: str
@@ -54,15 +54,15 @@ class Steering:
         """Cancel pending jobs and request running jobs to stop. `without_grace` has their workers kill them at once."""
         # Run both statements in one transaction, so that no worker sees the request without `without_grace`.
         verbs = ("cancel", "cancel_now") if without_grace else ("cancel",)
-        return self._act(verbs, selector, actor)
+        return self._run_action(verbs, selector, actor)
 
     def retry(self, selector: Selector, *, actor: str) -> Changed:
         """Run ended jobs again with a fresh retry budget, and revive jobs that failed only because of them."""
-        return self._act(("retry",), selector, actor)
+        return self._run_action(("retry",), selector, actor)
 
     def delete(self, selector: Selector, *, actor: str) -> Changed:
         """Delete jobs that are not running, with all their rows in other tables."""
-        return self._act(("delete",), selector, actor)
+        return self._run_action(("delete",), selector, actor)
 
     def priority(self, selector: Selector, level: int, *, actor: str) -> Changed:
         """Set the priority of live jobs, and of the selected batches."""
@@ -72,11 +72,11 @@ class Steering:
             with self._db.transaction():
                 owners = json.dumps(list(selector.owners))
                 self._db.write("batch_priority", batch_ids=json.dumps(batch_ids), owners=owners, priority=level)
-        changed = self._act(("priority",), selector, actor, level)
+        changed = self._run_action(("priority",), selector, actor, level)
         # Jobs inserted meanwhile as follow-ups of jobs that still had the old priority.
         late = f"{_POSSIBLE['priority']} AND priority <> {level}"
         while (selector.names_more or selector.batch_id is not None) and (ids := self._reading.ids(selector, late)):
-            self._act(("priority",), Selector(ids=ids), actor, level)
+            self._run_action(("priority",), Selector(ids=ids), actor, level)
         return changed
 
     def bring_forward(self, ids: Sequence[int]) -> Sequence[int]:
@@ -95,14 +95,14 @@ class Steering:
         verb = OPPOSITE[found[0][0]]
         items = {row[0]: row[1:] for row in self._db.read("action_items", action_id=action_id)}
 
-        def take_back(job: _Job) -> None:
+        def undo_one(job: _Job) -> None:
             left_as, priority = items[job.id]
-            if job.standing != left_as:
+            if job.state != left_as:
                 raise Refused(f"it has moved since: it is {job.status}, with priority {job.priority}")
             self._refuse(verb, job)
             self._db.write(verb, job_id=job.id, priority=priority, now=self._db.now())
 
-        done, asked, refused = self._each(list(items), take_back, asks=verb == "cancel")
+        done, asked, refused = self._apply_to_each(list(items), undo_one, asks=verb == "cancel")
         if done:
             with self._db.transaction():
                 self._db.write("undone", action_id=action_id, now=self._db.now(), actor=actor)
@@ -116,9 +116,9 @@ class Steering:
 
     def cancel_jobs_of_batch(self, batch_id: int, action_id: int, actor: str) -> Changed:
         """Cancel the live jobs of a batch as part of an existing action."""
-        return self._act(("cancel",), Selector(batch_ids=(batch_id,)), actor, action_id=action_id)
+        return self._run_action(("cancel",), Selector(batch_ids=(batch_id,)), actor, action_id=action_id)
 
-    def _act(
+    def _run_action(
         self,
         verbs: Sequence[str],
         selector: Selector,
@@ -140,14 +140,14 @@ class Steering:
                 [(action_id,)] = self._db.write("begin_action", verb=verb, actor=actor, now=self._db.now())
             for statement in verbs:
                 self._db.write(statement, job_id=job.id, priority=level, now=self._db.now())
-            left = self._look(job.id)
-            item = {"item_id": job.id, "left_as": left.standing if left else job.title}
+            left = self._read_job(job.id)
+            item = {"item_id": job.id, "left_as": left.state if left else job.title}
             self._db.write("remember", action_id=action_id, **item, priority_before=job.priority)
 
-        done, asked, refused = self._each(job_ids, change, asks=verb == "cancel")
+        done, asked, refused = self._apply_to_each(job_ids, change, asks=verb == "cancel")
         return Changed(action_id, done, asked, refused)
 
-    def _each(
+    def _apply_to_each(
         self, job_ids: Sequence[int], change: Callable[[_Job], None], *, asks: bool
     ) -> tuple[list[int], list[int], dict[int, str]]:
         """Return (changed jobs, jobs requested to stop, refused job → reason)."""
@@ -157,7 +157,7 @@ class Steering:
         for chunk in chunks(job_ids, _JOBS_PER_TRANSACTION):
             with self._db.transaction():
                 for job_id in chunk:
-                    job = self._look(job_id)
+                    job = self._read_job(job_id)
                     if job is None:
                         refused[job_id] = "there is no such job"
                         continue
@@ -170,7 +170,7 @@ class Steering:
                 settle(self._db)
         return done, asked, refused
 
-    def _look(self, job_id: int) -> _Job | None:
+    def _read_job(self, job_id: int) -> _Job | None:
         for status, *rest in self._db.write("look", job_id=job_id):
             return _Job(job_id, Status(status), *rest)
         return None

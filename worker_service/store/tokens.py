@@ -23,7 +23,9 @@ class Tokens:
         with self._db.transaction():
             token_id = self._insert(new, None)
             if token_id is not None:
-                self._note("make_token", new.made_by, {token_id: _titled(new.kind, new.name, new.scopes, new.owner)})
+                self._record_action(
+                    "make_token", new.made_by, {token_id: _title_of(new.kind, new.name, new.scopes, new.owner)}
+                )
             return token_id
 
     def begin_session(self, token_id: int, new: NewToken) -> int | None:
@@ -36,19 +38,19 @@ class Tokens:
     def find(self, token_id: int) -> tuple[Token, str] | None:
         """Return a token, which may have expired, and the digest of its secret."""
         for *row, digest in self._db.read("find_token", id=token_id):
-            return _token(row), digest
+            return _token_from(row), digest
         return None
 
     def list(self) -> Sequence[Token]:
-        return [_token(row) for row in self._db.read("tokens")]
+        return [_token_from(row) for row in self._db.read("tokens")]
 
     def remove(self, ids: Sequence[int], *, actor: str | None) -> int:
         """Remove tokens with their sessions. Record an action if there is an actor. Return the number of tokens."""
         with self._db.transaction():
             removed = self._db.write("remove_tokens", ids=json.dumps([*ids]))
-            titles = {token_id: _titled(*what) for token_id, *what in removed if token_id in ids}
+            titles = {token_id: _title_of(*what) for token_id, *what in removed if token_id in ids}
             if titles and actor is not None:
-                self._note("remove_token", actor, titles)
+                self._record_action("remove_token", actor, titles)
         return len(titles)
 
     def note_use(self, used: Mapping[int, str]) -> None:
@@ -66,17 +68,17 @@ class Tokens:
             return int(token_id)
         return None
 
-    def _note(self, verb: str, actor: str, titles: Mapping[int, str]) -> None:
+    def _record_action(self, verb: str, actor: str, titles: Mapping[int, str]) -> None:
         [(action_id,)] = self._db.write("begin_action", verb=verb, actor=actor, now=self._db.now())
         for token_id, title in titles.items():
             item = {"action_id": action_id, "item_id": token_id, "left_as": title}
             self._db.write("remember", **item, priority_before=None)
 
 
-def _titled(kind: str, name: str, scopes: str, owner: str | None) -> str:
+def _title_of(kind: str, name: str, scopes: str, owner: str | None) -> str:
     return f"{kind} {name} ({scopes}{f', only of {owner}' if owner else ''})"
 
 
-def _token(row: Sequence[Any]) -> Token:
+def _token_from(row: Sequence[Any]) -> Token:
     token_id, kind, *rest = row
     return Token(token_id, Kind(kind), *rest)

@@ -97,7 +97,7 @@ class Upkeep:
         else:
             yield Check("write lock", True, "nobody keeps it")
         yield Check("library", has_no_wal_reset_bug(SQLITE_VERSION), f"pagemill uses SQLite {SQLITE_VERSION}")
-        yield from _check_of_program()
+        yield from _check_sqlite3_program()
         [(mode,)] = self._db.read_sql("PRAGMA journal_mode", [])
         yield Check(
             "journal mode",
@@ -322,11 +322,11 @@ class Upkeep:
             for links in wanted:
                 # Mark all links for deletion; `save_link` unmarks those that are assigned again.
                 self._db.write("let_link_go", document_id=links.document_id)
-                for path, target in self._free(links):
+                for path, target in self._free_paths(links):
                     row = {"path": path, "folded": folded(path), "target": target}
                     self._db.write("save_link", document_id=links.document_id, **row)
 
-    def _free(self, links: Links) -> Sequence[tuple[str, str]]:
+    def _free_paths(self, links: Links) -> Sequence[tuple[str, str]]:
         folder = ""
         for name in links.folders:
             # If a link has the name of the folder, rename the folder.
@@ -355,7 +355,7 @@ def has_no_wal_reset_bug(version: str) -> bool:
     return parts >= (3, 51, 3) or any(parts[:2] == fixed[:2] and parts >= fixed for fixed in _WITHOUT_WAL_RESET_BUG)
 
 
-def _check_of_program() -> Iterator[Check]:
+def _check_sqlite3_program() -> Iterator[Check]:
     """Check the version of the sqlite3 program, which users and cron jobs use on the same file."""
     program = shutil.which("sqlite3")
     if program is None:
