@@ -23,7 +23,7 @@ def test_a_name_that_is_none_of_ours_is_refused(site: httpx.Client, host: str) -
 
     assert answer.status_code == 421
     assert answer.json()["code"] == "host_refused"
-    assert "web_urls" in answer.json()["detail"]
+    assert "web_urls" in answer.json()["remedy"]
 
 
 @pytest.mark.parametrize(
@@ -129,7 +129,7 @@ def test_a_body_that_says_that_it_has_ten_gigabytes_is_refused_before_it_comes(s
         )
 
         assert answer.startswith(b"HTTP/1.1 413 ")
-        assert b"larger than 4194304 bytes" in answer
+        assert b"larger than the limit of 4194304 bytes" in answer
         assert httpx.get(f"{address}/healthz").status_code == 200
 
 

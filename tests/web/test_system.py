@@ -30,11 +30,11 @@ def test_what_is_not_there_is_refused_in_words(site: httpx.Client) -> None:
 
     assert answer.status_code == 404
     assert answer.headers["content-type"] == "application/problem+json"
-    assert answer.json()["detail"] == "there is nothing at /api/nothing"
+    assert answer.json()["detail"] == "/api/nothing does not exist"
 
     page = site.get("/nothing", headers={"Accept": "text/html"})
     assert page.status_code == 404
-    assert "there is nothing at /nothing" in page.text
+    assert "/nothing does not exist" in page.text
 
 
 def test_an_answer_on_a_connection_that_is_used_again_waits_for_no_acknowledgement(site: httpx.Client) -> None:

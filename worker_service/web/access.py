@@ -70,7 +70,7 @@ class TooManyFailures(HttpProblem):
     status = 429
 
     def __init__(self, seconds: float) -> None:
-        super().__init__(f"too many tokens that nobody knows: wait for {seconds:.0f} seconds")
+        super().__init__("too many unknown tokens", f"wait for {seconds:.0f} seconds")
         self.headers = {"Retry-After": f"{seconds:.0f}"}
 
 
@@ -104,12 +104,16 @@ class Visitor(Struct, frozen=True):
 
     def must(self, power: Power) -> None:
         if power not in self.powers:
-            raise NotAllowed(f"this needs the scope {power}, which {self.name} has not")
+            raise NotAllowed(f"this needs the scope {power}, which {self.name} does not have")
 
     def must_be_of_all(self) -> None:
         """Raise `NotAllowed` for a visitor of one owner. For workers, settings and pauses, which have no owner."""
         if self.owner is not None:
-            raise NotAllowed(f"{self.name} is for the things of {self.owner} only")
+            raise NotAllowed(self.limit)
+
+    @property
+    def limit(self) -> str:
+        return f"{self.name} only has access to the jobs and documents of {self.owner}"
 
     def may_see(self, owner: str | None) -> bool:
         """Return whether the visitor may see data of `owner`. If not, answer as for an unknown id."""
@@ -173,9 +177,9 @@ class Access:
     def _counted(self, visitor: Visitor) -> Iterator[None]:
         key = visitor.name, visitor.owner
         if self._requests[key] >= REQUESTS_PER_VISITOR_MAX:
-            raise VisitorTooBusy(f"{visitor.name} has {REQUESTS_PER_VISITOR_MAX} requests open: wait for one to end")
+            raise VisitorTooBusy(f"{visitor.name} has {REQUESTS_PER_VISITOR_MAX} requests open", "wait for one to end")
         if self._requests.total() >= REQUESTS_MAX:
-            raise TooManyRequests("too many requests at once", "try again in a second")
+            raise TooManyRequests("the server is busy", "try again in a second")
         self._requests[key] += 1
         try:
             yield
@@ -197,8 +201,9 @@ def who(request: HTTPConnection) -> Visitor:
     visitor = _by_session(request) or _by_unix_socket(request)
     if visitor is None:
         raise NobodyKnown(
-            "sign in: a browser with the link that `pagemill token link` prints, a program with a token "
-            "(`pagemill token make`) in the header Authorization: Bearer"
+            "sign-in required",
+            "open the link that `pagemill token link` prints, or send a token (`pagemill token make`) in the header "
+            "Authorization: Bearer",
         )
     return visitor
 
@@ -211,7 +216,7 @@ def _by_token(request: HTTPConnection) -> Visitor:
     token = _found(request, tokens.known, word) if kind.lower() == "bearer" else None
     if token is None:
         note_failure(request)
-        raise NobodyKnown("nobody here knows this token, or it is good no more", "`pagemill token ls` shows which are")
+        raise NobodyKnown("this token is unknown or has expired", "`pagemill token ls` lists the valid ones")
     return Visitor(token.name, token.powers, token.owner)
 
 

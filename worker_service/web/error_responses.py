@@ -110,8 +110,8 @@ async def refuse_http(request: Request, error: Exception) -> Response:
     """Answer an error that Starlette raised: unknown path or method."""
     assert isinstance(error, HTTPException)
     sentences = {
-        404: ("not_found", f"there is nothing at {request.url.path}"),
-        405: ("method_not_allowed", f"{request.method} is not what can be done with {request.url.path}"),
+        404: ("not_found", f"{request.url.path} does not exist"),
+        405: ("method_not_allowed", f"{request.url.path} does not allow {request.method}"),
     }
     code, sentence = sentences.get(error.status_code, ("bad_request", str(error.detail)))
     return problem(request, error.status_code, Problem(code, sentence), dict(error.headers or {}))
@@ -120,7 +120,7 @@ async def refuse_http(request: Request, error: Exception) -> Response:
 async def confess(request: Request, error: Exception) -> Response:
     """Log an unexpected exception and answer 500 without details."""
     request.app.state.log.error(events.REQUEST_FAILED, path=request.url.path, exc_info=error)
-    return problem(request, 500, Problem("bug", "a bug in pagemill", "the log of `pagemill serve` has it"), {})
+    return problem(request, 500, Problem("bug", "an internal error occurred", "see the log of `pagemill serve`"), {})
 
 
 _BACK = {

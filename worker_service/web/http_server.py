@@ -109,7 +109,7 @@ def open_socket(listen: Listen) -> socket.socket:
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             raise CannotListen(
-                f"{where} is taken: another program listens there; set web_listen, or stop it"
+                f"{where} is in use by another program", "set web_listen, or stop that program"
             ) from error
         raise CannotListen(f"cannot listen at {where}: {(error.strerror or str(error)).lower()}") from error
 

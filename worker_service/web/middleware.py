@@ -173,8 +173,8 @@ def refuse_host(request: HTTPConnection) -> None:
     host = request.headers.get("host", "")
     if not is_ours(host, request):
         raise HostRefused(
-            f"{host[:200]!r} is no name of this pagemill: if it should be one, add its address to web_urls in the "
-            "settings"
+            f"{host[:200]!r} is not a host name of this server",
+            "if it should be, add its address to web_urls in the settings",
         )
 
 
@@ -189,9 +189,9 @@ def refuse_foreign(request: HTTPConnection) -> None:
     if origin in settings_of(request).web_origins and "authorization" in request.headers:
         return
     if origin is not None and origin.lower() != origin_of(request):
-        raise OriginRefused(f"a page of {origin[:200]!r} asked for this, which is none of pagemill's")
+        raise OriginRefused(f"the request comes from a page of another site, {origin[:200]!r}")
     if site not in (None, "same-origin", "none"):
-        raise OriginRefused("a page of somebody else asked for this")
+        raise OriginRefused("the request comes from a page of another site")
 
 
 def refuse_unasked(request: Request) -> None:
@@ -207,7 +207,7 @@ def refuse_unasked(request: Request) -> None:
         return
     said = request.headers.get("x-csrf-token") or form_of(request).get("csrf") or request.query_params.get("csrf")
     if not isinstance(said, str) or not visitor.has_made(said):
-        raise FormOutdated("this form is of another session", "load the page again, and send it once more")
+        raise FormOutdated("this form is out of date", "reload the page and try again")
 
 
 def _form(body: bytes) -> FormData:
@@ -258,7 +258,7 @@ class _Body:
 
     def _refuse_large(self, size: int) -> None:
         if size > self._most:
-            raise BodyTooLarge(f"what was sent is larger than {self._most} bytes, the most that is taken here")
+            raise BodyTooLarge(f"the request is larger than the limit of {self._most} bytes")
 
     async def let_go(self) -> None:
         """Read and drop the rest, because a client that is still sending would miss the response."""

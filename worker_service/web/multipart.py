@@ -38,7 +38,7 @@ async def received(request: Request) -> AsyncIterator[Received]:
     kind, options = parse_options_header(request.headers.get("content-type", ""))
     boundary = options.get(b"boundary", b"")
     if kind != b"multipart/form-data" or not 0 < len(boundary) <= 70:
-        raise WrongMediaType("send the file in a form (multipart/form-data), as curl -F file=@report.pdf does")
+        raise WrongMediaType("the upload must be a form (multipart/form-data)", "curl -F file=@report.pdf")
     settings: Settings = request.app.state.settings
     announced = request.headers.get("content-length", "")
     size = int(announced) if announced.isascii() and announced.isdigit() else 0
@@ -50,11 +50,11 @@ async def received(request: Request) -> AsyncIterator[Received]:
             async for piece in request.stream():
                 await run_in_threadpool(parser.write, piece)
         except ClientDisconnect:
-            raise HttpProblem("the sender hung up before all had come") from None
+            raise HttpProblem("the connection closed before the upload was complete") from None
         except MultipartParseError as error:
             raise BadInput(f"the form cannot be read: {error}") from None
         if not form.has_ended:
-            raise BadInput("the form cannot be read: it ends in the middle")
+            raise BadInput("the form cannot be read: it is incomplete")
         yield form.received
     finally:
         await run_in_threadpool(form.close)
@@ -124,9 +124,7 @@ class _Form:
         elif self._field is not None:
             self._field += data[start:end]
             if len(self._field) > _FIELD_BYTES_MAX:
-                raise BadInput(
-                    f"{self._name[:50]!r} is longer than {_FIELD_BYTES_MAX} bytes", "send a file by its name"
-                )
+                raise BadInput(f"{self._name[:50]!r} is longer than {_FIELD_BYTES_MAX} bytes", "send it as a file")
 
     def _end_part(self) -> None:
         if self._field is not None:

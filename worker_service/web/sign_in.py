@@ -29,7 +29,7 @@ from worker_service.web.error_responses import NobodyKnown
 from worker_service.web.middleware import form_of
 from worker_service.web.views import page
 
-_NOT_A_LINK = "This link was used already, or has expired: `pagemill token link` prints another."
+_NOT_A_LINK = "This link was already used or has expired. Run `pagemill token link` for another."
 
 
 def show_sign_in(request: Request) -> Response:

@@ -35,7 +35,7 @@ def key_beside(database: Path) -> Key:
         pass
     except OSError as error:
         raise ConfigError(
-            f"{path} cannot be made, and cookies are signed with it: {(error.strerror or str(error)).lower()}"
+            f"cannot create {path}, the key that signs cookies: {(error.strerror or str(error)).lower()}"
         ) from error
     return Key(_read(path))
 
@@ -58,9 +58,9 @@ def _read(path: Path) -> bytes:
         with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW), "rb") as file:
             seen, secret = os.fstat(file.fileno()), file.read(_BYTES + 1)
     except OSError as error:
-        raise ConfigError(f"{path} cannot be read: {(error.strerror or str(error)).lower()}") from error
+        raise ConfigError(f"cannot read {path}: {(error.strerror or str(error)).lower()}") from error
     if seen.st_uid != os.geteuid() or stat.S_IMODE(seen.st_mode) & 0o077 or len(secret) != _BYTES:
         raise ConfigError(
-            f"others may know what is in {path}, or it is broken", "remove it, and browsers log in once more"
+            f"{path} is damaged or readable by other users", "remove it; browsers must then sign in again"
         )
     return secret

@@ -112,7 +112,7 @@ def test_words_are_found_and_counted(site: httpx.Client, shelf: Shelf) -> None:
     assert [(row["name"], row["page"]) for row in by_page] == [("a.pdf", 1)]
     assert site.get("/api/search", params={"q": "climate", "owner": "bob"}).json()["items"] == []
     assert site.get("/api/search", params={"q": "*("}).status_code == 400
-    assert site.get("/api/search").json()["detail"].startswith("say q in the query")
+    assert site.get("/api/search").json()["detail"].startswith("the parameter q is missing")
 
 
 @pytest.mark.parametrize("at_once", [1, 2, 3])
@@ -203,9 +203,9 @@ def test_an_upload_of_several_files_is_a_batch_that_replaces_the_older_one(
 @pytest.mark.parametrize(
     ("sent", "status", "why"),
     [
-        ({"content": b"%PDF", "headers": {"Content-Type": "application/pdf"}}, 415, "curl -F file=@report.pdf"),
+        ({"content": b"%PDF", "headers": {"Content-Type": "application/pdf"}}, 415, "the upload must be a form"),
         ({"files": {"file": ("a.pdf", b"")}}, 400, "'a.pdf' is empty"),
-        ({"data": {"owner": "a"}, "files": {"": ("", b"")}}, 400, "there is no file in it"),
+        ({"data": {"owner": "a"}, "files": {"": ("", b"")}}, 400, "the upload contains no file"),
         ({"data": {"owner": "a\0"}, "files": {"file": ("a.pdf", b"%PDF")}}, 400, "'owner' holds a NUL byte"),
         ({"files": {"file": ("a.pdf", b"%PDF")}, "data": {"lang": "../x"}}, 400, "is not a language"),
         ({"files": {"file": ("a.pdf", b"%PDF")}, "data": {"colour": "red"}}, 400, "says nothing of how to read"),
@@ -215,7 +215,7 @@ def test_an_upload_of_several_files_is_a_batch_that_replaces_the_older_one(
                 "headers": {"Content-Type": "multipart/form-data; boundary=b"},
             },
             400,
-            "ends in the middle",
+            "it is incomplete",
         ),
         ({"content": b"x", "headers": {"Content-Type": "multipart/form-data; boundary=b"}}, 400, "cannot be read"),
     ],
@@ -322,7 +322,7 @@ def test_what_was_sent_is_read_and_then_removed_from_where_it_came_in(tmp_path: 
 def test_a_word_that_is_neither_yes_nor_no_forces_nothing(site: httpx.Client, session: Session) -> None:
     refused = site.post("/api/uploads", files={"file": ("a.csv", b"1")}, data={"force": "maybe"})
 
-    assert (refused.status_code, refused.json()["detail"]) == (400, "force is true or false, not 'maybe'")
+    assert (refused.status_code, refused.json()["detail"]) == (400, "force must be true or false, not 'maybe'")
     assert session.store.reading.list(Selector(), most=1) == []
 
 

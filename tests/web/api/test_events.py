@@ -243,7 +243,7 @@ def test_one_visitor_cannot_take_all_the_streams(
 
         refused = site.get("/api/events", headers=mine)
         assert (refused.status_code, refused.json()["detail"]) == (
-            429, "alice has 2 streams open already: close one of them",
+            429, "alice has 2 event streams open",
         )  # fmt: skip
         with listening(site, headers=theirs) as heard:
             assert heard.of("hello")

@@ -124,7 +124,7 @@ def test_many_are_changed_by_a_selector_after_a_dry_run_and_undone(site: httpx.C
     done = site.post("/api/jobs/cancel", params={**wanted, "expect": dry["jobs"]}).json()
 
     assert (dry["dry_run"], dry["jobs"]) == (True, 7)
-    assert (other.status_code, other.json()["detail"]) == (409, "it would be 7 jobs, not 6: nothing was done")
+    assert (other.status_code, other.json()["detail"]) == (409, "7 jobs would be changed, not 6; nothing was done")
     assert sorted(done["items"]) == ids
     assert statuses(site, platform="instagram") == ["cancelled"] * 7
     site.post(f"/api/actions/{done['action']}/undo").raise_for_status()
@@ -143,7 +143,7 @@ def test_priority_retry_and_delete_of_many(site: httpx.Client, session: Session)
     assert site.get(f"/api/jobs/{ids[0]}").json()["priority"] == 9
     site.post("/api/jobs/cancel", params=hers).raise_for_status()
     assert len(site.post("/api/jobs/retry", params={"id": ids[:2]}).json()["items"]) == 2
-    assert "say expect=N" in site.post("/api/jobs/delete", params=hers).json()["remedy"]
+    assert "add expect=N" in site.post("/api/jobs/delete", params=hers).json()["remedy"]
     assert site.post("/api/jobs/delete", params={**hers, "expect": 3}).status_code == 200
     assert statuses(site) == []
 
@@ -151,10 +151,10 @@ def test_priority_retry_and_delete_of_many(site: httpx.Client, session: Session)
 @pytest.mark.parametrize(
     ("path", "why"),
     [
-        ("/api/jobs/cancel", "say which jobs to cancel"),
+        ("/api/jobs/cancel", "no jobs to cancel are selected"),
         ("/api/jobs/cancel?stauts=failed", "did you mean status?"),
         ("/api/jobs/cancel?status=faild", "did you mean failed?"),
-        ("/api/jobs/cancel?owner=a&dry_run=perhaps", "dry_run is true or false"),
+        ("/api/jobs/cancel?owner=a&dry_run=perhaps", "dry_run must be true or false"),
         ("/api/jobs/retry?match=x", "does not say what to match"),
         ("/api/jobs/cancel?since=yesterday", "is not a time"),
         ("/api/jobs/cancel?id=batch:x", "names no job"),
@@ -228,7 +228,7 @@ def test_batches_are_begun_stopped_resumed_cancelled_and_forgotten(site: httpx.C
     site.delete(at).raise_for_status()
     assert site.get(at).json()["code"] == "batch_not_found"
     neither = site.post("/api/batches", json={"name": "x"})
-    assert (neither.status_code, neither.json()["detail"]) == (400, "say what belongs to it: sources, or jobs")
+    assert (neither.status_code, neither.json()["detail"]) == (400, "a batch needs either sources or jobs")
 
 
 def test_a_batch_is_made_of_sources_by_those_who_know_them(site: httpx.Client, tmp_path: Any) -> None:
@@ -369,7 +369,7 @@ def test_more_jobs_than_others_can_wait_for_are_no_one_batch(
     monkeypatch.setattr(scheduled, "_LOOKED_AT_MOST", 3)
     more = site.post("/api/batches", json={"sources": [str(tmp_path)]})
 
-    assert (many.status_code, "it would be 4 jobs, and 3 come at once" in many.json()["detail"]) == (400, True)
+    assert (many.status_code, "this would be 4 jobs, and a batch has at most 3" in many.json()["detail"]) == (400, True)
     assert (more.status_code, "name less of it, or crawl it" in more.json()["remedy"]) == (400, True)
 
 

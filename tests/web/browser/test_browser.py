@@ -56,7 +56,7 @@ def assert_marked_and_legible(page: Page) -> None:
     assert ink > 0.02 * len(pixels)
 
 
-# ── Bring in, watch, search, see ────────────────────────────────────────────────────────────────────────────────
+# ── Upload, watch, search, read ────────────────────────────────────────────────────────────────────────────────
 
 
 def test_a_report_is_brought_in_watched_found_while_it_is_typed_and_seen_on_its_page(
@@ -65,8 +65,8 @@ def test_a_report_is_brought_in_watched_found_while_it_is_typed_and_seen_on_its_
     page = look("/documents")
 
     page.get_by_label("Files:").set_input_files(report(tmp_path, "glaciers.pdf", "first page", "a glacier melts"))
-    page.get_by_role("button", name="Bring in").click()
-    expect(page.locator(".state", has_text="can be searched")).to_be_visible()
+    page.get_by_role("button", name="Upload").click()
+    expect(page.locator(".state", has_text="searchable")).to_be_visible()
 
     page.goto("/documents")
     find_in_list(page, "glac")
@@ -82,9 +82,9 @@ def test_the_same_without_any_script(look: Look, site: Site, tmp_path: Path) -> 
     page = look("/documents", script=False)
 
     page.get_by_label("Files:").set_input_files(report(tmp_path, "moraines.pdf", "the moraine stands"))
-    page.get_by_role("button", name="Bring in").click()
+    page.get_by_role("button", name="Upload").click()
     # The page asks again by itself.
-    expect(page.locator(".state", has_text="can be searched")).to_be_visible()
+    expect(page.locator(".state", has_text="searchable")).to_be_visible()
 
     page.goto("/documents")
     find_in_list(page, "morai")
@@ -99,8 +99,8 @@ def test_a_scan_is_recognised_and_says_how_sure_it_is_of_each_word(look: Look, s
     scan(tmp_path / "scan.pdf", [picture("The crevasse is deep and wide", dpi=150)], dpi=150)
 
     page.get_by_label("Files:").set_input_files(tmp_path / "scan.pdf")
-    page.get_by_role("button", name="Bring in").click()
-    expect(page.locator(".state", has_text="can be searched")).to_be_visible()
+    page.get_by_role("button", name="Upload").click()
+    expect(page.locator(".state", has_text="searchable")).to_be_visible()
     page.get_by_role("link", name="scan.pdf").click()
     page.get_by_role("searchbox", name="Search in this document").fill("crevasse")
     page.get_by_role("button", name="Find").click()
@@ -108,10 +108,10 @@ def test_a_scan_is_recognised_and_says_how_sure_it_is_of_each_word(look: Look, s
     assert_marked_and_legible(page)
     hit = page.locator(".words mark")
     yellow = hit.evaluate("(one) => getComputedStyle(one).backgroundColor")
-    page.get_by_label("Show how sure each word is").check()
+    page.get_by_label("Show confidence of each word").check()
     expect(hit).to_have_css("background-color", yellow)
     expect(page.locator(".words span.sure").first).to_have_css("background-color", re.compile(r"rgb\(\d+, \d+, \d+\)"))
-    expect(page.get_by_text(re.compile(r"recognised, \d+ % sure")).first).to_be_visible()
+    expect(page.get_by_text(re.compile(r"OCR, \d+ % confidence")).first).to_be_visible()
 
 
 def test_files_that_are_dropped_anywhere_on_the_page_are_brought_in(look: Look, site: Site, tmp_path: Path) -> None:
@@ -126,7 +126,7 @@ def test_files_that_are_dropped_anywhere_on_the_page_are_brought_in(look: Look, 
     page.dispatch_event("main", "drop", {"dataTransfer": data})
 
     expect(page.get_by_role("link", name="fjords.csv")).to_be_visible()
-    expect(page.locator(".state", has_text="can be searched")).to_be_visible()
+    expect(page.locator(".state", has_text="searchable")).to_be_visible()
 
 
 def test_what_is_refused_says_why_where_it_was_sent(look: Look, site: Site) -> None:
@@ -134,7 +134,7 @@ def test_what_is_refused_says_why_where_it_was_sent(look: Look, site: Site) -> N
 
     empty: FilePayload = {"name": "empty.pdf", "mimeType": "application/pdf", "buffer": b""}
     page.get_by_label("Files:").set_input_files(empty)
-    page.get_by_role("button", name="Bring in").click()
+    page.get_by_role("button", name="Upload").click()
 
     expect(page.locator(".sending [role=status]")).to_contain_text("empty.pdf")
 
@@ -145,9 +145,9 @@ def test_an_empty_file_is_named_beside_those_that_were_taken(look: Look, site: S
     good: FilePayload = {"name": "rivers.csv", "mimeType": "text/csv", "buffer": b"year,river\n2025,3"}
     empty: FilePayload = {"name": "empty.pdf", "mimeType": "application/pdf", "buffer": b""}
     page.get_by_label("Files:").set_input_files([good, empty])
-    page.get_by_role("button", name="Bring in").click()
+    page.get_by_role("button", name="Upload").click()
 
-    expect(page.get_by_role("alert")).to_contain_text("empty.pdf is empty and was not taken. The other files were.")
+    expect(page.get_by_role("alert")).to_contain_text("empty.pdf is empty and was not uploaded. The other files were.")
     expect(page.get_by_role("link", name="rivers.csv")).to_be_visible()
 
 
@@ -187,7 +187,7 @@ def test_jobs_are_ticked_from_one_to_another_and_counted(look: Look, site: Site)
     boxes.nth(3).click(modifiers=["Shift"])
 
     assert [box.is_checked() for box in boxes.all()] == [False, True, True, True, False]
-    expect(page.locator("option[value=ticked]")).to_have_text("the 3 ticked")
+    expect(page.locator("option[value=ticked]")).to_have_text("3 ticked")
     boxes.nth(3).click()
     boxes.nth(2).click(modifiers=["Shift"])
     assert [box.is_checked() for box in boxes.all()] == [False, True, False, False, False]
@@ -198,7 +198,7 @@ def test_what_failed_says_why_and_is_tried_again(look: Look, site: Site, script:
     page = look("/upload", script=script)
     told = f"<html>a web page {script}</html>".encode()
     page.get_by_label("Files:").set_input_files({"name": "no.pdf", "mimeType": "application/pdf", "buffer": told})
-    page.get_by_role("button", name="Bring in").click()
+    page.get_by_role("button", name="Upload").click()
     expect(page.get_by_text("NOT_WHAT_IT_SAYS")).to_be_visible()
 
     page.get_by_role("link", name=re.compile(r"Job \d+")).click()
@@ -213,14 +213,14 @@ def test_what_failed_says_why_and_is_tried_again(look: Look, site: Site, script:
 def test_a_document_is_removed_once_it_was_confirmed(look: Look, site: Site, tmp_path: Path) -> None:
     page = look("/upload", script=False)
     page.get_by_label("Files:").set_input_files(report(tmp_path, "drumlins.pdf", "a drumlin"))
-    page.get_by_role("button", name="Bring in").click()
-    expect(page.locator(".state", has_text="can be searched")).to_be_visible()
+    page.get_by_role("button", name="Upload").click()
+    expect(page.locator(".state", has_text="searchable")).to_be_visible()
     page.get_by_role("link", name="drumlins.pdf").click()
 
-    page.get_by_role("link", name="Remove …").click()
-    page.get_by_role("button", name="Remove it").click()
+    page.get_by_role("link", name="Remove…").click()
+    page.get_by_role("button", name="Remove", exact=True).click()
 
-    expect(page.get_by_text("The document is removed")).to_be_visible()
+    expect(page.get_by_text("Document removed")).to_be_visible()
     expect(page.get_by_role("link", name="drumlins.pdf")).to_have_count(0)
 
 

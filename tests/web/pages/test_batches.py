@@ -23,8 +23,11 @@ def batch(session: Session) -> int:
     return session.store.batches.add(NewBatch(owner="ann", name="reports"), jobs).batch.id
 
 
-def test_where_there_is_none_it_says_how_to_begin_one(site: httpx.Client) -> None:
-    assert "pagemill batch add reports/" in look(site, "/batches").text
+def test_without_batches_the_page_offers_to_start_one(site: httpx.Client) -> None:
+    page = look(site, "/batches")
+
+    assert "No batches yet" in page.text
+    assert page.links["Start a batch…"] == "/batches/new"
 
 
 def test_one_is_stopped_and_gone_on_with(site: httpx.Client, session: Session, batch: int) -> None:
@@ -32,10 +35,9 @@ def test_one_is_stopped_and_gone_on_with(site: httpx.Client, session: Session, b
     assert "reports" in listed.links
 
     stopped = look(site, f"/batches/{batch}").press(site, "Stop")
-    assert "The batch is stopped" in stopped.text
+    assert "Batch stopped" in stopped.text
     assert session.store.batches.get(batch).state == "stopped"
 
-    assert "pagemill batch resume" in stopped.text
     stopped.press(site, "Resume")
     assert session.store.batches.get(batch).state == "active"
 
@@ -49,9 +51,9 @@ def test_what_failed_is_told_by_code_and_tried_again(
     page = look(site, f"/batches/{batch}")
     assert "PDF_DAMAGED" in page.links
     assert page.links["PDF_DAMAGED"] == f"/jobs?batch={batch}&status=failed&error=PDF_DAMAGED"
-    again = page.press(site, "Retry what failed")
+    again = page.press(site, "Retry failed")
 
-    assert "tried again" in again.text
+    assert "are being retried" in again.text
     assert session.store.batches.facts(batch).jobs == {"pending": 1}
 
 
@@ -87,15 +89,15 @@ def test_a_batch_that_is_not_there_is_told_in_words(site: httpx.Client) -> None:
 def test_a_batch_is_begun_by_a_form_without_any_script(site: httpx.Client, session: Session, tmp_path: Path) -> None:
     for name in ("a.pdf", "b.pdf"):
         (tmp_path / name).write_bytes(b"%PDF")
-    form = look(site, look(site, "/batches").links["Begin a batch…"])
+    form = look(site, look(site, "/batches").links["Start a batch…"])
 
-    refused = form.press(site, "Begin it", sources=f"{tmp_path}\nreports/", name="the first", owner="ann")
-    done = refused.press(site, "Begin it", sources=f"{tmp_path}\n\n{tmp_path / 'a.pdf'}")
+    refused = form.press(site, "Start", sources=f"{tmp_path}\nreports/", name="the first", owner="ann")
+    done = refused.press(site, "Start", sources=f"{tmp_path}\n\n{tmp_path / 'a.pdf'}")
 
     assert "'reports/' is neither a whole path" in refused.text
-    assert "'owner' holds a NUL byte" in form.press(site, "Begin it", sources=f"{tmp_path}", owner="a\0").text
+    assert "'owner' holds a NUL byte" in form.press(site, "Start", sources=f"{tmp_path}", owner="a\0").text
     assert f"{tmp_path} reports/" in refused.text
-    assert "The batch is in the queue" in done.text
+    assert "Batch queued" in done.text
     [batch] = session.store.batches.list(most=2)
     assert (batch.name, batch.owner, batch.priority) == ("the first", "ann", 3)
     assert sorted(job.name or "" for job in session.store.reading.list(Selector(batch_id=batch.id), most=9)) == [

@@ -113,11 +113,11 @@ def batch(call: Call) -> BatchInWhole:
 def add_batch(call: Call) -> Answer:
     body, owner = call.body, own(call.visitor, call.body.get("owner"))
     if ("sources" in body) == ("jobs" in body):
-        raise BadInput("say what belongs to it: sources, or jobs")
+        raise BadInput("a batch needs either sources or jobs")
     if any(one.get("owner", owner) != owner for one in body.get("jobs", ())):
-        raise BadInput(f"its jobs belong to whom it belongs: {owner or 'nobody'}")
+        raise BadInput(f"all jobs of a batch have its owner, {owner!r}")
     if "jobs" in body and "read" in body:
-        raise BadInput("read is about sources: a job says it in its payload")
+        raise BadInput("read applies to sources only", "put reading options into the payload of each job")
     refuse_places(call.visitor, [body.get("then")])
     if "sources" in body:
         made = sources_of(call.session, call.visitor, body["sources"], body.get("read", {}), owner=owner)
@@ -149,7 +149,7 @@ def sources_of(
     if len(made.jobs) > _JOBS_MOST:
         # All jobs are inserted in one transaction, and all other writers wait for it.
         raise BadInput(
-            f"it would be {counted(len(made.jobs), 'job')}, and {_JOBS_MOST:,} come at once", "make it several"
+            f"this would be {counted(len(made.jobs), 'job')}, and a batch has at most {_JOBS_MOST:,}", "split it"
         )
     return made
 

@@ -131,7 +131,7 @@ class Endpoint(Struct, frozen=True):
         if self.is_of_all:
             visitor.must_be_of_all()
         if any(isinstance(one, int) and one > ID["maximum"] for one in request.path_params.values()):
-            raise NoSuchPage(f"there is nothing at {request.url.path}")
+            raise NoSuchPage(f"{request.url.path} does not exist")
         query = read_query(request, self.query)
         if self.streams is not None:
             return await self.streams(request, visitor, query)
@@ -171,7 +171,9 @@ def _text_only() -> Iterator[None]:
     try:
         yield
     except UnicodeEncodeError as error:
-        raise BadInput(f"what was sent holds half of a character, which is no text: {error.object[:50]!a}") from error
+        raise BadInput(
+            f"the request contains an incomplete character (a lone surrogate): {error.object[:50]!a}"
+        ) from error
 
 
 def granted(request: Request, session: Session, asked: Sequence[Any], grant: Callable[[], Told]) -> Response:
@@ -261,33 +263,33 @@ def read_query(request: Request, declared: Sequence[Param]) -> dict[str, Any]:
         param = known.get(name)
         if param is None:
             meant = did_you_mean(name, known, f"there are {', '.join(known) or 'none'}")
-            raise BadInput(f"there is no {word!r} in a query of {request.url.path}", meant)
+            raise BadInput(f"{request.url.path} has no parameter {word!r}", meant)
         if "\0" in value:
             raise BadInput(f"{name} holds a NUL byte")
         read = _read(name, value, param.schema)
         if param.is_many:
             said.setdefault(name, []).append(read)
         elif name in said:
-            raise BadInput(f"{name} is said twice")
+            raise BadInput(f"{name} is given twice")
         else:
             said[name] = read
     for param in declared:
         if param.is_needed and param.name not in said:
-            raise BadInput(f"say {param.name} in the query: {param.about}")
+            raise BadInput(f"the parameter {param.name} is missing", param.about)
     return said
 
 
 def _read(name: str, value: str, schema: Schema) -> Any:
     if "enum" in schema and value not in schema["enum"]:
-        raise BadInput(f"{name} is one of {', '.join(schema['enum'])}, not {value!r}")
+        raise BadInput(f"{name} must be one of {', '.join(schema['enum'])}, not {value!r}")
     if schema["type"] == "integer":
         least, most = schema["minimum"], schema["maximum"]
         if not (value.isascii() and value.isdigit() and len(value) < 19 and least <= int(value) <= most):
-            raise BadInput(f"{name} is a number from {least} to {most}, not {value!r}")
+            raise BadInput(f"{name} must be a number from {least} to {most}, not {value!r}")
         return int(value)
     if schema["type"] == "boolean":
         if value.lower() not in _YES:
-            raise BadInput(f"{name} is true or false, not {value!r}")
+            raise BadInput(f"{name} must be true or false, not {value!r}")
         return _YES[value.lower()]
     return value
 
@@ -297,7 +299,7 @@ async def _read_body(request: Request, declared: Mapping[str, Field]) -> Mapping
     if raw.strip():
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind != "application/json":
-            raise WrongMediaType("the body is JSON", "send it with Content-Type: application/json")
+            raise WrongMediaType("the body must be JSON", "send it with Content-Type: application/json")
     return await run_in_threadpool(read_object, raw, declared)
 
 
@@ -321,11 +323,11 @@ def read_object(raw: bytes, declared: Mapping[str, Field]) -> Mapping[str, Any]:
     except (ValueError, RecursionError) as error:
         raise BadInput(f"the body is not JSON: {error}") from None
     if not isinstance(value, dict):
-        raise BadInput("the body is a JSON object, such as {}")
+        raise BadInput("the body must be a JSON object, such as {}")
     for name in value:
         if name not in declared:
             meant = did_you_mean(name, declared, f"there are {', '.join(declared)}")
-            raise BadInput(f"there is no {name!r} in such a body", meant)
+            raise BadInput(f"the body has an unknown field {name!r}", meant)
     if (fault := PayloadCheck(json.dumps(schema_of_body(declared))).fault(text)) is not None:
         raise BadInput(f"the body does not fit: {fault.replace('payload', 'body', 1)}")
     _refuse_nul("body", value)

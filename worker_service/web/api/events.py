@@ -81,9 +81,9 @@ class Feed:
 
     async def join(self, visitor: str) -> Listener:
         if sum(one.visitor == visitor for one in self._listeners) >= _STREAMS_OF_ONE_MOST:
-            raise TooManyOfYours(f"{visitor} has {_STREAMS_OF_ONE_MOST} streams open already: close one of them")
+            raise TooManyOfYours(f"{visitor} has {_STREAMS_OF_ONE_MOST} event streams open", "close one of them")
         if len(self._listeners) >= _STREAMS_MOST:
-            raise TooManyStreams(f"{_STREAMS_MOST} listen already: come again later")
+            raise TooManyStreams(f"{_STREAMS_MOST} event streams are open already", "try again later")
         listener = Listener(visitor)
         self._listeners.add(listener)
         try:

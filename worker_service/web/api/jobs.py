@@ -190,7 +190,7 @@ def enqueue(call: Call) -> Answer:
     operations.require(call.session, call.body.get("after", ()), call.visitor.owner)
     made = entering.enqueue(call.session, words, lambda _: b"", is_checked=call.query.get("check", True))
     if made.existing and call.visitor.owner is not None and not _is_seen(call, made.job_id):
-        raise Refused("a live job has this unique_key", "take another one")
+        raise Refused("another job that has not ended has this unique_key", "choose another key")
     doubt = entering.doubt(call.session, words["job_type"])
     told = {"id": made.job_id, "existing": made.existing} | ({"doubt": doubt} if doubt else {})
     where = {"Location": f"/api/jobs/{made.job_id}"}
@@ -214,7 +214,7 @@ def words_of(call: Call, body: Mapping[str, Any]) -> dict[str, Any]:
 def action_word(action: Mapping[str, Any]) -> str:
     job_type, payload = action["job_type"], action.get("payload")
     if "=" in job_type:
-        raise BadInput(f"{job_type!r} is no job type")
+        raise BadInput(f"{job_type!r} is not a job type")
     return job_type if payload is None else f"{job_type}={json.dumps(payload, ensure_ascii=False)}"
 
 
@@ -223,7 +223,7 @@ def own(visitor: Visitor, owner: str | None) -> str:
     if visitor.owner is None:
         return owner or ""
     if owner not in (None, visitor.owner):
-        raise NotAllowed(f"{visitor.name} is for the things of {visitor.owner} only")
+        raise NotAllowed(visitor.limit)
     return visitor.owner
 
 
@@ -233,7 +233,7 @@ def refuse_places(visitor: Visitor, value: object) -> None:
     Handlers read files with the daemon's rights, so such a visitor could read other owners' data.
     """
     if visitor.owner is not None and any(_is_place(text) for text in _texts(value)):
-        raise NotAllowed(f"{visitor.name} is for the things of {visitor.owner} only, and names no file of this machine")
+        raise NotAllowed(f"{visitor.limit} and cannot read files on the server")
 
 
 def refuse_actions(visitor: Visitor, words: Mapping[str, Sequence[str]]) -> None:
@@ -340,7 +340,7 @@ def delete_jobs(call: Call) -> Answer:
 def _many(call: Call, verb: str) -> Answer:
     selector = chosen(call)
     if selector.is_empty:
-        raise BadInput(f"say which jobs to {verb}: id=42, or selectors such as status=failed&since=1d")
+        raise BadInput(f"no jobs to {verb} are selected", "add id=42, or selectors such as status=failed&since=1d")
     operations.require(call.session, selector.ids, call.visitor.owner)
     plan = job_control.plan(call.session, verb, call.visitor.only(selector), priority=call.body.get("priority"))
     if call.query.get("dry_run"):
@@ -348,9 +348,9 @@ def _many(call: Call, verb: str) -> Answer:
         return Answer({"dry_run": True, "jobs": plan.jobs, "items": sample, "documents": plan.failing})
     expected = call.query.get("expect")
     if expected is None and verb == "delete":
-        raise BadInput("this is for good", "say expect=N, the number of jobs that a dry_run tells")
+        raise BadInput("deleting jobs cannot be undone", "add expect=N, the number of jobs that a dry_run returns")
     if expected not in (None, plan.jobs):
-        raise Refused(f"it would be {counted(plan.jobs, 'job')}, not {expected}: nothing was done")
+        raise Refused(f"{counted(plan.jobs, 'job')} would be changed, not {expected}; nothing was done")
     return changed(call, plan)
 
 

@@ -141,9 +141,9 @@ def unpause(call: Call) -> Any:
 
 def _scope(visitor: Visitor, scope: str, name: str) -> tuple[str, str]:
     if (scope == "all") == bool(name):
-        raise BadInput("say what to pause: all, or the name of a type or an owner")
+        raise BadInput("a pause needs the scope all, or the name of a type or an owner")
     if visitor.owner is not None and (scope, name) != ("owner", visitor.owner):
-        raise NotAllowed(f"{visitor.name} is for the things of {visitor.owner} only")
+        raise NotAllowed(visitor.limit)
     return scope, name
 
 

@@ -86,7 +86,7 @@ def take_files(session: Session, visitor: Visitor, form: Received) -> dict[str, 
     """Submit the files, several as a batch, and list the empty ones. Raise `BadInput` if all are empty."""
     files = [(name, incoming) for name, incoming in form.files if name or incoming.size]
     if not files:
-        raise BadInput("there is no file in it", "curl -F file=@report.pdf")
+        raise BadInput("the upload contains no file", "curl -F file=@report.pdf")
     refused = [
         {"name": name, "code": "empty_file", "detail": f"{name!r} is empty"}
         for name, incoming in files
@@ -99,7 +99,7 @@ def take_files(session: Session, visitor: Visitor, form: Received) -> dict[str, 
     refuse_actions(visitor, words)
     forced = (form.one("force") or "").lower()
     if forced not in (*_YES, *_NO):
-        raise BadInput(f"force is true or false, not {forced!r}")
+        raise BadInput(f"force must be true or false, not {forced!r}")
     is_forced = forced in _YES
     paths = [incoming.keep(name, owner) for name, incoming in files if incoming.size]
     made, batch_id = read_requests.bring_in(session, paths, words, owner=owner, is_forced=is_forced)

@@ -47,11 +47,11 @@ _DO: dict[str, tuple[Callable[[Session, int], object], str]] = {
     "rm": (operations.remove, "forgotten"),
 }
 _WORDS = {
-    "stop": "Stop", "resume": "Resume", "retry": "Retry what failed", "cancel": "Cancel the rest", "rm": "Forget",
+    "stop": "Stop", "resume": "Resume", "retry": "Retry failed", "cancel": "Cancel the rest", "rm": "Remove",
 }  # fmt: skip
 _ASKED = {
-    "cancel": "What is pending ends now, what runs is asked to stop. What has been read stays, and a resume goes on.",
-    "rm": "Only the batch goes: its jobs and documents stay. Nothing brings it back.",
+    "cancel": "Pending jobs are cancelled at once; running jobs are asked to stop. Text already read is kept.",
+    "rm": "Only the batch is removed; its jobs and documents are kept. This cannot be undone.",
 }
 
 
@@ -115,7 +115,7 @@ def add(request: Request, form: FormData) -> Response:
 def _added(session: Session, visitor: Visitor, typed: Mapping[str, str]) -> BatchAdded:
     sources = [line.strip() for line in typed["sources"].splitlines() if line.strip()]
     if not sources:
-        raise BadInput("say what belongs to it: a folder, file or address on each line")
+        raise BadInput("enter at least one source: a folder, file or URL on each line")
     owner, words = own(visitor, typed["owner"].strip() or None), {"lang": [typed["lang"].strip()]}
     made = sources_of(session, visitor, sources, words, owner=owner)
     level = number(typed["priority"], "priority")
@@ -130,7 +130,7 @@ def _added(session: Session, visitor: Visitor, typed: Mapping[str, str]) -> Batc
 
 
 def _form_of_one(request: Request, typed: Mapping[str, str], refused: str = "", status: int = 200) -> Response:
-    return page(request, "batch_new.html", title="Begin a batch", said=typed, refused=refused, status=status)
+    return page(request, "batch_new.html", title="Start a batch", said=typed, refused=refused, status=status)
 
 
 def one(request: Request) -> Response:
@@ -148,7 +148,6 @@ def one(request: Request) -> Response:
             facts=_facts(found),
             failures=_failures(session, batch_id) if found.progress.jobs_failed else None,
             words=_WORDS,
-            commands=[command("batch", "show", batch_id), command("wait", f"batch:{batch_id}", "--progress")],
         )
 
 
@@ -170,7 +169,7 @@ def ask(request: Request) -> Response:
     """Ask for confirmation of an action that cannot simply be undone."""
     batch_id, verb = _id(request), request.path_params["verb"]
     if verb not in _ASKED:
-        raise NoSuchPage(f"there is nothing at {request.url.path}")
+        raise NoSuchPage(f"{request.url.path} does not exist")
     with opened(request) as session:
         batch = visible_batch(session, request, batch_id)
         left = operations.show(session, batch_id).progress
@@ -190,7 +189,7 @@ def ask(request: Request) -> Response:
 def act(request: Request, form: FormData) -> Response:
     batch_id, verb = _id(request), request.path_params["verb"]
     if verb not in _DO:
-        raise NoSuchPage(f"nothing called {verb!r} can be done with a batch: {', '.join(_DO)}")
+        raise NoSuchPage(f"a batch has no action {verb!r}")
     do, what = _DO[verb]
     with opened(request) as session:
         visible_batch(session, request, batch_id)

@@ -34,7 +34,7 @@ def bars(
         parts.append(_bar(at * step, height, step, kind))
         if of_them and of_them[at]:
             parts.append(_bar(at * step, max(1.5, _height(of_them[at], top)), step, "bar-b"))
-    told = f"{title}: {sum(values):,} in {len(values)} hours, at most {max(values):,} in one."
+    told = f"{title}: {sum(values):,} in {len(values)} hours, at most {max(values):,} per hour."
     return _drawn(parts, f"{top:,}" if any(values) else "", times, told)
 
 
@@ -48,7 +48,7 @@ def lines(
     known = [value for value in (*main, *other) if value is not None]
     top = max([*known, 1.0])
     parts = [*_lines(other, top, "line-b"), *_lines(main, top, "line-a")]
-    told = f"{title}: at most {said(top)}." if known else f"{title}: nothing yet."
+    told = f"{title}: at most {said(top)}." if known else f"{title}: no data yet."
     return _drawn(parts, said(top) if known else "", times, told)
 
 

@@ -49,16 +49,16 @@ _JOBS_SHOWN = 200
 _MARKS = ("\x02", "\x03")
 _NUMBER_MAX = 10**9
 _WAYS: Mapping[str, str] = {
-    "layer": "its own text", "ocr": "recognised", "rows": "rows of a sheet", "blank": "blank",
-    "partial": "damaged, recognised in part",
-    "adopted": "read elsewhere", "too_large": "too large to be read", "unreadable": "unreadable",
+    "layer": "text layer", "ocr": "OCR", "rows": "spreadsheet rows", "blank": "blank",
+    "partial": "damaged, OCR of a part",
+    "adopted": "read elsewhere", "too_large": "too large to read", "unreadable": "unreadable",
 }  # fmt: skip
 _ROLES: Mapping[str, str] = {
-    "original": "Original", "text": "Text", "pdf": "Searchable PDF", "pages": "Words with their places", "hocr": "hOCR",
-    "thumbnail": "Small image",
+    "original": "Original", "text": "Text", "pdf": "Searchable PDF", "pages": "Words with positions", "hocr": "hOCR",
+    "thumbnail": "Thumbnail",
 }  # fmt: skip
 STATES: Mapping[str, str] = {
-    "": "All", "success": "Can be searched", "indexing": "Being read", "queued": "Waiting", "failed": "Failed",
+    "": "All", "success": "Searchable", "indexing": "Reading", "queued": "Queued", "failed": "Failed",
     "not_indexed": "Not read",
 }  # fmt: skip
 
@@ -185,7 +185,7 @@ def _typed(wanted: Wanted) -> str:
 
 def _told(word: str) -> dict[str, object] | None:
     """Return the message about the previous request."""
-    sentences = {"removed": "The document is removed, with all that was made of it.", "kept": "Nothing was removed."}
+    sentences = {"removed": "Document removed", "kept": "Nothing was removed"}
     return {"sentence": sentences[word], "undo": None, "is_bad": False} if word in sentences else None
 
 
@@ -282,7 +282,7 @@ def _about(one: PageSummary) -> str:
     return (
         f"page {one.number}: {way}"
         if one.confidence is None
-        else f"page {one.number}: {way}, {one.confidence:.0f} % sure"
+        else f"page {one.number}: {way}, {one.confidence:.0f} % confidence"
     )
 
 
@@ -326,11 +326,12 @@ def _read_as(document: Document) -> dict[str, str]:
 
 def _told_of_one(asked: Mapping[str, str]) -> dict[str, object] | None:
     sentences = {
-        "accepted": "It will be read again.",
-        "taken over": "It will be read again: older work stood still.",
-        "under way": "It is being read like that already.",
-        "unchanged": "It was read like that already. To read it all the same, say “even if nothing has changed”.",
-        "job": "It will be brought in again, and then read.",
+        "accepted": "The document will be read again.",
+        "taken over": "The document will be read again, because earlier work on it had stopped.",
+        "under way": "The document is already being read with these options.",
+        "unchanged": "The document was already read with these options. To read it anyway, tick “Even if nothing has "
+        "changed”.",
+        "job": "The file will be fetched again, then read.",
     }
     word = asked.get("told", "")
     if word not in sentences:
@@ -362,8 +363,8 @@ def file(request: Request) -> Response:
             if one.id == wanted:
                 path = session.settings.workspace / one.path
                 if not path.is_file():
-                    again = f"pagemill reindex {document.id} --force makes it again"
-                    raise documents.FileGone(f"{one.name} is not in the workspace any more: {again}")
+                    again = "read the document again, even if nothing has changed"
+                    raise documents.FileGone(f"{one.name} is no longer in the workspace", again)
                 # Always a download: an uploaded HTML file must not run in the browser as a page of this site.
                 return FileResponse(path, media_type="application/octet-stream", filename=harmless(one.name))
     raise documents.NotExported(f"document {document.id} has no file {wanted}")
@@ -398,7 +399,6 @@ def confirm_removal(request: Request) -> Response:
             title=f"Remove {harmless(document.name)}?",
             document=document,
             weight=documents.weigh(session, [document]),
-            command=command("documents", "rm", document.id),
         )
 
 
@@ -436,7 +436,7 @@ def _seen(session: Session, request: Request) -> Document:
 
 def number_of(said: str | None) -> int:
     if said is None or not said.isascii() or not said.isdigit() or not 0 < int(said[:12]) <= _NUMBER_MAX:
-        raise BadInput(f"{(said or '')[:50]!r} is no number", "write one from 1")
+        raise BadInput(f"{(said or '')[:50]!r} is not a number", "enter a number from 1")
     return int(said)
 
 

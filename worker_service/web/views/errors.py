@@ -16,9 +16,8 @@ from worker_service.web.access import visitor_of
 from worker_service.web.database_sessions import opened
 from worker_service.web.views import page
 from worker_service.web.views.forms import told
-from worker_service.web.views.template_filters import command
 
-SINCE = (("1h", "An hour"), ("1d", "A day"), ("7d", "A week"), ("30d", "A month"))
+SINCE = (("1h", "Last hour"), ("1d", "Last 24 hours"), ("7d", "Last 7 days"), ("30d", "Last 30 days"))
 
 
 class Trouble(Struct, frozen=True):
@@ -32,7 +31,6 @@ class Trouble(Struct, frozen=True):
     remedy: str
     """The error's own advice; may be empty."""
     fields: Sequence[tuple[str, str]]
-    command: str
 
 
 def errors(request: Request) -> Response:
@@ -49,7 +47,6 @@ def errors(request: Request) -> Response:
             spans=SINCE,
             troubles=_troubles(found, since),
             total=counted(sum(one.jobs for one in found), "job"),
-            command=command("errors", "--since", since),
         )
 
 
@@ -65,10 +62,9 @@ def _trouble(code: str, counts: Sequence[ErrorCount], since: str) -> Trouble:
     newest = max(counts, key=lambda one: one.newest_at)
     detail, remedy = newest.newest_message or "", newest.newest_remedy or ""
     fields = [("status", "failed"), ("since", since), *([("error", code)] if code else [])]
-    words = [word for name, value in fields for word in (f"--{name}", value)]
     types = [f"{one.jobs:,} {one.job_type}" for one in counts]
     jobs = sum(one.jobs for one in counts)
-    return Trouble(code, jobs, types, newest, detail, remedy, fields, command("retry", *words))
+    return Trouble(code, jobs, types, newest, detail, remedy, fields)
 
 
 routes = [Route("/errors", errors)]

@@ -45,7 +45,7 @@ def number(text: str | None, what: str) -> int | None:
     if not text:
         return None
     if not (text.isascii() and text.isdigit() and len(text) <= _NUMBER_DIGITS_MOST):
-        raise BadInput(f"{what} is a number, not {text!r}")
+        raise BadInput(f"{what} must be a number, not {text!r}")
     return int(text)
 
 
@@ -140,7 +140,7 @@ def told(session: Session, request: Request) -> Told | None:
     action_id = number(query.get("done"), "done")
     if action_id is None:
         return (
-            Told(f"{counted(refused, 'job')} refused it: each says why on its own page", is_bad=True)
+            Told(f"{counted(refused, 'job')} could not be changed; each job's page says why", is_bad=True)
             if refused
             else None
         )
@@ -168,32 +168,32 @@ _OF_BATCHES = {
     "stop_batch": "stopped",
     "resume_batch": "resumed",
     "retry_batch": "retried",
-    "forget_batch": "forgotten",
+    "forget_batch": "removed",
 }
 
 
 def _told(action: Action, refused: int) -> Told:
     what = sentence(action)
-    more = f"; {refused:,} refused it" if refused else ""
+    more = f"; {refused:,} could not be changed" if refused else ""
     if action.undone_at is not None:
-        return Told(f"{what}{more}; it was undone since")
+        return Told(f"{what}{more}; undone since")
     return Told(f"{what}{more}", action.id if action.opposite else None)
 
 
 _SENTENCES = {
-    "nothing": "Nothing was to be done",
+    "nothing": "Nothing to do",
     "undone": "Undone",
-    "unpaused": "It goes on",
-    "paused": "It is paused: what runs goes on, and nothing more starts",
-    "stopped": "The batch is stopped: what runs of it comes back, and nothing is lost",
-    "resumed": "The batch goes on",
-    "retried": "What had failed of the batch is tried again",
-    "cancelled": "What was left of the batch is cancelled",
-    "forgotten": "The batch is forgotten; its jobs and documents stay",
-    "begun": "It has begun",
-    "submitted": "The batch is in the queue",
-    "enqueued": "It is in the queue",
-    "existing": "A live job does it already",
+    "unpaused": "Unpaused",
+    "paused": "Paused. Running jobs continue; no new ones start.",
+    "stopped": "Batch stopped. Running pages go back to the queue; nothing is lost.",
+    "resumed": "Batch resumed",
+    "retried": "Failed jobs of the batch are being retried",
+    "cancelled": "Remaining jobs of the batch cancelled",
+    "forgotten": "Batch removed. Its jobs and documents are kept.",
+    "begun": "Started",
+    "submitted": "Batch queued",
+    "enqueued": "Job queued",
+    "existing": "This job is already queued or running",
 }
 
 

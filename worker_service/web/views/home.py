@@ -96,9 +96,7 @@ def follow(job: Job) -> Running:
 
 def _headline(wishes: Sequence[Wish]) -> str:
     urgent = sum(one.matter.level > Level.OK for one in wishes)
-    if not urgent:
-        return "Nothing needs you"
-    return "One thing needs you" if urgent == 1 else f"{urgent} things need you"
+    return f"Needs attention ({urgent})" if urgent else "Nothing needs attention"
 
 
 def _batches(session: Session, owner: str | None) -> Sequence[BatchInWhole]:
@@ -110,17 +108,17 @@ def _batches(session: Session, owner: str | None) -> Sequence[BatchInWhole]:
 def _wish(matter: Matter) -> Wish:
     typed = command(*matter.command) if matter.command else ""
     if matter.verb == "unpause":
-        return Wish(matter, "Let it go on", "/workers/unpause", command=typed)
+        return Wish(matter, "Unpause", "/workers/unpause", command=typed)
     if matter.verb == "retry":
         return Wish(matter, "Retry…", "/jobs/change", is_get=True, command=typed)
     if matter.verb == "look":
-        return Wish(matter, "Look", f"/jobs?{urlencode(matter.about)}", is_link=True, command=typed)
+        return Wish(matter, "Show", f"/jobs?{urlencode(matter.about)}", is_link=True, command=typed)
     if matter.verb == "errors":
-        return Wish(matter, "Look", "/errors?since=1d", is_link=True, command=typed)
+        return Wish(matter, "Show", "/errors?since=1d", is_link=True, command=typed)
     if matter.verb == "resume":
         return Wish(matter, "Resume", f"/batches/{matter.about['batch_id']}/resume", command=typed)
     if matter.verb == "retry_batch":
-        return Wish(matter, "Retry what failed", f"/batches/{matter.about['batch_id']}/retry", command=typed)
+        return Wish(matter, "Retry failed", f"/batches/{matter.about['batch_id']}/retry", command=typed)
     return Wish(matter, command=typed)
 
 
@@ -136,8 +134,8 @@ def _strip(settings: Settings, overview: Overview) -> Sequence[Fact]:
         Fact("Workers", str(len(alive)), f"{busy} of {counted(slots, 'slot')} busy") if alive
         else Fact("Workers", "none", level="bad"),
         Fact("Running", f"{numbers[Status.RUNNING]:,}"),
-        Fact("Waiting", f"{numbers[Status.PENDING]:,}"),
-        Fact("Oldest waiting", length(overview.at - from_text(oldest)) if oldest else "–", at=oldest or ""),
+        Fact("Pending", f"{numbers[Status.PENDING]:,}"),
+        Fact("Oldest pending", length(overview.at - from_text(oldest)) if oldest else "–", at=oldest or ""),
     ]  # fmt: skip
     with suppress(OSError):
         place = settings.workspace if settings.workspace.exists() else settings.database.parent
@@ -160,10 +158,10 @@ def _charts(past: Sequence[Hour]) -> Sequence[Chart]:
         Chart("Pages read", f"{sum(pages):,} in 24 hours", charts.bars("Pages read", times, pages),
               ("Hour", "Pages"), list(zip(times, pages, strict=True))),
         Chart("Jobs ended", f"{sum(jobs):,} in 24 hours", charts.bars("Jobs ended", times, jobs, of_them=failed),
-              ("Hour", "Ended", "Of them failed"), list(zip(times, jobs, failed, strict=True))),
-        Chart("Waiting time", "–" if newest is None else f"half start within {length(max(1, newest))}",
+              ("Hour", "Ended", "Failed"), list(zip(times, jobs, failed, strict=True))),
+        Chart("Waiting time", "–" if newest is None else f"median {length(max(1, newest))}",
               charts.lines("Waiting time", times, median, long, length),
-              ("Hour", "Half within", "19 of 20 within"),
+              ("Hour", "Median", "95th percentile"),
               [(one.at, _length(one.wait_median_seconds), _length(one.wait_long_seconds)) for one in past]),
         Chart("Failures", f"{sum(failed):,} in 24 hours", charts.bars("Failures", times, failed, is_bad=True),
               ("Hour", "Failed"), list(zip(times, failed, strict=True))),

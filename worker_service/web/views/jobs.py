@@ -38,10 +38,10 @@ LOOK_SECONDS = 0.015
 _LOG_MOST = 400
 VERBS = {"cancel": "Cancel", "retry": "Retry", "priority": "Set the priority of", "delete": "Delete"}
 _GONE = {
-    "cancel": "Pending ones end at once; running ones are asked to stop. An undo retries them.",
-    "retry": "They run again with a fresh budget of retries. An undo cancels them.",
-    "priority": "1 is the highest. An undo gives each the priority that it had.",
-    "delete": "They go with their attempts, events and logs, for good: nothing brings them back.",
+    "cancel": "Pending jobs are cancelled at once; running jobs are asked to stop. Undo retries them.",
+    "retry": "They run again with a fresh retry budget. Undo cancels them.",
+    "priority": "1 is the highest. Undo restores the previous priorities.",
+    "delete": "Their attempts, events and logs are deleted, too. This cannot be undone.",
 }
 
 
@@ -147,7 +147,7 @@ def change(request: Request, form: FormData) -> Response:
 
 def _verb(word: str | None) -> str:
     if word not in VERBS:
-        raise BadInput(f"{word!r} is nothing that can be done with jobs: {', '.join(VERBS)}")
+        raise BadInput(f"jobs have no action {word!r}: choose {', '.join(VERBS)}")
     return word
 
 
@@ -266,7 +266,6 @@ def one(request: Request) -> Response:
             can=_can(found),
             batch=_batch(session, visitor, found),
             size=size,
-            commands=[command("show", job_id), command("logs", "-f", job_id)],
         )
 
 
@@ -288,7 +287,7 @@ def _batch(session: Session, visitor: Visitor, job: Job) -> str | None:
     try:
         batch = batches.batch(session, job.batch_id)
     except BatchNotFound:
-        return f"batch {job.batch_id}, which is forgotten"
+        return f"batch {job.batch_id} (removed)"
     return batch.title if visitor.may_see(batch.owner) else None
 
 
@@ -303,12 +302,12 @@ def _can(job: Job) -> Sequence[str]:
 def _course(whole: JobInWhole) -> Sequence[Step]:
     """Return the job's history, newest first."""
     job = whole.job
-    steps = [Step(job.created_at, "It came in", "created")]
+    steps = [Step(job.created_at, "Created", "created")]
     for attempt in whole.attempts:
         number_of = f"Attempt {attempt.fence}"
         kind = "running" if attempt.ended_at is None else "began"
         where = f"on {attempt.worker_id}" if attempt.node is None else f"on {attempt.node}, for {attempt.worker_id}"
-        steps.append(Step(attempt.started_at, f"{number_of} began", kind, [where]))
+        steps.append(Step(attempt.started_at, f"{number_of} started", kind, [where]))
         if attempt.ended_at is not None:
             steps.append(
                 Step(attempt.ended_at, f"{number_of}: {attempt.outcome}", attempt.outcome or "", _cost(attempt))
@@ -318,7 +317,7 @@ def _course(whole: JobInWhole) -> Sequence[Step]:
         if last is None or job.completed_at > last:
             steps.append(Step(job.completed_at, str(job.status).capitalize(), str(job.status)))
     if job.status is Status.PENDING and job.run_at is not None:
-        steps.append(Step(job.run_at, "It may start" if not whole.attempts else "It may start again", "pending"))
+        steps.append(Step(job.run_at, "May start" if not whole.attempts else "May start again", "pending"))
     return sorted(steps, key=lambda step: step.at, reverse=True)
 
 

@@ -94,14 +94,14 @@ def _workbook(request: Request) -> Response:
 def _asked(request: Request) -> tuple[Sequence[str], str | None, int | None]:
     terms, query = operations.terms_of(_text(request)), request.query_params
     if not terms:
-        raise BadInput("write the terms first, one a line")
+        raise BadInput("enter at least one term, one per line")
     return terms, _owner(visitor_of(request), query.get("owner")), number(query.get("batch"), "batch")
 
 
 def _text(request: Request) -> str:
     text = request.query_params.get("terms", "")
     if len(text) > _TERMS_BYTES_MOST:
-        raise BadInput("so many terms are for a file", "pagemill keywords terms.txt --xlsx counts.xlsx")
+        raise BadInput("too many terms for this form", "pagemill keywords terms.txt --xlsx counts.xlsx")
     return text
 
 

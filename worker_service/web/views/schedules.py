@@ -12,7 +12,6 @@ from worker_service.web.access import visitor_of
 from worker_service.web.database_sessions import opened
 from worker_service.web.views import page
 from worker_service.web.views.forms import back_to, posted, said, told
-from worker_service.web.views.template_filters import command
 
 
 def list_schedules(request: Request) -> Response:
@@ -24,7 +23,7 @@ def list_schedules(request: Request) -> Response:
             "schedules.html",
             title="Schedules",
             told=told(session, request),
-            rows=[(one, command("schedule", "run-now", one.name)) for one in found],
+            rows=found,
             is_unticked=any(one.is_waiting for one in found),
             ticks=operations.TICKS,
             example=operations.EXAMPLE,

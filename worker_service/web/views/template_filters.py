@@ -26,6 +26,7 @@ _GLYPHS = {
     "success": "✓", "indexing": "▸", "queued": "○", "not_indexed": "·", "retry": "↻", "requeued": "↻",
     "released": "↩", "snoozed": "◷", "finished": "!",
 }  # fmt: skip
+_LABELS = {"success": "searchable", "indexing": "reading", "not_indexed": "not read"}
 _NOT_OF_A_NAME = re.compile(r"[^a-z0-9]+")
 
 
@@ -38,6 +39,7 @@ def furnish(environment: Environment) -> None:
         size=size,
         slug=slug,
         glyph=lambda word: _GLYPHS.get(str(word), "·"),
+        label=label,
         counted=counted,
         lines=lines,
         pretty=pretty,
@@ -87,6 +89,11 @@ def about(number: int) -> str:
         if number >= 10 * of or (unit == "M" and number >= of):
             return f"{number / of:.3g}{unit}"
     return str(number)
+
+
+def label(state: object) -> str:
+    """Return the words for a state that is shown to users."""
+    return ", ".join(_LABELS.get(word, word) for word in str(state).split(", "))
 
 
 def slug(word: object) -> str:

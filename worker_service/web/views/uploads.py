@@ -45,8 +45,12 @@ class Sent(Struct, frozen=True):
     trouble: str = ""
 
     @property
+    def code(self) -> str:
+        return (self.document and self.document.error_code) or self.job.error_code or ""
+
+    @property
     def is_over(self) -> bool:
-        return self.state in ("can be searched", "failed")
+        return self.state in ("searchable", "failed")
 
 
 def show(request: Request) -> Response:
@@ -64,7 +68,7 @@ def show(request: Request) -> Response:
         return page(
             request,
             "upload.html",
-            title="Files on their way in" if sent else "Bring in files",
+            title="Uploaded files" if sent else "Upload files",
             sent=sent,
             batch_id=batch_id,
             others=others,
@@ -80,16 +84,16 @@ def _sent(session: Session, job: Job) -> Sent:
     document = _document_of(session, job) if job.status is Status.COMPLETED else None
     name = job.name or f"job {job.id}"
     if job.status in (Status.FAILED, Status.CANCELLED):
-        why = f"{job.error_code}: {job.error_text}" if job.error_code else "it was cancelled"
+        why = job.error_text if job.error_code else "cancelled"
         return Sent(name, "failed", 0, job, None, why)
     if document is None:
-        return Sent(name, "coming in", 0, job, None)
+        return Sent(name, "adding", 0, job, None)
     if document.status is IndexStatus.FAILED:
-        return Sent(name, "failed", document.percent, job, document, f"{document.error_code}: {document.error_text}")
+        return Sent(name, "failed", document.percent, job, document, document.error_text)
     if document.status is IndexStatus.SUCCESS:
-        return Sent(name, "can be searched", 100, job, document)
+        return Sent(name, "searchable", 100, job, document)
     return Sent(
-        name, "being read" if document.status is IndexStatus.INDEXING else "waiting", document.percent, job, document
+        name, "reading" if document.status is IndexStatus.INDEXING else "queued", document.percent, job, document
     )
 
 

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from msgspec import Struct
 from starlette.datastructures import FormData
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
 from worker_service.base.errors import BadInput
-from worker_service.jobs.model import Pause
 from worker_service.services import job_control, overview
 from worker_service.services.jobs import names
 from worker_service.services.overview import title_of_pause, workers
@@ -19,15 +15,6 @@ from worker_service.web.access import visitor_of
 from worker_service.web.database_sessions import opened
 from worker_service.web.views import page
 from worker_service.web.views.forms import back_to, posted, said, told
-from worker_service.web.views.template_filters import command
-
-_FLAGS = {"all": "--all", "owner": "--owner"}
-
-
-class Paused(Struct, frozen=True):
-    pause: Pause
-    title: str
-    command: str
 
 
 def list_workers(request: Request) -> Response:
@@ -42,30 +29,21 @@ def list_workers(request: Request) -> Response:
             told=told(session, request),
             workers=found,
             nodes=overview.nodes(session, found),
-            pauses=_pauses(overview.pauses(session)),
+            pauses=[(one, title_of_pause(one.scope, one.name)) for one in overview.pauses(session)],
             lacking=lacking,
             types=names(session, "handler", "") or names(session, "job_type", ""),
         )
-
-
-def _pauses(pauses: Sequence[Pause]) -> Sequence[Paused]:
-    found = []
-    for one in pauses:
-        words = [_FLAGS[one.scope]] if one.scope in _FLAGS else []
-        title = title_of_pause(one.scope, one.name)
-        found.append(Paused(one, title, command("unpause", *words, *([one.name] if one.name else []))))
-    return found
 
 
 def pause(request: Request, form: FormData) -> Response:
     visitor_of(request).must_be_of_all()
     scope, name = said(form, "scope"), said(form, "name").strip()
     if scope not in ("all", "type", "owner"):
-        raise BadInput(f"{scope!r} cannot be paused: it is all, type or owner")
+        raise BadInput(f"{scope!r} is not a scope: choose all, type or owner")
     if scope == "all" and name:
-        raise BadInput("everything has no name", "leave it empty")
+        raise BadInput("a pause of everything has no name", "leave the name empty")
     if scope != "all" and not name:
-        raise BadInput(f"say which {scope} to pause")
+        raise BadInput(f"enter the name of the {scope} to pause")
     with opened(request) as session:
         reason, length = said(form, "reason").strip() or None, said(form, "length").strip() or None
         job_control.pause(session, scope, name, length=length, reason=reason)

@@ -38,7 +38,7 @@
       if (!moved.lengthComputable) return;
       const percent = Math.floor((100 * moved.loaded) / moved.total);
       bar.value = percent;
-      say(percent < 100 ? `${percent} % sent` : "All of it is sent");
+      say(percent < 100 ? `${percent} % uploaded` : "Upload complete");
     });
     request.addEventListener("load", () => {
       // The redirect leads to the page that shows their progress.
@@ -46,11 +46,11 @@
         window.location.assign(request.responseURL);
         return;
       }
-      let sentence = `It was refused (${request.status})`;
+      let sentence = `Upload failed (${request.status})`;
       try { const told = JSON.parse(request.responseText); sentence = [told.detail, told.remedy].filter(Boolean).join(": ") || sentence; } catch { /* not one of our error responses */ }
       say(sentence);
     });
-    request.addEventListener("error", () => say("The connection broke: send it again"));
+    request.addEventListener("error", () => say("Upload failed: the connection was lost. Try again."));
     request.open("POST", form.action);
     request.setRequestHeader("Accept", "application/json");
     request.send(new FormData(form));

@@ -55,7 +55,7 @@
   function count() {
     const chosen = document.querySelectorAll("td.pick input:checked").length;
     for (const option of document.querySelectorAll("option[value=ticked]")) {
-      option.textContent = chosen ? `the ${chosen} ticked` : "the ticked ones";
+      option.textContent = chosen ? `${chosen} ticked` : "ticked jobs";
     }
   }
   document.addEventListener("change", (event) => {
