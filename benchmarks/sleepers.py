@@ -42,7 +42,7 @@ def sleep(context: Context[shipped.Payload]) -> Done:
     numbers = read_ranges(context.payload.pages, 1_000_000)
     source, way = PageSource(context.document.content, "sleepers"), WayToRead(("eng",), "fast")
     pages = shipped.Pages(context, numbers, source, way, "sleepers")
-    pages.read_by(_Sleeper(source.content, float(import_module(_SECONDS).page_seconds)))
+    pages.read_with(_Sleeper(source.content, float(import_module(_SECONDS).page_seconds)))
     return Done({})
 
 

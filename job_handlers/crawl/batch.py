@@ -17,7 +17,7 @@ from job_handlers.fetch.sources import read_reference
 from job_handlers.reading import estimate
 from job_handlers.reading.batch_options import PRIORITY, priority_option, say_what_is_left_out
 from job_handlers.reading.estimate import ToRead
-from job_handlers.reading.job_factory import LeftOut, ReadWords, download_job, files_at
+from job_handlers.reading.job_factory import LeftOut, ReadOptions, download_job, find_files
 from job_handlers.reading.verbs import reading_options
 from worker_service.handlers import NewJob, Permanent, canonical
 from worker_service.verbs import (
@@ -66,7 +66,7 @@ def add(
     timeout: str | None,
     dry_run: bool,
     *,
-    read: ReadWords,
+    read: ReadOptions,
 ) -> int:
     """\b
     pagemill batch add reports/ --owner alice --name reports
@@ -112,14 +112,14 @@ def add(
 
 def jobs_of(
     sources: Sequence[str],
-    read: ReadWords,
+    read: ReadOptions,
     *,
     owner: str,
     credential: str = "",
     left_out: LeftOut,
     most: int | None = None,
 ) -> list[NewJob]:
-    """The jobs that bring them in; what two of them name is brought in once. `most`: see `files_at`."""
+    """The jobs that bring them in; what two of them name is brought in once. `most`: see `find_files`."""
     found: dict[tuple[str, str], NewJob] = {}
     for word in sources:
         for key, job in _of_source(word, read, owner, credential, left_out, most):
@@ -128,14 +128,14 @@ def jobs_of(
 
 
 def _of_source(
-    word: str, read: ReadWords, owner: str, credential: str, left_out: LeftOut, most: int | None
+    word: str, read: ReadOptions, owner: str, credential: str, left_out: LeftOut, most: int | None
 ) -> list[tuple[str, NewJob]]:
     if not word:
         # Path("") is the current directory.
         raise BadInput("a source is empty", "name a file, a directory, a folder or an address")
     path = Path(word).expanduser()
     if word.startswith(("/", "./", "../", "~")) or path.exists():
-        files = files_at(path, left_out, most=most)
+        files = find_files(path, left_out, most=most)
         jobs = [download_job(file, read, owner=owner, is_forced=False, standing=True) for file in files]
         return [(job.source_key or "", job) for job in jobs]
     if "://" not in word:
@@ -146,7 +146,7 @@ def _of_source(
     return [(read_reference(word)[1].key, job if job.source_key else of_a_batch(job))]
 
 
-def of_address(address: str, read: ReadWords, *, owner: str, credential: str = "") -> NewJob:
+def of_address(address: str, read: ReadOptions, *, owner: str, credential: str = "") -> NewJob:
     """What brings in a file, or crawls a folder; of either, all that is found is read so from now on."""
     try:
         source, reference = read_reference(address)
@@ -202,10 +202,10 @@ def _follows(desk: Desk, word: str) -> Mapping[str, Any]:
 # ── What would become of it ──
 
 
-def _weighed(desk: Desk, jobs: Sequence[NewJob], read: ReadWords, owner: str, credential: str) -> ToRead:
+def _weighed(desk: Desk, jobs: Sequence[NewJob], read: ReadOptions, owner: str, credential: str) -> ToRead:
     """Folders are gone through by a job that only counts: it is compared with what crawls have found before."""
     files = [path_of(job.source_key or "") for job in jobs if job.job_type == "download" and job.platform == "local"]
-    found = estimate.of_files(desk, files, owner=owner, is_read_again=bool(read.asked()))
+    found = estimate.estimate_files(desk, files, owner=owner, is_read_again=bool(read.asked()))
     addresses = sum(job.job_type == "download" and job.platform != "local" for job in jobs)
     found += ToRead(addresses, to_read=addresses, unsized=addresses)
     for folder in (json.loads(job.payload or "")["folder"] for job in jobs if job.job_type != "download"):

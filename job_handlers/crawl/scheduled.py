@@ -17,7 +17,7 @@ from job_handlers.crawl.batch import jobs_of
 from job_handlers.crawl.verbs import CrawlWords, crawl_job, of_a_batch
 from job_handlers.fetch.errors import Trouble
 from job_handlers.fetch.sources.local.file import actual_path
-from job_handlers.reading.job_factory import LeftOut, ReadWords, read_words
+from job_handlers.reading.job_factory import LeftOut, ReadOptions, parse_read_options
 from worker_service.handlers import FILE_URL, DeferredAction, NewJob, written
 from worker_service.verbs import BadInput
 
@@ -54,7 +54,7 @@ def crawl(wish: object, *, owner: str) -> NewJob:
         values = verbs.crawl.make_context("crawl", [*words, "--", folder]).params
     except click.UsageError as error:
         raise BadInput(error.format_message()) from error
-    read = ReadWords(**{name: values[name] for name in ReadWords.__struct_fields__})
+    read = ReadOptions(**{name: values[name] for name in ReadOptions.__struct_fields__})
     asked = {name: values[name] for name in CrawlWords.__struct_fields__ if name != "read"}
     return crawl_job(CrawlWords(read=read, **asked), owner=owner)
 
@@ -72,7 +72,7 @@ def together(
     """Of several sources what `batch add` makes of them: their jobs, how they are to be read, what follows, and what is
     left out. Paths are whole ones, of places where jobs may read."""
     of_reading = {name: values for name, values in words.items() if name != "credential"}
-    read, left_out, credential = read_words(of_reading), LeftOut(), next(iter(words.get("credential", ())), "")
+    read, left_out, credential = parse_read_options(of_reading), LeftOut(), next(iter(words.get("credential", ())), "")
     texts = [source for source in sources if isinstance(source, str)]
     for text in texts:
         _refuse_no_place(text)

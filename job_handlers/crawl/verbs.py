@@ -18,9 +18,9 @@ from msgspec.structs import replace
 from job_handlers.crawl import watch_commands
 from job_handlers.fetch.sources import Source, folders_in_words, read_folder
 from job_handlers.reading.batch_options import PRIORITY, batch_option, priority_option, submit
-from job_handlers.reading.estimate import how_long, how_long_in_words
-from job_handlers.reading.job_factory import ReadWords
-from job_handlers.reading.verbs import reading_options, say_what_holds
+from job_handlers.reading.estimate import describe_duration, estimate_duration
+from job_handlers.reading.job_factory import ReadOptions
+from job_handlers.reading.verbs import reading_options, report_waiting
 from worker_service.handlers import NewJob, Permanent, canonical
 from worker_service.verbs import (
     BadInput,
@@ -57,7 +57,7 @@ class CrawlWords(Struct, frozen=True):
     dry_run: bool = False
     reconcile: bool = False
     watch: str | None = None
-    read: ReadWords = field(default_factory=ReadWords)
+    read: ReadOptions = field(default_factory=ReadOptions)
 
 
 @functools.partial(verb, heading="Documents")
@@ -84,7 +84,7 @@ def crawl_verb(
     priority: int | None,
     dry_run: bool,
     *,
-    read: ReadWords,
+    read: ReadOptions,
     **values: Any,
 ) -> int:
     """\b
@@ -226,7 +226,7 @@ def _when(desk: Desk, job_id: int) -> str:
 def found_by(desk: Desk, counting: NewJob) -> dict[str, Any]:
     """By a crawl that only counts, once it has ended."""
     job_id = enqueue.enqueue_job(desk.session, replace(counting, priority=PRIORITY)).job_id
-    say_what_holds(desk, job_id)
+    report_waiting(desk, job_id)
     waited = wait_for_jobs(desk.session, Selector(ids=(job_id,)))
     job = jobs.job(desk.session, job_id)
     if not waited.is_good:
@@ -238,7 +238,7 @@ def found_by(desk: Desk, counting: NewJob) -> dict[str, Any]:
 def _show_dry_run(desk: Desk, counting: NewJob) -> int:
     found = found_by(desk, counting)
     size = found.get("bytes", 0)
-    if desk.answered({**found, **how_long(desk, size)}):
+    if desk.answered({**found, **estimate_duration(desk, size)}):
         return 0
     found.pop("bytes", None)
     names = found.pop("would_enqueue", [])
@@ -248,5 +248,5 @@ def _show_dry_run(desk: Desk, counting: NewJob) -> int:
     words = [counted(number, "folder") if fate == "folders" else f"{number} {fate}" for fate, number in found.items()]
     output.say(", ".join(words) or "nothing found")
     if found.get("enqueued"):
-        output.say(f"{output.size(size)} to fetch and read; {how_long_in_words(desk, size)}")
+        output.say(f"{output.size(size)} to fetch and read; {describe_duration(desk, size)}")
     return 0

@@ -22,7 +22,7 @@ import msgspec
 from job_handlers.fetch.errors import Trouble
 from job_handlers.file_kinds import HEAD_BYTES, Kind, agreed
 from job_handlers.reading.document import document_of
-from job_handlers.reading.formats import Unreadable, Writing, mail
+from job_handlers.reading.formats import FlowDocument, Unreadable, mail
 from job_handlers.reading.formats.archive import BROKEN, Archive
 from job_handlers.reading.page_process import Lost, PageProcess, TooLarge
 from worker_service.handlers import (
@@ -144,7 +144,7 @@ def _add_document(context: Context[Any], found: Found, one: UnpackedFile, key: s
 # --- in the page process ------------------------------------------------------------------------------
 
 
-def unpacker(writing: Writing, staging: Path) -> Callable[[int], Answer]:
+def unpacker(writing: FlowDocument, staging: Path) -> Callable[[int], Answer]:
     members: Sequence[tuple[str, str, Callable[[], Any]]] = [
         (_printable_path(place), refusal, opened) for place, refusal, opened in _members_of(writing)
     ]
@@ -216,7 +216,7 @@ def _read_block(source: IO[bytes], most: int = _STEP_BYTES) -> bytes:
         raise Unreadable(f"it is broken ({error})") from error
 
 
-def _members_of(writing: Writing) -> Iterator[tuple[str, str, Callable[[], Any]]]:
+def _members_of(writing: FlowDocument) -> Iterator[tuple[str, str, Callable[[], Any]]]:
     if isinstance(writing, Archive):
         for member in writing.members():
             yield member.name, member.refusal, partial(writing.open, member.info)

@@ -34,7 +34,7 @@ def _field_values(one: ToRead) -> Sequence[int]:
     return [*asdict(one).values()]
 
 
-def of_files(desk: Desk, files: Sequence[Path], *, owner: str, is_read_again: bool) -> ToRead:
+def estimate_files(desk: Desk, files: Sequence[Path], *, owner: str, is_read_again: bool) -> ToRead:
     sizes = {file: file.stat().st_size for file in files}
     known = _unchanged_files(desk, sizes, owner)
     to_read = [file for file in files if is_read_again or file not in known]
@@ -52,7 +52,7 @@ def _unchanged_files(desk: Desk, sizes: Mapping[Path, int], owner: str) -> set[P
 
 
 def show(desk: Desk, found: ToRead, left_out: LeftOut) -> None:
-    whole = {"dry_run": True, **asdict(found), **how_long(desk, found.bytes_to_read), **left_out.as_answer()}
+    whole = {"dry_run": True, **asdict(found), **estimate_duration(desk, found.bytes_to_read), **left_out.as_answer()}
     if desk.answered(whole):
         return
     output.show(
@@ -62,17 +62,17 @@ def show(desk: Desk, found: ToRead, left_out: LeftOut) -> None:
     if found.unsized:
         output.show(f"and nobody knows how large {counted(found.unsized, 'address', 'addresses')} of these will be")
     if found.to_read:
-        output.show(how_long_in_words(desk, found.bytes_to_read))
+        output.show(describe_duration(desk, found.bytes_to_read))
     say_what_is_left_out(desk, left_out)
 
 
-def how_long(desk: Desk, size: int) -> dict[str, object]:
+def estimate_duration(desk: Desk, size: int) -> dict[str, object]:
     """Return the estimate as JSON; null if no document has been read yet."""
     pace = documents.pace(desk.session)
     return {"seconds": pace and round(pace.seconds_for(size)), "pace": pace}
 
 
-def how_long_in_words(desk: Desk, size: int) -> str:
+def describe_duration(desk: Desk, size: int) -> str:
     pace = documents.pace(desk.session)
     if pace is None:
         return "no document has been read yet, so nobody knows how long"

@@ -30,11 +30,11 @@ from job_handlers.reading.page_settings import (
     PageSource,
     Scan,
     costs_of,
+    format_ranges,
     job_digest,
     layer_digest,
     ocr_digest,
     parts,
-    written_ranges,
 )
 from job_handlers.reading.text_layer import Drawn, Verdict, judge
 from worker_service.handlers import (
@@ -86,7 +86,7 @@ class Counted(msgspec.Struct, tag=True, frozen=True):
     was_repaired: bool = False
 
 
-class Judged(msgspec.Struct, tag=True, frozen=True):
+class ExaminedPage(msgspec.Struct, tag=True, frozen=True):
     method: str
     text: str = ""
     layout: str | None = None
@@ -103,7 +103,7 @@ class Thumbnail(msgspec.Struct, tag=True, frozen=True):
     picture: bytes
 
 
-Answer = Counted | Judged | Refused | Thumbnail | attachments.Answer
+Answer = Counted | ExaminedPage | Refused | Thumbnail | attachments.Answer
 Places = list[spreadsheets.Place] | Refused
 # Build the decoders before child processes are forked, each of which would build them again.
 msgspec.msgpack.Decoder(Answer)
@@ -148,19 +148,19 @@ def _request_download(context: Context[Payload]) -> Done:
 
 def _ingest_pages(context: Context[Payload], how: HowToRead, original: Path, kind: Kind, content: str) -> Done:
     password = how.password
-    is_writing = formats.is_writing(kind)
+    is_flow = formats.is_flow_document(kind)
     with (
         Assembly(context, original, kind, how) as assembly,
         PageProcess[Answer](
-            lambda: _flow_reader(original, kind, context.staging) if is_writing else _page_reader(original, password),
+            lambda: _flow_reader(original, kind, context.staging) if is_flow else _page_reader(original, password),
             Answer,
-            cpu_seconds=_WRITING_CPU_SECONDS if is_writing else _PAGE_CPU_SECONDS,
+            cpu_seconds=_WRITING_CPU_SECONDS if is_flow else _PAGE_CPU_SECONDS,
         ) as process,
     ):
         counted = _count_pages(process, kind)
         source = PageSource(content, library_of(kind))
         numbers = range(1, counted.pages + 1)
-        is_forced = bool(how.force_ocr) and not is_writing
+        is_forced = bool(how.force_ocr) and not is_flow
         layers = {} if is_forced else {number: layer_digest(source, number) for number in numbers}
         to_read = _save_known_pages(context, layers)
         scans = _save_layer_pages(context, process, to_read, assembly)
@@ -172,12 +172,12 @@ def _ingest_pages(context: Context[Payload], how: HowToRead, original: Path, kin
             done = _done_with_ranges(context, facts, _ocr_range_jobs(context, how, content, to_recognise, scans))
         else:
             assembly.add_rest(counted.pages)
-            done = assembly.published(facts, None if is_writing else lambda: _thumbnail(process))
+            done = assembly.published(facts, None if is_flow else lambda: _thumbnail(process))
     return replace(done, files=[*done.files, *found.files], follow_ups=[*done.follow_ups, *found.follow_ups])
 
 
 def library_of(kind: Kind) -> str:
-    return formats.LIBRARY if formats.is_writing(kind) else pdf.LIBRARY
+    return formats.LIBRARY if formats.is_flow_document(kind) else pdf.LIBRARY
 
 
 def _count_pages(process: PageProcess[Answer], kind: Kind) -> Counted:
@@ -230,11 +230,11 @@ def _save_layer_pages(
     save_at = time.monotonic() + _SAVE_SECONDS
     failed = 0
     for done, (number, answer) in enumerate(process.read_all(to_read), 1):
-        if isinstance(answer, Judged) and answer.scan is not None:
+        if isinstance(answer, ExaminedPage) and answer.scan is not None:
             scans[number] = answer.scan
         else:
             page = _page_result(context, to_read[number], number, answer)
-            failed += not isinstance(answer, Judged)
+            failed += not isinstance(answer, ExaminedPage)
             if failed > _FAILED_PAGES_MAX and isinstance(answer, TooLarge | Lost):
                 # Each of them cost a page process.
                 raise Permanent("PAGES_TOO_LARGE", f"more than {_FAILED_PAGES_MAX} pages fail; the last: {answer}")
@@ -257,7 +257,7 @@ def _thumbnail(process: PageProcess[Answer]) -> bytes:
 
 
 def _page_result(context: Context[Payload], found: str, number: int, answer: Answer | TooLarge | Lost) -> PageResult:
-    if isinstance(answer, Judged):
+    if isinstance(answer, ExaminedPage):
         # Replace NUL characters, as the store does.
         return PageResult(number, found, answer.text.replace("\0", "�"), answer.method, None, answer.layout)
     method = TOO_LARGE if isinstance(answer, TooLarge) else UNREADABLE
@@ -315,23 +315,23 @@ def _flow_reader(original: Path, kind: Kind, staging: Path) -> Callable[[int], A
             return Counted(len(pages), "; ".join(writing.notes))
         page = pages[number - 1]
         if any(isinstance(piece, formats.Picture) for piece in page):
-            return Judged(Verdict.OCR, scan=Scan("", 0))
+            return ExaminedPage(Verdict.OCR, scan=Scan("", 0))
         lines = [piece for piece in page if isinstance(piece, str)]
         found = layout.Flow(formats.tables_in(lines))
-        return Judged(Verdict.LAYER, "\n".join(lines), layout.written_flow(found))
+        return ExaminedPage(Verdict.LAYER, "\n".join(lines), layout.encode_flow(found))
 
     return read
 
 
-def look(book: pdf.Book, number: int) -> Judged:
+def look(book: pdf.Book, number: int) -> ExaminedPage:
     found = book.text(number)
     needs_look = found.may_be_scan or not found.text.strip()
     verdict = judge(found.text, book.drawn(number) if needs_look else Drawn())
     if verdict is Verdict.OCR:
-        return Judged(verdict, scan=Scan(*book.packed(number)))
+        return ExaminedPage(verdict, scan=Scan(*book.packed(number)))
     if verdict is Verdict.BLANK:
-        return Judged(verdict, "", layout.written(layout.Layout(found.size)))
-    return Judged(
+        return ExaminedPage(verdict, "", layout.written(layout.Layout(found.size)))
+    return ExaminedPage(
         verdict, found.text, layout.written(layout.Layout(found.size, blocks=found.blocks, tables=found.tables))
     )
 
@@ -414,7 +414,7 @@ def _parallel_ranges(context: Context[Payload], pages: int) -> int:
 
 
 def _range_job(context: Context[Payload], job_type: str, numbers: Sequence[int], way: Sequence[object]) -> NewJob:
-    pages = written_ranges(numbers)
+    pages = format_ranges(numbers)
     # If two documents need the same range of the same file, the second job waits and finds the pages read.
     return replace(_follow_up_job(context, job_type, {"pages": pages}), concurrency_key=digest([job_type, pages, *way]))
 

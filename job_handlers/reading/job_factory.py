@@ -30,7 +30,7 @@ _REMEMBERED = ("languages", "quality", "force_ocr", "hocr", "password_file")
 _PASSWORD = re.compile(r"password[\w.-]*", re.ASCII)
 
 
-class ReadWords(Struct, frozen=True):
+class ReadOptions(Struct, frozen=True):
     """Reading settings as the user enters them. A setting that is not given is the document's own."""
 
     as_usual: bool = False
@@ -90,7 +90,7 @@ class ReadWords(Struct, frozen=True):
         return {"then": actions} if actions else {}
 
 
-class Elsewhere(Struct, frozen=True):
+class AdoptedFile(Struct, frozen=True):
     """A file for `documents adopt`."""
 
     path: str
@@ -108,13 +108,13 @@ Made = tuple[NewJob, Mapping[str, object], Sequence[DeferredAction]]
 
 def bring(file: Path, words: Mapping[str, Sequence[str]], *, owner: str, is_forced: bool) -> Made:
     """Return the job of `ingest FILE`."""
-    read = read_words(words)
+    read = parse_read_options(words)
     return download_job(file, read, owner=owner, is_forced=is_forced), read.asked(), read.actions()
 
 
 def again(document: Document, words: Mapping[str, Sequence[str]], *, has_original: bool, is_forced: bool) -> Made:
     """Return the job of `reindex DOCUMENT`."""
-    read = read_words(words)
+    read = parse_read_options(words)
     return reindex_job(document, read, has_original=has_original, is_forced=is_forced), read.asked(), read.actions()
 
 
@@ -127,7 +127,7 @@ def opens(settings: str) -> str | None:
     return name if isinstance(name, str) else None
 
 
-def read_words(words: Mapping[str, Sequence[str]]) -> ReadWords:
+def parse_read_options(words: Mapping[str, Sequence[str]]) -> ReadOptions:
     """Build the settings from option names and values. An empty value counts as not given."""
     said = {name: [value for value in values if value] for name, values in words.items()}
     if unknown := sorted(set(said) - set(_WORDS)):
@@ -135,7 +135,7 @@ def read_words(words: Mapping[str, Sequence[str]]) -> ReadWords:
     quality, password = (next(iter(said.get(name, ())), None) for name in ("quality", "password-file"))
     if quality not in (None, *QUALITIES):
         raise BadInput(f"{quality!r} is no quality", "say fast, auto or best")
-    return ReadWords(
+    return ReadOptions(
         as_usual=bool(said.get("as-usual")),
         languages=said.get("lang", ()),
         quality=quality,
@@ -150,7 +150,7 @@ def read_words(words: Mapping[str, Sequence[str]]) -> ReadWords:
 # ── Jobs ──
 
 
-def download_job(file: Path, read: ReadWords, *, owner: str, is_forced: bool, standing: bool = False) -> NewJob:
+def download_job(file: Path, read: ReadOptions, *, owner: str, is_forced: bool, standing: bool = False) -> NewJob:
     source = written(file)
     body = {"source": source, "read": read.asked(), "force": is_forced, **read.follows(standing=standing)}
     # Equal requests for equal bytes share a key, as far as that is known without reading the file.
@@ -177,7 +177,7 @@ def download_job(file: Path, read: ReadWords, *, owner: str, is_forced: bool, st
     )
 
 
-def reindex_job(document: Document, read: ReadWords, *, has_original: bool, is_forced: bool) -> NewJob:
+def reindex_job(document: Document, read: ReadOptions, *, has_original: bool, is_forced: bool) -> NewJob:
     """Return a job that reads the document again with its own settings, overridden by those given now.
 
     If the original is missing, the job downloads it first.
@@ -216,10 +216,10 @@ def adopt_job(request: DocumentRequest, text: str, *, owner: str) -> NewJob:
 # ── Files ──
 
 
-def read_elsewhere(directory: Path) -> list[Elsewhere]:
+def files_to_adopt(directory: Path) -> list[AdoptedFile]:
     """Return the files below a directory. If report.txt lies next to report.pdf, it is that file's text."""
-    found: list[Elsewhere] = []
-    files = files_at(directory, LeftOut())
+    found: list[AdoptedFile] = []
+    files = find_files(directory, LeftOut())
     # A text file may be a document itself, but not if it is another file's text.
     texts = {file.with_suffix(".txt") for file in files if file.suffix != ".txt"}
     for file in files:
@@ -227,7 +227,9 @@ def read_elsewhere(directory: Path) -> list[Elsewhere]:
             continue
         beside = file.with_suffix(".txt")
         found.append(
-            Elsewhere(written(file), sha256_of(file), written(beside) if beside in texts and beside.is_file() else None)
+            AdoptedFile(
+                written(file), sha256_of(file), written(beside) if beside in texts and beside.is_file() else None
+            )
         )
     return found
 
@@ -256,7 +258,7 @@ def absolute(path: Path | str) -> Path:
     return Path(os.path.normpath(Path(path).absolute()))
 
 
-def files_at(path: Path, left_out: LeftOut, *, most: int | None = None) -> list[Path]:
+def find_files(path: Path, left_out: LeftOut, *, most: int | None = None) -> list[Path]:
     """Return the file, or the files below a directory that can be read; add the others to `left_out`.
 
     `most`: refuse a directory with more entries, because other requests wait meanwhile.

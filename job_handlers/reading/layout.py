@@ -117,7 +117,7 @@ def written(layout: Layout) -> str:
     return text.decode()
 
 
-def written_flow(flow: Flow) -> str | None:
+def encode_flow(flow: Flow) -> str | None:
     """Return the JSON value, or None if there is nothing to store."""
     if flow == Flow():
         return None

@@ -1,7 +1,7 @@
 """Arrange the words of an OCR engine: rows of tables as rows, and columns one after the other. Pure functions.
 
-The engine's lines and paragraphs are kept unless there is evidence against them. Words pass through `tidied` before the
-second engine and through `arranged` after it. All coordinates are pixels of the image that was read, deskewed and
+The engine's lines and paragraphs are kept unless there is evidence against them. Words pass through `tidy_lines` before
+the second engine and through `arranged` after it. All coordinates are pixels of the image that was read, deskewed and
 turned upright.
 """
 
@@ -44,7 +44,7 @@ class Row(Struct, frozen=True):
     cells: list[list[Word]]
 
 
-class Arranged(Struct, frozen=True):
+class ArrangedPage(Struct, frozen=True):
     lines: list[list[Word]]
     """An empty line separates paragraphs."""
     came_from: list[list[int]]
@@ -54,7 +54,7 @@ class Arranged(Struct, frozen=True):
     """Begin and end in the text, and the rows."""
 
 
-def tidied(lines: Sequence[list[Word]], width: int) -> list[list[Word]]:
+def tidy_lines(lines: Sequence[list[Word]], width: int) -> list[list[Word]]:
     """Drop bars read from the paper's edge; join the parts of one row that two lines share into a line of its own."""
     done: list[list[Word]] = []
     for line in lines:
@@ -104,7 +104,7 @@ def _stand_in_a_row(some: Sequence[Word], others: Sequence[Word]) -> bool:
     )
 
 
-def arranged(lines: list[list[Word]], rules: Callable[[], Sequence[Rule]]) -> Arranged:
+def arranged(lines: list[list[Word]], rules: Callable[[], Sequence[Rule]]) -> ArrangedPage:
     """Return the words in reading order, with tables. `rules` is called only if there may be a table or columns."""
     rules = cache(rules)
     words = _words_with_lines(lines)
@@ -125,7 +125,7 @@ def arranged(lines: list[list[Word]], rules: Callable[[], Sequence[Rule]]) -> Ar
                     for at, (word, _) in enumerate(words[piece.at : last], piece.at)]  # fmt: skip
 
         found = tables.find(pieces, drawn, split)
-    as_read = Arranged(lines, [[at] for at in range(len(lines))], layout.text_of(lines))
+    as_read = ArrangedPage(lines, [[at] for at in range(len(lines))], layout.text_of(lines))
     return _arrange_blocks(lines, words, found, as_read, rules) if words else as_read
 
 
@@ -210,9 +210,9 @@ def _without_spaces(text: str) -> str:
 
 
 def _arrange_blocks(
-    lines: list[list[Word]], words: Sequence[tuple[Word, int]], found: Sequence[tables.Table], as_read: Arranged,
+    lines: list[list[Word]], words: Sequence[tuple[Word, int]], found: Sequence[tables.Table], as_read: ArrangedPage,
     rules: Callable[[], Sequence[Rule]],
-) -> Arranged:  # fmt: skip
+) -> ArrangedPage:  # fmt: skip
     rows = [[Row([_words_of(cell, words) for cell in row]) for row in one.rows] for one in found]
     of_table = {
         at: number
@@ -277,7 +277,7 @@ def _arrange_blocks(
         length += sum(len(text) + 1 for text in texts)
         if part.table is not None:
             placed.append((begin, length, rows[part.table]))
-    return Arranged(made, came_from, "\n".join(written), placed)
+    return ArrangedPage(made, came_from, "\n".join(written), placed)
 
 
 def _words_of(cell: Sequence[Piece], words: Sequence[tuple[Word, int]]) -> list[Word]:

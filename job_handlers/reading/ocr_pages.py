@@ -29,11 +29,11 @@ from job_handlers.reading.document import (
     original_of,
     refuse_stale,
 )
-from job_handlers.reading.formats import is_writing
+from job_handlers.reading.formats import is_flow_document
 from job_handlers.reading.ingest import library_of
 from job_handlers.reading.ocr import Reader
 from job_handlers.reading.ocr.engine import WayToRead
-from job_handlers.reading.ocr.recognition import Recognised
+from job_handlers.reading.ocr.recognition import RecognisedPage
 from job_handlers.reading.page_process import Lost, PageProcess, TooLarge
 from job_handlers.reading.page_settings import (
     PARTIAL,
@@ -42,10 +42,10 @@ from job_handlers.reading.page_settings import (
     PageSource,
     job_digest,
     ocr_digest,
+    pixels_digest,
     read_ranges,
-    shown_digest,
 )
-from job_handlers.reading.preprocess import Damaged, Gray, gray_of, ruled_lines, shown_by, with_white_end
+from job_handlers.reading.preprocess import Damaged, Gray, gray_of, pixels_hash, ruled_lines, whiten_missing_rows
 from job_handlers.reading.tables import Rule
 from job_handlers.reading.text_layer import is_fuller, may_be_fuller
 from worker_service.handlers import (
@@ -105,7 +105,7 @@ def run(context: Context[Payload]) -> Done:
     with PageProcess[Drawn | Read](
         lambda: (
             _flow_reader(original, kind, engine)
-            if is_writing(kind)
+            if is_flow_document(kind)
             else _page_reader(original, password, engine, places, is_forced=bool(how.force_ocr))
         ),
         Drawn | Read,
@@ -115,7 +115,7 @@ def run(context: Context[Payload]) -> Done:
         process.begin()
         pages = Pages(context, numbers, PageSource(content, library_of(kind)), engine, identity)
         context.progress(0, f"0 of {counted(len(numbers), 'page')} done", done=0, total=len(numbers), unit="pages")
-        pages.read_by(process)
+        pages.read_with(process)
     of = len(numbers)
     context.progress(message=counted(of, "page") if of > 1 else f"page {numbers[0]}", done=of, total=of, unit="pages")
     return Done({"pages": len(numbers), "recognised": pages.recognised, "engine": identity})
@@ -157,7 +157,7 @@ def _wait_for_data(context: Context[Payload], wanted: WayToRead) -> None:
         raise Lacking(error.detail, error.remedy, after=min(max(waited, _LOOK_SECONDS), _LOOK_SECONDS_MAX)) from error
 
 
-class PageReader(Protocol):
+class PageServer(Protocol):
     """Interface of the process that draws and recognises pages: `PageProcess`."""
 
     def tell(self, *numbers: int) -> None: ...
@@ -182,7 +182,7 @@ class Pages:
     _digests: dict[int, str] = field(default_factory=dict)
     """Page number → digest of the page's pixels, for pages that have been drawn."""
 
-    def read_by(self, process: PageReader) -> None:
+    def read_with(self, process: PageServer) -> None:
         key = self.context.idempotency_key
         of_file = {number: (job_digest(own := self._file_digest(number), key), own) for number in self.numbers}
         coming = iter(self._without_results(of_file))
@@ -191,7 +191,7 @@ class Pages:
         while process.is_told:
             number, found = process.hear()
             if isinstance(found, Drawn):
-                self._digests[number] = shown_digest(
+                self._digests[number] = pixels_digest(
                     found.shown, self.engine.languages, self.engine.quality, self.identity
                 )
             elif isinstance(found, Lost) and -_SECOND_TRY < number < 0:
@@ -307,7 +307,7 @@ def draw(book: pdf.Book, number: int, place: int | None = None, *, is_forced: bo
     size = book.size(at)
     gray, dpi, is_damaged = book.picture_and_damage(at)
     own = None if is_forced else _own_text(book, at)
-    return Picture(number, size, with_white_end(gray) if is_damaged else gray, dpi, is_damaged, own=own)
+    return Picture(number, size, whiten_missing_rows(gray) if is_damaged else gray, dpi, is_damaged, own=own)
 
 
 def _own_text(book: pdf.Book, at: int) -> pdf.PageText | None:
@@ -318,7 +318,7 @@ def _own_text(book: pdf.Book, at: int) -> pdf.PageText | None:
 
 
 def _pixels_digest(picture: Picture) -> str:
-    shown = shown_by(picture.gray, picture.dpi, picture.size)
+    shown = pixels_hash(picture.gray, picture.dpi, picture.size)
     # Pages with equal pixels share a result only if their own text, which may replace it, is equal too.
     return shown if picture.own is None else digest([shown, picture.own.text])
 
@@ -406,7 +406,7 @@ class _DamagedPicture:
         return "damaged"
 
 
-def _draw_piece(writing: formats.Writing, piece: formats.Piece) -> str | Gray | _DamagedPicture | None:
+def _draw_piece(writing: formats.FlowDocument, piece: formats.Piece) -> str | Gray | _DamagedPicture | None:
     if isinstance(piece, str):
         return piece
     try:
@@ -417,13 +417,13 @@ def _draw_piece(writing: formats.Writing, piece: formats.Piece) -> str | Gray | 
 
 
 def _flow_digest(drawn: Iterable[str | Gray | _DamagedPicture | None]) -> str:
-    shown = [shown_by(one, _PICTURE_DPI, (0, 0)) if isinstance(one, Gray) else one for one in drawn]
+    shown = [pixels_hash(one, _PICTURE_DPI, (0, 0)) if isinstance(one, Gray) else one for one in drawn]
     return hashlib.sha256(repr(shown).encode("utf-8", "replace")).hexdigest()
 
 
 def _read_flow_page(reader: Reader, drawn: Iterable[str | Gray | _DamagedPicture | None], is_in_parts: bool) -> Read:
     lines: list[str] = []
-    seen: list[Recognised] = []
+    seen: list[RecognisedPage] = []
     is_partial = False
     for one in drawn:
         if isinstance(one, str):
@@ -441,7 +441,7 @@ def _read_flow_page(reader: Reader, drawn: Iterable[str | Gray | _DamagedPicture
                 seen.append(found)
                 lines.append(ocr_layout.arranged(found.lines, partial(_rules, found.seen, _PICTURE_DPI)).text)
     readers, languages = _distinct([one.readers for one in seen]), _distinct([one.languages for one in seen])
-    flow = layout.written_flow(layout.Flow(formats.tables_in(lines), readers, languages))
+    flow = layout.encode_flow(layout.Flow(formats.tables_in(lines), readers, languages))
     confidence = min((one.confidence or 0 for one in seen), default=None)
     method = PARTIAL if is_partial else "ocr" if seen else "layer"
     return Read("\n".join(lines), method, confidence, flow)

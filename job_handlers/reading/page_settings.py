@@ -47,7 +47,7 @@ def ocr_digest(source: PageSource, number: int, languages: Sequence[str], qualit
     return digest([source.content, number, "ocr", OCR_RULES, list(languages), quality, engine, source.library])
 
 
-def shown_digest(shown: str, languages: Sequence[str], quality: str, engine: str) -> str:
+def pixels_digest(shown: str, languages: Sequence[str], quality: str, engine: str) -> str:
     """Return the digest of a recognised page, by its pixels, which are all an engine sees.
 
     It is the same in every file.
@@ -64,7 +64,7 @@ def job_digest(page_digest: str, key: str) -> str:
     return digest([page_digest, "too large", key])
 
 
-def written_ranges(numbers: Iterable[int]) -> str:
+def format_ranges(numbers: Iterable[int]) -> str:
     """Return `1-3,7` for [1, 2, 3, 7]."""
     ranges: list[list[int]] = []
     for number in sorted(set(numbers)):
@@ -77,7 +77,7 @@ def written_ranges(numbers: Iterable[int]) -> str:
 
 def named(numbers: Sequence[int]) -> str:
     """Return `pages 1-3,7` for [1, 2, 3, 7]."""
-    return f"page{'s' if len(numbers) > 1 else ''} {written_ranges(numbers)}"
+    return f"page{'s' if len(numbers) > 1 else ''} {format_ranges(numbers)}"
 
 
 def read_ranges(text: str, most: int) -> list[int]:

@@ -109,7 +109,7 @@ def gray_of(packed: bytes) -> Gray | None:
     return Gray(made.width, made.height, made.tobytes())
 
 
-def shown_by(gray: Gray, dpi: float, size: tuple[float, float]) -> str:
+def pixels_hash(gray: Gray, dpi: float, size: tuple[float, float]) -> str:
     """Return the SHA-256 of everything the recognised text depends on.
 
     A weaker hash could be forged to put words into another user's page.
@@ -123,7 +123,7 @@ def image_of(gray: Gray) -> Image.Image:
     return Image.frombuffer("L", (gray.width, gray.height), gray.samples, "raw", "L", 0, 1)
 
 
-def with_white_end(gray: Gray) -> Gray:
+def whiten_missing_rows(gray: Gray) -> Gray:
     """Make the rows below the last one with content white.
 
     Decoders fill missing rows with black or gray, which would be taken for the paper.
@@ -167,13 +167,13 @@ def is_blank(gray: Gray) -> bool:
     return ink < total * _INK_LEAST
 
 
-def ink_left_out(gray: Gray, boxes: Iterable[Box]) -> float:
+def unread_ink(gray: Gray, boxes: Iterable[Box]) -> float:
     """Return the share of the ink outside these boxes."""
     ink, total, _ = _ink_outside(gray, boxes, _INK_WIDTH)
     return ink.histogram()[_PAPER] / max(total, 1)
 
 
-def marks_left_out(gray: Gray, boxes: Iterable[Box], *, most: int) -> list[Box]:
+def unread_marks(gray: Gray, boxes: Iterable[Box], *, most: int) -> list[Box]:
     """Return the boxes of connected ink outside these boxes.
 
     Return none if there are more than `most`, which means dirt or a picture.
@@ -240,7 +240,7 @@ def height_of_letters(gray: Gray, dpi: float) -> int:
     return heights[int(len(heights) * _SMALLEST)] if len(heights) >= _LETTERS_LEAST else 0
 
 
-def halved(gray: Gray) -> Gray:
+def halve(gray: Gray) -> Gray:
     """Return the image at half the size. Two tones become five, and specks fade."""
     image = image_of(gray).reduce(2)
     return Gray(image.width, image.height, image.tobytes())

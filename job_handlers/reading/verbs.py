@@ -14,14 +14,14 @@ from job_handlers.reading import estimate
 from job_handlers.reading.batch_options import batch_option, priority_option, say_what_is_left_out, submit
 from job_handlers.reading.job_factory import (
     QUALITIES,
-    Elsewhere,
+    AdoptedFile,
     LeftOut,
-    ReadWords,
+    ReadOptions,
     absolute,
     adopt_job,
     download_job,
-    files_at,
-    read_elsewhere,
+    files_to_adopt,
+    find_files,
     reindex_job,
 )
 from worker_service.handlers import DocumentRequest
@@ -60,11 +60,11 @@ _verb = functools.partial(verb, heading="Documents")
 
 
 def reading_options(function: Function) -> Function:
-    """Add the reading options to a command, whose function receives them as `ReadWords`."""
+    """Add the reading options to a command, whose function receives them as `ReadOptions`."""
 
     @functools.wraps(function)
     def run(desk: Desk, *selected: Any, **values: Any) -> Any:
-        words = ReadWords(**{name: values.pop(name) for name in ReadWords.__struct_fields__})
+        words = ReadOptions(**{name: values.pop(name) for name in ReadOptions.__struct_fields__})
         for action in words.actions():
             enqueue.refuse_unfit_action(desk.session, action)
         lacking = enqueue.lacking(desk.session, words.asked())
@@ -115,7 +115,7 @@ def ingest(
     timeout: str | None,
     dry_run: bool,
     *,
-    read: ReadWords,
+    read: ReadOptions,
 ) -> int:
     """\b
     pagemill ingest report.pdf
@@ -136,11 +136,11 @@ def ingest(
     if timeout is not None and not is_waiting:
         raise BadInput("--timeout says how long to wait", "say --wait as well")
     left_out = LeftOut()
-    files = [file for path in paths for file in files_at(Path(path), left_out)]
+    files = [file for path in paths for file in find_files(Path(path), left_out)]
     if dry_run:
         if is_waiting:
             raise BadInput("--dry-run brings nothing in, so there is nothing to wait for", "leave one of them out")
-        found = estimate.of_files(desk, files, owner=owner, is_read_again=force or bool(read.asked()))
+        found = estimate.estimate_files(desk, files, owner=owner, is_read_again=force or bool(read.asked()))
         estimate.show(desk, found, left_out)
         return 0
     # A file may be named twice: on its own and by its directory.
@@ -166,7 +166,7 @@ def ingest(
     awaited = [AwaitedDocument(wish.name, wish.job_id, wish.document_id, owner, wish.source_key) for wish in results]
     with telling_that_jobs_go_on():
         if (first := next((wish.job_id for wish in results if wish.job_id is not None), None)) is not None:
-            say_what_holds(desk, first)
+            report_waiting(desk, first)
         return await_reading(desk, awaited, timeout=timeout)
 
 
@@ -184,7 +184,7 @@ def reindex(
     dry_run: bool,
     yes: bool,
     *,
-    read: ReadWords,
+    read: ReadOptions,
 ) -> int:
     """\b
     pagemill reindex 7 --lang deu
@@ -223,7 +223,7 @@ def adopt(desk: Desk, directory: Path, owner: str, dry_run: bool, yes: bool) -> 
     Record files that were read elsewhere: where report.txt stands beside report.pdf, a job takes that text over (a form
     feed between pages); others are noted as not_indexed. Nothing is moved. What is known already stays as it is.
     """
-    found = read_elsewhere(directory)
+    found = files_to_adopt(directory)
     read = sum(one.text is not None for one in found)
     sentence = f"{read} read elsewhere, {len(found) - read} not read"
     if dry_run:
@@ -273,14 +273,14 @@ def _ingest_results(files: Sequence[Path], enqueued: Sequence[Enqueued | InBatch
 
 
 def _reindex_document(
-    desk: Desk, document: Document, read: ReadWords, priority: int | None, *, is_forced: bool
+    desk: Desk, document: Document, read: ReadOptions, priority: int | None, *, is_forced: bool
 ) -> Wish:
     job = reindex_job(document, read, has_original=documents.has_original(desk.session, document), is_forced=is_forced)
     [enqueued], _ = submit(desk, [job], batch=None, name=None, owner=job.owner, priority=priority, asked={})
     return Wish(document.name, enqueued.job_id or None, enqueued.decision, document.id)
 
 
-def _adopt_file(desk: Desk, one: Elsewhere, owner: str) -> Wish:
+def _adopt_file(desk: Desk, one: AdoptedFile, owner: str) -> Wish:
     path = path_of(one.path)
     name, request = legible(path), DocumentRequest(one.path, legible(path.name), one.content)
     known = DocumentSelector(owners=(owner,), platforms=("local",), source_keys=(one.path,))
@@ -293,7 +293,7 @@ def _adopt_file(desk: Desk, one: Elsewhere, owner: str) -> Wish:
     return Wish(name, enqueued.job_id or None, enqueued.decision, enqueued.document_id)
 
 
-def say_what_holds(desk: Desk, job_id: int) -> None:
+def report_waiting(desk: Desk, job_id: int) -> None:
     for gate in jobs.gates(desk.session, job_id):
         output.say(f"job {job_id} waits: {gate.detail} ({gate.code}; `pagemill why {job_id}` says what to do)")
 

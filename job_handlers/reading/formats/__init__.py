@@ -92,7 +92,7 @@ Piece = str | Picture
 Leaf = tuple[Piece, ...]
 
 
-class Writing(Protocol):
+class FlowDocument(Protocol):
     """An open file. Its methods raise `Unreadable`."""
 
     notes: list[str]
@@ -103,12 +103,12 @@ class Writing(Protocol):
     def picture(self, key: str) -> bytes: ...
 
 
-def is_writing(kind: str) -> bool:
+def is_flow_document(kind: str) -> bool:
     return kind in _MODULES
 
 
-def open_writing(path: Path, kind: Kind) -> Writing:
-    opened: Writing = import_module(f"{__name__}.{_MODULES[kind]}").open_writing(path, kind)
+def open_writing(path: Path, kind: Kind) -> FlowDocument:
+    opened: FlowDocument = import_module(f"{__name__}.{_MODULES[kind]}").open_writing(path, kind)
     return opened
 
 

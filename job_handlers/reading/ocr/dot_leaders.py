@@ -19,7 +19,7 @@ from PIL import Image
 
 from job_handlers.reading import layout
 from job_handlers.reading.layout import Word
-from job_handlers.reading.preprocess import Gray, cropped, ink_left_out, ink_within
+from job_handlers.reading.preprocess import Gray, cropped, ink_within, unread_ink
 
 Box = tuple[float, float, float, float]
 Mark = tuple[int, int, int, int]
@@ -64,7 +64,7 @@ def is_leader(word: Word) -> bool:
     return len(word.text) >= DOTS_LEAST and not word.text.strip(".")
 
 
-def told_apart(lines: list[list[Word]], gray: Gray, read: Callable[[Gray], list[Word]]) -> list[list[Word]]:
+def separate_leaders(lines: list[list[Word]], gray: Gray, read: Callable[[Gray], list[Word]]) -> list[list[Word]]:
     """Return the lines with dot leaders as words of dots. `read` recognises an image of one line."""
     boxes = {at: _box_of(line) for at, line in enumerate(lines) if line}
     if not boxes:
@@ -78,7 +78,7 @@ def told_apart(lines: list[list[Word]], gray: Gray, read: Callable[[Gray], list[
         following = _next_in_row(boxes, (x0, y0, x1, y1))
         end = boxes[following][0] - 1 if following is not None else edge
         top = min(y0, y1 - 0.8 * usual)
-        rows = leaders(gray, (x0, top, end, y1), usual)
+        rows = find_leaders(gray, (x0, top, end, y1), usual)
         if not rows or rows[0].x0 > x1 + _NEAR * usual:
             continue
         right, led_to = max(x1, rows[-1].x1), list[Word]()
@@ -98,7 +98,7 @@ def are_left_out(lines: Sequence[Sequence[Word]], gray: Gray) -> bool:
     words = [word for line in lines for word in line]
     beside = _MARGIN * median([word.y1 - word.y0 for word in words if not is_leader(word)] or [0.0])
     boxes = [(word.x0 - beside, word.y0 - beside, word.x1 + beside, word.y1 + beside) for word in words]
-    return any(is_leader(line[-1]) for line in lines if line) or ink_left_out(gray, boxes) > _INK_LEFT_OUT
+    return any(is_leader(line[-1]) for line in lines if line) or unread_ink(gray, boxes) > _INK_LEFT_OUT
 
 
 def are_most(lines: Sequence[Sequence[Word]]) -> bool:
@@ -119,7 +119,7 @@ def worth(lines: Sequence[Sequence[Word]]) -> float:
     return sum(_score([word for word in line if not is_leader(word)]) for line in lines)
 
 
-def in_rows(pieces: Sequence[list[Word]]) -> list[list[Word]]:
+def arrange_rows(pieces: Sequence[list[Word]]) -> list[list[Word]]:
     """Arrange separately read pieces in rows, from left to right. The best pieces define where the rows are.
 
     A gap wider than usual ends a paragraph.
@@ -208,7 +208,7 @@ def _score(words: Sequence[Word]) -> float:
 # --- what is a row of dots --------------------------------------------------------------------------------
 
 
-def leaders(gray: Gray, box: Box, height: float) -> list[Leader]:
+def find_leaders(gray: Gray, box: Box, height: float) -> list[Leader]:
     """Return the dot leaders in a line of text of this height, from left to right."""
     ink, left, top = ink_within(gray, box)
     wide = max(_DOT * height, 3.0)

@@ -13,7 +13,7 @@ from statistics import median
 
 from job_handlers.reading import layout
 from job_handlers.reading.layout import Word
-from job_handlers.reading.preprocess import Box, Gray, cropped, marks_left_out
+from job_handlers.reading.preprocess import Box, Gray, cropped, unread_marks
 
 _MARKS_MOST = 400
 _READ_MOST = 60
@@ -39,7 +39,7 @@ def put_in(lines: list[list[Word]], gray: Gray, read: Callable[[Gray], list[Word
     if len(figures) < 2:
         return lines
     em = median([word.y1 - word.y0 for word in words])
-    marks = marks_left_out(gray, [_with_margin(word, em) for word in words], most=_MARKS_MOST)
+    marks = unread_marks(gray, [_with_margin(word, em) for word in words], most=_MARKS_MOST)
     left_out: list[tuple[Box, Word | None]] = [(box, None) for box in _join_marks(marks, em)]
     guessed: list[tuple[Box, Word | None]] = [(_box_of(word), word) for word in words if _is_guessed(word)]
     found = list(lines)

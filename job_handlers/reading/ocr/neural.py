@@ -122,7 +122,7 @@ class Lines:
         return self._session, numpy
 
 
-class Finder:
+class LineFinder:
     """Finds the lines of text on a page. Loads the model when first used."""
 
     def __init__(self) -> None:

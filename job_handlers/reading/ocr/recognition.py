@@ -53,7 +53,7 @@ _PAGE_INCHES_LEAST = 5.0
 """A resolution that makes the page narrower is probably wrong, and the engine would take letters for specks."""
 
 
-class Recognised(Struct, frozen=True):
+class RecognisedPage(Struct, frozen=True):
     lines: list[list[Word]]
     turn: int = 0
     skew: float = 0.0
@@ -93,7 +93,7 @@ class Reader:
         self._likeliest = 0
         self._engine(0)
 
-    def read(self, gray: Gray, dpi: float) -> Recognised:
+    def read(self, gray: Gray, dpi: float) -> RecognisedPage:
         if max(gray.width, gray.height) > _SIDE_MAX:
             return self.read_in_parts(gray, dpi)
         try:
@@ -102,14 +102,14 @@ class Reader:
             # Engines raise this for a page that their layout analysis cannot handle.
             return self.read_in_parts(gray, dpi)
 
-    def read_in_parts(self, gray: Gray, dpi: float) -> Recognised:
+    def read_in_parts(self, gray: Gray, dpi: float) -> RecognisedPage:
         """Read the page band by band, and leave out the bands on which the engine fails.
 
         Raise RuntimeError if it fails on all of them.
         """
         lines: list[list[Word]] = []
         second: list[int] = []
-        read: list[Recognised] = []
+        read: list[RecognisedPage] = []
         parts = bands(gray, max(min(gray.height // _PARTS, gray.width * 3 // 2, _SIDE_MAX), 1))
         for top, band in parts:
             try:
@@ -124,7 +124,7 @@ class Reader:
                 lines += _upright(found, band, top)
         if not read:
             raise last
-        return Recognised(
+        return RecognisedPage(
             lines,
             is_blank=not lines and len(read) == len(parts),
             seen=gray,
@@ -135,7 +135,7 @@ class Reader:
             is_partial=len(read) < len(parts),
         )
 
-    def _read_whole(self, gray: Gray, dpi: float) -> Recognised:
+    def _read_whole(self, gray: Gray, dpi: float) -> RecognisedPage:
         at, found = self._first_reading(gray, dpi)
         if found.seen is None:
             return found
@@ -152,7 +152,7 @@ class Reader:
             found = replace(found, script=engine.script(found.seen, dpi))
         return found
 
-    def _first_reading(self, gray: Gray, dpi: float) -> tuple[int, Recognised]:
+    def _first_reading(self, gray: Gray, dpi: float) -> tuple[int, RecognisedPage]:
         """Return the first engine's reading, and the index of its language."""
         at = self._likeliest
         found = recognise(self._engine(at), gray, dpi)
@@ -171,7 +171,7 @@ class Reader:
         return at, found
 
 
-def _upright(found: Recognised, band: Gray, top: int) -> list[list[Word]]:
+def _upright(found: RecognisedPage, band: Gray, top: int) -> list[list[Word]]:
     """Return the words of a band in pixels of the whole page, as it lies."""
     # At 72 dpi a point is a pixel.
     placed = layout.on_page(found.lines, (band.width, band.height), 72.0, found.turn, found.skew)
@@ -182,9 +182,9 @@ def _distinct(some: Iterable[Sequence[str]]) -> list[str]:
     return list(dict.fromkeys(chain.from_iterable(some)))
 
 
-def recognise(engine: Engine, gray: Gray, dpi: float) -> Recognised:
+def recognise(engine: Engine, gray: Gray, dpi: float) -> RecognisedPage:
     if is_blank(gray):
-        return Recognised([], is_blank=True)
+        return RecognisedPage([], is_blank=True)
     is_uneven = (dpi < _UNEVEN_BELOW_DPI or is_unevenly_lit(gray)) and not has_two_tones(gray)
     is_coarse = dpi < _COARSE_DPI
     dpi = min(dpi, min(gray.width, gray.height) / _PAGE_INCHES_LEAST)
@@ -194,7 +194,7 @@ def recognise(engine: Engine, gray: Gray, dpi: float) -> Recognised:
         # Grain is darker than its neighbourhood and so becomes ink; strokes of small letters are as thin as grain.
         return softened(gray) if is_uneven and (is_coarse or is_grainy(gray)) else gray
 
-    def read(turn: int, is_uneven: bool) -> Recognised:
+    def read(turn: int, is_uneven: bool) -> RecognisedPage:
         return _read_turned(engine, seen(is_uneven), dpi, turn, is_uneven)
 
     first = read(0, is_uneven)
@@ -219,7 +219,7 @@ def recognise(engine: Engine, gray: Gray, dpi: float) -> Recognised:
     return best
 
 
-def _read_turned(engine: Engine, gray: Gray, dpi: float, turn: int, is_uneven: bool) -> Recognised:
+def _read_turned(engine: Engine, gray: Gray, dpi: float, turn: int, is_uneven: bool) -> RecognisedPage:
     straight = turned(gray, turn)
     is_large = (
         dpi >= _FINE_DPI and not is_uneven and has_two_tones(straight) and height_of_letters(straight, dpi) >= _LARGE
@@ -229,22 +229,22 @@ def _read_turned(engine: Engine, gray: Gray, dpi: float, turn: int, is_uneven: b
         straight = straightened(straight, skew)
     words = partial(engine.words, straight, dpi, is_uneven=is_uneven)
     line = partial(engine.line, dpi=dpi, is_uneven=is_uneven)
-    tell_apart = partial(dot_leaders.told_apart, gray=straight, read=line)
+    tell_apart = partial(dot_leaders.separate_leaders, gray=straight, read=line)
     lines = tell_apart(words(is_large=is_large))
     if dot_leaders.are_left_out(lines, straight):
         # Dot leaders are taken for lines and noise, and the titles beside them are lost with them.
-        rows_of_it = tell_apart(dot_leaders.in_rows(words(is_sparse=True)))
+        rows_of_it = tell_apart(dot_leaders.arrange_rows(words(is_sparse=True)))
         if dot_leaders.are_most(rows_of_it) and dot_leaders.worth(rows_of_it) > _SPARSE * dot_leaders.worth(lines):
             lines = rows_of_it
     lines = isolated_digits.put_in(lines, straight, line)
-    return Recognised(ocr_layout.tidied(lines, straight.width), turn, skew, seen=straight)
+    return RecognisedPage(ocr_layout.tidy_lines(lines, straight.width), turn, skew, seen=straight)
 
 
-def _is_nearly_empty(read: Recognised) -> bool:
+def _is_nearly_empty(read: RecognisedPage) -> bool:
     return sum(len(word.text) for line in read.lines for word in line) < _CHARACTERS_LEAST
 
 
-def _is_weak(read: Recognised) -> bool:
+def _is_weak(read: RecognisedPage) -> bool:
     if _is_nearly_empty(read):
         return False
     return (read.confidence or 0.0) < _WEAK or _runs_vertically(read.lines)
@@ -257,5 +257,5 @@ def _runs_vertically(lines: Sequence[Sequence[Word]]) -> bool:
     return bool(long) and upright > len(long) * _UPRIGHT_SHARE
 
 
-def _score(read: Recognised) -> float:
+def _score(read: RecognisedPage) -> float:
     return sum(len(word.text) * max(word.confidence - 30, 0) for line in read.lines for word in line)

@@ -18,7 +18,7 @@ from job_handlers.reading.layout import Word
 from job_handlers.reading.ocr import neural
 from job_handlers.reading.ocr.dot_leaders import is_leader
 from job_handlers.reading.ocr.neural import Box
-from job_handlers.reading.preprocess import Gray, ink_left_out
+from job_handlers.reading.preprocess import Gray, unread_ink
 
 _SURE = ((95.0, 85.0), (85.0, 92.0), (0.0, 96.0))
 """(page confidence, word confidence): on a page at least that good, words below the second number are reread.
@@ -63,7 +63,7 @@ class SecondReader:
         self.name = neural.name()
         self._is_thorough = is_thorough
         self._lines = neural.Lines()
-        self._finder = neural.Finder()
+        self._finder = neural.LineFinder()
 
     def improved(self, lines: Sequence[list[Word]], gray: Gray, *, is_weak: bool) -> tuple[list[list[Word]], list[int]]:
         """Return the merged lines, and the numbers of those with words from the second engine.
@@ -78,7 +78,7 @@ class SecondReader:
         if (
             is_weak
             or self._is_thorough
-            or ink_left_out(gray, map(_box_with_margin, chain.from_iterable(found))) > _INK_LEFT_OUT
+            or unread_ink(gray, map(_box_with_margin, chain.from_iterable(found))) > _INK_LEFT_OUT
         ):
             for box in _unread_boxes(found, self._finder.boxes(gray)):
                 words = self._lines.read(gray, box)
@@ -92,7 +92,7 @@ class SecondReader:
         for begin, end in _pieces(line, spans(line, below)):
             box = _box_of(line, begin, end)
             again = self._lines.read(gray, box, _between(box, words))
-            better += [*line[done:begin], *merged(line[begin:end], again)]
+            better += [*line[done:begin], *merge_line(line[begin:end], again)]
             done = end
         return [*better, *line[done:]]
 
@@ -158,7 +158,7 @@ def _between(box: Box, words: Sequence[Word]) -> tuple[float, float]:
     return max(left, default=-inf), min(right, default=inf)
 
 
-def merged(first: Sequence[Word], second: Sequence[Word]) -> list[Word]:
+def merge_line(first: Sequence[Word], second: Sequence[Word]) -> list[Word]:
     """Merge the readings of one line."""
     if not second:
         return list(first)
@@ -314,7 +314,7 @@ def _insert_words(lines: list[list[Word]], words: list[Word], changed: list[int]
         if _in_row(Word(left, top, right, bottom, 0, ""), y0, y1) and max(left - x1, x0 - right) < _NEAR * (y1 - y0):
             within = [word for word in line if min(word.x1, x1) > max(word.x0, x0)]
             others = [word for word in line if word not in within]
-            lines[at] = sorted([*others, *merged(within, words)], key=lambda word: word.x0)
+            lines[at] = sorted([*others, *merge_line(within, words)], key=lambda word: word.x0)
             changed[:] = sorted({*changed, at})
             return
         if bottom <= (y0 + y1) / 2 and min(x1, right) > max(x0, left):

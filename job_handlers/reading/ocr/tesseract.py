@@ -20,7 +20,7 @@ from typing import Any
 from job_handlers.reading.layout import Word
 from job_handlers.reading.ocr import languages
 from job_handlers.reading.ocr.engine import Engine, WayToRead
-from job_handlers.reading.preprocess import Gray, halved, image_of
+from job_handlers.reading.preprocess import Gray, halve, image_of
 from worker_service.handlers import CAPABILITY_MISSING, Choices, HandlerError, Lacking, Permanent, Problem
 
 try:
@@ -187,7 +187,7 @@ class _InProcess:
         try:
             _set_image(self._reader, gray, dpi)
             if is_large and (blocks := _blocks(self._reader)):
-                return self._words_in(blocks, halved(gray), dpi / 2)
+                return self._words_in(blocks, halve(gray), dpi / 2)
             if not self._reader.Recognize():
                 return []
             return _recognised_words(self._reader)

@@ -12,7 +12,7 @@ from benchmarks.accuracy import character_errors
 from benchmarks.corpus import CLEAN, HELD_BACK, NOISY_150, SKEWED, SPECKED, Look, contents
 from job_handlers.reading import layout, ocr, pdf
 from job_handlers.reading import ocr_layout as rows
-from job_handlers.reading.ocr.dot_leaders import are_left_out, in_rows, leaders
+from job_handlers.reading.ocr.dot_leaders import are_left_out, arrange_rows, find_leaders
 from job_handlers.reading.ocr_pages import draw, read_page
 from job_handlers.reading.preprocess import Gray
 
@@ -32,11 +32,11 @@ def dots(count: int, *, begin: int = 200, apart: int = 15, y: int = 28) -> list[
 
 
 def counts(page: Gray) -> list[int]:
-    return [one.dots for one in leaders(page, (0, 0, page.width, page.height), HEIGHT)]
+    return [one.dots for one in find_leaders(page, (0, 0, page.width, page.height), HEIGHT)]
 
 
 def test_marks_that_are_small_alike_and_evenly_apart_are_a_row_of_dots() -> None:
-    [found] = leaders(line((100, 4, 130, 32), *dots(20), (600, 4, 640, 32)), (0, 0, 900, HEIGHT), HEIGHT)
+    [found] = find_leaders(line((100, 4, 130, 32), *dots(20), (600, 4, 640, 32)), (0, 0, 900, HEIGHT), HEIGHT)
 
     assert (found.x0, found.y0, found.x1, found.y1, found.dots) == (200, 28, 490, 33, 20)
     # From title to title, and as far apart as some have them.
@@ -110,7 +110,7 @@ def test_pieces_become_rows_from_the_left_to_the_right_of_the_page() -> None:
     pages, titles = [words((900, y, "7")) for y in (0, 52, 104, 300)], ["One", "Two", "Three", "Index"]
     pieces = [*pages, *(words((0, y + 6, title)) for y, title in zip((0, 52, 104, 300), titles, strict=True)), []]
 
-    told = [[word.text for word in row] for row in in_rows(pieces)]
+    told = [[word.text for word in row] for row in arrange_rows(pieces)]
 
     assert told == [["One", "7"], ["Two", "7"], ["Three", "7"], [], ["Index", "7"]]
 
@@ -119,7 +119,7 @@ def test_dots_that_were_read_as_letters_are_no_row_of_their_own() -> None:
     titles = [words((0, y, "Title")) for y in range(0, 300, 50)]
     specks = [[layout.Word(400, y + 3, 420, y + 9, 20, "ce")] for y in range(0, 300, 50)]
 
-    assert [[word.text for word in row] for row in in_rows([*specks, *titles])] == [["Title", "ce"]] * 6
+    assert [[word.text for word in row] for row in arrange_rows([*specks, *titles])] == [["Title", "ce"]] * 6
 
 
 def test_pages_are_looked_at_again_where_something_beside_dots_was_not_read() -> None:

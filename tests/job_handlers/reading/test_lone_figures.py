@@ -13,7 +13,7 @@ from job_handlers.reading import layout, ocr
 from job_handlers.reading.layout import Word
 from job_handlers.reading.ocr import isolated_digits
 from job_handlers.reading.ocr_pages import Picture, read_page
-from job_handlers.reading.preprocess import Gray, marks_left_out
+from job_handlers.reading.preprocess import Gray, unread_marks
 
 pymupdf: Any = partly_typed
 
@@ -90,12 +90,12 @@ def test_only_a_figure_in_a_row_and_in_a_column_of_figures_is_put_in(
 def test_marks_hang_together_and_many_of_them_are_dirt() -> None:
     page = marked((100, 100, 120, 130), (118, 128, 140, 160), (500, 100, 520, 130))
 
-    [one, other] = sorted(marks_left_out(page, [], most=9))
+    [one, other] = sorted(unread_marks(page, [], most=9))
 
     assert one == pytest.approx((100, 100, 141, 161), abs=3)
     assert other == pytest.approx((500, 100, 521, 131), abs=3)
-    assert len(marks_left_out(page, [(90.0, 90.0, 150.0, 170.0)], most=9)) == 1
-    assert marks_left_out(page, [], most=1) == []
+    assert len(unread_marks(page, [(90.0, 90.0, 150.0, 170.0)], most=9)) == 1
+    assert unread_marks(page, [], most=1) == []
 
 
 @needs_engine

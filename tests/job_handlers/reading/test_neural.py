@@ -54,7 +54,7 @@ def read(name: str, quality: str) -> str:
 @needs_it
 def test_a_line_is_read_with_the_places_of_its_words() -> None:
     page = gray_of(documents.picture("Revenue rose by 12.5 % in 2026, as Jørgensen said.", dpi=200))
-    [(x0, y0, x1, y1)] = neural.Finder().boxes(page)
+    [(x0, y0, x1, y1)] = neural.LineFinder().boxes(page)
 
     words = neural.Lines().read(page, (x0, y0, x1, y1))
 

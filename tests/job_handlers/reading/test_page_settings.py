@@ -11,14 +11,14 @@ from job_handlers.reading.page_settings import (
     PageSource,
     Scan,
     costs_of,
+    format_ranges,
     layer_digest,
     ocr_digest,
     parts,
+    pixels_digest,
     read_ranges,
-    shown_digest,
-    written_ranges,
 )
-from job_handlers.reading.preprocess import Gray, shown_by
+from job_handlers.reading.preprocess import Gray, pixels_hash
 from worker_service.handlers import Permanent
 
 
@@ -82,7 +82,7 @@ def test_a_page_costs_what_it_is_packed_into_beside_its_like() -> None:
 
 
 def test_ranges_are_read_as_they_are_written() -> None:
-    assert written_ranges([9, 1, 2, 3, 7, 8, 12]) == "1-3,7-9,12"
+    assert format_ranges([9, 1, 2, 3, 7, 8, 12]) == "1-3,7-9,12"
     assert read_ranges("1-3,7-9,12", 20) == [1, 2, 3, 7, 8, 9, 12]
 
 
@@ -111,14 +111,14 @@ def test_the_digest_of_a_page_with_text_knows_no_language_and_that_of_a_read_pag
 def test_pages_that_differ_by_a_shade_or_a_size_are_two_whoever_has_them() -> None:
     page = Gray(3, 2, bytes(range(6)))
     others = [
-        shown_by(Gray(3, 2, bytes([0, 1, 2, 3, 4, 6])), 300, (10, 10)),
-        shown_by(Gray(2, 3, page.samples), 300, (10, 10)),
-        shown_by(page, 150, (10, 10)),
-        shown_by(page, 300, (10, 11)),
+        pixels_hash(Gray(3, 2, bytes([0, 1, 2, 3, 4, 6])), 300, (10, 10)),
+        pixels_hash(Gray(2, 3, page.samples), 300, (10, 10)),
+        pixels_hash(page, 150, (10, 10)),
+        pixels_hash(page, 300, (10, 11)),
     ]
 
-    shown = shown_by(page, 300, (10, 10))
+    shown = pixels_hash(page, 300, (10, 10))
 
     assert len({shown, *others}) == 5
     assert len(shown) == 64
-    assert len({shown_digest(one, ["eng"], "fast", "engine") for one in (shown, *others)}) == 5
+    assert len({pixels_digest(one, ["eng"], "fast", "engine") for one in (shown, *others)}) == 5

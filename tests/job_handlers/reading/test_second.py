@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from job_handlers.reading.layout import Word
-from job_handlers.reading.ocr.second_pass import are_better_figures, merged, spans
+from job_handlers.reading.ocr.second_pass import are_better_figures, merge_line, spans
 
 
 def line(*words: tuple[str, float], width: float = 10.0) -> list[Word]:
@@ -43,15 +43,15 @@ def test_numbers_that_only_the_first_told_apart_stay_apart() -> None:
     first = line(("140,873", 40.0), ("$", 40.0))
     second = [Word(0, 0, 90, 20, 99.0, "140,813$")]
 
-    assert text(merged(first, second)) == "140,813 $"
-    assert text(merged(line(("140,813", 40.0), ("$", 40.0)), second)) == "140,813 $"
+    assert text(merge_line(first, second)) == "140,813 $"
+    assert text(merge_line(line(("140,813", 40.0), ("$", 40.0)), second)) == "140,813 $"
 
 
 def test_of_two_words_in_a_place_the_surer_stays() -> None:
     first = line(("Theekact", 0.0), ("cause", 93.0), ("of", 95.0), ("the", 95.0))
     second = line(("The", 99.6), ("exact", 99.0), ("cause", 99.0), ("of", 99.0), ("tbe", 60.0))
 
-    assert text(merged(first, [*second[:2], *line_at(first, 1, second[2:])])) == "The exact cause of the"
+    assert text(merge_line(first, [*second[:2], *line_at(first, 1, second[2:])])) == "The exact cause of the"
 
 
 def line_at(first: list[Word], begin: int, words: list[Word]) -> list[Word]:
@@ -66,7 +66,7 @@ def test_where_both_read_the_same_the_first_keeps_its_spaces_and_marks_and_both_
     first = line(("U.S.", 91.0), ("Grant’s", 93.0))
     [whole] = line(("U.S.Grant's", 99.0))
 
-    found = merged(first, [whole])
+    found = merge_line(first, [whole])
 
     assert text(found) == "U.S. Grant’s"
     assert [word.confidence for word in found] == [99.0, 99.0]
@@ -75,12 +75,12 @@ def test_where_both_read_the_same_the_first_keeps_its_spaces_and_marks_and_both_
 def test_dirt_that_only_the_first_saw_goes_and_a_word_that_only_the_second_saw_comes() -> None:
     first = line(("thereof.", 95.0), (":", 30.0))
 
-    assert text(merged(first, line_at(first, 0, line(("thereof.", 99.0))))) == "thereof."
-    assert text(merged(first[:1], line(("thereof.", 99.0), ("Then", 97.0)))) == "thereof. Then"
-    assert text(merged(first[:1], line(("thereof.", 99.0), ("Then", 70.0)))) == "thereof."
+    assert text(merge_line(first, line_at(first, 0, line(("thereof.", 99.0))))) == "thereof."
+    assert text(merge_line(first[:1], line(("thereof.", 99.0), ("Then", 97.0)))) == "thereof. Then"
+    assert text(merge_line(first[:1], line(("thereof.", 99.0), ("Then", 70.0)))) == "thereof."
     # But who read nothing well is no judge of it.
-    assert text(merged(first, line_at(first, 0, line(("thcrcof", 41.0))))) == "thereof. :"
-    assert merged(first, []) == first
+    assert text(merge_line(first, line_at(first, 0, line(("thcrcof", 41.0))))) == "thereof. :"
+    assert merge_line(first, []) == first
 
 
 @pytest.mark.parametrize(
@@ -113,5 +113,5 @@ def test_a_number_or_a_code_is_changed_only_where_the_first_was_guessing(
 ) -> None:
     assert are_better_figures(first, how_sure, second, how_sure_the_second) is is_changed
 
-    found = merged(line((first, how_sure)), line_at(line((first, 0.0)), 0, line((second, how_sure_the_second))))
+    found = merge_line(line((first, how_sure)), line_at(line((first, 0.0)), 0, line((second, how_sure_the_second))))
     assert text(found) == (second if is_changed else first)

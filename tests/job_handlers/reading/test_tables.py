@@ -307,7 +307,7 @@ def test_a_row_of_which_two_lines_were_given_a_part_each_is_one_line() -> None:
     upper = [*read(0, (0, "following"), (100, "figures:")), *read(22, (300, "1"), (400, "1"))]
     lower = [*read(44, (0, "Estimated"), (100, "travel")), *read(22, (312, "926"), (412, "927"), (500, "1928"))]
 
-    found = rows.tidied([upper, lower], 600)
+    found = rows.tidy_lines([upper, lower], 600)
 
     assert [[word.text for word in line] for line in found] == [
         ["following", "figures:"], ["1", "926", "1", "927", "1928"], ["Estimated", "travel"],
@@ -317,14 +317,19 @@ def test_a_row_of_which_two_lines_were_given_a_part_each_is_one_line() -> None:
 def test_a_raised_mark_stays_in_its_line() -> None:
     lines = [read(0, (0, "As"), (40, "said")), [*read(30, (0, "before")), *read(22, (70, "2"), height=7)]]
 
-    assert rows.tidied(lines, 600) == lines
+    assert rows.tidy_lines(lines, 600) == lines
 
 
 def test_the_edge_of_the_paper_is_not_read() -> None:
     menu = read(80, (0, "Home"), (60, "|"), (90, "News"))
     lines = [read(0, (0, "text"), (597, "|")), [], read(40, (597, "|")), [], menu]
 
-    assert [[word.text for word in line] for line in rows.tidied(lines, 600)] == [["text"], [], ["Home", "|", "News"]]
+    found = rows.tidy_lines(lines, 600)
+    assert [[word.text for word in line] for line in found] == [
+        ["text"],
+        [],
+        ["Home", "|", "News"],
+    ]
 
 
 def test_what_was_read_of_the_rules_between_columns_is_not_told() -> None:
