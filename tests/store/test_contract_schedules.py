@@ -6,7 +6,7 @@ from datetime import timedelta
 
 from tests.store.kit import EVERY_JOB, START, MovableClock
 from worker_service.jobs.batches import BatchOfJobs, BatchState, NewBatch, OwnerPolicy
-from worker_service.jobs.model import NewJob, ScheduleRun, Taken
+from worker_service.jobs.model import NewJob, ScheduleRun, StartedWork
 from worker_service.jobs.selector import Selector
 from worker_service.store.store import Store
 
@@ -108,7 +108,7 @@ def test_a_slot_may_begin_a_batch_and_stays_taken_with_it(store: Store) -> None:
     again = store.schedules.take("nightly", PLAN, START + HOUR, work)
     second = store.schedules.take("nightly", PLAN, START + 2 * HOUR, work)
 
-    assert (first, again, second) == (Taken(None, 1), None, Taken(None, 2))
+    assert (first, again, second) == (StartedWork(None, 1), None, StartedWork(None, 2))
     assert [(job.owner, job.batch_id, job.priority) for job in map(store.reading.get, ids(store))] == [
         ("ann", 1, 7), ("ann", 1, 7), ("ann", 2, 7), ("ann", 2, 7),
     ]  # fmt: skip

@@ -10,7 +10,7 @@ from tests.store.kit import ByHand, Enqueue, claim_one, status_of
 from worker_service.jobs.model import Completion, Status
 from worker_service.jobs.selector import Selector
 from worker_service.store.connection import create
-from worker_service.store.mending import mended_rows
+from worker_service.store.mending import read_with_replacement
 from worker_service.store.store import Store
 
 pytestmark = pytest.mark.usefixtures("worker_is_there")
@@ -76,10 +76,10 @@ def test_rows_keep_their_order_their_types_and_their_bytes(path: Path) -> None:
     connection = create(path)
     connection.execute("CREATE TABLE t (a, b)")
     values = "SELECT value, CAST(x'ff' AS TEXT) FROM json_each('[3, 1.5, null, \"x\"]')"
-    returned = mended_rows(connection, f"INSERT INTO t {values} RETURNING a, max(b, '')", ())
+    returned = read_with_replacement(connection, f"INSERT INTO t {values} RETURNING a, max(b, '')", ())
     connection.execute("INSERT INTO t VALUES (x'ff', x'00ff')")
 
-    rows = mended_rows(connection, "SELECT a, b FROM t ORDER BY rowid DESC LIMIT ?", (4,))
+    rows = read_with_replacement(connection, "SELECT a, b FROM t ORDER BY rowid DESC LIMIT ?", (4,))
 
     connection.close()
     assert returned == [(3, "�"), (1.5, "�"), (None, "�"), ("x", "�")]

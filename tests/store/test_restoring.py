@@ -13,7 +13,7 @@ from tests.store.test_migrations import ORIGINAL
 from worker_service.base.errors import BadInput, LeaseLost, SchemaMismatch, StoreBusy, StoreDamaged, StoreUnusable
 from worker_service.jobs.model import Completion, HandlerFacts, NewJob, Status
 from worker_service.store.opening import back_up, initialise, open_store
-from worker_service.store.restore import RAISED_BY, Restored, look_at_backup, put_in_place
+from worker_service.store.restore import RAISED_BY, Restored, check_backup, restore_backup
 from worker_service.store.store import Store
 
 
@@ -34,7 +34,7 @@ def opened(path: Path, clock: MovableClock) -> Store:
 
 
 def restore(copy: Path, path: Path, clock: MovableClock) -> Restored:
-    return put_in_place(look_at_backup(copy), path, clock)
+    return restore_backup(check_backup(copy), path, clock)
 
 
 def test_what_was_running_goes_back_and_late_results_of_before_miss(

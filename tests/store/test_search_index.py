@@ -11,7 +11,7 @@ from tests.store.kit import ByHand, RefusedByHand
 from tests.store.papers import publish, work_as
 from worker_service.base.errors import StoreDamaged
 from worker_service.store.opening import back_up
-from worker_service.store.restore import look_at_backup
+from worker_service.store.restore import check_backup
 from worker_service.store.store import Store
 
 # The record with the structure of the index has the id 10; the largest id is a leaf of its newest segment.
@@ -91,4 +91,4 @@ def test_a_database_with_a_damaged_index_is_backed_up_and_restored(
 
     back_up(path, tmp_path / "copy.db")
 
-    assert look_at_backup(tmp_path / "copy.db").jobs == {"completed": 2}
+    assert check_backup(tmp_path / "copy.db").jobs == {"completed": 2}

@@ -15,7 +15,7 @@ from tests.system.conftest import locked
 from worker_service.base.errors import DiskFull, RuleBroken, StoreBusy
 from worker_service.jobs.model import NewJob, Report
 from worker_service.store import connection
-from worker_service.store.lock_owner import holder_of, lasting_holder_of
+from worker_service.store.lock_owner import lasting_lock_owner_of, lock_owner_of
 from worker_service.store.opening import back_up, initialise, open_store
 from worker_service.store.store import Store
 
@@ -67,7 +67,7 @@ def test_what_is_written_in_a_hurry_is_a_commit_of_ours_and_the_next_one_is_dura
     sqlite.leases.register(new_worker())
     sqlite.intake.enqueue(NewJob("ocr_pages"))
     lease = claim_one(sqlite).lease
-    hurried = sqlite.hurried()
+    hurried = sqlite.relaxed_durability()
     watch = sqlite.watch()
     watch.has_changed()
 
@@ -203,10 +203,10 @@ def test_who_only_commits_often_does_not_keep_the_write_lock(sqlite: Store, path
     commits = Thread(target=busy.communicate, args=("UPDATE worker_job_queue SET priority = 3;\n" * 20_000,))
     commits.start()
     deadline = time.monotonic() + 20
-    while (seen := holder_of(path)) is None or seen.pid != busy.pid:
+    while (seen := lock_owner_of(path)) is None or seen.pid != busy.pid:
         assert time.monotonic() < deadline, "it has been seen with the lock"
 
-    assert lasting_holder_of(path, seconds=1) is None
+    assert lasting_lock_owner_of(path, seconds=1) is None
 
     assert busy.poll() is None, "it commits no more, so nothing was shown"
     busy.kill()

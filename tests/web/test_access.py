@@ -16,7 +16,7 @@ import pytest
 from tests.web.conftest import connected, served, with_url
 from worker_service.base.clock import as_text
 from worker_service.jobs.selector import Selector
-from worker_service.jobs.tokens import Power, digest_of, read_word
+from worker_service.jobs.tokens import Power, digest_of, parse_token_text
 from worker_service.services import tokens
 from worker_service.services.database import Session
 from worker_service.services.enqueue import enqueue
@@ -160,7 +160,7 @@ CRAFTED: dict[str, Callable[[int, str], str]] = {
 
 @pytest.mark.parametrize("crafted", CRAFTED.values(), ids=CRAFTED)
 def test_a_crafted_token_does_not(site: httpx.Client, session: Session, crafted: Callable[[int, str], str]) -> None:
-    read = read_word(tokens.make(session, "grafana").word)
+    read = parse_token_text(tokens.make(session, "grafana").word)
     assert read is not None
 
     assert site.get("/api/jobs", headers=bearing(crafted(*read))).status_code == 401
@@ -190,7 +190,7 @@ def test_the_database_has_no_secret(settings: Settings, session: Session) -> Non
 
     kept = b"".join(path.read_bytes() for path in settings.database.parent.glob("pagemill.db*"))
     assert b"grafana" in kept
-    assert not any((read_word(word) or (0, word))[1].encode() in kept for word in words)
+    assert not any((parse_token_text(word) or (0, word))[1].encode() in kept for word in words)
 
 
 # ── What they may ───────────────────────────────────────────────────────────────────────────────────────────────

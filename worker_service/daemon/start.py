@@ -27,7 +27,7 @@ from worker_service.runner.pool import LocalPool
 from worker_service.runner.protocol import Begin, Described
 from worker_service.runner.worker_lock import WorkerLock, cluster_staging_root, lock_path, own_identity, staging_root
 from worker_service.settings.config import Settings, load_settings
-from worker_service.store.lock_owner import Holder
+from worker_service.store.lock_owner import LockOwner
 from worker_service.store.opening import open_as_set
 from worker_service.store.store import Store
 from worker_service.store.write_pauses import WritePauses
@@ -69,7 +69,7 @@ def _run(settings: Settings, stack: ExitStack, log: Log, *, drain: bool) -> int:
     store.upkeep.ensure_wal_mode()
     own, notifier = own_identity(), Notifier()
     slots = Slots({"cpu": settings.concurrency, "io": settings.io_concurrency})
-    tools = Tools(settings, own, log, store, store.hurried(), slots)
+    tools = Tools(settings, own, log, store, store.relaxed_durability(), slots)
 
     take_workspace(settings.workspace, store.reading.database_id())
     staging, keep = staging_root(settings.workspace, own.worker_id), settings.workspace / "keep"
@@ -156,7 +156,7 @@ def _run(settings: Settings, stack: ExitStack, log: Log, *, drain: bool) -> int:
     return code
 
 
-def _tell_locked(log: Log, seconds: float, holder: Holder | None) -> None:
+def _tell_locked(log: Log, seconds: float, holder: LockOwner | None) -> None:
     reason = f"{holder} keeps the write lock: end its transaction" if holder else _LOCKED
     log.warning(events.STORE_LOCKED, waited_seconds=round(seconds, 1), reason=reason)
 

@@ -91,7 +91,7 @@ class Provenance(Struct, frozen=True):
     """Time when the current generation was published."""
 
 
-class Pace(Struct, frozen=True):
+class ReadingSpeed(Struct, frozen=True):
     """Reading speed of the newest documents, without the time when none of them was being read."""
 
     documents: int

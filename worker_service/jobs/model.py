@@ -91,7 +91,7 @@ class ScheduleRun(Struct, frozen=True):
     batch_id: int | None = None
 
 
-class Taken(Struct, frozen=True):
+class StartedWork(Struct, frozen=True):
     """The job or batch that a schedule's slot has started."""
 
     job_id: int | None

@@ -85,12 +85,12 @@ def is_secret(secret: str, digest: str) -> bool:
     return hmac.compare_digest(digest_of(secret), digest)
 
 
-def word_of(token_id: int, secret: str) -> str:
+def token_text(token_id: int, secret: str) -> str:
     """Return the text that a client sends to authenticate."""
     return f"pm_{token_id}_{secret}"
 
 
-def read_word(word: str) -> tuple[int, str] | None:
+def parse_token_text(word: str) -> tuple[int, str] | None:
     """Return the id and the secret, or None if the text is not a pagemill token."""
     found = _WORD.fullmatch(word.strip()) if word.isascii() else None
     return None if found is None else (int(found[1]), found[2])

@@ -27,9 +27,9 @@ from worker_service.jobs.library import (
     Document,
     DocumentSelector,
     KeywordCount,
-    Pace,
     PageSummary,
     Provenance,
+    ReadingSpeed,
     Removed,
     SearchResult,
     Weight,
@@ -139,7 +139,7 @@ def meant(session: Session, selector: DocumentSelector) -> list[Document]:
     return list(each(session, selector))
 
 
-def pace(session: Session) -> Pace | None:
+def pace(session: Session) -> ReadingSpeed | None:
     """Return the recent reading speed that this database has measured; None if unknown."""
     return session.store.library.pace()
 

@@ -21,7 +21,7 @@ from worker_service.runner.worker_lock import is_free
 from worker_service.services.published_files import faults_of_files
 from worker_service.settings.config import Settings
 from worker_service.store.opening import open_store, refuse_network_file_system
-from worker_service.store.restore import Backup, Restored, look_at_backup, put_in_place
+from worker_service.store.restore import Backup, Restored, check_backup, restore_backup
 from worker_service.workspace import fault_of_workspace
 
 
@@ -50,7 +50,7 @@ def plan_restore(settings: Settings, file: Path) -> RestorePlan:
     """Inspect the backup. Raise an error if restoring is not allowed; change nothing."""
     refuse_network_file_system(settings.database)
     _refuse_beside_a_daemon(settings.database)
-    return RestorePlan(look_at_backup(file), settings.database, settings.database.exists())
+    return RestorePlan(check_backup(file), settings.database, settings.database.exists())
 
 
 def restore(settings: Settings, plan: RestorePlan, *, clock: Clock = wall_clock) -> RestoreDone:
@@ -60,7 +60,7 @@ def restore(settings: Settings, plan: RestorePlan, *, clock: Clock = wall_clock)
         # A daemon may have started meanwhile.
         _refuse_beside_a_daemon(plan.database)
 
-    restored = put_in_place(plan.backup, plan.database, clock, agrees=agrees)
+    restored = restore_backup(plan.backup, plan.database, clock, agrees=agrees)
     with closing(open_store(plan.database)) as store:
         missing = [fault.path for fault in faults_of_files(store, settings.workspace)]
     return RestoreDone(restored, missing)

@@ -20,9 +20,9 @@ from worker_service.jobs.tokens import (
     digest_of,
     is_secret,
     new_secret,
-    read_word,
+    parse_token_text,
+    token_text,
     with_lower,
-    word_of,
 )
 from worker_service.services.database import Session
 from worker_service.services.parse import read_time
@@ -91,7 +91,7 @@ def begin_session(session: Session, word: str) -> Made | None:
     secret = new_secret()
     new = NewToken(Kind.SESSION, by.name, digest_of(secret), by.scopes, by.owner, by.made_by, until)
     session_id = session.store.tokens.begin_session(by.id, new)
-    return None if session_id is None else Made(session_id, by.name, word_of(session_id, secret), until)
+    return None if session_id is None else Made(session_id, by.name, token_text(session_id, secret), until)
 
 
 def known(session: Session, word: str) -> Token | None:
@@ -154,11 +154,11 @@ def _make(
     secret, last = new_secret(), None if until is None else as_text(until)
     new = NewToken(kind, name, digest_of(secret), with_lower(powers), owner, session.actor, last)
     token_id = session.store.tokens.make(new)
-    return None if token_id is None else Made(token_id, name, word_of(token_id, secret), last)
+    return None if token_id is None else Made(token_id, name, token_text(token_id, secret), last)
 
 
 def _known(session: Session, word: str, *kinds: Kind) -> Token | None:
-    read = read_word(word)
+    read = parse_token_text(word)
     found = None if read is None else session.store.tokens.find(read[0])
     if read is None or found is None:
         return None

@@ -16,13 +16,13 @@ from urllib.parse import quote
 import apsw
 
 from worker_service.base.errors import StoreBusy, StoreUnusable
-from worker_service.store.errors import BUSY_SECONDS, no_look, spoken_errors
-from worker_service.store.lock_owner import Holder, holder_of
+from worker_service.store.errors import BUSY_SECONDS, translate_errors, unreadable_error
+from worker_service.store.lock_owner import LockOwner, lock_owner_of
 from worker_service.store.write_pauses import WritePauses
 
 Connection = apsw.Connection
 
-OnLongWait = Callable[[float, Holder | None], None]
+OnLongWait = Callable[[float, LockOwner | None], None]
 """Called once in each long wait for the write lock, with the seconds waited and the holder, if known."""
 
 _LONG_WAIT_SECONDS = 1.0
@@ -47,7 +47,7 @@ SQLITE_VERSION = apsw.sqlite_lib_version()
 def connect(path: Path, *, is_durable: bool = True, on_long_wait: OnLongWait | None = None) -> apsw.Connection:
     """Open a connection for writing. With `is_durable`, commits survive a power cut."""
     _raise_heap_threshold()
-    with spoken_errors(path):
+    with translate_errors(path):
         connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE, statementcachesize=_STATEMENTS_KEPT)
         try:
             _set_up(connection, path, on_long_wait)
@@ -74,12 +74,12 @@ def _raise_heap_threshold() -> None:
 
 
 def connect_to_read(path: Path) -> apsw.Connection:
-    with spoken_errors(path):
+    with translate_errors(path):
         try:
             return _reader(str(path), path, apsw.SQLITE_OPEN_READWRITE)
         except (apsw.ReadOnlyError, apsw.CantOpenError) as error:
             if not _is_unused(path):
-                raise no_look(path, error) from error
+                raise unreadable_error(path, error) from error
         # A user without write access cannot create the -wal and -shm files. They are not needed while no other process
         # has the database open. An immutable connection does not see later commits; `is_frozen` detects them.
         return _reader(f"file:{quote(str(path))}?immutable=1", path, apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI)
@@ -109,7 +109,7 @@ def _reader(name: str, path: Path, flags: int) -> apsw.Connection:
     return connection
 
 
-def teach_to_count(connection: Connection) -> None:
+def register_fts_count(connection: Connection) -> None:
     """Register the SQL function `occurrences(table)`, the number of matches of a search in the current row."""
     connection.register_fts5_function("occurrences", _occurrences)
 
@@ -120,11 +120,11 @@ def _occurrences(found: apsw.FTS5ExtensionApi, /, *_: Any) -> int:
 
 def create(path: Path, on_long_wait: OnLongWait | None = None) -> apsw.Connection:
     """Open a database in WAL mode, and create the file if necessary."""
-    with spoken_errors(path):
+    with translate_errors(path):
         connection = apsw.Connection(str(path))
         try:
             _set_up(connection, path, on_long_wait)
-            turn_to_wal(connection, path)
+            set_wal_mode(connection, path)
             connection.execute("PRAGMA synchronous = FULL")
         except BaseException:
             connection.close()
@@ -132,7 +132,7 @@ def create(path: Path, on_long_wait: OnLongWait | None = None) -> apsw.Connectio
         return connection
 
 
-def turn_to_wal(connection: apsw.Connection, path: Path) -> None:
+def set_wal_mode(connection: apsw.Connection, path: Path) -> None:
     """Put the database into WAL mode. SQLite does not call the busy handler for this, so retry here."""
     until = time.monotonic() + BUSY_SECONDS
     while True:
@@ -181,7 +181,7 @@ class BusyHandler:
         waited = now - self._started
         if waited >= _LONG_WAIT_SECONDS and not self._has_reported and self._on_long_wait is not None:
             self._has_reported = True
-            self._on_long_wait(waited, holder_of(self._path))
+            self._on_long_wait(waited, lock_owner_of(self._path))
         time.sleep(0.001)
         return waited < BUSY_SECONDS
 
@@ -197,7 +197,7 @@ class Transaction:
         last: Callable[[], None] | None = None,
     ) -> None:
         self._connect = connection
-        self._errors = spoken_errors(path)
+        self._errors = translate_errors(path)
         self._pauses = pauses
         self._last = last
 
@@ -235,7 +235,7 @@ class Transaction:
             self._connection.execute("ROLLBACK")
 
 
-class HurriedTransaction(Transaction):
+class RelaxedTransaction(Transaction):
     def __enter__(self) -> None:
         with self._errors:
             _set_synchronous(self._connect(), "NORMAL")

@@ -20,15 +20,15 @@ from worker_service.base.clock import Clock, as_text
 from worker_service.jobs.retries import RetryRule
 from worker_service.store.connection import (
     BusyHandler,
-    HurriedTransaction,
     OnLongWait,
+    RelaxedTransaction,
     Transaction,
     connect,
     connect_to_read,
     is_frozen,
 )
-from worker_service.store.errors import rule_of, spoken_errors
-from worker_service.store.mending import RETURNING, Row, mended_rows
+from worker_service.store.errors import rule_of, translate_errors
+from worker_service.store.mending import RETURNING, Row, read_with_replacement
 from worker_service.store.write_pauses import WritePauses
 
 T = TypeVar("T")
@@ -62,8 +62,8 @@ class Database:
         self._is_durable = is_durable
         self.writing: apsw.Connection | None = None
         self._reading: apsw.Connection | None = None
-        self.is_mending = False
-        self._together: Callable[[], None] | None = None
+        self.is_replacing = False
+        self._last_write: Callable[[], None] | None = None
 
     def close(self) -> None:
         for connection in (self._reading, self.writing):
@@ -96,35 +96,39 @@ class Database:
     def write(self, name: str, row: Row | None = None, /, **named: object) -> list[Row]:
         """Run a statement and return its rows.
 
-        Raise `UnicodeDecodeError` if a RETURNING clause returns text that is not UTF-8: see `mending`.
+        Raise `UnicodeDecodeError` if a RETURNING clause returns text that is not UTF-8: see `replacing_invalid_text`.
         """
         sql, values = self.statements[name], named if row is None else row
-        if self.is_mending:
-            return mended_rows(self.writer, sql, values)
+        if self.is_replacing:
+            return read_with_replacement(self.writer, sql, values)
         try:
             # A half-read RETURNING keeps the write lock, so fetch every row.
             return self.writer.execute(sql, values).fetchall()
         except UnicodeDecodeError:
             if RETURNING.search(sql):
                 raise
-            return mended_rows(self.writer, sql, values)
+            return read_with_replacement(self.writer, sql, values)
 
-    def look(self, name: str, /, **named: object) -> list[Row]:
+    def query(self, name: str, /, **named: object) -> list[Row]:
         """Run a query on the write connection. Raise `UnicodeDecodeError` if it returns text that is not UTF-8."""
         sql = self.statements[name]
-        return mended_rows(self.writer, sql, named) if self.is_mending else self.writer.execute(sql, named).fetchall()
+        return (
+            read_with_replacement(self.writer, sql, named)
+            if self.is_replacing
+            else self.writer.execute(sql, named).fetchall()
+        )
 
     @contextmanager
-    def mending(self) -> Iterator[None]:
-        """Return invalid text as `Mended` within this block.
+    def replacing_invalid_text(self) -> Iterator[None]:
+        """Return invalid text as `ReplacedText` within this block.
 
         Reading is slower, so use it only to repeat a transaction that ended with a `UnicodeDecodeError`.
         """
-        self.is_mending = True
+        self.is_replacing = True
         try:
             yield
         finally:
-            self.is_mending = False
+            self.is_replacing = False
 
     def try_to_write(self, name: str, values: Values) -> str | None:
         """Run a statement. Return the broken rule if a constraint refuses it; the transaction stays open."""
@@ -141,39 +145,39 @@ class Database:
         return self.read_sql(self.statements[name], values)
 
     def read_sql(self, sql: str, values: Sequence[Any] | dict[str, Any]) -> list[Row]:
-        with spoken_errors(self.path):
+        with translate_errors(self.path):
             try:
                 return self.reader.execute(sql, values).fetchall()
             except UnicodeDecodeError:
-                return mended_rows(self.reader, sql, values)
+                return read_with_replacement(self.reader, sql, values)
 
     def transaction(self) -> Transaction:
         """Return a context manager for one short write transaction.
 
         It is IMMEDIATE, because SQLite refuses to upgrade a read transaction to a write transaction without waiting.
         """
-        return Transaction(lambda: self.writer, self.path, self.pauses, self._together)
+        return Transaction(lambda: self.writer, self.path, self.pauses, self._last_write)
 
-    def hurried(self) -> Database:
+    def relaxed_durability(self) -> Database:
         """Return this database on the same connections, with `synchronous = NORMAL` in its transactions.
 
         A power cut may lose their last commits.
         """
-        return _Hurried(self)
+        return _RelaxedDatabase(self)
 
     @contextmanager
-    def together_with(self, write: Callable[[], None]) -> Iterator[None]:
+    def with_last_write(self, write: Callable[[], None]) -> Iterator[None]:
         """Call `write` at the end of each transaction that is started within this block."""
-        self._together = write
+        self._last_write = write
         try:
             yield
         finally:
-            self._together = None
+            self._last_write = None
 
     @contextmanager
     def snapshot(self) -> Iterator[None]:
         """Run all reads within this block on one snapshot of the database."""
-        with spoken_errors(self.path):
+        with translate_errors(self.path):
             self.reader.execute("BEGIN")
             try:
                 yield
@@ -183,7 +187,7 @@ class Database:
     @contextmanager
     def rehearsal(self) -> Iterator[None]:
         """Run the block in a write transaction and roll it back. Does not wait for the write lock."""
-        with spoken_errors(self.path):
+        with translate_errors(self.path):
             connection = self.writer
             connection.set_busy_timeout(0)
             try:
@@ -196,7 +200,7 @@ class Database:
                 connection.execute("ROLLBACK")
 
 
-class _Hurried(Database):
+class _RelaxedDatabase(Database):
     """Database with reduced durability on the connections of another one.
 
     A separate connection's commits would look like another program's: the main loop would wake up, and SQLite would
@@ -219,7 +223,7 @@ class _Hurried(Database):
         return self._durable.reader
 
     def transaction(self) -> Transaction:
-        return HurriedTransaction(lambda: self.writer, self.path, self.pauses)
+        return RelaxedTransaction(lambda: self.writer, self.path, self.pauses)
 
 
 def chunks(things: Sequence[T], size: int) -> Iterator[list[T]]:

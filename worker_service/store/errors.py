@@ -22,7 +22,7 @@ from worker_service.base.errors import (
     StoreReadOnly,
     StoreUnusable,
 )
-from worker_service.store.lock_owner import holder_of
+from worker_service.store.lock_owner import lock_owner_of
 
 SqlError = apsw.Error
 
@@ -30,7 +30,7 @@ BUSY_SECONDS = 30.0
 """Maximum wait of a connection for a lock."""
 
 
-class spoken_errors:
+class translate_errors:
     """Context manager that translates the driver's errors."""
 
     def __init__(self, path: Path) -> None:
@@ -51,7 +51,7 @@ def _translate(error: apsw.Error, path: Path) -> Exception | None:
         case apsw.ConstraintError():
             return rule_broken(rule_of(str(error)))
         case apsw.BusyError():
-            holder = holder_of(path) or "another program"
+            holder = lock_owner_of(path) or "another program"
             return StoreBusy(
                 f"{path} has been locked by {holder} for {BUSY_SECONDS:.0f} s", "end its transaction, or try again"
             )
@@ -73,7 +73,7 @@ def _translate(error: apsw.Error, path: Path) -> Exception | None:
             return None
 
 
-def no_look(path: Path, error: apsw.Error) -> Exception:
+def unreadable_error(path: Path, error: apsw.Error) -> Exception:
     if not os.access(path, os.R_OK):
         return _cannot_open(error, path)
     return StoreReadOnly(

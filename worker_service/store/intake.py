@@ -353,7 +353,7 @@ def settle(db: Database) -> None:
         before: dict[int, str] = dict(db.write("states_of_documents", document_ids=document_ids))
         after = db.write("documents_follow", document_ids=document_ids, now=db.now())
         db.write("forget_unsettled", document_ids=document_ids)
-        documents_moved(db, [document_id for document_id, state in after if before[document_id] != state])
+        documents_changed(db, [document_id for document_id, state in after if before[document_id] != state])
     # A batch that starts because another has ended may have nothing to do, and then ends as well: hence the loop.
     while batches := db.write("unsettled_batches", most=_SETTLED_MAX):
         batch_ids = json.dumps([batch_id for (batch_id,) in batches])
@@ -402,7 +402,7 @@ def _fire_batch_actions(db: Database, facts: dict[str, object], owner: str, acti
         _insert_action_job(db, job, ParentFacts(), facts)
 
 
-def documents_moved(db: Database, document_ids: Sequence[int]) -> None:
+def documents_changed(db: Database, document_ids: Sequence[int]) -> None:
     """Write notices, fire actions and check the batches of documents that have changed their status."""
     if document_ids:
         moved = json.dumps(list(document_ids))

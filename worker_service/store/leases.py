@@ -71,9 +71,9 @@ from worker_service.jobs.model import (
 )
 from worker_service.jobs.retries import MAY_HAVE_RUN, MAY_HAVE_RUN_REMEDY, REQUEUES_MAX, may_have_run_detail
 from worker_service.store.database import Database, chunks
-from worker_service.store.intake import Intake, documents_moved, make_ready, settle
+from worker_service.store.intake import Intake, documents_changed, make_ready, settle
 from worker_service.store.library import page_from
-from worker_service.store.mending import Mended, Row
+from worker_service.store.mending import ReplacedText, Row
 from worker_service.store.reading import claim_values, job_from
 from worker_service.store.scheduler import Scheduler
 
@@ -200,7 +200,7 @@ class Leases:
         try:
             return self._claim(worker_id, most, job_class, behind, only)
         except UnicodeDecodeError:
-            with self._db.mending():
+            with self._db.replacing_invalid_text():
                 return self._claim(worker_id, most, job_class, behind, only)
 
     def _claim(self, worker_id: str, most: int, job_class: str, behind: int, only: Sequence[str] | None) -> list[Job]:
@@ -212,7 +212,7 @@ class Leases:
                 while rows := self._scheduler.claim(values, most - len(claimed), only):
                     claimed += self._fail_unreadable(list(map(job_from, rows)))
                     # Claim again only if `_fail_unreadable` has failed some of the jobs.
-                    if len(claimed) == most or not self._db.is_mending:
+                    if len(claimed) == most or not self._db.is_replacing:
                         break
                 if not claimed and not self._db.write("worker_is_known", worker_id=worker_id):
                     raise WorkerUnknown(f"worker {worker_id} has no row: it was given up for dead and owns nothing")
@@ -232,14 +232,16 @@ class Leases:
 
     def _fail_unreadable(self, jobs: list[Job]) -> list[Job]:
         """Fail the jobs with text that is not UTF-8, whose payload is unknown. Return the others."""
-        if not self._db.is_mending:
+        if not self._db.is_replacing:
             return jobs
         for job in jobs:
-            if broken := [name for name, value in zip(job._fields, job, strict=True) if isinstance(value, Mended)]:
+            if broken := [
+                name for name, value in zip(job._fields, job, strict=True) if isinstance(value, ReplacedText)
+            ]:
                 sentence = f"its {' and '.join(broken)} is not UTF-8 text"
                 remedy = "insert the job again, written as UTF-8"
                 self._end_failed(job.lease, Failure("NOT_UTF8", sentence, remedy=remedy))
-        return [job for job in jobs if not any(isinstance(value, Mended) for value in job)]
+        return [job for job in jobs if not any(isinstance(value, ReplacedText) for value in job)]
 
     def _end_failed(self, lease: Lease, failure: Failure) -> None:
         self._close(lease, "failed", failure=failure)
@@ -422,7 +424,7 @@ class Leases:
         try:
             return self._complete_many(completions)
         except UnicodeDecodeError:
-            with self._db.mending():
+            with self._db.replacing_invalid_text():
                 return self._complete_many(completions)
 
     def _complete_many(self, completions: Sequence[Completion]) -> list[Lease]:
@@ -585,7 +587,7 @@ class Leases:
             forget_files(self._db, "forget_older_files", **work.place)
             if not self._db.write("publish", **work.place, now=now):
                 raise RuleBroken(f"generation {work.generation} of document {work.document_id} is no longer the newest")
-            documents_moved(self._db, [done_for for done_for in (work.document_id,) if done_for is not None])
+            documents_changed(self._db, [done_for for done_for in (work.document_id,) if done_for is not None])
             self._db.write("link_is_due", document_id=work.document_id)
         else:
             self._db.write("document_moved", **work.place, now=now)
@@ -595,7 +597,7 @@ class Leases:
         if done.publishes or work.generation is None:
             return
         values = {**work.place, "now": now, "job_id": done.lease.job_id, "skipped": _skip_reason(done.result)}
-        documents_moved(self._db, [document_id for (document_id,) in self._db.write("led_nowhere", **values)])
+        documents_changed(self._db, [document_id for (document_id,) in self._db.write("led_nowhere", **values)])
 
     def _add_file(self, lease: Lease, work: Work, file: NewFile | FileAgain, now: str) -> None:
         row = {**attempt_key(lease), "document_id": work.document_id, "owner": work.owner, "now": now}

@@ -27,14 +27,14 @@ from worker_service.jobs.library import (
     DocumentSelector,
     Hit,
     KeywordCount,
-    Pace,
     PageSummary,
     Provenance,
+    ReadingSpeed,
     SearchResult,
 )
 from worker_service.jobs.model import Job
 from worker_service.jobs.names import folder_at_source
-from worker_service.store.connection import teach_to_count
+from worker_service.store.connection import register_fts_count
 from worker_service.store.database import Database
 from worker_service.store.mending import Row
 from worker_service.store.reading import job_from
@@ -102,7 +102,7 @@ class Library:
         values |= {"batches": json.dumps(list(selector.batch_ids))}
         return [job_from(row) for row in self._db.read("not_brought_in", **values)]
 
-    def pace(self, *, most: int = 200) -> Pace | None:
+    def pace(self, *, most: int = 200) -> ReadingSpeed | None:
         """Return the reading speed of the newest documents, or None if it is not known."""
         rows = self._db.read("read_lately", most=most)
         documents = {document_id: (pages, size) for document_id, pages, size, _, _ in rows}
@@ -110,7 +110,7 @@ class Library:
         seconds = _total_length((begin, end) for *_, begin, end in rows)
         if not size or seconds <= 0:
             return None
-        return Pace(len(documents), sum(pages for pages, _ in documents.values()), size, seconds)
+        return ReadingSpeed(len(documents), sum(pages for pages, _ in documents.values()), size, seconds)
 
     def counts_by_state(self) -> Mapping[str, int]:
         return dict(self._db.read("counts_by_state"))
@@ -205,7 +205,7 @@ class Library:
         document_ids: Sequence[int] | None = None,
     ) -> Sequence[KeywordCount]:
         """Count each term (a word, a phrase or prefix*) on each page that contains it."""
-        teach_to_count(self._db.reader)
+        register_fts_count(self._db.reader)
         counts: list[KeywordCount] = []
         for term in terms:
             query = fts_phrase(term) or _raise_no_words(term)

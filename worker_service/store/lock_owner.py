@@ -23,7 +23,7 @@ _LETTERS_MOST = 80
 _LOOK_SECONDS = 0.02
 
 
-class Holder(Struct, frozen=True):
+class LockOwner(Struct, frozen=True):
     pid: int
     program: str
     """Command line of the process. Empty: hidden."""
@@ -32,7 +32,7 @@ class Holder(Struct, frozen=True):
         return f"process {self.pid} ({self.program})" if self.program else f"process {self.pid}"
 
 
-def holder_of(database: Path) -> Holder | None:
+def lock_owner_of(database: Path) -> LockOwner | None:
     """Return the process that holds the write lock now, or None. This process does not count."""
     for path, bytes_locked in ((Path(f"{database}-shm"), _WRITER), (database, _EXCLUSIVE)):
         with suppress(OSError):
@@ -40,17 +40,17 @@ def holder_of(database: Path) -> Holder | None:
             file = f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}:{found.st_ino}"
             for pid, first, last in _writers(file):
                 if first <= bytes_locked[0] and bytes_locked[-1] <= last and pid not in (os.getpid(), 0):
-                    return Holder(pid, _program(pid))
+                    return LockOwner(pid, _program(pid))
     return None
 
 
-def lasting_holder_of(database: Path, *, seconds: float) -> Holder | None:
+def lasting_lock_owner_of(database: Path, *, seconds: float) -> LockOwner | None:
     """Return the process that holds the write lock for at least `seconds`, that is, for longer than a commit."""
-    first = holder_of(database)
+    first = lock_owner_of(database)
     until = time.monotonic() + seconds
     while first is not None and time.monotonic() < until:
         time.sleep(_LOOK_SECONDS)
-        found = holder_of(database)
+        found = lock_owner_of(database)
         if found is None or found.pid != first.pid:
             return None
     return first

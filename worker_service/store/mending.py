@@ -14,13 +14,13 @@ Row = tuple[Any, ...]
 RETURNING = re.compile(r"\bRETURNING\s")
 
 
-class Mended(str):
+class ReplacedText(str):
     """Text that was not UTF-8, with the replacement character in place of invalid bytes."""
 
     __slots__ = ()
 
 
-def mended_rows(connection: apsw.Connection, sql: str, values: Sequence[Any] | dict[str, Any]) -> list[Row]:
+def read_with_replacement(connection: apsw.Connection, sql: str, values: Sequence[Any] | dict[str, Any]) -> list[Row]:
     """Return the rows of a statement. SQLite returns text as bytes, and this function decodes it."""
     if returning := RETURNING.search(sql):
         columns = _split_columns(sql[returning.end() :])
@@ -43,7 +43,7 @@ def _read_text(value: bytes) -> str:
     try:
         return value.decode()
     except UnicodeDecodeError:
-        return Mended(value.decode("utf-8", "replace"))
+        return ReplacedText(value.decode("utf-8", "replace"))
 
 
 def _split_columns(columns: str) -> list[str]:

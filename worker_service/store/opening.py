@@ -17,7 +17,7 @@ from worker_service.jobs.retries import RetryRule
 from worker_service.settings.config import Settings
 from worker_service.store.connection import SQLITE_VERSION, OnLongWait, Transaction, connect, connect_to_read, create
 from worker_service.store.database import Database
-from worker_service.store.errors import spoken_errors
+from worker_service.store.errors import translate_errors
 from worker_service.store.integrity import faults_of
 from worker_service.store.migrations import SCHEMA_VERSION, migrate, newer, schema_sql, schema_version_of
 from worker_service.store.store import Store, sqlite_statements
@@ -88,7 +88,7 @@ def open_store(
         retries=retries,
     )
     try:
-        with spoken_errors(path):
+        with translate_errors(path):
             version = schema_version_of(database.reader)
         _refuse_other_version(path, version)
     except BaseException:
@@ -136,7 +136,7 @@ def back_up(path: Path, target: Path, *, on_long_wait: OnLongWait | None = None)
     try:
         connection = connect(path, on_long_wait=on_long_wait)
         try:
-            with spoken_errors(target):
+            with translate_errors(target):
                 connection.execute("VACUUM INTO ?", (str(unfinished),))
         finally:
             connection.close()
@@ -180,7 +180,7 @@ def schema_version(path: Path) -> int | None:
     """Return the schema version of a file, as `schema_version_of` does."""
     connection = connect_to_read(path)
     try:
-        with spoken_errors(path):
+        with translate_errors(path):
             return schema_version_of(connection)
     finally:
         connection.close()

@@ -43,7 +43,7 @@ from worker_service.jobs.model import (
 )
 from worker_service.jobs.selector import CHOSEN_BY, Selector
 from worker_service.store.database import Database
-from worker_service.store.errors import spoken_errors
+from worker_service.store.errors import translate_errors
 from worker_service.store.intake import make_ready
 from worker_service.store.mending import Row
 
@@ -305,7 +305,7 @@ class Reading:
     def change_counter(self) -> int:
         """Return a number that changes when another connection commits. Takes microseconds."""
         # Ask the write connection, if any, so that this process's own commits do not count.
-        with spoken_errors(self._db.path):
+        with translate_errors(self._db.path):
             [(counter,)] = (self._db.writing or self._db.reader).execute("PRAGMA data_version").fetchall()
         return int(str(counter))
 

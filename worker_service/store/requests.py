@@ -37,7 +37,7 @@ class Requests:
                 raise AskedTwice("this was asked for with the same Idempotency-Key at the same time")
             is_noted = True
 
-        with self._db.together_with(note):
+        with self._db.with_last_write(note):
             yield
 
     def answered(self, key: str, wish: str, status: int, answer: str, location: str | None) -> None:

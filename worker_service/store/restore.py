@@ -32,7 +32,7 @@ from worker_service.base.errors import (
 )
 from worker_service.store import opening
 from worker_service.store.connection import Connection, connect, connect_to_read, create
-from worker_service.store.errors import spoken_errors
+from worker_service.store.errors import translate_errors
 from worker_service.store.integrity import faults_of
 from worker_service.store.migrations import SCHEMA_VERSION, migrate, newer, schema_version_of
 
@@ -58,14 +58,14 @@ class Backup(Struct, frozen=True):
     jobs: Mapping[str, int]
 
 
-def look_at_backup(path: Path) -> Backup:
+def check_backup(path: Path) -> Backup:
     """Return facts about a backup. Raise an error if it is not a sound one. Reads the whole file."""
     if not path.is_file():
         raise BadInput(f"there is no file {path}", "name a copy that `pagemill db backup` made")
     try:
         connection = connect_to_read(path)
         try:
-            with spoken_errors(path):
+            with translate_errors(path):
                 version = schema_version_of(connection)
                 faults = faults_of(lambda sql: connection.execute(sql).fetchall())
                 jobs = connection.execute(_JOBS).fetchall() if version is not None else []
@@ -95,7 +95,7 @@ class Restored(Struct, frozen=True):
     database_id: str
 
 
-def put_in_place(
+def restore_backup(
     backup: Backup, database: Path, clock: Clock, *, agrees: Callable[[str], None] = lambda database_id: None
 ) -> Restored:
     """Replace the database with a prepared copy of the backup.
@@ -121,7 +121,7 @@ def _copy(backup: Path, copy: Path) -> None:
     """Copy with SQLite's backup API, which includes the commits in a log beside the file."""
     source, target = connect_to_read(backup), create(copy)
     try:
-        with spoken_errors(copy), target.backup("main", source, "main") as copying:
+        with translate_errors(copy), target.backup("main", source, "main") as copying:
             while not copying.done:
                 copying.step(10_000)
     finally:
@@ -136,7 +136,7 @@ def _numbers_of(database: Path) -> dict[str, int]:
     """
     if not _is_database(database):
         return {}
-    with suppress(StoreError), spoken_errors(database):
+    with suppress(StoreError), translate_errors(database):
         connection = connect_to_read(database)
         try:
             return {str(name): int(str(number)) for name, number in connection.execute(_NUMBERS)}
@@ -223,7 +223,7 @@ def _lock_exclusively(database: Path) -> Connection | None:
     connection = connect(database)
     try:
         connection.set_busy_timeout(_BUSY_MILLISECONDS)
-        with spoken_errors(database):
+        with translate_errors(database):
             connection.execute("PRAGMA locking_mode = EXCLUSIVE; PRAGMA journal_mode = DELETE").fetchall()
             connection.execute("BEGIN EXCLUSIVE; COMMIT")
     except BaseException as error:

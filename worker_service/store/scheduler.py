@@ -79,7 +79,7 @@ class Scheduler:
             return [row for job_id in job_ids for row in self._db.write("claim", id=job_id, **values)]
         ids = json.dumps(job_ids)
         self._db.write("take", ids=ids, **values)
-        return self._db.look("taken", ids=ids)
+        return self._db.query("taken", ids=ids)
 
     def served(self, rows: Sequence[Row]) -> None:
         if self._cache is not None:
@@ -188,7 +188,7 @@ class Scheduler:
 
     def _valid_cache(self, values: _Claim) -> _LaneCache | None:
         cache = self._cache
-        if cache is None or self._db.is_mending:
+        if cache is None or self._db.is_replacing:
             return None
         is_same = cache.worker_id == values["worker_id"] and cache.job_class == values["job_class"]
         if not is_same or cache.data_version != self._read_data_version() or len(cache.changed) > _CHANGED_MAX:

@@ -10,7 +10,7 @@ from datetime import datetime
 
 from worker_service.base.clock import as_text, from_text
 from worker_service.jobs.batches import BatchOfJobs
-from worker_service.jobs.model import Enqueued, NewJob, ScheduleRun, Taken
+from worker_service.jobs.model import Enqueued, NewJob, ScheduleRun, StartedWork
 from worker_service.store.batches import Batches
 from worker_service.store.database import Database
 from worker_service.store.intake import Intake
@@ -38,7 +38,7 @@ class Schedules:
         with self._db.transaction():
             self._db.write("begin_plan", schedule=schedule, plan=plan, now=self._db.now())
 
-    def take(self, schedule: str, plan: str, slot: datetime, work: Work, missed: str = "") -> Taken | None:
+    def take(self, schedule: str, plan: str, slot: datetime, work: Work, missed: str = "") -> StartedWork | None:
         """Take a slot and all slots before it, and insert the job or batch that it starts.
 
         Return None if this slot or a later one has been taken. `missed` is a sentence about skipped slots for a notice.
@@ -54,7 +54,7 @@ class Schedules:
         with self._db.transaction():
             return self._advance(schedule, plan, until, missed, owner)
 
-    def run_now(self, schedule: str, work: Work) -> Taken | None:
+    def run_now(self, schedule: str, work: Work) -> StartedWork | None:
         """Start the work outside its slots. Return None if it was also started in the same millisecond."""
         with self._db.transaction():
             # Use a separate slot, so that none of the plan's slots is taken.
@@ -83,13 +83,13 @@ class Schedules:
             self._db.write("note_missed", now=self._db.now(), owner=owner, message=missed)
         return has_moved
 
-    def _start(self, schedule: str, slot: str, work: Work) -> Taken | None:
+    def _start(self, schedule: str, slot: str, work: Work) -> StartedWork | None:
         if not self._db.write("take_slot", schedule=schedule, slot=slot, now=self._db.now()):
             return None
         if isinstance(work, NewJob):
             enqueued = self._intake.insert_many([work])[0]
-            taken = Taken(enqueued.job_id, None, enqueued.existing)
+            taken = StartedWork(enqueued.job_id, None, enqueued.existing)
         else:
-            taken = Taken(None, self._batches.insert(work.new, work.jobs, work.policy).batch.id)
+            taken = StartedWork(None, self._batches.insert(work.new, work.jobs, work.policy).batch.id)
         self._db.write("slot_has", schedule=schedule, slot=slot, job_id=taken.job_id, batch_id=taken.batch_id)
         return taken

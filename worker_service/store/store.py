@@ -62,8 +62,8 @@ class Store:
         begins_turn = (lambda: None) if pauses is None else pauses.turn
         return FileWatch(self.database.path, self.reading.change_counter, begins_turn=begins_turn)
 
-    def hurried(self) -> Store:
-        return Store(self.database.hurried(), self._patience)
+    def relaxed_durability(self) -> Store:
+        return Store(self.database.relaxed_durability(), self._patience)
 
     def close(self) -> None:
         self.database.close()

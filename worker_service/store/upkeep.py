@@ -27,13 +27,13 @@ from worker_service.jobs.library import OwnerSize, PublishedPath, Removed, Weigh
 from worker_service.jobs.model import BrokenPromise, Check
 from worker_service.jobs.names import LinkFacts, Links, folded
 from worker_service.jobs.retries import REQUEUES_MAX
-from worker_service.store.connection import SQLITE_VERSION, Transaction, turn_to_wal
+from worker_service.store.connection import SQLITE_VERSION, Transaction, set_wal_mode
 from worker_service.store.database import Database, chunks
-from worker_service.store.errors import spoken_errors
+from worker_service.store.errors import translate_errors
 from worker_service.store.intake import settle
 from worker_service.store.integrity import Faults, faults_of
 from worker_service.store.leases import forget_files, leave_results
-from worker_service.store.lock_owner import lasting_holder_of
+from worker_service.store.lock_owner import lasting_lock_owner_of
 from worker_service.store.mending import Row
 from worker_service.store.write_pauses import WritePauses
 
@@ -91,7 +91,7 @@ class Upkeep:
             )
             broken = "; ".join(map(str, self.audit()))
             yield Check("promises", not broken, broken or "no row breaks a promise", "report it with this output")
-        if holder := lasting_holder_of(self._db.path, seconds=_HELD_SECONDS):
+        if holder := lasting_lock_owner_of(self._db.path, seconds=_HELD_SECONDS):
             end = f"end its transaction (COMMIT or ROLLBACK where it was begun), or stop it: kill {holder.pid}"
             yield Check("write lock", False, f"{holder} keeps it, so nobody else can write", end)
         else:
@@ -146,7 +146,7 @@ class Upkeep:
         indexed, last = 0, 0
         while True:
             with transaction:
-                rows = self._db.look("results_not_indexed", after=last, most=_INDEXED_AT_ONCE)
+                rows = self._db.query("results_not_indexed", after=last, most=_INDEXED_AT_ONCE)
                 self._db.write("index_results", result_ids=json.dumps([result_id for (result_id,) in rows]))
             if not rows:
                 return indexed
@@ -160,13 +160,13 @@ class Upkeep:
 
     def ensure_wal_mode(self) -> None:
         """Put the database into WAL mode. A reloaded .dump and a copy by VACUUM INTO are not in WAL mode."""
-        with spoken_errors(self._db.path):
-            turn_to_wal(self._db.writer, self._db.path)
+        with translate_errors(self._db.path):
+            set_wal_mode(self._db.writer, self._db.path)
 
     def tidy(self, *, at_once: bool = False) -> None:
         """Move a large log into the database. Commits do this too, but open readers can prevent it."""
         if at_once or self._log_bytes() > _LOG_BYTES_MOST:
-            with spoken_errors(self._db.path):
+            with translate_errors(self._db.path):
                 self._db.writer.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 
     def _log_bytes(self) -> int:

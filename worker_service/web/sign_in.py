@@ -14,7 +14,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from worker_service.base.clock import from_text, wall_clock
-from worker_service.jobs.tokens import read_word
+from worker_service.jobs.tokens import parse_token_text
 from worker_service.services import tokens
 from worker_service.services.tokens import Made
 from worker_service.web.access import (
@@ -37,7 +37,7 @@ def show_sign_in(request: Request) -> Response:
     word = request.query_params.get("link")
     if word is None:
         return _asked(request)
-    if read_word(word) is None:
+    if parse_token_text(word) is None:
         return _asked(request, _NOT_A_LINK)
     return page(request, "sign_in.html", title="Sign in", word=word)
 
@@ -46,7 +46,7 @@ def sign_in(request: Request) -> Response:
     """Start a session for a token or a link. The field also accepts the link's whole address."""
     form = form_of(request)
     word = str(form.get("token", "")).strip().rpartition("link=")[2]
-    made = _begun(request, word) if read_word(word) else None
+    made = _begun(request, word) if parse_token_text(word) else None
     if made is None:
         note_failure(request)
         return _asked(request, _NOT_A_LINK if "link" in form else "This token is unknown or has expired.")
