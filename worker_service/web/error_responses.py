@@ -126,6 +126,7 @@ async def confess(request: Request, error: Exception) -> Response:
 _BACK = {
     "jobs": ("/jobs", "All jobs"),
     "documents": ("/documents", "All documents"),
+    "upload": ("/documents", "All documents"),
     "batches": ("/batches", "All batches"),
 }
 """Link shown on an error page, by the first segment of the path."""
