@@ -50,13 +50,13 @@ _FRAME_BYTES_MAX = 1 << 32
 
 
 class Terms(msgspec.Struct, frozen=True):
-    """What the head demands of every node."""
+    """The settings and the identity that the head demands of every node."""
 
     version: str
     sandbox: str
     grace_seconds: float
     identity: Mapping[str, Sequence[str]]
-    """By job type: what the results depend on, such as versions of libraries and trained data."""
+    """Programs and data that results depend on, such as versions of libraries and trained data, by job type."""
 
 
 class NodeServer:
@@ -168,7 +168,7 @@ class NodeServer:
                 connection.send(MESSAGE, encode_message(happening))
 
     def _answer(self, asked: Asked, connection: _Connection) -> None:
-        """Answer from what came with the order: an attempt on a node waits for nothing."""
+        """Answer from the order, so that an attempt on a node never waits for the daemon."""
         question = decode_question(asked.kind, asked.body)
         if isinstance(question, KnownPages):
             known = [digest for digest in question.digests if digest in connection.known]

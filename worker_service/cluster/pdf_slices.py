@@ -1,6 +1,6 @@
-"""Cuts the pages that one attempt reads out of its original, so that a node does not get the whole file.
+"""Cut the pages that one attempt reads out of its original, so that a node does not get the whole file.
 
-A process apart forks a child for each original, with the sandbox and the limits of the handler that slices it. The
+A separate process forks a child for each original, with the sandbox and the limits of the handler that slices it. The
 child keeps the file open while more slices of it are wanted. A failure costs no more than bytes: then the whole file
 travels. An original on which a child died or hung is not sliced again.
 """
@@ -31,7 +31,7 @@ SLICE = "slice"
 """The role of a slice in the inputs of an attempt. An attempt that gets one gets no other file."""
 ORIGINAL = "original"
 SLICED_BYTES_MIN = 32 << 10
-"""Smaller files travel whole."""
+"""Smaller files are sent whole."""
 _PAYLOAD_BYTES_MAX = 16 << 10
 _MESSAGE_BYTES_MAX = 64 << 10
 _SLICE_SECONDS_MAX = 10.0
@@ -51,12 +51,12 @@ class _Request(msgspec.Struct):
 
 
 class Slicer:
-    """The driver's end."""
+    """The driver's side of the slicer process."""
 
     def __init__(
         self, specs: Mapping[str, str], place: Path, sandbox: str, *, seconds_max: float = _SLICE_SECONDS_MAX
     ) -> None:
-        """`specs`: by job type, the entry point of the handler that slices, as module:attribute."""
+        """Start the process. `specs` maps job types to entry points (module:attribute) of handlers with a slicer."""
         shutil.rmtree(place, ignore_errors=True)
         place.mkdir(mode=0o700, parents=True)
         self._specs, self._place = specs, place
@@ -79,11 +79,11 @@ class Slicer:
         try:
             return order.job_type in self._specs and original.stat().st_size >= SLICED_BYTES_MIN
         except OSError:
-            # Who reads the whole file reports why it cannot be read.
+            # The attempt gets the whole file and reports why it cannot be read.
             return False
 
     def slice(self, order: Order) -> Path | None:
-        """Return a file with the slice, which the caller removes. None: send the whole file."""
+        """Return a file with the slice, which the caller removes, or None if the whole file must be sent."""
         with self._lock:
             self._count += 1
             original = order.inputs[ORIGINAL]
@@ -123,7 +123,7 @@ class _SlicerProcess:
         self._specs, self._place, self._sandbox, self._seconds_max = specs, place, sandbox, seconds_max
         self._handlers: dict[str, Handler[Any]] = {}
         self._children: dict[tuple[str, str], _Child] = {}
-        """By job type and original, the least recently used first."""
+        """Children by job type and original, the least recently used first."""
         self._bad_originals: dict[tuple[str, str], None] = {}
         self._count = 0
 
@@ -218,7 +218,7 @@ class _Child:
         shutil.rmtree(self._place, ignore_errors=True)
 
 
-# --- its children -------------------------------------------------------------------------------------------
+# --- the children of the slicer ------------------------------------------------------------------------------
 
 
 def _run_child(

@@ -1,4 +1,4 @@
-"""The daemon's pool where there is a cluster: its own fork server, and the Ray driver.
+"""The daemon's pool if it has a cluster: its own fork server, and the Ray driver.
 
 An attempt on a node has no effect outside the node, and only the driver that submitted it reads what it says. So the
 attempts of a driver end with it, and may run again at once.
@@ -52,7 +52,7 @@ def cluster_types(described: Mapping[str, Described], cluster: Cluster) -> list[
 
 
 def with_node_class(described: Mapping[str, Described], types: Collection[str]) -> dict[str, Described]:
-    """Return the handlers as claims see them. A node may have what this machine lacks for one of these types."""
+    """Return the handlers as they are claimed: nodes may have what this machine lacks for one of these types."""
     return {job_type: _on_nodes(one) if job_type in types else one for job_type, one in described.items()}
 
 
@@ -72,20 +72,20 @@ def cluster_begin(
 
 
 class RayPool(LocalPool):
-    """The Ray driver process, behind the interface of the fork server."""
+    """The Ray driver process, with the interface of the local pool."""
 
     module = "worker_service.cluster.ray_driver"
-    # A driver that stands still is noticed after 9 s.
+    # A driver that hangs is noticed after 9 s.
     ping_seconds = 1.5
 
     def __init__(self, begin: Begin, environment: Mapping[str, Sequence[str]]) -> None:
-        """`environment`: by job type, the variables that its handler may see."""
+        """Create the pool. `environment` lists the variables that a handler may see, by job type."""
         super().__init__(begin)
         self._variables = environment
         self.seen: NodesSeen | None = None
-        """The newest report of the driver. None: none has looked yet."""
+        """The newest report of the driver; None before the first."""
         self.is_connected = False
-        """Whether the driver that runs now has seen the cluster."""
+        """True if the running driver has reported the cluster's nodes."""
 
     def begin(self) -> None:
         """Start the driver without waiting for its first message."""
@@ -124,14 +124,14 @@ def _without_driver(node: NodeState) -> NodeState:
 
 
 class ClusterPool:
-    """The local fork server and the Ray pool, as one."""
+    """Runs attempts in the local pool and the Ray pool."""
 
     def __init__(
         self, local: LocalPool, ray: RayPool, types: Collection[str], local_slots: int, log_death: Callable[[str], None]
     ) -> None:
         self.local, self.ray = local, ray
         self.local_slots = local_slots
-        """How many attempts of the cluster's types run on this machine."""
+        """Maximum number of attempts of the cluster's types on this machine."""
         self._types = types
         self._log_death = log_death
         self._local_keys: set[Key] = set()

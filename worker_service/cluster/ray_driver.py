@@ -71,9 +71,9 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy  # noq
 CONNECT_SECONDS = 5.0
 LOOK_SECONDS = 0.5
 SILENCE_SECONDS = 30.0
-"""A stream that has begun and says nothing for so long is broken: its task yields every few seconds."""
+"""A stream without messages for this long is broken, because its task yields every few seconds."""
 REFUSED_SECONDS = 300.0
-"""After so long a node that was refused is probed again."""
+"""Time after which a refused node is probed again."""
 PROBE_SECONDS = 120.0
 WAITING_SECONDS = 2.0
 _DEAD_NODES_MAX = 20
@@ -89,7 +89,7 @@ class _Attempt:
     relay: asyncio.Task[None] | None = None
     stream: Any = None
     node_id: str = ""
-    """'' until the task has said where it runs."""
+    """The node that runs the task; '' until the task has reported it."""
     heard_at: float = 0.0
     is_stopped: bool = False
 
@@ -132,7 +132,7 @@ class RayDriver:
         begin.staging_root.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._terms = encode_message(Terms(VERSION, begin.sandbox, begin.grace_seconds, cluster.identity))
         self._inputs = TaskInputs(cluster.slicers, begin.staging_root / "slices", begin.sandbox)
-        # Ray unpickles what nodes send, so the sandbox is shut before Ray connects.
+        # Ray unpickles data from nodes, so apply the sandbox before Ray connects.
         reads = [*map(Path, _READABLE), cluster.objects, *([] if TOKEN is None else [TOKEN])]
         writes = [*map(Path, _WRITABLE), begin.staging_root]
         sandbox.apply(sandbox.SandboxRules(reads, writes, network=True, starts_programs=False), begin.sandbox)
@@ -233,7 +233,7 @@ class RayDriver:
             if not await self._relay(attempt):
                 self._end(attempt, How.STOPPED, "STOPPED", "it was asked to stop")
         except asyncio.CancelledError:
-            # `_abandon` has told its end.
+            # `_abandon` has sent its end.
             pass
         except Exception as error:
             # The outermost frame: each attempt gets an end.
@@ -242,7 +242,7 @@ class RayDriver:
             self._attempts.pop(attempt.key, None)
 
     async def _relay(self, attempt: _Attempt) -> bool:
-        """Pass on what the task yields. Return whether the attempt has told its end."""
+        """Pass on what the task yields. Return whether the attempt has sent its end."""
         has_ended = False
         async for reference in attempt.stream:
             messages = await reference
@@ -252,7 +252,7 @@ class RayDriver:
                 self._tell(Assigned(*attempt.key, self._name_of(attempt.node_id)))
                 continue
             for message in messages:
-                # The node may be broken, or worse: what no honest node would say raises `Garbled`.
+                # The node may be broken or hostile: a message that no honest node would send raises `Garbled`.
                 said = decode_node_message(message[1:], attempt.order)
                 # Log lines and names were sanitised; the rest is passed on as it came, which costs less.
                 self._tell(said if isinstance(said, Logged | Started) else wrap_frame(message[1:]))
@@ -260,7 +260,7 @@ class RayDriver:
         return has_ended
 
     def _fail(self, attempt: _Attempt, error: Exception) -> None:
-        """End an attempt whose task has failed. Ray's task errors also have the type of their cause: they go first."""
+        """End an attempt whose task has failed. Ray's task errors are checked first, since they have their cause's type."""
         where = self._name_of(attempt.node_id) if attempt.node_id else "the node"
         cause = error.cause if isinstance(error, ray_errors.RayTaskError) else None
         if attempt.is_stopped or isinstance(error, ray_errors.TaskCancelledError):
@@ -315,7 +315,7 @@ class RayDriver:
             await asyncio.sleep(LOOK_SECONDS)
 
     def _lose_dead_nodes(self, alive: Collection[str]) -> None:
-        """Ray itself waits for ever for a stream from a machine that is frozen or cut off."""
+        """End the attempts of dead nodes. Ray itself waits for ever for a stream from a frozen machine."""
         dead = [node for node in self._nodes.values() if node.node_id not in alive]
         for node in dead:
             del self._nodes[node.node_id]
@@ -345,7 +345,7 @@ class RayDriver:
                 node.probe = asyncio.create_task(self._probe(node))
 
     async def _probe(self, node: _Node) -> None:
-        """Start the fork server of a node, and find out whether it can run our attempts."""
+        """Start the fork server of a node, and find out whether it can run attempts of this head."""
         affinity = NodeAffinitySchedulingStrategy(node.node_id, soft=False)
         reference = self._probe_task.options(scheduling_strategy=affinity).remote(self._terms)
         try:
@@ -397,7 +397,7 @@ class RayDriver:
 
 
 def _connect(cluster: ClusterBegin) -> str:
-    """Connect to Ray. Return why that is impossible, or ''."""
+    """Connect to Ray. Return the reason if that is impossible, or ''."""
     if fault := ray_environment.fault(cluster.address, os.environ):
         return str(fault)
     host, _, port = cluster.address.rpartition(":")
@@ -423,7 +423,7 @@ def _plain_name(hostname: str) -> str:
 def main() -> None:
     for descriptor in map(int, sys.argv[1:]):
         os.set_inheritable(descriptor, False)
-    # Who stops the service stops the daemon, and the daemon stops this process.
+    # The daemon handles these signals and stops this process itself.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     RayDriver(socket.socket(fileno=int(sys.argv[1]))).serve()

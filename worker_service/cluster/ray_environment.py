@@ -19,7 +19,7 @@ TOKEN = "ray.token"
 PORT = 6379
 
 HEALTH_CHECKS = {
-    # The head gives up a silent node after 8 s instead of 64.
+    # The head drops a silent node after 8 s instead of 64.
     "RAY_health_check_initial_delay_ms": "1000",
     "RAY_health_check_period_ms": "1000",
     "RAY_health_check_timeout_ms": "1500",
@@ -65,7 +65,7 @@ def make_token(path: Path) -> str:
 
 
 def prepare(environ: MutableMapping[str, str]) -> Path | None:
-    """Set what is not set yet for a process that imports Ray. Return the token's file, if there is one."""
+    """Set the missing variables for a process that imports Ray. Return the token's file, if there is one."""
     token = token_path(environ)
     variables = dict(_DRIVER)
     if environ.get("RAY_AUTH_TOKEN"):

@@ -1,4 +1,4 @@
-"""The Ray task: passes one attempt to the fork server of its node and yields what the attempt says.
+"""The Ray task: passes one attempt to the fork server of its node and yields the attempt's messages.
 
 Runs in a Ray worker process, of which a node has one for each slot, so it imports little. The task asks no questions
 and writes nothing outside the node: a task that the driver no longer reads wastes CPU and nothing else.
@@ -20,7 +20,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 GATHER_SECONDS = 0.2
-"""Messages of so long go into one item: the daemon writes progress and pages no more often."""
+"""Messages within this time are yielded together: the daemon writes progress and pages no more often."""
 ALIVE_SECONDS = 5.0
 """The task yields at least this often, so that the driver knows that the stream works."""
 INTERRUPT_SECONDS = 0.5
@@ -46,7 +46,7 @@ class Unfit(Exception):
 
 
 class NodeServerLost(Exception):
-    """The node server ended while it ran an attempt of ours."""
+    """The node server ended while it ran this attempt."""
 
 
 def run_attempt(launch: bytes, terms: bytes, *files: bytes) -> Iterator[list[bytes]]:
@@ -96,7 +96,7 @@ class _Connection:
 
     @property
     def is_usable(self) -> bool:
-        """Whether the server is still there and has nothing more to say about an earlier attempt."""
+        """True if the server is still connected and has no messages left about an earlier attempt."""
         return self._line.fileno() >= 0 and not self._unread and not select.select([self._line], [], [], 0)[0]
 
     def send(self, frames: Sequence[tuple[bytes, bytes]]) -> None:
@@ -119,7 +119,7 @@ class _Connection:
         return messages
 
     def stop(self) -> None:
-        """Stop the attempt and return when nothing of it is left."""
+        """Stop the attempt and return when all its processes are gone."""
         global _connection
         _connection = None
         with contextlib.suppress(OSError, ConnectionError, NodeServerLost), self._line:
