@@ -72,7 +72,7 @@ class NodeServer:
         self._staging = staging
         self._inputs = place / "inputs"
         self._inputs.mkdir(mode=0o700, exist_ok=True)
-        self._nursery = LocalPool(begin)
+        self._pool = LocalPool(begin)
         self._connections: set[_Connection] = set()
         self._by_key: dict[Key, _Connection] = {}
         self._fault = ""
@@ -80,25 +80,25 @@ class NodeServer:
 
     def serve(self, listener: socket.socket) -> None:
         try:
-            described = {one.facts.job_type: one for one in self._nursery.start()}
+            described = {one.facts.job_type: one for one in self._pool.start()}
             self._fault = fault_of(self._terms, described)
             asyncio.run(self._serve(listener))
         finally:
-            self._nursery.close()
+            self._pool.close()
 
     async def _serve(self, listener: socket.socket) -> None:
-        asyncio.get_running_loop().add_reader(self._nursery.fileno(), self._pass_on)
+        asyncio.get_running_loop().add_reader(self._pool.fileno(), self._pass_on)
         server = await asyncio.start_unix_server(self._attend, sock=listener)
         idle_since = time.monotonic()
         # The attempts of a fork server that died have ended when its last process is gone.
-        while (self._nursery.is_alive or self._by_key) and time.monotonic() < idle_since + IDLE_SECONDS:
-            await asyncio.sleep(_TICK_SECONDS if self._nursery.is_alive else 0.02)
+        while (self._pool.is_alive or self._by_key) and time.monotonic() < idle_since + IDLE_SECONDS:
+            await asyncio.sleep(_TICK_SECONDS if self._pool.is_alive else 0.02)
             self._pass_on()
             if self._connections:
                 idle_since = time.monotonic()
             for connection in self._connections:
                 if connection.key is not None and time.monotonic() > connection.heard_at + SILENCE_SECONDS:
-                    self._nursery.stop(*connection.key, now=True)
+                    self._pool.stop(*connection.key, now=True)
         server.close()
         for connection in self._connections:
             connection.close()
@@ -107,7 +107,7 @@ class NodeServer:
 
     async def _attend(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Serve one connection until the Ray worker process closes it."""
-        if not self._nursery.is_alive:
+        if not self._pool.is_alive:
             # The task tries again until another server has started.
             writer.close()
             return
@@ -127,7 +127,7 @@ class NodeServer:
                 elif kind == LAUNCH:
                     self._launch(connection, body)
                 elif kind == STOP and connection.key is not None:
-                    self._nursery.stop(*connection.key)
+                    self._pool.stop(*connection.key)
                 elif kind not in (ALIVE, STOP):
                     break
         except (asyncio.IncompleteReadError, ConnectionError):
@@ -136,7 +136,7 @@ class NodeServer:
             self._connections.discard(connection)
             connection.is_open = False
             if connection.key is not None:
-                self._nursery.stop(*connection.key, now=True)
+                self._pool.stop(*connection.key, now=True)
             writer.close()
 
     def _launch(self, connection: _Connection, body: bytes) -> None:
@@ -152,29 +152,29 @@ class NodeServer:
         connection.key = order.key
         connection.known = frozenset(order.known_digests)
         self._by_key[order.key] = connection
-        self._nursery.launch_with_environment(msgspec.structs.replace(launch, order=replace(order, inputs=paths)))
+        self._pool.launch_with_environment(msgspec.structs.replace(launch, order=replace(order, inputs=paths)))
 
     def _pass_on(self) -> None:
         """Send what attempts say to the Ray worker processes that run them."""
-        for happening in self._nursery.take_events():
-            connection = self._by_key.get(happening.key)
+        for event in self._pool.take_events():
+            connection = self._by_key.get(event.key)
             if connection is None:
                 continue
-            if isinstance(happening, Asked):
-                self._answer(happening, connection)
-            elif isinstance(happening, Ended):
-                self._end(happening, connection)
+            if isinstance(event, Asked):
+                self._answer(event, connection)
+            elif isinstance(event, Ended):
+                self._end(event, connection)
             else:
-                connection.send(MESSAGE, encode_message(happening))
+                connection.send(MESSAGE, encode_message(event))
 
     def _answer(self, asked: Asked, connection: _Connection) -> None:
         """Answer from the order, so that an attempt on a node never waits for the daemon."""
         question = decode_question(asked.kind, asked.body)
         if isinstance(question, KnownPages):
             known = [digest for digest in question.digests if digest in connection.known]
-            self._nursery.answer(asked, KnownDigests(known))
+            self._pool.answer(asked, KnownDigests(known))
         else:
-            self._nursery.answer(asked, empty_answer(question))
+            self._pool.answer(asked, empty_answer(question))
 
     def _end(self, ended: Ended, connection: _Connection) -> None:
         if ended.published:

@@ -1,8 +1,8 @@
 """Cut the pages that one attempt reads out of its original, so that a node does not get the whole file.
 
 A separate process forks a child for each original, with the sandbox and the limits of the handler that slices it. The
-child keeps the file open while more slices of it are wanted. A failure costs no more than bytes: then the whole file
-travels. An original on which a child died or hung is not sliced again.
+child keeps the file open while more slices of it are wanted. If slicing fails, the whole file is sent. An original
+on which a child died or hung is not sliced again.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ from worker_service.runner.protocol import (
 from worker_service.settings.cluster import LOCAL, Cluster
 
 _RESTART_SECONDS_MIN, _RESTART_SECONDS_MAX = 0.25, 30.0
-"""Between two starts of the driver."""
+"""Interval between two starts of the driver."""
 _RESTART_FACTOR = 1.5
 """The interval grows by it until a start has found a node."""
 _NEEDS_A_CREDENTIAL = ("CREDENTIAL_ABSENT", "SECRET_ABSENT")

@@ -128,7 +128,7 @@ class RayDriver:
         cluster = begin.cluster
         assert cluster is not None
         self._begin = begin
-        self._tell(Hello(1, ()))
+        self._add_unsent(Hello(1, ()))
         begin.staging_root.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._terms = encode_message(Terms(VERSION, begin.sandbox, begin.grace_seconds, cluster.identity))
         self._inputs = TaskInputs(cluster.slicers, begin.staging_root / "slices", begin.sandbox)
@@ -137,7 +137,7 @@ class RayDriver:
         writes = [*map(Path, _WRITABLE), begin.staging_root]
         sandbox.apply(sandbox.SandboxRules(reads, writes, network=True, starts_programs=False), begin.sandbox)
         if fault := _connect(cluster):
-            self._tell(NodesSeen((NodeState("ray", "down", reason=safe_text(fault, _REASON_CHARACTERS_MAX)),)))
+            self._add_unsent(NodesSeen((NodeState("ray", "down", reason=safe_text(fault, _REASON_CHARACTERS_MAX)),)))
             sys.exit(fault)
         self._task = ray.remote(
             num_cpus=1,
@@ -164,8 +164,8 @@ class RayDriver:
         self._control.setblocking(False)
         asyncio.get_running_loop().add_reader(self._control, self._receive)
         for body in rest:
-            self._obey(body)
-        looking = asyncio.create_task(self._look_at_nodes())
+            self._handle_message(body)
+        looking = asyncio.create_task(self._watch_nodes())
         await self._is_closed.wait()
         looking.cancel()
         # Ray ends all tasks of a driver that has ended.
@@ -183,16 +183,16 @@ class RayDriver:
         if not received:
             self._is_closed.set()
         for body in self._inbox.feed(received):
-            self._obey(body)
+            self._handle_message(body)
 
-    def _obey(self, body: bytes) -> None:
+    def _handle_message(self, body: bytes) -> None:
         message = decode_daemon_message(body)
         if isinstance(message, Launch):
             attempt = _Attempt(message.order, time.monotonic())
             self._attempts[attempt.key] = attempt
             attempt.relay = asyncio.create_task(self._run(attempt, message))
         elif isinstance(message, Ping):
-            self._tell(Pong())
+            self._add_unsent(Pong())
         elif isinstance(message, Drain):
             self._draining = message.nodes
         elif isinstance(message, Stop):
@@ -201,7 +201,7 @@ class RayDriver:
                 stopped.is_stopped = True
                 _cancel(stopped, force=message.now)
 
-    def _tell(self, message: msgspec.Struct | bytes) -> None:
+    def _add_unsent(self, message: msgspec.Struct | bytes) -> None:
         was_empty = not self._unsent
         self._unsent += message if isinstance(message, bytes) else encode_frame(message)
         if was_empty:
@@ -249,18 +249,18 @@ class RayDriver:
             attempt.heard_at = time.monotonic()
             if not attempt.node_id:
                 attempt.node_id = messages[0].decode()
-                self._tell(Assigned(*attempt.key, self._name_of(attempt.node_id)))
+                self._add_unsent(Assigned(*attempt.key, self._name_of(attempt.node_id)))
                 continue
             for message in messages:
                 # The node may be broken or hostile: a message that no honest node would send raises `Garbled`.
                 said = decode_node_message(message[1:], attempt.order)
                 # Log lines and names were sanitised; the rest is passed on as it came, which costs less.
-                self._tell(said if isinstance(said, Logged | Started) else wrap_frame(message[1:]))
+                self._add_unsent(said if isinstance(said, Logged | Started) else wrap_frame(message[1:]))
                 has_ended |= isinstance(said, AttemptOver)
         return has_ended
 
     def _fail(self, attempt: _Attempt, error: Exception) -> None:
-        """End an attempt whose task has failed. Ray's task errors are checked first, since they have their cause's type."""
+        """End an attempt whose task has failed. Check for Ray's task errors first: they also have the cause's type."""
         where = self._name_of(attempt.node_id) if attempt.node_id else "the node"
         cause = error.cause if isinstance(error, ray_errors.RayTaskError) else None
         if attempt.is_stopped or isinstance(error, ray_errors.TaskCancelledError):
@@ -289,7 +289,7 @@ class RayDriver:
 
     def _end(self, attempt: _Attempt, how: How, code: str, message: str) -> None:
         ended = encode_message(Ended(*attempt.key, how, code=code, message=safe_text(message, _REASON_CHARACTERS_MAX)))
-        self._tell(AttemptOver(msgspec.Raw(ended), Usage()))
+        self._add_unsent(AttemptOver(msgspec.Raw(ended), Usage()))
 
     def _placement(self) -> Mapping[str, Any]:
         """Keep the task away from nodes that drain, or are not known to be fit.
@@ -303,7 +303,7 @@ class RayDriver:
 
     # --- nodes ---
 
-    async def _look_at_nodes(self) -> None:
+    async def _watch_nodes(self) -> None:
         while True:
             with contextlib.suppress(ray_errors.RayError, RuntimeError, OSError):
                 told = await asyncio.to_thread(ray.nodes)
@@ -311,7 +311,7 @@ class RayDriver:
                 self._lose_dead_nodes(alive)
                 self._add_new_nodes(alive)
                 self._abandon_silent_streams()
-                self._tell_nodes()
+                self._report_nodes()
             await asyncio.sleep(LOOK_SECONDS)
 
     def _lose_dead_nodes(self, alive: Collection[str]) -> None:
@@ -358,7 +358,7 @@ class RayDriver:
             node.is_fit, node.reason, node.refused_at = True, "", None
         finally:
             node.probe = None
-        self._tell_nodes()
+        self._report_nodes()
 
     def _refuse(self, node_id: str, reason: str) -> None:
         node = self._nodes.get(node_id)
@@ -374,13 +374,13 @@ class RayDriver:
                 self._abandon(attempt, How.CRASHED, "NODE_LOST", message)
             elif not attempt.node_id and now > attempt.submitted_at + WAITING_SECONDS:
                 attempt.submitted_at = math.inf
-                self._tell(Progressed(*attempt.key, 0.0, "waits for a machine of the Ray cluster"))
+                self._add_unsent(Progressed(*attempt.key, 0.0, "waits for a machine of the Ray cluster"))
 
-    def _tell_nodes(self) -> None:
+    def _report_nodes(self) -> None:
         nodes = tuple(self._state(node) for node in self._nodes.values())
         if nodes != self._nodes_told:
             self._nodes_told = nodes
-            self._tell(NodesSeen(nodes))
+            self._add_unsent(NodesSeen(nodes))
 
     def _state(self, node: _Node) -> NodeState:
         if not node.is_fit:
