@@ -68,7 +68,7 @@ __all__ = ["Answers", "How", "Publication", "Run", "run_handler", "run_stopped_a
 Answers = Mapping[type[Question[Any]], Answer | Callable[[Any], Answer | None]] | Callable[[Any], Answer | None]
 """A function returns None to get the default answer."""
 
-_PATIENCE_SECONDS = 60.0
+_WAIT_SECONDS = 60.0
 _WRAPPER = "pagemill_stopped_handler"
 
 
@@ -163,7 +163,7 @@ def run_handler(
     order = replace(
         order, job_id=job_id, fence=fence, timeout_seconds=timeout_seconds, state=state, parent_id=parent_id
     )
-    return _run(order, directory, spec, _Answering(answers), commands, sandbox)
+    return _run(order, directory, spec, _Answerer(answers), commands, sandbox)
 
 
 def run_stopped_and_again(
@@ -192,7 +192,7 @@ def run_stopped_and_again(
         f"from worker_service.testing import stopped_at\nhandler = stopped_at({spec!r}, {job_type!r}, {step})\n"
     )
     order = _order(handler, payload, account, platform, document_id, generation, inputs, document)
-    answering = _Answering(answers)
+    answering = _Answerer(answers)
     first = _run(order, directory, f"{_WRAPPER}:handler", answering, None, sandbox, [wrapper.parent])
     again = replace(order, fence=2, state=first.state)
     return first, _run(again, directory, spec, answering, None, sandbox)
@@ -205,12 +205,12 @@ def stopped_at(spec: str, job_type: str, step: int) -> Handler[Any]:
     handler: Handler[Any] = next(one for one in handlers if one.job_type == job_type)
 
     def run(context: Any) -> Any:
-        return handler.run(_Counting(context, step))
+        return handler.run(_KilledAfter(context, step))
 
     return replace(handler, run=run)
 
 
-class _Counting:
+class _KilledAfter:
     def __init__(self, context: Any, step: int) -> None:
         self._context = context
         self._left = step
@@ -231,23 +231,23 @@ class _Counting:
 
 
 @dataclass(slots=True)
-class _Answering:
+class _Answerer:
     """Answers questions in place of the store, across the runs of one job."""
 
     answers: Answers | None
     pages: list[PageResult] = field(default_factory=list)
 
     def __call__(self, question: Question[Answer]) -> Answer:
-        return self._better(question) or self._known(question)
+        return self._chosen_answer(question) or self._default_answer(question)
 
-    def _better(self, question: Question[Answer]) -> Answer | None:
+    def _chosen_answer(self, question: Question[Answer]) -> Answer | None:
         answers = self.answers
         if isinstance(answers, Mapping):
             chosen = answers.get(type(question))
             return chosen if chosen is None or isinstance(chosen, Answer) else chosen(question)
         return None if answers is None else answers(question)
 
-    def _known(self, question: Question[Any]) -> Answer:
+    def _default_answer(self, question: Question[Any]) -> Answer:
         if isinstance(question, KnownPages):
             known = {page.digest for page in self.pages}
             return KnownDigests([digest for digest in question.digests if digest in known])
@@ -287,7 +287,7 @@ def _run(
     order: Order,
     directory: Path,
     spec: str | None,
-    answering: _Answering,
+    answering: _Answerer,
     commands: Mapping[str, Mapping[str, object]] | None,
     sandbox: str,
     path: Sequence[Path] = (),
@@ -305,7 +305,7 @@ def _run(
     with open_pool(begin, extra_path=[*path, *_path_of_tests()]) as (pool, _):
         pool.launch(order)
         events: list[AttemptEvent] = []
-        for one in attempt_events(pool, seconds=(order.timeout_seconds or 0) + _PATIENCE_SECONDS, answer=answering):
+        for one in attempt_events(pool, seconds=(order.timeout_seconds or 0) + _WAIT_SECONDS, answer=answering):
             events.append(one)
             if isinstance(one, PagesRead):
                 answering.pages += one.pages

@@ -31,11 +31,11 @@ FREE_BYTES_LEAST = 128 * 1024 * 1024
 """Minimum free space on the workspace's disk; no attempt starts with less."""
 _MARK = ".database"
 _AT_ONCE = 50
-_NOBODY_CAN = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EIO)
+_WORKSPACE_ERRNOS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EIO)
 """Errors of the whole disk or workspace, not of one name."""
 
 
-class InTheWay(PagemillError):
+class PathOccupied(PagemillError):
     """A file or folder that pagemill did not make is in the place of a link or a folder."""
 
     code = "in_the_way"
@@ -78,13 +78,15 @@ def fault_of_workspace(workspace: Path, database_id: str) -> ConfigError | None:
 # ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def lost(store: Store, workspace: Path, owner: str, platform: str, source_keys: Collection[str]) -> set[str]:
+def find_deleted_sources(
+    store: Store, workspace: Path, owner: str, platform: str, source_keys: Collection[str]
+) -> set[str]:
     """Return the source keys of files that were read and whose copies in the workspace have been deleted since."""
     copies = store.library.copies(owner, platform, source_keys) if source_keys else {}
-    return {key for key, path in copies.items() if not is_there(workspace / path)}
+    return {key for key, path in copies.items() if not file_exists(workspace / path)}
 
 
-def is_there(file: Path) -> bool:
+def file_exists(file: Path) -> bool:
     try:
         file.stat()
     except FileNotFoundError:
@@ -101,16 +103,16 @@ def is_there(file: Path) -> bool:
 
 def link_due(store: Store, workspace: Path) -> Sequence[str]:
     """Update the links of all changed documents; return error messages."""
-    troubles: list[str] = []
+    errors: list[str] = []
     while ids := [document_id for document_id in store.upkeep.links_due(_AT_ONCE) if document_id]:
-        troubles += link(store, workspace, ids)
-    return troubles
+        errors += link(store, workspace, ids)
+    return errors
 
 
 def link(store: Store, workspace: Path, document_ids: Sequence[int]) -> Sequence[str]:
     """Update the rows and links of these documents, and make missing links; return error messages. An error in one
     document does not stop the others."""
-    troubles: list[str] = []
+    errors: list[str] = []
     before = {document_id: store.upkeep.links_of(document_id) for document_id in document_ids}
     wanted = []
     for document_id, present in before.items():
@@ -118,9 +120,9 @@ def link(store: Store, workspace: Path, document_ids: Sequence[int]) -> Sequence
             facts = store.upkeep.link_facts(document_id)
             links = Links(document_id) if facts is None else links_of(facts)
         except (PagemillError, ValueError) as error:
-            troubles.append(f"document {document_id}: {error}")
+            errors.append(f"document {document_id}: {error}")
             continue
-        if not _are(links, present):
+        if not _has_links(links, present):
             wanted.append(links)
     if wanted:
         store.upkeep.save_links(wanted)
@@ -128,18 +130,18 @@ def link(store: Store, workspace: Path, document_ids: Sequence[int]) -> Sequence
         now = dict(store.upkeep.links_of(document_id))
         for path in [*now, *(path for path, _ in present if path not in now)]:
             try:
-                _bring(workspace, path, now.get(path, ""))
-            except InTheWay as error:
-                troubles.append(str(error))
+                _update_link(workspace, path, now.get(path, ""))
+            except PathOccupied as error:
+                errors.append(str(error))
             except OSError as error:
-                if error.errno in _NOBODY_CAN:
+                if error.errno in _WORKSPACE_ERRNOS:
                     raise
-                troubles.append(f"{path}: {error.strerror}")
+                errors.append(f"{path}: {error.strerror}")
     store.upkeep.links_made(document_ids)
-    return troubles
+    return errors
 
 
-def _are(links: Links, present: Sequence[tuple[str, str]]) -> bool:
+def _has_links(links: Links, present: Sequence[tuple[str, str]]) -> bool:
     """Return True if the document has these links, under its name or its name with a number."""
     folder = "/".join(links.folders)
     return any(
@@ -148,18 +150,18 @@ def _are(links: Links, present: Sequence[tuple[str, str]]) -> bool:
     )
 
 
-def _bring(workspace: Path, path: str, target: str) -> None:
+def _update_link(workspace: Path, path: str, target: str) -> None:
     if target:
-        _make(workspace, path, target)
+        _make_link(workspace, path, target)
     else:
         with suppress(FileNotFoundError, NotADirectoryError):
-            _remove(workspace, path)
+            _remove_link(workspace, path)
 
 
-def _make(workspace: Path, path: str, target: str) -> None:
+def _make_link(workspace: Path, path: str, target: str) -> None:
     *folders, name = path.split("/")
     leads_to = "../" * len(folders) + target
-    with _opened(workspace, folders, makes=True) as folder:
+    with _open_folder(workspace, folders, makes=True) as folder:
         try:
             if os.readlink(name, dir_fd=folder) == leads_to:
                 return
@@ -169,14 +171,14 @@ def _make(workspace: Path, path: str, target: str) -> None:
         except OSError as error:
             if error.errno != errno.EINVAL:  # it is not a link
                 raise
-            raise InTheWay(f"{workspace / path} is not a link of ours", "move it away") from error
+            raise PathOccupied(f"{workspace / path} is not a link of ours", "move it away") from error
         with suppress(FileExistsError):  # another daemon made it first
             os.symlink(leads_to, name, dir_fd=folder)
 
 
-def _remove(workspace: Path, path: str) -> None:
+def _remove_link(workspace: Path, path: str) -> None:
     *folders, name = path.split("/")
-    with _opened(workspace, folders) as folder:
+    with _open_folder(workspace, folders) as folder:
         try:
             os.readlink(name, dir_fd=folder)
         except OSError as error:
@@ -185,7 +187,7 @@ def _remove(workspace: Path, path: str) -> None:
         else:
             os.unlink(name, dir_fd=folder)
     for depth in range(len(folders) - 1, 0, -1):
-        with _opened(workspace, folders[:depth]) as folder:
+        with _open_folder(workspace, folders[:depth]) as folder:
             try:
                 os.rmdir(folders[depth], dir_fd=folder)
             except OSError:  # it is not empty
@@ -193,14 +195,14 @@ def _remove(workspace: Path, path: str) -> None:
 
 
 @contextmanager
-def _opened(workspace: Path, folders: Sequence[str], *, makes: bool = False) -> Iterator[int]:
-    """Open the last of the nested folders. Raise `InTheWay` if one is a link or a file."""
+def _open_folder(workspace: Path, folders: Sequence[str], *, makes: bool = False) -> Iterator[int]:
+    """Open the last of the nested folders. Raise `PathOccupied` if one is a link or a file."""
     with ExitStack() as stack:
         try:
             folder = stack.enter_context(opened(workspace, folders, makes=makes))
         except NotADirectoryError as error:
             path = workspace / "/".join(folders)
-            raise InTheWay(f"{error.filename}, of {path}, is no folder", "move it away") from error
+            raise PathOccupied(f"{error.filename}, of {path}, is no folder", "move it away") from error
         yield folder
 
 

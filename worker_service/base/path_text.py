@@ -29,10 +29,10 @@ def path_of(text: str) -> Path:
 def legible(path: Path | str) -> str:
     """Return a path for display. Bytes that are not UTF-8 are shown as Windows-1252."""
     text = str(path)
-    return text if _is_text(text) else "/".join(map(_legible, os.fsencode(text).split(b"/")))
+    return text if _is_text(text) else "/".join(map(_decode_part, os.fsencode(text).split(b"/")))
 
 
-def _legible(part: bytes) -> str:
+def _decode_part(part: bytes) -> str:
     try:
         return part.decode()
     except UnicodeDecodeError:

@@ -73,8 +73,8 @@ class NodeServer:
         self._inputs = place / "inputs"
         self._inputs.mkdir(mode=0o700, exist_ok=True)
         self._pool = LocalPool(begin)
-        self._connections: set[_Connection] = set()
-        self._by_key: dict[Key, _Connection] = {}
+        self._connections: set[_WorkerConnection] = set()
+        self._by_key: dict[Key, _WorkerConnection] = {}
         self._fault = ""
         self._terms = terms
 
@@ -112,7 +112,7 @@ class NodeServer:
             writer.close()
             return
         hello = {"fault": self._fault, "version": VERSION, "landlock": sandbox.landlock_version()}
-        connection = _Connection(writer)
+        connection = _WorkerConnection(writer)
         self._connections.add(connection)
         connection.send(HELLO, msgspec.json.encode(hello))
         try:
@@ -139,7 +139,7 @@ class NodeServer:
                 self._pool.stop(*connection.key, now=True)
             writer.close()
 
-    def _launch(self, connection: _Connection, body: bytes) -> None:
+    def _launch(self, connection: _WorkerConnection, body: bytes) -> None:
         launch = decode_daemon_message(body)
         assert isinstance(launch, Launch)
         order = launch.order
@@ -167,7 +167,7 @@ class NodeServer:
             else:
                 connection.send(MESSAGE, encode_message(event))
 
-    def _answer(self, asked: Asked, connection: _Connection) -> None:
+    def _answer(self, asked: Asked, connection: _WorkerConnection) -> None:
         """Answer from the order, so that an attempt on a node never waits for the daemon."""
         question = decode_question(asked.kind, asked.body)
         if isinstance(question, KnownPages):
@@ -176,7 +176,7 @@ class NodeServer:
         else:
             self._pool.answer(asked, empty_answer(question))
 
-    def _end(self, ended: Ended, connection: _Connection) -> None:
+    def _end(self, ended: Ended, connection: _WorkerConnection) -> None:
         if ended.published:
             message = "it has published files, which an attempt on a cluster node cannot: leave `runs_on_cluster` out"
             ended = Ended(*ended.key, How.PERMANENT, code="FILES_ON_NODE", message=message, usage=ended.usage)
@@ -188,7 +188,7 @@ class NodeServer:
         del self._by_key[ended.key]
 
 
-class _Connection:
+class _WorkerConnection:
     """A Ray worker process."""
 
     def __init__(self, writer: asyncio.StreamWriter) -> None:

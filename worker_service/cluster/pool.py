@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from worker_service.jobs.documents import Answer
 from worker_service.jobs.model import NODE, NodeState
-from worker_service.runner.pool import LocalPool, _Connection
+from worker_service.runner.pool import LocalPool, _ForkServerConnection
 from worker_service.runner.protocol import (
     Asked,
     Assigned,
@@ -104,14 +104,14 @@ class RayPool(LocalPool):
         self.seen = seen
         self.is_connected = True
 
-    def _clean_up_after(self, connection: _Connection, *, seconds: float) -> list[AttemptEvent]:
+    def _clean_up_after(self, connection: _ForkServerConnection, *, seconds: float) -> list[AttemptEvent]:
         return [
             Ended(*one.key, How.CRASHED, code="NODE_LOST", message="the Ray driver died, and its attempts with it")
             for one in super()._clean_up_after(connection, seconds=seconds)
             if isinstance(one, Ended)
         ]
 
-    def _forget(self, connection: _Connection) -> None:
+    def _forget(self, connection: _ForkServerConnection) -> None:
         if self.seen is not None:
             nodes = [node if node.state == "down" else _without_driver(node) for node in self.seen.nodes]
             self.seen = NodesSeen(tuple(nodes))

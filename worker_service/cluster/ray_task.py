@@ -84,7 +84,7 @@ def _node_id() -> str:
     return str(ray.get_runtime_context().get_node_id())
 
 
-class _Connection:
+class _NodeConnection:
     """A connection to the node server. It runs one attempt at a time, and lives as long as this Ray worker process."""
 
     def __init__(self, line: socket.socket) -> None:
@@ -152,10 +152,10 @@ class _Connection:
             self._unread += received
 
 
-_connection: _Connection | None = None
+_connection: _NodeConnection | None = None
 
 
-def _connect(terms: bytes, node_id: str) -> _Connection:
+def _connect(terms: bytes, node_id: str) -> _NodeConnection:
     """Return the connection of this process. Start the node server if no other Ray worker process has started it."""
     global _connection
     if _connection is None or not _connection.is_usable:
@@ -167,7 +167,7 @@ def _connect(terms: bytes, node_id: str) -> _Connection:
     return _connection
 
 
-def _open(place: Path, terms: bytes) -> _Connection:
+def _open(place: Path, terms: bytes) -> _NodeConnection:
     deadline = time.monotonic() + START_SECONDS
     while True:
         # A server that ends removes its directory.
@@ -175,7 +175,7 @@ def _open(place: Path, terms: bytes) -> _Connection:
         line = socket.socket(socket.AF_UNIX)
         try:
             connect(line, place)
-            return _Connection(line)
+            return _NodeConnection(line)
         except (OSError, NodeServerLost) as error:
             line.close()
             if time.monotonic() > deadline:

@@ -32,7 +32,7 @@ class TaskInputs:
             if path is not None:
                 content = path.read_bytes()
                 path.unlink()
-                return replace(order, inputs={SLICE: path}), [_put(content)]
+                return replace(order, inputs={SLICE: path}), [_put_content(content)]
         with self._lock:
             references = [self._stored_reference(path, order.contents.get(role)) for role, path in order.inputs.items()]
             while sum(size for _, size in self._stored.values()) > _STORED_BYTES_MAX:
@@ -43,12 +43,12 @@ class TaskInputs:
         name = digest or f"{path} {path.stat().st_mtime_ns}"
         if name not in self._stored:
             content = path.read_bytes()
-            self._stored[name] = _put(content), len(content)
+            self._stored[name] = _put_content(content), len(content)
         self._stored.move_to_end(name)
         return self._stored[name][0]
 
 
-def _put(content: bytes) -> Any:
+def _put_content(content: bytes) -> Any:
     import ray
 
     return ray.put(content)

@@ -34,7 +34,7 @@ from worker_service.runner.protocol import Asked, Checkpointed, Key, LogBuffer, 
 from worker_service.runner.worker_lock import Identity
 from worker_service.settings.config import Settings
 from worker_service.store.store import Store
-from worker_service.workspace import is_there, lost
+from worker_service.workspace import file_exists, find_deleted_sources
 
 if TYPE_CHECKING:
     from worker_service.base.events import Log
@@ -399,12 +399,12 @@ class Reporter:
         lines_most = max(1, _LINES_AT_ONCE // max(1, talking))
         reports = [(attempt, attempt.take_report(lines_most)) for attempt in told]
         try:
-            lost = self.tools.quick_store.leases.report([report for _, report in reports])
+            find_deleted_sources = self.tools.quick_store.leases.report([report for _, report in reports])
         except StoreError:
             for attempt, report in reports:
                 attempt.put_back(report)
             raise
-        for lease in lost:
+        for lease in find_deleted_sources:
             self._lost(self.tools.slots.of(lease))
 
     # ── Pages of all attempts, in one transaction ──
@@ -438,12 +438,12 @@ class Reporter:
             self._refuse(batch[0][0], Failure("PAGE_REFUSED", str(error)))
 
     def _save(self, batch: list[tuple[Attempt, PagesRead]]) -> None:
-        lost = self.tools.quick_store.leases.save_pages(
+        find_deleted_sources = self.tools.quick_store.leases.save_pages(
             [(attempt.lease, page) for attempt, said in batch for page in said.pages]
         )
         for attempt, said in batch:
             attempt.written(said)
-        for lease in lost:
+        for lease in find_deleted_sources:
             self._lost(self.tools.slots.of(lease))
 
     # ── Checkpoints and questions, one by one ──
@@ -492,9 +492,9 @@ class Reporter:
         store, workspace = self.tools.store, self.tools.settings.workspace
         match known:
             case Files(files):
-                return Files([file for file in files if is_there(workspace / file.path)])
+                return Files([file for file in files if file_exists(workspace / file.path)])
             case CrawlMemory(state, items):
-                gone = lost(store, workspace, job.owner, job.platform, [item.id for item in items])
+                gone = find_deleted_sources(store, workspace, job.owner, job.platform, [item.id for item in items])
                 return CrawlMemory(state, [replace(item, revision="") if item.id in gone else item for item in items])
         return known
 

@@ -52,7 +52,7 @@ def find_dropped(directory: Path) -> list[EntryPoint]:
 def load(found: EntryPoint, settings: Mapping[str, Commands]) -> Offer:
     offered = _load_dropped(Path(found.spec)) if found.spec.endswith(".py") else found.load()
     if isinstance(offered, Family):
-        return _of_family(offered, settings.get(offered.section, {}))
+        return _load_family(offered, settings.get(offered.section, {}))
     if isinstance(offered, Handler):
         return Offer([offered])
     if isinstance(offered, Iterable):
@@ -90,13 +90,13 @@ def find_clashes(claims: Iterable[tuple[str, EntryPoint]]) -> dict[str, str]:
     for job_type, found in claims:
         by_type.setdefault(job_type, []).append(found)
     return {
-        job_type: f"{job_type} is provided by {' and by '.join(_named(several))}: uninstall or rename one of them"
-        for job_type, several in by_type.items()
-        if len(several) > 1
+        job_type: f"{job_type} is provided by {' and by '.join(_providers(found))}: uninstall or rename one of them"
+        for job_type, found in by_type.items()
+        if len(found) > 1
     }
 
 
-def _of_family(family: Family, tables: Commands) -> Offer:
+def _load_family(family: Family, tables: Commands) -> Offer:
     handlers: list[Handler[Any]] = []
     refused: dict[str, str] = {}
     for key, table in tables.items():
@@ -107,6 +107,6 @@ def _of_family(family: Family, tables: Commands) -> Offer:
     return Offer(handlers, refused)
 
 
-def _named(several: Sequence[EntryPoint]) -> Iterator[str]:
+def _providers(several: Sequence[EntryPoint]) -> Iterator[str]:
     for found in several:
         yield f"{found.distribution} ({found.spec})"

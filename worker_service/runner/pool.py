@@ -72,7 +72,7 @@ class _EndedBeforeHello(ChildError):
 
 
 @dataclass(slots=True)
-class _Connection:
+class _ForkServerConnection:
     """One fork server process and the socket to it."""
 
     process: subprocess.Popen[bytes]
@@ -130,7 +130,7 @@ class LocalPool:
         self._epoll = select.epoll()
         self._wakeup_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._epoll.register(self._wakeup_fd, select.EPOLLIN)
-        self._connection: _Connection | None = None
+        self._connection: _ForkServerConnection | None = None
         self._environment: Mapping[str, Sequence[str]] = {}
         self._events: list[AttemptEvent] = []
 
@@ -274,7 +274,7 @@ class LocalPool:
             self._forget(connection)
             raise
 
-    def _open_connection(self, begin: Begin) -> _Connection:
+    def _open_connection(self, begin: Begin) -> _ForkServerConnection:
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
         lock = self._begin.lock_fd
@@ -297,7 +297,7 @@ class LocalPool:
             raise ChildError(f"the fork server could not be started: {error}") from error
         finally:
             theirs.close()
-        connection = _Connection(process, ours)
+        connection = _ForkServerConnection(process, ours)
         self._epoll.register(ours, select.EPOLLIN)
         self._send(connection, begin)
         return connection
@@ -310,7 +310,7 @@ class LocalPool:
             "OPENBLAS_NUM_THREADS": "1",
         }
 
-    def _await_hello(self, connection: _Connection, meanwhile: Callable[[], float]) -> Hello:
+    def _await_hello(self, connection: _ForkServerConnection, meanwhile: Callable[[], float]) -> Hello:
         next_call_at = time.monotonic()
         # Handlers may be tried twice: together, then one by one.
         seconds = _START_SECONDS + 2 * self._begin.import_seconds
@@ -336,11 +336,11 @@ class LocalPool:
                 )
         return connection.hello
 
-    def _send(self, connection: _Connection, message: DaemonMessage) -> None:
+    def _send(self, connection: _ForkServerConnection, message: DaemonMessage) -> None:
         connection.unsent += encode_frame(message)
         self._flush(connection)
 
-    def _flush(self, connection: _Connection) -> None:
+    def _flush(self, connection: _ForkServerConnection) -> None:
         if connection.is_broken:
             return
         try:
@@ -355,7 +355,7 @@ class LocalPool:
             connection.is_waiting_to_send = bool(connection.unsent)
             self._epoll.modify(connection.socket, select.EPOLLIN | (select.EPOLLOUT if connection.unsent else 0))
 
-    def _receive(self, connection: _Connection) -> list[AttemptEvent]:
+    def _receive(self, connection: _ForkServerConnection) -> list[AttemptEvent]:
         if connection.is_broken:
             return []
         self._flush(connection)
@@ -375,7 +375,7 @@ class LocalPool:
             connection.is_broken = True
         return events
 
-    def _handle_message(self, connection: _Connection, body: bytes) -> Iterator[AttemptEvent]:
+    def _handle_message(self, connection: _ForkServerConnection, body: bytes) -> Iterator[AttemptEvent]:
         message = decode_pool_message(body, self._staging_root)
         if isinstance(message, Hello):
             connection.hello = message
@@ -392,7 +392,7 @@ class LocalPool:
     def _store_nodes(self, seen: NodesSeen) -> None:
         raise Garbled("a fork server has no nodes")
 
-    def _clean_up_after(self, connection: _Connection, *, seconds: float) -> list[AttemptEvent]:
+    def _clean_up_after(self, connection: _ForkServerConnection, *, seconds: float) -> list[AttemptEvent]:
         """Kill what is left of a dead fork server, and return the endings of its attempts.
 
         If processes are left after `seconds`, return nothing and let the next call try again.
@@ -415,14 +415,14 @@ class LocalPool:
         message = "the fork server died, and the attempt with it"
         return [Ended(*key, How.CRASHED, code="NURSERY_DIED", message=message) for key in keys]
 
-    def _forget(self, connection: _Connection) -> None:
+    def _forget(self, connection: _ForkServerConnection) -> None:
         self._unregister(connection)
         if connection.process.poll() is None:
             connection.process.kill()
             connection.process.wait()
         self._connection = None
 
-    def _unregister(self, connection: _Connection) -> None:
+    def _unregister(self, connection: _ForkServerConnection) -> None:
         if connection.socket.fileno() >= 0:
             self._epoll.unregister(connection.socket)
             connection.socket.close()

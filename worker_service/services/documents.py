@@ -39,7 +39,7 @@ from worker_service.services.database import Session
 from worker_service.services.jobs import placed
 from worker_service.services.page_images import forget as forget_page_images
 from worker_service.services.parse import read_pages
-from worker_service.workspace import FORGOTTEN_AT_ONCE, is_there, link, sweep_gone
+from worker_service.workspace import FORGOTTEN_AT_ONCE, file_exists, link, sweep_gone
 
 ROLES: Mapping[str, str] = {"txt": "text", "pdf": "pdf", "json": "pages", "hocr": "hocr", "original": "original"}
 """File formats as users name them, and the role of each file of a document."""
@@ -426,7 +426,7 @@ def export_of_job(session: Session, job_id: int, directory: Path, there: There) 
 def has_original(session: Session, document: Document) -> bool:
     """Return whether the document's source file is in the workspace."""
     original = _file(session, document, "original")
-    return original is not None and is_there(session.settings.workspace / original.path)
+    return original is not None and file_exists(session.settings.workspace / original.path)
 
 
 _Copy = tuple[PublishedFile, Path, str]

@@ -16,7 +16,7 @@ from worker_service.services.database import Session
 from worker_service.services.jobs import IDS_AT_ONCE, require
 from worker_service.services.parse import read_job
 from worker_service.settings.config import Settings
-from worker_service.workspace import lost
+from worker_service.workspace import find_deleted_sources
 
 if TYPE_CHECKING:
     from worker_service.handlers.contract import Choices
@@ -73,7 +73,7 @@ def with_lost(session: Session, jobs: Sequence[NewJob], *, owner: str | None = N
             place = job.owner if owner is None else owner, job.platform
             brought.setdefault(place, []).append((at, job.brings.source_key))
     for place, some in brought.items():
-        gone = lost(session.store, session.settings.workspace, *place, {key for _, key in some})
+        gone = find_deleted_sources(session.store, session.settings.workspace, *place, {key for _, key in some})
         for at, key in some:
             if key in gone:
                 made[at] = replace(made[at], brings=None)
