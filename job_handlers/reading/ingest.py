@@ -36,7 +36,7 @@ from job_handlers.reading.page_settings import (
     ocr_digest,
     parts,
 )
-from job_handlers.reading.text_layer import Drawn, Verdict, judge
+from job_handlers.reading.text_layer import Drawn, Verdict, classify_page
 from worker_service.handlers import (
     FILE_URL,
     MIB,
@@ -300,8 +300,8 @@ def _page_reader(original: Path, password: str) -> Callable[[int], Answer]:
 def _flow_reader(original: Path, kind: Kind, staging: Path) -> Callable[[int], Answer]:
     """Return the function that answers for a flowing document. Runs in the page process."""
     try:
-        writing = formats.open_writing(original, kind)
-        pages = formats.leaves(writing.pieces())
+        writing = formats.open_document(original, kind)
+        pages = formats.paginate(writing.pieces())
     except formats.Unreadable as error:
         code = "FILE_ENCRYPTED" if isinstance(error, formats.Locked) else "BROKEN"
         refused = Refused(code, f"the file cannot be read: {error.detail}", error.remedy)
@@ -326,7 +326,7 @@ def _flow_reader(original: Path, kind: Kind, staging: Path) -> Callable[[int], A
 def look(book: pdf.Book, number: int) -> ExaminedPage:
     found = book.text(number)
     needs_look = found.may_be_scan or not found.text.strip()
-    verdict = judge(found.text, book.drawn(number) if needs_look else Drawn())
+    verdict = classify_page(found.text, book.drawn(number) if needs_look else Drawn())
     if verdict is Verdict.OCR:
         return ExaminedPage(verdict, scan=Scan(*book.packed(number)))
     if verdict is Verdict.BLANK:

@@ -45,7 +45,7 @@ from job_handlers.reading.page_settings import (
     pixels_digest,
     read_ranges,
 )
-from job_handlers.reading.preprocess import Damaged, Gray, gray_of, pixels_hash, ruled_lines, whiten_missing_rows
+from job_handlers.reading.preprocess import Damaged, Gray, decode_picture, pixels_hash, ruled_lines, whiten_missing_rows
 from job_handlers.reading.tables import Rule
 from job_handlers.reading.text_layer import is_fuller, may_be_fuller
 from worker_service.handlers import (
@@ -383,13 +383,13 @@ def _flow_reader(original: Path, kind: Kind, wanted: WayToRead) -> Callable[[int
 
     The text recognised in a picture takes the place of the picture.
     """
-    writing, reader = formats.open_writing(original, kind), ocr.reader_for(wanted)
+    writing, reader = formats.open_document(original, kind), ocr.reader_for(wanted)
     pages: list[formats.Leaf] = []
 
     def read(number: int) -> Drawn | Read:
         nonlocal pages
         try:
-            pages = pages or formats.leaves(writing.pieces())
+            pages = pages or formats.paginate(writing.pieces())
         except formats.Unreadable as error:
             return Read("", UNREADABLE, why=str(error))
         # One picture at a time: ten large ones would take half a gigabyte.
@@ -410,7 +410,7 @@ def _draw_piece(writing: formats.FlowDocument, piece: formats.Piece) -> str | Gr
     if isinstance(piece, str):
         return piece
     try:
-        return gray_of(writing.picture(piece.key))
+        return decode_picture(writing.picture(piece.key))
     except (formats.Unreadable, Damaged):
         # The text around it is still read.
         return _DamagedPicture()

@@ -83,7 +83,7 @@ class Damaged(Exception):
     """The image file is broken or truncated."""
 
 
-def gray_of(packed: bytes) -> Gray | None:
+def decode_picture(packed: bytes) -> Gray | None:
     """Decode a picture in a text. Return None if it is too small or too large for text; raise `Damaged`."""
     try:
         image: Image.Image = Image.open(io.BytesIO(packed), formats=("PNG", "JPEG", "TIFF", "GIF", "WEBP", "BMP"))

@@ -61,7 +61,7 @@ class Drawn(Struct, frozen=True):
     is_empty: bool = False
 
 
-def judge(text: str, drawn: Drawn) -> Verdict:
+def classify_page(text: str, drawn: Drawn) -> Verdict:
     characters = len(text) - _count_marked(text.encode("ascii", "ignore"), _SPACES)
     if not characters or text.isspace():
         return Verdict.BLANK if drawn.is_empty else Verdict.OCR

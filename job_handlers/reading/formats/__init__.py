@@ -1,6 +1,6 @@
 """Files with flowing text: notes, web pages, mails, books, office documents. One module for each family of formats.
 
-A module yields paragraphs, table rows, pictures and the author's page breaks, in order; `leaves` divides them into
+A module yields paragraphs, table rows, pictures and the author's page breaks, in order; `paginate` divides them into
 pages. References to anything outside the file, such as addresses, other files and entities, are never followed.
 """
 
@@ -107,8 +107,8 @@ def is_flow_document(kind: str) -> bool:
     return kind in _MODULES
 
 
-def open_writing(path: Path, kind: Kind) -> FlowDocument:
-    opened: FlowDocument = import_module(f"{__name__}.{_MODULES[kind]}").open_writing(path, kind)
+def open_document(path: Path, kind: Kind) -> FlowDocument:
+    opened: FlowDocument = import_module(f"{__name__}.{_MODULES[kind]}").open_document(path, kind)
     return opened
 
 
@@ -122,7 +122,7 @@ def note_of_unread(pictures: Collection[str]) -> list[str]:
     return [f"{counted(len(pictures), 'picture')} of a kind that is not read: {min(pictures)}"] if pictures else []
 
 
-def leaves(pieces: Iterable[Piece]) -> list[Leaf]:
+def paginate(pieces: Iterable[Piece]) -> list[Leaf]:
     """Return the pages: the author's, divided further where they are long."""
     made: list[Leaf] = []
     page: list[Piece] = []

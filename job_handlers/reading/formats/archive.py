@@ -96,5 +96,5 @@ def _refusal(member: zipfile.ZipInfo) -> str:
     return "it needs a password" if member.flag_bits & _IS_LOCKED else ""
 
 
-def open_writing(path: Path, kind: Kind) -> Archive:
+def open_document(path: Path, kind: Kind) -> Archive:
     return Archive(path)

@@ -101,5 +101,5 @@ def _with_fallback(item: ElementTree.Element, items: Mapping[str | None, Element
     return item
 
 
-def open_writing(path: Path, kind: Kind) -> Book:
+def open_document(path: Path, kind: Kind) -> Book:
     return Book(path)

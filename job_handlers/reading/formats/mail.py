@@ -252,5 +252,5 @@ def _content_id(part: EmailMessage) -> str:
         return ""
 
 
-def open_writing(path: Path, kind: Kind) -> Mail:
+def open_document(path: Path, kind: Kind) -> Mail:
     return Mail(path)

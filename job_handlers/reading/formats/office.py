@@ -453,5 +453,5 @@ def _local(name: str) -> str:
     return name.rpartition(" ")[2]
 
 
-def open_writing(path: Path, kind: Kind) -> Office:
+def open_document(path: Path, kind: Kind) -> Office:
     return Office(path, kind)

@@ -30,5 +30,5 @@ class Plain:
         raise Unreadable("a text has no pictures")
 
 
-def open_writing(path: Path, kind: Kind) -> Plain:
+def open_document(path: Path, kind: Kind) -> Plain:
     return Plain(path)

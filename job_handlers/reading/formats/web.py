@@ -260,5 +260,5 @@ def unpacked(address: str) -> bytes:
         raise Unreadable(f"a picture in it is broken: {error}") from error
 
 
-def open_writing(path: Path, kind: Kind) -> Web:
+def open_document(path: Path, kind: Kind) -> Web:
     return Web(path)

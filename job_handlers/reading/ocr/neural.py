@@ -82,7 +82,7 @@ def _models() -> Path:
     return Path(found.origin if found and found.origin else "/nonexistent").parent / "models"
 
 
-class Lines:
+class LineReader:
     """Reads the text in a box. Loads the model when first used."""
 
     def __init__(self) -> None:

@@ -62,7 +62,7 @@ class SecondReader:
         """`is_thorough` rereads every line, and looks for missed lines on every page."""
         self.name = neural.name()
         self._is_thorough = is_thorough
-        self._lines = neural.Lines()
+        self._lines = neural.LineReader()
         self._finder = neural.LineFinder()
 
     def improved(self, lines: Sequence[list[Word]], gray: Gray, *, is_weak: bool) -> tuple[list[list[Word]], list[int]]:

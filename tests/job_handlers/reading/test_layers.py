@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from job_handlers.reading.text_layer import Drawn, Verdict, is_fuller, judge, may_be_fuller
+from job_handlers.reading.text_layer import Drawn, Verdict, classify_page, is_fuller, may_be_fuller
 from tests.job_handlers.reading.documents import prose
 
 TEXT = prose(1)
@@ -35,7 +35,7 @@ COVERED = Drawn(covered=1.0)
     ],
 )
 def test_a_page_is_read_by_its_text_only_where_that_will_do(text: str, drawn: Drawn, verdict: Verdict) -> None:
-    assert judge(text, drawn) is verdict
+    assert classify_page(text, drawn) is verdict
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def test_a_page_is_read_by_its_text_only_where_that_will_do(text: str, drawn: Dr
     ],
 )
 def test_good_text_of_any_script_is_left_as_it_is(text: str) -> None:
-    assert judge(text, Drawn()) is Verdict.LAYER
+    assert classify_page(text, Drawn()) is Verdict.LAYER
 
 
 CONTENTS = "\n".join(f"Chapter {number}: growth and risk {'.' * 120} {number * 7}" for number in range(1, 30))
@@ -60,8 +60,8 @@ def test_leader_dots_do_not_make_a_contents_page_garbage() -> None:
     spaced = CONTENTS.replace(".", ". ")
     table = "\n".join("\t".join(str(number * column) for column in range(40)) for number in range(20))
 
-    assert [judge(text, Drawn()) for text in (CONTENTS, spaced, table)] == [Verdict.LAYER] * 3
-    assert judge("." * 500, Drawn()) is Verdict.OCR
+    assert [classify_page(text, Drawn()) for text in (CONTENTS, spaced, table)] == [Verdict.LAYER] * 3
+    assert classify_page("." * 500, Drawn()) is Verdict.OCR
 
 
 @pytest.mark.parametrize(

@@ -56,7 +56,7 @@ def test_a_line_is_read_with_the_places_of_its_words() -> None:
     page = gray_of(documents.picture("Revenue rose by 12.5 % in 2026, as Jørgensen said.", dpi=200))
     [(x0, y0, x1, y1)] = neural.LineFinder().boxes(page)
 
-    words = neural.Lines().read(page, (x0, y0, x1, y1))
+    words = neural.LineReader().read(page, (x0, y0, x1, y1))
 
     assert " ".join(word.text for word in words) == "Revenue rose by 12.5 % in 2026, as Jørgensen said."
     assert min(word.confidence for word in words) > 60

@@ -19,7 +19,7 @@ import pytest
 
 from job_handlers.file_kinds import Kind, kind_of
 from job_handlers.reading import attachments
-from job_handlers.reading.formats import NEW_PAGE, Picture, Row, Unreadable, leaves, open_writing, tables_in
+from job_handlers.reading.formats import NEW_PAGE, Picture, Row, Unreadable, open_document, paginate, tables_in
 from tests.job_handlers.reading.documents import digital, picture
 from tests.job_handlers.reading.kit import Library
 from worker_service.handlers import KnownDocument, NewJob, Permanent
@@ -73,7 +73,7 @@ def written_as(path: Path, text: str, encoding: str) -> Path:
 
 
 def pages_of(path: Path) -> list[str]:
-    read = leaves(open_writing(path, kind_of(path)).pieces())
+    read = paginate(open_document(path, kind_of(path)).pieces())
     return ["\n".join(one if isinstance(one, str) else f"<{one.key[:30]}>" for one in page) for page in read]
 
 
@@ -83,17 +83,17 @@ def pages_of(path: Path) -> list[str]:
 def test_pages_end_where_their_author_ends_them_else_between_paragraphs() -> None:
     lines = ["x" * 1000] * 7
 
-    assert [len(page) for page in leaves(lines)] == [3, 3, 1]
-    assert leaves(["one", NEW_PAGE, "two\fthree"]) == [("one",), ("two",), ("three",)]
-    assert [len(page) for page in leaves([Picture("a")] * 25)] == [10, 10, 5]
-    assert leaves([Picture("a"), "under it"]) == [(Picture("a"), "under it")]
-    assert leaves([]) == leaves(["", NEW_PAGE]) == []
+    assert [len(page) for page in paginate(lines)] == [3, 3, 1]
+    assert paginate(["one", NEW_PAGE, "two\fthree"]) == [("one",), ("two",), ("three",)]
+    assert [len(page) for page in paginate([Picture("a")] * 25)] == [10, 10, 5]
+    assert paginate([Picture("a"), "under it"]) == [(Picture("a"), "under it")]
+    assert paginate([]) == paginate(["", NEW_PAGE]) == []
 
 
 def test_a_paragraph_without_end_is_cut_between_words() -> None:
     book = "word " * 5000
 
-    cut = leaves([book])
+    cut = paginate([book])
 
     assert max(len("".join(map(str, page))) for page in cut) <= 6000
     assert " ".join(str(piece) for page in cut for piece in page).split() == book.split()
@@ -113,7 +113,7 @@ def test_a_text_is_read_line_by_line_in_whichever_encoding(tmp_path: Path) -> No
     (tmp_path / "d.txt").write_bytes(b"only later\n" * 7000 + "Größe\n".encode("cp1252"))
     (tmp_path / "e.txt").write_text("A PDF begins with %PDF-1.4, they say.\n")
 
-    japanese = open_writing(written_as(tmp_path / "f.txt", "これは日本語の文章です。\n", "cp932"), Kind.TEXT)
+    japanese = open_document(written_as(tmp_path / "f.txt", "これは日本語の文章です。\n", "cp932"), Kind.TEXT)
     assert list(japanese.pieces()) == ["これは日本語の文章です。"]
     assert japanese.notes == ["it does not say in which encoding it is written: cp932, as it seems"]
     assert pages_of(written_as(tmp_path / "g.txt", "Größe\n", "utf-16-be")) == ["Größe"]
@@ -200,7 +200,7 @@ def test_a_row_of_a_web_page_is_one_line_and_what_is_only_laid_out_as_one_is_not
 ) -> None:
     (tmp_path / "a.html").write_text(f"<table>{body}</table>")
 
-    assert list(open_writing(tmp_path / "a.html", Kind.HTML).pieces())[: len(lines)] == lines
+    assert list(open_document(tmp_path / "a.html", Kind.HTML).pieces())[: len(lines)] == lines
 
 
 def test_a_word_document_has_all_that_is_shown_and_nothing_that_was_deleted(tmp_path: Path) -> None:
@@ -258,7 +258,7 @@ def test_no_sentence_of_a_word_document_is_cut_or_glued_by_what_stands_in_it(tmp
             "word/afchunk.rtf": "{",
         },
     )
-    read = open_writing(path, kind_of(path))
+    read = open_document(path, kind_of(path))
 
     assert list(read.pieces()) == [
         "before", "the box", "e-mail softly, 3 °C ≥", "Growth", "Sales\tEast West\t1 2", "from elsewhere",
@@ -317,7 +317,7 @@ def test_tables_are_told_apart_from_what_is_only_laid_out_as_one(tmp_path: Path)
         f"<p>before<table>{row.format('a', 1)}{row.format('b', '')}<tr><td>c<td>3</table><table>{row.format('d', 4)}"
         f"{row.format('e', 5)}</table>behind<table><tr><td>a box</table><table>{row.format('menu', 'text')}</table>"
     )
-    [page] = leaves(open_writing(tmp_path / "a.html", Kind.HTML).pieces())
+    [page] = paginate(open_document(tmp_path / "a.html", Kind.HTML).pieces())
 
     text = "\n".join(map(str, page))
     first, second = tables_in(line for line in page if isinstance(line, str))
@@ -512,7 +512,7 @@ def test_a_chapter_that_is_a_picture_or_shows_one_is_read_by_it_and_none_is_read
     )
 
     assert pages_of(path) == ["<OPS/cover.png>", "<OPS/scan.jpg>", "instead of the plan", "the last"]
-    book = open_writing(path, Kind.EPUB)
+    book = open_document(path, Kind.EPUB)
     assert list(book.pieces())
     assert book.notes == ["1 chapter of a kind that is not read in a book: OPS/sound.mp3"]
 
@@ -590,7 +590,7 @@ def test_why_a_mail_was_not_delivered_is_read(tmp_path: Path) -> None:
 
 
 def test_what_is_encrypted_is_said_to_be(tmp_path: Path) -> None:
-    read = open_writing(raw_mail(tmp_path / "a.eml", "MIA=", "application/pkcs7-mime; name=smime.p7m"), Kind.MAIL)
+    read = open_document(raw_mail(tmp_path / "a.eml", "MIA=", "application/pkcs7-mime; name=smime.p7m"), Kind.MAIL)
     assert list(read.pieces()) == ["Subject: s", "", "Attached: smime.p7m"]
     assert read.notes == ["its text is encrypted, or within a signature: it is left out"]
 
@@ -627,15 +627,15 @@ READS = """
 import sys
 from pathlib import Path
 from job_handlers.file_kinds import kind_of
-from job_handlers.reading.preprocess import gray_of
-from job_handlers.reading.formats import Picture, Unreadable, leaves, open_writing
+from job_handlers.reading.preprocess import decode_picture
+from job_handlers.reading.formats import Picture, Unreadable, paginate, open_document
 
 def read(path):
     try:
-        writing = open_writing(path, kind_of(path))
-        for page in leaves(writing.pieces()):
+        writing = open_document(path, kind_of(path))
+        for page in paginate(writing.pieces()):
             for piece in page:
-                print(gray_of(writing.picture(piece.key)) if isinstance(piece, Picture) else piece)
+                print(decode_picture(writing.picture(piece.key)) if isinstance(piece, Picture) else piece)
     except Unreadable as error:
         print(error)
 
@@ -758,7 +758,7 @@ def test_a_drawing_that_is_there_as_a_picture_as_well_is_not_told_of(tmp_path: P
             **dict.fromkeys(("a.svg", "a.png", "b.svg"), "x"),
         },
     )
-    read = open_writing(path, Kind.ODT)
+    read = open_document(path, Kind.ODT)
 
     assert list(read.pieces()) == [Picture("a.png")]
     assert read.notes == ["1 picture of a kind that is not read: b.svg"]
@@ -885,7 +885,7 @@ def test_an_archive_in_an_archive_in_an_archive_ends_somewhere(library: Library,
 
 def test_what_is_in_an_archive_a_thousand_times_takes_room_once(tmp_path: Path) -> None:
     path = packed(tmp_path / "a.zip", {f"{number}.txt": "the same" for number in range(5)} | {"other.txt": "other"})
-    read = attachments.unpacker(open_writing(path, Kind.ZIP), tmp_path)
+    read = attachments.unpacker(open_document(path, Kind.ZIP), tmp_path)
 
     answers = [read(number) for number in range(2, 8)]
 
@@ -896,7 +896,7 @@ def test_what_is_in_an_archive_a_thousand_times_takes_room_once(tmp_path: Path) 
 def test_no_more_of_an_archive_is_unpacked_than_may_lie_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attachments, "_ALL_BYTES_MAX", 10)
     path = packed(tmp_path / "a.zip", {f"{number}.txt": f"text {number} " * 2 for number in range(4)})
-    read = attachments.unpacker(open_writing(path, Kind.ZIP), tmp_path)
+    read = attachments.unpacker(open_document(path, Kind.ZIP), tmp_path)
 
     answers = [read(number) for number in range(2, 6)]
 
@@ -976,7 +976,7 @@ def test_a_mail_that_no_memory_would_bear_is_refused_by_its_size(tmp_path: Path)
         file.truncate((128 << 20) + 1)
 
     with pytest.raises(Unreadable, match="the mail is larger than 128 MiB"):
-        open_writing(tmp_path / "a.eml", Kind.MAIL)
+        open_document(tmp_path / "a.eml", Kind.MAIL)
 
 
 @pytest.mark.parametrize(
@@ -993,7 +993,7 @@ def test_long_headers_of_a_mail_are_cut_before_they_are_parsed(tmp_path: Path, h
     path.write_text(f"Subject: Minutes\n{header}\n\nThe body.")
     began = time.process_time()
 
-    read = open_writing(path, Kind.MAIL)
+    read = open_document(path, Kind.MAIL)
     text = "\n".join(piece for piece in read.pieces() if isinstance(piece, str))
 
     assert time.process_time() - began < 15
@@ -1004,7 +1004,7 @@ def test_long_headers_of_a_mail_are_cut_before_they_are_parsed(tmp_path: Path, h
 def test_a_mail_of_many_pictures_is_walked_through_once(tmp_path: Path) -> None:
     shown = "".join(f'<img src="cid:{number}">' for number in range(1000))
     parts = part("text/html", shown) + "".join(part("image/png", "x", f"Content-ID: <{n}>") for n in range(1000))
-    read = open_writing(raw_mail(tmp_path / "a.eml", f"{parts}--b--"), Kind.MAIL)
+    read = open_document(raw_mail(tmp_path / "a.eml", f"{parts}--b--"), Kind.MAIL)
 
     began = time.process_time()
     keys = [piece.key for piece in read.pieces() if isinstance(piece, Picture)]
@@ -1017,26 +1017,26 @@ def test_a_mail_of_many_pictures_is_walked_through_once(tmp_path: Path) -> None:
 def test_a_picture_that_unpacks_to_more_than_anybody_reads_is_left_out(tmp_path: Path) -> None:
     from PIL import Image
 
-    from job_handlers.reading.preprocess import Damaged, gray_of
+    from job_handlers.reading.preprocess import Damaged, decode_picture
 
     made = io.BytesIO()
     Image.new("1", (7_000, 7_000)).save(made, "PNG")
 
-    assert gray_of(made.getvalue()) is None
+    assert decode_picture(made.getvalue()) is None
     with pytest.raises(Damaged):
-        gray_of(b"\x89PNG\r\n\x1a\n, and no more")
+        decode_picture(b"\x89PNG\r\n\x1a\n, and no more")
 
 
 @pytest.mark.parametrize(("mode", "shade"), [("I;16", 128 * 256), ("L", 128), ("LA", 128), ("RGB", (128,) * 3)])
 def test_a_gray_picture_is_as_gray_whatever_it_is_written_in(mode: str, shade: int | tuple[int, ...]) -> None:
     from PIL import Image
 
-    from job_handlers.reading.preprocess import gray_of
+    from job_handlers.reading.preprocess import decode_picture
 
     made = io.BytesIO()
     Image.new(mode, (30, 30), (128, 255) if mode == "LA" else shade).save(made, "PNG")
 
-    found = gray_of(made.getvalue())
+    found = decode_picture(made.getvalue())
 
     assert found is not None
     assert set(found.samples) == {128}
@@ -1046,13 +1046,13 @@ def test_a_gray_picture_is_as_gray_whatever_it_is_written_in(mode: str, shade: i
 def test_a_large_picture_is_read_from_half_its_pixels_each_way(kind: str) -> None:
     from PIL import Image
 
-    from job_handlers.reading.preprocess import gray_of
+    from job_handlers.reading.preprocess import decode_picture
 
     large, page = io.BytesIO(), io.BytesIO()
     Image.new("L", (5000, 4000), 128).save(large, kind)
     Image.new("L", (3000, 4000), 128).save(page, kind)
 
-    whole, half = gray_of(page.getvalue()), gray_of(large.getvalue())
+    whole, half = decode_picture(page.getvalue()), decode_picture(large.getvalue())
 
     assert whole is not None
     assert half is not None
@@ -1068,4 +1068,4 @@ def test_a_table_of_more_cells_than_a_page_can_hold_is_none() -> None:
 
 def test_what_no_limit_bears_is_refused_in_words() -> None:
     with pytest.raises(Unreadable, match="split it"):
-        leaves("x" * 6000 for _ in range(17_000))
+        paginate("x" * 6000 for _ in range(17_000))
