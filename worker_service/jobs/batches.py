@@ -122,7 +122,7 @@ class WorkToSubmit(Struct, frozen=True):
     """Positions of jobs that would be inserted."""
     live: Mapping[int, LiveWork]
     """Position → live job of the same owner that does the same work. The other positions need no job, because their
-    documents have been read."""
+    documents have been read or are being read."""
 
 
 class BatchMoved(Struct, frozen=True):

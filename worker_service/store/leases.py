@@ -496,7 +496,8 @@ class Leases:
         """Requeue every job of a worker that is proven gone and delete its row. Return the jobs as they are now.
 
         A job becomes cancelled if its cancellation was requested, failed after too many requeues or if its handler is
-        `at_most_once`, and pending otherwise. Does nothing if the worker's last heartbeat is no longer `last_beat`.
+        `at_most_once`, and pending otherwise. If `last_beat` is given and the worker has sent a
+        heartbeat since, nothing is done.
         """
         gone = Failure("WORKER_DIED", f"worker {worker_id} died while it ran this job")
         with self._db.transaction():
