@@ -5,6 +5,7 @@ PAGEMILL_FULL=1 gives the long forms: a lock of 20 s, and a thousand handlers th
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import time
@@ -203,3 +204,30 @@ def test_handlers_that_crash_in_a_row_hurt_nobody_else(system: System) -> None:
 
     wait_until(lambda: not is_left(), "nothing is left in staging")
     system.assert_sound()
+
+
+def test_a_daemon_that_may_open_too_few_files_says_so(system: System) -> None:
+    line = 'ulimit -n 40; exec "$0" -m worker_service'
+    done = subprocess.run(
+        ["sh", "-c", line, sys.executable],
+        env=system.environment(),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+    assert done.returncode == 78
+    assert "limit of open files is 40" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_read_only_file_system_is_named_by_status(system: System, tmp_path: Path) -> None:
+    script = 'mount --bind "$1" "$1" && mount -o remount,bind,ro "$1" && exec "$2" -m worker_service.cli status --json'
+    words: list[str | Path] = ["unshare", "--mount", "sh", "-c", script, "sh", system.database.parent, sys.executable]
+    done = subprocess.run(words, env=system.environment(), capture_output=True, text=True, timeout=60, check=False)
+    if "ermitted" in done.stderr or "ermission" in done.stderr:
+        pytest.skip("this user may not mount")
+
+    assert done.returncode == 2, done.stderr
+    assert json.loads(done.stdout)["reasons"][0]["code"] == "READ_ONLY"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import pwd
+import resource
 import shutil
 import sys
 from collections.abc import Mapping
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
     from worker_service.cluster.pool import ClusterPool
     from worker_service.daemon.nodes import Nodes
 
+_DESCRIPTORS_MIN = 256
+"""Database, pipes of some twenty child processes, and their files."""
 _LOCKED = "somebody else keeps the write lock: look for a sqlite3 session with an open transaction"
 
 
@@ -57,10 +60,23 @@ def run(settings: Settings, *, drain: bool = False) -> int:
         return _run(settings, stack, log, drain=drain)
 
 
+def _ensure_descriptors() -> None:
+    """Raise the soft limit of open files where it is too low to work with; refuse to start where the hard limit is."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < _DESCRIPTORS_MIN:
+        if hard != resource.RLIM_INFINITY and hard < _DESCRIPTORS_MIN:
+            raise ConfigError(
+                f"the limit of open files is {hard}, and the daemon needs {_DESCRIPTORS_MIN}",
+                "raise the limit: ulimit -n 1024, or LimitNOFILE= in the unit",
+            )
+        resource.setrlimit(resource.RLIMIT_NOFILE, (_DESCRIPTORS_MIN, hard))
+
+
 def _run(settings: Settings, stack: ExitStack, log: Log, *, drain: bool) -> int:
     # Install the signal handlers first, so that a signal during startup also shuts down cleanly.
     signals = Signals()
     stack.callback(signals.close)
+    _ensure_descriptors()
     # Open the database before creating any folder: without a database, startup must leave nothing behind.
     pauses, told = WritePauses(), partial(_tell_locked, log)
     store = open_as_set(settings, on_long_wait=told, pauses=pauses)

@@ -49,7 +49,7 @@ class Level(IntEnum):
 class Reason(Struct, frozen=True):
     """A problem of the whole service.
 
-    The codes are NO_WORKER, WORKERS_LOST, DISK_LOW, NODES_DOWN, OLDEST_WAITS, ALL_PAUSED and STANDSTILL.
+    The codes are READ_ONLY, NO_WORKER, WORKERS_LOST, DISK_LOW, NODES_DOWN, OLDEST_WAITS, ALL_PAUSED and STANDSTILL.
     """
 
     level: Level
@@ -84,7 +84,17 @@ def health(session: Session, *, oldest_most: timedelta | None = None) -> Health:
     overview = look(session)
     standstill = session.store.reading.standstill(dead=dead_ids(overview.workers))
     found = judge(overview, standstill, oldest_most=oldest_most)
+    if is_read_only(session.settings.database):
+        detail = f"the file system of {session.settings.database} is read-only"
+        remedy = "look at `dmesg`, check the disk, and mount it again"
+        reasons = [Reason(Level.CRITICAL, "READ_ONLY", detail, remedy), *found.reasons]
+        found = replace(found, level=Level.CRITICAL, reasons=reasons)
     return replace(found, batches_replaced=session.store.batches.count_replaced())
+
+
+def is_read_only(path: Path) -> bool:
+    """Return whether the file system was mounted, or remounted after an error, without the right to write."""
+    return bool(os.statvfs(path.parent).f_flag & os.ST_RDONLY)
 
 
 def judge(overview: Overview, standstill: Sequence[Gate], *, oldest_most: timedelta | None = None) -> Health:
