@@ -286,7 +286,7 @@ def test_a_directory_that_we_may_not_look_into_is_refused_and_not_left_out(shelf
     hidden.parent.chmod(0o700)
 
     assert (told.returncode, jobs(shelf, "download")) == (77, [])
-    assert f"{hidden.parent}: permission denied" in told.stderr
+    assert f"{hidden.parent} cannot be used: permission denied" in told.stderr
 
 
 def test_what_a_directory_has_and_ingest_leaves_out_is_counted(run: Run, shelf: Shelf) -> None:

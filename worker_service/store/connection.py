@@ -90,6 +90,15 @@ def is_frozen(connection: apsw.Connection, path: Path) -> bool:
     return bool(connection.open_flags & apsw.SQLITE_OPEN_URI) and not _is_unused(path)
 
 
+def is_in_wal_mode(connection: apsw.Connection, path: Path) -> bool:
+    if connection.open_flags & apsw.SQLITE_OPEN_URI:
+        # An immutable connection always reports "delete", so read the version in the file's header. Closing the file
+        # would drop the locks of this process, but an immutable connection has none.
+        with path.open("rb") as file:
+            return file.read(20)[18:] == b"\x02\x02"
+    return connection.execute("PRAGMA journal_mode").fetchall() == [("wal",)]
+
+
 def _is_unused(path: Path) -> bool:
     """Return True if no process has the database open and there is no log beside it."""
     return os.access(path, os.R_OK) and not os.path.exists(f"{path}-wal")  # noqa: PTH110  no error where one may not look

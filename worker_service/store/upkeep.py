@@ -27,7 +27,7 @@ from worker_service.jobs.library import OwnerSize, PublishedPath, Removed, Weigh
 from worker_service.jobs.model import BrokenPromise, Check
 from worker_service.jobs.names import LinkFacts, Links, folded
 from worker_service.jobs.retries import REQUEUES_MAX
-from worker_service.store.connection import SQLITE_VERSION, Transaction, set_wal_mode
+from worker_service.store.connection import SQLITE_VERSION, Transaction, is_in_wal_mode, set_wal_mode
 from worker_service.store.database import Database, chunks
 from worker_service.store.errors import translate_errors
 from worker_service.store.intake import settle
@@ -98,11 +98,11 @@ class Upkeep:
             yield Check("write lock", True, "nobody keeps it")
         yield Check("library", has_no_wal_reset_bug(SQLITE_VERSION), f"pagemill uses SQLite {SQLITE_VERSION}")
         yield from _check_sqlite3_program()
-        [(mode,)] = self._db.read_sql("PRAGMA journal_mode", [])
+        is_wal = is_in_wal_mode(self._db.reader, self._db.path)
         yield Check(
             "journal mode",
-            mode == "wal",
-            f"{mode} mode" if mode == "wal" else f"{mode} mode, in which readers and writers wait for each other",
+            is_wal,
+            "wal mode" if is_wal else "delete mode, in which readers and writers wait for each other",
             "restart the daemon, which puts it into WAL mode: systemctl restart pagemill",
         )
         wal_bytes = self._log_bytes()
