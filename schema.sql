@@ -833,7 +833,7 @@ BEGIN
     SELECT CASE
         WHEN NEW.job_type IS NULL THEN RAISE(ABORT, 'job_type is missing: name the handler that runs the job')
         WHEN NEW.platform IS NULL
-            THEN RAISE(ABORT, 'platform is missing: say what the job works with, such as instagram or gdrive, or local for this machine')
+            THEN RAISE(ABORT, 'platform is missing: say what the job works with, such as instagram, or local for this machine')
     END;
     INSERT OR IGNORE INTO no_replacing
     SELECT unique_key FROM worker_job_queue
