@@ -14,6 +14,7 @@ import pytest
 
 from benchmarks import table
 from job_handlers.reading import ocr
+from tests.cluster.ray_lab import needs_ray
 
 ROOT = Path(__file__).resolve().parent.parent
 needs_engine = pytest.mark.skipif(ocr.missing() is not None, reason=f"{ocr.missing()}")
@@ -30,7 +31,7 @@ needs_engine = pytest.mark.skipif(ocr.missing() is not None, reason=f"{ocr.missi
         "download",
         "crawl",
         "web",
-        "cluster",
+        pytest.param("cluster", marks=needs_ray),
         *(pytest.param(one, marks=needs_engine) for one in ("ocr", "tables")),
     ],
 )

@@ -344,9 +344,9 @@ def test_pagemill_alone_and_top_tell_how_far_batches_are(run: Run) -> None:
         run("enqueue", "ocr_pages", "--batch", number)
     run("batch", "stop", 8)
 
-    assert run().stdout.splitlines()[5:] == ["batches   batch 7: job 1/1+"]
+    assert run().stdout.splitlines()[5:] == ["batches   batch 7: 0 of 1 job found so far"]
     assert [one["batch"]["id"] for one in json.loads(run("--json").stdout)["batches"]] == [7]
-    assert run("top", "--once").stdout.splitlines()[1:3] == ["batch 7: job 1/1+", ""]
+    assert run("top", "--once").stdout.splitlines()[1:3] == ["batch 7: 0 of 1 job found so far", ""]
     assert [one["batch"]["id"] for one in json.loads(run("top", "--json").stdout)["batches"]] == [7]
 
 
