@@ -23,7 +23,7 @@ def root(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
     (tmp_path / "outside" / "file").write_text("outside")
     (tmp_path / "root" / "link").symlink_to(tmp_path / "outside")
     (tmp_path / "root" / "folder" / "leaf").symlink_to("file")
-    with directories.opened(tmp_path / "root") as opened:
+    with directories.open_nested_folder(tmp_path / "root") as opened:
         yield opened
 
 

@@ -18,7 +18,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from worker_service.base.directories import opened
+from worker_service.base.directories import open_nested_folder
 from worker_service.base.errors import ConfigError, PagemillError
 from worker_service.jobs.names import Links, links_of
 
@@ -199,7 +199,7 @@ def _open_folder(workspace: Path, folders: Sequence[str], *, makes: bool = False
     """Open the last of the nested folders. Raise `PathOccupied` if one is a link or a file."""
     with ExitStack() as stack:
         try:
-            folder = stack.enter_context(opened(workspace, folders, makes=makes))
+            folder = stack.enter_context(open_nested_folder(workspace, folders, makes=makes))
         except NotADirectoryError as error:
             path = workspace / "/".join(folders)
             raise PathOccupied(f"{error.filename}, of {path}, is no folder", "move it away") from error

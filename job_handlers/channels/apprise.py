@@ -12,8 +12,8 @@ from typing import Any
 from job_handlers.channels import credential_lines
 from worker_service.handlers import (
     Context,
-    Lacking,
     Message,
+    MissingDependency,
     Permanent,
     Retryable,
 )
@@ -28,7 +28,7 @@ def send(message: Message, context: Context[Any]) -> object:
     try:
         import apprise  # takes half a second, and belongs to an extra
     except ImportError as error:
-        raise Lacking("Apprise is not installed", "pip install 'pagemill[notify]'") from error
+        raise MissingDependency("Apprise is not installed", "pip install 'pagemill[notify]'") from error
 
     name = message.to.removeprefix("apprise:")
     credential = f"apprise-{name}" if name else "apprise"

@@ -20,8 +20,8 @@ from job_handlers.channels import credential_lines
 from job_handlers.settings import HandlersSettings, value_of
 from worker_service.handlers import (
     Context,
-    Lacking,
     Message,
+    MissingDependency,
     Permanent,
     Retryable,
 )
@@ -63,7 +63,9 @@ def _server() -> Iterator[smtplib.SMTP]:
     host, _, port = value_of(HandlersSettings.mail_server).partition(":")
     if not host:
         # Not of the whole type: most machines send none, and need not be told.
-        raise Lacking("no mail server is set", 'mail_server = "smtp.example.com" in the settings, then a restart')
+        raise MissingDependency(
+            "no mail server is set", 'mail_server = "smtp.example.com" in the settings, then a restart'
+        )
     security, user = value_of(HandlersSettings.mail_security), value_of(HandlersSettings.mail_user)
     number = int(port or _PORTS[security])
     try:

@@ -14,7 +14,7 @@ from typing import Literal
 from msgspec import Struct
 
 from job_handlers.fetch.sources.addresses import bounded
-from worker_service.handlers import HandlerError, Permanent, Rest, Retryable, Snooze, in_a_sentence
+from worker_service.handlers import HandlerError, PauseSource, Permanent, Retryable, Snooze, in_a_sentence
 
 Kind = Literal["RETRY", "DEFER", "REST", "PERMANENT", "ASK", "RESTART"]
 """RETRY: again within this attempt, keeping the bytes. DEFER: hours later, keeping them. REST: nothing of this source
@@ -199,7 +199,7 @@ class Judge:
         after = max(trouble.after or 0.0, self._patience.requeue_seconds)
         if trouble.code == "RATE_LIMITED":
             # More requests of other jobs would only feed it.
-            return Rest(f"{trouble.detail}, again and again", trouble.remedy, after=after)
+            return PauseSource(f"{trouble.detail}, again and again", trouble.remedy, after=after)
         return Retryable(f"{trouble.detail}, again and again", trouble.remedy, after=after, code=trouble.code)
 
     def _end(self, trouble: Trouble) -> HandlerError:
@@ -208,7 +208,7 @@ class Judge:
         if rule.kind == "DEFER":
             return Snooze(trouble.detail, trouble.remedy, after=min(after * 2.0**self._deferrals, max(after, DAY)))
         if rule.kind == "REST":
-            return Rest(trouble.detail, trouble.remedy, after=after)
+            return PauseSource(trouble.detail, trouble.remedy, after=after)
         if rule.kind == "RESTART" and rule.then == "RETRYABLE":
             return Retryable(f"{trouble.detail}, again and again", trouble.remedy, after=after, code=trouble.code)
         return Permanent(trouble.code, trouble.detail, trouble.remedy)

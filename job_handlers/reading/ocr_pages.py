@@ -53,8 +53,8 @@ from worker_service.handlers import (
     Done,
     Handler,
     KnownPages,
-    Lacking,
     Limits,
+    MissingDependency,
     PageResult,
     Retryable,
     counted,
@@ -147,14 +147,16 @@ ocr_pages = Handler(
 
 
 def _wait_for_data(context: Context[Payload], wanted: WayToRead) -> None:
-    """Raise `Lacking` until the data is installed, with a delay that grows with the time waited."""
+    """Raise `MissingDependency` until the data is installed, with a delay that grows with the time waited."""
     since = context.state["lacking_since"] if context.state else time.time()
     try:
         ocr.reader_for(wanted)
-    except Lacking as error:
+    except MissingDependency as error:
         context.checkpoint({"lacking_since": since})
         waited = (time.time() - since) * _LOOKS_AGAIN_AFTER
-        raise Lacking(error.detail, error.remedy, after=min(max(waited, _LOOK_SECONDS), _LOOK_SECONDS_MAX)) from error
+        raise MissingDependency(
+            error.detail, error.remedy, after=min(max(waited, _LOOK_SECONDS), _LOOK_SECONDS_MAX)
+        ) from error
 
 
 class PageServer(Protocol):

@@ -41,8 +41,8 @@ from worker_service.handlers import (
     Limits,
     NewJob,
     PageResult,
+    PauseSource,
     Permanent,
-    Rest,
     Retryable,
     SameFile,
     Snooze,
@@ -229,7 +229,7 @@ def snoozes(context: Context[Nothing]) -> None:
 
 @saboteur()
 def asks_for_rest(context: Context[Nothing]) -> None:
-    raise Rest("the quota is used up", after=600)
+    raise PauseSource("the quota is used up", after=600)
 
 
 @saboteur()

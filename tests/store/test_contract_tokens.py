@@ -7,7 +7,7 @@ from datetime import timedelta
 from msgspec.structs import replace
 
 from tests.store.kit import MovableClock
-from worker_service.base.clock import as_text, shifted
+from worker_service.base.clock import add_duration, as_text
 from worker_service.jobs.tokens import Kind, NewToken, Power
 from worker_service.store.store import Store
 
@@ -15,7 +15,7 @@ HERS = NewToken(Kind.TOKEN, "grafana", "d1", "read", None, "ann", None)
 
 
 def link(clock: MovableClock, name: str = "bob") -> NewToken:
-    until = as_text(shifted(clock(), timedelta(minutes=10)))
+    until = as_text(add_duration(clock(), timedelta(minutes=10)))
     return NewToken(Kind.LINK, name, "d2", "read operate", "bob", "ann", until)
 
 

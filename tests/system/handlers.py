@@ -16,7 +16,7 @@ from worker_service.handlers import (
     File,
     Handler,
     KnownPages,
-    Lacking,
+    MissingDependency,
     NewJob,
     PageResult,
     Permanent,
@@ -49,7 +49,7 @@ def flood(context: Context[Payload]) -> Done:
 def lacks(context: Context[Payload]) -> Done:
     """What it needs is a file."""
     if not Path(context.payload["needs"]).exists():
-        raise Lacking("there is no engine: touch it", after=0.3)
+        raise MissingDependency("there is no engine: touch it", after=0.3)
     return Done()
 
 

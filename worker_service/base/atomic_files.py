@@ -10,7 +10,7 @@ from typing import IO
 
 
 @contextmanager
-def whole(to: Path, *, mode: int = 0o666) -> Iterator[IO[bytes]]:
+def atomic_write(to: Path, *, mode: int = 0o666) -> Iterator[IO[bytes]]:
     """Write a new file that replaces `to` in one step when the block ends. The umask applies to `mode`."""
     unfinished = to.with_name(f".{to.name}.unfinished")
     try:

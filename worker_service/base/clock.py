@@ -88,7 +88,7 @@ def parse_length(text: str) -> timedelta:
 def parse_time(text: str, *, now: datetime) -> datetime:
     """Read ``+10m`` (from now), or a time such as ``2026-11-18 10:00``; without a zone it is UTC."""
     if text.startswith("+"):
-        return shifted(now, parse_duration(text[1:]))
+        return add_duration(now, parse_duration(text[1:]))
     try:
         moment = datetime.fromisoformat(text)
     except ValueError as error:
@@ -99,7 +99,7 @@ def parse_time(text: str, *, now: datetime) -> datetime:
         raise BadTime(f"{text!r} is further away than time is kept") from error
 
 
-def shifted(moment: datetime, length: timedelta) -> datetime:
+def add_duration(moment: datetime, length: timedelta) -> datetime:
     try:
         return moment + length
     except OverflowError as error:

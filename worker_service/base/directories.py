@@ -29,7 +29,7 @@ def open_directory(path: Path) -> int:
 
 
 @contextmanager
-def opened(root: Path, folders: Sequence[str] = (), *, makes: bool = False) -> Iterator[int]:
+def open_nested_folder(root: Path, folders: Sequence[str] = (), *, makes: bool = False) -> Iterator[int]:
     """Open the last of the nested folders. `root` may be a link; no folder may. With `makes`, create missing
     folders."""
     top = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

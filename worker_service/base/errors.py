@@ -137,7 +137,7 @@ class RuleBroken(StoreError):
     exit_code = 1
 
 
-class FileForgotten(RuleBroken):
+class PublishedFileRemoved(RuleBroken):
     """The file to publish again has been removed since. Publish its content in another attempt."""
 
     code = "file_forgotten"
@@ -180,7 +180,7 @@ class Refused(PagemillError):
     exit_code = 1
 
 
-class AskedTwice(Refused):
+class IdempotencyConflict(Refused):
     """Another request with this Idempotency-Key came first."""
 
     code = "asked_twice"

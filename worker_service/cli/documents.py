@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from worker_service.base.atomic_files import whole as whole_file
+from worker_service.base.atomic_files import atomic_write as whole_file
 from worker_service.base.clock import wall_clock
 from worker_service.base.errors import BadInput, PagemillError, Refused
 from worker_service.base.humanize import counted

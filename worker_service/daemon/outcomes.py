@@ -25,13 +25,13 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from worker_service.base import events
-from worker_service.base.directories import open_beneath, open_folder, opened
+from worker_service.base.directories import open_beneath, open_folder, open_nested_folder
 from worker_service.base.errors import (
     BadInput,
     BadPayload,
     CancelRequested,
-    FileForgotten,
     LeaseLost,
+    PublishedFileRemoved,
     RuleBroken,
     StoreError,
     in_a_sentence,
@@ -292,7 +292,7 @@ class Landing:
     def _land_completion_alone(self, attempt: Attempt, ended: Ended, landed: list[Attempt]) -> None:
         try:
             lost = self.tools.store.leases.complete_many([self._completion(attempt, ended)])
-        except FileForgotten as error:
+        except PublishedFileRemoved as error:
             # Its document was removed after the handler asked about it: the next attempt asks again.
             self._fails_after_all(attempt, ended, "FILE_FORGOTTEN", error)
         except (RuleBroken, BadPayload, BadInput) as error:
@@ -394,7 +394,11 @@ class Publisher(Struct, frozen=True):
             return
         objects, name = self.workspace / "objects", self.place(ended.job_id, ended.fence).name
         objects.mkdir(parents=True, exist_ok=True)
-        with opened(objects) as folder, opened(objects, [name], makes=True) as place, opened(self.staging) as root:
+        with (
+            open_nested_folder(objects) as folder,
+            open_nested_folder(objects, [name], makes=True) as place,
+            open_nested_folder(self.staging) as root,
+        ):
             for file in ended.files:
                 self._move(file.relative_to(self.staging), root, place)
             os.fsync(place)

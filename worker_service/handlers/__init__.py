@@ -19,11 +19,11 @@ from worker_service.handlers.contract import Family as Family
 from worker_service.handlers.contract import File as File
 from worker_service.handlers.contract import Handler as Handler
 from worker_service.handlers.contract import HandlerError as HandlerError
-from worker_service.handlers.contract import Lacking as Lacking
 from worker_service.handlers.contract import Limits as Limits
 from worker_service.handlers.contract import Message as Message
+from worker_service.handlers.contract import MissingDependency as MissingDependency
+from worker_service.handlers.contract import PauseSource as PauseSource
 from worker_service.handlers.contract import Permanent as Permanent
-from worker_service.handlers.contract import Rest as Rest
 from worker_service.handlers.contract import Retryable as Retryable
 from worker_service.handlers.contract import SameFile as SameFile
 from worker_service.handlers.contract import Snooze as Snooze

@@ -211,7 +211,7 @@ class Snooze(HandlerError):
         self.after, self.until = after, until
 
 
-class Lacking(Snooze):
+class MissingDependency(Snooze):
     """This machine lacks something that this job needs and other jobs of its type do not. The job is tried again after
     a while and meanwhile shown as waiting for CAPABILITY_MISSING."""
 
@@ -219,7 +219,7 @@ class Lacking(Snooze):
         super().__init__(detail, remedy, after=after, code=CAPABILITY_MISSING)
 
 
-class Rest(HandlerError):
+class PauseSource(HandlerError):
     """The job's source must pause, for example because a quota is used up or a credential is refused: no job of this
     source starts for `after` seconds. Costs no attempt; users see the problem and the remedy."""
 
@@ -255,7 +255,7 @@ class Choices(Struct, frozen=True):
     called: Mapping[str, str] = field(default_factory=dict)
     """Aliases in lower case, and the value of each."""
 
-    def meant(self, word: str) -> str | None:
+    def closest(self, word: str) -> str | None:
         """Return the closest known value, or None."""
         plain = word.lower().replace("-", "_")
         known = {**{one.lower(): one for one in (*self.there, *self.to_get)}, **self.called}

@@ -165,7 +165,7 @@ class Child:
         shutil.rmtree(place, ignore_errors=True)
         place.mkdir(mode=0o700)
         try:
-            with directories.opened(place) as target:
+            with directories.open_nested_folder(place) as target:
                 for name in {file.path.parts[0] for file in ended.published}:
                     os.rename(name, name, src_dir_fd=self._staging, dst_dir_fd=target)
                 check_files(ended, target)

@@ -43,8 +43,8 @@ from worker_service.handlers.contract import (
     File,
     Handler,
     Limits,
+    PauseSource,
     Permanent,
-    Rest,
     Retryable,
     SameFile,
     Snooze,
@@ -425,7 +425,7 @@ def _outcome_of(order: Order, attempt: Callable[[], Ended]) -> Ended:
         return ended(How.RETRYABLE, *error.problem, error.after)
     except Snooze as error:
         return ended(How.SNOOZED, *error.problem, _delay_of(error))
-    except Rest as error:
+    except PauseSource as error:
         return msgspec.structs.replace(
             ended(How.SNOOZED, *error.problem, max(float(error.after), 0.0)), pauses_source=True
         )

@@ -20,7 +20,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from worker_service.base.atomic_files import whole
+from worker_service.base.atomic_files import atomic_write
 from worker_service.base.errors import BadInput, PagemillError, Refused
 from worker_service.jobs.documents import DocumentRequest, PageResult, PublishedFile
 from worker_service.jobs.library import (
@@ -446,7 +446,7 @@ def _copied(
                 unchanged.append(target)
                 continue
             target.parent.mkdir(parents=True, exist_ok=True)
-            with file.open("rb") as source, whole(target) as copy:
+            with file.open("rb") as source, atomic_write(target) as copy:
                 shutil.copyfileobj(source, copy)
             written.append(target)
         except IsThere as error:

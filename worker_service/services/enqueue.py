@@ -161,7 +161,7 @@ def _lacking(word: str, key: str, choices: Sequence[Choices], there: str) -> str
         if word in one.to_get:
             there = there or "none"
             return f"{word} is not installed ({key} that are: {there}), and what needs it waits: {one.to_get[word]}"
-    near = next((near for one in choices if (near := one.meant(word))), None)
+    near = next((near for one in choices if (near := one.closest(word))), None)
     hint = f"did you mean {near}? " if near else ""
     raise BadInput(
         f"{word!r} is none of the {key} that are known",

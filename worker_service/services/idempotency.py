@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
-from worker_service.base.errors import AskedTwice, PagemillError, Refused
+from worker_service.base.errors import IdempotencyConflict, PagemillError, Refused
 from worker_service.jobs.tokens import GrantedRequest
 from worker_service.services.database import Session
 
@@ -41,7 +41,7 @@ def once(session: Session, key: str, wish: str, grant: Callable[[], Told]) -> To
     try:
         with requests.granting(key, wish):
             told = grant()
-    except AskedTwice:
+    except IdempotencyConflict:
         if (before := requests.find(key)) is None:
             raise
         return _answer(session, key, wish, before)

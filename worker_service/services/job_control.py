@@ -13,7 +13,7 @@ from datetime import datetime
 from msgspec import Struct
 from msgspec.structs import replace
 
-from worker_service.base.clock import parse_length, shifted
+from worker_service.base.clock import add_duration, parse_length
 from worker_service.base.errors import BadInput, Refused
 from worker_service.jobs.batches import OwnerPolicy
 from worker_service.jobs.model import Action, Changed, Job, Status
@@ -251,7 +251,7 @@ def _with_policy(session: Session, changed: Changed) -> Changed:
 
 def pause(session: Session, scope: str, name: str, *, length: str | None = None, reason: str | None = None) -> Paused:
     """`scope`: 'type', 'owner', or 'all', which has no name."""
-    until = None if length is None else shifted(session.clock(), parse_length(length))
+    until = None if length is None else add_duration(session.clock(), parse_length(length))
     session.store.steering.pause(scope, name, until=until, reason=reason)
     column = {"type": "job_type", "owner": "owner"}.get(scope)
     return Paused(until, column is None or name in session.store.reading.names(column, name))

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 from worker_service import VERSION
-from worker_service.base.clock import as_text, from_text, shifted
+from worker_service.base.clock import add_duration, as_text, from_text
 from worker_service.services.database import Session
 from worker_service.services.health import LATELY
 from worker_service.services.nodes import CheckedNode
@@ -43,7 +43,7 @@ def _families(session: Session) -> Iterator[tuple[str, str, Sequence[Sample]]]:
     oldest = counts.oldest_pending_at
     waited = 0.0 if oldest is None else max(0.0, (found.at - from_text(oldest)).total_seconds())
     yield "oldest_pending_age_seconds", "How long the oldest job that could start has waited.", [({}, waited)]
-    failed = store.reading.errors(since=as_text(shifted(found.at, -LATELY)))[:_TYPES_MOST]
+    failed = store.reading.errors(since=as_text(add_duration(found.at, -LATELY)))[:_TYPES_MOST]
     yield (
         "failed_jobs_last_day",
         "Jobs that have failed within a day.",

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 from msgspec.structs import replace
 
-from worker_service.base.clock import as_text, parse_duration, parse_length, parse_time, shifted
+from worker_service.base.clock import add_duration, as_text, parse_duration, parse_length, parse_time
 from worker_service.base.errors import BadInput, BadPayload, BadTime
 from worker_service.jobs.digest import canonical
 from worker_service.jobs.documents import DeferredAction, IndexStatus, OnEnd
@@ -290,7 +290,7 @@ def read_past(text: str, *, now: datetime) -> datetime:
     """Parse `2h` (ago) or a time."""
     if text[:1].isdigit():
         is_length = text[-1].isalpha() and text[-1] != "Z"
-        return shifted(now, -parse_duration(text)) if is_length else read_time(text, now=now)
+        return add_duration(now, -parse_duration(text)) if is_length else read_time(text, now=now)
     raise BadTime(f"{text!r} is not a time", "write it like 2h or 30d (ago), or '2026-11-18 10:00' (UTC)")
 
 

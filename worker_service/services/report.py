@@ -23,7 +23,7 @@ from typing import Any
 from msgspec import Struct
 
 from worker_service import VERSION
-from worker_service.base.atomic_files import whole
+from worker_service.base.atomic_files import atomic_write
 from worker_service.base.errors import JobNotFound, PagemillError, Refused
 from worker_service.base.sanitize import as_json
 from worker_service.jobs.model import Job, Status
@@ -217,8 +217,8 @@ def _part(name: str, about: str, tell: Callable[[], object], names: Names) -> Pa
 
 
 def _written(value: object) -> bytes:
-    whole = as_object(value if isinstance(value, Mapping) else {"items": value})
-    return f"{as_json(whole, indent=2)}\n".encode("utf-8", "replace")
+    content = as_object(value if isinstance(value, Mapping) else {"items": value})
+    return f"{as_json(content, indent=2)}\n".encode("utf-8", "replace")
 
 
 def _machine() -> dict[str, object]:
@@ -310,7 +310,7 @@ def _only(values: Mapping[str, object], wanted: Collection[str]) -> dict[str, ob
 
 def _write(parts: Sequence[Part], target: Path) -> None:
     now = time.time()
-    with whole(target, mode=0o600) as file, tarfile.open(fileobj=file, mode="w:gz") as archive:
+    with atomic_write(target, mode=0o600) as file, tarfile.open(fileobj=file, mode="w:gz") as archive:
         for part in parts:
             member = tarfile.TarInfo(f"pagemill-report/{part.name}")
             member.size, member.mtime, member.mode = len(part.content), now, 0o600

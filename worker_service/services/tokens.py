@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 
 from msgspec import Struct
 
-from worker_service.base.clock import as_text, parse_duration, shifted
+from worker_service.base.clock import add_duration, as_text, parse_duration
 from worker_service.base.errors import BadInput, BadTime, Refused, TokenNotFound, did_you_mean
 from worker_service.jobs.tokens import (
     Kind,
@@ -69,7 +69,7 @@ def make_link(
     """Create a link with which one browser can sign in once, within `LINK_FOR` unless `until` is given."""
     session.store.tokens.forget_old()
     now = session.clock()
-    last = shifted(now, LINK_FOR) if until is None else read_end(until, now=now)
+    last = add_duration(now, LINK_FOR) if until is None else read_end(until, now=now)
     who = _name(name or session.actor)
     made = _make(session, Kind.LINK, who, powers or [*Power], _owner(owner), last)
     assert made is not None  # only tokens need a unique name
@@ -85,7 +85,7 @@ def begin_session(session: Session, word: str) -> Made | None:
     if by is None:
         return None
     session.store.tokens.forget_old()
-    until = as_text(shifted(session.clock(), SESSION_FOR))
+    until = as_text(add_duration(session.clock(), SESSION_FOR))
     if by.kind is Kind.TOKEN and by.until is not None:
         until = min(until, by.until)
     secret = new_secret()
@@ -142,7 +142,7 @@ def note_use(session: Session, used: Mapping[int, str]) -> None:
 def read_end(text: str, *, now: datetime) -> datetime:
     """Return the time in 90d (from now), or a time, that must be in the future."""
     is_length = text[:1].isdigit() and text[-1].isalpha() and text[-1] != "Z"
-    last = shifted(now, parse_duration(text)) if is_length else read_time(text, now=now)
+    last = add_duration(now, parse_duration(text)) if is_length else read_time(text, now=now)
     if last <= now:
         raise BadTime(f"{text!r} is over", "write when it is to end like 90d, or '2027-01-31 10:00' (UTC)")
     return last

@@ -25,8 +25,8 @@ from worker_service.base.clock import as_text
 from worker_service.base.errors import (
     BadInput,
     CancelRequested,
-    FileForgotten,
     LeaseLost,
+    PublishedFileRemoved,
     Refused,
     RuleBroken,
     WorkerUnknown,
@@ -607,7 +607,7 @@ class Leases:
             facts = {"path": file.path, "size": file.size, "sha256": file.sha256, "md5": file.md5, "note": file.note}
             self._db.write("add_file", **row, **facts)
         elif not self._db.write("add_file_again", **row, file_id=file.file_id):
-            raise FileForgotten(f"there is no file {file.file_id} any more: publish the content itself")
+            raise PublishedFileRemoved(f"there is no file {file.file_id} any more: publish the content itself")
 
     def _insert_follow_ups(self, parent_id: int, work: Work, jobs: Sequence[NewJob]) -> list[Enqueued]:
         """Insert follow-up jobs.

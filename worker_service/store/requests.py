@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from datetime import timedelta
 
 from worker_service.base.clock import as_text
-from worker_service.base.errors import AskedTwice
+from worker_service.base.errors import IdempotencyConflict
 from worker_service.jobs.tokens import GrantedRequest
 from worker_service.store.database import Database
 
@@ -27,14 +27,14 @@ class Requests:
     def granting(self, key: str, wish: str) -> Iterator[None]:
         """Write the key with the first transaction committed in this block.
 
-        A second request with the key raises `AskedTwice` and changes nothing.
+        A second request with the key raises `IdempotencyConflict` and changes nothing.
         """
         is_noted = False
 
         def note() -> None:
             nonlocal is_noted
             if not is_noted and not self._db.write("note_request", key=key, wish=wish, now=self._db.now()):
-                raise AskedTwice("this was asked for with the same Idempotency-Key at the same time")
+                raise IdempotencyConflict("this was asked for with the same Idempotency-Key at the same time")
             is_noted = True
 
         with self._db.with_last_write(note):

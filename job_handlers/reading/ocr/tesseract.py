@@ -21,7 +21,7 @@ from job_handlers.reading.layout import Word
 from job_handlers.reading.ocr import languages
 from job_handlers.reading.ocr.engine import Engine, WayToRead
 from job_handlers.reading.preprocess import Gray, halve, image_of
-from worker_service.handlers import CAPABILITY_MISSING, Choices, HandlerError, Lacking, Permanent, Problem
+from worker_service.handlers import CAPABILITY_MISSING, Choices, HandlerError, MissingDependency, Permanent, Problem
 
 try:
     import tesserocr  # type: ignore[import-untyped]
@@ -140,10 +140,12 @@ def _data_directories(quality: str) -> list[Path]:
 def _data_for(wanted: WayToRead) -> Path:
     """Return the directory with data for all of the languages."""
     if (lacks := missing()) is not None:
-        raise Lacking(lacks.detail, lacks.remedy)
+        raise MissingDependency(lacks.detail, lacks.remedy)
     found = _data_directories(wanted.quality)
     if not found:
-        raise Lacking(f"there is no trained data of quality {wanted.quality}", _how_to_install(wanted.quality))
+        raise MissingDependency(
+            f"there is no trained data of quality {wanted.quality}", _how_to_install(wanted.quality)
+        )
     for directory in found:
         if all((directory / f"{one}.traineddata").is_file() for one in wanted.languages):
             return directory
@@ -151,11 +153,11 @@ def _data_for(wanted: WayToRead) -> Path:
     there = f"only for {', '.join(_installed_languages())}"
     for one in lacking:
         if not languages.is_known(one):
-            near = choices()["languages"].meant(one)
+            near = choices()["languages"].closest(one)
             hint = f"did you mean {near}?" if near else f"data of your own goes into {found[0]}"
             raise Permanent("LANGUAGE_UNKNOWN", f"there is no trained data for {one!r}, {there}", hint)
     how = languages.how_to_get(lacking) if wanted.quality == "fast" else _how_to_install(wanted.quality)
-    raise Lacking(f"there is no trained data for {', '.join(lacking)}, {there}", how)
+    raise MissingDependency(f"there is no trained data for {', '.join(lacking)}, {there}", how)
 
 
 def _installed_languages() -> list[str]:

@@ -10,7 +10,7 @@ import pytest
 from tests.drive_server import Fault
 from tests.drive_server.model import FOLDER
 from tests.job_handlers.crawl.kit import PDF, Crawls
-from worker_service.handlers import Permanent, Rest, Snooze
+from worker_service.handlers import PauseSource, Permanent, Snooze
 from worker_service.jobs.selector import Selector
 
 
@@ -308,7 +308,7 @@ def test_a_page_that_is_no_longer_known_begins_its_folder_again(crawls: Crawls) 
 
 @pytest.mark.parametrize(
     ("reason", "times", "end"),
-    [("userRateLimitExceeded", 6, Rest), ("dailyLimitExceeded", 1, Snooze), ("authError", 1, Rest)],
+    [("userRateLimitExceeded", 6, PauseSource), ("dailyLimitExceeded", 1, Snooze), ("authError", 1, PauseSource)],
 )
 def test_a_quota_or_a_credential_that_is_refused_is_waited_for_and_the_crawl_goes_on(
     crawls: Crawls, reason: str, times: int, end: type[Exception]

@@ -25,9 +25,9 @@ from worker_service.handlers import (
     Done,
     File,
     HandlerError,
+    PauseSource,
     Permanent,
     PublishedFile,
-    Rest,
     SameContent,
     Snooze,
 )
@@ -225,7 +225,7 @@ def test_trouble_with_the_credential_rests_all_that_use_it(
 
     ended = here(item.id)
 
-    assert isinstance(ended, Rest)
+    assert isinstance(ended, PauseSource)
     assert words in str(ended)
     assert ended.after == 3600
 

@@ -32,7 +32,7 @@ from tests.job_handlers.certificates import certificate_in
 from tests.job_handlers.download.impatient import SOON, mortal
 from tests.job_handlers.fetching import Fetching, pdf
 from tests.length import short
-from worker_service.handlers import HandlerError, Permanent, Rest, Retryable, Snooze, Stopped
+from worker_service.handlers import HandlerError, PauseSource, Permanent, Retryable, Snooze, Stopped
 from worker_service.testing import How, run_handler
 
 CHUNK = SOON.chunk_bytes
@@ -219,10 +219,10 @@ def test_no_server_holds_a_job_longer_than_an_hour_at_a_time_and_the_log_says_wh
     file = File(server, source)
     server.arm(Fault("status", on=file.on, skip=file.skip, status=status, headers={"Retry-After": asked}))
 
-    with pytest.raises((Retryable, Rest)) as ended:
+    with pytest.raises((Retryable, PauseSource)) as ended:
         file.fetched(fetching)
 
-    assert isinstance(ended.value, Retryable | Rest)
+    assert isinstance(ended.value, Retryable | PauseSource)
     assert (ended.value.after, fetching.waited) == (3600, 0)
     for told in (fetching.teller.lines[-1], str(ended.value)):
         assert "days" in told
@@ -243,7 +243,7 @@ def test_a_rate_limit_without_end_rests_the_source(server: DriveServer, fetching
     file = File(server, "drive")
     server.arm(Fault("status", status=403, reason="userRateLimitExceeded", times=6))
 
-    with pytest.raises(Rest):
+    with pytest.raises(PauseSource):
         file.fetched(fetching)
 
 

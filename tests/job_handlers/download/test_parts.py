@@ -16,7 +16,7 @@ from job_handlers.fetch.errors import RULES, Judge, Patience, StartAgain, Troubl
 from job_handlers.fetch.partial_file import Facts, Part
 from job_handlers.fetch.sources import read_reference
 from job_handlers.fetch.sources.drive import credentials as drive_credentials
-from worker_service.handlers import HandlerError, Permanent, Rest, Retryable, Snooze, Stopped, safe_name
+from worker_service.handlers import HandlerError, PauseSource, Permanent, Retryable, Snooze, Stopped, safe_name
 
 FACTS = Facts("a.pdf", "application/pdf", None, "revision 1")
 
@@ -200,13 +200,13 @@ def test_every_trouble_comes_to_an_end_of_its_kind(code: str) -> None:
     end = ends(Judge(Patience()), code)
 
     if code == "RATE_LIMITED":
-        assert isinstance(end, Rest)
+        assert isinstance(end, PauseSource)
         return
     rule = RULES[code]
     expected = {
         "RETRY": Retryable,
         "DEFER": Snooze,
-        "REST": Rest,
+        "REST": PauseSource,
         "PERMANENT": Permanent,
         "ASK": Permanent,
         "RESTART": Permanent if rule.then == "PERMANENT" else Retryable,

@@ -32,7 +32,7 @@ pymupdf: Any = partly_typed
 def test_what_people_call_a_language_is_understood(word: str, code: str | None) -> None:
     choices = Choices(["eng"], dict.fromkeys(languages.known(), ""), languages.CALLED)
 
-    assert choices.meant(word) == code
+    assert choices.closest(word) == code
 
 
 def test_each_name_is_that_of_a_language_there_is() -> None:

@@ -15,7 +15,7 @@ from job_handlers.reading.ocr.recognition import recognise
 from job_handlers.reading.ocr.tesseract import engine_for, identity, missing
 from job_handlers.reading.preprocess import Gray
 from tests.job_handlers.reading.documents import character_errors, picture, plain, prose
-from worker_service.handlers import Lacking, Permanent
+from worker_service.handlers import MissingDependency, Permanent
 
 TEXT = "The annual report of the board\n\nRevenue grew by 12 percent in 2024."
 ENGLISH = WayToRead(("eng",), "fast")
@@ -110,11 +110,11 @@ def test_a_turned_page_is_read_whoever_reads_it(turn: int, lacking: Lack, monkey
 
 def test_what_is_lacking_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert missing() is None
-    with pytest.raises(Lacking, match="tesseract-ocr-chi-tra-vert"):
+    with pytest.raises(MissingDependency, match="tesseract-ocr-chi-tra-vert"):
         engine_for(WayToRead(("eng", "chi_tra_vert"), "fast"))
     with pytest.raises(Permanent, match=r"'tlh', only for .*: data of your own goes into /"):
         engine_for(WayToRead(("eng", "tlh"), "fast"))
-    with pytest.raises(Lacking, match="quality best"):
+    with pytest.raises(MissingDependency, match="quality best"):
         engine_for(WayToRead(("eng",), "best"))
 
     with monkeypatch.context() as patch:

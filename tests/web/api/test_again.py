@@ -11,8 +11,8 @@ import httpx
 import pytest
 
 from tests.store.papers import work_as
-from worker_service.base.clock import as_text, shifted
-from worker_service.base.errors import AskedTwice
+from worker_service.base.clock import add_duration, as_text
+from worker_service.base.errors import IdempotencyConflict
 from worker_service.jobs.model import NewJob, Status
 from worker_service.jobs.selector import Selector
 from worker_service.jobs.tokens import Power
@@ -136,7 +136,7 @@ def test_of_two_at_once_the_second_leaves_nothing_behind(session: Session) -> No
             second.enqueue(NewJob("a"))
 
     both()
-    with pytest.raises(AskedTwice):
+    with pytest.raises(IdempotencyConflict):
         both()
 
     assert len(all_jobs(session)) == 1
@@ -144,7 +144,7 @@ def test_of_two_at_once_the_second_leaves_nothing_behind(session: Session) -> No
 
 def test_a_key_is_forgotten_after_a_month(session: Session) -> None:
     session.store.requests.answered("old", "wish", 200, "{}", None)
-    later = shifted(session.clock(), timedelta(days=31))
+    later = add_duration(session.clock(), timedelta(days=31))
     session.store.database.clock = lambda: later
     session.store.requests.answered("new", "wish", 200, "{}", None)
 
