@@ -69,7 +69,7 @@ def test_a_crawl_of_another_platform_than_its_job_says_how_to_enqueue_it(system:
     job = _ended(system, system.store.intake.enqueue(NewJob("drive_crawl", payload=payload)).job_id)
 
     assert job.error_code == "PAYLOAD_INVALID"
-    assert "--platform gdrive" in (job.error_message or "")
+    assert job.error_remedy == "enqueue it with --platform gdrive"
 
 
 def test_crawls_of_one_credential_keep_one_pace_though_each_has_a_child_of_its_own(

@@ -119,7 +119,10 @@ def test_what_is_lacking_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 
     with monkeypatch.context() as patch:
         patch.setattr(tesseract, "DATA", {"fast": (str(tmp_path),), "best": ()})
-        assert "install tesseract-ocr-eng" in (missing() or "")
+        without_data = missing()
+        assert without_data is not None
+        assert without_data.code == "CAPABILITY_MISSING"
+        assert "install tesseract-ocr-eng" in without_data.remedy
         assert identity(ENGLISH) == "none"
         assert tesseract.offers() is None
         for name in ("osd", "eng", "chi_sim"):
@@ -130,7 +133,7 @@ def test_what_is_lacking_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     library(monkeypatch)
     monkeypatch.setenv("PATH", "/nowhere")
 
-    assert str(missing()) == "there is no OCR engine: apt-get install tesseract-ocr"
+    assert missing() == ("CAPABILITY_MISSING", "there is no OCR engine", "apt-get install tesseract-ocr")
     assert identity(ENGLISH) == "none"
 
 
