@@ -6,9 +6,9 @@ import os
 import re
 import socket
 import subprocess
-import urllib.request
 from pathlib import Path
 
+import httpx
 import pytest
 
 from tests.ports import free_port
@@ -34,16 +34,20 @@ def test_the_demo_reads_a_folder_of_drive_through_faults_and_a_killed_child_and_
                 break
 
         # Nothing in it has failed: it would have ended there.
-        assert lines[-1] == f"Until Ctrl-C, in a browser: http://127.0.0.1:{port}"
+        told, _, link = lines[-1].rpartition(" ")
+        assert told == "Until Ctrl-C, in a browser:"
+        assert link.startswith(f"http://127.0.0.1:{port}/session?link=")
         assert any("killed " in line for line in lines)
         assert any("job.retried" in line and "CRASHED" in line for line in lines)
         assert sum("success" in line and "alice" in line for line in lines) == 3
         assert any(re.match(r"\d+:\d+  ", line) and "[climate] [risk]" in line for line in lines)
         told = "answered one with 503, reset one half way; 1 went on in the middle of a file"
         assert any(told in line for line in lines)
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/documents?q=climate", timeout=60) as answer:
-            found = answer.read().decode()
-        assert "Annual report 2025.pdf" in found
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}", headers={"Accept": "text/html"}, timeout=60) as browser:
+            token = re.search(r'name="token" value="(\S+)"', browser.get(link).text)
+            assert token is not None
+            assert browser.post("/session", data={"token": token[1], "link": "1"}).status_code == 303
+            assert "Annual report 2025.pdf" in browser.get("/documents?q=climate").text
     finally:
         demo.terminate()
         demo.communicate(timeout=60)
