@@ -51,7 +51,7 @@ class Sizes:
     """Of each of two nodes that sleep."""
 
 
-FULL = Sizes(3, 40, 48, 960, 0.1, 4)
+FULL = Sizes(3, 40, 48, 960, 0.2, 8)
 QUICK = Sizes(1, 3, 4, 48, 0.02, 2)
 
 
@@ -189,9 +189,10 @@ def _milliseconds(own: Own, job_type: str) -> float:
 
 
 def _cpu_seconds_of_head(daemon: Daemon, lab: RayLab) -> float:
-    """Return the CPU time of the daemon, all below it, and Ray's processes on the head."""
-    pids = [*with_all_below(daemon.pid), *lab.pids(HEAD)]
-    return cpu_seconds(pids) + cpu_seconds_of_ended(pids)
+    """Return the CPU time of the daemon, the Ray driver with its slicer, and Ray's processes on the head."""
+    [driver] = [pid for pid in with_all_below(daemon.pid) if "cluster.ray_driver" in command_of(pid)][:1]
+    driver_pids = with_all_below(driver)
+    return cpu_seconds([daemon.pid, *driver_pids, *lab.pids(HEAD)]) + cpu_seconds_of_ended(driver_pids)
 
 
 def _bytes_to_nodes(lab: NetworkLab) -> int:
