@@ -258,6 +258,26 @@ def test_a_node_that_lacks_a_handler_is_refused_with_the_reason(cluster: Cluster
     assert states == {"n1": ("up", 1), "n2": ("up", 1), "n3": ("refused", 0)}
 
 
+def test_with_autoscale_attempts_wait_with_ray_and_run_on_a_machine_that_comes(cluster: Cluster) -> None:
+    cluster.start(autoscale=4)
+    jobs = [cluster.system.enqueue("sleep", seconds=60) for _ in range(3)]
+    waits = "waits for a machine of the Ray cluster"
+
+    def waiting() -> list[int]:
+        return [job for job in jobs if cluster.system.job(job).progress_message == waits]
+
+    wait_until(lambda: len(waiting()) == 1, "one attempt waits for a machine")
+    [job] = waiting()
+    assert cluster.system.status(job) is Status.RUNNING
+    assert cluster.nodes()["autoscaler"].slots == 2
+
+    cluster.lab.start_nodes("n3")
+    try:
+        assert cluster.runs(job)[1] == "n3"
+    finally:
+        cluster.lab.kill("n3")
+
+
 def test_where_ray_cannot_be_reached_jobs_wait_and_say_why(cluster: Cluster) -> None:
     cluster.system.start(config=_config(cluster, "ray:127.0.0.1:1"))
     job = cluster.system.enqueue("noop")

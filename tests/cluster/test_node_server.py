@@ -110,6 +110,14 @@ def test_an_attempt_that_is_stopped_is_gone_when_stop_returns(place: Path) -> No
         assert not is_alive(pid)
 
 
+def test_a_stop_before_anything_was_launched_returns_at_once(place: Path) -> None:
+    with Session(place) as session:
+        begun = time.monotonic()
+        session.connection.stop()
+
+        assert time.monotonic() - begun < 5
+
+
 def test_a_killed_fork_server_ends_its_attempts_and_the_next_connection_starts_another(place: Path) -> None:
     with Session(place) as session:
         session.launch("sleep")

@@ -128,7 +128,8 @@ class NodeServer:
                     self._launch(connection, body)
                 elif kind == STOP and connection.key is not None:
                     self._pool.stop(*connection.key)
-                elif kind not in (ALIVE, STOP):
+                elif kind != ALIVE:
+                    # Nothing runs that could be stopped: the task is told so by the end of the connection.
                     break
         except (asyncio.IncompleteReadError, ConnectionError):
             pass

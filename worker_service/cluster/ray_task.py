@@ -19,7 +19,7 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-GATHER_SECONDS = 0.2
+GATHER_SECONDS = 0.25
 """Messages within this time are yielded together: the daemon writes progress and pages no more often."""
 ALIVE_SECONDS = 5.0
 """The task yields at least this often, so that the driver knows that the stream works."""
