@@ -47,8 +47,13 @@ def cluster_types(described: Mapping[str, Described], cluster: Cluster) -> list[
     return sorted(
         job_type
         for job_type, one in described.items()
-        if one.runs_on_cluster and one.set_aside is None and (not cluster.types or job_type in cluster.types)
+        if _may_run_on_nodes(one) and (not cluster.types or job_type in cluster.types)
     )
+
+
+def _may_run_on_nodes(one: Described) -> bool:
+    # A node has handlers that are installed there, and not the files of the head's handlers directory.
+    return one.runs_on_cluster and one.set_aside is None and not one.spec.endswith(".py")
 
 
 def with_node_class(described: Mapping[str, Described], types: Collection[str]) -> dict[str, Described]:

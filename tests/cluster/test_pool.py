@@ -1,0 +1,26 @@
+"""Which job types run on the nodes of a cluster."""
+
+from __future__ import annotations
+
+import pytest
+
+from worker_service.cluster.pool import cluster_types
+from worker_service.jobs.model import HandlerFacts
+from worker_service.runner.protocol import Described
+from worker_service.settings.cluster import Cluster
+
+DESCRIBED = {
+    "ocr_pages": Described(HandlerFacts("ocr_pages"), spec="a.b:c", runs_on_cluster=True),
+    "extract_rows": Described(HandlerFacts("extract_rows"), spec="a.b:d", runs_on_cluster=True),
+    "ingest": Described(HandlerFacts("ingest"), spec="a.b:e"),
+    "broken": Described(HandlerFacts("broken"), spec="a.b:f", runs_on_cluster=True, set_aside="it hangs"),
+    "dropped": Described(HandlerFacts("dropped"), spec="/etc/pagemill/handlers/dropped.py", runs_on_cluster=True),
+}
+
+
+@pytest.mark.parametrize(
+    ("wanted", "types"),
+    [((), ["extract_rows", "ocr_pages"]), (("ocr_pages", "ingest", "dropped"), ["ocr_pages"])],
+)
+def test_types_run_on_nodes_that_declare_it_are_installed_and_work(wanted: tuple[str, ...], types: list[str]) -> None:
+    assert cluster_types(DESCRIBED, Cluster("10.0.0.1:6379", wanted)) == types
