@@ -51,7 +51,7 @@ class Sizes:
     """Of each of two nodes that sleep."""
 
 
-FULL = Sizes(3, 40, 48, 960, 0.2, 8)
+FULL = Sizes(3, 40, 48, 960, 0.1, 8)
 QUICK = Sizes(1, 3, 4, 48, 0.02, 2)
 
 
