@@ -238,7 +238,7 @@ def undo(session: Session, action: Action) -> Changed:
 
 
 def _with_policy(session: Session, changed: Changed) -> Changed:
-    """Pauses"""
+    """Apply the owner policy after jobs were retried: a retry restarts a batch that had ended."""
     if not changed.job_ids:
         return changed
     policy = OwnerPolicy(session.settings.owner_policy)
@@ -246,11 +246,11 @@ def _with_policy(session: Session, changed: Changed) -> Changed:
     return replace(changed, waiting=waiting)
 
 
-# ── Pause a scope: 'type' or 'owner' with a name, or 'all' without one. ───────────────────────────────────────────────
+# ── Pauses ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def pause(session: Session, scope: str, name: str, *, length: str | None = None, reason: str | None = None) -> Paused:
-    """`scope`: 'type', 'owner', or 'all', which has no name."""
+    """Pause a scope: 'type' or 'owner' with a name, or 'all' without one."""
     until = None if length is None else add_duration(session.clock(), parse_length(length))
     session.store.steering.pause(scope, name, until=until, reason=reason)
     column = {"type": "job_type", "owner": "owner"}.get(scope)
