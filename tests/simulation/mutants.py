@@ -206,7 +206,7 @@ MUTANTS = (
     Mutant("silent workers believed", "P3", "contract", (
         ("return Fate.SILENT if silent_seconds >= orphan_after_seconds else Fate.ALIVE", "return Fate.ALIVE"),)),
     Mutant("row of a dead worker kept", "P1", "simulation", (
-        ('                self._db.write("forget_worker", worker_id=worker_id)\n', ""),)),
+        ('            self._db.write("forget_worker", worker_id=worker_id)\n', ""),)),
     Mutant("claim that nobody heard of kept", "P13", "simulation", (
         ("        for row in held.values():\n            # A claim that", "        for row in ():\n            # A"),)),
     Mutant("worker that never fences itself", "P1", "simulation", (
