@@ -118,8 +118,8 @@ MUTANTS = (
         (_FAIL + "fence = :fence AND status = 'running';\n\n-- fragment: pending_again",
          _FAIL + "status = 'running';\n\n-- fragment: pending_again"))),
     Mutant("report without a fence", "P2", "simulation", (
-        ("ifnull(:message, progress_message)\n WHERE id = :job_id AND fence = :fence AND worker_id = :worker_id",
-         "ifnull(:message, progress_message)\n WHERE id = :job_id"),)),
+        (":now, progress_at)\n WHERE id = :job_id AND fence = :fence AND worker_id = :worker_id",
+         ":now, progress_at)\n WHERE id = :job_id"),)),
     Mutant("beat without a fence", "P2", "simulation", (
         (" AND fence = l.value ->> 1 AND worker_id = :worker_id AND", " AND"),)),
     Mutant("pages without a lease", "P2", "contract", (
@@ -155,19 +155,20 @@ MUTANTS = (
         ("CASE WHEN q.cancel_requested_at IS NOT NULL THEN 'cancelled'\n            WHEN EXISTS",
          "CASE WHEN EXISTS"),)),
     Mutant("type limit not counted", "P8", "simulation", (
-        ("is_free = rooms.of_type(job_type, 1) > 0", "is_free = True"),
-        ("min(most, rooms.of_type(job_type, most), rooms", "min(most, rooms"))),
+        ("is_free = capacity.left_for_type(job_type, 1) > 0", "is_free = True"),
+        ("min(most, capacity.left_for_type(job_type, most), capacity", "min(most, capacity"))),
     Mutant("owner limit not counted", "P8", "simulation", (
-        ("if own and rooms.of_owner(owner, 1) > 0:", "if own:"),
-        ("rooms.of_type(job_type, most), rooms.of_owner(owner, most))", "rooms.of_type(job_type, most))"))),
+        ("if owner_lanes and capacity.left_for_owner(owner, 1) > 0:", "if owner_lanes:"),
+        ("capacity.left_for_type(job_type, most), capacity.left_for_owner(owner, most))",
+         "capacity.left_for_type(job_type, most))"))),
     Mutant("slots not counted", "P8", "contract", (
-        ("most = min(most, class_room)", "most = max(most, 0)"),)),
+        ("most = min(most, class_capacity)", "most = max(most, 0)"),)),
     Mutant("two of one concurrency key", "P8", "simulation", (
         ("if is_free and (key is None or key not in keys):", "if is_free:"),
         ("CREATE UNIQUE INDEX job_key_running ON", "CREATE INDEX job_key_running ON"))),
     Mutant("turns of owners forgotten", "P9", "contract", (
-        ("turns = [(rooms.by_owner[owner], served[owner], own", "turns = [(0, 0, own"),
-        ("heapreplace(turns, (running, served[owner], own", "heapreplace(turns, (0, 0, own"))),
+        ("(capacity.by_owner[owner], served[owner], owner_lanes", "(0, 0, owner_lanes"),
+        ("heapreplace(turns, (running, served[owner], owner_lanes", "heapreplace(turns, (0, 0, owner_lanes"))),
     Mutant("unique key ignored", "P3", "contract", (
         ('CREATE UNIQUE INDEX "a live job already', 'CREATE INDEX "a live job already'),)),
     Mutant("due jobs never freed", "P3", "simulation", (
@@ -178,15 +179,15 @@ MUTANTS = (
     Mutant("progress may fall", "P10", "simulation", (
         ("progress_percent = max(progress_percent, :percent)", "progress_percent = :percent"),)),
     Mutant("completion in two transactions", "P5", "simulation", (
-        ("            if bringing or self._db",
-         "        with self._db.transaction():\n            if bringing or self._db"),)),
+        ("            if with_effects or self._db",
+         "        with self._db.transaction():\n            if with_effects or self._db"),)),
     Mutant("follow-ups of a refused completion", "P2", "simulation", (
-        ("            if bringing or self._db",
-         "            for lost in (d for d in completions if d.lease not in landed):\n"
+        ("            if with_effects or self._db",
+         "            for lost in (d for d in completions if d.lease not in completed):\n"
          "                self._insert_follow_ups(1, Work(None, None, '', '', None, None, 5), lost.follow_ups)\n"
-         "            if bringing or self._db"),)),
+         "            if with_effects or self._db"),)),
     Mutant("files of a refused completion kept", "P5", "contract", (
-        ("                # Last: if that cannot be written now, all is done once more, and needs the files.\n"
+        ("                # Retract last: if the write above fails, the outcome is retried and needs the files.\n"
          "                self.publisher.retract(ended)\n", ""),)),
     Mutant("completed before its files are moved", "P5", "simulation", (
         ("for attempt, ended in ready if self._has_published(attempt, ended)]", "for attempt, ended in ready]"),
@@ -208,7 +209,7 @@ MUTANTS = (
     Mutant("row of a dead worker kept", "P1", "simulation", (
         ('            self._db.write("forget_worker", worker_id=worker_id)\n', ""),)),
     Mutant("claim that nobody heard of kept", "P13", "simulation", (
-        ("        for row in held.values():\n            # A claim that", "        for row in ():\n            # A"),)),
+        ("        for row in held.values():\n", "        for row in ():\n"),)),
     Mutant("worker that never fences itself", "P1", "simulation", (
         ("was_fenced, self.is_fenced = self.is_fenced, self.is_silent", "was_fenced = self.is_fenced"),)),
     Mutant("children of a fenced worker left at work", "P1", "simulation", (

@@ -7,7 +7,7 @@ from pathlib import Path
 from tests.system.conftest import System, wait_until
 from worker_service.jobs.model import Status
 
-MODULES_MOST = 20
+MODULES_MOST = 26
 
 # In every process of the daemon's: the name of each module of ours in which anything is called while `recording` is
 # there. Its `sitecustomize` is found by way of the path that the handlers are found by.
