@@ -46,9 +46,9 @@ def test_it_ends_with_a_sentence_once_its_grace_is_over(store: Store, look: Look
     failed = store.reading.get(job)
     assert (failed.status, failed.error_code) == (Status.FAILED, "UNKNOWN_TYPE")
     assert failed.error_message == (
-        "no worker that lives has had a handler for no_such_type since 2026-11-18 10:00:00.000: "
-        "install it, or correct the job type, then retry"
+        "no worker that lives has had a handler for no_such_type since 2026-11-18 10:00:00.000"
     )
+    assert failed.error_remedy == "install it, or correct the job type, then retry"
     assert store.upkeep.audit() == []
 
 
