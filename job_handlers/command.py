@@ -161,7 +161,7 @@ def _begin(argv: list[str], told: str, program: Program, variables: Mapping[str,
 
 
 def _variables(context: Context[Payload]) -> dict[str, str]:
-    """What the program learns of its job, and of the document that the job follows."""
+    """Return environment variables with facts about the job and about the document that it follows."""
     variables = {"PAGEMILL_IDEMPOTENCY_KEY": context.idempotency_key, "PAGEMILL_OWNER": context.owner}
     if context.document_id is None:
         return variables
@@ -179,7 +179,7 @@ def _variables(context: Context[Payload]) -> dict[str, str]:
 
 
 def _prepare(memory_bytes: int | None) -> None:
-    """It stays in our group, which is how it is stopped; and it does not outlive us."""
+    """Run in the program's process before exec: end it with the child process, and limit its memory."""
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if memory_bytes is not None:
         # What it may fill; not, as RLIMIT_AS, what it reserves, of which browsers and node reserve very much.
@@ -187,7 +187,10 @@ def _prepare(memory_bytes: int | None) -> None:
 
 
 def _listen(context: Context[Payload], program: subprocess.Popen[bytes]) -> deque[str]:
-    """Until it has ended. What it left running may hold its pipes open for ever, and is not waited for."""
+    """Log what the program writes until it ends, and return its last lines.
+
+    Processes that it leaves behind may hold its pipes open for ever, so nothing waits for them.
+    """
     last_words: deque[str] = deque(maxlen=10)
     lines = {stream: b"" for stream in (program.stdout, program.stderr) if stream is not None}
     with selectors.DefaultSelector() as selector:
@@ -245,7 +248,7 @@ def _refuse_failure(code: int, program: Program, last_words: str) -> None:
 
 
 def _files(context: Context[Payload], program: Program, *, is_done: bool) -> list[File]:
-    """What is published of what it has left in its directory. The log names what is not."""
+    """Return the files in the program's directory to publish. Log the names of the others."""
     if program.cwd is not None:
         return []
     left = sorted(Path(folder, name) for folder, _, names in os.walk(context.staging) for name in names)
