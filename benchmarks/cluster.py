@@ -28,7 +28,7 @@ from benchmarks.running import Failed, cpu_seconds, cpu_seconds_of_ended, memory
 from benchmarks.table import Goal, Row, at_least, at_most, at_most_above
 from tests.cluster.ray_lab import HEAD, NetworkLab, RayLab, command_of, reason_against
 from worker_service.base.clock import from_text
-from worker_service.jobs.model import NewJob
+from worker_service.jobs.job import NewJob
 
 pymupdf: Any = partly_typed
 

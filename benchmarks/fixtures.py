@@ -11,7 +11,7 @@ from pathlib import Path
 
 import apsw
 
-from worker_service.jobs.model import HandlerFacts, Worker
+from worker_service.jobs.workers import HandlerFacts, Worker
 from worker_service.store.opening import initialise, open_store
 from worker_service.store.store import Store
 

@@ -15,8 +15,9 @@ from statistics import quantiles
 import apsw
 
 from benchmarks.fixtures import WORKER, opened
+from worker_service.jobs.attempts import Completion
 from worker_service.jobs.documents import DocumentFacts, DocumentRequest, PageResult
-from worker_service.jobs.model import Completion, NewJob
+from worker_service.jobs.job import NewJob
 from worker_service.store.store import Store
 
 PAGES_A_DOCUMENT = 500

@@ -21,7 +21,7 @@ import apsw
 from benchmarks.running import Failed, stopped, wait_until
 from tests.installed import keep_of_the_shipped
 from worker_service.base.clock import from_text
-from worker_service.jobs.model import NewJob
+from worker_service.jobs.job import NewJob
 from worker_service.store.opening import initialise, open_store
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -22,8 +22,9 @@ from benchmarks import processes
 from benchmarks.fixtures import WORKER, Group, fill, fill_batches, opened
 from benchmarks.raw import Raw
 from benchmarks.table import Goal, Row, at_least, below, never_over, under
+from worker_service.jobs.attempts import Completion
 from worker_service.jobs.batches import NewBatch
-from worker_service.jobs.model import Completion, NewJob
+from worker_service.jobs.job import NewJob
 from worker_service.store.store import Store
 
 PAYLOAD = '{"scrape_type":"full"}'

@@ -13,8 +13,8 @@ import pytest
 from job_handlers.settings import HandlersSettings
 from tests import installed
 from worker_service.base.errors import ConfigError
-from worker_service.jobs.model import wants
 from worker_service.jobs.retries import RetryRule
+from worker_service.jobs.workers import wants
 from worker_service.settings import config
 from worker_service.settings.config import HANDLERS_SETTINGS, load_settings
 

@@ -419,7 +419,7 @@ def targets(node: ast.AST, source: Source, known: set[str]) -> Iterator[str]:
 
 
 def absolute(name: str, source: Source) -> str:
-    """The full name of a module that `source` may call by a relative one, such as ``..jobs.model``."""
+    """The full name of a module that `source` may call by a relative one, such as ``..jobs.job``."""
     rest = name.lstrip(".")
     level = len(name) - len(rest)
     if level == 0:

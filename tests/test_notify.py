@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from worker_service.base.errors import ConfigError
-from worker_service.jobs.model import Notice
+from worker_service.jobs.history import Notice
 from worker_service.settings.notifications import Quiet, Rule, messages, read_addresses, read_rules
 
 OPS = {"name": "ops", "to": "mailto:ops@example.com"}

@@ -10,7 +10,7 @@ import pytest
 
 from worker_service.base.clock import period_of
 from worker_service.base.errors import ConfigError
-from worker_service.jobs.model import NewJob
+from worker_service.jobs.job import NewJob
 from worker_service.services.schedules import EXAMPLE
 from worker_service.settings.config import Settings, load_settings
 from worker_service.settings.schedules import Schedule, next_slot, slots, slots_between, to_begin

@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 from tests.cli.shelf import Shelf
 from tests.store.kit import ByHand, lay_out
 from tests.store.papers import TYPES, work_as
+from worker_service.jobs.attempts import Checkpoint, Completion
 from worker_service.jobs.documents import CrawlItem, CrawlPage, DocumentFacts, DocumentRequest, NewFile
-from worker_service.jobs.model import Checkpoint, Completion, NewJob
+from worker_service.jobs.job import NewJob
 from worker_service.jobs.names import LinkFacts, Links, links_of
 from worker_service.store.opening import open_store
 from worker_service.workspace import link, link_due

@@ -45,7 +45,7 @@ from worker_service.jobs.documents import (
     Pages,
     Question,
 )
-from worker_service.jobs.model import NewJob
+from worker_service.jobs.job import NewJob
 from worker_service.runner.pool import attempt_events, open_pool
 from worker_service.runner.protocol import (
     Asked,

@@ -24,8 +24,8 @@ from worker_service.cli.documents import choosing, show_documents
 from worker_service.cli.progress import await_batches, await_reading, telling_that_jobs_go_on
 from worker_service.jobs.batches import BatchAdded, InBatch
 from worker_service.jobs.documents import Decision, IndexStatus
+from worker_service.jobs.job import Enqueued, Job, Status
 from worker_service.jobs.library import Document, DocumentSelector
-from worker_service.jobs.model import Enqueued, Job, Status
 from worker_service.jobs.selector import Selector
 from worker_service.services import batches, documents, enqueue, job_control, jobs
 from worker_service.services.parse import read_action

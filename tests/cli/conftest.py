@@ -19,7 +19,9 @@ from tests.cli.shelf import Shelf
 from tests.store.kit import lay_out
 from tests.store.papers import TYPES, work_as
 from worker_service.cli import pagemill, service
-from worker_service.jobs.model import Failure, HandlerFacts, Job, Worker
+from worker_service.jobs.attempts import Failure
+from worker_service.jobs.job import Job
+from worker_service.jobs.workers import HandlerFacts, Worker
 from worker_service.store.opening import open_store
 from worker_service.store.store import Store
 

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.store.papers import claim
+from worker_service.jobs.attempts import Completion, Failure
 from worker_service.jobs.documents import DocumentFacts, DocumentRequest, NewFile, PageResult
-from worker_service.jobs.model import Completion, Failure, Job, NewJob
+from worker_service.jobs.job import Job, NewJob
 from worker_service.store.store import Store
 
 

@@ -14,9 +14,10 @@ import pytest
 from tests.cli.conftest import Run, items
 from tests.cli.shelf import Shelf, sha256_of
 from tests.cli.test_wait import begin
+from worker_service.jobs.attempts import Failure
 from worker_service.jobs.batches import BatchState, NewBatch
 from worker_service.jobs.documents import DocumentRequest
-from worker_service.jobs.model import Failure, NewJob, Status
+from worker_service.jobs.job import NewJob, Status
 from worker_service.jobs.selector import Selector
 
 

@@ -16,7 +16,8 @@ from tests.cli.conftest import Run, items, states
 from tests.cli.shelf import Shelf, sha256_of
 from tests.cli.test_processes import on_a_terminal
 from tests.system.test_bad_surroundings import unwritable
-from worker_service.jobs.model import Failure, NewJob
+from worker_service.jobs.attempts import Failure
+from worker_service.jobs.job import NewJob
 from worker_service.workspace import link_due
 
 # ── tables ──────────────────────────────────────────────────────────────────────────────────────────────────────

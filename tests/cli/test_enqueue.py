@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.cli.conftest import Daemon, Run, items
-from worker_service.jobs.model import HandlerFacts, Worker
+from worker_service.jobs.workers import HandlerFacts, Worker
 
 pytestmark = pytest.mark.usefixtures("database")
 

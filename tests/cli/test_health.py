@@ -16,7 +16,8 @@ from tests.cli.conftest import Daemon, Process, Run, items
 from tests.cli.shelf import Shelf
 from tests.store.kit import new_worker
 from tests.store.papers import ask_for, claim
-from worker_service.jobs.model import Failure, NewJob
+from worker_service.jobs.attempts import Failure
+from worker_service.jobs.job import NewJob
 
 Findings = Callable[..., dict[str, Any]]
 

@@ -13,7 +13,8 @@ from tests.cli.conftest import Daemon, Run, items
 from tests.cli.shelf import Shelf
 from tests.store.kit import ByHand
 from worker_service.base.clock import as_text, wall_clock
-from worker_service.jobs.model import WATCHING, Failure, NewJob, Report
+from worker_service.jobs.attempts import Failure, Report
+from worker_service.jobs.job import WATCHING, NewJob
 from worker_service.services.jobs import NEXT_MOVES
 
 pytestmark = pytest.mark.usefixtures("database")

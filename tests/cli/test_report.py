@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from tests.cli.conftest import Daemon, Run
-from worker_service.jobs.model import Failure, NewJob
+from worker_service.jobs.attempts import Failure
+from worker_service.jobs.job import NewJob
 
 PARTS = (
     "versions config handlers doctor status workers counts errors failed events"

@@ -293,7 +293,7 @@ def test_prune_wants_to_know_how_old(run: Run) -> None:
 
 
 def test_more_than_one_piece_is_pruned(run: Run, database: Path, daemon: Daemon) -> None:
-    from worker_service.jobs.model import NewJob
+    from worker_service.jobs.job import NewJob
 
     daemon.store.intake.enqueue_many([NewJob("ocr_pages")] * 1200)
     run("cancel", "--status", "pending", "--yes")

@@ -27,8 +27,10 @@ from tests.store.kit import ByHand
 from worker_service.base.clock import wall_clock
 from worker_service.base.events import begin_logging
 from worker_service.cli import pagemill
+from worker_service.jobs.attempts import Failure, Report
 from worker_service.jobs.documents import DocumentFacts
-from worker_service.jobs.model import Failure, HandlerFacts, NewJob, Report, Worker
+from worker_service.jobs.job import NewJob
+from worker_service.jobs.workers import HandlerFacts, Worker
 from worker_service.store.opening import open_store
 
 FORGED = "FORGED 100 completed"

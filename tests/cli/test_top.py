@@ -16,7 +16,7 @@ from fcntl import ioctl
 import pytest
 
 from tests.cli.conftest import COMMAND, Daemon, Run
-from worker_service.jobs.model import Report
+from worker_service.jobs.attempts import Report
 
 pytestmark = pytest.mark.filterwarnings("error")
 

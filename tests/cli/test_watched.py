@@ -10,7 +10,8 @@ import pytest
 from tests.cli.conftest import Run, items, states
 from tests.cli.shelf import Shelf
 from worker_service.base.clock import wall_clock
-from worker_service.jobs.model import WATCHING, Failure
+from worker_service.jobs.attempts import Failure
+from worker_service.jobs.job import WATCHING
 
 
 @pytest.fixture

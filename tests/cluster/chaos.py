@@ -23,7 +23,7 @@ from statistics import median
 from tests.cluster.conftest import Cluster, made_lab
 from tests.cluster.ray_lab import HEAD, NetworkLab, is_alive, parent_of, reason_against
 from tests.system.conftest import Daemon, System, wait_until
-from worker_service.jobs.model import Job, Status
+from worker_service.jobs.job import Job, Status
 from worker_service.jobs.selector import Selector
 
 LONG_SECONDS, SHORT_SECONDS = 12.0, 3.0

@@ -14,7 +14,7 @@ import pytest
 
 from tests.cluster.ray_lab import RayLab, is_alive
 from tests.system.conftest import Daemon, System, wait_until
-from worker_service.jobs.model import NodeRow
+from worker_service.jobs.workers import NodeRow
 from worker_service.runner.processes import marks_of
 
 NODES = ("n1", "n2")

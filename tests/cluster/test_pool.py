@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from worker_service.cluster.pool import cluster_types
-from worker_service.jobs.model import HandlerFacts
+from worker_service.jobs.workers import HandlerFacts
 from worker_service.runner.protocol import Described
 from worker_service.settings.cluster import Cluster
 

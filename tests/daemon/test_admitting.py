@@ -8,7 +8,7 @@ import pytest
 
 from tests.daemon.conftest import MakeAttempt
 from worker_service.daemon.loop import refusal
-from worker_service.jobs.model import HandlerFacts
+from worker_service.jobs.workers import HandlerFacts
 from worker_service.runner.protocol import Described, Ended, How
 
 SCHEMA = '{"type": "object", "properties": {"pages": {"type": "integer"}}}'

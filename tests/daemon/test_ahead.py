@@ -9,7 +9,7 @@ import pytest
 from tests.daemon.conftest import MakeAttempt
 from worker_service.daemon.attempts import Attempt, Slots
 from worker_service.daemon.loop import MOMENT_SECONDS, MOST, Ahead
-from worker_service.jobs.model import HandlerFacts
+from worker_service.jobs.workers import HandlerFacts
 from worker_service.runner.protocol import Described
 
 

@@ -11,8 +11,9 @@ from tests.daemon.conftest import MakeAttempt, tools_in
 from tests.store.kit import MovableClock
 from worker_service.daemon.chores import LogNotices
 from worker_service.daemon.heartbeat import Heartbeat, Ownership
+from worker_service.jobs.attempts import Failure
 from worker_service.jobs.batches import NewBatch
-from worker_service.jobs.model import Failure, NewJob
+from worker_service.jobs.job import NewJob
 from worker_service.store.store import Store
 
 

@@ -11,8 +11,9 @@ from tests.daemon.conftest import Watch, tools_in
 from tests.store.kit import ByHand
 from tests.store.papers import wish, work_as
 from worker_service.daemon.chores import EVERY_SECONDS, NameDocuments, name_the_last
+from worker_service.jobs.attempts import Checkpoint, Completion
 from worker_service.jobs.documents import CrawlItem, CrawlPage, NewFile
-from worker_service.jobs.model import Checkpoint, Completion, NewJob
+from worker_service.jobs.job import NewJob
 from worker_service.store.store import Store
 
 

@@ -23,18 +23,11 @@ from worker_service.daemon.chores import DiskSpace, Prune, status_line
 from worker_service.daemon.heartbeat import Heartbeat
 from worker_service.daemon.loop import Signals
 from worker_service.daemon.start import beat_seconds
-from worker_service.jobs.model import (
-    LOG_LINES_MOST,
-    Count,
-    Counts,
-    Failure,
-    Gate,
-    NewJob,
-    Pause,
-    Report,
-    Status,
-    wants,
-)
+from worker_service.jobs.attempts import Count, Failure, Report
+from worker_service.jobs.counts import Counts
+from worker_service.jobs.history import LOG_LINES_MOST
+from worker_service.jobs.job import Gate, NewJob, Pause, Status
+from worker_service.jobs.workers import wants
 from worker_service.runner.protocol import GAP, Progressed
 from worker_service.runner.worker_lock import WorkerLock, boot_id, lock_path, own_host
 from worker_service.services.database import Session

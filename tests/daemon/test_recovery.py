@@ -17,7 +17,9 @@ from msgspec.structs import replace
 from tests.daemon.conftest import Watch, tools_in
 from tests.store.kit import ByHand, MovableClock, ids, new_worker
 from worker_service.daemon.recovery import Recovery
-from worker_service.jobs.model import NODE, HandlerFacts, NewJob, NodeState, Report, Status, Worker
+from worker_service.jobs.attempts import Report
+from worker_service.jobs.job import NewJob, Status
+from worker_service.jobs.workers import NODE, HandlerFacts, NodeState, Worker
 from worker_service.runner.worker_lock import (
     Fate,
     Identity,

@@ -14,6 +14,7 @@ from worker_service.base.errors import DiskFull
 from worker_service.daemon.attempts import ASK_SECONDS, BACKLOG_BYTES_MAX, Attempt, CannotLand, Reporter, Slots
 from worker_service.daemon.loop import hear
 from worker_service.daemon.outcomes import Landing, Publisher
+from worker_service.jobs.attempts import Completion
 from worker_service.jobs.documents import (
     Answer,
     CrawlItem,
@@ -27,7 +28,7 @@ from worker_service.jobs.documents import (
     PageResult,
     Pages,
 )
-from worker_service.jobs.model import Completion, Lease, NewJob, Status
+from worker_service.jobs.job import Lease, NewJob, Status
 from worker_service.jobs.selector import Selector
 from worker_service.runner.protocol import Asked, AttemptEvent, Checkpointed, Ended, How, PagesRead, Progressed
 from worker_service.store.store import Store

@@ -14,8 +14,8 @@ from tests.daemon.conftest import MakeAttempt, tools_in
 from tests.store.kit import START, ByHand, MovableClock, RefusedByHand, ids
 from tests.store.papers import ask_for, begun, save, work_as
 from worker_service.daemon.chores import KEEP_AGE, forget, sweep_kept, sweep_objects
+from worker_service.jobs.attempts import Completion
 from worker_service.jobs.documents import FileAgain, NewFile
-from worker_service.jobs.model import Completion
 from worker_service.store.store import Store
 from worker_service.workspace import FORGOTTEN_AT_ONCE
 

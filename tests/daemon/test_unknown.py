@@ -12,7 +12,7 @@ import pytest
 from tests.daemon.conftest import tools_in
 from tests.store.kit import START, MovableClock, new_worker
 from worker_service.daemon.chores import FailUnknown
-from worker_service.jobs.model import NewJob, Status
+from worker_service.jobs.job import NewJob, Status
 from worker_service.jobs.selector import Selector
 from worker_service.store.store import Store
 

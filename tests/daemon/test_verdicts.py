@@ -11,7 +11,7 @@ from tests.daemon.conftest import MakeAttempt, ended
 from tests.store.kit import START
 from worker_service.daemon.attempts import Attempt
 from worker_service.daemon.outcomes import Complete, ConfirmCancel, Drop, Fail, Release, Snooze, Verdict, verdict
-from worker_service.jobs.model import Child, Failure
+from worker_service.jobs.attempts import ChildProcess, Failure
 from worker_service.jobs.retries import REQUEUES_MAX
 from worker_service.runner.protocol import Ended, How
 
@@ -129,7 +129,7 @@ def test_an_at_most_once_job_that_had_begun_fails_unless_its_handler_decided_oth
 ) -> None:
     one = attempt()
     one.is_at_most_once, one.stopped_at = True, 1.0 if is_stopped else None
-    one.started(Child(4711, 1, "off"))
+    one.started(ChildProcess(4711, 1, "off"))
 
     chosen = decide(one, ended(one, how, code=code, message="it is gone"))
 
@@ -155,7 +155,7 @@ def test_an_at_most_once_job_runs_again_if_its_handler_asks_for_it_or_never_bega
     begun, unbegun = attempt(), attempt()
     for one in (begun, unbegun):
         one.is_at_most_once = True
-    begun.started(Child(4711, 1, "off"))
+    begun.started(ChildProcess(4711, 1, "off"))
 
     assert decide(begun, ended(begun, How.RETRYABLE, code="HTTP_429", after_seconds=90.0)) == Fail(
         Failure("HTTP_429", "the handler asked for another attempt"), in_seconds(90)

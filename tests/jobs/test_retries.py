@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from worker_service.jobs.model import Job, NewJob, Status
+from worker_service.jobs.job import Job, NewJob, Status
 from worker_service.jobs.retries import GiveUp, Retry, RetryRule, after_failure, backoff, retries_of
 
 NOW = datetime(2026, 11, 18, 10, 0, tzinfo=UTC)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from worker_service.base.errors import BadInput
-from worker_service.jobs.model import Job, NewJob, Status
+from worker_service.jobs.job import Job, NewJob, Status
 from worker_service.jobs.selector import CHOSEN_BY, COLUMNS, WRITTEN, Selector, one_of, parse_match
 
 

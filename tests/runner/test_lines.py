@@ -7,7 +7,7 @@ import random
 import pytest
 
 from tests.runner.conftest import Desk, MakeDesk
-from worker_service.jobs.model import LOG_LINES_MOST
+from worker_service.jobs.history import LOG_LINES_MOST
 from worker_service.runner.protocol import GAP, How, Logged
 
 

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
+from worker_service.jobs.attempts import Usage
 from worker_service.jobs.documents import (
     CrawlItem,
     CrawlPage,
@@ -19,7 +20,7 @@ from worker_service.jobs.documents import (
     OnEnd,
     PageResult,
 )
-from worker_service.jobs.model import NewJob, Usage
+from worker_service.jobs.job import NewJob
 from worker_service.runner import pool as nursery_module
 from worker_service.runner import protocol
 from worker_service.runner.pool import LocalPool

@@ -23,7 +23,7 @@ from job_handlers.fetch.sources import sources
 from tests.length import IS_FULL
 from tests.store.kit import new_worker
 from tests.store.papers import TYPES
-from worker_service.jobs.model import Completion
+from worker_service.jobs.attempts import Completion
 from worker_service.services import batches
 from worker_service.services.database import Session, open_session
 from worker_service.services.schedules import tick

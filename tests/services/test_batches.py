@@ -15,7 +15,7 @@ from tests.store.kit import lay_out, new_worker
 from worker_service.base.errors import BadInput, BatchNotFound, Refused, WaitTimedOut
 from worker_service.jobs.batches import Batch, BatchFacts, BatchState
 from worker_service.jobs.documents import IndexStatus
-from worker_service.jobs.model import NewJob, Status
+from worker_service.jobs.job import NewJob, Status
 from worker_service.services import batches
 from worker_service.services.batches import BatchInWhole, in_words, progress_of, whole_of
 from worker_service.services.database import Session, open_session

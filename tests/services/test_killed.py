@@ -12,7 +12,7 @@ from pathlib import Path
 from tests.store.kit import ByHand, lay_out
 from worker_service.jobs.batches import NewBatch
 from worker_service.jobs.documents import DeferredAction, DocumentRequest
-from worker_service.jobs.model import NewJob
+from worker_service.jobs.job import NewJob
 from worker_service.store.opening import open_store
 
 ROOT = Path(__file__).resolve().parents[2]

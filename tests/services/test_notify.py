@@ -12,7 +12,8 @@ import pytest
 from tests.store.kit import lay_out, new_worker
 from worker_service.base.clock import wall_clock
 from worker_service.base.errors import BadInput
-from worker_service.jobs.model import Failure, Job, NewJob
+from worker_service.jobs.attempts import Failure
+from worker_service.jobs.job import Job, NewJob
 from worker_service.jobs.selector import Selector
 from worker_service.services import notifications
 from worker_service.services.database import Session, open_session

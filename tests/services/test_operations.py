@@ -10,7 +10,7 @@ import pytest
 
 from tests.store.kit import lay_out
 from worker_service.base.errors import BadInput, JobNotFound
-from worker_service.jobs.model import Status
+from worker_service.jobs.job import Status
 from worker_service.services.database import Session, open_session
 from worker_service.services.enqueue import enqueue
 from worker_service.services.job_control import actions, change, plan, undo, undoable

@@ -13,7 +13,9 @@ import pytest
 from job_handlers.fetch.errors import Judge, Patience, Trouble
 from tests.store.kit import ByHand, lay_out, new_worker
 from worker_service.handlers import Permanent
-from worker_service.jobs.model import Counts, Failure, NewJob
+from worker_service.jobs.attempts import Failure
+from worker_service.jobs.counts import Counts
+from worker_service.jobs.job import NewJob
 from worker_service.services.alerts import attention
 from worker_service.services.database import Session, open_session
 from worker_service.services.health import Level, judge

@@ -11,8 +11,10 @@ from msgspec.structs import replace
 
 from tests.store.kit import MovableClock, lay_out, new_worker
 from worker_service.base.clock import from_text
-from worker_service.jobs.model import Count, HandlerFacts, Job, NewJob, Report
+from worker_service.jobs.attempts import Count, Report
+from worker_service.jobs.job import Job, NewJob
 from worker_service.jobs.progress import Pace, pace_of
+from worker_service.jobs.workers import HandlerFacts
 from worker_service.services.database import Session
 from worker_service.services.jobs import progress_in_words, why
 from worker_service.settings.config import load_settings

@@ -8,7 +8,7 @@ from tests.simulation.daemons import Daemon
 from tests.simulation.watching import WatchedStore
 from tests.store.kit import EVERY_JOB
 from worker_service.jobs.batches import BatchState
-from worker_service.jobs.model import Status
+from worker_service.jobs.job import Status
 from worker_service.jobs.selector import Selector
 from worker_service.store.intake import make_ready
 from worker_service.store.reading import claim_values

@@ -12,7 +12,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from worker_service.jobs.model import HandlerFacts, NewJob, Usage
+from worker_service.jobs.attempts import Usage
+from worker_service.jobs.job import NewJob
+from worker_service.jobs.workers import HandlerFacts
 from worker_service.runner.protocol import (
     AttemptEvent,
     Described,

@@ -17,7 +17,7 @@ from tests.simulation.room import ORPHAN_AFTER_SECONDS
 from tests.store.kit import ids
 from worker_service.base.errors import Refused
 from worker_service.jobs.batches import BatchState
-from worker_service.jobs.model import NewJob
+from worker_service.jobs.job import NewJob
 
 if TYPE_CHECKING:
     from tests.simulation.daemons import Daemon

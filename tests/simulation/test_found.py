@@ -8,7 +8,7 @@ import pytest
 
 from tests.store.kit import ids, new_worker
 from worker_service.base.errors import CancelRequested, LeaseLost
-from worker_service.jobs.model import NewJob, Status
+from worker_service.jobs.job import NewJob, Status
 from worker_service.store.opening import initialise, open_store
 
 

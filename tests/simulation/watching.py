@@ -17,10 +17,13 @@ from typing import Any, NamedTuple, Protocol
 from worker_service.base.clock import Clock, wall_clock
 from worker_service.base.errors import RuleBroken
 from worker_service.jobs import retries
+from worker_service.jobs.attempts import Completion, Failure, Report, Usage
 from worker_service.jobs.batches import Batch, BatchMoved, OwnerPolicy
 from worker_service.jobs.generations import Patience
-from worker_service.jobs.model import Beat, Changed, Completion, Failure, Job, Lease, Report, Usage
+from worker_service.jobs.history import Changed
+from worker_service.jobs.job import Job, Lease
 from worker_service.jobs.selector import Selector
+from worker_service.jobs.workers import Beat
 from worker_service.store.batches import Batches
 from worker_service.store.connection import Transaction
 from worker_service.store.database import Database

@@ -27,7 +27,7 @@ from tests.store.kit import START
 from worker_service.base.clock import from_text
 from worker_service.base.errors import PagemillError, StoreBusy, StoreError
 from worker_service.daemon.attempts import CannotLand
-from worker_service.jobs.model import WorkerState
+from worker_service.jobs.workers import WorkerState
 from worker_service.runner.worker_lock import Identity
 
 KINDS = tuple(deeds.BEFALLING)

@@ -15,8 +15,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from worker_service.base.clock import Clock, as_text
-from worker_service.jobs.model import Changed, Failure, HandlerFacts, Job, Lease, NewJob, Status, Worker
+from worker_service.jobs.attempts import Failure
+from worker_service.jobs.history import Changed
+from worker_service.jobs.job import Job, Lease, NewJob, Status
 from worker_service.jobs.selector import Selector
+from worker_service.jobs.workers import HandlerFacts, Worker
 from worker_service.store.opening import initialise, open_store
 from worker_service.store.store import Store
 

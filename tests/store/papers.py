@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from tests.store.kit import ByHand, new_worker
+from worker_service.jobs.attempts import Completion
 from worker_service.jobs.documents import DeferredAction, DocumentRequest, PageResult
-from worker_service.jobs.model import Completion, Enqueued, Job, Lease, NewJob
+from worker_service.jobs.job import Enqueued, Job, Lease, NewJob
 from worker_service.store.store import Store
 
 TYPES = ("download", "ingest", "ocr_pages", "assemble", "action")

@@ -9,9 +9,10 @@ import pytest
 
 from tests.store.kit import ByHand, ids
 from tests.store.papers import ask_for, claim, publish, wish, work_as
+from worker_service.jobs.attempts import Completion, Failure
 from worker_service.jobs.batches import BatchState, NewBatch, OwnerPolicy
 from worker_service.jobs.documents import Decision, DeferredAction, OnEnd
-from worker_service.jobs.model import Completion, Failure, Job, NewJob
+from worker_service.jobs.job import Job, NewJob
 from worker_service.jobs.selector import Selector
 from worker_service.store.store import Store
 

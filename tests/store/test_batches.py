@@ -23,10 +23,11 @@ from tests.store.kit import (
     status_of,
 )
 from worker_service.base.errors import BatchNotFound, Refused, RuleBroken
+from worker_service.jobs.attempts import Completion, Failure
 from worker_service.jobs.batches import Batch, BatchState, NewBatch, OwnerPolicy
 from worker_service.jobs.documents import Decision, DocumentFacts, DocumentRequest, IndexStatus, PageResult
+from worker_service.jobs.job import Lease, NewJob, Status
 from worker_service.jobs.library import DocumentSelector
-from worker_service.jobs.model import Completion, Failure, Lease, NewJob, Status
 from worker_service.jobs.selector import Selector
 from worker_service.store.store import Store
 

@@ -21,7 +21,8 @@ from tests.store.kit import (
     status_of,
 )
 from worker_service.base.errors import CancelRequested
-from worker_service.jobs.model import Failure, NewJob, Report, Status
+from worker_service.jobs.attempts import Failure, Report
+from worker_service.jobs.job import NewJob, Status
 from worker_service.store.store import Store
 
 pytestmark = pytest.mark.usefixtures("worker_is_there")

@@ -9,8 +9,9 @@ import pytest
 
 from tests.store.kit import ByHand, RefusedByHand, new_worker
 from tests.store.papers import ask_for, begun, claim, save, state, work_as
+from worker_service.jobs.attempts import Checkpoint, Completion, Failure
 from worker_service.jobs.documents import NewFile
-from worker_service.jobs.model import Checkpoint, Completion, Failure, NewJob
+from worker_service.jobs.job import NewJob
 from worker_service.store.store import Store
 
 

@@ -21,7 +21,7 @@ from tests.store.kit import (
 )
 from worker_service.base.errors import JobNotFound, PagemillError
 from worker_service.jobs.documents import DocumentRequest
-from worker_service.jobs.model import NewJob, Status
+from worker_service.jobs.job import NewJob, Status
 from worker_service.jobs.selector import Selector
 from worker_service.store.store import Store
 

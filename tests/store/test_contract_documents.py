@@ -23,6 +23,7 @@ from tests.store.papers import (
     work_as,
 )
 from worker_service.base.errors import CancelRequested, LeaseLost, Refused, RuleBroken
+from worker_service.jobs.attempts import Checkpoint, Completion, Failure
 from worker_service.jobs.documents import (
     CrawlItem,
     CrawlItems,
@@ -44,8 +45,8 @@ from worker_service.jobs.documents import (
     SameContent,
 )
 from worker_service.jobs.generations import Patience, decide
+from worker_service.jobs.job import Enqueued, Job, NewJob, Status
 from worker_service.jobs.library import DocumentSelector, OwnerSize, Removed, Weight
-from worker_service.jobs.model import Checkpoint, Completion, Enqueued, Failure, Job, NewJob, Status
 from worker_service.jobs.selector import Selector
 from worker_service.store.store import Store
 

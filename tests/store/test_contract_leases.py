@@ -25,17 +25,8 @@ from tests.store.kit import (
 )
 from worker_service.base.clock import as_text, from_text
 from worker_service.base.errors import CancelRequested, LeaseLost, PagemillError, WorkerUnknown
-from worker_service.jobs.model import (
-    Child,
-    Completion,
-    Count,
-    Failure,
-    Lease,
-    NewJob,
-    Report,
-    Status,
-    Usage,
-)
+from worker_service.jobs.attempts import ChildProcess, Completion, Count, Failure, Report, Usage
+from worker_service.jobs.job import Lease, NewJob, Status
 from worker_service.jobs.retries import REQUEUES_MAX
 from worker_service.jobs.selector import Selector
 from worker_service.store.store import Store
@@ -726,11 +717,11 @@ def test_registering_again_replaces_what_the_worker_can_run(store: Store, enqueu
 def test_an_attempt_keeps_the_process_that_its_worker_told_of(store: Store, enqueue: Enqueue) -> None:
     enqueue()
     job = claim_one(store)
-    child = Child(pid=4711, pid_started=123456, sandbox="landlock 6, seccomp")
+    child = ChildProcess(pid=4711, pid_started=123456, sandbox="landlock 6, seccomp")
 
     assert store.leases.report([Report(job.lease, child=child)]) == []
     store.leases.release(job.lease)
-    assert store.leases.report([Report(job.lease, child=Child(1, 1, "none"))]) == [job.lease]
+    assert store.leases.report([Report(job.lease, child=ChildProcess(1, 1, "none"))]) == [job.lease]
 
     [attempt] = store.reading.attempts(job.id)
-    assert Child(attempt.pid or 0, attempt.pid_started or 0, attempt.sandbox or "") == child
+    assert ChildProcess(attempt.pid or 0, attempt.pid_started or 0, attempt.sandbox or "") == child

@@ -19,7 +19,7 @@ from tests.store.kit import (
     ids,
     status_of,
 )
-from worker_service.jobs.model import Job, NewJob, Status
+from worker_service.jobs.job import Job, NewJob, Status
 from worker_service.store.store import Store
 
 pytestmark = pytest.mark.usefixtures("worker_is_there")

@@ -6,19 +6,10 @@ import pytest
 
 from tests.store.kit import claim_one, claimed_ids, codes, ids
 from worker_service.base.errors import LeaseLost, WorkerUnknown
-from worker_service.jobs.model import (
-    NODE,
-    Child,
-    Failure,
-    HandlerFacts,
-    Lease,
-    NewJob,
-    NodeState,
-    Report,
-    Status,
-    Worker,
-)
+from worker_service.jobs.attempts import ChildProcess, Failure, Report
+from worker_service.jobs.job import Lease, NewJob, Status
 from worker_service.jobs.retries import REQUEUES_MAX
+from worker_service.jobs.workers import NODE, HandlerFacts, NodeState, Worker
 from worker_service.store.store import Store
 
 LOST = Failure("NODE_LOST", "n1 was lost: Ray has given it up")
@@ -112,7 +103,7 @@ def test_an_attempt_says_where_it_ran(head: Store) -> None:
     job = enqueue(head)
     lease = taken(head)
 
-    head.leases.report([Report(lease, node="n1"), Report(lease, child=Child(5, 6, "landlock"))])
+    head.leases.report([Report(lease, node="n1"), Report(lease, child=ChildProcess(5, 6, "landlock"))])
 
     [attempt] = head.reading.attempts(job)
     assert (attempt.node, attempt.pid) == ("n1", 5)

@@ -24,9 +24,11 @@ from tests.store.kit import (
 )
 from worker_service.base.clock import as_text
 from worker_service.base.errors import BadInput, PagemillError
+from worker_service.jobs.attempts import Failure, Report
 from worker_service.jobs.documents import DocumentRequest, PageResult
-from worker_service.jobs.model import Failure, HandlerFacts, NewJob, Report, Status
+from worker_service.jobs.job import NewJob, Status
 from worker_service.jobs.selector import Selector
+from worker_service.jobs.workers import HandlerFacts
 from worker_service.store.opening import back_up
 from worker_service.store.store import Store
 

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 from tests.store.kit import EVERY_JOB, START, MovableClock
 from worker_service.jobs.batches import BatchOfJobs, BatchState, NewBatch, OwnerPolicy
-from worker_service.jobs.model import NewJob, ScheduleRun, StartedWork
+from worker_service.jobs.job import NewJob, ScheduleRun, StartedWork
 from worker_service.jobs.selector import Selector
 from worker_service.store.store import Store
 

@@ -23,7 +23,9 @@ from tests.store.kit import (
 )
 from worker_service.base.clock import as_text
 from worker_service.base.errors import JobNotFound, PagemillError, Refused, RuleBroken
-from worker_service.jobs.model import Changed, Failure, NewJob, Report, Status
+from worker_service.jobs.attempts import Failure, Report
+from worker_service.jobs.history import Changed
+from worker_service.jobs.job import NewJob, Status
 from worker_service.jobs.selector import Selector
 from worker_service.store.store import Store
 

@@ -18,7 +18,8 @@ from tests.store.kit import (
     ids,
     status_of,
 )
-from worker_service.jobs.model import Failure, Job, NewJob, Status
+from worker_service.jobs.attempts import Failure
+from worker_service.jobs.job import Job, NewJob, Status
 from worker_service.jobs.selector import Selector
 from worker_service.store.store import Store
 

@@ -26,7 +26,8 @@ from tests.store.kit import (
 )
 from tests.store.worlds import Step, a_world, steps
 from worker_service.base.clock import as_text
-from worker_service.jobs.model import WATCHING, Failure, Report, Status
+from worker_service.jobs.attempts import Failure, Report
+from worker_service.jobs.job import WATCHING, Status
 from worker_service.store.store import Store
 
 ORDER = (

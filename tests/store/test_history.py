@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.store.kit import MovableClock, new_worker, undo
-from worker_service.jobs.model import Failure, Lease, NewJob, Status
+from worker_service.jobs.attempts import Failure
+from worker_service.jobs.job import Lease, NewJob, Status
 from worker_service.jobs.retries import REQUEUES_MAX
 from worker_service.jobs.selector import Selector
 from worker_service.store.store import Store

@@ -12,9 +12,10 @@ from tests.length import short
 from tests.store.kit import MovableClock
 from tests.store.papers import ask_for, begun, claim, publish, save, work_as
 from worker_service.base.errors import BadInput, DocumentNotFound
+from worker_service.jobs.attempts import Completion, Failure
 from worker_service.jobs.documents import DocumentFacts, IndexStatus, NewFile, PageResult
+from worker_service.jobs.job import NewJob
 from worker_service.jobs.library import DocumentSelector, KeywordCount
-from worker_service.jobs.model import Completion, Failure, NewJob
 from worker_service.store import library
 from worker_service.store.store import Store
 

@@ -11,7 +11,7 @@ import pytest
 
 from tests.store.kit import ByHand, MovableClock, claim_one, claimed_ids, everything, new_worker
 from worker_service.base.errors import SchemaMismatch, StoreAbsent, StoreUnusable
-from worker_service.jobs.model import Job, NewJob, Status
+from worker_service.jobs.job import Job, NewJob, Status
 from worker_service.store.migrations import SCHEMA_VERSION, STEPS, migrate, step_files
 from worker_service.store.opening import initialise, open_store, schema_version
 from worker_service.store.store import Store

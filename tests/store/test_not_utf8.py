@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.store.kit import ByHand, Enqueue, claim_one, status_of
-from worker_service.jobs.model import Completion, Status
+from worker_service.jobs.attempts import Completion
+from worker_service.jobs.job import Status
 from worker_service.jobs.selector import Selector
 from worker_service.store.connection import create
 from worker_service.store.mending import read_with_replacement

@@ -18,7 +18,8 @@ from tests.store.kit import (
     status_of,
     undo,
 )
-from worker_service.jobs.model import Failure, NewJob, Status
+from worker_service.jobs.attempts import Failure
+from worker_service.jobs.job import NewJob, Status
 from worker_service.store import intake, steering
 from worker_service.store.database import Database
 from worker_service.store.store import Store

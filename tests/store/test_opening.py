@@ -10,7 +10,8 @@ import pytest
 from tests.store.kit import AddWorker, MovableClock
 from tests.store.papers import claim
 from worker_service.base.errors import StoreUnusable
-from worker_service.jobs.model import Checkpoint, Completion, NewJob
+from worker_service.jobs.attempts import Checkpoint, Completion
+from worker_service.jobs.job import NewJob
 from worker_service.jobs.retries import RetryRule
 from worker_service.jobs.selector import Selector
 from worker_service.store import opening

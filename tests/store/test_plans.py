@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 
 from tests.store.kit import EVERY_JOB, FAR_FUTURE, MovableClock, ids, new_worker
-from worker_service.jobs.model import Completion, NewJob, Status
+from worker_service.jobs.attempts import Completion
+from worker_service.jobs.job import NewJob, Status
 from worker_service.jobs.selector import Selector
 from worker_service.store.connection import connect
 from worker_service.store.database import Database

@@ -18,7 +18,7 @@ from tests.store.kit import EVERY_JOB, ByHand, Kind, everything, new_worker
 from tests.store.papers import wish
 from worker_service.base.clock import wall_clock
 from worker_service.jobs.documents import Decision
-from worker_service.jobs.model import NewJob, Status
+from worker_service.jobs.job import NewJob, Status
 from worker_service.store.store import Store
 
 SPAWN = multiprocessing.get_context("spawn")

@@ -11,7 +11,9 @@ import pytest
 from tests.store.kit import ByHand, MovableClock, RefusedByHand, new_worker
 from tests.store.test_migrations import ORIGINAL
 from worker_service.base.errors import BadInput, LeaseLost, SchemaMismatch, StoreBusy, StoreDamaged, StoreUnusable
-from worker_service.jobs.model import Completion, HandlerFacts, NewJob, Status
+from worker_service.jobs.attempts import Completion
+from worker_service.jobs.job import NewJob, Status
+from worker_service.jobs.workers import HandlerFacts
 from worker_service.store.opening import back_up, initialise, open_store
 from worker_service.store.restore import RAISED_BY, Restored, check_backup, restore_backup
 from worker_service.store.store import Store

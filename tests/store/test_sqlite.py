@@ -13,7 +13,8 @@ import pytest
 from tests.store.kit import EVERY_JOB, ByHand, MovableClock, claim_one, codes, everything, new_worker
 from tests.system.conftest import locked
 from worker_service.base.errors import DiskFull, RuleBroken, StoreBusy
-from worker_service.jobs.model import NewJob, Report
+from worker_service.jobs.attempts import Report
+from worker_service.jobs.job import NewJob
 from worker_service.store import connection
 from worker_service.store.lock_owner import lasting_lock_owner_of, lock_owner_of
 from worker_service.store.opening import back_up, initialise, open_store

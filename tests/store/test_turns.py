@@ -10,7 +10,8 @@ from random import Random
 import pytest
 
 from tests.store.kit import MovableClock, claimed_ids, ids, lay_out, new_worker
-from worker_service.jobs.model import Failure, Job, NewJob
+from worker_service.jobs.attempts import Failure
+from worker_service.jobs.job import Job, NewJob
 from worker_service.store.intake import make_ready
 from worker_service.store.opening import open_store
 from worker_service.store.reading import claim_values

@@ -13,7 +13,8 @@ from tests.length import short
 from tests.store.kit import EVERY_JOB, KINDS, Kind, everything
 from tests.store.worlds import Step, a_world, steps
 from worker_service.base.errors import Refused
-from worker_service.jobs.model import Changed, Job, Status
+from worker_service.jobs.history import Changed
+from worker_service.jobs.job import Job, Status
 from worker_service.store.store import Store
 
 

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from tests.store.kit import ByHand, Kind, MovableClock, end, everything, ids, lay_out, new_worker
 from worker_service.base.errors import PagemillError
-from worker_service.jobs.model import Failure, Job, NewJob, Status
+from worker_service.jobs.attempts import Failure
+from worker_service.jobs.job import Job, NewJob, Status
 from worker_service.store.opening import back_up
 
 MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None

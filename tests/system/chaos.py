@@ -30,7 +30,7 @@ from pathlib import Path
 from tests import installed
 from tests.system.conftest import Daemon, System
 from worker_service.base.errors import PagemillError
-from worker_service.jobs.model import Job, NewJob, Status
+from worker_service.jobs.job import Job, NewJob, Status
 from worker_service.jobs.selector import Selector
 from worker_service.runner.processes import ATTEMPT, marks_of, pool_id_of, pool_mark
 from worker_service.runner.worker_lock import staging_root

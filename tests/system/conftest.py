@@ -20,7 +20,7 @@ import pytest
 
 from tests import installed
 from tests.store.kit import lay_out
-from worker_service.jobs.model import Job, NewJob, Status
+from worker_service.jobs.job import Job, NewJob, Status
 from worker_service.jobs.selector import Selector
 from worker_service.store.opening import open_store
 from worker_service.store.store import Store

@@ -8,7 +8,7 @@ from collections import Counter
 
 from tests.system.conftest import System, wait_until
 from worker_service.jobs.documents import DeferredAction, DocumentRequest, IndexStatus, OnEnd
-from worker_service.jobs.model import NewJob, Status
+from worker_service.jobs.job import NewJob, Status
 from worker_service.jobs.selector import Selector
 
 DOCUMENTS = 24

@@ -17,7 +17,7 @@ import pytest
 
 from tests.length import short
 from tests.system.conftest import Daemon, System, locked, wait_until
-from worker_service.jobs.model import Status
+from worker_service.jobs.job import Status
 from worker_service.jobs.selector import Selector
 
 LOCKED_SECONDS = short(3.0, full=20.0)

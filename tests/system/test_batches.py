@@ -7,7 +7,7 @@ import signal
 from tests.system.conftest import System, is_running, wait_until
 from worker_service.jobs.batches import BatchState, NewBatch
 from worker_service.jobs.documents import DocumentRequest
-from worker_service.jobs.model import NewJob, Status
+from worker_service.jobs.job import NewJob, Status
 from worker_service.jobs.selector import Selector
 
 

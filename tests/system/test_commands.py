@@ -10,7 +10,7 @@ import sys
 from typing import Any
 
 from tests.system.conftest import System, locked, wait_until
-from worker_service.jobs.model import Status
+from worker_service.jobs.job import Status
 from worker_service.jobs.selector import Selector
 from worker_service.runner.worker_lock import is_free, lock_path
 

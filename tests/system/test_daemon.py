@@ -11,7 +11,7 @@ import time
 from datetime import UTC, datetime, timedelta
 
 from tests.system.conftest import System, is_running, wait_until
-from worker_service.jobs.model import NewJob, Status
+from worker_service.jobs.job import NewJob, Status
 from worker_service.jobs.selector import Selector
 
 

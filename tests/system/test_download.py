@@ -15,7 +15,7 @@ from tests.drive_server.answers import Plain
 from tests.job_handlers.fetching import drive_for, pdf
 from tests.system.conftest import System, wait_until
 from tests.system.test_commands import give
-from worker_service.jobs.model import NewJob, Status
+from worker_service.jobs.job import NewJob, Status
 
 SIZE = 100_000_000
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tests.system.conftest import System, is_running
 from tests.system.test_commands import give
-from worker_service.jobs.model import NewJob, Status
+from worker_service.jobs.job import NewJob, Status
 
 STUBBORN = """
 [commands.stubborn]

@@ -11,8 +11,8 @@ from click.testing import CliRunner
 from tests.system import hostile
 from tests.system.conftest import Daemon, System, wait_until
 from worker_service.cli import pagemill
+from worker_service.jobs.job import Status
 from worker_service.jobs.library import DocumentSelector
-from worker_service.jobs.model import Status
 from worker_service.jobs.selector import Selector
 
 AT_ONCE = 200

@@ -9,7 +9,7 @@ import time
 import pytest
 
 from tests.system.conftest import System, is_running, wait_until
-from worker_service.jobs.model import NewJob, Status
+from worker_service.jobs.job import NewJob, Status
 
 
 def test_after_kill_9_a_restart_takes_the_jobs_back_at_once(system: System) -> None:

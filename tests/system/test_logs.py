@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.system.conftest import System, wait_until
-from worker_service.jobs.model import LOG_LINES_MOST, Status
+from worker_service.jobs.history import LOG_LINES_MOST
+from worker_service.jobs.job import Status
 from worker_service.runner.protocol import GAP
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.system.conftest import System, wait_until
-from worker_service.jobs.model import Status
+from worker_service.jobs.job import Status
 
 MODULES_MOST = 26
 

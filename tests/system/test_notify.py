@@ -14,7 +14,7 @@ import pytest
 from tests.job_handlers.channels.conftest import Server
 from tests.job_handlers.channels.conftest import server as server
 from tests.system.conftest import System, wait_until
-from worker_service.jobs.model import NewJob, Status
+from worker_service.jobs.job import NewJob, Status
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import pytest
 
 from tests.system.conftest import System, wait_until
 from worker_service.jobs.documents import DocumentPages, DocumentRequest
-from worker_service.jobs.model import Job, NewJob, Status
+from worker_service.jobs.job import Job, NewJob, Status
 
 
 def enqueue(system: System, *, forced: bool = False, **payload: object) -> Job:

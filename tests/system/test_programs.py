@@ -9,7 +9,7 @@ from typing import Any
 
 from tests.system.conftest import System, wait_until
 from tests.system.test_commands import give, read
-from worker_service.jobs.model import Status
+from worker_service.jobs.job import Status
 
 SPIDER = """
 import argparse, json, pathlib

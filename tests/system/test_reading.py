@@ -26,8 +26,8 @@ from tests.system import readers
 from tests.system.conftest import Daemon, System, is_running, wait_until
 from worker_service.cli import pagemill
 from worker_service.jobs.documents import IndexStatus
+from worker_service.jobs.job import Job, Status
 from worker_service.jobs.library import Document, DocumentSelector
-from worker_service.jobs.model import Job, Status
 from worker_service.jobs.selector import Selector
 
 pymupdf: Any = partly_typed

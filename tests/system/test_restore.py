@@ -12,7 +12,7 @@ import pytest
 
 from tests.system.conftest import System, is_running, wait_until
 from tests.system.test_commands import give
-from worker_service.jobs.model import Status
+from worker_service.jobs.job import Status
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from collections import Counter
 
 from tests.store.kit import ids
 from tests.system.conftest import System, is_running, wait_until
-from worker_service.jobs.model import NewJob, Status
+from worker_service.jobs.job import NewJob, Status
 from worker_service.jobs.selector import Selector
 
 

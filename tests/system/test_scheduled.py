@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.system.conftest import System
-from worker_service.jobs.model import Status
+from worker_service.jobs.job import Status
 
 SETTINGS = """\
 schedule_in_daemon = true

@@ -21,8 +21,8 @@ from tests.system.conftest import wait_until
 from tests.system.test_reading import PATIENCE_SECONDS, Desk, slip
 from worker_service.jobs.batches import BatchState
 from worker_service.jobs.documents import IndexStatus
+from worker_service.jobs.job import Job, Status
 from worker_service.jobs.library import DocumentSelector
-from worker_service.jobs.model import Job, Status
 from worker_service.jobs.selector import Selector
 
 FILES = short(12, full=200)

@@ -16,8 +16,9 @@ import pytest
 from tests.cli.shelf import Shelf
 from tests.job_handlers.reading.documents import bomb, digital
 from tests.store.papers import work_as
+from worker_service.jobs.attempts import Completion, Failure
 from worker_service.jobs.documents import DocumentFacts, DocumentRequest, PageResult
-from worker_service.jobs.model import Completion, Failure, NewJob
+from worker_service.jobs.job import NewJob
 from worker_service.services import batches, tokens
 from worker_service.services.database import Session
 

@@ -14,7 +14,7 @@ import pytest
 
 from tests.system.conftest import locked, wait_until
 from tests.web.conftest import bearer, connected, served, site_of
-from worker_service.jobs.model import NewJob
+from worker_service.jobs.job import NewJob
 from worker_service.services.database import Session
 from worker_service.settings.config import Settings
 from worker_service.web import access, app, connections, middleware

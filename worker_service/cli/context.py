@@ -17,7 +17,7 @@ from worker_service.base.clock import wall_clock
 from worker_service.base.errors import BadInput, Refused
 from worker_service.base.sanitize import harmless
 from worker_service.cli import output, refuse_empty_words
-from worker_service.jobs.model import Status
+from worker_service.jobs.job import Status
 from worker_service.jobs.selector import CHOSEN_BY, Column, Selector
 from worker_service.services.parse import read_name, read_selector
 from worker_service.settings.config import Settings, load_settings

@@ -31,8 +31,8 @@ from worker_service.cli.context import (
     verb,
 )
 from worker_service.jobs.documents import IndexStatus
+from worker_service.jobs.job import Job
 from worker_service.jobs.library import Document, DocumentSelector, Hit, Weight
-from worker_service.jobs.model import Job
 from worker_service.services import documents as operations
 from worker_service.services.documents import ROLES, IsThere, There
 from worker_service.services.page_tables import tables_of, write_csv, write_tables

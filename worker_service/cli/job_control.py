@@ -25,7 +25,7 @@ from worker_service.cli.context import (
     selecting,
     verb,
 )
-from worker_service.jobs.model import OPPOSITE, Action, Changed
+from worker_service.jobs.history import OPPOSITE, Action, Changed
 from worker_service.jobs.selector import Selector
 from worker_service.services import job_control as operations
 from worker_service.services.job_control import Plan

@@ -10,7 +10,8 @@ import click
 from worker_service.base.humanize import counted
 from worker_service.cli import output
 from worker_service.cli.context import Desk, DocumentId, JobId, completes, job_or_problem_argument, selecting, verb
-from worker_service.jobs.model import AttemptRow, Job
+from worker_service.jobs.attempts import AttemptRow
+from worker_service.jobs.job import Job
 from worker_service.jobs.selector import COLUMNS, Selector
 from worker_service.services import jobs
 from worker_service.services.jobs import named, progress_in_words, state_of

@@ -21,7 +21,7 @@ from worker_service.base.sanitize import harmless
 from worker_service.cli import output
 from worker_service.cli.context import Desk
 from worker_service.jobs.batches import BatchState
-from worker_service.jobs.model import Job, Status
+from worker_service.jobs.job import Job, Status
 from worker_service.services.batches import BatchInWhole, in_words, titled, wait_for_batch
 from worker_service.services.jobs import named, progress_in_words, state_of
 from worker_service.services.wait import (

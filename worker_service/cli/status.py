@@ -12,7 +12,7 @@ from worker_service.base.errors import PagemillError
 from worker_service.cli import output
 from worker_service.cli.context import Desk, verb
 from worker_service.cli.output import NODE_COLUMNS, node_row
-from worker_service.jobs.model import Pause, Status
+from worker_service.jobs.job import Pause, Status
 from worker_service.services import overview
 from worker_service.services.batches import titled, under_way
 from worker_service.services.serialize import iso

@@ -18,7 +18,7 @@ from worker_service.base.humanize import counted
 from worker_service.cli import output
 from worker_service.cli.context import Desk, verb
 from worker_service.cli.output import NODE_COLUMNS, node_row
-from worker_service.jobs.model import Status
+from worker_service.jobs.job import Status
 from worker_service.services.batches import titled
 from worker_service.services.jobs import progress_in_words, state_of
 from worker_service.services.overview import Activity, CheckedWorker, Overview, activity, look

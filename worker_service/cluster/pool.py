@@ -16,7 +16,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from worker_service.jobs.documents import Answer
-from worker_service.jobs.model import NODE, NodeState
+from worker_service.jobs.workers import NODE, NodeState
 from worker_service.runner.pool import LocalPool, _ForkServerConnection
 from worker_service.runner.protocol import (
     Asked,

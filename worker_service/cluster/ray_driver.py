@@ -28,7 +28,8 @@ from worker_service import VERSION
 from worker_service.cluster import ray_environment, ray_task
 from worker_service.cluster.node_server import Terms
 from worker_service.cluster.task_inputs import TaskInputs
-from worker_service.jobs.model import NodeState, Usage
+from worker_service.jobs.attempts import Usage
+from worker_service.jobs.workers import NodeState
 from worker_service.runner import sandbox
 from worker_service.runner.protocol import (
     RELAY_BYTES_MAX,

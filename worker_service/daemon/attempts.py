@@ -28,8 +28,9 @@ from worker_service.base.errors import (
     RuleBroken,
     StoreError,
 )
+from worker_service.jobs.attempts import Checkpoint, ChildProcess, Count, Failure, Report
 from worker_service.jobs.documents import Answer, CrawlMemory, Files
-from worker_service.jobs.model import Checkpoint, Child, Count, Failure, Job, Lease, Report
+from worker_service.jobs.job import Job, Lease
 from worker_service.runner.protocol import Asked, Checkpointed, Key, LogBuffer, PagesRead, Progressed, decode_question
 from worker_service.runner.worker_lock import Identity
 from worker_service.settings.config import Settings
@@ -69,7 +70,7 @@ class Attempt:
     message: str | None = None
     count: Count | None = None
     lines: LogBuffer = field(default_factory=LogBuffer)
-    child: Child | None = None
+    child: ChildProcess | None = None
     """The child process, until the next report writes it to the store."""
     has_begun: bool = False
     """The child process was about to call the handler."""
@@ -103,7 +104,7 @@ class Attempt:
         self.node = node
         self.has_news = True
 
-    def started(self, child: Child) -> None:
+    def started(self, child: ChildProcess) -> None:
         self.child, self.has_begun = child, True
         self.has_news = True
 

@@ -21,7 +21,9 @@ from worker_service.base.clock import as_text, boot_clock, from_text, parse_dura
 from worker_service.base.humanize import counted
 from worker_service.base.sd_notify import Notifier
 from worker_service.daemon.attempts import Tools
-from worker_service.jobs.model import Counts, Notice, Status
+from worker_service.jobs.counts import Counts
+from worker_service.jobs.history import Notice
+from worker_service.jobs.job import Status
 from worker_service.jobs.selector import Selector
 from worker_service.settings.value_types import NEVER
 from worker_service.workspace import FORGOTTEN_AT_ONCE, FREE_BYTES_LEAST, link, link_due, sweep_gone

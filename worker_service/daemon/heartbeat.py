@@ -21,7 +21,8 @@ from worker_service.base import events
 from worker_service.base.clock import boot_clock
 from worker_service.base.errors import LeaseLost, WorkerUnknown
 from worker_service.daemon.attempts import Tools
-from worker_service.jobs.model import NODE, Beat, Lease, Worker
+from worker_service.jobs.job import Lease
+from worker_service.jobs.workers import NODE, Beat, Worker
 from worker_service.runner.protocol import Described
 from worker_service.store.store import Store
 

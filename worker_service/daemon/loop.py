@@ -26,8 +26,10 @@ from worker_service.daemon.attempts import PAUSE_SECONDS, Attempt, CannotLand, R
 from worker_service.daemon.chores import Chore
 from worker_service.daemon.heartbeat import Heartbeat, Ownership
 from worker_service.daemon.outcomes import Landing
-from worker_service.jobs.model import NODE, Child, Job, Status, wants
+from worker_service.jobs.attempts import ChildProcess
+from worker_service.jobs.job import Job, Status
 from worker_service.jobs.payloads import PayloadCheck
+from worker_service.jobs.workers import NODE, wants
 from worker_service.runner.pool import LocalPool
 from worker_service.runner.protocol import (
     Assigned,
@@ -392,7 +394,7 @@ def hear(happenings: Iterable[AttemptEvent], tools: Tools, landing: Landing) -> 
             attempt.took_seconds = happening.took_seconds
             landing.add(attempt, happening)
         elif isinstance(happening, Started):
-            attempt.started(Child(happening.pid, happening.pid_started, happening.sandbox))
+            attempt.started(ChildProcess(happening.pid, happening.pid_started, happening.sandbox))
             (tools.log.debug if attempt.is_small else tools.log.info)(
                 events.JOB_STARTED,
                 job_id=happening.job_id,

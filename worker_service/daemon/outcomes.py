@@ -38,8 +38,9 @@ from worker_service.base.errors import (
 )
 from worker_service.base.humanize import counted
 from worker_service.daemon.attempts import PATIENCE_SECONDS, Attempt, CannotLand, Tools
+from worker_service.jobs.attempts import Completion, Failure
 from worker_service.jobs.documents import NewFile
-from worker_service.jobs.model import Completion, Failure, Lease
+from worker_service.jobs.job import Lease
 from worker_service.jobs.retries import (
     MAY_HAVE_RUN,
     MAY_HAVE_RUN_REMEDY,

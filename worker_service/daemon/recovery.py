@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from worker_service.base import events
 from worker_service.base.clock import boot_clock
 from worker_service.daemon.attempts import Tools
-from worker_service.jobs.model import WorkerState
+from worker_service.jobs.workers import WorkerState
 from worker_service.runner.processes import pool_id_of, sweep_until_gone
 from worker_service.runner.worker_lock import (
     Fate,

@@ -47,9 +47,9 @@ from worker_service.jobs.documents import OnEnd as OnEnd
 from worker_service.jobs.documents import PageResult as PageResult
 from worker_service.jobs.documents import PublishedFile as PublishedFile
 from worker_service.jobs.documents import SameContent as SameContent
-from worker_service.jobs.model import CAPABILITY_MISSING as CAPABILITY_MISSING
-from worker_service.jobs.model import WATCHING as WATCHING
-from worker_service.jobs.model import NewJob as NewJob
+from worker_service.jobs.job import CAPABILITY_MISSING as CAPABILITY_MISSING
+from worker_service.jobs.job import WATCHING as WATCHING
+from worker_service.jobs.job import NewJob as NewJob
 from worker_service.jobs.names import safe_name as safe_name
 from worker_service.settings.commands import Program as Program
 from worker_service.settings.commands import Unfit as Unfit

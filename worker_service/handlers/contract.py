@@ -17,7 +17,7 @@ from msgspec import Struct, field
 
 from worker_service.base.errors import Problem
 from worker_service.jobs.documents import Answer, CrawlPage, DocumentFacts, KnownDocument, PageResult, Question
-from worker_service.jobs.model import CAPABILITY_MISSING, NewJob
+from worker_service.jobs.job import CAPABILITY_MISSING, NewJob
 
 P = TypeVar("P")
 A = TypeVar("A", bound=Answer)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from msgspec import Struct, field
 
 from worker_service.jobs.documents import Decision, IndexStatus
-from worker_service.jobs.model import Enqueued, NewJob, Status
+from worker_service.jobs.job import Enqueued, NewJob, Status
 
 
 class BatchState(StrEnum):

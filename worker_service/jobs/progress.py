@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import NamedTuple
 
 from worker_service.base.clock import from_text
-from worker_service.jobs.model import Job, Status
+from worker_service.jobs.job import Job, Status
 
 SILENT_SECONDS = 15.0
 """A running job that has neither advanced nor logged a line for this long is shown as making no progress."""

@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 
 from msgspec import Struct
 
-from worker_service.jobs.model import Job, NewJob
+from worker_service.jobs.job import Job, NewJob
 
 REQUEUES_MAX = 5
 

@@ -10,7 +10,7 @@ from typing import TypeVar
 from msgspec import Struct
 
 from worker_service.base.errors import BadInput, did_you_mean
-from worker_service.jobs.model import Status
+from worker_service.jobs.job import Status
 
 
 class Column(Struct, frozen=True):

@@ -22,7 +22,8 @@ from pathlib import Path
 import msgspec
 
 from worker_service.base import directories
-from worker_service.jobs.model import LOG_LINES_MOST, Usage
+from worker_service.jobs.attempts import Usage
+from worker_service.jobs.history import LOG_LINES_MOST
 from worker_service.runner import processes
 from worker_service.runner.child import EXIT_OUT_OF_MEMORY, FULL_SANDBOX, ChildSpec, HandlerLoader, run_child
 from worker_service.runner.protocol import (

@@ -50,8 +50,9 @@ from worker_service.handlers.contract import (
     Snooze,
     Stopped,
 )
+from worker_service.jobs.attempts import Count, Usage
 from worker_service.jobs.documents import Answer, CrawlPage, FileAgain, PageResult, Question
-from worker_service.jobs.model import Count, NewJob, Usage
+from worker_service.jobs.job import NewJob
 from worker_service.runner import processes, sandbox
 from worker_service.runner.protocol import (
     FRAME_BYTES_MAX,

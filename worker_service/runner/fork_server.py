@@ -30,7 +30,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from worker_service.jobs.model import Usage
+from worker_service.jobs.attempts import Usage
 from worker_service.runner import handler_probe, processes, sandbox
 from worker_service.runner.attempt import Child, RunningAttempt
 from worker_service.runner.handler_probe import LoadedHandler

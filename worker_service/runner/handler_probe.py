@@ -29,7 +29,8 @@ from worker_service.base.entry_points import EntryPoint
 from worker_service.base.errors import Problem
 from worker_service.handlers import registry
 from worker_service.handlers.contract import Handler
-from worker_service.jobs.model import CAPABILITY_MISSING, HandlerFacts, wants
+from worker_service.jobs.job import CAPABILITY_MISSING
+from worker_service.jobs.workers import HandlerFacts, wants
 from worker_service.runner import processes, sandbox
 from worker_service.runner.child import HandlerLoader
 from worker_service.runner.protocol import (

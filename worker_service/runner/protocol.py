@@ -27,6 +27,7 @@ from worker_service.base.directories import open_beneath
 from worker_service.base.errors import PagemillError
 from worker_service.base.sanitize import harmless_text
 from worker_service.handlers.contract import Limits
+from worker_service.jobs.attempts import Count, Usage
 from worker_service.jobs.documents import (
     QUESTIONS,
     Answer,
@@ -40,7 +41,9 @@ from worker_service.jobs.documents import (
     PageResult,
     Question,
 )
-from worker_service.jobs.model import LOG_LINES_MOST, Count, HandlerFacts, NewJob, NodeState, Usage
+from worker_service.jobs.history import LOG_LINES_MOST
+from worker_service.jobs.job import NewJob
+from worker_service.jobs.workers import HandlerFacts, NodeState
 
 VERSION = 8
 FRAME_BYTES_MAX = 8 << 20

@@ -23,7 +23,7 @@ from msgspec import Struct
 
 from worker_service.base.clock import from_text
 from worker_service.base.errors import StoreReadOnly
-from worker_service.jobs.model import WorkerState
+from worker_service.jobs.workers import WorkerState
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 

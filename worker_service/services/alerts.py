@@ -10,7 +10,7 @@ from msgspec import Struct, field
 from worker_service.base.clock import as_text
 from worker_service.base.humanize import counted
 from worker_service.jobs.batches import BatchState
-from worker_service.jobs.model import ErrorCount
+from worker_service.jobs.counts import ErrorCount
 from worker_service.services.database import Session
 from worker_service.services.health import Level, judge
 from worker_service.services.jobs import NEXT_MOVES, helps, is_given_up

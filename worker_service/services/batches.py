@@ -30,7 +30,7 @@ from worker_service.jobs.batches import (
     WorkToSubmit,
 )
 from worker_service.jobs.documents import IndexStatus
-from worker_service.jobs.model import NewJob, Status
+from worker_service.jobs.job import NewJob, Status
 from worker_service.services.database import Session
 from worker_service.services.enqueue import enqueue_jobs, with_lost
 from worker_service.services.parse import read_name_of_batch, read_priority, read_statuses

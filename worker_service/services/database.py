@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from worker_service.base.clock import Clock, wall_clock
 from worker_service.base.errors import BadInput, PagemillError
-from worker_service.jobs.model import Check
+from worker_service.jobs.counts import Check
 from worker_service.settings.config import Settings
 from worker_service.store import opening
 from worker_service.store.store import Store

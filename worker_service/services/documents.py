@@ -23,6 +23,7 @@ from msgspec.structs import replace
 from worker_service.base.atomic_files import atomic_write
 from worker_service.base.errors import BadInput, PagemillError, Refused
 from worker_service.jobs.documents import DocumentRequest, PageResult, PublishedFile
+from worker_service.jobs.job import Job
 from worker_service.jobs.library import (
     Document,
     DocumentSelector,
@@ -34,7 +35,6 @@ from worker_service.jobs.library import (
     SearchResult,
     Weight,
 )
-from worker_service.jobs.model import Job
 from worker_service.services.database import Session
 from worker_service.services.jobs import placed
 from worker_service.services.page_images import forget as forget_page_images

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from worker_service.base.clock import PERIODS, period_of
 from worker_service.base.errors import BadInput, BadPayload, did_you_mean
 from worker_service.jobs.documents import FACTS, DeferredAction, filled
-from worker_service.jobs.model import Enqueued, NewJob
+from worker_service.jobs.job import Enqueued, NewJob
 from worker_service.services.database import Session
 from worker_service.services.jobs import IDS_AT_ONCE, require
 from worker_service.services.parse import read_job

@@ -13,7 +13,8 @@ from typing import NamedTuple
 from msgspec import Struct
 
 from worker_service.base.errors import BadInput
-from worker_service.jobs.model import JobMove, Notice, Status
+from worker_service.jobs.history import JobMove, Notice
+from worker_service.jobs.job import Status
 from worker_service.jobs.selector import Selector
 from worker_service.services.database import Session
 

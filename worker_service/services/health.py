@@ -18,7 +18,8 @@ from msgspec.structs import replace
 
 from worker_service.base.clock import as_text, from_text
 from worker_service.base.humanize import counted
-from worker_service.jobs.model import Gate, HandlerFacts, Pause, Status, WorkerState, wants
+from worker_service.jobs.job import Gate, Pause, Status
+from worker_service.jobs.workers import HandlerFacts, WorkerState, wants
 from worker_service.runner.worker_lock import lock_path
 from worker_service.services.database import Session
 from worker_service.services.overview import CheckedWorker, Overview, dead_ids, look, title_of_pause

@@ -16,7 +16,8 @@ from msgspec.structs import replace
 from worker_service.base.clock import add_duration, parse_length
 from worker_service.base.errors import BadInput, Refused
 from worker_service.jobs.batches import OwnerPolicy
-from worker_service.jobs.model import Action, Changed, Job, Status
+from worker_service.jobs.history import Action, Changed
+from worker_service.jobs.job import Job, Status
 from worker_service.jobs.selector import Selector
 from worker_service.services.database import Session
 from worker_service.services.jobs import count, each, require, stretches

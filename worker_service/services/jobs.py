@@ -13,8 +13,10 @@ from msgspec.structs import replace
 from worker_service.base.clock import as_text, from_text, wall_clock
 from worker_service.base.errors import JobNotFound
 from worker_service.base.humanize import length, size
+from worker_service.jobs.attempts import AttemptRow
 from worker_service.jobs.documents import PublishedFile
-from worker_service.jobs.model import LOG_LINES_MOST, WATCHING, AttemptRow, Event, Gate, Job, LogLine, Status
+from worker_service.jobs.history import LOG_LINES_MOST, Event, LogLine
+from worker_service.jobs.job import WATCHING, Gate, Job, Status
 from worker_service.jobs.progress import pace_of
 from worker_service.jobs.selector import Selector
 from worker_service.services.database import Session

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from worker_service.base.errors import NodeNotFound, did_you_mean
-from worker_service.jobs.model import NodeRow, NodeWork
+from worker_service.jobs.workers import NodeRow, NodeWork
 from worker_service.services.database import Session
 
 

@@ -20,8 +20,9 @@ from worker_service.base.humanize import counted
 from worker_service.base.sanitize import harmless
 from worker_service.handlers.contract import NOTIFY, Message
 from worker_service.handlers.registry import find
+from worker_service.jobs.history import Episode, Notice
+from worker_service.jobs.job import Enqueued, NewJob
 from worker_service.jobs.library import DocumentSelector
-from worker_service.jobs.model import Enqueued, Episode, NewJob, Notice
 from worker_service.jobs.selector import Selector
 from worker_service.services import server_address
 from worker_service.services.database import Session

@@ -11,20 +11,11 @@ from datetime import datetime, timedelta
 from msgspec import Struct
 
 from worker_service.base.clock import as_text, from_text
+from worker_service.jobs.counts import Counts, ErrorCount, LiveCounts, PlatformCount, TypeCounts
+from worker_service.jobs.job import Job, Pause, Status
 from worker_service.jobs.library import OwnerSize
-from worker_service.jobs.model import (
-    Counts,
-    ErrorCount,
-    HandlerFacts,
-    Job,
-    LiveCounts,
-    Pause,
-    PlatformCount,
-    Status,
-    TypeCounts,
-    WorkerState,
-)
 from worker_service.jobs.selector import Selector
+from worker_service.jobs.workers import HandlerFacts, WorkerState
 from worker_service.runner.worker_lock import Fate, boot_id, decide_fate, observe, own_host
 from worker_service.services.batches import BatchInWhole, under_way
 from worker_service.services.database import Session

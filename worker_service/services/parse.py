@@ -18,8 +18,8 @@ from worker_service.base.clock import add_duration, as_text, parse_duration, par
 from worker_service.base.errors import BadInput, BadPayload, BadTime
 from worker_service.jobs.digest import canonical
 from worker_service.jobs.documents import DeferredAction, IndexStatus, OnEnd
+from worker_service.jobs.job import NewJob, Status
 from worker_service.jobs.library import DocumentSelector
-from worker_service.jobs.model import NewJob, Status
 from worker_service.jobs.selector import CHOSEN_BY, WRITTEN, Column, S, Selector, one_of, parse_match
 from worker_service.settings.config import Settings
 

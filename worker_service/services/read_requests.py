@@ -19,8 +19,8 @@ from worker_service.base.errors import PagemillError
 from worker_service.handlers.contract import Choices
 from worker_service.handlers.registry import find
 from worker_service.jobs.documents import DeferredAction
+from worker_service.jobs.job import Enqueued, NewJob
 from worker_service.jobs.library import Document
-from worker_service.jobs.model import Enqueued, NewJob
 from worker_service.services import batches, documents
 from worker_service.services.database import Session
 from worker_service.services.enqueue import enqueue_job, lacking, refuse_unfit_action

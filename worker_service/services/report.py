@@ -26,7 +26,7 @@ from worker_service import VERSION
 from worker_service.base.atomic_files import atomic_write
 from worker_service.base.errors import JobNotFound, PagemillError, Refused
 from worker_service.base.sanitize import as_json
-from worker_service.jobs.model import Job, Status
+from worker_service.jobs.job import Job, Status
 from worker_service.jobs.selector import Selector
 from worker_service.services import overview
 from worker_service.services.database import Session, versions

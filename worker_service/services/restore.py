@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from worker_service.base.clock import Clock, wall_clock
 from worker_service.base.errors import Refused
-from worker_service.jobs.model import Status
+from worker_service.jobs.job import Status
 from worker_service.runner.worker_lock import is_free
 from worker_service.services.published_files import faults_of_files
 from worker_service.settings.config import Settings

@@ -28,7 +28,7 @@ from worker_service.base.errors import (
 )
 from worker_service.base.humanize import counted
 from worker_service.jobs.batches import Batch, BatchOfJobs, NewBatch, OwnerPolicy
-from worker_service.jobs.model import Job, NewJob
+from worker_service.jobs.job import Job, NewJob
 from worker_service.jobs.selector import Selector
 from worker_service.services.database import Session
 from worker_service.services.enqueue import with_lost

@@ -10,7 +10,7 @@ from pathlib import PurePath
 from typing import Any
 
 from worker_service.base.clock import as_text
-from worker_service.jobs.model import Job
+from worker_service.jobs.job import Job
 from worker_service.services.jobs import state_of
 
 HELD = ("payload", "result", "asked", "actions")

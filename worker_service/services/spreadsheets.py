@@ -9,8 +9,8 @@ from itertools import chain
 from typing import IO
 
 from worker_service.base.sanitize import harmless, harmless_cell
+from worker_service.jobs.job import Job
 from worker_service.jobs.library import Document, Provenance
-from worker_service.jobs.model import Job
 from worker_service.services.documents import Keywords, TermCounts
 
 HAND_OVER_COLUMNS = (

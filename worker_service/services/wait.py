@@ -17,8 +17,8 @@ from worker_service.base.clock import parse_length
 from worker_service.base.errors import BadInput, JobNotFound, WaitTimedOut
 from worker_service.base.humanize import counted
 from worker_service.jobs.documents import IndexStatus
+from worker_service.jobs.job import Job, Status
 from worker_service.jobs.library import Document, DocumentSelector
-from worker_service.jobs.model import Job, Status
 from worker_service.jobs.selector import Selector
 from worker_service.services import jobs
 from worker_service.services.database import Session

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from worker_service.base.clock import from_text, zone_of
 from worker_service.base.errors import ConfigError, in_a_sentence
 from worker_service.base.humanize import counted
-from worker_service.jobs.model import Notice
+from worker_service.jobs.history import Notice
 from worker_service.settings.value_types import TIME_FROM_ZERO, ZONE, parse_words, read_table
 
 OWNER = "owner"

@@ -21,7 +21,7 @@ from msgspec import Struct
 from worker_service.base.clock import zone_of
 from worker_service.base.errors import ConfigError, did_you_mean, nearest
 from worker_service.base.humanize import counted
-from worker_service.jobs.model import NewJob
+from worker_service.jobs.job import NewJob
 from worker_service.settings.value_types import INTERVAL, ZONE, Kind, one_of, read_table, whole_number
 
 PRIORITY = 7

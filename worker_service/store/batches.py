@@ -29,7 +29,7 @@ from worker_service.jobs.batches import (
     unique_key_in_batch,
 )
 from worker_service.jobs.documents import Decision, IndexStatus
-from worker_service.jobs.model import Enqueued, NewJob, Status
+from worker_service.jobs.job import Enqueued, NewJob, Status
 from worker_service.store.database import Database
 from worker_service.store.intake import Intake, settle
 from worker_service.store.mending import Row

@@ -18,7 +18,7 @@ from worker_service.base.clock import as_text, from_text
 from worker_service.jobs.digest import canonical
 from worker_service.jobs.documents import Decision, DeferredAction, DocumentRequest, IndexStatus, filled
 from worker_service.jobs.generations import Patience, decide, way_to_read
-from worker_service.jobs.model import Enqueued, NewJob
+from worker_service.jobs.job import Enqueued, NewJob
 from worker_service.jobs.retries import RetryRule, retries_of
 from worker_service.store.database import Database, chunks
 from worker_service.store.errors import rule_broken

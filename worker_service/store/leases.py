@@ -31,6 +31,7 @@ from worker_service.base.errors import (
     RuleBroken,
     WorkerUnknown,
 )
+from worker_service.jobs.attempts import Checkpoint, Completion, Failure, Report, Usage
 from worker_service.jobs.batches import unique_key_in_batch
 from worker_service.jobs.documents import (
     Answer,
@@ -53,23 +54,10 @@ from worker_service.jobs.documents import (
     Question,
     SameContent,
 )
-from worker_service.jobs.model import (
-    LOG_LINES_MOST,
-    Beat,
-    Checkpoint,
-    Completion,
-    Enqueued,
-    Failure,
-    Job,
-    Lease,
-    NewJob,
-    NodeState,
-    Report,
-    Status,
-    Usage,
-    Worker,
-)
+from worker_service.jobs.history import LOG_LINES_MOST
+from worker_service.jobs.job import Enqueued, Job, Lease, NewJob, Status
 from worker_service.jobs.retries import MAY_HAVE_RUN, MAY_HAVE_RUN_REMEDY, REQUEUES_MAX, may_have_run_detail
+from worker_service.jobs.workers import Beat, NodeState, Worker
 from worker_service.store.database import Database, chunks
 from worker_service.store.intake import Intake, documents_changed, make_ready, settle
 from worker_service.store.library import page_from
@@ -445,7 +433,10 @@ class Leases:
                     (job_id, fence, worker_id): has_document for job_id, fence, worker_id, has_document in ended
                 }
             with_effects = [
-                done for done in by_lease.values() if done.lease in completed and (completed[done.lease] or done.brings)
+                done
+                for done in by_lease.values()
+                if done.lease in completed
+                and (completed[done.lease] or done.files or done.follow_ups or done.publishes)
             ]
             if with_effects or self._db.write("nothing_follows") != [(1,)]:
                 self._db.write("forget_checkpoints", job_ids=json.dumps([job_id for job_id, _, _ in completed]))

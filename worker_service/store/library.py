@@ -22,6 +22,7 @@ from worker_service.jobs.documents import (
     PageResult,
     PublishedFile,
 )
+from worker_service.jobs.job import Job
 from worker_service.jobs.library import (
     Document,
     DocumentSelector,
@@ -32,7 +33,6 @@ from worker_service.jobs.library import (
     ReadingSpeed,
     SearchResult,
 )
-from worker_service.jobs.model import Job
 from worker_service.jobs.names import folder_at_source
 from worker_service.store.connection import register_fts_count
 from worker_service.store.database import Database

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from worker_service.base.clock import as_text
-from worker_service.jobs.model import Enqueued, Episode, NewJob, Notice
+from worker_service.jobs.history import Episode, Notice
+from worker_service.jobs.job import Enqueued, NewJob
 from worker_service.store.database import Database
 from worker_service.store.intake import Intake
 

@@ -17,31 +17,12 @@ from msgspec.structs import replace
 
 from worker_service.base.clock import as_text, from_text
 from worker_service.base.errors import BadInput, JobNotFound, StoreBusy, StoreReadOnly
-from worker_service.jobs.model import (
-    WATCHING,
-    Action,
-    AttemptRow,
-    Counts,
-    ErrorCount,
-    Event,
-    Gate,
-    HandlerFacts,
-    Job,
-    JobMove,
-    Lease,
-    LeaseRow,
-    LiveCounts,
-    LogLine,
-    NodeRow,
-    NodeWork,
-    Pause,
-    PlatformCount,
-    Status,
-    TypeCounts,
-    WorkDone,
-    WorkerState,
-)
+from worker_service.jobs.attempts import AttemptRow
+from worker_service.jobs.counts import Counts, ErrorCount, LiveCounts, PlatformCount, TypeCounts, WorkDone
+from worker_service.jobs.history import Action, Event, JobMove, LogLine
+from worker_service.jobs.job import WATCHING, Gate, Job, Lease, Pause, Status
 from worker_service.jobs.selector import CHOSEN_BY, Selector
+from worker_service.jobs.workers import HandlerFacts, LeaseRow, NodeRow, NodeWork, WorkerState
 from worker_service.store.database import Database
 from worker_service.store.errors import translate_errors
 from worker_service.store.intake import make_ready

@@ -10,7 +10,7 @@ from datetime import datetime
 
 from worker_service.base.clock import as_text, from_text
 from worker_service.jobs.batches import BatchOfJobs
-from worker_service.jobs.model import Enqueued, NewJob, ScheduleRun, StartedWork
+from worker_service.jobs.job import Enqueued, NewJob, ScheduleRun, StartedWork
 from worker_service.store.batches import Batches
 from worker_service.store.database import Database
 from worker_service.store.intake import Intake

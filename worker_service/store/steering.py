@@ -14,7 +14,8 @@ from msgspec import Struct
 
 from worker_service.base.clock import as_text
 from worker_service.base.errors import Refused, RuleBroken
-from worker_service.jobs.model import OPPOSITE, Changed, Status
+from worker_service.jobs.history import OPPOSITE, Changed
+from worker_service.jobs.job import Status
 from worker_service.jobs.selector import Selector
 from worker_service.store.database import Database, chunks
 from worker_service.store.intake import settle

@@ -23,8 +23,8 @@ from pathlib import Path
 from worker_service.base.clock import as_text
 from worker_service.base.errors import StoreDamaged
 from worker_service.base.humanize import counted
+from worker_service.jobs.counts import BrokenPromise, Check
 from worker_service.jobs.library import OwnerSize, PublishedPath, Removed, Weight
-from worker_service.jobs.model import BrokenPromise, Check
 from worker_service.jobs.names import LinkFacts, Links, folded
 from worker_service.jobs.retries import REQUEUES_MAX
 from worker_service.store.connection import SQLITE_VERSION, Transaction, is_in_wal_mode, set_wal_mode

@@ -32,9 +32,11 @@ from tests.job_handlers.fetching import Teller, drive_for
 from tests.store.kit import ByHand, lay_out
 from worker_service.base.clock import wall_clock
 from worker_service.handlers import CrawlPage, Done, HandlerError, NewJob, Permanent, Snooze, Stopped
+from worker_service.jobs.attempts import Checkpoint, Completion, Failure
 from worker_service.jobs.documents import DocumentRequest, Question
-from worker_service.jobs.model import Checkpoint, Completion, Failure, HandlerFacts, Job, Status, Worker
+from worker_service.jobs.job import Job, Status
 from worker_service.jobs.selector import Selector
+from worker_service.jobs.workers import HandlerFacts, Worker
 from worker_service.store.opening import open_store
 from worker_service.store.store import Store
 

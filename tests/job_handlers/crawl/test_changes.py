@@ -7,7 +7,7 @@ import pytest
 from tests.drive_server import Fault, Item
 from tests.job_handlers.crawl.kit import PDF, Crawls
 from worker_service.handlers import Permanent, Snooze
-from worker_service.jobs.model import Status
+from worker_service.jobs.job import Status
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ from tests.job_handlers.fetching import pdf
 from tests.system import conftest
 from tests.system.conftest import Daemon, System
 from worker_service.jobs.batches import NewBatch
-from worker_service.jobs.model import Job, NewJob, Status
+from worker_service.jobs.job import Job, NewJob, Status
 from worker_service.jobs.selector import Selector
 
 ALICE = "alice"

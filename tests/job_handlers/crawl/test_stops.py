@@ -9,7 +9,7 @@ import pytest
 from tests.drive_server import Item
 from tests.job_handlers.crawl.kit import PDF, Crawls, Ran
 from worker_service.handlers import Stopped
-from worker_service.jobs.model import Status
+from worker_service.jobs.job import Status
 
 REFERENCE = "nobody-stops-it"
 

@@ -31,8 +31,8 @@ from worker_service.handlers import (
     SameContent,
     Snooze,
 )
+from worker_service.jobs.attempts import Count
 from worker_service.jobs.documents import Files
-from worker_service.jobs.model import Count
 from worker_service.runner.protocol import Progressed
 from worker_service.testing import How, Run, run_handler
 

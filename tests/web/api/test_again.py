@@ -13,7 +13,7 @@ import pytest
 from tests.store.papers import work_as
 from worker_service.base.clock import add_duration, as_text
 from worker_service.base.errors import IdempotencyConflict
-from worker_service.jobs.model import NewJob, Status
+from worker_service.jobs.job import NewJob, Status
 from worker_service.jobs.selector import Selector
 from worker_service.jobs.tokens import Power
 from worker_service.services import idempotency, tokens

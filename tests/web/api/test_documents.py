@@ -21,8 +21,9 @@ from tests.job_handlers.reading.documents import digital
 from tests.store.papers import claim, work_as
 from tests.system.conftest import System, locked, wait_until
 from tests.web.conftest import bearer, served, site_of
+from worker_service.jobs.attempts import Failure
 from worker_service.jobs.documents import DocumentFacts, PageResult
-from worker_service.jobs.model import Failure, Status
+from worker_service.jobs.job import Status
 from worker_service.jobs.selector import Selector
 from worker_service.services import database, uploads
 from worker_service.services.database import Session, open_session

@@ -16,7 +16,8 @@ import pytest
 from tests.store.papers import claim, work_as
 from tests.system.conftest import System, wait_until
 from tests.web.conftest import site_of
-from worker_service.jobs.model import Failure, NewJob, Status
+from worker_service.jobs.attempts import Failure
+from worker_service.jobs.job import NewJob, Status
 from worker_service.jobs.selector import Selector
 from worker_service.services import tokens
 from worker_service.services.database import Session

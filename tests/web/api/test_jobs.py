@@ -11,8 +11,9 @@ import pytest
 
 from job_handlers.crawl import scheduled
 from tests.store.kit import new_worker
-from worker_service.jobs.model import HandlerFacts, NewJob
+from worker_service.jobs.job import NewJob
 from worker_service.jobs.selector import Selector
+from worker_service.jobs.workers import HandlerFacts
 from worker_service.services.database import Session
 from worker_service.web.api import batches
 

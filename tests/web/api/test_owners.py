@@ -19,8 +19,9 @@ from tests import manual
 from tests.cli.shelf import Shelf
 from tests.store.papers import work_as
 from tests.web.conftest import served
+from worker_service.jobs.attempts import Failure
 from worker_service.jobs.documents import DeferredAction, OnEnd
-from worker_service.jobs.model import Failure, NewJob, Status
+from worker_service.jobs.job import NewJob, Status
 from worker_service.jobs.selector import Selector
 from worker_service.jobs.tokens import Power
 from worker_service.services import batches, database, job_control, tokens

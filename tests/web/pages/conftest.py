@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
-from worker_service.jobs.model import Failure, HandlerFacts, Job, NewJob, Report, Worker
+from worker_service.jobs.attempts import Failure, Report
+from worker_service.jobs.job import Job, NewJob
+from worker_service.jobs.workers import HandlerFacts, Worker
 from worker_service.runner.worker_lock import boot_id, own_host
 from worker_service.services.database import Session
 

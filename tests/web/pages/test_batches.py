@@ -12,7 +12,7 @@ import pytest
 from tests.web.pages.conftest import Make
 from tests.web.pages.look import look
 from worker_service.jobs.batches import NewBatch
-from worker_service.jobs.model import NewJob
+from worker_service.jobs.job import NewJob
 from worker_service.jobs.selector import Selector
 from worker_service.services.database import Session
 

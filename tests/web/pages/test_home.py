@@ -8,8 +8,9 @@ from tests.cli.shelf import Shelf
 from tests.store.papers import claim, work_as
 from tests.web.pages.conftest import Make
 from tests.web.pages.look import look
+from worker_service.jobs.attempts import Failure
 from worker_service.jobs.batches import NewBatch
-from worker_service.jobs.model import Failure, NewJob, Status
+from worker_service.jobs.job import NewJob, Status
 from worker_service.services import job_control
 from worker_service.services.database import Session
 

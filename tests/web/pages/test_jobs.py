@@ -7,7 +7,8 @@ import pytest
 
 from tests.web.pages.conftest import Make
 from tests.web.pages.look import look
-from worker_service.jobs.model import Report, Status
+from worker_service.jobs.attempts import Report
+from worker_service.jobs.job import Status
 from worker_service.jobs.selector import Selector
 from worker_service.services.database import Session
 from worker_service.services.jobs import look_for_jobs

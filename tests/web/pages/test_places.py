@@ -15,11 +15,13 @@ from msgspec.structs import replace
 from tests.web.conftest import site_of
 from tests.web.pages.conftest import Make
 from tests.web.pages.look import look
+from worker_service.jobs.attempts import Completion, Report
 from worker_service.jobs.batches import NewBatch
 from worker_service.jobs.documents import DocumentFacts, DocumentRequest, PageResult
-from worker_service.jobs.model import Completion, NewJob, NodeState, Report, Worker
+from worker_service.jobs.job import NewJob
 from worker_service.jobs.selector import Selector
 from worker_service.jobs.tokens import Power
+from worker_service.jobs.workers import NodeState, Worker
 from worker_service.runner.worker_lock import own_host
 from worker_service.services import job_control, tokens
 from worker_service.services.database import Session

@@ -11,7 +11,7 @@ from msgspec import field
 from worker_service.base.errors import BadInput, BatchNotFound
 from worker_service.base.humanize import counted
 from worker_service.jobs.batches import Batch, BatchAdded, BatchMoved, BatchState
-from worker_service.jobs.model import NewJob
+from worker_service.jobs.job import NewJob
 from worker_service.services import batches as operations
 from worker_service.services import enqueue as entering
 from worker_service.services.batches import BatchInWhole, BatchPage

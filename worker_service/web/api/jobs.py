@@ -12,7 +12,8 @@ from msgspec.structs import replace
 from worker_service.base.clock import PERIODS
 from worker_service.base.errors import BadInput, JobNotFound, Refused
 from worker_service.base.humanize import counted
-from worker_service.jobs.model import Changed, Job, LogLine
+from worker_service.jobs.history import Changed, LogLine
+from worker_service.jobs.job import Job
 from worker_service.jobs.selector import Selector
 from worker_service.services import enqueue as entering
 from worker_service.services import job_control

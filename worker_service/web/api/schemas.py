@@ -10,7 +10,7 @@ from enum import Enum, IntEnum, StrEnum
 from pathlib import PurePath
 from typing import Any, NamedTuple
 
-from worker_service.jobs.model import Job
+from worker_service.jobs.job import Job
 from worker_service.services.serialize import HELD
 
 TIME = {"type": "string", "description": "UTC: 2026-11-18T10:00:00.000Z"}

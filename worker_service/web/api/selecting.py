@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from worker_service.jobs.model import Status
+from worker_service.jobs.job import Status
 from worker_service.jobs.selector import CHOSEN_BY, Selector
 from worker_service.services.parse import read_selector
 from worker_service.web.api.endpoint import ID, NUMBER, TEXT, Call, Param

@@ -8,7 +8,9 @@ from typing import Any
 from msgspec.structs import replace
 
 from worker_service.base.errors import BadInput, Refused
-from worker_service.jobs.model import Action, ErrorCount, Pause
+from worker_service.jobs.counts import ErrorCount
+from worker_service.jobs.history import Action
+from worker_service.jobs.job import Pause
 from worker_service.services import health, job_control, overview, schedules
 from worker_service.services.health import Health
 from worker_service.services.overview import CheckedWorker, Numbers, SchedulerStatus

@@ -14,8 +14,8 @@ from starlette.routing import Route
 from worker_service.base.errors import BadInput, BadPayload, BatchNotFound, Refused
 from worker_service.base.humanize import counted
 from worker_service.jobs.batches import Batch, BatchAdded, BatchState
+from worker_service.jobs.job import Job, Status
 from worker_service.jobs.library import DocumentSelector
-from worker_service.jobs.model import Job, Status
 from worker_service.jobs.selector import Selector
 from worker_service.services import batches as operations
 from worker_service.services.batches import BatchInWhole, in_words

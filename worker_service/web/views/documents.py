@@ -24,8 +24,8 @@ from starlette.routing import Route
 from worker_service.base.errors import BadInput, DocumentNotFound
 from worker_service.base.sanitize import harmless
 from worker_service.jobs.documents import PublishedFile
+from worker_service.jobs.job import Job
 from worker_service.jobs.library import Document, Hit, PageSummary
-from worker_service.jobs.model import Job
 from worker_service.jobs.selector import Selector
 from worker_service.services import actions, documents, jobs, read_requests
 from worker_service.services.database import Session

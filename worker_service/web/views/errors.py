@@ -10,7 +10,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from worker_service.base.humanize import counted
-from worker_service.jobs.model import ErrorCount
+from worker_service.jobs.counts import ErrorCount
 from worker_service.services.overview import errors as failed_since
 from worker_service.web.access import visitor_of
 from worker_service.web.database_sessions import opened

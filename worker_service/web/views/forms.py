@@ -13,7 +13,7 @@ from starlette.responses import RedirectResponse, Response
 from worker_service.base.clock import wall_clock
 from worker_service.base.errors import BadInput
 from worker_service.base.humanize import counted
-from worker_service.jobs.model import Action, Changed
+from worker_service.jobs.history import Action, Changed
 from worker_service.jobs.selector import CHOSEN_BY, Selector
 from worker_service.services.database import Session
 from worker_service.services.job_control import DONE, actions

@@ -15,7 +15,7 @@ from starlette.routing import Route
 from worker_service.base.clock import from_text
 from worker_service.base.humanize import counted
 from worker_service.jobs.batches import BatchState
-from worker_service.jobs.model import Job, Status
+from worker_service.jobs.job import Job, Status
 from worker_service.jobs.selector import Selector
 from worker_service.services import batches as batch_operations
 from worker_service.services.alerts import Matter, attention

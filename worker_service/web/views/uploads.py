@@ -17,8 +17,8 @@ from starlette.routing import Route
 
 from worker_service.base.errors import JobNotFound
 from worker_service.jobs.documents import IndexStatus
+from worker_service.jobs.job import Job, Status
 from worker_service.jobs.library import Document, DocumentSelector
-from worker_service.jobs.model import Job, Status
 from worker_service.services import documents, jobs
 from worker_service.services.batches import waiting_for
 from worker_service.services.database import Session

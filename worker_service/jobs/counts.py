@@ -1,0 +1,84 @@
+"""Counts for overviews, and findings of checks. All values are immutable."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from msgspec import Struct
+
+from worker_service.base.errors import in_a_sentence
+from worker_service.jobs.job import Status
+
+
+class Counts(Struct, frozen=True):
+    by_status: Mapping[Status, int]
+    oldest_pending_at: str | None
+
+
+class TypeCounts(Struct, frozen=True):
+    job_type: str
+    pending: int
+    held: int
+    running: int
+    completed: int
+    failed: int
+    cancelled: int
+
+
+class LiveCounts(Struct, frozen=True):
+    job_type: str
+    pending: int
+    held: int
+    running: int
+
+
+class PlatformCount(Struct, frozen=True):
+    platform: str
+    count: int
+
+
+class ErrorCount(Struct, frozen=True):
+    code: str
+    job_type: str
+    jobs: int
+    newest_job_id: int
+    newest_message: str | None
+    newest_remedy: str | None
+    newest_name: str | None
+    newest_at: str
+
+    @property
+    def newest_text(self) -> str:
+        return in_a_sentence(self.newest_message or "", self.newest_remedy)
+
+
+class WorkDone(Struct, frozen=True):
+    """Summary of the jobs that ended in a period."""
+
+    jobs: int
+    """Number of jobs that completed, failed or were cancelled."""
+    failed: int
+    pages: int
+    """Number of page results stored."""
+    waits: Sequence[float]
+    """Seconds that a sample of the jobs waited for the first attempt, in ascending order."""
+
+
+class BrokenPromise(NamedTuple):
+    """A finding of the audit. `promise` is its number, such as P4."""
+
+    promise: str
+    detail: str
+
+    def __str__(self) -> str:
+        return f"{self.promise}: {self.detail}"
+
+
+class Check(Struct, frozen=True):
+    """One line of `pagemill db check`."""
+
+    name: str
+    is_good: bool
+    detail: str
+    fix: str = ""

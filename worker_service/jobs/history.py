@@ -1,0 +1,110 @@
+"""Records of what has happened: status changes, log lines, notices and actions of users. All values are immutable."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from msgspec import Struct, field
+
+LOG_LINES_MOST = 3000
+"""Maximum number of log lines stored per job. Older lines are deleted."""
+
+
+class Event(Struct, frozen=True):
+    id: int
+    job_id: int
+    fence: int
+    from_status: str
+    to_status: str
+    at: str
+
+
+class JobMove(Struct, frozen=True):
+    """A change of a job's status, with facts about the job."""
+
+    id: int
+    at: str
+    job_id: int
+    from_status: str
+    to_status: str
+    job_type: str
+    owner: str
+    name: str | None
+    batch_id: int | None
+    document_id: int | None
+    error_code: str | None
+    """Code of the job's last error."""
+
+
+class Notice(Struct, frozen=True):
+    """A row of the `notice` table, from which notifications are sent."""
+
+    id: int
+    at: str
+    kind: str
+    """document.ready, batch.done, job.failed, …"""
+    owner: str = ""
+    job_id: int | None = None
+    document_id: int | None = None
+    batch_id: int | None = None
+    generation: int | None = None
+    """Generation of the document. For a batch: its round."""
+    code: str | None = None
+    message: str | None = None
+    remedy: str | None = None
+
+
+class Episode(Struct, frozen=True):
+    """A condition that lasts for a while, such as a silent worker. A notice is written when it begins."""
+
+    key: str
+    message: str
+    job_id: int | None = None
+    code: str | None = None
+    remedy: str | None = None
+
+
+class LogLine(Struct, frozen=True):
+    id: int
+    job_id: int
+    fence: int
+    at: str
+    line: str
+
+
+OPPOSITE = {"cancel": "retry", "retry": "cancel", "priority": "priority"}
+
+
+class Action(Struct, frozen=True):
+    """A bulk change by a user, for the history and for undo."""
+
+    id: int
+    at: str
+    actor: str
+    verb: str
+    undone_at: str | None
+    jobs: int
+    documents: int
+    """Number of documents that it removed."""
+    tokens: str = ""
+    """Tokens that it created or removed, each with its scopes."""
+    batch_id: int | None = None
+    """The batch that it cancelled, stopped, resumed, retried or removed as a whole."""
+
+    @property
+    def opposite(self) -> str | None:
+        """The verb that undoes it. None: the action cannot be undone."""
+        return OPPOSITE.get(self.verb)
+
+
+class Changed(Struct, frozen=True):
+    """Result of a bulk action. Jobs in `asked` were running and end when their processes have exited."""
+
+    action_id: int | None
+    job_ids: Sequence[int]
+    asked: Sequence[int] = ()
+    refused: Mapping[int, str] = field(default_factory=dict)
+    batch_id: int | None = None
+    """The batch that an undo has resumed."""
+    waiting: Sequence[int] = ()
+    """Batches that wait because a retry started another batch of their owner, or them, again."""

@@ -1,0 +1,188 @@
+"""Jobs: the rows of `worker_job_queue`, what is inserted, and why a pending job waits. All values are immutable."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from enum import StrEnum
+from typing import NamedTuple
+
+from msgspec import Struct
+
+from worker_service.base.errors import in_a_sentence
+from worker_service.jobs.documents import Decision, DeferredAction, DocumentRequest
+
+
+class Status(StrEnum):
+    PENDING = "pending"
+    RUNNING = "running"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+    @property
+    def is_ended(self) -> bool:
+        return self not in (Status.PENDING, Status.RUNNING)
+
+
+class NewJob(Struct, frozen=True):
+    """A job to be inserted. It has no id yet."""
+
+    job_type: str
+    platform: str = "local"
+    account: str | None = None
+    payload: str | None = None
+    priority: int | None = None
+    """None: the priority of the parent job, or 5 without a parent."""
+    owner: str = ""
+    source: str = ""
+    run_at: datetime | None = None
+    max_retries: int | None = None
+    """None: the setting of its job type, or the default of the table."""
+    timeout_seconds: int | None = None
+    unique_key: str | None = None
+    concurrency_key: str | None = None
+    batch_id: int | None = None
+    document_id: int | None = None
+    generation: int | None = None
+    name: str | None = None
+    """Display name, usually a file name. None: the name of its document or of its parent job."""
+    source_key: str | None = None
+    """Source key of the document that this job would add."""
+    after: Sequence[int] = ()
+    after_any: bool = False
+    """True: wait until the jobs in `after` have ended in any way. False: wait until they have completed."""
+    after_earlier: bool = False
+    """Wait also until the preceding jobs in the same list of follow-ups have completed."""
+    on_failure: Sequence[DeferredAction] = ()
+    """Actions to run if the job fails."""
+    document: DocumentRequest | None = None
+    """If set, the job is inserted only if this document has to be read, and takes its next generation."""
+    brings: DocumentRequest | None = None
+    """The document that the job would add, with its current revision. The job is not inserted if that revision has
+    been read with the requested settings."""
+
+
+class Enqueued(NamedTuple):
+    job_id: int
+    """0: no job was inserted, because its document needs none."""
+    existing: bool = False
+    """Nothing was inserted: `job_id` is a live job with the same unique_key, or one that reads the same document."""
+    document_id: int | None = None
+    decision: Decision | None = None
+    """Result of the document request. None: the job has no document."""
+
+
+class ScheduleRun(Struct, frozen=True):
+    """The last run of a schedule."""
+
+    slot: str | None
+    """Scheduled time. None: a user started it."""
+    at: str
+    job_id: int | None
+    batch_id: int | None = None
+
+
+class StartedWork(Struct, frozen=True):
+    """The job or batch that a schedule's slot has started."""
+
+    job_id: int | None
+    batch_id: int | None = None
+    existing: bool = False
+    """The job was live already; no job was inserted."""
+
+
+class Lease(NamedTuple):
+    """The right to finish one attempt. It is lost as soon as the row's fence is raised."""
+
+    job_id: int
+    fence: int
+    worker_id: str
+
+
+class Job(NamedTuple):
+    """A row of worker_job_queue as it was when it was read. Times are UTC text.
+
+    A tuple, because creating a struct of 41 fields would cost more than reading the row.
+    """
+
+    id: int
+    job_type: str
+    platform: str
+    account: str | None
+    priority: int
+    status: Status
+    held: int
+    fence: int
+    owner: str
+    source: str
+    run_at: str | None
+    created_at: str
+    started_at: str | None
+    heartbeat_at: str | None
+    completed_at: str | None
+    cancel_requested_at: str | None
+    worker_id: str | None
+    retry_count: int
+    max_retries: int
+    requeue_count: int
+    timeout_seconds: int | None
+    progress_percent: int
+    progress_done: int | None
+    progress_total: int | None
+    progress_rate: float | None
+    progress_unit: str | None
+    progress_at: str | None
+    batch_id: int | None
+    document_id: int | None
+    generation: int | None
+    parent_id: int | None
+    name: str | None
+    source_key: str | None
+    unique_key: str | None
+    concurrency_key: str | None
+    error_code: str | None
+    error_message: str | None
+    error_remedy: str | None
+    progress_message: str | None
+    payload: str | None
+    result: str | None
+
+    @property
+    def error_text(self) -> str:
+        """Error message and remedy in one sentence."""
+        return in_a_sentence(self.error_message or "", self.error_remedy)
+
+    @property
+    def lease(self) -> Lease:
+        """Lease of a job that has just been claimed."""
+        if self.worker_id is None:
+            raise ValueError(f"job {self.id} is {self.status}: only a running job has a lease")
+        return Lease(self.id, self.fence, self.worker_id)
+
+
+class Gate(Struct, frozen=True):
+    """A reason why a pending job cannot start now."""
+
+    code: str
+    detail: str
+    remedy: str = ""
+    """Empty: the remedy follows from the code alone."""
+    count: int = 0
+    """Number of jobs ahead, for AHEAD_IN_QUEUE only."""
+
+
+class Pause(Struct, frozen=True):
+    scope: str
+    name: str
+    since: str
+    until: str | None
+    reason: str | None
+
+
+CAPABILITY_MISSING = "CAPABILITY_MISSING"
+"""Gate of a job type, or of one job, that needs a capability which the machine does not have."""
+
+
+WATCHING = "WATCHING"
+"""Code of an attempt of a job that watches a source: it has looked, and will look again later."""

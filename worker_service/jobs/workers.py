@@ -1,0 +1,123 @@
+"""Daemons and cluster nodes as they register, and the leases that they hold. All values are immutable."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from worker_service.base.errors import in_a_sentence
+from worker_service.jobs.job import Lease
+
+
+class HandlerFacts(Struct, frozen=True):
+    """Registration of one job type by a worker that has a handler for it."""
+
+    job_type: str
+    job_class: str = "cpu"
+    missing: str | None = None
+    missing_remedy: str = ""
+    at_most_once: bool = False
+    payload_schema: str | None = None
+    timeout_seconds: int = 3600
+    choices: str | None = None
+    """JSON: for a payload key, its possible values and how to install the missing ones."""
+
+    @property
+    def missing_text(self) -> str:
+        return in_a_sentence(self.missing or "", self.missing_remedy)
+
+
+def wants(types: Sequence[str], job_type: str) -> bool:
+    """Return True if WORKER_TYPES allows this job type: it is named, or no type is named and `!type` is not given."""
+    if f"!{job_type}" in types:
+        return False
+    named = [word for word in types if not word.startswith("!")]
+    return not named or job_type in named
+
+
+class Worker(Struct, frozen=True):
+    """One daemon, as it registers itself."""
+
+    id: str
+    host: str
+    boot_id: str
+    pid: int
+    version: str
+    cpu_slots: int
+    io_slots: int
+    handlers: Sequence[HandlerFacts] = ()
+    node_slots: int = 0
+
+
+class WorkerState(Struct, frozen=True):
+    """A row of the `worker` table, with the number of its running jobs."""
+
+    id: str
+    host: str
+    boot_id: str
+    pid: int
+    version: str
+    cpu_slots: int
+    io_slots: int
+    is_draining: bool
+    is_disk_low: bool
+    started_at: str
+    heartbeat_at: str
+    running: int
+    node_slots: int = 0
+
+
+NODE = "node"
+"""The class of attempts that may run on cluster nodes."""
+
+
+class NodeState(Struct, frozen=True):
+    """A cluster node as the Ray driver sees it."""
+
+    name: str
+    state: str
+    """starting, up, draining, refused or down."""
+    slots: int = 0
+    version: str = ""
+    reason: str = ""
+    """Reason why the node is not up."""
+
+
+class NodeRow(Struct, frozen=True):
+    """A row of the `node` table."""
+
+    name: str
+    worker_id: str
+    state: str
+    slots: int
+    version: str
+    reason: str
+    is_draining: bool
+    """True if a user has requested that the node gets no new attempts."""
+
+
+class NodeWork(Struct, frozen=True):
+    """A running job and the node of its attempt."""
+
+    node: str
+    job_id: int
+
+
+class LeaseRow(Struct, frozen=True):
+    """A worker's lease as stored, with the requests to stop it."""
+
+    lease: Lease
+    is_cancelled: bool
+    """Cancellation of the job has been requested."""
+    without_grace: bool = False
+    """The cancellation was requested without a grace period."""
+    is_stopped: bool = False
+    """The job's batch is stopped or waiting: release the job."""
+
+
+class Beat(Struct, frozen=True):
+    """Answer to a heartbeat: leases that need action."""
+
+    lost: Sequence[Lease]
+    to_cancel: Sequence[Lease]
