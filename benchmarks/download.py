@@ -272,19 +272,19 @@ def _received(found: dict[str, str], place: Path, digest: Any) -> None:
 
 
 def _drive(found: dict[str, str], place: Path) -> None:
-    from job_handlers.fetch.errors import Patience
+    from job_handlers.fetch.errors import Timeouts
     from job_handlers.fetch.sources.drive.client import Drive
     from job_handlers.fetch.sources.drive.file import DriveFile
 
-    _fetch(DriveFile(Drive(patience=Patience()), found["item"]), place)
+    _fetch(DriveFile(Drive(timeouts=Timeouts()), found["item"]), place)
 
 
 def _url(found: dict[str, str], place: Path) -> None:
-    from job_handlers.fetch.errors import Patience
+    from job_handlers.fetch.errors import Timeouts
     from job_handlers.fetch.sources.https.file import HttpsFile
     from job_handlers.fetch.transfer import FileWanted
 
-    _fetch(HttpsFile(found["url"], FileWanted(), Patience(), lambda: False), place)
+    _fetch(HttpsFile(found["url"], FileWanted(), Timeouts(), lambda: False), place)
 
 
 def _fetch(source: Any, place: Path) -> None:
@@ -299,21 +299,21 @@ def _fetch(source: Any, place: Path) -> None:
 
 def _deadline(found: dict[str, str], place: Path) -> None:
     """Until control comes back from one chunk."""
-    from job_handlers.fetch.errors import Patience, Trouble
-    from job_handlers.fetch.partial_file import Part
+    from job_handlers.fetch.errors import FetchError, Timeouts
+    from job_handlers.fetch.partial_file import PartialFile
     from job_handlers.fetch.sources.drive.client import Drive
     from job_handlers.fetch.sources.drive.file import DriveFile
 
-    patience = replace(Patience(), chunk_seconds=_DEADLINE_SECONDS)
-    drive = Drive(patience=patience)
+    timeouts = replace(Timeouts(), chunk_seconds=_DEADLINE_SECONDS)
+    drive = Drive(timeouts=timeouts)
     try:
         source = DriveFile(drive, found["item"])
         facts = source.facts()
-        with Part(place) as part:
+        with PartialFile(place) as part:
             part.clear()
-            for _ in source.pour(facts, part, patience.chunk_bytes):
+            for _ in source.download_into(part, facts, timeouts.chunk_bytes):
                 pass
-    except Trouble:
+    except FetchError:
         pass
     finally:
         drive.close()

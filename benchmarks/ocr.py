@@ -45,7 +45,7 @@ from benchmarks.ocr_peers import Reading
 from benchmarks.ocr_search import library
 from benchmarks.running import wait_until
 from benchmarks.table import Fact, Goal, Row, at_least, at_most, at_most_above, below, never_over
-from job_handlers.fetch.errors import Patience
+from job_handlers.fetch.errors import Timeouts
 from job_handlers.reading import ocr
 
 Reader = Callable[[Sequence[Book]], Reading]
@@ -357,7 +357,7 @@ PARTS: Mapping[str, Callable[[_Bench], Iterator[Row]]] = {
 def _wait_until_left_alone(*folders: Sequence[Book]) -> None:
     """As long as a file has to be for its times to tell that it is the same."""
     newest = max(book.path.stat().st_ctime for folder in folders for book in folder)
-    settled = newest + Patience().settled_seconds
+    settled = newest + Timeouts().settled_seconds
     wait_until(lambda: time.time() > settled, "files left alone", seconds=120, pause_seconds=1)
 
 

@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from job_handlers.encodings import HEAD_BYTES as HEAD_BYTES
 from job_handlers.encodings import WIDE, decoded
-from job_handlers.fetch.errors import Trouble
+from job_handlers.fetch.errors import FetchError
 from worker_service.handlers import Permanent
 
 _PDF_BEGINS_WITHIN = 1024
@@ -171,17 +171,17 @@ def agreed(head: bytes, mime: str, name: str) -> Format:
     found = _found(head, claimed)
     is_of_text = found in (CSV, TEXT, MARKDOWN, MAIL)
     if found is not None and is_of_text and said not in ("", *found.mimes, *XLS.mimes) and _OTHER_TEXT.search(said):
-        raise Trouble("NOT_WHAT_IT_SAYS", claimed=said, found="a text")
+        raise FetchError("NOT_WHAT_IT_SAYS", claimed=said, found="a text")
     if head.startswith(_OLD_OFFICE) and _LOCKED.search(head):
-        raise Trouble("FILE_ENCRYPTED")
+        raise FetchError("FILE_ENCRYPTED")
     if found is None and not claimed:
         nameless = "a text without .txt at the end of its name" if is_text(head) else ""
-        raise Trouble("KIND_REFUSED", found=_told_apart(head) or nameless or _words(head), readable=IN_WORDS)
+        raise FetchError("KIND_REFUSED", found=_told_apart(head) or nameless or _words(head), readable=IN_WORDS)
     both_images = found is not None and claimed and found.kind is claimed[0].kind is Kind.IMAGE
     is_packed = found in _PACKED and ZIP in claimed
     if found is not None and (not claimed or found in claimed or both_images or is_packed):
         return found
-    raise Trouble("NOT_WHAT_IT_SAYS", claimed=claimed[0].name, found=_words(head) if found is None else found.name)
+    raise FetchError("NOT_WHAT_IT_SAYS", claimed=claimed[0].name, found=_words(head) if found is None else found.name)
 
 
 def format_named(name: str) -> Format | None:

@@ -53,7 +53,7 @@ _TRY_AGAIN = (408, 425, 429)
 _SECRET = re.compile(r"webhook[\w.-]*", re.ASCII)
 
 
-class Payload(Struct, frozen=True):
+class WebhookPayload(Struct, frozen=True):
     url: str
     """Where it is posted to."""
     event: dict[str, Any] | None = None
@@ -77,7 +77,7 @@ def send(message: Message, context: Context[Any]) -> object:
     return _send(message.to, event, "webhook", context)
 
 
-def run(context: Context[Payload]) -> Done:
+def run(context: Context[WebhookPayload]) -> Done:
     payload = context.payload
     event = _what_ended(context) if payload.event is None else payload.event
     return Done(_send(payload.url, event, payload.secret, context))
@@ -129,7 +129,7 @@ def signed(event_id: str, timestamp: int, body: bytes, keys: Sequence[bytes]) ->
 webhook = Handler(
     "webhook",
     run,
-    Payload,
+    WebhookPayload,
     job_class="io",
     limits=Limits(cpu_seconds=60, wall_seconds=_WALL_SECONDS, network=True),
     environment=ENVIRONMENT,

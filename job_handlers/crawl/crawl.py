@@ -10,19 +10,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from job_handlers.crawl.options import Payload, check, crawl_key
+from job_handlers.crawl.options import CrawlPayload, check, crawl_key
 from job_handlers.crawl.state import Forgetful, Memory
 from job_handlers.crawl.walk import Crawl
-from job_handlers.fetch.errors import Patience
+from job_handlers.fetch.errors import Timeouts
 from job_handlers.fetch.sources import credentials, environment, prepare, read_folder
 from job_handlers.fetch.sources.tree import Tree
 from worker_service.handlers import WATCHING, Context, Done, Handler, Limits, Permanent, Retryable, Snooze
 
 _AGAIN_SECONDS = 60.0
-_PATIENCE = Patience()
+_PATIENCE = Timeouts()
 
 
-def run(context: Context[Payload], patience: Patience = _PATIENCE) -> Done:
+def run(context: Context[CrawlPayload], timeouts: Timeouts = _PATIENCE) -> Done:
     source, reference = read_folder(context.payload.folder)
     if reference.platform != context.platform:
         raise Permanent(
@@ -30,11 +30,11 @@ def run(context: Context[Payload], patience: Patience = _PATIENCE) -> Done:
             f"the folder is of the platform {reference.platform}, and the job of {context.platform}",
             f"enqueue it with --platform {reference.platform}",
         )
-    with source.open_tree(reference, context.payload.credential, patience, context.cancelled) as tree:
+    with source.open_tree(reference, context.payload.credential, timeouts, context.cancelled) as tree:
         return crawl(context, tree)
 
 
-def crawl(context: Context[Payload], tree: Tree) -> Done:
+def crawl(context: Context[CrawlPayload], tree: Tree) -> Done:
     """One run over `tree`."""
     payload = context.payload
     check(payload)
@@ -56,7 +56,7 @@ def crawl(context: Context[Payload], tree: Tree) -> Done:
     return Done({"crawl": key, **one.counts()})
 
 
-def _reads(payload: Payload) -> Sequence[Path]:
+def _reads(payload: CrawlPayload) -> Sequence[Path]:
     source, reference = read_folder(payload.folder)
     return source.reads(reference, payload.credential)
 
@@ -65,7 +65,7 @@ prepare()
 drive_crawl = Handler(
     "drive_crawl",
     run,
-    Payload,
+    CrawlPayload,
     job_class="io",
     limits=Limits(cpu_seconds=None, wall_seconds=24 * 3600, network=True),
     environment=environment(),

@@ -32,7 +32,7 @@ class FilesWanted(Struct, frozen=True):
     """0: the folder itself; None: all the way down."""
 
 
-class Payload(Struct, frozen=True):
+class CrawlPayload(Struct, frozen=True):
     folder: str
     """An id or URL of a Drive folder or shared drive, `shared-with-me`, or the absolute path of a directory."""
     wanted: FilesWanted = FilesWanted()
@@ -50,7 +50,7 @@ class Payload(Struct, frozen=True):
     """A word of its own makes it another crawl: what others have found in the folder is found again."""
 
 
-def check(payload: Payload) -> None:
+def check(payload: CrawlPayload) -> None:
     """Raise what is wrong with it and no schema can tell."""
     if payload.wanted.newer_than is not None and _moment(payload.wanted.newer_than) is None:
         raise Permanent("PAYLOAD_INVALID", "`newer_than` is a time such as 2026-11-18 or 2026-11-18T10:00:00Z")
@@ -58,7 +58,7 @@ def check(payload: Payload) -> None:
         raise Permanent("PAYLOAD_INVALID", "`watch_seconds` is at least 1")
 
 
-def crawl_key(payload: Payload, tree: Tree, owner: str) -> str:
+def crawl_key(payload: CrawlPayload, tree: Tree, owner: str) -> str:
     """The same from run to run, as long as the same owner looks for the same."""
     wanted = payload.wanted
     return digest(
@@ -78,7 +78,7 @@ def crawl_key(payload: Payload, tree: Tree, owner: str) -> str:
     )
 
 
-def keys_of(context: Context[Payload]) -> str:
+def keys_of(context: Context[CrawlPayload]) -> str:
     """What the unique keys of its downloads begin with."""
     return f"download:{context.platform}:{context.owner}:"
 
@@ -105,7 +105,7 @@ def skip_reason(entry: Entry, wanted: FilesWanted) -> str:
     return ""
 
 
-def download_of(entry: Entry, context: Context[Payload], tree: Tree, *, is_known: bool) -> NewJob:
+def download_of(entry: Entry, context: Context[CrawlPayload], tree: Tree, *, is_known: bool) -> NewJob:
     """`is_known`: it was enqueued before, and has changed."""
     payload = context.payload
     body: dict[str, object] = {**payload.download, "source": entry.id, "name": entry.name}

@@ -15,8 +15,8 @@ import click
 from job_handlers.crawl import verbs
 from job_handlers.crawl.batch import jobs_of
 from job_handlers.crawl.verbs import CrawlWords, crawl_job, of_a_batch
-from job_handlers.fetch.errors import Trouble
-from job_handlers.fetch.sources.local.file import actual_path
+from job_handlers.fetch.errors import FetchError
+from job_handlers.fetch.sources.local import actual_path
 from job_handlers.reading.job_factory import LeftOut, ReadOptions, parse_read_options
 from worker_service.handlers import FILE_URL, DeferredAction, NewJob, written
 from worker_service.verbs import BadInput
@@ -91,5 +91,5 @@ def _refuse_no_place(word: str) -> None:
         )
     try:
         actual_path(word if is_file else written(Path(word)))
-    except Trouble as error:
+    except FetchError as error:
         raise BadInput(error.detail, error.remedy) from error

@@ -15,7 +15,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import asdict, replace
 
-from job_handlers.crawl.options import Payload, keys_of
+from job_handlers.crawl.options import CrawlPayload, keys_of
 from worker_service.handlers import Context, CrawlItem, CrawlItems, CrawlPage, NewJob, Stopped
 
 TO_LIST = "to be listed"
@@ -76,7 +76,7 @@ class Remembered(Struct, frozen=True):
 class Memory:
     """In the database."""
 
-    def __init__(self, context: Context[Payload], key: str) -> None:
+    def __init__(self, context: Context[CrawlPayload], key: str) -> None:
         self._context = context
         self._key = key
         self._keys = keys_of(context)
@@ -137,7 +137,7 @@ class Memory:
 class Forgetful(Memory):
     """Of a dry run: knows what the runs before have kept, and keeps nothing itself."""
 
-    def __init__(self, context: Context[Payload], key: str) -> None:
+    def __init__(self, context: Context[CrawlPayload], key: str) -> None:
         super().__init__(context, key)
         self._met: dict[str, CrawlItem] = {}
         self.would_enqueue: list[str] = []

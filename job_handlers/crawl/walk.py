@@ -15,7 +15,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from job_handlers.crawl.options import FilesWanted, Payload, download_of, skip_reason
+from job_handlers.crawl.options import CrawlPayload, FilesWanted, download_of, skip_reason
 from job_handlers.crawl.state import (
     LISTED_IN_PART,
     NOT_LISTED,
@@ -27,7 +27,7 @@ from job_handlers.crawl.state import (
     PageFindings,
     Remembered,
 )
-from job_handlers.fetch.sources.tree import Changes, Entry, ItemTrouble, Listing, ListingExpired, Tree
+from job_handlers.fetch.sources.tree import Entry, ItemError, Listing, ListingExpired, Tree, TreeChanges
 from worker_service.handlers import Context, CrawlItem, NewJob, Permanent, Retryable, counted
 
 _WHY_MOST = 200
@@ -43,7 +43,7 @@ _NOT_THERE = "a shortcut leads to it, and it is not there"
 
 
 class Crawl:
-    def __init__(self, context: Context[Payload], tree: Tree, memory: Memory) -> None:
+    def __init__(self, context: Context[CrawlPayload], tree: Tree, memory: Memory) -> None:
         self._context, self._tree, self._memory = context, tree, memory
         self._wanted, self._log = context.payload.wanted, context.log
         # Where an attempt before this one stood.
@@ -139,7 +139,7 @@ class Crawl:
     def _root(self) -> Entry:
         try:
             return self._tree.root()
-        except ItemTrouble as trouble:
+        except ItemError as trouble:
             raise Permanent("FOLDER_NOT_FOUND", trouble.detail, trouble.remedy) from trouble
 
     @property
@@ -170,7 +170,7 @@ class Crawl:
                 if restarts > _TRIES:
                     raise Retryable(f"{folder.name}: {expired}, again and again") from expired
                 continue
-            except ItemTrouble as trouble:
+            except ItemError as trouble:
                 self._log(f"{folder.name}: {trouble}")
                 self._listed(folder, PageFindings(counts=Counter(failed=1)), NOT_LISTED, str(trouble))
                 return
@@ -239,7 +239,7 @@ class Crawl:
             return entry
         try:
             return self._tree.entry(entry.target_id, entry.key)
-        except ItemTrouble as trouble:
+        except ItemError as trouble:
             self._log(f"{entry.name}: {trouble}")
             return None
 
@@ -259,7 +259,7 @@ class Crawl:
             if changes.is_last:
                 return
 
-    def _apply(self, changes: Changes) -> PageFindings:
+    def _apply(self, changes: TreeChanges) -> PageFindings:
         """The feed is about everything that the credential sees: what is below our folders is ours."""
         parents = [parent for entry in changes.entries for parent in entry.parent_ids]
         known = self._memory.items([*(entry.id for entry in changes.entries), *changes.gone_ids, *parents])

@@ -21,10 +21,10 @@ from msgspec import Struct, field
 
 from job_handlers import file_kinds
 from job_handlers.fetch import transfer
-from job_handlers.fetch.errors import Patience, Trouble
-from job_handlers.fetch.partial_file import Facts
+from job_handlers.fetch.errors import FetchError, Timeouts
+from job_handlers.fetch.partial_file import FileFacts
 from job_handlers.fetch.sources import Reference, credentials, environment, prepare, read_reference
-from job_handlers.fetch.transfer import Fetched, FileWanted, SourceFile
+from job_handlers.fetch.transfer import FetchedFile, FileWanted, SourceFile
 from job_handlers.settings import HandlersSettings, value_of
 from worker_service.handlers import (
     Context,
@@ -48,7 +48,7 @@ BYTES_MAX = HandlersSettings.download_bytes_max
 
 _WALL_SECONDS = 24 * 3600
 _HEX = re.compile(r"[0-9a-fA-F]*")
-_PATIENCE = Patience()
+_PATIENCE = Timeouts()
 
 
 class Then(Struct, frozen=True):
@@ -62,7 +62,7 @@ class Then(Struct, frozen=True):
     """Each time that the document is read, not only this time."""
 
 
-class Payload(Struct, frozen=True):
+class DownloadPayload(Struct, frozen=True):
     source: str
     """A Drive id or URL, an https URL, a full path, or a `file:` URL."""
     name: str = ""
@@ -93,25 +93,25 @@ class Payload(Struct, frozen=True):
     """`read` is not said now, but was when a crawl began: it is for documents that nobody has asked for yet."""
 
 
-def run(context: Context[Payload], patience: Patience = _PATIENCE) -> Done:
+def run(context: Context[DownloadPayload], timeouts: Timeouts = _PATIENCE) -> Done:
     payload = context.payload
     source, reference = read_reference(payload.source)
     wanted = _wanted(payload)
     try:
-        with closing(source.open_file(reference, payload, wanted, patience, context.cancelled)) as file:
-            return _done_with(file, reference, context, wanted, patience)
-    except Trouble as trouble:
+        with closing(source.open_file(reference, payload, wanted, timeouts, context.cancelled)) as file:
+            return _done_with(file, reference, context, wanted, timeouts)
+    except FetchError as trouble:
         # Before there was anything to fetch: no second look would help.
         raise Permanent(trouble.code, trouble.detail, trouble.remedy) from trouble
 
 
-def keep_key(payload: Payload) -> str:
+def keep_key(payload: DownloadPayload) -> str:
     """The file, whatever its revision: the sidecar tells that."""
     _, reference = read_reference(payload.source)
     return "\n".join([reference.platform, reference.key, payload.export])
 
 
-def reads(payload: Payload) -> Sequence[Path]:
+def reads(payload: DownloadPayload) -> Sequence[Path]:
     """Beside the credentials: a local file, and what application default credentials name."""
     source, reference = read_reference(payload.source)
     return source.reads(reference, payload.credential)
@@ -121,7 +121,7 @@ prepare()
 download = Handler(
     "download",
     run,
-    Payload,
+    DownloadPayload,
     job_class="io",
     limits=Limits(cpu_seconds=None, wall_seconds=_WALL_SECONDS, file_bytes=None, network=True),
     keep_key=keep_key,
@@ -132,24 +132,26 @@ download = Handler(
 
 
 def _done_with(
-    file: SourceFile, reference: Reference, context: Context[Payload], wanted: FileWanted, patience: Patience
+    file: SourceFile, reference: Reference, context: Context[DownloadPayload], wanted: FileWanted, timeouts: Timeouts
 ) -> Done:
     asking = _Asking(file, context, wanted)
     try:
-        got = transfer.fetch(asking, context.keep, wanted, context, patience)
+        got = transfer.fetch(asking, context.keep, wanted, context, timeouts)
     except _Known as known:
         return _again(known.facts, known.file, reference, context)
     return _fresh(got, None if asking.has_asked else _same(got, context), reference, context)
 
 
-def _same(got: Fetched, context: Context[Payload]) -> PublishedFile | None:
+def _same(got: FetchedFile, context: Context[DownloadPayload]) -> PublishedFile | None:
     """Where the source told no digest, it is known only now whether somebody has it: one that cannot be read is tried
     again by each who asks for it, and one copy of it is enough."""
     known = context.ask(SameContent(sha256=got.digests.sha256, size=got.size)).files
     return next((one for one in known if (one.sha256, one.size) == (got.digests.sha256, got.size)), None)
 
 
-def _fresh(got: Fetched, known: PublishedFile | None, reference: Reference, context: Context[Payload]) -> Done:
+def _fresh(
+    got: FetchedFile, known: PublishedFile | None, reference: Reference, context: Context[DownloadPayload]
+) -> Done:
     name = safe_name(context.payload.name or got.facts.name, got.kind.suffixes)
     result = {
         "name": name,
@@ -176,7 +178,7 @@ def _fresh(got: Fetched, known: PublishedFile | None, reference: Reference, cont
     return Done(result, files=[file], follow_ups=_follow_ups(reference, name, got.digests.sha256, context, revision))
 
 
-def _again(facts: Facts, known: PublishedFile, reference: Reference, context: Context[Payload]) -> Done:
+def _again(facts: FileFacts, known: PublishedFile, reference: Reference, context: Context[DownloadPayload]) -> Done:
     known_as = file_kinds.format_named(known.name)
     name = safe_name(context.payload.name or facts.name or known.name, known_as.suffixes if known_as else ())
     context.log(f"the same content is published already, by job {known.job_id}")
@@ -189,7 +191,7 @@ def _again(facts: Facts, known: PublishedFile, reference: Reference, context: Co
 
 
 def _follow_ups(
-    reference: Reference, name: str, sha256: str, context: Context[Payload], revision: str = ""
+    reference: Reference, name: str, sha256: str, context: Context[DownloadPayload], revision: str = ""
 ) -> list[NewJob]:
     payload = context.payload
     if not payload.ingest:
@@ -214,7 +216,7 @@ def _follow_ups(
 
 
 class _Known(Exception):
-    def __init__(self, facts: Facts, file: PublishedFile) -> None:
+    def __init__(self, facts: FileFacts, file: PublishedFile) -> None:
         super().__init__(file.id)
         self.facts, self.file = facts, file
 
@@ -224,11 +226,11 @@ class _Asking:
 
     has_asked = False
 
-    def __init__(self, source: SourceFile, context: Context[Payload], wanted: FileWanted) -> None:
+    def __init__(self, source: SourceFile, context: Context[DownloadPayload], wanted: FileWanted) -> None:
         self._source, self._context, self._wanted = source, context, wanted
-        self.pour, self.close = source.pour, source.close
+        self.download_into, self.close = source.download_into, source.close
 
-    def facts(self) -> Facts:
+    def facts(self) -> FileFacts:
         facts = self._source.facts()
         # What the payload says of the content proves nothing: who knows a digest may not read the file.
         if not self.has_asked and (facts.sha256 or facts.md5) and facts.size:
@@ -244,7 +246,7 @@ class _Asking:
 # --- the payload --------------------------------------------------------------------------------------
 
 
-def _wanted(payload: Payload) -> FileWanted:
+def _wanted(payload: DownloadPayload) -> FileWanted:
     for name, value, length in (("md5", payload.expected_md5, 32), ("sha256", payload.expected_sha256, 64)):
         if value and (len(value) != length or not _HEX.fullmatch(value)):
             raise Permanent("PAYLOAD_INVALID", f"expected_{name} has {length} hexadecimal digits")

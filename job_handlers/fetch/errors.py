@@ -1,6 +1,6 @@
 """What can go wrong while a file is fetched, and what follows from it: one table, and one judge who reads it.
 
-A source raises `Trouble` with a code of `RULES`. The judge remembers what has happened in this attempt and answers
+A source raises `FetchError` with a code of `RULES`. The judge remembers what has happened in this attempt and answers
 with a wait, a fresh start, or the error that ends the attempt. He reads no clock and touches no file.
 """
 
@@ -27,7 +27,7 @@ OF_RANGES = ("RANGE_WRONG", "RANGE_IGNORED")
 """Where the last fresh start is one without ranges."""
 
 
-class Rule(Struct, frozen=True):
+class ErrorRule(Struct, frozen=True):
     kind: Kind
     detail: str
     remedy: str = ""
@@ -40,77 +40,83 @@ class Rule(Struct, frozen=True):
     """DEFER, REST: for so many seconds, unless the source names a longer time."""
 
 
-RULES: Mapping[str, Rule] = {
+RULES: Mapping[str, ErrorRule] = {
     # The network, and servers that cannot now.
-    "CONNECTION_LOST": Rule("RETRY", "the connection to {host} was lost"),
-    "HOST_UNKNOWN": Rule("RETRY", "{host} cannot be looked up"),
-    "TIMED_OUT": Rule("RETRY", "{host} fell silent"),
-    "CHUNK_TOO_SLOW": Rule("RETRY", "{host} was too slow for a chunk"),
-    "CUT_SHORT": Rule("RETRY", "{host} ended its answer too early"),
-    "ANSWER_GARBLED": Rule("RETRY", "{host} answered with something that is not HTTP"),
-    "SERVER_ERROR": Rule("RETRY", "{host} answered {status}"),
-    "RATE_LIMITED": Rule("RETRY", "{host} asks for fewer requests"),
-    "TOKEN_UNREACHABLE": Rule("RETRY", "no token could be fetched for the credential {credential}"),
-    "STILL_WRITTEN": Rule("RETRY", "{what} is still being written"),
+    "CONNECTION_LOST": ErrorRule("RETRY", "the connection to {host} was lost"),
+    "HOST_UNKNOWN": ErrorRule("RETRY", "{host} cannot be looked up"),
+    "TIMED_OUT": ErrorRule("RETRY", "{host} fell silent"),
+    "CHUNK_TOO_SLOW": ErrorRule("RETRY", "{host} was too slow for a chunk"),
+    "CUT_SHORT": ErrorRule("RETRY", "{host} ended its answer too early"),
+    "ANSWER_GARBLED": ErrorRule("RETRY", "{host} answered with something that is not HTTP"),
+    "SERVER_ERROR": ErrorRule("RETRY", "{host} answered {status}"),
+    "RATE_LIMITED": ErrorRule("RETRY", "{host} asks for fewer requests"),
+    "TOKEN_UNREACHABLE": ErrorRule("RETRY", "no token could be fetched for the credential {credential}"),
+    "STILL_WRITTEN": ErrorRule("RETRY", "{what} is still being written"),
     # Hours, not seconds.
-    "QUOTA_USED_UP": Rule(
+    "QUOTA_USED_UP": ErrorRule(
         "DEFER", "the download quota of the file or the account is used up", "it frees itself within a day"
     ),
-    "DISK_FULL": Rule("DEFER", "the disk is full", "free some space, or move the workspace"),
+    "DISK_FULL": ErrorRule("DEFER", "the disk is full", "free some space, or move the workspace"),
     # All that uses this credential or host.
-    "CREDENTIAL_REFUSED": Rule(
+    "CREDENTIAL_REFUSED": ErrorRule(
         "REST",
         "Google refuses the credential {credential} ({reason})",
         "check the key and this machine's clock; the tokens of an OAuth app in testing mode end after 7 days",
     ),
-    "SCOPE_MISSING": Rule("REST", "the credential {credential} lacks a scope", "give it drive.readonly"),
-    "API_DISABLED": Rule("REST", "the Google Drive API is not enabled in the project of the credential {credential}"),
-    "DOMAIN_POLICY": Rule("REST", "the administrator of the domain does not allow the credential {credential}"),
-    "CERTIFICATE_INVALID": Rule("REST", "the certificate of {host} is not valid ({reason})"),
+    "SCOPE_MISSING": ErrorRule("REST", "the credential {credential} lacks a scope", "give it drive.readonly"),
+    "API_DISABLED": ErrorRule(
+        "REST", "the Google Drive API is not enabled in the project of the credential {credential}"
+    ),
+    "DOMAIN_POLICY": ErrorRule("REST", "the administrator of the domain does not allow the credential {credential}"),
+    "CERTIFICATE_INVALID": ErrorRule("REST", "the certificate of {host} is not valid ({reason})"),
     # What a person has to change.
-    "NOT_FOUND": Rule(
+    "NOT_FOUND": ErrorRule(
         "PERMANENT", "there is no such file, or {who} may not see it", "share it with {who}, then retry", grace=1
     ),
-    "ACCESS_REFUSED": Rule("PERMANENT", "{who} may not read the file", "share it with {who}, then retry"),
-    "DOWNLOAD_FORBIDDEN": Rule(
+    "ACCESS_REFUSED": ErrorRule("PERMANENT", "{who} may not read the file", "share it with {who}, then retry"),
+    "DOWNLOAD_FORBIDDEN": ErrorRule(
         "PERMANENT", "the owner of the file does not let viewers download it", "make {who} an editor, then retry"
     ),
-    "BLOCKED": Rule("PERMANENT", "{host} refuses with a page of its own instead of a reason", grace=2),
-    "GONE": Rule("PERMANENT", "{host} has no such file (it answered {status})", grace=1),
-    "UNREADABLE": Rule("PERMANENT", "{what} cannot be read: {reason}", "{remedy}"),
-    "REFUSED": Rule("PERMANENT", "{host} answered {status}"),
-    "REQUEST_INVALID": Rule("PERMANENT", "{host} did not understand the request ({reason})"),
-    "REDIRECTS": Rule("PERMANENT", "{host} redirects too often, or to where we may not go"),
-    "NATIVE_DOCUMENT": Rule("PERMANENT", "it is a {mime} and has no file", "say in what to export it, such as pdf"),
-    "EXPORT_TOO_LARGE": Rule("PERMANENT", "Google exports no more than 10 MB", "save it by hand, and ingest the file"),
-    "IN_TRASH": Rule("PERMANENT", "the file is in the trash"),
-    "NO_FILE": Rule("PERMANENT", "{what} is not a file"),
-    "PATH_REFUSED": Rule("PERMANENT", "{what} may not be read by jobs"),
-    "EMPTY": Rule("PERMANENT", "the file is empty"),
-    "TOO_LARGE": Rule("PERMANENT", "the file has {size} bytes, and no more than {most} are taken"),
-    "LENGTH_UNKNOWN": Rule(
+    "BLOCKED": ErrorRule("PERMANENT", "{host} refuses with a page of its own instead of a reason", grace=2),
+    "GONE": ErrorRule("PERMANENT", "{host} has no such file (it answered {status})", grace=1),
+    "UNREADABLE": ErrorRule("PERMANENT", "{what} cannot be read: {reason}", "{remedy}"),
+    "REFUSED": ErrorRule("PERMANENT", "{host} answered {status}"),
+    "REQUEST_INVALID": ErrorRule("PERMANENT", "{host} did not understand the request ({reason})"),
+    "REDIRECTS": ErrorRule("PERMANENT", "{host} redirects too often, or to where we may not go"),
+    "NATIVE_DOCUMENT": ErrorRule(
+        "PERMANENT", "it is a {mime} and has no file", "say in what to export it, such as pdf"
+    ),
+    "EXPORT_TOO_LARGE": ErrorRule(
+        "PERMANENT", "Google exports no more than 10 MB", "save it by hand, and ingest the file"
+    ),
+    "IN_TRASH": ErrorRule("PERMANENT", "the file is in the trash"),
+    "NO_FILE": ErrorRule("PERMANENT", "{what} is not a file"),
+    "PATH_REFUSED": ErrorRule("PERMANENT", "{what} may not be read by jobs"),
+    "EMPTY": ErrorRule("PERMANENT", "the file is empty"),
+    "TOO_LARGE": ErrorRule("PERMANENT", "the file has {size} bytes, and no more than {most} are taken"),
+    "LENGTH_UNKNOWN": ErrorRule(
         "PERMANENT", "{host} does not tell how long the file is", "give its expected_sha256, so that a cut is noticed"
     ),
-    "KIND_REFUSED": Rule("PERMANENT", "it is {found}, which cannot be read", "{readable} can"),
-    "FILE_ENCRYPTED": Rule("PERMANENT", "the document is locked with a password", "save it without one"),
-    "NOT_WHAT_IT_SAYS": Rule("PERMANENT", "it says that it is {claimed}, but it is {found}"),
-    "NOT_AS_EXPECTED": Rule("PERMANENT", "its {digest} is {found}, and {expected} was expected"),
-    "ABUSE_NOT_ACKNOWLEDGED": Rule(
+    "KIND_REFUSED": ErrorRule("PERMANENT", "it is {found}, which cannot be read", "{readable} can"),
+    "FILE_ENCRYPTED": ErrorRule("PERMANENT", "the document is locked with a password", "save it without one"),
+    "NOT_WHAT_IT_SAYS": ErrorRule("PERMANENT", "it says that it is {claimed}, but it is {found}"),
+    "NOT_AS_EXPECTED": ErrorRule("PERMANENT", "its {digest} is {found}, and {expected} was expected"),
+    "ABUSE_NOT_ACKNOWLEDGED": ErrorRule(
         "ASK", "Google holds the file for malware or spam", "to fetch it all the same, set acknowledge_abuse"
     ),
     # Bytes that cannot be trusted.
-    "CHANGED": Rule("RESTART", "the file changed while it was fetched", restarts=3, then="RETRYABLE"),
-    "RANGE_WRONG": Rule("RESTART", "{host} answered with other bytes than those it was asked for", restarts=2),
-    "RANGE_IGNORED": Rule("RESTART", "{host} answered with the whole file instead of the rest of it", grace=2),
-    "PAGE_INSTEAD": Rule("RESTART", "{host} answered with {page} instead of the file", grace=2),
-    "DIGEST_WRONG": Rule("RESTART", "the {digest} of what came is {found}, and {expected} is right"),
-    "SPOILT": Rule(
+    "CHANGED": ErrorRule("RESTART", "the file changed while it was fetched", restarts=3, then="RETRYABLE"),
+    "RANGE_WRONG": ErrorRule("RESTART", "{host} answered with other bytes than those it was asked for", restarts=2),
+    "RANGE_IGNORED": ErrorRule("RESTART", "{host} answered with the whole file instead of the rest of it", grace=2),
+    "PAGE_INSTEAD": ErrorRule("RESTART", "{host} answered with {page} instead of the file", grace=2),
+    "DIGEST_WRONG": ErrorRule("RESTART", "the {digest} of what came is {found}, and {expected} is right"),
+    "SPOILT": ErrorRule(
         "RESTART", "the bytes were spoilt on their way, each time in another place", restarts=2, then="RETRYABLE"
     ),
 }
 
 
-class Trouble(Exception):
+class FetchError(Exception):
     """Something went wrong at a source. `after`: not again before so many seconds, as far as that is heeded."""
 
     def __init__(self, code: str, *, after: float | None = None, **values: object) -> None:
@@ -128,7 +134,7 @@ class _Known(dict[str, object]):
         return {"host": "the source", "who": "this worker's account", "remedy": ""}.get(key, f"its {key}")
 
 
-class Patience(Struct, frozen=True):
+class Timeouts(Struct, frozen=True):
     """How long and how often. The defaults are the promise; tests scale them."""
 
     retries: int = 5
@@ -157,16 +163,16 @@ class Wait(Struct, frozen=True):
     seconds: float
 
 
-class StartAgain(Struct, frozen=True):
+class Restart(Struct, frozen=True):
     is_last: bool = False
     """The next such trouble would be the end."""
 
 
-class Judge:
+class RetryPolicy:
     """Of one attempt."""
 
-    def __init__(self, patience: Patience, deferrals: int = 0, chance: random.Random | None = None) -> None:
-        self._patience = patience
+    def __init__(self, timeouts: Timeouts, deferrals: int = 0, chance: random.Random | None = None) -> None:
+        self._patience = timeouts
         self._deferrals = deferrals
         self._chance = chance or random.Random()
         self._in_a_row = 0
@@ -176,7 +182,7 @@ class Judge:
         """New ones, further on than ever before in this attempt."""
         self._in_a_row = 0
 
-    def after(self, trouble: Trouble) -> Wait | StartAgain:
+    def after(self, trouble: FetchError) -> Wait | Restart:
         """Raises what ends the attempt."""
         rule = trouble.rule
         self._met[trouble.code] += 1
@@ -184,10 +190,10 @@ class Judge:
         if rule.kind == "RETRY" or beyond <= 0:
             return self._wait(trouble)
         if rule.kind == "RESTART" and beyond <= rule.restarts:
-            return StartAgain(is_last=beyond == rule.restarts)
+            return Restart(is_last=beyond == rule.restarts)
         raise self._end(trouble) from trouble
 
-    def _wait(self, trouble: Trouble) -> Wait:
+    def _wait(self, trouble: FetchError) -> Wait:
         self._in_a_row += 1
         asked = trouble.after or 0.0
         if self._in_a_row > self._patience.retries or asked > self._patience.longest_wait:
@@ -195,14 +201,14 @@ class Judge:
         step = self._patience.first_wait * 2.0 ** (self._in_a_row - 1)
         return Wait(max(step, asked) + self._chance.random() * step / 4)
 
-    def _give_back(self, trouble: Trouble) -> HandlerError:
+    def _give_back(self, trouble: FetchError) -> HandlerError:
         after = max(trouble.after or 0.0, self._patience.requeue_seconds)
         if trouble.code == "RATE_LIMITED":
             # More requests of other jobs would only feed it.
             return PauseSource(f"{trouble.detail}, again and again", trouble.remedy, after=after)
         return Retryable(f"{trouble.detail}, again and again", trouble.remedy, after=after, code=trouble.code)
 
-    def _end(self, trouble: Trouble) -> HandlerError:
+    def _end(self, trouble: FetchError) -> HandlerError:
         rule = trouble.rule
         after = max(trouble.after or 0.0, rule.after)
         if rule.kind == "DEFER":

@@ -16,7 +16,7 @@ from typing import Any
 from msgspec import Struct, field
 
 from job_handlers import file_kinds
-from job_handlers.fetch.errors import Trouble
+from job_handlers.fetch.errors import FetchError
 from worker_service.handlers import Retryable
 
 _BLOCK_BYTES = 256 << 10
@@ -32,7 +32,7 @@ class Digests(Struct, frozen=True):
     """Empty: nobody asked."""
 
 
-class Facts(Struct, frozen=True):
+class FileFacts(Struct, frozen=True):
     """What a source says of its file."""
 
     name: str
@@ -51,12 +51,12 @@ class Facts(Struct, frozen=True):
     marks: Mapping[str, str] = field(default_factory=dict)
     """What changes with the file, and proves nothing where it does not. Only looked at where nobody names a digest."""
 
-    def has_same_content(self, before: Facts) -> bool:
+    def has_same_content(self, before: FileFacts) -> bool:
         is_same = (self.key, self.size, self.md5, self.sha256) == (before.key, before.size, before.md5, before.sha256)
         return is_same and all(self.marks.get(name) == value for name, value in before.marks.items())
 
 
-class Part:
+class PartialFile:
     """The bytes so far, and the sidecar that says of what they are. One writer: the directory is locked. Once it is
     known whose they are, their digests follow them."""
 
@@ -67,9 +67,9 @@ class Part:
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
         self.descriptor = os.open(self.path, flags, 0o600)
         self.length = os.fstat(self.descriptor).st_size
-        self._following: Following | None = None
+        self._following: DigestThread | None = None
 
-    def __enter__(self) -> Part:
+    def __enter__(self) -> PartialFile:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -82,15 +82,15 @@ class Part:
         count = self._noted.get("deferrals", 0)
         return count if isinstance(count, int) else 0
 
-    def adopt(self, facts: Facts, *, has_md5: bool = False) -> None:
+    def adopt(self, facts: FileFacts, *, has_md5: bool = False) -> None:
         """Keep the bytes if they are of this revision; else begin. The sidecar is there before the first byte is."""
         self._adopt(facts)
         if self._following is not None:
             self._following.close()
-        self._following = Following(self.descriptor, has_md5=has_md5)
+        self._following = DigestThread(self.descriptor, has_md5=has_md5)
         self._following.reach(self.length)
 
-    def _adopt(self, facts: Facts) -> None:
+    def _adopt(self, facts: FileFacts) -> None:
         revision = {"key": facts.key, "size": facts.size, "md5": facts.md5, "sha256": facts.sha256}
         is_same = all(self._noted.get(name) == value for name, value in revision.items())
         is_same = is_same and self._noted.get("marks", {}) == facts.marks
@@ -167,7 +167,7 @@ def _on_disk(call: Callable[..., Any], *values: object) -> Any:
         return call(*values)
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise Trouble("DISK_FULL") from error
+            raise FetchError("DISK_FULL") from error
         # Not an OSError any more, which would be taken for the network's.
         raise Retryable(f"the workspace cannot be written: {error.strerror}", code="WORKSPACE_UNWRITABLE") from error
 
@@ -185,7 +185,7 @@ def sync(path: Path) -> None:
 # behind the writer and reads back what he wrote. hashlib lets go of the interpreter, so that the two run at once.
 
 
-class Following:
+class DigestThread:
     """One file, one writer: he tells how far he has come (`reach`), that he begins anew (`restart`), and asks."""
 
     def __init__(self, descriptor: int, *, has_md5: bool) -> None:

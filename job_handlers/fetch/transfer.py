@@ -22,8 +22,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from job_handlers import file_kinds
-from job_handlers.fetch.errors import OF_RANGES, Judge, Patience, StartAgain, Trouble
-from job_handlers.fetch.partial_file import Digests, Facts, Part, sidecar_in, sync
+from job_handlers.fetch.errors import OF_RANGES, FetchError, Restart, RetryPolicy, Timeouts
+from job_handlers.fetch.partial_file import Digests, FileFacts, PartialFile, sidecar_in, sync
 from worker_service.handlers import Snooze, Stopped
 
 NO_DIGEST = "nobody named a digest"
@@ -37,11 +37,11 @@ _FETCHED_PERCENT = 95.0
 
 
 class SourceFile(Protocol):
-    """Raises `Trouble`, and nothing else, for what goes wrong at its end."""
+    """Raises `FetchError`, and nothing else, for what goes wrong at its end."""
 
-    def facts(self) -> Facts: ...
+    def facts(self) -> FileFacts: ...
 
-    def pour(self, facts: Facts, part: Part, length: int | None) -> Iterator[int]:
+    def download_into(self, part: PartialFile, facts: FileFacts, length: int | None) -> Iterator[int]:
         """Append up to `length` bytes (None: all) to `part`, validated; yields what each step brought. Ending early
         without a trouble is no error."""
 
@@ -54,9 +54,9 @@ class FileWanted(Struct, frozen=True):
     bytes_max: int = 4 << 30
 
 
-class Fetched(Struct, frozen=True):
+class FetchedFile(Struct, frozen=True):
     part: Path
-    facts: Facts
+    facts: FileFacts
     kind: file_kinds.Format
     size: int
     digests: Digests
@@ -87,22 +87,22 @@ def fetch(
     keep: Path,
     wanted: FileWanted,
     teller: Teller,
-    patience: Patience = Patience(),  # noqa: B008 - frozen
+    timeouts: Timeouts = Timeouts(),  # noqa: B008 - frozen
     sleep: Callable[[float], None] = time.sleep,
-    judge: Judge | None = None,
-) -> Fetched:
-    with Part(keep) as part:
-        judge = judge or Judge(patience, part.deferrals)
+    judge: RetryPolicy | None = None,
+) -> FetchedFile:
+    with PartialFile(keep) as part:
+        judge = judge or RetryPolicy(timeouts, part.deferrals)
         try:
-            return _Fetch(source, part, wanted, teller, patience, sleep, judge).run()
+            return _Fetch(source, part, wanted, teller, timeouts, sleep, judge).run()
         except Snooze:
             # A full disk takes no note either.
-            with suppress(Trouble, OSError):
+            with suppress(FetchError, OSError):
                 part.note_deferral()
             raise
 
 
-def moved_to(fetched: Fetched, target: Path) -> None:
+def moved_to(fetched: FetchedFile, target: Path) -> None:
     """Give it its final name, durably; what was kept of it is gone then."""
     try:
         fetched.part.rename(target)
@@ -117,7 +117,7 @@ def moved_to(fetched: Fetched, target: Path) -> None:
     drop(fetched)
 
 
-def drop(fetched: Fetched) -> None:
+def drop(fetched: FetchedFile) -> None:
     """What was kept of it."""
     fetched.part.unlink(missing_ok=True)
     sidecar_in(fetched.part.parent).unlink(missing_ok=True)
@@ -127,13 +127,13 @@ class _Fetch:
     """One attempt. What is known already survives a retry."""
 
     def __init__(
-        self, source: SourceFile, part: Part, wanted: FileWanted, teller: Teller, patience: Patience,
-        sleep: Callable[[float], None], judge: Judge,
+        self, source: SourceFile, part: PartialFile, wanted: FileWanted, teller: Teller, timeouts: Timeouts,
+        sleep: Callable[[float], None], judge: RetryPolicy,
     ) -> None:  # fmt: skip
         self._source, self._part, self._wanted, self._teller = source, part, wanted, teller
-        self._patience, self._sleep, self._judge = patience, sleep, judge
+        self._patience, self._sleep, self._judge = timeouts, sleep, judge
         self._gauge = _Gauge(teller)
-        self._facts: Facts | None = None
+        self._facts: FileFacts | None = None
         self._wrong_digest = ""
         self._furthest = 0
         self._fetched = 0
@@ -142,14 +142,14 @@ class _Fetch:
         self._has_ranges = True
         self._give_up_at = float("inf")
 
-    def run(self) -> Fetched:
+    def run(self) -> FetchedFile:
         while True:
             try:
                 return self._try()
-            except Trouble as trouble:
+            except FetchError as trouble:
                 self._heed(trouble)
 
-    def _try(self) -> Fetched:
+    def _try(self) -> FetchedFile:
         facts = self._facts or self._begin(self._told())
         while not self._whole:
             self._pour(facts)
@@ -157,13 +157,13 @@ class _Fetch:
         self._look()
         again = self._source.facts()
         if not again.has_same_content(facts):
-            raise Trouble("CHANGED")
+            raise FetchError("CHANGED")
         os.fsync(self._part.descriptor)
         self._gauge.ended(self._part.length)
         is_vouched_for = facts.is_of_this_machine or any(
             (facts.md5, facts.sha256, self._wanted.md5, self._wanted.sha256)
         )
-        return Fetched(
+        return FetchedFile(
             self._part.path,
             again,
             kind,
@@ -174,24 +174,24 @@ class _Fetch:
             note="" if is_vouched_for else NO_DIGEST,
         )
 
-    def _told(self) -> Facts:
+    def _told(self) -> FileFacts:
         facts = self._source.facts()
         return facts if self._has_ranges else replace(facts, can_resume=False)
 
-    def _begin(self, facts: Facts) -> Facts:
+    def _begin(self, facts: FileFacts) -> FileFacts:
         self._look()
         wanted = self._wanted
         if facts.size == 0:
-            raise Trouble("EMPTY")
+            raise FetchError("EMPTY")
         self._check_size(facts.size or 0)
         for digest, told, expected in (("MD5", facts.md5, wanted.md5), ("SHA-256", facts.sha256, wanted.sha256)):
             if told and expected and told != expected:
-                raise Trouble("NOT_AS_EXPECTED", digest=digest, found=told, expected=expected)
+                raise FetchError("NOT_AS_EXPECTED", digest=digest, found=told, expected=expected)
         # MD5 costs more than all the rest together, so only where it proves more than SHA-256 does.
         is_proven = facts.sha256 and (facts.md5 or not wanted.md5)
         self._part.adopt(facts, has_md5=bool(facts.md5 or wanted.md5) and not is_proven)
         if self._part.room() < (facts.size or 0) - self._part.length + _MARGIN_BYTES:
-            raise Trouble("DISK_FULL")
+            raise FetchError("DISK_FULL")
         if self._part.length:
             self._teller.log(f"{_sized(self._part.length)} of it is here already")
         self._facts = facts
@@ -202,7 +202,7 @@ class _Fetch:
         self._gauge.begin(self._part.length, facts.size)
         return facts
 
-    def _pour(self, facts: Facts) -> None:
+    def _pour(self, facts: FileFacts) -> None:
         """One chunk; or all of it, where the source knows no chunks."""
         part = self._part
         if part.length and not facts.can_resume:
@@ -210,7 +210,7 @@ class _Fetch:
         left = None if facts.size is None else facts.size - part.length
         length = min(left, self._patience.chunk_bytes) if left is not None and facts.can_resume else left
         before = part.length
-        for count in self._source.pour(facts, part, length):
+        for count in self._source.download_into(part, facts, length):
             self._fetched += count
             if part.length > self._furthest:
                 self._furthest = part.length
@@ -219,23 +219,23 @@ class _Fetch:
             self._gauge.now(part.length)
             self._look()
             if time.monotonic() > self._give_up_at:
-                raise Trouble("CHUNK_TOO_SLOW", after=self._patience.longest_wait + 1)
+                raise FetchError("CHUNK_TOO_SLOW", after=self._patience.longest_wait + 1)
         if facts.size is None:
             self._whole = True
         else:
             self._whole = part.length == facts.size
             if part.length > facts.size:
-                raise Trouble("RANGE_WRONG")
+                raise FetchError("RANGE_WRONG")
             if part.length == before or not (facts.can_resume or self._whole):
-                raise Trouble("CUT_SHORT")
+                raise FetchError("CUT_SHORT")
 
-    def _check(self, facts: Facts) -> tuple[file_kinds.Format, Digests]:
+    def _check(self, facts: FileFacts) -> tuple[file_kinds.Format, Digests]:
         """Size, signature, digests. Of wrong bytes it is told that they are wrong, before what they look like."""
         part, wanted = self._part, self._wanted
         if facts.size is not None and os.fstat(part.descriptor).st_size != facts.size:
-            raise Trouble("RANGE_WRONG")
+            raise FetchError("RANGE_WRONG")
         if part.length == 0:
-            raise Trouble("CUT_SHORT")
+            raise FetchError("CUT_SHORT")
         found = part.digests(self._look_while_hashing)
         for digest, right, is_told in (
             ("MD5", facts.md5, True),
@@ -247,27 +247,27 @@ class _Fetch:
             if not right or not local or right == local:
                 continue
             if right in (wanted.md5, wanted.sha256) and is_told and right not in (facts.md5, facts.sha256):
-                raise Trouble("NOT_AS_EXPECTED", digest=digest, found=local, expected=right)
+                raise FetchError("NOT_AS_EXPECTED", digest=digest, found=local, expected=right)
             raise self._wrong(digest, local, right)
         head = part.head()
         is_sure = facts.md5 or facts.sha256 or facts.is_of_this_machine or file_kinds.HTML.is_named_by(facts.name)
         # To look for letters in 64 KiB of a PDF takes longer than all else here.
         if not is_sure and not file_kinds.has_pdf_within(head) and (page := file_kinds.page_in(head)):
             part.clear()
-            raise Trouble("PAGE_INSTEAD", page=page)
+            raise FetchError("PAGE_INSTEAD", page=page)
         return file_kinds.agreed(head, facts.mime, facts.name), replace(found, md5=found.md5 or facts.md5)
 
-    def _wrong(self, digest: str, local: str, right: str) -> Trouble:
+    def _wrong(self, digest: str, local: str, right: str) -> FetchError:
         """The same wrong bytes twice are what the source has; other ones each time were spoilt on their way."""
         is_another = self._wrong_digest not in ("", local)
         self._wrong_digest = local
-        return Trouble("SPOILT" if is_another else "DIGEST_WRONG", digest=digest, found=local, expected=right)
+        return FetchError("SPOILT" if is_another else "DIGEST_WRONG", digest=digest, found=local, expected=right)
 
-    def _heed(self, trouble: Trouble) -> None:
+    def _heed(self, trouble: FetchError) -> None:
         self._look()
         self._teller.log(f"at byte {self._part.length}: {trouble.sentence} ({trouble.code})")
         answer = self._judge.after(trouble)
-        if isinstance(answer, StartAgain):
+        if isinstance(answer, Restart):
             self._part.clear()
             self._restarts += 1
             if answer.is_last and trouble.code in OF_RANGES:
@@ -296,7 +296,7 @@ class _Fetch:
 
     def _check_size(self, size: int) -> None:
         if size > self._wanted.bytes_max:
-            raise Trouble("TOO_LARGE", size=size, most=self._wanted.bytes_max)
+            raise FetchError("TOO_LARGE", size=size, most=self._wanted.bytes_max)
 
 
 class _Gauge:

@@ -7,9 +7,8 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from job_handlers.fetch.errors import Trouble
-from job_handlers.fetch.sources.local import ROOTS
-from job_handlers.fetch.sources.local.file import actual_path, readable
+from job_handlers.fetch.errors import FetchError
+from job_handlers.fetch.sources.local import ROOTS, actual_path, readable
 from worker_service.handlers import Context, DocumentFacts, Done, File, Handler, PageResult, Permanent, digest
 
 
@@ -22,7 +21,7 @@ def run(context: Context[Payload]) -> Done:
     path = context.payload.text
     try:
         whole = actual_path(path).read_text("utf-8", "replace")
-    except Trouble as trouble:
+    except FetchError as trouble:
         raise Permanent(trouble.code, trouble.detail, trouble.remedy) from trouble
     except OSError as error:
         raise Permanent("TEXT_ABSENT", f"{path} cannot be read: {error.strerror}") from error

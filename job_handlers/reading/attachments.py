@@ -19,7 +19,7 @@ from typing import IO, Any
 
 import msgspec
 
-from job_handlers.fetch.errors import Trouble
+from job_handlers.fetch.errors import FetchError
 from job_handlers.file_kinds import HEAD_BYTES, Kind, agreed
 from job_handlers.reading.document import document_of
 from job_handlers.reading.formats import FlowDocument, Unreadable, mail
@@ -167,7 +167,7 @@ def unpacker(writing: FlowDocument, staging: Path) -> Callable[[int], Answer]:
                 found = _unpack_file(source, place, staging, at)
         except Unreadable as error:
             return SkippedFile(place, str(error))
-        except Trouble as trouble:
+        except FetchError as trouble:
             # Name the kind only. The full refusal, which lists all supported kinds, would be repeated for each file.
             is_refused = trouble.code == "KIND_REFUSED"
             return SkippedFile(place, f"it is {trouble.values['found']}" if is_refused else trouble.sentence)

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from job_handlers.fetch.sources import read_reference
-from job_handlers.fetch.sources.local.file import revision_of
+from job_handlers.fetch.sources.local import revision_of
 from tests.cli.conftest import COMMAND, Run, items
 from tests.cli.shelf import Shelf
 from tests.cli.test_wait import begin

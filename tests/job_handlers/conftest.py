@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.drive_server import DriveServer
-from tests.job_handlers.fetching import drive_for
+from tests.job_handlers.fetch.kit import drive_for
 
 
 @pytest.fixture

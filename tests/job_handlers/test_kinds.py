@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from job_handlers.fetch.errors import Trouble
+from job_handlers.fetch.errors import FetchError
 from job_handlers.file_kinds import (
     CSV,
     DOCX,
@@ -149,7 +149,7 @@ def test_what_is_what_it_is_said_to_be_is_taken(head: bytes, mime: str, name: st
     ],
 )
 def test_what_is_not_what_it_says_or_cannot_be_read_is_refused(head: bytes, mime: str, name: str) -> None:
-    with pytest.raises(Trouble):
+    with pytest.raises(FetchError):
         agreed(head, mime, name)
 
 
@@ -166,7 +166,7 @@ def test_what_is_not_what_it_says_or_cannot_be_read_is_refused(head: bytes, mime
     ],
 )
 def test_what_is_refused_is_called_by_its_name_with_what_to_do(head: bytes, name: str, words: str) -> None:
-    with pytest.raises(Trouble) as refused:
+    with pytest.raises(FetchError) as refused:
         agreed(head, "", name)
 
     assert words in refused.value.sentence
@@ -183,7 +183,7 @@ def test_an_error_page_is_no_file_whatever_it_is_said_to_be(page: str, said: tup
 
     assert page_in(ERROR_PAGES[page])
     for told in (mime, "application/octet-stream", "text/plain", ""):
-        with pytest.raises(Trouble) as refused:
+        with pytest.raises(FetchError) as refused:
             agreed(ERROR_PAGES[page], told, name)
         assert refused.value.code == "NOT_WHAT_IT_SAYS"
     with pytest.raises(Permanent):

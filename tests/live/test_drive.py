@@ -21,7 +21,7 @@ import pytest
 from job_handlers.fetch import download
 from job_handlers.fetch.sources.drive import credentials as drive_credentials
 from job_handlers.fetch.sources.drive.client import Drive
-from job_handlers.fetch.sources.tree import ItemTrouble, ListingExpired
+from job_handlers.fetch.sources.tree import ItemError, ListingExpired
 from tests.drive_server import DriveServer
 from tests.job_handlers.crawl.kit import Crawls
 from worker_service.jobs.selector import Selector
@@ -89,7 +89,7 @@ def test_a_file_comes_whole_and_right(crawls: Crawls, tmp_path: Path) -> None:
 def test_drive_refuses_as_our_own_server_does(crawls: Crawls) -> None:
     tree = crawls.tree_at(FOLDER)
 
-    with pytest.raises(ItemTrouble, match="share it with"):
+    with pytest.raises(ItemError, match="share it with"):
         tree.entry("1AbCdEfGhIjKlMnOpQrStUvWxYz012345", "")
     with pytest.raises(ListingExpired):
         tree.children(FOLDER, "", tree.root().corpus, "no-such-page")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from job_handlers.fetch.errors import Judge, Patience, Trouble
+from job_handlers.fetch.errors import FetchError, RetryPolicy, Timeouts
 from tests.store.kit import ByHand, lay_out, new_worker
 from worker_service.handlers import Permanent
 from worker_service.jobs.attempts import Failure
@@ -59,9 +59,9 @@ def test_a_node_that_is_down_is_no_full_disk_whatever_its_name(session: Session)
 
 
 def test_a_cause_after_a_colon_is_no_remedy(session: Session) -> None:
-    trouble = Trouble("UNREADABLE", what="/srv/a.pdf", reason="Permission denied")
+    trouble = FetchError("UNREADABLE", what="/srv/a.pdf", reason="Permission denied")
     with pytest.raises(Permanent) as ended:
-        Judge(Patience()).after(trouble)
+        RetryPolicy(Timeouts()).after(trouble)
     error = ended.value
     job_id = failed(session, Failure(error.code, error.detail, remedy=error.remedy))
 

@@ -12,7 +12,7 @@ import pytest
 
 from tests.drive_server import DriveServer, Fault
 from tests.drive_server.answers import Plain
-from tests.job_handlers.fetching import drive_for, pdf
+from tests.job_handlers.fetch.kit import drive_for, pdf
 from tests.system.conftest import System, wait_until
 from tests.system.test_commands import give
 from worker_service.jobs.job import NewJob, Status

@@ -20,8 +20,8 @@ from msgspec import Struct
 from worker_service.handlers import Permanent, find
 
 if TYPE_CHECKING:
-    from job_handlers.fetch.download import Payload
-    from job_handlers.fetch.errors import Patience
+    from job_handlers.fetch.download import DownloadPayload
+    from job_handlers.fetch.errors import Timeouts
     from job_handlers.fetch.sources.tree import Tree
     from job_handlers.fetch.transfer import FileWanted, SourceFile
 
@@ -68,14 +68,14 @@ class Source(Protocol):
     def open_file(
         self,
         reference: Reference,
-        payload: Payload,
+        payload: DownloadPayload,
         wanted: FileWanted,
-        patience: Patience,
+        timeouts: Timeouts,
         is_stopping: IsStopping,
     ) -> SourceFile: ...
 
     def open_tree(
-        self, reference: Reference, credential: str, patience: Patience, is_stopping: IsStopping
+        self, reference: Reference, credential: str, timeouts: Timeouts, is_stopping: IsStopping
     ) -> AbstractContextManager[Tree]:
         """Of a source that has folders."""
 
@@ -118,7 +118,7 @@ def prepare() -> None:
     """Import all of them, once for all children."""
     for source in sources():
         package: Any = source
-        for module in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
+        for module in pkgutil.iter_modules(getattr(package, "__path__", ()), f"{package.__name__}."):
             import_module(module.name)
 
 

@@ -18,8 +18,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Protocol
 
-from job_handlers.fetch.errors import Patience, Trouble
-from job_handlers.fetch.partial_file import Part
+from job_handlers.fetch.errors import FetchError, Timeouts
+from job_handlers.fetch.partial_file import PartialFile
 from job_handlers.fetch.sources.addresses import retry_after
 from worker_service.handlers import Stopped
 
@@ -107,14 +107,14 @@ class Headers(Protocol):
 class Wire:
     """One host's conversations under one watchdog."""
 
-    def __init__(self, host: str, watchdog: Watchdog, patience: Patience) -> None:
-        self.host, self.watchdog, self.patience = host, watchdog, patience
+    def __init__(self, host: str, watchdog: Watchdog, timeouts: Timeouts) -> None:
+        self.host, self.watchdog, self.timeouts = host, watchdog, timeouts
 
     @contextmanager
     def talking(self, *errors: type[Exception]) -> Iterator[None]:
         """Whatever breaks inside, in the words of `troubles`. `errors`: what the library adds to the usual ones."""
         lost: tuple[type[Exception], ...] = (OSError, http.client.HTTPException, *errors)
-        self.watchdog.give(self.patience.chunk_seconds)
+        self.watchdog.give(self.timeouts.chunk_seconds)
         try:
             yield
             self.look()
@@ -125,7 +125,7 @@ class Wire:
 
     def body(self, answer: Answer, most: int | None) -> Iterator[bytes]:
         """Its bytes as they come, until it ends or `most` have come. Within `talking`."""
-        left, until_next = most, self.patience.chunk_bytes
+        left, until_next = most, self.timeouts.chunk_bytes
         while left is None or left > 0:
             block = answer.read1(READ_BYTES if left is None else min(READ_BYTES, left))
             if not block:
@@ -135,12 +135,12 @@ class Wire:
             left = None if left is None else left - len(block)
             until_next -= len(block)
             if until_next <= 0:
-                until_next = self.patience.chunk_bytes
-                self.watchdog.give(self.patience.chunk_seconds)
+                until_next = self.timeouts.chunk_bytes
+                self.watchdog.give(self.timeouts.chunk_seconds)
             elif self.watchdog.is_over():
-                raise Trouble("CHUNK_TOO_SLOW", host=self.host)
+                raise FetchError("CHUNK_TOO_SLOW", host=self.host)
 
-    def poured(self, answer: Answer, part: Part, most: int | None) -> Iterator[int]:
+    def poured(self, answer: Answer, part: PartialFile, most: int | None) -> Iterator[int]:
         """Into the part, as it comes. Within `talking`."""
         for block in self.body(answer, most):
             yield part.append(block)
@@ -149,31 +149,31 @@ class Wire:
         if self.watchdog.has_stopped:
             raise Stopped
         if self.watchdog.is_late:
-            raise Trouble("CHUNK_TOO_SLOW", host=self.host)
+            raise FetchError("CHUNK_TOO_SLOW", host=self.host)
 
-    def _broken(self, error: Exception) -> Trouble:
+    def _broken(self, error: Exception) -> FetchError:
         self.look()
         causes = list(_causes(error))
         for cause in causes:
             if isinstance(cause, ssl.SSLCertVerificationError):
-                return Trouble("CERTIFICATE_INVALID", host=self.host, reason=cause.verify_message)
+                return FetchError("CERTIFICATE_INVALID", host=self.host, reason=cause.verify_message)
         for cause in causes:
             if isinstance(cause, socket.gaierror):
-                return Trouble("HOST_UNKNOWN", host=self.host)
+                return FetchError("HOST_UNKNOWN", host=self.host)
             if isinstance(cause, TimeoutError) or "timed out" in str(cause):
-                return Trouble("TIMED_OUT", host=self.host)
+                return FetchError("TIMED_OUT", host=self.host)
             if isinstance(cause, http.client.IncompleteRead):
-                return Trouble("CUT_SHORT", host=self.host)
+                return FetchError("CUT_SHORT", host=self.host)
         if isinstance(error, http.client.HTTPException) and not isinstance(error, http.client.RemoteDisconnected):
-            return Trouble("ANSWER_GARBLED", host=self.host)
-        return Trouble("CONNECTION_LOST", host=self.host)
+            return FetchError("ANSWER_GARBLED", host=self.host)
+        return FetchError("CONNECTION_LOST", host=self.host)
 
 
 def check_range(headers: Headers, offset: int, size: int | None, host: str) -> None:
     """Of an answer 206: the bytes that were asked for, of a file as long as it should be."""
     found = _CONTENT_RANGE.fullmatch(headers.get("Content-Range", ""))
     if found is None or int(found[1]) != offset or (size is not None and found[3] not in ("*", str(size))):
-        raise Trouble("RANGE_WRONG", host=host)
+        raise FetchError("RANGE_WRONG", host=host)
 
 
 def range_total(headers: Headers) -> int | None:
@@ -181,18 +181,18 @@ def range_total(headers: Headers) -> int | None:
     return int(found[3]) if found and found[3].isdigit() else None
 
 
-def of_status(status: int, headers: Headers, host: str) -> Trouble:
+def of_status(status: int, headers: Headers, host: str) -> FetchError:
     """What any server means by a status that is no success."""
     after = retry_after(headers.get("Retry-After", ""))
     if status == 429:
-        return Trouble("RATE_LIMITED", host=host, after=after)
+        return FetchError("RATE_LIMITED", host=host, after=after)
     if status == 408 or status == 425 or status >= 500:
-        return Trouble("SERVER_ERROR", host=host, status=status, after=after)
+        return FetchError("SERVER_ERROR", host=host, status=status, after=after)
     if status == 416:
-        return Trouble("RANGE_WRONG", host=host)
+        return FetchError("RANGE_WRONG", host=host)
     if status in (404, 410):
-        return Trouble("GONE", host=host, status=status)
-    return Trouble("REFUSED", host=host, status=status)
+        return FetchError("GONE", host=host, status=status)
+    return FetchError("REFUSED", host=host, status=status)
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:

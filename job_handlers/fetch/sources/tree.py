@@ -9,10 +9,10 @@ from msgspec import Struct
 
 from worker_service.handlers import in_a_sentence
 
-Kind = Literal["folder", "file", "native", "shortcut"]
+EntryKind = Literal["folder", "file", "native", "shortcut"]
 
 
-class ItemTrouble(Exception):
+class ItemError(Exception):
     """One item cannot be listed or read, and trying again will not help. The walk goes on without it."""
 
     def __init__(self, detail: str, remedy: str = "") -> None:
@@ -32,12 +32,12 @@ class Entry(Struct, frozen=True):
 
     id: str
     name: str
-    kind: Kind
+    kind: EntryKind
     parent_ids: Sequence[str] = ()
     mime: str = ""
     size: int | None = None
     revision: str = ""
-    """Changes when its content does."""
+    """TreeChanges when its content does."""
     md5: str = ""
     sha256: str = ""
     modified: str = ""
@@ -61,7 +61,7 @@ class Listing(Struct, frozen=True):
     """The place says that it has not looked everywhere."""
 
 
-class Changes(Struct, frozen=True):
+class TreeChanges(Struct, frozen=True):
     entries: Sequence[Entry]
     gone_ids: Sequence[str]
     next_token: str
@@ -76,7 +76,7 @@ class Tree(Protocol):
     """What the crawl is about, known without asking anybody."""
 
     def root(self) -> Entry:
-        """The folder that the crawl is about. Raise `ItemTrouble` if it is not there."""
+        """The folder that the crawl is about. Raise `ItemError` if it is not there."""
 
     def entry(self, item_id: str, key: str) -> Entry:
         """What a shortcut leads to."""
@@ -86,4 +86,4 @@ class Tree(Protocol):
     def change_token(self, corpus: str) -> str:
         """From here on `changes` tells what has changed. Empty: this place cannot tell; it is walked each time."""
 
-    def changes(self, corpus: str, token: str) -> Changes: ...
+    def changes(self, corpus: str, token: str) -> TreeChanges: ...

@@ -67,7 +67,7 @@ class Told:
     idempotency_key = "1"
 
     def __init__(self, url: str) -> None:
-        self.payload = webhook.Payload(url, EVENT)
+        self.payload = webhook.WebhookPayload(url, EVENT)
 
     def log(self, line: str) -> None:
         pass

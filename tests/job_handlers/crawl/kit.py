@@ -20,15 +20,15 @@ import pytest
 from msgspec.structs import replace
 
 from job_handlers.crawl.crawl import crawl
-from job_handlers.crawl.options import Payload
+from job_handlers.crawl.options import CrawlPayload
 from job_handlers.fetch.sources import Reference
 from job_handlers.fetch.sources.drive.client import Drive
 from job_handlers.fetch.sources.drive.pacer import Pacer
 from job_handlers.fetch.sources.drive.tree import DriveTree
-from job_handlers.fetch.sources.local.tree import LocalTree
+from job_handlers.fetch.sources.local import LocalTree
 from tests.drive_server import DriveServer, Item
-from tests.job_handlers.download.impatient import SOON
-from tests.job_handlers.fetching import Teller, drive_for
+from tests.job_handlers.fetch.kit import Teller, drive_for
+from tests.job_handlers.fetch.quick_handlers import SOON
 from tests.store.kit import ByHand, lay_out
 from worker_service.base.clock import wall_clock
 from worker_service.handlers import CrawlPage, Done, HandlerError, NewJob, Permanent, Snooze, Stopped
@@ -56,7 +56,7 @@ class Attempt(Teller):
 
     store: Store
     job: Job
-    payload: Payload
+    payload: CrawlPayload
     state: Any
     stop_at: int
     words: int = 0
@@ -109,7 +109,7 @@ class Crawls:
         self.server = server
         self.store = open_store(place / "crawls.db")
         self.by_hand = ByHand(place / "crawls.db")
-        self._google = Drive(patience=QUICK, pacer=Pacer(1e6))
+        self._google = Drive(timeouts=QUICK, pacer=Pacer(1e6))
         types = [HandlerFacts(name, "io", missing=None, at_most_once=False) for name in ("drive_crawl", "download")]
         self.store.leases.register(Worker(_WORKER, "here", "boot", 1, "0", 1000, 1000, types))
 
@@ -164,7 +164,7 @@ class Crawls:
         for other in claimed.values():
             self.store.leases.release(other.lease)
         state = self.store.leases.checkpoint_of(job_id)
-        payload = msgspec.json.decode(job.payload or "", type=Payload)
+        payload = msgspec.json.decode(job.payload or "", type=CrawlPayload)
         return Attempt(
             store=self.store,
             job=job,
@@ -175,7 +175,7 @@ class Crawls:
 
     def tree_at(self, folder_id: str) -> DriveTree:
         reference = Reference("gdrive", folder_id)
-        return DriveTree(self._google, reference, is_stopping=lambda: False, patience=QUICK)
+        return DriveTree(self._google, reference, is_stopping=lambda: False, timeouts=QUICK)
 
     def _attempt(self, attempt: Attempt) -> Ran:
         folder = attempt.payload.folder

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from job_handlers.crawl.verbs import CrawlWords, crawl_job
 from tests.drive_server import DriveServer, Fault, Item
-from tests.job_handlers.fetching import pdf
+from tests.job_handlers.fetch.kit import pdf
 from tests.system import conftest
 from tests.system.conftest import Daemon, System
 from worker_service.jobs.batches import NewBatch

@@ -14,8 +14,8 @@ from job_handlers.fetch.sources.drive import credentials
 from worker_service.handlers import Permanent
 
 if TYPE_CHECKING:
-    from job_handlers.fetch.download import Payload
-    from job_handlers.fetch.errors import Patience
+    from job_handlers.fetch.download import DownloadPayload
+    from job_handlers.fetch.errors import Timeouts
     from job_handlers.fetch.sources.tree import Tree
     from job_handlers.fetch.transfer import FileWanted, SourceFile
 
@@ -63,7 +63,7 @@ def reads(reference: Reference, credential: str) -> Sequence[Path]:
 
 
 def open_file(
-    reference: Reference, payload: Payload, wanted: FileWanted, patience: Patience, is_stopping: IsStopping
+    reference: Reference, payload: DownloadPayload, wanted: FileWanted, timeouts: Timeouts, is_stopping: IsStopping
 ) -> SourceFile:
     from job_handlers.fetch.sources.drive.client import Drive
     from job_handlers.fetch.sources.drive.file import DriveFile
@@ -71,7 +71,7 @@ def open_file(
     if reference.is_folder:
         raise Permanent("SOURCE_UNKNOWN", "the Drive URL names a folder", "have it crawled (pagemill crawl URL)")
     return DriveFile(
-        Drive(payload.credential, is_stopping=is_stopping, patience=patience),
+        Drive(payload.credential, is_stopping=is_stopping, timeouts=timeouts),
         reference.key,
         payload.resource_key or reference.resource_key,
         export=payload.export,
@@ -80,9 +80,9 @@ def open_file(
 
 
 @contextmanager
-def open_tree(reference: Reference, credential: str, patience: Patience, is_stopping: IsStopping) -> Iterator[Tree]:
+def open_tree(reference: Reference, credential: str, timeouts: Timeouts, is_stopping: IsStopping) -> Iterator[Tree]:
     from job_handlers.fetch.sources.drive.client import Drive
     from job_handlers.fetch.sources.drive.tree import DriveTree
 
-    with closing(Drive(credential, is_stopping=is_stopping, patience=patience)) as service:
-        yield DriveTree(service, reference, is_stopping=is_stopping, patience=patience)
+    with closing(Drive(credential, is_stopping=is_stopping, timeouts=timeouts)) as service:
+        yield DriveTree(service, reference, is_stopping=is_stopping, timeouts=timeouts)

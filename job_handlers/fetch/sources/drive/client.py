@@ -1,8 +1,8 @@
 """Google Drive: the one file that knows Google's client.
 
 Metadata goes through google-api-python-client, bytes through google-auth's session; both over connections that a
-watchdog can shut, so never through a proxy. Every failure leaves as a `Trouble`. One `Drive` belongs to one attempt and
-one thread. What a crawl needs is here too: children, changes, start tokens; how it walks is told elsewhere.
+watchdog can shut, so never through a proxy. Every failure leaves as a `FetchError`. One `Drive` belongs to one attempt
+and one thread. What a crawl needs is here too: children, changes, start tokens; how it walks is told elsewhere.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from googleapiclient.discovery import build  # type: ignore[import-untyped]
 from googleapiclient.errors import HttpError  # type: ignore[import-untyped]
 from requests.adapters import HTTPAdapter
 
-from job_handlers.fetch.errors import Patience, Trouble
-from job_handlers.fetch.partial_file import Facts, Part
+from job_handlers.fetch.errors import FetchError, Timeouts
+from job_handlers.fetch.partial_file import FileFacts, PartialFile
 from job_handlers.fetch.sources.drive import credentials as drive_credentials
 from job_handlers.fetch.sources.drive.pacer import Pacer
 from job_handlers.fetch.sources.http_bodies import Headers, Watchdog, Wire, check_range, of_status
-from job_handlers.fetch.sources.tree import Changes, Entry, Kind, Listing
+from job_handlers.fetch.sources.tree import Entry, EntryKind, Listing, TreeChanges
 from worker_service.handlers import Permanent
 
 SCOPE = "https://www.googleapis.com/auth/drive.readonly"
@@ -89,14 +89,14 @@ class Drive:
         credential: str = "",
         *,
         is_stopping: Callable[[], bool] = lambda: False,
-        patience: Patience = Patience(),  # noqa: B008 - frozen
+        timeouts: Timeouts = Timeouts(),  # noqa: B008 - frozen
         pacer: Pacer | None = None,
     ) -> None:
         self.credential = credential or drive_credentials.USUAL
         self._credentials, self.kind, self.who = _credentials(self.credential)
         self._watchdog = Watchdog(is_stopping)
-        self._wire = Wire(_HOST, self._watchdog, patience)
-        self._timeout = (patience.connect_seconds, patience.idle_seconds)
+        self._wire = Wire(_HOST, self._watchdog, timeouts)
+        self._timeout = (timeouts.connect_seconds, timeouts.idle_seconds)
         self._asking = _watched(requests.Session(), self._watchdog)
         authorized: Any = AuthorizedSession
         self._session = _watched(authorized(self._credentials, auth_request=Request(self._asking)), self._watchdog)
@@ -140,7 +140,7 @@ class Drive:
         call = self._changes().getStartPageToken(supportsAllDrives=True, **named)
         return str(self._ask(call)["startPageToken"])
 
-    def changes(self, page: str, *, drive_id: str = "") -> Changes:
+    def changes(self, page: str, *, drive_id: str = "") -> TreeChanges:
         """Since a start token. One feed for all that the account sees, and one for each shared drive."""
         named = {"driveId": drive_id} if drive_id else {}
         call = self._changes().list(
@@ -165,7 +165,7 @@ class Drive:
             else:
                 there.append(entry)
         next_page = told.get("nextPageToken", "")
-        return Changes(there, gone, next_page or told.get("newStartPageToken") or page, not next_page)
+        return TreeChanges(there, gone, next_page or told.get("newStartPageToken") or page, not next_page)
 
     def account(self) -> str:
         """Whose credential it is."""
@@ -195,15 +195,17 @@ class Drive:
         except HttpError as error:
             raise self.trouble(error.resp.status, error.resp, error.content) from error
         except ValueError as error:
-            raise Trouble("ANSWER_GARBLED", host=_HOST) from error
+            raise FetchError("ANSWER_GARBLED", host=_HOST) from error
         if not isinstance(told, dict):
-            raise Trouble("ANSWER_GARBLED", host=_HOST)
+            raise FetchError("ANSWER_GARBLED", host=_HOST)
         return told
 
     # --- bytes ----------------------------------------------------------------------------------------
 
-    def pour(self, path: str, query: Mapping[str, str], keys: Mapping[str, str], part: Part, facts: Facts,
-             length: int | None) -> Iterator[int]:  # fmt: skip
+    def download_into(
+        self, path: str, query: Mapping[str, str], keys: Mapping[str, str], part: PartialFile, facts: FileFacts,
+        length: int | None,
+    ) -> Iterator[int]:  # fmt: skip
         headers = {"Accept-Encoding": "identity", **_key_header(keys)}
         if length is not None and facts.can_resume:
             headers["Range"] = f"bytes={part.length}-{part.length + length - 1}"
@@ -228,23 +230,23 @@ class Drive:
         )
         return answer
 
-    def _check(self, response: requests.Response, facts: Facts, offset: int) -> None:
+    def _check(self, response: requests.Response, facts: FileFacts, offset: int) -> None:
         status, headers = response.status_code, response.headers
         if status not in (200, 206):
             with self._talking():
                 body = b"".join(self._wire.body(response.raw, 1 << 16))
             raise self.trouble(status, headers, body)
         if headers.get("Content-Type", "").lower().startswith("text/html"):
-            raise Trouble("PAGE_INSTEAD", host=_HOST, page="a web page")
+            raise FetchError("PAGE_INSTEAD", host=_HOST, page="a web page")
         if status == 206:
             check_range(headers, offset, facts.size, _HOST)
         elif offset:
-            raise Trouble("RANGE_IGNORED", host=_HOST)
+            raise FetchError("RANGE_IGNORED", host=_HOST)
         told = headers.get("Content-Length")
         if status == 200 and facts.size is not None and told is not None and told != str(facts.size):
-            raise Trouble("RANGE_WRONG", host=_HOST)
+            raise FetchError("RANGE_WRONG", host=_HOST)
         if facts.size is None and told is None and headers.get("Transfer-Encoding", "").lower() != "chunked":
-            raise Trouble("LENGTH_UNKNOWN", host=_HOST)
+            raise FetchError("LENGTH_UNKNOWN", host=_HOST)
 
     def request(
         self, uri: str, method: str = "GET", body: object = None, headers: Mapping[str, str] | None = None
@@ -270,17 +272,17 @@ class Drive:
             except RefreshError as error:
                 self._wire.look()
                 if error.retryable:
-                    raise Trouble("TOKEN_UNREACHABLE", credential=self.credential) from error
+                    raise FetchError("TOKEN_UNREACHABLE", credential=self.credential) from error
                 word = _ERROR_WORD.search(str(error.args[0]) if error.args else "")
                 # From None: what Google says of a key may quote it.
-                raise Trouble(
+                raise FetchError(
                     "CREDENTIAL_REFUSED", credential=self.credential, reason=word[0] if word else "refused"
                 ) from None
             except GoogleAuthError as error:
                 self._wire.look()
-                raise Trouble("TOKEN_UNREACHABLE", credential=self.credential) from error
+                raise FetchError("TOKEN_UNREACHABLE", credential=self.credential) from error
 
-    def trouble(self, status: int, headers: Headers, body: bytes) -> Trouble:
+    def trouble(self, status: int, headers: Headers, body: bytes) -> FetchError:
         reasons = list(_reasons_of(body))
         values = {"host": _HOST, "who": self.who, "credential": self.credential, "status": status}
         values["reason"] = reasons[0] if reasons else f"status {status}"
@@ -297,7 +299,7 @@ class Drive:
         code = code or general.code
         if code == "RATE_LIMITED":
             self._pacer.hold_back(general.after or 1.0)
-        return Trouble(code, after=general.asked, mime="document of Google's own", **values)
+        return FetchError(code, after=general.asked, mime="document of Google's own", **values)
 
 
 # --- connections that a watchdog can shut --------------------------------------------------------------
@@ -355,7 +357,7 @@ def _entry_of(told: Mapping[str, Any], key: str = "") -> Entry:
     """`key`: what was shown to get at it, if it tells none of its own."""
     mime, shortcut, size = told.get("mimeType", ""), told.get("shortcutDetails", {}), told.get("size")
     may_download = told.get("capabilities", {}).get("canDownload", True)
-    kind: Kind = "native" if mime.startswith(_NATIVE) else "file"
+    kind: EntryKind = "native" if mime.startswith(_NATIVE) else "file"
     if mime in (_FOLDER, _SHORTCUT):
         kind = "folder" if mime == _FOLDER else "shortcut"
     return Entry(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from job_handlers.fetch.errors import Trouble
-from job_handlers.fetch.partial_file import Facts, Part
+from job_handlers.fetch.errors import FetchError
+from job_handlers.fetch.partial_file import FileFacts, PartialFile
 from job_handlers.fetch.sources.drive.client import Drive
 
 EXPORTS = {
@@ -27,25 +27,29 @@ class DriveFile:
         self._export = EXPORTS.get(export, export)
         self._is_abuse_fine = is_abuse_fine
 
-    def facts(self) -> Facts:
+    def facts(self) -> FileFacts:
         entry = self._drive.entry(*self._named)
         if entry.kind == "shortcut":
             entry = self._drive.entry(entry.target_id, entry.key)
         self._actual = (entry.id, entry.key or self._named[1])
         if entry.is_trashed:
-            raise Trouble("IN_TRASH")
+            raise FetchError("IN_TRASH")
         if entry.kind == "folder":
-            raise Trouble("NO_FILE", what="a folder")
+            raise FetchError("NO_FILE", what="a folder")
         if entry.refusal:
-            raise Trouble("DOWNLOAD_FORBIDDEN", who=self._drive.who)
+            raise FetchError("DOWNLOAD_FORBIDDEN", who=self._drive.who)
         if entry.kind != "native":
-            return Facts(entry.name, entry.mime, entry.size, f"{entry.id} {entry.revision}", entry.md5, entry.sha256)
+            return FileFacts(
+                entry.name, entry.mime, entry.size, f"{entry.id} {entry.revision}", entry.md5, entry.sha256
+            )
         if not self._export:
-            raise Trouble("NATIVE_DOCUMENT", mime=entry.mime.rpartition(".")[2])
+            raise FetchError("NATIVE_DOCUMENT", mime=entry.mime.rpartition(".")[2])
         # An export knows no ranges, no size and no digest.
-        return Facts(entry.name, self._export, None, f"{entry.id} {entry.revision} {self._export}", can_resume=False)
+        return FileFacts(
+            entry.name, self._export, None, f"{entry.id} {entry.revision} {self._export}", can_resume=False
+        )
 
-    def pour(self, facts: Facts, part: Part, length: int | None) -> Iterator[int]:
+    def download_into(self, part: PartialFile, facts: FileFacts, length: int | None) -> Iterator[int]:
         file_id, resource_key = self._actual
         query = {"alt": "media", "supportsAllDrives": "true"}
         path = f"files/{file_id}"
@@ -53,7 +57,7 @@ class DriveFile:
             path, query = f"{path}/export", {"mimeType": facts.mime}
         elif self._is_abuse_fine:
             query["acknowledgeAbuse"] = "true"
-        return self._drive.pour(path, query, {file_id: resource_key}, part, facts, length)
+        return self._drive.download_into(path, query, {file_id: resource_key}, part, facts, length)
 
     def close(self) -> None:
         self._drive.close()

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from job_handlers.fetch.errors import Trouble
+from job_handlers.fetch.errors import FetchError
 from job_handlers.fetch.sources.drive import credentials as drive_credentials
 from worker_service.handlers import Context, Done, Handler, Limits, Permanent
 
@@ -19,11 +19,11 @@ _WALL_SECONDS = 120
 _MOST = 1000
 
 
-class Payload(Struct, frozen=True):
+class IdentityPayload(Struct, frozen=True):
     credentials: Sequence[str]
 
 
-def run(context: Context[Payload]) -> Done:
+def run(context: Context[IdentityPayload]) -> Done:
     names = _names(context.payload)
     return Done([_found(name) for name in names] or [_NONE])
 
@@ -36,7 +36,7 @@ _NONE = {
 }
 
 
-def _names(payload: Payload) -> list[str]:
+def _names(payload: IdentityPayload) -> list[str]:
     is_given = bool(os.environ.get(drive_credentials.ADC_FILE))
     return [*payload.credentials, *([drive_credentials.APPLICATION_DEFAULT] if is_given else [])]
 
@@ -49,7 +49,7 @@ def _found(credential: str) -> Mapping[str, str]:
     try:
         with closing(Drive(credential)) as drive:
             account, shared = drive.account(), drive.shared_with_me()
-    except (Trouble, Permanent) as error:
+    except (FetchError, Permanent) as error:
         fix = error.remedy or _FIXES.get(error.code, "ask again, and look at the network")
         return {"level": "critical", "name": name, "detail": error.detail, "fix": fix}
     said = f"{account} ({drive.kind}) may read"
@@ -67,14 +67,14 @@ _FIXES: Mapping[str, str] = {
 }
 
 
-def _reads(payload: Payload) -> list[Path]:
+def _reads(payload: IdentityPayload) -> list[Path]:
     return [path for name in _names(payload) for path in drive_credentials.files_of(name)]
 
 
 who_am_i = Handler(
     "drive_identity",
     run,
-    Payload,
+    IdentityPayload,
     job_class="io",
     limits=Limits(wall_seconds=_WALL_SECONDS, network=True),
     environment=drive_credentials.ENVIRONMENT,

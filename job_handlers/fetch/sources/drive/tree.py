@@ -6,11 +6,11 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from job_handlers.fetch.errors import Judge, Patience, Trouble, Wait
+from job_handlers.fetch.errors import FetchError, RetryPolicy, Timeouts, Wait
 from job_handlers.fetch.sources import Reference
 from job_handlers.fetch.sources.drive import PLATFORM, SHARED_WITH_ME, rests_with
 from job_handlers.fetch.sources.drive.client import Drive
-from job_handlers.fetch.sources.tree import Changes, Entry, ItemTrouble, Listing, ListingExpired
+from job_handlers.fetch.sources.tree import Entry, ItemError, Listing, ListingExpired, TreeChanges
 from worker_service.handlers import Permanent, Stopped
 
 _LOOK_SECONDS = 0.2
@@ -27,14 +27,14 @@ class DriveTree:
         folder: Reference,
         *,
         is_stopping: Callable[[], bool],
-        patience: Patience = Patience(),  # noqa: B008 - frozen
+        timeouts: Timeouts = Timeouts(),  # noqa: B008 - frozen
     ) -> None:
         self.source = rests_with(service.credential)
         self.root_name = folder.key
         self._drive = service
         self._folder = folder
         self._is_stopping = is_stopping
-        self._patience = patience
+        self._patience = timeouts
 
     @property
     def _is_shared_with_me(self) -> bool:
@@ -47,13 +47,13 @@ class DriveTree:
         if found.kind == "shortcut":
             found = self.entry(found.target_id, found.key)
         if found.kind != "folder":
-            raise ItemTrouble(f"{found.name} is not a folder", "to fetch one file, enqueue a download")
+            raise ItemError(f"{found.name} is not a folder", "to fetch one file, enqueue a download")
         return found
 
     def entry(self, item_id: str, key: str) -> Entry:
         found = self._about_one(lambda: self._drive.entry(item_id, key))
         if found.is_trashed:
-            raise ItemTrouble(f"{found.name} is in the trash")
+            raise ItemError(f"{found.name} is in the trash")
         return found
 
     def children(self, folder_id: str, key: str, corpus: str, page: str) -> Listing:
@@ -68,7 +68,7 @@ class DriveTree:
         """What is shared with us changes without a parent of ours: that is listed each time."""
         return "" if self._is_shared_with_me else self._call(lambda: self._drive.start_token(corpus))
 
-    def changes(self, corpus: str, token: str) -> Changes:
+    def changes(self, corpus: str, token: str) -> TreeChanges:
         return self._call(lambda: self._drive.changes(token, drive_id=corpus), token)
 
     def _about_one(self, call: Callable[[], T], page: str = "") -> T:
@@ -76,14 +76,14 @@ class DriveTree:
         try:
             return self._call(call, page)
         except Permanent as refused:
-            raise ItemTrouble(refused.detail, refused.remedy) from refused
+            raise ItemError(refused.detail, refused.remedy) from refused
 
     def _call(self, call: Callable[[], T], page: str = "") -> T:
-        judge = Judge(self._patience)
+        judge = RetryPolicy(self._patience)
         while True:
             try:
                 return call()
-            except Trouble as trouble:
+            except FetchError as trouble:
                 if page and trouble.code in ("REQUEST_INVALID", "NOT_FOUND", "GONE"):
                     raise ListingExpired(trouble.sentence) from trouble
                 decision = judge.after(trouble)

@@ -13,8 +13,8 @@ from job_handlers.settings import HandlersSettings
 from worker_service.handlers import Permanent
 
 if TYPE_CHECKING:
-    from job_handlers.fetch.download import Payload
-    from job_handlers.fetch.errors import Patience
+    from job_handlers.fetch.download import DownloadPayload
+    from job_handlers.fetch.errors import Timeouts
     from job_handlers.fetch.sources.tree import Tree
     from job_handlers.fetch.transfer import FileWanted, SourceFile
 
@@ -46,14 +46,14 @@ def reads(reference: Reference, credential: str) -> Sequence[Path]:
 
 
 def open_file(
-    reference: Reference, payload: Payload, wanted: FileWanted, patience: Patience, is_stopping: IsStopping
+    reference: Reference, payload: DownloadPayload, wanted: FileWanted, timeouts: Timeouts, is_stopping: IsStopping
 ) -> SourceFile:
     from job_handlers.fetch.sources.https.file import HttpsFile
 
-    return HttpsFile(reference.key, wanted, patience, is_stopping)
+    return HttpsFile(reference.key, wanted, timeouts, is_stopping)
 
 
 def open_tree(
-    reference: Reference, credential: str, patience: Patience, is_stopping: IsStopping
+    reference: Reference, credential: str, timeouts: Timeouts, is_stopping: IsStopping
 ) -> AbstractContextManager[Tree]:
     raise NotImplementedError("a URL has no folders")

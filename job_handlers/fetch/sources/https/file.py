@@ -13,8 +13,8 @@ from email.utils import parsedate_to_datetime
 from urllib.parse import unquote, urljoin, urlsplit
 
 from job_handlers import file_kinds
-from job_handlers.fetch.errors import Patience, Trouble
-from job_handlers.fetch.partial_file import Facts, Part
+from job_handlers.fetch.errors import FetchError, Timeouts
+from job_handlers.fetch.partial_file import FileFacts, PartialFile
 from job_handlers.fetch.sources.addresses import (
     Place,
     Target,
@@ -37,10 +37,10 @@ _STAMPED_SECONDS = 2.0
 
 
 class HttpsFile:
-    def __init__(self, url: str, wanted: FileWanted, patience: Patience, is_stopping: Callable[[], bool]) -> None:
+    def __init__(self, url: str, wanted: FileWanted, timeouts: Timeouts, is_stopping: Callable[[], bool]) -> None:
         self._url = url
         self._wanted = wanted
-        self._patience = patience
+        self._patience = timeouts
         self._watchdog = Watchdog(is_stopping)
         self._at = url
         """Where the redirects led, for as long as that works."""
@@ -49,7 +49,7 @@ class HttpsFile:
         self._allowed = allowed_networks(ALLOW)
         self.host = read_url(url).host
 
-    def facts(self) -> Facts:
+    def facts(self) -> FileFacts:
         with self._answered({"Range": "bytes=0-0"}) as answer:
             headers = answer.headers
             self._check(answer)
@@ -62,11 +62,13 @@ class HttpsFile:
             self._validator = _validator(headers)
             can_resume = answer.status == 206 and size is not None and bool(self._validator or self._is_known)
             if size is None and not self._is_known and headers.get("Transfer-Encoding", "").lower() != "chunked":
-                raise Trouble("LENGTH_UNKNOWN", host=self.host)
+                raise FetchError("LENGTH_UNKNOWN", host=self.host)
             key = self._validator or f"{self._wanted.sha256}{self._wanted.md5}"
-            return Facts(name, mime, size, key, can_resume=can_resume, marks={} if self._is_known else _marks(headers))
+            return FileFacts(
+                name, mime, size, key, can_resume=can_resume, marks={} if self._is_known else _marks(headers)
+            )
 
-    def pour(self, facts: Facts, part: Part, length: int | None) -> Iterator[int]:
+    def download_into(self, part: PartialFile, facts: FileFacts, length: int | None) -> Iterator[int]:
         wanted: dict[str, str] = {}
         if facts.can_resume and length is not None:
             wanted["Range"] = f"bytes={part.length}-{part.length + length - 1}"
@@ -76,23 +78,23 @@ class HttpsFile:
             self._check(answer)
             now = _validator(answer.headers)
             if now and self._validator and now != self._validator:
-                raise Trouble("CHANGED")
+                raise FetchError("CHANGED")
             # What is not said again, as RFC 9110 has it of a part, says nothing.
             if any(facts.marks.get(name, told) != told for name, told in _marks(answer.headers).items()):
-                raise Trouble("CHANGED")
+                raise FetchError("CHANGED")
             told = _length(answer.headers)
             if answer.status == 206:
                 check_range(answer.headers, part.length, facts.size, self.host)
             elif facts.size is not None and told not in (None, facts.size):
-                raise Trouble("CHANGED")
+                raise FetchError("CHANGED")
             elif part.length:
-                raise Trouble("RANGE_IGNORED", host=self.host)
+                raise FetchError("RANGE_IGNORED", host=self.host)
             most = facts.size if answer.status == 200 else length
             before = part.length
             yield from self._wire.poured(answer, part, most)
             if told is not None and part.length - before < min(told, told if most is None else most):
                 # http.client says nothing of it.
-                raise Trouble("CUT_SHORT", host=self.host)
+                raise FetchError("CUT_SHORT", host=self.host)
 
     def close(self) -> None:
         self._hang_up()
@@ -108,16 +110,16 @@ class HttpsFile:
 
     def _check(self, answer: http.client.HTTPResponse) -> None:
         if answer.status == 416 and range_total(answer.headers) == 0:
-            raise Trouble("EMPTY")
+            raise FetchError("EMPTY")
         if answer.status not in (200, 206):
             self._at = self._url
             raise of_status(answer.status, answer.headers, self.host)
         is_page = answer.headers.get_content_type() in file_kinds.HTML.mimes and "Content-Type" in answer.headers
         if is_page and not all(file_kinds.HTML.is_named_by(urlsplit(one).path) for one in (self._url, self._at)):
             # Where a page was asked for, and not at a door that everybody is sent to.
-            raise Trouble("PAGE_INSTEAD", host=self.host, page="a web page")
+            raise FetchError("PAGE_INSTEAD", host=self.host, page="a web page")
         if answer.headers.get("Content-Encoding", "identity").lower() != "identity":
-            raise Trouble("ANSWER_GARBLED", host=self.host)
+            raise FetchError("ANSWER_GARBLED", host=self.host)
 
     # --- the conversation -----------------------------------------------------------------------------
 
@@ -151,7 +153,7 @@ class HttpsFile:
                 break
             self._at = to
         self._at = self._url
-        raise Trouble("REDIRECTS", host=self.host)
+        raise FetchError("REDIRECTS", host=self.host)
 
     def _ask(self, target: Target, headers: Mapping[str, str]) -> http.client.HTTPResponse:
         whom = (target.is_secure, target.host, target.port)
@@ -190,7 +192,7 @@ class HttpsFile:
         try:
             places = checked_places(target, self._allowed, ALLOW.variable)
         except Retryable as error:
-            raise Trouble("HOST_UNKNOWN", host=target.host) from error
+            raise FetchError("HOST_UNKNOWN", host=target.host) from error
         if not target.is_secure and not all(is_within(place, self._allowed) for _, place in places):
             raise Permanent(
                 "URL_INSECURE", f"http:// is taken only from networks in {ALLOW.variable}", "give the URL with https://"

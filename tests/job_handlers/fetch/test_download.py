@@ -13,14 +13,14 @@ import msgspec
 import pytest
 
 from job_handlers.fetch import download
-from job_handlers.fetch.errors import Patience, Trouble
+from job_handlers.fetch.errors import FetchError, Timeouts
 from job_handlers.fetch.sources import https, local
 from job_handlers.fetch.sources.drive import credentials as drive_credentials
-from job_handlers.fetch.sources.local.file import LocalFile, revision_of
+from job_handlers.fetch.sources.local import LocalFile, revision_of
 from tests.drive_server import DriveServer, Fault
 from tests.drive_server.answers import Plain
-from tests.job_handlers.download.impatient import QUICK, quick, sure
-from tests.job_handlers.fetching import Here, pdf
+from tests.job_handlers.fetch.kit import Here, pdf
+from tests.job_handlers.fetch.quick_handlers import QUICK, quick, sure
 from worker_service.handlers import (
     Done,
     File,
@@ -67,7 +67,7 @@ def here(tmp_path: Path) -> Callable[..., Done | HandlerError]:
     """The same in this process, for the many verdicts."""
 
     def here(source: str, **more: object) -> Done | HandlerError:
-        payload = msgspec.convert({"source": source, **more}, download.Payload)
+        payload = msgspec.convert({"source": source, **more}, download.DownloadPayload)
         context: Any = Here(payload=payload, directory=tmp_path / "here")
         try:
             return download.run(context, QUICK)
@@ -480,9 +480,9 @@ def test_a_path_that_is_no_file_for_jobs_is_refused(
 def test_a_local_file_that_is_still_written_is_waited_for(tmp_path: Path) -> None:
     file = tmp_path / "a.pdf"
     file.write_bytes(CONTENT)
-    source = LocalFile(str(file), Patience(stable_seconds=60))
+    source = LocalFile(str(file), Timeouts(stable_seconds=60))
 
-    with pytest.raises(Trouble) as told:
+    with pytest.raises(FetchError) as told:
         source.facts()
     os.utime(file, (1, 1))
 

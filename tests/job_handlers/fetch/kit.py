@@ -13,16 +13,16 @@ from typing import Any
 import pytest
 
 from job_handlers.fetch import transfer
-from job_handlers.fetch.errors import Judge, Patience
+from job_handlers.fetch.errors import RetryPolicy, Timeouts
 from job_handlers.fetch.sources import https
 from job_handlers.fetch.sources.drive import credentials as drive_credentials
 from job_handlers.fetch.sources.drive.client import Drive
 from job_handlers.fetch.sources.drive.file import DriveFile
 from job_handlers.fetch.sources.drive.pacer import Pacer
 from job_handlers.fetch.sources.https.file import HttpsFile
-from job_handlers.fetch.transfer import Fetched, FileWanted, SourceFile
+from job_handlers.fetch.transfer import FetchedFile, FileWanted, SourceFile
 from tests.drive_server import DriveServer, serving
-from tests.job_handlers.download.impatient import SOON
+from tests.job_handlers.fetch.quick_handlers import SOON
 from worker_service.handlers import PublishedFile
 from worker_service.jobs.documents import Files
 
@@ -98,25 +98,25 @@ class Fetching:
     """Fetches into `keep`; waits are noted instead of waited."""
 
     keep: Path
-    patience: Patience = SOON
+    timeouts: Timeouts = SOON
     wanted: FileWanted = field(default_factory=FileWanted)
     teller: Teller = field(default_factory=Teller)
     waited: float = 0.0
     is_patient: bool = False
     """Waits are waited, too."""
 
-    def from_drive(self, file_id: str, **more: object) -> Fetched:
-        drive = Drive(is_stopping=self.teller.cancelled, patience=self.patience, pacer=Pacer(1e6))
+    def from_drive(self, file_id: str, **more: object) -> FetchedFile:
+        drive = Drive(is_stopping=self.teller.cancelled, timeouts=self.timeouts, pacer=Pacer(1e6))
         return self.of(DriveFile(drive, file_id, **more))  # type: ignore[arg-type]
 
-    def from_url(self, url: str) -> Fetched:
-        return self.of(HttpsFile(url, self.wanted, self.patience, self.teller.cancelled))
+    def from_url(self, url: str) -> FetchedFile:
+        return self.of(HttpsFile(url, self.wanted, self.timeouts, self.teller.cancelled))
 
-    def of(self, source: SourceFile) -> Fetched:
+    def of(self, source: SourceFile) -> FetchedFile:
         self.keep.mkdir(exist_ok=True)
         try:
-            judge = Judge(self.patience, chance=random.Random(0))
-            return transfer.fetch(source, self.keep, self.wanted, self.teller, self.patience, self._sleep, judge)
+            judge = RetryPolicy(self.timeouts, chance=random.Random(0))
+            return transfer.fetch(source, self.keep, self.wanted, self.teller, self.timeouts, self._sleep, judge)
         finally:
             source.close()
 

@@ -9,11 +9,11 @@ import signal
 from msgspec.structs import replace
 
 from job_handlers.fetch import download
-from job_handlers.fetch.errors import Patience
-from job_handlers.fetch.partial_file import Part
+from job_handlers.fetch.errors import Timeouts
+from job_handlers.fetch.partial_file import PartialFile
 from worker_service.handlers import Context, Done
 
-SOON = Patience(
+SOON = Timeouts(
     chunk_bytes=64 << 10,
     chunk_seconds=0.5,
     idle_seconds=0.35,
@@ -24,14 +24,14 @@ SOON = Patience(
 QUICK = replace(SOON, first_wait=0.01)
 
 
-def run_quickly(context: Context[download.Payload]) -> Done:
+def run_quickly(context: Context[download.DownloadPayload]) -> Done:
     return download.run(context, QUICK)
 
 
 quick = replace(download.download, run=run_quickly)
 
 
-def run_surely(context: Context[download.Payload]) -> Done:
+def run_surely(context: Context[download.DownloadPayload]) -> Done:
     return download.run(context, replace(QUICK, settled_seconds=-1.0))
 
 
@@ -39,18 +39,18 @@ sure = replace(download.download, run=run_surely)
 """The same, to which each file has been left alone for long enough."""
 
 
-def run_until(context: Context[download.Payload]) -> Done:
+def run_until(context: Context[download.DownloadPayload]) -> Done:
     """Its own process is killed once there are as many bytes as the payload's name says."""
     most = int(context.payload.name)
-    append = Part.append
+    append = PartialFile.append
 
-    def append_and_die(part: Part, block: bytes) -> int:
+    def append_and_die(part: PartialFile, block: bytes) -> int:
         count = append(part, block[:5000])
         if part.length >= most:
             os.kill(os.getpid(), signal.SIGKILL)
         return count + (append_and_die(part, block[5000:]) if len(block) > 5000 else 0)
 
-    setattr(Part, "append", append_and_die)  # noqa: B010 - typed otherwise
+    setattr(PartialFile, "append", append_and_die)  # noqa: B010 - typed otherwise
     return download.run(context, replace(SOON, chunk_seconds=30.0, idle_seconds=10.0))
 
 

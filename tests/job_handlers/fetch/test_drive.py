@@ -10,25 +10,25 @@ from pathlib import Path
 
 import pytest
 
-from job_handlers.fetch.errors import RULES, Trouble
+from job_handlers.fetch.errors import RULES, FetchError
 from job_handlers.fetch.sources.drive import client as drive
 from job_handlers.fetch.sources.drive.client import Drive
 from job_handlers.fetch.sources.drive.pacer import Pacer
 from tests.drive_server import DriveServer, Fault
 from tests.drive_server.model import ME
-from tests.job_handlers.download.impatient import SOON
+from tests.job_handlers.fetch.quick_handlers import SOON
 from worker_service.handlers import Stopped
 
 
 @pytest.fixture
 def google(server: DriveServer) -> Iterator[Drive]:
-    one = Drive(patience=SOON, pacer=Pacer(1e6))
+    one = Drive(timeouts=SOON, pacer=Pacer(1e6))
     yield one
     one.close()
 
 
 def test_a_token_that_drive_no_longer_knows_is_a_request_that_makes_no_sense(google: Drive) -> None:
-    with pytest.raises(Trouble) as ended:
+    with pytest.raises(FetchError) as ended:
         google.changes("no token")
 
     assert ended.value.code == "REQUEST_INVALID"
@@ -67,7 +67,7 @@ def test_metadata_is_not_waited_for_longer_than_a_chunk(server: DriveServer, goo
         server.arm(Fault(kind, on=on, gap=0.1))
         begun = time.monotonic()
 
-        with pytest.raises(Trouble) as ended:
+        with pytest.raises(FetchError) as ended:
             google.entry(item.id)
 
         assert ended.value.rule.kind == "RETRY", ended.value
@@ -102,7 +102,7 @@ def test_what_drive_says_becomes_one_of_our_codes(
     item = server.store.add("a.pdf", b"x")
     server.arm(Fault("status", on="metadata", status=status, reason=reason))
 
-    with pytest.raises(Trouble) as ended:
+    with pytest.raises(FetchError) as ended:
         google.entry(item.id)
 
     assert ended.value.code == code

@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from job_handlers.fetch.errors import RULES, Judge, Patience, StartAgain, Trouble
-from job_handlers.fetch.partial_file import Facts, Part
+from job_handlers.fetch.errors import RULES, FetchError, Restart, RetryPolicy, Timeouts
+from job_handlers.fetch.partial_file import FileFacts, PartialFile
 from job_handlers.fetch.sources import read_reference
 from job_handlers.fetch.sources.drive import credentials as drive_credentials
 from worker_service.handlers import HandlerError, PauseSource, Permanent, Retryable, Snooze, Stopped, safe_name
 
-FACTS = Facts("a.pdf", "application/pdf", None, "revision 1")
+FACTS = FileFacts("a.pdf", "application/pdf", None, "revision 1")
 
 # --- names --------------------------------------------------------------------------------------------
 
@@ -78,7 +78,7 @@ def test_a_long_name_keeps_its_ending() -> None:
 def test_digests_are_of_what_is_on_the_disk(tmp_path: Path, has_md5: bool) -> None:
     content = os.urandom(3_000_001)
 
-    with Part(tmp_path) as part:
+    with PartialFile(tmp_path) as part:
         part.adopt(FACTS, has_md5=has_md5)
         for begin in range(0, len(content), 70_001):
             part.append(content[begin : begin + 70_001])
@@ -89,11 +89,11 @@ def test_digests_are_of_what_is_on_the_disk(tmp_path: Path, has_md5: bool) -> No
 
 
 def test_digests_include_what_an_earlier_attempt_left(tmp_path: Path) -> None:
-    with Part(tmp_path) as part:
+    with PartialFile(tmp_path) as part:
         part.adopt(FACTS)
         part.append(b"a" * 2_000_000)
 
-    with Part(tmp_path) as part:
+    with PartialFile(tmp_path) as part:
         part.adopt(FACTS)
         part.append(b"b")
         found = part.digests(lambda done: None)
@@ -104,7 +104,7 @@ def test_digests_include_what_an_earlier_attempt_left(tmp_path: Path) -> None:
 @given(steps=st.lists(st.one_of(st.none(), st.integers(1, 1_500_000)), max_size=8))
 def test_digests_begin_anew_with_the_file(tmp_path_factory: pytest.TempPathFactory, steps: list[int | None]) -> None:
     content = b""
-    with Part(tmp_path_factory.mktemp("keep")) as part:
+    with PartialFile(tmp_path_factory.mktemp("keep")) as part:
         part.adopt(FACTS)
         for number, step in enumerate(steps):
             if step is None:
@@ -119,7 +119,7 @@ def test_digests_begin_anew_with_the_file(tmp_path_factory: pytest.TempPathFacto
 
 
 def test_what_was_written_and_cannot_be_read_back_is_no_digest(tmp_path: Path) -> None:
-    with Part(tmp_path) as part:
+    with PartialFile(tmp_path) as part:
         part.adopt(FACTS)
         part.append(b"a" * 5_000)
         os.truncate(part.path, 1_000)
@@ -132,11 +132,11 @@ def test_waiting_for_digests_can_be_given_up(tmp_path: Path) -> None:
     def give_up(done: int) -> None:
         raise Stopped
 
-    with Part(tmp_path) as part:
+    with PartialFile(tmp_path) as part:
         part.adopt(FACTS)
     os.truncate(part.path, 4 << 30)
 
-    with Part(tmp_path) as part:
+    with PartialFile(tmp_path) as part:
         part.adopt(FACTS, has_md5=True)
         with pytest.raises(Stopped):
             part.digests(give_up)
@@ -182,14 +182,14 @@ def test_folders_keys_urls_and_paths_are_told_apart() -> None:
 
 def test_every_rule_has_a_sentence_that_can_be_filled() -> None:
     for code, rule in RULES.items():
-        assert "{" not in Trouble(code).detail, code
+        assert "{" not in FetchError(code).detail, code
         assert rule.detail
 
 
-def ends(judge: Judge, code: str) -> HandlerError:
+def ends(judge: RetryPolicy, code: str) -> HandlerError:
     for _ in range(20):
         try:
-            judge.after(Trouble(code))
+            judge.after(FetchError(code))
         except HandlerError as error:
             return error
     raise AssertionError(code)
@@ -197,7 +197,7 @@ def ends(judge: Judge, code: str) -> HandlerError:
 
 @pytest.mark.parametrize("code", RULES)
 def test_every_trouble_comes_to_an_end_of_its_kind(code: str) -> None:
-    end = ends(Judge(Patience()), code)
+    end = ends(RetryPolicy(Timeouts()), code)
 
     if code == "RATE_LIMITED":
         assert isinstance(end, PauseSource)
@@ -215,19 +215,19 @@ def test_every_trouble_comes_to_an_end_of_its_kind(code: str) -> None:
 
 
 def test_a_changing_file_is_begun_three_times_anew() -> None:
-    judge = Judge(Patience())
+    judge = RetryPolicy(Timeouts())
 
-    answers = [judge.after(Trouble("CHANGED")) for _ in range(3)]
+    answers = [judge.after(FetchError("CHANGED")) for _ in range(3)]
 
-    assert answers == [StartAgain(), StartAgain(), StartAgain(is_last=True)]
+    assert answers == [Restart(), Restart(), Restart(is_last=True)]
     with pytest.raises(Retryable):
-        judge.after(Trouble("CHANGED"))
+        judge.after(FetchError("CHANGED"))
 
 
 def test_a_deferral_grows_from_an_hour_to_a_day() -> None:
     waits = []
     for deferrals in (0, 1, 2, 4, 5, 30):
-        end = ends(Judge(Patience(), deferrals), "QUOTA_USED_UP")
+        end = ends(RetryPolicy(Timeouts(), deferrals), "QUOTA_USED_UP")
         assert isinstance(end, Snooze)
         waits.append((end.after or 0) / 3600)
 

@@ -19,18 +19,18 @@ import pytest
 from msgspec.structs import replace
 
 from job_handlers.fetch import transfer
-from job_handlers.fetch.partial_file import Digests, Facts, Part
+from job_handlers.fetch.partial_file import Digests, FileFacts, PartialFile
 from job_handlers.fetch.sources import https
 from job_handlers.fetch.sources.drive.client import Drive
 from job_handlers.fetch.sources.drive.file import DriveFile
 from job_handlers.fetch.sources.drive.pacer import Pacer
-from job_handlers.fetch.sources.local.file import LocalFile
-from job_handlers.fetch.transfer import Fetched, FileWanted
+from job_handlers.fetch.sources.local import LocalFile
+from job_handlers.fetch.transfer import FetchedFile, FileWanted
 from tests.drive_server import DriveServer, Fault, serving
 from tests.drive_server.answers import Plain
 from tests.job_handlers.certificates import certificate_in
-from tests.job_handlers.download.impatient import SOON, mortal
-from tests.job_handlers.fetching import Fetching, pdf
+from tests.job_handlers.fetch.kit import Fetching, pdf
+from tests.job_handlers.fetch.quick_handlers import SOON, mortal
 from tests.length import short
 from worker_service.handlers import HandlerError, PauseSource, Permanent, Retryable, Snooze, Stopped
 from worker_service.testing import How, run_handler
@@ -62,7 +62,7 @@ class File:
         self.plain.content = content
         self.plain.headers["ETag"] = f'"{self.item.revision}"'
 
-    def fetched(self, fetching: Fetching) -> Fetched:
+    def fetched(self, fetching: Fetching) -> FetchedFile:
         if self.kind == "drive":
             return fetching.from_drive(self.item.id)
         return fetching.from_url(f"{self.server.url}/plain/report.pdf")
@@ -609,8 +609,8 @@ def test_a_local_file_that_changes_meanwhile_is_copied_anew(tmp_path: Path, fetc
     class Changing(LocalFile):
         is_done = False
 
-        def pour(self, facts: Facts, part: Part, length: int | None) -> Iterator[int]:
-            yield from super().pour(facts, part, length)
+        def download_into(self, part: PartialFile, facts: FileFacts, length: int | None) -> Iterator[int]:
+            yield from super().download_into(part, facts, length)
             if not self.is_done:
                 self.is_done = True
                 if how == "is replaced":
@@ -631,8 +631,8 @@ def test_a_stop_is_seen_while_it_waits_for_a_byte_a_header_or_the_next_try(
     server: DriveServer, tmp_path: Path, source: str, kind: str
 ) -> None:
     file = File(server, source)
-    patience = replace(SOON, idle_seconds=60.0, chunk_seconds=60.0)
-    fetching = Fetching(tmp_path / "keep", patience, is_patient=True)
+    timeouts = replace(SOON, idle_seconds=60.0, chunk_seconds=60.0)
+    fetching = Fetching(tmp_path / "keep", timeouts, is_patient=True)
 
     def stop() -> None:
         fetching.teller.is_over = True
@@ -680,7 +680,7 @@ def test_of_hundreds_of_random_schedules_none_ends_with_a_wrong_file(
     server: DriveServer, tmp_path: Path, seed: int
 ) -> None:
     chance = random.Random(seed)
-    drive = Drive(patience=TINY, pacer=Pacer(1e6))
+    drive = Drive(timeouts=TINY, pacer=Pacer(1e6))
     good = 0
     for number in range(50):
         content = pdf(chance.randrange(10, 24_000), seed=number)

@@ -1,0 +1,257 @@
+"""Files and directories of this machine as a source.
+
+Symbolic links are resolved first. Only WORKER_DOWNLOAD_ROOTS may be read, if it is set; credentials never.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shlex
+import stat
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from datetime import UTC, datetime
+from mimetypes import guess_type
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from job_handlers.fetch.errors import FetchError, Timeouts
+from job_handlers.fetch.partial_file import FileFacts, PartialFile
+from job_handlers.fetch.sources import IsStopping, Reference
+from job_handlers.fetch.sources.tree import Entry, ItemError, Listing, ListingExpired, TreeChanges
+from job_handlers.settings import HandlersSettings, value_of
+from worker_service.handlers import FILE_URL, legible, path_of, written
+
+if TYPE_CHECKING:
+    from job_handlers.fetch.download import DownloadPayload
+    from job_handlers.fetch.sources.tree import Tree
+    from job_handlers.fetch.transfer import FileWanted, SourceFile
+
+PLATFORM = "local"
+ADDRESSES = "a full path that begins with a slash (or its file: URL)"
+FOLDERS = "the full path of a directory"
+IS_FOR_ANY_HOST = False
+ROOTS = HandlersSettings.download_roots
+ENVIRONMENT: Sequence[str] = (ROOTS.variable,)
+CREDENTIALS: Sequence[str] = ()
+
+_STEP_BYTES = 1 << 20
+_PAGE_ENTRIES = 1000
+_HIDDEN_BY_SYSTEMD = ("/home", "/root", "/run/user", "/tmp", "/var/tmp")
+_PSEUDO_FILE_SYSTEMS = ("proc", "sys", "dev")
+_NO_KERNEL_COPY = (errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.ETXTBSY, errno.EPERM)
+
+
+def reference(text: str) -> Reference | None:
+    if text.startswith("/"):
+        return Reference(PLATFORM, text)
+    return Reference(PLATFORM, written(path_of(text))) if text.startswith(FILE_URL) else None
+
+
+def rests_with(credential: str) -> str:
+    return ""
+
+
+def reads(reference: Reference, credential: str) -> Sequence[Path]:
+    return readable(reference.key)
+
+
+def open_file(
+    reference: Reference, payload: DownloadPayload, wanted: FileWanted, timeouts: Timeouts, is_stopping: IsStopping
+) -> SourceFile:
+    return LocalFile(reference.key, timeouts)
+
+
+def open_tree(
+    reference: Reference, credential: str, timeouts: Timeouts, is_stopping: IsStopping
+) -> AbstractContextManager[Tree]:
+    return nullcontext(LocalTree(path_of(reference.key)))
+
+
+def revision_of(found: os.stat_result) -> str:
+    """Return a key that changes with the file's content. Includes ctime, which a program cannot set."""
+    return f"{found.st_ino}-{found.st_size}-{found.st_mtime_ns}-{found.st_ctime_ns}"
+
+
+def readable(path: str) -> list[Path]:
+    """Return the path that a child's sandbox must allow: the resolved path, or nothing if jobs may not read it."""
+    try:
+        return [actual_path(path)]
+    except FetchError:
+        return []
+
+
+def actual_path(text: str) -> Path:
+    """Resolve symbolic links. Raise `FetchError` if jobs may not read the result."""
+    path = path_of(text)
+    if not path.is_absolute() or "\0" in str(path):
+        raise FetchError("PATH_REFUSED", what=text[:200])
+    try:
+        actual = Path(os.path.realpath(path))
+    except OSError as error:
+        raise _unreadable(text, error) from error
+    credentials = os.environ.get("CREDENTIALS_DIRECTORY", "")
+    roots = value_of(ROOTS)
+    is_secret = bool(credentials) and actual.is_relative_to(os.path.realpath(credentials))
+    is_inside = not roots or any(actual.is_relative_to(os.path.realpath(root)) for root in roots)
+    # Pseudo-files expose other processes, or never end.
+    if is_secret or not is_inside or (len(actual.parts) > 1 and actual.parts[1] in _PSEUDO_FILE_SYSTEMS):
+        raise FetchError("PATH_REFUSED", what=text)
+    return actual
+
+
+def _unreadable(text: str, error: OSError) -> FetchError:
+    path, reason, remedy = path_of(text), error.strerror or f"error {error.errno}", ""
+    if any(path.is_relative_to(place) for place in _HIDDEN_BY_SYSTEMD):
+        reason += "; homes and /tmp are hidden from a worker under systemd"
+        remedy = "move it elsewhere, such as /srv, or make it visible to the service as pagemill.service explains"
+    elif error.errno in (errno.EACCES, errno.EPERM):
+        file = shlex.quote(legible(path))
+        reason += " to the user of this worker"
+        remedy = f"chgrp pagemill {file} && chmod g+r {file}, then retry"
+    return FetchError("UNREADABLE", what=text, reason=reason, remedy=remedy)
+
+
+# --- one file -----------------------------------------------------------------------------------------
+
+
+class LocalFile:
+    """Copied, and left where it is. A file that may still be written is not read yet."""
+
+    def __init__(self, path: str, timeouts: Timeouts) -> None:
+        self._path = path
+        self._actual = actual_path(path)
+        self._timeouts = timeouts
+        self._has_kernel_copy = True
+        self._opened_at = time.time()
+
+    def facts(self) -> FileFacts:
+        try:
+            found = self._actual.stat()
+        except OSError as error:
+            raise self._fetch_error(error) from error
+        if not stat.S_ISREG(found.st_mode):
+            raise FetchError("NO_FILE", what=self._path)
+        age = time.time() - found.st_mtime
+        if 0 <= age < self._timeouts.stable_seconds:
+            left = min(self._timeouts.stable_seconds - age, self._timeouts.longest_wait)
+            raise FetchError("STILL_WRITTEN", after=left, what=self._path)
+        return FileFacts(
+            legible(path_of(self._path).name),
+            "",
+            found.st_size,
+            revision_of(found),
+            is_of_this_machine=True,
+            is_settled=max(found.st_mtime, found.st_ctime) < self._opened_at - self._timeouts.settled_seconds,
+        )
+
+    def download_into(self, part: PartialFile, facts: FileFacts, length: int | None) -> Iterator[int]:
+        try:
+            descriptor = os.open(self._actual, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        except OSError as error:
+            raise self._fetch_error(error) from error
+        try:
+            left = length if length is not None else facts.size or 0
+            while left > 0:
+                count = self._copy_step(descriptor, part, min(left, _STEP_BYTES))
+                if count == 0:
+                    raise FetchError("CHANGED")  # it is shorter than before
+                left -= count
+                yield count
+        finally:
+            os.close(descriptor)
+
+    def close(self) -> None:
+        pass
+
+    def _copy_step(self, descriptor: int, part: PartialFile, most: int) -> int:
+        if self._has_kernel_copy:
+            try:
+                return part.copy_from(descriptor, part.length, most)
+            except OSError as error:
+                if error.errno not in _NO_KERNEL_COPY:
+                    raise self._fetch_error(error) from error
+                self._has_kernel_copy = False
+        try:
+            block = os.pread(descriptor, most, part.length)
+        except OSError as error:
+            raise self._fetch_error(error) from error
+        return part.append(block) if block else 0
+
+    def _fetch_error(self, error: OSError) -> FetchError:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            return FetchError("DISK_FULL")
+        if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.ELOOP):
+            return _unreadable(self._path, error)
+        return FetchError("CONNECTION_LOST", host=self._path)
+
+
+# --- a directory --------------------------------------------------------------------------------------
+
+
+class LocalTree:
+    """A directory to crawl. Symbolic links and hidden names are skipped."""
+
+    platform = PLATFORM
+    source = ""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = Path(os.path.normpath(directory))
+        self.root_name = written(self._directory)
+
+    def root(self) -> Entry:
+        try:
+            actual = actual_path(self.root_name)
+        except FetchError as error:
+            raise ItemError(error.detail, error.remedy) from error
+        if not actual.is_dir():
+            raise ItemError(f"{self._directory} is not a directory that the daemon can see")
+        return Entry(self.root_name, legible(self._directory.name) or "/", "folder")
+
+    def entry(self, item_id: str, key: str) -> Entry:
+        raise ItemError(f"{item_id}: a directory has no shortcuts")
+
+    def children(self, folder_id: str, key: str, corpus: str, page: str) -> Listing:
+        """List entries by name. `page` is the last name of the previous page, in hex."""
+        after = bytes.fromhex(page)
+        try:
+            found = os.listdir(os.fsencode(path_of(folder_id)))  # noqa: PTH208  names in bytes: they need not be UTF-8
+        except OSError as error:
+            raise ItemError(f"it cannot be read: {error.strerror}") from error
+        names = sorted(name for name in found if name > after and not name.startswith(b"."))
+        shown = names[:_PAGE_ENTRIES]
+        entries = [entry for name in shown if (entry := _entry_at(folder_id, name)) is not None]
+        return Listing(entries, shown[-1].hex() if len(names) > _PAGE_ENTRIES else "")
+
+    def change_token(self, corpus: str) -> str:
+        return ""
+
+    def changes(self, corpus: str, token: str) -> TreeChanges:
+        raise ListingExpired("a directory has no list of changes")
+
+
+def _entry_at(parent_id: str, raw: bytes) -> Entry | None:
+    path = path_of(parent_id) / os.fsdecode(raw)
+    if parent_id == "/" and path.name in _PSEUDO_FILE_SYSTEMS:
+        return None
+    item_id, name = written(path), legible(path.name)
+    try:
+        found = path.lstat()
+    except OSError:
+        return None  # removed since it was listed
+    if stat.S_ISDIR(found.st_mode):
+        return Entry(item_id, name, "folder", [parent_id])
+    if not stat.S_ISREG(found.st_mode):
+        return None
+    return Entry(
+        item_id,
+        name,
+        "file",
+        [parent_id],
+        guess_type(name)[0] or "",
+        found.st_size,
+        revision_of(found),
+        modified=datetime.fromtimestamp(found.st_mtime, UTC).isoformat(),
+    )
