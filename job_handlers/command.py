@@ -30,9 +30,9 @@ from worker_service.handlers import (
     KnownDocument,
     Limits,
     Permanent,
+    PlaceholderError,
     Program,
     Retryable,
-    Unfit,
     counted,
     read_program,
 )
@@ -83,7 +83,7 @@ def run(context: Context[Payload], program: Program) -> Done:
     }
     try:
         argv, told = program.arguments(job), program.input(job)
-    except Unfit as error:
+    except PlaceholderError as error:
         raise Permanent("PAYLOAD_INVALID", str(error)) from error
     running = _begin(argv, told, program, _variables(context))
     last_words = _listen(context, running)

@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 from typing import TypeVar
 
-from worker_service.handlers import ConfigError, Kind, Permanent, Setting, one_of, parse_words, whole_number
+from worker_service.handlers import ConfigError, Permanent, Setting, ValueType, one_of, parse_words, whole_number
 
 T = TypeVar("T")
 
@@ -45,8 +45,8 @@ def _parse_word(raw: object, _: str, __: Path) -> str:
     return raw
 
 
-_WORD = Kind("a name", _parse_word)
-_NETWORKS = Kind("a list of networks such as 10.0.0.0/8", _parse_networks, ",".join)
+_WORD = ValueType("a name", _parse_word)
+_NETWORKS = ValueType("a list of networks such as 10.0.0.0/8", _parse_networks, ",".join)
 
 
 class HandlersSettings:
@@ -54,7 +54,7 @@ class HandlersSettings:
         _NETWORKS, [], "networks that a `download` may reach although they are not public, and by plain http"
     )
     download_roots = Setting(
-        Kind("a list of directories", _parse_roots, ":".join),
+        ValueType("a list of directories", _parse_roots, ":".join),
         [],
         "the directories in which a `download` of a local path, a crawl and `adopt` may read; in the variable with "
         "colons between them",
@@ -64,7 +64,7 @@ class HandlersSettings:
         whole_number("a number of bytes", 0, 1 << 62), 4 << 30, "the largest file that a `download` takes"
     )
     drive_endpoint = Setting(
-        Kind("a place on this machine, for tests: http://127.0.0.1:PORT", _parse_endpoint),
+        ValueType("a place on this machine, for tests: http://127.0.0.1:PORT", _parse_endpoint),
         "",
         "for tests: another Drive than Google's, on this machine",
     )
@@ -79,7 +79,7 @@ class HandlersSettings:
         _NETWORKS, [], "networks such as `10.0.0.0/8` that a `webhook` may reach although they are not public"
     )
     mail_server = Setting(
-        Kind("a server such as smtp.example.com, or smtp.example.com:587", _parse_server),
+        ValueType("a server such as smtp.example.com, or smtp.example.com:587", _parse_server),
         "",
         "the server that e-mail is handed to; its port unless given: 587, 465 with `tls`, 25 with `none`",
         otherwise="none",

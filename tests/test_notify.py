@@ -10,7 +10,7 @@ import pytest
 
 from worker_service.base.errors import ConfigError
 from worker_service.jobs.history import Notice
-from worker_service.settings.notifications import Quiet, Rule, messages, read_addresses, read_rules
+from worker_service.settings.notifications import NotifyRule, Quiet, messages, read_addresses, read_rules
 
 OPS = {"name": "ops", "to": "mailto:ops@example.com"}
 
@@ -28,7 +28,7 @@ def failed(number: int, code: str = "TIMEOUT", **more: Any) -> Notice:
 def test_three_hundred_failures_are_one_message_with_numbers_by_code() -> None:
     notices = [failed(number, "TIMEOUT" if number % 3 else "HTTP_404") for number in range(300)]
 
-    [told] = messages(Rule("ops", "mailto:ops@example.com"), notices, {}, machine="box")
+    [told] = messages(NotifyRule("ops", "mailto:ops@example.com"), notices, {}, machine="box")
 
     assert told.subject == "pagemill on box: 300 jobs failed"
     assert "TIMEOUT: 200, HTTP_404: 100" in told.text
@@ -40,7 +40,9 @@ def test_three_hundred_failures_are_one_message_with_numbers_by_code() -> None:
 def test_each_owner_is_told_of_what_belongs_to_him() -> None:
     notices = [failed(1, owner="alice"), failed(2, owner="bob"), failed(3, owner="alice"), failed(4)]
 
-    told = list(messages(Rule("own", "owner"), notices, {"alice": "mailto:a@b.c", "bob": "apprise:bob"}, machine="box"))
+    told = list(
+        messages(NotifyRule("own", "owner"), notices, {"alice": "mailto:a@b.c", "bob": "apprise:bob"}, machine="box")
+    )
 
     assert [(one.to, one.subject) for one in told] == [
         ("mailto:a@b.c", "pagemill on box: 2 jobs failed"),
@@ -51,7 +53,7 @@ def test_each_owner_is_told_of_what_belongs_to_him() -> None:
 def test_of_a_batch_of_which_nothing_else_is_known_its_number_is_told() -> None:
     notice = Notice(1, "2026-11-19 06:00:00.000", "batch.done", batch_id=7)
 
-    [told] = messages(Rule("ops", "apprise:"), [notice], {}, machine="box")
+    [told] = messages(NotifyRule("ops", "apprise:"), [notice], {}, machine="box")
 
     assert told.text == "Batches are done:\n  batch:7\n"
 
@@ -60,7 +62,7 @@ def test_a_message_names_the_file_and_links_to_its_page() -> None:
     notices = [failed(3), failed(4, document_id=7, generation=None)]
 
     [told] = messages(
-        Rule("ops", "mailto:ops@example.com"),
+        NotifyRule("ops", "mailto:ops@example.com"),
         notices,
         {},
         machine="box",
@@ -79,13 +81,13 @@ def test_a_message_names_the_file_and_links_to_its_page() -> None:
 def test_what_a_document_tells_its_jobs_do_not_tell_again() -> None:
     of_a_document = failed(1, document_id=7, generation=1)
 
-    assert not Rule("ops", "apprise:").concerns(of_a_document)
-    assert Rule("ops", "apprise:", ["job.failed"]).concerns(of_a_document)
-    assert Rule("ops", "apprise:").concerns(failed(1, document_id=7))
+    assert not NotifyRule("ops", "apprise:").concerns(of_a_document)
+    assert NotifyRule("ops", "apprise:", ["job.failed"]).concerns(of_a_document)
+    assert NotifyRule("ops", "apprise:").concerns(failed(1, document_id=7))
 
 
 def test_what_gathers_is_told_together_and_not_in_quiet_hours() -> None:
-    rule = Rule("ops", "apprise:", group_seconds=60, quiet=read_quiet("22:00-07:00", "Europe/Zurich"))
+    rule = NotifyRule("ops", "apprise:", group_seconds=60, quiet=read_quiet("22:00-07:00", "Europe/Zurich"))
 
     def is_told(moment: str) -> bool:
         return rule.is_time(failed(1), at(moment), "UTC")
@@ -153,7 +155,7 @@ def test_an_address_of_an_owner_is_looked_at() -> None:
 
 
 def test_programs_are_told_the_same_as_people() -> None:
-    [told] = messages(Rule("ops", "apprise:"), [failed(3, owner="alice")], {}, machine="box")
+    [told] = messages(NotifyRule("ops", "apprise:"), [failed(3, owner="alice")], {}, machine="box")
 
     assert told.data["notices"] == [
         {

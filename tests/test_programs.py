@@ -10,7 +10,7 @@ import pytest
 
 from worker_service.base.errors import ConfigError
 from worker_service.jobs.payloads import PayloadCheck
-from worker_service.settings.commands import READERS, Unfit, read_program
+from worker_service.settings.commands import READERS, PlaceholderError, read_program
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -81,7 +81,7 @@ def test_what_arguments_become(arguments: list[object], payload: dict[str, objec
     ],
 )
 def test_a_job_that_does_not_fit_is_refused_in_words(argument: str, value: object, sentence: str) -> None:
-    with pytest.raises(Unfit, match=sentence):
+    with pytest.raises(PlaceholderError, match=sentence):
         filled([argument], {"a": value})
     # What is not there is missed before the job is.
     assert fault_of([argument], {"a": value}) is not None or not sentence.startswith("payload.b is")

@@ -34,7 +34,6 @@ from msgspec.structs import replace
 from worker_service.base.entry_points import EntryPoint
 from worker_service.handlers.contract import Handler
 from worker_service.jobs.documents import (
-    Answer,
     CrawlPage,
     DocumentPages,
     FileAgain,
@@ -42,8 +41,9 @@ from worker_service.jobs.documents import (
     KnownDocument,
     KnownPages,
     PageResult,
-    Pages,
+    PagesAnswer,
     Question,
+    QuestionAnswer,
 )
 from worker_service.jobs.job import NewJob
 from worker_service.runner.pool import attempt_events, open_pool
@@ -65,7 +65,10 @@ from worker_service.runner.protocol import (
 
 __all__ = ["Answers", "How", "Publication", "Run", "run_handler", "run_stopped_and_again"]
 
-Answers = Mapping[type[Question[Any]], Answer | Callable[[Any], Answer | None]] | Callable[[Any], Answer | None]
+Answers = (
+    Mapping[type[Question[Any]], QuestionAnswer | Callable[[Any], QuestionAnswer | None]]
+    | Callable[[Any], QuestionAnswer | None]
+)
 """A function returns None to get the default answer."""
 
 _WAIT_SECONDS = 60.0
@@ -117,7 +120,7 @@ class Run(Struct, frozen=True):
         return [*(job for one in self.checkpoints for job in one.follow_ups), *self.ended.follow_ups]
 
     @property
-    def questions(self) -> list[Question[Answer]]:
+    def questions(self) -> list[Question[QuestionAnswer]]:
         return [decode_question(one.kind, one.body) for one in self.events if isinstance(one, Asked)]
 
     @property
@@ -237,17 +240,17 @@ class _Answerer:
     answers: Answers | None
     pages: list[PageResult] = field(default_factory=list)
 
-    def __call__(self, question: Question[Answer]) -> Answer:
+    def __call__(self, question: Question[QuestionAnswer]) -> QuestionAnswer:
         return self._chosen_answer(question) or self._default_answer(question)
 
-    def _chosen_answer(self, question: Question[Answer]) -> Answer | None:
+    def _chosen_answer(self, question: Question[QuestionAnswer]) -> QuestionAnswer | None:
         answers = self.answers
         if isinstance(answers, Mapping):
             chosen = answers.get(type(question))
-            return chosen if chosen is None or isinstance(chosen, Answer) else chosen(question)
+            return chosen if chosen is None or isinstance(chosen, QuestionAnswer) else chosen(question)
         return None if answers is None else answers(question)
 
-    def _default_answer(self, question: Question[Any]) -> Answer:
+    def _default_answer(self, question: Question[Any]) -> QuestionAnswer:
         if isinstance(question, KnownPages):
             known = {page.digest for page in self.pages}
             return KnownDigests([digest for digest in question.digests if digest in known])
@@ -256,7 +259,7 @@ class _Answerer:
             by_number = {page.number: page for page in self.pages if question.first <= page.number <= question.last}
             full = {page.digest: page for page in self.pages if page.text is not None}
             found = [replace(full.get(page.digest, page), number=number) for number, page in sorted(by_number.items())]
-            return Pages(found if question.with_layout else [replace(page, layout=None) for page in found])
+            return PagesAnswer(found if question.with_layout else [replace(page, layout=None) for page in found])
         return empty_answer(question)
 
 

@@ -16,7 +16,6 @@ from worker_service.daemon.loop import hear
 from worker_service.daemon.outcomes import Landing, Publisher
 from worker_service.jobs.attempts import Completion
 from worker_service.jobs.documents import (
-    Answer,
     CrawlItem,
     CrawlMemory,
     CrawlPage,
@@ -26,7 +25,8 @@ from worker_service.jobs.documents import (
     KnownDigests,
     NewFile,
     PageResult,
-    Pages,
+    PagesAnswer,
+    QuestionAnswer,
 )
 from worker_service.jobs.job import Lease, NewJob, Status
 from worker_service.jobs.selector import Selector
@@ -49,7 +49,7 @@ class Desk:
             tools_in(place, store, log, clock, slots=self.slots, monotonic=lambda: 0.0),
             Publisher(place / "workspace", place / "staging"),
         )
-        self.told: list[tuple[Asked, Answer | None, str]] = []
+        self.told: list[tuple[Asked, QuestionAnswer | None, str]] = []
         self.reporter = Reporter(
             tools,
             lambda asked, answer, *, code="", message="": self.told.append((asked, answer, code)),
@@ -149,7 +149,7 @@ def test_a_handler_reads_its_own_writes(desk: Desk, reading: MakeAttempt) -> Non
     desk.turn()
 
     [(_, answer, code)] = desk.told
-    assert isinstance(answer, Pages)
+    assert isinstance(answer, PagesAnswer)
     assert ([each.text for each in answer.pages], code) == (["one"], "")
 
 

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from tests.runner.conftest import Desk, MakeDesk
-from worker_service.jobs.documents import Currency, FileAgain, KnownDigests, PageResult, Pages
+from worker_service.jobs.documents import Currency, FileAgain, KnownDigests, PageResult, PagesAnswer
 from worker_service.runner.protocol import Asked, Checkpointed, How, Order, PagesRead, decode_question, empty_answer
 
 OF_DOCUMENT: dict[str, Any] = {"document_id": 3, "generation": 2}
-LARGE = Pages([PageResult(1, "d", "x" * (4 << 20))])
+LARGE = PagesAnswer([PageResult(1, "d", "x" * (4 << 20))])
 
 
 def asked(desk: Desk, order: Order) -> Asked:
@@ -27,7 +27,7 @@ def asked(desk: Desk, order: Order) -> Asked:
 def test_what_a_handler_says_before_it_asks_is_heard_before_its_question(desk: Desk) -> None:
     order = desk.launch("reads_a_document", **OF_DOCUMENT)
     desk.nursery.answer(asked(desk, order), KnownDigests(["d1"]))
-    desk.nursery.answer(asked(desk, order), Pages([PageResult(1, "d1", "one"), PageResult(2, "d2", "two")]))
+    desk.nursery.answer(asked(desk, order), PagesAnswer([PageResult(1, "d1", "one"), PageResult(2, "d2", "two")]))
 
     ended = desk.ended(order)
 
@@ -69,7 +69,9 @@ def test_a_childs_inputs_are_readable_and_nothing_beside_them(make_desk: MakeDes
 @pytest.mark.parametrize(
     ("answer", "code", "how"), [(None, "ASK_FAILED", How.RETRYABLE), (LARGE, "", How.DONE)], ids=["none", "large"]
 )
-def test_where_there_is_no_answer_the_handler_is_told_so(desk: Desk, answer: Pages | None, code: str, how: How) -> None:
+def test_where_there_is_no_answer_the_handler_is_told_so(
+    desk: Desk, answer: PagesAnswer | None, code: str, how: How
+) -> None:
     order = desk.launch("reads_a_document", **OF_DOCUMENT)
     desk.nursery.answer(asked(desk, order), KnownDigests())
 
@@ -83,7 +85,7 @@ def test_an_answer_that_does_not_fit_is_none(desk: Desk) -> None:
     order = desk.launch("reads_a_document", **OF_DOCUMENT)
     desk.nursery.answer(asked(desk, order), KnownDigests())
 
-    desk.nursery.answer(asked(desk, order), Pages([*LARGE.pages] * 3))
+    desk.nursery.answer(asked(desk, order), PagesAnswer([*LARGE.pages] * 3))
 
     ended = desk.ended(order)
     assert (ended.how, ended.code) == (How.PERMANENT, "TOO_LARGE")

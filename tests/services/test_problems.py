@@ -24,7 +24,7 @@ from worker_service.services.nodes import CheckedNode
 from worker_service.services.overview import CheckedWorker, Overview
 from worker_service.services.serialize import as_object
 from worker_service.settings.config import load_settings
-from worker_service.settings.notifications import Rule, messages
+from worker_service.settings.notifications import NotifyRule, messages
 from worker_service.store.errors import PAYLOAD_RULES
 
 AT = "2026-11-18 09:59:50.000"
@@ -80,7 +80,7 @@ def test_a_remedy_is_kept_apart_from_the_job_to_its_notice(session: Session) -> 
     assert [found.error_remedy, attempt.error_remedy, count.newest_remedy, notice.remedy] == [remedy] * 4
     assert why(session, job_id).helps.startswith(f"{remedy}; then: ")
     assert json.loads(json.dumps(as_object(found)))["error_message"] == "a.pdf: it is locked"
-    [told] = messages(Rule("ops", "mailto:ops@example.com"), [notice], {}, machine="here")
+    [told] = messages(NotifyRule("ops", "mailto:ops@example.com"), [notice], {}, machine="here")
     assert f"LOCKED: a.pdf: it is locked: {remedy}" in told.text
     assert json.loads(json.dumps(told.data))["notices"][0]["remedy"] == remedy
 

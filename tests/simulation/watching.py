@@ -19,7 +19,7 @@ from worker_service.base.errors import RuleBroken
 from worker_service.jobs import retries
 from worker_service.jobs.attempts import Completion, Failure, Report, Usage
 from worker_service.jobs.batches import Batch, BatchMoved, OwnerPolicy
-from worker_service.jobs.generations import Patience
+from worker_service.jobs.generations import TakeoverTimeouts
 from worker_service.jobs.history import Changed
 from worker_service.jobs.job import Job, Lease
 from worker_service.jobs.selector import Selector
@@ -138,7 +138,7 @@ class WatchedStore(Store):
     database: WatchedDatabase
 
     def __init__(self, path: Path, statements: dict[str, str], orphan_after_seconds: int) -> None:
-        super().__init__(WatchedDatabase(path, statements, orphan_after_seconds), Patience())
+        super().__init__(WatchedDatabase(path, statements, orphan_after_seconds), TakeoverTimeouts())
         self.leases = _WatchedLeases(self.database, self.intake)
         self.steering = _WatchedSteering(self.database, self.reading)
         self.batches = _WatchedBatches(self.database, self.intake, self.steering)

@@ -44,7 +44,7 @@ from worker_service.jobs.documents import (
     PageResult,
     SameContent,
 )
-from worker_service.jobs.generations import Patience, decide
+from worker_service.jobs.generations import TakeoverTimeouts, decide
 from worker_service.jobs.job import Enqueued, Job, NewJob, Status
 from worker_service.jobs.library import DocumentSelector, OwnerSize, Removed, Weight
 from worker_service.jobs.selector import Selector
@@ -89,7 +89,7 @@ def test_the_rules_of_a_wish(
         same_content=same or what != "content",
         same_settings=same or what != "settings",
         is_forced=forced,
-        patience=Patience(),
+        patience=TakeoverTimeouts(),
     )
 
     assert decided is decision

@@ -8,19 +8,19 @@ from msgspec.structs import replace
 
 from tests.store.kit import MovableClock
 from worker_service.base.clock import add_duration, as_text
-from worker_service.jobs.tokens import Kind, NewToken, Power
+from worker_service.jobs.tokens import NewToken, Power, TokenKind
 from worker_service.store.store import Store
 
-HERS = NewToken(Kind.TOKEN, "grafana", "d1", "read", None, "ann", None)
+HERS = NewToken(TokenKind.TOKEN, "grafana", "d1", "read", None, "ann", None)
 
 
 def link(clock: MovableClock, name: str = "bob") -> NewToken:
     until = as_text(add_duration(clock(), timedelta(minutes=10)))
-    return NewToken(Kind.LINK, name, "d2", "read operate", "bob", "ann", until)
+    return NewToken(TokenKind.LINK, name, "d2", "read operate", "bob", "ann", until)
 
 
 def session(clock: MovableClock) -> NewToken:
-    return replace(link(clock), kind=Kind.SESSION)
+    return replace(link(clock), kind=TokenKind.SESSION)
 
 
 def test_a_token_is_found_with_its_digest_and_its_name_is_there_once(store: Store) -> None:
@@ -30,7 +30,12 @@ def test_a_token_is_found_with_its_digest_and_its_name_is_there_once(store: Stor
     assert store.tokens.make(HERS) is None
     found = store.tokens.find(token_id)
     assert found is not None
-    assert (found[0].name, found[0].kind, [*found[0].powers], found[1]) == ("grafana", Kind.TOKEN, [Power.READ], "d1")
+    assert (found[0].name, found[0].kind, [*found[0].powers], found[1]) == (
+        "grafana",
+        TokenKind.TOKEN,
+        [Power.READ],
+        "d1",
+    )
     assert store.tokens.find(token_id + 1) is None
 
 
@@ -46,7 +51,7 @@ def test_a_link_begins_one_session_and_a_token_many(store: Store, clock: Movable
     assert store.tokens.begin_session(once, session(clock)) is not None
     assert store.tokens.begin_session(once, session(clock)) is None
     assert store.tokens.begin_session(often, session(clock)) != store.tokens.begin_session(often, session(clock))
-    assert [one.token_id for one in store.tokens.list() if one.kind is Kind.SESSION] == [once, often, often]
+    assert [one.token_id for one in store.tokens.list() if one.kind is TokenKind.SESSION] == [once, often, often]
 
 
 def test_nothing_begins_by_what_is_out_of_date_or_is_a_session_itself(store: Store, clock: MovableClock) -> None:

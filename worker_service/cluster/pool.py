@@ -15,7 +15,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from worker_service.jobs.documents import Answer
+from worker_service.jobs.documents import QuestionAnswer
 from worker_service.jobs.workers import NODE, NodeState
 from worker_service.runner.pool import LocalPool, _ForkServerConnection
 from worker_service.runner.protocol import (
@@ -174,7 +174,7 @@ class ClusterPool:
         for pool in (self.local, self.ray):
             pool.stop(job_id, fence, now=now)
 
-    def answer(self, asked: Asked, answer: Answer | None, *, code: str = "", message: str = "") -> None:
+    def answer(self, asked: Asked, answer: QuestionAnswer | None, *, code: str = "", message: str = "") -> None:
         self.local.answer(asked, answer, code=code, message=message)
 
     def take_events(self) -> list[AttemptEvent]:

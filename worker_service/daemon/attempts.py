@@ -29,7 +29,7 @@ from worker_service.base.errors import (
     StoreError,
 )
 from worker_service.jobs.attempts import Checkpoint, ChildProcess, Count, Failure, Report
-from worker_service.jobs.documents import Answer, CrawlMemory, Files
+from worker_service.jobs.documents import CrawlMemory, Files, QuestionAnswer
 from worker_service.jobs.job import Job, Lease
 from worker_service.runner.protocol import Asked, Checkpointed, Key, LogBuffer, PagesRead, Progressed, decode_question
 from worker_service.runner.worker_lock import Identity
@@ -311,7 +311,7 @@ class CannotLand(StoreError):
 
 
 class Tell(Protocol):
-    def __call__(self, asked: Asked, answer: Answer | None, *, code: str = "", message: str = "") -> None: ...
+    def __call__(self, asked: Asked, answer: QuestionAnswer | None, *, code: str = "", message: str = "") -> None: ...
 
 
 @dataclass(slots=True)
@@ -484,7 +484,7 @@ class Reporter:
             self.tell(asked, self._there(attempt.job, answer))
             attempt.written(asked)
 
-    def _there(self, job: Job, known: Answer) -> Answer:
+    def _there(self, job: Job, known: QuestionAnswer) -> QuestionAnswer:
         """Return the answer without what was deleted from the workspace.
 
         Missing files are left out, and a crawled item whose file is missing gets an empty revision, so that the crawl

@@ -51,11 +51,11 @@ from worker_service.jobs.job import CAPABILITY_MISSING as CAPABILITY_MISSING
 from worker_service.jobs.job import WATCHING as WATCHING
 from worker_service.jobs.job import NewJob as NewJob
 from worker_service.jobs.names import safe_name as safe_name
+from worker_service.settings.commands import PlaceholderError as PlaceholderError
 from worker_service.settings.commands import Program as Program
-from worker_service.settings.commands import Unfit as Unfit
 from worker_service.settings.commands import read_program as read_program
-from worker_service.settings.value_types import Kind as Kind
 from worker_service.settings.value_types import Setting as Setting
+from worker_service.settings.value_types import ValueType as ValueType
 from worker_service.settings.value_types import one_of as one_of
 from worker_service.settings.value_types import parse_words as parse_words
 from worker_service.settings.value_types import whole_number as whole_number

@@ -16,11 +16,11 @@ from typing import Any, Generic, Literal, Protocol, TypeVar
 from msgspec import Struct, field
 
 from worker_service.base.errors import Problem
-from worker_service.jobs.documents import Answer, CrawlPage, DocumentFacts, KnownDocument, PageResult, Question
+from worker_service.jobs.documents import CrawlPage, DocumentFacts, KnownDocument, PageResult, Question, QuestionAnswer
 from worker_service.jobs.job import CAPABILITY_MISSING, NewJob
 
 P = TypeVar("P")
-A = TypeVar("A", bound=Answer)
+A = TypeVar("A", bound=QuestionAnswer)
 P_co = TypeVar("P_co", covariant=True)
 
 JobClass = Literal["cpu", "io"]

@@ -250,11 +250,11 @@ class CrawlPage(Struct, frozen=True):
 # ── Questions of handlers, each with its answer ──
 
 
-class Answer(Struct, frozen=True):
+class QuestionAnswer(Struct, frozen=True):
     pass
 
 
-A_co = TypeVar("A_co", bound=Answer, covariant=True)
+A_co = TypeVar("A_co", bound=QuestionAnswer, covariant=True)
 
 
 class Question(Generic[A_co]):
@@ -263,7 +263,7 @@ class Question(Generic[A_co]):
     __slots__ = ()
 
 
-class KnownDigests(Answer, frozen=True):
+class KnownDigests(QuestionAnswer, frozen=True):
     digests: Sequence[str] = ()
     is_stale: bool = False
     """True if the job's generation is no longer the newest, so that asking again is pointless."""
@@ -275,11 +275,11 @@ class KnownPages(Question[KnownDigests], Struct, frozen=True):
     digests: Sequence[str]
 
 
-class Pages(Answer, frozen=True):
+class PagesAnswer(QuestionAnswer, frozen=True):
     pages: Sequence[PageResult] = ()
 
 
-class DocumentPages(Question[Pages], Struct, frozen=True):
+class DocumentPages(Question[PagesAnswer], Struct, frozen=True):
     """Asks for the stored pages `first` to `last` of the job's document and generation."""
 
     first: int
@@ -287,7 +287,7 @@ class DocumentPages(Question[Pages], Struct, frozen=True):
     with_layout: bool = False
 
 
-class Files(Answer, frozen=True):
+class Files(QuestionAnswer, frozen=True):
     files: Sequence[PublishedFile] = ()
 
 
@@ -302,7 +302,7 @@ class SameContent(Question[Files], Struct, frozen=True):
     size: int | None = None
 
 
-class Currency(Answer, frozen=True):
+class Currency(QuestionAnswer, frozen=True):
     is_current: bool = True
 
 
@@ -310,7 +310,7 @@ class IsCurrent(Question[Currency], Struct, frozen=True):
     """Asks whether the job's generation is still the newest. Use it before expensive work."""
 
 
-class CrawlMemory(Answer, frozen=True):
+class CrawlMemory(QuestionAnswer, frozen=True):
     state: str | None = None
     items: Sequence[CrawlItem] = field(default_factory=tuple)
 
@@ -330,11 +330,11 @@ class CrawlItems(Question[CrawlMemory], Struct, frozen=True):
     after: str = ""
 
 
-QUESTIONS: dict[str, tuple[type[Question[Answer]], type[Answer]]] = {
+QUESTIONS: dict[str, tuple[type[Question[QuestionAnswer]], type[QuestionAnswer]]] = {
     question.__name__: (question, answer)
     for question, answer in (
         (KnownPages, KnownDigests),
-        (DocumentPages, Pages),
+        (DocumentPages, PagesAnswer),
         (SameContent, Files),
         (IsCurrent, Currency),
         (CrawlItems, CrawlMemory),

@@ -13,7 +13,7 @@ from worker_service.jobs.digest import canonical
 from worker_service.jobs.documents import Decision, DocumentRequest, IndexStatus
 
 
-class Patience(Struct, frozen=True):
+class TakeoverTimeouts(Struct, frozen=True):
     """Seconds without progress after which a new request may take over a document."""
 
     queued_seconds: float = 600
@@ -40,7 +40,7 @@ def decide(
     same_settings: bool,
     is_held_up: bool = False,
     is_forced: bool,
-    patience: Patience,
+    patience: TakeoverTimeouts,
 ) -> Decision:
     """Decide a request for a document with this status.
 

@@ -25,14 +25,14 @@ class Power(StrEnum):
     ADMIN = "admin"
 
 
-class Kind(StrEnum):
+class TokenKind(StrEnum):
     TOKEN = "token"
     LINK = "link"
     SESSION = "session"
 
 
 class NewToken(Struct, frozen=True):
-    kind: Kind
+    kind: TokenKind
     name: str
     digest: str
     scopes: str
@@ -43,7 +43,7 @@ class NewToken(Struct, frozen=True):
 
 class Token(Struct, frozen=True):
     id: int
-    kind: Kind
+    kind: TokenKind
     name: str
     scopes: str
     owner: str | None

@@ -51,7 +51,7 @@ from worker_service.handlers.contract import (
     Stopped,
 )
 from worker_service.jobs.attempts import Count, Usage
-from worker_service.jobs.documents import Answer, CrawlPage, FileAgain, PageResult, Question
+from worker_service.jobs.documents import CrawlPage, FileAgain, PageResult, Question, QuestionAnswer
 from worker_service.jobs.job import NewJob
 from worker_service.runner import processes, sandbox
 from worker_service.runner.protocol import (
@@ -97,7 +97,7 @@ _PAGES_AT_ONCE = 100
 _CHARACTERS_AT_ONCE = 1 << 18
 """Limit of one message; a larger page is sent alone."""
 
-A = TypeVar("A", bound=Answer)
+A = TypeVar("A", bound=QuestionAnswer)
 
 HandlerLoader = Handler[Any] | Callable[[], Handler[Any]]
 """The handler, or the function that imports it."""

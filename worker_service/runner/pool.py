@@ -25,7 +25,7 @@ from pathlib import Path
 
 import msgspec
 
-from worker_service.jobs.documents import Answer, Question
+from worker_service.jobs.documents import Question, QuestionAnswer
 from worker_service.runner import processes, sandbox
 from worker_service.runner.protocol import (
     FRAME_BYTES_MAX,
@@ -204,7 +204,7 @@ class LocalPool:
         if self._connection is not None and (job_id, fence) in self._connection.keys:
             self._send(self._connection, Stop(job_id, fence, now))
 
-    def answer(self, asked: Asked, answer: Answer | None, *, code: str = "", message: str = "") -> None:
+    def answer(self, asked: Asked, answer: QuestionAnswer | None, *, code: str = "", message: str = "") -> None:
         """Send an answer to the child that waits for it, if it is still running. Without an answer, `code` and
         `message` say why."""
         body = b"null" if answer is None else msgspec.json.encode(answer)
@@ -481,7 +481,7 @@ def attempt_events(
     pool: LocalPool,
     *,
     seconds: float | None = None,
-    answer: Callable[[Question[Answer]], Answer] = empty_answer,
+    answer: Callable[[Question[QuestionAnswer]], QuestionAnswer] = empty_answer,
 ) -> Iterator[AttemptEvent]:
     """Yield what the one launched attempt reports; its `Ended` is the last.
 

@@ -30,7 +30,6 @@ from worker_service.handlers.contract import Limits
 from worker_service.jobs.attempts import Count, Usage
 from worker_service.jobs.documents import (
     QUESTIONS,
-    Answer,
     CrawlItems,
     CrawlPage,
     DocumentFacts,
@@ -40,6 +39,7 @@ from worker_service.jobs.documents import (
     KnownPages,
     PageResult,
     Question,
+    QuestionAnswer,
 )
 from worker_service.jobs.history import LOG_LINES_MOST
 from worker_service.jobs.job import NewJob
@@ -662,20 +662,20 @@ def encode_question(question: Question[Any]) -> tuple[str, str]:
     return kind, msgspec.json.encode(question).decode()
 
 
-def decode_question(kind: str, body: str) -> Question[Answer]:
+def decode_question(kind: str, body: str) -> Question[QuestionAnswer]:
     if kind not in QUESTIONS:
         raise ValueError(f"there is no question {kind[:40]!r}")
-    question: Question[Answer] = _decode(body, QUESTIONS[kind][0])
+    question: Question[QuestionAnswer] = _decode(body, QUESTIONS[kind][0])
     _check_bounds(question)
     return question
 
 
-def decode_answer(kind: str, body: bytes | msgspec.Raw) -> Answer:
-    answer: Answer = _decode(body, QUESTIONS[kind][1])
+def decode_answer(kind: str, body: bytes | msgspec.Raw) -> QuestionAnswer:
+    answer: QuestionAnswer = _decode(body, QUESTIONS[kind][1])
     return answer
 
 
-def empty_answer(question: Question[Any]) -> Answer:
+def empty_answer(question: Question[Any]) -> QuestionAnswer:
     """Return the answer of an empty database."""
     return QUESTIONS[type(question).__name__][1]()
 

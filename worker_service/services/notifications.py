@@ -29,7 +29,7 @@ from worker_service.services.database import Session
 from worker_service.services.jobs import IDS_AT_ONCE, chunks
 from worker_service.services.overview import workers
 from worker_service.settings.config import hidden
-from worker_service.settings.notifications import OWNER, Rule, messages
+from worker_service.settings.notifications import OWNER, NotifyRule, messages
 
 _CHANNELS = "worker_service.channels"
 _READ_AT_ONCE = 10_000
@@ -84,7 +84,7 @@ def test(session: Session, name: str | None) -> Sequence[Enqueued]:
 # ── Notices ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _tell(session: Session, rule: Rule) -> int:
+def _tell(session: Session, rule: NotifyRule) -> int:
     since, concerned, newest = _concerning(session, rule)
     now = session.clock()
     if not concerned:
@@ -123,7 +123,7 @@ def _names(session: Session, notices: Sequence[Notice]) -> dict[int, str]:
     return {number: harmless(name) for number, name in found.items() if name}
 
 
-def _concerning(session: Session, rule: Rule) -> tuple[int, Sequence[Notice], int]:
+def _concerning(session: Session, rule: NotifyRule) -> tuple[int, Sequence[Notice], int]:
     """Return the rule's position, the notices after it that concern the rule, and the new position."""
     notices = session.store.notices
     since = notices.begin(_reader(rule))
@@ -139,7 +139,7 @@ def _concerning(session: Session, rule: Rule) -> tuple[int, Sequence[Notice], in
     return since, [one for one in concerned if one.job_id not in own], read[-1].id if read else since
 
 
-def _reader(rule: Rule) -> str:
+def _reader(rule: NotifyRule) -> str:
     return f"notify:{rule.name}"
 
 

@@ -13,10 +13,10 @@ from msgspec import Struct
 from worker_service.base.clock import add_duration, as_text, parse_duration
 from worker_service.base.errors import BadInput, BadTime, Refused, TokenNotFound, did_you_mean
 from worker_service.jobs.tokens import (
-    Kind,
     NewToken,
     Power,
     Token,
+    TokenKind,
     digest_of,
     is_secret,
     new_secret,
@@ -52,7 +52,7 @@ def make(
 ) -> Made:
     """Create a token. `until` is a length such as 90d, or a time; None means until it is removed."""
     last = None if until is None else read_end(until, now=session.clock())
-    made = _make(session, Kind.TOKEN, _name(name), powers or [Power.READ], _owner(owner), last)
+    made = _make(session, TokenKind.TOKEN, _name(name), powers or [Power.READ], _owner(owner), last)
     if made is None:
         raise Refused(f"there is a token {name!r} already", "take another name, or `pagemill token rm` it first")
     return made
@@ -71,7 +71,7 @@ def make_link(
     now = session.clock()
     last = add_duration(now, LINK_FOR) if until is None else read_end(until, now=now)
     who = _name(name or session.actor)
-    made = _make(session, Kind.LINK, who, powers or [*Power], _owner(owner), last)
+    made = _make(session, TokenKind.LINK, who, powers or [*Power], _owner(owner), last)
     assert made is not None  # only tokens need a unique name
     return made
 
@@ -81,26 +81,26 @@ def begin_session(session: Session, word: str) -> Made | None:
 
     A wrong word costs no write, so that guessing cannot hold up the database.
     """
-    by = _known(session, word, Kind.TOKEN, Kind.LINK)
+    by = _known(session, word, TokenKind.TOKEN, TokenKind.LINK)
     if by is None:
         return None
     session.store.tokens.forget_old()
     until = as_text(add_duration(session.clock(), SESSION_FOR))
-    if by.kind is Kind.TOKEN and by.until is not None:
+    if by.kind is TokenKind.TOKEN and by.until is not None:
         until = min(until, by.until)
     secret = new_secret()
-    new = NewToken(Kind.SESSION, by.name, digest_of(secret), by.scopes, by.owner, by.made_by, until)
+    new = NewToken(TokenKind.SESSION, by.name, digest_of(secret), by.scopes, by.owner, by.made_by, until)
     session_id = session.store.tokens.begin_session(by.id, new)
     return None if session_id is None else Made(session_id, by.name, token_text(session_id, secret), until)
 
 
 def known(session: Session, word: str) -> Token | None:
     """Return the token with this word, or None if it is unknown or expired."""
-    return _known(session, word, Kind.TOKEN)
+    return _known(session, word, TokenKind.TOKEN)
 
 
 def known_session(session: Session, word: str) -> Token | None:
-    return _known(session, word, Kind.SESSION)
+    return _known(session, word, TokenKind.SESSION)
 
 
 def tokens(session: Session) -> Sequence[Token]:
@@ -109,8 +109,8 @@ def tokens(session: Session) -> Sequence[Token]:
     return [
         one
         for one in session.store.tokens.list()
-        if one.kind is Kind.TOKEN
-        or ((one.until is None or one.until > now) and not (one.kind is Kind.LINK and one.used_at))
+        if one.kind is TokenKind.TOKEN
+        or ((one.until is None or one.until > now) and not (one.kind is TokenKind.LINK and one.used_at))
     ]
 
 
@@ -120,7 +120,7 @@ def remove(session: Session, words: Sequence[str]) -> int:
     Return how many.
     """
     there = session.store.tokens.list()
-    by_name = {one.name: one.id for one in there if one.kind is Kind.TOKEN}
+    by_name = {one.name: one.id for one in there if one.kind is TokenKind.TOKEN}
     by_name |= {str(one.id): one.id for one in there}
     for word in words:
         if word not in by_name:
@@ -149,7 +149,7 @@ def read_end(text: str, *, now: datetime) -> datetime:
 
 
 def _make(
-    session: Session, kind: Kind, name: str, powers: Collection[Power], owner: str | None, until: datetime | None
+    session: Session, kind: TokenKind, name: str, powers: Collection[Power], owner: str | None, until: datetime | None
 ) -> Made | None:
     secret, last = new_secret(), None if until is None else as_text(until)
     new = NewToken(kind, name, digest_of(secret), with_lower(powers), owner, session.actor, last)
@@ -157,7 +157,7 @@ def _make(
     return None if token_id is None else Made(token_id, name, token_text(token_id, secret), last)
 
 
-def _known(session: Session, word: str, *kinds: Kind) -> Token | None:
+def _known(session: Session, word: str, *kinds: TokenKind) -> Token | None:
     read = parse_token_text(word)
     found = None if read is None else session.store.tokens.find(read[0])
     if read is None or found is None:

@@ -37,7 +37,7 @@ _MEMORY_BYTES_LEAST = 16 << 20
 _ABSENT = object()
 
 
-class Unfit(ValueError):
+class PlaceholderError(ValueError):
     """The job lacks a value that the program's arguments need, or has one that cannot be passed."""
 
 
@@ -56,11 +56,11 @@ class Placeholder(Struct, frozen=True):
         is_null = found is None and self.form != "json"
         if found is _ABSENT or is_null:
             if self.count in ("", "+"):
-                raise Unfit(f"{self.name} is {'null' if is_null else 'absent'}, and the program takes it")
+                raise PlaceholderError(f"{self.name} is {'null' if is_null else 'absent'}, and the program takes it")
             return []
         several = found if self.count in ("*", "+") and isinstance(found, list) else [found]
         if not several and self.count == "+":
-            raise Unfit(f"{self.name} is an empty list, and the program takes at least one")
+            raise PlaceholderError(f"{self.name} is an empty list, and the program takes at least one")
         return [self._text(one) for one in several]
 
     def _found(self, job: Mapping[str, object]) -> object:
@@ -76,10 +76,10 @@ class Placeholder(Struct, frozen=True):
             text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
         else:
             what = "null" if value is None else "a list" if isinstance(value, list) else "an object"
-            raise Unfit(f"{self.name} is {what}, and the program takes one value there")
+            raise PlaceholderError(f"{self.name} is {what}, and the program takes one value there")
         # No argument can contain these.
         if "\0" in text or any("\ud800" <= one <= "\udfff" for one in text):
-            raise Unfit(f"{self.name} holds characters that cannot be passed to a program")
+            raise PlaceholderError(f"{self.name} holds characters that cannot be passed to a program")
         return text
 
 
@@ -158,7 +158,7 @@ class Program(Struct, frozen=True):
         return schema
 
     def arguments(self, job: Mapping[str, object]) -> list[str]:
-        """Return the program's arguments for a job. Raise `Unfit` if it lacks a required value.
+        """Return the program's arguments for a job. Raise `PlaceholderError` if it lacks a required value.
 
         `job` has the keys payload, account, platform, job_type and job_id.
         """
@@ -176,7 +176,9 @@ class Program(Struct, frozen=True):
 def _not_options(template: Template, arguments: list[str]) -> list[str]:
     for argument in arguments:
         if argument.startswith("-") and not template.may_be_option:
-            raise Unfit(f"{template.written} would become the option {argument[:40]!r}, which is not allowed")
+            raise PlaceholderError(
+                f"{template.written} would become the option {argument[:40]!r}, which is not allowed"
+            )
     return arguments
 
 

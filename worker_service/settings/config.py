@@ -23,11 +23,11 @@ from msgspec.structs import replace
 from worker_service.base.entry_points import entry_points
 from worker_service.base.errors import ConfigError, nearest
 from worker_service.settings import value_types as kinds
-from worker_service.settings.value_types import Kind, Setting, length
+from worker_service.settings.value_types import Setting, ValueType, length
 
 if TYPE_CHECKING:
     from worker_service.settings.cluster import Cluster
-    from worker_service.settings.notifications import Rule
+    from worker_service.settings.notifications import NotifyRule
     from worker_service.settings.schedules import Schedule
 
 HANDLERS_SETTINGS = "worker_service.settings"
@@ -60,7 +60,7 @@ def _parse_schedules(raw: object, label: str, _: Path) -> tuple[Schedule, ...]:
     return read_schedules(raw, label)
 
 
-def _parse_notify(raw: object, label: str, _: Path) -> tuple[Rule, ...]:
+def _parse_notify(raw: object, label: str, _: Path) -> tuple[NotifyRule, ...]:
     if raw == []:
         return ()
     from worker_service.settings.notifications import read_rules  # imported only if there are rules
@@ -84,7 +84,7 @@ def _parse_cluster(raw: object, label: str, _: Path) -> Cluster | None:
     return read_cluster(raw, label)
 
 
-def _told(rules: Sequence[Rule]) -> dict[str, str]:
+def _told(rules: Sequence[NotifyRule]) -> dict[str, str]:
     return {one.name: f"{', '.join(one.when)}: {hidden(one.to)}" for one in rules}
 
 
@@ -179,12 +179,12 @@ class Settings:
         table="[limits.KIND]",
     )
     commands = Setting(
-        Kind("a table", _parse_commands, _programs), {}, "your own programs, by job type", table="[commands.TYPE]"
+        ValueType("a table", _parse_commands, _programs), {}, "your own programs, by job type", table="[commands.TYPE]"
     )
     retries = Setting(kinds.RETRIES, {}, "how a job type is tried again, if not as any other", table="[retries.TYPE]")
     zone = Setting(kinds.ZONE, "UTC", "the time zone of schedules that name none, and of `enqueue --once-per`")
     schedule = Setting(
-        Kind("a list of tables", _parse_schedules, _plans),
+        ValueType("a list of tables", _parse_schedules, _plans),
         [],
         "what is begun at which times: [schedules.md](schedules.md)",
         table="[[schedule]]",
@@ -201,7 +201,7 @@ class Settings:
     )
 
     cluster = Setting(
-        Kind("a cluster", _parse_cluster, lambda cluster: "" if cluster is None else cluster.written()),
+        ValueType("a cluster", _parse_cluster, lambda cluster: "" if cluster is None else cluster.written()),
         "",
         "the Ray cluster that runs attempts, such as `ray:10.0.0.1:6379`; or `[cluster]` with `address` and more: "
         "[cluster.md](cluster.md)",
@@ -209,14 +209,14 @@ class Settings:
     )
 
     notify = Setting(
-        Kind("a list of tables", _parse_notify, _told),
+        ValueType("a list of tables", _parse_notify, _told),
         [],
         "who is told what: [notify.md](notify.md)",
         otherwise="nobody",
         table="[[notify]]",
     )
     addresses = Setting(
-        Kind("a table", _parse_addresses, lambda written: {one: hidden(to) for one, to in written.items()}),
+        ValueType("a table", _parse_addresses, lambda written: {one: hidden(to) for one, to in written.items()}),
         {},
         "where a `[[notify]]` whose `to` is `owner` finds each owner",
         table="[addresses]",

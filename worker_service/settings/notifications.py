@@ -68,7 +68,7 @@ class Quiet(Struct, frozen=True):
         return here >= self.begins or here < self.ends
 
 
-class Rule(Struct, frozen=True):
+class NotifyRule(Struct, frozen=True):
     """A table [[notify]]."""
 
     name: str
@@ -94,7 +94,7 @@ class Rule(Struct, frozen=True):
         return (now - from_text(oldest.at)).total_seconds() >= self.group_seconds
 
 
-class Told(Struct, frozen=True):
+class Notification(Struct, frozen=True):
     """A message to one address."""
 
     to: str
@@ -104,14 +104,14 @@ class Told(Struct, frozen=True):
 
 
 def messages(
-    rule: Rule,
+    rule: NotifyRule,
     notices: Sequence[Notice],
     addresses: Mapping[str, str],
     *,
     machine: str,
     names: Mapping[int, str] = {},
     page: str | None = None,
-) -> Iterator[Told]:
+) -> Iterator[Notification]:
     """Yield one message for each address; an owner without an address gets none.
 
     `names` maps the id of a notice to the name of its file or job; `page` is the address of the web page.
@@ -122,7 +122,7 @@ def messages(
         if to:
             by_address.setdefault(to, []).append(_shortened(notice))
     for to, some in by_address.items():
-        yield Told(
+        yield Notification(
             to,
             f"pagemill on {machine}: {_in_a_line(some)}",
             "\n".join(_in_words(some, names, page)),
@@ -195,7 +195,7 @@ def _subject(notice: Notice) -> str:
     return f"job {notice.job_id}" if notice.job_id else ""
 
 
-def _in_data(rule: Rule, notices: Sequence[Notice]) -> dict[str, object]:
+def _in_data(rule: NotifyRule, notices: Sequence[Notice]) -> dict[str, object]:
     return {
         "rule": rule.name,
         "counts": dict(Counter(notice.kind for notice in notices)),
@@ -210,7 +210,7 @@ def _in_data(rule: Rule, notices: Sequence[Notice]) -> dict[str, object]:
 # ── Parsing the tables ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def read_rules(raw: object, label: str) -> list[Rule]:
+def read_rules(raw: object, label: str) -> list[NotifyRule]:
     if not isinstance(raw, list):
         raise ConfigError(f"{label}: notify is a list of tables", "write [[notify]]")
     rules = [_rule(read_table(table, f"{label}: notify[{number}]"), f"{label}: notify[{number}]")
@@ -227,7 +227,7 @@ def read_addresses(raw: object, label: str) -> dict[str, str]:
     return {owner: _address(address, f"{label}: addresses.{owner}") for owner, address in addresses.items()}
 
 
-def _rule(table: Mapping[str, object], label: str) -> Rule:
+def _rule(table: Mapping[str, object], label: str) -> NotifyRule:
     name, to = table.get("name"), table.get("to")
     if not isinstance(name, str) or not name.isprintable() or not name:
         raise ConfigError(f"{label} has no name", 'say what it is called, such as name = "ops"')
@@ -240,7 +240,7 @@ def _rule(table: Mapping[str, object], label: str) -> Rule:
             f"{label} tells nobody",
             'say who is told: to = "mailto:ops@example.com", an https URL, "apprise:", "owner"',
         )
-    return Rule(
+    return NotifyRule(
         name,
         OWNER if to == OWNER else _address(to, f"{label}: to"),
         _kinds(table.get("when", list(_UNLESS_SAID)), f"{label}: when"),

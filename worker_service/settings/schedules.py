@@ -22,7 +22,7 @@ from worker_service.base.clock import zone_of
 from worker_service.base.errors import ConfigError, did_you_mean, nearest
 from worker_service.base.humanize import counted
 from worker_service.jobs.job import NewJob
-from worker_service.settings.value_types import INTERVAL, ZONE, Kind, one_of, read_table, whole_number
+from worker_service.settings.value_types import INTERVAL, ZONE, ValueType, one_of, read_table, whole_number
 
 PRIORITY = 7
 """Lower than that of jobs that a user waits for."""
@@ -147,7 +147,7 @@ def _read(table: Mapping[str, object], label: str, number: int) -> Schedule:
     if "cron" not in table:
         raise ConfigError(f"{own}: cron is missing", 'say when, such as cron = "0 6 * * 1-5"')
 
-    def field(key: str, kind: Kind[Any], otherwise: object) -> Any:
+    def field(key: str, kind: ValueType[Any], otherwise: object) -> Any:
         return kind.read(table.get(key, otherwise), f"{own}: {key}")
 
     owner, priority = field("owner", _TEXT, ""), field("priority", _PRIORITY, PRIORITY)
@@ -214,15 +214,15 @@ def _parse_payload(raw: object, label: str, _: object) -> str:
         raise ConfigError(f"{label} is not JSON: {error}", "write a date in quotes") from error
 
 
-_TEXT = Kind("a text", _parse_text)
-_FILLED = Kind("a text that is not empty", _parse_filled)
-_CRON = Kind("five fields (minute, hour, day, month, weekday) such as '0 6 * * 1-5', or @daily", _parse_cron)
+_TEXT = ValueType("a text", _parse_text)
+_FILLED = ValueType("a text that is not empty", _parse_filled)
+_CRON = ValueType("five fields (minute, hour, day, month, weekday) such as '0 6 * * 1-5', or @daily", _parse_cron)
 _PRIORITY = whole_number("1 (highest) to 10 (lowest)", 1, 10, from_text=False)
 _MISSED = one_of("skip", "once", "all")
 _MISSED_MOST = whole_number("a number from 1 to 1000", 1, 1000, from_text=False)
-_JOB_FIELDS: Mapping[str, tuple[str, Kind[Any]]] = {
+_JOB_FIELDS: Mapping[str, tuple[str, ValueType[Any]]] = {
     "type": ("job_type", _FILLED),
-    "payload": ("payload", Kind("a table", _parse_payload)),
+    "payload": ("payload", ValueType("a table", _parse_payload)),
     "platform": ("platform", _FILLED),
     "account": ("account", _TEXT),
     "source": ("source", _TEXT),
@@ -230,5 +230,5 @@ _JOB_FIELDS: Mapping[str, tuple[str, Kind[Any]]] = {
     "unique": ("unique_key", _FILLED),
     "key": ("concurrency_key", _FILLED),
     "max_retries": ("max_retries", whole_number("a number from 0 to 1000", 0, 1000, from_text=False)),
-    "timeout": ("timeout_seconds", Kind(INTERVAL.what, lambda *said: max(1, int(INTERVAL.parse(*said))))),
+    "timeout": ("timeout_seconds", ValueType(INTERVAL.what, lambda *said: max(1, int(INTERVAL.parse(*said))))),
 }

@@ -38,7 +38,7 @@ Listen = tuple[str, int] | Path
 """A host and a port, or the path of a Unix socket."""
 
 
-class Kind(Struct, Generic[T], frozen=True):
+class ValueType(Struct, Generic[T], frozen=True):
     what: str
     """Description of the valid values, which ends the error message for another value."""
     parse: Callable[[object, str, Path], T]
@@ -61,7 +61,7 @@ class Setting(Generic[T]):
     On the class the attribute is the declaration; on an instance (`config.Settings`) it is the value.
     """
 
-    kind: Kind[T]
+    kind: ValueType[T]
     default: object
     """Default as written in TOML; None if it depends on other values."""
     help: str
@@ -103,14 +103,14 @@ def declared_in(declarations: type) -> dict[str, Setting[Any]]:
 # ── Numbers, times, paths, words ──────────────────────────────────────────────────────────────────────────────────────
 
 
-def whole_number(what: str, least: int, most: int, *, from_text: bool = True) -> Kind[int]:
+def whole_number(what: str, least: int, most: int, *, from_text: bool = True) -> ValueType[int]:
     def parse(raw: object, _: str, __: Path) -> int:
         number = _whole(raw) if from_text or not isinstance(raw, str) else None
         if number is None or not least <= number <= most:
             raise ValueError
         return number
 
-    return Kind(what, parse)
+    return ValueType(what, parse)
 
 
 def _whole(raw: object) -> int | None:
@@ -123,7 +123,7 @@ def length(seconds: float) -> str:
     return f"{seconds:.10g}s"
 
 
-def length_of_time(least: float, most: float = _YEAR_SECONDS) -> Kind[float]:
+def length_of_time(least: float, most: float = _YEAR_SECONDS) -> ValueType[float]:
     def parse(raw: object, _: str, __: Path) -> float:
         if isinstance(raw, bool):
             raise ValueError
@@ -135,7 +135,7 @@ def length_of_time(least: float, most: float = _YEAR_SECONDS) -> Kind[float]:
             raise ValueError
         return seconds
 
-    return Kind("a length of time such as 5m, or a number of seconds", parse, length)
+    return ValueType("a length of time such as 5m, or a number of seconds", parse, length)
 
 
 def _parse_path(raw: object, _: str, base: Path) -> Path:
@@ -222,13 +222,13 @@ def _origin(word: str) -> str:
     return f"{scheme}://{host}" + ("" if port in (None, _USUAL_PORTS[scheme]) else f":{port}")
 
 
-def one_of(*words: str) -> Kind[str]:
+def one_of(*words: str) -> ValueType[str]:
     def parse(raw: object, _: str, __: Path) -> str:
         if not isinstance(raw, str) or raw not in words:
             raise ValueError
         return raw
 
-    return Kind(f"one of {', '.join(words)}", parse)
+    return ValueType(f"one of {', '.join(words)}", parse)
 
 
 # ── Tables, which can only be set in the file ─────────────────────────────────────────────────────────────────────────
@@ -307,29 +307,32 @@ def _rule_in_words(rule: RetryRule) -> str:
 
 # ── Kinds ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-DATABASE = Kind("the path of a file", _parse_database)
-DIRECTORY = Kind("the path of a directory", _parse_path)
+DATABASE = ValueType("the path of a file", _parse_database)
+DIRECTORY = ValueType("the path of a directory", _parse_path)
 PAYLOAD_BYTES = whole_number(f"a number of bytes from 1024 to {_PAYLOAD_BYTES_MOST}", 1024, _PAYLOAD_BYTES_MOST)
 SLOTS = whole_number("a number of slots from 0 to 1000", 0, 1000)
 INTERVAL = length_of_time(0.05)
 TIME_FROM_ZERO = length_of_time(0)
 TIME_FROM_ONE = length_of_time(1)
-WHOLE_SECONDS = Kind(TIME_FROM_ONE.what, lambda *written: int(TIME_FROM_ONE.parse(*written)), length)
-ZONE = Kind("a time zone of this machine such as Europe/Berlin (`timedatectl list-timezones`)", _parse_zone)
-YES_NO = Kind("true or false", _parse_yes_no, lambda said: str(said).lower())
-LISTEN = Kind("HOST:PORT such as 127.0.0.1:8470, or the path of a socket such as /run/pagemill/web.sock", _parse_listen,
-              _listen)  # fmt: skip
-URLS = Kind("a list of addresses such as https://docs.example.org, without a path", _parse_urls, ",".join)
+WHOLE_SECONDS = ValueType(TIME_FROM_ONE.what, lambda *written: int(TIME_FROM_ONE.parse(*written)), length)
+ZONE = ValueType("a time zone of this machine such as Europe/Berlin (`timedatectl list-timezones`)", _parse_zone)
+YES_NO = ValueType("true or false", _parse_yes_no, lambda said: str(said).lower())
+LISTEN = ValueType(
+    "HOST:PORT such as 127.0.0.1:8470, or the path of a socket such as /run/pagemill/web.sock", _parse_listen, _listen
+)
+URLS = ValueType("a list of addresses such as https://docs.example.org, without a path", _parse_urls, ",".join)
 FILE_BYTES = whole_number(f"a number of bytes from 1 to {_FILE_BYTES_MOST}", 1, _FILE_BYTES_MOST)
-TYPES = Kind("a list of job types such as scrape,!command", _parse_types, ",".join)
-LIMITS = Kind(
+TYPES = ValueType("a list of job types such as scrape,!command", _parse_types, ",".join)
+LIMITS = ValueType(
     "a table",
     _parse_limits,
     lambda limits: {f"{kind}.{name}": str(most) for kind, each in limits.items() for name, most in each.items()},
 )
-RETRIES = Kind("a table", _parse_retries, lambda rules: {name: _rule_in_words(rule) for name, rule in rules.items()})
-PRUNE = Kind("a table", _parse_prune, dict)
+RETRIES = ValueType(
+    "a table", _parse_retries, lambda rules: {name: _rule_in_words(rule) for name, rule in rules.items()}
+)
+PRUNE = ValueType("a table", _parse_prune, dict)
 
 _JOBS = whole_number("a number of jobs", 0, 2**63 - 1, from_text=False)
 _RETRIES = whole_number("a number of retries from 0 to 1000", 0, 1000, from_text=False)
-_AGE = Kind("a length of time such as 30d, or never", _parse_age)
+_AGE = ValueType("a length of time such as 30d, or never", _parse_age)

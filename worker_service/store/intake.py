@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from worker_service.base.clock import as_text, from_text
 from worker_service.jobs.digest import canonical
 from worker_service.jobs.documents import Decision, DeferredAction, DocumentRequest, IndexStatus, filled
-from worker_service.jobs.generations import Patience, decide, way_to_read
+from worker_service.jobs.generations import TakeoverTimeouts, decide, way_to_read
 from worker_service.jobs.job import Enqueued, NewJob
 from worker_service.jobs.retries import RetryRule, retries_of
 from worker_service.store.database import Database, chunks
@@ -55,7 +55,7 @@ FREED_MOST = 1000
 
 
 class Intake:
-    def __init__(self, database: Database, patience: Patience) -> None:
+    def __init__(self, database: Database, patience: TakeoverTimeouts) -> None:
         self._db = database
         self._patience = patience
 
@@ -373,7 +373,7 @@ def _hand_over_documents(db: Database, batch_ids: str) -> None:
         request = DocumentRequest(key, name, is_standing=True)
         job = NewJob(**dict(zip(_LEFT_BEHIND_FIELDS, columns, strict=True)), document=request)
         # Infinite patience: do not take over other work, however long it has not advanced.
-        Intake(db, Patience(math.inf, math.inf)).insert_many([job])
+        Intake(db, TakeoverTimeouts(math.inf, math.inf)).insert_many([job])
 
 
 def _fire_failure_actions(db: Database, job_id: int) -> None:

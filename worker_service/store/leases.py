@@ -34,7 +34,6 @@ from worker_service.base.errors import (
 from worker_service.jobs.attempts import Checkpoint, Completion, Failure, Report, Usage
 from worker_service.jobs.batches import unique_key_in_batch
 from worker_service.jobs.documents import (
-    Answer,
     CrawlItem,
     CrawlItems,
     CrawlMemory,
@@ -49,9 +48,10 @@ from worker_service.jobs.documents import (
     KnownPages,
     NewFile,
     PageResult,
-    Pages,
+    PagesAnswer,
     PublishedFile,
     Question,
+    QuestionAnswer,
     SameContent,
 )
 from worker_service.jobs.history import LOG_LINES_MOST
@@ -80,7 +80,7 @@ CLOSING_WIDTH, COMPLETED_WIDTH = 10, 4
 _PADDING = (None,) * max(COMPLETED_AT_ONCE) * CLOSING_WIDTH
 _NO_CHILD = (None, None, None)
 
-A = TypeVar("A", bound=Answer)
+A = TypeVar("A", bound=QuestionAnswer)
 
 
 class Work(Struct, frozen=True):
@@ -352,7 +352,7 @@ class Leases:
         """Answer a handler's question about its own document or crawl. Writes nothing."""
         return cast(A, self._answer(lease, question))
 
-    def _answer(self, lease: Lease, question: object) -> Answer:
+    def _answer(self, lease: Lease, question: object) -> QuestionAnswer:
         match question:
             case KnownPages(digests):
                 rows = self._db.read("known_pages", digests=json.dumps(list(digests)))
@@ -360,7 +360,7 @@ class Leases:
                 return KnownDigests([digest for (digest,) in rows], is_stale)
             case DocumentPages(first, last, with_layout):
                 values = {"job_id": lease.job_id, "first": first, "last": last, "with_layout": with_layout}
-                return Pages([page_from(row) for row in self._db.read("document_pages", **values)])
+                return PagesAnswer([page_from(row) for row in self._db.read("document_pages", **values)])
             case SameContent():
                 return Files(self._same_content(lease, question))
             case IsCurrent():

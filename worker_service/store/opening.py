@@ -12,7 +12,7 @@ from pathlib import Path
 
 from worker_service.base.clock import Clock, wall_clock
 from worker_service.base.errors import Refused, SchemaMismatch, StoreAbsent, StoreDamaged, StoreUnusable
-from worker_service.jobs.generations import Patience
+from worker_service.jobs.generations import TakeoverTimeouts
 from worker_service.jobs.retries import RetryRule
 from worker_service.settings.config import Settings
 from worker_service.store.connection import SQLITE_VERSION, OnLongWait, Transaction, connect, connect_to_read, create
@@ -53,7 +53,7 @@ def open_as_set(
         settings.database,
         orphan_after_seconds=settings.orphan_after_seconds,
         is_durable=is_durable,
-        patience=Patience(settings.queued_patience_seconds, settings.indexing_patience_seconds),
+        patience=TakeoverTimeouts(settings.queued_patience_seconds, settings.indexing_patience_seconds),
         retries=settings.retries,
         on_long_wait=on_long_wait,
         pauses=pauses,
@@ -66,7 +66,7 @@ def open_store(
     orphan_after_seconds: int = 300,
     clock: Clock = wall_clock,
     is_durable: bool = True,
-    patience: Patience = Patience(),  # noqa: B008  frozen
+    patience: TakeoverTimeouts = TakeoverTimeouts(),  # noqa: B008  frozen
     retries: Mapping[str, RetryRule] = {},
     on_long_wait: OnLongWait | None = None,
     pauses: WritePauses | None = None,

@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from worker_service.jobs.generations import Patience
+from worker_service.jobs.generations import TakeoverTimeouts
 from worker_service.store.batches import Batches
 from worker_service.store.change_watch import FileWatch
 from worker_service.store.database import Database
@@ -42,7 +42,7 @@ _PLACE = re.compile(r"\{(\w+)\}")
 class Store:
     """All parts of the store. Use it in one thread only; each thread opens its own."""
 
-    def __init__(self, database: Database, patience: Patience) -> None:
+    def __init__(self, database: Database, patience: TakeoverTimeouts) -> None:
         self.database = database
         self._patience = patience
         self.intake = Intake(database, patience)

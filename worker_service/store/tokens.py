@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec.structs import asdict
 
-from worker_service.jobs.tokens import Kind, NewToken, Token
+from worker_service.jobs.tokens import NewToken, Token, TokenKind
 from worker_service.store.database import Database
 
 TOKEN_COLUMNS = Token.__struct_fields__
@@ -81,4 +81,4 @@ def _title_of(kind: str, name: str, scopes: str, owner: str | None) -> str:
 
 def _token_from(row: Sequence[Any]) -> Token:
     token_id, kind, *rest = row
-    return Token(token_id, Kind(kind), *rest)
+    return Token(token_id, TokenKind(kind), *rest)

@@ -16,7 +16,15 @@ from unittest.mock import patch
 from msgspec.structs import replace
 
 from worker_service.handlers import DocumentPages, IsCurrent, KnownDocument, KnownPages, NewJob, PageResult, SameContent
-from worker_service.jobs.documents import Answer, Currency, Files, KnownDigests, Pages, PublishedFile, Question
+from worker_service.jobs.documents import (
+    Currency,
+    Files,
+    KnownDigests,
+    PagesAnswer,
+    PublishedFile,
+    Question,
+    QuestionAnswer,
+)
 from worker_service.runner.pool import LocalPool, attempt_events
 from worker_service.runner.protocol import Begin, Ended, How, Order, PagesRead, empty_answer
 from worker_service.testing import Run
@@ -129,14 +137,14 @@ class Library:
         if page.also:
             self.by_digest.setdefault(page.also, self.by_digest[page.digest])
 
-    def answer(self, question: Question[Any]) -> Answer:
+    def answer(self, question: Question[Any]) -> QuestionAnswer:
         is_current = self.current_for > 0
         self.current_for -= 1
         match question:
             case KnownPages(digests):
                 return KnownDigests([one for one in digests if one in self.by_digest], not is_current)
             case DocumentPages(first, last):
-                return Pages([self.by_number[at] for at in range(first, last + 1) if at in self.by_number])
+                return PagesAnswer([self.by_number[at] for at in range(first, last + 1) if at in self.by_number])
             case IsCurrent():
                 return Currency(is_current)
             case SameContent(sha256):
