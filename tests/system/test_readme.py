@@ -36,42 +36,50 @@ FOLDER_ID = "folder-of-reports"
 Block = tuple[str, str, str]
 """The page, the heading that it stands below, and the language."""
 
+TUTORIAL = (
+    "1. Read the folder",
+    "2. Search",
+    "4. Take results away",
+    "5. Improve a bad page",
+    "6. Run a program of your own",
+    "7. See something fail",
+)
 RUN_HERE: frozenset[Block] = frozenset(
     {
         ("README.md", "pagemill", "console"),
         ("README.md", "Documents", "sh"),
         ("README.md", "Google Drive", "sh"),
-        ("README.md", "Several people", "sh"),
-        ("README.md", "Your own programs, and cron", "toml"),
-        ("README.md", "Your own programs, and cron", "crontab"),
+        ("README.md", "Jobs of your own", "toml"),
+        ("README.md", "Jobs of your own", "crontab"),
         ("README.md", "When something is stuck", "sh"),
-        ("docs/batches.md", "Several people, and batches", "sh"),
-        ("docs/batches.md", "Stop, and go on", "sh"),
-        ("docs/batches.md", "When it has ended", "sh"),
-        ("docs/batches.md", "Who goes first", "sh"),
+        ("docs/batches.md", "Several people: owners and batches", "sh"),
+        ("docs/batches.md", "Stop and resume", "sh"),
+        ("docs/batches.md", "When a batch has ended", "sh"),
+        ("docs/batches.md", "Which job is first", "sh"),
         ("docs/by-hand.md", "What works", "sql"),
         ("docs/by-hand.md", "From cron", "crontab"),
         ("docs/by-hand.md", "What is refused", "console"),
-        ("docs/documents.md", "Reading again", "sh"),
-        ("docs/from-the-plain-table.md", "From the original plain table", "sh"),
-        ("docs/handlers.md", "Your own programs", "toml"),
+        ("docs/documents.md", "Read documents again", "sh"),
+        ("docs/from-the-plain-table.md", "Move over from the original plain table", "sh"),
+        ("docs/programs.md", "Run your own programs as jobs", "toml"),
         ("docs/handlers.md", "A handler in Python", "sh"),
         ("docs/handlers.md", "The store, from Python", "python"),
         ("docs/handlers.md", "The store, from Python", "console"),
-        ("docs/documents.md", "Afterwards: `--then`", "sh"),
+        ("docs/documents.md", "Run a job after each document", "sh"),
         ("docs/http.md", "Who gets in", "sh"),
         ("docs/http.md", "From other machines", "toml"),
         ("docs/http.md", "Pages of your own", "toml"),
-        ("docs/notify.md", "Being told", "toml"),
-        ("docs/schedules.md", "Schedules", "toml"),
+        ("docs/notify.md", "Be notified by mail, webhook or chat", "toml"),
+        ("docs/schedules.md", "Start jobs at fixed times", "toml"),
         ("docs/schedules.md", "Who begins it", "sh"),
         ("docs/schedules.md", "Once a day, for cron lines of your own", "crontab"),
         ("docs/settings.md", "Settings of your own handler", "python"),
         ("docs/sqlite.md", "Backup", "sh"),
+        *(("docs/tutorial.md", heading, "sh") for heading in TUTORIAL),
+        ("docs/tutorial.md", "6. Run a program of your own", "toml"),
     }
 )
 SHOWN_ELSEWHERE: Mapping[Block, str] = {
-    ("README.md", "pagemill", ""): "a picture",
     ("README.md", "Try it", "sh"): "test_demo.py; and these are the tests",
     ("README.md", "Install it as a service", "sh"): "tests/systemd/test_service.py, and tests/test_wheel.py",
     ("docs/cluster.md", "Three machines", "sh"): "tests/cluster/test_cluster.py, on one machine",
@@ -80,16 +88,18 @@ SHOWN_ELSEWHERE: Mapping[Block, str] = {
     ("docs/cluster.md", "As a service", "ini"): "a unit of Ray, not of pagemill",
     ("docs/cluster.md", "TLS", "sh"): "Ray's own settings",
     ("docs/sqlite.md", "A damaged search index", "sh"): "tests/store/test_search_index.py",
-    ("docs/api.md", "For programs", "sh"): "tests/web/api/test_openapi.py",
-    ("docs/api.md", "Many at once", "sh"): "tests/web/api/test_openapi.py",
+    ("docs/api.md", "First requests", "sh"): "tests/web/api/test_openapi.py",
+    ("docs/api.md", "Many jobs at once", "sh"): "tests/web/api/test_openapi.py",
     ("docs/api.md", "Batches and documents", "sh"): "tests/web/api/test_openapi.py",
     ("docs/api.md", "Events", "sh"): "tests/web/api/test_openapi.py",
-    ("docs/http.md", "HTTP and the page", "console"): "tests/web/test_serve.py",
+    ("docs/http.md", "The web page and HTTP", "console"): "tests/web/test_serve.py",
     ("docs/http.md", "From other machines", "nginx"): "words of a proxy",
-    ("docs/documents.md", "Tables, and columns", "sh"): "tests/cli/test_documents.py",
+    ("docs/documents.md", "Export tables", "sh"): "tests/cli/test_documents.py",
     ("docs/settings.md", "What the service can read", "ini"): "tests/systemd/test_documents.py",
     ("docs/settings.md", "Settings of your own handler", "toml"): "an entry point: tests/test_config.py",
     ("docs/sqlite.md", "Restore, here or on another machine", "sh"): "tests/systemd/test_service.py",
+    ("docs/google-drive.md", "Read a folder", "sh"): "the lines of README",
+    ("docs/tutorial.md", "3. Look at the page", "sh"): "tests/web/test_serve.py",
     ("docs/upgrade.md", "Upgrade", "sh"): "tests/systemd/test_service.py, but for pip",
 }
 
@@ -172,9 +182,10 @@ def walk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Walk]:
     program = here / "instagram"
     program.write_text('#!/bin/sh\necho "scraping $2"\n')
     program.chmod(0o755)
-    table = written("README.md", "Your own programs, and cron", "toml")
+    table = written("README.md", "Jobs of your own", "toml")
     assert "/opt/scrapers/instagram" in table
-    (here / "pagemill.toml").write_text(table.replace("/opt/scrapers/instagram", str(program)))
+    count_words = written("docs/tutorial.md", "6. Run a program of your own", "toml")
+    (here / "pagemill.toml").write_text(f"{table.replace('/opt/scrapers/instagram', str(program))}\n{count_words}")
     (here / "credentials").mkdir(mode=0o700)
     with serving() as drive, typed(here / "bin"):
         folder = drive.store.folder("Reports", id=FOLDER_ID)
@@ -249,17 +260,6 @@ def test_a_folder_of_drive_is_counted_read_and_watched(walk: Walk) -> None:
     walk.types(f"pagemill wait {job}; pagemill cancel {job} --yes")
 
 
-def test_people_submit_batches_as_the_readme_shows_it(walk: Walk) -> None:
-    add, *looks = written("README.md", "Several people", "sh").splitlines()
-    number = begun(walk, add)
-
-    told = [walk.types(of(number, line)) for line in looks]
-
-    assert re.search(rf"^ *{number} .*reports", told[0], re.MULTILINE)
-    assert f"batch {number} (reports): done · 2 files" in told[1]
-    assert len((walk.directory / "reports.csv").read_text().splitlines()) == 3
-
-
 def begun(walk: Walk, line: str) -> str:
     [number] = re.findall(r"^batch:(\d+)$", walk.types(line), re.MULTILINE)
     return str(number)
@@ -271,7 +271,7 @@ def of(number: str, script: str) -> str:
 
 
 def test_a_row_from_cron_runs_a_program_of_ones_own(walk: Walk) -> None:
-    insert, _ = written("README.md", "Your own programs, and cron", "crontab").splitlines()
+    insert, _ = written("README.md", "Jobs of your own", "crontab").splitlines()
     walk.cron(insert)
 
     job = walk.rows("SELECT max(id) FROM worker_job_queue WHERE job_type = 'scrape_account'")
@@ -280,7 +280,7 @@ def test_a_row_from_cron_runs_a_program_of_ones_own(walk: Walk) -> None:
 
 
 def test_what_failed_is_what_cron_mails(walk: Walk) -> None:
-    _, mail = written("README.md", "Your own programs, and cron", "crontab").splitlines()
+    _, mail = written("README.md", "Jobs of your own", "crontab").splitlines()
     command = mail.split(None, 5)[5].replace("/usr/local/bin/", "")
     walk.types("pagemill delete --status failed --yes")
     assert walk.types(command) == ""
@@ -306,8 +306,22 @@ def test_the_commands_for_what_is_stuck_say_something_about_any_job(walk: Walk) 
 # ── docs/ ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+def test_the_first_hour_works_as_written(walk: Walk) -> None:
+    annual = walk.rows("SELECT id FROM document WHERE name = 'annual.pdf'")
+
+    printed = {
+        heading: walk.types(written("docs/tutorial.md", heading, "sh").replace("tables 1 ", f"tables {annual} "))
+        for heading in TUTORIAL
+    }
+
+    assert "[climate] [risk]" in printed["2. Search"]
+    assert "climate risk" in printed["4. Take results away"]
+    assert re.search(r"\d+ /etc/passwd", printed["6. Run a program of your own"])
+    assert "NOT_WHAT_IT_SAYS" in printed["7. See something fail"]
+
+
 def test_batches_are_begun_added_to_and_looked_at_as_written(walk: Walk) -> None:
-    dry, add, listed, more, *looks = written("docs/batches.md", "Several people, and batches", "sh").splitlines()
+    dry, add, listed, more, *looks = written("docs/batches.md", "Several people: owners and batches", "sh").splitlines()
     documents.digital(walk.directory / "more.pdf", ["More of it."])
     walk.types("pagemill pause --all")
 
@@ -325,7 +339,7 @@ def test_batches_are_begun_added_to_and_looked_at_as_written(walk: Walk) -> None
 
 
 def test_a_batch_is_stopped_and_gone_on_with_as_written(walk: Walk) -> None:
-    stop, resume, retry, cancel, remove = written("docs/batches.md", "Stop, and go on", "sh").splitlines()
+    stop, resume, retry, cancel, remove = written("docs/batches.md", "Stop and resume", "sh").splitlines()
     walk.types("pagemill pause --all")
     number = begun(walk, "pagemill batch add reports/ --owner alice")
 
@@ -340,8 +354,8 @@ def test_a_batch_is_stopped_and_gone_on_with_as_written(walk: Walk) -> None:
 
 def test_what_somebody_waits_for_is_moved_ahead_and_followed_as_written(walk: Walk) -> None:
     walk.types("pagemill pause --all")
-    number = begun(walk, written("docs/batches.md", "When it has ended", "sh"))
-    ahead, document = written("docs/batches.md", "Who goes first", "sh").splitlines()
+    number = begun(walk, written("docs/batches.md", "When a batch has ended", "sh"))
+    ahead, document = written("docs/batches.md", "Which job is first", "sh").splitlines()
 
     assert "reprioritised 2 jobs" in walk.types(of(number, ahead))
     walk.types(document)
@@ -350,18 +364,18 @@ def test_what_somebody_waits_for_is_moved_ahead_and_followed_as_written(walk: Wa
 
 
 def test_documents_are_read_again_as_written(walk: Walk) -> None:
-    walk.types(written("docs/documents.md", "Reading again", "sh"))
+    walk.types(written("docs/documents.md", "Read documents again", "sh"))
     walk.types("pagemill wait document:1")
 
 
 def test_what_follows_all_documents_of_an_owner_is_asked_for_as_written(walk: Walk) -> None:
-    told = walk.types(written("docs/documents.md", "Afterwards: `--then`", "sh"))
+    told = walk.types(written("docs/documents.md", "Run a job after each document", "sh"))
 
     assert re.search(r"^alice +it is read +webhook", told, re.MULTILINE)
 
 
 def test_who_is_told_what_is_set_as_written(walk: Walk) -> None:
-    (walk.directory / "told.toml").write_text(written("docs/notify.md", "Being told", "toml"))
+    (walk.directory / "told.toml").write_text(written("docs/notify.md", "Be notified by mail, webhook or chat", "toml"))
 
     told = walk.types("export WORKER_CONFIG=told.toml\npagemill notify ls")
 
@@ -424,7 +438,7 @@ def test_the_settings_for_other_machines_are_understood(walk: Walk) -> None:
 
 
 def test_what_is_scheduled_is_begun_as_written(walk: Walk) -> None:
-    (walk.directory / "scheduled.toml").write_text(written("docs/schedules.md", "Schedules", "toml"))
+    (walk.directory / "scheduled.toml").write_text(written("docs/schedules.md", "Start jobs at fixed times", "toml"))
     (line,) = written("docs/schedules.md", "Once a day, for cron lines of your own", "crontab").splitlines()
 
     told = walk.types(f"export WORKER_CONFIG=scheduled.toml\n{written('docs/schedules.md', 'Who begins it', 'sh')}")
@@ -449,12 +463,12 @@ def test_the_plain_table_is_migrated_as_written(walk: Walk) -> None:
     row = "INSERT INTO worker_job_queue (job_type, platform) VALUES ('scrape_account', 'instagram')"
     walk.types(f"sqlite3 plain.db {shlex.quote(ORIGINAL + row)}")
 
-    script = written("docs/from-the-plain-table.md", "From the original plain table", "sh")
+    script = written("docs/from-the-plain-table.md", "Move over from the original plain table", "sh")
     walk.types(f"export WORKER_DATABASE=plain.db\n{script}pagemill ls | grep scrape_account")
 
 
 def test_the_table_of_a_program_is_understood(walk: Walk) -> None:
-    (walk.directory / "own.toml").write_text(written("docs/handlers.md", "Your own programs", "toml"))
+    (walk.directory / "own.toml").write_text(written("docs/programs.md", "Run your own programs as jobs", "toml"))
 
     assert "download_media" in walk.types("WORKER_CONFIG=own.toml pagemill config show")
 
