@@ -135,7 +135,7 @@ def only_services_speak_to_the_store(house: House) -> Iterator[str]:
         if is_above_services(source.module):
             for node in ast.walk(source.tree):
                 if isinstance(node, ast.Attribute) and node.attr == "store":
-                    yield f"{source.path}:{node.lineno}: reaches through to the store; call a service"
+                    yield f"{source.path}:{node.lineno}: reaches through to the store; call a service or a query"
 
 
 def is_above_services(module: str) -> bool:

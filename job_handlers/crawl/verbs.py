@@ -31,7 +31,6 @@ from worker_service.verbs import (
     completes_directory,
     counted,
     enqueue,
-    jobs,
     leading,
     legible,
     output,
@@ -173,7 +172,7 @@ def of_a_batch(crawl: NewJob) -> NewJob:
 
 
 def _say_who_does_it(desk: Desk, job_id: int, asked: NewJob) -> None:
-    if _does_all(jobs.job(desk.session, job_id), asked):
+    if _does_all(desk.session.reading.get(job_id), asked):
         output.say(f"this folder is being crawled already: that job will do{_when(desk, job_id)}")
     else:
         output.say(
@@ -217,7 +216,7 @@ def _refuse_no_day(text: str) -> None:
 
 
 def _when(desk: Desk, job_id: int) -> str:
-    job = jobs.job(desk.session, job_id)
+    job = desk.session.reading.get(job_id)
     is_later = job.run_at is not None and job.status is Status.PENDING
     again = f"pagemill crawl now {job_id}"
     return f"; it looks next at {output.seconds(job.run_at)} UTC, or at once: {again}" if is_later else ""
@@ -228,7 +227,7 @@ def found_by(desk: Desk, counting: NewJob) -> dict[str, Any]:
     job_id = enqueue.enqueue_job(desk.session, replace(counting, priority=PRIORITY)).job_id
     report_waiting(desk, job_id)
     waited = wait_for_jobs(desk.session, Selector(ids=(job_id,)))
-    job = jobs.job(desk.session, job_id)
+    job = desk.session.reading.get(job_id)
     if not waited.is_good:
         raise BadInput(f"job {job_id}: {job.error_text or job.status}")
     found: dict[str, Any] = json.loads(job.result or "{}")

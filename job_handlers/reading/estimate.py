@@ -68,12 +68,12 @@ def show(desk: Desk, found: ToRead, left_out: LeftOut) -> None:
 
 def estimate_duration(desk: Desk, size: int) -> dict[str, object]:
     """Return the estimate as JSON; null if no document has been read yet."""
-    pace = documents.pace(desk.session)
+    pace = desk.session.library.pace()
     return {"seconds": pace and round(pace.seconds_for(size)), "pace": pace}
 
 
 def describe_duration(desk: Desk, size: int) -> str:
-    pace = documents.pace(desk.session)
+    pace = desk.session.library.pace()
     if pace is None:
         return "no document has been read yet, so nobody knows how long"
     minutes = pace.seconds / 60

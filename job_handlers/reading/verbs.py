@@ -44,7 +44,6 @@ from worker_service.verbs import (
     counted,
     documents,
     enqueue,
-    jobs,
     legible,
     output,
     path_of,
@@ -294,7 +293,7 @@ def _adopt_file(desk: Desk, one: AdoptedFile, owner: str) -> Wish:
 
 
 def report_waiting(desk: Desk, job_id: int) -> None:
-    for gate in jobs.gates(desk.session, job_id):
+    for gate in desk.session.reading.explain(job_id):
         output.say(f"job {job_id} waits: {gate.detail} ({gate.code}; `pagemill why {job_id}` says what to do)")
 
 

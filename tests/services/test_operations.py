@@ -13,8 +13,8 @@ from worker_service.base.errors import BadInput, JobNotFound
 from worker_service.jobs.job import Status
 from worker_service.services.database import Session, open_session
 from worker_service.services.enqueue import enqueue
-from worker_service.services.job_control import actions, change, plan, undo, undoable
-from worker_service.services.jobs import job, job_in_whole, list_jobs, why
+from worker_service.services.job_control import change, plan, undo, undoable
+from worker_service.services.jobs import job_in_whole, list_jobs, why
 from worker_service.services.overview import look
 from worker_service.services.parse import read_selector
 from worker_service.services.serialize import as_object
@@ -50,7 +50,7 @@ def test_a_page_of_jobs_says_where_the_next_begins(session: Session) -> None:
 def test_an_empty_word_is_the_default_where_there_is_one_and_refused_where_something_has_to_stand(
     session: Session,
 ) -> None:
-    found = job(session, put(session, platform="", owner="", account=""))
+    found = session.reading.get(put(session, platform="", owner="", account=""))
 
     assert (found.platform, found.owner, found.account) == ("local", "", "")
     with pytest.raises(BadInput, match="--platform is empty"):
@@ -64,13 +64,13 @@ def test_a_plan_tells_what_a_change_would_do_and_what_was_done_can_be_undone(ses
     put(session)
     planned = plan(session, "cancel", read_selector(now=session.clock(), platforms=["instagram"]))
     assert (planned.jobs, len(planned.sample), planned.is_single) == (7, 5, False)
-    assert all(job(session, job_id).status is Status.PENDING for job_id in ids)
+    assert all(session.reading.get(job_id).status is Status.PENDING for job_id in ids)
 
     changed = change(session, planned)
 
     assert sorted(changed.job_ids) == ids
-    assert {job(session, job_id).status for job_id in ids} == {Status.CANCELLED}
-    assert [(one.actor, one.verb, one.jobs) for one in actions(session)] == [("ann", "cancel", 7)]
+    assert {session.reading.get(job_id).status for job_id in ids} == {Status.CANCELLED}
+    assert [(one.actor, one.verb, one.jobs) for one in session.reading.actions()] == [("ann", "cancel", 7)]
     undo(session, undoable(session, None))
     assert look(session).counts.by_status[Status.PENDING] == 8
 
@@ -107,4 +107,4 @@ def test_what_an_operation_answers_is_json_all_the_way_down(session: Session) ->
     assert whole["events"] == []
     assert (looked["counts"]["by_status"]["pending"], looked["workers"]) == (2, [])
     assert looked["at"].endswith("Z")
-    assert as_object(as_object([job(session, deep)]))[0]["payload"] == json.loads("[" * 500 + "]" * 500)
+    assert as_object(as_object([session.reading.get(deep)]))[0]["payload"] == json.loads("[" * 500 + "]" * 500)

@@ -14,7 +14,6 @@ from tests.store.papers import work_as
 from worker_service.base.errors import BadInput, DocumentNotFound
 from worker_service.jobs.documents import Decision
 from worker_service.services.database import Session, open_session
-from worker_service.services.jobs import job
 from worker_service.services.read_requests import bring_in, read_again
 from worker_service.settings.config import load_settings
 
@@ -36,7 +35,7 @@ def test_a_file_is_brought_in_as_the_command_brings_it_in(session: Session, tmp_
     words = {"lang": ["deu"], "quality": ["best"], "password-file": [""]}
     [wished], batch_id = bring_in(session, [file], words, owner="alice")
 
-    made = job(session, wished.enqueued.job_id)
+    made = session.reading.get(wished.enqueued.job_id)
     assert batch_id is None
     assert (made.owner, made.name, made.source_key) == ("alice", "report.pdf", str(file))
     assert json.loads(made.payload or "")["read"] == {"languages": ["deu"], "quality": "best"}

@@ -20,7 +20,6 @@ from worker_service.jobs.tokens import Power, digest_of, parse_token_text
 from worker_service.services import tokens
 from worker_service.services.database import Session
 from worker_service.services.enqueue import enqueue
-from worker_service.services.jobs import job
 from worker_service.settings.config import Settings
 from worker_service.web import access
 from worker_service.web.access import Visitor
@@ -72,7 +71,7 @@ def test_a_client_that_hangs_up_before_the_answer_changes_nothing(settings: Sett
         # One connection after the other: by the time this is answered, so were the others.
         assert httpx.get(f"{address}/api/jobs").status_code == 401
 
-    assert job(session, 1).status == "pending"
+    assert session.reading.get(1).status == "pending"
 
 
 def test_the_unix_socket_lets_in_the_servers_own_user_without_a_token(settings: Settings, tmp_path: Path) -> None:
@@ -209,7 +208,7 @@ def test_whoever_may_look_may_change_nothing(site: httpx.Client, session: Sessio
     ):
         answer = site.request(method, path, headers=looking, json={})
         assert (answer.status_code, answer.json()["code"]) == (403, "not_allowed")
-    assert job(session, 1).status == "pending"
+    assert session.reading.get(1).status == "pending"
 
     assert site.post("/api/jobs/1/cancel", headers=working).status_code == 200
     assert session.store.reading.actions()[0].actor == "scanner"

@@ -14,7 +14,6 @@ from worker_service.jobs.tokens import Power
 from worker_service.services import tokens
 from worker_service.services.database import Session
 from worker_service.services.enqueue import enqueue
-from worker_service.services.jobs import job
 from worker_service.settings.config import Settings
 
 PAGE = {"Accept": "text/html"}
@@ -136,7 +135,7 @@ def test_a_browser_that_is_in_changes_things_by_our_forms_alone(browser: httpx.C
     for headers in ({}, {"X-CSRF-Token": "0" * 64}, {"X-CSRF-Token": ""}):
         answer = browser.post("/api/jobs/1/cancel", headers={**headers, "Accept": "*/*"})
         assert (answer.status_code, answer.json()["code"]) == (403, "form_outdated")
-    assert job(session, 1).status == "pending"
+    assert session.reading.get(1).status == "pending"
 
     assert browser.post("/api/jobs/1/cancel", headers={"X-CSRF-Token": csrf_of(browser)}).status_code == 200
     assert session.store.reading.actions()[0].actor == "bob"

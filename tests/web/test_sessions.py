@@ -7,7 +7,6 @@ from collections.abc import Generator, Iterator
 import pytest
 
 from worker_service.base.errors import BadInput, JobNotFound, RuleBroken, StoreBusy
-from worker_service.services import jobs
 from worker_service.settings.config import Settings
 from worker_service.store.store import Store
 from worker_service.web.database_sessions import Sessions
@@ -29,7 +28,7 @@ def test_what_is_not_there_costs_no_new_connection(sessions: Sessions) -> None:
     store = store_of(sessions)
 
     with pytest.raises(JobNotFound), sessions.opened("somebody") as session:
-        jobs.job(session, 99)
+        session.reading.get(99)
 
     assert store_of(sessions) is store
 

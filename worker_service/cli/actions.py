@@ -31,7 +31,7 @@ def ls(desk: Desk, document: int | None) -> None:
     What follows for each document of an owner; or for one document, and which job it became.
     """
     if document is None:
-        rules = actions.of_owners(desk.session)
+        rules = desk.session.library.actions_of_owners()
         if not desk.answered({"items": rules}):
             output.show_table(("OWNER", *_HEADINGS), [(one.owner, *_row(one)) for one in rules])
         return

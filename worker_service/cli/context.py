@@ -146,9 +146,7 @@ def completes_directory(_: click.Context, __: click.Parameter, begun: str) -> li
 
 
 def _names(desk: Desk, begun: str, *columns: str) -> list[str]:
-    from worker_service.services.jobs import names
-
-    return [name for column in columns for name in names(desk.session, column, begun)]
+    return [name for column in columns for name in desk.session.reading.names(column, begun)]
 
 
 def _installed(desk: Desk, begun: str) -> list[str]:

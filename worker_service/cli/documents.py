@@ -194,7 +194,7 @@ def tables(
 
     Exit code 1 if there are none.
     """
-    document = operations.document(desk.session, document_id)
+    document = desk.session.library.document(document_id)
     found = tables_of(desk.session, document_id, pages=pages)
     count = 0
     if xlsx is not None:

@@ -305,7 +305,7 @@ def _reasons(by_job: Mapping[int, str]) -> list[dict[str, object]]:
 
 
 def _show_actions(desk: Desk) -> int:
-    actions = operations.actions(desk.session)
+    actions = desk.session.reading.actions()
     if desk.answered({"items": actions}):
         return 0
     rows = [

@@ -13,7 +13,6 @@ from worker_service.cli import output
 from worker_service.cli.context import Desk, selecting, verb
 from worker_service.cli.progress import await_batches, await_reading, watch_jobs
 from worker_service.jobs.selector import Selector
-from worker_service.services.documents import document
 from worker_service.services.wait import AwaitedDocument, wait_for_jobs
 
 
@@ -60,6 +59,6 @@ def wait(desk: Desk, selector: Selector, timeout: str | None, follow: bool, prog
 def _wait_for_documents(desk: Desk, selector: Selector, *, timeout: str | None, is_watched: bool) -> int:
     if selector != Selector(document_ids=selector.document_ids):
         raise BadInput("wait for documents or for jobs, not for both at once", "pagemill wait document:7 document:8")
-    documents = [document(desk.session, document_id) for document_id in selector.document_ids]
+    documents = [desk.session.library.document(document_id) for document_id in selector.document_ids]
     awaited = [AwaitedDocument(one.name, document_id=one.id) for one in documents]
     return await_reading(desk, awaited, timeout=timeout, is_watched=is_watched)

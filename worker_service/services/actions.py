@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from worker_service.base.errors import Refused
-from worker_service.jobs.documents import AskedAction, OnEnd, OwnersAction
+from worker_service.jobs.documents import AskedAction, OnEnd
 from worker_service.services.database import Session
 from worker_service.services.enqueue import refuse_unfit_action
 from worker_service.services.parse import read_action
@@ -15,10 +15,6 @@ def of_document(session: Session, document_id: int) -> Sequence[AskedAction]:
     """Return the actions requested for a document and the jobs they became, newest generation first."""
     session.store.library.document(document_id)
     return session.store.library.actions_of(document_id)
-
-
-def of_owners(session: Session) -> Sequence[OwnersAction]:
-    return session.store.library.actions_of_owners()
 
 
 def ask_always(session: Session, owner: str, word: str, *, on_failure: bool) -> bool:

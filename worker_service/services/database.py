@@ -17,6 +17,8 @@ from worker_service.base.errors import BadInput, PagemillError
 from worker_service.jobs.counts import Check
 from worker_service.settings.config import Settings
 from worker_service.store import opening
+from worker_service.store.library import Library
+from worker_service.store.reading import Reading
 from worker_service.store.store import Store
 
 if TYPE_CHECKING:
@@ -24,12 +26,25 @@ if TYPE_CHECKING:
 
 
 class Session(Struct, frozen=True):
-    """An open database, the settings it was opened with, and the user who acts."""
+    """An open database, the settings it was opened with, and the user who acts.
+
+    The command line and the web query `reading` and `library` directly; every change goes through a service.
+    """
 
     store: Store
     settings: Settings
     actor: str
     clock: Clock = wall_clock
+
+    @property
+    def reading(self) -> Reading:
+        """Queries about jobs, workers and counts."""
+        return self.store.reading
+
+    @property
+    def library(self) -> Library:
+        """Queries about documents and their pages."""
+        return self.store.library
 
     def close(self) -> None:
         self.store.close()

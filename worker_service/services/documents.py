@@ -30,7 +30,6 @@ from worker_service.jobs.library import (
     KeywordCount,
     PageSummary,
     Provenance,
-    ReadingSpeed,
     Removed,
     SearchResult,
     Weight,
@@ -139,15 +138,6 @@ def meant(session: Session, selector: DocumentSelector) -> list[Document]:
     return list(each(session, selector))
 
 
-def pace(session: Session) -> ReadingSpeed | None:
-    """Return the recent reading speed that this database has measured; None if unknown."""
-    return session.store.library.pace()
-
-
-def document(session: Session, document_id: int) -> Document:
-    return session.store.library.document(document_id)
-
-
 def document_in_whole(session: Session, document_id: int) -> DocumentInWhole:
     library = session.store.library
     return DocumentInWhole(
@@ -180,11 +170,6 @@ def page(session: Session, document_id: int, number: int) -> PageResult | None:
     """Return a page with its layout; None if it has no such readable page."""
     session.store.library.document(document_id)
     return next(iter(session.store.library.page_texts(document_id, number, number, with_layout=True)), None)
-
-
-def counts_by_state(session: Session) -> Mapping[str, int]:
-    """Return the number of documents in each state."""
-    return session.store.library.counts_by_state()
 
 
 def file_of(session: Session, document_id: int, form: str) -> tuple[PublishedFile, str]:

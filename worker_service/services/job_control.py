@@ -186,14 +186,9 @@ def _unended(session: Session, ids: Sequence[int]) -> Iterator[tuple[int, str]]:
 # ── Undo ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def actions(session: Session, *, most: int = 20) -> Sequence[Action]:
-    """Return the bulk changes by users, newest first."""
-    return session.store.reading.actions(most=most)
-
-
 def undoable(session: Session, action_id: int | None) -> Action:
     """Return the action with this id, or without one the newest that can be undone. Raise `Refused` if it cannot be."""
-    found = actions(session, most=_ACTIONS_MOST)
+    found = session.reading.actions(most=_ACTIONS_MOST)
     if action_id is None:
         action = next((one for one in found if one.undone_at is None and one.opposite), None)
     else:
@@ -222,7 +217,7 @@ def _why_not(action: Action) -> str:
 
 def newest_final(session: Session, action: Action) -> Action | None:
     """Return the newest action if it is later than `action` and cannot be undone."""
-    [newest, *_] = actions(session, most=1)
+    [newest, *_] = session.reading.actions(most=1)
     return newest if newest.id > action.id and newest.opposite is None else None
 
 

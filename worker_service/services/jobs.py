@@ -167,10 +167,6 @@ def stretches(
             size *= 2
 
 
-def job(session: Session, job_id: int) -> Job:
-    return session.store.reading.get(job_id)
-
-
 def job_in_whole(session: Session, job_id: int) -> JobInWhole:
     reading = session.store.reading
     return JobInWhole(
@@ -251,11 +247,6 @@ def newest_with_a_problem(session: Session) -> int | None:
     return next((job.id for job in newest_first if has_a_problem(job)), None)
 
 
-def gates(session: Session, job_id: int) -> Sequence[Gate]:
-    """Return the gates that hold a job, assuming that workers with a recent heartbeat are alive."""
-    return session.store.reading.explain(job_id)
-
-
 def log(session: Session, job_id: int) -> Sequence[LogLine]:
     session.store.reading.get(job_id)
     return session.store.reading.logs(job_id, most=LOG_LINES_MOST)
@@ -275,11 +266,6 @@ def follow_log(session: Session, job_id: int, *, sleep: Callable[[float], None] 
             return
         while reading.change_counter() == seen:
             sleep(_FOLLOW_SECONDS)
-
-
-def names(session: Session, column: str, begun: str) -> Sequence[str]:
-    """Return the values of a column with this prefix, for completion."""
-    return session.store.reading.names(column, begun)
 
 
 def helps(job: Job) -> str:

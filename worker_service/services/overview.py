@@ -15,7 +15,7 @@ from worker_service.jobs.counts import Counts, ErrorCount, LiveCounts, PlatformC
 from worker_service.jobs.job import Job, Pause, Status
 from worker_service.jobs.library import OwnerSize
 from worker_service.jobs.selector import Selector
-from worker_service.jobs.workers import HandlerFacts, WorkerState
+from worker_service.jobs.workers import WorkerState
 from worker_service.runner.worker_lock import Fate, boot_id, decide_fate, observe, own_host
 from worker_service.services.batches import BatchInWhole, under_way
 from worker_service.services.database import Session
@@ -110,25 +110,6 @@ def is_healthy(session: Session) -> bool:
     patience = timedelta(seconds=_BEATS_MOST * session.settings.heartbeat_interval_seconds)
     now = session.clock()
     return any(one.is_alive and now - from_text(one.heartbeat_at) <= patience for one in workers(session))
-
-
-def change_counter(session: Session) -> int:
-    """Return a number that changes whenever another connection commits. Costs microseconds."""
-    return session.store.reading.change_counter()
-
-
-def pauses(session: Session) -> Sequence[Pause]:
-    return session.store.reading.pauses()
-
-
-def counts(session: Session) -> Counts:
-    """Return the number of jobs by status."""
-    return session.store.reading.counts()
-
-
-def lacking(session: Session) -> Sequence[HandlerFacts]:
-    """Return the handlers of live workers whose machines lack something that they need."""
-    return session.store.reading.handlers_lacking()
 
 
 def errors(session: Session, *, since: str, owner: str | None = None) -> Sequence[ErrorCount]:

@@ -88,7 +88,7 @@ def bring_together(session: Session, sources: Sequence[object], words: Words, *,
 
 
 def read_again(session: Session, document_id: int, words: Words, *, is_forced: bool = False) -> Wished:
-    document = documents.document(session, document_id)
+    document = session.library.document(document_id)
     has_original = documents.has_original(session, document)
     return _wished(session, *_maker("again")(document, words, has_original=has_original, is_forced=is_forced))
 

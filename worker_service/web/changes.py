@@ -11,7 +11,6 @@ from threading import Lock
 from starlette.requests import HTTPConnection
 
 from worker_service.services.database import Session, open_session
-from worker_service.services.overview import change_counter
 from worker_service.settings.config import Settings
 
 
@@ -32,7 +31,7 @@ class Changes:
                 self._close()
                 self._session = open_session(self._settings, actor="web")
                 self._of, self._life = of, secrets.token_hex(4)
-            return f"{self._life}{change_counter(self._session)}"
+            return f"{self._life}{self._session.reading.change_counter()}"
 
     def close(self) -> None:
         with self._lock:

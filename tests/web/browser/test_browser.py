@@ -15,7 +15,6 @@ from playwright.sync_api import FilePayload, Page, Route, expect
 from tests.job_handlers.reading.documents import digital, picture, scan
 from tests.web.browser.conftest import Look, Scheme, Site
 from worker_service.services.enqueue import enqueue
-from worker_service.services.jobs import job
 
 PLACES = (
     "/", "/documents", "/documents?q=glacier", "/documents/1?q=glacier", "/documents/1/remove", "/upload",
@@ -165,7 +164,7 @@ def test_a_job_is_cancelled_and_that_is_undone(look: Look, site: Site, script: b
     page.get_by_role("button", name="Undo").click()
 
     expect(page.get_by_text("Undone", exact=True)).to_be_visible()
-    assert job(site.session, waiting).status.value == "pending"
+    assert site.session.reading.get(waiting).status.value == "pending"
 
 
 def test_jobs_are_ticked_from_one_to_another_and_counted(look: Look, site: Site) -> None:
@@ -207,7 +206,7 @@ def test_what_failed_says_why_and_is_tried_again(look: Look, site: Site, script:
     expect(page.get_by_role("button", name="Undo")).to_be_visible()
 
     page.wait_for_url(re.compile(r"/jobs/"))
-    assert job(site.session, failed).fence >= 1
+    assert site.session.reading.get(failed).fence >= 1
 
 
 def test_a_document_is_removed_once_it_was_confirmed(look: Look, site: Site, tmp_path: Path) -> None:

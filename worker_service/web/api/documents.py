@@ -303,7 +303,7 @@ def delete_document(call: Call) -> Any:
 
 def seen(call: Call) -> Document:
     """Return the document in the path. Raise `DocumentNotFound` if the visitor may not see it."""
-    found = operations.document(call.session, call.id)
+    found = call.session.library.document(call.id)
     if not call.visitor.may_see(found.owner):
         raise DocumentNotFound(f"there is no document {call.id}", "`pagemill documents` shows those that are there")
     return found

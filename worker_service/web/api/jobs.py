@@ -159,7 +159,7 @@ def log(call: Call) -> Any:
 
 def seen(call: Call) -> Job:
     """Return the job in the path. Raise `JobNotFound` if the visitor may not see it."""
-    found = operations.job(call.session, call.id)
+    found = call.session.reading.get(call.id)
     if not call.visitor.may_see(found.owner):
         raise JobNotFound(f"there is no job {call.id}", "`pagemill ls` shows those that are there")
     return found

@@ -98,7 +98,7 @@ def workers(call: Call) -> Any:
 
 @endpoint("GET", "/api/pauses", "What starts no more.", answer=_items(Pause), is_of_the_moment=True)
 def list_pauses(call: Call) -> Any:
-    found = overview.pauses(call.session)
+    found = call.session.reading.pauses()
     return {"items": [one for one in found if one.scope != "owner" or call.visitor.may_see(one.name)]}
 
 
@@ -200,9 +200,9 @@ def run_schedule(call: Call) -> Answer:
 def list_actions(call: Call) -> Any:
     most = call.query.get("limit", 20)
     if call.visitor.owner is None:
-        return {"items": job_control.actions(call.session, most=most)}
+        return {"items": call.session.reading.actions(most=most)}
     # Other users' actions may concern other owners' jobs, so only the visitor's own are listed.
-    mine = [one for one in job_control.actions(call.session, most=1000) if one.actor == call.visitor.name]
+    mine = [one for one in call.session.reading.actions(most=1000) if one.actor == call.visitor.name]
     return {"items": mine[:most]}
 
 
@@ -216,9 +216,7 @@ def list_actions(call: Call) -> Any:
 )
 def undo(call: Call) -> Any:
     visitor = call.visitor
-    is_theirs = any(
-        one.id == call.id and one.actor == visitor.name for one in job_control.actions(call.session, most=1000)
-    )
+    is_theirs = any(one.id == call.id and one.actor == visitor.name for one in call.session.reading.actions(most=1000))
     if not is_theirs and visitor.owner is not None:
         raise Refused(f"there is no action {call.id} to undo", "see pagemill undo --list")
     if not is_theirs:

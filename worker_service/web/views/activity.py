@@ -19,7 +19,7 @@ _MOST = 100
 def activity(request: Request) -> Response:
     visitor_of(request).must_be_of_all()
     with opened(request) as session:
-        found = job_control.actions(session, most=_MOST)
+        found = session.reading.actions(most=_MOST)
         return page(
             request,
             "activity.html",

@@ -170,7 +170,7 @@ def marked(snippet: str) -> Markup:
 
 
 def owners_of(session: Session, visitor: Visitor) -> Sequence[str]:
-    return [visitor.owner] if visitor.owner is not None else [one for one in jobs.names(session, "owner", "") if one]
+    return [visitor.owner] if visitor.owner is not None else [one for one in session.reading.names("owner", "") if one]
 
 
 def _typed(wanted: Wanted) -> str:
@@ -428,7 +428,7 @@ def remove(request: Request) -> Response:
 def _seen(session: Session, request: Request) -> Document:
     """Return the document in the path. Raise `DocumentNotFound` if the visitor may not see it."""
     document_id = number_of(request.path_params["document_id"])
-    document = documents.document(session, document_id)
+    document = session.library.document(document_id)
     if not visitor_of(request).may_see(document.owner):
         raise DocumentNotFound(f"there is no document {document_id}", "`pagemill documents` shows those that are there")
     return document

@@ -16,7 +16,7 @@ from worker_service.base.humanize import counted
 from worker_service.jobs.history import Action, Changed
 from worker_service.jobs.selector import CHOSEN_BY, Selector
 from worker_service.services.database import Session
-from worker_service.services.job_control import DONE, actions
+from worker_service.services.job_control import DONE
 from worker_service.services.parse import read_selector
 from worker_service.web.access import visitor_of
 from worker_service.web.middleware import form_of
@@ -144,7 +144,7 @@ def told(session: Session, request: Request) -> Told | None:
             if refused
             else None
         )
-    found = actions(session, most=_LATELY_MOST)
+    found = session.reading.actions(most=_LATELY_MOST)
     action = next((one for one in found if one.id == action_id), None)
     if action is None or (visitor.owner is not None and action.actor != visitor.name):
         return None

@@ -17,7 +17,7 @@ from worker_service.base.humanize import counted
 from worker_service.jobs.attempts import AttemptRow
 from worker_service.jobs.job import Job, Status
 from worker_service.jobs.selector import Selector
-from worker_service.services import batches, job_control, overview
+from worker_service.services import batches, job_control
 from worker_service.services import enqueue as entering
 from worker_service.services import jobs as operations
 from worker_service.services.database import Session
@@ -65,7 +65,7 @@ def jobs(request: Request) -> Response:
         selector = visitor.only(filters.selector())
         found = operations.look_for_jobs(session, selector, limit=AT_ONCE, before_id=before, seconds=LOOK_SECONDS)
         is_counted = visitor.owner is None and not filters.beside_status
-        counts = overview.counts(session).by_status if is_counted else {}
+        counts = session.reading.counts().by_status if is_counted else {}
         return page(
             request,
             "jobs.html",
@@ -79,7 +79,7 @@ def jobs(request: Request) -> Response:
             is_first=before is None,
             matching=_matching(filters, counts, found.items, is_all=before is None and found.next is None),
             command=command("ls", *filters.words()),
-            names={column: operations.names(session, column, "") for column in ("job_type", "owner")}
+            names={column: session.reading.names(column, "") for column in ("job_type", "owner")}
             if visitor.owner is None
             else {},
             is_empty=not any(counts.values()) if counts else False,
@@ -225,8 +225,8 @@ def _words(visitor: Visitor, typed: Mapping[str, str]) -> dict[str, object]:
 
 def _form_of_one(request: Request, typed: Mapping[str, str], refused: str = "", status: int = 200) -> Response:
     with opened(request) as session:
-        types = operations.names(session, "job_type", "") if visitor_of(request).owner is None else []
-        known = {*types, *operations.names(session, "handler", "")}
+        types = session.reading.names("job_type", "") if visitor_of(request).owner is None else []
+        known = {*types, *session.reading.names("handler", "")}
     return page(
         request, "job_new.html", title="Enqueue a job", said=typed, refused=refused, types=sorted(known), status=status
     )
@@ -276,7 +276,7 @@ def _id(request: Request) -> int:
 
 
 def _visible(session: Session, visitor: Visitor, job_id: int) -> Job:
-    job = operations.job(session, job_id)
+    job = session.reading.get(job_id)
     if not visitor.may_see(job.owner):
         raise JobNotFound(f"there is no job {job_id}", "`pagemill ls` shows those that are there")
     return job

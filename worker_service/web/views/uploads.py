@@ -19,7 +19,7 @@ from worker_service.base.errors import JobNotFound
 from worker_service.jobs.documents import IndexStatus
 from worker_service.jobs.job import Job, Status
 from worker_service.jobs.library import Document, DocumentSelector
-from worker_service.services import documents, jobs
+from worker_service.services import documents
 from worker_service.services.batches import waiting_for
 from worker_service.services.database import Session
 from worker_service.web.access import Power, visitor_of
@@ -59,7 +59,7 @@ def show(request: Request) -> Response:
     batch_id = number_of(query["batch"]) if "batch" in query else None
     empty = query.getlist("empty")[:_JOBS_MOST]
     with opened(request) as session:
-        found = [jobs.job(session, job_id) for job_id in ids]
+        found = [session.reading.get(job_id) for job_id in ids]
         for job in found:
             if not visitor.may_see(job.owner):
                 raise JobNotFound(f"there is no job {job.id}")
@@ -73,7 +73,7 @@ def show(request: Request) -> Response:
             batch_id=batch_id,
             others=others,
             is_over=all(one.is_over for one in sent),
-            gates=[gate for job in found[:1] if not job.status.is_ended for gate in jobs.gates(session, job.id)],
+            gates=[gate for job in found[:1] if not job.status.is_ended for gate in session.reading.explain(job.id)],
             owners=owners_of(session, visitor),
             empty=empty,
             address=_address(batch_id, ids, empty),

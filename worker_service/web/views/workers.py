@@ -9,7 +9,6 @@ from starlette.routing import Route
 
 from worker_service.base.errors import BadInput
 from worker_service.services import job_control, overview
-from worker_service.services.jobs import names
 from worker_service.services.overview import title_of_pause, workers
 from worker_service.web.access import visitor_of
 from worker_service.web.database_sessions import opened
@@ -21,7 +20,7 @@ def list_workers(request: Request) -> Response:
     visitor_of(request).must_be_of_all()
     with opened(request) as session:
         found = workers(session)
-        lacking = [(one.job_type, one.missing or "", one.missing_remedy) for one in overview.lacking(session)]
+        lacking = [(one.job_type, one.missing or "", one.missing_remedy) for one in session.reading.handlers_lacking()]
         return page(
             request,
             "workers.html",
@@ -29,9 +28,9 @@ def list_workers(request: Request) -> Response:
             told=told(session, request),
             workers=found,
             nodes=overview.nodes(session, found),
-            pauses=[(one, title_of_pause(one.scope, one.name)) for one in overview.pauses(session)],
+            pauses=[(one, title_of_pause(one.scope, one.name)) for one in session.reading.pauses()],
             lacking=lacking,
-            types=names(session, "handler", "") or names(session, "job_type", ""),
+            types=session.reading.names("handler", "") or session.reading.names("job_type", ""),
         )
 
 
