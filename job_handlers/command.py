@@ -7,7 +7,6 @@ program, so it runs in a sandbox only if its table says so.
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import fnmatch
 import os
@@ -21,6 +20,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from worker_service.base.forks import die_with
 from worker_service.handlers import (
     Context,
     Done,
@@ -45,10 +45,7 @@ _READ_BYTES = 1 << 16
 _LOOK_SECONDS = 0.1
 _FILES_MAX = 10_000
 _NAMES_TOLD = 5
-_PR_SET_PDEATHSIG = 1
 _NOT_IN_A_VARIABLE = re.compile(r"\W", re.ASCII)
-
-_libc = ctypes.CDLL(None)
 
 
 def make(job_type: str, table: Mapping[str, object]) -> Handler[Payload]:
@@ -136,6 +133,7 @@ def _about(program: Program) -> dict[str, str]:
 
 
 def _begin(argv: list[str], told: str, program: Program, variables: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    parent = os.getpid()
     # Of a file, unlike of a pipe, it may read as much and as late as it likes.
     with os.fdopen(os.memfd_create("stdin"), "w+b") as stdin:
         stdin.write(told.encode())
@@ -148,7 +146,7 @@ def _begin(argv: list[str], told: str, program: Program, variables: Mapping[str,
                 stderr=subprocess.PIPE,
                 cwd=program.cwd,
                 env={**os.environ, **variables},
-                preexec_fn=lambda: _prepare(program.memory),
+                preexec_fn=lambda: _prepare(parent, program.memory),
             )
         except OSError as error:
             if error.errno == errno.E2BIG:
@@ -178,9 +176,9 @@ def _variables(context: Context[Payload]) -> dict[str, str]:
     }
 
 
-def _prepare(memory_bytes: int | None) -> None:
+def _prepare(parent: int, memory_bytes: int | None) -> None:
     """Run in the program's process before exec: end it with the child process, and limit its memory."""
-    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    die_with(parent)
     if memory_bytes is not None:
         # What it may fill; not, as RLIMIT_AS, what it reserves, of which browsers and node reserve very much.
         resource.setrlimit(resource.RLIMIT_DATA, (memory_bytes, memory_bytes))

@@ -8,7 +8,6 @@ is with texts; a web page is one only where its name says so.
 
 from __future__ import annotations
 
-import hashlib
 import re
 import zipfile
 from collections.abc import Sequence
@@ -213,11 +212,6 @@ def kind_of(path: Path) -> Kind:
         f"this is {_words(head)}, which is not read here (it begins with {head[:8]!r})",
         f"export it as PDF; {IN_WORDS} can be read",
     )
-
-
-def sha256_of(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def page_in(head: bytes) -> str:

@@ -150,7 +150,8 @@ def handlers_know_only_their_contract(house: House) -> Iterator[str]:
 
 
 def is_of_the_door(target: str) -> bool:
-    return target == "worker_service.verbs" or is_within(target, "worker_service.handlers")
+    is_contract = is_within(target, "worker_service.handlers") or is_within(target, "worker_service.base")
+    return is_contract or target == "worker_service.verbs"
 
 
 def the_house_knows_nothing_outside(house: House) -> Iterator[str]:

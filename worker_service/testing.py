@@ -17,7 +17,6 @@ such functions.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import signal
@@ -32,6 +31,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from worker_service.base.entry_points import EntryPoint
+from worker_service.base.files import sha256_of
 from worker_service.handlers.contract import Handler
 from worker_service.jobs.documents import (
     CrawlPage,
@@ -281,7 +281,7 @@ def _order(
     if document_id is not None:
         generation = 1 if generation is None else generation
         original = files.get("original")
-        content = "" if original is None else hashlib.sha256(original.read_bytes()).hexdigest()
+        content = "" if original is None else sha256_of(original)
         document = document or KnownDocument(content)
     return Order(1, 1, job_type, platform, account, text, None, None, document_id, generation, files, document=document)
 

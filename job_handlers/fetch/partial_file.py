@@ -17,6 +17,7 @@ from msgspec import Struct, field
 
 from job_handlers import file_kinds
 from job_handlers.fetch.errors import FetchError
+from worker_service.base.files import sync_path
 from worker_service.handlers import Retryable
 
 _BLOCK_BYTES = 256 << 10
@@ -152,9 +153,9 @@ class PartialFile:
     def _write(self, noted: dict[str, Any]) -> None:
         fresh = self._sidecar.with_suffix(".fresh")
         _on_disk(fresh.write_text, json.dumps(noted))
-        sync(fresh)
+        sync_path(fresh)
         fresh.rename(self._sidecar)
-        sync(self._sidecar.parent)
+        sync_path(self._sidecar.parent)
         self._noted = noted
 
 
@@ -170,14 +171,6 @@ def _on_disk(call: Callable[..., Any], *values: object) -> Any:
             raise FetchError("DISK_FULL") from error
         # Not an OSError any more, which would be taken for the network's.
         raise Retryable(f"the workspace cannot be written: {error.strerror}", code="WORKSPACE_UNWRITABLE") from error
-
-
-def sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 # --- their digests ------------------------------------------------------------------------------------

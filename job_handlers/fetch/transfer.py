@@ -8,9 +8,7 @@ What went wrong is judged in `troubles`; what a source is, its own file says.
 
 from __future__ import annotations
 
-import errno
 import os
-import shutil
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -23,7 +21,8 @@ from msgspec.structs import replace
 
 from job_handlers import file_kinds
 from job_handlers.fetch.errors import OF_RANGES, FetchError, Restart, RetryPolicy, Timeouts
-from job_handlers.fetch.partial_file import Digests, FileFacts, PartialFile, sidecar_in, sync
+from job_handlers.fetch.partial_file import Digests, FileFacts, PartialFile, sidecar_in
+from worker_service.base.files import move_file, sync_path
 from worker_service.handlers import Snooze, Stopped
 
 NO_DIGEST = "nobody named a digest"
@@ -104,16 +103,8 @@ def fetch(
 
 def moved_to(fetched: FetchedFile, target: Path) -> None:
     """Give it its final name, durably; what was kept of it is gone then."""
-    try:
-        fetched.part.rename(target)
-    except OSError as error:
-        if error.errno != errno.EXDEV:
-            raise
-        unfinished = target.with_name(".unfinished")
-        shutil.copyfile(fetched.part, unfinished)
-        sync(unfinished)
-        unfinished.rename(target)
-    sync(target.parent)
+    move_file(fetched.part, target)
+    sync_path(target.parent)
     drop(fetched)
 
 

@@ -13,10 +13,10 @@ from typing import Any, Literal, TypeVar
 import msgspec
 from msgspec import Struct
 
-from job_handlers.file_kinds import sha256_of
 from job_handlers.reading import ocr
 from job_handlers.reading.ocr.engine import WayToRead
 from job_handlers.settings import HandlersSettings, credential_text, value_of
+from worker_service.base.files import sha256_of
 from worker_service.handlers import Context, IsCurrent, KnownDocument, Permanent
 
 Quality = Literal["fast", "auto", "best"]

@@ -9,9 +9,9 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import asdict
 
-from job_handlers.file_kinds import sha256_of
 from job_handlers.reading.batch_options import say_what_is_left_out
 from job_handlers.reading.job_factory import LeftOut
+from worker_service.base.files import sha256_of
 from worker_service.verbs import Desk, DocumentSelector, IndexStatus, counted, documents, output, written
 
 

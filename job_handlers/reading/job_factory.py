@@ -16,7 +16,8 @@ from msgspec import Struct
 
 from job_handlers.fetch.sources import sources
 from job_handlers.fetch.sources.local import revision_of
-from job_handlers.file_kinds import SUFFIXES, sha256_of
+from job_handlers.file_kinds import SUFFIXES
+from worker_service.base.files import sha256_of
 from worker_service.handlers import DeferredAction, DocumentRequest, NewJob, OnEnd, canonical, digest
 from worker_service.verbs import BadInput, Document, counted, legible, read_action, written
 

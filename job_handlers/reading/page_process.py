@@ -8,26 +8,24 @@ Answers travel as msgpack.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import fcntl
 import gc
 import os
 import resource
 import signal
 import struct
-import sys
 import time
-import traceback
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
-from typing import Any, Generic, NoReturn, TypeVar
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
+from worker_service.base.forks import EXIT_OUT_OF_MEMORY, fork_process
+
 R = TypeVar("R")
 
-PR_SET_PDEATHSIG = 1
 _LENGTH = struct.Struct("<I")
 _NUMBER = struct.Struct("<i")
 _AHEAD = 128
@@ -39,13 +37,10 @@ A wake-up for each answer costs both processes more than reading an ordinary pag
 """
 _PIPE_BYTES = 1 << 18
 _READ_BYTES = 1 << 16
-_EXIT_OUT_OF_MEMORY = 86
 _OBJECTS_AT_ONCE = 50_000
 
 Make = Callable[[], Callable[[int], Any]]
 """Called in the page process: opens the file and returns the function that reads one page."""
-
-_libc = ctypes.CDLL(None)
 
 
 class TooLarge(Exception):
@@ -155,7 +150,7 @@ class PageProcess(Generic[R]):
             if name == "SIGKILL":
                 return TooLarge("it takes more memory than there is")
             return Lost(f"it crashed with {name}")
-        if os.WEXITSTATUS(status) == _EXIT_OUT_OF_MEMORY:
+        if os.WEXITSTATUS(status) == EXIT_OUT_OF_MEMORY:
             return TooLarge("it takes more memory than a page may")
         return Lost(f"it ended with exit code {os.WEXITSTATUS(status)}")
 
@@ -172,15 +167,10 @@ class PageProcess(Generic[R]):
         with contextlib.suppress(OSError):
             # The system limits how much pipe buffer a user may have.
             fcntl.fcntl(here, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
-        parent = os.getpid()
-        sys.stdout.flush()
-        sys.stderr.flush()
         # No signal may interrupt between the fork and the assignment of the pid.
         held = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
         try:
-            self._pid = os.fork()
-            if self._pid == 0:
-                self._run_child(there, here, parent)
+            self._pid = fork_process(lambda: self._run_child(there, here))
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, held)
         os.close(there)
@@ -188,39 +178,24 @@ class PageProcess(Generic[R]):
 
     # --- in the page process ---
 
-    def _run_child(self, numbers: int, said: int, parent: int) -> NoReturn:
-        code = 1
-        try:
-            # Ignore SIGTERM, so that the page can be finished, and die with the parent.
-            signal.signal(signal.SIGTERM, signal.SIG_IGN)
-            signal.pthread_sigmask(signal.SIG_SETMASK, ())
-            _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-            if os.getppid() != parent:
-                os._exit(1)
-            os.close(self._numbers)
-            os.close(self._said)
-            encoder = msgspec.msgpack.Encoder()
-            # The process lives for one file and pages leave no reference cycles: collecting at every other page costs 3
-            # %.
-            gc.set_threshold(_OBJECTS_AT_ONCE)
-            self._allow_seconds()
-            read = self._make()
-            while block := os.read(numbers, _NUMBER.size * _AHEAD):
-                for (number,) in _NUMBER.iter_unpack(block):
-                    self._allow_seconds()
-                    body = encoder.encode(read(number))
-                    left = memoryview(_LENGTH.pack(len(body)) + body)
-                    while left:
-                        left = left[os.write(said, left) :]
-            code = 0
-        except MemoryError:
-            code = _EXIT_OUT_OF_MEMORY
-        except BaseException:  # the outermost frame of a process; its page is reported as lost
-            traceback.print_exc()
-        finally:
-            with contextlib.suppress(Exception):
-                sys.stderr.flush()
-            os._exit(code)
+    def _run_child(self, numbers: int, said: int) -> None:
+        # Ignore SIGTERM, so that the page can be finished.
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+        os.close(self._numbers)
+        os.close(self._said)
+        encoder = msgspec.msgpack.Encoder()
+        # The process lives for one file and pages leave no reference cycles: collecting at every other page costs 3 %.
+        gc.set_threshold(_OBJECTS_AT_ONCE)
+        self._allow_seconds()
+        read = self._make()
+        while block := os.read(numbers, _NUMBER.size * _AHEAD):
+            for (number,) in _NUMBER.iter_unpack(block):
+                self._allow_seconds()
+                body = encoder.encode(read(number))
+                left = memoryview(_LENGTH.pack(len(body)) + body)
+                while left:
+                    left = left[os.write(said, left) :]
 
     def _allow_seconds(self) -> None:
         # The kernel counts whole seconds. The hard limit is the attempt's.

@@ -12,9 +12,9 @@ from typing import Any
 
 import click
 
-from worker_service.base.atomic_files import atomic_write as whole_file
 from worker_service.base.clock import wall_clock
 from worker_service.base.errors import BadInput, PagemillError, Refused
+from worker_service.base.files import atomic_write as whole_file
 from worker_service.base.humanize import counted
 from worker_service.base.sanitize import harmless
 from worker_service.cli import Verbs, group, output

@@ -22,6 +22,7 @@ import click
 from msgspec import Struct
 
 from worker_service.base.errors import PagemillError, ProgramAbsent, Refused
+from worker_service.base.files import atomic_write
 from worker_service.cli import group, output
 from worker_service.cli.context import Desk, Function, verb
 from worker_service.settings.config import SERVICE_CONFIGURATION, SERVICE_STATE
@@ -88,13 +89,10 @@ class Write(Struct, frozen=True):
         if self._is_left():
             return
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        # Whole or not at all: systemd may read it at any time.
-        half = self.path.with_name(f".{self.path.name}.new")
-        half.unlink(missing_ok=True)
-        half.touch(0o600)
-        half.write_text(self.text, "utf-8")
-        half.chmod(self.mode)
-        half.replace(self.path)
+        # systemd may read it at any time.
+        with atomic_write(self.path, mode=0o600) as file:
+            file.write(self.text.encode())
+            os.fchmod(file.fileno(), self.mode)
 
     def _is_left(self) -> bool:
         return self.is_kept and self.path.exists()

@@ -16,12 +16,13 @@ import socket
 import threading
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import msgspec
 from msgspec.structs import replace
 
 from worker_service.base.entry_points import EntryPoint
+from worker_service.base.forks import fork_process
 from worker_service.handlers.contract import Handler
 from worker_service.handlers.registry import load
 from worker_service.runner import sandbox as confinement
@@ -63,10 +64,8 @@ class Slicer:
         self._count = 0
         self._lock = threading.Lock()
         self._line, its_line = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        parent = os.getpid()
-        self.pid = os.fork()
-        if self.pid == 0:
-            _run_process(its_line, parent, _SlicerProcess(specs, place, sandbox, seconds_max))
+        process = _SlicerProcess(specs, place, sandbox, seconds_max)
+        self.pid = fork_process(lambda: process.serve(its_line), keeps=[its_line.fileno()])
         its_line.close()
         self._line.settimeout(2 * seconds_max)
 
@@ -106,18 +105,6 @@ class Slicer:
 # --- the slicer process -------------------------------------------------------------------------------------
 
 
-def _run_process(line: socket.socket, parent: int, process: _SlicerProcess) -> NoReturn:
-    try:
-        confinement.die_with(parent)
-        confinement.close_all_but({0, 1, 2, line.fileno()})
-        confinement.reset_signals()
-        confinement.set_environment(confinement.basic_environment())
-        confinement.prepare()
-        process.serve(line)
-    finally:
-        os._exit(0)
-
-
 class _SlicerProcess:
     def __init__(self, specs: Mapping[str, str], place: Path, sandbox: str, seconds_max: float) -> None:
         self._specs, self._place, self._sandbox, self._seconds_max = specs, place, sandbox, seconds_max
@@ -128,6 +115,9 @@ class _SlicerProcess:
         self._count = 0
 
     def serve(self, line: socket.socket) -> None:
+        confinement.reset_signals()
+        confinement.set_environment(confinement.basic_environment())
+        confinement.prepare()
         decoder = msgspec.msgpack.Decoder(_Request)
         while True:
             if not select.select([line], [], [], _IDLE_SECONDS)[0]:
@@ -182,10 +172,8 @@ class _Child:
     def __init__(self, handler: Handler[Any], original: Path, place: Path, sandbox: str, seconds_max: float) -> None:
         self._place = place
         self._line, its_line = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        parent = os.getpid()
-        self._pid = os.fork()
-        if self._pid == 0:
-            _run_child(its_line, parent, handler, original, place, sandbox)
+        keeps = [its_line.fileno(), *confinement.rule_descriptors()]
+        self._pid = fork_process(lambda: _run_child(its_line, handler, original, place, sandbox), keeps=keeps)
         its_line.close()
         self._line.settimeout(seconds_max)
 
@@ -221,27 +209,20 @@ class _Child:
 # --- the children of the slicer ------------------------------------------------------------------------------
 
 
-def _run_child(
-    line: socket.socket, parent: int, handler: Handler[Any], original: Path, place: Path, sandbox: str
-) -> NoReturn:
-    try:
-        confinement.die_with(parent)
-        confinement.raise_oom_score()
-        confinement.close_all_but({0, 1, 2, line.fileno(), *confinement.rule_descriptors()})
-        nothing = os.open(os.devnull, os.O_RDWR)
-        for descriptor in (0, 1, 2):
-            os.dup2(nothing, descriptor)
-        os.chdir(place)
-        os.umask(0o077)
-        size = original.stat().st_size
-        bytes_max = min(handler.limits.file_bytes or size, size)
-        confinement.limit(replace(handler.limits, cpu_seconds=_CHILD_CPU_SECONDS, file_bytes=bytes_max))
-        rules = confinement.SandboxRules([*handler.reads, original], [place], network=False, starts_programs=False)
-        confinement.apply(rules, sandbox if handler.sandbox == "default" else handler.sandbox)
-        assert handler.slicer is not None
-        write_slice = handler.slicer(original)
-        while payload := line.recv(_MESSAGE_BYTES_MAX):
-            is_sliced = write_slice(msgspec.json.decode(payload, type=handler.payload), place / _OUTPUT)
-            line.send(_SLICED if is_sliced else _WHOLE)
-    finally:
-        os._exit(0)
+def _run_child(line: socket.socket, handler: Handler[Any], original: Path, place: Path, sandbox: str) -> None:
+    confinement.raise_oom_score()
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for descriptor in (0, 1, 2):
+        os.dup2(nothing, descriptor)
+    os.chdir(place)
+    os.umask(0o077)
+    size = original.stat().st_size
+    bytes_max = min(handler.limits.file_bytes or size, size)
+    confinement.limit(replace(handler.limits, cpu_seconds=_CHILD_CPU_SECONDS, file_bytes=bytes_max))
+    rules = confinement.SandboxRules([*handler.reads, original], [place], network=False, starts_programs=False)
+    confinement.apply(rules, sandbox if handler.sandbox == "default" else handler.sandbox)
+    assert handler.slicer is not None
+    write_slice = handler.slicer(original)
+    while payload := line.recv(_MESSAGE_BYTES_MAX):
+        is_sliced = write_slice(msgspec.json.decode(payload, type=handler.payload), place / _OUTPUT)
+        line.send(_SLICED if is_sliced else _WHOLE)

@@ -36,6 +36,7 @@ from worker_service.base.errors import (
     StoreError,
     in_a_sentence,
 )
+from worker_service.base.files import move_file
 from worker_service.base.humanize import counted
 from worker_service.daemon.attempts import PATIENCE_SECONDS, Attempt, CannotLand, Tools
 from worker_service.jobs.attempts import Completion, Failure
@@ -423,7 +424,7 @@ class Publisher(Struct, frozen=True):
         try:
             source = open_beneath(root, folder, os.O_RDONLY | os.O_DIRECTORY)
             try:
-                _rename(name, source, target)
+                move_file(name, name, source_directory=source, target_directory=target)
             finally:
                 os.close(source)
         except FileNotFoundError as error:
@@ -461,30 +462,6 @@ class Publisher(Struct, frozen=True):
 
     def place(self, job_id: int, fence: int) -> Path:
         return self.workspace / "objects" / f"{job_id}-{fence}"
-
-
-def _rename(name: str, source: int, target: int) -> None:
-    try:
-        os.rename(name, name, src_dir_fd=source, dst_dir_fd=target)
-    except OSError as error:
-        if error.errno != errno.EXDEV:
-            raise
-        _copy(name, source, target)
-
-
-def _copy(name: str, source: int, target: int) -> None:
-    """Copy the file to another file system, completely or not at all."""
-    unfinished = f".{name}.unfinished"
-    with suppress(FileNotFoundError):
-        os.unlink(unfinished, dir_fd=target)
-    # O_NONBLOCK: opening a FIFO would wait for its writer. `_move_name` rejects non-files after the move.
-    reading = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=source)
-    writing = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666, dir_fd=target)
-    with os.fdopen(reading, "rb") as original, os.fdopen(writing, "wb") as copy:
-        shutil.copyfileobj(original, copy, _COPIED_AT_ONCE)
-        copy.flush()
-        os.fsync(copy.fileno())
-    os.rename(unfinished, name, src_dir_fd=target, dst_dir_fd=target)
 
 
 def _is_file(name: str, directory: int) -> bool:

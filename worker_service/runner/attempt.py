@@ -22,10 +22,11 @@ from pathlib import Path
 import msgspec
 
 from worker_service.base import directories
+from worker_service.base.forks import EXIT_OUT_OF_MEMORY, fork_process
 from worker_service.jobs.attempts import Usage
 from worker_service.jobs.history import LOG_LINES_MOST
 from worker_service.runner import processes
-from worker_service.runner.child import EXIT_OUT_OF_MEMORY, FULL_SANDBOX, ChildSpec, HandlerLoader, run_child
+from worker_service.runner.child import FULL_SANDBOX, ChildSpec, HandlerLoader, run_child
 from worker_service.runner.protocol import (
     FRAME_BYTES_MAX,
     LINE_CHARACTERS_MAX,
@@ -131,7 +132,6 @@ class Child:
                 launch=launch,
                 begin=begin,
                 number=self.number,
-                parent=os.getpid(),
                 staging=self.staging,
                 attempts=self.attempts_left,
                 messages=messages,
@@ -139,9 +139,7 @@ class Child:
                 answers=answers,
                 begun=self._begun,
             )
-            self.pid = os.fork()
-            if self.pid == 0:
-                run_child(spec, loader)
+            self.pid = fork_process(lambda: run_child(spec, loader))
             near.pop_all()
 
     @property

@@ -30,14 +30,15 @@ from contextlib import AbstractContextManager, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NoReturn, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from worker_service.base.atomic_files import sync
 from worker_service.base.directories import open_directory
+from worker_service.base.files import sync_path
+from worker_service.base.forks import close_all_but, flush_output
 from worker_service.handlers.contract import (
     Done,
     File,
@@ -82,7 +83,6 @@ from worker_service.runner.protocol import (
     encode_question,
 )
 
-EXIT_OUT_OF_MEMORY = 86
 FULL_SANDBOX = "landlock+seccomp"
 _KEEP_RETRY_SECONDS = 30.0
 _DIGEST = re.compile(r"[0-9a-f]*")
@@ -110,7 +110,6 @@ class ChildSpec(Struct, frozen=True):
     """The first order."""
     begin: Begin
     number: int
-    parent: int
     staging: Path
     """Empty before each attempt."""
     attempts: int
@@ -123,22 +122,12 @@ class ChildSpec(Struct, frozen=True):
     """Shared memory where the child counts the attempts that it has begun; None if it serves one."""
 
 
-def run_child(spec: ChildSpec, loader: HandlerLoader) -> NoReturn:
-    code = 1
-    try:
-        _prepare_process(spec)
-        cancel = Cancellation()
-        with contextlib.suppress(Stopped):
-            _serve(spec, loader, Pipe(spec.messages, spec.answers, spec.output, cancel.deferred), cancel)
-        sandbox.flush_output()
-        code = 0
-    except MemoryError:
-        code = EXIT_OUT_OF_MEMORY
-    except BaseException:  # the outermost frame: the traceback goes to the captured stderr
-        traceback.print_exc()
-        sandbox.flush_output()
-    finally:
-        os._exit(code)
+def run_child(spec: ChildSpec, loader: HandlerLoader) -> None:
+    """Serve all attempts of the child. Called in the forked process."""
+    _prepare_process(spec)
+    cancel = Cancellation()
+    with contextlib.suppress(Stopped):
+        _serve(spec, loader, Pipe(spec.messages, spec.answers, spec.output, cancel.deferred), cancel)
 
 
 def _serve(spec: ChildSpec, loader: HandlerLoader, pipe: Pipe, cancel: Cancellation) -> None:
@@ -208,9 +197,7 @@ def _attempt(
 
 
 def _prepare_process(spec: ChildSpec) -> None:
-    # Create the session first: the fork server stops children by process group.
     os.setsid()
-    sandbox.die_with(spec.parent)
     sandbox.raise_oom_score()
     processes.mark_process(spec.begin.pool_id, spec.number)
     nothing = os.open(os.devnull, os.O_RDONLY)
@@ -218,7 +205,7 @@ def _prepare_process(spec: ChildSpec) -> None:
     os.dup2(spec.output, 1)
     os.dup2(spec.output, 2)
     lock = [] if spec.begin.lock_fd is None else [spec.begin.lock_fd]
-    sandbox.close_all_but({0, 1, 2, spec.messages, spec.output, spec.answers, *sandbox.rule_descriptors(), *lock})
+    close_all_but({0, 1, 2, spec.messages, spec.output, spec.answers, *sandbox.rule_descriptors(), *lock})
     # Without these, the environment is the basic one of the fork server.
     os.environ.update({"HOME": str(spec.staging), **spec.launch.environment})
     os.umask(0o077)
@@ -304,7 +291,7 @@ class _ChangeCheck:
     def is_unchanged(self, published: Sequence[Publication]) -> bool:
         """Return whether the child is unchanged, and remove all files from staging except those to be published, which
         the fork server moves away."""
-        sandbox.flush_output()
+        flush_output()
         try:
             os.waitpid(-1, os.WNOHANG)
         except ChildProcessError:
@@ -487,7 +474,7 @@ def _done_outcome(order: Order, done: Done, staging: Path) -> Ended:
         else:
             files.append(_publication(one if isinstance(one, File) else File(one), staging))
     for directory in {staging / file.path.parent for file in files}:
-        sync(directory)
+        sync_path(directory)
     result = None if done.result is None else json.dumps(done.result, ensure_ascii=False, allow_nan=False)
     return Ended(
         *order.key,
@@ -508,7 +495,7 @@ def _publication(file: File, staging: Path) -> Publication:
     for digest, length in ((file.sha256, 64), (file.md5, 32)):
         if digest and (len(digest) != length or not _DIGEST.fullmatch(digest)):
             raise ValueError(f"{file.path}: {digest[:80]!r} is no digest: give {length} hexadecimal digits, small ones")
-    sync(path)
+    sync_path(path)
     # Relative, because the fork server moves the directory.
     path = path.resolve().relative_to(staging.resolve())
     return Publication(path, file.role, strip_surrogates(file.name), file.sha256, file.md5, strip_surrogates(file.note))

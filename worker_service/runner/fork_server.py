@@ -30,6 +30,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
+from worker_service.base.forks import fork_process
 from worker_service.jobs.attempts import Usage
 from worker_service.runner import handler_probe, processes, sandbox
 from worker_service.runner.attempt import Child, RunningAttempt
@@ -547,17 +548,8 @@ def _discard(directory: Path) -> int | None:
             (directory / "staging").rmdir()
         directory.rmdir()
         return None
-    parent = os.getpid()
     with contextlib.suppress(OSError):
-        pid = os.fork()
-        if pid == 0:
-            try:
-                sandbox.die_with(parent)
-                sandbox.close_all_but({0, 1, 2})
-                shutil.rmtree(directory, ignore_errors=True)
-            finally:
-                os._exit(0)
-        return pid
+        return fork_process(lambda: shutil.rmtree(directory, ignore_errors=True), keeps=())
     return None
 
 

@@ -27,6 +27,7 @@ from msgspec import Struct
 
 from worker_service.base.entry_points import EntryPoint
 from worker_service.base.errors import Problem
+from worker_service.base.forks import close_all_but, die_with
 from worker_service.handlers import registry
 from worker_service.handlers.contract import Handler
 from worker_service.jobs.job import CAPABILITY_MISSING
@@ -284,9 +285,9 @@ def _run_trial(
         # The process ends soon, so garbage collection costs more than it gains.
         gc.disable()
         os.setsid()
-        sandbox.die_with(parent)
+        die_with(parent)
         sandbox.reset_signals()
-        sandbox.close_all_but({0, 1, 2, pipe})
+        close_all_but({0, 1, 2, pipe})
         for one in found:
             os.write(pipe, encode_frame(_describe_entry_point(one, settings)))
         code = 0

@@ -20,15 +20,15 @@ import signal
 import stat
 import struct
 import sys
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from msgspec import Struct
 
+from worker_service.base.forks import libc, prctl
 from worker_service.handlers.contract import Limits
 from worker_service.runner import seccomp
 
-_PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _CPU_SECONDS_TO_END = 5
 _OOM_SCORE = b"500"
@@ -68,28 +68,12 @@ _RULE = struct.Struct("<Qi")
 _common_rules: dict[bool, list[tuple[int, int]]] = {}
 """(rights, open descriptor) of the paths that every child reads, without (False) and with (True) network access."""
 
-libc = ctypes.CDLL(None, use_errno=True)
-libc.prctl.argtypes = [ctypes.c_int, *[ctypes.c_ulong] * 4]
-
 
 # --- limits, descriptors, environment ------------------------------------------------------------------
 
 
-def prctl(option: int, *values: int) -> None:
-    if libc.prctl(option, *[*values, 0, 0, 0, 0][:4]):
-        number = ctypes.get_errno()
-        raise OSError(number, f"prctl {option}: {os.strerror(number)}")
-
-
 def adopt_orphans() -> None:
     prctl(_PR_SET_CHILD_SUBREAPER, 1)
-
-
-def die_with(parent: int) -> None:
-    prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    # The parent may have died before prctl was called.
-    if os.getppid() != parent:
-        os._exit(1)
 
 
 def raise_oom_score() -> None:
@@ -134,32 +118,6 @@ def _set(what: int, soft: int, hard: int) -> None:
     resource.setrlimit(what, (soft, hard))
 
 
-def close_all_but(kept: Collection[int]) -> None:
-    begin = 0
-    for descriptor in sorted(kept):
-        # os.closerange(0, 0) would close everything.
-        if begin < descriptor:
-            os.closerange(begin, descriptor)
-        begin = descriptor + 1
-    os.closerange(begin, _HIGHEST if _HAS_CLOSE_RANGE else max([begin, *_open_descriptors()]) + 1)
-
-
-def _open_descriptors() -> list[int]:
-    return [int(name) for name in os.listdir("/proc/self/fd")]  # noqa: PTH208
-
-
-def _has_close_range() -> bool:
-    """Return whether the kernel closes a range in one call (from 5.9), so that open descriptors need not be listed."""
-    try:
-        return bool(libc.close_range(ctypes.c_uint(_HIGHEST - 1), ctypes.c_uint(_HIGHEST - 1), 0) == 0)
-    except AttributeError:
-        return False
-
-
-_HIGHEST = (1 << 31) - 1
-_HAS_CLOSE_RANGE = _has_close_range()
-
-
 def set_environment(environment: Mapping[str, str]) -> None:
     present = os.environ.copy()
     for name in present:
@@ -187,12 +145,6 @@ def reset_signals() -> None:
     for one in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD, signal.SIGHUP, signal.SIGXCPU):
         signal.signal(one, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
-
-
-def flush_output() -> None:
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(Exception):
-            stream.flush()
 
 
 # --- the sandbox ----------------------------------------------------------------------------------------

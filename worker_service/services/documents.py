@@ -20,8 +20,8 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from worker_service.base.atomic_files import atomic_write
 from worker_service.base.errors import BadInput, PagemillError, Refused
+from worker_service.base.files import atomic_write
 from worker_service.jobs.documents import DocumentRequest, PageResult, PublishedFile
 from worker_service.jobs.job import Job
 from worker_service.jobs.library import (

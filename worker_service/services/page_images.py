@@ -21,6 +21,7 @@ from threading import Lock, Thread
 from msgspec import Struct, field
 
 from worker_service.base.errors import PagemillError
+from worker_service.base.files import move_file
 from worker_service.handlers.registry import find
 from worker_service.jobs.documents import IndexStatus, KnownDocument, PublishedFile
 from worker_service.jobs.library import Document, DocumentSelector
@@ -336,7 +337,5 @@ def _draw(nursery: LocalPool, wish: _Wish, number: int, job_type: str) -> None:
     wish.target.parent.mkdir(parents=True, exist_ok=True)
     # Words first: an image that exists always has its words.
     for path, target in zip(reversed(ended.files), (_words_of(wish.target), wish.target), strict=True):
-        with tempfile.NamedTemporaryFile(dir=target.parent, delete=False) as copy, path.open("rb") as drawn:
-            shutil.copyfileobj(drawn, copy)
-        Path(copy.name).rename(target)
+        move_file(path, target)
     shutil.rmtree(ended.files[0].parent, ignore_errors=True)

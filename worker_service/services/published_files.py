@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
-import os
 import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from worker_service.base.files import sha256_of
 from worker_service.jobs.library import PublishedPath
 from worker_service.store.store import Store
 
@@ -44,7 +43,7 @@ def _fault(file: Path, row: PublishedPath, *, with_digests: bool) -> str | None:
             return "is no regular file"
         if found.st_size != row.size:
             return f"has {found.st_size} bytes, and {row.size} were published"
-        if with_digests and row.sha256 and _sha256(file) != row.sha256:
+        if with_digests and row.sha256 and sha256_of(file, follows_link=False) != row.sha256:
             return "has other bytes than were published"
     except PermissionError:
         raise
@@ -53,8 +52,3 @@ def _fault(file: Path, row: PublishedPath, *, with_digests: bool) -> str | None:
     except OSError as error:
         return f"cannot be read: {error.strerror}"
     return None
-
-
-def _sha256(file: Path) -> str:
-    with os.fdopen(os.open(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW), "rb") as content:
-        return hashlib.file_digest(content, "sha256").hexdigest()

@@ -23,8 +23,8 @@ from typing import Any
 from msgspec import Struct
 
 from worker_service import VERSION
-from worker_service.base.atomic_files import atomic_write
 from worker_service.base.errors import JobNotFound, PagemillError, Refused
+from worker_service.base.files import atomic_write
 from worker_service.base.sanitize import as_json
 from worker_service.jobs.job import Job, Status
 from worker_service.jobs.selector import Selector

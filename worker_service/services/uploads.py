@@ -16,8 +16,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from worker_service.base.atomic_files import sync
 from worker_service.base.errors import PagemillError
+from worker_service.base.files import sync_path
 from worker_service.base.path_text import written
 from worker_service.jobs.documents import IndexStatus
 from worker_service.jobs.library import DocumentSelector
@@ -76,8 +76,8 @@ class Incoming:
             whole_since = time.time() - _WHOLE_SECONDS
             os.utime(self._unfinished, (whole_since, whole_since))
             self._unfinished.replace(target)
-        sync(target.parent)
-        sync(self._place)
+        sync_path(target.parent)
+        sync_path(self._place)
         return target
 
     def close(self) -> None:

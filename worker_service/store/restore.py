@@ -19,7 +19,6 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from worker_service.base.atomic_files import sync
 from worker_service.base.clock import Clock, as_text
 from worker_service.base.errors import (
     BadInput,
@@ -30,6 +29,7 @@ from worker_service.base.errors import (
     StoreError,
     StoreUnusable,
 )
+from worker_service.base.files import sync_path
 from worker_service.store import opening
 from worker_service.store.connection import Connection, connect, connect_to_read, create
 from worker_service.store.errors import translate_errors
@@ -177,7 +177,7 @@ def _copy_mode_and_owner(copy: Path, database: Path) -> None:
 
 
 def _swap(copy: Path, database: Path, now: datetime) -> Path | None:
-    sync(copy)
+    sync_path(copy)
     if not database.exists():
         for suffix in ("-wal", "-shm"):
             if Path(f"{database}{suffix}").exists():
@@ -186,7 +186,7 @@ def _swap(copy: Path, database: Path, now: datetime) -> Path | None:
                     "back, or move that file away"
                 )
         os.link(copy, database)  # unlike a rename, a link fails if the database exists by now
-        sync(database.parent)
+        sync_path(database.parent)
         return None
     aside = database.with_name(f"{database.name}.replaced-{as_text(now)[:19].replace(' ', 'T').replace(':', '')}")
     if aside.exists():
@@ -207,7 +207,7 @@ def _swap(copy: Path, database: Path, now: datetime) -> Path | None:
     finally:
         if lock is not None:
             lock.close()
-    sync(database.parent)
+    sync_path(database.parent)
     return aside
 
 

@@ -10,6 +10,7 @@ import stat
 from pathlib import Path
 
 from worker_service.base.errors import ConfigError
+from worker_service.base.files import atomic_write
 
 _BYTES = 32
 
@@ -42,15 +43,8 @@ def key_beside(database: Path) -> Key:
 
 def _make(path: Path) -> None:
     """Create the key file atomically. Raise `FileExistsError` if another process was faster."""
-    unfinished = path.with_name(f"{path.name}.{os.getpid()}")
-    unfinished.unlink(missing_ok=True)  # left by a process that stopped half-way
-    with os.fdopen(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600), "wb") as file:
+    with atomic_write(path, mode=0o600, is_new=True, is_synced=True) as file:
         file.write(secrets.token_bytes(_BYTES))
-        os.fsync(file.fileno())
-    try:
-        os.link(unfinished, path)
-    finally:
-        unfinished.unlink()
 
 
 def _read(path: Path) -> bytes:

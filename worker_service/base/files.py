@@ -1,0 +1,88 @@
+"""Write, move, sync and digest files."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import shutil
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+_COPIED_BYTES = 1 << 20
+
+
+@contextmanager
+def atomic_write(to: Path, *, mode: int = 0o666, is_new: bool = False, is_synced: bool = False) -> Iterator[IO[bytes]]:
+    """Write a file that appears at `to` in one step when the block ends. The umask applies to `mode`.
+
+    It replaces an existing file, or raises `FileExistsError` with `is_new`.
+    """
+    # The name is unique, because two processes may write the same file at once.
+    unfinished = to.with_name(f".{os.urandom(8).hex()}.unfinished")
+    try:
+        with os.fdopen(os.open(unfinished, os.O_RDWR | os.O_CREAT | os.O_EXCL, mode), "w+b") as file:
+            yield file
+            if is_synced:
+                file.flush()
+                os.fsync(file.fileno())
+        if is_new:
+            # Unlike a rename, a link fails if the file exists by now.
+            os.link(unfinished, to)
+        else:
+            unfinished.replace(to)
+    except OSError as error:
+        error.filename = str(to)
+        raise
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+def move_file(
+    source: Path | str, target: Path | str, *, source_directory: int | None = None, target_directory: int | None = None
+) -> None:
+    """Move a file in one step, replacing the target. Across file systems the copy is synced before it gets its name.
+
+    Relative paths are relative to the directory descriptors.
+    """
+    try:
+        os.rename(source, target, src_dir_fd=source_directory, dst_dir_fd=target_directory)
+    except OSError as error:
+        if error.errno != errno.EXDEV:
+            raise
+    else:
+        return
+    unfinished = Path(target).with_name(f".{os.urandom(8).hex()}.unfinished")
+    # O_NONBLOCK: opening a FIFO would wait for its writer.
+    reading = os.open(source, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=source_directory)
+    with os.fdopen(reading, "rb") as original:
+        mode = stat.S_IMODE(os.fstat(reading).st_mode)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        try:
+            with os.fdopen(os.open(unfinished, flags, mode, dir_fd=target_directory), "wb") as copy:
+                shutil.copyfileobj(original, copy, _COPIED_BYTES)
+                copy.flush()
+                os.fsync(copy.fileno())
+            os.rename(unfinished, target, src_dir_fd=target_directory, dst_dir_fd=target_directory)
+        except BaseException:
+            os.unlink(unfinished, dir_fd=target_directory)
+            raise
+    os.unlink(source, dir_fd=source_directory)
+
+
+def sync_path(path: Path) -> None:
+    """Flush a file, or the names in a folder, to disk."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def sha256_of(path: Path, *, follows_link: bool = True) -> str:
+    flags = os.O_RDONLY | os.O_CLOEXEC | (0 if follows_link else os.O_NOFOLLOW)
+    with os.fdopen(os.open(path, flags), "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,91 @@
+"""Fork processes that end with their parent."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Callable, Collection
+
+EXIT_OUT_OF_MEMORY = 86
+_PR_SET_PDEATHSIG = 1
+
+libc = ctypes.CDLL(None, use_errno=True)
+libc.prctl.argtypes = [ctypes.c_int, *[ctypes.c_ulong] * 4]
+
+
+def fork_process(run: Callable[[], object], *, keeps: Collection[int] | None = None) -> int:
+    """Fork a process that calls `run` and ends, at the latest with this process. Return its pid.
+
+    `keeps` are the only descriptors besides 0, 1 and 2 that stay open; None keeps all. The exit code is
+    `EXIT_OUT_OF_MEMORY` after a `MemoryError`, and 1 after another exception, whose traceback is printed.
+    """
+    parent = os.getpid()
+    # Text that is still in a buffer would be printed twice.
+    flush_output()
+    pid = os.fork()
+    if pid:
+        return pid
+    code = 1
+    try:
+        die_with(parent)
+        if keeps is not None:
+            close_all_but({0, 1, 2, *keeps})
+        run()
+        code = 0
+    except MemoryError:
+        code = EXIT_OUT_OF_MEMORY
+    except BaseException:  # the outermost frame of a process
+        traceback.print_exc()
+    finally:
+        flush_output()
+        os._exit(code)
+
+
+def prctl(option: int, *values: int) -> None:
+    if libc.prctl(option, *[*values, 0, 0, 0, 0][:4]):
+        number = ctypes.get_errno()
+        raise OSError(number, f"prctl {option}: {os.strerror(number)}")
+
+
+def die_with(parent: int) -> None:
+    """Let the kernel kill this process when its parent ends."""
+    prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    # The parent may have died before prctl was called.
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def flush_output() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):
+            stream.flush()
+
+
+def close_all_but(kept: Collection[int]) -> None:
+    begin = 0
+    for descriptor in sorted(kept):
+        # os.closerange(0, 0) would close everything.
+        if begin < descriptor:
+            os.closerange(begin, descriptor)
+        begin = descriptor + 1
+    os.closerange(begin, _HIGHEST if _HAS_CLOSE_RANGE else max([begin, *_open_descriptors()]) + 1)
+
+
+def _open_descriptors() -> list[int]:
+    return [int(name) for name in os.listdir("/proc/self/fd")]  # noqa: PTH208
+
+
+def _has_close_range() -> bool:
+    """Return whether the kernel closes a range in one call (from 5.9), so that open descriptors need not be listed."""
+    try:
+        return bool(libc.close_range(ctypes.c_uint(_HIGHEST - 1), ctypes.c_uint(_HIGHEST - 1), 0) == 0)
+    except AttributeError:
+        return False
+
+
+_HIGHEST = (1 << 31) - 1
+_HAS_CLOSE_RANGE = _has_close_range()
