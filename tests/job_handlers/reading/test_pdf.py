@@ -10,6 +10,7 @@ import pymupdf as partly_typed
 import pytest
 
 from job_handlers.reading import pdf
+from job_handlers.reading.pdf import text
 
 pymupdf: Any = partly_typed
 
@@ -48,7 +49,7 @@ def test_the_quick_way_tells_the_text_that_stands_on_the_page(
 
     with pdf.Book(tmp_path / "page.pdf") as book:
         quick = book.text(1)
-        monkeypatch.setattr(pdf, "_are_within", lambda boxes, whole: False)
+        monkeypatch.setattr(text, "_are_within", lambda boxes, whole: False)
         careful = book.text(1)
 
     assert (quick.text, quick.size) == (careful.text, careful.size)
@@ -61,7 +62,7 @@ def test_the_quick_way_tells_the_text_that_stands_on_the_page(
 
 
 def test_most_pages_go_the_quick_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pdf, "_text_by_pymupdf", None)
+    monkeypatch.setattr(text, "_text_by_pymupdf", None)
     monkeypatch.setattr(pymupdf.Page, "get_textpage", None)
     with pymupdf.open() as document:
         plain(document.new_page())

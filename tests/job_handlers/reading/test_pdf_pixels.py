@@ -13,6 +13,7 @@ import pytest
 from PIL import Image, ImageChops, ImageDraw, ImageStat
 
 from job_handlers.reading import pdf
+from job_handlers.reading.pdf import pixels
 from job_handlers.reading.preprocess import image_of
 from tests.job_handlers.reading.documents import jpeg, picture, prose
 
@@ -223,7 +224,7 @@ def is_as_seen(path: Path, password: str = "") -> bool:
     with pdf.Book(path, password) as book:
         read, dpi = book.picture(1)
         page = book._document[0]
-        taken = pdf._embedded_scan(book._document, page, page.get_image_info(), min(dpi, 300.0))
+        taken = pixels.embedded_scan(book._document, page, page.get_image_info(), min(dpi, 300.0))
         shown = page.get_pixmap(matrix=pymupdf.Matrix(dpi / 72, dpi / 72))
         seen = Image.frombytes("RGB", (shown.width, shown.height), shown.samples).convert("L")
     image = image_of(read)
@@ -263,4 +264,4 @@ def test_a_scan_over_the_limits_is_not_unpacked(tmp_path: Path) -> None:
         book.picture(1)
     with pdf.Book(written(Sheet(Image.new("L", (7_000, 7_000), 255), dpi=600), tmp_path / "page.pdf")) as book:
         page = book._document[0]
-        assert pdf._embedded_scan(book._document, page, page.get_image_info(), 300.0) is None
+        assert pixels.embedded_scan(book._document, page, page.get_image_info(), 300.0) is None

@@ -17,6 +17,7 @@ from job_handlers.reading import ocr_layout as rows
 from job_handlers.reading.layout import Word
 from job_handlers.reading.ocr.engine import WayToRead
 from job_handlers.reading.ocr_pages import Picture, Read, read_page
+from job_handlers.reading.pdf import text
 from job_handlers.reading.preprocess import Gray, ruled_lines
 from job_handlers.reading.reading_order import in_order
 from job_handlers.reading.tables import Piece, Rule, find
@@ -94,7 +95,7 @@ def test_a_table_on_a_turned_page_is_found_as_it_is_shown(tmp_path: Path) -> Non
 
 
 def test_letters_that_are_none_cost_no_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pdf, "_blocks_decoder", msgspec.json.Decoder(int))
+    monkeypatch.setattr(text, "_blocks_decoder", msgspec.json.Decoder(int))
 
     assert rows_of(drawn(tmp_path / "a.pdf", *accounts()).tables[0]) == ACCOUNTS
 

@@ -1,0 +1,155 @@
+"""An open PDF or image: reads, measures and draws its pages.
+
+Files are opened by path: opening a file of 100 MB takes half a millisecond that way, and fifty and 100 MB of memory
+when it is read first. Page numbers start at 1.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from job_handlers.reading.pdf import pixels, slices
+from job_handlers.reading.pdf.library import Locked, pymupdf, round_box, size_of, translate_errors
+from job_handlers.reading.pdf.text import FLAGS, PageText, read_text
+from job_handlers.reading.preprocess import Gray
+from job_handlers.reading.text_layer import Drawn
+
+_MAPPED_BYTES_MAX = 1 << 28
+_THUMBNAIL_PIXELS = 320
+_SHOWN_PIXELS_MAX = 12_000_000
+_WORDS_MOST = 20_000
+
+
+class Book:
+    """An open file. It may be left open until its process ends."""
+
+    def __init__(self, path: Path, password: str = "", *, is_mapped: bool = False) -> None:
+        """Open the file.
+
+        `is_mapped` maps a PDF into memory, for a caller that reads much of a file that does not change; otherwise it is
+        read in blocks of 4 KiB.
+        """
+        with translate_errors():
+            self._document = document = pymupdf.open(**_open_arguments(path)) if is_mapped else pymupdf.open(path)
+            if document.needs_pass and not document.authenticate(password):
+                if not _locks_attachments_only(document):
+                    document.close()
+                    raise Locked(path.name)
+                document.is_encrypted = False
+                document.init_doc()
+            self.is_pdf: bool = document.is_pdf
+            self.was_repaired: bool = bool(self.is_pdf and document.is_repaired)
+            self.pages: int = document.page_count
+
+    def __enter__(self) -> Book:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._document.close()
+
+    def text(self, number: int) -> PageText:
+        with translate_errors():
+            return read_text(self._document, number)
+
+    def drawn(self, number: int) -> Drawn:
+        with self._page(number) as page:
+            whole = pymupdf.Rect(page.rect) * page.derotation_matrix
+            area = abs(whole.get_area()) or 1.0
+            images = hidden = shown = 0.0
+            is_empty = True
+            for kind, corners, *_ in page.get_bboxlog():
+                visible = pymupdf.Rect(corners) & whole
+                size = 0.0 if visible.is_empty else visible.get_area()
+                if kind == "ignore-text":
+                    hidden += size
+                    continue
+                is_empty = False
+                if kind in ("fill-image", "fill-imgmask"):
+                    images += size
+                elif kind.endswith("-text"):
+                    shown += size
+            return Drawn(min(images / area, 1.0), hidden / (hidden + shown) if hidden else 0.0, is_empty and not hidden)
+
+    def picture(self, number: int) -> tuple[Gray, float]:
+        return self.picture_and_damage(number)[:2]
+
+    def picture_and_damage(self, number: int) -> tuple[Gray, float, bool]:
+        """Return the page as gray pixels, their resolution in dpi, and whether part of the page could not be drawn."""
+        with self._page(number) as page:
+            if self.is_pdf:
+                # Drop warnings of other pages. Reading an image's size may already decode it and report the damage.
+                pymupdf.TOOLS.reset_mupdf_warnings()
+            gray, dpi = pixels.picture_of(self._document, page)
+            warnings = pixels.without_checksums(pymupdf.TOOLS.mupdf_warnings())
+            is_damaged = pixels.DAMAGE.search(warnings) is not None
+            if is_damaged and not self.is_pdf and pixels.is_whole_jpeg(Path(self._document.name)):
+                is_damaged = False
+            return gray, dpi, is_damaged
+
+    def packed(self, number: int) -> tuple[str, int]:
+        with self._page(number) as page:
+            return pixels.packing_of(self._document, page) if self.is_pdf else ("", 0)
+
+    def size(self, number: int) -> tuple[float, float]:
+        with self._page(number) as page:
+            return size_of(page.rect)
+
+    def thumbnail(self, number: int = 1) -> bytes:
+        with self._page(number) as page:
+            return pixels.encode_image(page, _THUMBNAIL_PIXELS / max(page.rect.width, page.rect.height, 1.0), "JPEG")
+
+    def image(self, number: int, width: int) -> bytes:
+        """Return the page in colour as WebP, `width` pixels wide or narrower if the page is very long."""
+        with self._page(number) as page:
+            longest = (_SHOWN_PIXELS_MAX / (max(page.rect.width, 1.0) * max(page.rect.height, 1.0))) ** 0.5
+            return pixels.encode_image(page, min(width / max(page.rect.width, 1.0), longest), "WEBP")
+
+    def words(self, number: int) -> list[tuple[float, float, float, float, str]]:
+        """Return the words of the page's own text, in its order."""
+        with self._page(number) as page:
+            found = page.get_text("words", flags=FLAGS)[:_WORDS_MOST]
+            turn = page.rotation_matrix
+            return [(*round_box(pymupdf.Rect(one[:4]) * turn), one[4]) for one in found]
+
+    def cut(self, numbers: Sequence[int], target: Path) -> bool:
+        """Write a PDF of these pages, each with the same pixels.
+
+        Return False if that is not certain, or if the result would be the whole file again.
+        """
+        with translate_errors():
+            return self.is_pdf and len(numbers) < self.pages and slices.cut(self._document, numbers, target)
+
+    @contextmanager
+    def _page(self, number: int) -> Iterator[Any]:
+        with translate_errors():
+            yield self._document[number - 1]
+
+
+def _locks_attachments_only(document: Any) -> bool:
+    """Return whether the encryption covers embedded files only, and neither strings nor streams."""
+    locked = pymupdf._as_pdf_document(document).pdf_trailer().pdf_dict_gets("Encrypt")
+    return all(locked.pdf_dict_gets(key).pdf_to_name() == "Identity" for key in ("StmF", "StrF"))
+
+
+def _open_arguments(path: Path) -> dict[str, Any]:
+    with path.open("rb") as file:
+        if os.fstat(file.fileno()).st_size > _MAPPED_BYTES_MAX:
+            return {"filename": path}
+        return {"stream": memoryview(mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)), "filetype": "pdf"}
+
+
+def _warm_up() -> None:
+    """Create what the library builds on first use, mainly colour tables, once before processes are forked."""
+    with pymupdf.open() as document:
+        page = document.new_page()
+        page.insert_text((72, 72), "warm")
+        read_text(document, 1)
+        page.get_pixmap()
+
+
+_warm_up()
