@@ -36,12 +36,12 @@ def empty_range(context: Context[dict[str, Any]]) -> Done:
     return Done({"pages": PAGES_A_RANGE})
 
 
-def sleep(context: Context[shipped.Payload]) -> Done:
+def sleep(context: Context[shipped.OcrPagesPayload]) -> Done:
     """Asks and says what the shipped one does, of scans that nobody knows: it is the same but for what reads."""
     assert context.document is not None
     numbers = read_ranges(context.payload.pages, 1_000_000)
     source, way = PageSource(context.document.content, "sleepers"), WayToRead(("eng",), "fast")
-    pages = shipped.Pages(context, numbers, source, way, "sleepers")
+    pages = shipped.PageRange(context, numbers, source, way, "sleepers")
     pages.read_with(_Sleeper(source.content, float(import_module(_SECONDS).page_seconds)))
     return Done({})
 
@@ -62,14 +62,14 @@ class _Sleeper:
     def is_told(self) -> bool:
         return bool(self._told)
 
-    def hear(self) -> tuple[int, shipped.Drawn | shipped.Read]:
+    def hear(self) -> tuple[int, shipped.DrawnPage | shipped.ReadPage]:
         number, told_at = self._told.popleft()
         part = _DRAWING if number > 0 else 1 - _DRAWING
         self._free_at = max(self._free_at, told_at) + self._seconds * part
         time.sleep(max(0.0, self._free_at - time.monotonic()))
         if number > 0:
-            return number, shipped.Drawn(f"{self._content}-{number}")
-        return number, shipped.Read(f"Page {-number}. {_TEXT}", "ocr", 90.0)
+            return number, shipped.DrawnPage(f"{self._content}-{number}")
+        return number, shipped.ReadPage(f"Page {-number}. {_TEXT}", "ocr", 90.0)
 
 
 ranges = [Handler(NEAR, empty_range, dict), Handler(FAR, empty_range, dict, runs_on_cluster=True)]

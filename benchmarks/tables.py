@@ -27,7 +27,7 @@ from benchmarks.tables_corpus import Page
 from job_handlers.reading import layout, ocr, pdf
 from job_handlers.reading.ingest import look
 from job_handlers.reading.ocr.engine import WayToRead
-from job_handlers.reading.ocr_pages import Picture, Read, read_page
+from job_handlers.reading.ocr_pages import PagePicture, ReadPage, read_page
 from job_handlers.reading.preprocess import Gray
 
 pymupdf: Any = partly_typed
@@ -143,11 +143,11 @@ def _share_wrong(found: Sequence[Sequence[Rows]], pages: Sequence[Page]) -> floa
 
 
 def _ours(path: Path) -> list[list[Rows]]:
-    with pdf.Book(path) as book:
+    with pdf.PagedFile(path) as book:
         return [[_rows_of(one) for one in book.text(number).tables] for number in range(1, book.pages + 1)]
 
 
-def _rows_of(table: layout.Table) -> Rows:
+def _rows_of(table: layout.PageTable) -> Rows:
     return [[cell.text if cell else "" for cell in row] for row in table.rows]
 
 
@@ -191,7 +191,7 @@ def _order(directory: Path, sizes: Sizes) -> Iterator[Row]:
             pages = laid_out(seed, sizes.layouts)
             path = directory / f"{seed}-{key}.pdf"
             tables_corpus.save(pages, path)
-            with pdf.Book(path) as book, pymupdf.open(path) as document:
+            with pdf.PagedFile(path) as book, pymupdf.open(path) as document:
                 ours.append(_out_of_order([book.text(at).text for at in range(1, len(pages) + 1)], pages))
                 given.append(_out_of_order([page.get_text() for page in document], pages))
         yield Row(key, f"{sizes.layouts} generated {what}: {_NEIGHBOURS}", _GET_TEXT, "%", ours, given, at_most(2, "%"))
@@ -228,7 +228,7 @@ def at_most_times(ratio: float) -> Goal:
 
 
 def _look_ms(path: Path) -> float:
-    with pdf.Book(path) as book:
+    with pdf.PagedFile(path) as book:
         begin = time.process_time()
         for number in range(1, book.pages + 1):
             look(book, number)
@@ -263,7 +263,7 @@ def _scanned(sizes: Sizes) -> Iterator[Row]:
         yield Row(f"{key}_scanned", told, "", "%", [order], [], at_most(2, "%"))
 
 
-def _recognised(pages: Sequence[tables_corpus.Page], quality: str) -> list[Read]:
+def _recognised(pages: Sequence[tables_corpus.Page], quality: str) -> list[ReadPage]:
     reader = ocr.reader_for(WayToRead(("eng",), quality))
     found = []
     for page in pages:
@@ -271,5 +271,5 @@ def _recognised(pages: Sequence[tables_corpus.Page], quality: str) -> list[Read]
             tables_corpus.draw(document.new_page(width=595, height=842), page)
             drawn = document[0].get_pixmap(dpi=_DPI, colorspace=pymupdf.csGRAY)
         gray = Gray(drawn.width, drawn.height, bytes(drawn.samples))
-        found.append(read_page(reader, Picture(1, (595, 842), gray, float(_DPI))))
+        found.append(read_page(reader, PagePicture(1, (595, 842), gray, float(_DPI))))
     return found

@@ -29,7 +29,7 @@ _DELIMITERS = (",", ";", "\t", "|")
 _LINES = 20
 
 
-class Kind(StrEnum):
+class FileKind(StrEnum):
     """How a file is read."""
 
     PDF = "pdf"
@@ -49,7 +49,7 @@ class Kind(StrEnum):
 
 class Format(Struct, frozen=True):
     name: str
-    kind: Kind
+    kind: FileKind
     suffixes: tuple[str, ...]
     """The first is given to a file that has none."""
     mimes: tuple[str, ...]
@@ -64,47 +64,51 @@ class Format(Struct, frozen=True):
         return name.lower().endswith(self.suffixes)
 
 
-PDF = Format("a PDF", Kind.PDF, (".pdf",), ("application/pdf", "application/x-pdf"))
-PNG = Format("a PNG image", Kind.IMAGE, (".png",), ("image/png",))
-JPEG = Format("a JPEG image", Kind.IMAGE, (".jpg", ".jpeg"), ("image/jpeg", "image/jpg"))
-GIF = Format("a GIF image", Kind.IMAGE, (".gif",), ("image/gif",))
-TIFF = Format("a TIFF image", Kind.IMAGE, (".tif", ".tiff"), ("image/tiff",))
+PDF = Format("a PDF", FileKind.PDF, (".pdf",), ("application/pdf", "application/x-pdf"))
+PNG = Format("a PNG image", FileKind.IMAGE, (".png",), ("image/png",))
+JPEG = Format("a JPEG image", FileKind.IMAGE, (".jpg", ".jpeg"), ("image/jpeg", "image/jpg"))
+GIF = Format("a GIF image", FileKind.IMAGE, (".gif",), ("image/gif",))
+TIFF = Format("a TIFF image", FileKind.IMAGE, (".tif", ".tiff"), ("image/tiff",))
 XLSX = Format(
     "a spreadsheet",
-    Kind.SHEET,
+    FileKind.SHEET,
     (".xlsx", ".xlsm"),
     ("application/vnd.openxmlformats-officedocument.spreadsheetml.sheet",),
 )
-XLS = Format("an Excel 97 spreadsheet", Kind.SHEET, (".xls",), ("application/vnd.ms-excel",))
-ODS = Format("an OpenDocument spreadsheet", Kind.SHEET, (".ods",), ("application/vnd.oasis.opendocument.spreadsheet",))
+XLS = Format("an Excel 97 spreadsheet", FileKind.SHEET, (".xls",), ("application/vnd.ms-excel",))
+ODS = Format(
+    "an OpenDocument spreadsheet", FileKind.SHEET, (".ods",), ("application/vnd.oasis.opendocument.spreadsheet",)
+)
 CSV = Format(
     "a CSV file",
-    Kind.CSV,
+    FileKind.CSV,
     (".csv", ".tsv"),
     ("text/csv", "text/tab-separated-values", "application/csv", "text/x-csv", "text/comma-separated-values"),
 )
 DOCX = Format(
     "a Word document",
-    Kind.DOCX,
+    FileKind.DOCX,
     (".docx", ".docm", ".dotx"),
     ("application/vnd.openxmlformats-officedocument.wordprocessingml.document",),
 )
 PPTX = Format(
     "a PowerPoint presentation",
-    Kind.PPTX,
+    FileKind.PPTX,
     (".pptx", ".pptm", ".ppsx", ".potx"),
     ("application/vnd.openxmlformats-officedocument.presentationml.presentation",),
 )
-ODT = Format("an OpenDocument text", Kind.ODT, (".odt", ".ott"), ("application/vnd.oasis.opendocument.text",))
-ODP = Format("an OpenDocument presentation", Kind.ODP, (".odp",), ("application/vnd.oasis.opendocument.presentation",))
-EPUB = Format("an EPUB book", Kind.EPUB, (".epub",), ("application/epub+zip",))
-MAIL = Format("a mail", Kind.MAIL, (".eml",), ("message/rfc822",))
-HTML = Format(
-    "a web page", Kind.HTML, (".html", ".htm", ".xhtml"), ("text/html", "application/xhtml+xml"), is_by_name=True
+ODT = Format("an OpenDocument text", FileKind.ODT, (".odt", ".ott"), ("application/vnd.oasis.opendocument.text",))
+ODP = Format(
+    "an OpenDocument presentation", FileKind.ODP, (".odp",), ("application/vnd.oasis.opendocument.presentation",)
 )
-MARKDOWN = Format("Markdown", Kind.TEXT, (".md", ".markdown"), ("text/markdown",), is_by_name=True)
-TEXT = Format("a text", Kind.TEXT, (".txt", ".text"), ("text/plain",), is_by_name=True)
-ZIP = Format("a zip archive", Kind.ZIP, (".zip",), ("application/zip", "application/x-zip-compressed"))
+EPUB = Format("an EPUB book", FileKind.EPUB, (".epub",), ("application/epub+zip",))
+MAIL = Format("a mail", FileKind.MAIL, (".eml",), ("message/rfc822",))
+HTML = Format(
+    "a web page", FileKind.HTML, (".html", ".htm", ".xhtml"), ("text/html", "application/xhtml+xml"), is_by_name=True
+)
+MARKDOWN = Format("Markdown", FileKind.TEXT, (".md", ".markdown"), ("text/markdown",), is_by_name=True)
+TEXT = Format("a text", FileKind.TEXT, (".txt", ".text"), ("text/plain",), is_by_name=True)
+ZIP = Format("a zip archive", FileKind.ZIP, (".zip",), ("application/zip", "application/x-zip-compressed"))
 FORMATS = (
     PDF, PNG, JPEG, TIFF, GIF, XLSX, XLS, ODS, CSV, DOCX, PPTX, ODT, ODP, EPUB, MAIL, HTML, MARKDOWN, TEXT, ZIP,
 )  # fmt: skip
@@ -146,11 +150,11 @@ _MIMETYPE = "mimetype"
 _SAID_INSIDE = {one.mimes[0].encode(): one for one in (ODS, ODT, ODP, EPUB)}
 """Its first file is called mimetype, and holds this."""
 _PARTS = (
-    (re.compile(r"xl/workbook\.(?:xml|bin)"), Kind.SHEET),
+    (re.compile(r"xl/workbook\.(?:xml|bin)"), FileKind.SHEET),
     # Word of the web numbers it.
-    (re.compile(r"word/document\d*\.xml"), Kind.DOCX),
-    (re.compile(r"ppt/presentation\.xml"), Kind.PPTX),
-    (re.compile(r"META-INF/container\.xml"), Kind.EPUB),
+    (re.compile(r"word/document\d*\.xml"), FileKind.DOCX),
+    (re.compile(r"ppt/presentation\.xml"), FileKind.PPTX),
+    (re.compile(r"META-INF/container\.xml"), FileKind.EPUB),
 )
 _HEADER = re.compile(r"(?:From [^\n]*\n)?[!-9;-~]+:[ \t]*\S")
 _MARKUP = re.compile(r"<[a-zA-Z!?/]")
@@ -176,7 +180,7 @@ def agreed(head: bytes, mime: str, name: str) -> Format:
     if found is None and not claimed:
         nameless = "a text without .txt at the end of its name" if is_text(head) else ""
         raise FetchError("KIND_REFUSED", found=_told_apart(head) or nameless or _words(head), readable=IN_WORDS)
-    both_images = found is not None and claimed and found.kind is claimed[0].kind is Kind.IMAGE
+    both_images = found is not None and claimed and found.kind is claimed[0].kind is FileKind.IMAGE
     is_packed = found in _PACKED and ZIP in claimed
     if found is not None and (not claimed or found in claimed or both_images or is_packed):
         return found
@@ -188,7 +192,7 @@ def format_named(name: str) -> Format | None:
     return next((one for one in FORMATS if one.is_named_by(name)), None)
 
 
-def kind_of(path: Path) -> Kind:
+def kind_of(path: Path) -> FileKind:
     """Of a published file. Where its name does not say that it is a table, its columns do."""
     with path.open("rb") as file:
         head = file.read(HEAD_BYTES)
@@ -200,13 +204,13 @@ def kind_of(path: Path) -> Kind:
     if head.startswith(_ZIP):
         return _kind_of_zip(path, named[0] if named and named[0] in _PACKED else XLSX)
     if head.startswith(_OLD_OFFICE) and _has_stream(path, _WORKBOOK):
-        return Kind.SHEET
+        return FileKind.SHEET
     if head.startswith(_OLD_OFFICE) and _has_stream(path, _LOCKED):
         raise Permanent("FILE_ENCRYPTED", "the document is locked with a password", "save it without one")
     if (written := _text_in(head, named)) is not None:
         return written.kind
     if is_text(head) and (CSV.is_named_by(path.name) or delimiter_of(decoded(head)[0]) is not None):
-        return Kind.CSV
+        return FileKind.CSV
     raise Permanent(
         "KIND_UNSUPPORTED",
         f"this is {_words(head)}, which is not read here (it begins with {head[:8]!r})",
@@ -310,7 +314,7 @@ def _visible(text: str) -> str:
     return text[begin:]
 
 
-def _kind_of_zip(path: Path, said: Format) -> Kind:
+def _kind_of_zip(path: Path, said: Format) -> FileKind:
     try:
         with zipfile.ZipFile(path) as archive:
             names = set(archive.namelist())
@@ -323,8 +327,8 @@ def _kind_of_zip(path: Path, said: Format) -> Kind:
             "download it again",
         ) from error
     told = _told_by(inside)
-    kind = told.kind if told else next((kind for part, kind in _PARTS if any(map(part.fullmatch, names))), Kind.ZIP)
-    if kind is Kind.SHEET and unpacked > _UNPACKED_BYTES_MAX:
+    kind = told.kind if told else next((kind for part, kind in _PARTS if any(map(part.fullmatch, names))), FileKind.ZIP)
+    if kind is FileKind.SHEET and unpacked > _UNPACKED_BYTES_MAX:
         raise Permanent("SHEET_TOO_LARGE", f"the spreadsheet holds {unpacked >> 20} MiB unpacked", "split it")
     return kind
 

@@ -82,7 +82,7 @@ def test_what_one_threshold_or_a_blur_would_lose_is_read(bound: Book, name: str,
     [at] = [at for at, path in enumerate(SCANS) if path.stem == name]
     reader = ocr.reader_for(ocr.WayToRead(("eng",), "fast"))
 
-    with pdf.Book(bound.path) as opened:
+    with pdf.PagedFile(bound.path) as opened:
         read = read_page(reader, draw(opened, at + 1))
 
     assert character_errors([read.text], [bound.truth[at]]) < most
@@ -110,7 +110,7 @@ def test_pages_in_other_letters_are_read_as_well_as_they_were(tmp_path: Path, lo
     [book] = books(tmp_path / "drawn", [look], 1, 1, seed="accuracy", lines=14, bodies=HELD_BACK_BODIES)
     reader = ocr.reader_for(ocr.WayToRead(("eng",), "fast"))
 
-    with pdf.Book(book.path) as opened:
+    with pdf.PagedFile(book.path) as opened:
         read = read_page(reader, draw(opened, 1))
 
     assert character_errors([read.text], book.truth) < most
@@ -121,7 +121,7 @@ def test_small_print_on_coarse_paper_loses_no_line(tmp_path: Path) -> None:
     [book] = books(tmp_path / "drawn", [look], 1, 1, seed="c", lines=10, bodies=[("charis", 5.5)])
     reader = ocr.reader_for(ocr.WayToRead(("eng",), "fast"))
 
-    with pdf.Book(book.path) as opened:
+    with pdf.PagedFile(book.path) as opened:
         read = read_page(reader, draw(opened, 1))
 
     assert character_errors([read.text], book.truth) < 1.7

@@ -12,12 +12,12 @@ from job_handlers.fetch.sources.local import ROOTS, actual_path, readable
 from worker_service.handlers import Context, DocumentFacts, Done, File, Handler, PageResult, Permanent, digest
 
 
-class Payload(Struct, frozen=True):
+class AdoptPayload(Struct, frozen=True):
     text: str
     """Full path of the text file."""
 
 
-def run(context: Context[Payload]) -> Done:
+def run(context: Context[AdoptPayload]) -> Done:
     path = context.payload.text
     try:
         whole = actual_path(path).read_text("utf-8", "replace")
@@ -40,8 +40,8 @@ def run(context: Context[Payload]) -> Done:
     )
 
 
-def _paths_to_read(payload: Payload) -> Sequence[Path]:
+def _paths_to_read(payload: AdoptPayload) -> Sequence[Path]:
     return readable(payload.text)
 
 
-adopt = Handler("adopt", run, Payload, job_class="io", environment=[ROOTS.variable], reads_payload=_paths_to_read)
+adopt = Handler("adopt", run, AdoptPayload, job_class="io", environment=[ROOTS.variable], reads_payload=_paths_to_read)

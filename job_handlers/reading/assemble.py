@@ -9,7 +9,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from job_handlers.file_kinds import Kind
+from job_handlers.file_kinds import FileKind
 from job_handlers.reading import pdf
 from job_handlers.reading.document import HowToRead, check_current, document_of, how_to_read, original_of
 from job_handlers.reading.outputs import Assembly
@@ -19,12 +19,12 @@ from worker_service.handlers import MIB, Context, DocumentFacts, Done, Handler, 
 _THUMBNAIL_CPU_SECONDS = 20
 
 
-class Payload(HowToRead, frozen=True, kw_only=True):
+class AssemblePayload(HowToRead, frozen=True, kw_only=True):
     note: str = ""
     """Note from `ingest` for the user."""
 
 
-def run(context: Context[Payload]) -> Done:
+def run(context: Context[AssemblePayload]) -> Done:
     document = document_of(context)
     check_current(context)
     original = original_of(context)
@@ -38,7 +38,7 @@ def run(context: Context[Payload]) -> Done:
             lambda: _thumbnail_drawer(original, how.password), bytes, cpu_seconds=_THUMBNAIL_CPU_SECONDS
         ) as thumbnail,
     ):
-        is_drawn = kind in (Kind.PDF, Kind.IMAGE)
+        is_drawn = kind in (FileKind.PDF, FileKind.IMAGE)
         if is_drawn:
             # The thumbnail is drawn while the pages are written.
             thumbnail.begin()
@@ -49,7 +49,7 @@ def run(context: Context[Payload]) -> Done:
 assemble = Handler(
     "assemble",
     run,
-    Payload,
+    AssemblePayload,
     job_class="io",
     limits=Limits(wall_seconds=2 * 3600, file_bytes=16384 * MIB),
     credentials=["password*"],
@@ -59,6 +59,6 @@ assemble = Handler(
 def _thumbnail_drawer(original: Path, password: str) -> Callable[[int], bytes]:
     """Draw the thumbnail at once and return a function that returns it. Runs in the page process."""
     picture = b""
-    with suppress(pdf.Broken, pdf.Locked, pdf.PageTooLarge), pdf.Book(original, password) as book:
+    with suppress(pdf.Broken, pdf.PdfLocked, pdf.PageTooLarge), pdf.PagedFile(original, password) as book:
         picture = book.thumbnail(1)
     return lambda number: picture

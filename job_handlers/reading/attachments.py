@@ -20,9 +20,9 @@ from typing import IO, Any
 import msgspec
 
 from job_handlers.fetch.errors import FetchError
-from job_handlers.file_kinds import HEAD_BYTES, Kind, agreed
+from job_handlers.file_kinds import HEAD_BYTES, FileKind, agreed
 from job_handlers.reading.document import document_of
-from job_handlers.reading.formats import FlowDocument, Unreadable, mail
+from job_handlers.reading.formats import FlowDocument, UnreadableDocument, mail
 from job_handlers.reading.formats.archive import BROKEN, Archive
 from job_handlers.reading.page_process import Lost, PageProcess, TooLarge
 from worker_service.handlers import (
@@ -75,16 +75,16 @@ Answer = UnpackedFile | SkippedFile | FileCount
 
 
 @dataclass(slots=True)
-class Found:
+class UnpackedFiles:
     files: list[File | SameFile] = field(default_factory=list)
     follow_ups: list[NewJob] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
 
-def unpack(context: Context[Any], process: PageProcess[Any], kind: Kind) -> Found:
+def unpack(context: Context[Any], process: PageProcess[Any], kind: FileKind) -> UnpackedFiles:
     """Unpack the files of a container. `process` answers negative page numbers by `unpacker`."""
-    found = Found()
-    if kind not in (Kind.ZIP, Kind.MAIL):
+    found = UnpackedFiles()
+    if kind not in (FileKind.ZIP, FileKind.MAIL):
         return found
     key = document_of(context).source_key
     is_deep = key.count(WITHIN) >= _DEPTH_MAX
@@ -127,7 +127,7 @@ def _unused_path(place: str, places: Container[str]) -> str:
     return next(one for one in tries if one not in places)
 
 
-def _add_document(context: Context[Any], found: Found, one: UnpackedFile, key: str) -> None:
+def _add_document(context: Context[Any], found: UnpackedFiles, one: UnpackedFile, key: str) -> None:
     path = context.staging / one.file
     known = [file for file in context.ask(SameContent(sha256=one.sha256)).files if file.size == one.size]
     if known:
@@ -165,7 +165,7 @@ def unpacker(writing: FlowDocument, staging: Path) -> Callable[[int], Answer]:
         try:
             with opened() as source:
                 found = _unpack_file(source, place, staging, at)
-        except Unreadable as error:
+        except UnreadableDocument as error:
             return SkippedFile(place, str(error))
         except FetchError as trouble:
             # Name the kind only. The full refusal, which lists all supported kinds, would be repeated for each file.
@@ -213,7 +213,7 @@ def _read_block(source: IO[bytes], most: int = _STEP_BYTES) -> bytes:
     try:
         return source.read(most)
     except BROKEN as error:
-        raise Unreadable(f"it is broken ({error})") from error
+        raise UnreadableDocument(f"it is broken ({error})") from error
 
 
 def _members_of(writing: FlowDocument) -> Iterator[tuple[str, str, Callable[[], Any]]]:

@@ -7,7 +7,7 @@ from msgspec import Struct
 from job_handlers.file_kinds import kind_of
 from job_handlers.reading import spreadsheets
 from job_handlers.reading.document import check_current, content_of, original_of
-from job_handlers.reading.ingest import Refused, sheet_reader
+from job_handlers.reading.ingest import Refusal, sheet_reader
 from job_handlers.reading.page_process import Lost, PageProcess, TooLarge
 from job_handlers.reading.page_settings import read_ranges, rows_digest
 from worker_service.handlers import MIB, Context, Done, Handler, KnownPages, Limits, PageResult, Permanent, counted
@@ -19,12 +19,12 @@ Rows = tuple[str, str]
 """Text and layout of a page."""
 
 
-class Payload(Struct, frozen=True):
+class ExtractRowsPayload(Struct, frozen=True):
     pages: str
     """Page ranges such as `1-30`; a page is a hundred rows."""
 
 
-def run(context: Context[Payload]) -> Done:
+def run(context: Context[ExtractRowsPayload]) -> Done:
     numbers = read_ranges(context.payload.pages, _PAGES_MAX)
     original, content = original_of(context), content_of(context)
     kind = kind_of(original)
@@ -36,11 +36,11 @@ def run(context: Context[Payload]) -> Done:
     to_read = [number for number in numbers if digests[number] not in known]
     if to_read:
         check_current(context)
-    with PageProcess[Rows | Refused](
-        lambda: sheet_reader(original, kind), Rows | Refused, cpu_seconds=_CPU_SECONDS
+    with PageProcess[Rows | Refusal](
+        lambda: sheet_reader(original, kind), Rows | Refusal, cpu_seconds=_CPU_SECONDS
     ) as process:
         for done, (number, answer) in enumerate(process.read_all(to_read), 1):
-            if isinstance(answer, Refused):
+            if isinstance(answer, Refusal):
                 raise Permanent(answer.code, answer.message, answer.remedy)
             if isinstance(answer, TooLarge | Lost):
                 raise Permanent("SHEET_BROKEN", f"page {number} of its rows: {answer}")
@@ -54,7 +54,7 @@ def run(context: Context[Payload]) -> Done:
 extract_rows = Handler(
     "extract_rows",
     run,
-    Payload,
+    ExtractRowsPayload,
     limits=Limits(memory_bytes=2048 * MIB, wall_seconds=2 * 3600),
     runs_on_cluster=True,
 )

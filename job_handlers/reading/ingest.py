@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from job_handlers.file_kinds import Kind, kind_of
+from job_handlers.file_kinds import FileKind, kind_of
 from job_handlers.reading import attachments, formats, layout, ocr, pdf, spreadsheets
 from job_handlers.reading.document import ENVIRONMENT, HowToRead, content_of, how_to_read, original_of
 from job_handlers.reading.outputs import Assembly
@@ -36,7 +36,7 @@ from job_handlers.reading.page_settings import (
     ocr_digest,
     parts,
 )
-from job_handlers.reading.text_layer import Drawn, Verdict, classify_page
+from job_handlers.reading.text_layer import PageInk, Verdict, classify_page
 from worker_service.handlers import (
     FILE_URL,
     MIB,
@@ -72,14 +72,14 @@ _THUMBNAIL = -1
 _REPAIRED = "the file was broken and has been repaired"
 
 
-class Payload(HowToRead, frozen=True, kw_only=True):
+class IngestPayload(HowToRead, frozen=True, kw_only=True):
     path: str | None = None
     """File to bring in, for a job inserted by hand without a document."""
     then: tuple[dict[str, Any], ...] = ()
     """Follow-up jobs for `path`, as in the payload of `download`."""
 
 
-class Counted(msgspec.Struct, tag=True, frozen=True):
+class PageCount(msgspec.Struct, tag=True, frozen=True):
     pages: int
     note: str = ""
     """A note for the user."""
@@ -93,7 +93,7 @@ class ExaminedPage(msgspec.Struct, tag=True, frozen=True):
     scan: Scan | None = None
 
 
-class Refused(msgspec.Struct, tag=True, frozen=True):
+class Refusal(msgspec.Struct, tag=True, frozen=True):
     code: str
     message: str
     remedy: str = ""
@@ -103,20 +103,20 @@ class Thumbnail(msgspec.Struct, tag=True, frozen=True):
     picture: bytes
 
 
-Answer = Counted | ExaminedPage | Refused | Thumbnail | attachments.Answer
-Places = list[spreadsheets.Place] | Refused
+Answer = PageCount | ExaminedPage | Refusal | Thumbnail | attachments.Answer
+Places = list[spreadsheets.RowRange] | Refusal
 # Build the decoders before child processes are forked, each of which would build them again.
 msgspec.msgpack.Decoder(Answer)
 
 
-def run(context: Context[Payload]) -> Done:
+def run(context: Context[IngestPayload]) -> Done:
     how = how_to_read(context)
     if context.document is None:
         return _request_download(context)
     original = original_of(context)
     kind = kind_of(original)
     content = content_of(context)
-    if kind in (Kind.SHEET, Kind.CSV):
+    if kind in (FileKind.SHEET, FileKind.CSV):
         return _ingest_table(context, original, kind, content)
     return _ingest_pages(context, how, original, kind, content)
 
@@ -124,14 +124,14 @@ def run(context: Context[Payload]) -> Done:
 ingest = Handler(
     "ingest",
     run,
-    Payload,
+    IngestPayload,
     limits=Limits(wall_seconds=2 * 3600, file_bytes=16384 * MIB),
     environment=ENVIRONMENT,
     credentials=["password*"],
 )
 
 
-def _request_download(context: Context[Payload]) -> Done:
+def _request_download(context: Context[IngestPayload]) -> Done:
     path = context.payload.path
     if path is None or not path.startswith(("/", FILE_URL)):
         raise Permanent("PAYLOAD_INVALID", "a job without a document needs `path`, the full path of a file")
@@ -146,7 +146,9 @@ def _request_download(context: Context[Payload]) -> Done:
 # --- pages ------------------------------------------------------------------------------------------------
 
 
-def _ingest_pages(context: Context[Payload], how: HowToRead, original: Path, kind: Kind, content: str) -> Done:
+def _ingest_pages(
+    context: Context[IngestPayload], how: HowToRead, original: Path, kind: FileKind, content: str
+) -> Done:
     password = how.password
     is_flow = formats.is_flow_document(kind)
     with (
@@ -176,19 +178,19 @@ def _ingest_pages(context: Context[Payload], how: HowToRead, original: Path, kin
     return replace(done, files=[*done.files, *found.files], follow_ups=[*done.follow_ups, *found.follow_ups])
 
 
-def library_of(kind: Kind) -> str:
+def library_of(kind: FileKind) -> str:
     return formats.LIBRARY if formats.is_flow_document(kind) else pdf.LIBRARY
 
 
-def _count_pages(process: PageProcess[Answer], kind: Kind) -> Counted:
+def _count_pages(process: PageProcess[Answer], kind: FileKind) -> PageCount:
     try:
         answer = process.read(0)
     except (TooLarge, Lost) as error:
         raise Permanent(f"{kind.upper()}_BROKEN", f"the file cannot be opened: {error}") from error
-    if isinstance(answer, Refused):
+    if isinstance(answer, Refusal):
         code = answer.code.replace("BROKEN", f"{kind.upper()}_BROKEN")
         raise Permanent(code, answer.message, answer.remedy)
-    assert isinstance(answer, Counted)
+    assert isinstance(answer, PageCount)
     if not answer.pages:
         broken = answer.was_repaired
         raise Permanent(
@@ -208,7 +210,7 @@ def _ocr_digests(source: PageSource, how: HowToRead, numbers: Iterable[int]) -> 
     return {number: ocr_digest(source, number, wanted.languages, wanted.quality, engine) for number in some}
 
 
-def _save_known_pages(context: Context[Payload], digests: Mapping[int, str]) -> dict[int, str]:
+def _save_known_pages(context: Context[IngestPayload], digests: Mapping[int, str]) -> dict[int, str]:
     """Save the stored results of these pages; return the digests of the pages without one."""
     left: dict[int, str] = {}
     waiting = iter(digests.items())
@@ -222,7 +224,7 @@ def _save_known_pages(context: Context[Payload], digests: Mapping[int, str]) -> 
 
 
 def _save_layer_pages(
-    context: Context[Payload], process: PageProcess[Answer], to_read: Mapping[int, str], assembly: Assembly
+    context: Context[IngestPayload], process: PageProcess[Answer], to_read: Mapping[int, str], assembly: Assembly
 ) -> dict[int, Scan]:
     """Read and save pages with a text layer; return the pages that need OCR."""
     scans: dict[int, Scan] = {}
@@ -256,14 +258,16 @@ def _thumbnail(process: PageProcess[Answer]) -> bytes:
     return answer.picture if isinstance(answer, Thumbnail) else b""
 
 
-def _page_result(context: Context[Payload], found: str, number: int, answer: Answer | TooLarge | Lost) -> PageResult:
+def _page_result(
+    context: Context[IngestPayload], found: str, number: int, answer: Answer | TooLarge | Lost
+) -> PageResult:
     if isinstance(answer, ExaminedPage):
         # Replace NUL characters, as the store does.
         return PageResult(number, found, answer.text.replace("\0", "�"), answer.method, None, answer.layout)
     method = TOO_LARGE if isinstance(answer, TooLarge) else UNREADABLE
     method, why = (
         (answer.code, in_a_sentence(answer.message, answer.remedy))
-        if isinstance(answer, Refused)
+        if isinstance(answer, Refusal)
         else (method, str(answer))
     )
     context.log(f"page {number} is left out: {why}")
@@ -272,39 +276,39 @@ def _page_result(context: Context[Payload], found: str, number: int, answer: Ans
 
 def _page_reader(original: Path, password: str) -> Callable[[int], Answer]:
     """Return the function that answers for a PDF or an image. Runs in the page process, which keeps the file open."""
-    refused: Refused | None = None
+    refused: Refusal | None = None
     try:
-        book = pdf.Book(original, password)
-    except pdf.Locked:
+        book = pdf.PagedFile(original, password)
+    except pdf.PdfLocked:
         refused = _locked_refusal(password)
     except (pdf.Broken, pdf.PageTooLarge) as error:
-        refused = Refused("BROKEN", f"the file cannot be opened ({error})", "download it again")
+        refused = Refusal("BROKEN", f"the file cannot be opened ({error})", "download it again")
 
     def read(number: int) -> Answer:
         if refused is not None:
             return refused
         if number == 0:
-            return Counted(book.pages, _REPAIRED if book.was_repaired else "", book.was_repaired)
+            return PageCount(book.pages, _REPAIRED if book.was_repaired else "", book.was_repaired)
         try:
             if number == _THUMBNAIL:
                 return Thumbnail(book.thumbnail())
             return look(book, number)
         except pdf.PageTooLarge as error:
-            return Refused(TOO_LARGE, str(error))
+            return Refusal(TOO_LARGE, str(error))
         except pdf.Broken as error:
-            return Refused(UNREADABLE, str(error))
+            return Refusal(UNREADABLE, str(error))
 
     return read
 
 
-def _flow_reader(original: Path, kind: Kind, staging: Path) -> Callable[[int], Answer]:
+def _flow_reader(original: Path, kind: FileKind, staging: Path) -> Callable[[int], Answer]:
     """Return the function that answers for a flowing document. Runs in the page process."""
     try:
         writing = formats.open_document(original, kind)
         pages = formats.paginate(writing.pieces())
-    except formats.Unreadable as error:
-        code = "FILE_ENCRYPTED" if isinstance(error, formats.Locked) else "BROKEN"
-        refused = Refused(code, f"the file cannot be read: {error.detail}", error.remedy)
+    except formats.UnreadableDocument as error:
+        code = "FILE_ENCRYPTED" if isinstance(error, formats.DocumentLocked) else "BROKEN"
+        refused = Refusal(code, f"the file cannot be read: {error.detail}", error.remedy)
         return lambda number: refused
     look_inside = attachments.unpacker(writing, staging)
 
@@ -312,9 +316,9 @@ def _flow_reader(original: Path, kind: Kind, staging: Path) -> Callable[[int], A
         if number < 0:
             return look_inside(-number)
         if number == 0:
-            return Counted(len(pages), "; ".join(writing.notes))
+            return PageCount(len(pages), "; ".join(writing.notes))
         page = pages[number - 1]
-        if any(isinstance(piece, formats.Picture) for piece in page):
+        if any(isinstance(piece, formats.PictureReference) for piece in page):
             return ExaminedPage(Verdict.OCR, scan=Scan("", 0))
         lines = [piece for piece in page if isinstance(piece, str)]
         found = layout.Flow(formats.tables_in(lines))
@@ -323,10 +327,10 @@ def _flow_reader(original: Path, kind: Kind, staging: Path) -> Callable[[int], A
     return read
 
 
-def look(book: pdf.Book, number: int) -> ExaminedPage:
+def look(book: pdf.PagedFile, number: int) -> ExaminedPage:
     found = book.text(number)
     needs_look = found.may_be_scan or not found.text.strip()
-    verdict = classify_page(found.text, book.drawn(number) if needs_look else Drawn())
+    verdict = classify_page(found.text, book.drawn(number) if needs_look else PageInk())
     if verdict is Verdict.OCR:
         return ExaminedPage(verdict, scan=Scan(*book.packed(number)))
     if verdict is Verdict.BLANK:
@@ -336,38 +340,40 @@ def look(book: pdf.Book, number: int) -> ExaminedPage:
     )
 
 
-def _locked_refusal(password: str) -> Refused:
+def _locked_refusal(password: str) -> Refusal:
     if password:
         detail, remedy = "the file is encrypted, and this password does not open it", "give another"
     else:
         detail, remedy = "the file is encrypted", "give its password"
-    return Refused("PDF_ENCRYPTED", detail, f"{remedy} with --password-file")
+    return Refusal("PDF_ENCRYPTED", detail, f"{remedy} with --password-file")
 
 
 # --- rows -------------------------------------------------------------------------------------------------
 
 
-def _ingest_table(context: Context[Payload], original: Path, kind: Kind, content: str) -> Done:
+def _ingest_table(context: Context[IngestPayload], original: Path, kind: FileKind, content: str) -> Done:
     with PageProcess[Places](lambda: sheet_reader(original, kind), Places, cpu_seconds=_TABLE_CPU_SECONDS) as process:
         try:
             places = process.read(0)
         except (TooLarge, Lost) as error:
             raise Permanent("SHEET_BROKEN", f"the rows cannot be counted: {error}") from error
-    if isinstance(places, Refused):
+    if isinstance(places, Refusal):
         raise Permanent(places.code, places.message, places.remedy)
     if not places:
         raise Permanent("SHEET_EMPTY", "the spreadsheet has no rows")
     ranges = [_range_job(context, "extract_rows", numbers, [content]) for numbers in spreadsheets.ranges(places)]
-    return _done_with_ranges(context, DocumentFacts(kind=Kind.SHEET.value, pages=len(places), content=content), ranges)
+    return _done_with_ranges(
+        context, DocumentFacts(kind=FileKind.SHEET.value, pages=len(places), content=content), ranges
+    )
 
 
-def sheet_reader(original: Path, kind: Kind) -> Callable[[int], Any]:
+def sheet_reader(original: Path, kind: FileKind) -> Callable[[int], Any]:
     """Return the function that answers for a spreadsheet. Runs in the page process.
 
     Page number 0 returns the positions of all pages; any other number returns the text and layout of that page.
     """
-    table = spreadsheets.Table(original, kind)
-    places: list[spreadsheets.Place] = []
+    table = spreadsheets.SheetFile(original, kind)
+    places: list[spreadsheets.RowRange] = []
 
     def read(number: int) -> Any:
         nonlocal places
@@ -376,12 +382,12 @@ def sheet_reader(original: Path, kind: Kind) -> Callable[[int], Any]:
             if number == 0:
                 return places
             if number > len(places):
-                return Refused("SHEET_BROKEN", f"there is no page {number}")
+                return Refusal("SHEET_BROKEN", f"there is no page {number}")
             return table.page(places[number - 1])
-        except spreadsheets.Unreadable as error:
-            is_locked = isinstance(error, spreadsheets.Locked)
+        except spreadsheets.UnreadableSheet as error:
+            is_locked = isinstance(error, spreadsheets.SheetLocked)
             code, remedy = ("FILE_ENCRYPTED", "save it without one") if is_locked else ("SHEET_BROKEN", "")
-            return Refused(code, f"the spreadsheet cannot be read: {error}", remedy)
+            return Refusal(code, f"the spreadsheet cannot be read: {error}", remedy)
 
     return read
 
@@ -389,7 +395,7 @@ def sheet_reader(original: Path, kind: Kind) -> Callable[[int], Any]:
 # --- what follows -----------------------------------------------------------------------------------------
 
 
-def _done_with_ranges(context: Context[Payload], facts: DocumentFacts, ranges: list[NewJob]) -> Done:
+def _done_with_ranges(context: Context[IngestPayload], facts: DocumentFacts, ranges: list[NewJob]) -> Done:
     """Return the jobs that read the ranges and then assemble the document."""
     assemble = _follow_up_job(context, "assemble", {"note": facts.note} if facts.note else {})
     return Done(
@@ -400,7 +406,7 @@ def _done_with_ranges(context: Context[Payload], facts: DocumentFacts, ranges: l
 
 
 def _ocr_range_jobs(
-    context: Context[Payload], how: HowToRead, content: str, numbers: Iterable[int], scans: Mapping[int, Scan]
+    context: Context[IngestPayload], how: HowToRead, content: str, numbers: Iterable[int], scans: Mapping[int, Scan]
 ) -> list[NewJob]:
     to_recognise, engine = sorted(numbers), how.engine
     way = [content, engine.languages, engine.quality, how.password_file]
@@ -408,17 +414,17 @@ def _ocr_range_jobs(
     return [_range_job(context, "ocr_pages", one, way) for one in some]
 
 
-def _parallel_ranges(context: Context[Payload], pages: int) -> int:
+def _parallel_ranges(context: Context[IngestPayload], pages: int) -> int:
     """Return how many ranges should run at once. A small document is not worth copying to many nodes."""
     return max(len(os.sched_getaffinity(0)), min(context.slots, pages // _PAGES_ELSEWHERE_LEAST))
 
 
-def _range_job(context: Context[Payload], job_type: str, numbers: Sequence[int], way: Sequence[object]) -> NewJob:
+def _range_job(context: Context[IngestPayload], job_type: str, numbers: Sequence[int], way: Sequence[object]) -> NewJob:
     pages = format_ranges(numbers)
     # If two documents need the same range of the same file, the second job waits and finds the pages read.
     return replace(_follow_up_job(context, job_type, {"pages": pages}), concurrency_key=digest([job_type, pages, *way]))
 
 
-def _follow_up_job(context: Context[Payload], job_type: str, payload: dict[str, Any]) -> NewJob:
+def _follow_up_job(context: Context[IngestPayload], job_type: str, payload: dict[str, Any]) -> NewJob:
     text = json.dumps({**payload, **context.payload.said()})
     return NewJob(job_type, context.platform, context.account, text)

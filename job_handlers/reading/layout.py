@@ -46,7 +46,7 @@ class Block(msgspec.Struct, array_like=True, frozen=True):
     end: int
 
 
-class Cell(msgspec.Struct, array_like=True, frozen=True):
+class TableCell(msgspec.Struct, array_like=True, frozen=True):
     x0: float
     y0: float
     x1: float
@@ -54,16 +54,16 @@ class Cell(msgspec.Struct, array_like=True, frozen=True):
     text: str
 
 
-class Table(msgspec.Struct, frozen=True):
+class PageTable(msgspec.Struct, frozen=True):
     box: tuple[float, float, float, float]
     begin: int
     end: int
     """Range of the rows in the page's text."""
-    rows: list[list[Cell | None]]
+    rows: list[list[TableCell | None]]
     """Rows of equal length. None is an empty cell; a cell that spans several columns is in the first of them."""
 
 
-class Unread(msgspec.Struct, frozen=True):
+class UnreadScript(msgspec.Struct, frozen=True):
     """The script a page seems to be written in, which the languages it was read in do not cover."""
 
     script: str
@@ -77,7 +77,7 @@ class Layout(msgspec.Struct, frozen=True, omit_defaults=True):
     size: tuple[float, float]
     lines: list[list[Word]] = []
     blocks: list[Block] = []
-    tables: list[Table] = []
+    tables: list[PageTable] = []
     turn: int = 0
     """Degrees clockwise by which the page must be turned to be read."""
     skew: float = 0.0
@@ -85,7 +85,7 @@ class Layout(msgspec.Struct, frozen=True, omit_defaults=True):
     readers: list[str] = []
     second: list[int] = []
     written_in: list[str] = []
-    unread: Unread | None = None
+    unread: UnreadScript | None = None
     is_cut: bool = False
 
 
@@ -136,7 +136,7 @@ def has_lines(text: str) -> bool:
     return '"lines":' in text
 
 
-def around(some: Sequence[Word | Cell]) -> tuple[float, float, float, float]:
+def around(some: Sequence[Word | TableCell]) -> tuple[float, float, float, float]:
     """Return the bounding box."""
     return (
         min([one.x0 for one in some]),
@@ -146,17 +146,17 @@ def around(some: Sequence[Word | Cell]) -> tuple[float, float, float, float]:
     )
 
 
-def table(begin: int, end: int, rows: Sequence[Sequence[Sequence[Word]]]) -> Table:
+def table(begin: int, end: int, rows: Sequence[Sequence[Sequence[Word]]]) -> PageTable:
     """Build a table from the words of its cells."""
 
-    def cell(words: Sequence[Word]) -> Cell | None:
+    def cell(words: Sequence[Word]) -> TableCell | None:
         if not words:
             return None
-        return Cell(*around(words), " ".join(one.text for one in words))
+        return TableCell(*around(words), " ".join(one.text for one in words))
 
     cells = [[cell(words) for words in row] for row in rows]
     found = [one for row in cells for one in row if one is not None]
-    return Table(around(found), begin, end, cells)
+    return PageTable(around(found), begin, end, cells)
 
 
 def text_of(lines: Sequence[Sequence[Word]]) -> str:

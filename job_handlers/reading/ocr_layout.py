@@ -19,7 +19,7 @@ from msgspec import Struct, field
 from job_handlers.reading import layout, reading_order, tables
 from job_handlers.reading.layout import Word
 from job_handlers.reading.ocr.dot_leaders import DOTS_LEAST, are_most, is_leader
-from job_handlers.reading.tables import Piece, Rule
+from job_handlers.reading.tables import RulingLine, TextPiece
 
 _APART = 0.9
 """Maximum gap between words that certainly share a cell, in letter heights."""
@@ -104,24 +104,24 @@ def _stand_in_a_row(some: Sequence[Word], others: Sequence[Word]) -> bool:
     )
 
 
-def arranged(lines: list[list[Word]], rules: Callable[[], Sequence[Rule]]) -> ArrangedPage:
+def arranged(lines: list[list[Word]], rules: Callable[[], Sequence[RulingLine]]) -> ArrangedPage:
     """Return the words in reading order, with tables. `rules` is called only if there may be a table or columns."""
     rules = cache(rules)
     words = _words_with_lines(lines)
     em = median([word.y1 - word.y0 for word, _ in words if not is_leader(word)] or [0.0])
     pieces = _group_pieces(words, em or 1.0)
-    found: list[tables.Table] = []
+    found: list[tables.FoundTable] = []
     if tables.may_have_tables([round((one.y0 + one.y1) / (em or 1.0)) for one in pieces]):
         drawn = rules()
         lines = _without_walls(lines, drawn, em)
         words = _words_with_lines(lines)
         pieces = _group_pieces(words, em)
 
-        def split(piece: Piece) -> Sequence[Piece]:
+        def split(piece: TextPiece) -> Sequence[TextPiece]:
             last = piece.at + piece.text.count(" ") + 1
             if _LEADS.search(piece.text) and not any(_is_right_of(other, piece) for other in pieces):
                 return ()
-            return [Piece(word.x0, word.y0, word.x1, word.y1, _without_spaces(word.text), at)
+            return [TextPiece(word.x0, word.y0, word.x1, word.y1, _without_spaces(word.text), at)
                     for at, (word, _) in enumerate(words[piece.at : last], piece.at)]  # fmt: skip
 
         found = tables.find(pieces, drawn, split)
@@ -133,7 +133,7 @@ def _words_with_lines(lines: Sequence[Sequence[Word]]) -> list[tuple[Word, int]]
     return [(word, at) for at, line in enumerate(lines) for word in line]
 
 
-def _without_walls(lines: list[list[Word]], rules: Sequence[Rule], em: float) -> list[list[Word]]:
+def _without_walls(lines: list[list[Word]], rules: Sequence[RulingLine], em: float) -> list[list[Word]]:
     """Remove characters read from vertical lines between columns: a bar, or an unmatched bracket."""
     walls = [one for one in rules if one.y1 - one.y0 > _WALL_LEAST * em and one.x1 - one.x0 < _WALL_MOST * em]
     if not walls:
@@ -154,7 +154,7 @@ def _without_walls(lines: list[list[Word]], rules: Sequence[Rule], em: float) ->
              for word in line if (text := strip_wall(word))] for line in lines]  # fmt: skip
 
 
-def _group_pieces(words: Sequence[tuple[Word, int]], em: float) -> list[Piece]:
+def _group_pieces(words: Sequence[tuple[Word, int]], em: float) -> list[TextPiece]:
     """Group the words of each line into pieces without a wide gap."""
     groups: list[list[int]] = []
     lines = [[*some] for _, some in groupby(range(len(words)), lambda at: words[at][1])]
@@ -174,7 +174,7 @@ def _group_pieces(words: Sequence[tuple[Word, int]], em: float) -> list[Piece]:
                 groups.append([])
             groups[-1].append(at)
     return [
-        Piece(
+        TextPiece(
             min(words[at][0].x0 for at in some), min(words[at][0].y0 for at in some),
             max(words[at][0].x1 for at in some), max(words[at][0].y1 for at in some),
             " ".join(_without_spaces(words[at][0].text) for at in some), some[0],
@@ -190,7 +190,7 @@ def _leads_to_one(line: Sequence[Word], em: float) -> bool:
     return last > 0 and all(other.x0 - one.x1 <= _APART * em for one, other in pairwise(figures))
 
 
-def _is_right_of(one: Piece, other: Piece) -> bool:
+def _is_right_of(one: TextPiece, other: TextPiece) -> bool:
     return one.x0 >= other.x1 and one.y0 < (other.y0 + other.y1) / 2 < one.y1
 
 
@@ -210,9 +210,12 @@ def _without_spaces(text: str) -> str:
 
 
 def _arrange_blocks(
-    lines: list[list[Word]], words: Sequence[tuple[Word, int]], found: Sequence[tables.Table], as_read: ArrangedPage,
-    rules: Callable[[], Sequence[Rule]],
-) -> ArrangedPage:  # fmt: skip
+    lines: list[list[Word]],
+    words: Sequence[tuple[Word, int]],
+    found: Sequence[tables.FoundTable],
+    as_read: ArrangedPage,
+    rules: Callable[[], Sequence[RulingLine]],
+) -> ArrangedPage:
     rows = [[Row([_words_of(cell, words) for cell in row]) for row in one.rows] for one in found]
     of_table = {
         at: number
@@ -280,7 +283,7 @@ def _arrange_blocks(
     return ArrangedPage(made, came_from, "\n".join(written), placed)
 
 
-def _words_of(cell: Sequence[Piece], words: Sequence[tuple[Word, int]]) -> list[Word]:
+def _words_of(cell: Sequence[TextPiece], words: Sequence[tuple[Word, int]]) -> list[Word]:
     return [
         words[at][0] for piece in cell for at in range(piece.at, piece.at + piece.text.count(" ") + 1)
     ]  # fmt: skip

@@ -19,7 +19,7 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
-from job_handlers.file_kinds import Kind, kind_of
+from job_handlers.file_kinds import FileKind, kind_of
 from job_handlers.reading import formats, layout, ocr, ocr_layout, pdf
 from job_handlers.reading.document import (
     ENVIRONMENT,
@@ -46,7 +46,7 @@ from job_handlers.reading.page_settings import (
     read_ranges,
 )
 from job_handlers.reading.preprocess import Damaged, Gray, decode_picture, pixels_hash, ruled_lines, whiten_missing_rows
-from job_handlers.reading.tables import Rule
+from job_handlers.reading.tables import RulingLine
 from job_handlers.reading.text_layer import is_fuller, may_be_fuller
 from worker_service.handlers import (
     Context,
@@ -73,16 +73,16 @@ _AT_ONCE = 2
 """Pages that are drawn in a row and looked up with one question."""
 
 
-class Payload(HowToRead, frozen=True, kw_only=True):
+class OcrPagesPayload(HowToRead, frozen=True, kw_only=True):
     pages: str
     """Page ranges, such as `1-12` or `3,7-9`."""
 
 
-class Drawn(msgspec.Struct, tag=True, frozen=True):
+class DrawnPage(msgspec.Struct, tag=True, frozen=True):
     shown: str
 
 
-class Read(msgspec.Struct, tag=True, frozen=True):
+class ReadPage(msgspec.Struct, tag=True, frozen=True):
     text: str
     method: str
     confidence: float | None = None
@@ -90,7 +90,7 @@ class Read(msgspec.Struct, tag=True, frozen=True):
     why: str = ""
 
 
-def run(context: Context[Payload]) -> Done:
+def run(context: Context[OcrPagesPayload]) -> Done:
     how = how_to_read(context)
     numbers = read_ranges(context.payload.pages, _PAGES_MAX)
     sliced = context.inputs.get("slice")
@@ -102,18 +102,18 @@ def run(context: Context[Payload]) -> Done:
         _wait_for_data(context, engine)
     # A slice contains only these pages, in this order.
     places = {number: at for at, number in enumerate(numbers, 1)} if sliced else {}
-    with PageProcess[Drawn | Read](
+    with PageProcess[DrawnPage | ReadPage](
         lambda: (
             _flow_reader(original, kind, engine)
             if is_flow_document(kind)
             else _page_reader(original, password, engine, places, is_forced=bool(how.force_ocr))
         ),
-        Drawn | Read,
+        DrawnPage | ReadPage,
         cpu_seconds=_PAGE_CPU_SECONDS,
     ) as process:
         # The engine starts while the pages are looked up.
         process.begin()
-        pages = Pages(context, numbers, PageSource(content, library_of(kind)), engine, identity)
+        pages = PageRange(context, numbers, PageSource(content, library_of(kind)), engine, identity)
         context.progress(0, f"0 of {counted(len(numbers), 'page')} done", done=0, total=len(numbers), unit="pages")
         pages.read_with(process)
     of = len(numbers)
@@ -121,18 +121,18 @@ def run(context: Context[Payload]) -> Done:
     return Done({"pages": len(numbers), "recognised": pages.recognised, "engine": identity})
 
 
-def slice_pages(original: Path) -> Callable[[Payload, Path], bool]:
+def slice_pages(original: Path) -> Callable[[OcrPagesPayload, Path], bool]:
     """Return a function that writes the pages of one attempt into a PDF of their own."""
-    if kind_of(original) is not Kind.PDF:
+    if kind_of(original) is not FileKind.PDF:
         return lambda payload, target: False
-    book = pdf.Book(original, is_mapped=True)
+    book = pdf.PagedFile(original, is_mapped=True)
     return lambda payload, target: book.cut(read_ranges(payload.pages, _PAGES_MAX), target)
 
 
 ocr_pages = Handler(
     "ocr_pages",
     run,
-    Payload,
+    OcrPagesPayload,
     limits=Limits(cpu_seconds=2 * 3600, wall_seconds=2 * 3600),
     environment=ENVIRONMENT,
     missing=ocr.missing,
@@ -146,7 +146,7 @@ ocr_pages = Handler(
 )
 
 
-def _wait_for_data(context: Context[Payload], wanted: WayToRead) -> None:
+def _wait_for_data(context: Context[OcrPagesPayload], wanted: WayToRead) -> None:
     """Raise `MissingDependency` until the data is installed, with a delay that grows with the time waited."""
     since = context.state["lacking_since"] if context.state else time.time()
     try:
@@ -163,19 +163,19 @@ class PageServer(Protocol):
     """Interface of the process that draws and recognises pages: `PageProcess`."""
 
     def tell(self, *numbers: int) -> None: ...
-    def hear(self) -> tuple[int, Drawn | Read | TooLarge | Lost]: ...
+    def hear(self) -> tuple[int, DrawnPage | ReadPage | TooLarge | Lost]: ...
     @property
     def is_told(self) -> bool: ...
 
 
 @dataclass(slots=True)
-class Pages:
+class PageRange:
     """The pages of one range on their way through the page process.
 
     Each page is drawn, and recognised unless a result for the same pixels is stored.
     """
 
-    context: Context[Payload]
+    context: Context[OcrPagesPayload]
     numbers: Sequence[int]
     source: PageSource
     engine: WayToRead
@@ -192,7 +192,7 @@ class Pages:
         process.tell(*drawn)
         while process.is_told:
             number, found = process.hear()
-            if isinstance(found, Drawn):
+            if isinstance(found, DrawnPage):
                 self._digests[number] = pixels_digest(
                     found.shown, self.engine.languages, self.engine.quality, self.identity
                 )
@@ -227,7 +227,7 @@ class Pages:
     def _file_digest(self, number: int) -> str:
         return ocr_digest(self.source, number, self.engine.languages, self.engine.quality, self.identity)
 
-    def _save(self, number: int, found: Read | TooLarge | Lost) -> None:
+    def _save(self, number: int, found: ReadPage | TooLarge | Lost) -> None:
         self.context.save_page(self._page_result(number, found))
         done = self.numbers.index(number) + 1
         of = len(self.numbers)
@@ -237,9 +237,9 @@ class Pages:
             # The next page has hardly begun.
             _stop_if_asked(self.context)
 
-    def _page_result(self, number: int, found: Read | TooLarge | Lost) -> PageResult:
+    def _page_result(self, number: int, found: ReadPage | TooLarge | Lost) -> PageResult:
         if isinstance(found, TooLarge | Lost):
-            read = Read("", TOO_LARGE if isinstance(found, TooLarge) else UNREADABLE, why=str(found))
+            read = ReadPage("", TOO_LARGE if isinstance(found, TooLarge) else UNREADABLE, why=str(found))
         else:
             read = found
         own = self._file_digest(number)
@@ -249,14 +249,14 @@ class Pages:
         return PageResult(number, self._digests[number], read.text, read.method, read.confidence, read.layout, also=own)
 
 
-def _stop_if_asked(context: Context[Payload]) -> None:
+def _stop_if_asked(context: Context[OcrPagesPayload]) -> None:
     if context.cancelled():
         raise Retryable("it was asked to stop", code="STOPPED")
 
 
 def _page_reader(
     original: Path, password: str, wanted: WayToRead, places: Mapping[int, int], *, is_forced: bool
-) -> Callable[[int], Drawn | Read]:
+) -> Callable[[int], DrawnPage | ReadPage]:
     """Return the function that draws and recognises pages.
 
     Runs in the page process, which holds the file and the engines.
@@ -264,10 +264,10 @@ def _page_reader(
     A positive number draws a page, its negative recognises it, and beyond `_SECOND_TRY` it is recognised in parts.
     `places` maps page numbers to positions in the file where they differ.
     """
-    book, reader = pdf.Book(original, password), ocr.reader_for(wanted)
-    drawn: dict[int, Picture] = {}
+    book, reader = pdf.PagedFile(original, password), ocr.reader_for(wanted)
+    drawn: dict[int, PagePicture] = {}
 
-    def read(number: int) -> Drawn | Read:
+    def read(number: int) -> DrawnPage | ReadPage:
         page = abs(number) % _SECOND_TRY
         try:
             # A picture drawn by a process that has since crashed is drawn again.
@@ -275,21 +275,21 @@ def _page_reader(
                 book, page, places.get(page), is_forced=is_forced
             )
         except pdf.PageTooLarge as error:
-            return Read("", TOO_LARGE, why=str(error))
+            return ReadPage("", TOO_LARGE, why=str(error))
         except pdf.Broken as error:
-            return Read("", UNREADABLE, why=str(error))
+            return ReadPage("", UNREADABLE, why=str(error))
         if number < 0:
             return read_page(reader, picture._replace(is_in_parts=number < -_SECOND_TRY))
         if len(drawn) > _AT_ONCE:
             # The oldest page had a stored result, or it would have been recognised by now.
             del drawn[next(iter(drawn))]
         drawn[number] = picture
-        return Drawn(_pixels_digest(picture))
+        return DrawnPage(_pixels_digest(picture))
 
     return read
 
 
-class Picture(NamedTuple):
+class PagePicture(NamedTuple):
     number: int
     size: tuple[float, float]
     """Size of the page as it is shown, in points."""
@@ -303,44 +303,46 @@ class Picture(NamedTuple):
     """The page's own text, if it may contain more of the page than the engine reads."""
 
 
-def draw(book: pdf.Book, number: int, place: int | None = None, *, is_forced: bool = False) -> Picture:
+def draw(book: pdf.PagedFile, number: int, place: int | None = None, *, is_forced: bool = False) -> PagePicture:
     """Draw a page. `place` is its position in this file if that is not its number."""
     at = place or number
     size = book.size(at)
     gray, dpi, is_damaged = book.picture_and_damage(at)
     own = None if is_forced else _own_text(book, at)
-    return Picture(number, size, whiten_missing_rows(gray) if is_damaged else gray, dpi, is_damaged, own=own)
+    return PagePicture(number, size, whiten_missing_rows(gray) if is_damaged else gray, dpi, is_damaged, own=own)
 
 
-def _own_text(book: pdf.Book, at: int) -> pdf.PageText | None:
+def _own_text(book: pdf.PagedFile, at: int) -> pdf.PageText | None:
     if not book.is_pdf:
         return None
     found = book.text(at)
     return found if may_be_fuller(found.text, book.drawn(at)) else None
 
 
-def _pixels_digest(picture: Picture) -> str:
+def _pixels_digest(picture: PagePicture) -> str:
     shown = pixels_hash(picture.gray, picture.dpi, picture.size)
     # Pages with equal pixels share a result only if their own text, which may replace it, is equal too.
     return shown if picture.own is None else digest([shown, picture.own.text])
 
 
-def read_page(reader: Reader, picture: Picture) -> Read:
+def read_page(reader: Reader, picture: PagePicture) -> ReadPage:
     read = _recognise(reader, picture)
     if picture.own is None or read.method == UNREADABLE or not is_fuller(picture.own.text, read.text):
         return read
     own = picture.own
-    return Read(own.text, "layer", layout=layout.written(layout.Layout(own.size, blocks=own.blocks, tables=own.tables)))
+    return ReadPage(
+        own.text, "layer", layout=layout.written(layout.Layout(own.size, blocks=own.blocks, tables=own.tables))
+    )
 
 
-def _recognise(reader: Reader, picture: Picture) -> Read:
+def _recognise(reader: Reader, picture: PagePicture) -> ReadPage:
     size, gray, dpi, is_damaged, is_in_parts = picture[1:6]
     try:
         found = reader.read_in_parts(gray, dpi) if is_in_parts else reader.read(gray, dpi)
     except RuntimeError as error:
-        return Read("", UNREADABLE, why=f"the OCR engine failed: {error}")
+        return ReadPage("", UNREADABLE, why=f"the OCR engine failed: {error}")
     if found.is_blank:
-        return Read("", PARTIAL if is_damaged else "blank", layout=layout.written(layout.Layout(size)))
+        return ReadPage("", PARTIAL if is_damaged else "blank", layout=layout.written(layout.Layout(size)))
     arranged = ocr_layout.arranged(found.lines, lambda: _rules(found.seen, dpi))
 
     def shown(lines: list[list[layout.Word]]) -> list[list[layout.Word]]:
@@ -366,11 +368,11 @@ def _recognise(reader: Reader, picture: Picture) -> Read:
     )
     # The letters are of another script: the engine was sure of words that cannot be right.
     confidence = found.confidence if unread is None else 0.0
-    return Read(arranged.text, PARTIAL if is_damaged or found.is_partial else "ocr", confidence, written)
+    return ReadPage(arranged.text, PARTIAL if is_damaged or found.is_partial else "ocr", confidence, written)
 
 
-def _rules(seen: Gray | None, dpi: float) -> list[Rule]:
-    return [] if seen is None else [Rule(*one) for one in ruled_lines(seen, dpi)]
+def _rules(seen: Gray | None, dpi: float) -> list[RulingLine]:
+    return [] if seen is None else [RulingLine(*one) for one in ruled_lines(seen, dpi)]
 
 
 # --- pictures that stand in a text -----------------------------------------------------------------------------------
@@ -380,7 +382,7 @@ _SURE = 60.0
 """Minimum confidence for text in a picture: below it the engine has probably read words into a photograph."""
 
 
-def _flow_reader(original: Path, kind: Kind, wanted: WayToRead) -> Callable[[int], Drawn | Read]:
+def _flow_reader(original: Path, kind: FileKind, wanted: WayToRead) -> Callable[[int], DrawnPage | ReadPage]:
     """Return the function that reads the pages of a flowing document. Runs in the page process.
 
     The text recognised in a picture takes the place of the picture.
@@ -388,15 +390,15 @@ def _flow_reader(original: Path, kind: Kind, wanted: WayToRead) -> Callable[[int
     writing, reader = formats.open_document(original, kind), ocr.reader_for(wanted)
     pages: list[formats.Leaf] = []
 
-    def read(number: int) -> Drawn | Read:
+    def read(number: int) -> DrawnPage | ReadPage:
         nonlocal pages
         try:
             pages = pages or formats.paginate(writing.pieces())
-        except formats.Unreadable as error:
-            return Read("", UNREADABLE, why=str(error))
+        except formats.UnreadableDocument as error:
+            return ReadPage("", UNREADABLE, why=str(error))
         # One picture at a time: ten large ones would take half a gigabyte.
         drawn = (_draw_piece(writing, piece) for piece in pages[abs(number) % _SECOND_TRY - 1])
-        return Drawn(_flow_digest(drawn)) if number > 0 else _read_flow_page(reader, drawn, number < -_SECOND_TRY)
+        return DrawnPage(_flow_digest(drawn)) if number > 0 else _read_flow_page(reader, drawn, number < -_SECOND_TRY)
 
     return read
 
@@ -413,7 +415,7 @@ def _draw_piece(writing: formats.FlowDocument, piece: formats.Piece) -> str | Gr
         return piece
     try:
         return decode_picture(writing.picture(piece.key))
-    except (formats.Unreadable, Damaged):
+    except (formats.UnreadableDocument, Damaged):
         # The text around it is still read.
         return _DamagedPicture()
 
@@ -423,7 +425,9 @@ def _flow_digest(drawn: Iterable[str | Gray | _DamagedPicture | None]) -> str:
     return hashlib.sha256(repr(shown).encode("utf-8", "replace")).hexdigest()
 
 
-def _read_flow_page(reader: Reader, drawn: Iterable[str | Gray | _DamagedPicture | None], is_in_parts: bool) -> Read:
+def _read_flow_page(
+    reader: Reader, drawn: Iterable[str | Gray | _DamagedPicture | None], is_in_parts: bool
+) -> ReadPage:
     lines: list[str] = []
     seen: list[RecognisedPage] = []
     is_partial = False
@@ -446,7 +450,7 @@ def _read_flow_page(reader: Reader, drawn: Iterable[str | Gray | _DamagedPicture
     flow = layout.encode_flow(layout.Flow(formats.tables_in(lines), readers, languages))
     confidence = min((one.confidence or 0 for one in seen), default=None)
     method = PARTIAL if is_partial else "ocr" if seen else "layer"
-    return Read("\n".join(lines), method, confidence, flow)
+    return ReadPage("\n".join(lines), method, confidence, flow)
 
 
 def _distinct(some: Sequence[Sequence[str]]) -> list[str]:

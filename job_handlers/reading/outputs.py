@@ -15,7 +15,7 @@ from typing import Any, TextIO
 import msgspec
 from msgspec.structs import replace
 
-from job_handlers.file_kinds import Kind
+from job_handlers.file_kinds import FileKind
 from job_handlers.reading import hocr, layout, pdf, searchable
 from job_handlers.reading.document import HowToRead, content_of
 from job_handlers.reading.page_process import Lost, PageProcess, TooLarge
@@ -55,7 +55,7 @@ class Assembly:
         self._left_out: list[int] = []
         self._partial: list[int] = []
         self._unsure: list[int] = []
-        self._unread: dict[layout.Unread, list[int]] = {}
+        self._unread: dict[layout.UnreadScript, list[int]] = {}
         self._has_words = False
         self._characters = 0
         self._stem = original.stem or "document"
@@ -64,7 +64,7 @@ class Assembly:
         self._text = self._open_output("text.txt", "text", ".txt")
         self._json = self._open_output("pages.json", "pages", ".pages.json")
         self._layouts = self._open.enter_context(self._spool.open("w", encoding="utf-8"))
-        has_places = kind in (Kind.PDF, Kind.IMAGE)
+        has_places = kind in (FileKind.PDF, FileKind.IMAGE)
         self._hocr = self._open_output("pages.html", "hocr", ".hocr.html") if how.hocr and has_places else None
         if self._hocr is not None:
             self._hocr.write(hocr.beginning(self._stem))
@@ -156,7 +156,7 @@ class Assembly:
 
     def _publish_pdf(self) -> list[str]:
         """Make the searchable PDF; return notes for the user."""
-        if not self._has_words and self._kind == Kind.PDF:
+        if not self._has_words and self._kind == FileKind.PDF:
             # The original is already searchable.
             same = self._context.ask(SameContent(sha256=content_of(self._context))).files
             self._files += [SameFile(one.id, "pdf", f"{self._stem}.pdf") for one in same[:1]]
@@ -229,7 +229,7 @@ def _page_json(page: PageResult) -> str:
 
 
 def _make_searchable(original: Path, target: Path, password: str, kind: str, spool: Path) -> None:
-    if kind == Kind.IMAGE:
+    if kind == FileKind.IMAGE:
         made = target.with_name("image.pdf")
         pdf.pdf_of_image(original, made)
         original = made

@@ -19,23 +19,23 @@ _WALL_SECONDS, _CPU_SECONDS = 30, 25
 _WIDTH_LEAST, _WIDTH_MOST = 50, 3000
 
 
-class Payload(HowToRead, frozen=True, kw_only=True):
+class PageImagePayload(HowToRead, frozen=True, kw_only=True):
     page: int
     width: int
     """Pixels."""
 
 
-def run(context: Context[Payload]) -> Done:
+def run(context: Context[PageImagePayload]) -> Done:
     wish = context.payload
     password = how_to_read(context).password
     try:
-        with pdf.Book(original_of(context), password) as book:
+        with pdf.PagedFile(original_of(context), password) as book:
             if not 1 <= wish.page <= book.pages:
                 raise Permanent("NO_PAGE", f"it has {counted(book.pages, 'page')}, and none is page {wish.page}")
             drawn = book.image(wish.page, min(max(wish.width, _WIDTH_LEAST), _WIDTH_MOST))
             words: list[tuple[Any, ...]] = book.words(wish.page)
             size = book.size(wish.page)
-    except pdf.Locked as error:
+    except pdf.PdfLocked as error:
         raise Permanent("ENCRYPTED", "it needs a password that is not here") from error
     except (pdf.Broken, pdf.PageTooLarge) as error:
         raise Permanent("UNREADABLE", str(error)) from error
@@ -47,7 +47,7 @@ def run(context: Context[Payload]) -> Done:
 page_image = Handler(
     "page_image",
     run,
-    Payload,
+    PageImagePayload,
     limits=Limits(memory_bytes=1024 * MIB, cpu_seconds=_CPU_SECONDS, wall_seconds=_WALL_SECONDS, file_bytes=32 * MIB),
     credentials=["password*"],
 )

@@ -26,7 +26,7 @@ _TOUCH = 0.2
 
 
 @dataclass(slots=True)
-class Part:
+class OrderedPart:
     """Consecutive lines of text, or one table."""
 
     box: Box
@@ -42,14 +42,14 @@ def arranged(
     *,
     is_given: bool = True,
     rules: Callable[[], Sequence[Box]] = tuple,
-) -> list[Part]:
+) -> list[OrderedPart]:
     """Return the blocks in reading order, split where their lines jump to another column.
 
     Lines that belong to a table (`of_table`) are replaced by the table, at the position of the first of them.
     `is_given` is as for `in_order`. `rules` returns the lines drawn on the page and is called only if the order has to
     be computed.
     """
-    parts: list[Part] = []
+    parts: list[OrderedPart] = []
     met: set[int] = set()
     for block in blocks:
         last: Box | None = None
@@ -59,15 +59,15 @@ def arranged(
                 last = None
                 if table not in met:
                     met.add(table)
-                    parts.append(Part(tables[table], [], table))
+                    parts.append(OrderedPart(tables[table], [], table))
                 continue
             own = lines[at]
             if last is None:
-                parts.append(Part(own, [at]))
+                parts.append(OrderedPart(own, [at]))
             elif own[0] < last[2] and own[2] > last[0]:
                 parts[-1].lines.append(at)
             elif _is_in_other_column(last, own):
-                parts.append(Part(own, [at]))
+                parts.append(OrderedPart(own, [at]))
             else:
                 parts[-1].lines.append(at)
                 # Side by side, as a number and its paragraph, they count as one line.

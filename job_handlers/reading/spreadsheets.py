@@ -19,7 +19,7 @@ import python_calamine
 from msgspec import Struct
 
 from job_handlers.encodings import decoded, errors_in
-from job_handlers.file_kinds import HEAD_BYTES, Kind, delimiter_of
+from job_handlers.file_kinds import HEAD_BYTES, FileKind, delimiter_of
 from job_handlers.reading.layout import LAYOUT_BYTES_MAX, TEXT_CHARACTERS_MAX
 
 LIBRARY = f"calamine {version('python-calamine')}"
@@ -33,15 +33,15 @@ _CELL_CHARACTERS_MAX = 1 << 20
 Value = str | int | float | bool | None
 
 
-class Unreadable(Exception):
+class UnreadableSheet(Exception):
     """The file is not a table, or is broken."""
 
 
-class Locked(Unreadable):
+class SheetLocked(UnreadableSheet):
     """The file is protected by a password."""
 
 
-class Place(Struct, frozen=True):
+class RowRange(Struct, frozen=True):
     """The rows of one page."""
 
     sheet: int
@@ -58,19 +58,19 @@ class RowLayout(msgspec.Struct, frozen=True, omit_defaults=True):
     is_cut: bool = False
 
 
-class Table:
+class SheetFile:
     """One file. Keeps the worksheet that was read last."""
 
-    def __init__(self, path: Path, kind: Kind) -> None:
+    def __init__(self, path: Path, kind: FileKind) -> None:
         self._path = path
         self._kind = kind
         self._rows: list[list[Any]] = []
         self._held = -1
 
-    def places(self) -> list[Place]:
+    def places(self) -> list[RowRange]:
         return places_of(self._heights())
 
-    def page(self, place: Place) -> tuple[str, str]:
+    def page(self, place: RowRange) -> tuple[str, str]:
         """Return the page's text and layout."""
         if self._held != place.sheet:
             self._rows, self._held = list(self._all_rows(place.sheet)), place.sheet
@@ -79,28 +79,28 @@ class Table:
         return text[:TEXT_CHARACTERS_MAX], _encode(RowLayout(place.name, place.first, values))
 
     def _heights(self) -> list[tuple[str, int]]:
-        if self._kind is Kind.CSV:
+        if self._kind is FileKind.CSV:
             return [("", sum(1 for _ in self._all_rows(0)))]
         with _open_workbook(self._path) as book:
             return [(name, _height(book.get_sheet_by_index(at))) for at, name in enumerate(book.sheet_names)]
 
     def _all_rows(self, sheet: int) -> Iterator[list[Any]]:
-        if self._kind is Kind.CSV:
+        if self._kind is FileKind.CSV:
             yield from _csv_rows(self._path)
             return
         with _open_workbook(self._path) as book:
             yield from book.get_sheet_by_index(sheet).to_python(skip_empty_area=False)
 
 
-def places_of(heights: Sequence[tuple[str, int]]) -> list[Place]:
+def places_of(heights: Sequence[tuple[str, int]]) -> list[RowRange]:
     return [
-        Place(at, name, first, min(first + ROWS_PER_PAGE - 1, height))
+        RowRange(at, name, first, min(first + ROWS_PER_PAGE - 1, height))
         for at, (name, height) in enumerate(heights)
         for first in range(1, height + 1, ROWS_PER_PAGE)
     ]
 
 
-def ranges(places: Sequence[Place]) -> list[list[int]]:
+def ranges(places: Sequence[RowRange]) -> list[list[int]]:
     """Return the page numbers of each range: 3,000 rows, or more if there would be too many ranges."""
     total = sum(place.last - place.first + 1 for place in places)
     most = max(ROWS_PER_RANGE, -(-total // _RANGES_MOST))
@@ -122,9 +122,9 @@ def _open_workbook(path: Path) -> Iterator[Any]:
         with python_calamine.CalamineWorkbook.from_path(str(path)) as book:
             yield book
     except python_calamine.PasswordError as error:
-        raise Locked("it is locked with a password") from error
+        raise SheetLocked("it is locked with a password") from error
     except (python_calamine.CalamineError, OSError, ValueError) as error:
-        raise Unreadable(str(error)) from error
+        raise UnreadableSheet(str(error)) from error
 
 
 def _height(sheet: Any) -> int:
@@ -140,7 +140,7 @@ def _csv_rows(path: Path) -> Iterator[list[str]]:
         try:
             yield from csv.reader((line.replace("\0", "") for line in lines), delimiter=delimiter_of(text) or ",")
         except csv.Error as error:
-            raise Unreadable(str(error)) from error
+            raise UnreadableSheet(str(error)) from error
 
 
 def _values(row: Sequence[Any]) -> list[Value]:

@@ -50,7 +50,7 @@ _SIGNS_BEHIND = frozenset(")%*†‡]") | {")%", "%)", "**", "pp", "x"}
 _SIGNS = _SIGNS_BEFORE | _SIGNS_BEHIND
 
 
-class Piece(msgspec.Struct, frozen=True, order=True, gc=False):
+class TextPiece(msgspec.Struct, frozen=True, order=True, gc=False):
     x0: float
     y0: float
     x1: float
@@ -60,7 +60,7 @@ class Piece(msgspec.Struct, frozen=True, order=True, gc=False):
     """Identifier chosen by the caller."""
 
 
-class Rule(NamedTuple):
+class RulingLine(NamedTuple):
     """A horizontal or vertical line drawn on the page."""
 
     x0: float
@@ -69,12 +69,12 @@ class Rule(NamedTuple):
     y1: float
 
 
-class Table(Struct, frozen=True):
+class FoundTable(Struct, frozen=True):
     x0: float
     y0: float
     x1: float
     y1: float
-    rows: list[list[list[Piece]]]
+    rows: list[list[list[TextPiece]]]
     """Rows of cells. A cell that spans several columns is in the first of them."""
     texts: list[list[str]]
 
@@ -83,7 +83,7 @@ class Table(Struct, frozen=True):
         return "".join(["\t".join(row).rstrip("\t") + "\n" for row in self.texts])
 
 
-Split = Callable[[Piece], Sequence[Piece]]
+Split = Callable[[TextPiece], Sequence[TextPiece]]
 """Returns the words of a piece that may cross a column boundary."""
 
 
@@ -123,11 +123,11 @@ def _split_band(band: Band, split: Split, em: float) -> Band:
     return found
 
 
-def _join_words(words: Sequence[Piece], one: Piece) -> Piece:
-    return Piece(words[0].x0, one.y0, words[-1].x1, one.y1, " ".join([word.text for word in words]), words[0].at)
+def _join_words(words: Sequence[TextPiece], one: TextPiece) -> TextPiece:
+    return TextPiece(words[0].x0, one.y0, words[-1].x1, one.y1, " ".join([word.text for word in words]), words[0].at)
 
 
-def text_of(cell: Sequence[Piece]) -> str:
+def text_of(cell: Sequence[TextPiece]) -> str:
     if not cell:
         return ""
     text = " ".join((cell[0].text if len(cell) == 1 else " ".join([one.text for one in cell])).split())
@@ -144,7 +144,7 @@ def may_have_tables(middles: Sequence[int]) -> bool:
     return len(middles) - len(set(middles)) >= 2
 
 
-def find(pieces: Sequence[Piece], rules: Sequence[Rule] = (), split: Split | None = None) -> list[Table]:
+def find(pieces: Sequence[TextPiece], rules: Sequence[RulingLine] = (), split: Split | None = None) -> list[FoundTable]:
     # Keep the pieces ordered from top to bottom; every list below relies on it.
     pieces = sorted(
         [one for one in pieces if one.x1 > one.x0 and one.text.strip(" .…\xa0\t")],
@@ -154,7 +154,7 @@ def find(pieces: Sequence[Piece], rules: Sequence[Rule] = (), split: Split | Non
         return []
     em = median([one.y1 - one.y0 for one in pieces]) or 1.0
     level, upright = _horizontal_and_vertical(rules, em) if len(rules) <= RULES_MOST else ([], [])
-    found: list[Table] = []
+    found: list[FoundTable] = []
     left = pieces
     flowing: set[int] | None = None
     for area in _drawn_areas(level, upright, em):
@@ -182,11 +182,11 @@ def find(pieces: Sequence[Piece], rules: Sequence[Rule] = (), split: Split | Non
 
 # --- lines of pieces --------------------------------------------------------------------------------------
 
-Band = list[Piece]
+Band = list[TextPiece]
 """Pieces on one line, from left to right."""
 
 
-def _group_lines(pieces: Sequence[Piece], em: float) -> list[Band]:
+def _group_lines(pieces: Sequence[TextPiece], em: float) -> list[Band]:
     """Group pieces, ordered from top to bottom, into lines."""
     bands: list[Band] = []
     middle = -1e9
@@ -210,10 +210,10 @@ def _middle(band: Band) -> float:
     return sum([one.y0 + one.y1 for one in band]) / (2 * len(band))
 
 
-def _prose_ids(pieces: Sequence[Piece], em: float) -> set[int]:
+def _prose_ids(pieces: Sequence[TextPiece], em: float) -> set[int]:
     """Return the ids of the pieces that are running text: lines that end where the next word did not fit."""
-    stacks: list[list[Piece]] = []
-    growing: list[list[Piece]] = []
+    stacks: list[list[TextPiece]] = []
+    growing: list[list[TextPiece]] = []
     for one in pieces:
         x0, y0 = one.x0, one.y0
         highest, lowest = y0 - 2.2 * em, y0 - 0.5 * em
@@ -238,7 +238,7 @@ def _prose_ids(pieces: Sequence[Piece], em: float) -> set[int]:
     return found
 
 
-def _are_cells(flow: Sequence[Piece], middles: Sequence[float], em: float) -> bool:
+def _are_cells(flow: Sequence[TextPiece], middles: Sequence[float], em: float) -> bool:
     """Return whether these are table cells of several lines each: every cell starts on a line with other pieces."""
     if len(flow) > 12:
         return False
@@ -249,7 +249,7 @@ def _are_cells(flow: Sequence[Piece], middles: Sequence[float], em: float) -> bo
     return any(beside) and not all(beside) and beside == [one.text[:1].isupper() for one in flow]
 
 
-def _prose_runs(stack: Sequence[Piece], em: float) -> Iterator[Sequence[Piece]]:
+def _prose_runs(stack: Sequence[TextPiece], em: float) -> Iterator[Sequence[TextPiece]]:
     if sum([len(one.text) for one in stack]) < 16 * len(stack):
         return
     right = max([one.x1 for one in stack])
@@ -271,7 +271,7 @@ def _prose_runs(stack: Sequence[Piece], em: float) -> Iterator[Sequence[Piece]]:
             begin, lowers = at, 0
 
 
-def _table_runs(bands: Sequence[Band], flows: Sequence[Piece], em: float) -> list[list[Band]]:
+def _table_runs(bands: Sequence[Band], flows: Sequence[TextPiece], em: float) -> list[list[Band]]:
     """Return runs of nearby lines with gaps, including a few single pieces between them."""
     runs: list[list[Band]] = []
     run: list[Band] = []
@@ -297,7 +297,7 @@ def _lines_near_gaps(bands: Sequence[Band]) -> list[Band]:
     return [band for at, band in enumerate(bands) if at in kept]
 
 
-def _has_prose_between(above: Band, below: Band, flows: Sequence[Piece]) -> bool:
+def _has_prose_between(above: Band, below: Band, flows: Sequence[TextPiece]) -> bool:
     """Return whether prose lies between the two lines."""
     if not flows:
         return False
@@ -327,13 +327,13 @@ def _trim(run: list[Band], em: float) -> list[Band]:
     return run[first : last + 1]
 
 
-def _begins_above(one: Piece, band: Band, steps: Sequence[float], em: float) -> bool:
+def _begins_above(one: TextPiece, band: Band, steps: Sequence[float], em: float) -> bool:
     step = _middle(band) - (one.y0 + one.y1) / 2
     is_over = any(one.x0 < other.x1 and one.x1 > other.x0 for other in band[1:])
     return is_over and one.x0 > band[0].x1 and step <= min([*steps, 1.65 * em]) * 1.02 + 0.2 * em
 
 
-def _continues_cell(band: Band, one: Piece, em: float) -> bool:
+def _continues_cell(band: Band, one: TextPiece, em: float) -> bool:
     """Return whether the piece lies below one of the band and looks like the rest of its sentence."""
     over = [other for other in band if abs(other.x0 - one.x0) < 0.5 * em]
     return bool(over) and not one.text[:1].isupper() and not _is_number(one.text)
@@ -342,7 +342,7 @@ def _continues_cell(band: Band, one: Piece, em: float) -> bool:
 # --- rules ------------------------------------------------------------------------------------------------
 
 
-def _horizontal_and_vertical(rules: Sequence[Rule], em: float) -> tuple[list[Rule], list[Rule]]:
+def _horizontal_and_vertical(rules: Sequence[RulingLine], em: float) -> tuple[list[RulingLine], list[RulingLine]]:
     """Return the horizontal and the vertical lines, with collinear segments joined."""
     thin, reach = 0.3 * em, 0.5 * em
     level = [one for one in rules if one.y1 - one.y0 <= thin and one.x1 - one.x0 > 0.7 * em]
@@ -352,34 +352,34 @@ def _horizontal_and_vertical(rules: Sequence[Rule], em: float) -> tuple[list[Rul
     ]
 
 
-def _transpose(one: Rule) -> Rule:
-    return Rule(one.y0, one.x0, one.y1, one.x1)
+def _transpose(one: RulingLine) -> RulingLine:
+    return RulingLine(one.y0, one.x0, one.y1, one.x1)
 
 
-def _join_segments(level: Sequence[Rule], thin: float, reach: float) -> list[Rule]:
-    lines: list[list[Rule]] = []
+def _join_segments(level: Sequence[RulingLine], thin: float, reach: float) -> list[RulingLine]:
+    lines: list[list[RulingLine]] = []
     for one in sorted(level, key=lambda one: one.y0 + one.y1):
         if lines and (one.y0 + one.y1) - (lines[-1][0].y0 + lines[-1][0].y1) <= 2 * thin:
             lines[-1].append(one)
         else:
             lines.append([one])
-    found: list[Rule] = []
+    found: list[RulingLine] = []
     for line in lines:
         y = sum(one.y0 + one.y1 for one in line) / (2 * len(line))
         begin = end = None
         for one in sorted(line):
             if end is None or begin is None or one.x0 > end + reach:
                 if end is not None and begin is not None:
-                    found.append(Rule(begin, y, end, y))
+                    found.append(RulingLine(begin, y, end, y))
                 begin, end = one.x0, one.x1
             else:
                 end = max(end, one.x1)
         if end is not None and begin is not None:
-            found.append(Rule(begin, y, end, y))
+            found.append(RulingLine(begin, y, end, y))
     return found
 
 
-def _drawn_areas(level: Sequence[Rule], upright: Sequence[Rule], em: float) -> list[Rule]:
+def _drawn_areas(level: Sequence[RulingLine], upright: Sequence[RulingLine], em: float) -> list[RulingLine]:
     """Return the areas of crossing lines, and of horizontal lines stacked with the same ends; smallest first."""
     near = 0.6 * em
     group = list(range(len(level) + len(upright)))
@@ -394,11 +394,11 @@ def _drawn_areas(level: Sequence[Rule], upright: Sequence[Rule], em: float) -> l
         for at, line in enumerate(level):
             if column.y0 - near <= line.y0 <= column.y1 + near and line.x0 - near <= column.x0 <= line.x1 + near:
                 group[head(down)] = head(at)
-    members: dict[int, list[Rule]] = {}
+    members: dict[int, list[RulingLine]] = {}
     for at, one in enumerate((*level, *upright)):
         members.setdefault(head(at), []).append(one)
     areas = [
-        Rule(min(one.x0 for one in some), min(one.y0 for one in some),
+        RulingLine(min(one.x0 for one in some), min(one.y0 for one in some),
              max(one.x1 for one in some), max(one.y1 for one in some))
         for some in members.values()
         if sum(one.x0 != one.x1 for one in some) >= 2 and sum(one.x0 == one.x1 for one in some) >= 1
@@ -410,9 +410,9 @@ def _drawn_areas(level: Sequence[Rule], upright: Sequence[Rule], em: float) -> l
     return areas
 
 
-def _stacked_areas(level: Sequence[Rule], em: float) -> list[Rule]:
+def _stacked_areas(level: Sequence[RulingLine], em: float) -> list[RulingLine]:
     """Return areas between stacked horizontal lines: above the head, below it and at the end, as in books."""
-    found: list[Rule] = []
+    found: list[RulingLine] = []
     used: set[int] = set()
     ordered = sorted(level, key=lambda one: one.y0)
     for at, one in enumerate(ordered):
@@ -425,11 +425,11 @@ def _stacked_areas(level: Sequence[Rule], em: float) -> list[Rule]:
                 used.add(later)
                 some.append(other)
         if len(some) >= 3 or (len(some) == 2 and some[1].y0 - one.y0 > 3 * em):
-            found.append(Rule(one.x0, one.y0, one.x1, some[-1].y0))
+            found.append(RulingLine(one.x0, one.y0, one.x1, some[-1].y0))
     return found
 
 
-def _is_inside(one: Piece, area: Rule) -> bool:
+def _is_inside(one: TextPiece, area: RulingLine) -> bool:
     return area.x0 <= (one.x0 + one.x1) / 2 <= area.x1 and area.y0 <= (one.y0 + one.y1) / 2 <= area.y1
 
 
@@ -437,12 +437,18 @@ def _is_inside(one: Piece, area: Rule) -> bool:
 
 
 def _read_table(
-    bands: Sequence[Band], em: float, level: Sequence[Rule], upright: Sequence[Rule], split: Split | None, *,
-    is_drawn: bool, area: Rule | None,
-) -> Table | None:  # fmt: skip
+    bands: Sequence[Band],
+    em: float,
+    level: Sequence[RulingLine],
+    upright: Sequence[RulingLine],
+    split: Split | None,
+    *,
+    is_drawn: bool,
+    area: RulingLine | None,
+) -> FoundTable | None:
     if sum(map(len, bands)) < 4:
         return None
-    own = area or Rule(*_bounding_box([one for band in bands for one in band]))
+    own = area or RulingLine(*_bounding_box([one for band in bands for one in band]))
     walls = _vertical_lines(upright, own, em)
     floors = _horizontal_lines(level, own, em)
     columns = _columns(bands, walls, em)
@@ -466,10 +472,10 @@ def _read_table(
         return None
     rows = [[row[at] for at in used] for row in rows]
     box = _bounding_box([one for row in rows for cell in row for one in cell])
-    return Table(*box, rows, [[text_of(cell) for cell in row] for row in rows])
+    return FoundTable(*box, rows, [[text_of(cell) for cell in row] for row in rows])
 
 
-def _bounding_box(pieces: Sequence[Piece]) -> tuple[float, float, float, float]:
+def _bounding_box(pieces: Sequence[TextPiece]) -> tuple[float, float, float, float]:
     return (
         min([one.x0 for one in pieces]),
         min([one.y0 for one in pieces]),
@@ -478,7 +484,7 @@ def _bounding_box(pieces: Sequence[Piece]) -> tuple[float, float, float, float]:
     )
 
 
-def _vertical_lines(upright: Sequence[Rule], area: Rule, em: float) -> list[float]:
+def _vertical_lines(upright: Sequence[RulingLine], area: RulingLine, em: float) -> list[float]:
     """Return the x positions of vertical lines along at least 40 % of the area, its own edges included."""
     xs: list[float] = []
     least = 0.4 * (area.y1 - area.y0)
@@ -489,7 +495,7 @@ def _vertical_lines(upright: Sequence[Rule], area: Rule, em: float) -> list[floa
     return xs
 
 
-def _horizontal_lines(level: Sequence[Rule], area: Rule, em: float) -> list[Rule]:
+def _horizontal_lines(level: Sequence[RulingLine], area: RulingLine, em: float) -> list[RulingLine]:
     return [
         one for one in level
         if area.y0 - em <= one.y0 <= area.y1 + em
@@ -498,7 +504,7 @@ def _horizontal_lines(level: Sequence[Rule], area: Rule, em: float) -> list[Rule
 
 
 Column = tuple[float, float]
-Line = list[list[Piece]]
+Line = list[list[TextPiece]]
 """Cells by column."""
 
 
@@ -548,7 +554,7 @@ def _columns_by_gaps(bands: Sequence[Band], em: float) -> list[Column]:
     return best
 
 
-def _is_run_together(one: Piece, em: float) -> bool:
+def _is_run_together(one: TextPiece, em: float) -> bool:
     """Return whether an engine has read across a column gap as one word."""
     text = one.text
     return one.x1 - one.x0 > 1.5 * em * len(text) > 1.5 * em or (
@@ -591,7 +597,7 @@ def _cut_at_columns(band: Band, columns: Sequence[Column], split: Split, em: flo
         spaces = [b.x0 - a.x1 for a, b in pairwise(words)]
         main_columns = [_main_column(word, columns) for word in words]
         usual = min(spaces)
-        parts: list[list[Piece]] = [[words[0]]]
+        parts: list[list[TextPiece]] = [[words[0]]]
         for at, word in enumerate(words[1:]):
             is_parted = main_columns[at + 1] != main_columns[at] and (
                 spaces[at] > max(0.42 * em, 1.25 * usual if len(spaces) > 1 else 0.0)
@@ -609,7 +615,7 @@ def _spans_columns(x0: float, x1: float, columns: Sequence[Column]) -> bool:
     return sum([x0 < end and x1 > begin for begin, end in columns]) > 1
 
 
-def _main_column(one: Piece, columns: Sequence[Column]) -> int:
+def _main_column(one: TextPiece, columns: Sequence[Column]) -> int:
     """Return the column that contains most of the piece."""
     best, main, x0, x1 = -1e9, 0, one.x0, one.x1
     for at, (begin, end) in enumerate(columns):
@@ -665,7 +671,7 @@ def _is_number(text: str) -> bool:
 
 
 def _is_table(
-    lines: Sequence[Line], texts: Sequence[Sequence[str]], em: float, floors: Sequence[Rule], *, is_drawn: bool
+    lines: Sequence[Line], texts: Sequence[Sequence[str]], em: float, floors: Sequence[RulingLine], *, is_drawn: bool
 ) -> bool:
     wide = [at for at, line in enumerate(lines) if sum(map(bool, line)) > 1]
     if len(wide) < 2 or len(wide) < 0.4 * len(lines):
@@ -729,19 +735,19 @@ def _alignment(wide: Sequence[Line], em: float) -> float:
     return good / total if total else 0.0
 
 
-def _left_edge(cell: Sequence[Piece]) -> float:
+def _left_edge(cell: Sequence[TextPiece]) -> float:
     return cell[0].x0
 
 
-def _right_edge(cell: Sequence[Piece]) -> float:
+def _right_edge(cell: Sequence[TextPiece]) -> float:
     return cell[-1].x1
 
 
-def _centre(cell: Sequence[Piece]) -> float:
+def _centre(cell: Sequence[TextPiece]) -> float:
     return (cell[0].x0 + cell[-1].x1) / 2
 
 
-def _decimal_point(cell: Sequence[Piece]) -> float:
+def _decimal_point(cell: Sequence[TextPiece]) -> float:
     """Return the approximate x position of the decimal point, assuming digits of equal width."""
     last = cell[-1]
     whole, point, _ = last.text.partition(".")
@@ -763,7 +769,11 @@ def _largest_cluster(places: Sequence[float], reach: float) -> int:
 
 
 def _rows(
-    bands: Sequence[Band], lines: Sequence[Line], texts: Sequence[Sequence[str]], em: float, floors: Sequence[Rule]
+    bands: Sequence[Band],
+    lines: Sequence[Line],
+    texts: Sequence[Sequence[str]],
+    em: float,
+    floors: Sequence[RulingLine],
 ) -> list[Line]:
     """Merge the lines of each row: those between the same two ruling lines, and those that continue the line above."""
     middles = [_middle(band) for band in bands]
@@ -883,11 +893,11 @@ def _is_wrapped_head(
     return not _is_spanning(above, below)
 
 
-def _is_above(cell: Sequence[Piece], below: Sequence[Piece]) -> bool:
+def _is_above(cell: Sequence[TextPiece], below: Sequence[TextPiece]) -> bool:
     return cell[0].x0 < below[-1].x1 and cell[-1].x1 > below[0].x0
 
 
-def _is_spanning(above: Sequence[Sequence[Piece]], line: Sequence[Sequence[Piece]]) -> bool:
+def _is_spanning(above: Sequence[Sequence[TextPiece]], line: Sequence[Sequence[TextPiece]]) -> bool:
     """Return whether a title is above several of the titles below it, or few titles are above many."""
     if any(cell and sum(bool(below) and _is_above(cell, below) for below in line) > 1 for cell in above):
         return True

@@ -51,7 +51,7 @@ class Verdict(StrEnum):
     BLANK = "blank"
 
 
-class Drawn(Struct, frozen=True):
+class PageInk(Struct, frozen=True):
     """Areas on a page covered by images and text."""
 
     covered: float = 0.0
@@ -61,7 +61,7 @@ class Drawn(Struct, frozen=True):
     is_empty: bool = False
 
 
-def classify_page(text: str, drawn: Drawn) -> Verdict:
+def classify_page(text: str, drawn: PageInk) -> Verdict:
     characters = len(text) - _count_marked(text.encode("ascii", "ignore"), _SPACES)
     if not characters or text.isspace():
         return Verdict.BLANK if drawn.is_empty else Verdict.OCR
@@ -79,7 +79,7 @@ def _is_garbage_without_leaders(text: str, characters: int) -> bool:
     return len(rest) == len(text) or not letters or is_garbage(rest, letters)
 
 
-def may_be_fuller(text: str, drawn: Drawn) -> bool:
+def may_be_fuller(text: str, drawn: PageInk) -> bool:
     """Return whether a page's own text is worth a comparison: it is visible, and its characters are meaningful."""
     characters = len("".join(text.split()))
     return characters > 0 and drawn.invisible <= 0.5 and _count_bad(text) <= characters * _GARBAGE_SHARE

@@ -26,8 +26,8 @@ from job_handlers.file_kinds import (
     XLS,
     XLSX,
     ZIP,
+    FileKind,
     Format,
-    Kind,
     agreed,
     format_named,
     kind_of,
@@ -205,29 +205,29 @@ def test_a_file_is_known_by_its_content(tmp_path: Path) -> None:
     image = documents.picture("x", dpi=20)
     image.save(tmp_path / "png", "PNG")
 
-    assert kind_of(documents.digital(tmp_path / "b.csv", ["x"])) is Kind.PDF
-    assert kind_of(written(tmp_path / "c", b"\n\n junk before it \n%PDF-1.4\n")) is Kind.PDF
-    assert kind_of(tmp_path / "a") is Kind.SHEET
-    assert kind_of(tmp_path / "ods") is Kind.SHEET
-    assert kind_of(tmp_path / "png") is Kind.IMAGE
-    assert kind_of(written(tmp_path / "jpg", documents.jpeg(image))) is Kind.IMAGE
-    assert kind_of(documents.tiff(tmp_path / "tif", [image, image])) is Kind.IMAGE
+    assert kind_of(documents.digital(tmp_path / "b.csv", ["x"])) is FileKind.PDF
+    assert kind_of(written(tmp_path / "c", b"\n\n junk before it \n%PDF-1.4\n")) is FileKind.PDF
+    assert kind_of(tmp_path / "a") is FileKind.SHEET
+    assert kind_of(tmp_path / "ods") is FileKind.SHEET
+    assert kind_of(tmp_path / "png") is FileKind.IMAGE
+    assert kind_of(written(tmp_path / "jpg", documents.jpeg(image))) is FileKind.IMAGE
+    assert kind_of(documents.tiff(tmp_path / "tif", [image, image])) is FileKind.IMAGE
     image.save(tmp_path / "gif", "GIF")
-    assert kind_of(tmp_path / "gif") is Kind.IMAGE
+    assert kind_of(tmp_path / "gif") is FileKind.IMAGE
 
 
 @pytest.mark.parametrize(
     ("name", "kind"),
     [
-        ("show.ppsx", Kind.PPTX),
-        ("Template.POTX", Kind.PPTX),
-        ("letter.dotx", Kind.DOCX),
-        ("macros.docm", Kind.DOCX),
-        ("macros.xlsm", Kind.SHEET),
-        ("letter.ott", Kind.ODT),
+        ("show.ppsx", FileKind.PPTX),
+        ("Template.POTX", FileKind.PPTX),
+        ("letter.dotx", FileKind.DOCX),
+        ("macros.docm", FileKind.DOCX),
+        ("macros.xlsm", FileKind.SHEET),
+        ("letter.ott", FileKind.ODT),
     ],
 )
-def test_shows_templates_and_what_has_macros_are_of_their_kind(name: str, kind: Kind) -> None:
+def test_shows_templates_and_what_has_macros_are_of_their_kind(name: str, kind: FileKind) -> None:
     found = format_named(name)
 
     assert found is not None
@@ -236,7 +236,7 @@ def test_shows_templates_and_what_has_macros_are_of_their_kind(name: str, kind: 
 
 
 def test_lines_of_one_column_are_a_table_if_they_are_called_one(tmp_path: Path) -> None:
-    assert kind_of(written(tmp_path / "x.csv", b"x\n1\n")) is Kind.CSV
+    assert kind_of(written(tmp_path / "x.csv", b"x\n1\n")) is FileKind.CSV
     with pytest.raises(Permanent):
         kind_of(written(tmp_path / "x", b"x\n1\n"))
 
@@ -253,7 +253,7 @@ def test_lines_of_one_column_are_a_table_if_they_are_called_one(tmp_path: Path) 
     ],
 )
 def test_tables_in_text_are_known_by_their_columns(tmp_path: Path, content: bytes) -> None:
-    assert kind_of(written(tmp_path / "x", content)) is Kind.CSV
+    assert kind_of(written(tmp_path / "x", content)) is FileKind.CSV
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ _place = Path()
 _is_held = _is_noise = False
 
 
-def run(context: Context[shipped.Payload]) -> Done:
+def run(context: Context[shipped.OcrPagesPayload]) -> Done:
     global _place, _is_held, _is_noise
     assert context.document is not None
     # Of this file, and of this way to read it.
@@ -49,14 +49,14 @@ def run(context: Context[shipped.Payload]) -> Done:
     return shipped.run(context)
 
 
-def _noted_page(reader: Reader, picture: shipped.Picture) -> shipped.Read:
+def _noted_page(reader: Reader, picture: shipped.PagePicture) -> shipped.ReadPage:
     with (_place / _NOTES).open("a") as notes:
         notes.write(f"{picture.number}\n")
     while _is_held and not (_place / _GO_ON).exists():
         time.sleep(0.005)
     if _is_noise:
         time.sleep(_NOISE_SECONDS)
-        return shipped.Read(noise(picture.number), "ocr", 90.0, layout.written(layout.Layout(picture.size)))
+        return shipped.ReadPage(noise(picture.number), "ocr", 90.0, layout.written(layout.Layout(picture.size)))
     return _read_page(reader, picture)
 
 

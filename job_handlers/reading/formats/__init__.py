@@ -13,7 +13,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from job_handlers.file_kinds import Kind
+from job_handlers.file_kinds import FileKind
 from job_handlers.reading.layout import TextTable
 from worker_service.handlers import counted, in_a_sentence
 
@@ -38,19 +38,19 @@ _CELLS_MAX = 20_000
 _PICTURES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")
 
 _MODULES = {
-    Kind.TEXT: "plain",
-    Kind.HTML: "web",
-    Kind.MAIL: "mail",
-    Kind.EPUB: "epub",
-    Kind.DOCX: "office",
-    Kind.PPTX: "office",
-    Kind.ODT: "office",
-    Kind.ODP: "office",
-    Kind.ZIP: "archive",
+    FileKind.TEXT: "plain",
+    FileKind.HTML: "web",
+    FileKind.MAIL: "mail",
+    FileKind.EPUB: "epub",
+    FileKind.DOCX: "office",
+    FileKind.PPTX: "office",
+    FileKind.ODT: "office",
+    FileKind.ODP: "office",
+    FileKind.ZIP: "archive",
 }
 
 
-class Unreadable(Exception):
+class UnreadableDocument(Exception):
     """The file is broken, or larger than the limits."""
 
     def __init__(self, detail: str, remedy: str = "") -> None:
@@ -61,34 +61,34 @@ class Unreadable(Exception):
         return in_a_sentence(self.detail, self.remedy)
 
 
-class Locked(Unreadable):
+class DocumentLocked(UnreadableDocument):
     """The file is protected by a password."""
 
     def __init__(self) -> None:
         super().__init__("it is locked with a password", "save it without one")
 
 
-class Picture(NamedTuple):
+class PictureReference(NamedTuple):
     """A picture at its position among the paragraphs."""
 
     key: str
     """Argument of `Writing.picture`."""
 
 
-class Row(str):
+class TableRow(str):
     """A paragraph that is a table row: cells separated by tabs."""
 
     __slots__ = ("begins",)
     begins: bool
     """True for the first row of a table, which may directly follow another table."""
 
-    def __new__(cls, cells: Iterable[str], *, begins: bool) -> Row:
+    def __new__(cls, cells: Iterable[str], *, begins: bool) -> TableRow:
         made = super().__new__(cls, _searchable_text("\t".join(" ".join(cell.split()) for cell in cells).rstrip()))
         made.begins = begins
         return made
 
 
-Piece = str | Picture
+Piece = str | PictureReference
 Leaf = tuple[Piece, ...]
 
 
@@ -107,7 +107,7 @@ def is_flow_document(kind: str) -> bool:
     return kind in _MODULES
 
 
-def open_document(path: Path, kind: Kind) -> FlowDocument:
+def open_document(path: Path, kind: FileKind) -> FlowDocument:
     opened: FlowDocument = import_module(f"{__name__}.{_MODULES[kind]}").open_document(path, kind)
     return opened
 
@@ -128,7 +128,7 @@ def paginate(pieces: Iterable[Piece]) -> list[Leaf]:
     page: list[Piece] = []
     on_page = total = 0
     for piece in pieces:
-        if isinstance(piece, Picture):
+        if isinstance(piece, PictureReference):
             if page and on_page + _PICTURE_CHARACTERS > _PAGE_CHARACTERS:
                 made.append(tuple(page))
                 page, on_page = [], 0
@@ -137,8 +137,8 @@ def paginate(pieces: Iterable[Piece]) -> list[Leaf]:
             continue
         total += len(piece)
         if total > _CHARACTERS_MAX or len(made) > PAGES_MAX:
-            raise Unreadable("it holds more text than is read of one file", "split it")
-        for at, part in enumerate([piece] if isinstance(piece, Row) else _searchable_text(piece).split(NEW_PAGE)):
+            raise UnreadableDocument("it holds more text than is read of one file", "split it")
+        for at, part in enumerate([piece] if isinstance(piece, TableRow) else _searchable_text(piece).split(NEW_PAGE)):
             for some in _cut_long(part):
                 if page and (at or on_page + len(some) > _PAGE_CHARACTERS):
                     made.append(tuple(page))
@@ -157,7 +157,7 @@ def _searchable_text(text: str) -> str:
 
 def _cut_long(paragraph: str) -> Iterator[str]:
     """Yield the paragraph, cut between words if it is longer than a page may be."""
-    if isinstance(paragraph, Row) and len(paragraph) <= _PAGE_CHARACTERS_MAX:
+    if isinstance(paragraph, TableRow) and len(paragraph) <= _PAGE_CHARACTERS_MAX:
         yield paragraph
         return
     text = paragraph.strip("\n")
@@ -172,24 +172,24 @@ def _cut_long(paragraph: str) -> Iterator[str]:
 
 def tables_in(lines: Iterable[str]) -> list[TextTable]:
     """Return the tables of a page with these lines: consecutive rows, at least two of them with several columns."""
-    found: list[list[tuple[int, Row]]] = []
+    found: list[list[tuple[int, TableRow]]] = []
     begin = 0
     follows = False
     for line in lines:
-        if isinstance(line, Row):
+        if isinstance(line, TableRow):
             if line.begins or not follows:
                 found.append([])
             found[-1].append((begin, line))
-        follows = isinstance(line, Row)
+        follows = isinstance(line, TableRow)
         begin += len(line) + 1
     return [_table(rows) for rows in found if sum("\t" in row for _, row in rows) > 1 and _cells(rows) <= _CELLS_MAX]
 
 
-def _cells(placed: Sequence[tuple[int, Row]]) -> int:
+def _cells(placed: Sequence[tuple[int, TableRow]]) -> int:
     return len(placed) * (max(row.count("\t") for _, row in placed) + 1)
 
 
-def _table(placed: Sequence[tuple[int, Row]]) -> TextTable:
+def _table(placed: Sequence[tuple[int, TableRow]]) -> TextTable:
     rows = [row.split("\t") for _, row in placed]
     width = max(map(len, rows))
     last, end = placed[-1]

@@ -13,8 +13,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 from typing import IO, NamedTuple
 
-from job_handlers.file_kinds import Kind
-from job_handlers.reading.formats import Piece, Unreadable
+from job_handlers.file_kinds import FileKind
+from job_handlers.reading.formats import Piece, UnreadableDocument
 
 MEMBER_BYTES_MAX = 256 << 20
 """Maximum size of a file that is read at once."""
@@ -38,10 +38,10 @@ class Archive:
         try:
             self._archive = zipfile.ZipFile(file)
         except BROKEN as error:
-            raise Unreadable(f"it cannot be unpacked ({error})") from error
+            raise UnreadableDocument(f"it cannot be unpacked ({error})") from error
         self.names = self._archive.namelist()
         if len(self.names) > _MEMBERS_MAX:
-            raise Unreadable(f"it holds more than {_MEMBERS_MAX} files", "split it")
+            raise UnreadableDocument(f"it holds more than {_MEMBERS_MAX} files", "split it")
 
     def members(self) -> list[Member]:
         """Return the files, without metadata left by desktop programs."""
@@ -57,9 +57,9 @@ class Archive:
             try:
                 body = file.read(most + 1)
             except BROKEN as error:
-                raise Unreadable(f"{name} in it is broken ({error})") from error
+                raise UnreadableDocument(f"{name} in it is broken ({error})") from error
         if len(body) > most:
-            raise Unreadable(f"{name} in it is larger than {most >> 20} MiB")
+            raise UnreadableDocument(f"{name} in it is larger than {most >> 20} MiB")
         return body
 
     @contextmanager
@@ -68,7 +68,7 @@ class Archive:
             file = self._archive.open(name)
         except BROKEN as error:
             name = name if isinstance(name, str) else name.filename
-            raise Unreadable(f"{name} in it cannot be unpacked ({error})") from error
+            raise UnreadableDocument(f"{name} in it cannot be unpacked ({error})") from error
         with file:
             yield file
 
@@ -96,5 +96,5 @@ def _refusal(member: zipfile.ZipInfo) -> str:
     return "it needs a password" if member.flag_bits & _IS_LOCKED else ""
 
 
-def open_document(path: Path, kind: Kind) -> Archive:
+def open_document(path: Path, kind: FileKind) -> Archive:
     return Archive(path)

@@ -9,8 +9,16 @@ from pathlib import Path
 from urllib.parse import unquote
 from xml.etree import ElementTree
 
-from job_handlers.file_kinds import HEAD_BYTES, Kind
-from job_handlers.reading.formats import NEW_PAGE, Picture, Piece, Unreadable, is_picture, note_of_unread, web
+from job_handlers.file_kinds import HEAD_BYTES, FileKind
+from job_handlers.reading.formats import (
+    NEW_PAGE,
+    PictureReference,
+    Piece,
+    UnreadableDocument,
+    is_picture,
+    note_of_unread,
+    web,
+)
 from job_handlers.reading.formats.archive import Archive
 from worker_service.handlers import counted
 
@@ -20,7 +28,7 @@ _NO_CHAPTERS = (".pdf", ".mp3", ".mp4", ".m4a", ".m4v", ".ogg", ".webm", ".css",
 _FALLBACKS_MAX = 10
 
 
-class Book:
+class EpubBook:
     def __init__(self, path: Path) -> None:
         self._archive = Archive(path)
         self._names = set(self._archive.names)
@@ -31,11 +39,11 @@ class Book:
     def pieces(self) -> Iterator[Piece]:
         chapters, locked = self._chapters(), self._encrypted_names()
         if locked & set(chapters):
-            raise Unreadable("it is protected against copying", "ask who sold it for one without")
+            raise UnreadableDocument("it is protected against copying", "ask who sold it for one without")
         for chapter in chapters:
             yield NEW_PAGE
             if is_picture(chapter):
-                yield Picture(chapter)
+                yield PictureReference(chapter)
                 continue
             body = self._archive.read(chapter)
             text = body.decode(web.encoding_of(body[:HEAD_BYTES]), "replace")
@@ -50,7 +58,7 @@ class Book:
         root = self._parse_xml(_CONTAINER).find(".//{*}rootfile")
         contents = root.get("full-path", "") if root is not None else ""
         if contents not in self._names:
-            raise Unreadable("it does not say which chapters it has")
+            raise UnreadableDocument("it does not say which chapters it has")
         package = self._parse_xml(contents)
         items = {item.get("id"): item for item in package.iterfind("./{*}manifest/{*}item")}
         wanted = [items[key] for one in package.iterfind("./{*}spine/{*}itemref") if (key := one.get("idref")) in items]
@@ -89,7 +97,7 @@ class Book:
         try:
             return ElementTree.fromstring(self._archive.read(name))
         except (ElementTree.ParseError, ValueError) as error:
-            raise Unreadable(f"{name} in it is broken ({error})") from error
+            raise UnreadableDocument(f"{name} in it is broken ({error})") from error
 
 
 def _with_fallback(item: ElementTree.Element, items: Mapping[str | None, ElementTree.Element]) -> ElementTree.Element:
@@ -101,5 +109,5 @@ def _with_fallback(item: ElementTree.Element, items: Mapping[str | None, Element
     return item
 
 
-def open_document(path: Path, kind: Kind) -> Book:
-    return Book(path)
+def open_document(path: Path, kind: FileKind) -> EpubBook:
+    return EpubBook(path)

@@ -16,8 +16,8 @@ from typing import Any
 from urllib.parse import unquote
 
 from job_handlers.encodings import decoded
-from job_handlers.file_kinds import FORMATS, Kind
-from job_handlers.reading.formats import Picture, Piece, Unreadable, tables_in, web
+from job_handlers.file_kinds import FORMATS, FileKind
+from job_handlers.reading.formats import PictureReference, Piece, UnreadableDocument, tables_in, web
 
 _HEADERS = ("From", "To", "Cc", "Date", "Subject")
 _PICTURES = ("image/png", "image/jpeg", "image/tiff", "image/gif", "image/webp", "image/bmp", "image/x-ms-bmp")
@@ -64,14 +64,14 @@ class Mail:
     def __init__(self, path: Path) -> None:
         self.notes: list[str] = []
         if path.stat().st_size > _BYTES_MAX:
-            raise Unreadable(f"the mail is larger than {_BYTES_MAX >> 20} MiB")
+            raise UnreadableDocument(f"the mail is larger than {_BYTES_MAX >> 20} MiB")
         try:
             with path.open("rb") as file:
                 if file.read(len(BOM_UTF8)) != BOM_UTF8:
                     file.seek(0)
                 message = email.message_from_binary_file(file, policy=_POLICY)
         except _UNREAD as error:
-            raise Unreadable(f"the mail is broken ({error})") from error
+            raise UnreadableDocument(f"the mail is broken ({error})") from error
         assert isinstance(message, EmailMessage)
         self._message = message
         cut = {
@@ -89,11 +89,11 @@ class Mail:
         yield ""
         told = list(self._texts(self._message, 0))
         yield from told
-        in_their_places = {piece.key for piece in told if isinstance(piece, Picture)}
+        in_their_places = {piece.key for piece in told if isinstance(piece, PictureReference)}
         for part in self._walk():
             key = _content_id(part)
             if _is_inline_picture(part) and key not in in_their_places:
-                yield Picture(key)
+                yield PictureReference(key)
         for name, _ in self.attached():
             yield f"Attached: {name}"
 
@@ -179,7 +179,7 @@ def content_of(part: EmailMessage) -> bytes:
     try:
         return bytes(inner[0]) if isinstance(inner, list) and inner else _bytes_of(part)  # type: ignore[arg-type]
     except _UNREAD as error:
-        raise Unreadable(f"it is broken ({error})") from error
+        raise UnreadableDocument(f"it is broken ({error})") from error
 
 
 def _parts_of(part: EmailMessage) -> list[EmailMessage]:
@@ -222,7 +222,7 @@ def _bytes_of(part: EmailMessage) -> bytes:
     try:
         body = part.get_payload(decode=True)
     except _UNREAD as error:
-        raise Unreadable(f"it is broken ({error})") from error
+        raise UnreadableDocument(f"it is broken ({error})") from error
     return body if isinstance(body, bytes) else b""
 
 
@@ -231,7 +231,7 @@ def _text_of(part: EmailMessage) -> str:
         try:
             return "\n".join(map(str, part.get_payload()))
         except _UNREAD as error:
-            raise Unreadable(f"the mail is broken ({error})") from error
+            raise UnreadableDocument(f"the mail is broken ({error})") from error
     body = _bytes_of(part)
     charset = web.known(part.get_content_charset(""))
     return body.decode(charset, "replace") if charset else decoded(body)[0]
@@ -252,5 +252,5 @@ def _content_id(part: EmailMessage) -> str:
         return ""
 
 
-def open_document(path: Path, kind: Kind) -> Mail:
+def open_document(path: Path, kind: FileKind) -> Mail:
     return Mail(path)

@@ -20,14 +20,14 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from job_handlers.encodings import decoded
-from job_handlers.file_kinds import Kind
+from job_handlers.file_kinds import FileKind
 from job_handlers.reading.formats import (
     NEW_PAGE,
-    Locked,
-    Picture,
+    DocumentLocked,
+    PictureReference,
     Piece,
-    Row,
-    Unreadable,
+    TableRow,
+    UnreadableDocument,
     is_picture,
     note_of_unread,
     web,
@@ -114,7 +114,7 @@ class _PartReference(NamedTuple):
 
 
 class Office:
-    def __init__(self, file: Path | IO[bytes], kind: Kind) -> None:
+    def __init__(self, file: Path | IO[bytes], kind: FileKind) -> None:
         self._archive = Archive(file)
         self._names = set(self._archive.names)
         self._kind = kind
@@ -127,12 +127,12 @@ class Office:
         if self._is_open:
             yield from self._open_document()
         else:
-            yield from self._word() if self._kind is Kind.DOCX else self._slides()
+            yield from self._word() if self._kind is FileKind.DOCX else self._slides()
         self.notes += note_of_unread(self._unread)
 
     @property
     def _is_open(self) -> bool:
-        return self._kind in (Kind.ODT, Kind.ODP)
+        return self._kind in (FileKind.ODT, FileKind.ODP)
 
     def picture(self, key: str) -> bytes:
         return self._archive.read(key)
@@ -140,12 +140,12 @@ class Office:
     def _open_document(self) -> Iterator[Piece]:
         manifest = "META-INF/manifest.xml"
         if manifest in self._names and b"encryption-data" in self._archive.read(manifest):
-            raise Locked
+            raise DocumentLocked
         own = {f"{begins}{name}": name for name in self._names for begins in ("", "./")}
         objects = {
             href.removesuffix("/content.xml"): name for href, name in own.items() if name.endswith("/content.xml")
         }
-        is_shown = self._kind is Kind.ODP
+        is_shown = self._kind is FileKind.ODP
         yield from self._part("content.xml", _OPEN_SLIDE if is_shown else _OPEN, {**objects, **own})
         if "styles.xml" in self._names and not is_shown:
             # Headers and footers.
@@ -210,7 +210,7 @@ class Office:
         self, name: str, words: _ElementNames, related: Mapping[str, str], *, is_shown: bool = False
     ) -> Iterator[Piece]:
         if name not in self._names:
-            raise Unreadable(f"there is no {name} in it")
+            raise UnreadableDocument(f"there is no {name} in it")
         walk = _PartParser(words, related)
         _parse(self._archive, name, walk.begin, walk.end, walk.add_text)
         self._unread |= dict.fromkeys(walk.unread)
@@ -241,7 +241,7 @@ class Office:
         elif ending == ".txt":
             yield from decoded(body)[0].splitlines()
         elif ending in (".docx", ".docm") and not self._is_within:
-            inner = Office(io.BytesIO(body), Kind.DOCX)
+            inner = Office(io.BytesIO(body), FileKind.DOCX)
             yield from (piece for piece in inner.pieces() if isinstance(piece, str))
             self.notes += inner.notes
         else:
@@ -260,15 +260,15 @@ def _parse(archive: Archive, name: str, begin: object, end: object, add_text: ob
             while block := file.read(_BLOCK_BYTES):
                 size += len(block)
                 if size > MEMBER_BYTES_MAX:
-                    raise Unreadable(f"{name} in it is larger than {MEMBER_BYTES_MAX >> 20} MiB")
+                    raise UnreadableDocument(f"{name} in it is larger than {MEMBER_BYTES_MAX >> 20} MiB")
                 parser.Parse(block)
             parser.Parse(b"", True)
     except (expat.ExpatError, *BROKEN) as error:
-        raise Unreadable(f"{name} in it is broken ({error})") from error
+        raise UnreadableDocument(f"{name} in it is broken ({error})") from error
 
 
 def _refuse_entities(*_: object) -> None:
-    raise Unreadable("it declares entities, which no office document does")
+    raise UnreadableDocument("it declares entities, which no office document does")
 
 
 @dataclass(slots=True)
@@ -345,7 +345,7 @@ class _PartParser:
         elif name in ("blip", "imagedata", "image"):
             target = self._target(plain, "embed", "id", "href")
             if is_picture(target):
-                self.found.append(Picture(target))
+                self.found.append(PictureReference(target))
                 if name == "image":
                     # A frame may hold the same picture in several formats, for programs that cannot show the first.
                     del self.unread[self._before_frame :]
@@ -372,7 +372,7 @@ class _PartParser:
             ended = self._rows.pop()
             cells = [" ".join(cell) for cell in ended.cells]
             for _ in range(_bounded_repeats(ended.times, cells)):
-                row = Row(cells, begins=self._begins_table)
+                row = TableRow(cells, begins=self._begins_table)
                 # The series of a chart are not rows of a table.
                 self._add(row if self.words.tables else str(row))
                 self._begins_table = self._begins_table and (bool(self._rows) or not row)
@@ -453,5 +453,5 @@ def _local(name: str) -> str:
     return name.rpartition(" ")[2]
 
 
-def open_document(path: Path, kind: Kind) -> Office:
+def open_document(path: Path, kind: FileKind) -> Office:
     return Office(path, kind)

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from job_handlers.encodings import encoding_in, errors_in, is_guessed
-from job_handlers.file_kinds import HEAD_BYTES, Kind
-from job_handlers.reading.formats import Piece, Unreadable
+from job_handlers.file_kinds import HEAD_BYTES, FileKind
+from job_handlers.reading.formats import Piece, UnreadableDocument
 
 _LINE_CHARACTERS_MAX = 1 << 20
 
@@ -27,8 +27,8 @@ class Plain:
                 yield line.replace("\0", "").rstrip("\n")
 
     def picture(self, key: str) -> bytes:
-        raise Unreadable("a text has no pictures")
+        raise UnreadableDocument("a text has no pictures")
 
 
-def open_document(path: Path, kind: Kind) -> Plain:
+def open_document(path: Path, kind: FileKind) -> Plain:
     return Plain(path)

@@ -16,8 +16,8 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 from job_handlers.encodings import WIDE, encoding_in
-from job_handlers.file_kinds import HEAD_BYTES, Kind
-from job_handlers.reading.formats import Picture, Piece, Row, Unreadable
+from job_handlers.file_kinds import HEAD_BYTES, FileKind
+from job_handlers.reading.formats import PictureReference, Piece, TableRow, UnreadableDocument
 
 _STEP_CHARACTERS = 1 << 16
 _SILENT = {"script", "style", "template", "noscript", "iframe", "annotation", "annotation-xml"}
@@ -125,7 +125,7 @@ class Page(HTMLParser):
         address = attributes.get("src") or attributes.get("xlink:href") or attributes.get("href") or ""
         if (key := self._resolve(address)) is not None:
             self._end_line()
-            self._add(Picture(key))
+            self._add(PictureReference(key))
 
     def _end_line(self) -> None:
         text = "".join(self._line)
@@ -184,10 +184,10 @@ class Page(HTMLParser):
         cells, self._cells, self._in_row = self._cells, [], 0
         lines = [[one for one in cell if isinstance(one, str)] for cell in cells]
         if max(map(len, lines)) <= (_CELL_LINES_MAX if self._has_heads else 1):
-            if row := Row((" ".join(cell) for cell in lines), begins=self._begins_table):
+            if row := TableRow((" ".join(cell) for cell in lines), begins=self._begins_table):
                 self._found.append(row)
                 self._begins_table = False
-            self._found += [one for cell in cells for one in cell if isinstance(one, Picture)]
+            self._found += [one for cell in cells for one in cell if isinstance(one, PictureReference)]
         else:
             self._found += [one for cell in cells for one in cell]
 
@@ -257,8 +257,8 @@ def unpacked(address: str) -> bytes:
     try:
         return base64.b64decode(address.partition(",")[2])
     except (binascii.Error, ValueError) as error:
-        raise Unreadable(f"a picture in it is broken: {error}") from error
+        raise UnreadableDocument(f"a picture in it is broken: {error}") from error
 
 
-def open_document(path: Path, kind: Kind) -> Web:
+def open_document(path: Path, kind: FileKind) -> Web:
     return Web(path)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
-from job_handlers.reading.layout import Unread
+from job_handlers.reading.layout import UnreadScript
 from job_handlers.reading.ocr import language_id, languages, neural, tesseract
 from job_handlers.reading.ocr.engine import Engine, Maker
 from job_handlers.reading.ocr.engine import WayToRead as WayToRead
@@ -74,13 +74,13 @@ def identity() -> Sequence[str]:
     return [*chosen().identities(), f"second opinion: {'none' if neural.missing() else neural.name()}"]
 
 
-def unread(script: str | None, read_in: Sequence[str]) -> Unread | None:
+def unread(script: str | None, read_in: Sequence[str]) -> UnreadScript | None:
     """Return the language a page in this script needs, if it was read in languages that do not cover the script."""
     codes = languages.readers_of(script or "")
     if script is None or not codes or not set(codes).isdisjoint(read_in):
         return None
     there = [one for one in codes if one in chosen().languages_of("fast")]
-    return Unread(script, (there or codes)[0], "" if there else languages.how_to_get(codes[:1]))
+    return UnreadScript(script, (there or codes)[0], "" if there else languages.how_to_get(codes[:1]))
 
 
 def choices() -> Mapping[str, Choices]:

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from job_handlers.reading.pdf import pixels, slices
-from job_handlers.reading.pdf.library import Locked, pymupdf, round_box, size_of, translate_errors
+from job_handlers.reading.pdf.library import PdfLocked, pymupdf, round_box, size_of, translate_errors
 from job_handlers.reading.pdf.text import FLAGS, PageText, read_text
 from job_handlers.reading.preprocess import Gray
-from job_handlers.reading.text_layer import Drawn
+from job_handlers.reading.text_layer import PageInk
 
 _MAPPED_BYTES_MAX = 1 << 28
 _THUMBNAIL_PIXELS = 320
@@ -25,7 +25,7 @@ _SHOWN_PIXELS_MAX = 12_000_000
 _WORDS_MOST = 20_000
 
 
-class Book:
+class PagedFile:
     """An open file. It may be left open until its process ends."""
 
     def __init__(self, path: Path, password: str = "", *, is_mapped: bool = False) -> None:
@@ -39,14 +39,14 @@ class Book:
             if document.needs_pass and not document.authenticate(password):
                 if not _locks_attachments_only(document):
                     document.close()
-                    raise Locked(path.name)
+                    raise PdfLocked(path.name)
                 document.is_encrypted = False
                 document.init_doc()
             self.is_pdf: bool = document.is_pdf
             self.was_repaired: bool = bool(self.is_pdf and document.is_repaired)
             self.pages: int = document.page_count
 
-    def __enter__(self) -> Book:
+    def __enter__(self) -> PagedFile:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -56,7 +56,7 @@ class Book:
         with translate_errors():
             return read_text(self._document, number)
 
-    def drawn(self, number: int) -> Drawn:
+    def drawn(self, number: int) -> PageInk:
         with self._page(number) as page:
             whole = pymupdf.Rect(page.rect) * page.derotation_matrix
             area = abs(whole.get_area()) or 1.0
@@ -73,7 +73,9 @@ class Book:
                     images += size
                 elif kind.endswith("-text"):
                     shown += size
-            return Drawn(min(images / area, 1.0), hidden / (hidden + shown) if hidden else 0.0, is_empty and not hidden)
+            return PageInk(
+                min(images / area, 1.0), hidden / (hidden + shown) if hidden else 0.0, is_empty and not hidden
+            )
 
     def picture(self, number: int) -> tuple[Gray, float]:
         return self.picture_and_damage(number)[:2]

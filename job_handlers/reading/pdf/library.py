@@ -28,7 +28,7 @@ class Broken(Exception):
     """The file, or this page of it, cannot be opened."""
 
 
-class Locked(Exception):
+class PdfLocked(Exception):
     """The file needs a password, or another one."""
 
 

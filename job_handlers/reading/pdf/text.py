@@ -19,7 +19,7 @@ import msgspec
 from msgspec import Struct
 
 from job_handlers.reading import reading_order, tables
-from job_handlers.reading.layout import TEXT_CHARACTERS_MAX, Block, Cell, Table, around
+from job_handlers.reading.layout import TEXT_CHARACTERS_MAX, Block, PageTable, TableCell, around
 from job_handlers.reading.pdf.library import RESOURCES, inherited, mupdf, pymupdf, round_box, size_of
 
 _SCAN_PIXELS_LEAST = 300_000
@@ -43,7 +43,7 @@ class PageText(Struct, frozen=True):
     """Size of the page as it is shown, in points."""
     text: str
     blocks: list[Block]
-    tables: list[Table]
+    tables: list[PageTable]
     may_be_scan: bool
     """True if its images are large enough for a scan."""
 
@@ -200,7 +200,7 @@ def _page_text(
     )
     written: list[str] = []
     blocks: list[Block] = []
-    placed: list[Table] = []
+    placed: list[PageTable] = []
     begin = 0
     for part in parts:
         if part.table is None:
@@ -216,11 +216,11 @@ def _page_text(
 
 
 def _tables_in(
-    read: Any, found: list[_PageBlock], lines: list[_Line], rules: Callable[[], Sequence[tables.Rule]]
-) -> list[tables.Table]:
+    read: Any, found: list[_PageBlock], lines: list[_Line], rules: Callable[[], Sequence[tables.RulingLine]]
+) -> list[tables.FoundTable]:
     # Use a little less than the height of the letters, so that lines set close together do not overlap.
     pieces = [
-        tables.Piece(
+        tables.TextPiece(
             box.x / 100, (one.y - 0.72 * size) / 100, (box.x + box.w) / 100, (one.y + 0.12 * size) / 100, one.text, at
         )
         for at, one in enumerate(lines)
@@ -229,7 +229,7 @@ def _tables_in(
     ]  # fmt: skip
     words: list[Any] = []
 
-    def split(piece: tables.Piece) -> list[tables.Piece]:
+    def split(piece: tables.TextPiece) -> list[tables.TextPiece]:
         if not words:
             words.extend(pymupdf.TextPage(read).extractWORDS())
         block = bisect_right(starts, piece.at) - 1
@@ -237,7 +237,7 @@ def _tables_in(
         begin = bisect_left(words, line, key=_line_of)
         x0, y0, x1, y1, at = piece.x0, piece.y0, piece.x1, piece.y1, piece.at
         return [
-            tables.Piece(one[0], y0, one[2], y1, one[4], at)
+            tables.TextPiece(one[0], y0, one[2], y1, one[4], at)
             for one in words[begin : bisect_right(words, line, lo=begin, key=_line_of)]
             if one[0] >= x0 - 0.1 and one[2] <= x1 + 0.1
         ]
@@ -249,10 +249,10 @@ def _tables_in(
 _line_of = itemgetter(5, 6)
 
 
-def _rules_in(read: Any, found: list[_PageBlock]) -> list[tables.Rule]:
+def _rules_in(read: Any, found: list[_PageBlock]) -> list[tables.RulingLine]:
     if len(found) > _BLOCKS_LOOKED_AT or all(one.bbox is not None for one in found):
         return []
-    rules: list[tables.Rule] = []
+    rules: list[tables.RulingLine] = []
     block = read.m_internal.first_block
     kinds = iter(found)
     while block:
@@ -266,18 +266,20 @@ def _rules_in(read: Any, found: list[_PageBlock]) -> list[tables.Rule]:
             box = block.bbox
             x0, y0, x1, y1 = box.x0, box.y0, box.x1, box.y1
             if x1 - x0 <= _RULE_MOST or y1 - y0 <= _RULE_MOST:
-                rules.append(tables.Rule(x0, y0, x1, y1))
+                rules.append(tables.RulingLine(x0, y0, x1, y1))
             elif kind.stroked:
-                rules += (tables.Rule(x0, y0, x1, y0), tables.Rule(x0, y1, x1, y1),
-                          tables.Rule(x0, y0, x0, y1), tables.Rule(x1, y0, x1, y1))  # fmt: skip
+                rules += (tables.RulingLine(x0, y0, x1, y0), tables.RulingLine(x0, y1, x1, y1),
+                          tables.RulingLine(x0, y0, x0, y1), tables.RulingLine(x1, y0, x1, y1))  # fmt: skip
         block = block.next
     return rules
 
 
-def _stored_table(grid: tables.Table, begin: int, end: int, boxes: Sequence[tuple[float, ...]], turn: Any) -> Table:
+def _stored_table(
+    grid: tables.FoundTable, begin: int, end: int, boxes: Sequence[tuple[float, ...]], turn: Any
+) -> PageTable:
     """Return the stored table. Its cells are as high as their lines."""
 
-    def cell(pieces: Sequence[tables.Piece], text: str) -> Cell | None:
+    def cell(pieces: Sequence[tables.TextPiece], text: str) -> TableCell | None:
         if not pieces:
             return None
         x0, x1, at = pieces[0].x0, pieces[0].x1, pieces[0].at
@@ -285,16 +287,16 @@ def _stored_table(grid: tables.Table, begin: int, end: int, boxes: Sequence[tupl
         if len(pieces) > 1:
             corners = (min([one.x0 for one in pieces]), min([boxes[one.at][1] for one in pieces]),
                        max([one.x1 for one in pieces]), max([boxes[one.at][3] for one in pieces]))  # fmt: skip
-        return Cell(*_to_page_space(corners, turn), text)
+        return TableCell(*_to_page_space(corners, turn), text)
 
     rows = [
         [cell(*one) for one in zip(row, texts, strict=True)] for row, texts in zip(grid.rows, grid.texts, strict=True)
     ]
     found = [one for row in rows for one in row if one is not None]
-    return Table(around(found), begin, end, rows)
+    return PageTable(around(found), begin, end, rows)
 
 
-def _text_beside_table(grid: tables.Table, lines: Sequence[_Line]) -> str:
+def _text_beside_table(grid: tables.FoundTable, lines: Sequence[_Line]) -> str:
     """Return the words outside the table on lines that are partly in it."""
     used: dict[int, list[str]] = {}
     for row in grid.rows:

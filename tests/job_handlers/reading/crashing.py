@@ -20,7 +20,7 @@ class _FailingReader:
     read_in_parts = read
 
 
-def _crash(reader: Any, picture: shipped.Picture) -> shipped.Read:
+def _crash(reader: Any, picture: shipped.PagePicture) -> shipped.ReadPage:
     if picture.number == 3 or (picture.number == 2 and not picture.is_in_parts):
         faulthandler.disable()
         os.kill(os.getpid(), signal.SIGSEGV)

@@ -4,37 +4,37 @@ from __future__ import annotations
 
 import pytest
 
-from job_handlers.reading.text_layer import Drawn, Verdict, classify_page, is_fuller, may_be_fuller
+from job_handlers.reading.text_layer import PageInk, Verdict, classify_page, is_fuller, may_be_fuller
 from tests.job_handlers.reading.documents import prose
 
 TEXT = prose(1)
 SHIFTED = "".join(chr(ord(one) - 29) if one.isalpha() else one for one in TEXT)
 MOVED = "".join({"e": "h", "a": "d", "i": "l", "o": "r", "u": "x"}.get(one, one) for one in TEXT)
-COVERED = Drawn(covered=1.0)
+COVERED = PageInk(covered=1.0)
 
 
 @pytest.mark.parametrize(
     ("text", "drawn", "verdict"),
     [
-        (TEXT, Drawn(), Verdict.LAYER),
+        (TEXT, PageInk(), Verdict.LAYER),
         (TEXT, COVERED, Verdict.LAYER),
-        ("Page 7", Drawn(), Verdict.LAYER),
+        ("Page 7", PageInk(), Verdict.LAYER),
         ("Page 7", COVERED, Verdict.OCR),
-        ("Page 7", Drawn(covered=0.2), Verdict.LAYER),
-        (TEXT, Drawn(covered=0.9, invisible=1.0), Verdict.OCR),
-        (TEXT, Drawn(covered=0.1, invisible=1.0), Verdict.LAYER),
-        ("", Drawn(), Verdict.OCR),
+        ("Page 7", PageInk(covered=0.2), Verdict.LAYER),
+        (TEXT, PageInk(covered=0.9, invisible=1.0), Verdict.OCR),
+        (TEXT, PageInk(covered=0.1, invisible=1.0), Verdict.LAYER),
+        ("", PageInk(), Verdict.OCR),
         (" \n ", COVERED, Verdict.OCR),
-        ("", Drawn(is_empty=True), Verdict.BLANK),
-        ("\ufffd" * 30 + "some words", Drawn(), Verdict.OCR),
-        ("\ue012\ue013\ue014" * 100, Drawn(), Verdict.OCR),
-        ("(cid:12)(cid:99) " * 40, Drawn(), Verdict.OCR),
-        (SHIFTED, Drawn(), Verdict.OCR),
-        (MOVED, Drawn(), Verdict.OCR),
-        ("!§$%&/()=?*'# " * 20, Drawn(), Verdict.OCR),
+        ("", PageInk(is_empty=True), Verdict.BLANK),
+        ("\ufffd" * 30 + "some words", PageInk(), Verdict.OCR),
+        ("\ue012\ue013\ue014" * 100, PageInk(), Verdict.OCR),
+        ("(cid:12)(cid:99) " * 40, PageInk(), Verdict.OCR),
+        (SHIFTED, PageInk(), Verdict.OCR),
+        (MOVED, PageInk(), Verdict.OCR),
+        ("!§$%&/()=?*'# " * 20, PageInk(), Verdict.OCR),
     ],
 )
-def test_a_page_is_read_by_its_text_only_where_that_will_do(text: str, drawn: Drawn, verdict: Verdict) -> None:
+def test_a_page_is_read_by_its_text_only_where_that_will_do(text: str, drawn: PageInk, verdict: Verdict) -> None:
     assert classify_page(text, drawn) is verdict
 
 
@@ -50,7 +50,7 @@ def test_a_page_is_read_by_its_text_only_where_that_will_do(text: str, drawn: Dr
     ],
 )
 def test_good_text_of_any_script_is_left_as_it_is(text: str) -> None:
-    assert classify_page(text, Drawn()) is Verdict.LAYER
+    assert classify_page(text, PageInk()) is Verdict.LAYER
 
 
 CONTENTS = "\n".join(f"Chapter {number}: growth and risk {'.' * 120} {number * 7}" for number in range(1, 30))
@@ -60,8 +60,8 @@ def test_leader_dots_do_not_make_a_contents_page_garbage() -> None:
     spaced = CONTENTS.replace(".", ". ")
     table = "\n".join("\t".join(str(number * column) for column in range(40)) for number in range(20))
 
-    assert [classify_page(text, Drawn()) for text in (CONTENTS, spaced, table)] == [Verdict.LAYER] * 3
-    assert classify_page("." * 500, Drawn()) is Verdict.OCR
+    assert [classify_page(text, PageInk()) for text in (CONTENTS, spaced, table)] == [Verdict.LAYER] * 3
+    assert classify_page("." * 500, PageInk()) is Verdict.OCR
 
 
 @pytest.mark.parametrize(
@@ -80,6 +80,6 @@ def test_the_fuller_of_two_texts_of_a_page_is_kept(own: str, recognised: str, is
 
 
 def test_text_that_nobody_sees_or_that_has_no_meaning_is_not_compared() -> None:
-    assert may_be_fuller("Labels of a chart", Drawn(covered=0.7))
-    assert not may_be_fuller("Text of another engine", Drawn(covered=1.0, invisible=0.9))
-    assert not may_be_fuller("\x03\x04\x05\x06 abc", Drawn())
+    assert may_be_fuller("Labels of a chart", PageInk(covered=0.7))
+    assert not may_be_fuller("Text of another engine", PageInk(covered=1.0, invisible=0.9))
+    assert not may_be_fuller("\x03\x04\x05\x06 abc", PageInk())

@@ -12,7 +12,7 @@ from PIL import Image, ImageDraw
 from job_handlers.reading import layout, ocr
 from job_handlers.reading.layout import Word
 from job_handlers.reading.ocr import isolated_digits
-from job_handlers.reading.ocr_pages import Picture, read_page
+from job_handlers.reading.ocr_pages import PagePicture, read_page
 from job_handlers.reading.preprocess import Gray, unread_marks
 
 pymupdf: Any = partly_typed
@@ -28,7 +28,7 @@ ROWS = (
 )
 
 
-def page_of(dpi: int, *, specks: int = 0) -> Picture:
+def page_of(dpi: int, *, specks: int = 0) -> PagePicture:
     with pymupdf.open() as document:
         page = document.new_page(width=595, height=842)
         for line, row in enumerate(ROWS):
@@ -40,7 +40,7 @@ def page_of(dpi: int, *, specks: int = 0) -> Picture:
     for _ in range(specks):
         x, y = dice.randrange(image.width), dice.randrange(image.height)
         pen.ellipse((x, y, x + dpi // 60, y + dpi // 60), fill=0)
-    return Picture(1, (595, 842), Gray(image.width, image.height, image.tobytes()), float(dpi))
+    return PagePicture(1, (595, 842), Gray(image.width, image.height, image.tobytes()), float(dpi))
 
 
 @needs_engine

@@ -18,7 +18,7 @@ from benchmarks.corpus import REAL
 from job_handlers.reading import layout, ocr, pdf
 from job_handlers.reading.ocr import neural
 from job_handlers.reading.ocr.second_pass import SecondReader
-from job_handlers.reading.ocr_pages import Picture, read_page
+from job_handlers.reading.ocr_pages import PagePicture, read_page
 from job_handlers.reading.preprocess import Gray
 from tests.job_handlers.reading import documents
 from tests.job_handlers.reading.kit import Library
@@ -40,7 +40,7 @@ def gray_of(image: Image.Image) -> Gray:
 def real(name: str) -> tuple[Gray, float, str]:
     """A page that was once on paper, its resolution, and what stands on it."""
     path = REAL / name
-    with pdf.Book(path) as book:
+    with pdf.PagedFile(path) as book:
         return *book.picture(1), path.with_suffix(".txt").read_text()
 
 
@@ -48,7 +48,7 @@ def real(name: str) -> tuple[Gray, float, str]:
 def read(name: str, quality: str) -> str:
     gray, dpi, _ = real(name)
     size = 72 * gray.width / dpi, 72 * gray.height / dpi
-    return read_page(ocr.reader_for(ocr.WayToRead(("eng",), quality)), Picture(1, size, gray, dpi)).text
+    return read_page(ocr.reader_for(ocr.WayToRead(("eng",), quality)), PagePicture(1, size, gray, dpi)).text
 
 
 @needs_it

@@ -47,7 +47,7 @@ def test_the_quick_way_tells_the_text_that_stands_on_the_page(
         draw(document.new_page())
         document.save(tmp_path / "page.pdf")
 
-    with pdf.Book(tmp_path / "page.pdf") as book:
+    with pdf.PagedFile(tmp_path / "page.pdf") as book:
         quick = book.text(1)
         monkeypatch.setattr(text, "_are_within", lambda boxes, whole: False)
         careful = book.text(1)
@@ -68,5 +68,5 @@ def test_most_pages_go_the_quick_way(tmp_path: Path, monkeypatch: pytest.MonkeyP
         plain(document.new_page())
         document.save(tmp_path / "page.pdf")
 
-    with pdf.Book(tmp_path / "page.pdf") as book:
+    with pdf.PagedFile(tmp_path / "page.pdf") as book:
         assert book.text(1).text.startswith("first line\nsecond line\n")

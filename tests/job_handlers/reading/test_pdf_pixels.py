@@ -221,7 +221,7 @@ def written(sheet: Sheet, path: Path, **saving: Any) -> Path:
 
 def is_as_seen(path: Path, password: str = "") -> bool:
     """Compares with what is drawn in colours, and says whether the scan itself was taken."""
-    with pdf.Book(path, password) as book:
+    with pdf.PagedFile(path, password) as book:
         read, dpi = book.picture(1)
         page = book._document[0]
         taken = pixels.embedded_scan(book._document, page, page.get_image_info(), min(dpi, 300.0))
@@ -260,8 +260,8 @@ def test_an_image_of_its_own_is_drawn(tmp_path: Path) -> None:
 def test_a_scan_over_the_limits_is_not_unpacked(tmp_path: Path) -> None:
     huge = gray().of_scan("Width", "30000").of_scan("Height", "30000")
 
-    with pdf.Book(written(huge, tmp_path / "huge.pdf")) as book, pytest.raises(pdf.PageTooLarge):
+    with pdf.PagedFile(written(huge, tmp_path / "huge.pdf")) as book, pytest.raises(pdf.PageTooLarge):
         book.picture(1)
-    with pdf.Book(written(Sheet(Image.new("L", (7_000, 7_000), 255), dpi=600), tmp_path / "page.pdf")) as book:
+    with pdf.PagedFile(written(Sheet(Image.new("L", (7_000, 7_000), 255), dpi=600), tmp_path / "page.pdf")) as book:
         page = book._document[0]
         assert pixels.embedded_scan(book._document, page, page.get_image_info(), 300.0) is None

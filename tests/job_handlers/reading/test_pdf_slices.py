@@ -10,7 +10,7 @@ import pymupdf as partly_typed
 import pytest
 
 from job_handlers.reading import pdf
-from job_handlers.reading.ocr_pages import Payload, slice_pages
+from job_handlers.reading.ocr_pages import OcrPagesPayload, slice_pages
 from tests.job_handlers.reading.documents import garbage, tiff
 from tests.job_handlers.reading.test_pdf_pixels import DRAWN, TAKEN, Sheet, gray, packed, scanned, with_a_note, written
 
@@ -43,7 +43,7 @@ def among_others(sheet: Sheet) -> Sheet:
 
 def cut(whole: Path, pages: str = "2") -> Path | None:
     target = whole.with_name("slice.pdf")
-    return target if slice_pages(whole)(Payload(pages=pages), target) else None
+    return target if slice_pages(whole)(OcrPagesPayload(pages=pages), target) else None
 
 
 @pytest.mark.parametrize("name", SHOWN)
@@ -53,7 +53,7 @@ def test_a_page_shows_the_same_pixels_in_its_document_and_in_a_slice(name: str, 
     alone = cut(whole)
 
     assert alone is not None
-    with pdf.Book(whole) as book, pdf.Book(alone) as part:
+    with pdf.PagedFile(whole) as book, pdf.PagedFile(alone) as part:
         assert (part.pages, part.was_repaired, part.size(1)) == (1, False, book.size(2))
         assert part.picture(1) == book.picture(2)
 
@@ -87,7 +87,7 @@ def test_a_file_that_anybody_may_open_is_cut_although_it_is_encrypted(tmp_path: 
     alone = cut(whole)
 
     assert alone is not None
-    with pdf.Book(whole) as book, pdf.Book(alone) as part:
+    with pdf.PagedFile(whole) as book, pdf.PagedFile(alone) as part:
         assert part.picture(1) == book.picture(2)
 
 
@@ -104,5 +104,5 @@ def test_what_cannot_be_told_from_its_page_alone_is_not_cut(tmp_path: Path) -> N
 
 
 def test_what_nobody_may_open_is_not_cut(tmp_path: Path) -> None:
-    with pytest.raises(pdf.Locked):
+    with pytest.raises(pdf.PdfLocked):
         cut(written(among_others(gray()), tmp_path / "locked.pdf", user_pw="u", **LOCKED))

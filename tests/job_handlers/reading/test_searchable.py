@@ -83,7 +83,7 @@ def test_words_are_found_where_they_are_shown_and_nothing_looks_different(
     with pymupdf.open(original) as document:
         change(document)
         document.save(tmp_path / "a.pdf")
-    with pdf.Book(tmp_path / "a.pdf") as book:
+    with pdf.PagedFile(tmp_path / "a.pdf") as book:
         layout = layout_of(book.size(1))
 
     target = made_searchable(tmp_path / "a.pdf", layout)

@@ -16,11 +16,11 @@ from job_handlers.reading import layout, ocr, pdf
 from job_handlers.reading import ocr_layout as rows
 from job_handlers.reading.layout import Word
 from job_handlers.reading.ocr.engine import WayToRead
-from job_handlers.reading.ocr_pages import Picture, Read, read_page
+from job_handlers.reading.ocr_pages import PagePicture, ReadPage, read_page
 from job_handlers.reading.pdf import text
 from job_handlers.reading.preprocess import Gray, ruled_lines
 from job_handlers.reading.reading_order import in_order
-from job_handlers.reading.tables import Piece, Rule, find
+from job_handlers.reading.tables import RulingLine, TextPiece, find
 
 pymupdf: Any = partly_typed
 
@@ -39,11 +39,11 @@ def drawn(path: Path, *texts: tuple[float, float, str], rotation: int = 0) -> pd
             page.insert_text((x, y), text, fontsize=9)
         page.set_rotation(rotation)
         document.save(path)
-    with pdf.Book(path) as book:
+    with pdf.PagedFile(path) as book:
         return book.text(1)
 
 
-def rows_of(table: layout.Table) -> list[list[str]]:
+def rows_of(table: layout.PageTable) -> list[list[str]]:
     return [[cell.text if cell else "" for cell in row] for row in table.rows]
 
 
@@ -86,7 +86,7 @@ def test_a_table_on_a_turned_page_is_found_as_it_is_shown(tmp_path: Path) -> Non
             page.insert_text(pymupdf.Point(x, y) * page.derotation_matrix, text, fontsize=9, rotate=90)
         document.save(tmp_path / "a.pdf")
 
-    with pdf.Book(tmp_path / "a.pdf") as book:
+    with pdf.PagedFile(tmp_path / "a.pdf") as book:
         found = book.text(1)
 
     assert tuple(map(round, found.size)) == (595, 842)
@@ -133,7 +133,7 @@ def test_labels_and_what_they_say_stay_beside_each_other() -> None:
 
     def found(lines: list[tuple[str, str]]) -> list[list[list[str]]]:
         pieces = [
-            Piece(x, 100 + 16 * row, x + 5 * len(text), 110 + 16 * row, text, 2 * row + column)
+            TextPiece(x, 100 + 16 * row, x + 5 * len(text), 110 + 16 * row, text, 2 * row + column)
             for row, line in enumerate(lines)
             for column, (x, text) in enumerate(zip((73, 220), line, strict=True))
         ]
@@ -147,7 +147,7 @@ def test_no_word_of_a_page_is_lost_to_its_tables(tmp_path: Path) -> None:
     pages = tables_corpus.tables("words", 24)
     tables_corpus.save(pages, tmp_path / "pages.pdf")
 
-    with pdf.Book(tmp_path / "pages.pdf") as book, pymupdf.open(tmp_path / "pages.pdf") as plain:
+    with pdf.PagedFile(tmp_path / "pages.pdf") as book, pymupdf.open(tmp_path / "pages.pdf") as plain:
         for number in range(1, 25):
             ours, theirs = book.text(number).text.split(), plain[number - 1].get_text().split()
             # Dots that lead the eye through a table of contents say nothing.
@@ -197,7 +197,7 @@ def test_a_rule_over_several_columns_ends_them() -> None:
 
 
 def test_a_page_of_a_million_pieces_is_no_table() -> None:
-    assert find([Piece(x, y, x + 5, y + 8, "1", 0) for x in range(0, 1000, 10) for y in range(0, 1000, 10)]) == []
+    assert find([TextPiece(x, y, x + 5, y + 8, "1", 0) for x in range(0, 1000, 10) for y in range(0, 1000, 10)]) == []
 
 
 CELLS_LEAST, IN_ORDER_LEAST = 0.965, 0.985
@@ -216,7 +216,7 @@ def kept_back(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[tables_cor
 def test_cells_of_tables_are_right(kept_back: tuple[list[tables_corpus.Page], Path]) -> None:
     pages, path = kept_back
 
-    with pdf.Book(path) as book:
+    with pdf.PagedFile(path) as book:
         counts = [
             cell_counts([rows_of(one) for one in book.text(at).tables], page.tables)
             for at, page in enumerate(pages, 1)
@@ -230,7 +230,7 @@ def test_cells_of_tables_are_right(kept_back: tuple[list[tables_corpus.Page], Pa
 
 @pytest.mark.parametrize(("path", "page"), [pytest.param(*one, id=one[0].stem) for one in tables_corpus.reports()])
 def test_cells_of_real_tables_are_right(path: Path, page: tables_corpus.Page) -> None:
-    with pdf.Book(path) as book:
+    with pdf.PagedFile(path) as book:
         found = [rows_of(one) for one in book.text(1).tables]
 
     assert f1(*cell_counts(found, page.tables)) > 0.99
@@ -239,7 +239,7 @@ def test_cells_of_real_tables_are_right(path: Path, page: tables_corpus.Page) ->
 def test_blocks_are_told_as_they_are_read(kept_back: tuple[list[tables_corpus.Page], Path]) -> None:
     pages, path = kept_back
 
-    with pdf.Book(path) as book:
+    with pdf.PagedFile(path) as book:
         counts = [blocks_in_order(book.text(at).text, page.blocks) for at, page in enumerate(pages, 1) if page.blocks]
 
     good, of = map(sum, zip(*counts, strict=True))
@@ -334,7 +334,7 @@ def test_the_edge_of_the_paper_is_not_read() -> None:
 
 
 def test_what_was_read_of_the_rules_between_columns_is_not_told() -> None:
-    walls = [Rule(x, 0, x, 140) for x in (0, 200, 300, 400)]
+    walls = [RulingLine(x, 0, x, 140) for x in (0, 200, 300, 400)]
     lines = [
         read(10, (10, "Item"), (240, "2023}"), (302, "[2024")),
         read(50, (10, "Revenue"), (220, "98,028]"), (295, "|"), (350, "717")),
@@ -364,7 +364,7 @@ def test_numbers_that_were_read_as_one_cost_no_other_cell() -> None:
 
 
 @pytest.fixture(scope="module")
-def scanned() -> list[tuple[tables_corpus.Page, Read]]:
+def scanned() -> list[tuple[tables_corpus.Page, ReadPage]]:
     """A table, and columns above and below a rule, recognised; each once for all tests."""
     reader = ocr.reader_for(WayToRead(("eng",), "fast"))
     found = []
@@ -373,11 +373,11 @@ def scanned() -> list[tuple[tables_corpus.Page, Read]]:
             tables_corpus.draw(document.new_page(width=595, height=842), page)
             drawn = document[0].get_pixmap(dpi=200, colorspace=pymupdf.csGRAY)
         gray = Gray(drawn.width, drawn.height, bytes(drawn.samples))
-        found.append((page, read_page(reader, Picture(1, (595, 842), gray, 200.0))))
+        found.append((page, read_page(reader, PagePicture(1, (595, 842), gray, 200.0))))
     return found
 
 
-def test_rows_of_scanned_tables_stay_rows(scanned: list[tuple[tables_corpus.Page, Read]]) -> None:
+def test_rows_of_scanned_tables_stay_rows(scanned: list[tuple[tables_corpus.Page, ReadPage]]) -> None:
     page, read = scanned[0]
 
     found = layout.read(read.layout or "")
@@ -390,7 +390,7 @@ def test_rows_of_scanned_tables_stay_rows(scanned: list[tuple[tables_corpus.Page
     assert [word.text for line in found.lines for word in line] == read.text.split()
 
 
-def test_scanned_columns_are_read_one_after_the_other(scanned: list[tuple[tables_corpus.Page, Read]]) -> None:
+def test_scanned_columns_are_read_one_after_the_other(scanned: list[tuple[tables_corpus.Page, ReadPage]]) -> None:
     page, read = scanned[1]
 
     good, of = blocks_in_order(read.text, page.blocks)

@@ -17,9 +17,17 @@ from pathlib import Path
 
 import pytest
 
-from job_handlers.file_kinds import Kind, kind_of
+from job_handlers.file_kinds import FileKind, kind_of
 from job_handlers.reading import attachments
-from job_handlers.reading.formats import NEW_PAGE, Picture, Row, Unreadable, open_document, paginate, tables_in
+from job_handlers.reading.formats import (
+    NEW_PAGE,
+    PictureReference,
+    TableRow,
+    UnreadableDocument,
+    open_document,
+    paginate,
+    tables_in,
+)
 from tests.job_handlers.reading.documents import digital, picture
 from tests.job_handlers.reading.kit import Library
 from worker_service.handlers import KnownDocument, NewJob, Permanent
@@ -85,8 +93,8 @@ def test_pages_end_where_their_author_ends_them_else_between_paragraphs() -> Non
 
     assert [len(page) for page in paginate(lines)] == [3, 3, 1]
     assert paginate(["one", NEW_PAGE, "two\fthree"]) == [("one",), ("two",), ("three",)]
-    assert [len(page) for page in paginate([Picture("a")] * 25)] == [10, 10, 5]
-    assert paginate([Picture("a"), "under it"]) == [(Picture("a"), "under it")]
+    assert [len(page) for page in paginate([PictureReference("a")] * 25)] == [10, 10, 5]
+    assert paginate([PictureReference("a"), "under it"]) == [(PictureReference("a"), "under it")]
     assert paginate([]) == paginate(["", NEW_PAGE]) == []
 
 
@@ -113,7 +121,7 @@ def test_a_text_is_read_line_by_line_in_whichever_encoding(tmp_path: Path) -> No
     (tmp_path / "d.txt").write_bytes(b"only later\n" * 7000 + "Größe\n".encode("cp1252"))
     (tmp_path / "e.txt").write_text("A PDF begins with %PDF-1.4, they say.\n")
 
-    japanese = open_document(written_as(tmp_path / "f.txt", "これは日本語の文章です。\n", "cp932"), Kind.TEXT)
+    japanese = open_document(written_as(tmp_path / "f.txt", "これは日本語の文章です。\n", "cp932"), FileKind.TEXT)
     assert list(japanese.pieces()) == ["これは日本語の文章です。"]
     assert japanese.notes == ["it does not say in which encoding it is written: cp932, as it seems"]
     assert pages_of(written_as(tmp_path / "g.txt", "Größe\n", "utf-16-be")) == ["Größe"]
@@ -200,7 +208,7 @@ def test_a_row_of_a_web_page_is_one_line_and_what_is_only_laid_out_as_one_is_not
 ) -> None:
     (tmp_path / "a.html").write_text(f"<table>{body}</table>")
 
-    assert list(open_document(tmp_path / "a.html", Kind.HTML).pieces())[: len(lines)] == lines
+    assert list(open_document(tmp_path / "a.html", FileKind.HTML).pieces())[: len(lines)] == lines
 
 
 def test_a_word_document_has_all_that_is_shown_and_nothing_that_was_deleted(tmp_path: Path) -> None:
@@ -317,7 +325,7 @@ def test_tables_are_told_apart_from_what_is_only_laid_out_as_one(tmp_path: Path)
         f"<p>before<table>{row.format('a', 1)}{row.format('b', '')}<tr><td>c<td>3</table><table>{row.format('d', 4)}"
         f"{row.format('e', 5)}</table>behind<table><tr><td>a box</table><table>{row.format('menu', 'text')}</table>"
     )
-    [page] = paginate(open_document(tmp_path / "a.html", Kind.HTML).pieces())
+    [page] = paginate(open_document(tmp_path / "a.html", FileKind.HTML).pieces())
 
     text = "\n".join(map(str, page))
     first, second = tables_in(line for line in page if isinstance(line, str))
@@ -512,7 +520,7 @@ def test_a_chapter_that_is_a_picture_or_shows_one_is_read_by_it_and_none_is_read
     )
 
     assert pages_of(path) == ["<OPS/cover.png>", "<OPS/scan.jpg>", "instead of the plan", "the last"]
-    book = open_document(path, Kind.EPUB)
+    book = open_document(path, FileKind.EPUB)
     assert list(book.pieces())
     assert book.notes == ["1 chapter of a kind that is not read in a book: OPS/sound.mp3"]
 
@@ -590,7 +598,7 @@ def test_why_a_mail_was_not_delivered_is_read(tmp_path: Path) -> None:
 
 
 def test_what_is_encrypted_is_said_to_be(tmp_path: Path) -> None:
-    read = open_document(raw_mail(tmp_path / "a.eml", "MIA=", "application/pkcs7-mime; name=smime.p7m"), Kind.MAIL)
+    read = open_document(raw_mail(tmp_path / "a.eml", "MIA=", "application/pkcs7-mime; name=smime.p7m"), FileKind.MAIL)
     assert list(read.pieces()) == ["Subject: s", "", "Attached: smime.p7m"]
     assert read.notes == ["its text is encrypted, or within a signature: it is left out"]
 
@@ -599,11 +607,11 @@ def test_what_is_encrypted_is_said_to_be(tmp_path: Path) -> None:
     book = {"META-INF/container.xml": CONTAINER, "OPS/book.opf": package, "OPS/a.xhtml": "<p>words"}
     path = packed(tmp_path / "a.epub", {**book, "META-INF/encryption.xml": locked.format("font.otf")})
     assert pages_of(path) == ["words"]
-    with pytest.raises(Unreadable, match="protected against copying"):
+    with pytest.raises(UnreadableDocument, match="protected against copying"):
         pages_of(packed(tmp_path / "b.epub", {**book, "META-INF/encryption.xml": locked.format("a.xhtml")}))
 
     odt = {"mimetype": "application/vnd.oasis.opendocument.text", "META-INF/manifest.xml": "<m:encryption-data/>"}
-    with pytest.raises(Unreadable, match="locked with a password"):
+    with pytest.raises(UnreadableDocument, match="locked with a password"):
         pages_of(packed(tmp_path / "a.odt", odt))
 
     begins = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1".ljust(512, b"\0")
@@ -628,15 +636,15 @@ import sys
 from pathlib import Path
 from job_handlers.file_kinds import kind_of
 from job_handlers.reading.preprocess import decode_picture
-from job_handlers.reading.formats import Picture, Unreadable, paginate, open_document
+from job_handlers.reading.formats import PictureReference, UnreadableDocument, paginate, open_document
 
 def read(path):
     try:
         writing = open_document(path, kind_of(path))
         for page in paginate(writing.pieces()):
             for piece in page:
-                print(decode_picture(writing.picture(piece.key)) if isinstance(piece, Picture) else piece)
-    except Unreadable as error:
+                print(decode_picture(writing.picture(piece.key)) if isinstance(piece, PictureReference) else piece)
+    except UnreadableDocument as error:
         print(error)
 
 paths = [Path(one) for one in sys.argv[1:]]
@@ -758,9 +766,9 @@ def test_a_drawing_that_is_there_as_a_picture_as_well_is_not_told_of(tmp_path: P
             **dict.fromkeys(("a.svg", "a.png", "b.svg"), "x"),
         },
     )
-    read = open_document(path, Kind.ODT)
+    read = open_document(path, FileKind.ODT)
 
-    assert list(read.pieces()) == [Picture("a.png")]
+    assert list(read.pieces()) == [PictureReference("a.png")]
     assert read.notes == ["1 picture of a kind that is not read: b.svg"]
 
 
@@ -885,7 +893,7 @@ def test_an_archive_in_an_archive_in_an_archive_ends_somewhere(library: Library,
 
 def test_what_is_in_an_archive_a_thousand_times_takes_room_once(tmp_path: Path) -> None:
     path = packed(tmp_path / "a.zip", {f"{number}.txt": "the same" for number in range(5)} | {"other.txt": "other"})
-    read = attachments.unpacker(open_document(path, Kind.ZIP), tmp_path)
+    read = attachments.unpacker(open_document(path, FileKind.ZIP), tmp_path)
 
     answers = [read(number) for number in range(2, 8)]
 
@@ -896,7 +904,7 @@ def test_what_is_in_an_archive_a_thousand_times_takes_room_once(tmp_path: Path) 
 def test_no_more_of_an_archive_is_unpacked_than_may_lie_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attachments, "_ALL_BYTES_MAX", 10)
     path = packed(tmp_path / "a.zip", {f"{number}.txt": f"text {number} " * 2 for number in range(4)})
-    read = attachments.unpacker(open_document(path, Kind.ZIP), tmp_path)
+    read = attachments.unpacker(open_document(path, FileKind.ZIP), tmp_path)
 
     answers = [read(number) for number in range(2, 6)]
 
@@ -975,8 +983,8 @@ def test_a_mail_that_no_memory_would_bear_is_refused_by_its_size(tmp_path: Path)
     with (tmp_path / "a.eml").open("ab") as file:
         file.truncate((128 << 20) + 1)
 
-    with pytest.raises(Unreadable, match="the mail is larger than 128 MiB"):
-        open_document(tmp_path / "a.eml", Kind.MAIL)
+    with pytest.raises(UnreadableDocument, match="the mail is larger than 128 MiB"):
+        open_document(tmp_path / "a.eml", FileKind.MAIL)
 
 
 @pytest.mark.parametrize(
@@ -993,7 +1001,7 @@ def test_long_headers_of_a_mail_are_cut_before_they_are_parsed(tmp_path: Path, h
     path.write_text(f"Subject: Minutes\n{header}\n\nThe body.")
     began = time.process_time()
 
-    read = open_document(path, Kind.MAIL)
+    read = open_document(path, FileKind.MAIL)
     text = "\n".join(piece for piece in read.pieces() if isinstance(piece, str))
 
     assert time.process_time() - began < 15
@@ -1004,10 +1012,10 @@ def test_long_headers_of_a_mail_are_cut_before_they_are_parsed(tmp_path: Path, h
 def test_a_mail_of_many_pictures_is_walked_through_once(tmp_path: Path) -> None:
     shown = "".join(f'<img src="cid:{number}">' for number in range(1000))
     parts = part("text/html", shown) + "".join(part("image/png", "x", f"Content-ID: <{n}>") for n in range(1000))
-    read = open_document(raw_mail(tmp_path / "a.eml", f"{parts}--b--"), Kind.MAIL)
+    read = open_document(raw_mail(tmp_path / "a.eml", f"{parts}--b--"), FileKind.MAIL)
 
     began = time.process_time()
-    keys = [piece.key for piece in read.pieces() if isinstance(piece, Picture)]
+    keys = [piece.key for piece in read.pieces() if isinstance(piece, PictureReference)]
 
     assert keys == [str(number) for number in range(1000)]
     assert [read.picture(key) for key in keys] == [b"x"] * 1000
@@ -1060,12 +1068,12 @@ def test_a_large_picture_is_read_from_half_its_pixels_each_way(kind: str) -> Non
 
 
 def test_a_table_of_more_cells_than_a_page_can_hold_is_none() -> None:
-    wide, narrow = Row([*[""] * 2000, "x"], begins=True), Row(["a", "b"], begins=False)
+    wide, narrow = TableRow([*[""] * 2000, "x"], begins=True), TableRow(["a", "b"], begins=False)
 
     assert tables_in([wide, *[narrow] * 20]) == []
-    assert len(tables_in([Row(["a", "b"], begins=True), *[narrow] * 700])[0].rows) == 701
+    assert len(tables_in([TableRow(["a", "b"], begins=True), *[narrow] * 700])[0].rows) == 701
 
 
 def test_what_no_limit_bears_is_refused_in_words() -> None:
-    with pytest.raises(Unreadable, match="split it"):
+    with pytest.raises(UnreadableDocument, match="split it"):
         paginate("x" * 6000 for _ in range(17_000))
