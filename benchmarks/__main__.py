@@ -1,4 +1,4 @@
-"""The door: ``python -m benchmarks queue``. Each benchmark is a module that knows what to measure and what to ask."""
+"""Run one benchmark: `python -m benchmarks queue`."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 
-from benchmarks import table
+from benchmarks import headline, table
 from benchmarks.table import Fact
 
-# Loaded when it is asked for: a process that one of them spawns imports this module anew.
+# Imported on demand, because processes that a benchmark starts import this module again.
 BENCHMARKS = ("queue", "daemon", "download", "crawl", "ocr", "web", "tables", "cluster")
 HERE = Path(__file__).resolve().parent
 
@@ -19,17 +19,17 @@ HERE = Path(__file__).resolve().parent
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Measure; print a table.")
     parser.add_argument("name", nargs="?", default="queue", help=f"what to measure: {', '.join(BENCHMARKS)}")
-    parser.add_argument("--quick", action="store_true", help="small sizes: shows that it works, not how fast")
+    parser.add_argument("--quick", action="store_true", help="small sizes: shows that it works, not how fast it is")
     parser.add_argument(
-        "--parts", nargs="+", default=[], metavar="PART", help="only these, where it has some: ocr, cluster"
+        "--parts", nargs="+", default=[], metavar="PART", help="measure only these parts, of ocr or cluster"
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the results to FILE as well")
-    parser.add_argument("--write", action="store_true", help="keep the results in benchmarks/README.md and NAME.json")
+    parser.add_argument("--write", action="store_true", help="publish the results in benchmarks/NAME.md and NAME.json")
     chosen = parser.parse_args(arguments)
     if chosen.name not in BENCHMARKS:
         return _refuse(f"there is no benchmark {chosen.name!r}: it is one of {', '.join(BENCHMARKS)}")
     if chosen.quick and chosen.write:
-        return _refuse("quick figures are not for the record: leave out --quick or --write")
+        return _refuse("quick results cannot be published: leave out --quick or --write")
 
     benchmark = import_module(f"benchmarks.{chosen.name}")
     parts = getattr(benchmark, "PARTS", ())
@@ -53,7 +53,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         chosen.json.write_text(results)
     if chosen.write:
         (HERE / f"{chosen.name}.json").write_text(results)
-        table.put_into(HERE / "README.md", chosen.name, table.as_markdown(rows, machine))
+        table.put_into(HERE / f"{chosen.name}.md", chosen.name, table.as_markdown(rows, machine))
+        headline.write_headlines(HERE)
     return 0
 
 

@@ -48,7 +48,7 @@ class Sizes:
     """Pages of noise of one document."""
     page_seconds: float
     slots: int
-    """Of each of two nodes that sleep."""
+    """Of each of two nodes with sleeping readers."""
 
 
 FULL = Sizes(3, 40, 48, 960, 0.1, 8)
@@ -97,7 +97,7 @@ class _Bench:
 
     def head(self) -> Iterator[Row]:
         sizes = self._sizes
-        about = f"two nodes of {sizes.slots} slots that sleep"
+        about = f"two nodes of {sizes.slots} slots with sleeping readers"
         with self._cluster(NetworkLab, 2, sizes.slots, sizes.page_seconds) as (own, daemon, lab):
             assert isinstance(lab, NetworkLab)
             # The first pages start Ray's processes.
@@ -108,13 +108,13 @@ class _Bench:
             cpu, sent = _cpu_seconds_of_head(daemon, lab) - cpu, _bytes_to_nodes(lab) - sent
             memory = [memory_megabytes(_node_processes(lab, name)) / sizes.slots for name in ("n1", "n2")]
         could = 2 * sizes.slots / sizes.page_seconds if sizes.page_seconds else 0.0
-        yield Row("many", f"pages with {about}", "as many as they could sleep through", "pages/s",
+        yield Row("many", f"pages with {about}", "the limit of these sleepers", "pages/s",
                   [sizes.pages / seconds], [could], Goal())  # fmt: skip
         yield Row("cpu", f"CPU of the head with Ray's, {about}", "", "ms/page", [1000 * cpu / sizes.pages], [],
                   at_most(3, "ms"))  # fmt: skip
         ratio = sent / paper.stat().st_size
         yield Row("sent", f"bytes to the nodes, {about}", "", "× the document", [ratio], [], at_most(1.25, "×"))
-        what = f"memory (PSS) of a slot beside its children, a node of {sizes.slots} slots"
+        what = f"memory (PSS) of a slot without its children, a node of {sizes.slots} slots"
         yield Row("slot_pss", what, "", "MB", memory, [], at_most(60, "MB"))
 
     # ── A cluster and its daemon ────────────────────────────────────────────────────────────────────────────────

@@ -59,13 +59,13 @@ def measure(is_quick: bool) -> Iterator[Row]:
     calls = at_most(sizes.calls_most, "calls")
     many = f"{sizes.files:,} files in {sizes.folders} folders"
     yield Row("first_calls", f"the first crawl of {many}", "–", "calls", _calls(first), [], calls)
-    yield Row("idle_calls", "a later one, and nothing has changed", "–", "calls", _calls(idle), [], at_most(1, "call"))
-    yield Row("whole_calls", "a full walk on request", "–", "calls", _calls(whole), [], calls)
+    yield Row("idle_calls", "a later crawl, nothing has changed", "–", "calls", _calls(idle), [], at_most(1, "call"))
+    yield Row("whole_calls", "a full rescan", "–", "calls", _calls(whole), [], calls)
     per_second = [sizes.files / one.seconds for one in first]
     yield Row("first_rate", "the first crawl, a job for each file", "–", "files/s", per_second, [])
-    yield Row("idle_time", "a later one, and nothing has changed", "–", "ms", [one.seconds * 1e3 for one in idle], [])
+    yield Row("idle_time", "a later crawl, nothing has changed", "–", "ms", [one.seconds * 1e3 for one in idle], [])
     again = [sizes.files / one.seconds for one in whole]
-    yield Row("whole_rate", "a full walk on request, and nothing has changed", "–", "files/s", again, [])
+    yield Row("whole_rate", "a full rescan, nothing has changed", "–", "files/s", again, [])
 
 
 def _library(crawls: Crawls, sizes: Sizes) -> Item:

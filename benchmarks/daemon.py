@@ -120,7 +120,7 @@ class _Bench:
     def start_of_a_job(self) -> Iterator[Row]:
         """One job at a time, by a program that is not ours, into a daemon that waits."""
         beside, ours = self._turns(self._sizes.latency_repeats, self._peer_starts, self._own_starts)
-        claimed, begun = "INSERT by another program → claimed", "… → the handler's first line"
+        claimed, begun = "INSERT by another program → claimed", "INSERT by another program → the handler's first line"
         for key, what, goal, figure in (
             ("claimed_p50", f"{claimed}, p50", Goal(), median),
             ("claimed_p99", f"{claimed}, p99", at_most(10, "ms"), _p99),
@@ -163,7 +163,7 @@ class _Bench:
         yield Row("idle_cpu", "CPU of an idle daemon", CELERY.name, "% of one core", own_cpu, peer_cpu,
                   at_most(0.1, "%"))  # fmt: skip
         own_memory, peer_memory = [size for _, size in ours], [size for _, size in beside]
-        yield Row("idle_memory", "memory (PSS) of an idle daemon with its nursery", CELERY.name, "MB", own_memory,
+        yield Row("idle_memory", "memory (PSS) of an idle daemon with its fork server", CELERY.name, "MB", own_memory,
                   peer_memory, at_most(120, "MB"))  # fmt: skip
 
     def _own_idle(self) -> tuple[float, float]:

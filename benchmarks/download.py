@@ -77,7 +77,7 @@ def _rows(plain: _Server, secure: _Server, sizes: Sizes, place: Path) -> Iterato
     flowing = [_flowing(sizes, ours, small), _flowing(sizes, limit, limit_small)]
     yield Row(
         "flowing",
-        "its bytes flowing, without what it costs once",
+        "its bytes alone, without the fixed cost",
         "the limit",
         "MB/s",
         flowing[0],
@@ -122,7 +122,7 @@ def _rows(plain: _Server, secure: _Server, sizes: Sizes, place: Path) -> Iterato
         late = [plain.late(kind, place) for _ in range(sizes.repeats if sizes.repeats < 3 else 3)]
         yield Row(
             f"late_{kind.replace(' ', '_')}",
-            f"a chunk's deadline is missed by, under {kind}",
+            f"how late a chunk's deadline acts, with {kind}",
             "–",
             "s",
             late,

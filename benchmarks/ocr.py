@@ -198,7 +198,7 @@ class _Bench:
 
         peaks: list[float] = []
         ours, by_auto = self._turns(draw, [], [self._fast, watched])
-        pages = f"{_counted(len(ours[0].texts))} of every look, scanned from paper and born digital"
+        pages = f"{_counted(len(ours[0].texts))} of all kinds, scanned from paper and born digital"
         yield from _by_auto("mixed", f"{pages}, by `auto`", by_auto, ours, below(1.5))
         peak = max(*peaks, self._own.peak_of_attempts())
         yield Row("memory_auto", "memory of an OCR child and all below it by `auto`, peak", "", "MB", [peak], [],
@@ -258,7 +258,7 @@ class _Bench:
             with self._own.beside_inserts() as waits:
                 self._own.read(found)
             longest.append(max(waits))
-        what = f"one document of {_counted(sizes.large_pages)}: the longest wait of another's INSERT"
+        what = f"one document of {_counted(sizes.large_pages)}: the longest wait of another program's INSERT"
         yield Row("beside_inserts", what, "", "ms", longest, [], never_over(50))
 
     def again(self) -> Iterator[Row]:
@@ -269,11 +269,14 @@ class _Bench:
         if self._are_peers_asked:
             _wait_until_left_alone(*every, *digital)
         reports = f"{sizes.reports} born-digital reports of {_counted(sizes.report_pages)}"
-        both = (("again", f"{self._scanned} of every look", every), ("again_digital", reports, digital))
+        both = (("again", f"{self._scanned} of all kinds", every), ("again_digital", reports, digital))
         for key, what, folders in both:
             turns = [(self._own.read(folder), self._own.read(folder), self._touched(folder)) for folder in folders]
             first, second, third = ([one.pages_per_second for one in readings] for readings in zip(*turns, strict=True))
-            for more, asked, goal in ("", "for a second time", at_least(50)), ("_touched", "with other times", Goal()):
+            for more, asked, goal in (
+                ("", "a second time", at_least(50)),
+                ("_touched", "with changed file times", Goal()),
+            ):
                 figures = third if more else second
                 yield Row(f"{key}{more}", f"{what}, {asked}", "the first time", "pages/s", figures, first, goal)
 

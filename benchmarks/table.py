@@ -1,7 +1,7 @@
-"""What was measured, as a table for people and as JSON for programs. Nothing here measures.
+"""Results as tables for people and as JSON for programs.
 
-A figure is the median of its repeats, with the least and the greatest behind it. A ratio is the median of the ratios
-of repeats that stood next to each other, so that a machine that slows down slows down both.
+A figure is the median of its repeats, followed by the minimum and maximum. A ratio is the median of the ratios of
+adjacent repeats, so that a machine that slows down affects both sides.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ import apsw
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """What is asked of a row; met or not, or (None) not asked."""
+    """What a row has to reach. All fields None: nothing."""
 
     text: str = "–"
     ratio_at_least: float | None = None
     ratio_below: float | None = None
     worst_below: float | None = None
-    """No repeat, not even the slowest, may reach it."""
+    """Every repeat has to stay below it."""
     median_below: float | None = None
     median_at_most: float | None = None
     median_at_least: float | None = None
     above_at_most: float | None = None
-    """By so much it may exceed the peer: such a row shows the difference, and no ratio."""
+    """How much it may exceed the peer. Such a row shows the difference instead of the ratio."""
 
 
 def at_least(ratio: float) -> Goal:
@@ -72,7 +72,7 @@ _GOALS = {
 
 
 def goal_of(text: str) -> Goal:
-    """As it was written."""
+    """Parse the text of a published goal."""
     for pattern, asked in _GOALS.items():
         if found := re.fullmatch(pattern, text):
             return Goal(text, **{asked: float(found[1])})
@@ -81,7 +81,7 @@ def goal_of(text: str) -> Goal:
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """Something about what was measured that a reader needs to compare, such as a version."""
+    """A fact that readers need to compare results, such as the version of a peer."""
 
     name: str
     text: str
@@ -89,7 +89,7 @@ class Fact:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One figure beside its peer, if it has one. `ours[n]` and `peer[n]` were measured one after the other."""
+    """One figure beside its peer, if it has one. `ours[n]` and `peer[n]` were measured directly after each other."""
 
     key: str
     what: str
@@ -99,11 +99,11 @@ class Row:
     peer: Sequence[float]
     goal: Goal = field(default_factory=Goal)
     on: str = ""
-    """The day, where it is not that of the table."""
+    """The day of the measurement, if it differs from that of the table."""
 
     @property
     def ratios(self) -> list[float]:
-        """None where nothing stands beside it, or where the difference is asked for."""
+        """Empty without a peer, or if the goal is about the difference."""
         if self.goal.above_at_most is not None or not self.peer:
             return []
         return [ours / peer for ours, peer in zip(self.ours, self.peer, strict=True)]
@@ -164,9 +164,12 @@ def as_text(rows: Sequence[Row]) -> str:
 
 
 def as_markdown(rows: Sequence[Row], machine: dict[str, str]) -> str:
-    facts = " · ".join(machine.values())
+    return f"{' · '.join(machine.values())}\n\n{as_markdown_table(rows)}"
+
+
+def as_markdown_table(rows: Sequence[Row]) -> str:
     lines = [HEADINGS, ["---"] * len(HEADINGS), *(row.cells() for row in rows)]
-    return f"{facts}\n\n" + "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def as_json(rows: Sequence[Row], machine: dict[str, str], *, is_quick: bool) -> str:
@@ -175,9 +178,9 @@ def as_json(rows: Sequence[Row], machine: dict[str, str], *, is_quick: bool) -> 
 
 
 def among(published: str, rows: Sequence[Row], today: str) -> list[Row]:
-    """The rows of a table that was written before, with these in their places; new ones behind those before them."""
+    """Return the published rows with `rows` in their places; insert new rows after their predecessor."""
     content = json.loads(published)
-    found = [_row_from_json(one, content["machine"]["date"], today) for one in content["rows"]]
+    found = [row_from_json(one, content["machine"]["date"], today) for one in content["rows"]]
     at = len(found)
     for row in rows:
         places = [place for place, one in enumerate(found) if one.key == row.key]
@@ -188,7 +191,7 @@ def among(published: str, rows: Sequence[Row], today: str) -> list[Row]:
 
 
 def put_into(page: Path, name: str, text: str) -> None:
-    """Replace what stands between the page's markers of this name."""
+    """Replace the text between the page's markers of this name."""
     begin, end = f"<!-- {name}: written by --write -->", f"<!-- end of {name} -->"
     pattern = re.compile(re.escape(begin) + ".*?" + re.escape(end), re.DOTALL)
     old = page.read_text()
@@ -198,7 +201,7 @@ def put_into(page: Path, name: str, text: str) -> None:
 
 
 def machine(directory: Path) -> dict[str, str]:
-    """Where and when: what a reader needs to compare, and no name of the host."""
+    """Date and machine, without the host name."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     return {
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),
@@ -213,7 +216,7 @@ def machine(directory: Path) -> dict[str, str]:
 
 def file_system(directory: Path) -> str:
     mounts = [line.split() for line in Path("/proc/self/mounts").read_text().splitlines()]
-    # Of two mounts on one place the later one is seen.
+    # If two mounts share a place, the later one is visible.
     under = [(len(mount[1]), number, mount[2]) for number, mount in enumerate(mounts)
              if directory.resolve().is_relative_to(mount[1])]  # fmt: skip
     return max(under)[2]
@@ -234,17 +237,18 @@ def _row_as_json(row: Row) -> dict[str, object]:
     }
 
 
-def _row_from_json(one: dict[str, Any], day: str, today: str) -> Row:
-    said = {name: one[name] for name in ("key", "what", "beside", "unit", "ours", "peer")}
+def row_from_json(one: dict[str, Any], day: str = "", today: str = "") -> Row:
+    """Return a published row; `day` is that of its table, shown if the row was measured on another day than `today`."""
+    fields = {name: one[name] for name in ("key", "what", "beside", "unit", "ours", "peer")}
     on = one.get("on", day)
-    return Row(**said, goal=goal_of(one["goal"]), on="" if on == today else on)
+    return Row(**fields, goal=goal_of(one["goal"]), on="" if on == today else on)
 
 
 def _spread(figures: Sequence[float]) -> str:
-    return f"{_short(median(figures))} ({_short(min(figures))}–{_short(max(figures))})"
+    return f"{short(median(figures))} ({short(min(figures))}–{short(max(figures))})"
 
 
-def _short(figure: float) -> str:
+def short(figure: float) -> str:
     if figure >= 100:
         return f"{figure:,.0f}"
     return f"{figure:.1f}" if figure >= 10 else f"{figure:.3f}"

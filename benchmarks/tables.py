@@ -98,8 +98,8 @@ def _cells(directory: Path, sizes: Sizes, *, are_peers_asked: bool) -> Iterator[
     what = f"{sizes.pages} generated pages, of which five in eight have tables: cells"
     for key, peer in (("plumber", _PLUMBER), ("find_tables", _FIND)):
         yield Row(f"cells_{key}", what, peer, "% not right (1 - F1)", wrong[""], wrong[peer], _POINTS)
-        yield Row(f"cells_ruled_{key}", "those of them with grids of rules", peer, "% not right (1 - F1)", ruled[""],
-                  ruled[peer], _POINTS)  # fmt: skip
+        in_grids = "generated tables with ruled grids: cells"
+        yield Row(f"cells_ruled_{key}", in_grids, peer, "% not right (1 - F1)", ruled[""], ruled[peer], _POINTS)
         goal = at_least(5) if peer == _PLUMBER else Goal()
         yield Row(f"rate_{key}", "the same pages", peer, "pages/s", rates[""], rates[peer], goal)
 
@@ -178,9 +178,9 @@ def _by_find_tables(path: Path) -> list[list[Rows]]:
 
 _LAYOUTS = (
     ("order", tables_corpus.layouts, "layouts"),
-    ("order_storeys", tables_corpus.storeys, "layouts that rules and titles across part into storeys"),
+    ("order_storeys", tables_corpus.storeys, "layouts divided by rules and wide titles"),
 )
-_NEIGHBOURS = "neighbours of blocks that do not follow each other"
+_NEIGHBOURS = "neighbouring blocks in the wrong order"
 
 
 def _order(directory: Path, sizes: Sizes) -> Iterator[Row]:
@@ -216,8 +216,8 @@ def _costs(directory: Path, sizes: Sizes) -> Iterator[Row]:
         document.save(mixed)
     for key, what, path, goal in (
         ("cost_prose", "a born-digital report of prose", prose.path, at_most_times(1.3)),
-        ("cost_mixed", "a born-digital report, on every eighth page of which are tables", mixed, at_most_times(1.3)),
-        ("cost_tables", "pages of which five in eight have tables", directory / "tables.pdf", Goal()),
+        ("cost_mixed", "a born-digital report with tables on every eighth page", mixed, at_most_times(1.3)),
+        ("cost_tables", "pages, five in eight with tables", directory / "tables.pdf", Goal()),
     ):
         turns = [(_get_text_ms(path), _look_ms(path)) for _ in range(sizes.repeats)]
         yield Row(key, what, _GET_TEXT, "CPU ms/page", [one[1] for one in turns], [one[0] for one in turns], goal)

@@ -116,8 +116,12 @@ _FLOWERS_LIST = f"/tasks/datatable?draw=1&start=0&length=50&order[0][column]=3&o
 
 # What, where we are asked for it, and where Flower is.
 BESIDE_FLOWER = {
-    "list": ("the newest 50, as the page loads them", ("/jobs",), ("/tasks", _FLOWERS_LIST)),
-    "failed": ("50 of those that failed", ("/jobs?status=failed",), (f"{_FLOWERS_LIST}&search[value]=state:FAILURE",)),
+    "list": ("the list of the newest 50 jobs", ("/jobs",), ("/tasks", _FLOWERS_LIST)),
+    "failed": (
+        "the list of 50 failed jobs",
+        ("/jobs?status=failed",),
+        (f"{_FLOWERS_LIST}&search[value]=state:FAILURE",),
+    ),
     "one": ("one of them", ("/jobs/{job}",), ("/task/{task}",)),
     "metrics": ("`/metrics`", ("/metrics",), ("/metrics",)),
     "api": ("50 by the API", ("/api/jobs?limit=50",), ("/api/tasks?limit=50",)),
@@ -136,7 +140,7 @@ def measure(is_quick: bool) -> Iterator[Row]:
             asked = list(addresses(sizes))
             programs = [one for one in asked if one.startswith(("/api/", "/metrics", "/healthz", "/readyz"))]
             yield _dearest("dearest_page", "pages", server, sizes, [one for one in asked if one not in programs])
-            yield _dearest("dearest_endpoint", "answers to programs", server, sizes, programs)
+            yield _dearest("dearest_endpoint", "API requests", server, sizes, programs)
         yield _counted_anew(place, database, sizes)
         with _serving(place, database) as server:
             yield from _keywords_of_all(server, sizes)
@@ -201,7 +205,7 @@ def _dearest(key: str, what: str, server: Server, sizes: Sizes, asked: Sequence[
     turns = [[_cost(server, address, sizes.walk_requests) for address in asked] for _ in range(sizes.turns)]
     by_address = dict(zip(asked, zip(*turns, strict=True), strict=True))
     dearest = max(asked, key=lambda address: median(by_address[address]))
-    said = f"the dearest of {len(asked)} {what}: `{dearest}`"
+    said = f"the most expensive of {len(asked)} {what}: `{dearest}`"
     return Row(key, said, "", "CPU ms", by_address[dearest], [], at_most(50, "CPU ms"))
 
 
@@ -249,9 +253,9 @@ def _keywords_of_all(server: Server, sizes: Sizes) -> Iterator[Row]:
         begun.append(first * 1000)
         grown.append(memory_megabytes([server.pid]) - before)
     what = f"two keywords counted in {sizes.documents:,} documents, to CSV"
-    yield Row("keywords_begin", f"{what}: until it begins", "", "ms", begun, [], Goal())
-    yield Row("keywords_all", f"{what}: until it is there", "", "s", took, [], Goal())
-    yield Row("keywords_memory", f"{what}: memory that the server has gained", "", "MB", grown, [], at_most(50, "MB"))
+    yield Row("keywords_begin", f"{what}: until it starts", "", "ms", begun, [], Goal())
+    yield Row("keywords_all", f"{what}: until it is complete", "", "s", took, [], Goal())
+    yield Row("keywords_memory", f"{what}: memory growth of the server", "", "MB", grown, [], at_most(50, "MB"))
 
 
 # ── Flower ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -271,7 +275,9 @@ def _beside_flower(server: Server, flower: Server | None, sizes: Sizes) -> Itera
         yield Row(f"flower_{key}", f"{what}, over {sizes.jobs:,}", name, "ms", own, peer, below(1))
     memory = [memory_megabytes([server.pid])]
     of_peer = [] if flower is None else [memory_megabytes([flower.pid])]
-    yield Row("flower_memory", "memory (PSS) of the server after that", name, "MB", memory, of_peer, below(1))
+    yield Row(
+        "flower_memory", "memory (PSS) of the web server after these requests", name, "MB", memory, of_peer, below(1)
+    )
 
 
 def _median_of(server: Server, paths: Sequence[str], requests: int) -> float:
@@ -317,8 +323,8 @@ def _daemon_beside_a_page(place: Path, sizes: Sizes) -> Row:
     for turn in range(sizes.throughput_turns):
         alone.append(_rate(place / f"alone-{turn}", sizes, is_looked_at=False))
         beside.append(_rate(place / f"beside-{turn}", sizes, is_looked_at=True))
-    what = "no-op jobs, while somebody looks at the page"
-    return Row("throughput", what, "nobody looks", "jobs/s", beside, alone, at_least(0.97))
+    what = "no-op jobs, while a browser shows the page"
+    return Row("throughput", what, "no browser", "jobs/s", beside, alone, at_least(0.97))
 
 
 def _rate(place: Path, sizes: Sizes, *, is_looked_at: bool) -> float:
