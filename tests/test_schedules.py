@@ -46,7 +46,7 @@ def test_a_schedule_says_when_and_what(tmp_path: Path) -> None:
     settings = settings_of(
         'zone = "Europe/Berlin"\n[[schedule]]\nname = "nightly"\ncron = "30 2 * * MON-FRI"\nowner = "ann"\n'
         'job = { type = "report", payload = { day = "{day}" }, key = "k", timeout = "10m", max_retries = 0 }\n'
-        '[[schedule]]\nname = "reports"\ncron = "@daily"\nzone = "Asia/Kolkata"\nbooks = "/srv"\nmissed = "all"\n',
+        '[[schedule]]\nname = "reports"\ncron = "@daily"\nzone = "Asia/Kolkata"\ncrawl = "/srv"\nmissed = "all"\n',
         tmp_path,
     )
 
@@ -56,11 +56,11 @@ def test_a_schedule_says_when_and_what(tmp_path: Path) -> None:
     )  # fmt: skip
     assert settings.schedule == (
         Schedule("nightly", "30 2 * * MON-FRI", "Europe/Berlin", "job", job, "ann", 7, "once", 10),
-        Schedule("reports", "@daily", "Asia/Kolkata", "books", "/srv", "", 7, "all", 10),
+        Schedule("reports", "@daily", "Asia/Kolkata", "crawl", "/srv", "", 7, "all", 10),
     )
     shown = {key: value for key, value, _ in settings.shown()}
     assert shown["schedule.nightly"] == "30 2 * * MON-FRI (Europe/Berlin): report"
-    assert shown["schedule.reports"] == "@daily (Asia/Kolkata): books /srv"
+    assert shown["schedule.reports"] == "@daily (Asia/Kolkata): crawl /srv"
 
 
 def test_the_example_is_one_that_the_settings_take(tmp_path: Path) -> None:
@@ -83,6 +83,7 @@ def test_the_example_is_one_that_the_settings_take(tmp_path: Path) -> None:
         (f'name = "n"\ncron = "@daily"\nmissed = "most"\n{JOB}', "n: missed is one of skip, once, all, not 'most'"),
         (f'name = "n"\ncron = "@daily"\nmissed_most = 0\n{JOB}', "n: missed_most is a number from 1 to 1000, not 0"),
         (f'name = "n"\ncron = "@daily"\nmised = "all"\n{JOB}', "n: there is no field 'mised': did you mean missed?"),
+        ('name = "n"\ncron = "@daily"\ncrwl = "/srv"', "n: there is no field 'crwl': did you mean crawl?"),
         ('name = "n"\ncron = "@daily"', "n: it says nothing: say one thing that it is to begin"),
         (f'name = "n"\ncron = "@daily"\nbatch = []\n{JOB}', "n: it says batch and job: say one thing"),
         ('name = "n"\ncron = "@daily"\njob = { platform = "x" }', "n: job: type is missing"),

@@ -123,16 +123,6 @@ def test_what_cannot_be_begun_is_told_keeps_nobody_else_from_it_and_is_tried_aga
     assert [one.schedule for one in tick(session).items] == ["reports"]
 
 
-def test_a_word_that_nobody_knows_is_told(opened: Open, clock: MovableClock) -> None:
-    session = opened('[[schedule]]\nname = "n"\ncron = "0 * * * *"\ncrwl = "/srv"\n')
-    tick(session)
-    clock.advance(3601)
-
-    [trouble] = tick(session).troubles
-    assert trouble.why == "schedule n: there is no field 'crwl': did you mean crawl?"
-    assert list_schedules(session)[0].trouble == trouble.why
-
-
 def test_one_is_begun_now_and_its_slots_come_all_the_same(opened: Open, clock: MovableClock) -> None:
     session = opened(HOURLY)
     tick(session)

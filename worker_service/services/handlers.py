@@ -1,9 +1,6 @@
-"""Installed handlers: what they declare, a single attempt, and plugged-in checks.
+"""Installed handlers: what they declare, a single attempt, and the online check of credentials.
 
-Opens no database. Only child processes import handlers, so a fork server is started and asked. A check is a handler of
-the entry point group `worker_service.checks`, for instance one that reports whose account a credential belongs to. Its
-payload has the names of the available `credentials` that it declares; its result is a list of findings,
-each with `level` (ok, warning or critical), `name`, `detail` and `fix`.
+Opens no database. Only child processes import handlers, so a fork server is started and asked.
 """
 
 from __future__ import annotations
@@ -17,14 +14,14 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from worker_service.base.errors import PagemillError
-from worker_service.handlers.registry import find
 from worker_service.runner.pool import attempt_events, describe, open_pool
 from worker_service.runner.protocol import AttemptEvent, Begin, Described, Ended, How, Order
 from worker_service.services.health import Finding, Level
 from worker_service.services.parse import read_payload
 from worker_service.settings.config import Settings
 
-CHECKS = "worker_service.checks"
+DRIVE_CHECK = "job_handlers.fetch.sources.drive.identity:who_am_i"
+"""A handler that returns whose account each Google credential is, as a list of findings. It runs in a child process."""
 
 
 class HandlerAbsent(PagemillError):
@@ -98,26 +95,25 @@ def _chosen(job_type: str, described: Sequence[Described]) -> Described:
 
 def examine_online(settings: Settings) -> Iterator[Finding]:
     settings.hand_to_handlers()
-    for check in find(group=CHECKS):
-        answer = _ask(check.spec, settings)
-        if isinstance(answer, Ended) and answer.how is How.DONE:
-            for told in json.loads(answer.result or "[]"):
-                level = Level[told["level"].upper()]
-                yield Finding(level, told["name"], told["detail"], told["fix"] if level else "")
-            continue
-        said = answer if isinstance(answer, str) else answer.message.strip() or answer.how.value
-        what = said.splitlines()[-1]
-        yield Finding(Level.CRITICAL, check.name, f"it could not be asked: {what}", "pagemill handlers ls")
+    ended = _check_credentials(settings)
+    if isinstance(ended, Ended) and ended.how is How.DONE:
+        for found in json.loads(ended.result or "[]"):
+            yield Finding(Level[found["level"].upper()], found["name"], found["detail"], found["fix"])
+    else:
+        reason = ended if isinstance(ended, str) else ended.message.strip() or ended.how.value
+        detail = f"the check of the credentials failed: {reason.splitlines()[-1]}"
+        yield Finding(Level.CRITICAL, "drive", detail, "pagemill handlers ls")
 
 
-def _ask(spec: str, settings: Settings) -> Ended | str:
-    with tempfile.TemporaryDirectory(prefix="pagemill-", ignore_cleanup_errors=True) as place:
+def _check_credentials(settings: Settings) -> Ended | str:
+    """Run the check in a child process. Return its outcome, or why it cannot run."""
+    with tempfile.TemporaryDirectory(prefix="pagemill-", ignore_cleanup_errors=True) as directory:
         begin = Begin(
-            Path(place) / "staging",
-            Path(place) / "keep",
+            Path(directory) / "staging",
+            Path(directory) / "keep",
             sandbox=settings.sandbox,
             grace_seconds=1.0,
-            extra_handlers=[spec],
+            extra_handlers=[DRIVE_CHECK],
             is_without_installed=True,
         )
         with open_pool(begin) as (nursery, [described]):

@@ -1,8 +1,7 @@
 """Page images for viewing documents: rendered on demand and cached for a while.
 
-Only a sandboxed child process opens untrusted files. A fork server runs the handler of the entry point group
-`worker_service.page_images`, one page at a time, and exits after a minute without requests. The images are cached in
-the workspace by document, file, page and width, up to a size limit.
+Only a sandboxed child process opens untrusted files. A fork server runs a handler, one page at a time, and exits after
+a minute without requests. The images are cached in the workspace by document, file, page and width, up to a size limit.
 """
 
 from __future__ import annotations
@@ -22,7 +21,6 @@ from msgspec import Struct, field
 
 from worker_service.base.errors import PagemillError
 from worker_service.base.files import move_file
-from worker_service.handlers.registry import find
 from worker_service.jobs.documents import IndexStatus, KnownDocument, PublishedFile
 from worker_service.jobs.library import Document, DocumentSelector
 from worker_service.runner.pool import LocalPool, attempt_events, open_pool
@@ -30,7 +28,8 @@ from worker_service.runner.protocol import Begin, ChildError, Ended, How, Order
 from worker_service.services.database import Session
 from worker_service.settings.config import Settings
 
-GROUP = "worker_service.page_images"
+PAGE_RENDERER = "job_handlers.reading.page_image:page_image"
+"""The handler that renders a page."""
 WIDTHS = (600, 1200, 1800)
 """Pixels."""
 
@@ -264,14 +263,13 @@ class Drawer:
 
     def _serve_while_alive(self, wish: _Wish | None) -> _Wish | None:
         """Serve requests until the queue is idle. Return the unfinished request if the fork server died."""
-        spec = [found.spec for found in find(group=GROUP)]
         with tempfile.TemporaryDirectory(prefix="pagemill-", ignore_cleanup_errors=True) as place:
             begin = Begin(
                 Path(place) / "staging",
                 Path(place) / "keep",
                 sandbox=self._settings.sandbox,
                 grace_seconds=1.0,
-                extra_handlers=spec,
+                extra_handlers=[PAGE_RENDERER],
                 is_without_installed=True,
             )
             self._settings.hand_to_handlers()

@@ -1,8 +1,8 @@
-"""Requests to read a file, or to read a document again, as users word them on any surface.
+"""Requests over HTTP to read a file, or to read a document again.
 
-The options for reading are defined by the reading handlers. Functions in the entry point group `worker_service.wishes`
-turn a request into a job and its options: `bring` is for a file on this machine, `together` for several sources,
-`again` for a document. The words are the names of the command line's options, each with its values, not validated yet.
+The reading handlers turn a request into a job. Their functions are imported when first called, because the handlers'
+modules load libraries that most requests do not need. The words of a request are the names of the command line's
+options, each with its values, not validated yet.
 """
 
 from __future__ import annotations
@@ -10,14 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import msgspec
 from msgspec import Struct
 
-from worker_service.base.errors import PagemillError
 from worker_service.handlers.contract import Choices
-from worker_service.handlers.registry import find
 from worker_service.jobs.documents import DeferredAction
 from worker_service.jobs.job import Enqueued, NewJob
 from worker_service.jobs.library import Document
@@ -25,17 +22,10 @@ from worker_service.services import batches, documents
 from worker_service.services.database import Session
 from worker_service.services.enqueue import enqueue_job, lacking, refuse_unfit_action
 
-GROUP = "worker_service.wishes"
-
 Words = Mapping[str, Sequence[str]]
 
 _NAME_CHARACTERS_MAX = 40
 _SOURCES_KEPT_MAX = 100
-
-
-class NobodyReads(PagemillError):
-    code = "nobody_reads"
-    exit_code = 69
 
 
 class Wished(Struct, frozen=True):
@@ -51,12 +41,13 @@ def bring_in(
 
     A single file becomes a job without a batch, so that a loop of uploads does not replace its own batches.
     """
-    make = _maker("bring")
+    from job_handlers.reading.job_factory import bring
+
     if len(files) == 1:
-        return [_wished(session, *make(files[0], words, owner=owner, is_forced=is_forced))], None
+        return [_wished(session, *bring(files[0], words, owner=owner, is_forced=is_forced))], None
     jobs: list[NewJob] = []
     for file in files:
-        job, asked, actions = make(file, words, owner=owner, is_forced=is_forced)
+        job, asked, actions = bring(file, words, owner=owner, is_forced=is_forced)
         jobs.append(job)
     for action in actions:
         refuse_unfit_action(session, action)
@@ -81,24 +72,27 @@ class Together(Struct, frozen=True):
 
 def bring_together(session: Session, sources: Sequence[object], words: Words, *, owner: str) -> Together:
     """Make jobs of folders, files and addresses, or of tables as for a crawl."""
-    jobs, asked, actions, left_out = _maker("together")(sources, words, owner=owner)
+    from job_handlers.crawl.scheduled import together
+
+    jobs, asked, actions, left_out = together(sources, words, owner=owner)
     for action in actions:
         refuse_unfit_action(session, action)
     return Together(jobs, lacking(session, asked), dict(left_out.counts), left_out.files)
 
 
 def read_again(session: Session, document_id: int, words: Words, *, is_forced: bool = False) -> Wished:
+    from job_handlers.reading.job_factory import again
+
     document = session.library.document(document_id)
     has_original = documents.has_original(session, document)
-    return _wished(session, *_maker("again")(document, words, has_original=has_original, is_forced=is_forced))
+    return _wished(session, *again(document, words, has_original=has_original, is_forced=is_forced))
 
 
 def credential_of(document: Document) -> str | None:
     """Return the name of the credential that opens the document's file; None if it needs none."""
-    with suppress(NobodyReads):
-        name: str | None = _maker("opens")(document.settings)
-        return name
-    return None
+    from job_handlers.reading.job_factory import opens
+
+    return opens(document.settings)
 
 
 def offered(session: Session) -> Mapping[str, Sequence[str]]:
@@ -116,10 +110,3 @@ def _wished(session: Session, job: NewJob, asked: Mapping[str, object], actions:
         refuse_unfit_action(session, action)
     sentences = lacking(session, asked)
     return Wished(enqueue_job(session, job), sentences)
-
-
-def _maker(name: str) -> Any:
-    for found in find(group=GROUP):
-        if found.name == name:
-            return found.load()
-    raise NobodyReads("nothing that reads documents is installed here")

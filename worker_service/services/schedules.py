@@ -1,8 +1,7 @@
 """Run schedules: enqueue what is due, or one schedule now.
 
 A tick is short, and several may run at once, for instance from cron, a timer and the daemon. A schedule enqueues a job,
-or uses a word that a plugin defines: a function in the entry point group `worker_service.schedules`, named by the word,
-that turns the value in the file into a job (or several: a batch), or raises an error.
+a crawl, or a batch.
 """
 
 from __future__ import annotations
@@ -33,10 +32,7 @@ from worker_service.jobs.selector import Selector
 from worker_service.services.database import Session
 from worker_service.services.enqueue import with_lost
 from worker_service.services.notifications import tell
-from worker_service.settings.schedules import LATE, Schedule, next_slot, of_slot, slots_between, to_begin
-
-WORDS = "worker_service.schedules"
-"""Entry point group of the words other than `job`."""
+from worker_service.settings.schedules import CRAWL, LATE, Schedule, next_slot, of_slot, slots_between, to_begin
 
 TICKS = (
     "systemctl enable --now pagemill-schedule.timer; or schedule_in_daemon = true in the settings, and restart the "
@@ -191,24 +187,13 @@ def work_of(session: Session, schedule: Schedule, slot: datetime) -> NewJob | Ba
 
 
 def _made(schedule: Schedule) -> NewJob | Sequence[NewJob]:
-    return made_of(schedule.word, schedule.wish, schedule.owner, where=f"schedule {schedule.name}")
+    from job_handlers.crawl import scheduled  # not needed for plain jobs, and loads the command line
 
-
-def made_of(word: str, wish: object, owner: str, *, where: str) -> NewJob | Sequence[NewJob]:
-    """Call the plugin function for `word` with the value from the file. `where` begins error messages."""
-    from worker_service.handlers.registry import find  # searches all installed packages
-
-    words = {found.name: found for found in find(group=WORDS)}
-    if word not in words:
-        meant = did_you_mean(word, words, f"it may begin a job, or {', '.join(words)}")
-        raise BadInput(f"{where}: there is no field {word!r}", meant)
+    make = scheduled.crawl if schedule.word == CRAWL else scheduled.batch
     try:
-        made: NewJob | Sequence[NewJob] = words[word].load()(wish, owner=owner)
+        return make(schedule.wish, owner=schedule.owner)
     except PagemillError as error:
-        raise BadInput(f"{where}: {word}: {error}") from error
-    except Exception as error:  # plugin code, which must not stop the other schedules
-        raise Refused(f"{where}: {word} cannot be used: {error!r}") from error
-    return made
+        raise BadInput(f"schedule {schedule.name}: {schedule.word}: {error}") from error
 
 
 def _tick(session: Session, schedule: Schedule, begun: list[Begun], missed: list[Missed]) -> None:

@@ -19,14 +19,14 @@ from cronsim import CronSim, CronSimError
 from msgspec import Struct
 
 from worker_service.base.clock import zone_of
-from worker_service.base.errors import ConfigError, did_you_mean, nearest
+from worker_service.base.errors import ConfigError, did_you_mean
 from worker_service.base.humanize import counted
 from worker_service.jobs.job import NewJob
 from worker_service.settings.value_types import INTERVAL, ZONE, ValueType, one_of, read_table, whole_number
 
 PRIORITY = 7
 """Lower than that of jobs that a user waits for."""
-JOB, BATCH = "job", "batch"
+JOB, CRAWL, BATCH = "job", "crawl", "batch"
 LATE = timedelta(minutes=5)
 
 _MISSED_SEEN = 1000
@@ -43,7 +43,7 @@ class Schedule(Struct, frozen=True):
     cron: str
     zone: str
     word: str
-    """Kind of work: `job`, `batch`, or a word that a plugin submits."""
+    """Kind of work: `job`, `crawl` or `batch`."""
     wish: object
     """A `NewJob` for a job; otherwise the value from the file."""
     owner: str
@@ -139,8 +139,10 @@ def _read(table: Mapping[str, object], label: str, number: int) -> Schedule:
     own = f"{label}: {name}"
     words = [key for key in table if key not in _OWN]
     for word in words:
-        if (near := nearest(word, (*_OWN, JOB, BATCH), 0.75)) not in ("", word):
-            raise ConfigError(f"{own}: there is no field {word!r}: did you mean {near}?")
+        if word not in (JOB, CRAWL, BATCH):
+            known = (*_OWN, JOB, CRAWL, BATCH)
+            meant = did_you_mean(word, known, f"the fields are {', '.join(known)}")
+            raise ConfigError(f"{own}: there is no field {word!r}", meant)
     if len(words) != 1:
         told = "it says nothing" if not words else f"it says {' and '.join(words)}"
         raise ConfigError(f"{own}: {told}", 'say one thing that it is to begin, such as job = { type = "…" }')

@@ -18,7 +18,6 @@ from worker_service.base import errors, events
 from worker_service.base.errors import PagemillError, Problem
 from worker_service.services.documents import FileGone, NotExported
 from worker_service.services.page_images import DrawsOthers, NotDrawn
-from worker_service.services.read_requests import NobodyReads
 
 
 class HttpProblem(PagemillError):
@@ -69,7 +68,6 @@ _STATUS: dict[type[PagemillError], int] = {
     FileGone: 410,
     NotDrawn: 404,
     DrawsOthers: 503,
-    NobodyReads: 503,
     errors.Refused: 409,
     errors.RuleBroken: 409,
     errors.WaitTimedOut: 504,
