@@ -117,7 +117,7 @@ LOOKS = {
     ("words", "sentence"),
     [
         (["queues"], "there is no benchmark 'queues': it is one of queue, daemon, download, crawl, ocr, web, tables, "),
-        (["queue", "--quick", "--write"], "not for the record"),
+        (["queue", "--quick", "--write"], "cannot be published"),
         (["ocr", "--parts", "clean", "dirty"], "ocr has no part 'dirty': there are clean, noisy, real, "),
         (["queue", "--parts", "clean"], "queue has no part 'clean': there are none"),
     ],
