@@ -26,7 +26,7 @@ def settings_of(text: str, tmp_path: Path) -> Settings:
 
 
 def plan(cron: str, zone: str = "Europe/Berlin", *, missed: str = "once", most: int = 10) -> Schedule:
-    return Schedule("nightly", cron, zone, "job", NewJob("report"), "", 7, missed, most)
+    return Schedule("nightly", cron, zone, missed=missed, missed_most=most, job=NewJob("report"))
 
 
 def told(schedule: Schedule, after: str, number: int) -> list[str]:
@@ -55,8 +55,8 @@ def test_a_schedule_says_when_and_what(tmp_path: Path) -> None:
         max_retries=0,
     )  # fmt: skip
     assert settings.schedule == (
-        Schedule("nightly", "30 2 * * MON-FRI", "Europe/Berlin", "job", job, "ann", 7, "once", 10),
-        Schedule("reports", "@daily", "Asia/Kolkata", "crawl", "/srv", "", 7, "all", 10),
+        Schedule("nightly", "30 2 * * MON-FRI", "Europe/Berlin", "ann", job=job),
+        Schedule("reports", "@daily", "Asia/Kolkata", missed="all", crawl="/srv"),
     )
     shown = {key: value for key, value, _ in settings.shown()}
     assert shown["schedule.nightly"] == "30 2 * * MON-FRI (Europe/Berlin): report"
@@ -70,24 +70,24 @@ def test_the_example_is_one_that_the_settings_take(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ('cron = "@daily"', "number 1 has no name: a name is up to 100 letters"),
-        ('name = "a:b"', "number 1 has the name 'a:b': a name is"),
-        (f'name = "n"\n{JOB}', 'n: cron is missing: say when, such as cron = "0 6 * * 1-5"'),
-        (f'name = "n"\ncron = "61 * * * *"\n{JOB}', "n: cron '61 * * * *': bad minute: five fields"),
-        (f'name = "n"\ncron = "0 0 31 2 *"\n{JOB}', "n: cron '0 0 31 2 *': bad day-of-month: five fields"),
-        (f'name = "n"\ncron = "* * * * * *"\n{JOB}', "n: cron is five fields (minute, hour, day, month, weekday)"),
-        (f'name = "n"\ncron = "@often"\n{JOB}', "n: cron: '@often' is none of @hourly, @daily"),
-        (f'name = "n"\ncron = "@daily"\nzone = "Mars"\n{JOB}', "n: zone is a time zone of this machine"),
-        (f'name = "n"\ncron = "@daily"\nzone = "/etc"\n{JOB}', "n: zone is a time zone of this machine"),
-        (f'name = "n"\ncron = "@daily"\npriority = 11\n{JOB}', "n: priority is 1 (highest) to 10 (lowest), not 11"),
-        (f'name = "n"\ncron = "@daily"\nmissed = "most"\n{JOB}', "n: missed is one of skip, once, all, not 'most'"),
-        (f'name = "n"\ncron = "@daily"\nmissed_most = 0\n{JOB}', "n: missed_most is a number from 1 to 1000, not 0"),
-        (f'name = "n"\ncron = "@daily"\nmised = "all"\n{JOB}', "n: there is no field 'mised': did you mean missed?"),
-        ('name = "n"\ncron = "@daily"\ncrwl = "/srv"', "n: there is no field 'crwl': did you mean crawl?"),
-        ('name = "n"\ncron = "@daily"', "n: it says nothing: say one thing that it is to begin"),
-        (f'name = "n"\ncron = "@daily"\nbatch = []\n{JOB}', "n: it says batch and job: say one thing"),
-        ('name = "n"\ncron = "@daily"\njob = { platform = "x" }', "n: job: type is missing"),
-        ('name = "n"\ncron = "@daily"\njob = { type = "" }', "n: job.type is a text that is not empty, not ''"),
+        ('cron = "@daily"', "number 1: name is missing: it is up to 100 letters"),
+        ('name = "a:b"', "number 1 (a:b).name is up to 100 letters"),
+        (f'name = "n"\n{JOB}', "(n): cron is missing: it is five fields"),
+        (f'name = "n"\ncron = "61 * * * *"\n{JOB}', "(n).cron '61 * * * *': bad minute: five fields"),
+        (f'name = "n"\ncron = "0 0 31 2 *"\n{JOB}', "(n).cron '0 0 31 2 *': bad day-of-month: five fields"),
+        (f'name = "n"\ncron = "* * * * * *"\n{JOB}', "(n).cron is five fields (minute, hour, day, month, weekday)"),
+        (f'name = "n"\ncron = "@often"\n{JOB}', "(n).cron: '@often' is none of @hourly, @daily"),
+        (f'name = "n"\ncron = "@daily"\nzone = "Mars"\n{JOB}', "(n).zone is a time zone of this machine"),
+        (f'name = "n"\ncron = "@daily"\nzone = "/etc"\n{JOB}', "(n).zone is a time zone of this machine"),
+        (f'name = "n"\ncron = "@daily"\npriority = 11\n{JOB}', "(n).priority is 1 (highest) to 10 (lowest), not 11"),
+        (f'name = "n"\ncron = "@daily"\nmissed = "most"\n{JOB}', "(n).missed is one of skip, once, all, not 'most'"),
+        (f'name = "n"\ncron = "@daily"\nmissed_most = 0\n{JOB}', "(n).missed_most is a number from 1 to 1000, not 0"),
+        (f'name = "n"\ncron = "@daily"\nmised = "all"\n{JOB}', "(n): there is no setting 'mised': did you mean missed"),
+        ('name = "n"\ncron = "@daily"\ncrwl = "/srv"', "(n): there is no setting 'crwl': did you mean crawl?"),
+        ('name = "n"\ncron = "@daily"', "(n): it begins nothing: name one thing that it begins"),
+        (f'name = "n"\ncron = "@daily"\nbatch = []\n{JOB}', "(n): it begins batch and job: name one thing"),
+        ('name = "n"\ncron = "@daily"\njob = { platform = "x" }', "(n).job: type is missing"),
+        ('name = "n"\ncron = "@daily"\njob = { type = "" }', "job.type is a text that is not empty, not ''"),
         ('name = "n"\ncron = "@daily"\njob = { type = "x", playload = {} }', "did you mean payload?"),
         ('name = "n"\ncron = "@daily"\njob = { type = "x", payload = { day = 2026-11-19 } }', "write a date in quotes"),
         (f'name = "n"\ncron = "@daily"\n{JOB}\n[[schedule]]\nname = "n"\ncron = "@daily"\n{JOB}', "two are called 'n'"),

@@ -19,19 +19,18 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
-from msgspec import Struct
+from msgspec import Meta, Struct, field
 
-from worker_service.base.errors import ConfigError, did_you_mean, nearest
-from worker_service.settings.value_types import WHOLE_SECONDS
+from worker_service.base.errors import ConfigError, nearest
+from worker_service.settings.value_types import WHOLE_SECONDS, Jobs, ValueType, YesNo, read_struct
 
 _OF_THE_JOB = ("account", "platform", "job_type", "job_id")
 _BRACES = re.compile(r"\{\{([A-Za-z][^{}\s\"']*)\}\}|\{([A-Za-z][^{}\s\"']*)\}")
 _PLACEHOLDER = re.compile(r"(\w+)((?:\.[\w-]+)*)(?::(json|option))?([?*+]?)")
-_VARIABLE = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 _SIZE = re.compile(r"(\d{1,9})\s*([MGT])(i?)B")
 _MEMORY_BYTES_LEAST = 16 << 20
 _ABSENT = object()
@@ -107,34 +106,131 @@ class Template(Struct, frozen=True):
         return [part for part in self.parts if isinstance(part, Placeholder)]
 
 
+# ── Types of the values ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _parse_argv(raw: object, label: str, _: Path) -> tuple[tuple[Template, ...], ...]:
+    if not isinstance(raw, list) or not raw:
+        raise ValueError
+    path = raw[0]
+    if not isinstance(path, str) or not path.startswith("/") or _BRACES.search(path):
+        raise ConfigError(f"{label} begins with the program's full path, without placeholders, not {path!r}")
+    return tuple(_parse_group(one, label) for one in raw)
+
+
+def _parse_group(raw: object, label: str) -> tuple[Template, ...]:
+    texts: list[Any] = raw if isinstance(raw, list) else [raw]
+    if not texts or not all(isinstance(one, str) and "\0" not in one for one in texts):
+        raise ConfigError(f"{label}: {raw!r} is no argument", "write a text, or a list of texts that belong together")
+    return tuple(_parse_template(one, label) for one in texts)
+
+
+def _parse_stdin(raw: object, label: str, _: Path) -> Template:
+    if not isinstance(raw, str) or not raw:
+        raise ValueError
+    return _parse_template(raw, label)
+
+
+def _parse_template(text: str, label: str) -> Template:
+    template = Template(text, tuple(part for part in _parse_parts(text, label) if part))
+    if sum(one.count in ("*", "+") for one in template.placeholders) > 1:
+        raise ConfigError(f"{label}: {text!r} has two lists, and only one can be spread in an argument")
+    return template
+
+
+def _parse_parts(text: str, label: str) -> Iterator[str | Placeholder]:
+    end = 0
+    for found in _BRACES.finditer(text):
+        yield text[end : found.start()]
+        yield f"{{{found[1]}}}" if found[1] else _parse_placeholder(found[2], label)
+        end = found.end()
+    yield text[end:]
+
+
+def _parse_placeholder(text: str, label: str) -> Placeholder:
+    found = _PLACEHOLDER.fullmatch(text)
+    if found is None:
+        raise ConfigError(
+            f"{label}: {{{text}}} is no placeholder",
+            "write {payload.KEY}, and behind it ? (one or none), * (any "
+            "number) or + (at least one), or before these :json or :option",
+        )
+    first, keys, form, count = found[1], found[2], found[3] or "", found[4]
+    if first != "payload" and (first not in _OF_THE_JOB or keys):
+        near = nearest(first, ("payload", *_OF_THE_JOB))
+        every = f"there are {{payload}}, {{payload.KEY}}, {{{'}, {'.join(_OF_THE_JOB)}}}."
+        known = f"did you mean {{{near}{keys if near == 'payload' else ''}}}?" if near else every
+        raise ConfigError(f"{label}: {{{text}}} is not known: {known} To pass it as it is: {{{{{text}}}}}")
+    if first == "payload" and not keys and (form or count):
+        raise ConfigError(f"{label}: {{{text}}}: the whole payload is always there, and always JSON: {{payload}}")
+    return Placeholder(first + keys, form, count)
+
+
+def _parse_memory(raw: object, _: str, __: Path) -> int:
+    found = _SIZE.fullmatch(raw) if isinstance(raw, str) else None
+    size = int(found[1]) * (1024 if found[3] else 1000) ** ("MGT".index(found[2]) + 2) if found else 0
+    if size < _MEMORY_BYTES_LEAST:
+        raise ValueError
+    return size
+
+
+def _parse_full_path(raw: object, _: str = "", __: Path = Path()) -> Path:
+    if not isinstance(raw, str) or not raw.startswith("/") or "\0" in raw:
+        raise ValueError
+    return Path(raw)
+
+
+def _parse_full_paths(raw: object, _: str, __: Path) -> tuple[Path, ...]:
+    if not isinstance(raw, list):
+        raise ValueError
+    return tuple(map(_parse_full_path, raw))
+
+
+_ARGV = ValueType('a list such as ["/path/of/the/program", "--user", "{account}"]', _parse_argv)
+_STDIN = ValueType('what the program reads, such as "{payload}"', _parse_stdin)
+_MEMORY = ValueType("a size such as 512 MiB or 2 GiB, at least 16 MiB", _parse_memory)
+_FULL_PATH = ValueType("a full path such as /srv/media", _parse_full_path)
+_FullPaths = Annotated[tuple[Path, ...], ValueType('a list of full paths such as ["/srv/media"]', _parse_full_paths)]
+_ExitCodes = Annotated[
+    tuple[Annotated[int, Meta(ge=0, le=255)], ...], Meta(description="a list of exit codes from 0 to 255")
+]
+_Pattern = Annotated[str, Meta(pattern=r"\A(?!/)(?!(.*/)?\.\.(/|\Z))[^\0]+\Z")]
+_Variable = Annotated[str, Meta(pattern=r"\A[A-Za-z_][A-Za-z0-9_]*\Z")]
+
+
 class Program(Struct, frozen=True):
     """A validated table [commands.X]."""
 
-    argv: tuple[tuple[Template, ...], ...]
+    argv: Annotated[tuple[tuple[Template, ...], ...], _ARGV]
     """The program and its arguments, in groups that are passed or left out as a whole."""
-    stdin: Template | None = None
-    """Text for standard input, one line per value of a list; None for no input."""
-    timeout: int = 3600
-    memory: int | None = None
-    """Memory limit of each process in bytes; None for no limit."""
-    files: tuple[str, ...] | None = None
-    """Patterns of the files to publish from the program's directory; * also matches /. None: all but hidden files."""
-    done: tuple[int, ...] = (0,)
-    retry: tuple[int, ...] = ()
-    """Exit codes. `retry` takes precedence over `permanent`; codes that no setting names are retried."""
-    permanent: tuple[int, ...] = ()
-    env: tuple[str, ...] = ()
-    """Names of the service's environment variables that the program gets."""
-    cwd: Path | None = None
-    """None for a new, empty directory for each attempt."""
-    sandbox: str = "off"
-    read: tuple[Path, ...] = ()
-    write: tuple[Path, ...] = ()
-    network: bool = False
+    stdin: Annotated[Template | None, _STDIN] = None
+    """Text for standard input, one line per value of a list."""
+    timeout: Annotated[int, WHOLE_SECONDS] = 3600
+    memory: Annotated[int | None, _MEMORY] = None
+    """Memory limit of each process in bytes."""
+    files: Annotated[
+        tuple[_Pattern, ...] | None,
+        Meta(description='a list of patterns of files in the job\'s directory, such as ["*.json", "media/*"]'),
+    ] = None
+    """Patterns of the files to publish; * also matches /. None: all but hidden files."""
+    done: _ExitCodes = (0,)
+    retry: _ExitCodes = ()
+    """Takes precedence over `permanent`. Codes that no setting names are retried."""
+    permanent: _ExitCodes = ()
+    env: Annotated[
+        tuple[_Variable, ...],
+        Meta(description='a list of names of the service\'s variables, such as ["HTTPS_PROXY"]'),
+    ] = ()
+    cwd: Annotated[Path | None, _FULL_PATH] = None
+    """None: a new, empty directory for each attempt."""
+    sandbox: Annotated[Literal["off", "strict"], Meta(description="off or strict")] = "off"
+    read: _FullPaths = ()
+    write: _FullPaths = ()
+    network: YesNo = False
     """Applies inside a sandbox; outside one the program always has the network."""
-    job_class: str = "io"
-    max_running: int | None = None
-    at_most_once: bool = False
+    job_class: Annotated[Literal["io", "cpu"], Meta(description="io or cpu")] = field(default="io", name="class")
+    max_running: Jobs | None = None
+    at_most_once: YesNo = False
 
     @property
     def path(self) -> Path:
@@ -182,26 +278,9 @@ def _not_options(template: Template, arguments: list[str]) -> list[str]:
     return arguments
 
 
-# ── Parsing the table ─────────────────────────────────────────────────────────────────────────────────────────────────
-
-
 def read_program(table: Mapping[str, object], label: str) -> Program:
     """Return the program, or raise `ConfigError`. Does not check whether the program exists."""
-    for key in table:
-        if key not in READERS:
-            known = did_you_mean(key, READERS, f"the settings are {', '.join(READERS)}")
-            raise ConfigError(f"{label}: there is no setting {key!r}: {known}")
-    if "argv" not in table:
-        raise ConfigError(f'{label} needs argv = ["/path/of/the/program", "…"]')
-    values: dict[str, Any] = {key: READERS[key](written, f"{label}.{key}") for key, written in table.items()}
-    if "class" in values:
-        values["job_class"] = values.pop("class")
-    program = Program(**values)
-    _refuse_what_means_nothing(program, table, label)
-    return program
-
-
-def _refuse_what_means_nothing(program: Program, table: Mapping[str, object], label: str) -> None:
+    program = read_struct(Program, table, label)
     if program.sandbox == "off":
         for key in ("read", "write", "network"):
             if key in table:
@@ -216,160 +295,4 @@ def _refuse_what_means_nothing(program: Program, table: Mapping[str, object], la
     twice = {*program.done} & {*program.retry, *program.permanent}
     if twice:
         raise ConfigError(f"{label}: exit code {min(twice)} is done, and retry or permanent as well", "leave one out")
-
-
-def _read_argv(written: object, label: str) -> tuple[tuple[Template, ...], ...]:
-    if not isinstance(written, list) or not written:
-        raise ConfigError(
-            f'{label} is a list such as ["/path/of/the/program", "--user", "{{account}}"], not {written!r}'
-        )
-    path = written[0]
-    if not isinstance(path, str) or not path.startswith("/") or _BRACES.search(path):
-        raise ConfigError(f"{label} begins with the program's full path, in which nothing is filled in, not {path!r}")
-    return tuple(_read_group(one, label) for one in written)
-
-
-def _read_group(written: object, label: str) -> tuple[Template, ...]:
-    several: list[Any] = written if isinstance(written, list) else [written]
-    if not several or not all(isinstance(one, str) and "\0" not in one for one in several):
-        raise ConfigError(
-            f"{label}: {written!r} is no argument", "write a text, or a list of texts that belong together"
-        )
-    return tuple(_read_template(one, label) for one in several)
-
-
-def _read_template(written: str, label: str) -> Template:
-    parts = tuple(part for part in _parts(written, label) if part)
-    template = Template(written, parts)
-    if sum(one.count in ("*", "+") for one in template.placeholders) > 1:
-        raise ConfigError(f"{label}: {written!r} has two lists, and only one can be spread in an argument")
-    return template
-
-
-def _parts(written: str, label: str) -> Iterator[str | Placeholder]:
-    end = 0
-    for found in _BRACES.finditer(written):
-        yield written[end : found.start()]
-        yield f"{{{found[1]}}}" if found[1] else _read_placeholder(found[2], label)
-        end = found.end()
-    yield written[end:]
-
-
-def _read_placeholder(written: str, label: str) -> Placeholder:
-    found = _PLACEHOLDER.fullmatch(written)
-    if found is None:
-        raise ConfigError(
-            f"{label}: {{{written}}} is no placeholder",
-            "write {payload.KEY}, and behind it ? (one or none), * (any "
-            "number) or + (at least one), or before these :json or :option",
-        )
-    first, keys, form, count = found[1], found[2], found[3] or "", found[4]
-    if first != "payload" and (first not in _OF_THE_JOB or keys):
-        near = nearest(first, ("payload", *_OF_THE_JOB))
-        known = f"did you mean {{{near}{keys if near == 'payload' else ''}}}?" if near else _known()
-        raise ConfigError(f"{label}: {{{written}}} is not known: {known} To pass it as it is: {{{{{written}}}}}")
-    if first == "payload" and not keys and (form or count):
-        raise ConfigError(f"{label}: {{{written}}}: the whole payload is always there, and always JSON: {{payload}}")
-    return Placeholder(first + keys, form, count)
-
-
-def _known() -> str:
-    return f"there are {{payload}}, {{payload.KEY}}, {{{'}, {'.join(_OF_THE_JOB)}}}."
-
-
-def _read_stdin(written: object, label: str) -> Template:
-    if not isinstance(written, str) or not written:
-        raise ConfigError(f'{label} is what the program reads, such as "{{payload}}", not {written!r}')
-    return _read_template(written, label)
-
-
-def _read_files(written: object, label: str) -> tuple[str, ...]:
-    patterns = _texts(written, label, 'patterns such as ["*.json", "media/*"]')
-    for pattern in patterns:
-        if not pattern or pattern.startswith("/") or ".." in pattern.split("/"):
-            raise ConfigError(f"{label}: {pattern!r} leads out of the directory of the job")
-    return patterns
-
-
-def _read_codes(written: object, label: str) -> tuple[int, ...]:
-    codes = written if isinstance(written, list) else [None]
-    if not all(isinstance(code, int) and not isinstance(code, bool) and 0 <= code <= 255 for code in codes):
-        raise ConfigError(f"{label} is a list of exit codes from 0 to 255, not {written!r}")
-    return tuple(codes)
-
-
-def _read_env(written: object, label: str) -> tuple[str, ...]:
-    names = _texts(written, label, 'names of variables, such as ["HTTPS_PROXY"]')
-    for name in names:
-        if not _VARIABLE.fullmatch(name):
-            raise ConfigError(
-                f"{label}: {name!r} is no name of a variable: it names those of the service, which has their values"
-            )
-    return names
-
-
-def _read_paths(written: object, label: str) -> tuple[Path, ...]:
-    paths = _texts(written, label, 'full paths, such as ["/srv/media"]')
-    return tuple(_read_path(path, label) for path in paths)
-
-
-def _read_path(written: object, label: str) -> Path:
-    if not isinstance(written, str) or not written.startswith("/") or "\0" in written:
-        raise ConfigError(f"{label}: {written!r} is not a full path")
-    return Path(written)
-
-
-def _texts(written: object, label: str, what: str) -> tuple[str, ...]:
-    if not isinstance(written, list) or not all(isinstance(one, str) and "\0" not in one for one in written):
-        raise ConfigError(f"{label} is a list of {what}, not {written!r}")
-    return tuple(written)
-
-
-def _read_number(written: object, label: str) -> int:
-    if isinstance(written, bool) or not isinstance(written, int) or written < 0:
-        raise ConfigError(f"{label} is a number of jobs, not {written!r}")
-    return written
-
-
-def _one_of(*words: str) -> Callable[[object, str], str]:
-    def read(written: object, label: str) -> str:
-        if not isinstance(written, str) or written not in words:
-            raise ConfigError(f"{label} is {' or '.join(words)}, not {written!r}")
-        return written
-
-    return read
-
-
-def _read_yes_or_no(written: object, label: str) -> bool:
-    if not isinstance(written, bool):
-        raise ConfigError(f"{label} is true or false, not {written!r}")
-    return written
-
-
-def _read_memory(written: object, label: str) -> int:
-    found = _SIZE.fullmatch(written) if isinstance(written, str) else None
-    size = int(found[1]) * (1024 if found[3] else 1000) ** ("MGT".index(found[2]) + 2) if found else 0
-    if size < _MEMORY_BYTES_LEAST:
-        raise ConfigError(f"{label} is a size such as 512 MiB or 2 GiB, at least 16 MiB, not {written!r}")
-    return size
-
-
-READERS: dict[str, Callable[[object, str], object]] = {
-    "argv": _read_argv,
-    "stdin": _read_stdin,
-    "timeout": WHOLE_SECONDS.read,
-    "memory": _read_memory,
-    "files": _read_files,
-    "done": _read_codes,
-    "retry": _read_codes,
-    "permanent": _read_codes,
-    "env": _read_env,
-    "cwd": _read_path,
-    "sandbox": _one_of("off", "strict"),
-    "read": _read_paths,
-    "write": _read_paths,
-    "network": _read_yes_or_no,
-    "class": _one_of("io", "cpu"),
-    "max_running": _read_number,
-    "at_most_once": _read_yes_or_no,
-}
+    return program

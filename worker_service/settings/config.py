@@ -41,14 +41,14 @@ SERVICE_CONFIGURATION, SERVICE_STATE = Path("/etc/pagemill"), Path("/var/lib/pag
 _SERVICE = "the service"
 
 
-def _parse_commands(raw: object, label: str, _: Path) -> dict[str, dict[str, object]]:
+def _parse_commands(raw: object, label: str, _: Path) -> dict[str, Any]:
     from worker_service.settings.commands import read_program  # imported only if there are commands
 
-    tables = kinds.read_tables(raw, f"{label}: commands")
+    tables = kinds.read_table(raw, f"{label}: commands")
     for name, table in tables.items():
         if not name.isprintable() or not 0 < len(name) <= 100:
             raise ConfigError(f"{label}: {name!r} is not the name of a job type")
-        read_program(table, f"{label}: commands.{name}")
+        read_program(kinds.read_table(table, f"{label}: commands.{name}"), f"{label}: commands.{name}")
     return tables
 
 
@@ -65,7 +65,7 @@ def _parse_notify(raw: object, label: str, _: Path) -> tuple[NotifyRule, ...]:
         return ()
     from worker_service.settings.notifications import read_rules  # imported only if there are rules
 
-    return tuple(read_rules(raw, label))
+    return read_rules(raw, label)
 
 
 def _parse_addresses(raw: object, label: str, _: Path) -> dict[str, str]:

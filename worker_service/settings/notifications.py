@@ -9,15 +9,25 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, time
+from pathlib import Path
+from typing import Annotated
 
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from worker_service.base.clock import from_text, zone_of
 from worker_service.base.errors import ConfigError, in_a_sentence
 from worker_service.base.humanize import counted
 from worker_service.jobs.history import Notice
-from worker_service.settings.value_types import TIME_FROM_ZERO, ZONE, parse_words, read_table
+from worker_service.settings.value_types import (
+    TIME_FROM_ZERO,
+    ZONE,
+    FilledText,
+    ValueType,
+    parse_words,
+    read_struct,
+    read_table,
+)
 
 OWNER = "owner"
 """The value of `to` that means the address of the notice's owner."""
@@ -36,50 +46,66 @@ KINDS = {
     "disk.low": ("disk is nearly full", "disks are nearly full"),
 }
 """The kinds of notice that a rule may name, in singular and plural. Messages list them in this order, worst first."""
-_UNLESS_SAID = (
-    "job.failed",
-    "document.failed",
-    "batch.done",
-    "batch.failed",
-    "worker.silent",
-    "queue.old",
-    "schedule.missed",
-    "disk.low",
-)
-_KEYS = ("name", "when", "to", "owners", "group", "quiet", "zone")
 _LINES_MOST = 20
 _CHARACTERS_MOST = 500
 """Per notice. A message is a job, whose payload is limited; `pagemill show` has the whole text."""
-_GROUP_SECONDS = 60.0
 
 
-class Quiet(Struct, frozen=True):
-    """Hours without messages, which may span midnight. Messages are sent when they are over."""
+def _parse_address(raw: object, _: str, __: Path) -> str:
+    if not isinstance(raw, str) or ":" not in raw or not raw.isprintable():
+        raise ValueError
+    return raw
 
-    begins: time
-    ends: time
-    zone: str = ""
-    """Empty for the zone of the settings."""
 
-    def holds(self, moment: datetime, zone: str) -> bool:
-        here = moment.astimezone(zone_of(self.zone or zone)).time()
-        if self.begins <= self.ends:
-            return self.begins <= here < self.ends
-        return here >= self.begins or here < self.ends
+def _parse_to(raw: object, label: str, base: Path) -> str:
+    return OWNER if raw == OWNER else _parse_address(raw, label, base)
+
+
+def _parse_kinds(raw: object, _: str, __: Path) -> tuple[str, ...]:
+    kinds = tuple(parse_words(raw))
+    if not kinds or not set(kinds) <= KINDS.keys():
+        raise ValueError
+    return kinds
+
+
+def _parse_quiet(raw: object, _: str, __: Path) -> tuple[time, time]:
+    begins, ends = (time.fromisoformat(word.strip()) for word in str(raw).split("-"))
+    return begins, ends
+
+
+_ADDRESS = ValueType("an address such as mailto:ops@example.com, https://example.com/hook or apprise:", _parse_address)
 
 
 class NotifyRule(Struct, frozen=True):
     """A table [[notify]]."""
 
-    name: str
-    to: str
-    """An address, or 'owner'."""
-    when: Sequence[str] = _UNLESS_SAID
-    owners: Sequence[str] = ()
+    name: FilledText
+    to: Annotated[str, ValueType(f"{_ADDRESS.what}, or {OWNER!r}", _parse_to)]
+    when: Annotated[Sequence[str], ValueType(f"a list of {', '.join(KINDS)}", _parse_kinds)] = (
+        "job.failed",
+        "document.failed",
+        "batch.done",
+        "batch.failed",
+        "worker.silent",
+        "queue.old",
+        "schedule.missed",
+        "disk.low",
+    )
+    owners: Annotated[Sequence[str], ValueType("a list of owners", lambda raw, _, __: tuple(parse_words(raw)))] = ()
     """Owners whose notices are sent; empty for all owners."""
-    group_seconds: float = _GROUP_SECONDS
+    group_seconds: Annotated[float, TIME_FROM_ZERO] = field(default=60.0, name="group")
     """Seconds during which the notices after the first one are collected into one message."""
-    quiet: Quiet | None = None
+    quiet: Annotated[tuple[time, time] | None, ValueType("hours such as 22:00-07:00", _parse_quiet)] = None
+    """Hours without messages, which may span midnight. Messages are sent when they are over."""
+    zone: Annotated[str, ZONE] = ""
+    """Empty: the zone of the settings."""
+
+    def is_quiet(self, moment: datetime, zone: str) -> bool:
+        if self.quiet is None:
+            return False
+        begins, ends = self.quiet
+        local = moment.astimezone(zone_of(self.zone or zone)).time()
+        return begins <= local < ends if begins <= ends else local >= begins or local < ends
 
     def concerns(self, notice: Notice) -> bool:
         if notice.kind == "job.failed" and notice.generation is not None and "document.failed" in self.when:
@@ -89,9 +115,7 @@ class NotifyRule(Struct, frozen=True):
 
     def is_time(self, oldest: Notice, now: datetime, zone: str) -> bool:
         """Return whether to send now what has collected since `oldest`."""
-        if self.quiet is not None and self.quiet.holds(now, zone):
-            return False
-        return (now - from_text(oldest.at)).total_seconds() >= self.group_seconds
+        return not self.is_quiet(now, zone) and (now - from_text(oldest.at)).total_seconds() >= self.group_seconds
 
 
 class Notification(Struct, frozen=True):
@@ -210,78 +234,22 @@ def _in_data(rule: NotifyRule, notices: Sequence[Notice]) -> dict[str, object]:
 # ── Parsing the tables ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def read_rules(raw: object, label: str) -> list[NotifyRule]:
+def read_rules(raw: object, label: str) -> tuple[NotifyRule, ...]:
     if not isinstance(raw, list):
         raise ConfigError(f"{label}: notify is a list of tables", "write [[notify]]")
-    rules = [_rule(read_table(table, f"{label}: notify[{number}]"), f"{label}: notify[{number}]")
-             for number, table in enumerate(raw)]  # fmt: skip
+    rules = tuple(_read_rule(table, f"{label}: notify[{number}]") for number, table in enumerate(raw))
     twice = [name for name, number in Counter(rule.name for rule in rules).items() if number > 1]
     if twice:
         raise ConfigError(f"{label}: two tables [[notify]] are called {twice[0]!r}", "give each a name of its own")
     return rules
 
 
+def _read_rule(raw: object, label: str) -> NotifyRule:
+    name = read_table(raw, label).get("name")
+    return read_struct(NotifyRule, raw, f"{label} ({name})" if isinstance(name, str) else label)
+
+
 def read_addresses(raw: object, label: str) -> dict[str, str]:
     """Return the addresses by owner."""
     addresses = read_table(raw, f"{label}: addresses")
-    return {owner: _address(address, f"{label}: addresses.{owner}") for owner, address in addresses.items()}
-
-
-def _rule(table: Mapping[str, object], label: str) -> NotifyRule:
-    name, to = table.get("name"), table.get("to")
-    if not isinstance(name, str) or not name.isprintable() or not name:
-        raise ConfigError(f"{label} has no name", 'say what it is called, such as name = "ops"')
-    label = f"{label} ({name})"
-    for key in table:
-        if key not in _KEYS:
-            raise ConfigError(f"{label}: there is no setting {key!r}: the settings are {', '.join(_KEYS)}")
-    if to is None:
-        raise ConfigError(
-            f"{label} tells nobody",
-            'say who is told: to = "mailto:ops@example.com", an https URL, "apprise:", "owner"',
-        )
-    return NotifyRule(
-        name,
-        OWNER if to == OWNER else _address(to, f"{label}: to"),
-        _kinds(table.get("when", list(_UNLESS_SAID)), f"{label}: when"),
-        tuple(_words(table.get("owners", []), f"{label}: owners")),
-        TIME_FROM_ZERO.read(table.get("group", "1m"), f"{label}: group"),
-        _quiet(table, label),
-    )
-
-
-def _words(raw: object, label: str) -> list[str]:
-    try:
-        return parse_words(raw)
-    except ValueError as error:
-        raise ConfigError(f"{label} is a list of words, not {raw!r}") from error
-
-
-def _kinds(raw: object, label: str) -> tuple[str, ...]:
-    kinds = tuple(_words(raw, label))
-    for kind in kinds:
-        if kind not in KINDS:
-            raise ConfigError(f"{label}: nothing is called {kind!r}", f"it is one of {', '.join(KINDS)}")
-    if not kinds:
-        raise ConfigError(f"{label} names nothing", f"it is one of {', '.join(KINDS)}")
-    return kinds
-
-
-def _address(raw: object, label: str) -> str:
-    if not isinstance(raw, str) or ":" not in raw or not raw.isprintable():
-        raise ConfigError(
-            f"{label} is an address such as mailto:ops@example.com or https://example.com/hook, not {raw!r}"
-        )
-    return raw
-
-
-def _quiet(table: Mapping[str, object], label: str) -> Quiet | None:
-    raw = table.get("quiet")
-    zone = ZONE.read(table["zone"], f"{label}: zone") if "zone" in table else ""
-    if raw is None:
-        return None
-    try:
-        begins, ends = (time.fromisoformat(word.strip()) for word in str(raw).split("-"))
-    except ValueError as error:
-        raise ConfigError(f"{label}: quiet is written like 22:00-07:00, not {raw!r}") from error
-    return Quiet(begins, ends, zone)
+    return {owner: _ADDRESS.read(address, f"{label}: addresses.{owner}") for owner, address in addresses.items()}

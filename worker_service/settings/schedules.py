@@ -13,19 +13,28 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from itertools import takewhile
-from typing import Any
+from pathlib import Path
+from typing import Annotated
 
+import msgspec
 from cronsim import CronSim, CronSimError
-from msgspec import Struct
+from msgspec import Meta, Struct, field, structs
 
 from worker_service.base.clock import zone_of
-from worker_service.base.errors import ConfigError, did_you_mean
+from worker_service.base.errors import ConfigError
 from worker_service.base.humanize import counted
 from worker_service.jobs.job import NewJob
-from worker_service.settings.value_types import INTERVAL, ZONE, ValueType, one_of, read_table, whole_number
+from worker_service.settings.value_types import (
+    INTERVAL,
+    ZONE,
+    FilledText,
+    Text,
+    ValueType,
+    one_of,
+    read_struct,
+    read_table,
+)
 
-PRIORITY = 7
-"""Lower than that of jobs that a user waits for."""
 JOB, CRAWL, BATCH = "job", "crawl", "batch"
 LATE = timedelta(minutes=5)
 
@@ -35,23 +44,87 @@ _WORDS = {
     "@hourly": "0 * * * *", "@daily": "0 0 * * *", "@midnight": "0 0 * * *", "@weekly": "0 0 * * 0",
     "@monthly": "0 0 1 * *", "@yearly": "0 0 1 1 *", "@annually": "0 0 1 1 *",
 }  # fmt: skip
-_OWN = ("name", "cron", "zone", "owner", "priority", "missed", "missed_most")
+
+
+def _parse_name(raw: object, _: str, __: Path) -> str:
+    if not isinstance(raw, str) or not _NAME.fullmatch(raw):
+        raise ValueError
+    return raw
+
+
+def _parse_cron(raw: object, label: str, _: Path) -> str:
+    cron = " ".join(msgspec.convert(raw, str).split())
+    if cron.startswith("@") and cron not in _WORDS:
+        raise ConfigError(f"{label}: {cron!r} is none of {', '.join(_WORDS)}")
+    if cron not in _WORDS and len(cron.split()) != 5:
+        raise ValueError
+    try:
+        CronSim(_WORDS.get(cron, cron), datetime(2026, 1, 1, tzinfo=UTC))
+    except CronSimError as error:
+        raise ConfigError(f"{label} {cron!r}: {str(error).lower()}: {_CRON.what}") from error
+    return cron
+
+
+def _parse_payload(raw: object, label: str, _: Path) -> str:
+    try:
+        return json.dumps(raw, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"{label} is not JSON: {error}", "write a date in quotes") from error
+
+
+_SCHEDULE_NAME = ValueType("up to 100 letters, digits, spaces and . _ -", _parse_name)
+_CRON = ValueType("five fields (minute, hour, day, month, weekday) such as '0 6 * * 1-5', or @daily", _parse_cron)
+_TIMEOUT = ValueType(INTERVAL.what, lambda *given: max(1, int(INTERVAL.parse(*given))))
+
+
+class _ScheduledJob(Struct, frozen=True):
+    """The table `job` of a schedule; its attributes are those of `NewJob`."""
+
+    job_type: FilledText = field(name="type")
+    payload: Annotated[str | None, ValueType("a table", _parse_payload)] = None
+    platform: FilledText = "local"
+    account: Text | None = None
+    source: Text = ""
+    name: FilledText | None = None
+    unique_key: FilledText | None = field(default=None, name="unique")
+    concurrency_key: FilledText | None = field(default=None, name="key")
+    max_retries: Annotated[int, Meta(ge=0, le=1000, description="a number from 0 to 1000")] | None = None
+    timeout_seconds: Annotated[int | None, _TIMEOUT] = field(default=None, name="timeout")
+
+
+def _parse_job(raw: object, label: str, _: Path) -> NewJob:
+    return NewJob(**structs.asdict(read_struct(_ScheduledJob, raw, label)))
+
+
+_JOB = ValueType('a table such as { type = "report" }', _parse_job)
+_ANYTHING: ValueType[object] = ValueType("", lambda raw, _, __: raw)
 
 
 class Schedule(Struct, frozen=True):
-    name: str
-    cron: str
-    zone: str
-    word: str
-    """Kind of work: `job`, `crawl` or `batch`."""
-    wish: object
-    """A `NewJob` for a job; otherwise the value from the file."""
-    owner: str
-    priority: int
-    missed: str
-    """Policy for missed slots: `skip`, `once` (the newest), or `all`."""
-    missed_most: int
+    name: Annotated[str, _SCHEDULE_NAME]
+    cron: Annotated[str, _CRON]
+    zone: Annotated[str, ZONE] = ""
+    """Empty: the zone of the settings."""
+    owner: Text = ""
+    priority: Annotated[int, Meta(ge=1, le=10, description="1 (highest) to 10 (lowest)")] = 7
+    """By default lower than that of jobs that a user waits for."""
+    missed: Annotated[str, one_of("skip", "once", "all")] = "once"
+    """Policy for missed slots; `once` creates the newest."""
+    missed_most: Annotated[int, Meta(ge=1, le=1000, description="a number from 1 to 1000")] = 10
     """Limit for `all`: only the newest slots count."""
+    job: Annotated[NewJob | None, _JOB] = None
+    crawl: Annotated[object, _ANYTHING] = None
+    batch: Annotated[object, _ANYTHING] = None
+    """`services` parses these two, when the schedule is begun."""
+
+    @property
+    def word(self) -> str:
+        """Kind of work: `job`, `crawl` or `batch`."""
+        return next((word for word in (JOB, CRAWL, BATCH) if getattr(self, word) is not None), "")
+
+    @property
+    def wish(self) -> object:
+        return getattr(self, self.word)
 
     @property
     def plan(self) -> str:
@@ -66,8 +139,8 @@ class Schedule(Struct, frozen=True):
             return wish.job_type
         if isinstance(wish, list):
             return f"{self.word} of {counted(len(wish), 'source')}"
-        told = next((one for one in wish.values() if isinstance(one, str)), "") if isinstance(wish, Mapping) else wish
-        return f"{self.word} {told}".rstrip()
+        text = next((one for one in wish.values() if isinstance(one, str)), "") if isinstance(wish, Mapping) else wish
+        return f"{self.word} {text}".rstrip()
 
 
 # ── Slots ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -77,8 +150,8 @@ def slots(schedule: Schedule, after: datetime) -> Iterator[datetime]:
     """Yield the slots after `after`, in UTC."""
     last = after
     # CronSim may repeat a local time in the hour that occurs twice.
-    for told in CronSim(_WORDS.get(schedule.cron, schedule.cron), after.astimezone(zone_of(schedule.zone))):
-        if (slot := told.astimezone(UTC)) > last:
+    for local in CronSim(_WORDS.get(schedule.cron, schedule.cron), after.astimezone(zone_of(schedule.zone))):
+        if (slot := local.astimezone(UTC)) > last:
             yield slot
             last = slot
 
@@ -123,114 +196,24 @@ def read_schedules(raw: object, label: str) -> tuple[Schedule, ...]:
     """Return the schedules. A schedule without a zone of its own has an empty zone."""
     if not isinstance(raw, list):
         raise ConfigError(f"{label} is a list of tables, each headed [[schedule]], not {raw!r}")
-    read = tuple(_read(read_table(one, label), label, number) for number, one in enumerate(raw, 1))
-    names = [one.name for one in read]
+    schedules = tuple(_read(read_table(one, label), f"{label}: number {number}") for number, one in enumerate(raw, 1))
+    names = [one.name for one in schedules]
     for name in names:
         if names.count(name) > 1:
             raise ConfigError(f"{label}: two are called {name!r}: what has run is remembered by the name")
-    return read
+    return schedules
 
 
-def _read(table: Mapping[str, object], label: str, number: int) -> Schedule:
-    name = table.get("name")
-    if not isinstance(name, str) or not _NAME.fullmatch(name):
-        told = "has no name" if name is None else f"has the name {name!r}"
-        raise ConfigError(f"{label}: number {number} {told}: a name is up to 100 letters, digits, spaces and . _ -")
-    own = f"{label}: {name}"
-    words = [key for key in table if key not in _OWN]
-    for word in words:
-        if word not in (JOB, CRAWL, BATCH):
-            known = (*_OWN, JOB, CRAWL, BATCH)
-            meant = did_you_mean(word, known, f"the fields are {', '.join(known)}")
-            raise ConfigError(f"{own}: there is no field {word!r}", meant)
+def _read(table: Mapping[str, object], label: str) -> Schedule:
+    if isinstance(table.get("name"), str):
+        label = f"{label} ({table['name']})"
+    schedule = read_struct(Schedule, table, label)
+    words = [word for word in table if word in (JOB, CRAWL, BATCH)]
     if len(words) != 1:
-        told = "it says nothing" if not words else f"it says {' and '.join(words)}"
-        raise ConfigError(f"{own}: {told}", 'say one thing that it is to begin, such as job = { type = "…" }')
-    if "cron" not in table:
-        raise ConfigError(f"{own}: cron is missing", 'say when, such as cron = "0 6 * * 1-5"')
-
-    def field(key: str, kind: ValueType[Any], otherwise: object) -> Any:
-        return kind.read(table.get(key, otherwise), f"{own}: {key}")
-
-    owner, priority = field("owner", _TEXT, ""), field("priority", _PRIORITY, PRIORITY)
-    wish = table[words[0]]
-    return Schedule(
-        name=name,
-        cron=field("cron", _CRON, ""),
-        zone=field("zone", ZONE, "UTC") if "zone" in table else "",
-        word=words[0],
-        wish=_read_job(wish, f"{own}: job", owner, priority) if words[0] == JOB else wish,
-        owner=owner,
-        priority=priority,
-        missed=field("missed", _MISSED, "once"),
-        missed_most=field("missed_most", _MISSED_MOST, 10),
+        begins = f"it begins {' and '.join(words)}" if words else "it begins nothing"
+        raise ConfigError(f"{label}: {begins}", 'name one thing that it begins, such as job = { type = "…" }')
+    if schedule.job is None:
+        return schedule
+    return structs.replace(
+        schedule, job=structs.replace(schedule.job, owner=schedule.owner, priority=schedule.priority)
     )
-
-
-def _read_job(raw: object, label: str, owner: str, priority: int) -> NewJob:
-    table = read_table(raw, label)
-    for key in table:
-        if key not in _JOB_FIELDS:
-            meant = did_you_mean(key, _JOB_FIELDS, f"the fields are {', '.join(_JOB_FIELDS)}")
-            raise ConfigError(f"{label}: there is no field {key!r}", meant)
-    if "type" not in table:
-        raise ConfigError(f"{label}: type is missing: the type of the job")
-    read: dict[str, Any] = {}
-    for key, (column, kind) in _JOB_FIELDS.items():
-        if key in table:
-            read[column] = kind.read(table[key], f"{label}.{key}")
-    return NewJob(owner=owner, priority=priority, **read)
-
-
-def _parse_cron(raw: object, label: str, _: object) -> str:
-    if not isinstance(raw, str):
-        raise ValueError
-    cron = " ".join(raw.split())
-    if cron.startswith("@") and cron not in _WORDS:
-        raise ConfigError(f"{label}: {cron!r} is none of {', '.join(_WORDS)}")
-    if cron not in _WORDS and len(cron.split()) != 5:
-        raise ValueError
-    try:
-        CronSim(_WORDS.get(cron, cron), datetime(2026, 1, 1, tzinfo=UTC))
-    except CronSimError as error:
-        raise ConfigError(f"{label} {cron!r}: {str(error).lower()}: {_CRON.what}") from error
-    return cron
-
-
-def _parse_text(raw: object, _: str, __: object) -> str:
-    if not isinstance(raw, str) or "\0" in raw:
-        raise ValueError
-    return raw
-
-
-def _parse_filled(raw: object, _: str, __: object) -> str:
-    if not isinstance(raw, str) or not raw.strip():
-        raise ValueError
-    return raw
-
-
-def _parse_payload(raw: object, label: str, _: object) -> str:
-    try:
-        return json.dumps(raw, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-    except (TypeError, ValueError) as error:
-        raise ConfigError(f"{label} is not JSON: {error}", "write a date in quotes") from error
-
-
-_TEXT = ValueType("a text", _parse_text)
-_FILLED = ValueType("a text that is not empty", _parse_filled)
-_CRON = ValueType("five fields (minute, hour, day, month, weekday) such as '0 6 * * 1-5', or @daily", _parse_cron)
-_PRIORITY = whole_number("1 (highest) to 10 (lowest)", 1, 10, from_text=False)
-_MISSED = one_of("skip", "once", "all")
-_MISSED_MOST = whole_number("a number from 1 to 1000", 1, 1000, from_text=False)
-_JOB_FIELDS: Mapping[str, tuple[str, ValueType[Any]]] = {
-    "type": ("job_type", _FILLED),
-    "payload": ("payload", ValueType("a table", _parse_payload)),
-    "platform": ("platform", _FILLED),
-    "account": ("account", _TEXT),
-    "source": ("source", _TEXT),
-    "name": ("name", _FILLED),
-    "unique": ("unique_key", _FILLED),
-    "key": ("concurrency_key", _FILLED),
-    "max_retries": ("max_retries", whole_number("a number from 0 to 1000", 0, 1000, from_text=False)),
-    "timeout": ("timeout_seconds", ValueType(INTERVAL.what, lambda *said: max(1, int(INTERVAL.parse(*said))))),
-}

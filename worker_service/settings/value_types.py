@@ -10,15 +10,17 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
+from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, TypeVar, get_args, overload
 
-from msgspec import Struct
+import msgspec
+from msgspec import Meta, Struct
 
 from worker_service.base.clock import parse_duration, parse_length, zone_of
-from worker_service.base.errors import BadTime, ConfigError
+from worker_service.base.errors import BadTime, ConfigError, did_you_mean
 from worker_service.jobs.retries import RetryRule
 
 T = TypeVar("T")
+S = TypeVar("S", bound=Struct)
 
 _PAYLOAD_BYTES_MOST = 1_000_000_000
 """Our databases accept no larger value."""
@@ -28,10 +30,10 @@ _LIMITED = ("type", "class", "owner")
 _FILE_BYTES_MOST = 2**40
 _PORT_MOST = 65535
 _USUAL_PORTS = {"http": "80", "https": "443"}
+_DIGITS = re.compile(r"[0-9]{1,19}")
 _URL = re.compile(r"(https?)://(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(?::(\d{1,5}))?/?")
 
 NEVER = "never"
-_KEPT = {"completed": "90d", "failed": "90d", "cancelled": "90d", "logs": "30d"}
 
 
 Listen = tuple[str, int] | Path
@@ -103,20 +105,14 @@ def declared_in(declarations: type) -> dict[str, Setting[Any]]:
 # ── Numbers, times, paths, words ──────────────────────────────────────────────────────────────────────────────────────
 
 
-def whole_number(what: str, least: int, most: int, *, from_text: bool = True) -> ValueType[int]:
+def whole_number(what: str, least: int, most: int) -> ValueType[int]:
+    number = Annotated[int, Meta(ge=least, le=most)]
+
     def parse(raw: object, _: str, __: Path) -> int:
-        number = _whole(raw) if from_text or not isinstance(raw, str) else None
-        if number is None or not least <= number <= most:
-            raise ValueError
-        return number
+        # Not lax as a whole, which takes 1e3 for a number.
+        return msgspec.convert(int(raw) if isinstance(raw, str) and _DIGITS.fullmatch(raw) else raw, number)
 
     return ValueType(what, parse)
-
-
-def _whole(raw: object) -> int | None:
-    if isinstance(raw, int) and not isinstance(raw, bool):
-        return raw
-    return int(raw) if isinstance(raw, str) and raw.isascii() and raw.isdigit() and len(raw) < 20 else None
 
 
 def length(seconds: float) -> str:
@@ -170,23 +166,17 @@ def _parse_types(raw: object, _: str, __: Path) -> tuple[str, ...]:
 
 
 def _parse_zone(raw: object, _: str, __: Path) -> str:
-    if not isinstance(raw, str):
-        raise ValueError
+    name = msgspec.convert(raw, str)
     try:
-        zone_of(raw)
+        zone_of(name)
     except BadTime as error:
         raise ValueError from error
-    return raw
+    return name
 
 
 def _parse_yes_no(raw: object, _: str, __: Path) -> bool:
     # A variable's value is text.
-    words = {"true": True, "false": False}
-    if isinstance(raw, str) and raw in words:
-        return words[raw]
-    if not isinstance(raw, bool):
-        raise ValueError
-    return raw
+    return msgspec.convert({"true": True, "false": False}.get(raw, raw) if isinstance(raw, str) else raw, bool)
 
 
 def _parse_listen(raw: object, _: str, base: Path) -> Listen:
@@ -196,10 +186,9 @@ def _parse_listen(raw: object, _: str, base: Path) -> Listen:
         return base / Path(raw).expanduser()
     host, colon, port = raw.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
-    number = _whole(port)
-    if not colon or not host or number is None or number > _PORT_MOST:
+    if not colon or not host or not _DIGITS.fullmatch(port) or int(port) > _PORT_MOST:
         raise ValueError
-    return host, number
+    return host, int(port)
 
 
 def _listen(said: Listen) -> str:
@@ -223,12 +212,7 @@ def _origin(word: str) -> str:
 
 
 def one_of(*words: str) -> ValueType[str]:
-    def parse(raw: object, _: str, __: Path) -> str:
-        if not isinstance(raw, str) or raw not in words:
-            raise ValueError
-        return raw
-
-    return ValueType(f"one of {', '.join(words)}", parse)
+    return ValueType(f"one of {', '.join(words)}", lambda raw, _, __: msgspec.convert(raw, Literal[words]))
 
 
 # ── Tables, which can only be set in the file ─────────────────────────────────────────────────────────────────────────
@@ -240,9 +224,36 @@ def read_table(raw: object, label: str) -> dict[str, object]:
     return raw
 
 
-def read_tables(raw: object, label: str) -> dict[str, dict[str, object]]:
-    """Return the tables by name, without checking their contents."""
-    return {name: read_table(table, f"{label}.{name}") for name, table in read_table(raw, label).items()}
+def read_struct(struct: type[S], raw: object, label: str) -> S:
+    """Convert a table of the settings file.
+
+    The table may have the fields that are annotated with a ValueType, or with a Meta that has a description. Rules
+    across fields are the caller's.
+    """
+    table = read_table(raw, label)
+    types = {one.encode_name: (one, value_type) for one in msgspec.structs.fields(struct)
+             if (value_type := _value_type_of(one.type)) is not None}  # fmt: skip
+    for key in table:
+        if key not in types:
+            near = did_you_mean(key, types, f"the settings are {', '.join(types)}")
+            raise ConfigError(f"{label}: there is no setting {key!r}", near)
+    values = {types[key][0].name: types[key][1].read(value, f"{label}.{key}") for key, value in table.items()}
+    for key, (field, value_type) in types.items():
+        if field.required and key not in table:
+            raise ConfigError(f"{label}: {key} is missing", f"it is {value_type.what}")
+    return struct(**values)
+
+
+def _value_type_of(annotation: Any) -> ValueType[Any] | None:
+    """Return the type of an annotated field. A Meta constrains what msgspec converts, and describes it."""
+    for one in get_args(annotation):
+        if isinstance(one, ValueType):
+            return one
+        if isinstance(one, Meta) and one.description:
+            return ValueType(one.description, lambda raw, _, __: msgspec.convert(raw, annotation))
+        if (nested := _value_type_of(one)) is not None:
+            return nested
+    return None
 
 
 def _parse_limits(raw: object, label: str, _: Path) -> dict[str, dict[str, int]]:
@@ -250,9 +261,9 @@ def _parse_limits(raw: object, label: str, _: Path) -> dict[str, dict[str, int]]
     for kind, table in read_table(raw, label).items():
         if kind not in _LIMITED:
             raise ConfigError(f"{label}: there is no limit of {kind!r}", "write [limits.type], .class or .owner")
-        of_kind = f"{label}: limits.{kind}"
         limits[kind] = {
-            name: _JOBS.read(most, f"{of_kind}.{name}") for name, most in read_table(table, of_kind).items()
+            name: _JOBS.read(most, f"{label}: limits.{kind}.{name}")
+            for name, most in read_table(table, f"{label}: limits.{kind}").items()
         }
     for name in limits.get("class", {}):
         if name not in ("cpu", "io", "node"):
@@ -261,22 +272,18 @@ def _parse_limits(raw: object, label: str, _: Path) -> dict[str, dict[str, int]]
 
 
 def _parse_age(raw: object, _: str, __: Path) -> str:
-    if not isinstance(raw, str):
-        raise ValueError
+    age = msgspec.convert(raw, str)
     try:
-        if raw != NEVER and not 1 <= parse_duration(raw).total_seconds() <= 100 * _YEAR_SECONDS:
+        if age != NEVER and not 1 <= parse_duration(age).total_seconds() <= 100 * _YEAR_SECONDS:
             raise ValueError
     except BadTime as error:
         raise ValueError from error
-    return raw
+    return age
 
 
 def _parse_prune(raw: object, label: str, _: Path) -> dict[str, str]:
-    ages = read_table(raw, label)
-    for what in ages:
-        if what not in _KEPT:
-            raise ConfigError(f"{label}: prune.{what}: what is pruned is completed, failed, cancelled or logs")
-    return _KEPT | {what: _AGE.read(age, f"{label}: prune.{what}") for what, age in ages.items()}
+    ages = read_struct(_PruneTable, raw, f"{label}: prune")
+    return msgspec.structs.asdict(ages)
 
 
 def _parse_retries(raw: object, label: str, _: Path) -> dict[str, RetryRule]:
@@ -284,20 +291,16 @@ def _parse_retries(raw: object, label: str, _: Path) -> dict[str, RetryRule]:
 
 
 def _rule(raw: object, label: str) -> RetryRule:
-    table, plain = read_table(raw, label), RetryRule()
-    for key in table:
-        if key not in ("max", "first", "most"):
-            raise ConfigError(f"{label}: there is no setting {key!r}: the settings are max, first, most")
-    number = _RETRIES.read(table["max"], f"{label}.max") if "max" in table else None
-    first, most = (INTERVAL.read(table[key], f"{label}.{key}") if key in table else None for key in ("first", "most"))
+    table, default = read_struct(_RetryTable, raw, label), RetryRule()
+    first, most = table.first, table.most
     # If only one is set, adjust the default of the other to it.
     if first is None:
-        first = plain.first_seconds if most is None else min(plain.first_seconds, most)
+        first = default.first_seconds if most is None else min(default.first_seconds, most)
     if most is None:
-        most = max(plain.most_seconds, first)
+        most = max(default.most_seconds, first)
     if first > most:
         raise ConfigError(f"{label}: first is {length(first)} and most {length(most)}: no wait is longer than most")
-    return RetryRule(number, first, most)
+    return RetryRule(table.max, first, most)
 
 
 def _rule_in_words(rule: RetryRule) -> str:
@@ -305,7 +308,7 @@ def _rule_in_words(rule: RetryRule) -> str:
     return f"{most}first {length(rule.first_seconds)}, most {length(rule.most_seconds)}"
 
 
-# ── Kinds ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Value types ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 DATABASE = ValueType("the path of a file", _parse_database)
 DIRECTORY = ValueType("the path of a directory", _parse_path)
@@ -333,6 +336,24 @@ RETRIES = ValueType(
 )
 PRUNE = ValueType("a table", _parse_prune, dict)
 
-_JOBS = whole_number("a number of jobs", 0, 2**63 - 1, from_text=False)
-_RETRIES = whole_number("a number of retries from 0 to 1000", 0, 1000, from_text=False)
+Jobs = Annotated[int, Meta(ge=0, le=2**63 - 1, description="a number of jobs")]
+Text = Annotated[str, Meta(pattern=r"\A[^\0]*\Z", description="a text")]
+FilledText = Annotated[str, Meta(pattern=r"\A[^\0]*\S[^\0]*\Z", description="a text that is not empty")]
+YesNo = Annotated[bool, Meta(description="true or false")]
+
+_JOBS = ValueType("a number of jobs", lambda raw, _, __: msgspec.convert(raw, Jobs))
 _AGE = ValueType("a length of time such as 30d, or never", _parse_age)
+_Age = Annotated[str, _AGE]
+
+
+class _PruneTable(Struct, frozen=True):
+    completed: _Age = "90d"
+    failed: _Age = "90d"
+    cancelled: _Age = "90d"
+    logs: _Age = "30d"
+
+
+class _RetryTable(Struct, frozen=True):
+    max: Annotated[int, Meta(ge=0, le=1000, description="a number of retries from 0 to 1000")] | None = None
+    first: Annotated[float | None, INTERVAL] = None
+    most: Annotated[float | None, INTERVAL] = None
