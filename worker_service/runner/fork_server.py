@@ -259,7 +259,7 @@ class ForkServer:
 
     def _load_handlers(self) -> None:
         gc.disable()
-        self._handlers, introduced = handler_probe.load_handlers(self._begin, self._control.fileno())
+        self._handlers = handler_probe.load_handlers(self._begin, self._control.fileno())
         sandbox.prepare()
         # Remove secrets before the fork, so that no child sees them and none has to clean its environment.
         sandbox.set_environment(sandbox.basic_environment())
@@ -270,7 +270,8 @@ class ForkServer:
         self._control.setblocking(True)
         with contextlib.suppress(ConnectionError):
             # If the daemon is gone already, the first turn notices it.
-            self._control.sendall(encode_frame(Hello(handler_probe.threads(), tuple(introduced))))
+            described = [one.described for one in self._handlers.values()]
+            self._control.sendall(encode_frame(Hello(handler_probe.threads(), described)))
         self._control.setblocking(False)
 
     # --- children ---

@@ -142,8 +142,8 @@ class LocalPool:
         if self._connection is not None:
             raise ChildError("the fork server is running already")
         hello = self._start_process(self._begin, meanwhile or (lambda: math.inf))
-        self._environment = {each.described.facts.job_type: each.environment for each in hello.handlers}
-        return [each.described for each in hello.handlers]
+        self._environment = {one.facts.job_type: one.declared.environment for one in hello.handlers if one.declared}
+        return hello.handlers
 
     def fileno(self) -> int:
         """Return a descriptor that is readable when something has happened."""

@@ -362,23 +362,9 @@ class Reply(msgspec.Struct, tag=True, frozen=True):
 # --- fork server to daemon --------------------------------------------------------------------------
 
 
-class Introduced(msgspec.Struct, frozen=True):
-    described: Described
-    environment: tuple[str, ...] = ()
-
-
 class Hello(msgspec.Struct, tag=True, frozen=True):
     threads: int
-    handlers: tuple[Introduced, ...]
-
-
-class Tried(msgspec.Struct, tag=True, frozen=True):
-    """The handlers that a trial child found behind one entry point."""
-
-    handlers: tuple[Introduced, ...]
-    threads: int
-    reason: str = ""
-    """Why the entry point cannot be used."""
+    handlers: Sequence[Described]
 
 
 class Pong(msgspec.Struct, tag=True, frozen=True):
@@ -430,7 +416,6 @@ _daemon_decoder: msgspec.json.Decoder[DaemonMessage] = msgspec.json.Decoder(Daem
 _pool_decoder: msgspec.json.Decoder[PoolMessage] = msgspec.json.Decoder(PoolMessage, dec_hook=_decode_other)
 _child_decoder: msgspec.json.Decoder[ChildMessage] = msgspec.json.Decoder(ChildMessage, dec_hook=_decode_other)
 _child_input_decoder: msgspec.json.Decoder[ChildInput] = msgspec.json.Decoder(ChildInput, dec_hook=_decode_other)
-_trial_decoder: msgspec.json.Decoder[Tried] = msgspec.json.Decoder(Tried, dec_hook=_decode_other)
 _node_decoder: msgspec.json.Decoder[NodeMessage] = msgspec.json.Decoder(NodeMessage, dec_hook=_decode_other)
 _ended_decoder: msgspec.json.Decoder[Ended] = msgspec.json.Decoder(Ended, dec_hook=_decode_other)
 
@@ -455,8 +440,8 @@ def decode_child_input(body: bytes) -> ChildInput:
     return _read(_child_input_decoder, body)
 
 
-def decode_trial(body: bytes) -> Tried:
-    return _read(_trial_decoder, body)
+def decode_as(kind: type[M], body: bytes) -> M:
+    return _read(msgspec.json.Decoder(kind, dec_hook=_decode_other), body)
 
 
 def decode_child_message(body: bytes, order: Order) -> ChildMessage:
