@@ -31,6 +31,10 @@ class PagemillError(Exception):
     code = "error"
     exit_code = 1
 
+    def __init_subclass__(cls, code: str | None = None, exit_code: int | None = None) -> None:
+        cls.code = code or cls.code
+        cls.exit_code = cls.exit_code if exit_code is None else exit_code
+
     def __init__(self, detail: str = "", remedy: str = "") -> None:
         super().__init__(detail, remedy)
         self.detail, self.remedy = detail, remedy
@@ -52,153 +56,95 @@ def did_you_mean(word: str, known: Iterable[str], otherwise: str, cutoff: float 
     return f"did you mean {near}?" if near else otherwise
 
 
-class BadInput(PagemillError):
+class BadInput(PagemillError, code="bad_input", exit_code=2):
     """The user's input cannot be parsed."""
 
-    code = "bad_input"
-    exit_code = 2
+
+class BadTime(BadInput, code="bad_time"): ...
 
 
-class BadTime(BadInput):
-    code = "bad_time"
+class BadPayload(PagemillError, code="bad_payload", exit_code=65): ...
 
 
-class BadPayload(PagemillError):
-    code = "bad_payload"
-    exit_code = 65
-
-
-class ProgramAbsent(PagemillError):
+class ProgramAbsent(PagemillError, code="program_absent", exit_code=69):
     """A required program is not installed."""
 
-    code = "program_absent"
-    exit_code = 69
+
+class ConfigError(PagemillError, code="bad_configuration", exit_code=78): ...
 
 
-class ConfigError(PagemillError):
-    code = "bad_configuration"
-    exit_code = 78
+class StoreError(PagemillError, code="store_error", exit_code=74): ...
 
 
-class StoreError(PagemillError):
-    code = "store_error"
-    exit_code = 74
-
-
-class StoreAbsent(StoreError):
+class StoreAbsent(StoreError, code="database_absent", exit_code=69):
     """There is no database yet."""
 
-    code = "database_absent"
-    exit_code = 69
 
-
-class StoreUnusable(StoreError):
+class StoreUnusable(StoreError, code="database_unusable", exit_code=78):
     """The file is not a database that pagemill can use."""
 
-    code = "database_unusable"
-    exit_code = 78
+
+class SchemaMismatch(StoreUnusable, code="schema_mismatch"): ...
 
 
-class SchemaMismatch(StoreUnusable):
-    code = "schema_mismatch"
-
-
-class StoreBusy(StoreError):
+class StoreBusy(StoreError, code="database_busy", exit_code=75):
     """Another process holds the write lock. Try again."""
 
-    code = "database_busy"
-    exit_code = 75
+
+class StoreReadOnly(StoreError, code="database_read_only", exit_code=77): ...
 
 
-class StoreReadOnly(StoreError):
-    code = "database_read_only"
-    exit_code = 77
-
-
-class StoreForbidden(StoreError):
+class StoreForbidden(StoreError, code="not_allowed", exit_code=77):
     """The user may not read the database."""
 
-    code = "not_allowed"
-    exit_code = 77
+
+class DiskFull(StoreError, code="disk_full"): ...
 
 
-class DiskFull(StoreError):
-    code = "disk_full"
+class StoreDamaged(StoreError, code="database_damaged"): ...
 
 
-class StoreDamaged(StoreError):
-    code = "database_damaged"
-
-
-class RuleBroken(StoreError):
+class RuleBroken(StoreError, code="rule_broken", exit_code=1):
     """A constraint or trigger of the database rejected the change. The message is the database's own."""
 
-    code = "rule_broken"
-    exit_code = 1
 
-
-class PublishedFileRemoved(RuleBroken):
+class PublishedFileRemoved(RuleBroken, code="file_forgotten"):
     """The file to publish again has been removed since. Publish its content in another attempt."""
 
-    code = "file_forgotten"
+
+class JobNotFound(PagemillError, code="job_not_found", exit_code=66): ...
 
 
-class JobNotFound(PagemillError):
-    code = "job_not_found"
-    exit_code = 66
+class NodeNotFound(PagemillError, code="node_not_found", exit_code=66): ...
 
 
-class NodeNotFound(PagemillError):
-    code = "node_not_found"
-    exit_code = 66
+class WaitTimedOut(PagemillError, code="wait_timed_out", exit_code=124): ...
 
 
-class WaitTimedOut(PagemillError):
-    code = "wait_timed_out"
-    exit_code = 124
+class DocumentNotFound(PagemillError, code="document_not_found", exit_code=66): ...
 
 
-class DocumentNotFound(PagemillError):
-    code = "document_not_found"
-    exit_code = 66
+class BatchNotFound(PagemillError, code="batch_not_found", exit_code=66): ...
 
 
-class BatchNotFound(PagemillError):
-    code = "batch_not_found"
-    exit_code = 66
+class TokenNotFound(PagemillError, code="token_not_found", exit_code=66): ...
 
 
-class TokenNotFound(PagemillError):
-    code = "token_not_found"
-    exit_code = 66
-
-
-class Refused(PagemillError):
+class Refused(PagemillError, code="refused", exit_code=1):
     """The job is not in a state that allows this."""
 
-    code = "refused"
-    exit_code = 1
 
-
-class IdempotencyConflict(Refused):
+class IdempotencyConflict(Refused, code="asked_twice"):
     """Another request with this Idempotency-Key came first."""
 
-    code = "asked_twice"
 
-
-class LeaseLost(PagemillError):
+class LeaseLost(PagemillError, code="lease_lost"):
     """Another worker owns this job now, or the row has ended. Drop the result; write nothing."""
 
-    code = "lease_lost"
 
-
-class CancelRequested(LeaseLost):
+class CancelRequested(LeaseLost, code="cancel_requested"):
     """The job was asked to stop (P7): only the end of its cancellation may be written."""
 
-    code = "cancel_requested"
 
-
-class WorkerUnknown(PagemillError):
+class WorkerUnknown(PagemillError, code="worker_unknown"):
     """The worker has no row: it was declared dead, or never registered. It owns no jobs."""
-
-    code = "worker_unknown"
