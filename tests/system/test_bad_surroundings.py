@@ -79,6 +79,7 @@ def test_a_database_that_turns_read_only_is_told_and_waited_for(system: System) 
         wait_until(lambda: daemon.events("store.unavailable"), "it says so")
         daemon.wait_for("beat.failed")
         assert daemon.process.poll() is None
+    assert all(line["code"] and line["remedy"] for line in daemon.events("store.unavailable"))
 
     for one in (job, *waiting):
         system.wait_for(one, Status.COMPLETED)
@@ -222,12 +223,25 @@ def test_a_daemon_that_may_open_too_few_files_says_so(system: System) -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_a_read_only_file_system_is_named_by_status(system: System, tmp_path: Path) -> None:
-    script = 'mount --bind "$1" "$1" && mount -o remount,bind,ro "$1" && exec "$2" -m worker_service.cli status --json'
-    words: list[str | Path] = ["unshare", "--mount", "sh", "-c", script, "sh", system.database.parent, sys.executable]
+def on_a_read_only_file_system(system: System, *command: str) -> subprocess.CompletedProcess[str]:
+    script = 'mount --bind "$1" "$1" && mount -o remount,bind,ro "$1" && shift && exec "$@"'
+    place = system.database.parent
+    words: list[str | Path] = ["unshare", "--mount", "sh", "-c", script, "sh", place, sys.executable, "-m", *command]
     done = subprocess.run(words, env=system.environment(), capture_output=True, text=True, timeout=60, check=False)
     if "ermitted" in done.stderr or "ermission" in done.stderr:
         pytest.skip("this user may not mount")
+    return done
+
+
+def test_status_names_a_read_only_file_system(system: System) -> None:
+    done = on_a_read_only_file_system(system, "worker_service.cli", "status", "--json")
 
     assert done.returncode == 2, done.stderr
     assert json.loads(done.stdout)["reasons"][0]["code"] == "READ_ONLY"
+
+
+def test_a_daemon_names_a_read_only_file_system(system: System) -> None:
+    done = on_a_read_only_file_system(system, "worker_service")
+
+    assert done.returncode == 77, done.stderr
+    assert f"the file system of {system.database} is read-only: look at `dmesg`" in done.stderr

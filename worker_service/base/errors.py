@@ -94,6 +94,9 @@ class StoreBusy(StoreError, code="database_busy", exit_code=75):
 class StoreReadOnly(StoreError, code="database_read_only", exit_code=77): ...
 
 
+class FileSystemReadOnly(StoreReadOnly, code="READ_ONLY"): ...
+
+
 class StoreForbidden(StoreError, code="not_allowed", exit_code=77):
     """The user may not read the database."""
 

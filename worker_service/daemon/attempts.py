@@ -24,6 +24,7 @@ from worker_service.base.errors import (
     BadPayload,
     CancelRequested,
     LeaseLost,
+    PagemillError,
     Refused,
     RuleBroken,
     StoreError,
@@ -274,7 +275,7 @@ class Tools:
 
     def store_failed(self, error: StoreError) -> None:
         if not self.store_again_at:
-            self.log.error(events.STORE_UNAVAILABLE, reason=str(error))
+            self.log.error(events.STORE_UNAVAILABLE, **failure_fields(error))
         self.store_again_at = self.monotonic() + PAUSE_SECONDS
 
     def store_works(self) -> None:
@@ -283,6 +284,13 @@ class Tools:
     @property
     def must_wait_for_store(self) -> bool:
         return self.monotonic() < self.store_again_at
+
+
+def failure_fields(error: Exception) -> dict[str, object]:
+    """Return the log fields of an error: its code and remedy, where it has them, and what happened."""
+    if isinstance(error, PagemillError):
+        return {"code": error.code, "reason": error.detail, "remedy": error.remedy}
+    return {"reason": str(error)}
 
 
 # ── Writing reports ───────────────────────────────────────────────────────────────────────────────────────────────────
@@ -304,10 +312,8 @@ _BUSY_SECONDS = 0.2
 _REFUSALS = (RuleBroken, BadPayload, BadInput, Refused)
 
 
-class CannotLand(StoreError):
+class CannotLand(StoreError, code="cannot_land"):
     """Reports or outcomes could not be written for too long."""
-
-    code = "cannot_land"
 
 
 class Tell(Protocol):

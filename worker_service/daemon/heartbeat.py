@@ -20,7 +20,7 @@ from worker_service import VERSION
 from worker_service.base import events
 from worker_service.base.clock import boot_clock
 from worker_service.base.errors import LeaseLost, WorkerUnknown
-from worker_service.daemon.attempts import Tools
+from worker_service.daemon.attempts import Tools, failure_fields
 from worker_service.jobs.job import Lease
 from worker_service.jobs.workers import NODE, Beat, Worker
 from worker_service.runner.protocol import Described
@@ -73,7 +73,7 @@ class Heartbeat:
         try:
             self._beat(store)
         except Exception as error:
-            self.log.warning(events.BEAT_FAILED, reason=str(error))
+            self.log.warning(events.BEAT_FAILED, **failure_fields(error))
 
     def silent_seconds(self) -> float:
         return self.clock() - self.committed_at
@@ -104,7 +104,7 @@ class Heartbeat:
             except Exception as error:
                 # The outermost frame of a beat. The next beat tries again, and the loop sees how long none has
                 # committed.
-                self.log.warning(events.BEAT_FAILED, reason=str(error))
+                self.log.warning(events.BEAT_FAILED, **failure_fields(error))
                 if store is not None:
                     store.close()
                     store = None

@@ -38,7 +38,7 @@ from worker_service.base.errors import (
 )
 from worker_service.base.files import move_file
 from worker_service.base.humanize import counted
-from worker_service.daemon.attempts import PATIENCE_SECONDS, Attempt, CannotLand, Tools
+from worker_service.daemon.attempts import PATIENCE_SECONDS, Attempt, CannotLand, Tools, failure_fields
 from worker_service.jobs.attempts import Completion, Failure
 from worker_service.jobs.documents import NewFile
 from worker_service.jobs.job import Lease
@@ -244,7 +244,7 @@ class Landing:
         now = self.tools.monotonic()
         if self._failing_since is None:
             self._failing_since = now
-            self.tools.log.error(events.STORE_UNAVAILABLE, reason=str(error), waiting=len(self._waiting))
+            self.tools.log.error(events.STORE_UNAVAILABLE, **failure_fields(error), waiting=len(self._waiting))
         if now - self._failing_since >= self.patience_seconds:
             raise CannotLand(
                 f"the end of {counted(len(self._waiting), 'attempt')} could not be written: {error}"

@@ -28,6 +28,7 @@ from worker_service.runner.pool import LocalPool
 from worker_service.runner.protocol import Begin, Described
 from worker_service.runner.worker_lock import WorkerLock, cluster_staging_root, lock_path, own_identity, staging_root
 from worker_service.settings.config import Settings, load_settings
+from worker_service.store.errors import read_only_error
 from worker_service.store.lock_owner import LockOwner
 from worker_service.store.opening import open_as_set
 from worker_service.store.store import Store
@@ -82,6 +83,8 @@ def _run(settings: Settings, stack: ExitStack, log: Log, *, drain: bool) -> int:
     store = open_as_set(settings, on_long_wait=told, pauses=pauses)
     stack.callback(store.close)
     refuse_the_services(settings)
+    if (fault := read_only_error(settings.database)) is not None:
+        raise fault
     store.upkeep.ensure_wal_mode()
     own, notifier = own_identity(), Notifier()
     slots = Slots({"cpu": settings.concurrency, "io": settings.io_concurrency})

@@ -25,6 +25,7 @@ from worker_service.services.database import Session
 from worker_service.services.overview import CheckedWorker, Overview, dead_ids, look, title_of_pause
 from worker_service.services.published_files import faults_of_files
 from worker_service.settings.config import Settings
+from worker_service.store.errors import read_only_error
 from worker_service.store.store import Store
 from worker_service.workspace import FREE_BYTES_LEAST, fault_of_workspace
 
@@ -85,17 +86,10 @@ def health(session: Session, *, oldest_most: timedelta | None = None) -> Health:
     overview = look(session)
     standstill = session.store.reading.standstill(dead=dead_ids(overview.workers))
     found = judge(overview, standstill, oldest_most=oldest_most)
-    if is_read_only(session.settings.database):
-        detail = f"the file system of {session.settings.database} is read-only"
-        remedy = "look at `dmesg`, check the disk, and mount it again"
-        reasons = [Reason(Level.CRITICAL, "READ_ONLY", detail, remedy), *found.reasons]
+    if (fault := read_only_error(session.settings.database)) is not None:
+        reasons = [Reason(Level.CRITICAL, fault.code, fault.detail, fault.remedy), *found.reasons]
         found = replace(found, level=Level.CRITICAL, reasons=reasons)
     return replace(found, batches_replaced=session.store.batches.count_replaced())
-
-
-def is_read_only(path: Path) -> bool:
-    """Return whether the file system was mounted, or remounted after an error, without the right to write."""
-    return bool(os.statvfs(path.parent).f_flag & os.ST_RDONLY)
 
 
 def judge(overview: Overview, standstill: Sequence[Gate], *, oldest_most: timedelta | None = None) -> Health:

@@ -13,6 +13,7 @@ import apsw
 from worker_service.base.errors import (
     BadPayload,
     DiskFull,
+    FileSystemReadOnly,
     RuleBroken,
     StoreAbsent,
     StoreBusy,
@@ -48,6 +49,10 @@ class translate_errors:
 
 def _translate(error: apsw.Error, path: Path) -> Exception | None:
     match error:
+        case apsw.ReadOnlyError() | apsw.IOError() | apsw.CantOpenError() if (
+            found := read_only_error(path)
+        ) is not None:
+            return found
         case apsw.ConstraintError():
             return rule_broken(rule_of(str(error)))
         case apsw.BusyError():
@@ -71,6 +76,16 @@ def _translate(error: apsw.Error, path: Path) -> Exception | None:
             return StoreError(f"{path} cannot be read or written ({error})", "look at the disk and at free space")
         case _:
             return None
+
+
+def read_only_error(path: Path) -> FileSystemReadOnly | None:
+    """Return an error if the file system of the database was mounted, or remounted after a fault, without writing."""
+    with suppress(OSError):
+        if os.statvfs(path.parent).f_flag & os.ST_RDONLY:
+            return FileSystemReadOnly(
+                f"the file system of {path} is read-only", "look at `dmesg`, check the disk, and mount it again"
+            )
+    return None
 
 
 def unreadable_error(path: Path, error: apsw.Error) -> Exception:
