@@ -23,7 +23,7 @@ from benchmarks.corpus import Book
 from benchmarks.ocr_peers import Reading
 from benchmarks.own import Own
 from benchmarks.running import Failed, memory_megabytes, wait_until, with_all_below
-from job_handlers.reading.job_factory import ReadOptions, download_job
+from job_handlers.reading.requests import Quality, ReadOptions, download_job
 from worker_service.base.clock import from_text
 from worker_service.store.opening import open_store
 
@@ -45,11 +45,11 @@ class Pipeline:
         self._eyes.close()
         self._store.close()
 
-    def read(self, books: Sequence[Book], quality: str = "fast") -> Reading:
+    def read(self, books: Sequence[Book], quality: Quality = "fast") -> Reading:
         """Until each is a success, as `pagemill ingest` asks for it. A file that is known may cost no job."""
         before = self._number("SELECT ifnull(max(id), 0) FROM worker_job_queue")
         cpu_begin, begin = _cpu_seconds(self._pid), time.perf_counter()
-        wished = [download_job(book.path, ReadOptions(quality=quality), owner="", is_forced=False) for book in books]
+        wished = [download_job(book.path, ReadOptions(quality=quality), owner="") for book in books]
         enqueued = self._store.intake.enqueue_many(wished)
         seconds = time.perf_counter() - begin
         if not any(one.job_id for one in enqueued):

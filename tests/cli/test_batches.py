@@ -224,7 +224,7 @@ def test_sources_of_all_kinds_are_one_batch_and_what_two_of_them_name_comes_in_o
 
     assert added.stdout == "batch:1\n"
     assert added.stderr == (
-        f"left out: 1 .log, 1 hidden\n  {Path('in/.hidden.csv').absolute()}\n  {Path('in/notes.log').absolute()}\n"
+        f"skipped: 1 .log, 1 hidden\n  {Path('in/.hidden.csv').absolute()}\n  {Path('in/notes.log').absolute()}\n"
         "batch 1 (reports): pagemill wait batch:1 --progress\n"
     )
     local = [str(path) for path in (third, first, second)]
@@ -283,13 +283,13 @@ def test_what_follows_a_batch_is_kept_with_it_and_a_webhook_says_how_it_ended(ru
 @pytest.mark.parametrize(
     ("words", "code", "sentence"),
     [
-        (["add", "nowhere.pdf"], 2, "there is no file or directory 'nowhere.pdf', and an address has its https://"),
+        (["add", "nowhere.pdf"], 2, "there is no file or directory 'nowhere.pdf': write an address with its https://"),
         (["add", "./nowhere.pdf"], 2, "there is no file"),
         (["add", "sftp://example.org/a"], 2, "a source is a Drive id or URL"),
         (["add", "-"], 2, "the list on stdin is empty"),
-        (["add", "a.csv", "--dry-run", "--wait"], 2, "leave one of them out"),
-        (["add", "a.csv", "--timeout", "1s"], 2, "say --wait as well"),
-        (["add", "a.csv", "--then-batch", "webhook={"], 2, "is no action: write TYPE"),
+        (["add", "a.csv", "--dry-run", "--wait"], 2, "leave out --wait or --dry-run"),
+        (["add", "a.csv", "--timeout", "1s"], 2, "--timeout works only with --wait"),
+        (["add", "a.csv", "--then-batch", "webhook={"], 2, "is not an action: write TYPE"),
         (["add", "a.csv", "--priority", "11"], 2, "11"),
         (["add"], 2, "missing argument"),
     ],
@@ -382,7 +382,7 @@ def test_a_repeated_ingest_of_a_directory_starts_only_what_is_new(run: Run, shel
     assert [(one["job_id"], one["decision"]) for one in repeated["items"]] == [(1, "under way"), (2, "under way")]
     assert [one["job_id"] for one in extended["items"]] == [1, 2, 3]
     assert [job.batch_id for job in shelf.store.reading.list(Selector())] == [2, 1, 1]
-    assert again.stderr == "batch 1 (in) already has some of this: pagemill batch resume 1 starts it now\n"
+    assert again.stderr == "batch 1 (in) already includes some of this; to start it now: pagemill batch resume 1\n"
     assert len(shelf.store.batches.list()) == 2
 
 
@@ -406,7 +406,7 @@ def test_a_crawl_is_a_batch_and_one_of_another_folder_replaces_it(run: Run, shel
     watched = json.loads(run("crawl", "first", "--reconcile", "--watch", "1h", "--owner", "ann", "--json").stdout)
 
     assert first == {"id": 1, "existing": False, "batch": 1}
-    assert (same.stdout, same.stderr) == ("1\n", "this folder is being crawled already: that job will do\n")
+    assert (same.stdout, same.stderr) == ("1\n", "job 1 already crawls this folder\n")
     assert "replaces batch 1 (first)" in second.stderr
     assert (state_of(shelf, 1), state_of(shelf, 2)) == (BatchState.WAITING, BatchState.ACTIVE)
     assert watched == {"id": 3, "existing": False}
@@ -422,7 +422,7 @@ def test_a_crawl_is_a_batch_and_one_of_another_folder_replaces_it(run: Run, shel
         (["ingest", "a.csv", "--batch", " "], 2, "--batch is empty"),
         (["ingest", "a.csv", "--batch", "1", "--owner", "bob"], 2, "belongs to ann: leave --owner out"),
         (["ingest", "a.csv", "--batch", "2"], 1, "batch 2 (reports) is done, and takes nothing more: begin a new one"),
-        (["crawl", "in", "--batch", "x", "--watch", "1h"], 2, "leave --watch or --batch out"),
+        (["crawl", "in", "--batch", "x", "--watch", "1h"], 2, "leave out --watch or --batch"),
     ],
 )
 def test_what_cannot_be_added_to_a_batch_is_refused_and_nothing_is_added(

@@ -10,7 +10,7 @@ import pytest
 
 from tests.cli.conftest import Run
 from tests.installed import install
-from worker_service.cli import BROUGHT, INDEX, brought
+from worker_service.cli import BROUGHT, brought
 
 VERB = '''
 import click
@@ -59,10 +59,3 @@ def test_a_verb_that_cannot_be_loaded_says_so_and_spoils_nothing(run: Run) -> No
     assert "broken cannot be used: no_such_module:verb" in run("broken", "--whatever", fails=69).stderr
     assert "no_such_module" in run("--help").stdout
     assert run("ls", "--json").stdout
-
-
-def test_the_verbs_of_documents_are_guests_too() -> None:
-    own = {verb for verbs in INDEX.values() for verb in verbs}
-
-    assert {"ingest", "crawl", "reindex", "documents adopt"} <= set(brought())
-    assert not {"ingest", "crawl", "reindex"} & own

@@ -106,10 +106,10 @@ def test_a_crawl_is_the_job_that_the_verb_would_make(run: Run, database: Path, m
     [
         (
             '{ folder = "/srv", watch = "1h" }',
-            "there is no field 'watch': beside folder there are as-usual, credential",
+            "there is no option 'watch': there are as-usual, lang",
         ),
-        ('{ folder = "/srv", depth = "deep" }', "'deep' is not a valid integer"),
-        ('{ folder = "/srv", mime = [1.5] }', "mime is a text, a number or a list of them, not [1.5]"),
+        ('{ folder = "/srv", depth = "deep" }', "depth cannot be 'deep'"),
+        ('{ folder = "/srv", mime = [1.5] }', "mime cannot be [1.5]"),
         ('{ mime = "x" }', "say which folder, such as /srv/reports or {'folder'"),
         ('"./reports"', "say which folder, such as /srv/reports"),
         ('"not-an-address!"', "there is no directory 'not-an-address!'"),

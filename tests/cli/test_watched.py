@@ -34,7 +34,7 @@ def test_the_list_says_what_is_watched_how_often_when_next_and_what_was_found(ru
     assert (first["every_seconds"], first["state"], first["found"]) == (7200, "scheduled", "3 enqueued")
     assert first["next_at"] is not None
     assert (second["job_id"], second["every_seconds"], second["next_at"]) == (2, None, None)
-    assert "LOOKS NEXT (UTC)" in run("crawl", "ls").stdout
+    assert "NEXT RUN (UTC)" in run("crawl", "ls").stdout
     assert [one["job_id"] for one in items(run("crawl", "ls", "--owner", "ann", "--json"))] == [1]
 
 
@@ -45,14 +45,14 @@ def test_a_watched_folder_is_looked_at_now_by_its_name_its_number_or_with_all_ot
     result = run("crawl", "now", which.format(folder=watched))
 
     assert (result.stdout, states(run)[1]) == ("1\n", "pending")
-    assert "is looking already" in run("crawl", "now", "1").stderr
+    assert "is running, or starts" in run("crawl", "now", "1").stderr
 
 
 def test_one_that_is_watched_no_more_is_cancelled_and_undo_has_it_watched_again(run: Run, watched: Path) -> None:
     run("crawl", "stop", watched, "--dry-run")
     assert states(run)[1] == "scheduled"
 
-    assert run("crawl", "stop", watched).stdout == f"{watched}: watched no more\n"
+    assert run("crawl", "stop", watched).stdout == f"{watched}: no longer watched\n"
     assert states(run) == {1: "cancelled", 2: "pending"}
 
     run("undo", "--yes")
@@ -61,15 +61,15 @@ def test_one_that_is_watched_no_more_is_cancelled_and_undo_has_it_watched_again(
 
 @pytest.mark.usefixtures("watched")
 def test_what_is_not_watched_is_told(run: Run) -> None:
-    assert "say which: a folder or the number of its job" in run("crawl", "now", fails=2).stderr
-    assert "'other' is not watched: `pagemill crawl ls` shows" in run("crawl", "stop", "other", fails=2).stderr
+    assert "name the folders: give a folder or its job id" in run("crawl", "now", fails=2).stderr
+    assert "'other' is not a watched folder: pagemill crawl ls lists" in run("crawl", "stop", "other", fails=2).stderr
     assert "no folder is watched" in run("crawl", "now", "--owner", "bob", fails=2).stderr
 
 
 def test_several_are_stopped_only_when_somebody_says_yes(run: Run, watched: Path, tmp_path: Path) -> None:
     run("crawl", tmp_path / "other", "--watch", "1d", "--owner", "bob")
 
-    assert "Watch 2 folders no more?" in run("crawl", "stop", "--all", fails=1).stderr
+    assert "Stop watching 2 folders?" in run("crawl", "stop", "--all", fails=1).stderr
     run("crawl", "stop", "--all", "--yes")
 
     assert states(run) == {1: "cancelled", 2: "pending", 3: "cancelled"}
@@ -82,7 +82,7 @@ def test_a_folder_is_crawled_as_before_and_one_with_the_name_of_a_word_by_its_pa
 
     assert run("crawl", "reports", "--owner", "ann").stdout == "1\n"
     assert run("crawl", "--owner", "ann", "./ls").stdout == "2\n"
-    assert "no folder is watched" not in run("crawl", "ls").stderr
+    assert "no folder" not in run("crawl", "ls").stderr
     assert "missing argument" in run("crawl", fails=2).stderr
     assert "[OPTIONS] FOLDER" in run("crawl", "--help").stdout
     assert "pagemill crawl now --all" in run("crawl", "now", "--help").stdout

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import apsw
 
-import job_handlers.crawl.scheduled  # noqa: F401  before the children begin
+import job_handlers.crawl.requests  # noqa: F401  before the children begin
 from job_handlers.fetch.sources import sources
 from tests.length import IS_FULL
 from tests.store.kit import new_worker

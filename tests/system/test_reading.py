@@ -397,7 +397,7 @@ def test_another_language_reads_the_scanned_pages_again_and_no_change_reads_noth
     same = reading.reads(paper)
     assert (same.index_generation, reading.recognised() - before) == (1, Counter({2: 1}))
     told = reading.run("reindex", first.id)
-    assert "read already, and nothing has changed" in told.stdout
+    assert "none: unchanged since it was read" in told.stdout
 
     german = reading.reads(paper, "--lang", "deu")
     assert (german.index_generation, german.current_generation) == (2, 2)

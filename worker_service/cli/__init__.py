@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from importlib import import_module
 from io import TextIOWrapper
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 import click
 
@@ -36,6 +36,9 @@ INDEX: dict[str, dict[str, tuple[str, str]]] = {
         "wait": ("wait", "Wait until jobs have ended."),
     },
     "Documents": {
+        "ingest": ("reading", "Read files and directories."),
+        "crawl": ("crawl", "Read a folder, or watch it."),
+        "reindex": ("reading", "Read documents again."),
         "documents": ("documents", "The documents, and how far they are."),
         "text": ("documents", "The text of a document."),
         "search": ("documents", "Find pages, the best first."),
@@ -105,13 +108,15 @@ def brought() -> Mapping[str, EntryPoint]:
 
 
 class Verbs(click.Group):
-    """A group that others may bring verbs to, and that answers a misspelt verb with the right one."""
+    """A group that other distributions may add verbs to, and that suggests the right verb for a misspelt one."""
 
     begins: str | None = None
-    """What is typed before its verbs; None: nobody brings it any."""
+    """What is typed before its verbs; None: other distributions add none."""
+    imported_later: ClassVar[Mapping[str, str]] = {}
+    """Modules of the verbs that are imported only when they are called, by verb."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        own = super().list_commands(ctx)
+        own = [*super().list_commands(ctx), *self.imported_later]
         if self.begins is None:
             return own
         words = [name.removeprefix(self.begins) for name in brought() if name.startswith(self.begins)]
@@ -119,6 +124,8 @@ class Verbs(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         own = super().get_command(ctx, cmd_name)
+        if own is None and cmd_name in self.imported_later:
+            own = getattr(import_module(f"{__name__}.{self.imported_later[cmd_name]}"), cmd_name)
         if own is not None or self.begins is None:
             return own
         point = brought().get(f"{self.begins}{cmd_name}")

@@ -8,9 +8,9 @@ import click
 
 from worker_service.cli import group, output
 from worker_service.cli.context import Desk, DocumentId, Function, completes, verb
+from worker_service.jobs.actions import read_action
 from worker_service.jobs.documents import DeferredAction, OnEnd
 from worker_service.services import actions, enqueue
-from worker_service.services.parse import read_action
 
 
 def _rule(function: Function) -> Function:

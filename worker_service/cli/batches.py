@@ -1,10 +1,11 @@
-"""`pagemill batch`: what somebody submitted together. `batch add` comes in by the door, with those who know sources."""
+"""`pagemill batch`: list, stop and resume batches."""
 
 from __future__ import annotations
 
 import json
 import shlex
 from collections.abc import Mapping
+from typing import ClassVar
 
 import click
 
@@ -169,6 +170,7 @@ def rm(desk: Desk, batch_id: int, dry_run: bool, yes: bool) -> None:
 
 class _Batches(Verbs):
     begins = "batch "
+    imported_later: ClassVar = {"add": "batch_add"}
 
 
 batch = group(

@@ -10,7 +10,7 @@ import click
 
 from worker_service.base.humanize import counted
 from worker_service.cli import output
-from worker_service.cli.context import Desk, completions, leading, verb
+from worker_service.cli.context import DefaultVerbGroup, Desk, completions, verb
 from worker_service.cli.output import NODE_COLUMNS, node_row
 from worker_service.cluster import ray_environment
 from worker_service.services import nodes, overview
@@ -137,7 +137,7 @@ def shown(desk: Desk) -> None:
     _ls(desk)
 
 
-cluster = leading("cluster", shown, ls, drain, use, test, init)
+cluster = DefaultVerbGroup("cluster", shown, ls, drain, use, test, init)
 
 
 def _ls(desk: Desk) -> None:

@@ -93,25 +93,20 @@ def verb(function: Function, heading: str = "") -> Verb:
     return made
 
 
-class Leading(click.Group):
-    """A verb, and others whose first word it is: `crawl FOLDER`, and `crawl ls`."""
+class DefaultVerbGroup(click.Group):
+    """A verb that has subcommands: `crawl FOLDER`, and `crawl ls`."""
 
-    def __init__(self, name: str, verb: Verb, below: Sequence[click.Command]) -> None:
-        named = {one.name: one for one in below if one.name is not None}
-        super().__init__(name, named, help=verb.help, short_help=verb.short_help, params=verb.params)
-        self.heading = verb.heading
-        self._verb = verb
+    def __init__(self, name: str, default: Verb, *others: click.Command) -> None:
+        named = {one.name: one for one in others if one.name is not None}
+        super().__init__(name, named, help=default.help, short_help=default.short_help, params=default.params)
+        self._default = default
 
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
     ) -> click.Context:
-        if args and (below := self.commands.get(args[0])) is not None:
-            return below.make_context(f"{info_name} {args[0]}", args[1:], parent, **extra)
-        return self._verb.make_context(info_name, args, parent, **extra)
-
-
-def leading(name: str, verb: Verb, *below: click.Command) -> Leading:
-    return Leading(name, verb, below)
+        if args and (other := self.commands.get(args[0])) is not None:
+            return other.make_context(f"{info_name} {args[0]}", args[1:], parent, **extra)
+        return self._default.make_context(info_name, args, parent, **extra)
 
 
 def _summary(function: Function) -> str:

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import click
 
@@ -408,6 +408,7 @@ class _Documents(Verbs):
     """Without a verb of its own, the list: `pagemill documents --status failed`."""
 
     begins = "documents "
+    imported_later: ClassVar = {"adopt": "reading"}
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         # No document is a word: that one is a verb, or a misspelt one.

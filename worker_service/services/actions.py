@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from worker_service.base.errors import Refused
+from worker_service.jobs.actions import read_action
 from worker_service.jobs.documents import AskedAction, OnEnd
 from worker_service.services.database import Session
 from worker_service.services.enqueue import refuse_unfit_action
-from worker_service.services.parse import read_action
 
 
 def of_document(session: Session, document_id: int) -> Sequence[AskedAction]:

@@ -137,14 +137,7 @@ def lacking(session: Session, asked: Mapping[str, object]) -> list[str]:
 
     Raise `BadInput` for a word that no worker knows.
     """
-    import msgspec  # not needed by every command
-
-    from worker_service.handlers.contract import Choices
-
-    described: list[dict[str, Choices]] = []
-    for text in session.store.reading.choices():
-        with suppress(msgspec.MsgspecError):  # an entry that no daemon wrote
-            described.append(msgspec.json.decode(text, type=dict[str, Choices]))
+    described = _choices(session)
     sentences: list[str] = []
     for key, wanted in asked.items():
         choices = [one[key] for one in described if key in one]
@@ -154,6 +147,28 @@ def lacking(session: Session, asked: Mapping[str, object]) -> list[str]:
             if isinstance(word, str) and word not in there:
                 sentences.append(_lacking(word, key, choices, ", ".join(there)))
     return sentences
+
+
+def offered(session: Session) -> Mapping[str, Sequence[str]]:
+    """Return the choices, such as languages, that the live workers' machines offer, by key."""
+    there: dict[str, dict[str, None]] = {}
+    for described in _choices(session):
+        for key, choices in described.items():
+            there.setdefault(key, {}).update(dict.fromkeys(choices.there))
+    return {key: list(words) for key, words in there.items()}
+
+
+def _choices(session: Session) -> list[dict[str, Choices]]:
+    """Return what each live worker's handlers can choose from, by key."""
+    import msgspec  # not needed by every command
+
+    from worker_service.handlers.contract import Choices
+
+    described: list[dict[str, Choices]] = []
+    for text in session.store.reading.choices():
+        with suppress(msgspec.MsgspecError):  # an entry that no daemon wrote
+            described.append(msgspec.json.decode(text, type=dict[str, Choices]))
+    return described
 
 
 def _lacking(word: str, key: str, choices: Sequence[Choices], there: str) -> str:

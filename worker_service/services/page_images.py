@@ -169,14 +169,21 @@ def _to_draw(document: Document, files: Sequence[PublishedFile]) -> PublishedFil
 
 def _refuse_locked(document: Document) -> None:
     """Raise `NotDrawn` if the file needs a password that this process has not: credentials are per service."""
-    from worker_service.services.read_requests import credential_of  # circular import through `documents`
-
-    name = credential_of(document)
+    name = _password_credential(document.settings)
     if name is not None and not Path(os.environ.get("CREDENTIALS_DIRECTORY", "/nowhere"), name).is_file():
         raise NotDrawn(
             f"its file opens with the password {name!r}, and `pagemill serve` has no such credential",
             f"give it to pagemill-web.service as well (LoadCredential={name}:…), and restart it",
         )
+
+
+def _password_credential(settings: str) -> str | None:
+    """Return the name of the credential that opens a document with these reading settings; None if it needs none."""
+    try:
+        name = json.loads(settings or "{}").get("password_file")
+    except (ValueError, AttributeError):
+        return None
+    return name if isinstance(name, str) else None
 
 
 def _is_there(target: Path) -> bool:

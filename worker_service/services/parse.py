@@ -10,14 +10,14 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from msgspec.structs import replace
 
 from worker_service.base.clock import add_duration, as_text, parse_duration, parse_length, parse_time
 from worker_service.base.errors import BadInput, BadPayload, BadTime
-from worker_service.jobs.digest import canonical
-from worker_service.jobs.documents import DeferredAction, IndexStatus, OnEnd
+from worker_service.jobs.actions import read_action, read_json
+from worker_service.jobs.documents import IndexStatus, OnEnd
 from worker_service.jobs.job import NewJob, Status
 from worker_service.jobs.library import DocumentSelector
 from worker_service.jobs.selector import CHOSEN_BY, WRITTEN, Column, S, Selector, one_of, parse_match
@@ -81,18 +81,6 @@ def read_payload(
     return text
 
 
-def read_action(word: str, on_end: OnEnd = OnEnd.SUCCESS, *, standing: bool = False) -> DeferredAction:
-    """Parse TYPE or TYPE={"url": "…"}."""
-    job_type, equals, payload = word.partition("=")
-    try:
-        value = read_json(payload) if equals else {}
-    except BadPayload:
-        value = None
-    if not job_type or not isinstance(value, dict):
-        raise BadInput(f"{word!r} is no action", "write TYPE, or TYPE={…} with its payload")
-    return DeferredAction(job_type, canonical(value) if value else "", on_end, standing)
-
-
 def read_priority(number: int | None) -> int:
     if number is None or not 1 <= number <= 10:
         raise BadInput(f"priority is 1 (highest) to 10 (lowest), not {number}")
@@ -131,22 +119,6 @@ def _payload_text(words: str, bytes_max: int, stdin: Callable[[int], bytes]) -> 
         raise BadPayload(f"the payload is not UTF-8: byte {error.start} is {raw[error.start]:#04x}") from error
 
 
-def read_json(text: str) -> object:
-    import json
-
-    try:
-        return json.loads(text, parse_constant=_refuse_constant)
-    except json.JSONDecodeError as error:
-        if not text.strip():
-            raise BadPayload("the payload is empty", "leave it out, or give JSON such as {}") from error
-        place = f"line {error.lineno} column {error.colno}"
-        raise BadPayload(f"the payload is not JSON: {error.msg.lower()} at {place}, in {_shortened(text)}") from error
-    except RecursionError as error:
-        raise BadPayload("the payload is nested too deeply") from error
-    except ValueError as error:
-        raise BadPayload(f"the payload is not JSON: {error}") from error
-
-
 def _dump_json(value: object) -> str:
     import json
 
@@ -176,10 +148,6 @@ def _assign(value: dict[str, object], assignment: str) -> None:
         value[keys[-1]] = read_json(word)
     except BadPayload:
         value[keys[-1]] = word
-
-
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not a JSON value")
 
 
 def _refuse_large(size: int, bytes_max: int) -> None:
@@ -323,10 +291,6 @@ def _filled(label: str, word: str) -> str:
 def _divided(words: Sequence[str]) -> list[str]:
     """Split at commas: `--status failed,cancelled` is `--status failed --status cancelled`."""
     return [part.strip() for word in words for part in _text("a selector", word).split(",") if part.strip()]
-
-
-def _shortened(text: str) -> str:
-    return text if len(text) <= 60 else text[:57] + "…"
 
 
 def read_pages(text: str | None) -> tuple[int, int | None]:

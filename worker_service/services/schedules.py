@@ -187,9 +187,9 @@ def work_of(session: Session, schedule: Schedule, slot: datetime) -> NewJob | Ba
 
 
 def _made(schedule: Schedule) -> NewJob | Sequence[NewJob]:
-    from job_handlers.crawl import scheduled  # not needed for plain jobs, and loads the command line
+    from job_handlers.crawl import requests  # not needed for plain jobs
 
-    make = scheduled.crawl if schedule.word == CRAWL else scheduled.batch
+    make = requests.scheduled_crawl if schedule.word == CRAWL else requests.scheduled_batch
     try:
         return make(schedule.wish, owner=schedule.owner)
     except PagemillError as error:

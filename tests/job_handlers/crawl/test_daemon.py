@@ -16,7 +16,7 @@ from time import monotonic
 import pytest
 from msgspec.structs import replace
 
-from job_handlers.crawl.verbs import CrawlWords, crawl_job
+from job_handlers.crawl.requests import CrawlOptions, crawl_job
 from tests.drive_server import DriveServer, Fault, Item
 from tests.job_handlers.fetch.kit import pdf
 from tests.system import conftest
@@ -193,7 +193,7 @@ def test_of_two_crawls_of_an_owner_one_runs_at_a_time_whenever_the_daemon_is_kil
 
 def _submit(system: System, folder: str) -> int:
     """Submit a crawl as `pagemill crawl` does."""
-    job = crawl_job(CrawlWords(f"https://drive.google.com/drive/folders/{folder}"), owner=ALICE)
+    job = crawl_job(f"https://drive.google.com/drive/folders/{folder}", CrawlOptions(), owner=ALICE)
     payload = json.dumps(json.loads(job.payload or "") | {"download": {"ingest": False}})
     return system.store.batches.add(NewBatch(ALICE), [replace(job, payload=payload)]).batch.id
 

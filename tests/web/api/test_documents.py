@@ -209,7 +209,7 @@ def test_an_upload_of_several_files_is_a_batch_that_replaces_the_older_one(
         ({"data": {"owner": "a"}, "files": {"": ("", b"")}}, 400, "the upload contains no file"),
         ({"data": {"owner": "a\0"}, "files": {"file": ("a.pdf", b"%PDF")}}, 400, "'owner' holds a NUL byte"),
         ({"files": {"file": ("a.pdf", b"%PDF")}, "data": {"lang": "../x"}}, 400, "is not a language"),
-        ({"files": {"file": ("a.pdf", b"%PDF")}, "data": {"colour": "red"}}, 400, "says nothing of how to read"),
+        ({"files": {"file": ("a.pdf", b"%PDF")}, "data": {"colour": "red"}}, 400, "there is no option 'colour'"),
         (
             {
                 "content": b'--b\r\nContent-Disposition: form-data; name="file"; filename="a.pdf"\r\n\r\n%PDF',

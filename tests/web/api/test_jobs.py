@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from job_handlers.crawl import scheduled
+from job_handlers.crawl import requests
 from tests.store.kit import new_worker
 from worker_service.jobs.job import NewJob
 from worker_service.jobs.selector import Selector
@@ -253,9 +253,9 @@ def test_a_batch_is_made_of_sources_by_those_who_know_them(site: httpx.Client, t
     ("source", "sentence"),
     [
         ("ftp://example.org/x", "a source is"),
-        ("", "is neither a whole path, such as /srv/reports, nor an address"),
-        ({"folder": ""}, "FOLDER is empty"),
-        ("./reports", "is neither a whole path, such as /srv/reports, nor an address"),
+        ("", "is neither an absolute path, such as /srv/reports, nor an address"),
+        ({"folder": ""}, "the folder is empty"),
+        ("./reports", "is neither an absolute path, such as /srv/reports, nor an address"),
         ("/nowhere", "there is no file /nowhere"),
         ("/proc/self", "/proc/self may not be read by jobs"),
     ],
@@ -367,11 +367,11 @@ def test_more_jobs_than_others_can_wait_for_are_no_one_batch(
         (tmp_path / f"{number}.pdf").write_bytes(b"%PDF")
     monkeypatch.setattr(batches, "_JOBS_MOST", 3)
     many = site.post("/api/batches", json={"sources": [str(tmp_path)]})
-    monkeypatch.setattr(scheduled, "_LOOKED_AT_MOST", 3)
+    monkeypatch.setattr(requests, "_ENTRIES_MAX", 3)
     more = site.post("/api/batches", json={"sources": [str(tmp_path)]})
 
     assert (many.status_code, "this would be 4 jobs, and a batch has at most 3" in many.json()["detail"]) == (400, True)
-    assert (more.status_code, "name less of it, or crawl it" in more.json()["remedy"]) == (400, True)
+    assert (more.status_code, "name parts of it, or crawl it" in more.json()["remedy"]) == (400, True)
 
 
 def test_the_undo_of_a_batch_cancel_lets_the_batch_go_on(site: httpx.Client) -> None:

@@ -94,7 +94,7 @@ def test_a_batch_is_begun_by_a_form_without_any_script(site: httpx.Client, sessi
     refused = form.press(site, "Start", sources=f"{tmp_path}\nreports/", name="the first", owner="ann")
     done = refused.press(site, "Start", sources=f"{tmp_path}\n\n{tmp_path / 'a.pdf'}")
 
-    assert "'reports/' is neither a whole path" in refused.text
+    assert "'reports/' is neither an absolute path" in refused.text
     assert "'owner' holds a NUL byte" in form.press(site, "Start", sources=f"{tmp_path}", owner="a\0").text
     assert f"{tmp_path} reports/" in refused.text
     assert "Batch queued" in done.text

@@ -10,6 +10,7 @@ from msgspec import field
 
 from worker_service.base.errors import BadInput, BatchNotFound
 from worker_service.base.humanize import counted
+from worker_service.jobs.actions import read_action
 from worker_service.jobs.batches import Batch, BatchAdded, BatchMoved, BatchState
 from worker_service.jobs.job import NewJob
 from worker_service.services import batches as operations
@@ -17,12 +18,12 @@ from worker_service.services import enqueue as entering
 from worker_service.services.batches import BatchInWhole, BatchPage
 from worker_service.services.database import Session
 from worker_service.services.jobs import require
-from worker_service.services.parse import read_action, read_job
-from worker_service.services.read_requests import Together, bring_together
+from worker_service.services.parse import read_job
 from worker_service.web.access import Visitor
 from worker_service.web.api.endpoint import TEXT, Answer, Call, Endpoint, Field, Param, endpoint, schema_of_body
 from worker_service.web.api.jobs import WORDS, action_word, own, refuse_actions, refuse_places, words_of
 from worker_service.web.api.selecting import BEFORE, LIMIT, OWNERS
+from worker_service.web.read_requests import SourceJobs, source_jobs
 
 _JOBS_MOST = 10_000
 
@@ -122,7 +123,7 @@ def add_batch(call: Call) -> Answer:
     if "sources" in body:
         made = sources_of(call.session, call.visitor, body["sources"], body.get("read", {}), owner=owner)
     else:
-        made = Together([_job(call, {**one, "owner": owner}) for one in body["jobs"]], (), {})
+        made = SourceJobs([_job(call, {**one, "owner": owner}) for one in body["jobs"]], (), {})
     then = [read_action(action_word(one)) for one in body.get("then", ())]
     for action in then:
         entering.refuse_unfit_action(call.session, action)
@@ -141,11 +142,11 @@ def add_batch(call: Call) -> Answer:
 
 def sources_of(
     session: Session, visitor: Visitor, sources: Sequence[object], words: Mapping[str, Sequence[str]], *, owner: str
-) -> Together:
+) -> SourceJobs:
     """Return the jobs that read the visitor's sources. Raise `NotAllowed` for files the visitor may not name."""
     refuse_places(visitor, sources)
     refuse_actions(visitor, words)
-    made = bring_together(session, sources, words, owner=owner)
+    made = source_jobs(session, sources, words, owner=owner)
     if len(made.jobs) > _JOBS_MOST:
         # All jobs are inserted in one transaction, and all other writers wait for it.
         raise BadInput(

@@ -13,7 +13,6 @@ from worker_service.base.errors import DocumentNotFound, Refused
 from worker_service.base.sanitize import as_json
 from worker_service.jobs.library import Document, Hit, Removed, Weight
 from worker_service.services import documents as operations
-from worker_service.services import read_requests
 from worker_service.services.database import Session
 from worker_service.services.documents import ROLES, DocumentInWhole, DocumentPage, Keywords, TermCounts
 from worker_service.services.page_images import WIDTHS, page_image
@@ -25,6 +24,7 @@ from worker_service.web.api.jobs import refuse_actions
 from worker_service.web.api.jobs import seen as seen_job
 from worker_service.web.api.selecting import BEFORE, DRY_RUN, LIMIT, OWNERS
 from worker_service.web.database_sessions import opened
+from worker_service.web.read_requests import ReadRequested, submit_reindex
 from worker_service.web.streaming import lines_sent
 
 _OWNER = Param("owner", "only in documents of this person")
@@ -267,11 +267,11 @@ def reindex(call: Call) -> Answer:
     seen(call)
     words = call.body.get("read", {})
     refuse_actions(call.visitor, words)
-    made = read_requests.read_again(call.session, call.id, words, is_forced=bool(call.body.get("force", False)))
+    made = submit_reindex(call.session, call.id, words, is_forced=bool(call.body.get("force", False)))
     return wished(made, 202)
 
 
-def wished(made: read_requests.Wished, status: int) -> Answer:
+def wished(made: ReadRequested, status: int) -> Answer:
     one = made.enqueued
     told = {
         "id": one.job_id or None,

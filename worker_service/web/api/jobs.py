@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from worker_service.base.clock import PERIODS
 from worker_service.base.errors import BadInput, JobNotFound, Refused
 from worker_service.base.humanize import counted
+from worker_service.jobs.actions import read_action
 from worker_service.jobs.history import Changed, LogLine
 from worker_service.jobs.job import Job
 from worker_service.jobs.selector import Selector
@@ -20,7 +21,6 @@ from worker_service.services import job_control
 from worker_service.services import jobs as operations
 from worker_service.services.job_control import Plan
 from worker_service.services.jobs import FoundJobs, JobInWhole, Why
-from worker_service.services.parse import read_action
 from worker_service.services.serialize import as_object
 from worker_service.web.access import Visitor
 from worker_service.web.api.endpoint import ID, TEXT, YES, Answer, Call, Endpoint, Field, Param, endpoint

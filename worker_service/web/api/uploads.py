@@ -11,7 +11,6 @@ from starlette.responses import Response
 
 from worker_service.base.errors import BadInput
 from worker_service.base.sanitize import as_json
-from worker_service.services import read_requests
 from worker_service.services.database import Session
 from worker_service.services.idempotency import Told
 from worker_service.services.serialize import as_object
@@ -22,6 +21,7 @@ from worker_service.web.api.jobs import own, refuse_actions
 from worker_service.web.database_sessions import opened
 from worker_service.web.middleware import turn_of
 from worker_service.web.multipart import Received, received
+from worker_service.web.read_requests import submit_files
 
 _YES, _NO = ("true", "1", "yes", "on"), ("", "false", "0", "no", "off")
 _OURS = ("owner", "force", "csrf")
@@ -102,7 +102,7 @@ def take_files(session: Session, visitor: Visitor, form: Received) -> dict[str, 
         raise BadInput(f"force must be true or false, not {forced!r}")
     is_forced = forced in _YES
     paths = [incoming.keep(name, owner) for name, incoming in files if incoming.size]
-    made, batch_id = read_requests.bring_in(session, paths, words, owner=owner, is_forced=is_forced)
+    made, batch_id = submit_files(session, paths, words, owner=owner, is_forced=is_forced)
     items = [{"name": path.name, **wished(one, 201).value} for path, one in zip(paths, made, strict=True)]
     return {"items": items, "refused": refused, "batch": batch_id}
 

@@ -27,7 +27,7 @@ from worker_service.jobs.documents import PublishedFile
 from worker_service.jobs.job import Job
 from worker_service.jobs.library import Document, Hit, PageSummary
 from worker_service.jobs.selector import Selector
-from worker_service.services import actions, documents, jobs, read_requests
+from worker_service.services import actions, documents, enqueue, jobs
 from worker_service.services.database import Session
 from worker_service.services.page_images import WIDTHS, Drawer, why_none
 from worker_service.services.page_tables import tables_of, write_tables
@@ -37,6 +37,7 @@ from worker_service.web.access import Power, Visitor, visitor_of
 from worker_service.web.api.documents import drawn
 from worker_service.web.database_sessions import opened
 from worker_service.web.middleware import form_of
+from worker_service.web.read_requests import submit_reindex
 from worker_service.web.streaming import WORKBOOK, file_sent
 from worker_service.web.views import page
 from worker_service.web.views.batches import visible_batch
@@ -227,7 +228,7 @@ def show(request: Request) -> Response:
             generations=_generations(worked.items),
             working=[job for job in worked.items if not job.status.is_ended],
             read_as=_read_as(document),
-            offered=read_requests.offered(session),
+            offered=enqueue.offered(session),
             told=_told_of_one(asked),
             link=_Link(document.id, query),
         )
@@ -384,7 +385,7 @@ def reindex(request: Request) -> Response:
     }
     with opened(request) as session:
         document = _seen(session, request)
-        wished = read_requests.read_again(session, document.id, words, is_forced=bool(form.get("anyway")))
+        wished = submit_reindex(session, document.id, words, is_forced=bool(form.get("anyway")))
     decision = wished.enqueued.decision
     return _see(f"/documents/{document.id}?{urlencode({'told': str(decision) if decision else 'job'})}")
 

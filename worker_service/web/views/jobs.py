@@ -14,6 +14,7 @@ from starlette.routing import Route
 from worker_service.base.clock import from_text
 from worker_service.base.errors import BadInput, BadPayload, BatchNotFound, JobNotFound, Refused
 from worker_service.base.humanize import counted
+from worker_service.jobs.actions import read_json
 from worker_service.jobs.attempts import AttemptRow
 from worker_service.jobs.job import Job, Status
 from worker_service.jobs.selector import Selector
@@ -23,7 +24,6 @@ from worker_service.services import jobs as operations
 from worker_service.services.database import Session
 from worker_service.services.job_control import ENDED, LIVE, Plan
 from worker_service.services.jobs import JobInWhole, state_of
-from worker_service.services.parse import read_json
 from worker_service.web.access import Power, Visitor, visitor_of
 from worker_service.web.api.jobs import own, refuse_places
 from worker_service.web.database_sessions import opened

@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 from msgspec import Struct
-from msgspec.structs import asdict
+from msgspec.structs import asdict, replace
 
-from job_handlers.reading.batch_options import say_what_is_left_out
-from job_handlers.reading.job_factory import LeftOut
+from job_handlers.reading.find_files import LeftOut
+from worker_service.base.errors import BadInput
 from worker_service.base.files import sha256_of
-from worker_service.verbs import Desk, DocumentSelector, IndexStatus, counted, documents, output, written
+from worker_service.base.humanize import counted
+from worker_service.base.path_text import written
+from worker_service.cli import output
+from worker_service.cli.context import Desk
+from worker_service.cli.submit import report_waiting, say_what_is_left_out
+from worker_service.jobs.documents import IndexStatus
+from worker_service.jobs.job import NewJob
+from worker_service.jobs.library import DocumentSelector
+from worker_service.jobs.selector import Selector
+from worker_service.services import documents, enqueue
+from worker_service.services.batches import PRIORITY
+from worker_service.services.wait import wait_for_jobs
 
 
 class ToRead(Struct, frozen=True):
@@ -47,11 +60,23 @@ def _unchanged_files(desk: Desk, sizes: Mapping[Path, int], owner: str) -> set[P
     selector = DocumentSelector(
         statuses=(IndexStatus.SUCCESS,), owners=(owner,), platforms=("local",), source_keys=list(by_key)
     )
-    documents_there = ((by_key[one.source_key], one.content) for one in documents.each(desk.session, selector))
-    return {file for file, content in documents_there if content == sha256_of(file)}
+    contents = ((by_key[one.source_key], one.content) for one in documents.each(desk.session, selector))
+    return {file for file, content in contents if content == sha256_of(file)}
 
 
-def show(desk: Desk, found: ToRead, left_out: LeftOut) -> None:
+def count_folder(desk: Desk, crawl: NewJob) -> dict[str, Any]:
+    """Run the dry-run crawl, wait for it, and return the counts in its result."""
+    job_id = enqueue.enqueue_job(desk.session, replace(crawl, priority=PRIORITY)).job_id
+    report_waiting(desk, job_id)
+    waited = wait_for_jobs(desk.session, Selector(ids=(job_id,)))
+    job = desk.session.reading.get(job_id)
+    if not waited.is_good:
+        raise BadInput(f"job {job_id}: {job.error_text or job.status}")
+    counts: dict[str, Any] = json.loads(job.result or "{}")
+    return counts
+
+
+def show_estimate(desk: Desk, found: ToRead, left_out: LeftOut) -> None:
     whole = {"dry_run": True, **asdict(found), **estimate_duration(desk, found.bytes_to_read), **left_out.as_answer()}
     if desk.answered(whole):
         return
@@ -60,7 +85,7 @@ def show(desk: Desk, found: ToRead, left_out: LeftOut) -> None:
         f"{found.to_read} to read, {output.size(found.bytes_to_read)}"
     )
     if found.unsized:
-        output.show(f"and nobody knows how large {counted(found.unsized, 'address', 'addresses')} of these will be")
+        output.show(f"The size of {counted(found.unsized, 'address', 'addresses')} is unknown until the download.")
     if found.to_read:
         output.show(describe_duration(desk, found.bytes_to_read))
     say_what_is_left_out(desk, left_out)
@@ -75,11 +100,11 @@ def estimate_duration(desk: Desk, size: int) -> dict[str, object]:
 def describe_duration(desk: Desk, size: int) -> str:
     pace = desk.session.library.pace()
     if pace is None:
-        return "no document has been read yet, so nobody knows how long"
+        return "no estimate of the time: no document has been read yet"
     minutes = pace.seconds / 60
     time = output.length(timedelta(seconds=max(1, round(pace.seconds_for(size)))))
     return (
-        f"about {time} if nothing else is to be done, at {output.size(round(pace.size / minutes))} and "
-        f"{counted(round(pace.pages / minutes), 'page')} a minute, as the newest {counted(pace.documents, 'document')} "
-        f"{'was' if pace.documents == 1 else 'were'} read"
+        f"about {time} on an idle machine, at {output.size(round(pace.size / minutes))} and "
+        f"{counted(round(pace.pages / minutes), 'page')} a minute (the speed of the last "
+        f"{counted(pace.documents, 'document')})"
     )

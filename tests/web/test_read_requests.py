@@ -14,8 +14,8 @@ from tests.store.papers import work_as
 from worker_service.base.errors import BadInput, DocumentNotFound
 from worker_service.jobs.documents import Decision
 from worker_service.services.database import Session, open_session
-from worker_service.services.read_requests import bring_in, read_again
 from worker_service.settings.config import load_settings
+from worker_service.web.read_requests import submit_files, submit_reindex
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def test_a_file_is_brought_in_as_the_command_brings_it_in(session: Session, tmp_
     file.write_bytes(b"%PDF")
 
     words = {"lang": ["deu"], "quality": ["best"], "password-file": [""]}
-    [wished], batch_id = bring_in(session, [file], words, owner="alice")
+    [wished], batch_id = submit_files(session, [file], words, owner="alice")
 
     made = session.reading.get(wished.enqueued.job_id)
     assert batch_id is None
@@ -44,22 +44,22 @@ def test_a_file_is_brought_in_as_the_command_brings_it_in(session: Session, tmp_
 def test_a_document_is_read_again_in_another_language_and_not_again_as_it_was(session: Session) -> None:
     document_id = Shelf(session.store, session.settings.workspace).read("a.pdf", "words", roles=("original",))
 
-    as_it_was = read_again(session, document_id, {})
-    other = read_again(session, document_id, {"lang": ["eng+deu"]})
+    as_it_was = submit_reindex(session, document_id, {})
+    other = submit_reindex(session, document_id, {"lang": ["eng+deu"]})
 
     assert as_it_was.enqueued.decision is Decision.UNCHANGED
     assert other.enqueued.decision is Decision.ACCEPTED
-    assert read_again(session, document_id, {"lang": ["eng+deu"]}).enqueued.decision is Decision.UNDER_WAY
+    assert submit_reindex(session, document_id, {"lang": ["eng+deu"]}).enqueued.decision is Decision.UNDER_WAY
 
 
 @pytest.mark.parametrize(
     ("words", "why"),
     [
         ({"lang": ["../../etc"]}, "is not a language"),
-        ({"quality": ["great"]}, "is no quality: say fast, auto or best"),
-        ({"colour": ["red"]}, "'colour' says nothing of how to read: there are lang, quality"),
+        ({"quality": ["great"]}, "quality cannot be 'great': choose fast, auto, best"),
+        ({"colour": ["red"]}, "there is no option 'colour': there are as-usual, lang, quality"),
         ({"password-file": ["drive"]}, "is not the name of a credential that begins with password"),
-        ({"then": ["no_json={"]}, "is no action"),
+        ({"then": ["no_json={"]}, "is not an action"),
     ],
 )
 def test_words_that_mean_nothing_are_refused_and_nothing_is_asked_for(
@@ -68,11 +68,11 @@ def test_words_that_mean_nothing_are_refused_and_nothing_is_asked_for(
     document_id = Shelf(session.store, session.settings.workspace).read("a.pdf", "words", roles=("original",))
 
     with pytest.raises(BadInput, match=why):
-        read_again(session, document_id, words)
+        submit_reindex(session, document_id, words)
 
     assert session.store.library.document(document_id).index_generation == 1
 
 
-def test_what_is_not_there_is_not_read_again(session: Session) -> None:
+def test_what_is_not_there_is_not_submit_reindex(session: Session) -> None:
     with pytest.raises(DocumentNotFound):
-        read_again(session, 7, {})
+        submit_reindex(session, 7, {})

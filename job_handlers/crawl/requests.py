@@ -1,0 +1,234 @@
+"""Turn a user's request for folders, files and addresses into jobs.
+
+`pagemill crawl` and `batch add`, HTTP, the web page, and `crawl = FOLDER` or `batch = [SOURCE, …]` of a `[[schedule]]`
+(entry points `worker_service.schedules`) all come here. Does not use the database.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated
+from uuid import uuid4
+
+from msgspec import Meta
+from msgspec.structs import asdict, replace
+
+from job_handlers.fetch.errors import FetchError
+from job_handlers.fetch.sources import Source, folders_in_words, read_folder, read_reference
+from job_handlers.fetch.sources.local import actual_path
+from job_handlers.reading.find_files import LeftOut, find_files
+from job_handlers.reading.requests import ReadOptions, download_job, parse_options
+from worker_service.base.clock import parse_length
+from worker_service.handlers import FILE_URL, BadInput, NewJob, Permanent, canonical, legible, path_of, written
+
+_ENTRIES_MAX = 100_000
+"""Maximum entries of a directory that is listed during an HTTP request or a turn of the daemon."""
+
+
+class SourceOptions(ReadOptions, frozen=True, kw_only=True):
+    """How to fetch and read sources of any kind."""
+
+    credential: str = ""
+
+
+class CrawlOptions(SourceOptions, frozen=True, kw_only=True):
+    """Which files of a folder to fetch, and how to read them."""
+
+    mime: tuple[str, ...] = ()
+    name: str | None = None
+    size_max: Annotated[int, Meta(ge=1)] | None = None
+    newer_than: str | None = None
+    depth: Annotated[int, Meta(ge=0)] | None = None
+    reconcile: bool = False
+
+
+# ── A folder ──
+
+
+def crawl_job(
+    folder: str, options: CrawlOptions, *, owner: str, watch: str | None = None, is_dry_run: bool = False
+) -> NewJob:
+    """Return the job of `crawl FOLDER`. `watch` is the interval after which it repeats, such as 1h."""
+    if options.newer_than is not None:
+        _require_date(options.newer_than)
+    if not folder:
+        # Path("") is the current directory.
+        raise BadInput("the folder is empty", f"name {folders_in_words()}")
+    name = folder
+    if folder.startswith(("/", "./", "../", "~")) or Path(folder).exists():
+        directory = Path(folder).expanduser().absolute()
+        _require_directory(directory)
+        folder, name = written(directory), legible(directory)
+    source = _source_of(folder)
+    wanted = {
+        "mime": list(options.mime),
+        "name": options.name,
+        "size_max": options.size_max,
+        "newer_than": options.newer_than,
+        "depth": options.depth,
+    }
+    payload: dict[str, object] = {
+        "folder": folder,
+        "wanted": {name: value for name, value in wanted.items() if value not in (None, [])},
+        "credential": options.credential,
+        "dry_run": is_dry_run,
+        "reconcile": options.reconcile,
+        "download": {"read": options.asked(), **options.follows(standing=True)},
+    }
+    if watch is not None:
+        payload["watch_seconds"] = max(1, int(parse_length(watch).total_seconds()))
+    # Only one job at a time walks a folder; a full walk does not wait for a watching job that sleeps.
+    key = f"crawl:{source.PLATFORM}:{owner}:{folder}"
+    return NewJob(
+        "drive_crawl",
+        name=name,
+        platform=source.PLATFORM,
+        owner=owner,
+        payload=canonical(payload),
+        source=source.rests_with(options.credential),
+        unique_key=None if is_dry_run else f"{key}:reconcile" if options.reconcile else key,
+        concurrency_key=None if is_dry_run else key,
+    )
+
+
+def for_batch(crawl: NewJob) -> NewJob:
+    """Return the crawl for a batch: it lists the whole folder, even beside another crawl of it."""
+    payload = {**json.loads(crawl.payload or "{}"), "afresh": uuid4().hex}
+    return replace(crawl, payload=canonical(payload), unique_key=None, concurrency_key=None)
+
+
+def _source_of(folder: str) -> Source:
+    try:
+        return read_folder(folder)[0]
+    except Permanent as error:
+        is_address = "://" in folder
+        why = str(error) if is_address else f"there is no directory {folder!r}; a folder is {folders_in_words()}"
+        raise BadInput(why) from error
+
+
+def _require_directory(directory: Path) -> None:
+    # The daemon may see directories that this process may not.
+    with contextlib.suppress(PermissionError):
+        if not directory.exists():
+            raise BadInput(f"there is no directory {directory}")
+        if not directory.is_dir():
+            raise BadInput(f"{directory} is not a directory", "pagemill ingest reads a file")
+
+
+def _require_date(text: str) -> None:
+    try:
+        datetime.fromisoformat(text)
+    except ValueError as error:
+        raise BadInput(f"{text!r} is not a date", "write 2026-01-31, or 2026-01-31T10:00:00Z") from error
+
+
+# ── Several sources ──
+
+
+def jobs_of_sources(
+    sources: Sequence[str],
+    options: SourceOptions,
+    *,
+    owner: str,
+    left_out: LeftOut,
+    entries_max: int | None = None,
+) -> list[NewJob]:
+    """Return a job for each file and folder. A source that is named twice gets one job."""
+    found: dict[tuple[str, str], NewJob] = {}
+    for word in sources:
+        for key, job in _jobs_of_source(word, options, owner, left_out, entries_max):
+            found.setdefault((job.platform, key), job)
+    return list(found.values())
+
+
+def _jobs_of_source(
+    word: str, options: SourceOptions, owner: str, left_out: LeftOut, entries_max: int | None
+) -> list[tuple[str, NewJob]]:
+    """Return the jobs of one source, each with the key of its file or folder."""
+    if not word:
+        # Path("") is the current directory.
+        raise BadInput("a source is empty", "name a file, a directory, a folder or an address")
+    path = Path(word).expanduser()
+    if word.startswith(("/", "./", "../", "~")) or path.exists():
+        files = find_files(path, left_out, entries_max=entries_max)
+        jobs = [download_job(file, options, owner=owner, standing=True) for file in files]
+        return [(job.source_key or "", job) for job in jobs]
+    if "://" not in word:
+        raise BadInput(f"there is no file or directory {word!r}", "write an address with its https://")
+    job = job_of_address(word, options, owner=owner)
+    if job.platform == "local":
+        return _jobs_of_source(str(path_of(job.source_key or "")), options, owner, left_out, entries_max)
+    return [(read_reference(word)[1].key, job if job.source_key else for_batch(job))]
+
+
+def job_of_address(address: str, options: SourceOptions, *, owner: str) -> NewJob:
+    """Return the job that downloads a file, or crawls a folder."""
+    try:
+        source, reference = read_reference(address)
+    except Permanent as error:
+        raise BadInput(error.detail, error.remedy) from error
+    # Sources without credentials, such as https URLs, ignore the option.
+    credential = options.credential if source.CREDENTIALS else ""
+    if reference.is_folder:
+        return crawl_job(address, CrawlOptions(**{**asdict(options), "credential": credential}), owner=owner)
+    body = {"credential": credential, "read": options.asked(), **options.follows(standing=True)}
+    payload = {"source": address} | {name: value for name, value in body.items() if value}
+    return NewJob(
+        "download",
+        platform=reference.platform,
+        owner=owner,
+        payload=canonical(payload),
+        source=source.rests_with(credential),
+        source_key=reference.key,
+        on_failure=options.after_failure(),
+    )
+
+
+# ── Requests from HTTP, the web page and [[schedule]] ──
+
+
+def scheduled_crawl(wish: object, *, owner: str) -> NewJob:
+    """Return the job of `crawl = FOLDER`, or of a table with `folder` and the options of `pagemill crawl`."""
+    table = dict(wish) if isinstance(wish, Mapping) else {"folder": wish}
+    folder = table.pop("folder", None)
+    if not isinstance(folder, str) or folder.startswith(("./", "../")):
+        raise BadInput(f"say which folder, such as /srv/reports or { {'folder': '/srv/reports', 'lang': ['deu']} }")
+    return crawl_job(folder, parse_options(CrawlOptions, table), owner=owner)
+
+
+def scheduled_batch(wish: object, *, owner: str) -> list[NewJob]:
+    """Return the jobs of `batch = [SOURCE, …]`; each source is a text, or a table as of a crawl."""
+    if not isinstance(wish, list) or not wish:
+        raise BadInput('say which sources, such as ["/srv/reports", "https://example.org/report.pdf"]')
+    return jobs_of_request(wish, SourceOptions(), owner=owner, left_out=LeftOut())
+
+
+def jobs_of_request(
+    sources: Sequence[object], options: SourceOptions, *, owner: str, left_out: LeftOut
+) -> list[NewJob]:
+    """Return the jobs of sources from HTTP or a schedule: absolute paths and addresses, or tables as of a crawl."""
+    texts = [source for source in sources if isinstance(source, str)]
+    for text in texts:
+        _require_readable_place(text)
+    jobs = jobs_of_sources(texts, options, owner=owner, left_out=left_out, entries_max=_ENTRIES_MAX)
+    tables = [source for source in sources if not isinstance(source, str)]
+    return jobs + [for_batch(scheduled_crawl(table, owner=owner)) for table in tables]
+
+
+def _require_readable_place(word: str) -> None:
+    """Raise `BadInput` for a relative path, and for a path that jobs may not read."""
+    is_file = word.startswith(FILE_URL)
+    if "://" in word and not is_file:
+        return
+    if not (word.startswith("/") or is_file):
+        raise BadInput(
+            f"{word[:200]!r} is neither an absolute path, such as /srv/reports, nor an address with its https://"
+        )
+    try:
+        actual_path(word if is_file else written(Path(word)))
+    except FetchError as error:
+        raise BadInput(error.detail, error.remedy) from error

@@ -1,0 +1,123 @@
+"""Find the files below a directory that can be read."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+
+from msgspec import Struct
+
+from job_handlers.file_kinds import SUFFIXES
+from worker_service.base.files import sha256_of
+from worker_service.handlers import BadInput, counted, legible, written
+
+HIDDEN, LINKS, SPECIAL, OTHERS = "hidden", "symbolic_links", "special_files", "others"
+_LEFT_OUT_NAMED_MAX = 1000
+
+
+class LeftOut:
+    """The files of a directory that are not read: counts by reason, and the first thousand paths."""
+
+    def __init__(self) -> None:
+        self.counts = Counter[str]()
+        self.files: list[dict[str, str]] = []
+
+    def add(self, path: Path, why: str) -> None:
+        self.counts[why] += 1
+        if len(self.files) < _LEFT_OUT_NAMED_MAX:
+            self.files.append({"path": legible(path), "why": why})
+
+    def as_answer(self) -> dict[str, object]:
+        return {"left_out": dict(self.counts), "left_out_files": self.files}
+
+
+class AdoptedFile(Struct, frozen=True):
+    """A file for `documents adopt`."""
+
+    path: str
+    content: str
+    """SHA-256."""
+    text: str | None
+    """Path of the text file next to it; None if the file has not been read."""
+
+
+def absolute(path: Path | str) -> Path:
+    return Path(os.path.normpath(Path(path).absolute()))
+
+
+def find_files(path: Path, left_out: LeftOut, *, entries_max: int | None = None) -> list[Path]:
+    """Return the file, or the files below a directory that can be read; add the others to `left_out`.
+
+    Raise `BadInput` for a directory with more than `entries_max` entries.
+    """
+    path = absolute(path)
+    if not path.is_dir():
+        if not path.is_file():
+            is_address = any(part in ("http:", "https:") for part in path.parts)
+            remedy = "for a URL: pagemill batch add URL; for a Drive folder: pagemill crawl URL"
+            raise BadInput(f"there is no file {path}", remedy if is_address else "")
+        return [path]
+    found: list[Path] = []
+    entries = 0
+    # Refuse a directory that cannot be listed: its files must not be left out silently.
+    for folder, folders, names in os.walk(path, onerror=_raise_error):
+        entries += len(folders) + len(names)
+        if entries_max is not None and entries > entries_max:
+            raise BadInput(f"{path} has more than {entries_max:,} entries", "name parts of it, or crawl it")
+        here = {name: _why_left_out(Path(folder, name)) for name in sorted([*folders, *names])}
+        for name, why in here.items():
+            if why:
+                left_out.add(Path(folder, name), why)
+        folders[:] = [name for name in folders if not here[name]]
+        found += (Path(folder, name) for name in names if not here[name])
+    if not found:
+        skipped = f" (skipped: {in_words(left_out.counts)})" if left_out.counts else ""
+        raise BadInput(f"there is nothing to read below {path}{skipped}: {', '.join(SUFFIXES)} can be read")
+    return sorted(found)
+
+
+def files_to_adopt(directory: Path) -> list[AdoptedFile]:
+    """Return the files below a directory. If report.txt is next to report.pdf, it is that file's text."""
+    files = find_files(directory, LeftOut())
+    # A text file may be a document itself, but not if it is another file's text.
+    texts = {file.with_suffix(".txt") for file in files if file.suffix != ".txt"}
+    found: list[AdoptedFile] = []
+    for file in files:
+        if file in texts:
+            continue
+        beside = file.with_suffix(".txt")
+        text = written(beside) if beside in texts and beside.is_file() else None
+        found.append(AdoptedFile(written(file), sha256_of(file), text))
+    return found
+
+
+def in_words(left_out: Mapping[str, int]) -> str:
+    """Return a phrase such as `2 symbolic links, 1 hidden, 3 .docx`."""
+    nouns = {
+        LINKS: ("symbolic link", None),
+        HIDDEN: ("hidden", "hidden"),
+        SPECIAL: ("special file", None),
+        OTHERS: ("other", "others"),
+    }
+    most_first = sorted(left_out.items(), key=lambda one: (-one[1], one[0]))
+    return ", ".join(counted(number, *nouns.get(why, (why, why))) for why, number in most_first)
+
+
+def _why_left_out(path: Path) -> str:
+    if path.name.startswith("."):
+        return HIDDEN
+    if path.is_symlink():
+        return LINKS
+    if path.is_dir():
+        return ""
+    if not path.is_file():
+        return SPECIAL
+    if path.suffix.lower() in SUFFIXES:
+        return ""
+    return legible(path.suffix.lower()) or OTHERS
+
+
+def _raise_error(error: OSError) -> None:
+    raise error

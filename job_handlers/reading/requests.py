@@ -1,0 +1,206 @@
+"""Turn a user's request to read a document into a job.
+
+The command line, HTTP, the web page and `[[schedule]]` all come here. This module rejects requests without a meaning;
+the services decide whether a request is accepted. Does not use the database.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, TypeVar, get_args
+
+import msgspec
+from msgspec import Struct
+
+from job_handlers.fetch.sources import sources
+from job_handlers.fetch.sources.local import revision_of
+from worker_service.base.errors import did_you_mean
+from worker_service.handlers import (
+    BadInput,
+    DeferredAction,
+    DocumentRequest,
+    NewJob,
+    OnEnd,
+    canonical,
+    digest,
+    legible,
+    written,
+)
+from worker_service.jobs.actions import read_action
+from worker_service.jobs.library import Document
+
+Quality = Literal["fast", "auto", "best"]
+QUALITIES: Sequence[str] = get_args(Quality)
+
+_LANGUAGE = re.compile(r"[A-Za-z]\w*(?:/\w+)?", re.ASCII)
+_REMEMBERED = ("languages", "quality", "force_ocr", "hocr", "password_file")
+_PASSWORD = re.compile(r"password[\w.-]*", re.ASCII)
+_OPTION_NAMES = {
+    "as_usual": "as-usual", "languages": "lang", "force_ocr": "force-ocr", "password": "password-file",
+    "on_failure": "on-failure", "size_max": "max-size", "newer_than": "newer-than",
+}  # fmt: skip
+
+Options = TypeVar("Options", bound="ReadOptions")
+
+
+class ReadOptions(Struct, frozen=True, kw_only=True, rename=_OPTION_NAMES.get):
+    """How to read a document, as the user says it. An option that is not given keeps the document's own setting."""
+
+    as_usual: bool = False
+    """Forget the document's own settings."""
+    languages: tuple[str, ...] = ()
+    quality: Quality | None = None
+    force_ocr: bool = False
+    hocr: bool = False
+    password: str | None = None
+    then: tuple[str, ...] = ()
+    on_failure: tuple[str, ...] = ()
+
+    def asked(self) -> dict[str, object]:
+        """Return the settings as in the payload of `ingest`.
+
+        A setting that is not given is left out; null resets it to the default.
+        """
+        said: dict[str, object] = dict.fromkeys(_REMEMBERED) if self.as_usual else {}
+        if self.languages:
+            said["languages"] = [language for word in self.languages for language in _languages(word)]
+        if self.quality is not None:
+            said["quality"] = self.quality
+        if self.force_ocr:
+            said["force_ocr"] = True
+        if self.hocr:
+            said["hocr"] = True
+        if self.password is not None:
+            if not _PASSWORD.fullmatch(self.password):
+                raise BadInput(
+                    f"{self.password!r} is not the name of a credential that begins with password",
+                    "add LoadCredential=password-reports:/path/of/the/file to the service, and give --password-file "
+                    "password-reports",
+                )
+            said["password_file"] = self.password
+        return said
+
+    def actions(self, *, standing: bool = False) -> list[DeferredAction]:
+        """Return the follow-up actions. `standing` repeats them for each new generation."""
+        on_end = [*((OnEnd.SUCCESS, word) for word in self.then), *((OnEnd.FAILURE, word) for word in self.on_failure)]
+        return [read_action(word, when, standing=standing) for when, word in on_end]
+
+    def after_failure(self) -> list[DeferredAction]:
+        """Return the actions that also run if the attempt fails before there is a document."""
+        return [one for one in self.actions() if one.on_end is OnEnd.FAILURE]
+
+    def follows(self, *, standing: bool = False) -> dict[str, object]:
+        """Return the actions as in the payload of `download`."""
+        actions = [
+            {
+                "job_type": one.job_type,
+                **({"payload": json.loads(one.payload)} if one.payload else {}),
+                **({"on_end": one.on_end} if one.on_end is OnEnd.FAILURE else {}),
+                **({"standing": True} if standing else {}),
+            }
+            for one in self.actions()
+        ]
+        return {"then": actions} if actions else {}
+
+
+def parse_options(kind: type[Options], words: Mapping[str, object]) -> Options:
+    """Build options from their names on the command line and their values in HTTP, a form or TOML.
+
+    A value may be a list of them, and an empty text means not given.
+    """
+    known = {field.encode_name: field for field in msgspec.structs.fields(kind)}
+    converted: dict[str, Any] = {}
+    for key, said in words.items():
+        name = key.replace("_", "-")
+        if name not in known:
+            raise BadInput(f"there is no option {key!r}", did_you_mean(name, known, f"there are {', '.join(known)}"))
+        values = [one for one in (said if isinstance(said, list | tuple) else [said]) if one != ""]
+        if not values:
+            continue
+        is_list = known[name].type == tuple[str, ...]
+        value = values[-1] is not False if known[name].type is bool else values if is_list else values[-1]
+        try:
+            converted[known[name].name] = msgspec.convert(value, known[name].type, strict=False)
+        except msgspec.ValidationError as error:
+            hint = f"choose {', '.join(QUALITIES)}" if name == "quality" else "`pagemill crawl --help` has examples"
+            raise BadInput(f"{name} cannot be {value!r}", hint) from error
+    return kind(**converted)
+
+
+# ── Jobs ──
+
+
+def download_job(
+    file: Path, options: ReadOptions, *, owner: str, is_forced: bool = False, standing: bool = False
+) -> NewJob:
+    """Return the job of `ingest FILE`."""
+    source = written(file)
+    body = {"source": source, "read": options.asked(), "force": is_forced, **options.follows(standing=standing)}
+    # Equal requests for equal bytes share a key, as far as that is known without reading the file.
+    revision = revision_of(file.stat())
+    key = f"ingest:{digest([owner, body, revision])}"
+    request = DocumentRequest(
+        source,
+        "",
+        settings=canonical(options.asked()),
+        is_forced=is_forced,
+        actions=options.actions(standing=standing),
+        revision=revision,
+    )
+    return NewJob(
+        "download",
+        platform="local",
+        owner=owner,
+        payload=canonical(body),
+        name=legible(file.name),
+        source_key=source,
+        unique_key=key,
+        brings=request,
+        on_failure=options.after_failure(),
+    )
+
+
+def reindex_job(document: Document, options: ReadOptions, *, has_original: bool, is_forced: bool) -> NewJob:
+    """Return the job of `reindex DOCUMENT`: read it with its own settings, overridden by `options`.
+
+    If the original is missing, the job downloads it first.
+    """
+    platform, owner = document.platform, document.owner
+    if has_original:
+        request = DocumentRequest(
+            document.source_key,
+            document.name,
+            document.content,
+            canonical(options.asked()),
+            is_forced=is_forced,
+            actions=options.actions(),
+        )
+        return NewJob("ingest", platform=platform, owner=owner, document=request)
+    # Force reading: the document was adopted, or its files were lost.
+    read = {"read": options.asked(), "force": True, **options.follows()}
+    body = {"source": document.source_key, "name": document.name, **read}
+    rests = next((source.rests_with("") for source in sources() if platform == source.PLATFORM), "")
+    return NewJob(
+        "download",
+        platform=platform,
+        owner=owner,
+        payload=canonical(body),
+        source=rests,
+        name=document.name,
+        source_key=document.source_key,
+        on_failure=options.after_failure(),
+    )
+
+
+def adopt_job(request: DocumentRequest, text: str, *, owner: str) -> NewJob:
+    return NewJob("adopt", platform="local", owner=owner, payload=canonical({"text": text}), document=request)
+
+
+def _languages(word: str) -> list[str]:
+    languages = re.split(r"[+,]", word)
+    if not all(_LANGUAGE.fullmatch(one) for one in languages):
+        raise BadInput(f"{word!r} is not a language", "write eng, or eng+deu")
+    return languages

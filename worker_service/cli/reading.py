@@ -1,0 +1,258 @@
+"""`pagemill ingest`, `reindex` and `documents adopt`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+from msgspec import Struct
+
+from job_handlers.reading.find_files import AdoptedFile, LeftOut, absolute, files_to_adopt, find_files
+from job_handlers.reading.requests import ReadOptions, adopt_job, download_job, reindex_job
+from worker_service.base.errors import BadInput
+from worker_service.base.humanize import counted
+from worker_service.base.path_text import legible, path_of, written
+from worker_service.cli import output
+from worker_service.cli.context import Desk, confirm, confirming, verb
+from worker_service.cli.documents import choosing, show_documents
+from worker_service.cli.estimate import estimate_files, show_estimate
+from worker_service.cli.progress import await_batches, await_reading, telling_that_jobs_go_on
+from worker_service.cli.submit import (
+    batch_option,
+    dry_run_option,
+    owner_option,
+    priority_option,
+    read_options,
+    refuse_timeout_without_wait,
+    report_waiting,
+    say_what_is_left_out,
+    submit,
+    timeout_option,
+)
+from worker_service.jobs.batches import InBatch
+from worker_service.jobs.documents import Decision, DocumentRequest, IndexStatus
+from worker_service.jobs.job import Enqueued
+from worker_service.jobs.library import Document, DocumentSelector
+from worker_service.services import documents, enqueue
+from worker_service.services.wait import AwaitedDocument
+
+_LIVING = (IndexStatus.QUEUED, IndexStatus.INDEXING, IndexStatus.SUCCESS)
+
+_force_option = click.option("--force", is_flag=True, help="Read files again that were read and have not changed.")
+
+
+@verb
+@click.argument("paths", metavar="PATH...", nargs=-1, required=True, type=click.Path())
+@owner_option
+@batch_option
+@priority_option
+@read_options(ReadOptions)
+@_force_option
+@click.option("--wait", "is_waiting", is_flag=True, help="Show the progress and wait until all files are read.")
+@timeout_option
+@dry_run_option
+def ingest(
+    desk: Desk,
+    paths: Sequence[str],
+    owner: str,
+    batch: str | None,
+    priority: int | None,
+    force: bool,
+    is_waiting: bool,
+    timeout: str | None,
+    dry_run: bool,
+    *,
+    options: ReadOptions,
+) -> int:
+    """\b
+    pagemill ingest report.pdf
+    pagemill ingest reports/ --owner alice --lang eng+deu --wait
+    pagemill ingest scan.tiff --quality best --force
+    pagemill ingest reports/ --owner alice --dry-run
+
+    Read files, and all files below directories. Prints one job per file.
+
+    Hidden files, symbolic links and files of unknown formats below a directory are skipped and listed. A file that has
+    been read and whose inode, size and times have not changed since needs no job, except with --force.
+
+    Several files, or a directory, become a batch; the setting owner_policy decides what happens to the owner's other
+    batches. If no file is new, no batch starts. A single file becomes a job without a batch.
+
+    With --wait, the exit code is 1 if a file could not be read, and 124 after the timeout. With --batch and --wait, the
+    command waits for the whole batch. For URLs and Drive folders use `pagemill batch add`.
+    """
+    refuse_timeout_without_wait(timeout, is_waiting=is_waiting, is_dry_run=dry_run)
+    left_out = LeftOut()
+    files = [file for path in paths for file in find_files(Path(path), left_out)]
+    if dry_run:
+        found = estimate_files(desk, files, owner=owner, is_read_again=force or bool(options.asked()))
+        show_estimate(desk, found, left_out)
+        return 0
+    # A file may be named twice: by itself and by its directory.
+    files = [*dict.fromkeys(files)]
+    enqueued, added = submit(
+        desk,
+        [download_job(file, options, owner=owner, is_forced=force) for file in files],
+        batch=batch,
+        name=_name_of_batch(paths, files),
+        owner=owner,
+        priority=priority,
+        asked={"sources": [legible(path) for path in paths], **options.asked(), **options.follows()},
+    )
+    results = _ingest_results(files, enqueued)
+    say_what_is_left_out(desk, left_out)
+    if not is_waiting:
+        _show_results(desk, results, **left_out.as_answer(), **({} if added is None else {"batch": added.batch.id}))
+        return 0
+    with telling_that_jobs_go_on():
+        if added is not None and batch is not None:
+            return await_batches(desk, [added.batch.id], timeout=timeout)
+        awaited = [AwaitedDocument(one.name, one.job_id, one.document_id, owner, one.source_key) for one in results]
+        if (first := next((one.job_id for one in results if one.job_id is not None), None)) is not None:
+            report_waiting(desk, first)
+        return await_reading(desk, awaited, timeout=timeout)
+
+
+@verb
+@choosing
+@priority_option
+@read_options(ReadOptions)
+@_force_option
+@confirming
+def reindex(
+    desk: Desk,
+    chosen: DocumentSelector,
+    priority: int | None,
+    force: bool,
+    dry_run: bool,
+    yes: bool,
+    *,
+    options: ReadOptions,
+) -> int:
+    """\b
+    pagemill reindex 7 --lang deu
+    pagemill reindex --status failed --yes
+    pagemill reindex --owner alice --quality best --dry-run
+
+    Read documents again, with new settings or after a failure. Pages that are known are not read twice; --force reads
+    them, too.
+    """
+    if chosen.is_empty:
+        raise BadInput("name the documents to read again", "give ids, or selectors such as --status failed")
+    found = documents.meant(desk.session, chosen)
+    if dry_run:
+        show_documents(desk, found)
+        return 0
+    if not found:
+        # A selector without ids means all documents.
+        if not desk.answered({"items": []}):
+            output.say("no document matches")
+        return 0
+    if len(found) > 1 and not chosen.ids:
+        confirm(f"Read {counted(len(found), 'document')} again?", yes=yes, sample=[one.name for one in found[:5]])
+    again = documents.meant(desk.session, DocumentSelector(ids=[one.id for one in found]))
+    _show_results(desk, [_reindex_document(desk, document, options, priority, is_forced=force) for document in again])
+    return 0
+
+
+@verb
+@click.argument("directory", metavar="DIR", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@owner_option
+@confirming
+def adopt(desk: Desk, directory: Path, owner: str, dry_run: bool, yes: bool) -> None:
+    """\b
+    pagemill documents adopt /srv/read --dry-run
+    pagemill documents adopt /srv/read --owner alice --yes
+
+    Record files that another program has read. If report.txt is next to report.pdf, a job imports that text, with a
+    form feed between pages; a file without a text is recorded as not_indexed. No file is moved, and documents that are
+    known do not change.
+    """
+    found = files_to_adopt(directory)
+    read = sum(one.text is not None for one in found)
+    sentence = f"{read} with text, {len(found) - read} without"
+    if dry_run:
+        if not desk.answered({"read": read, "not_read": len(found) - read}):
+            output.say(sentence)
+        return
+    confirm(f"Record {counted(len(found), 'file')} ({sentence})?", yes=yes)
+    _show_results(desk, [_adopt_file(desk, one, owner) for one in found])
+
+
+# ── Results ──
+
+
+class ReadResult(Struct, frozen=True):
+    """Result of a request to read one file or document."""
+
+    name: str
+    job_id: int | None
+    decision: Decision | None
+    document_id: int | None = None
+    source_key: str = ""
+    """Key of a file; its document is found by it."""
+
+
+def _name_of_batch(paths: Sequence[str], files: Sequence[Path]) -> str | None:
+    """Return the name of the batch that an ingest without --batch starts.
+
+    Return None for a single file, which stays a job, so that a loop over files does not replace its own batches.
+    """
+    if len(paths) == 1 and files == [absolute(paths[0])]:
+        return None
+    first = legible(absolute(paths[0]).name)
+    return first if len(paths) == 1 else f"{first} and {len(paths) - 1} more"
+
+
+def _ingest_results(files: Sequence[Path], enqueued: Sequence[Enqueued | InBatch]) -> list[ReadResult]:
+    return [
+        ReadResult(
+            legible(file),
+            one.job_id or None,
+            one.decision or (Decision.UNDER_WAY if one.existing else None),
+            one.document_id,
+            source_key=written(file),
+        )
+        for file, one in zip(files, enqueued, strict=True)
+    ]
+
+
+def _reindex_document(
+    desk: Desk, document: Document, options: ReadOptions, priority: int | None, *, is_forced: bool
+) -> ReadResult:
+    has_original = documents.has_original(desk.session, document)
+    job = reindex_job(document, options, has_original=has_original, is_forced=is_forced)
+    [enqueued], _ = submit(desk, [job], batch=None, name=None, owner=job.owner, priority=priority, asked={})
+    return ReadResult(document.name, enqueued.job_id or None, enqueued.decision, document.id)
+
+
+def _adopt_file(desk: Desk, one: AdoptedFile, owner: str) -> ReadResult:
+    path = path_of(one.path)
+    name, request = legible(path), DocumentRequest(one.path, legible(path.name), one.content)
+    known = DocumentSelector(owners=(owner,), platforms=("local",), source_keys=(one.path,))
+    for document in documents.each(desk.session, known):
+        if document.content == one.content and document.status in _LIVING:
+            return ReadResult(name, None, Decision.UNCHANGED, document.id)
+    if one.text is None:
+        return ReadResult(name, None, None, documents.record(desk.session, request, platform="local", owner=owner))
+    enqueued = enqueue.enqueue_job(desk.session, adopt_job(request, one.text, owner=owner))
+    return ReadResult(name, enqueued.job_id or None, enqueued.decision, enqueued.document_id)
+
+
+_ACTIONS: dict[Decision | None, str] = {
+    Decision.UNCHANGED: "none: unchanged since it was read",
+    Decision.UNDER_WAY: "none: already being read",
+    Decision.TAKEN_OVER: "read again: the earlier attempt has stalled",
+    Decision.ACCEPTED: "read",
+    None: "read",
+}
+
+
+def _show_results(desk: Desk, results: Sequence[ReadResult], **more: object) -> None:
+    if not desk.answered({"items": results, **more}):
+        output.show_table(("JOB", "ACTION", "NAME"), [(one.job_id, _action_of(one), one.name) for one in results])
+
+
+def _action_of(result: ReadResult) -> str:
+    return "recorded" if result.job_id is None and result.decision is None else _ACTIONS[result.decision]

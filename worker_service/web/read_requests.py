@@ -1,0 +1,83 @@
+"""Requests to read uploaded files, sources, or a document again, from HTTP and the page.
+
+The words of a request are the names of the options of `pagemill ingest`, each with its values, not validated yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from msgspec import Struct
+
+from job_handlers.crawl.requests import SourceOptions, jobs_of_request
+from job_handlers.reading.find_files import LeftOut
+from job_handlers.reading.requests import ReadOptions, download_job, parse_options, reindex_job
+from worker_service.jobs.job import Enqueued, NewJob
+from worker_service.services import batches, documents
+from worker_service.services.database import Session
+from worker_service.services.enqueue import enqueue_job, lacking, refuse_unfit_action
+
+Words = Mapping[str, Sequence[str]]
+
+_NAME_CHARACTERS_MAX = 40
+_SOURCES_KEPT_MAX = 100
+
+
+class ReadRequested(Struct, frozen=True):
+    enqueued: Enqueued
+    lacking: Sequence[str]
+    """One sentence for each requested thing that the machine lacks; the job waits for it."""
+
+
+class SourceJobs(Struct, frozen=True):
+    """The jobs of several sources, for a batch."""
+
+    jobs: Sequence[NewJob]
+    lacking: Sequence[str]
+    left_out: Mapping[str, int]
+    """Number of files left out of directories, by reason."""
+    left_out_files: Sequence[Mapping[str, str]] = ()
+
+
+def submit_files(
+    session: Session, files: Sequence[Path], words: Words, *, owner: str, is_forced: bool = False
+) -> tuple[Sequence[ReadRequested], int | None]:
+    """Enqueue the files. Return a result for each, and the id of their batch if there are several.
+
+    A single file becomes a job without a batch, so that a loop of uploads does not replace its own batches.
+    """
+    options = parse_options(ReadOptions, words)
+    sentences = _check(session, options)
+    jobs = [download_job(file, options, owner=owner, is_forced=is_forced) for file in files]
+    if len(jobs) == 1:
+        return [ReadRequested(enqueue_job(session, jobs[0]), sentences)], None
+    names = [file.name for file in files]
+    name = f"{names[0][:_NAME_CHARACTERS_MAX]} and {len(names) - 1} more"
+    submission = batches.prepare(session, jobs)
+    done = batches.submit(session, submission, owner=owner, name=name, asked={"sources": names[:_SOURCES_KEPT_MAX]})
+    requested = [ReadRequested(Enqueued(one.job_id or 0, *one[1:]), sentences) for one in done.items]
+    return requested, None if done.added is None else done.added.batch.id
+
+
+def submit_reindex(session: Session, document_id: int, words: Words, *, is_forced: bool = False) -> ReadRequested:
+    document = session.library.document(document_id)
+    options = parse_options(ReadOptions, words)
+    sentences = _check(session, options)
+    has_original = documents.has_original(session, document)
+    job = reindex_job(document, options, has_original=has_original, is_forced=is_forced)
+    return ReadRequested(enqueue_job(session, job), sentences)
+
+
+def source_jobs(session: Session, sources: Sequence[object], words: Words, *, owner: str) -> SourceJobs:
+    """Make jobs of folders, files and addresses, or of tables as for a crawl."""
+    options, left_out = parse_options(SourceOptions, words), LeftOut()
+    jobs = jobs_of_request(sources, options, owner=owner, left_out=left_out)
+    return SourceJobs(jobs, _check(session, options), dict(left_out.counts), left_out.files)
+
+
+def _check(session: Session, options: ReadOptions) -> Sequence[str]:
+    """Raise an error for options that no handler accepts; return a sentence for each thing that the machine lacks."""
+    for action in options.actions():
+        refuse_unfit_action(session, action)
+    return lacking(session, options.asked())
