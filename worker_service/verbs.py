@@ -7,7 +7,7 @@ users type: `scrape`, or `documents scrape` for a subcommand. Its module is impo
 from worker_service.base.errors import BadInput
 from worker_service.base.humanize import counted
 from worker_service.cli import output
-from worker_service.cli.context import Desk, Function, confirm, confirming, verb
+from worker_service.cli.context import Function, Invocation, confirm, confirming, verb
 from worker_service.jobs.job import Enqueued, Job, NewJob, Status
 from worker_service.jobs.library import Document, DocumentSelector
 from worker_service.jobs.selector import Selector
@@ -15,11 +15,11 @@ from worker_service.services import documents, enqueue, job_control, jobs
 
 __all__ = [
     "BadInput",
-    "Desk",
     "Document",
     "DocumentSelector",
     "Enqueued",
     "Function",
+    "Invocation",
     "Job",
     "NewJob",
     "Selector",

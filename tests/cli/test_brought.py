@@ -15,12 +15,12 @@ from worker_service.cli import BROUGHT, brought
 VERB = '''
 import click
 
-from worker_service.verbs import Desk, output, verb
+from worker_service.verbs import Invocation, output, verb
 
 
 @verb
 @click.argument("name")
-def greet(desk: Desk, name: str) -> int:
+def greet(call: Invocation, name: str) -> int:
     """\\b
     pagemill greet Anna
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import click
 
 from worker_service.cli import group, output
-from worker_service.cli.context import Desk, DocumentId, Function, completes, verb
+from worker_service.cli.context import DocumentId, Function, Invocation, completes, verb
 from worker_service.jobs.actions import read_action
 from worker_service.jobs.documents import DeferredAction, OnEnd
 from worker_service.services import actions, enqueue
@@ -23,7 +23,7 @@ def _rule(function: Function) -> Function:
 
 @verb
 @click.argument("document", metavar="[DOCUMENT]", required=False, type=DocumentId())
-def ls(desk: Desk, document: int | None) -> None:
+def ls(call: Invocation, document: int | None) -> None:
     """\b
     pagemill then ls
     pagemill then ls document:7
@@ -31,42 +31,42 @@ def ls(desk: Desk, document: int | None) -> None:
     What follows for each document of an owner; or for one document, and which job it became.
     """
     if document is None:
-        rules = desk.session.library.actions_of_owners()
-        if not desk.answered({"items": rules}):
+        rules = call.session.library.actions_of_owners()
+        if not call.printed_json({"items": rules}):
             output.show_table(("OWNER", *_HEADINGS), [(one.owner, *_row(one)) for one in rules])
         return
-    asked = actions.of_document(desk.session, document)
-    if not desk.answered({"items": asked}):
+    asked = actions.of_document(call.session, document)
+    if not call.printed_json({"items": asked}):
         rows = [(one.generation, *_row(one), output.seconds(one.fired_at), one.job_id) for one in asked]
         output.show_table(("GENERATION", *_HEADINGS, "FIRED (UTC)", "JOB"), rows)
 
 
 @verb
 @_rule
-def add(desk: Desk, action: str, owner: str, on_failure: bool) -> None:
+def add(call: Invocation, action: str, owner: str, on_failure: bool) -> None:
     """\b
     pagemill then add --owner alice 'webhook={"url": "https://example.com/read"}'
     pagemill then add --owner alice --on-failure call_alice
 
     From now on such a job follows for each document of this owner, once for each time that it is read.
     """
-    is_new = actions.ask_always(desk.session, owner, action, on_failure=on_failure)
-    for sentence in enqueue.doubts(desk.session, [read_action(action)]):
+    is_new = actions.ask_always(call.session, owner, action, on_failure=on_failure)
+    for sentence in enqueue.doubts(call.session, [read_action(action)]):
         output.say(sentence)
-    if not desk.answered({"owner": owner, "is_new": is_new}) and not is_new:
+    if not call.printed_json({"owner": owner, "is_new": is_new}) and not is_new:
         output.say("it does already: nothing was added")
 
 
 @verb
 @_rule
-def rm(desk: Desk, action: str, owner: str, on_failure: bool) -> None:
+def rm(call: Invocation, action: str, owner: str, on_failure: bool) -> None:
     """\b
     pagemill then rm --owner alice 'webhook={"url": "https://example.com/read"}'
 
     It follows no longer. What has been fired goes on.
     """
-    actions.ask_no_more(desk.session, owner, action, on_failure=on_failure)
-    desk.answered({"owner": owner})
+    actions.ask_no_more(call.session, owner, action, on_failure=on_failure)
+    call.printed_json({"owner": owner})
 
 
 _HEADINGS = ("AFTER", "TYPE", "PAYLOAD")

@@ -16,7 +16,7 @@ from worker_service.base.errors import BadInput
 from worker_service.base.path_text import legible, path_of
 from worker_service.cli import output
 from worker_service.cli.batches import say_of_batch, say_what_is_replaced
-from worker_service.cli.context import Desk, completes_directory, read_stdin, verb
+from worker_service.cli.context import Invocation, completes_directory, read_stdin, verb
 from worker_service.cli.estimate import ToRead, count_folder, estimate_files, show_estimate
 from worker_service.cli.progress import await_batches, telling_that_jobs_go_on
 from worker_service.cli.submit import (
@@ -52,7 +52,7 @@ _BATCH_ENDED = {"type": "batch.{state}", "data": {"batch": "{batch_id}", "state"
 @timeout_option
 @dry_run_option
 def add(
-    desk: Desk,
+    call: Invocation,
     sources: Sequence[str],
     name: str,
     owner: str,
@@ -84,23 +84,23 @@ def add(
     left_out = LeftOut()
     words = [word for source in sources for word in (_listed_sources() if source == "-" else [source])]
     jobs = jobs_of_sources(words, options, owner=owner, left_out=left_out)
-    actions = [_action_of_batch(desk, word) for word in then_batch]
+    actions = [_action_of_batch(call, word) for word in then_batch]
     if dry_run:
-        show_estimate(desk, _estimate(desk, jobs, options, owner), left_out)
+        show_estimate(call, _estimate(call, jobs, options, owner), left_out)
         return 0
-    say_what_is_left_out(desk, left_out)
+    say_what_is_left_out(call, left_out)
     asked = {"sources": _shortened(words), **options.asked(), **options.follows(standing=True)}
-    say_what_is_replaced(desk, owner)
+    say_what_is_replaced(call, owner)
     added = batches.add(
-        desk.session, jobs, owner=owner, name=name, priority=priority or PRIORITY, asked=asked, actions=actions
+        call.session, jobs, owner=owner, name=name, priority=priority or PRIORITY, asked=asked, actions=actions
     )
-    if not desk.as_json:
-        say_of_batch(desk, added)
+    if not call.as_json:
+        say_of_batch(call, added)
     if is_waiting:
         with telling_that_jobs_go_on():
-            return await_batches(desk, [added.batch.id], timeout=timeout)
+            return await_batches(call, [added.batch.id], timeout=timeout)
     answer = {"batch": added.batch, "items": added.jobs, "replaced": added.replaced, **left_out.as_answer()}
-    if not desk.answered(answer):
+    if not call.printed_json(answer):
         output.show(f"batch:{added.batch.id}")
     return 0
 
@@ -121,26 +121,26 @@ def _shortened(words: Sequence[str]) -> list[str]:
     return [*map(legible, words[:_SOURCES_KEPT_MAX]), *([f"and {more:,} more"] if more > 0 else [])]
 
 
-def _action_of_batch(desk: Desk, word: str) -> Mapping[str, Any]:
+def _action_of_batch(call: Invocation, word: str) -> Mapping[str, Any]:
     action = read_action(word)
     payload: dict[str, Any] = json.loads(action.payload) if action.payload else {}
     if action.job_type == "webhook" and "event" not in payload:
         payload["event"] = _BATCH_ENDED
-    enqueue.refuse_unfit_action(desk.session, replace(action, payload=canonical(payload) if payload else ""))
-    for sentence in enqueue.doubts(desk.session, [action]):
+    enqueue.refuse_unfit_action(call.session, replace(action, payload=canonical(payload) if payload else ""))
+    for sentence in enqueue.doubts(call.session, [action]):
         output.say(sentence)
     return {"job_type": action.job_type, **({"payload": payload} if payload else {})}
 
 
-def _estimate(desk: Desk, jobs: Sequence[NewJob], options: SourceOptions, owner: str) -> ToRead:
+def _estimate(call: Invocation, jobs: Sequence[NewJob], options: SourceOptions, owner: str) -> ToRead:
     """Estimate the batch. Each folder is counted by a job, which compares it with what earlier crawls found."""
     files = [path_of(job.source_key or "") for job in jobs if job.job_type == "download" and job.platform == "local"]
-    found = estimate_files(desk, files, owner=owner, is_read_again=bool(options.asked()))
+    found = estimate_files(call, files, owner=owner, is_read_again=bool(options.asked()))
     addresses = sum(job.job_type == "download" and job.platform != "local" for job in jobs)
     found += ToRead(addresses, to_read=addresses, unsized=addresses)
     for folder in (json.loads(job.payload or "")["folder"] for job in jobs if job.job_type != "download"):
         crawl = crawl_job(folder, CrawlOptions(**asdict(options)), owner=owner, is_dry_run=True)
-        counts = count_folder(desk, crawl)
+        counts = count_folder(call, crawl)
         new, size, known = counts.get("enqueued", 0), counts.get("bytes", 0), counts.get("unchanged", 0)
         found += ToRead(new + known, size, known, new, size)
     return found

@@ -12,7 +12,7 @@ import click
 from worker_service.base.clock import wall_clock
 from worker_service.base.humanize import counted
 from worker_service.cli import Verbs, group, output
-from worker_service.cli.context import BatchId, Desk, completes, confirm, confirming, status_option, verb
+from worker_service.cli.context import BatchId, Invocation, completes, confirm, confirming, status_option, verb
 from worker_service.jobs.batches import Batch, BatchAdded, BatchMoved, BatchState
 from worker_service.services import batches as operations
 from worker_service.services.batches import BatchInWhole, in_words, paces, titled
@@ -29,7 +29,7 @@ _one = click.argument("batch_id", metavar="BATCH", type=BatchId())
 @click.option("--owner", "owners", multiple=True, metavar="NAME", shell_complete=completes("owner"))
 @click.option("--limit", type=click.IntRange(1, 1000), default=50, metavar="N", help="50 unless given.")
 @click.option("--before", "before_id", type=BatchId(), metavar="ID", help="The next page: smaller ids.")
-def ls(desk: Desk, statuses: tuple[str, ...], owners: tuple[str, ...], limit: int, before_id: int | None) -> None:
+def ls(call: Invocation, statuses: tuple[str, ...], owners: tuple[str, ...], limit: int, before_id: int | None) -> None:
     """\b
     pagemill batch ls
     pagemill batch ls --owner alice --status active,waiting
@@ -37,8 +37,8 @@ def ls(desk: Desk, statuses: tuple[str, ...], owners: tuple[str, ...], limit: in
     List batches, the newest first: how many files of each have been read or failed, and how many pages. A + means that
     more files may be found. "finished" is a batch that ended with failures: --status failed.
     """
-    page = operations.list_batches(desk.session, owners=owners, states=statuses, limit=limit, before_id=before_id)
-    if desk.answered(page):
+    page = operations.list_batches(call.session, owners=owners, states=statuses, limit=limit, before_id=before_id)
+    if call.printed_json(page):
         return
     if not page.items:
         chosen = owners or statuses or before_id is not None
@@ -51,15 +51,15 @@ def ls(desk: Desk, statuses: tuple[str, ...], owners: tuple[str, ...], limit: in
 
 @verb
 @_one
-def show(desk: Desk, batch_id: int) -> None:
+def show(call: Invocation, batch_id: int) -> None:
     """\b
     pagemill batch show 7
     pagemill batch show 7 --json
 
     Everything about one batch: what was asked for, why it is in its state, and how far it is.
     """
-    found = operations.show(desk.session, batch_id)
-    if desk.answered(found):
+    found = operations.show(call.session, batch_id)
+    if call.printed_json(found):
         return
     output.show(titled(found))
     output.show()
@@ -74,52 +74,52 @@ def show(desk: Desk, batch_id: int) -> None:
 
 @verb
 @_one
-def stop(desk: Desk, batch_id: int) -> None:
+def stop(call: Invocation, batch_id: int) -> None:
     """\b
     pagemill batch stop 7
 
     Start nothing more of a batch, and let what runs of it come back: the page that is being read is kept. What does not
     stop within the grace period is stopped by force. Nothing is lost, and no retry is spent.
     """
-    batch = operations.stop(desk.session, batch_id)
-    if not desk.answered(batch):
+    batch = operations.stop(call.session, batch_id)
+    if not call.printed_json(batch):
         output.show(f"stopped {batch.title}")
         output.say(f"to go on with it: pagemill batch resume {batch.id}")
 
 
 @verb
 @_one
-def resume(desk: Desk, batch_id: int) -> int:
+def resume(call: Invocation, batch_id: int) -> int:
     """\b
     pagemill batch resume 7
 
     Resume a batch that was stopped or replaced, and retry what failed or was cancelled in it. No file is fetched again,
     and no page read again. With owner_policy = "replace" the owner's other active batch waits until it ends.
     """
-    _say_what_is_replaced_by(desk, batch_id)
-    return _show_moved(desk, operations.resume(desk.session, batch_id), "goes on")
+    _say_what_is_replaced_by(call, batch_id)
+    return _show_moved(call, operations.resume(call.session, batch_id), "goes on")
 
 
 @verb
 @_one
-def retry(desk: Desk, batch_id: int) -> int:
+def retry(call: Invocation, batch_id: int) -> int:
     """\b
     pagemill batch retry 7
 
     Try again what failed in a batch, and only that, with a fresh budget of retries. One that has ended begins again.
     """
-    _say_what_is_replaced_by(desk, batch_id)
-    moved = operations.retry(desk.session, batch_id)
-    if not moved.job_ids and not moved.refused and not desk.as_json:
+    _say_what_is_replaced_by(call, batch_id)
+    moved = operations.retry(call.session, batch_id)
+    if not moved.job_ids and not moved.refused and not call.as_json:
         output.say(f"nothing of {moved.batch.title} has failed so far: it goes on as it did")
         return 0
-    return _show_moved(desk, moved, "tries again")
+    return _show_moved(call, moved, "tries again")
 
 
 @verb
 @_one
 @confirming
-def cancel(desk: Desk, batch_id: int, dry_run: bool, yes: bool) -> int:
+def cancel(call: Invocation, batch_id: int, dry_run: bool, yes: bool) -> int:
     """\b
     pagemill batch cancel 7
     pagemill batch cancel 7 --dry-run
@@ -127,16 +127,16 @@ def cancel(desk: Desk, batch_id: int, dry_run: bool, yes: bool) -> int:
     Cancel all that is left to do of a batch; it is then stopped. What has been read stays. Documents that were being
     read are failed (CANCELLED), until `pagemill batch resume 7` has them read on.
     """
-    found = operations.show(desk.session, batch_id)
+    found = operations.show(call.session, batch_id)
     left = found.progress.jobs - found.progress.jobs_ended
     if dry_run:
-        if not desk.answered({"dry_run": True, "batch": batch_id, "jobs": left}):
+        if not call.printed_json({"dry_run": True, "batch": batch_id, "jobs": left}):
             output.show(f"would cancel {output.jobs(left)} of {found.batch.title}")
         return 0
     if left and not found.batch.state.is_ended:
         confirm(f"Cancel {output.jobs(left)} of {found.batch.title}?", yes=yes, sample=[in_words(found)])
-    moved = operations.cancel(desk.session, batch_id)
-    if desk.answered(moved):
+    moved = operations.cancel(call.session, batch_id)
+    if call.printed_json(moved):
         return 0
     output.show(f"cancelled {output.jobs(len(moved.job_ids))} of {moved.batch.title}")
     if moved.asked:
@@ -148,7 +148,7 @@ def cancel(desk: Desk, batch_id: int, dry_run: bool, yes: bool) -> int:
 @verb
 @_one
 @confirming
-def rm(desk: Desk, batch_id: int, dry_run: bool, yes: bool) -> None:
+def rm(call: Invocation, batch_id: int, dry_run: bool, yes: bool) -> None:
     """\b
     pagemill batch rm 7
     pagemill batch rm 7 --yes
@@ -156,15 +156,15 @@ def rm(desk: Desk, batch_id: int, dry_run: bool, yes: bool) -> None:
     Forget a batch of which nothing is left to do. Its jobs and its documents stay: `pagemill documents rm --batch 7`,
     said before, removes those.
     """
-    found = operations.show(desk.session, batch_id)
+    found = operations.show(call.session, batch_id)
     files = counted(found.progress.files, "file")
     if dry_run:
-        if not desk.answered({"dry_run": True, **as_object(found)}):
+        if not call.printed_json({"dry_run": True, **as_object(found)}):
             output.show(f"would forget {found.batch.title} ({found.batch.state.word}, {files})")
         return
     confirm(f"Forget {found.batch.title} ({found.batch.state.word}, {files})? Nothing brings it back.", yes=yes)
-    batch = operations.remove(desk.session, batch_id)
-    if not desk.answered(batch):
+    batch = operations.remove(call.session, batch_id)
+    if not call.printed_json(batch):
         output.show(f"forgot {batch.title}; its jobs and documents stay")
 
 
@@ -183,7 +183,7 @@ batch = group(
 )
 
 
-def say_of_batch(desk: Desk, added: BatchAdded) -> None:
+def say_of_batch(call: Invocation, added: BatchAdded) -> None:
     """In which batch what was asked for is, and what holds it."""
     batch = added.batch
     if batch.state is BatchState.STOPPED:
@@ -196,24 +196,24 @@ def say_of_batch(desk: Desk, added: BatchAdded) -> None:
         output.say(f"{batch.title}: pagemill wait batch:{batch.id} --progress")
 
 
-def say_what_is_replaced(desk: Desk, owner: str, *, by: int | None = None) -> None:
+def say_what_is_replaced(call: Invocation, owner: str, *, by: int | None = None) -> None:
     """Say before a new batch, or the batch `by`, starts which batches of the owner will wait for it."""
-    if desk.as_json:
+    if call.as_json:
         return
-    for other in operations.to_be_replaced(desk.session, owner, by=by):
+    for other in operations.to_be_replaced(call.session, owner, by=by):
         output.say(f"replaces {titled(other)}; it resumes when the new batch ends")
 
 
-def _say_what_is_replaced_by(desk: Desk, batch_id: int) -> None:
-    found = operations.show(desk.session, batch_id)
+def _say_what_is_replaced_by(call: Invocation, batch_id: int) -> None:
+    found = operations.show(call.session, batch_id)
     is_idle = found.batch.state is not BatchState.ACTIVE
     if is_idle and (found.progress.jobs_failed or not found.batch.state.is_ended):
-        say_what_is_replaced(desk, found.batch.owner, by=batch_id)
+        say_what_is_replaced(call, found.batch.owner, by=batch_id)
 
 
-def _show_moved(desk: Desk, moved: BatchMoved, what: str) -> int:
+def _show_moved(call: Invocation, moved: BatchMoved, what: str) -> int:
     exit_code = 1 if moved.refused else 0
-    if desk.answered(moved):
+    if call.printed_json(moved):
         return exit_code
     again = f", with {output.jobs(len(moved.job_ids))} again" if moved.job_ids else ""
     waits = moved.batch.state is BatchState.WAITING

@@ -10,7 +10,7 @@ import click
 
 from worker_service.base.humanize import counted
 from worker_service.cli import output
-from worker_service.cli.context import DefaultVerbGroup, Desk, completions, verb
+from worker_service.cli.context import DefaultVerbGroup, Invocation, completions, verb
 from worker_service.cli.output import NODE_COLUMNS, node_row
 from worker_service.cluster import ray_environment
 from worker_service.services import nodes, overview
@@ -22,7 +22,7 @@ _HEAD_WORDS = "--num-cpus=0 --include-dashboard=false --include-log-monitor=fals
 
 
 def _complete(ctx: click.Context, _: click.Parameter, begun: str) -> list[Any]:
-    names = completions(ctx, lambda desk: [one.name for one in overview.nodes(desk.session)])
+    names = completions(ctx, lambda call: [one.name for one in overview.nodes(call.session)])
     return [name for name in names if name.startswith(begun)]
 
 
@@ -30,43 +30,43 @@ _name = click.argument("name", shell_complete=_complete)
 
 
 @verb
-def ls(desk: Desk) -> None:
+def ls(call: Invocation) -> None:
     """\b
     pagemill cluster ls
     pagemill cluster ls --json
 
     Show the nodes, as `pagemill cluster` alone does.
     """
-    _ls(desk)
+    _ls(call)
 
 
 @verb
 @_name
-def drain(desk: Desk, name: str) -> None:
+def drain(call: Invocation, name: str) -> None:
     """\b
     pagemill cluster drain box2
 
     Give a node no new attempts. It finishes those that run there. `pagemill cluster use box2` takes that back.
     """
-    _drain(desk, name, is_draining=True)
+    _drain(call, name, is_draining=True)
 
 
 @verb
 @_name
-def use(desk: Desk, name: str) -> None:
+def use(call: Invocation, name: str) -> None:
     """\b
     pagemill cluster use box2
 
     Give a node new attempts again after `drain`.
     """
-    _drain(desk, name, is_draining=False)
+    _drain(call, name, is_draining=False)
 
 
 @verb
 @click.argument("address", required=False)
 @click.option("--port", default=ray_environment.PORT, show_default=True, help="Of the Ray head.")
 @click.option("--slots", type=click.IntRange(1, 1000), metavar="N", help="Attempts at once on each node.")
-def init(desk: Desk, address: str | None, port: int, slots: int | None) -> None:
+def init(call: Invocation, address: str | None, port: int, slots: int | None) -> None:
     """\b
     sudo pagemill cluster init 10.0.0.1
     pagemill cluster init 10.0.0.1 --slots 8
@@ -75,7 +75,7 @@ def init(desk: Desk, address: str | None, port: int, slots: int | None) -> None:
     is this machine's, by which the nodes reach it. Who has the token can run programs on all machines of the cluster.
     """
     address = address or socket.gethostname()
-    directory = SERVICE_CONFIGURATION if desk.settings.is_of_the_service else own_configuration(os.environ)
+    directory = SERVICE_CONFIGURATION if call.settings.is_of_the_service else own_configuration(os.environ)
     path = directory / ray_environment.TOKEN
     token = ray_environment.make_token(path)
     where = f"{address}:{port}"
@@ -90,7 +90,7 @@ def init(desk: Desk, address: str | None, port: int, slots: int | None) -> None:
         f"export RAY_AUTH_MODE=token RAY_AUTH_TOKEN={token} {reconnect}",
         f"ray start --address={where}{cpus} --disable-usage-stats",
     ]
-    if desk.answered({"token": str(path), "setting": f"ray:{where}", "head": head, "node": node}):
+    if call.printed_json({"token": str(path), "setting": f"ray:{where}", "head": head, "node": node}):
         return
     output.show("# On this machine, as the user of the daemon:")
     output.show("\n".join(head))
@@ -104,7 +104,7 @@ def init(desk: Desk, address: str | None, port: int, slots: int | None) -> None:
 
 
 @verb
-def test(desk: Desk) -> int:
+def test(call: Invocation) -> int:
     """\b
     pagemill cluster test
     WORKER_CLUSTER=ray:10.0.0.1:6379 pagemill cluster test
@@ -114,9 +114,9 @@ def test(desk: Desk) -> int:
     """
     from worker_service.cluster.trial import try_nodes  # imports all handlers, in processes of their own
 
-    found = try_nodes(desk.settings)
+    found = try_nodes(call.settings)
     good = [one for one in found if one.state == "up"]
-    if not desk.answered({"items": found}):
+    if not call.printed_json({"items": found}):
         rows = [(one.name, one.state, one.slots or None, one.version, one.reason) for one in found]
         output.show_table(("NODE", "STATE", "SLOTS", "VERSION", "WHY"), rows, whole=("WHY",))
         output.say(f"{len(good)} of {counted(len(found), 'node')} can be used")
@@ -124,7 +124,7 @@ def test(desk: Desk) -> int:
 
 
 @verb
-def shown(desk: Desk) -> None:
+def shown(call: Invocation) -> None:
     """\b
     pagemill cluster
     pagemill cluster --json
@@ -134,23 +134,23 @@ def shown(desk: Desk) -> None:
 
     Show the nodes of the cluster: the state of each, its slots, and how many attempts run there.
     """
-    _ls(desk)
+    _ls(call)
 
 
 cluster = DefaultVerbGroup("cluster", shown, ls, drain, use, test, init)
 
 
-def _ls(desk: Desk) -> None:
-    found = overview.nodes(desk.session)
-    if desk.answered({"items": found}):
+def _ls(call: Invocation) -> None:
+    found = overview.nodes(call.session)
+    if call.printed_json({"items": found}):
         return
     if not found:
-        output.say(_NO_CLUSTER if desk.settings.cluster is None else _NO_NODE)
+        output.say(_NO_CLUSTER if call.settings.cluster is None else _NO_NODE)
         return
     output.show_table(NODE_COLUMNS, [node_row(one) for one in found])
 
 
-def _drain(desk: Desk, name: str, *, is_draining: bool) -> None:
-    sentence = nodes.drain(desk.session, name, is_draining=is_draining)
-    if not desk.answered({"node": name, "is_draining": is_draining}):
+def _drain(call: Invocation, name: str, *, is_draining: bool) -> None:
+    sentence = nodes.drain(call.session, name, is_draining=is_draining)
+    if not call.printed_json({"node": name, "is_draining": is_draining}):
         output.show(sentence)

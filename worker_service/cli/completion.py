@@ -6,12 +6,12 @@ import click
 from click.shell_completion import get_completion_class
 
 from worker_service.cli import output
-from worker_service.cli.context import Desk, verb
+from worker_service.cli.context import Invocation, verb
 
 
 @verb
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
-def completion(desk: Desk, shell: str) -> None:
+def completion(call: Invocation, shell: str) -> None:
     """\b
     eval "$(pagemill completion bash)"                                    in ~/.bashrc
     pagemill completion zsh > ~/.zfunc/_pagemill
@@ -23,5 +23,5 @@ def completion(desk: Desk, shell: str) -> None:
     if kind is None:
         raise click.UsageError(f"click does not know {shell}")
     script = kind(click.get_current_context().find_root().command, {}, "pagemill", "_PAGEMILL_COMPLETE").source()
-    if not desk.answered({"shell": shell, "script": script}):
+    if not call.printed_json({"shell": shell, "script": script}):
         output.show_text(f"{script}\n")

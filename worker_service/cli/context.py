@@ -1,6 +1,6 @@
 """What every verb stands on: the options that all have, the selectors that many have, and the question before a change.
 
-A verb's function is given a `Desk` first: the settings, the database once it is asked for, and whether
+A verb's function is given a `Invocation` first: the settings, the database once it is asked for, and whether
 to speak JSON.
 """
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 Function = Callable[..., Any]
 
 
-class Desk:
+class Invocation:
     def __init__(self, *, as_json: bool, database: str | None) -> None:
         self.as_json = as_json
         self._database = database
@@ -46,7 +46,7 @@ class Desk:
             self._session = open_session(self.settings, on_long_wait=say_that_it_waits)
         return self._session
 
-    def answered(self, value: object) -> bool:
+    def printed_json(self, value: object) -> bool:
         """Where JSON is asked for, this is the answer, and nothing else is to be shown."""
         if self.as_json:
             output.show_json(value)
@@ -72,16 +72,16 @@ class Verb(click.Command):
 
 
 def verb(function: Function, heading: str = "") -> Verb:
-    """A function as a verb. Its docstring is the help; its options are given to it after the desk, by name."""
+    """A function as a verb. Its docstring is the help; its options are given to it after the call, by name."""
 
     @functools.wraps(function)
     def run(as_json: bool, database: str | None, **values: Any) -> Any:
         above = click.get_current_context().find_root().obj or {}
-        desk = Desk(as_json=as_json or above.get("as_json", False), database=database or above.get("database"))
+        call = Invocation(as_json=as_json or above.get("as_json", False), database=database or above.get("database"))
         try:
-            return function(desk, **values)
+            return function(call, **values)
         finally:
-            desk.close()
+            call.close()
 
     named: Function = click.option("--database", metavar="PATH", type=click.Path(), help="Use this database.")(run)
     named = click.option("--json", "as_json", is_flag=True, help="One JSON object instead of text.")(named)
@@ -123,13 +123,13 @@ Complete = Callable[[click.Context, click.Parameter, str], list[Any]]
 
 def completes(column: str) -> Complete:
     """Complete from the values in the database; never fail, for a person is in the middle of typing."""
-    return lambda ctx, _, begun: completions(ctx, lambda desk: _names(desk, begun, column))
+    return lambda ctx, _, begun: completions(ctx, lambda call: _names(call, begun, column))
 
 
 def completes_type(ctx: click.Context, _: click.Parameter, begun: str) -> list[Any]:
     """Of what workers and installed handlers can run, and of jobs that are there."""
-    known = completions(ctx, lambda desk: _names(desk, begun, "handler", "job_type"))
-    installed = completions(ctx, lambda desk: _installed(desk, begun))
+    known = completions(ctx, lambda call: _names(call, begun, "handler", "job_type"))
+    installed = completions(ctx, lambda call: _installed(call, begun))
     return sorted({*known, *installed})
 
 
@@ -140,24 +140,26 @@ def completes_directory(_: click.Context, __: click.Parameter, begun: str) -> li
     return [CompletionItem(begun, type="dir")]
 
 
-def _names(desk: Desk, begun: str, *columns: str) -> list[str]:
-    return [name for column in columns for name in desk.session.reading.names(column, begun)]
+def _names(call: Invocation, begun: str, *columns: str) -> list[str]:
+    return [name for column in columns for name in call.session.reading.names(column, begun)]
 
 
-def _installed(desk: Desk, begun: str) -> list[str]:
+def _installed(call: Invocation, begun: str) -> list[str]:
     from worker_service.services.enqueue import installed_types
 
-    return [name for name in installed_types(desk.settings) if name.startswith(begun)]
+    return [name for name in installed_types(call.settings) if name.startswith(begun)]
 
 
-def completions(ctx: click.Context, names: Callable[[Desk], Sequence[str]]) -> list[str]:
+def completions(ctx: click.Context, names: Callable[[Invocation], Sequence[str]]) -> list[str]:
     try:
-        desk = Desk(as_json=False, database=ctx.params.get("database") or (ctx.find_root().obj or {}).get("database"))
+        call = Invocation(
+            as_json=False, database=ctx.params.get("database") or (ctx.find_root().obj or {}).get("database")
+        )
         try:
             # A shell's reply is lines: what cannot stand on one, or cannot be seen, has to be typed.
-            return [name for name in names(desk) if name.isprintable() and name]
+            return [name for name in names(call) if name.isprintable() and name]
         finally:
-            desk.close()
+            call.close()
     except Exception:
         return []
 
@@ -246,12 +248,12 @@ _SELECTORS: Sequence[Callable[[Function], Function]] = (
 
 
 def selecting(function: Function) -> Function:
-    """Give the verb the selectors; its function gets a `Selector` after the desk."""
+    """Give the verb the selectors; its function gets a `Selector` after the call."""
 
     @functools.wraps(function)
-    def run(desk: Desk, **values: Any) -> Any:
+    def run(call: Invocation, **values: Any) -> Any:
         words = {name: values.pop(name) for name in Selector.__struct_fields__ if name in values}
-        return function(desk, read_selector(now=wall_clock(), **words), **values)
+        return function(call, read_selector(now=wall_clock(), **words), **values)
 
     for option in reversed(_SELECTORS):
         option(run)

@@ -17,8 +17,8 @@ from worker_service.base.path_text import legible, written
 from worker_service.cli import output
 from worker_service.cli.context import (
     DefaultVerbGroup,
-    Desk,
     Function,
+    Invocation,
     completes_directory,
     confirm,
     confirming,
@@ -65,7 +65,7 @@ _FOLDERS_MAX = 1000
 @click.option("--watch", metavar="LENGTH", help="Repeat at this interval until stopped, such as 1h.")
 @dry_run_option
 def crawl_folder(
-    desk: Desk,
+    call: Invocation,
     folder: str,
     owner: str,
     batch: str | None,
@@ -91,9 +91,9 @@ def crawl_folder(
     if batch is not None and watch is not None:
         raise BadInput("a watched folder cannot be in a batch, because it never ends", "leave out --watch or --batch")
     if dry_run:
-        return _show_dry_run(desk, asked)
+        return _show_dry_run(call, asked)
     [enqueued], added = submit(
-        desk,
+        call,
         [asked if batch is None else for_batch(asked)],
         batch=batch,
         name=legible(folder) if watch is None else None,
@@ -102,10 +102,10 @@ def crawl_folder(
         asked={"sources": [legible(folder)], **options.asked(), **options.follows(standing=True)},
     )
     of_batch = {} if added is None else {"batch": added.batch.id}
-    if not desk.answered({"id": enqueued.job_id, "existing": enqueued.existing, **of_batch}):
+    if not call.printed_json({"id": enqueued.job_id, "existing": enqueued.existing, **of_batch}):
         output.show(str(enqueued.job_id))
     if enqueued.existing and enqueued.job_id is not None:
-        _report_existing(desk.session.reading.get(enqueued.job_id), asked)
+        _report_existing(call.session.reading.get(enqueued.job_id), asked)
     return 0
 
 
@@ -134,10 +134,10 @@ def _covers(job: Job, asked: NewJob) -> bool:
     return bool({"watch_seconds": does.get("watch_seconds"), **wanted} == {"watch_seconds": None, **does})
 
 
-def _show_dry_run(desk: Desk, crawl: NewJob) -> int:
-    counts = count_folder(desk, crawl)
+def _show_dry_run(call: Invocation, crawl: NewJob) -> int:
+    counts = count_folder(call, crawl)
     size = counts.get("bytes", 0)
-    if desk.answered({**counts, **estimate_duration(desk, size)}):
+    if call.printed_json({**counts, **estimate_duration(call, size)}):
         return 0
     for name in counts.get("would_enqueue", ()):
         output.show(name)
@@ -148,7 +148,7 @@ def _show_dry_run(desk: Desk, crawl: NewJob) -> int:
     ]
     output.say(", ".join(words) or "nothing found")
     if counts.get("enqueued"):
-        output.say(f"{output.size(size)} to download and read; {describe_duration(desk, size)}")
+        output.say(f"{output.size(size)} to download and read; {describe_duration(call, size)}")
     return 0
 
 
@@ -179,15 +179,15 @@ def _folder_arguments(function: Function) -> Function:
 
 @verb
 @click.option("--owner", metavar="NAME", help="Only folders of this owner.")
-def ls(desk: Desk, owner: str | None) -> None:
+def ls(call: Invocation, owner: str | None) -> None:
     """\b
     pagemill crawl ls
     pagemill crawl ls --owner alice --json
 
     List folders that are watched or being crawled: the interval, the next run, and what the last run found.
     """
-    found = _live_crawls(desk, owner)
-    if desk.answered({"items": found}):
+    found = _live_crawls(call, owner)
+    if call.printed_json({"items": found}):
         return
     if not found:
         output.say("no folder is watched or being crawled; to watch one: pagemill crawl FOLDER --watch 1h")
@@ -202,7 +202,7 @@ def ls(desk: Desk, owner: str | None) -> None:
 
 @verb
 @_folder_arguments
-def now(desk: Desk, folders: Sequence[str], everything: bool, owner: str | None) -> None:
+def now(call: Invocation, folders: Sequence[str], everything: bool, owner: str | None) -> None:
     """\b
     pagemill crawl now /srv/reports
     pagemill crawl now 42
@@ -210,9 +210,9 @@ def now(desk: Desk, folders: Sequence[str], everything: bool, owner: str | None)
 
     Crawl watched folders now. The next run follows after the usual interval.
     """
-    chosen = _chosen(desk, folders, owner, everything=everything)
-    brought = job_control.bring_forward(desk.session, [one.job_id for one in chosen])
-    if desk.answered({"items": [{"id": one.job_id, "brought_forward": one.job_id in brought} for one in chosen]}):
+    chosen = _chosen(call, folders, owner, everything=everything)
+    brought = job_control.bring_forward(call.session, [one.job_id for one in chosen])
+    if call.printed_json({"items": [{"id": one.job_id, "brought_forward": one.job_id in brought} for one in chosen]}):
         return
     for one in chosen:
         output.show(str(one.job_id))
@@ -223,7 +223,9 @@ def now(desk: Desk, folders: Sequence[str], everything: bool, owner: str | None)
 @verb
 @_folder_arguments
 @confirming
-def stop(desk: Desk, folders: Sequence[str], everything: bool, owner: str | None, dry_run: bool, yes: bool) -> int:
+def stop(
+    call: Invocation, folders: Sequence[str], everything: bool, owner: str | None, dry_run: bool, yes: bool
+) -> int:
     """\b
     pagemill crawl stop /srv/reports
     pagemill crawl stop 42
@@ -232,36 +234,36 @@ def stop(desk: Desk, folders: Sequence[str], everything: bool, owner: str | None
     Stop watching folders. Documents that were found stay, and those being read are finished. `pagemill undo` watches
     the folders again.
     """
-    chosen = _chosen(desk, folders, owner, everything=everything)
+    chosen = _chosen(call, folders, owner, everything=everything)
     if dry_run:
-        if not desk.answered({"dry_run": True, "items": chosen}):
+        if not call.printed_json({"dry_run": True, "items": chosen}):
             output.show_table(("JOB", "FOLDER", "OWNER"), [(one.job_id, one.name, one.owner) for one in chosen])
         return 0
     if len(chosen) > 1:
         confirm(f"Stop watching {counted(len(chosen), 'folder')}?", yes=yes, sample=[one.name for one in chosen[:5]])
     selector = Selector(tuple(one.job_id for one in chosen))
-    changed = job_control.change(desk.session, job_control.plan(desk.session, "cancel", selector))
-    if not desk.answered(changed):
+    changed = job_control.change(call.session, job_control.plan(call.session, "cancel", selector))
+    if not call.printed_json(changed):
         for one in chosen:
             output.show(f"{one.name}: {changed.refused.get(one.job_id, 'no longer watched')}")
     return 1 if changed.refused else 0
 
 
-def _live_crawls(desk: Desk, owner: str | None) -> list[WatchedFolder]:
+def _live_crawls(call: Invocation, owner: str | None) -> list[WatchedFolder]:
     """Return the folders with a live crawl, the oldest first."""
     selector = Selector(statuses=_LIVE, job_types=("drive_crawl",), owners=() if owner is None else (owner,))
-    page = jobs.list_jobs(desk.session, selector, limit=_FOLDERS_MAX)
+    page = jobs.list_jobs(call.session, selector, limit=_FOLDERS_MAX)
     found = [(job, json.loads(job.payload or "null")) for job in reversed(page.items)]
     return [
-        _watched_folder(desk, job, payload)
+        _watched_folder(call, job, payload)
         for job, payload in found
         if isinstance(payload, Mapping) and not payload.get("dry_run")
     ]
 
 
-def _watched_folder(desk: Desk, job: Job, payload: Mapping[str, object]) -> WatchedFolder:
+def _watched_folder(call: Invocation, job: Job, payload: Mapping[str, object]) -> WatchedFolder:
     every, folder = payload.get("watch_seconds"), str(payload.get("folder"))
-    ended = [one for one in jobs.job_in_whole(desk.session, job.id).attempts if one.ended_at is not None]
+    ended = [one for one in jobs.job_in_whole(call.session, job.id).attempts if one.ended_at is not None]
     return WatchedFolder(
         job_id=job.id,
         folder=folder,
@@ -274,10 +276,10 @@ def _watched_folder(desk: Desk, job: Job, payload: Mapping[str, object]) -> Watc
     )
 
 
-def _chosen(desk: Desk, folders: Sequence[str], owner: str | None, *, everything: bool) -> list[WatchedFolder]:
+def _chosen(call: Invocation, folders: Sequence[str], owner: str | None, *, everything: bool) -> list[WatchedFolder]:
     if not (folders or everything or owner is not None):
         raise BadInput("name the folders", "give a folder or its job id, as pagemill crawl ls shows them, or --all")
-    watched = [one for one in _live_crawls(desk, owner) if one.every_seconds is not None]
+    watched = [one for one in _live_crawls(call, owner) if one.every_seconds is not None]
     chosen: dict[int, WatchedFolder] = {} if folders else {one.job_id: one for one in watched}
     for word in folders:
         path = written(Path(word).expanduser().absolute())

@@ -12,7 +12,7 @@ import click
 from worker_service.base.errors import ProgramAbsent, StoreAbsent
 from worker_service.base.humanize import counted
 from worker_service.cli import group, output
-from worker_service.cli.context import Desk, confirm, confirming, say_that_it_waits, verb
+from worker_service.cli.context import Invocation, confirm, confirming, say_that_it_waits, verb
 from worker_service.services import database as operations
 
 if TYPE_CHECKING:
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
 
 
 @verb
-def init(desk: Desk) -> None:
+def init(call: Invocation) -> None:
     """\b
     pagemill init
     pagemill init --database /var/lib/pagemill/pagemill.db
 
     Make the database. Doing it again changes nothing.
     """
-    database = desk.settings.database
-    is_new = operations.initialise(desk.settings, on_long_wait=say_that_it_waits)
-    if desk.answered({"database": database, "created": is_new}):
+    database = call.settings.database
+    is_new = operations.initialise(call.settings, on_long_wait=say_that_it_waits)
+    if call.printed_json({"database": database, "created": is_new}):
         return
     output.show(f"made {database}" if is_new else f"{database} is there already, and sound")
     if is_new:
@@ -38,15 +38,15 @@ def init(desk: Desk) -> None:
 
 @verb
 @click.option("--dry-run", is_flag=True, help="Only say what would be done.")
-def migrate(desk: Desk, dry_run: bool) -> None:
+def migrate(call: Invocation, dry_run: bool) -> None:
     """\b
     pagemill db backup before.db && pagemill db migrate --dry-run
     pagemill db migrate
 
     Bring the database to this version's tables. A plain table of the original proposal is adopted with all its rows.
     """
-    steps = operations.migrate(desk.settings, dry_run=dry_run, on_long_wait=say_that_it_waits)
-    if desk.answered({"dry_run": dry_run, "items": steps}):
+    steps = operations.migrate(call.settings, dry_run=dry_run, on_long_wait=say_that_it_waits)
+    if call.printed_json({"dry_run": dry_run, "items": steps}):
         return
     for step in steps:
         output.show(step)
@@ -61,7 +61,7 @@ def migrate(desk: Desk, dry_run: bool) -> None:
 @click.option(
     "--keep", type=click.IntRange(1), metavar="N", help="In a directory: leave so many copies, this one included."
 )
-def backup(desk: Desk, target: Path, keep: int | None) -> None:
+def backup(call: Invocation, target: Path, keep: int | None) -> None:
     """\b
     pagemill db backup /var/backups/pagemill.db
     pagemill db backup /var/backups/pagemill/ --keep 14
@@ -71,8 +71,8 @@ def backup(desk: Desk, target: Path, keep: int | None) -> None:
 
     Copy the workspace after it: each file that the copy names is then there.
     """
-    made = operations.backup(desk.settings, target, keep=keep, on_long_wait=say_that_it_waits)
-    if desk.answered({"backup": made.path, "bytes": made.size, "removed": made.removed}):
+    made = operations.backup(call.settings, target, keep=keep, on_long_wait=say_that_it_waits)
+    if call.printed_json({"backup": made.path, "bytes": made.size, "removed": made.removed}):
         return
     output.show(f"wrote {made.path}, {counted(made.size, 'byte')}")
     if made.removed:
@@ -82,7 +82,7 @@ def backup(desk: Desk, target: Path, keep: int | None) -> None:
 @verb
 @click.argument("file", type=click.Path(path_type=Path))
 @confirming
-def restore(desk: Desk, file: Path, dry_run: bool, yes: bool) -> int:
+def restore(call: Invocation, file: Path, dry_run: bool, yes: bool) -> int:
     """\b
     pagemill db restore /var/backups/pagemill/pagemill-2026-11-19.db --dry-run
     pagemill db restore /var/backups/pagemill/pagemill-2026-11-19.db
@@ -95,16 +95,16 @@ def restore(desk: Desk, file: Path, dry_run: bool, yes: bool) -> int:
     """
     from worker_service.services import restore as operations
 
-    plan = operations.plan_restore(desk.settings, file)
+    plan = operations.plan_restore(call.settings, file)
     if dry_run:
-        if not desk.answered({"dry_run": True, "jobs": plan.jobs, "running": plan.running, "backup": plan.backup}):
+        if not call.printed_json({"dry_run": True, "jobs": plan.jobs, "running": plan.running, "backup": plan.backup}):
             for sentence in _sentences(plan):
                 output.show(sentence)
             output.say("that is what would be done; nothing was changed")
         return 0
     confirm(f"Put {file} in the place of {plan.database}?", yes=yes, sample=_sentences(plan))
-    done = operations.restore(desk.settings, plan)
-    if desk.answered(done):
+    done = operations.restore(call.settings, plan)
+    if call.printed_json(done):
         return 0
     for step in done.restored.steps:
         output.show(step)
@@ -117,7 +117,7 @@ def restore(desk: Desk, file: Path, dry_run: bool, yes: bool) -> int:
         number = len(done.missing)
         output.say(
             f"{counted(number, 'file')} that it names {'is' if number == 1 else 'are'} not in "
-            f"{desk.settings.workspace}, such as {done.missing[0]}: before the daemon starts, bring the copy of the "
+            f"{call.settings.workspace}, such as {done.missing[0]}: before the daemon starts, bring the copy of the "
             "workspace there"
         )
     output.say("next: pagemill doctor, then systemctl start pagemill pagemill-commands")
@@ -125,15 +125,15 @@ def restore(desk: Desk, file: Path, dry_run: bool, yes: bool) -> int:
 
 
 @verb
-def check(desk: Desk) -> int:
+def check(call: Invocation) -> int:
     """\b
     pagemill db check
     pagemill db check --json
 
     Look for what is wrong with the database and its surroundings. Exit code 1 if something is.
     """
-    checks = operations.check(desk.session)
-    if not desk.answered({"items": checks}):
+    checks = operations.check(call.session)
+    if not call.printed_json({"items": checks}):
         output.show_table(
             ("CHECK", "IS", "DETAIL"), [(c.name, "good" if c.is_good else "wrong", c.detail) for c in checks]
         )
@@ -144,22 +144,22 @@ def check(desk: Desk) -> int:
 
 
 @verb
-def rebuild_search(desk: Desk) -> None:
+def rebuild_search(call: Invocation) -> None:
     """\b
     pagemill db rebuild-search
 
     Build the search index again from the text of the pages, when `pagemill db check` says that it is damaged. The
     daemon goes on meanwhile; until it is done, a search finds only some of the pages.
     """
-    pages = operations.rebuild_search(desk.session)
-    if not desk.answered({"pages": pages}):
+    pages = operations.rebuild_search(call.session)
+    if not call.printed_json({"pages": pages}):
         output.show(f"the search index has {counted(pages, 'page')}")
 
 
 @verb
 @click.option("--write", is_flag=True, help="Allow changes; else the database is opened read-only.")
 @click.argument("statements", metavar="[SQL]...", nargs=-1)
-def shell(desk: Desk, write: bool, statements: tuple[str, ...]) -> None:
+def shell(call: Invocation, write: bool, statements: tuple[str, ...]) -> None:
     """\b
     pagemill db shell
     pagemill db shell "SELECT * FROM v_queue"
@@ -167,11 +167,11 @@ def shell(desk: Desk, write: bool, statements: tuple[str, ...]) -> None:
 
     Open the database with the sqlite3 program, read-only unless --write is given. It waits up to 5 seconds for others.
     """
-    database = desk.settings.database
+    database = call.settings.database
     if not database.exists():
         raise StoreAbsent(f"there is no database at {database}", "run: pagemill init")
     words = ["sqlite3", *([] if write else ["-readonly"]), "-cmd", ".timeout 5000"]
-    if desk.as_json:
+    if call.as_json:
         words.append("-json")
     elif sys.stdout.isatty():
         words.append("-box")

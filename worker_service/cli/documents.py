@@ -20,9 +20,9 @@ from worker_service.base.sanitize import harmless
 from worker_service.cli import Verbs, group, output
 from worker_service.cli.context import (
     BatchId,
-    Desk,
     DocumentId,
     Function,
+    Invocation,
     JobId,
     completes,
     confirm,
@@ -63,11 +63,11 @@ _batch = click.option("--batch", "batch_id", type=BatchId(), metavar="N", help="
 
 
 def choosing(function: Function) -> Function:
-    """Give the verb the selectors of documents; its function gets a `DocumentSelector` after the desk."""
+    """Give the verb the selectors of documents; its function gets a `DocumentSelector` after the call."""
 
     @functools.wraps(function)
     def run(
-        desk: Desk,
+        call: Invocation,
         ids: Sequence[int],
         statuses: Sequence[str],
         owners: Sequence[str],
@@ -76,7 +76,7 @@ def choosing(function: Function) -> Function:
         **values: Any,
     ) -> Any:
         batch_ids = () if batch_id is None else (batch_id,)
-        return function(desk, read_document_selector(ids, statuses, owners, part, batch_ids), **values)
+        return function(call, read_document_selector(ids, statuses, owners, part, batch_ids), **values)
 
     _batch(run)
     click.option("--name", "part", metavar="TEXT", default="", help="Documents with this in their name.")(run)
@@ -93,7 +93,7 @@ def choosing(function: Function) -> Function:
 @verb
 @_one
 @click.option("--pages", metavar="A-B", help="3, 3-5, 3- or -5.")
-def text(desk: Desk, document_id: int, pages: str | None) -> int:
+def text(call: Invocation, document_id: int, pages: str | None) -> int:
     """\b
     pagemill text 7
     pagemill text 7 --pages 3-5 | less
@@ -103,11 +103,11 @@ def text(desk: Desk, document_id: int, pages: str | None) -> int:
 
     Exit code 1 if there is none.
     """
-    document, found = operations.text(desk.session, document_id, pages=pages)
+    document, found = operations.text(call.session, document_id, pages=pages)
     items = [
         {"number": one.number, "method": one.method, "confidence": one.confidence, "text": one.text} for one in found
     ]
-    if not desk.answered({"document": document_id, "name": document.name, "items": items}):
+    if not call.printed_json({"document": document_id, "name": document.name, "items": items}):
         output.show_text("\f".join(f"{(one.text or '').rstrip()}\n" for one in found))
     if not found:
         output.say(f"document {document_id} has no text to show: {_why_no_text(document)}")
@@ -131,7 +131,7 @@ def text(desk: Desk, document_id: int, pages: str | None) -> int:
 )
 @click.option("--sure", "is_sure", is_flag=True, help="Leave out pages recognised with less than 50 % confidence.")
 def search(
-    desk: Desk,
+    call: Invocation,
     words: Sequence[str],
     owner: str | None,
     batch_id: int | None,
@@ -149,9 +149,9 @@ def search(
 
     Exit code 1 if nothing was found.
     """
-    marks = ("[", "]") if desk.as_json else _OWN_MARKS
+    marks = ("[", "]") if call.as_json else _OWN_MARKS
     found = operations.search(
-        desk.session,
+        call.session,
         " ".join(words),
         owner=owner,
         document_id=document_id,
@@ -160,7 +160,7 @@ def search(
         marks=marks,
         is_sure=is_sure,
     )
-    if not desk.answered({"items": found.hits, "is_partial": found.is_partial}):
+    if not call.printed_json({"items": found.hits, "is_partial": found.is_partial}):
         for hit in found.hits:
             output.show(_hit_line(hit))
         if not found.hits:
@@ -181,7 +181,7 @@ def search(
 )
 @click.option("--force", is_flag=True, help="With --csv and --xlsx: replace files that are there.")
 def tables(
-    desk: Desk, document_id: int, pages: str | None, directory: Path | None, xlsx: Path | None, force: bool
+    call: Invocation, document_id: int, pages: str | None, directory: Path | None, xlsx: Path | None, force: bool
 ) -> int:
     """\b
     pagemill tables 7
@@ -194,8 +194,8 @@ def tables(
 
     Exit code 1 if there are none.
     """
-    document = desk.session.library.document(document_id)
-    found = tables_of(desk.session, document_id, pages=pages)
+    document = call.session.library.document(document_id)
+    found = tables_of(call.session, document_id, pages=pages)
     count = 0
     if xlsx is not None:
         _require_free(xlsx, force)
@@ -204,7 +204,7 @@ def tables(
             with whole_file(xlsx) as file:
                 write_tables(file, some)
             output.say(f"wrote {xlsx}")
-        if directory is None and not desk.as_json:
+        if directory is None and not call.as_json:
             return _how_many_tables(document, len(some))
         found = iter(some)
     if directory is not None:
@@ -216,12 +216,12 @@ def tables(
             with whole_file(path) as file:
                 write_csv(file, table)
             written.append(path)
-        if not desk.answered({"items": written}):
+        if not call.printed_json({"items": written}):
             for path in written:
                 output.show(str(path))
         return _how_many_tables(document, len(written))
-    items = list(found) if desk.as_json else []
-    if desk.answered({"document": document_id, "name": document.name, "items": items}):
+    items = list(found) if call.as_json else []
+    if call.printed_json({"document": document_id, "name": document.name, "items": items}):
         return 0 if items else 1
     for table in found:
         count += 1
@@ -260,7 +260,7 @@ class _TermsFile(click.File):
 @click.option("--xlsx", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path), help="Write a workbook.")
 @click.option("--force", is_flag=True, help="With --xlsx: replace the file.")
 def keywords(
-    desk: Desk,
+    call: Invocation,
     terms: Any,
     owner: str | None,
     batch_id: int | None,
@@ -283,7 +283,7 @@ def keywords(
         words = operations.terms_of(terms.read())
     except UnicodeDecodeError as error:
         raise BadInput(f"{terms.name} is not UTF-8 text", "save it as UTF-8") from error
-    found = list(operations.keywords(desk.session, words, owner=owner, batch_id=batch_id))
+    found = list(operations.keywords(call.session, words, owner=owner, batch_id=batch_id))
     whole = [row for part in found for row in part.by_document]
     pages = [row for part in found for row in part.by_page]
     rows = pages if by_page else whole
@@ -291,7 +291,7 @@ def keywords(
         with whole_file(xlsx) as file:
             write_workbook(file, words, found)
         output.say(f"wrote {xlsx}")
-    elif desk.answered({"terms": words, "items": [row.as_object(words) for row in rows]}):
+    elif call.printed_json({"terms": words, "items": [row.as_object(words) for row in rows]}):
         return
     else:
         (output.show_csv if as_csv else output.show_table)(
@@ -315,7 +315,13 @@ def keywords(
     "--job", "job_id", type=JobId(), metavar="ID", help="The files of a job, such as a program of yours left."
 )
 def export(
-    desk: Desk, chosen: DocumentSelector, form: str, directory: Path, update: bool, force: bool, job_id: int | None
+    call: Invocation,
+    chosen: DocumentSelector,
+    form: str,
+    directory: Path,
+    update: bool,
+    force: bool,
+    job_id: int | None,
 ) -> int:
     """\b
     pagemill export 7
@@ -335,12 +341,12 @@ def export(
     if job_id is not None:
         if not chosen.is_empty:
             raise BadInput("say which: the files of a job (--job), or those of documents")
-        found = operations.export_of_job(desk.session, job_id, directory, there)
+        found = operations.export_of_job(call.session, job_id, directory, there)
     else:
-        found = operations.export(desk.session, chosen, form, directory, there)
+        found = operations.export(call.session, chosen, form, directory, there)
     if found.chosen == 1 and found.failures:
         raise found.failures[0]
-    if not desk.answered({"items": found.items, "unchanged": found.unchanged}):
+    if not call.printed_json({"items": found.items, "unchanged": found.unchanged}):
         for path in found.items:
             output.show(str(path))
         if found.unchanged:
@@ -378,7 +384,7 @@ def _why_no_text(document: Document) -> str:
 @click.option("--limit", type=click.IntRange(1, 1000), metavar="N", help="At most so many; 50 unless given.")
 @click.option("--before", "before_id", type=DocumentId(), metavar="ID", help="The next page: smaller ids.")
 @click.option("--csv", "as_csv", is_flag=True, help="All of them as CSV on stdout, to hand over.")
-def ls(desk: Desk, chosen: DocumentSelector, limit: int | None, before_id: int | None, as_csv: bool) -> None:
+def ls(call: Invocation, chosen: DocumentSelector, limit: int | None, before_id: int | None, as_csv: bool) -> None:
     """\b
     pagemill documents ls
     pagemill documents --status failed --owner alice
@@ -389,18 +395,18 @@ def ls(desk: Desk, chosen: DocumentSelector, limit: int | None, before_id: int |
     (SHA-256, MD5) and when it was read; what failed before it was a document has no number.
     """
     if as_csv:
-        if desk.as_json:
+        if call.as_json:
             raise BadInput("CSV and JSON are two answers", "say --csv or --json")
         if limit is not None or before_id is not None:
             raise BadInput("--csv has all of them", "leave --limit and --before out")
-        output.show_csv(HAND_OVER_COLUMNS, map(hand_over_row, operations.hand_over(desk.session, chosen)))
+        output.show_csv(HAND_OVER_COLUMNS, map(hand_over_row, operations.hand_over(call.session, chosen)))
         return
-    page = operations.list_documents(desk.session, chosen, limit=limit or _LISTED, before_id=before_id)
-    if not page.items and not page.not_brought_in and not chosen.is_empty and not desk.as_json:
+    page = operations.list_documents(call.session, chosen, limit=limit or _LISTED, before_id=before_id)
+    if not page.items and not page.not_brought_in and not chosen.is_empty and not call.as_json:
         output.say("no document is like that")
         return
-    show_documents(desk, page.items, page.not_brought_in, next_id=page.next)
-    if page.are_more_not_brought_in and not desk.as_json:
+    show_documents(call, page.items, page.not_brought_in, next_id=page.next)
+    if page.are_more_not_brought_in and not call.as_json:
         output.say("more were not brought in: pagemill errors counts them")
 
 
@@ -426,7 +432,7 @@ class _Documents(Verbs):
 @verb
 @choosing
 @confirming
-def rm(desk: Desk, chosen: DocumentSelector, dry_run: bool, yes: bool) -> int:
+def rm(call: Invocation, chosen: DocumentSelector, dry_run: bool, yes: bool) -> int:
     """\b
     pagemill documents rm 7
     pagemill documents rm --owner alice --status failed --dry-run
@@ -440,10 +446,10 @@ def rm(desk: Desk, chosen: DocumentSelector, dry_run: bool, yes: bool) -> int:
     """
     if chosen.is_empty:
         raise BadInput("say which documents to remove: ids, or selectors such as --owner alice")
-    meant = operations.meant(desk.session, chosen)
-    weight = operations.weigh(desk.session, meant)
+    meant = operations.meant(call.session, chosen)
+    weight = operations.weigh(call.session, meant)
     if dry_run:
-        if desk.answered({"dry_run": True, **as_object(weight), "items": [one.id for one in meant]}):
+        if call.printed_json({"dry_run": True, **as_object(weight), "items": [one.id for one in meant]}):
             return 0
         output.show(f"would remove {_weighed(weight)}")
         for line in _sample(meant):
@@ -452,10 +458,10 @@ def rm(desk: Desk, chosen: DocumentSelector, dry_run: bool, yes: bool) -> int:
     if meant:
         question = f"This removes {_weighed(weight)}, for good."
         confirm(question, yes=yes, sample=_sample(meant), number=len(meant))
-    removed, left = operations.remove(desk.session, meant)
+    removed, left = operations.remove(call.session, meant)
     refused = [{"id": document_id, "reason": reason} for document_id, reason in removed.refused.items()]
     freed = {**as_object(removed.freed), "items": removed.document_ids}
-    if desk.answered({"action": removed.action_id, **freed, "refused": refused, "files_left": left}):
+    if call.printed_json({"action": removed.action_id, **freed, "refused": refused, "files_left": left}):
         return 1 if refused else 0
     if not meant:
         output.say("no document is like that: nothing to do")
@@ -492,13 +498,13 @@ documents = group(
 )
 
 
-def show_document(desk: Desk, document_id: int) -> None:
+def show_document(call: Invocation, document_id: int) -> None:
     """All about one document: `pagemill show document:7`."""
-    found = operations.document_in_whole(desk.session, document_id)
+    found = operations.document_in_whole(call.session, document_id)
     document, pages = found.document, found.page_items
     whole = as_object(found)
     row = whole.pop("document")
-    read_by = operations.readers(desk.session, document_id, len(pages) if desk.as_json else _SHOWN_PAGES)
+    read_by = operations.readers(call.session, document_id, len(pages) if call.as_json else _SHOWN_PAGES)
     for page in whole["page_items"]:
         if one := read_by.get(page["number"]):
             page |= {
@@ -507,7 +513,7 @@ def show_document(desk: Desk, document_id: int) -> None:
                 "lines": one.written_lines,
                 "second": len(one.second),
             }
-    if desk.answered(row | whole):
+    if call.printed_json(row | whole):
         return
     output.show_values(row)
     if document.has_failed_anew:
@@ -542,9 +548,9 @@ def _who_read(page: operations.Readers) -> str:
 
 
 def show_documents(
-    desk: Desk, shown: Sequence[Document], not_brought_in: Sequence[Job] = (), *, next_id: int | None = None
+    call: Invocation, shown: Sequence[Document], not_brought_in: Sequence[Job] = (), *, next_id: int | None = None
 ) -> None:
-    if desk.answered({"items": shown, "not_brought_in": not_brought_in, "next": next_id}):
+    if call.printed_json({"items": shown, "not_brought_in": not_brought_in, "next": next_id}):
         return
     now = wall_clock()
     if shown:

@@ -8,7 +8,7 @@ import click
 
 from worker_service.base.clock import PERIODS
 from worker_service.cli import output
-from worker_service.cli.context import Desk, Function, completes, completes_type, read_stdin, verb
+from worker_service.cli.context import Function, Invocation, completes, completes_type, read_stdin, verb
 from worker_service.jobs.actions import read_action
 from worker_service.jobs.selector import WRITTEN
 from worker_service.services import enqueue as operations
@@ -48,7 +48,7 @@ def _columns(function: Function) -> Function:
 @click.option("--timeout", metavar="LENGTH", help="Of one attempt: 10m; a number means seconds, as in every LENGTH.")
 @click.option("--on-failure", multiple=True, metavar="TYPE[=JSON]", help="Once it has failed for good, such a job.")
 @click.option("--no-check", is_flag=True, help="Do not ask first whether the payload fits its handler.")
-def enqueue(desk: Desk, no_check: bool, **words: Any) -> None:
+def enqueue(call: Invocation, no_check: bool, **words: Any) -> None:
     """\b
     pagemill enqueue scrape_account --platform instagram --set scrape_type=full
     pagemill enqueue scrape_account --payload @job.json --priority 1
@@ -63,15 +63,15 @@ def enqueue(desk: Desk, no_check: bool, **words: Any) -> None:
 
     A --set value is JSON where it can be read as JSON, else text; `--set page.from=1` goes one object deeper.
     """
-    enqueued = operations.enqueue(desk.session, words, read_stdin, is_checked=not no_check)
-    doubt = operations.doubt(desk.session, words["job_type"])
+    enqueued = operations.enqueue(call.session, words, read_stdin, is_checked=not no_check)
+    doubt = operations.doubt(call.session, words["job_type"])
     more = {"doubt": doubt} if doubt else {}
-    if desk.answered({"id": enqueued.job_id, "existing": enqueued.existing, **more}):
+    if call.printed_json({"id": enqueued.job_id, "existing": enqueued.existing, **more}):
         return
     output.show(str(enqueued.job_id))
     if doubt:
         output.say(f"job {enqueued.job_id} waits: {doubt}")
-    for sentence in operations.doubts(desk.session, [read_action(word) for word in words["on_failure"]]):
+    for sentence in operations.doubts(call.session, [read_action(word) for word in words["on_failure"]]):
         output.say(sentence)
     if enqueued.existing:
         before = f" or was enqueued in this {words['once_per']}," if words["once_per"] else ""

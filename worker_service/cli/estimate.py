@@ -17,7 +17,7 @@ from worker_service.base.files import sha256_of
 from worker_service.base.humanize import counted
 from worker_service.base.path_text import written
 from worker_service.cli import output
-from worker_service.cli.context import Desk
+from worker_service.cli.context import Invocation
 from worker_service.cli.submit import report_waiting, say_what_is_left_out
 from worker_service.jobs.documents import IndexStatus
 from worker_service.jobs.job import NewJob
@@ -47,38 +47,38 @@ def _field_values(one: ToRead) -> Sequence[int]:
     return [*asdict(one).values()]
 
 
-def estimate_files(desk: Desk, files: Sequence[Path], *, owner: str, is_read_again: bool) -> ToRead:
+def estimate_files(call: Invocation, files: Sequence[Path], *, owner: str, is_read_again: bool) -> ToRead:
     sizes = {file: file.stat().st_size for file in files}
-    known = _unchanged_files(desk, sizes, owner)
+    known = _unchanged_files(call, sizes, owner)
     to_read = [file for file in files if is_read_again or file not in known]
     return ToRead(len(files), sum(sizes.values()), len(known), len(to_read), sum(sizes[file] for file in to_read))
 
 
-def _unchanged_files(desk: Desk, sizes: Mapping[Path, int], owner: str) -> set[Path]:
+def _unchanged_files(call: Invocation, sizes: Mapping[Path, int], owner: str) -> set[Path]:
     """Return the files whose current content has been read as a document of this owner."""
     by_key = {written(file): file for file in sizes}
     selector = DocumentSelector(
         statuses=(IndexStatus.SUCCESS,), owners=(owner,), platforms=("local",), source_keys=list(by_key)
     )
-    contents = ((by_key[one.source_key], one.content) for one in documents.each(desk.session, selector))
+    contents = ((by_key[one.source_key], one.content) for one in documents.each(call.session, selector))
     return {file for file, content in contents if content == sha256_of(file)}
 
 
-def count_folder(desk: Desk, crawl: NewJob) -> dict[str, Any]:
+def count_folder(call: Invocation, crawl: NewJob) -> dict[str, Any]:
     """Run the dry-run crawl, wait for it, and return the counts in its result."""
-    job_id = enqueue.enqueue_job(desk.session, replace(crawl, priority=PRIORITY)).job_id
-    report_waiting(desk, job_id)
-    waited = wait_for_jobs(desk.session, Selector(ids=(job_id,)))
-    job = desk.session.reading.get(job_id)
+    job_id = enqueue.enqueue_job(call.session, replace(crawl, priority=PRIORITY)).job_id
+    report_waiting(call, job_id)
+    waited = wait_for_jobs(call.session, Selector(ids=(job_id,)))
+    job = call.session.reading.get(job_id)
     if not waited.is_good:
         raise BadInput(f"job {job_id}: {job.error_text or job.status}")
     counts: dict[str, Any] = json.loads(job.result or "{}")
     return counts
 
 
-def show_estimate(desk: Desk, found: ToRead, left_out: LeftOut) -> None:
-    whole = {"dry_run": True, **asdict(found), **estimate_duration(desk, found.bytes_to_read), **left_out.as_answer()}
-    if desk.answered(whole):
+def show_estimate(call: Invocation, found: ToRead, left_out: LeftOut) -> None:
+    whole = {"dry_run": True, **asdict(found), **estimate_duration(call, found.bytes_to_read), **left_out.as_answer()}
+    if call.printed_json(whole):
         return
     output.show(
         f"{counted(found.files, 'file')}, {output.size(found.bytes)}: {found.known} read already and unchanged, "
@@ -87,18 +87,18 @@ def show_estimate(desk: Desk, found: ToRead, left_out: LeftOut) -> None:
     if found.unsized:
         output.show(f"The size of {counted(found.unsized, 'address', 'addresses')} is unknown until the download.")
     if found.to_read:
-        output.show(describe_duration(desk, found.bytes_to_read))
-    say_what_is_left_out(desk, left_out)
+        output.show(describe_duration(call, found.bytes_to_read))
+    say_what_is_left_out(call, left_out)
 
 
-def estimate_duration(desk: Desk, size: int) -> dict[str, object]:
+def estimate_duration(call: Invocation, size: int) -> dict[str, object]:
     """Return the estimate as JSON; null if no document has been read yet."""
-    pace = desk.session.library.pace()
+    pace = call.session.library.pace()
     return {"seconds": pace and round(pace.seconds_for(size)), "pace": pace}
 
 
-def describe_duration(desk: Desk, size: int) -> str:
-    pace = desk.session.library.pace()
+def describe_duration(call: Invocation, size: int) -> str:
+    pace = call.session.library.pace()
     if pace is None:
         return "no estimate of the time: no document has been read yet"
     minutes = pace.seconds / 60

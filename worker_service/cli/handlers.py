@@ -15,7 +15,7 @@ import click
 
 from worker_service.base.errors import BadInput, Refused, in_a_sentence
 from worker_service.cli import group, output
-from worker_service.cli.context import Desk, completes_type, read_stdin, verb
+from worker_service.cli.context import Invocation, completes_type, read_stdin, verb
 from worker_service.runner.protocol import AttemptEvent, Declared, Described, Ended, How, Logged, Progressed
 from worker_service.services import handlers as operations
 from worker_service.services.serialize import as_object
@@ -35,18 +35,18 @@ _COLUMNS = ("TYPE", "CLASS", "MEMORY", "CPU TIME", "TIME", "NETWORK", "SANDBOX",
 
 
 @verb
-def ls(desk: Desk) -> None:
+def ls(call: Invocation) -> None:
     """\b
     pagemill handlers ls
     pagemill handlers ls --json
 
     List the handlers that are installed, what each may use, and why one cannot be used.
     """
-    found = operations.installed(desk.settings)
-    if desk.answered({"items": [_object(one, desk) for one in found]}):
+    found = operations.installed(call.settings)
+    if call.printed_json({"items": [_object(one, call) for one in found]}):
         return
     if found:
-        output.show_table(_COLUMNS, [_row(one, desk) for one in found])
+        output.show_table(_COLUMNS, [_row(one, call) for one in found])
     else:
         output.say("no handler is installed: pagemill handlers new NAME writes one")
 
@@ -54,17 +54,17 @@ def ls(desk: Desk) -> None:
 @verb
 @click.argument("job_type", metavar="TYPE", shell_complete=completes_type)
 @click.option("--schema", is_flag=True, help="Only the JSON Schema of its payload.")
-def show(desk: Desk, job_type: str, schema: bool) -> None:
+def show(call: Invocation, job_type: str, schema: bool) -> None:
     """\b
     pagemill handlers show ocr_pages
     pagemill handlers show ocr_pages --schema > ocr_pages.schema.json
 
     Everything that one handler declares, and the JSON Schema of its payload.
     """
-    values = _object(operations.handler(desk.settings, job_type), desk)
+    values = _object(operations.handler(call.settings, job_type), call)
     if schema and values["payload_schema"] is None:
         raise Refused(f"the payload of {job_type} is of a type that JSON Schema cannot describe, or it is set aside")
-    if schema or desk.as_json:
+    if schema or call.as_json:
         output.show_json(_as_table(values["payload_schema"]) if schema else values)
         return
     written, about = values.pop("payload_schema"), values.pop("about", None)
@@ -76,7 +76,7 @@ def show(desk: Desk, job_type: str, schema: bool) -> None:
 
 @verb
 @click.argument("name", metavar="NAME")
-def new(desk: Desk, name: str) -> None:
+def new(call: Invocation, name: str) -> None:
     """\b
     pagemill handlers new count_words
 
@@ -99,7 +99,7 @@ def new(desk: Desk, name: str) -> None:
         with project.open("x", encoding="utf-8") as opened:
             opened.write(_PROJECT.replace("NAME", name) + lines)
         files[project.name] = lines
-    if desk.answered({"files": list(files), "entry_point": lines}):
+    if call.printed_json({"files": list(files), "entry_point": lines}):
         return
     output.say(f"wrote {', '.join(files)}")
     if not is_new:
@@ -139,7 +139,7 @@ handlers = group(
     help="Work in here and leave its files; else they are thrown away.",
 )
 def run_one(
-    desk: Desk, job_type: str, payload: str | None, account: str | None, platform: str, directory: Path | None
+    call: Invocation, job_type: str, payload: str | None, account: str | None, platform: str, directory: Path | None
 ) -> int:
     """\b
     pagemill run-one --type webhook --payload @job.json
@@ -151,11 +151,11 @@ def run_one(
     code 0 if it is done, 1 if not, 65 if the payload does not fit, 69 if nothing here can run it.
     """
     events = operations.run_one(
-        desk.settings, job_type, payload, read_stdin, account=account, platform=platform, directory=directory
+        call.settings, job_type, payload, read_stdin, account=account, platform=platform, directory=directory
     )
     for happening in events:
         if isinstance(happening, Ended):
-            return _show_end(desk, happening)
+            return _show_end(call, happening)
         _tell(happening)
     raise AssertionError("an attempt that was launched has an end")
 
@@ -168,9 +168,9 @@ def _tell(happening: AttemptEvent) -> None:
         output.say(f"{happening.percent:3.0f} % {happening.message}".rstrip())
 
 
-def _show_end(desk: Desk, ended: Ended) -> int:
+def _show_end(call: Invocation, ended: Ended) -> int:
     is_done = ended.how is How.DONE
-    if desk.as_json:
+    if call.as_json:
         output.show_json(
             {
                 "outcome": ended.how.value,
@@ -190,7 +190,7 @@ def _show_end(desk: Desk, ended: Ended) -> int:
         output.say(f"file: {file}")
     for follow_up in ended.follow_ups:
         output.say(f"it would be followed by: {follow_up.job_type}")
-    if not is_done and not desk.as_json:
+    if not is_done and not call.as_json:
         _say_why(ended)
     return 0 if is_done else _EXIT_CODES.get(ended.code, EXIT_NOT_DONE)
 
@@ -205,7 +205,7 @@ def _say_why(ended: Ended) -> None:
 # ── What is installed ───────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _row(one: Described, desk: Desk) -> Sequence[object]:
+def _row(one: Described, call: Invocation) -> Sequence[object]:
     state = "ready"
     if reason := one.set_aside or one.facts.missing_text:
         # Of a traceback the last line says the most.
@@ -216,11 +216,11 @@ def _row(one: Described, desk: Desk) -> Sequence[object]:
     memory = None if limits.memory_bytes is None else f"{limits.memory_bytes >> 20:,} MiB"
     return (
         one.facts.job_type, one.facts.job_class, memory, _time(limits.cpu_seconds), _time(limits.wall_seconds),
-        "yes" if limits.network else "no", _sandbox(one.declared, desk), one.distribution, state,
+        "yes" if limits.network else "no", _sandbox(one.declared, call), one.distribution, state,
     )  # fmt: skip
 
 
-def _object(one: Described, desk: Desk) -> dict[str, object]:
+def _object(one: Described, call: Invocation) -> dict[str, object]:
     """All that is known of it; what was set aside could not say much."""
     facts = one.facts
     values: dict[str, object] = {
@@ -233,7 +233,7 @@ def _object(one: Described, desk: Desk) -> dict[str, object]:
     }
     if one.declared is not None:
         values |= {"class": facts.job_class, "at_most_once": facts.at_most_once, "reuse": one.reuse}
-        values |= {"sandbox": _sandbox(one.declared, desk), "keeps_files": one.declared.has_keep}
+        values |= {"sandbox": _sandbox(one.declared, call), "keeps_files": one.declared.has_keep}
         declared = as_object(one.declared)
         values |= declared["limits"]
         told = ("environment", "credentials", "reads", "writes", "about", "offers")
@@ -242,8 +242,8 @@ def _object(one: Described, desk: Desk) -> dict[str, object]:
     return values
 
 
-def _sandbox(declared: Declared, desk: Desk) -> str:
-    return desk.settings.sandbox if declared.sandbox == "default" else declared.sandbox
+def _sandbox(declared: Declared, call: Invocation) -> str:
+    return call.settings.sandbox if declared.sandbox == "default" else declared.sandbox
 
 
 def _as_table(value: object) -> Mapping[str, object]:

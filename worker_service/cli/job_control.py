@@ -15,8 +15,8 @@ from worker_service.base.errors import Refused
 from worker_service.base.humanize import counted
 from worker_service.cli import output
 from worker_service.cli.context import (
-    Desk,
     Function,
+    Invocation,
     JobId,
     completes,
     completes_type,
@@ -42,7 +42,7 @@ _NAMED_MOST = 20
 @selecting
 @confirming
 @click.option("--now", is_flag=True, help="Without grace: stop their processes by force, and wait until they are gone.")
-def cancel(desk: Desk, selector: Selector, dry_run: bool, yes: bool, now: bool) -> int:
+def cancel(call: Invocation, selector: Selector, dry_run: bool, yes: bool, now: bool) -> int:
     """\b
     pagemill cancel 42
     pagemill cancel 42 --now
@@ -54,13 +54,13 @@ def cancel(desk: Desk, selector: Selector, dry_run: bool, yes: bool, now: bool) 
     With --now the command ends when they are, or after 15 seconds with what still goes on and exit code 1. A document
     that they were reading is failed by it (CANCELLED), until `pagemill retry` or `pagemill reindex` has it read on.
     """
-    return _change(desk, "cancel", selector, dry_run=dry_run, yes=yes, without_grace=now)
+    return _change(call, "cancel", selector, dry_run=dry_run, yes=yes, without_grace=now)
 
 
 @verb
 @selecting
 @confirming
-def retry(desk: Desk, selector: Selector, dry_run: bool, yes: bool) -> int:
+def retry(call: Invocation, selector: Selector, dry_run: bool, yes: bool) -> int:
     """\b
     pagemill retry 42
     pagemill retry --status failed --type download --since 1d --dry-run
@@ -70,13 +70,13 @@ def retry(desk: Desk, selector: Selector, dry_run: bool, yes: bool) -> int:
 
     Without --status or ids, these are failed and cancelled ones.
     """
-    return _change(desk, "retry", selector, dry_run=dry_run, yes=yes)
+    return _change(call, "retry", selector, dry_run=dry_run, yes=yes)
 
 
 @verb
 @selecting
 @confirming
-def delete(desk: Desk, selector: Selector, dry_run: bool, yes: bool) -> int:
+def delete(call: Invocation, selector: Selector, dry_run: bool, yes: bool) -> int:
     """\b
     pagemill delete 42
     pagemill delete --status cancelled --older-than 7d --yes
@@ -84,14 +84,14 @@ def delete(desk: Desk, selector: Selector, dry_run: bool, yes: bool) -> int:
     Remove jobs that are not running, for good, with their logs and history: so it asks first, and scripts say --yes. A
     document that a pending one would have read is failed by it (JOB_DELETED). Documents: `pagemill documents rm`.
     """
-    return _change(desk, "delete", selector, dry_run=dry_run, yes=yes)
+    return _change(call, "delete", selector, dry_run=dry_run, yes=yes)
 
 
 @verb
 @click.argument("level", metavar="1-10", type=int)
 @selecting
 @confirming
-def priority(desk: Desk, selector: Selector, level: int, dry_run: bool, yes: bool) -> int:
+def priority(call: Invocation, selector: Selector, level: int, dry_run: bool, yes: bool) -> int:
     """\b
     pagemill priority 1 42
     pagemill priority 1 batch:7 document:3 --yes
@@ -100,20 +100,20 @@ def priority(desk: Desk, selector: Selector, level: int, dry_run: bool, yes: boo
     Give jobs another priority: 1 is the highest, 10 the lowest. It reaches what they will ask for, so running ones have
     it as well.
     """
-    return _change(desk, "priority", selector, dry_run=dry_run, yes=yes, level=level)
+    return _change(call, "priority", selector, dry_run=dry_run, yes=yes, level=level)
 
 
 @verb
 @click.argument("ids", metavar="ID...", nargs=-1, required=True, type=JobId(), shell_complete=completes("id"))
-def run_now(desk: Desk, ids: tuple[int, ...]) -> None:
+def run_now(call: Invocation, ids: tuple[int, ...]) -> None:
     """\b
     pagemill run-now 42
 
     Let jobs start at once that wait for their time: that of their --run-at, or of their next try. What else holds them
     holds them still: `pagemill why 42`.
     """
-    forward = operations.run_now(desk.session, ids)
-    if desk.answered({"ids": forward}):
+    forward = operations.run_now(call.session, ids)
+    if call.printed_json({"ids": forward}):
         return
     for job_id in ids:
         output.show(f"job {job_id} " + ("waits no longer" if job_id in forward else "waited for no time"))
@@ -123,7 +123,7 @@ def run_now(desk: Desk, ids: tuple[int, ...]) -> None:
 @click.argument("action_id", metavar="[ACTION]", type=click.IntRange(1, 2**62), required=False)
 @click.option("--list", "is_list", is_flag=True, help="The last actions, the newest first.")
 @confirming
-def undo(desk: Desk, action_id: int | None, is_list: bool, dry_run: bool, yes: bool) -> int:
+def undo(call: Invocation, action_id: int | None, is_list: bool, dry_run: bool, yes: bool) -> int:
     """\b
     pagemill undo
     pagemill undo --list
@@ -137,21 +137,21 @@ def undo(desk: Desk, action_id: int | None, is_list: bool, dry_run: bool, yes: b
     Priorities become what they were before. A delete cannot be undone.
     """
     if is_list:
-        return _show_actions(desk)
-    action = operations.undoable(desk.session, action_id)
-    final = None if action_id is not None else operations.newest_final(desk.session, action)
+        return _show_actions(call)
+    action = operations.undoable(call.session, action_id)
+    final = None if action_id is not None else operations.newest_final(call.session, action)
     if dry_run:
-        if not desk.answered({"dry_run": True, **as_object(action), "newest_final": final}):
+        if not call.printed_json({"dry_run": True, **as_object(action), "newest_final": final}):
             output.show(f"would undo action {action.id}: {_described(action)}")
         return 0
-    if final is not None or action.jobs > 1 or action.actor != desk.session.actor:
+    if final is not None or action.jobs > 1 or action.actor != call.session.actor:
         first = ""
         if final is not None:
             first = f"The newest action, {final.id}, cannot be undone: the {_described(final)}. "
         verb_name = action.opposite
         told = "put the priority back" if verb_name == "priority" else f"{verb_name} what it changed"
         confirm(f"{first}Undo action {action.id}, the {_described(action)}: {told}?", yes=yes)
-    return _show_changed(desk, operations.DONE[action.opposite or ""], operations.undo(desk.session, action))
+    return _show_changed(call, operations.DONE[action.opposite or ""], operations.undo(call.session, action))
 
 
 def _described(action: Action) -> str:
@@ -168,7 +168,7 @@ def _described(action: Action) -> str:
 @verb
 @selecting
 @confirming
-def prune(desk: Desk, selector: Selector, dry_run: bool, yes: bool) -> int:
+def prune(call: Invocation, selector: Selector, dry_run: bool, yes: bool) -> int:
     """\b
     pagemill prune --older-than 30d --dry-run
     pagemill prune --older-than 30d --status completed --yes
@@ -178,14 +178,14 @@ def prune(desk: Desk, selector: Selector, dry_run: bool, yes: bool) -> int:
     """
     if selector.older_than is None:
         raise click.UsageError("say how old: --older-than 30d", click.get_current_context())
-    plan = operations.plan(desk.session, "prune", selector)
+    plan = operations.plan(call.session, "prune", selector)
     if dry_run:
-        return _show_dry_run(desk, plan)
+        return _show_dry_run(call, plan)
     if plan.jobs:
         question = f"This removes {output.jobs(plan.jobs)} for good."
         confirm(question, yes=yes, sample=_sample(plan), number=plan.jobs)
-    pruned = operations.prune(desk.session, plan) if plan.jobs else 0
-    if not desk.answered({"pruned": pruned}):
+    pruned = operations.prune(call.session, plan) if plan.jobs else 0
+    if not call.printed_json({"pruned": pruned}):
         output.show(f"pruned {output.jobs(pruned)}")
     return 0
 
@@ -194,7 +194,7 @@ def prune(desk: Desk, selector: Selector, dry_run: bool, yes: bool) -> int:
 
 
 def _change(
-    desk: Desk,
+    call: Invocation,
     verb_name: str,
     selector: Selector,
     *,
@@ -203,11 +203,11 @@ def _change(
     level: int | None = None,
     without_grace: bool = False,
 ) -> int:
-    plan = operations.plan(desk.session, verb_name, selector, priority=level)
+    plan = operations.plan(call.session, verb_name, selector, priority=level)
     if dry_run:
-        return _show_dry_run(desk, plan)
+        return _show_dry_run(call, plan)
     if plan.jobs == 0 and not plan.is_single:
-        if not desk.answered({"action": None, "items": [], "asked": [], "refused": []}):
+        if not call.printed_json({"action": None, "items": [], "asked": [], "refused": []}):
             output.say("no job matches: nothing to do")
         return 0
     if verb_name == "delete" or not plan.is_single:
@@ -218,9 +218,9 @@ def _change(
             question = f"{sentence}. {question}"
         number = plan.jobs if verb_name == "delete" and not plan.is_single else None
         confirm(question, yes=yes, sample=_sample(plan), number=number)
-    changed = operations.change(desk.session, plan, without_grace=without_grace)
-    unended = operations.await_ends(desk.session, changed.asked, seconds=_ENDS_SECONDS) if without_grace else None
-    return _show_changed(desk, operations.DONE[verb_name], changed, plan=plan, unended=unended)
+    changed = operations.change(call.session, plan, without_grace=without_grace)
+    unended = operations.await_ends(call.session, changed.asked, seconds=_ENDS_SECONDS) if without_grace else None
+    return _show_changed(call, operations.DONE[verb_name], changed, plan=plan, unended=unended)
 
 
 def _of_documents(plan: Plan | None, are: str) -> str:
@@ -242,9 +242,9 @@ def _sample(plan: Plan) -> list[str]:
     return output.table_lines(headers, rows, gives_up=("CREATED (UTC)",), whole=("ERROR",))
 
 
-def _show_dry_run(desk: Desk, plan: Plan) -> int:
+def _show_dry_run(call: Invocation, plan: Plan) -> int:
     documents = {"documents": plan.failing} if plan.error_code else {}
-    if desk.answered({"dry_run": True, "jobs": plan.jobs, "items": [job.id for job in plan.sample], **documents}):
+    if call.printed_json({"dry_run": True, "jobs": plan.jobs, "items": [job.id for job in plan.sample], **documents}):
         return 0
     output.show(f"would {plan.verb} {output.jobs(plan.jobs)}")
     if sentence := _of_documents(plan, "would be"):
@@ -257,7 +257,7 @@ def _show_dry_run(desk: Desk, plan: Plan) -> int:
 
 
 def _show_changed(
-    desk: Desk,
+    call: Invocation,
     done: str,
     changed: Changed,
     *,
@@ -274,7 +274,7 @@ def _show_changed(
     answer |= {"documents": plan.failing} if plan is not None and plan.error_code else {}
     answer |= {} if changed.batch_id is None else {"batch": changed.batch_id}
     answer |= {"waiting": changed.waiting} if changed.waiting else {}
-    if desk.answered({**answer, "refused": refused}):
+    if call.printed_json({**answer, "refused": refused}):
         return exit_code
     if changed.batch_id is not None:
         output.show(f"batch {changed.batch_id} goes on")
@@ -304,9 +304,9 @@ def _reasons(by_job: Mapping[int, str]) -> list[dict[str, object]]:
     return [{"id": job_id, "reason": reason} for job_id, reason in by_job.items()]
 
 
-def _show_actions(desk: Desk) -> int:
-    actions = desk.session.reading.actions()
-    if desk.answered({"items": actions}):
+def _show_actions(call: Invocation) -> int:
+    actions = call.session.reading.actions()
+    if call.printed_json({"items": actions}):
         return 0
     rows = [
         (
@@ -338,7 +338,7 @@ def _scope_options(function: Function) -> Function:
 @click.option("--for", "length", metavar="LENGTH", help="Until this long from now: 1h, 30m. Else until unpaused.")
 @click.option("--reason", metavar="TEXT", help="Shown to everybody who asks why.")
 def pause(
-    desk: Desk, job_type: str | None, owner: str | None, everything: bool, length: str | None, reason: str | None
+    call: Invocation, job_type: str | None, owner: str | None, everything: bool, length: str | None, reason: str | None
 ) -> None:
     """\b
     pagemill pause ocr_pages
@@ -349,9 +349,9 @@ def pause(
     Start no more jobs of a type, of an owner, or at all. What runs goes on; what comes waits.
     """
     scope, name = _scope(job_type, owner, everything)
-    paused = operations.pause(desk.session, scope, name, length=length, reason=reason)
+    paused = operations.pause(call.session, scope, name, length=length, reason=reason)
     until, what = paused.until, title_of_pause(scope, name)
-    if desk.answered({"scope": scope, "name": name, "until": until, "reason": reason}):
+    if call.printed_json({"scope": scope, "name": name, "until": until, "reason": reason}):
         return
     ends_at = "until it is unpaused" if until is None else f"until {output.seconds(as_text(until))} UTC"
     output.show(f"paused {what} {ends_at}")
@@ -361,7 +361,7 @@ def pause(
 
 @verb
 @_scope_options
-def unpause(desk: Desk, job_type: str | None, owner: str | None, everything: bool) -> None:
+def unpause(call: Invocation, job_type: str | None, owner: str | None, everything: bool) -> None:
     """\b
     pagemill unpause ocr_pages
     pagemill unpause --owner alice
@@ -370,8 +370,8 @@ def unpause(desk: Desk, job_type: str | None, owner: str | None, everything: boo
     Lift a pause. Each pause is lifted by itself: --all lifts the pause of everything, not the pause of a type.
     """
     scope, name = _scope(job_type, owner, everything)
-    operations.unpause(desk.session, scope, name)
-    if not desk.answered({"scope": scope, "name": name}):
+    operations.unpause(call.session, scope, name)
+    if not call.printed_json({"scope": scope, "name": name}):
         output.show(f"unpaused {title_of_pause(scope, name)}")
 
 

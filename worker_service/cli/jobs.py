@@ -9,7 +9,15 @@ import click
 
 from worker_service.base.humanize import counted
 from worker_service.cli import output
-from worker_service.cli.context import Desk, DocumentId, JobId, completes, job_or_problem_argument, selecting, verb
+from worker_service.cli.context import (
+    DocumentId,
+    Invocation,
+    JobId,
+    completes,
+    job_or_problem_argument,
+    selecting,
+    verb,
+)
 from worker_service.jobs.attempts import AttemptRow
 from worker_service.jobs.job import Job
 from worker_service.jobs.selector import COLUMNS, Selector
@@ -41,7 +49,7 @@ _TAKEN_BACK = "any daemon takes it back: systemctl start pagemill, or here: page
     "--limit", type=click.IntRange(1, 1000), default=50, metavar="N", help="At most so many; 50 unless given."
 )
 @click.option("--before", "before_id", type=JobId(), metavar="ID", help="The next page: jobs with smaller ids.")
-def ls(desk: Desk, selector: Selector, limit: int, before_id: int | None) -> None:
+def ls(call: Invocation, selector: Selector, limit: int, before_id: int | None) -> None:
     """\b
     pagemill ls
     pagemill ls --status failed --since 1d
@@ -50,11 +58,11 @@ def ls(desk: Desk, selector: Selector, limit: int, before_id: int | None) -> Non
 
     List jobs, the newest first.
     """
-    page = jobs.list_jobs(desk.session, selector, limit=limit, before_id=before_id)
-    if desk.answered(page):
+    page = jobs.list_jobs(call.session, selector, limit=limit, before_id=before_id)
+    if call.printed_json(page):
         return
     if page.items:
-        now = desk.session.clock()
+        now = call.session.clock()
         output.show_table(_HEADINGS, [_row(job, now) for job in page.items], gives_up=_GIVES_UP, whole=("ERROR",))
     else:
         output.say("the queue is empty" if selector.is_empty and before_id is None else "no job matches")
@@ -64,7 +72,7 @@ def ls(desk: Desk, selector: Selector, limit: int, before_id: int | None) -> Non
 
 @verb
 @click.argument("what", metavar="ID", shell_complete=completes("id"))
-def show(desk: Desk, what: str) -> None:
+def show(call: Invocation, what: str) -> None:
     """\b
     pagemill show 42
     pagemill show document:7
@@ -76,13 +84,13 @@ def show(desk: Desk, what: str) -> None:
     if what.startswith("document:"):
         from worker_service.cli.documents import show_document
 
-        show_document(desk, DocumentId().convert(what, None, None))
+        show_document(call, DocumentId().convert(what, None, None))
         return
     if what.startswith("batch:"):
         raise click.UsageError(f"show tells of one job, or of one document; of a batch: pagemill batch show {what}")
     job_id = JobId().convert(what, None, None)
-    found = jobs.job_in_whole(desk.session, job_id)
-    if desk.as_json:
+    found = jobs.job_in_whole(call.session, job_id)
+    if call.as_json:
         whole = as_object(found)
         output.show_json(whole.pop("job") | whole)
         return
@@ -106,7 +114,7 @@ def show(desk: Desk, what: str) -> None:
 
 @verb
 @job_or_problem_argument
-def why(desk: Desk, job_id: int | None) -> int:
+def why(call: Invocation, job_id: int | None) -> int:
     """\b
     pagemill why
     pagemill why 42
@@ -117,12 +125,12 @@ def why(desk: Desk, job_id: int | None) -> int:
 
     Exit code 3 if something holds it, 0 if nothing does.
     """
-    job_id = job_id or _newest_with_a_problem(desk)
+    job_id = job_id or _newest_with_a_problem(call)
     if job_id is None:
         return 0
-    found = jobs.why(desk.session, job_id)
+    found = jobs.why(call.session, job_id)
     job = found.job
-    if desk.as_json:
+    if call.as_json:
         whole = {"id": job.id, "status": job.status, "state": state_of(job), "items": found.gates}
         whole |= {"silent_seconds": found.silent_seconds, "limit_seconds": found.limit_seconds}
         output.show_json({**whole, "next": found.helps})
@@ -135,7 +143,7 @@ def why(desk: Desk, job_id: int | None) -> int:
         output.show(f"nothing holds {named(job)}: the next claim can take it")
     elif job.name:
         output.show(f"{named(job)} waits:")
-    for gate in found.gates if not desk.as_json else ():
+    for gate in found.gates if not call.as_json else ():
         output.show(f"{gate.code}  {gate.detail}")
         output.show(f"    next: {gate.next}")
     return EXIT_NOT_YET if found.gates else 0
@@ -144,7 +152,7 @@ def why(desk: Desk, job_id: int | None) -> int:
 @verb
 @job_or_problem_argument
 @click.option("--follow", "-f", is_flag=True, help="Go on until the job has ended.")
-def logs(desk: Desk, job_id: int | None, follow: bool) -> None:
+def logs(call: Invocation, job_id: int | None, follow: bool) -> None:
     """\b
     pagemill logs 42
     pagemill logs -f 42
@@ -152,14 +160,14 @@ def logs(desk: Desk, job_id: int | None, follow: bool) -> None:
     The lines that a job has logged or printed; the newest 3,000 are kept. Without an ID, those of the newest job that
     has a problem. With --json and -f, one object on each line.
     """
-    job_id = job_id or _newest_with_a_problem(desk)
+    job_id = job_id or _newest_with_a_problem(call)
     if job_id is None:
         return
-    if desk.as_json and not follow:
-        output.show_json({"items": jobs.log(desk.session, job_id), "next": None})
+    if call.as_json and not follow:
+        output.show_json({"items": jobs.log(call.session, job_id), "next": None})
         return
-    for line in jobs.follow_log(desk.session, job_id) if follow else jobs.log(desk.session, job_id):
-        if not desk.answered(line):
+    for line in jobs.follow_log(call.session, job_id) if follow else jobs.log(call.session, job_id):
+        if not call.printed_json(line):
             output.show(f"{output.seconds(line.at)}  {line.line}")
 
 
@@ -205,8 +213,8 @@ def _progress_of(found: jobs.Why) -> str:
     return f"; {', '.join(parts)}" if parts else ""
 
 
-def _newest_with_a_problem(desk: Desk) -> int | None:
-    job_id = jobs.newest_with_a_problem(desk.session)
-    if job_id is None and not desk.answered({"id": None, "items": []}):
+def _newest_with_a_problem(call: Invocation) -> int | None:
+    job_id = jobs.newest_with_a_problem(call.session)
+    if job_id is None and not call.printed_json({"id": None, "items": []}):
         output.say("no job has a problem")
     return job_id

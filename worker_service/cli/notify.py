@@ -7,20 +7,20 @@ from typing import Any
 import click
 
 from worker_service.cli import group, output
-from worker_service.cli.context import Desk, completions, verb
+from worker_service.cli.context import Invocation, completions, verb
 from worker_service.services import notifications as operations
 
 
 @verb
-def ls(desk: Desk) -> None:
+def ls(call: Invocation) -> None:
     """\b
     pagemill notify ls
 
     The rules, and how much each has yet to tell: what has not gathered for long enough, or waits for the end of its
     quiet hours.
     """
-    rules = operations.rules(desk.session)
-    if desk.answered({"items": rules}):
+    rules = operations.rules(call.session)
+    if call.printed_json({"items": rules}):
         return
     if not rules:
         output.say("nobody is told anything: see [[notify]] in docs/notify.md")
@@ -31,13 +31,13 @@ def ls(desk: Desk) -> None:
 
 
 def _complete(ctx: click.Context, _: click.Parameter, begun: str) -> list[Any]:
-    names = completions(ctx, lambda desk: [one.name for one in desk.settings.notify])
+    names = completions(ctx, lambda call: [one.name for one in call.settings.notify])
     return [name for name in names if name.startswith(begun)]
 
 
 @verb
 @click.argument("name", metavar="[NAME]", required=False, shell_complete=_complete)
-def test(desk: Desk, name: str | None) -> None:
+def test(call: Invocation, name: str | None) -> None:
     """\b
     pagemill notify test
     pagemill notify test ops
@@ -45,8 +45,8 @@ def test(desk: Desk, name: str | None) -> None:
     Send a message to each address of a rule, or of all of them. It goes the way of every message: as a job, whose
     number is printed; `pagemill wait` tells whether it arrived.
     """
-    told = operations.test(desk.session, name)
-    if desk.answered({"items": told}):
+    told = operations.test(call.session, name)
+    if call.printed_json({"items": told}):
         return
     for one in told:
         output.show(str(one.job_id))

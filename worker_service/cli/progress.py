@@ -19,7 +19,7 @@ from worker_service.base.clock import Clock, from_text, wall_clock
 from worker_service.base.humanize import counted
 from worker_service.base.sanitize import harmless
 from worker_service.cli import output
-from worker_service.cli.context import Desk
+from worker_service.cli.context import Invocation
 from worker_service.jobs.batches import BatchState
 from worker_service.jobs.job import Job, Status
 from worker_service.services.batches import BatchInWhole, in_words, titled, wait_for_batch
@@ -178,16 +178,16 @@ def telling_that_jobs_go_on() -> Iterator[None]:
 
 
 def await_reading(
-    desk: Desk, awaited: Sequence[AwaitedDocument], *, timeout: str | None, is_watched: bool = True
+    call: Invocation, awaited: Sequence[AwaitedDocument], *, timeout: str | None, is_watched: bool = True
 ) -> int:
     """Wait, say what could not be read, and return the exit code."""
     watch = watch_reading(sys.stderr, monotonic=time.monotonic) if is_watched else None
-    done = wait_for_documents(desk.session, awaited, timeout=timeout, watch=watch)
+    done = wait_for_documents(call.session, awaited, timeout=timeout, watch=watch)
     items = [
         {"name": one.name, "document_id": found and found.id, "state": found and found.state}
         for one, found in zip(awaited, done.found, strict=True)
     ]
-    if not desk.answered({"documents": done.documents, "pages": done.pages, "failed": done.failed, "items": items}):
+    if not call.printed_json({"documents": done.documents, "pages": done.pages, "failed": done.failed, "items": items}):
         output.show(f"{done.ended - len(done.failed)} read, {len(done.failed)} failed, {counted(done.pages, 'page')}")
     for one in done.failed[:_FAILED_SHOWN]:
         output.say(f"{one.name}: {one.code}: {one.message}")
@@ -196,11 +196,11 @@ def await_reading(
     return 1 if done.failed else 0
 
 
-def await_batches(desk: Desk, ids: Sequence[int], *, timeout: str | None, is_watched: bool = True) -> int:
+def await_batches(call: Invocation, ids: Sequence[int], *, timeout: str | None, is_watched: bool = True) -> int:
     """Wait until they have ended, say how, and return the exit code."""
     watch = watch_batch(sys.stderr, monotonic=time.monotonic) if is_watched else None
-    ended = [wait_for_batch(desk.session, batch_id, timeout=timeout, watch=watch) for batch_id in ids]
-    if not desk.answered({"items": ended}):
+    ended = [wait_for_batch(call.session, batch_id, timeout=timeout, watch=watch) for batch_id in ids]
+    if not call.printed_json({"items": ended}):
         for one in ended:
             output.show(titled(one))
     return 1 if any(one.batch.state is BatchState.FAILED for one in ended) else 0

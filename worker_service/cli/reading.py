@@ -14,7 +14,7 @@ from worker_service.base.errors import BadInput
 from worker_service.base.humanize import counted
 from worker_service.base.path_text import legible, path_of, written
 from worker_service.cli import output
-from worker_service.cli.context import Desk, confirm, confirming, verb
+from worker_service.cli.context import Invocation, confirm, confirming, verb
 from worker_service.cli.documents import choosing, show_documents
 from worker_service.cli.estimate import estimate_files, show_estimate
 from worker_service.cli.progress import await_batches, await_reading, telling_that_jobs_go_on
@@ -53,7 +53,7 @@ _force_option = click.option("--force", is_flag=True, help="Read files again tha
 @timeout_option
 @dry_run_option
 def ingest(
-    desk: Desk,
+    call: Invocation,
     paths: Sequence[str],
     owner: str,
     batch: str | None,
@@ -86,13 +86,13 @@ def ingest(
     left_out = LeftOut()
     files = [file for path in paths for file in find_files(Path(path), left_out)]
     if dry_run:
-        found = estimate_files(desk, files, owner=owner, is_read_again=force or bool(options.asked()))
-        show_estimate(desk, found, left_out)
+        found = estimate_files(call, files, owner=owner, is_read_again=force or bool(options.asked()))
+        show_estimate(call, found, left_out)
         return 0
     # A file may be named twice: by itself and by its directory.
     files = [*dict.fromkeys(files)]
     enqueued, added = submit(
-        desk,
+        call,
         [download_job(file, options, owner=owner, is_forced=force) for file in files],
         batch=batch,
         name=_name_of_batch(paths, files),
@@ -101,17 +101,17 @@ def ingest(
         asked={"sources": [legible(path) for path in paths], **options.asked(), **options.follows()},
     )
     results = _ingest_results(files, enqueued)
-    say_what_is_left_out(desk, left_out)
+    say_what_is_left_out(call, left_out)
     if not is_waiting:
-        _show_results(desk, results, **left_out.as_answer(), **({} if added is None else {"batch": added.batch.id}))
+        _show_results(call, results, **left_out.as_answer(), **({} if added is None else {"batch": added.batch.id}))
         return 0
     with telling_that_jobs_go_on():
         if added is not None and batch is not None:
-            return await_batches(desk, [added.batch.id], timeout=timeout)
+            return await_batches(call, [added.batch.id], timeout=timeout)
         awaited = [AwaitedDocument(one.name, one.job_id, one.document_id, owner, one.source_key) for one in results]
         if (first := next((one.job_id for one in results if one.job_id is not None), None)) is not None:
-            report_waiting(desk, first)
-        return await_reading(desk, awaited, timeout=timeout)
+            report_waiting(call, first)
+        return await_reading(call, awaited, timeout=timeout)
 
 
 @verb
@@ -121,7 +121,7 @@ def ingest(
 @_force_option
 @confirming
 def reindex(
-    desk: Desk,
+    call: Invocation,
     chosen: DocumentSelector,
     priority: int | None,
     force: bool,
@@ -140,19 +140,19 @@ def reindex(
     """
     if chosen.is_empty:
         raise BadInput("name the documents to read again", "give ids, or selectors such as --status failed")
-    found = documents.meant(desk.session, chosen)
+    found = documents.meant(call.session, chosen)
     if dry_run:
-        show_documents(desk, found)
+        show_documents(call, found)
         return 0
     if not found:
         # A selector without ids means all documents.
-        if not desk.answered({"items": []}):
+        if not call.printed_json({"items": []}):
             output.say("no document matches")
         return 0
     if len(found) > 1 and not chosen.ids:
         confirm(f"Read {counted(len(found), 'document')} again?", yes=yes, sample=[one.name for one in found[:5]])
-    again = documents.meant(desk.session, DocumentSelector(ids=[one.id for one in found]))
-    _show_results(desk, [_reindex_document(desk, document, options, priority, is_forced=force) for document in again])
+    again = documents.meant(call.session, DocumentSelector(ids=[one.id for one in found]))
+    _show_results(call, [_reindex_document(call, document, options, priority, is_forced=force) for document in again])
     return 0
 
 
@@ -160,7 +160,7 @@ def reindex(
 @click.argument("directory", metavar="DIR", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @owner_option
 @confirming
-def adopt(desk: Desk, directory: Path, owner: str, dry_run: bool, yes: bool) -> None:
+def adopt(call: Invocation, directory: Path, owner: str, dry_run: bool, yes: bool) -> None:
     """\b
     pagemill documents adopt /srv/read --dry-run
     pagemill documents adopt /srv/read --owner alice --yes
@@ -173,11 +173,11 @@ def adopt(desk: Desk, directory: Path, owner: str, dry_run: bool, yes: bool) -> 
     read = sum(one.text is not None for one in found)
     sentence = f"{read} with text, {len(found) - read} without"
     if dry_run:
-        if not desk.answered({"read": read, "not_read": len(found) - read}):
+        if not call.printed_json({"read": read, "not_read": len(found) - read}):
             output.say(sentence)
         return
     confirm(f"Record {counted(len(found), 'file')} ({sentence})?", yes=yes)
-    _show_results(desk, [_adopt_file(desk, one, owner) for one in found])
+    _show_results(call, [_adopt_file(call, one, owner) for one in found])
 
 
 # ── Results ──
@@ -219,24 +219,24 @@ def _ingest_results(files: Sequence[Path], enqueued: Sequence[Enqueued | InBatch
 
 
 def _reindex_document(
-    desk: Desk, document: Document, options: ReadOptions, priority: int | None, *, is_forced: bool
+    call: Invocation, document: Document, options: ReadOptions, priority: int | None, *, is_forced: bool
 ) -> ReadResult:
-    has_original = documents.has_original(desk.session, document)
+    has_original = documents.has_original(call.session, document)
     job = reindex_job(document, options, has_original=has_original, is_forced=is_forced)
-    [enqueued], _ = submit(desk, [job], batch=None, name=None, owner=job.owner, priority=priority, asked={})
+    [enqueued], _ = submit(call, [job], batch=None, name=None, owner=job.owner, priority=priority, asked={})
     return ReadResult(document.name, enqueued.job_id or None, enqueued.decision, document.id)
 
 
-def _adopt_file(desk: Desk, one: AdoptedFile, owner: str) -> ReadResult:
+def _adopt_file(call: Invocation, one: AdoptedFile, owner: str) -> ReadResult:
     path = path_of(one.path)
     name, request = legible(path), DocumentRequest(one.path, legible(path.name), one.content)
     known = DocumentSelector(owners=(owner,), platforms=("local",), source_keys=(one.path,))
-    for document in documents.each(desk.session, known):
+    for document in documents.each(call.session, known):
         if document.content == one.content and document.status in _LIVING:
             return ReadResult(name, None, Decision.UNCHANGED, document.id)
     if one.text is None:
-        return ReadResult(name, None, None, documents.record(desk.session, request, platform="local", owner=owner))
-    enqueued = enqueue.enqueue_job(desk.session, adopt_job(request, one.text, owner=owner))
+        return ReadResult(name, None, None, documents.record(call.session, request, platform="local", owner=owner))
+    enqueued = enqueue.enqueue_job(call.session, adopt_job(request, one.text, owner=owner))
     return ReadResult(name, enqueued.job_id or None, enqueued.decision, enqueued.document_id)
 
 
@@ -249,8 +249,8 @@ _ACTIONS: dict[Decision | None, str] = {
 }
 
 
-def _show_results(desk: Desk, results: Sequence[ReadResult], **more: object) -> None:
-    if not desk.answered({"items": results, **more}):
+def _show_results(call: Invocation, results: Sequence[ReadResult], **more: object) -> None:
+    if not call.printed_json({"items": results, **more}):
         output.show_table(("JOB", "ACTION", "NAME"), [(one.job_id, _action_of(one), one.name) for one in results])
 
 

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import click
 
-from worker_service.cli.context import Desk, verb
+from worker_service.cli.context import Invocation, verb
 
 
 @verb
 @click.option("--drain", is_flag=True, help="End when nothing runs, and nothing will within a minute.")
-def run(desk: Desk, drain: bool) -> int:
+def run(call: Invocation, drain: bool) -> int:
     """\b
     pagemill run
     pagemill run --drain
@@ -26,7 +26,7 @@ def run(desk: Desk, drain: bool) -> int:
     """
     from worker_service.daemon import start
 
-    settings = desk.settings
-    if desk.as_json:
+    settings = call.settings
+    if call.as_json:
         settings = replace(settings, values={**settings.values, "log_format": "json"})
     return start.run(settings, drain=drain)

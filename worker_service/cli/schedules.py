@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from worker_service.cli import group, output
-from worker_service.cli.context import Desk, completions, verb
+from worker_service.cli.context import Invocation, completions, verb
 from worker_service.services import schedules as operations
 from worker_service.services.jobs import state_of
 
@@ -15,15 +15,15 @@ _COLUMNS = ("NAME", "WHAT", "CRON", "ZONE", "NEXT (UTC)", "LAST (UTC)", "BEGAN",
 
 
 @verb
-def ls(desk: Desk) -> None:
+def ls(call: Invocation) -> None:
     """\b
     pagemill schedule ls
     pagemill schedule ls --json
 
     The schedules: what each begins, when next and when last, the job that this was, and how that stands.
     """
-    found = operations.list_schedules(desk.session)
-    if desk.answered({"items": found}):
+    found = operations.list_schedules(call.session)
+    if call.printed_json({"items": found}):
         return
     if not found:
         output.say("there are no schedules: `pagemill schedule example` prints two, for the settings file")
@@ -37,7 +37,7 @@ def ls(desk: Desk) -> None:
 
 
 @verb
-def tick(desk: Desk) -> int:
+def tick(call: Invocation) -> int:
     """\b
     pagemill schedule tick
     * * * * *  pagemill schedule tick       # in a crontab, if there is no systemd
@@ -45,8 +45,8 @@ def tick(desk: Desk) -> int:
     Begin what is due, and tell people what [[notify]] has to tell. It takes a moment, and any number of them may run at
     once: each slot begins its job once.
     """
-    done = operations.tick(desk.session)
-    if not desk.answered(done):
+    done = operations.tick(call.session)
+    if not call.printed_json(done):
         for one in done.items:
             is_there = ", which is live already" if one.existing else ""
             output.show(f"{one.schedule}: {output.seconds(one.slot)} UTC: {_named(one)}{is_there}")
@@ -58,20 +58,20 @@ def tick(desk: Desk) -> int:
 
 
 def _complete(ctx: click.Context, _: click.Parameter, begun: str) -> list[Any]:
-    names = completions(ctx, lambda desk: [one.name for one in desk.settings.schedule])
+    names = completions(ctx, lambda call: [one.name for one in call.settings.schedule])
     return [name for name in names if name.startswith(begun)]
 
 
 @verb
 @click.argument("name", shell_complete=_complete)
-def run_now(desk: Desk, name: str) -> None:
+def run_now(call: Invocation, name: str) -> None:
     """\b
     pagemill schedule run-now nightly
 
     Begin one now, and print the id of its job, or batch:7. Its slots come all the same.
     """
-    begun = operations.run_now(desk.session, name)
-    if desk.answered(begun):
+    begun = operations.run_now(call.session, name)
+    if call.printed_json(begun):
         return
     output.show(str(begun.job_id) if begun.batch_id is None else f"batch:{begun.batch_id}")
     if begun.existing:
@@ -79,14 +79,14 @@ def run_now(desk: Desk, name: str) -> None:
 
 
 @verb
-def example(desk: Desk) -> None:
+def example(call: Invocation) -> None:
     """\b
     pagemill schedule example
     pagemill schedule example >> /etc/pagemill/pagemill.toml
 
     Two schedules, as the settings file takes them.
     """
-    if not desk.answered({"toml": operations.EXAMPLE}):
+    if not call.printed_json({"toml": operations.EXAMPLE}):
         output.show_text(operations.EXAMPLE)
 
 

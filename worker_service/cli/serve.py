@@ -9,14 +9,14 @@ from pathlib import Path
 import click
 
 from worker_service.cli import output
-from worker_service.cli.context import Desk, verb
+from worker_service.cli.context import Invocation, verb
 from worker_service.settings.config import Settings
 from worker_service.settings.value_types import LISTEN
 
 
 @verb
 @click.option("--listen", metavar="HOST:PORT", help="Here, and not at web_listen; or the path of a socket.")
-def serve(desk: Desk, listen: str | None) -> int:
+def serve(call: Invocation, listen: str | None) -> int:
     """\b
     pagemill serve
     pagemill serve --listen 127.0.0.1:9000
@@ -29,24 +29,24 @@ def serve(desk: Desk, listen: str | None) -> int:
     """
     from worker_service.web.app import serve as run
 
-    settings = desk.settings
+    settings = call.settings
     if listen is not None:
         settings = _with(settings, "web_listen", LISTEN.read(listen, "--listen", Path.cwd()))
-    if desk.as_json:
+    if call.as_json:
         settings = _with(settings, "log_format", "json")
-    return run(settings, lambda: _tell(desk, settings))
+    return run(settings, lambda: _tell(call, settings))
 
 
 def _with(settings: Settings, key: str, value: object) -> Settings:
     return replace(settings, values={**settings.values, key: value})
 
 
-def _tell(desk: Desk, settings: Settings) -> None:
+def _tell(call: Invocation, settings: Settings) -> None:
     """Print the sign-in link on a terminal only: other readers of this line may be a log."""
     from worker_service.services import tokens
 
     address = settings.web_address
     if output.is_terminal(sys.stdout):
-        address += f"/session?link={tokens.make_link(desk.session).word}"
-    desk.close()
+        address += f"/session?link={tokens.make_link(call.session).word}"
+    call.close()
     output.show(address)

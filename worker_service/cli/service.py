@@ -24,7 +24,7 @@ from msgspec import Struct
 from worker_service.base.errors import PagemillError, ProgramAbsent, Refused
 from worker_service.base.files import atomic_write
 from worker_service.cli import group, output
-from worker_service.cli.context import Desk, Function, verb
+from worker_service.cli.context import Function, Invocation, verb
 from worker_service.settings.config import SERVICE_CONFIGURATION, SERVICE_STATE
 
 _PACKAGE = Path(__file__).resolve().parents[1]
@@ -157,7 +157,9 @@ def _placing(function: Function) -> Function:
 @_placing
 @click.option("--web", "with_web", is_flag=True, help="Start HTTP and the page as well, for this machine.")
 @click.option("--python", metavar="PATH", help="The Python that has pagemill; by default this one.")
-def install(desk: Desk, for_user: bool, dry_run: bool, root: Path | None, with_web: bool, python: str | None) -> None:
+def install(
+    call: Invocation, for_user: bool, dry_run: bool, root: Path | None, with_web: bool, python: str | None
+) -> None:
     """\b
     sudo pagemill service install --dry-run
     sudo pagemill service install
@@ -176,15 +178,15 @@ def install(desk: Desk, for_user: bool, dry_run: bool, root: Path | None, with_w
         raise click.UsageError("--web is for the whole machine: for yourself, start `pagemill serve`")
     if not for_user:
         refuse_hidden(python)
-    elif desk.settings.is_of_the_service:
+    elif call.settings.is_of_the_service:
         raise Refused(
-            f"this machine's service is installed, and your database is {desk.settings.database}: for one of your own, "
+            f"this machine's service is installed, and your database is {call.settings.database}: for one of your own, "
             'write it into ~/.config/pagemill/pagemill.toml first, as database = "~/pagemill.db"'
         )
     python = python or sys.executable
     steps = _user_install(python) if for_user else _install(python, root, with_web=with_web)
-    do_steps(desk, [*steps], dry_run=dry_run)
-    if desk.as_json or root is not None:
+    do_steps(call, [*steps], dry_run=dry_run)
+    if call.as_json or root is not None:
         return
     if not dry_run:
         output.say(f"next: systemctl{' --user' if for_user else ''} status pagemill")
@@ -194,7 +196,7 @@ def install(desk: Desk, for_user: bool, dry_run: bool, root: Path | None, with_w
 
 @verb
 @_placing
-def uninstall(desk: Desk, for_user: bool, dry_run: bool, root: Path | None) -> None:
+def uninstall(call: Invocation, for_user: bool, dry_run: bool, root: Path | None) -> None:
     """\b
     sudo pagemill service uninstall --dry-run
     sudo pagemill service uninstall
@@ -206,10 +208,10 @@ def uninstall(desk: Desk, for_user: bool, dry_run: bool, root: Path | None) -> N
     """
     _check(for_user=for_user, dry_run=dry_run, root=root)
     steps = [*(_user_uninstall() if for_user else _uninstall(root))]
-    do_steps(desk, steps, dry_run=dry_run)
-    if not steps and not desk.as_json:
+    do_steps(call, steps, dry_run=dry_run)
+    if not steps and not call.as_json:
         output.say("nothing of it is installed")
-    elif not desk.as_json and not dry_run and not for_user and root is None:
+    elif not call.as_json and not dry_run and not for_user and root is None:
         output.say(f"kept: {STATE}, {CONFIGURATION} and the user pagemill")
 
 
@@ -365,8 +367,8 @@ def _origin() -> str:
     return "pagemill"
 
 
-def do_steps(desk: Desk, steps: Sequence[Step], *, dry_run: bool) -> None:
-    if not desk.answered({"dry_run": dry_run, "items": [_as_object(step) for step in steps]}):
+def do_steps(call: Invocation, steps: Sequence[Step], *, dry_run: bool) -> None:
+    if not call.printed_json({"dry_run": dry_run, "items": [_as_object(step) for step in steps]}):
         for step in steps:
             output.show(str(step))
     if dry_run:

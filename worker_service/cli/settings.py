@@ -5,34 +5,34 @@ from __future__ import annotations
 from typing import Any
 
 from worker_service.cli import group, output
-from worker_service.cli.context import Desk, verb
+from worker_service.cli.context import Invocation, verb
 from worker_service.settings.config import every_setting
 from worker_service.settings.value_types import Setting
 
 
 @verb
-def show(desk: Desk) -> None:
+def show(call: Invocation) -> None:
     """\b
     pagemill config show
     WORKER_DATABASE=/tmp/try.db pagemill config show --json
 
     Each setting with its value and where it comes from: a flag, the environment, a file, or the default.
     """
-    settings = list(desk.settings.shown())
+    settings = list(call.settings.shown())
     items = [{"key": key, "value": value, "origin": origin} for key, value, origin in settings]
-    if not desk.answered({"items": items}):
+    if not call.printed_json({"items": items}):
         output.show_table(("KEY", "VALUE", "ORIGIN"), settings)
 
 
 @verb
-def docs(desk: Desk) -> None:
+def docs(call: Invocation) -> None:
     """\b
     pagemill config docs
 
     Every setting that there is, those of the installed handlers included, as a table in Markdown.
     """
     settings = every_setting().values()
-    if desk.answered({"items": [_as_object(setting) for setting in settings]}):
+    if call.printed_json({"items": [_as_object(setting) for setting in settings]}):
         return
     output.show("| in TOML | environment | default | |")
     output.show("|---|---|---|---|")

@@ -10,7 +10,7 @@ import click
 from worker_service.base.clock import parse_length
 from worker_service.base.errors import PagemillError
 from worker_service.cli import output
-from worker_service.cli.context import Desk, verb
+from worker_service.cli.context import Invocation, verb
 from worker_service.cli.output import NODE_COLUMNS, node_row
 from worker_service.jobs.job import Pause, Status
 from worker_service.services import overview
@@ -21,15 +21,15 @@ _SIGNS = {0: ("✓", "green"), 1: ("!", "yellow"), 2: ("✗", "red")}
 
 
 def show_state(as_json: bool, database: str | None) -> None:
-    desk = Desk(as_json=as_json, database=database)
+    call = Invocation(as_json=as_json, database=database)
     try:
-        found, batches = overview.look(desk.session), under_way(desk.session)
+        found, batches = overview.look(call.session), under_way(call.session)
     finally:
-        desk.close()
-    at, origin = desk.settings.database, desk.settings.origins["database"]
+        call.close()
+    at, origin = call.settings.database, call.settings.origins["database"]
     oldest, jobs = found.counts.oldest_pending_at, found.counts.by_status
     whole = {"database": at, "origin": origin, "workers_alive": found.workers_alive, "oldest_pending_at": iso(oldest)}
-    if desk.answered({**whole, "jobs": jobs, "pauses": found.pauses, "batches": batches}):
+    if call.printed_json({**whole, "jobs": jobs, "pauses": found.pauses, "batches": batches}):
         return
     waiting = f" (the oldest for {output.age(oldest, now=found.at)})" if oldest else ""
     output.show(f"database  {at} ({origin})")
@@ -43,21 +43,21 @@ def show_state(as_json: bool, database: str | None) -> None:
 
 
 @verb
-def workers(desk: Desk) -> None:
+def workers(call: Invocation) -> None:
     """\b
     pagemill workers
     pagemill workers --json
 
     The daemons on this database: what they run, and when they last said that they live; below them their nodes.
     """
-    found = overview.workers(desk.session)
-    nodes = overview.nodes(desk.session, found)
-    if desk.answered({"items": found, "nodes": nodes}):
+    found = overview.workers(call.session)
+    nodes = overview.nodes(call.session, found)
+    if call.printed_json({"items": found, "nodes": nodes}):
         return
     if not found:
         output.say("no worker: start one with `systemctl start pagemill`, or here with `pagemill run`")
         return
-    now = desk.session.clock()
+    now = call.session.clock()
     output.show_table(
         ("WORKER", "STATE", "HOST", "PID", "RUNNING", "CPU", "IO", "BEAT", "VERSION"),
         [
@@ -73,7 +73,7 @@ def workers(desk: Desk) -> None:
 
 @verb
 @click.option("--oldest", metavar="LENGTH", help="Warn when a job has been pending for longer than this, e.g. 1h.")
-def status(desk: Desk, oldest: str | None) -> int:
+def status(call: Invocation, oldest: str | None) -> int:
     """\b
     pagemill status
     pagemill status --oldest 1h
@@ -84,12 +84,12 @@ def status(desk: Desk, oldest: str | None) -> int:
 
     oldest_most = None if oldest is None else parse_length(oldest)
     try:
-        found = health(desk.session, oldest_most=oldest_most)
+        found = health(call.session, oldest_most=oldest_most)
     except PagemillError as error:
-        if not desk.answered({"level": Level.UNKNOWN, "reasons": [str(error)]}):
+        if not call.printed_json({"level": Level.UNKNOWN, "reasons": [str(error)]}):
             output.show(f"UNKNOWN: {error}")
         return Level.UNKNOWN.value
-    if not desk.answered(found):
+    if not call.printed_json(found):
         numbers = " ".join(f"{status}={number}" for status, number in found.jobs.items())
         replaced = f" replaced_batches={found.batches_replaced}" * bool(found.batches_replaced)
         output.show(f"{found.level.name}: {summary(found)} | workers={found.workers} {numbers}{replaced}")
@@ -101,7 +101,7 @@ def status(desk: Desk, oldest: str | None) -> int:
     "--audit", is_flag=True, help="Read all rows, their history and every published file: is any promise broken?"
 )
 @click.option("--online", is_flag=True, help="Ask Google as well: who each credential is, and what it may do.")
-def doctor(desk: Desk, audit: bool, online: bool) -> int:
+def doctor(call: Invocation, audit: bool, online: bool) -> int:
     """\b
     pagemill doctor
     pagemill doctor --json
@@ -115,12 +115,12 @@ def doctor(desk: Desk, audit: bool, online: bool) -> int:
     """
     from worker_service.services import health
 
-    findings = list(health.audit(desk.session) if audit else health.examine(desk.session))
+    findings = list(health.audit(call.session) if audit else health.examine(call.session))
     if online:
         from worker_service.services.handlers import examine_online  # starts a nursery
 
-        findings += examine_online(desk.settings)
-    if not desk.answered({"items": findings}):
+        findings += examine_online(call.settings)
+    if not call.printed_json({"items": findings}):
         for finding in findings:
             sign, colour = _SIGNS[finding.level]
             styled = output.styled(sign, fg=colour) if output.is_terminal(sys.stdout) else sign
@@ -140,7 +140,7 @@ def _pause(pause: Pause) -> str:
 
 
 @verb
-def stats(desk: Desk) -> None:
+def stats(call: Invocation) -> None:
     """\b
     pagemill stats
     pagemill stats --json
@@ -149,8 +149,8 @@ def stats(desk: Desk) -> None:
     pending jobs by platform, and what each owner keeps in the workspace; a file that two share counts for both, and
     once for all.
     """
-    found = overview.numbers(desk.session)
-    if desk.answered(found):
+    found = overview.numbers(call.session)
+    if call.printed_json(found):
         return
     types, platforms, owners = found.items, found.pending_by_platform, found.by_owner
     rows: list[tuple[object, ...]] = [
@@ -169,7 +169,7 @@ def stats(desk: Desk) -> None:
 
 @verb
 @click.option("--since", default="1d", metavar="TIME", help="1d (ago) unless given; or a time.")
-def errors(desk: Desk, since: str) -> None:
+def errors(call: Invocation, since: str) -> None:
     """\b
     pagemill errors
     pagemill errors --since 2h
@@ -177,8 +177,8 @@ def errors(desk: Desk, since: str) -> None:
 
     What failed lately: each error code, how often, and the newest job that has it.
     """
-    found = overview.errors(desk.session, since=since)
-    if desk.answered({"items": found}):
+    found = overview.errors(call.session, since=since)
+    if call.printed_json({"items": found}):
         return
     if found:
         rows = [(e.code, e.job_type, e.jobs, e.newest_job_id, e.newest_name, e.newest_text) for e in found]
@@ -200,7 +200,7 @@ def errors(desk: Desk, since: str) -> None:
 )
 @click.option("--with-names", is_flag=True, help="Leave the names of files and owners as they are.")
 @click.option("--force", is_flag=True, help="Replace the file.")
-def report(desk: Desk, target: Path, with_names: bool, force: bool) -> None:
+def report(call: Invocation, target: Path, with_names: bool, force: bool) -> None:
     """\b
     pagemill report
     pagemill report -o bundle.tar.gz
@@ -215,9 +215,9 @@ def report(desk: Desk, target: Path, with_names: bool, force: bool) -> None:
     """
     from worker_service.services import report as operations  # starts a nursery
 
-    parts = operations.report(desk.settings, lambda: desk.session, target, with_names=with_names, is_forced=force)
+    parts = operations.report(call.settings, lambda: call.session, target, with_names=with_names, is_forced=force)
     items = [{"name": part.name, "bytes": len(part.content), "about": part.about} for part in parts]
-    if desk.answered({"report": target, "with_names": with_names, "items": items}):
+    if call.printed_json({"report": target, "with_names": with_names, "items": items}):
         return
     output.show_table(("FILE", "BYTES", "WHAT IT TELLS"), [(one.name, len(one.content), one.about) for one in parts])
     names = "with the names of files and owners" if with_names else "names of files and owners are replaced"

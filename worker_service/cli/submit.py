@@ -14,7 +14,7 @@ from job_handlers.reading.requests import QUALITIES, ReadOptions
 from worker_service.base.errors import BadInput
 from worker_service.cli import output
 from worker_service.cli.batches import say_of_batch, say_what_is_replaced
-from worker_service.cli.context import Desk, Function
+from worker_service.cli.context import Function, Invocation
 from worker_service.jobs.batches import BatchAdded, InBatch
 from worker_service.jobs.job import Enqueued, NewJob
 from worker_service.services import batches, enqueue
@@ -67,14 +67,14 @@ def read_options(kind: type[ReadOptions]) -> Callable[[Function], Function]:
 
     def decorate(function: Function) -> Function:
         @functools.wraps(function)
-        def run(desk: Desk, *arguments: Any, **values: Any) -> Any:
+        def run(call: Invocation, *arguments: Any, **values: Any) -> Any:
             options = kind(**{name: values.pop(name) for name in kind.__struct_fields__})
             for action in options.actions():
-                enqueue.refuse_unfit_action(desk.session, action)
-            lacking = enqueue.lacking(desk.session, options.asked())
-            for sentence in [*lacking, *enqueue.doubts(desk.session, options.actions())]:
+                enqueue.refuse_unfit_action(call.session, action)
+            lacking = enqueue.lacking(call.session, options.asked())
+            for sentence in [*lacking, *enqueue.doubts(call.session, options.actions())]:
                 output.say(sentence)
-            return function(desk, *arguments, options=options, **values)
+            return function(call, *arguments, options=options, **values)
 
         for option in reversed(_READ_OPTIONS):
             option(run)
@@ -84,7 +84,7 @@ def read_options(kind: type[ReadOptions]) -> Callable[[Function], Function]:
 
 
 def submit(
-    desk: Desk,
+    call: Invocation,
     submitted: Sequence[NewJob],
     *,
     batch: str | None,
@@ -103,25 +103,25 @@ def submit(
     added: BatchAdded | None = None
     if batch is not None and (number := _batch_number(batch)) is not None:
         urgent = [replace(one, priority=priority) for one in submitted]
-        added = batches.extend(desk.session, number, urgent, owner=owner)
+        added = batches.extend(call.session, number, urgent, owner=owner)
         items = added.jobs
     elif batch is not None:
-        say_what_is_replaced(desk, owner)
-        added = batches.add(desk.session, submitted, owner=owner, name=batch, priority=urgency, asked=asked)
+        say_what_is_replaced(call, owner)
+        added = batches.add(call.session, submitted, owner=owner, name=batch, priority=urgency, asked=asked)
         items = added.jobs
     elif name is not None:
-        submission = batches.prepare(desk.session, submitted)
+        submission = batches.prepare(call.session, submitted)
         if submission.work.new:
-            say_what_is_replaced(desk, owner)
+            say_what_is_replaced(call, owner)
         title = name if len(name) <= _NAME_CHARACTERS_MAX else f"…{name[1 - _NAME_CHARACTERS_MAX :]}"
-        done = batches.submit(desk.session, submission, owner=owner, name=title, priority=urgency, asked=asked)
+        done = batches.submit(call.session, submission, owner=owner, name=title, priority=urgency, asked=asked)
         items, added = done.items, done.added
-        for one in done.waiting if not desk.as_json else ():
+        for one in done.waiting if not call.as_json else ():
             output.say(f"{one.title} already includes some of this; to start it now: pagemill batch resume {one.id}")
     else:
-        items = enqueue.enqueue_jobs(desk.session, [replace(one, priority=urgency) for one in submitted])
-    if added is not None and not desk.as_json:
-        say_of_batch(desk, added)
+        items = enqueue.enqueue_jobs(call.session, [replace(one, priority=urgency) for one in submitted])
+    if added is not None and not call.as_json:
+        say_of_batch(call, added)
     return items, added
 
 
@@ -132,8 +132,8 @@ def refuse_timeout_without_wait(timeout: str | None, *, is_waiting: bool, is_dry
         raise BadInput("--dry-run submits nothing, so there is nothing to wait for", "leave out --wait or --dry-run")
 
 
-def say_what_is_left_out(desk: Desk, left_out: LeftOut) -> None:
-    if not left_out.counts or desk.as_json:
+def say_what_is_left_out(call: Invocation, left_out: LeftOut) -> None:
+    if not left_out.counts or call.as_json:
         return
     output.say(f"skipped: {in_words(left_out.counts)}")
     for one in left_out.files[:_LEFT_OUT_SHOWN_MAX]:
@@ -142,8 +142,8 @@ def say_what_is_left_out(desk: Desk, left_out: LeftOut) -> None:
         output.say(f"  … and {more:,} more; --json lists up to 1,000")
 
 
-def report_waiting(desk: Desk, job_id: int) -> None:
-    for gate in desk.session.reading.explain(job_id):
+def report_waiting(call: Invocation, job_id: int) -> None:
+    for gate in call.session.reading.explain(job_id):
         output.say(f"job {job_id} waits: {gate.detail} ({gate.code}); what to do: pagemill why {job_id}")
 
 

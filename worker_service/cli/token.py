@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from worker_service.cli import group, output
-from worker_service.cli.context import Desk, Function, completes, completions, verb
+from worker_service.cli.context import Function, Invocation, completes, completions, verb
 from worker_service.jobs.tokens import Power
 from worker_service.services import server_address
 from worker_service.services import tokens as operations
@@ -30,7 +30,7 @@ def _for(default: str) -> Callable[[Function], Function]:
 @verb
 @click.argument("name")
 @_for("read")
-def make(desk: Desk, name: str, scope: str, owner: str | None, until: str | None) -> None:
+def make(call: Invocation, name: str, scope: str, owner: str | None, until: str | None) -> None:
     """\b
     pagemill token make grafana
     pagemill token make scanner --scope operate --owner alice --until 90d
@@ -41,8 +41,8 @@ def make(desk: Desk, name: str, scope: str, owner: str | None, until: str | None
     read: look at everything. operate: enqueue, upload, cancel, retry and so on. admin: the rest, such as to undo what
     others did.
     """
-    made = operations.make(desk.session, name, [Power(scope)], owner=owner, until=until)
-    if desk.answered({"id": made.id, "name": made.name, "token": made.word, "until": made.until}):
+    made = operations.make(call.session, name, [Power(scope)], owner=owner, until=until)
+    if call.printed_json({"id": made.id, "name": made.name, "token": made.word, "until": made.until}):
         return
     output.show(made.word)
     output.say("shown this once: keep it where only its user can read it")
@@ -51,7 +51,7 @@ def make(desk: Desk, name: str, scope: str, owner: str | None, until: str | None
 @verb
 @click.argument("name", required=False)
 @_for("admin")
-def link(desk: Desk, name: str | None, scope: str, owner: str | None, until: str | None) -> None:
+def link(call: Invocation, name: str | None, scope: str, owner: str | None, until: str | None) -> None:
     """\b
     pagemill token link
     pagemill token link bob --scope operate --owner bob --until 1d
@@ -59,12 +59,12 @@ def link(desk: Desk, name: str | None, scope: str, owner: str | None, until: str
     Print a link that signs one browser in, once, within ten minutes: yours, or a colleague's under the name NAME. The
     browser stays signed in for a week.
     """
-    made = operations.make_link(desk.session, name, [Power(scope)], owner=owner, until=until)
-    there = server_address.address(desk.settings)
+    made = operations.make_link(call.session, name, [Power(scope)], owner=owner, until=until)
+    there = server_address.address(call.settings)
     # A proxy's address is the proxy's, wherever we listen.
-    base = desk.settings.web_address if there is None or desk.settings.web_urls else there
+    base = call.settings.web_address if there is None or call.settings.web_urls else there
     address = f"{base}/session?link={made.word}"
-    if desk.answered({"id": made.id, "name": made.name, "link": address, "until": made.until}):
+    if call.printed_json({"id": made.id, "name": made.name, "link": address, "until": made.until}):
         return
     output.show(address)
     if there is None:
@@ -72,14 +72,14 @@ def link(desk: Desk, name: str | None, scope: str, owner: str | None, until: str
 
 
 @verb
-def ls(desk: Desk) -> None:
+def ls(call: Invocation) -> None:
     """\b
     pagemill token ls
 
     List tokens, unused links, and browsers that are signed in.
     """
-    found = operations.tokens(desk.session)
-    if desk.answered({"items": found}):
+    found = operations.tokens(call.session)
+    if call.printed_json({"items": found}):
         return
     if not found:
         output.say("no tokens yet: `pagemill token make NAME` makes one, `pagemill token link` signs a browser in")
@@ -96,13 +96,13 @@ def ls(desk: Desk) -> None:
 
 
 def _complete(ctx: click.Context, _: click.Parameter, begun: str) -> Sequence[Any]:
-    names = completions(ctx, lambda desk: [one.name for one in operations.tokens(desk.session)])
+    names = completions(ctx, lambda call: [one.name for one in operations.tokens(call.session)])
     return sorted({name for name in names if name.startswith(begun)})
 
 
 @verb
 @click.argument("names", metavar="NAME...", nargs=-1, required=True, shell_complete=_complete)
-def rm(desk: Desk, names: tuple[str, ...]) -> None:
+def rm(call: Invocation, names: tuple[str, ...]) -> None:
     """\b
     pagemill token rm grafana
     pagemill token rm 12
@@ -110,8 +110,8 @@ def rm(desk: Desk, names: tuple[str, ...]) -> None:
     Remove tokens by name, or anything that `pagemill token ls` shows by its id. Browsers that signed in with it are
     signed out at once.
     """
-    removed = operations.remove(desk.session, names)
-    if not desk.answered({"removed": removed}):
+    removed = operations.remove(call.session, names)
+    if not call.printed_json({"removed": removed}):
         output.say(f"removed: {removed}")
 
 

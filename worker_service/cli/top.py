@@ -16,7 +16,7 @@ import click
 from worker_service.base.clock import as_text
 from worker_service.base.humanize import counted
 from worker_service.cli import output
-from worker_service.cli.context import Desk, verb
+from worker_service.cli.context import Invocation, verb
 from worker_service.cli.output import NODE_COLUMNS, node_row
 from worker_service.jobs.job import Status
 from worker_service.services.batches import titled
@@ -35,7 +35,7 @@ Scene = tuple[Overview, Activity]
 
 @verb
 @click.option("--once", is_flag=True, help="Print one frame and end.")
-def top(desk: Desk, once: bool) -> None:
+def top(call: Invocation, once: bool) -> None:
     """\b
     pagemill top
     pagemill top --once
@@ -45,15 +45,15 @@ def top(desk: Desk, once: bool) -> None:
 
     q or Ctrl-C ends it. With --json, or where stdout is no terminal, it looks once.
     """
-    if desk.as_json:
-        overview, now = _look(desk)
+    if call.as_json:
+        overview, now = _look(call)
         counts = {"jobs": overview.counts.by_status, "oldest_pending_at": iso(overview.counts.oldest_pending_at)}
         output.show_json({"at": overview.at, **counts, "workers": overview.workers, **as_object(now)})
     elif once or not output.is_terminal(sys.stdout):
-        for line in frame(_look(desk)):
+        for line in frame(_look(call)):
             output.show(line)
     else:
-        _draw_until_asked_to_end(desk)
+        _draw_until_asked_to_end(call)
 
 
 def frame(scene: Scene, *, height: int | None = None) -> list[str]:
@@ -69,8 +69,8 @@ def frame(scene: Scene, *, height: int | None = None) -> list[str]:
     return lines if height is None else lines[: max(1, height - 1)]
 
 
-def _look(desk: Desk) -> Scene:
-    return look(desk.session), activity(desk.session)
+def _look(call: Invocation) -> Scene:
+    return look(call.session), activity(call.session)
 
 
 # ── The picture ─────────────────────────────────────────────────────────────────────────────────────────────────
@@ -134,12 +134,12 @@ def _pending_lines(now: Activity) -> list[str]:
 # ── On a terminal ───────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _draw_until_asked_to_end(desk: Desk) -> None:
+def _draw_until_asked_to_end(call: Invocation) -> None:
     try:
         with _keys_at_once():
             click.clear()
             while True:
-                output.draw(frame(_look(desk), height=shutil.get_terminal_size().lines))
+                output.draw(frame(_look(call), height=shutil.get_terminal_size().lines))
                 if _is_asked_to_end():
                     return
     except KeyboardInterrupt:

@@ -10,7 +10,7 @@ import click
 from worker_service.base.errors import BadInput
 from worker_service.base.humanize import counted
 from worker_service.cli import output
-from worker_service.cli.context import Desk, selecting, verb
+from worker_service.cli.context import Invocation, selecting, verb
 from worker_service.cli.progress import await_batches, await_reading, watch_jobs
 from worker_service.jobs.selector import Selector
 from worker_service.services.wait import AwaitedDocument, wait_for_jobs
@@ -21,7 +21,7 @@ from worker_service.services.wait import AwaitedDocument, wait_for_jobs
 @click.option("--timeout", metavar="LENGTH", help="Give up after this long: 30s, 10m.")
 @click.option("--follow", is_flag=True, help="And for the jobs that come of them.")
 @click.option("--progress", is_flag=True, help="Show how far they are: bars on a terminal, else a line every 10 s.")
-def wait(desk: Desk, selector: Selector, timeout: str | None, follow: bool, progress: bool) -> int:
+def wait(call: Invocation, selector: Selector, timeout: str | None, follow: bool, progress: bool) -> int:
     """\b
     pagemill wait 42
     pagemill wait 41 42 43 --timeout 10m
@@ -37,13 +37,13 @@ def wait(desk: Desk, selector: Selector, timeout: str | None, follow: bool, prog
     Exit code 0 if all completed, 1 if some failed or were cancelled, 124 if the time ran out.
     """
     if selector.batch_ids and selector == Selector(batch_ids=selector.batch_ids):
-        return await_batches(desk, selector.batch_ids, timeout=timeout, is_watched=progress)
+        return await_batches(call, selector.batch_ids, timeout=timeout, is_watched=progress)
     if selector.document_ids:
-        return _wait_for_documents(desk, selector, timeout=timeout, is_watched=progress)
+        return _wait_for_documents(call, selector, timeout=timeout, is_watched=progress)
     watch = watch_jobs(sys.stderr, monotonic=time.monotonic) if progress else None
-    waited = wait_for_jobs(desk.session, selector, timeout=timeout, watch=watch, follows=follow)
+    waited = wait_for_jobs(call.session, selector, timeout=timeout, watch=watch, follows=follow)
     exit_code = 0 if waited.is_good else 1
-    if desk.answered(waited):
+    if call.printed_json(waited):
         return exit_code
     counts = {name: getattr(waited, name) for name in ("completed", "failed", "cancelled", "gone")}
     ends = ", ".join(f"{number} {word}" for word, number in counts.items() if number)
@@ -56,9 +56,9 @@ def wait(desk: Desk, selector: Selector, timeout: str | None, follow: bool, prog
     return exit_code
 
 
-def _wait_for_documents(desk: Desk, selector: Selector, *, timeout: str | None, is_watched: bool) -> int:
+def _wait_for_documents(call: Invocation, selector: Selector, *, timeout: str | None, is_watched: bool) -> int:
     if selector != Selector(document_ids=selector.document_ids):
         raise BadInput("wait for documents or for jobs, not for both at once", "pagemill wait document:7 document:8")
-    documents = [desk.session.library.document(document_id) for document_id in selector.document_ids]
+    documents = [call.session.library.document(document_id) for document_id in selector.document_ids]
     awaited = [AwaitedDocument(one.name, document_id=one.id) for one in documents]
-    return await_reading(desk, awaited, timeout=timeout, is_watched=is_watched)
+    return await_reading(call, awaited, timeout=timeout, is_watched=is_watched)
