@@ -73,7 +73,7 @@ def opened(path: Path, *, job_types: Sequence[str] = ("ready", "blocked")) -> St
     # A worker of a benchmark never beats again, however long the run.
     store = open_store(path, orphan_after_seconds=86_400)
     handlers = [HandlerFacts(job_type, "cpu") for job_type in job_types]
-    store.leases.register(Worker(WORKER, "here", "boot", 1, "0", cpu_slots=SLOTS, io_slots=SLOTS, handlers=handlers))
+    store.workers.register(Worker(WORKER, "here", "boot", 1, "0", cpu_slots=SLOTS, io_slots=SLOTS, handlers=handlers))
     return store
 
 

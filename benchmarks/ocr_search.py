@@ -76,7 +76,7 @@ def _publish(store: Store, name: str, first: int, texts: Sequence[str]) -> None:
     [job] = store.leases.claim(WORKER, 1)
     results = [(job.lease, PageResult(at, f"{first + at}", text, "layer")) for at, text in enumerate(texts, 1)]
     for begin in range(0, len(results), _AT_ONCE):
-        assert store.leases.save_pages(results[begin : begin + _AT_ONCE]) == []
+        assert store.attempts.save_pages(results[begin : begin + _AT_ONCE]) == []
     done = Completion(job.lease, document=DocumentFacts(pages=len(texts)), publishes=True)
     assert store.leases.complete_many([done]) == []
 

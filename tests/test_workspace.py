@@ -65,7 +65,7 @@ def read(shelf: Shelf, key: str, name: str = "", owner: str = "alice", *, roles:
 def crawl(shelf: Shelf, *items: CrawlItem, owner: str = "alice") -> None:
     shelf.store.intake.enqueue(NewJob("drive_crawl", platform="gdrive", owner=owner))
     job = shelf.next_job()
-    shelf.store.leases.checkpoint(job.lease, Checkpoint("{}", crawl=CrawlPage(f"drive:{owner}", list(items))))
+    shelf.store.attempts.checkpoint(job.lease, Checkpoint("{}", crawl=CrawlPage(f"drive:{owner}", list(items))))
     shelf.store.leases.complete_many([Completion(job.lease)])
 
 

@@ -122,7 +122,7 @@ class Daemon:
 def daemon(database: Path) -> Iterator[Daemon]:
     store = open_store(database)
     types = ("ocr_pages", "download", "assemble")
-    store.leases.register(Worker("w1", "here", "boot", 1, "0", 100, 100, [HandlerFacts(name) for name in types]))
+    store.workers.register(Worker("w1", "here", "boot", 1, "0", 100, 100, [HandlerFacts(name) for name in types]))
     yield Daemon(store)
     store.close()
 

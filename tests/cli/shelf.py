@@ -63,7 +63,7 @@ class Shelf:
         pages = [
             PageResult(n, f"{name}:{text[:100]}", text, "ocr", confidence, layout) for n, text in enumerate(texts, 1)
         ]
-        self.store.leases.save_pages([(job.lease, page) for page in pages])
+        self.store.attempts.save_pages([(job.lease, page) for page in pages])
         files = [self._file(job, role, f"{name}.{role}", "\f".join(texts)) for role in roles]
         facts = facts or DocumentFacts("pdf", len(texts))
         self.store.leases.complete_many([Completion(job.lease, files=files, document=facts, publishes=True)])
@@ -77,7 +77,7 @@ class Shelf:
             table = {"box": [10, 20, 30, 40], "begin": 0, "end": len(text), "rows": cells}
             layout = json.dumps({"size": [595, 842], "tables": [table]}, separators=(",", ":"))
             page = PageResult(number, f"{name}:{number}", text, "layer", None, layout)
-            self.store.leases.save_pages([(job.lease, page)])
+            self.store.attempts.save_pages([(job.lease, page)])
         self.publish(job, name, facts=DocumentFacts("pdf", len(tables)))
         assert job.document_id is not None
         return job.document_id

@@ -24,13 +24,13 @@ def store(database: Path) -> Iterator[Store]:
     """And a daemon that is this process."""
     facts = [HandlerFacts("ocr_pages", "node")]
     store = open_store(database)
-    store.leases.register(Worker("w1", OWN.host, OWN.boot_id, OWN.pid, "0.1.0", 2, 4, facts))
+    store.workers.register(Worker("w1", OWN.host, OWN.boot_id, OWN.pid, "0.1.0", 2, 4, facts))
     yield store
     store.close()
 
 
 def has(store: Store, *nodes: NodeState) -> None:
-    store.leases.set_nodes("w1", nodes)
+    store.workers.set_nodes("w1", nodes)
 
 
 UP = NodeState("n1", "up", 8, "0.1.0")
@@ -107,7 +107,7 @@ def test_an_attempt_says_on_which_node_it_was(store: Store, run: Run) -> None:
 
 def test_a_node_of_a_daemon_that_is_gone_is_down(store: Store, run: Run) -> None:
     has(store, UP)
-    store.leases.deregister("w1")
+    store.workers.deregister("w1")
 
     [node] = json.loads(run("cluster", "--json").stdout)["items"]
     assert (node["state"], node["slots"], node["reason"]) == ("down", 0, "its daemon is dead")

@@ -161,7 +161,7 @@ SCHEMA = """{"$ref": "#/$defs/Payload", "$defs": {"Payload": {
 def test_a_payload_that_its_handler_cannot_read_is_refused_by_the_name_of_the_field(
     run: Run, daemon: Daemon, words: list[str], sentence: str
 ) -> None:
-    daemon.store.leases.register(worker("w1", SCHEMA))
+    daemon.store.workers.register(worker("w1", SCHEMA))
 
     refused = run("enqueue", "ocr_pages", *words, fails=65)
 
@@ -172,14 +172,14 @@ def test_a_payload_that_its_handler_cannot_read_is_refused_by_the_name_of_the_fi
 
 @pytest.mark.parametrize("other", [None, '{"type": "object"}'])
 def test_a_payload_that_fits_one_of_the_workers_is_taken(run: Run, daemon: Daemon, other: str | None) -> None:
-    daemon.store.leases.register(worker("w1", SCHEMA))
-    daemon.store.leases.register(worker("w2", other))
+    daemon.store.workers.register(worker("w1", SCHEMA))
+    daemon.store.workers.register(worker("w2", other))
 
     assert run("enqueue", "ocr_pages").stdout == "1\n"
 
 
 def test_of_a_type_that_no_live_worker_knows_nothing_is_refused(run: Run, daemon: Daemon) -> None:
-    daemon.store.leases.register(worker("w1", SCHEMA))
+    daemon.store.workers.register(worker("w1", SCHEMA))
 
     assert run("enqueue", "download").stdout == "1\n"
 

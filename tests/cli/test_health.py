@@ -72,7 +72,7 @@ def test_the_doctor_says_where_the_limits_of_the_daemons_are_not_those_of_these_
 ) -> None:
     (tmp_path / "own.toml").write_text("[limits.type]\nocr_pages = 2\ndownload = 3\n")
     monkeypatch.setenv("WORKER_CONFIG", str(tmp_path / "own.toml"))
-    daemon.store.leases.set_limits("type", {"ocr_pages": 2, "assemble": 1})
+    daemon.store.workers.set_limits("type", {"ocr_pages": 2, "assemble": 1})
 
     found = json.loads(run("doctor", "--json").stdout)["items"]
 
@@ -142,7 +142,7 @@ def test_the_doctor_forgets_an_absent_credential_once_a_daemon_has_started_after
     daemon.fail("SECRET_ABSENT", "there is no credential webhook", "give the service LoadCredential=webhook:/path")
 
     told = findings()["1 job download"]
-    daemon.store.leases.register(replace(new_worker("w2", types=["download"]), pid=os.getpid()))
+    daemon.store.workers.register(replace(new_worker("w2", types=["download"]), pid=os.getpid()))
 
     assert told["detail"] == "SECRET_ABSENT: there is no credential webhook"
     assert told["fix"].endswith("then: systemctl restart pagemill, pagemill retry --error SECRET_ABSENT")

@@ -224,7 +224,7 @@ def test_an_action_that_its_handler_cannot_read_is_refused_before_anything_is_re
 ) -> None:
     papers("a.pdf")
     facts = HandlerFacts("webhook", payload_schema='{"type": "object", "required": ["url"]}')
-    shelf.store.leases.register(Worker("w1", "here", "boot", 1, "0", 1, 1, [facts]))
+    shelf.store.workers.register(Worker("w1", "here", "boot", 1, "0", 1, 1, [facts]))
 
     told = run(*verb, "--then", 'webhook={"link": "https://example.com"}', fails=65).stderr
 
@@ -251,7 +251,7 @@ def test_what_this_machine_lacks_is_told_at_once_and_what_nobody_knows_is_refuse
     shelf.read("old.pdf", "text", roles=("text", "original"))
     before = len(shelf.store.reading.list(Selector()))
     facts = HandlerFacts("reads", choices=json.dumps(CHOICES))
-    shelf.store.leases.register(Worker("w2", "here", "boot", 1, "0", 1, 1, [facts]))
+    shelf.store.workers.register(Worker("w2", "here", "boot", 1, "0", 1, 1, [facts]))
 
     unknown = run(*verb, "--lang", "eng+german", fails=2).stderr
     assert "'german' is none of the languages that are known: did you mean deu? deu, eng can be used" in unknown
@@ -271,7 +271,7 @@ def test_what_no_daemon_can_have_said_of_a_machine_keeps_nobody_from_asking(
     run: Run, shelf: Shelf, choices: str
 ) -> None:
     papers("a.pdf")
-    shelf.store.leases.register(Worker("w2", "here", "boot", 1, "0", 1, 1, [HandlerFacts("reads", choices=choices)]))
+    shelf.store.workers.register(Worker("w2", "here", "boot", 1, "0", 1, 1, [HandlerFacts("reads", choices=choices)]))
 
     run("ingest", "a.pdf", "--lang", "eng")
 
@@ -544,7 +544,7 @@ def test_a_document_is_read_again_with_what_it_was_read_with_before_but_for_what
     assert (wish["job_id"], wish["decision"], wish["document_id"]) == (2, "accepted", 1)
     assert "none: already being read" in run("reindex", 1, "--lang", "deu").stdout
     job = jobs(shelf, "ingest")[1]
-    way = json.loads(shelf.store.leases.known_document(1).settings)
+    way = json.loads(shelf.store.attempts.known_document(1).settings)
     assert (job.payload, job.owner, way) == (None, "ann", {"hocr": True, "languages": ["deu"]})
     assert (job.document_id, job.generation) == (1, 2)
 
@@ -554,7 +554,7 @@ def test_as_usual_forgets_how_a_document_was_to_be_read(run: Run, shelf: Shelf) 
 
     run("reindex", 1, "--as-usual", "--quality", "best")
 
-    assert json.loads(shelf.store.leases.known_document(1).settings) == {"quality": "best"}
+    assert json.loads(shelf.store.attempts.known_document(1).settings) == {"quality": "best"}
 
 
 def test_what_stands_still_is_taken_over_once_the_patience_that_is_set_has_ended(

@@ -73,7 +73,7 @@ def test_who_may_only_read_can_look_at_everything(way: str, run: Run, shelf: She
     shelf.read("Report.pdf", "the climate report")
     run("pause", "ocr_pages")
     run("enqueue", "ocr_pages")
-    shelf.store.leases.deregister("w1")
+    shelf.store.workers.deregister("w1")
     if way != "in use":
         shelf.store.close()
     if way == "cut off":

@@ -353,7 +353,7 @@ def test_cancel_now_says_which_jobs_still_stop_and_why(
     assert told.stdout == "cancelled 1 job\nasked 2 jobs to stop\n"
     assert "job 1 still stops: worker w1 (pid 1 on here) has yet to prove its processes gone" in told.stderr
     assert (as_json["asked"], [one["id"] for one in as_json["unended"]]) == ([1], [1])
-    assert {held.lease.job_id: held.without_grace for held in daemon.store.reading.leases_of("w1")} == {
+    assert {held.lease.job_id: held.without_grace for held in daemon.store.leases.leases_of("w1")} == {
         1: True,
         2: True,
     }
@@ -380,7 +380,7 @@ def test_without_now_nobody_is_hurried(run: Run, daemon: Daemon) -> None:
 
     assert run("cancel", "1").stdout == "asked 1 job to stop\n"
 
-    assert [held.without_grace for held in daemon.store.reading.leases_of("w1")] == [False]
+    assert [held.without_grace for held in daemon.store.leases.leases_of("w1")] == [False]
 
 
 def test_a_hurry_ends_with_its_attempt(run: Run, daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -394,7 +394,7 @@ def test_a_hurry_ends_with_its_attempt(run: Run, daemon: Daemon, monkeypatch: py
     daemon.claim()
     run("cancel", "1")
 
-    assert [held.without_grace for held in daemon.store.reading.leases_of("w1")] == [False]
+    assert [held.without_grace for held in daemon.store.leases.leases_of("w1")] == [False]
     assert [attempt.signal for attempt in daemon.store.reading.attempts(1)] == [None, None]
 
 

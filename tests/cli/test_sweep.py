@@ -120,8 +120,8 @@ def stranger(shelf: Shelf, by_hand_at: ByHand, tmp_path: Path, monkeypatch: pyte
     """A database and a directory in which everything that can be somebody else's is."""
     store = shelf.store
     facts = [HandlerFacts(EVIL, missing=EVIL), *map(HandlerFacts, ("download", "ingest", "drive_crawl"))]
-    store.leases.register(Worker("w2", EVIL, EVIL, 1, EVIL, 4, 4, facts))
-    store.leases.register(Worker("w1", "here", "boot", 1, "0", 1000, 1000, [HandlerFacts(EVIL), *facts[1:]]))
+    store.workers.register(Worker("w2", EVIL, EVIL, 1, EVIL, 4, 4, facts))
+    store.workers.register(Worker("w1", "here", "boot", 1, "0", 1000, 1000, [HandlerFacts(EVIL), *facts[1:]]))
     evil = json.dumps({"source": EVIL, "\x9b": "\u202e"}, ensure_ascii=False)
     for _ in range(3):
         store.intake.enqueue(NewJob(EVIL, EVIL, EVIL, evil, owner=EVIL, name=EVIL, source=EVIL, concurrency_key=EVIL))

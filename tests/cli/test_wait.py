@@ -95,7 +95,7 @@ def test_a_watch_is_waited_for_until_it_has_looked_and_what_it_found_is_done(run
 
     watch = shelf.next_job()
     found = NewJob("ocr_pages", owner="alice")
-    shelf.store.leases.checkpoint(watch.lease, Checkpoint("{}", follow_ups=[found]))
+    shelf.store.attempts.checkpoint(watch.lease, Checkpoint("{}", follow_ups=[found]))
     shelf.store.leases.snooze(watch.lease, FAR_FUTURE, Failure(WATCHING, "1 found"))
     assert waiting.poll() is None
     shelf.store.leases.complete(shelf.next_job().lease)

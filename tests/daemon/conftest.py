@@ -53,7 +53,7 @@ def database(tmp_path: Path) -> Path:
 @pytest.fixture
 def store(database: Path, clock: MovableClock) -> Iterator[Store]:
     opened = open_store(database, clock=clock)
-    opened.leases.register(new_worker("w1"))
+    opened.workers.register(new_worker("w1"))
     yield opened
     opened.close()
 

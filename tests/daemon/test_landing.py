@@ -283,7 +283,7 @@ def test_p5_a_completion_tells_of_its_files_and_what_is_known_of_them(
     landing.add(one, ended(one, published=[published], document=DocumentFacts(pages=3), publishes=True))
     landing.land()
 
-    [row] = store.leases.inputs(one.job.document_id or 0)
+    [row] = store.attempts.inputs(one.job.document_id or 0)
     assert (row.role, row.name, row.size, row.sha256, row.md5) == ("text", "Report.txt", 4, "ab" * 32, "cd" * 16)
     assert (tmp_path / "workspace" / row.path).read_text() == "text"
 

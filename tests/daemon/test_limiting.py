@@ -31,8 +31,8 @@ def test_other_limits_than_a_daemon_wrote_that_lives_are_told(store: Store, tmp_
 
 
 def test_where_nobody_else_is_there_nothing_is_told(store: Store, tmp_path: Path, log: Any) -> None:
-    store.leases.deregister("w1")
-    store.leases.set_limits("type", {"ocr_pages": 1})
+    store.workers.deregister("w1")
+    store.workers.set_limits("type", {"ocr_pages": 1})
 
     tell_limits(store, settings(tmp_path, ""), log)
 

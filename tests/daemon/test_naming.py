@@ -29,7 +29,7 @@ def read(store: Store, key: str, crawled: CrawlItem | None = None) -> None:
     store.intake.enqueue(wish(key, owner="alice"))
     [job] = store.leases.claim("w1", 1)
     if crawled is not None:
-        store.leases.checkpoint(job.lease, Checkpoint("{}", crawl=CrawlPage("c", [crawled])))
+        store.attempts.checkpoint(job.lease, Checkpoint("{}", crawl=CrawlPage("c", [crawled])))
     file = NewFile("text.txt", f"objects/{job.id}-1/text.txt", "text")
     store.leases.complete_many([Completion(job.lease, files=[file], publishes=True)])
 

@@ -252,21 +252,21 @@ def test_a_worker_has_a_state_in_a_word(store: Store, database: Path, clock: Mov
         return [one.state for one in workers(session(store, database, clock))]
 
     here = replace(new_worker("w1"), host=own_host(), boot_id=boot_id(), pid=os.getpid())
-    store.leases.register(here)
+    store.workers.register(here)
     lock = WorkerLock(lock_path(database, "w1"))
     assert state() == ["alive"]
-    store.leases.set_worker_state("w1", draining=True, disk_low=False)
+    store.workers.set_worker_state("w1", draining=True, disk_low=False)
     assert state() == ["draining"]
     ended = subprocess.Popen(["true"])
     ended.wait()
-    store.leases.register(replace(here, pid=ended.pid))
+    store.workers.register(replace(here, pid=ended.pid))
     assert state() == ["dying"]
     os.close(lock.fd)
     assert state() == ["dead"]
     lock.path.unlink()
-    store.leases.register(replace(here, boot_id="before"))
+    store.workers.register(replace(here, boot_id="before"))
     assert state() == ["dead"]
-    store.leases.register(replace(here, host="elsewhere"))
+    store.workers.register(replace(here, host="elsewhere"))
     assert state() == ["alive"]
     clock.advance(300)
     assert state() == ["silent"]
@@ -274,7 +274,7 @@ def test_a_worker_has_a_state_in_a_word(store: Store, database: Path, clock: Mov
 
 def test_the_doctor_finds_what_is_dead_and_says_what_to_do(store: Store, database: Path) -> None:
     os.close(WorkerLock(lock_path(database, "w1")).fd)
-    store.leases.register(new_worker("w2"))
+    store.workers.register(new_worker("w2"))
     store.intake.enqueue(NewJob("ocr_pages"))
 
     findings = {finding.name: finding for finding in examine(session(store, database))}
@@ -286,7 +286,7 @@ def test_the_doctor_finds_what_is_dead_and_says_what_to_do(store: Store, databas
 
 def test_the_doctor_reports_a_standstill_as_status_does(store: Store, database: Path) -> None:
     own = replace(new_worker("w1"), host=own_host(), boot_id=boot_id(), pid=os.getpid())
-    store.leases.register(own)
+    store.workers.register(own)
     lock = WorkerLock(lock_path(database, "w1"))
     store.intake.enqueue(NewJob("scrape"))
 
@@ -299,11 +299,11 @@ def test_the_doctor_reports_a_standstill_as_status_does(store: Store, database: 
 
 
 def test_the_doctor_says_what_a_machine_lacks_and_what_puts_it_right(store: Store, database: Path) -> None:
-    store.leases.register(
+    store.workers.register(
         new_worker("w1", types=["ocr_pages"], missing="there is no trained data", missing_remedy="apt-get install data")
     )
-    store.leases.register(new_worker("w2", types=["scrape"], missing="/opt/scrape is not there"))
-    store.leases.register(new_worker("w3", types=["ingest"]))
+    store.workers.register(new_worker("w2", types=["scrape"], missing="/opt/scrape is not there"))
+    store.workers.register(new_worker("w3", types=["ingest"]))
     store.intake.enqueue_many([NewJob("ingest") for _ in range(2)])
     no_secret = Failure("SECRET_ABSENT", "there is no credential hook", remedy="give it")
     for job in store.leases.claim("w3", 2):

@@ -121,7 +121,7 @@ def test_a_worker_that_holds_its_lock_and_beats_is_left_alone(
 ) -> None:
     # Its pid is ours, so it is there.
     store.leases.requeue("w1")
-    store.leases.register(_here("w1", os.getpid()))
+    store.workers.register(_here("w1", os.getpid()))
     store.leases.claim("w1", 1)
     lock = WorkerLock(lock_path(database, "w1"))
     for _ in range(10):
@@ -138,7 +138,7 @@ def test_a_worker_that_holds_its_lock_and_beats_is_left_alone(
 def test_a_stepped_wall_clock_frees_nothing(
     recovery: Recovery, store: Store, database: Path, clock: MovableClock, job: int
 ) -> None:
-    store.leases.register(_here("w1", os.getpid()))
+    store.workers.register(_here("w1", os.getpid()))
     lock = WorkerLock(lock_path(database, "w1"))
     recovery.run()
     clock.advance(3600)
@@ -153,7 +153,7 @@ def test_a_stepped_wall_clock_frees_nothing(
 def test_of_a_worker_on_another_host_the_beat_in_its_row_counts_and_not_how_long_this_daemon_has_watched(
     recovery: Recovery, store: Store, clock: MovableClock, job: int
 ) -> None:
-    store.leases.register(replace(new_worker("w1"), host="elsewhere"))
+    store.workers.register(replace(new_worker("w1"), host="elsewhere"))
     recovery.run()
     assert store.reading.get(job).status is Status.RUNNING
 
@@ -214,7 +214,7 @@ def test_a_worker_that_comes_back_without_its_row_finds_its_daemon_spared(
     name = f"here-{holder.pid}-0123abcd"
     lock.path.rename(lock_path(database, name))
     os.close(lock.fd)
-    store.leases.register(_here(name, holder.pid))
+    store.workers.register(_here(name, holder.pid))
     job_id = store.intake.enqueue(NewJob("ocr_pages")).job_id
     store.leases.claim(name, 1)
     _remove_row(by_hand, name)
@@ -236,7 +236,7 @@ def test_what_outlives_its_daemon_is_stopped_before_the_jobs_are_taken_back(
     gone = subprocess.Popen(["true"])
     gone.wait()
     store.leases.requeue("w1")
-    store.leases.register(_here("w1", gone.pid))
+    store.workers.register(_here("w1", gone.pid))
     store.leases.claim("w1", 1)
 
     assert recovery.run() < 1
@@ -252,8 +252,8 @@ def test_what_outlives_its_daemon_is_stopped_before_the_jobs_are_taken_back(
 def test_what_a_dead_daemon_ran_on_nodes_comes_back_with_the_rest(
     recovery: Recovery, store: Store, database: Path
 ) -> None:
-    store.leases.register(Worker("h", OWN.host, OWN.boot_id, 4242, "0", 1, 1, [HandlerFacts("ocr_pages", NODE)]))
-    store.leases.set_nodes("h", [NodeState("n1", "up", 1)])
+    store.workers.register(Worker("h", OWN.host, OWN.boot_id, 4242, "0", 1, 1, [HandlerFacts("ocr_pages", NODE)]))
+    store.workers.set_nodes("h", [NodeState("n1", "up", 1)])
     job = store.intake.enqueue(NewJob("ocr_pages")).job_id
     lock = WorkerLock(lock_path(database, "h"))
     os.close(lock.fd)

@@ -107,7 +107,7 @@ def done(attempt: Attempt) -> Ended:
 
 
 def pages_of(store: Store, attempt: Attempt) -> list[int]:
-    return [one.number for one in store.leases.answer(attempt.lease, DocumentPages(1, 100)).pages]
+    return [one.number for one in store.attempts.answer(attempt.lease, DocumentPages(1, 100)).pages]
 
 
 def refuse(*_: object) -> None:
@@ -157,13 +157,13 @@ def test_the_pages_of_all_attempts_are_written_together_a_few_times_a_second(
     desk: Desk, reading: MakeAttempt, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written: list[int] = []
-    save = desk.store.leases.save_pages
+    save = desk.store.attempts.save_pages
 
     def count(batch: Sequence[tuple[Lease, PageResult]]) -> list[Lease]:
         written.append(len(batch))
         return save(batch)
 
-    monkeypatch.setattr(desk.store.leases, "save_pages", count)
+    monkeypatch.setattr(desk.store.attempts, "save_pages", count)
     one, other = reading(), reading()
     desk.hear(one, page(1))
     desk.turn()
@@ -199,7 +199,7 @@ def test_a_checkpoint_that_says_no_more_than_a_state_is_overtaken_by_the_next(de
 
     assert [said.state for said in one.unwritten if isinstance(said, Checkpointed)] == ["[2]", "[4]"]
     desk.turn()
-    assert desk.store.leases.checkpoint_of(one.job.id) == "[4]"
+    assert desk.store.attempts.checkpoint_of(one.job.id) == "[4]"
     assert (len(one.unwritten), one.unwritten_bytes) == (0, 0)
 
 
@@ -209,7 +209,7 @@ def test_what_the_store_does_not_take_waits_and_the_end_waits_behind_it(
     one = reading()
     desk.hear(one, page(1), checkpoint("[1]"), done)
     with monkeypatch.context() as full:
-        full.setattr(desk.store.leases, "save_pages", refuse)
+        full.setattr(desk.store.attempts, "save_pages", refuse)
         desk.turn()
         assert desk.store.reading.get(one.job.id).status is Status.RUNNING
         assert desk.landing.again_at is None
@@ -226,7 +226,7 @@ def test_what_waits_is_bounded_and_when_it_cannot_be_written_for_too_long_the_da
     desk: Desk, reading: MakeAttempt, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = reading()
-    monkeypatch.setattr(desk.store.leases, "save_pages", refuse)
+    monkeypatch.setattr(desk.store.attempts, "save_pages", refuse)
     desk.hear(one, page(1))
     desk.turn()
     before = desk.reporter.is_full
@@ -242,7 +242,7 @@ def test_a_question_that_cannot_be_answered_is_refused_after_some_seconds(
     desk: Desk, reading: MakeAttempt, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = reading()
-    monkeypatch.setattr(desk.store.leases, "save_pages", refuse)
+    monkeypatch.setattr(desk.store.attempts, "save_pages", refuse)
     desk.hear(one, page(1), question("IsCurrent", "{}"))
     desk.turn()
     assert desk.told == []
@@ -267,7 +267,7 @@ def test_p2_under_a_lost_lease_nothing_is_written_and_nobody_is_left_waiting(
     assert one.is_lost
     assert [code for _, _, code in desk.told] == ["ASK_FAILED"]
     assert not one.unwritten
-    assert desk.store.leases.checkpoint_of(one.job.id) is None
+    assert desk.store.attempts.checkpoint_of(one.job.id) is None
     assert pages_of(desk.store, one) == []
 
 
@@ -284,7 +284,7 @@ def test_p7_a_cancelled_attempt_keeps_its_pages_and_nothing_else_and_is_still_ou
     assert (one.is_cancelled, one.is_lost) == (True, False)
     assert desk.store.reading.get(one.job.id).status is Status.CANCELLED
     assert pages_of(desk.store, one)[-2:] == [2, 3]
-    assert desk.store.leases.checkpoint_of(one.job.id) is None
+    assert desk.store.attempts.checkpoint_of(one.job.id) is None
 
 
 @pytest.mark.parametrize(

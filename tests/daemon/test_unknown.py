@@ -68,9 +68,9 @@ def test_a_job_that_came_later_has_a_grace_of_its_own(store: Store, look: Look) 
 def test_a_type_that_was_known_in_between_begins_anew(store: Store, look: Look) -> None:
     job = store.intake.enqueue(NewJob("no_such_type")).job_id
     look(0)
-    store.leases.register(new_worker("w2", types=["no_such_type"]))
+    store.workers.register(new_worker("w2", types=["no_such_type"]))
     look(60)
-    store.leases.deregister("w2")
+    store.workers.deregister("w2")
 
     look(GRACE)
     assert store.reading.get(job).status is Status.PENDING

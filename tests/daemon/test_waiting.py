@@ -42,7 +42,7 @@ def loop(tmp_path: Path, database: Path, log: Any) -> Iterator[Loop]:
         landing = Landing(tools, Publisher(tmp_path / "workspace", tmp_path / "staging"))
         made = Loop(tools, nursery, {}, landing, heartbeat, watch, signals, Notifier({}))
         # After the watch: its hint makes the loop look again while it waits.
-        store.leases.register(own_worker(tools, []))
+        store.workers.register(own_worker(tools, []))
         heartbeat.start()
         stack.callback(heartbeat.close)
         yield made
@@ -67,7 +67,7 @@ def test_a_database_that_fails_once_while_the_loop_waits_costs_no_daemon(
             failed.append(True)
             raise StoreError("the disk does not answer")
         loop.signals.asked_to_stop = len(failed)
-        return store.reading.change_counter()
+        return store.database.change_counter()
 
     monkeypatch.setattr(Loop, "_wait", wait_with_a_hint)
     monkeypatch.setattr(loop.watch, "_change_counter", look)

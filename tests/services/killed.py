@@ -42,7 +42,7 @@ def work(session: Session) -> None:
     """All that there is to do, by a worker who first takes back what one before him has left."""
     leases = session.store.leases
     leases.requeue("w1")
-    leases.register(new_worker("w1", types=TYPES))
+    session.store.workers.register(new_worker("w1", types=TYPES))
     while jobs := [*leases.claim("w1", 9), *leases.claim("w1", 9, "io")]:
         for job in jobs:
             leases.complete_many([Completion(job.lease, publishes=job.generation is not None)])

@@ -48,7 +48,7 @@ def session(tmp_path: Path) -> Iterator[Session]:
     settings = load_settings(environ={"HOME": str(tmp_path)}, directory=tmp_path)
     lay_out(settings.database)
     opened = open_session(settings, actor="ann")
-    opened.store.leases.register(new_worker("w1"))
+    opened.store.workers.register(new_worker("w1"))
     yield opened
     opened.close()
 

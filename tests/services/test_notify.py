@@ -66,7 +66,7 @@ def told(session: Session) -> list[tuple[str, str]]:
 
 
 def test_what_was_before_the_rule_nobody_is_told(session: Session) -> None:
-    session.store.leases.register(new_worker("w"))
+    session.store.workers.register(new_worker("w"))
     fail_one(session)
 
     assert notifications.tell(session) == 0
@@ -74,7 +74,7 @@ def test_what_was_before_the_rule_nobody_is_told(session: Session) -> None:
 
 
 def test_each_failure_is_told_once_to_whom_it_concerns(session: Session) -> None:
-    session.store.leases.register(new_worker("w"))
+    session.store.workers.register(new_worker("w"))
     notifications.tell(session)
     fail_one(session, "alice")
     fail_one(session, "bob")
@@ -85,7 +85,7 @@ def test_each_failure_is_told_once_to_whom_it_concerns(session: Session) -> None
 
 
 def test_failures_with_long_messages_are_told_and_what_comes_later_as_well(session: Session) -> None:
-    session.store.leases.register(new_worker("w"))
+    session.store.workers.register(new_worker("w"))
     notifications.tell(session)
     for _ in range(20):
         fail_one(session, "alice", "a page of \N{SNOWMAN} " * 5_000)
@@ -97,7 +97,7 @@ def test_failures_with_long_messages_are_told_and_what_comes_later_as_well(sessi
 def test_a_message_that_failed_to_arrive_is_told_like_any_other_failure_but_not_of_itself_for_ever(
     session: Session,
 ) -> None:
-    session.store.leases.register(new_worker("w"))
+    session.store.workers.register(new_worker("w"))
     notifications.tell(session)
     fail_one(session)
     notifications.tell(session)
@@ -112,7 +112,7 @@ def test_a_message_that_failed_to_arrive_is_told_like_any_other_failure_but_not_
 def test_a_silent_worker_is_told_once_and_again_when_it_was_back(session: Session) -> None:
     def is_silent(is_so: bool) -> int:
         beat = session.clock() - timedelta(hours=is_so)
-        session.store.leases.register(new_worker("w"))
+        session.store.workers.register(new_worker("w"))
         with session.store.database.transaction():
             session.store.database.writer.execute(
                 "UPDATE worker SET heartbeat_at = ?", (beat.isoformat(" ", "milliseconds").removesuffix("+00:00"),)
@@ -141,7 +141,7 @@ def test_a_test_goes_to_each_address_once(session: Session) -> None:
 
 
 def test_a_list_says_how_much_is_yet_to_be_told(session: Session) -> None:
-    session.store.leases.register(new_worker("w"))
+    session.store.workers.register(new_worker("w"))
     notifications.tell(session)
     fail_one(session)
 

@@ -31,7 +31,7 @@ def session(tmp_path: Path, clock: MovableClock) -> Iterator[Session]:
     settings = load_settings(environ={"HOME": str(tmp_path)}, directory=tmp_path)
     lay_out(settings.database)
     opened = Session(open_store(settings.database, clock=clock), settings, "ann", clock)
-    opened.store.leases.register(replace(new_worker(), handlers=[HandlerFacts("ocr_pages", timeout_seconds=7200)]))
+    opened.store.workers.register(replace(new_worker(), handlers=[HandlerFacts("ocr_pages", timeout_seconds=7200)]))
     yield opened
     opened.close()
 

@@ -10,8 +10,7 @@ from tests.store.kit import EVERY_JOB
 from worker_service.jobs.batches import BatchState
 from worker_service.jobs.job import Status
 from worker_service.jobs.selector import Selector
-from worker_service.store.intake import make_ready
-from worker_service.store.reading import claim_values
+from worker_service.store.scheduler import claim_values, make_ready
 
 
 def gates(people: WatchedStore, workers: Sequence[str]) -> Iterator[str]:

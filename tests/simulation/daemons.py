@@ -114,7 +114,7 @@ def start(machine: Machine, identity: Identity, place: Path) -> Daemon:
     loop.chores = {"recovery": recovery.run}
     daemon = Daemon(identity, store, heart_store, nursery, heartbeat, loop, published)
     # Nothing befalls it before it owns anything.
-    store.leases.register(own_worker(tools, DESCRIBED))
+    store.workers.register(own_worker(tools, DESCRIBED))
     store.database.actor = heart_store.database.actor = daemon
     heartbeat.committed_at = machine.boot()
     daemon.beat_at = machine.boot()

@@ -114,7 +114,8 @@ MUTANTS = (
     Mutant("release without a fence", "P2", "simulation", (
         (_CLOSE, _CLOSE_ANY), (_RELEASE + "fence = :fence AND ", _RELEASE))),
     Mutant("fail without a fence", "P2", "simulation", (
-        ("if job.worker_id == lease.worker_id and job.fence == lease.fence and not", "if not"), (_CLOSE, _CLOSE_ANY),
+        ("max_retries FROM worker_job_queue\n WHERE id = :job_id AND fence = :fence AND worker_id = :worker_id AND",
+         "max_retries FROM worker_job_queue\n WHERE id = :job_id AND"), (_CLOSE, _CLOSE_ANY),
         (_FAIL + "fence = :fence AND status = 'running';\n\n-- fragment: pending_again",
          _FAIL + "status = 'running';\n\n-- fragment: pending_again"))),
     Mutant("report without a fence", "P2", "simulation", (
@@ -129,21 +130,20 @@ MUTANTS = (
         ("-- name: worker_is_known",
          "-- name: take\nUPDATE worker_job_queue SET {taken} WHERE id = :job_id RETURNING {job_columns};\n\n"
          "-- name: worker_is_known"),
-        ("        try:\n            return self._claim(worker_id, most, job_class, behind, only)\n",
+        ("        try:\n            with self._db.transaction():\n                values = claim_values(",
          "        values = claim_values(self._db, worker_id, job_class)\n"
          "        with self._db.transaction():\n"
          "            make_ready(self._db, values['now'])\n"
          "        chosen = self._db.read('next_turn', **values)\n"
          "        with self._db.transaction():\n"
-         "            return [job_from(r) for (j,) in chosen for r in self._db.write('take', job_id=j, **values)]\n"
-         "        try:\n            return self._claim(worker_id, most, job_class, behind, only)\n"))),
+         "            return [Job.from_row(r) for j, in chosen for r in self._db.write('take', job_id=j, **values)]\n"
+         "        try:\n            with self._db.transaction():\n                values = claim_values("))),
     Mutant("BEGIN that locks nothing", "P1", "races", (
         ('self._connection.execute("BEGIN IMMEDIATE")', 'self._connection.execute("BEGIN")'),)),
     Mutant("no cap of requeues", "P6", "simulation", (
         ("WHEN q.requeue_count >= :requeues_max THEN 'too often'", ""),)),
     Mutant("no cap of retries", "P6", "contract", (
-        ("is_retried = retry_at is not None and job.retry_count < job.max_retries",
-         "is_retried = retry_at is not None"),)),
+        ("if retry_at is not None and has_retry_left:", "if retry_at is not None:"),)),
     Mutant("release that costs a requeue", "P6", "simulation", (
         ("SET {pending_again}, run_at = NULL, held =",
          "SET {pending_again}, requeue_count = requeue_count + 1, run_at = NULL, held ="),)),
@@ -184,7 +184,9 @@ MUTANTS = (
     Mutant("follow-ups of a refused completion", "P2", "simulation", (
         ("            if with_effects or self._db",
          "            for lost in (d for d in completions if d.lease not in completed):\n"
-         "                self._insert_follow_ups(1, Work(None, None, '', '', None, None, 5), lost.follow_ups)\n"
+         "                from worker_service.store.completions import Work\n"
+         "                work = Work(None, None, '', '', None, None, 5)\n"
+         "                self._completions.insert_follow_ups(1, work, lost.follow_ups)\n"
          "            if with_effects or self._db"),)),
     Mutant("files of a refused completion kept", "P5", "contract", (
         ("                # Retract last: if the write above fails, the outcome is retried and needs the files.\n"

@@ -18,7 +18,7 @@ def test_a_worker_that_wakes_after_its_cancelled_job_was_taken_back_hears_that_t
     """It was told that the job had yet to be cancelled, tried that, was told the same, and so on without end."""
     initialise(tmp_path / "pagemill.db")
     store = open_store(tmp_path / "pagemill.db")
-    store.leases.register(new_worker("w1"))
+    store.workers.register(new_worker("w1"))
     job_id = store.intake.enqueue(NewJob("ocr_pages")).job_id
     [job] = store.leases.claim("w1", 1)
     store.steering.cancel(ids(job_id), actor="test")

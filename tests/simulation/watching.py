@@ -25,8 +25,8 @@ from worker_service.jobs.job import Job, Lease
 from worker_service.jobs.selector import Selector
 from worker_service.jobs.workers import Beat
 from worker_service.store.batches import Batches
-from worker_service.store.connection import Transaction
-from worker_service.store.database import Database
+from worker_service.store.completions import Completions
+from worker_service.store.database import Database, Transaction
 from worker_service.store.leases import Leases
 from worker_service.store.steering import Steering
 from worker_service.store.store import Store
@@ -139,7 +139,8 @@ class WatchedStore(Store):
 
     def __init__(self, path: Path, statements: dict[str, str], orphan_after_seconds: int) -> None:
         super().__init__(WatchedDatabase(path, statements, orphan_after_seconds), TakeoverTimeouts())
-        self.leases = _WatchedLeases(self.database, self.intake)
+        completions = Completions(self.database, self.intake)
+        self.leases = _WatchedLeases(self.database, self.leases.scheduler, completions)
         self.steering = _WatchedSteering(self.database, self.reading)
         self.batches = _WatchedBatches(self.database, self.intake, self.steering)
 

@@ -102,7 +102,7 @@ class World:
         self.chance = random.Random(self.plan.seed)
         self.people = self.open()
         for kind, most in LIMITS.items():
-            self.people.leases.set_limits(kind, most)
+            self.people.workers.set_limits(kind, most)
 
     def close(self) -> None:
         for daemon in self.known.values():
@@ -305,7 +305,7 @@ class World:
         daemon.nursery.die()
         if code == 0:
             with suppress(PagemillError):
-                daemon.store.leases.deregister(daemon.identity.worker_id)
+                daemon.store.workers.deregister(daemon.identity.worker_id)
                 daemon.is_gone = True
         self.end(daemon)
 
@@ -373,7 +373,7 @@ class World:
             self._loop(daemon)
 
     def _calm_round(self) -> None:
-        deadline = self.people.reading.next_deadline()
+        deadline = self.people.leases.next_deadline()
         due = (deadline - self.wall()).total_seconds() if deadline else 0.0
         # Not so long at a time that a worker would be taken for dead.
         self.now += max(20.0, min(due, ORPHAN_AFTER_SECONDS / 3))

@@ -81,7 +81,7 @@ def enqueue(house: _House) -> Enqueue:
 @pytest.fixture
 def worker(house: _House) -> AddWorker:
     def register(worker_id: str = "w1", **fields: Any) -> str:
-        house.store.leases.register(new_worker(worker_id, **fields))
+        house.store.workers.register(new_worker(worker_id, **fields))
         return worker_id
 
     return register

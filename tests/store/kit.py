@@ -217,7 +217,7 @@ def end(store: Store, lease: Lease, how: Status) -> None:
 def requeue(store: Store, lease: Lease) -> None:
     """As after the death of its worker, which comes back."""
     store.leases.requeue(lease.worker_id)
-    store.leases.register(new_worker(lease.worker_id))
+    store.workers.register(new_worker(lease.worker_id))
 
 
 # Each way in which an attempt can end.

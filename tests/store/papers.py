@@ -16,7 +16,7 @@ TYPES = ("download", "ingest", "ocr_pages", "assemble", "action")
 
 
 def work_as(store: Store, worker_id: str = "w1", types: Sequence[str] = TYPES) -> None:
-    store.leases.register(new_worker(worker_id, types=types, cpu=1000, io=1000))
+    store.workers.register(new_worker(worker_id, types=types, cpu=1000, io=1000))
 
 
 def wish(
@@ -58,7 +58,7 @@ def pages_of(*texts: str, first: int = 1, mark: str = "") -> list[PageResult]:
 
 
 def save(store: Store, lease: Lease, *texts: str, first: int = 1) -> list[Lease]:
-    return store.leases.save_pages([(lease, page) for page in pages_of(*texts, first=first)])
+    return store.attempts.save_pages([(lease, page) for page in pages_of(*texts, first=first)])
 
 
 def ranges(*parts: tuple[int, int]) -> list[NewJob]:

@@ -93,7 +93,7 @@ def test_a_job_that_comes_back_to_a_stopped_batch_waits_there(
             store.leases.fail(lease, BROKEN, retry_at=START)
         case "requeue":
             store.leases.requeue("w1")
-            store.leases.register(new_worker())
+            store.workers.register(new_worker())
         case _:
             store.leases.fail(lease, BROKEN, retry_at=None)
             store.steering.retry(ids(job_id), actor="ann")
@@ -924,9 +924,9 @@ def test_what_is_stored_of_a_batch_tells_how_far_it_is(store: Store, worker: Add
     def count_pages(lease: Lease, pages: int) -> Completion:
         return Completion(lease, document=DocumentFacts("pdf", pages), publishes=lease is read)
 
-    store.leases.save_pages([(read, PageResult(n, f"a{n}", "text", "layer")) for n in (1, 2)])
+    store.attempts.save_pages([(read, PageResult(n, f"a{n}", "text", "layer")) for n in (1, 2)])
     clock.advance(30)
-    store.leases.save_pages([(reading, PageResult(n, f"b{n}", "text", "layer")) for n in (1, 2, 3)])
+    store.attempts.save_pages([(reading, PageResult(n, f"b{n}", "text", "layer")) for n in (1, 2, 3)])
     store.leases.complete_many([count_pages(read, 2)])
     store.leases.complete_many([Completion(reading, follow_ups=[NewJob("ingest")], document=DocumentFacts("pdf", 10))])
     end(store, claim_one(store, job_class="io").lease, FAILED)

@@ -26,7 +26,7 @@ def a_small_library(store: Store) -> None:
     ask_for(store, "other.pdf")
     save(store, claim(store).lease, "other", "more")
     store.intake.enqueue(NewJob("action"))
-    store.leases.checkpoint(claim(store).lease, Checkpoint("1"))
+    store.attempts.checkpoint(claim(store).lease, Checkpoint("1"))
 
 
 REFUSED = {
@@ -82,8 +82,8 @@ def test_what_harms_nobody_works_by_hand(store: Store, by_hand: ByHand, statemen
 
 
 def the_next_commit_of_ours(store: Store) -> None:
-    assert store.reading.next_deadline() is not None, "the daemon's loop is told that there is something to do"
-    store.leases.register(new_worker("other", types=["none"]))
+    assert store.leases.next_deadline() is not None, "the daemon's loop is told that there is something to do"
+    store.workers.register(new_worker("other", types=["none"]))
     store.leases.claim("other", 1)
 
 

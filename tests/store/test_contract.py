@@ -281,26 +281,26 @@ def test_what_comes_due_is_what_this_worker_can_run_and_waits_for_its_time_alone
     enqueue(run_at=soon)
     enqueue("download", run_at=soon, after=(other,))
     enqueue("download", run_at=clock.after(61))
-    assert not store.reading.comes_due("w1", clock.after(60))
+    assert not store.leases.comes_due("w1", clock.after(60))
 
     enqueue("download", run_at=soon, priority=9)
 
-    assert [store.reading.comes_due(one, clock.after(60)) for one in ("w1", "without")] == [True, False]
+    assert [store.leases.comes_due(one, clock.after(60)) for one in ("w1", "without")] == [True, False]
 
 
 def test_next_deadline_is_the_first_time_at_which_something_is_freed(
     store: Store, enqueue: Enqueue, clock: MovableClock
 ) -> None:
-    assert store.reading.next_deadline() is None
+    assert store.leases.next_deadline() is None
 
     enqueue(run_at=clock.after(600))
-    assert store.reading.next_deadline() == clock.after(600)
+    assert store.leases.next_deadline() == clock.after(600)
     store.steering.pause("type", "assemble", until=clock.after(500))
-    assert store.reading.next_deadline() == clock.after(500)
+    assert store.leases.next_deadline() == clock.after(500)
     store.leases.rest_source("drive", clock.after(400), "quota")
-    assert store.reading.next_deadline() == clock.after(400)
+    assert store.leases.next_deadline() == clock.after(400)
     enqueue(run_at=clock.after(100), priority=10)
-    assert store.reading.next_deadline() == clock.after(100)
+    assert store.leases.next_deadline() == clock.after(100)
 
 
 # ── Capabilities and workers ────────────────────────────────────────────────────────────────────────────────────────
@@ -346,11 +346,11 @@ def test_a_worker_that_drains_or_has_a_full_disk_claims_nothing(
 ) -> None:
     job_id = enqueue()
 
-    store.leases.set_worker_state("w1", draining=draining, disk_low=disk_low)
+    store.workers.set_worker_state("w1", draining=draining, disk_low=disk_low)
 
     assert codes(store, job_id) == [code]
     assert claimed_ids(store) == []
-    store.leases.set_worker_state("w1", draining=False, disk_low=False)
+    store.workers.set_worker_state("w1", draining=False, disk_low=False)
     assert claimed_ids(store) == [job_id]
 
 
@@ -372,7 +372,7 @@ def test_a_second_live_worker_keeps_a_job_claimable(store: Store, enqueue: Enque
     worker("w2")
     job_id = enqueue()
 
-    store.leases.set_worker_state("w1", draining=True, disk_low=False)
+    store.workers.set_worker_state("w1", draining=True, disk_low=False)
 
     assert codes(store, job_id) == []
     assert claimed_ids(store, "w1") == []
@@ -382,7 +382,7 @@ def test_a_second_live_worker_keeps_a_job_claimable(store: Store, enqueue: Enque
 def test_a_worker_that_holds_nothing_can_deregister(store: Store, enqueue: Enqueue) -> None:
     job_id = enqueue()
 
-    store.leases.deregister("w1")
+    store.workers.deregister("w1")
 
     assert store.reading.workers() == []
     assert codes(store, job_id) == ["WORKER_DOWN"]
@@ -393,7 +393,7 @@ def test_a_worker_that_holds_a_lease_is_not_forgotten(store: Store, enqueue: Enq
     claim_one(store)
 
     with pytest.raises(PagemillError):
-        store.leases.deregister("w1")
+        store.workers.deregister("w1")
 
     assert store.reading.get(job_id).worker_id == "w1"
     assert [job.id for job in store.leases.requeue("w1")] == [job_id]

@@ -174,7 +174,7 @@ def test_a_document_remembers_how_it_is_read_but_for_what_is_said_and_forgets_wh
 
     assert claim(store).payload is None
     assert json.loads(str(document_row(by_hand)["settings"])) == way
-    assert json.loads(store.leases.known_document(1).settings) == way
+    assert json.loads(store.attempts.known_document(1).settings) == way
 
 
 def test_bringing_a_document_in_again_changes_nothing_of_how_it_is_being_read(store: Store) -> None:
@@ -186,7 +186,7 @@ def test_bringing_a_document_in_again_changes_nothing_of_how_it_is_being_read(st
     assert ask_for(store).decision is Decision.UNCHANGED
     assert ask_for(store, settings=ways(lang="deu")).decision is Decision.UNCHANGED
     assert ask_for(store, content="c2").decision is Decision.ACCEPTED
-    assert json.loads(store.leases.known_document(claim(store).document_id or 0).settings) == {"lang": "deu"}
+    assert json.loads(store.attempts.known_document(claim(store).document_id or 0).settings) == {"lang": "deu"}
 
 
 def test_what_nobody_says_now_is_for_documents_that_nobody_has_asked_for(store: Store) -> None:
@@ -196,7 +196,7 @@ def test_what_nobody_says_now_is_for_documents_that_nobody_has_asked_for(store: 
 
     ask_for(store, content="c2", **standing)
 
-    assert json.loads(store.leases.known_document(claim(store).document_id or 0).settings) == {
+    assert json.loads(store.attempts.known_document(claim(store).document_id or 0).settings) == {
         "lang": "deu",
         "hocr": True,
     }
@@ -209,19 +209,19 @@ def test_a_job_need_not_be_told_what_is_known_of_its_document(store: Store) -> N
     known = KnownDocument(
         settings=told, status="indexing", source_key="report.pdf", name="report.pdf of nobody", generation=1
     )
-    assert store.leases.known_document(1) == known
+    assert store.attempts.known_document(1) == known
 
     original = NewFile("a.pdf", "objects/1-1/a.pdf", "original", 3, "c" * 64)
     facts = DocumentFacts(kind="pdf", pages=3)
     store.leases.complete_many([Completion(job.lease, files=[original], document=facts, follow_ups=[NewJob("next")])])
 
-    assert store.leases.known_document(1) == replace(known, content="c" * 64, kind="pdf", pages=3)
-    assert store.leases.known_document(77) == KnownDocument()
+    assert store.attempts.known_document(1) == replace(known, content="c" * 64, kind="pdf", pages=3)
+    assert store.attempts.known_document(77) == KnownDocument()
 
 
 def test_p11_a_new_generation_cancels_what_waits_and_stops_what_runs(store: Store, by_hand: ByHand) -> None:
     ingest = begun(store)
-    store.leases.checkpoint(ingest.lease, Checkpoint("1", ranges((1, 12))))
+    store.attempts.checkpoint(ingest.lease, Checkpoint("1", ranges((1, 12))))
     save(store, ingest.lease, "old")
 
     newer = ask_for(store, content="c2")
@@ -232,8 +232,8 @@ def test_p11_a_new_generation_cancels_what_waits_and_stops_what_runs(store: Stor
     assert store.leases.complete_many([Completion(ingest.lease, publishes=True)]) == [ingest.lease]
     assert save(store, ingest.lease, "late", first=2) == [ingest.lease]
     with pytest.raises(CancelRequested, match="older generation"):
-        store.leases.checkpoint(ingest.lease, Checkpoint("2"))
-    assert not store.leases.answer(ingest.lease, IsCurrent()).is_current
+        store.attempts.checkpoint(ingest.lease, Checkpoint("2"))
+    assert not store.attempts.answer(ingest.lease, IsCurrent()).is_current
     store.leases.confirm_cancel(ingest.lease)
     assert (store.reading.get(ingest.id).status, store.reading.get(ingest.id).error_code) == (
         CANCELLED,
@@ -558,7 +558,7 @@ def test_a_revision_says_nothing_once_there_is(store: Store, by_hand: ByHand, wh
 def test_p5_the_original_of_a_download_belongs_to_the_document_it_asks_for(store: Store, by_hand: ByHand) -> None:
     job = download(store)
 
-    [original] = store.leases.inputs(1)
+    [original] = store.attempts.inputs(1)
     assert (original.name, original.role, original.job_id, original.sha256) == ("a.pdf", "original", job.id, "c1")
     assert by_hand("SELECT document_id FROM file WHERE role = ''") == [{"document_id": None}]
     assert claim(store, "ingest").parent_id == job.id
@@ -568,7 +568,7 @@ def test_the_newest_file_of_each_role_is_the_input(store: Store) -> None:
     download(store)
     later = download(store, content="c2")
 
-    [original] = store.leases.inputs(1)
+    [original] = store.attempts.inputs(1)
 
     assert (original.job_id, original.sha256) == (later.id, "c2")
 
@@ -580,7 +580,7 @@ def test_files_outlive_the_jobs_that_published_them(store: Store, clock: Movable
         pass
 
     assert job.id not in [each.id for each in store.reading.list(Selector())]
-    assert [file.name for file in store.leases.inputs(1)] == ["a.pdf"]
+    assert [file.name for file in store.attempts.inputs(1)] == ["a.pdf"]
     assert store.upkeep.gone_files() == []
 
 
@@ -589,12 +589,12 @@ def test_the_same_content_is_found_by_sha256_for_all_and_by_md5_for_its_owner(st
     store.intake.enqueue_many([NewJob("download", owner=owner) for owner in ("ann", "bob")])
     ann, bob = store.leases.claim("w1", 2, "io")
 
-    by_hash = [store.leases.answer(job.lease, SameContent(sha256="c1")).files for job in (ann, bob)]
-    by_md5 = [store.leases.answer(job.lease, SameContent(md5="m1", size=10)).files for job in (ann, bob)]
+    by_hash = [store.attempts.answer(job.lease, SameContent(sha256="c1")).files for job in (ann, bob)]
+    by_md5 = [store.attempts.answer(job.lease, SameContent(md5="m1", size=10)).files for job in (ann, bob)]
 
     assert [len(files) for files in by_hash] == [1, 1]
     assert [len(files) for files in by_md5] == [1, 0]
-    assert store.leases.answer(ann.lease, SameContent(md5="m1", size=11)).files == []
+    assert store.attempts.answer(ann.lease, SameContent(md5="m1", size=11)).files == []
 
 
 def test_of_the_same_content_a_documents_own_file_comes_first_for_it_cannot_go_meanwhile(store: Store) -> None:
@@ -605,12 +605,12 @@ def test_of_the_same_content_a_documents_own_file_comes_first_for_it_cannot_go_m
     theirs = NewFile("b.pdf", "objects/3-1/b.pdf", "original", 10, "c1", "m1")
     store.leases.complete_many([Completion(other.lease, files=[theirs], follow_ups=[wish("b.pdf", owner="bob")])])
 
-    assert [file.job_id for file in store.leases.answer(own.lease, SameContent(sha256="c1")).files] == [1, 3]
+    assert [file.job_id for file in store.attempts.answer(own.lease, SameContent(sha256="c1")).files] == [1, 3]
 
 
 def test_a_file_published_again_shares_the_path_and_keeps_it_alive(store: Store) -> None:
     download(store)
-    [original] = store.leases.inputs(1)
+    [original] = store.attempts.inputs(1)
     ask_for(store, "b.pdf", owner="bob")
     first, second = sorted(store.leases.claim("w1", 2), key=lambda job: job.document_id or 0)
     again = [FileAgain(original.id, "original", "b.pdf")]
@@ -618,7 +618,7 @@ def test_a_file_published_again_shares_the_path_and_keeps_it_alive(store: Store)
         [Completion(first.lease, publishes=True), Completion(second.lease, files=again, publishes=True)]
     )
 
-    [copy] = store.leases.inputs(2)
+    [copy] = store.attempts.inputs(2)
     assert (copy.name, copy.path, copy.sha256) == ("b.pdf", original.path, "c1")
     store.upkeep.remove_documents([1], actor="ann")
     assert store.upkeep.gone_files() == []
@@ -715,20 +715,20 @@ def test_a_completion_that_makes_another_of_the_same_transaction_stale_lands_alo
 def test_a_checkpoint_is_kept_over_attempts_and_forgotten_with_the_completion(store: Store) -> None:
     store.intake.enqueue(NewJob("action"))
     first = claim(store)
-    assert store.leases.checkpoint_of(first.id) is None
-    store.leases.checkpoint(first.lease, Checkpoint('{"page": 1}'))
-    store.leases.checkpoint(first.lease, Checkpoint('{"page": 2}', [NewJob("ocr_pages")]))
+    assert store.attempts.checkpoint_of(first.id) is None
+    store.attempts.checkpoint(first.lease, Checkpoint('{"page": 1}'))
+    store.attempts.checkpoint(first.lease, Checkpoint('{"page": 2}', [NewJob("ocr_pages")]))
     store.leases.release(first.lease)
 
-    assert store.leases.checkpoint_of(first.id) == '{"page": 2}'
+    assert store.attempts.checkpoint_of(first.id) == '{"page": 2}'
     assert store.reading.count(Selector(job_types=("ocr_pages",))) == 1
     with pytest.raises(LeaseLost):
-        store.leases.checkpoint(first.lease, Checkpoint("3", [NewJob("ocr_pages")]))
+        store.attempts.checkpoint(first.lease, Checkpoint("3", [NewJob("ocr_pages")]))
     assert store.reading.count(Selector(job_types=("ocr_pages",))) == 1
 
     second = store.leases.claim("w1", 1)[0]
     store.leases.complete(second.lease)
-    assert store.leases.checkpoint_of(first.id) is None
+    assert store.attempts.checkpoint_of(first.id) is None
 
 
 def test_a_checkpoint_that_is_not_json_is_refused_with_all_that_came_along(store: Store) -> None:
@@ -736,7 +736,7 @@ def test_a_checkpoint_that_is_not_json_is_refused_with_all_that_came_along(store
     job = claim(store)
 
     with pytest.raises(RuleBroken, match="JSON"):
-        store.leases.checkpoint(job.lease, Checkpoint("{", [NewJob("ocr_pages")]))
+        store.attempts.checkpoint(job.lease, Checkpoint("{", [NewJob("ocr_pages")]))
 
     assert store.reading.count(Selector()) == 1
 
@@ -744,13 +744,13 @@ def test_a_checkpoint_that_is_not_json_is_refused_with_all_that_came_along(store
 def test_a_deleted_job_takes_its_checkpoint_along(store: Store, by_hand: ByHand) -> None:
     store.intake.enqueue_many([NewJob("action"), NewJob("action")])
     for job in store.leases.claim("w1", 2):
-        store.leases.checkpoint(job.lease, Checkpoint("1"))
+        store.attempts.checkpoint(job.lease, Checkpoint("1"))
         store.leases.fail(job.lease, Failure("X", "x"), retry_at=None)
 
     store.steering.delete(ids(1), actor="ann")
     by_hand("DELETE FROM worker_job_queue WHERE id = 2")
 
-    assert (store.leases.checkpoint_of(1), store.leases.checkpoint_of(2)) == (None, None)
+    assert (store.attempts.checkpoint_of(1), store.attempts.checkpoint_of(2)) == (None, None)
 
 
 def test_pages_are_stored_once_and_found_by_their_digest(store: Store, by_hand: ByHand) -> None:
@@ -759,13 +759,13 @@ def test_pages_are_stored_once_and_found_by_their_digest(store: Store, by_hand: 
     layout = json.dumps({"words": ["text"] * 50})
     page = PageResult(1, "d1", "text", "ocr", 88.5, layout)
 
-    store.leases.save_pages([(first.lease, page), (first.lease, page)])
-    assert store.leases.answer(second.lease, KnownPages(["d1", "d2"])).digests == ["d1"]
-    store.leases.save_pages([(second.lease, PageResult(1, "d1")), (second.lease, PageResult(2, "d2"))])
+    store.attempts.save_pages([(first.lease, page), (first.lease, page)])
+    assert store.attempts.answer(second.lease, KnownPages(["d1", "d2"])).digests == ["d1"]
+    store.attempts.save_pages([(second.lease, PageResult(1, "d1")), (second.lease, PageResult(2, "d2"))])
 
-    [copied] = store.leases.answer(second.lease, DocumentPages(1, 9, with_layout=True)).pages
+    [copied] = store.attempts.answer(second.lease, DocumentPages(1, 9, with_layout=True)).pages
     assert copied == page
-    assert store.leases.answer(second.lease, DocumentPages(1, 9)).pages[0].layout is None
+    assert store.attempts.answer(second.lease, DocumentPages(1, 9)).pages[0].layout is None
     assert by_hand.one("SELECT count(*) FROM page_result") == 1
 
 
@@ -774,19 +774,19 @@ def test_a_page_is_known_by_another_digest_as_well_until_it_is_forgotten(
 ) -> None:
     ask_for(store), ask_for(store, "copy.pdf", owner="bob"), ask_for(store, "third.pdf", owner="cem")
     first, second, third = store.leases.claim("w1", 3)
-    store.leases.save_pages([(first.lease, PageResult(1, "shown", "text", "ocr", also="first file, page 1"))])
+    store.attempts.save_pages([(first.lease, PageResult(1, "shown", "text", "ocr", also="first file, page 1"))])
 
     # Bob's file shows the same, and is known by its own digest from then on.
-    store.leases.save_pages([(second.lease, PageResult(4, "shown", also="other file, page 4"))])
+    store.attempts.save_pages([(second.lease, PageResult(4, "shown", also="other file, page 4"))])
     names = ["first file, page 1", "other file, page 4", "shown", "other"]
-    assert set(store.leases.answer(third.lease, KnownPages(names)).digests) == set(names[:3])
-    store.leases.save_pages([(third.lease, PageResult(7, "other file, page 4"))])
+    assert set(store.attempts.answer(third.lease, KnownPages(names)).digests) == set(names[:3])
+    store.attempts.save_pages([(third.lease, PageResult(7, "other file, page 4"))])
 
-    [page] = store.leases.answer(third.lease, DocumentPages(1, 9)).pages
+    [page] = store.attempts.answer(third.lease, DocumentPages(1, 9)).pages
     assert (page.number, page.digest, page.text) == (7, "shown", "text")
     assert by_hand.one("SELECT count(*) FROM page_result") == 1
     for job in (first, second, third):
-        store.leases.save_pages([(job.lease, PageResult(at, f"new {job.id}", "new")) for at in (1, 4, 7)])
+        store.attempts.save_pages([(job.lease, PageResult(at, f"new {job.id}", "new")) for at in (1, 4, 7)])
         store.leases.complete(job.lease)
     clock.advance(1)
     while store.upkeep.forget_pages():
@@ -800,7 +800,7 @@ def test_a_page_read_again_in_the_same_generation_replaces_the_other(store: Stor
     save(store, job.lease, "one")
     save(store, job.lease, "uno")
 
-    assert [page.text for page in store.leases.answer(job.lease, DocumentPages(1, 1)).pages] == ["uno"]
+    assert [page.text for page in store.attempts.answer(job.lease, DocumentPages(1, 1)).pages] == ["uno"]
 
 
 @pytest.mark.parametrize("words", [1, 5_000])
@@ -808,9 +808,9 @@ def test_a_layout_of_any_size_is_read_as_it_was_written(store: Store, words: int
     job = begun(store)
     layout = json.dumps({"words": [f"word {number} — é" for number in range(words)]})
 
-    store.leases.save_pages([(job.lease, PageResult(1, "d1", "text", "ocr", None, layout))])
+    store.attempts.save_pages([(job.lease, PageResult(1, "d1", "text", "ocr", None, layout))])
 
-    [read] = store.leases.answer(job.lease, DocumentPages(1, 1, with_layout=True)).pages
+    [read] = store.attempts.answer(job.lease, DocumentPages(1, 1, with_layout=True)).pages
     assert read.layout == layout
 
 
@@ -818,27 +818,27 @@ def test_pages_of_two_documents_that_are_saved_together_stay_apart(store: Store)
     ask_for(store), ask_for(store, "copy.pdf", owner="bob")
     one, two = store.leases.claim("w1", 2)
 
-    store.leases.save_pages([(two.lease, PageResult(1, "d2", "two")), (one.lease, PageResult(1, "d1", "one")),
+    store.attempts.save_pages([(two.lease, PageResult(1, "d2", "two")), (one.lease, PageResult(1, "d1", "one")),
                       (one.lease, PageResult(2, "d3", "more"))])  # fmt: skip
 
-    assert [page.text for page in store.leases.answer(one.lease, DocumentPages(1, 9)).pages] == ["one", "more"]
-    assert [page.text for page in store.leases.answer(two.lease, DocumentPages(1, 9)).pages] == ["two"]
+    assert [page.text for page in store.attempts.answer(one.lease, DocumentPages(1, 9)).pages] == ["one", "more"]
+    assert [page.text for page in store.attempts.answer(two.lease, DocumentPages(1, 9)).pages] == ["two"]
 
 
 def test_a_page_that_sqlite_could_not_take_spoils_none_beside_it(store: Store) -> None:
     job = begun(store)
     odd = [PageResult(1, "d1", "a\ud800b", "ocr", 100.5), PageResult(2, "d2", "\0 text", "ocr", float("nan"), "[]")]
 
-    assert store.leases.save_pages([(job.lease, page) for page in [*odd, PageResult(3, "d3", "good")]]) == []
+    assert store.attempts.save_pages([(job.lease, page) for page in [*odd, PageResult(3, "d3", "good")]]) == []
 
-    read = store.leases.answer(job.lease, DocumentPages(1, 9)).pages
+    read = store.attempts.answer(job.lease, DocumentPages(1, 9)).pages
     assert [(page.text, page.confidence) for page in read] == [("a?b", 100.0), ("\0 text", 0.0), ("good", None)]
 
 
 def test_a_follow_up_belongs_to_the_owner_of_its_parent(store: Store) -> None:
     store.intake.enqueue(NewJob("action", owner="ann"))
     job = claim(store)
-    store.leases.checkpoint(job.lease, Checkpoint("1", [NewJob("download"), NewJob("download", owner="bob")]))
+    store.attempts.checkpoint(job.lease, Checkpoint("1", [NewJob("download"), NewJob("download", owner="bob")]))
     store.leases.complete_many([Completion(job.lease, follow_ups=[wish()])])
 
     assert sorted(each.owner for each in store.reading.list(Selector()) if each.parent_id) == ["ann", "ann", "bob"]
@@ -850,7 +850,7 @@ def test_p2_pages_of_a_lost_lease_are_refused_and_those_beside_them_land(store: 
     store.leases.release(lost)
 
     [page] = pages_of("text")
-    assert store.leases.save_pages([(lost, page), (held, page)]) == [lost]
+    assert store.attempts.save_pages([(lost, page), (held, page)]) == [lost]
     assert by_hand("SELECT document_id FROM page") == [{"document_id": 2}]
 
 
@@ -864,8 +864,8 @@ def test_a_page_that_was_read_before_the_attempt_could_stop_is_there_for_the_ret
     store.steering.retry(ids(job.id), actor="ann")
     again = claim(store)
 
-    assert store.leases.answer(again.lease, KnownPages(["1:kept"])) == KnownDigests(["1:kept"])
-    assert [page.text for page in store.leases.answer(again.lease, DocumentPages(1, 9)).pages] == ["kept"]
+    assert store.attempts.answer(again.lease, KnownPages(["1:kept"])) == KnownDigests(["1:kept"])
+    assert [page.text for page in store.attempts.answer(again.lease, DocumentPages(1, 9)).pages] == ["kept"]
     assert store.upkeep.audit() == []
 
 
@@ -877,12 +877,12 @@ def test_p11_a_page_read_for_an_older_generation_is_known_to_the_newer_one_and_i
 
     assert save(store, old.lease, "late") == [old.lease]
 
-    assert store.leases.answer(new.lease, KnownPages(["1:late"])) == KnownDigests(["1:late"])
+    assert store.attempts.answer(new.lease, KnownPages(["1:late"])) == KnownDigests(["1:late"])
     assert by_hand("SELECT number FROM page") == []
     # What somebody was told of is there for as long as they run.
     store.upkeep.forget_pages(100)
-    store.leases.save_pages([(new.lease, PageResult(1, "1:late"))])
-    assert [page.text for page in store.leases.answer(new.lease, DocumentPages(1, 9)).pages] == ["late"]
+    store.attempts.save_pages([(new.lease, PageResult(1, "1:late"))])
+    assert [page.text for page in store.attempts.answer(new.lease, DocumentPages(1, 9)).pages] == ["late"]
 
 
 def test_a_crawl_remembers_what_it_saw(store: Store, by_hand: ByHand) -> None:
@@ -890,30 +890,30 @@ def test_a_crawl_remembers_what_it_saw(store: Store, by_hand: ByHand) -> None:
     store.intake.enqueue(NewJob("action", platform="gdrive", owner="ann"))
     job = claim(store)
     seen = [CrawlItem("d", kind="folder", name="Reports"), CrawlItem("f1", "d", "a.pdf", "file", "r1", 10)]
-    store.leases.checkpoint(
+    store.attempts.checkpoint(
         job.lease, Checkpoint("1", crawl=CrawlPage("drive:ann", seen, walk=1, state='{"token": "t1"}'))
     )
     more = [
         CrawlItem("d", kind="folder", name="Reports"),
         CrawlItem("f2", "d", "b.pdf", "file", "r1", note="too large"),
     ]
-    store.leases.checkpoint(job.lease, Checkpoint("2", crawl=CrawlPage("drive:ann", more, walk=2)))
+    store.attempts.checkpoint(job.lease, Checkpoint("2", crawl=CrawlPage("drive:ann", more, walk=2)))
 
-    memory = store.leases.answer(job.lease, CrawlItems("drive:ann", ["f1", "f2", "f3"]))
-    unseen = store.leases.answer(job.lease, CrawlItems("drive:ann", not_seen_in=2))
+    memory = store.attempts.answer(job.lease, CrawlItems("drive:ann", ["f1", "f2", "f3"]))
+    unseen = store.attempts.answer(job.lease, CrawlItems("drive:ann", not_seen_in=2))
     assert memory.state == '{"token": "t1"}'
     assert [(item.id, item.note, item.walk) for item in memory.items] == [("f1", "", 1), ("f2", "too large", 2)]
     assert [(item.id, item.parent_id, item.name, item.revision, item.size) for item in unseen.items] == [
         ("f1", "d", "a.pdf", "r1", 10)
     ]
-    assert store.leases.answer(job.lease, CrawlItems("drive:ann", not_seen_in=2, after="f1")).items == []
-    assert store.leases.answer(job.lease, CrawlItems("drive:bob", ["f1"])).items == []
+    assert store.attempts.answer(job.lease, CrawlItems("drive:ann", not_seen_in=2, after="f1")).items == []
+    assert store.attempts.answer(job.lease, CrawlItems("drive:bob", ["f1"])).items == []
 
-    store.leases.checkpoint(job.lease, Checkpoint("3", crawl=CrawlPage("drive:ann", [CrawlItem("f1", is_gone=True)])))
-    [gone] = store.leases.answer(job.lease, CrawlItems("drive:ann", ["f1"])).items
+    store.attempts.checkpoint(job.lease, Checkpoint("3", crawl=CrawlPage("drive:ann", [CrawlItem("f1", is_gone=True)])))
+    [gone] = store.attempts.answer(job.lease, CrawlItems("drive:ann", ["f1"])).items
     assert (gone.is_gone, gone.name) == (True, "a.pdf")
     assert document_row(by_hand)["gone_at"]
-    store.leases.checkpoint(job.lease, Checkpoint("4", crawl=CrawlPage("drive:ann", [seen[1]])))
+    store.attempts.checkpoint(job.lease, Checkpoint("4", crawl=CrawlPage("drive:ann", [seen[1]])))
     assert document_row(by_hand)["gone_at"] is None
 
 
@@ -971,7 +971,7 @@ def test_a_removed_document_is_seen_by_nobody_while_its_pages_are_forgotten_a_fe
 
 def test_pages_and_files_that_another_document_has_stay_with_it(store: Store, by_hand: ByHand) -> None:
     download(store)
-    [original] = store.leases.inputs(1)
+    [original] = store.attempts.inputs(1)
     ask_for(store, "b.pdf", owner="bob")
     first, second = sorted(store.leases.claim("w1", 2), key=lambda job: job.document_id or 0)
     save(store, first.lease, "own", "both")
@@ -1025,7 +1025,7 @@ def test_a_removal_is_an_action_with_its_actor_and_what_went_and_is_never_undone
 
 def test_what_is_kept_is_summed_up_by_owner_and_what_two_share_counts_once_for_all(store: Store) -> None:
     download(store)
-    [original] = store.leases.inputs(1)
+    [original] = store.attempts.inputs(1)
     ask_for(store, "b.pdf", owner="bob")
     first, second = sorted(store.leases.claim("w1", 2), key=lambda job: job.document_id or 0)
     own = NewFile("b.txt", "objects/3-1/b.txt", "text", 5)
@@ -1047,7 +1047,7 @@ def test_what_nobody_refers_to_is_forgotten_once_nobody_may_have_asked_for_it(
     publish(store, "report.pdf", "first")
     publish(store, "report.pdf", "second", content="c2")
     asking = begun(store, "other.pdf")
-    known = store.leases.answer(asking.lease, KnownPages(["1:first"])).digests
+    known = store.attempts.answer(asking.lease, KnownPages(["1:first"])).digests
     clock.advance(1)
 
     while store.upkeep.forget_pages():
@@ -1056,7 +1056,7 @@ def test_what_nobody_refers_to_is_forgotten_once_nobody_may_have_asked_for_it(
     assert by_hand("SELECT generation FROM page") == [{"generation": 2}]
     assert known == ["1:first"]
     assert by_hand.one("SELECT count(*) FROM page_result") == 2
-    assert store.leases.answer(asking.lease, KnownPages(["1:first"])).digests == []
+    assert store.attempts.answer(asking.lease, KnownPages(["1:first"])).digests == []
     store.leases.complete(asking.lease)
     clock.advance(1)
     while store.upkeep.forget_pages():
@@ -1076,7 +1076,7 @@ def test_what_a_failed_generation_has_read_is_there_for_the_next_one(store: Stor
 
     again = claim(store)
 
-    assert store.leases.answer(again.lease, KnownPages(["1:first"])).digests == ["1:first"]
+    assert store.attempts.answer(again.lease, KnownPages(["1:first"])).digests == ["1:first"]
 
 
 def test_files_of_an_earlier_generation_are_not_taken_for_those_of_the_one_that_people_read(store: Store) -> None:
@@ -1087,7 +1087,7 @@ def test_files_of_an_earlier_generation_are_not_taken_for_those_of_the_one_that_
     made = [NewFile("a.txt", "objects/4-1/a.txt", "text")]
     store.leases.complete_many([Completion(claim(store, "ingest").lease, files=made, publishes=True)])
 
-    assert {file.role: file.job_id for file in store.leases.inputs(1)} == {"original": 3, "text": 4}
+    assert {file.role: file.job_id for file in store.attempts.inputs(1)} == {"original": 3, "text": 4}
     assert store.upkeep.gone_files() == ["objects/2-1/a.html", "objects/2-1/a.txt"]
 
 
@@ -1108,7 +1108,7 @@ def test_a_page_that_was_known_when_it_was_asked_for_can_still_be_saved(store: S
     while store.upkeep.forget_pages():
         pass
 
-    store.leases.save_pages([(asking.lease, PageResult(1, "1:first"))])
+    store.attempts.save_pages([(asking.lease, PageResult(1, "1:first"))])
     store.leases.complete_many([Completion(asking.lease, publishes=True)])
     clock.advance(9)
     while store.upkeep.forget_pages():

@@ -65,7 +65,7 @@ def test_p1_every_way_out_of_running_closes_the_attempt(store: Store, enqueue: E
     store.leases.fail(claim_one(store).lease, BROKEN, retry_at=_now(store, job_id))
     claim_one(store)
     store.leases.requeue("w1")
-    store.leases.register(new_worker())
+    store.workers.register(new_worker())
     store.leases.fail(claim_one(store).lease, BROKEN, retry_at=None)
     store.steering.retry(ids(job_id), actor="ann")
     end(store, claim_one(store).lease, Status.CANCELLED)
@@ -126,7 +126,7 @@ def _and_claimed_again(lose: Loss, worker_id: str = "slow") -> Loss:
     def both(store: Store, lease: Lease) -> None:
         lose(store, lease)
         if worker_id != lease.worker_id:
-            store.leases.register(new_worker(worker_id))
+            store.workers.register(new_worker(worker_id))
         claim_one(store, worker_id)
 
     return both

@@ -90,7 +90,7 @@ def test_p8_a_key_job_given_a_better_priority_goes_first(store: Store, enqueue: 
 
 def test_p8_no_more_jobs_of_an_owner_than_the_owners_limit(store: Store, enqueue: Enqueue, worker: AddWorker) -> None:
     worker(cpu=20)
-    store.leases.set_limits("owner", {"ann": 1, "*": 2})
+    store.workers.set_limits("owner", {"ann": 1, "*": 2})
     ann = [enqueue(owner="ann") for _ in range(3)]
     bob = [enqueue(owner="bob") for _ in range(3)]
     nobody = [enqueue() for _ in range(4)]
@@ -108,7 +108,7 @@ def test_p8_no_more_jobs_of_an_owner_than_the_owners_limit(store: Store, enqueue
 def test_p8_no_more_jobs_of_a_type_than_the_types_limit(store: Store, enqueue: Enqueue, worker: AddWorker) -> None:
     worker("w1")
     worker("w2")
-    store.leases.set_limits("type", {"ocr_pages": 2})
+    store.workers.set_limits("type", {"ocr_pages": 2})
     read = [enqueue("ocr_pages", owner=owner) for owner in ("ann", "bob", "cid", "")]
     build = [enqueue("assemble") for _ in range(3)]
 
@@ -123,7 +123,7 @@ def test_p8_no_more_jobs_of_a_type_than_the_types_limit(store: Store, enqueue: E
 def test_p8_no_more_jobs_of_a_class_than_the_classs_limit(store: Store, enqueue: Enqueue, worker: AddWorker) -> None:
     worker("w1")
     worker("w2")
-    store.leases.set_limits("class", {"cpu": 3})
+    store.workers.set_limits("class", {"cpu": 3})
     jobs = [enqueue(job_type) for job_type in ("ocr_pages", "assemble") for _ in range(3)]
     loads = [enqueue("download") for _ in range(2)]
 
@@ -135,12 +135,12 @@ def test_p8_no_more_jobs_of_a_class_than_the_classs_limit(store: Store, enqueue:
 
 
 def test_p8_a_limit_of_none_starts_nothing_and_a_limit_taken_back_frees_all(store: Store, enqueue: Enqueue) -> None:
-    store.leases.set_limits("type", {"ocr_pages": 0})
+    store.workers.set_limits("type", {"ocr_pages": 0})
     job_id = enqueue()
     assert codes(store, job_id) == ["TYPE_FULL"]
     assert claimed_ids(store) == []
 
-    store.leases.set_limits("type", {})
+    store.workers.set_limits("type", {})
 
     assert codes(store, job_id) == []
     assert claimed_ids(store) == [job_id]
@@ -149,8 +149,8 @@ def test_p8_a_limit_of_none_starts_nothing_and_a_limit_taken_back_frees_all(stor
 def test_p8_limits_of_every_kind_hold_together(store: Store, worker: AddWorker) -> None:
     worker("w1", cpu=5)
     worker("w2", cpu=5)
-    store.leases.set_limits("owner", {"*": 2, "": 3})
-    store.leases.set_limits("type", {"ocr_pages": 3, "assemble": 4})
+    store.workers.set_limits("owner", {"*": 2, "": 3})
+    store.workers.set_limits("type", {"ocr_pages": 3, "assemble": 4})
     store.intake.enqueue_many(
         [
             NewJob(
@@ -269,7 +269,7 @@ def test_a_batch_over_many_lanes_keeps_the_order_of_unowned_jobs(store: Store, w
 
 def test_an_owner_at_its_limit_leaves_the_rest_of_a_batch_to_the_others(store: Store, worker: AddWorker) -> None:
     worker(cpu=20)
-    store.leases.set_limits("owner", {"ann": 2})
+    store.workers.set_limits("owner", {"ann": 2})
     store.intake.enqueue_many([NewJob("ocr_pages", owner="ann", priority=1) for _ in range(30)])
     store.intake.enqueue_many([NewJob("ocr_pages", owner="bob", priority=9) for _ in range(30)])
 

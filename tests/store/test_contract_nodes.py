@@ -23,12 +23,12 @@ def head(store: Store) -> Store:
         HandlerFacts("send", NODE, at_most_once=True),
         HandlerFacts("ingest", "cpu"),
     ]
-    store.leases.register(Worker("h", "here", "boot", 1, "0", 2, 2, facts))
+    store.workers.register(Worker("h", "here", "boot", 1, "0", 2, 2, facts))
     return store
 
 
 def has(store: Store, **slots: int) -> None:
-    store.leases.set_nodes("h", [NodeState(name, "up" if most else "down", most) for name, most in slots.items()])
+    store.workers.set_nodes("h", [NodeState(name, "up" if most else "down", most) for name, most in slots.items()])
 
 
 def enqueue(store: Store, job_type: str = "ocr_pages") -> int:
@@ -64,7 +64,7 @@ def test_p12_without_a_node_nothing_is_claimed_and_the_gate_says_so(head: Store)
 
 def test_who_does_not_know_the_type_is_not_asked_why_it_waits(head: Store) -> None:
     """As beside every daemon that reads documents there is one for a person's own programs."""
-    head.leases.register(Worker("commands", "here", "boot", 2, "0", 2, 2, [HandlerFacts("command")]))
+    head.workers.register(Worker("commands", "here", "boot", 2, "0", 2, 2, [HandlerFacts("command")]))
     has(head, n1=0)
     job = enqueue(head)
 
@@ -81,22 +81,22 @@ def test_who_does_not_know_the_type_is_not_asked_why_it_waits(head: Store) -> No
 
 
 def test_the_rows_of_nodes_follow_the_newest_report_and_a_drain_stays(head: Store) -> None:
-    head.leases.set_nodes("h", [NodeState("n1", "up", 2, "1"), NodeState("n2", "down")])
+    head.workers.set_nodes("h", [NodeState("n1", "up", 2, "1"), NodeState("n2", "down")])
     assert head.steering.drain_node("n1", is_draining=True)
     assert not head.steering.drain_node("n9", is_draining=True)
 
-    head.leases.set_nodes("h", [NodeState("n1", "draining", 1)])
+    head.workers.set_nodes("h", [NodeState("n1", "draining", 1)])
 
     [n1] = head.reading.nodes()
     assert (n1.state, n1.slots, n1.is_draining, n1.worker_id) == ("draining", 1, True, "h")
     assert [worker.node_slots for worker in head.reading.workers()] == [1]
-    head.leases.set_nodes("h", [])
+    head.workers.set_nodes("h", [])
     assert [(one.state, one.slots, one.is_draining) for one in head.reading.nodes()] == [("down", 0, True)]
     assert head.steering.drain_node("n1", is_draining=False)
-    head.leases.set_nodes("h", [])
+    head.workers.set_nodes("h", [])
     assert head.reading.nodes() == []
     with pytest.raises(WorkerUnknown):
-        head.leases.set_nodes("nobody", [])
+        head.workers.set_nodes("nobody", [])
 
 
 def test_an_attempt_says_where_it_ran(head: Store) -> None:
@@ -164,4 +164,4 @@ def test_what_a_dead_worker_ran_on_nodes_comes_back_and_its_nodes_are_down(head:
 
 
 def test_known_digests_are_those_of_the_pages_that_were_read(head: Store) -> None:
-    assert head.leases.known_digests(enqueue(head)) == []
+    assert head.attempts.known_digests(enqueue(head)) == []

@@ -163,7 +163,7 @@ def test_counts_are_by_status_with_the_oldest_pending_job(store: Store, worker: 
 
 
 def test_the_oldest_waiting_job_is_one_that_could_start_and_waits_since_then(store: Store, clock: MovableClock) -> None:
-    store.leases.register(new_worker("w1", types=["download"]))
+    store.workers.register(new_worker("w1", types=["download"]))
     store.intake.enqueue(NewJob("ocr_pages", run_at=clock.after(600)))
     assert store.reading.counts().oldest_pending_at is None
 
@@ -175,7 +175,7 @@ def test_the_oldest_waiting_job_is_one_that_could_start_and_waits_since_then(sto
 
 def test_the_time_limit_of_a_job_is_its_own_or_that_of_its_handler(store: Store) -> None:
     worker = new_worker("w1", types=[])
-    store.leases.register(replace(worker, handlers=[HandlerFacts("ocr_pages", timeout_seconds=90)]))
+    store.workers.register(replace(worker, handlers=[HandlerFacts("ocr_pages", timeout_seconds=90)]))
     store.intake.enqueue_many([NewJob("ocr_pages"), NewJob("ocr_pages", timeout_seconds=5), NewJob("ocr_pages")])
     store.leases.claim("w1", 2)
 
@@ -237,7 +237,7 @@ def test_what_ended_between_two_times_is_counted_with_how_long_it_had_waited(
     enqueue(run_at=clock.after(30))
     clock.advance(40)
     first, second = claim_one(store), claim_one(store)
-    store.leases.save_pages([(first.lease, PageResult(number, f"d{number}", "text")) for number in (1, 2, 3)])
+    store.attempts.save_pages([(first.lease, PageResult(number, f"d{number}", "text")) for number in (1, 2, 3)])
     store.leases.complete(first.lease)
     until = clock.advance(1)
     store.leases.fail(second.lease, Failure("OOM", "too large"), retry_at=None)
@@ -270,18 +270,18 @@ def test_the_change_counter_moves_when_anybody_else_commits_and_only_then(
     store: Store, path: Path, kind: Kind, clock: MovableClock, by_hand: ByHand
 ) -> None:
     watcher = kind.open(path, clock)
-    seen = [watcher.reading.change_counter()]
-    assert watcher.reading.change_counter() == seen[0]
+    seen = [watcher.database.change_counter()]
+    assert watcher.database.change_counter() == seen[0]
 
     by_hand("INSERT INTO worker_job_queue (job_type, platform) VALUES ('ocr_pages', 'x')")
-    seen.append(watcher.reading.change_counter())
+    seen.append(watcher.database.change_counter())
     store.intake.enqueue(NewJob("ocr_pages"))
-    seen.append(watcher.reading.change_counter())
+    seen.append(watcher.database.change_counter())
 
     assert len(set(seen)) == 3
-    assert watcher.reading.change_counter() == seen[-1]
+    assert watcher.database.change_counter() == seen[-1]
     by_hand("SELECT count(*) FROM worker_job_queue")
-    assert watcher.reading.change_counter() == seen[-1]
+    assert watcher.database.change_counter() == seen[-1]
     watcher.close()
 
 
@@ -297,7 +297,7 @@ def test_reading_never_writes(
     (
         store.reading.counts(),
         store.reading.counts_by_type(),
-        store.reading.next_deadline(),
+        store.leases.next_deadline(),
         store.reading.pauses(),
         store.reading.actions(),
     )

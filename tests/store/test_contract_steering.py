@@ -515,13 +515,13 @@ def test_a_pause_with_an_end_ends_by_itself(store: Store, enqueue: Enqueue, cloc
     job_id = enqueue()
     store.steering.pause("all", until=clock.after(60))
     assert codes(store, job_id) == ["PAUSED"]
-    assert store.reading.next_deadline() == clock.after(60)
+    assert store.leases.next_deadline() == clock.after(60)
 
     clock.advance(60)
 
     assert codes(store, job_id) == []
     assert list(store.reading.pauses()) == []
-    assert store.reading.next_deadline() is None
+    assert store.leases.next_deadline() is None
     assert claimed_ids(store) == [job_id]
 
 

@@ -53,14 +53,14 @@ class _Scene:
             case "PAUSED":
                 store.steering.pause("all")
             case "DRAINING" | "DISK_LOW":
-                store.leases.set_worker_state("w1", draining=code == "DRAINING", disk_low=code == "DISK_LOW")
+                store.workers.set_worker_state("w1", draining=code == "DRAINING", disk_low=code == "DISK_LOW")
             case "OWNER_BUSY":
-                store.leases.set_limits("owner", {"ann": 1})
+                store.workers.set_limits("owner", {"ann": 1})
                 fields["owner"] = "ann"
             case "KEY_BUSY":
                 fields["concurrency_key"] = "k"
             case "TYPE_FULL":
-                store.leases.set_limits("type", {"ocr_pages": 1})
+                store.workers.set_limits("type", {"ocr_pages": 1})
         if code in ("OWNER_BUSY", "KEY_BUSY", "TYPE_FULL", "SLOTS_FULL", "BACKOFF"):
             first = self.enqueue(**fields)
             lease = claim_one(store).lease
@@ -103,15 +103,15 @@ def test_p12_gates_are_told_in_their_order(
     store: Store, enqueue: Enqueue, worker: AddWorker, clock: MovableClock
 ) -> None:
     worker(cpu=1)
-    store.leases.set_limits("owner", {"ann": 1})
-    store.leases.set_limits("type", {"ocr_pages": 1})
+    store.workers.set_limits("owner", {"ann": 1})
+    store.workers.set_limits("type", {"ocr_pages": 1})
     first = enqueue(owner="ann", concurrency_key="k")
     claim_one(store)
     held = enqueue(owner="ann", concurrency_key="k", after=(first,), run_at=clock.after(60), source="drive", batch_id=7)
     store.batches.stop(7, actor="ann")
     store.leases.rest_source("drive", clock.after(60), "quota")
     store.steering.pause("owner", "ann")
-    store.leases.set_worker_state("w1", draining=True, disk_low=True)
+    store.workers.set_worker_state("w1", draining=True, disk_low=True)
 
     found = codes(store, held)
 

@@ -22,7 +22,7 @@ TRIGGERS = ("job_guard", "job_moved")
 @pytest.fixture
 def begin(store: Store) -> Callable[..., Lease]:
     """Enqueue a job and claim it."""
-    store.leases.register(new_worker("w1"))
+    store.workers.register(new_worker("w1"))
 
     def _begin(key: str | None = None) -> Lease:
         store.intake.enqueue(NewJob("ocr_pages", concurrency_key=key))
@@ -51,7 +51,7 @@ def test_a_history_of_every_verb_is_clean(store: Store, begin: Callable[..., Lea
     begin()
     for _ in range(REQUEUES_MAX + 1):
         store.leases.requeue("w1")
-        store.leases.register(new_worker("w1"))
+        store.workers.register(new_worker("w1"))
         store.leases.claim("w1", 1)
     ended = Selector(statuses=(Status.FAILED,))
     assert store.reading.count(ended) > 1
@@ -130,7 +130,7 @@ def test_a_requeue_too_many_is_told(store: Store, begin: Callable[..., Lease], p
 
 
 def test_of_what_broke_a_thousand_times_a_few_are_told(store: Store, path: Path) -> None:
-    store.leases.register(new_worker("w1", cpu=1000))
+    store.workers.register(new_worker("w1", cpu=1000))
     store.intake.enqueue_many([NewJob("ocr_pages")] * 200)
     for job in store.leases.claim("w1", 200):
         store.leases.complete(job.lease)

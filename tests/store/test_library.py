@@ -114,7 +114,7 @@ def test_what_failed_before_it_was_a_document_is_told_until_it_is_tried_again(
 def test_pages_are_summed_up_and_read(store: Store) -> None:
     job = begun(store)
     pages = [PageResult(1, "a", "Grüße", "layer"), PageResult(2, "b", "scan", "ocr", 87.5, '{"words": []}')]
-    store.leases.save_pages([(job.lease, page) for page in pages])
+    store.attempts.save_pages([(job.lease, page) for page in pages])
     assert store.library.page_texts(1) == []
     store.leases.complete_many([Completion(job.lease, publishes=True)])
 

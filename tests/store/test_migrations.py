@@ -193,7 +193,7 @@ def test_a_dry_run_counts_what_will_not_stay_as_it_is(original: ByHand, path: Pa
 
 
 def test_adopted_jobs_are_claimed_in_their_order_and_complete(adopted: Store) -> None:
-    adopted.leases.register(new_worker("w1", types=["scrape_account", "unknown"], cpu=100))
+    adopted.workers.register(new_worker("w1", types=["scrape_account", "unknown"], cpu=100))
     pending = [job.id for job in everything(adopted).values() if job.status is PENDING]
 
     taken = adopted.leases.claim("w1", 100)
@@ -248,7 +248,7 @@ def test_an_empty_original_table_is_adopted(path: Path, clock: MovableClock) -> 
     migrate(path)
 
     store = open_store(path, clock=clock)
-    store.leases.register(new_worker())
+    store.workers.register(new_worker())
     job_id = store.intake.enqueue(NewJob("ocr_pages")).job_id
     assert claimed_ids(store) == [job_id]
     store.close()
@@ -466,7 +466,7 @@ def test_somebody_elses_database_is_not_taken_for_ours(path: Path) -> None:
 def test_initialising_twice_keeps_the_jobs(path: Path, clock: MovableClock) -> None:
     initialise(path)
     store: Store = open_store(path, clock=clock)
-    store.leases.register(new_worker())
+    store.workers.register(new_worker())
     store.intake.enqueue(NewJob("ocr_pages"))
     job = claim_one(store)
     store.close()

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from tests.store.kit import ByHand, Enqueue, claim_one, status_of
 from worker_service.jobs.attempts import Completion
 from worker_service.jobs.job import Status
 from worker_service.jobs.selector import Selector
-from worker_service.store.connection import create
-from worker_service.store.mending import read_with_replacement
 from worker_service.store.store import Store
 
 pytestmark = pytest.mark.usefixtures("worker_is_there")
@@ -73,15 +69,9 @@ def test_an_attempt_ends_although_its_row_was_damaged_meanwhile(
     assert (status_of(store, done), status_of(store, other)) == (Status.COMPLETED, Status.PENDING)
 
 
-def test_rows_keep_their_order_their_types_and_their_bytes(path: Path) -> None:
-    connection = create(path)
-    connection.execute("CREATE TABLE t (a, b)")
-    values = "SELECT value, CAST(x'ff' AS TEXT) FROM json_each('[3, 1.5, null, \"x\"]')"
-    returned = read_with_replacement(connection, f"INSERT INTO t {values} RETURNING a, max(b, '')", ())
-    connection.execute("INSERT INTO t VALUES (x'ff', x'00ff')")
+def test_rows_keep_their_order_their_types_and_their_bytes(store: Store) -> None:
+    values = "SELECT value, CAST(x'ff' AS TEXT), x'00ff' FROM json_each('[3, 1.5, null, \"x\"]') LIMIT ?"
 
-    rows = read_with_replacement(connection, "SELECT a, b FROM t ORDER BY rowid DESC LIMIT ?", (4,))
+    rows = store.database.read_sql(values, [4])
 
-    connection.close()
-    assert returned == [(3, "�"), (1.5, "�"), (None, "�"), ("x", "�")]
-    assert rows == [(b"\xff", b"\x00\xff"), ("x", "�"), (None, "�"), (1.5, "�")]
+    assert rows == [(value, "�", b"\x00\xff") for value in (3, 1.5, None, "x")]

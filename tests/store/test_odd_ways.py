@@ -175,10 +175,10 @@ def test_a_thousand_and_more_dependents_are_freed_in_several_short_waves(
     store.intake.enqueue_many([NewJob("ocr_pages", after=(need,))] * 2500)
     end(store, claim_one(store).lease, Status.COMPLETED)
 
-    assert store.reading.next_deadline() is not None, "the daemon has to know that there is more to free"
+    assert store.leases.next_deadline() is not None, "the daemon has to know that there is more to free"
     claimed: list[int] = []
     while more := claimed_ids(store, most=5000):
         claimed += more
 
     assert len(claimed) == 2500
-    assert store.reading.next_deadline() is None
+    assert store.leases.next_deadline() is None

@@ -73,7 +73,7 @@ def test_whoever_wishes_for_a_job_it_gets_the_retries_that_the_settings_give_its
     with closing(open_store(path, clock=clock, retries=rules)) as store:
         store.intake.enqueue(NewJob("ingest"))
         ingest = claim(store)
-        store.leases.checkpoint(
+        store.attempts.checkpoint(
             ingest.lease, Checkpoint("1", [NewJob("ocr_pages"), NewJob("ocr_pages", max_retries=3)])
         )
         store.leases.complete_many([Completion(ingest.lease, follow_ups=[NewJob("ocr_pages"), NewJob("assemble")])])

@@ -45,7 +45,7 @@ def large_table(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path, clock = tmp_path_factory.mktemp("plans") / "large.db", MovableClock()
     initialise(path)
     store = _open(path, clock)
-    store.leases.register(new_worker("w1", cpu=MANY))
+    store.workers.register(new_worker("w1", cpu=MANY))
     store.intake.enqueue_many([NewJob("ocr_pages", owner=("", "ann")[number % 2]) for number in range(MANY)])
     while jobs := store.leases.claim("w1", 500):
         store.leases.complete_many([Completion(job.lease) for job in jobs])
@@ -199,7 +199,7 @@ def steps(tmp_path_factory: pytest.TempPathFactory) -> StepsOf:
         path = place / "prepared.db"
         initialise(path)
         store = _open(path, clock)
-        store.leases.register(new_worker("w1", cpu=MANY))
+        store.workers.register(new_worker("w1", cpu=MANY))
         store.intake.enqueue_many([NewJob("ocr_pages", priority=9, unique_key=f"u{number}") for number in range(40)])
         prepare(store, clock)
         store.close()
@@ -257,8 +257,8 @@ BEHIND: dict[str, tuple[Prepare, float]] = {
     "completed jobs": (_completed, 1.5),
     "held jobs": (_many(run_at=FAR_FUTURE), 1.5),
     "a paused type": (_many(lambda store: store.steering.pause("type", "assemble"), job_type="assemble"), 3),
-    "a full type": (_many(lambda store: store.leases.set_limits("type", {"assemble": 0}), job_type="assemble"), 3),
-    "a busy owner": (_many(lambda store: store.leases.set_limits("owner", {"ann": 0}), owner="ann"), 3),
+    "a full type": (_many(lambda store: store.workers.set_limits("type", {"assemble": 0}), job_type="assemble"), 3),
+    "a busy owner": (_many(lambda store: store.workers.set_limits("owner", {"ann": 0}), owner="ann"), 3),
     "a busy key": (_busy_key, 3),
     "a resting source": (_many(lambda store: store.leases.rest_source("drive", FAR_FUTURE, "q"), source="drive"), 3),
 }
@@ -287,14 +287,14 @@ VERBS: dict[str, Prepare] = {
     "beat": lambda store, clock: store.leases.beat("w1", [job.lease for job in store.reading.list(RUNNING)]),
     "enqueue": lambda store, clock: store.intake.enqueue(NewJob("ocr_pages", unique_key="u39")),
     "requeue": lambda store, clock: store.leases.requeue("w1"),
-    "next_deadline": lambda store, clock: store.reading.next_deadline(),
+    "next_deadline": lambda store, clock: store.leases.next_deadline(),
     "explain": lambda store, clock: store.reading.explain(40),
     "get": lambda store, clock: store.reading.get(5),
     "list": lambda store, clock: store.reading.list(EVERY_JOB, most=20),
     "list running": lambda store, clock: store.reading.list(RUNNING),
     "cancel": lambda store, clock: store.steering.cancel(ids(39), actor="ann"),
     "prune": lambda store, clock: store.steering.prune(Selector(older_than="2020-01-01 00:00:00.000")),
-    "change_counter": lambda store, clock: store.reading.change_counter(),
+    "change_counter": lambda store, clock: store.database.change_counter(),
 }  # fmt: skip
 
 
@@ -333,7 +333,7 @@ def test_what_falls_due_at_once_is_freed_in_bounded_steps(tmp_path: Path) -> Non
     clock = MovableClock()
     initialise(tmp_path / "due.db")
     store = _open(tmp_path / "due.db", clock)
-    store.leases.register(new_worker("w1", cpu=MANY))
+    store.workers.register(new_worker("w1", cpu=MANY))
     store.intake.enqueue_many([NewJob("ocr_pages", run_at=clock.after(5)) for _ in range(MANY)])
     clock.advance(10)
     count = _Steps(store)

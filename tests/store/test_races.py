@@ -66,7 +66,7 @@ def wall_store(kind: Kind, path: Path) -> Iterator[Store]:
 
 
 def _claim_all(store: Store, say: Say, worker_id: str, most: int) -> None:
-    store.leases.register(new_worker(worker_id))
+    store.workers.register(new_worker(worker_id))
     while jobs := store.leases.claim(worker_id, most):
         for job in jobs:
             say((worker_id, job.id))

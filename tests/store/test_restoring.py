@@ -43,7 +43,7 @@ def test_what_was_running_goes_back_and_late_results_of_before_miss(
     path: Path, copy: Path, clock: MovableClock
 ) -> None:
     before = opened(path, clock)
-    before.leases.register(new_worker("w1"))
+    before.workers.register(new_worker("w1"))
     job = before.intake.enqueue(NewJob("ocr_pages")).job_id
     [late] = before.leases.claim("w1", 1)
     back_up(path, copy)
@@ -54,7 +54,7 @@ def test_what_was_running_goes_back_and_late_results_of_before_miss(
     store = opened(path, clock)
     assert (done.requeued, store.reading.get(job).status) == (1, Status.PENDING)
     # Even were it the same worker again.
-    store.leases.register(new_worker("w1"))
+    store.workers.register(new_worker("w1"))
     [again] = store.leases.claim("w1", 1)
     assert (again.lease.job_id, again.lease.fence) == (job, late.lease.fence + RAISED_BY + 1)
     with pytest.raises(LeaseLost):
@@ -68,7 +68,7 @@ def test_an_attempt_of_after_the_backup_has_a_fence_that_no_later_one_has(
     path: Path, copy: Path, clock: MovableClock
 ) -> None:
     before = opened(path, clock)
-    before.leases.register(new_worker("w1"))
+    before.workers.register(new_worker("w1"))
     before.intake.enqueue(NewJob("ocr_pages"))
     back_up(path, copy)
     [first] = before.leases.claim("w1", 1)
@@ -78,14 +78,14 @@ def test_an_attempt_of_after_the_backup_has_a_fence_that_no_later_one_has(
 
     restore(copy, path, clock)
     between = opened(path, clock)
-    between.leases.register(new_worker("w2"))
+    between.workers.register(new_worker("w2"))
     [lost_again] = between.leases.claim("w2", 1)
     between.close()
     clock.advance(1)
     restore(copy, path, clock)
 
     store = opened(path, clock)
-    store.leases.register(new_worker("w2"))
+    store.workers.register(new_worker("w2"))
     [again] = store.leases.claim("w2", 1)
     assert again.lease.fence > lost_again.lease.fence > lost.lease.fence
     store.leases.release(again.lease)
@@ -114,7 +114,7 @@ def test_a_job_that_may_run_once_only_fails_instead_of_running_again(
 ) -> None:
     before = opened(path, clock)
     worker = new_worker("w1", types=["pay"], at_most_once=True)
-    before.leases.register(worker)
+    before.workers.register(worker)
     assert HandlerFacts("pay", at_most_once=True).at_most_once
     job = before.intake.enqueue(NewJob("pay")).job_id
     before.leases.claim("w1", 1)

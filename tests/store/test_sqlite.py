@@ -65,7 +65,7 @@ def test_what_is_written_in_a_hurry_is_a_commit_of_ours_and_the_next_one_is_dura
         [(level,)] = sqlite.database.writer.execute("PRAGMA synchronous").fetchall()
         return level
 
-    sqlite.leases.register(new_worker())
+    sqlite.workers.register(new_worker())
     sqlite.intake.enqueue(NewJob("ocr_pages"))
     lease = claim_one(sqlite).lease
     hurried = sqlite.relaxed_durability()
@@ -90,7 +90,7 @@ def test_what_is_written_in_a_hurry_is_a_commit_of_ours_and_the_next_one_is_dura
 
 
 def test_the_write_ahead_log_stays_under_1000_pages(sqlite: Store, path: Path) -> None:
-    sqlite.leases.register(new_worker())
+    sqlite.workers.register(new_worker())
     wal = path.with_name(path.name + "-wal")
 
     largest = 0
@@ -134,7 +134,7 @@ def test_a_backup_is_in_wal_mode_as_well(sqlite: Store, path: Path, tmp_path: Pa
 def test_a_job_that_is_claimed_while_somebody_asks_why_waits_for_nobody(
     sqlite: Store, path: Path, clock: MovableClock, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
-    sqlite.leases.register(new_worker())
+    sqlite.workers.register(new_worker())
     job = sqlite.intake.enqueue(NewJob("ocr_pages")).job_id
     daemon, ask = open_store(path, clock=clock), sqlite.database.read
 
@@ -152,7 +152,7 @@ def test_a_job_that_is_claimed_while_somebody_asks_why_waits_for_nobody(
 
 
 def test_readers_never_wait_for_a_writer(sqlite: Store, path: Path, clock: MovableClock, waits: list[int]) -> None:
-    sqlite.leases.register(new_worker())
+    sqlite.workers.register(new_worker())
     running, ready = (sqlite.intake.enqueue(NewJob("ocr_pages")).job_id for _ in range(2))
     sqlite.leases.report([Report(claim_one(sqlite).lease, 10, "x", ["a line"])])
     reader = open_store(path, clock=clock)
@@ -167,7 +167,7 @@ def test_readers_never_wait_for_a_writer(sqlite: Store, path: Path, clock: Movab
             == 1
         )
         assert [worker.running for worker in reader.reading.workers()] == [1]
-        assert reader.reading.next_deadline() is None
+        assert reader.leases.next_deadline() is None
         assert (list(reader.reading.pauses()), list(reader.reading.actions())) == ([], [])
 
     assert waits == []
@@ -177,7 +177,7 @@ def test_readers_never_wait_for_a_writer(sqlite: Store, path: Path, clock: Movab
 def test_p12_explain_tells_the_truth_while_another_program_writes(
     sqlite: Store, path: Path, clock: MovableClock, waits: list[int]
 ) -> None:
-    sqlite.leases.register(new_worker())
+    sqlite.workers.register(new_worker())
     ready = sqlite.intake.enqueue(NewJob("ocr_pages")).job_id
     after = sqlite.intake.enqueue(NewJob("ocr_pages")).job_id
 

@@ -12,9 +12,8 @@ import pytest
 from tests.store.kit import MovableClock, claimed_ids, ids, lay_out, new_worker
 from worker_service.jobs.attempts import Failure
 from worker_service.jobs.job import Job, NewJob
-from worker_service.store.intake import make_ready
 from worker_service.store.opening import open_store
-from worker_service.store.reading import claim_values
+from worker_service.store.scheduler import claim_values, make_ready
 from worker_service.store.store import Store
 
 TYPES = ("ocr_pages", "assemble", "scrape_account")
@@ -37,8 +36,8 @@ class Queue:
             return written(name, *row, **named)  # type: ignore[arg-type]
 
         self.daemon.database.write = write  # type: ignore[method-assign,assignment]
-        self.daemon.leases.register(new_worker(cpu=1000))
-        self.somebody.leases.register(new_worker("w2", cpu=1000))
+        self.daemon.workers.register(new_worker(cpu=1000))
+        self.somebody.workers.register(new_worker("w2", cpu=1000))
 
     def _opened(self, path: Path) -> Store:
         return open_store(path, clock=self.clock)
@@ -116,9 +115,9 @@ def test_a_claim_takes_whom_a_walk_over_all_lanes_finds(tmp_path: Path, seed: in
             case 4:
                 steering.unpause("owner", name)
             case 5:
-                store.leases.set_limits("owner", random.choice(({}, {"*": 1}, {name: 2})))
+                store.workers.set_limits("owner", random.choice(({}, {"*": 1}, {name: 2})))
             case 6:
-                store.leases.set_limits("type", random.choice(({}, {"assemble": 1})))
+                store.workers.set_limits("type", random.choice(({}, {"assemble": 1})))
             case _:
                 queue.clock.advance(2)
 

@@ -91,7 +91,7 @@ class World:
         self.store = kind.open(self.path, self.clock)
         self.by_hand = ByHand(self.path)
         self.limits: dict[str, dict[str, int]] = {}
-        self.store.leases.register(new_worker("w1", cpu=3, io=1))
+        self.store.workers.register(new_worker("w1", cpu=3, io=1))
 
     def walk(self, steps: list[Step]) -> None:
         for verb, *values in steps:
@@ -173,13 +173,13 @@ class World:
     def _limit(self, which: tuple[str, str], most: int) -> None:
         kind, name = which
         self.limits.setdefault(kind, {})[name] = most
-        self.store.leases.set_limits(kind, self.limits[kind])
+        self.store.workers.set_limits(kind, self.limits[kind])
 
     def _state(self, worker_id: str, draining: bool, disk_low: bool) -> None:
-        self.store.leases.set_worker_state(worker_id, draining=draining, disk_low=disk_low)
+        self.store.workers.set_worker_state(worker_id, draining=draining, disk_low=disk_low)
 
     def _register(self, worker_id: str, slots: int, types: tuple[str, ...], missing: str | None) -> None:
-        self.store.leases.register(new_worker(worker_id, types=types, cpu=slots, io=1, missing=missing))
+        self.store.workers.register(new_worker(worker_id, types=types, cpu=slots, io=1, missing=missing))
 
     def _requeue(self, worker_id: str) -> None:
         self.store.leases.requeue(worker_id)
@@ -195,10 +195,10 @@ class World:
 
     def settle(self) -> None:
         """Let a claim that takes nothing free what is due and settle what waits."""
-        self.store.leases.register(new_worker("nobody", types=[]))
+        self.store.workers.register(new_worker("nobody", types=[]))
         for _ in range(3):
             assert self.store.leases.claim("nobody", 1) == []
-        self.store.leases.deregister("nobody")
+        self.store.workers.deregister("nobody")
 
     def claimable(self) -> set[int]:
         """What the next claim of some worker takes, tried on copies."""

@@ -20,7 +20,7 @@ def enqueue(system: System, *, forced: bool = False, **payload: object) -> Job:
 
 def pages(system: System, job: Job) -> list[int]:
     lease = system.job(job.id).lease
-    return [page.number for page in system.store.leases.answer(lease, DocumentPages(1, 10)).pages]
+    return [page.number for page in system.store.attempts.answer(lease, DocumentPages(1, 10)).pages]
 
 
 @pytest.mark.parametrize("victim", ["daemon", "nursery"])
@@ -28,7 +28,7 @@ def test_pages_that_were_saved_before_a_crash_are_kept_and_not_read_again(system
     job = enqueue(system, pages=4, stop_before=4)
     daemon = system.start()
     wait_until(lambda: system.status(job.id) is Status.RUNNING and len(pages(system, job)) == 3, "three pages")
-    wait_until(lambda: system.store.leases.checkpoint_of(job.id) == "[1, 2, 3]", "the third checkpoint")
+    wait_until(lambda: system.store.attempts.checkpoint_of(job.id) == "[1, 2, 3]", "the third checkpoint")
 
     if victim == "daemon":
         daemon.signal(signal.SIGKILL)
@@ -40,7 +40,7 @@ def test_pages_that_were_saved_before_a_crash_are_kept_and_not_read_again(system
 
     result = system.wait_for(job.id, Status.COMPLETED).result
     assert json.loads(result or "") == {"known": 3, "begun_with": [1, 2, 3], "inputs": []}
-    [text] = system.store.leases.inputs(job.document_id or 0)
+    [text] = system.store.attempts.inputs(job.document_id or 0)
     assert (system.workspace / text.path).read_text() == "page 1 page 2 page 3 page 4"
     system.assert_sound()
 

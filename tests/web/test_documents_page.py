@@ -38,7 +38,7 @@ def put_recognised(shelf: Shelf, name: str, words: list[tuple[float, str]]) -> i
     layout = json.dumps({"size": [200.0, 100.0], "lines": [line]})
     text = " ".join(text for _, text in words)
     page = PageResult(1, f"digest of {name}", text, "ocr", 80.0, layout)
-    shelf.store.leases.save_pages([(job.lease, page)])
+    shelf.store.attempts.save_pages([(job.lease, page)])
     files = [shelf._file(job, "original", name, "%PDF")]
     shelf.store.leases.complete_many(
         [Completion(job.lease, files=files, document=DocumentFacts("pdf", 1), publishes=True)]
@@ -124,7 +124,7 @@ def test_hits_in_a_pages_own_text_are_marked_word_by_word(site: httpx.Client, sh
     job = shelf.wish("own.pdf", content="c2")
     layout = json.dumps({"size": [595.0, 842.0], "blocks": [[60, 60, 500, 90, 0, 30]]})
     page = PageResult(1, "own", "the climate of the board\n", "layer", None, layout)
-    shelf.store.leases.save_pages([(job.lease, page)])
+    shelf.store.attempts.save_pages([(job.lease, page)])
     file = shelf._file(job, "original", "own.pdf", "")
     digital(shelf.workspace / file.path, ["the climate of the board"])
     shelf.store.leases.complete_many(
@@ -176,7 +176,7 @@ def test_a_spreadsheet_is_shown_in_rows_with_its_hits(site: httpx.Client, shelf:
     job = shelf.wish("sheet.csv")
     layout = json.dumps({"sheet": "Data", "first": 11, "values": [["year", "scope 1"], [2012, None, True]]})
     page = PageResult(1, "sheet", "year\tscope 1\n2012\t\tTRUE", "rows", None, layout)
-    shelf.store.leases.save_pages([(job.lease, page)])
+    shelf.store.attempts.save_pages([(job.lease, page)])
     shelf.store.leases.complete_many([Completion(job.lease, document=DocumentFacts("sheet", 1), publishes=True)])
 
     shown = site.get(f"/documents/{job.document_id}?q=2012", headers=PAGE).text

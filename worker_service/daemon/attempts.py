@@ -445,7 +445,7 @@ class Reporter:
             self._refuse(batch[0][0], Failure("PAGE_REFUSED", str(error)))
 
     def _save(self, batch: list[tuple[Attempt, PagesRead]]) -> None:
-        find_deleted_sources = self.tools.quick_store.leases.save_pages(
+        find_deleted_sources = self.tools.quick_store.attempts.save_pages(
             [(attempt.lease, page) for attempt, said in batch for page in said.pages]
         )
         for attempt, said in batch:
@@ -468,7 +468,7 @@ class Reporter:
 
     def _write_checkpoint(self, attempt: Attempt, said: Checkpointed) -> None:
         try:
-            self.tools.store.leases.checkpoint(attempt.lease, Checkpoint(said.state, said.follow_ups, said.crawl))
+            self.tools.store.attempts.checkpoint(attempt.lease, Checkpoint(said.state, said.follow_ups, said.crawl))
         except CancelRequested:
             self._cancelled(attempt)
         except LeaseLost:
@@ -481,7 +481,7 @@ class Reporter:
 
     def _answer(self, attempt: Attempt, asked: Asked) -> None:
         try:
-            answer = self.tools.store.leases.answer(attempt.lease, decode_question(asked.kind, asked.body))
+            answer = self.tools.store.attempts.answer(attempt.lease, decode_question(asked.kind, asked.body))
         except LeaseLost:
             self._lost(attempt)
         except _REFUSALS as error:
@@ -511,7 +511,7 @@ class Reporter:
         if attempt is None:
             return
         # The store also rejects the lease of a job that was asked to stop; such an attempt is still ours to end.
-        held = self.tools.store.reading.leases_of(attempt.lease.worker_id)
+        held = self.tools.store.leases.leases_of(attempt.lease.worker_id)
         if any(row.lease == attempt.lease and row.is_cancelled for row in held):
             self._cancelled(attempt)
         else:

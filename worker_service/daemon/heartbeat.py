@@ -195,16 +195,14 @@ class Ownership:
     def register(self, handlers: Iterable[Described]) -> None:
         """Register the worker, at start or after recovery removed it. Attempts that were lost stay lost."""
         worker = own_worker(self.tools, handlers)
-        self.tools.store.leases.register(worker)
+        self.tools.store.workers.register(worker)
         self.is_registered = True
         self.heartbeat.now()
         self.tools.log.info(events.WORKER_REGISTERED, worker_id=worker.id, handlers=len(worker.handlers))
 
     def compare_leases(self) -> None:
         """Compare attempts with rows in both directions (P13): each row has an attempt, each attempt a row."""
-        held = {
-            (h.lease.job_id, h.lease.fence): h for h in self.tools.store.reading.leases_of(self.heartbeat.worker_id)
-        }
+        held = {(h.lease.job_id, h.lease.fence): h for h in self.tools.store.leases.leases_of(self.heartbeat.worker_id)}
         for attempt in self.tools.slots:
             row = held.pop(attempt.key, None)
             if row is None:

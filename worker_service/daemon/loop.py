@@ -176,7 +176,7 @@ class Loop:
 
     def _tell_state(self) -> None:
         try:
-            self.tools.store.leases.set_worker_state(
+            self.tools.store.workers.set_worker_state(
                 self.tools.identity.worker_id, draining=self._stopping.at is not None, disk_low=self._is_disk_low
             )
             self._is_state_told = True
@@ -213,7 +213,7 @@ class Loop:
 
     def _find_deadline(self) -> None:
         self._claiming.is_deadline_known = True
-        deadline = self.tools.store.reading.next_deadline()
+        deadline = self.tools.store.leases.next_deadline()
         now = self.tools.monotonic()
         if deadline is None:
             self._deadline_at = None
@@ -322,7 +322,7 @@ class Loop:
         ):
             return True
         soon = self.tools.clock() + timedelta(seconds=DRAINED_SECONDS)
-        return self.tools.store.reading.comes_due(self.tools.identity.worker_id, soon)
+        return self.tools.store.leases.comes_due(self.tools.identity.worker_id, soon)
 
     # ── Waiting ──
 
@@ -507,7 +507,7 @@ class Claiming:
             self.landing.add(attempt, Ended(job.id, job.fence, How.STOPPED))
 
     def _order(self, job: Job) -> Order:
-        files = () if job.document_id is None else self.tools.store.leases.inputs(job.document_id)
+        files = () if job.document_id is None else self.tools.store.attempts.inputs(job.document_id)
         return Order(
             job.id,
             job.fence,
@@ -517,17 +517,17 @@ class Claiming:
             job.payload,
             job.timeout_seconds,
             # A first attempt has no state.
-            state=self.tools.store.leases.checkpoint_of(job.id) if job.fence > 1 else None,
+            state=self.tools.store.attempts.checkpoint_of(job.id) if job.fence > 1 else None,
             document_id=job.document_id,
             generation=job.generation,
             inputs={file.role: self.tools.settings.workspace.absolute() / file.path for file in files},
             contents={file.role: file.sha256 for file in files if file.sha256},
             owner=job.owner,
-            document=None if job.document_id is None else self.tools.store.leases.known_document(job.document_id),
+            document=None if job.document_id is None else self.tools.store.attempts.known_document(job.document_id),
             parent_id=job.parent_id,
             node_slots=self.tools.slots.sizes.get(NODE, 0),
             # A node cannot ask. On a first attempt, `ingest` has already left out the known pages.
-            known_digests=self.tools.store.leases.known_digests(job.id) if self._asks_no_questions(job) else (),
+            known_digests=self.tools.store.attempts.known_digests(job.id) if self._asks_no_questions(job) else (),
         )
 
     def _asks_no_questions(self, job: Job) -> bool:

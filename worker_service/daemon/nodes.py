@@ -83,7 +83,7 @@ class Nodes:
         if waiting:
             rows.append(NodeState("autoscaler", "starting", waiting, reason="attempts wait here for new machines"))
         try:
-            self.tools.quick_store.leases.set_nodes(self.tools.identity.worker_id, rows)
+            self.tools.quick_store.workers.set_nodes(self.tools.identity.worker_id, rows)
             self._seen = seen
         except WorkerUnknown:
             # The loop registers the worker again before it claims.

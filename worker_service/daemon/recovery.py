@@ -55,7 +55,7 @@ class Recovery:
         there = {worker.id for worker in others}
         self._beats = {name: seen for name, seen in self._beats.items() if name in there}
         if self.tools.settings.cluster is None and self.tools.store.reading.nodes():
-            self.tools.store.leases.forget_nodes_of_dead_workers()
+            self.tools.store.workers.forget_nodes_of_dead_workers()
         return _SOON_SECONDS if Fate.DYING in fates else self.tools.settings.recovery_interval_seconds
 
     def _look(self, worker: WorkerState) -> Fate:

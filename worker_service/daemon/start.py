@@ -28,11 +28,11 @@ from worker_service.runner.pool import LocalPool
 from worker_service.runner.protocol import Begin, Described
 from worker_service.runner.worker_lock import WorkerLock, cluster_staging_root, lock_path, own_identity, staging_root
 from worker_service.settings.config import Settings, load_settings
+from worker_service.store.database import WritePauses
 from worker_service.store.errors import read_only_error
 from worker_service.store.lock_owner import LockOwner
 from worker_service.store.opening import open_as_set
 from worker_service.store.store import Store
-from worker_service.store.write_pauses import WritePauses
 from worker_service.workspace import take_workspace
 
 if TYPE_CHECKING:
@@ -150,7 +150,7 @@ def _run(settings: Settings, stack: ExitStack, log: Log, *, drain: bool) -> int:
         **chores(tools, notifier, handlers, loop.tell_disk_low),
     }
     tell_limits(store, settings, log)
-    store.leases.register(own_worker(tools, described.values()))
+    store.workers.register(own_worker(tools, described.values()))
     heartbeat.start()
     stack.callback(heartbeat.close)
     log.info(
@@ -169,7 +169,7 @@ def _run(settings: Settings, stack: ExitStack, log: Log, *, drain: bool) -> int:
         with suppress(PagemillError, OSError):
             name_the_last(tools)
         with suppress(PagemillError):
-            store.leases.deregister(own.worker_id)
+            store.workers.deregister(own.worker_id)
             lock.remove()
     log.info(events.DAEMON_STOPPED, exit_code=code)
     return code
@@ -217,7 +217,7 @@ def tell_limits(store: Store, settings: Settings, log: Log) -> None:
     if others and (changes := list(settings.limits_unlike(written))):
         log.warning(events.LIMITS_REPLACED, changes=changes, workers=others)
     for kind, most in settings.limits_wanted.items():
-        store.leases.set_limits(kind, dict(most))
+        store.workers.set_limits(kind, dict(most))
 
 
 # ── Database ownership ────────────────────────────────────────────────────────────────────────────────────────────────

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from msgspec import Struct
 
@@ -148,6 +148,13 @@ class Job(NamedTuple):
     payload: str | None
     result: str | None
 
+    @classmethod
+    def from_row(cls, row: Sequence[Any]) -> Job:
+        """Return the job for the values of its fields, in their order, as they are stored."""
+        values = list(row)
+        values[_STATUS] = _STATUSES[values[_STATUS]]
+        return cls._make(values)
+
     @property
     def error_text(self) -> str:
         """Error message and remedy in one sentence."""
@@ -159,6 +166,10 @@ class Job(NamedTuple):
         if self.worker_id is None:
             raise ValueError(f"job {self.id} is {self.status}: only a running job has a lease")
         return Lease(self.id, self.fence, self.worker_id)
+
+
+_STATUS = Job._fields.index("status")
+_STATUSES = {str(status): status for status in Status}
 
 
 class Gate(Struct, frozen=True):

@@ -376,7 +376,7 @@ def wait_for_batch(
     found, looked_seconds = show(session, batch_id), 0.0
     while True:
         # Read the counter first, so that the next check sees what is committed during this query.
-        if (now_at := session.store.reading.change_counter()) != seen:
+        if (now_at := session.change_counter()) != seen:
             seen, begun = now_at, monotonic()
             found = show(session, batch_id)
             looked_seconds = monotonic() - begun

@@ -41,6 +41,10 @@ class Session(Struct, frozen=True):
         """Queries about jobs, workers and counts."""
         return self.store.reading
 
+    def change_counter(self) -> int:
+        """Return a number that changes when another connection commits."""
+        return self.store.database.change_counter()
+
     @property
     def library(self) -> Library:
         """Queries about documents and their pages."""

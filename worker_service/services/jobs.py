@@ -254,17 +254,17 @@ def log(session: Session, job_id: int) -> Sequence[LogLine]:
 
 def follow_log(session: Session, job_id: int, *, sleep: Callable[[float], None] = time.sleep) -> Iterator[LogLine]:
     """Yield the existing log lines, then new ones until the job has ended."""
-    reading, after_id = session.store.reading, 0
+    reading, after_id = session.reading, 0
     while True:
         # Read the counter first, so that the next check sees what is committed during this query.
-        seen = reading.change_counter()
+        seen = session.change_counter()
         has_ended = reading.get(job_id).status.is_ended
         while lines := reading.logs(job_id, after_id=after_id):
             yield from lines
             after_id = lines[-1].id
         if has_ended:
             return
-        while reading.change_counter() == seen:
+        while session.change_counter() == seen:
             sleep(_FOLLOW_SECONDS)
 
 

@@ -97,7 +97,7 @@ def wait_for_jobs(
         awaited = ids
         for chunk in chunks(ids):
             seen = None
-            while (now_at := reading.change_counter()) == seen or _are_awaited(session, chunk):
+            while (now_at := session.change_counter()) == seen or _are_awaited(session, chunk):
                 seen = now_at
                 if watch is not None:
                     watch(partial(_jobs_progress, session, ids), False)
@@ -206,7 +206,7 @@ def wait_for_documents(
     progress, looked_seconds = ReadingProgress(len(awaited), 0, 0, 0, None), 0.0
     while True:
         # Read the counter first, so that the next check sees what is committed during this query.
-        if (now_at := session.store.reading.change_counter()) != seen:
+        if (now_at := session.change_counter()) != seen:
             seen, begun = now_at, monotonic()
             progress = _documents_progress(session, awaited)
             looked_seconds = monotonic() - begun

@@ -30,9 +30,8 @@ from worker_service.jobs.batches import (
 )
 from worker_service.jobs.documents import Decision, IndexStatus
 from worker_service.jobs.job import Enqueued, NewJob, Status
-from worker_service.store.database import Database
+from worker_service.store.database import Database, Row
 from worker_service.store.intake import Intake, settle
-from worker_service.store.mending import Row
 from worker_service.store.steering import Steering
 
 LATELY = timedelta(minutes=5)

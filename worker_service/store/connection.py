@@ -1,4 +1,4 @@
-"""Open connections to the database file, and run short write transactions on them.
+"""Open connections to the database file.
 
 While a connection is open, this process must not open the database file in any other way: closing any descriptor of it
 would drop SQLite's locks.
@@ -18,7 +18,6 @@ import apsw
 from worker_service.base.errors import StoreBusy, StoreUnusable
 from worker_service.store.errors import BUSY_SECONDS, translate_errors, unreadable_error
 from worker_service.store.lock_owner import LockOwner, lock_owner_of
-from worker_service.store.write_pauses import WritePauses
 
 Connection = apsw.Connection
 
@@ -78,16 +77,11 @@ def connect_to_read(path: Path) -> apsw.Connection:
         try:
             return _reader(str(path), path, apsw.SQLITE_OPEN_READWRITE)
         except (apsw.ReadOnlyError, apsw.CantOpenError) as error:
-            if not _is_unused(path):
+            if not is_unused(path):
                 raise unreadable_error(path, error) from error
         # A user without write access cannot create the -wal and -shm files. They are not needed while no other process
-        # has the database open. An immutable connection does not see later commits; `is_frozen` detects them.
+        # has the database open. An immutable connection does not see later commits.
         return _reader(f"file:{quote(str(path))}?immutable=1", path, apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI)
-
-
-def is_frozen(connection: apsw.Connection, path: Path) -> bool:
-    """Return True if the connection is immutable and the database may have changed since it was opened."""
-    return bool(connection.open_flags & apsw.SQLITE_OPEN_URI) and not _is_unused(path)
 
 
 def is_in_wal_mode(connection: apsw.Connection, path: Path) -> bool:
@@ -99,7 +93,7 @@ def is_in_wal_mode(connection: apsw.Connection, path: Path) -> bool:
     return connection.execute("PRAGMA journal_mode").fetchall() == [("wal",)]
 
 
-def _is_unused(path: Path) -> bool:
+def is_unused(path: Path) -> bool:
     """Return True if no process has the database open and there is no log beside it."""
     return os.access(path, os.R_OK) and not os.path.exists(f"{path}-wal")  # noqa: PTH110  no error where one may not look
 
@@ -193,74 +187,3 @@ class BusyHandler:
             self._on_long_wait(waited, lock_owner_of(self._path))
         time.sleep(0.001)
         return waited < BUSY_SECONDS
-
-
-class Transaction:
-    """Write transaction as a context manager. A class, because it is faster than a generator at every claim."""
-
-    def __init__(
-        self,
-        connection: Callable[[], apsw.Connection],
-        path: Path,
-        pauses: WritePauses | None = None,
-        last: Callable[[], None] | None = None,
-    ) -> None:
-        self._connect = connection
-        self._errors = translate_errors(path)
-        self._pauses = pauses
-        self._last = last
-
-    def __enter__(self) -> None:
-        if self._pauses is not None:
-            self._pauses.begin()
-        with self._errors:
-            self._connection = self._connect()
-            self._connection.execute("BEGIN IMMEDIATE")
-
-    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        try:
-            self._end(kind, error, traceback)
-        finally:
-            if self._pauses is not None:
-                self._pauses.end()
-
-    def _end(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        if error is not None:
-            self._roll_back()
-            self._errors.__exit__(kind, error, traceback)
-            return
-        with self._errors:
-            try:
-                if self._last is not None:
-                    self._last()
-                self._connection.execute("COMMIT")
-            except BaseException:
-                self._roll_back()
-                raise
-
-    def _roll_back(self) -> None:
-        # After some errors SQLite has rolled back already.
-        if self._connection.in_transaction:
-            self._connection.execute("ROLLBACK")
-
-
-class RelaxedTransaction(Transaction):
-    def __enter__(self) -> None:
-        with self._errors:
-            _set_synchronous(self._connect(), "NORMAL")
-        try:
-            super().__enter__()
-        except BaseException:
-            _set_synchronous(self._connect(), "FULL")
-            raise
-
-    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        try:
-            super().__exit__(kind, error, traceback)
-        finally:
-            _set_synchronous(self._connection, "FULL")
-
-
-def _set_synchronous(connection: apsw.Connection, how: str) -> None:
-    # The PRAGMA takes effect when it is prepared, so a cached statement would do nothing.
-    connection.execute(f"PRAGMA synchronous = {how}", can_cache=False)

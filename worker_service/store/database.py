@@ -1,4 +1,4 @@
-"""The write connection, the read connection, the statements and the clock that all parts of a store share.
+"""The connections, statements, clock and write transactions that all parts of a store share.
 
 The write connection runs short ``BEGIN IMMEDIATE`` transactions; the read connection never writes. Both are opened on
 first use, so that a user with read access only can still read.
@@ -6,6 +6,7 @@ first use, so that a user with read access only can still read.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
@@ -18,22 +19,21 @@ import apsw
 
 from worker_service.base.clock import Clock, as_text
 from worker_service.jobs.retries import RetryRule
-from worker_service.store.connection import (
-    BusyHandler,
-    OnLongWait,
-    RelaxedTransaction,
-    Transaction,
-    connect,
-    connect_to_read,
-    is_frozen,
-)
-from worker_service.store.errors import rule_of, translate_errors
-from worker_service.store.mending import RETURNING, Row, read_with_replacement
-from worker_service.store.write_pauses import WritePauses
+from worker_service.store.connection import BusyHandler, OnLongWait, connect, connect_to_read, is_unused
+from worker_service.store.errors import DRIVER_ERRORS, raise_translated, rule_of, translate_errors
 
 T = TypeVar("T")
 
-Values = tuple[Any, ...] | list[Any] | dict[str, Any]
+Row = tuple[Any, ...]
+Values = Sequence[Any] | dict[str, Any]
+
+_PAUSE_SECONDS = 0.001
+_IN_A_ROW_SECONDS = 0.01
+"""Period in which the writes of one turn follow each other without a pause."""
+_PAUSE_SHARE = 1 / 3
+"""Length of the pause as a share of the time the lock was held."""
+_LONG_SECONDS = 0.005
+"""After a longer write, the pause is as long as the write, since waiting programs retry at growing intervals."""
 
 
 class Database:
@@ -60,16 +60,15 @@ class Database:
         self.clock = clock
         self._orphan_after = timedelta(seconds=orphan_after_seconds)
         self._is_durable = is_durable
-        self.writing: apsw.Connection | None = None
+        self._writing: apsw.Connection | None = None
         self._reading: apsw.Connection | None = None
-        self.is_replacing = False
         self._last_write: Callable[[], None] | None = None
 
     def close(self) -> None:
-        for connection in (self._reading, self.writing):
+        for connection in (self._reading, self._writing):
             if connection is not None:
                 connection.close()
-        self._reading = self.writing = None
+        self._reading = self._writing = None
 
     def now(self) -> str:
         return as_text(self.clock())
@@ -80,55 +79,46 @@ class Database:
 
     @property
     def writer(self) -> apsw.Connection:
-        if self.writing is None:
-            self.writing = connect(self.path, is_durable=self._is_durable, on_long_wait=self._on_long_wait)
-        return self.writing
+        if self._writing is None:
+            self._writing = connect(self.path, is_durable=self._is_durable, on_long_wait=self._on_long_wait)
+        return self._writing
 
     @property
     def reader(self) -> apsw.Connection:
-        if self._reading is not None and is_frozen(self._reading, self.path):
+        # An immutable connection does not see later commits, so open another one once the database is in use.
+        if self._reading is not None and self._reading.open_flags & apsw.SQLITE_OPEN_URI and not is_unused(self.path):
             self._reading.close()
             self._reading = None
         if self._reading is None:
             self._reading = connect_to_read(self.path)
         return self._reading
 
-    def write(self, name: str, row: Row | None = None, /, **named: object) -> list[Row]:
-        """Run a statement and return its rows.
-
-        Raise `UnicodeDecodeError` if a RETURNING clause returns text that is not UTF-8: see `replacing_invalid_text`.
-        """
-        sql, values = self.statements[name], named if row is None else row
-        if self.is_replacing:
-            return read_with_replacement(self.writer, sql, values)
+    def change_counter(self) -> int:
+        """Return a number that changes when another connection commits. Takes microseconds."""
         try:
-            # A half-read RETURNING keeps the write lock, so fetch every row.
-            return self.writer.execute(sql, values).fetchall()
-        except UnicodeDecodeError:
-            if RETURNING.search(sql):
-                raise
-            return read_with_replacement(self.writer, sql, values)
+            # Ask the write connection, if any, so that this process's own commits do not count.
+            [(counter,)] = (self._writing or self.reader).execute("PRAGMA data_version").fetchall()
+        except DRIVER_ERRORS as error:
+            raise_translated(error, self.path)
+        return int(str(counter))
+
+    def write(self, name: str, row: Row | None = None, /, **named: object) -> list[Row]:
+        """Run a statement on the write connection and return its rows.
+
+        Raise `UnicodeDecodeError` if a RETURNING clause returns text that is not UTF-8; the row is written then. A
+        query replaces invalid bytes instead.
+        """
+        return _run(self.writer, self.statements[name], named if row is None else row)
 
     def query(self, name: str, /, **named: object) -> list[Row]:
         """Run a query on the write connection. Raise `UnicodeDecodeError` if it returns text that is not UTF-8."""
-        sql = self.statements[name]
-        return (
-            read_with_replacement(self.writer, sql, named)
-            if self.is_replacing
-            else self.writer.execute(sql, named).fetchall()
-        )
+        return self.writer.execute(self.statements[name], named).fetchall()
 
-    @contextmanager
-    def replacing_invalid_text(self) -> Iterator[None]:
-        """Return invalid text as `ReplacedText` within this block.
-
-        Reading is slower, so use it only to repeat a transaction that ended with a `UnicodeDecodeError`.
-        """
-        self.is_replacing = True
-        try:
-            yield
-        finally:
-            self.is_replacing = False
+    def write_rows(self, name: str, rows: Sequence[Row], *more: object) -> list[Row]:
+        """Run a statement once for all rows, by repeating the row of its VALUES clause. `more` is bound after them."""
+        row = row_of(len(rows[0]))
+        sql = self.statements[name].replace(row, ", ".join([row] * len(rows)))
+        return self.writer.execute(sql, [*(value for values in rows for value in values), *more]).fetchall()
 
     def try_to_write(self, name: str, values: Values) -> str | None:
         """Run a statement. Return the broken rule if a constraint refuses it; the transaction stays open."""
@@ -144,12 +134,11 @@ class Database:
     def read(self, name: str, /, **values: object) -> list[Row]:
         return self.read_sql(self.statements[name], values)
 
-    def read_sql(self, sql: str, values: Sequence[Any] | dict[str, Any]) -> list[Row]:
-        with translate_errors(self.path):
-            try:
-                return self.reader.execute(sql, values).fetchall()
-            except UnicodeDecodeError:
-                return read_with_replacement(self.reader, sql, values)
+    def read_sql(self, sql: str, values: Values) -> list[Row]:
+        try:
+            return _run(self.reader, sql, values)
+        except DRIVER_ERRORS as error:
+            raise_translated(error, self.path)
 
     def transaction(self) -> Transaction:
         """Return a context manager for one short write transaction.
@@ -223,10 +212,167 @@ class _RelaxedDatabase(Database):
         return self._durable.reader
 
     def transaction(self) -> Transaction:
-        return RelaxedTransaction(lambda: self.writer, self.path, self.pauses)
+        return _RelaxedTransaction(lambda: self.writer, self.path, self.pauses)
+
+
+# ── Rows ──
+
+
+def row_of(width: int) -> str:
+    """Return a row of parameters as it stands in a VALUES clause."""
+    return f"({', '.join('?' * width)})"
+
+
+def _run(connection: apsw.Connection, sql: str, values: Values) -> list[Row]:
+    try:
+        # A half-read RETURNING keeps the write lock, so fetch every row.
+        return connection.execute(sql, values).fetchall()
+    except UnicodeDecodeError:
+        # Imported for this rare case only, because the module imports many others.
+        from apsw.ext import query_info
+
+        query = query_info(connection, sql, values)
+        if not query.is_readonly:
+            raise
+        return _read_with_replacement(connection, sql, values, len(query.description))
+
+
+def _read_with_replacement(connection: apsw.Connection, sql: str, values: Values, width: int) -> list[Row]:
+    """Return the rows of a query with U+FFFD in place of bytes that are not UTF-8, which the driver rejects."""
+    names = [f"c{number}" for number in range(width)]
+    columns = ", ".join(f"typeof({one}), iif(typeof({one}) = 'text', CAST({one} AS BLOB), {one})" for one in names)
+    sql = f"WITH found({', '.join(names)}) AS MATERIALIZED ({sql}) SELECT {columns} FROM found"
+    rows: list[Row] = connection.execute(sql, values).fetchall()
+    return [
+        tuple(
+            bytes(value).decode(errors="replace") if kind == "text" else value
+            for kind, value in zip(row[::2], row[1::2], strict=True)
+        )
+        for row in rows
+    ]
 
 
 def chunks(things: Sequence[T], size: int) -> Iterator[list[T]]:
     rest = iter(things)
     while chunk := list(islice(rest, size)):
         yield chunk
+
+
+# ── Write transactions ──
+
+
+class Transaction:
+    """Write transaction as a context manager. A class, because it is faster than a generator at every claim."""
+
+    def __init__(
+        self,
+        connection: Callable[[], apsw.Connection],
+        path: Path,
+        pauses: WritePauses | None = None,
+        last: Callable[[], None] | None = None,
+    ) -> None:
+        self._connect = connection
+        self._path = path
+        self._pauses = pauses
+        self._last = last
+
+    def __enter__(self) -> None:
+        if self._pauses is not None:
+            self._pauses.begin()
+        try:
+            self._connection = self._connect()
+            self._connection.execute("BEGIN IMMEDIATE")
+        except DRIVER_ERRORS as error:
+            raise_translated(error, self._path)
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        try:
+            if error is None:
+                self._commit()
+                return
+            self._roll_back()
+            if isinstance(error, DRIVER_ERRORS):
+                raise_translated(error, self._path)
+        finally:
+            if self._pauses is not None:
+                self._pauses.end()
+
+    def _commit(self) -> None:
+        try:
+            if self._last is not None:
+                self._last()
+            self._connection.execute("COMMIT")
+        except BaseException as error:
+            self._roll_back()
+            if isinstance(error, DRIVER_ERRORS):
+                raise_translated(error, self._path)
+            raise
+
+    def _roll_back(self) -> None:
+        # After some errors SQLite has rolled back already.
+        if self._connection.in_transaction:
+            self._connection.execute("ROLLBACK")
+
+
+class _RelaxedTransaction(Transaction):
+    def __enter__(self) -> None:
+        try:
+            _set_synchronous(self._connect(), "NORMAL")
+        except DRIVER_ERRORS as error:
+            raise_translated(error, self._path)
+        try:
+            super().__enter__()
+        except BaseException:
+            _set_synchronous(self._connect(), "FULL")
+            raise
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        try:
+            super().__exit__(kind, error, traceback)
+        finally:
+            _set_synchronous(self._connection, "FULL")
+
+
+def _set_synchronous(connection: apsw.Connection, how: str) -> None:
+    # The PRAGMA takes effect when it is prepared, so a cached statement would do nothing.
+    connection.execute(f"PRAGMA synchronous = {how}", can_cache=False)
+
+
+class WritePauses:
+    """Inserts pauses between the write transactions of all stores that share this object, in one thread.
+
+    SQLite's lock is not fair: while a daemon writes without pauses, another program's INSERT waits for seconds. Time
+    that passes between two writes anyway counts towards the pause.
+    """
+
+    def __init__(
+        self, monotonic: Callable[[], float] = time.monotonic, sleep: Callable[[float], None] = time.sleep
+    ) -> None:
+        self._monotonic = monotonic
+        self._sleep = sleep
+        self._entered = 0.0
+        self._held_seconds = 0.0
+        self._rest_until = 0.0
+        self._busy_until = 0.0
+
+    def turn(self) -> None:
+        """Start a turn of the main loop, so that its first write is preceded by a pause."""
+        self._busy_until = 0.0
+
+    def begin(self) -> None:
+        now = self._monotonic()
+        if now >= self._busy_until:
+            left = self._rest_until - now
+            if left > 0:
+                self._sleep(left)
+                now += left
+            self._held_seconds, self._busy_until = 0.0, now + _IN_A_ROW_SECONDS
+        self._entered = now
+
+    def end(self) -> None:
+        now = self._monotonic()
+        own = now - self._entered
+        self._held_seconds += own
+        self._rest_until = now + max(
+            _PAUSE_SECONDS, self._held_seconds * _PAUSE_SHARE, own if own > _LONG_SECONDS else 0.0
+        )

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import NoReturn
 
 import apsw
 
@@ -31,20 +32,26 @@ BUSY_SECONDS = 30.0
 """Maximum wait of a connection for a lock."""
 
 
-class translate_errors:
-    """Context manager that translates the driver's errors."""
+DRIVER_ERRORS = (apsw.Error, OverflowError)
+"""Errors that `raise_translated` understands."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
 
-    def __enter__(self) -> None:
-        pass
+@contextmanager
+def translate_errors(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except DRIVER_ERRORS as error:
+        raise_translated(error, path)
 
-    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        if isinstance(error, OverflowError):
-            raise RuleBroken("a number or a time is greater than a row can hold, or less") from error
-        if isinstance(error, apsw.Error) and (translated := _translate(error, self._path)) is not None:
-            raise translated from error
+
+def raise_translated(error: apsw.Error | OverflowError, path: Path) -> NoReturn:
+    """Raise pagemill's error for an error of the driver, or the error itself if pagemill has none."""
+    if isinstance(error, OverflowError):
+        raise RuleBroken("a number or a time is greater than a row can hold, or less") from error
+    translated = _translate(error, path)
+    if translated is None:
+        raise error
+    raise translated from error
 
 
 def _translate(error: apsw.Error, path: Path) -> Exception | None:

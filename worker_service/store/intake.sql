@@ -1,21 +1,13 @@
--- Inserts jobs and document requests, and frees the jobs that wait for other jobs or for a time.
-
--- fragment: new_job
-INSERT INTO worker_job_queue ({new_columns})
-
--- name: enqueue_rows
--- Twice as fast as a statement per job, because AUTOINCREMENT updates its sequence once per statement.
-{new_job}
-VALUES {new_rows};
-
--- name: enqueue_usual_rows
-INSERT INTO worker_job_queue ({usual_columns})
-VALUES {usual_rows};
+-- Inserts jobs and document requests, and settles what waits for jobs that have ended.
 
 -- name: enqueue
 -- The unique index decides, not an earlier query: of two producers with the same unique_key, one is refused.
-{new_job}
+INSERT INTO worker_job_queue ({new_columns})
 VALUES {new_row};
+
+-- name: enqueue_usual
+INSERT INTO worker_job_queue ({usual_columns})
+VALUES {usual_row};
 
 -- name: live_with_unique_key
 SELECT id FROM worker_job_queue
@@ -186,7 +178,10 @@ UPDATE batch
    AND NOT EXISTS (SELECT 1 FROM worker_job_queue q WHERE q.batch_id = batch.id AND q.status IN ('pending', 'running'))
    AND NOT EXISTS (SELECT 1 FROM batch_document b JOIN document d ON d.id = b.document_id
                     WHERE b.batch_id = batch.id AND d.index_status IN ('queued', 'indexing'))
-RETURNING id, state, owner, actions;
+RETURNING id;
+
+-- name: end_of_batch
+SELECT state, owner, actions FROM batch WHERE id = :batch_id;
 
 -- name: begin_next_batches
 -- For each owner of these batches without an active batch, starts one waiting batch. Batches whose replacement is no
@@ -283,7 +278,7 @@ UPDATE action_rule SET fired_fence = q.fence
   FROM worker_job_queue q
  WHERE q.id = :job_id AND q.status = 'failed'
    AND action_rule.scope = 'job' AND action_rule.name = CAST(:job_id AS TEXT) AND action_rule.fired_fence IS NOT q.fence
-RETURNING job_type, payload;
+RETURNING CAST(job_type AS BLOB), CAST(payload AS BLOB);
 
 -- name: failed_job
 SELECT owner, name, error_code, (SELECT b.id FROM batch b WHERE b.id = q.batch_id), priority
@@ -354,24 +349,3 @@ SELECT NOT ({anything_to_settle});
 -- name: nothing_follows
 -- True if there are no checkpoints, and no job, document or batch waits for an ended job.
 SELECT NOT EXISTS (SELECT 1 FROM checkpoint) AND NOT ({anything_to_settle});
-
--- name: unready
--- True if a claim must first settle ended jobs or free jobs whose time has come.
-WITH level(priority) AS (VALUES (1), (2), (3), (4), (5), (6), (7), (8), (9), (10))
-SELECT {anything_to_settle}
-       OR EXISTS (SELECT 1 FROM level CROSS JOIN worker_job_queue q INDEXED BY job_due
-                   WHERE q.priority = level.priority AND q.run_at <= :now AND q.status = 'pending' AND q.held & 3);
-
--- name: note_due
--- The guard of `held` refuses to free a job whose run_at is later than this time.
-INSERT INTO due_until (id, at) VALUES (1, :now) ON CONFLICT (id) DO UPDATE SET at = excluded.at;
-
--- name: free_due
--- Best priority first, and a limited number per call, so that a large backlog does not cause a long transaction.
-WITH level(priority) AS (VALUES (1), (2), (3), (4), (5), (6), (7), (8), (9), (10))
-UPDATE worker_job_queue
-   SET held = held & ~3
- WHERE id IN (SELECT q.id
-                FROM level CROSS JOIN worker_job_queue q INDEXED BY job_due
-               WHERE q.priority = level.priority AND q.run_at <= :now AND q.status = 'pending' AND q.held & 3
-               LIMIT :most);

@@ -7,8 +7,8 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from worker_service.base.errors import StoreDamaged
+from worker_service.store.database import Row
 from worker_service.store.errors import SqlError
-from worker_service.store.mending import Row
 
 FAULTS_MOST = 5
 

@@ -1,66 +1,4 @@
--- Workers, claims, reports of attempts, questions of handlers, and the ends of attempts.
-
-
--- ── Workers ─────────────────────────────────────────────────────────────────────────────────────────────────────
-
--- name: register
-INSERT INTO worker (id, host, boot_id, pid, version, cpu_slots, io_slots, node_slots, started_at, heartbeat_at)
-VALUES (:id, :host, :boot_id, :pid, :version, :cpu_slots, :io_slots, :node_slots, :now, :now)
-    ON CONFLICT (id) DO UPDATE SET host = excluded.host, boot_id = excluded.boot_id, pid = excluded.pid, cpu_slots = excluded.cpu_slots, io_slots = excluded.io_slots,
-       node_slots = excluded.node_slots, version = excluded.version, draining = 0, disk_low = 0, heartbeat_at = excluded.heartbeat_at;
-
--- name: forget_handlers
-DELETE FROM handler WHERE worker_id = :worker_id;
-
--- name: register_handler
-INSERT INTO handler (worker_id, job_type, class, missing, missing_remedy, at_most_once, payload_schema, timeout_seconds,
-                     choices)
-VALUES (:worker_id, :job_type, :job_class, :missing, :missing_remedy, :at_most_once, :payload_schema,
-        :timeout_seconds, :choices);
-
--- name: deregister
-DELETE FROM worker
- WHERE id = :worker_id
-   AND NOT EXISTS (SELECT 1 FROM worker_job_queue WHERE status = 'running' AND worker_id = :worker_id)
-RETURNING id;
-
--- name: set_worker_state
-UPDATE worker SET draining = :draining, disk_low = :disk_low WHERE id = :worker_id RETURNING id;
-
--- name: set_node_slots
-UPDATE worker SET node_slots = :slots WHERE id = :worker_id RETURNING id;
-
--- name: keep_node
-INSERT INTO node (name, worker_id, state, slots, version, reason)
-VALUES (:name, :worker_id, :state, :slots, :version, :reason)
-    ON CONFLICT (name) DO UPDATE
-   SET worker_id = excluded.worker_id, state = excluded.state, slots = excluded.slots, version = excluded.version,
-       reason = excluded.reason;
-
--- name: forget_nodes
--- A node that drains keeps its row while it is away, so that it still drains when it comes back.
-DELETE FROM node WHERE draining = 0 AND name NOT IN (SELECT value FROM json_each(:names));
-
--- name: forget_nodes_of_dead_workers
-DELETE FROM node WHERE draining = 0 AND worker_id NOT IN (SELECT id FROM worker);
-
--- name: mark_absent_nodes_down
-UPDATE node SET worker_id = :worker_id, state = 'down', slots = 0, reason = 'it is not in the cluster'
- WHERE name NOT IN (SELECT value FROM json_each(:names))
-   AND (worker_id, state, slots) IS NOT (:worker_id, 'down', 0);
-
--- name: mark_nodes_of_worker_down
-UPDATE node SET state = 'down', slots = 0, reason = 'its daemon has ended' WHERE worker_id = :worker_id;
-
--- name: forget_limits
-DELETE FROM job_limit WHERE kind = :kind;
-
--- name: set_limit
-INSERT INTO job_limit (kind, name, most) VALUES (:kind, :name, :most);
-
--- name: set_payload_limit
-INSERT INTO job_limit (kind, name, most) VALUES ('payload', 'bytes', :most)
-    ON CONFLICT DO UPDATE SET most = excluded.most WHERE most <> excluded.most;
+-- Claims, beats and reports of attempts, and their ends.
 
 
 -- ── Claim ───────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -236,6 +174,27 @@ status = 'running', fence = max(fence, ifnull((SELECT max(r.fence) FROM restored
        worker_id = :worker_id, started_at = :now, heartbeat_at = :now,
        {no_progress}
 
+-- name: unready
+-- True if a claim must first settle ended jobs or free jobs whose time has come.
+WITH level(priority) AS (VALUES (1), (2), (3), (4), (5), (6), (7), (8), (9), (10))
+SELECT {anything_to_settle}
+       OR EXISTS (SELECT 1 FROM level CROSS JOIN worker_job_queue q INDEXED BY job_due
+                   WHERE q.priority = level.priority AND q.run_at <= :now AND q.status = 'pending' AND q.held & 3);
+
+-- name: note_due
+-- The guard of `held` refuses to free a job whose run_at is later than this time.
+INSERT INTO due_until (id, at) VALUES (1, :now) ON CONFLICT (id) DO UPDATE SET at = excluded.at;
+
+-- name: free_due
+-- Best priority first, and a limited number per call, so that a large backlog does not cause a long transaction.
+WITH level(priority) AS (VALUES (1), (2), (3), (4), (5), (6), (7), (8), (9), (10))
+UPDATE worker_job_queue
+   SET held = held & ~3
+ WHERE id IN (SELECT q.id
+                FROM level CROSS JOIN worker_job_queue q INDEXED BY job_due
+               WHERE q.priority = level.priority AND q.run_at <= :now AND q.status = 'pending' AND q.held & 3
+               LIMIT :most);
+
 -- name: claim_one
 -- Claims the job only if it is still ready and may be started.
 UPDATE worker_job_queue AS lane
@@ -258,6 +217,9 @@ UPDATE worker_job_queue
 
 -- name: taken
 SELECT {job_columns} FROM worker_job_queue WHERE id IN (SELECT value FROM json_each(:ids));
+
+-- name: job_as_bytes
+SELECT fence, {job_columns_as_bytes} FROM worker_job_queue WHERE id = :job_id;
 
 -- name: worker_is_known
 SELECT id FROM worker WHERE id = :worker_id;
@@ -297,204 +259,12 @@ UPDATE worker_job_attempt
  WHERE job_id = :job_id AND fence = :fence AND ended_at IS NULL;
 
 -- name: log
-INSERT INTO worker_job_log (job_id, fence, at, line) VALUES (:job_id, :fence, :now, :line);
+INSERT INTO worker_job_log (job_id, fence, at, line) VALUES (?, ?, ?, ?);
 
 -- name: trim_log
 DELETE FROM worker_job_log
  WHERE job_id = :job_id
    AND id <= (SELECT id FROM worker_job_log WHERE job_id = :job_id ORDER BY id DESC LIMIT 1 OFFSET :most);
-
-
--- ── What an attempt writes ──────────────────────────────────────────────────────────────────────────────────────
-
--- fragment: work_columns
--- Document, owner and batch of a job. A removed batch counts as none.
-q.document_id, q.generation, q.owner, q.platform, q.name, (SELECT b.id FROM batch b WHERE b.id = q.batch_id), q.priority
-
--- name: lease_held
--- Returns a row only while the lease holds. After a request to cancel (P7), or for an older generation (P11), it
--- returns none, so that nothing is written.
-SELECT {work_columns}
-  FROM worker_job_queue q
- WHERE q.id = :job_id AND q.fence = :fence AND q.worker_id = :worker_id AND q.status = 'running'
-   AND q.cancel_requested_at IS NULL
-   AND (q.generation IS NULL
-        OR EXISTS (SELECT 1 FROM document d WHERE d.id = q.document_id AND d.index_generation = q.generation));
-
--- name: page_target
--- Pages are stored also after a request to cancel (P7), so that the next attempt need not read them again. Pages of an
--- older generation (P11) are stored under their digest only.
-SELECT q.document_id, q.generation, d.id IS NOT NULL,
-       q.cancel_requested_at IS NULL AND (q.generation IS NULL OR d.id IS NOT NULL)
-  FROM worker_job_queue q
-  LEFT JOIN document d ON d.id = q.document_id AND d.index_generation = q.generation
- WHERE q.id = :job_id AND q.fence = :fence AND q.worker_id = :worker_id AND q.status = 'running';
-
--- name: keep_checkpoint
-INSERT INTO checkpoint (job_id, fence, at, state) VALUES (:job_id, :fence, :now, :state)
-    ON CONFLICT (job_id) DO UPDATE SET fence = excluded.fence, at = excluded.at, state = excluded.state;
-
--- name: checkpoint_of
-SELECT state FROM checkpoint WHERE job_id = :job_id;
-
--- name: add_page_results
-INSERT INTO page_result (digest, text, method, confidence, layout, created_at)
-VALUES (?, ?, ?, ?, ?, ?)
-    ON CONFLICT (digest) DO NOTHING
-RETURNING id;
-
--- name: index_results
--- One statement for all pages, because the full-text index writes a segment after each statement. A statement per page
--- takes twice as long, and leaves that many segments to be merged.
-INSERT INTO page_text (rowid, text) SELECT id, text FROM page_result WHERE id IN (SELECT value FROM json_each(:result_ids));
-
--- name: add_page_aliases
-INSERT INTO page_alias (digest, result_digest)
-SELECT value ->> 0, value ->> 1 FROM json_each(:aliases) WHERE true
-    ON CONFLICT DO NOTHING;
-
--- fragment: pages_named
-(SELECT w.value ->> 0 AS number,
-        ifnull((SELECT r.id FROM page_result r WHERE r.digest = w.value ->> 1),
-               (SELECT r.id FROM page_alias a CROSS JOIN page_result r ON r.digest = a.result_digest
-                 WHERE a.digest = w.value ->> 1)) AS result_id
-   FROM json_each(:pages) w)
-
--- name: pages_to_replace
--- Earlier results of the same pages, stored by another attempt.
-SELECT p.result_id
-  FROM {pages_named} w
- CROSS JOIN page p ON p.document_id = :document_id AND p.generation = :generation AND p.number = w.number
- WHERE p.result_id <> w.result_id;
-
--- name: results_wanted
-UPDATE page_result SET forgotten_at = NULL
- WHERE forgotten_at IS NOT NULL AND id IN (SELECT result_id FROM {pages_named})
-   AND EXISTS (SELECT 1 FROM page p WHERE p.result_id = page_result.id);
-
--- name: leave_results
-UPDATE page_result SET forgotten_at = ''
- WHERE id IN (SELECT value FROM json_each(:result_ids))
-   AND NOT EXISTS (SELECT 1 FROM page p WHERE p.result_id = page_result.id);
-
--- name: save_pages
--- A page whose digest is not stored is skipped. It is then missing when pages are counted.
-INSERT INTO page (document_id, generation, number, result_id)
-SELECT :document_id, :generation, number, result_id FROM {pages_named} WHERE result_id IS NOT NULL
-    ON CONFLICT DO UPDATE SET result_id = excluded.result_id WHERE result_id <> excluded.result_id;
-
--- name: leave_to_anybody
--- No page refers to these results yet. They are deleted unless one does soon.
-UPDATE page_result SET forgotten_at = ''
- WHERE digest IN (SELECT value FROM json_each(:digests)) AND forgotten_at IS NULL
-   AND NOT EXISTS (SELECT 1 FROM page p WHERE p.result_id = page_result.id);
-
--- name: save_crawl
-INSERT INTO crawl (key, owner, state, updated_at) VALUES (:crawl, :owner, :state, :now)
-    ON CONFLICT (key) DO UPDATE SET state = ifnull(excluded.state, state), updated_at = excluded.updated_at;
-
--- name: save_crawl_item
-INSERT INTO crawl_item (crawl, id, parent_id, name, kind, revision, size, note, detail, walk, seen_at)
-VALUES (:crawl, :id, :parent_id, :name, :kind, :revision, :size, :note, :detail, :walk, :now)
-    ON CONFLICT (crawl, id) DO UPDATE
-   SET parent_id = excluded.parent_id, name = excluded.name, kind = excluded.kind, revision = excluded.revision,
-       size = excluded.size, note = excluded.note, detail = excluded.detail, walk = max(walk, excluded.walk), seen_at = excluded.seen_at,
-       gone_at = NULL;
-
--- name: lose_crawl_item
-UPDATE crawl_item SET gone_at = :now WHERE crawl = :crawl AND id = :id AND gone_at IS NULL;
-
--- name: crawled_elsewhere
--- The item has moved into a folder that another crawl of the same owner has seen since.
-SELECT o.id FROM crawl c CROSS JOIN crawl_item o ON o.crawl = c.key AND o.id = :id
- WHERE c.owner = :owner AND c.key <> :crawl AND o.gone_at IS NULL AND o.parent_id <> :parent_id
- LIMIT 1;
-
--- name: document_gone
-UPDATE document SET gone_at = :now
- WHERE owner = :owner AND platform = :platform AND source_key = :id AND gone_at IS NULL;
-
--- name: document_back
-UPDATE document SET gone_at = NULL
- WHERE owner = :owner AND platform = :platform AND source_key = :id AND gone_at IS NOT NULL;
-
-
--- ── Questions of handlers ───────────────────────────────────────────────────────────────────────────────────────
-
--- name: known_pages
--- A result marked for deletion is not returned, since it might be deleted before it is used. While the mark has no time
--- yet (''), it is returned: the asking attempt has started before that time, so `results_to_forget` will wait for it.
-SELECT w.value FROM json_each(:digests) w
-  LEFT JOIN page_alias a ON a.digest = w.value
- CROSS JOIN page_result r ON r.digest = ifnull(a.result_digest, w.value)
- WHERE ifnull(r.forgotten_at, '') = '';
-
--- name: known_digests
--- Digests of the pages of a job's document that were read, aliases included.
-SELECT r.digest FROM worker_job_queue q NOT INDEXED
- CROSS JOIN page p ON p.document_id = q.document_id AND p.generation = q.generation
- CROSS JOIN page_result r ON r.id = p.result_id WHERE q.id = :job_id
-UNION ALL
-SELECT a.digest FROM worker_job_queue q NOT INDEXED
- CROSS JOIN page p ON p.document_id = q.document_id AND p.generation = q.generation
- CROSS JOIN page_result r ON r.id = p.result_id JOIN page_alias a ON a.result_digest = r.digest WHERE q.id = :job_id;
-
--- name: document_pages
-SELECT p.number, r.digest, r.text, r.method, r.confidence, CASE WHEN :with_layout THEN r.layout END
-  FROM worker_job_queue q NOT INDEXED
- CROSS JOIN page p ON p.document_id = q.document_id AND p.generation = q.generation
- CROSS JOIN page_result r ON r.id = p.result_id
- WHERE q.id = :job_id AND p.number BETWEEN :first AND :last
- ORDER BY p.number;
-
--- fragment: file_columns
-f.id, f.job_id, f.role, f.name, f.path, f.size, f.sha256, f.md5
-
--- name: known_document
-SELECT ifnull((SELECT f.sha256 FROM file f WHERE f.document_id = d.id AND f.role = 'original' ORDER BY f.id DESC LIMIT 1), ''),
-       d.kind, d.pages, d.settings, d.index_status, d.source_key, d.name, d.index_generation,
-       (SELECT max(b.batch_id) FROM batch_document b WHERE b.document_id = d.id)
-  FROM document d WHERE d.id = :document_id;
-
--- name: same_sha256
--- Files of the job's own document come first, because they are not deleted while a job works for the document.
-SELECT {file_columns} FROM file f
- WHERE f.sha256 = :sha256 AND f.sha256 <> ''
- ORDER BY ifnull(f.document_id = (SELECT q.document_id FROM worker_job_queue q WHERE q.id = :job_id), 0) DESC,
-          f.id DESC LIMIT 10;
-
--- name: same_md5
--- MD5 can be forged, so only files of the same owner are returned.
-SELECT {file_columns} FROM file f
- WHERE f.md5 = :md5 AND f.md5 <> '' AND (:size IS NULL OR f.size = :size)
-   AND f.owner = (SELECT q.owner FROM worker_job_queue q WHERE q.id = :job_id)
- ORDER BY f.id DESC LIMIT 10;
-
--- name: crawl_state
-SELECT state FROM crawl WHERE key = :crawl;
-
--- fragment: item_columns
-i.id, i.parent_id, i.name, i.kind, i.revision, i.size, i.note, i.gone_at IS NOT NULL, i.detail, i.walk
-
--- name: crawl_items
-SELECT {item_columns} FROM json_each(:ids) w CROSS JOIN crawl_item i ON i.crawl = :crawl AND i.id = w.value
- ORDER BY i.id;
-
--- name: crawl_items_not_seen
-SELECT {item_columns} FROM crawl_item i
- WHERE i.crawl = :crawl AND i.id > :after AND i.gone_at IS NULL AND i.walk < :walk
- ORDER BY i.id LIMIT :most;
-
--- name: crawl_items_with_note
-SELECT {item_columns} FROM crawl_item i
- WHERE i.crawl = :crawl AND i.note = :note AND i.note <> '' AND i.id > :after AND i.gone_at IS NULL
- ORDER BY i.id LIMIT :most;
-
--- name: inputs
-SELECT {file_columns} FROM file f
- WHERE f.document_id = :document_id AND f.role <> ''
-   AND f.id = (SELECT max(n.id) FROM file n WHERE n.document_id = :document_id AND n.role = f.role)
- ORDER BY f.role;
 
 
 -- ── Ends of an attempt ──────────────────────────────────────────────────────────────────────────────────────────
@@ -514,9 +284,11 @@ UPDATE worker_job_attempt
  WHERE job_id = :job_id AND fence = :fence AND ended_at IS NULL AND {holds_lease}
 RETURNING job_id, fence;
 
--- fragment: close_completed_rows
+-- name: close_completed
 -- `close_attempt` with its guards for many jobs at once. NOT INDEXED: look up by rowid instead of scanning running
--- jobs.
+-- jobs. Values are bound by position, because extracting them from JSON would double the time.
+WITH d(job_id, fence, worker_id, signal, cpu_seconds, memory_peak_bytes, pid, pid_started, sandbox, node)
+  AS (VALUES {closing_row})
 UPDATE worker_job_attempt
    SET ended_at = ?, outcome = 'completed', signal = d.signal, cpu_seconds = d.cpu_seconds,
        memory_peak_bytes = d.memory_peak_bytes, pid = ifnull(d.pid, worker_job_attempt.pid),
@@ -526,47 +298,29 @@ UPDATE worker_job_attempt
   CROSS JOIN worker_job_queue q NOT INDEXED
     ON q.id = d.job_id AND q.fence = d.fence AND q.worker_id = d.worker_id AND q.status = 'running'
    AND q.cancel_requested_at IS NULL
- WHERE worker_job_attempt.job_id = q.id AND worker_job_attempt.fence = q.fence AND ended_at IS NULL
+ WHERE worker_job_attempt.job_id = q.id AND worker_job_attempt.fence = q.fence AND ended_at IS NULL;
 
--- fragment: closing
-d(job_id, fence, worker_id, signal, cpu_seconds, memory_peak_bytes, pid, pid_started, sandbox, node)
-
--- name: close_complete_one
-WITH {closing} AS (VALUES {closing_rows_1})
-{close_completed_rows};
-
--- name: close_complete_some
--- Values are bound by position, because extracting them from JSON would double the time.
-WITH {closing} AS (VALUES {closing_rows_25})
-{close_completed_rows};
-
--- name: close_complete
-WITH {closing} AS (VALUES {closing_rows_100})
-{close_completed_rows};
-
--- fragment: complete_rows
+-- name: complete
+WITH d(job_id, fence, worker_id, result) AS (VALUES {completed_row})
 UPDATE worker_job_queue NOT INDEXED
    SET status = 'completed', completed_at = ?, result = d.result, progress_percent = 100,
        error_code = NULL, error_message = NULL, error_remedy = NULL
   FROM d
  WHERE worker_job_queue.id = d.job_id AND worker_job_queue.fence = d.fence AND worker_job_queue.worker_id = d.worker_id
    AND status = 'running' AND cancel_requested_at IS NULL
-RETURNING id, fence, worker_id, generation IS NOT NULL
+RETURNING id, fence, worker_id, generation IS NOT NULL;
 
--- name: complete_one
-WITH d(job_id, fence, worker_id, result) AS (VALUES {completed_rows_1})
-{complete_rows};
+-- name: has_retry_left
+SELECT retry_count < max_retries FROM worker_job_queue
+ WHERE id = :job_id AND fence = :fence AND worker_id = :worker_id AND status = 'running';
 
--- name: complete_some
-WITH d(job_id, fence, worker_id, result) AS (VALUES {completed_rows_25})
-{complete_rows};
-
--- name: complete
-WITH d(job_id, fence, worker_id, result) AS (VALUES {completed_rows_100})
-{complete_rows};
-
--- name: work_of
-SELECT {work_columns} FROM worker_job_queue q WHERE q.id = :job_id;
+-- name: cancel_of_lease
+-- Returns a row if the lease holds but the job was asked to stop: whether its document has a newer generation.
+SELECT q.generation IS NOT NULL
+       AND NOT EXISTS (SELECT 1 FROM document d WHERE d.id = q.document_id AND d.index_generation = q.generation)
+  FROM worker_job_queue q
+ WHERE q.id = :job_id AND q.fence = :fence AND q.worker_id = :worker_id AND q.status = 'running'
+   AND q.cancel_requested_at IS NOT NULL;
 
 -- fragment: ended_early
 -- Clears the rate, which is no longer valid, and the progress message.
@@ -649,93 +403,32 @@ INSERT INTO source_rest (source, until, reason) VALUES (:source, :until, :reason
     ON CONFLICT (source) DO UPDATE SET until = max(until, excluded.until), reason = excluded.reason;
 
 
--- ── Results of a completion ─────────────────────────────────────────────────────────────────────────────────────
+-- ── Questions of the daemon ─────────────────────────────────────────────────────────────────────────────────────
 
--- name: learn
-UPDATE document
-   SET kind = ifnull(:kind, kind), pages = ifnull(:pages, pages), content = ifnull(:content, content),
-       note = ifnull(:note, note), updated_at = :now
- WHERE id = :document_id;
+-- name: leases_of
+SELECT q.id, q.fence, q.cancel_requested_at IS NOT NULL,
+       q.cancel_requested_at IS NOT NULL
+       AND EXISTS (SELECT 1 FROM worker_job_attempt a
+                    WHERE a.job_id = q.id AND a.fence = q.fence AND a.without_grace),
+       EXISTS (SELECT 1 FROM batch b WHERE b.id = q.batch_id AND b.state IN ('stopped', 'waiting'))
+  FROM worker_job_queue q
+ WHERE q.status = 'running' AND q.worker_id = :worker_id;
 
--- name: document_moved
-UPDATE document SET updated_at = :now WHERE id = :document_id AND index_generation = :generation;
+-- name: next_deadline
+WITH level(priority) AS (VALUES (1), (2), (3), (4), (5), (6), (7), (8), (9), (10))
+SELECT min(at) FROM (
+    SELECT (SELECT min(q.run_at) FROM worker_job_queue q INDEXED BY job_due
+             WHERE q.priority = level.priority AND q.status = 'pending' AND q.held & 3) AS at
+      FROM level
+    UNION ALL SELECT :now WHERE EXISTS (SELECT 1 FROM worker_job_settled) OR EXISTS (SELECT 1 FROM document_unsettled)
+                                OR EXISTS (SELECT 1 FROM batch_unsettled)
+    UNION ALL SELECT until FROM pause WHERE until > :now
+    UNION ALL SELECT until FROM source_rest WHERE until > :now);
 
--- name: add_file
-INSERT INTO file (job_id, fence, document_id, role, name, path, size, sha256, md5, note, owner, created_at)
-VALUES (:job_id, :fence, :document_id, :role, :name, :path, :size, :sha256, :md5, :note, :owner, :now);
-
--- name: add_file_again
--- The note is not copied, because it says how the other file was fetched.
-INSERT INTO file (job_id, fence, document_id, role, name, path, size, sha256, md5, owner, created_at)
-SELECT :job_id, :fence, :document_id, CASE :role WHEN '' THEN f.role ELSE :role END,
-       CASE :name WHEN '' THEN f.name ELSE :name END, f.path, f.size, f.sha256, f.md5, :owner, :now
-  FROM file f WHERE f.id = :file_id
-RETURNING id;
-
--- name: tie_files
--- Assigns the original that was just published to its document. The publisher is a download, which has no document of
--- its own, or a job that has found the file inside its own document.
-UPDATE file SET document_id = :document_id, role = 'original'
- WHERE job_id = :job_id AND fence = :fence AND (role = 'inside' OR (document_id IS NULL AND role <> ''))
-   AND (:content IS NULL OR sha256 = :content)
-RETURNING id;
-
--- name: forget_older_files
--- Deletes files that an earlier generation has made and this one has not; they would appear to belong to this one.
-DELETE FROM file
- WHERE document_id = :document_id AND role NOT IN ('', 'original')
-   AND EXISTS (SELECT 1 FROM document d WHERE d.id = :document_id AND d.current_generation IS NOT :generation)
-   AND NOT EXISTS (SELECT 1 FROM worker_job_queue q WHERE q.id = file.job_id AND q.generation = :generation)
-RETURNING path;
-
--- name: files_are_gone
-INSERT OR IGNORE INTO file_gone (path)
-SELECT w.value FROM json_each(:paths) w WHERE NOT EXISTS (SELECT 1 FROM file f WHERE f.path = w.value);
-
--- name: files_are_back
-DELETE FROM file_gone WHERE path IN (SELECT path FROM file WHERE job_id = :job_id AND fence = :fence);
-
--- name: link_is_due
-INSERT OR IGNORE INTO link_due (document_id) VALUES (:document_id);
-
--- name: links_are_due
--- 0 stands for all documents: folders have been moved or renamed.
-INSERT OR IGNORE INTO link_due (document_id)
-SELECT 0 WHERE EXISTS (SELECT 1 FROM json_each(:places) w
-                         JOIN crawl_item i ON i.crawl = :crawl AND i.id = w.value ->> 0
-                        WHERE i.name <> w.value ->> 1 OR i.parent_id <> w.value ->> 2);
-
--- name: forget_checkpoints
-DELETE FROM checkpoint WHERE job_id IN (SELECT value FROM json_each(:job_ids));
-
--- name: publish
--- P5, P11: the pages were written ahead. This statement makes them visible to readers.
-UPDATE document
-   SET current_generation = :generation, index_status = 'success', error_code = NULL, error_message = NULL,
-       error_remedy = NULL, updated_at = :now
- WHERE id = :document_id AND index_generation = :generation
-RETURNING id;
-
--- name: led_nowhere
--- Fails a document if the last live job of its newest generation has completed without publishing it.
-UPDATE document
-   SET index_status = 'failed', updated_at = :now,
-       error_code = coalesce((SELECT e.error_code FROM v_document_error e WHERE e.document_id = document.id LIMIT 1),
-                             CASE WHEN :skipped IS NULL THEN 'NOT_PUBLISHED' ELSE 'SKIPPED' END),
-       error_message = coalesce((SELECT e.error_message FROM v_document_error e WHERE e.document_id = document.id LIMIT 1),
-                                :skipped, 'job ' || :job_id || ' has completed, and no job is left that would publish the document'),
-       error_remedy = (SELECT e.error_remedy FROM v_document_error e WHERE e.document_id = document.id LIMIT 1)
- WHERE id = :document_id AND index_generation = :generation AND index_status IN ('queued', 'indexing')
-   AND NOT EXISTS (SELECT 1 FROM worker_job_queue q
-                    WHERE q.document_id = :document_id AND q.generation = :generation
-                      AND q.status IN ('pending', 'running'))
-RETURNING id;
-
--- name: cancel_what_went
--- Cancels pending jobs for an item that has disappeared. Ids may contain colons, so the key prefix is not exact; the
--- source_key is.
-UPDATE worker_job_queue
-   SET status = 'cancelled', held = 0, completed_at = :now, cancel_requested_at = :now, error_code = 'SOURCE_GONE',
-       error_message = 'the file is no longer where the crawl found it'
- WHERE unique_key >= :first AND unique_key < :beyond AND unique_key IS NOT NULL AND status IN ('pending', 'running')
-   AND status = 'pending' AND platform = :platform AND owner = :owner AND source_key = :id;
+-- name: comes_due
+WITH level(priority) AS (VALUES (1), (2), (3), (4), (5), (6), (7), (8), (9), (10))
+SELECT EXISTS (SELECT 1 FROM level CROSS JOIN worker_job_queue q INDEXED BY job_due
+                WHERE q.priority = level.priority AND q.run_at <= :until AND q.status = 'pending' AND q.held & 3
+                  AND NOT q.held & 20
+                  AND EXISTS (SELECT 1 FROM handler h
+                               WHERE h.worker_id = :worker_id AND h.job_type = q.job_type AND h.missing IS NULL));

@@ -35,9 +35,7 @@ from worker_service.jobs.library import (
 )
 from worker_service.jobs.names import folder_at_source
 from worker_service.store.connection import register_fts_count
-from worker_service.store.database import Database
-from worker_service.store.mending import Row
-from worker_service.store.reading import job_from
+from worker_service.store.database import Database, Row
 
 RANKED_MOST = 2000
 """Maximum number of hits that are ranked. With more hits, only the pages stored last are ranked."""
@@ -100,7 +98,7 @@ class Library:
             return []
         values = {"owners": json.dumps(list(selector.owners)), "name": selector.name, "most": most}
         values |= {"batches": json.dumps(list(selector.batch_ids))}
-        return [job_from(row) for row in self._db.read("not_brought_in", **values)]
+        return [Job.from_row(row) for row in self._db.read("not_brought_in", **values)]
 
     def pace(self, *, most: int = 200) -> ReadingSpeed | None:
         """Return the reading speed of the newest documents, or None if it is not known."""

@@ -15,13 +15,12 @@ from worker_service.base.errors import Refused, SchemaMismatch, StoreAbsent, Sto
 from worker_service.jobs.generations import TakeoverTimeouts
 from worker_service.jobs.retries import RetryRule
 from worker_service.settings.config import Settings
-from worker_service.store.connection import SQLITE_VERSION, OnLongWait, Transaction, connect, connect_to_read, create
-from worker_service.store.database import Database
+from worker_service.store.connection import SQLITE_VERSION, OnLongWait, connect, connect_to_read, create
+from worker_service.store.database import Database, Transaction, WritePauses
 from worker_service.store.errors import translate_errors
 from worker_service.store.integrity import faults_of
 from worker_service.store.migrations import SCHEMA_VERSION, migrate, newer, schema_sql, schema_version_of
 from worker_service.store.store import Store, sqlite_statements
-from worker_service.store.write_pauses import WritePauses
 
 __all__ = [
     "LIBRARY",

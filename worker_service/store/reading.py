@@ -10,29 +10,21 @@ import json
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from datetime import datetime
 from typing import Any
 
 from msgspec.structs import replace
 
-from worker_service.base.clock import as_text, from_text
 from worker_service.base.errors import BadInput, JobNotFound, StoreBusy, StoreReadOnly
 from worker_service.jobs.attempts import AttemptRow
 from worker_service.jobs.counts import Counts, ErrorCount, LiveCounts, PlatformCount, TypeCounts, WorkDone
 from worker_service.jobs.history import Action, Event, JobMove, LogLine
-from worker_service.jobs.job import WATCHING, Gate, Job, Lease, Pause, Status
+from worker_service.jobs.job import WATCHING, Gate, Job, Pause, Status
 from worker_service.jobs.selector import CHOSEN_BY, Selector
-from worker_service.jobs.workers import HandlerFacts, LeaseRow, NodeRow, NodeWork, WorkerState
-from worker_service.store.database import Database
-from worker_service.store.errors import translate_errors
-from worker_service.store.intake import make_ready
-from worker_service.store.mending import Row
+from worker_service.jobs.workers import HandlerFacts, NodeRow, NodeWork, WorkerState
+from worker_service.store.database import Database, Row
+from worker_service.store.scheduler import claim_values, make_ready
 
 JOB_COLUMNS = Job._fields
-
-_STATUS = JOB_COLUMNS.index("status")
-
-_STATUSES = {str(status): status for status in Status}
 
 # Only the newest rows, because shell completion must be immediate on a table of millions.
 _COMPLETION_QUERIES = {
@@ -65,7 +57,7 @@ class Reading:
         rows = self._db.read("get", job_id=job_id)
         if not rows:
             raise JobNotFound(f"there is no job {job_id}", "`pagemill ls` shows those that are there")
-        return job_from(rows[0])
+        return Job.from_row(rows[0])
 
     def list(
         self, selector: Selector, *, most: int = 50, before_id: int | None = None, from_id: int | None = None
@@ -77,7 +69,7 @@ class Reading:
         condition, values = _where_between(selector, before_id, from_id)
         columns = ", ".join(JOB_COLUMNS)
         sql = f"SELECT {columns} FROM worker_job_queue WHERE {condition} ORDER BY id DESC LIMIT ?"
-        return [job_from(row) for row in self._db.read_sql(sql, [*values, most])]
+        return [Job.from_row(row) for row in self._db.read_sql(sql, [*values, most])]
 
     def count(self, selector: Selector, *, before_id: int | None = None, from_id: int | None = None) -> int:
         condition, values = _where_between(selector, before_id, from_id)
@@ -166,13 +158,6 @@ class Reading:
     def choices(self) -> Sequence[str]:
         """Return the JSON with which handlers of live workers describe payload keys: see `Choices`."""
         return [choices for (choices,) in self._db.read("choices", stale_before=self._db.stale_before())]
-
-    def leases_of(self, worker_id: str) -> Sequence[LeaseRow]:
-        """Return the worker's leases as stored, with the requests to stop them."""
-        return [
-            LeaseRow(Lease(job_id, fence, worker_id), *map(bool, asked))
-            for job_id, fence, *asked in self._db.read("leases_of", worker_id=worker_id)
-        ]
 
     def counts(self) -> Counts:
         [(total, pending, running, failed, cancelled, oldest)] = self._db.read("counts")
@@ -269,26 +254,10 @@ class Reading:
         sql = f"SELECT DISTINCT name FROM ({values}) WHERE substr(name, 1, ?) = ? AND name <> '' LIMIT ?"
         return [str(row[0]) for row in self._db.read_sql(sql, [len(prefix), prefix, most])]
 
-    def next_deadline(self) -> datetime | None:
-        """Return the time when the next held job becomes due, or a pause or rest ends."""
-        [(at,)] = self._db.read("next_deadline", now=self._db.now())
-        return from_text(at) if at else None
-
-    def comes_due(self, worker_id: str, until: datetime) -> bool:
-        """Return True if a job that this worker can run waits only for a time before `until`."""
-        return self._db.read("comes_due", worker_id=worker_id, until=as_text(until)) == [(1,)]
-
     def database_id(self) -> str:
         """Return the creation time of the tables, which identifies the database. Copies have the same id."""
         [(made_at,)] = self._db.read("database_id")
         return str(made_at)
-
-    def change_counter(self) -> int:
-        """Return a number that changes when another connection commits. Takes microseconds."""
-        # Ask the write connection, if any, so that this process's own commits do not count.
-        with translate_errors(self._db.path):
-            [(counter,)] = (self._db.writing or self._db.reader).execute("PRAGMA data_version").fetchall()
-        return int(str(counter))
 
     # ── Why a job has not started ──
 
@@ -352,12 +321,6 @@ class Reading:
         count = max(1, before)
         words = "1 job is" if count == 1 else f"{count}{'+' if count >= AHEAD_MOST else ''} jobs are"
         return [Gate("AHEAD_IN_QUEUE", f"{words} ahead of it", count=count)]
-
-
-def job_from(row: Row) -> Job:
-    values = list(row)
-    values[_STATUS] = _STATUSES[row[_STATUS]]
-    return Job._make(values)
 
 
 def _worker_from(row: Row) -> WorkerState:
@@ -460,13 +423,3 @@ def _distance(gates: list[Row]) -> tuple[bool, int, int]:
     """
     is_unknown = any(code == _UNKNOWN_TYPE for _, code, *_ in gates)
     return (is_unknown, -gates[0][0], len(gates)) if gates else (False, -100, 0)
-
-
-def claim_values(db: Database, worker_id: str, job_class: str) -> dict[str, object]:
-    return {
-        "worker_id": worker_id,
-        "job_class": job_class,
-        "now": db.now(),
-        "stale_before": db.stale_before(),
-        "behind": 0,
-    }

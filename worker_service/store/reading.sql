@@ -212,15 +212,6 @@ SELECT coalesce(q.timeout_seconds, h.timeout_seconds)
 SELECT DISTINCT h.payload_schema FROM handler h JOIN worker w ON w.id = h.worker_id
  WHERE h.job_type = :job_type AND w.heartbeat_at > :stale_before;
 
--- name: leases_of
-SELECT q.id, q.fence, q.cancel_requested_at IS NOT NULL,
-       q.cancel_requested_at IS NOT NULL
-       AND EXISTS (SELECT 1 FROM worker_job_attempt a
-                    WHERE a.job_id = q.id AND a.fence = q.fence AND a.without_grace),
-       EXISTS (SELECT 1 FROM batch b WHERE b.id = q.batch_id AND b.state IN ('stopped', 'waiting'))
-  FROM worker_job_queue q
- WHERE q.status = 'running' AND q.worker_id = :worker_id;
-
 -- name: counts_by_type
 SELECT job_type, sum(status = 'pending' AND held = 0), sum(status = 'pending' AND held <> 0), sum(status = 'running'),
        sum(status = 'completed'), sum(status = 'failed'), sum(status = 'cancelled')
@@ -308,25 +299,6 @@ WITH RECURSIVE halving (low, high) AS (
     SELECT iif({half_is_before}, (low + high) / 2, low), iif({half_is_before}, high, (low + high) / 2)
       FROM halving WHERE high - low > 1)
 SELECT min(high) FROM halving;
-
--- name: next_deadline
-WITH level(priority) AS (VALUES (1), (2), (3), (4), (5), (6), (7), (8), (9), (10))
-SELECT min(at) FROM (
-    SELECT (SELECT min(q.run_at) FROM worker_job_queue q INDEXED BY job_due
-             WHERE q.priority = level.priority AND q.status = 'pending' AND q.held & 3) AS at
-      FROM level
-    UNION ALL SELECT :now WHERE EXISTS (SELECT 1 FROM worker_job_settled) OR EXISTS (SELECT 1 FROM document_unsettled)
-                                OR EXISTS (SELECT 1 FROM batch_unsettled)
-    UNION ALL SELECT until FROM pause WHERE until > :now
-    UNION ALL SELECT until FROM source_rest WHERE until > :now);
-
--- name: comes_due
-WITH level(priority) AS (VALUES (1), (2), (3), (4), (5), (6), (7), (8), (9), (10))
-SELECT EXISTS (SELECT 1 FROM level CROSS JOIN worker_job_queue q INDEXED BY job_due
-                WHERE q.priority = level.priority AND q.run_at <= :until AND q.status = 'pending' AND q.held & 3
-                  AND NOT q.held & 20
-                  AND EXISTS (SELECT 1 FROM handler h
-                               WHERE h.worker_id = :worker_id AND h.job_type = q.job_type AND h.missing IS NULL));
 
 -- name: documents_failing
 SELECT DISTINCT d.id FROM json_each(:job_ids) w

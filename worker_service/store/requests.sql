@@ -4,7 +4,7 @@
 SELECT wish, at, status, answer, location FROM request WHERE key = :key;
 
 -- name: note_request
-INSERT INTO request (key, wish, at) VALUES (:key, :wish, :now) ON CONFLICT DO NOTHING RETURNING key;
+INSERT INTO request (key, wish, at) VALUES (:key, :wish, :now) ON CONFLICT DO NOTHING RETURNING 1;
 
 -- name: answer_request
 -- Inserts the row if the request itself has written nothing.

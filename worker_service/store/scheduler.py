@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 from heapq import heapify, heappop, heapreplace
 from operator import itemgetter
 
-from worker_service.store.database import Database
-from worker_service.store.mending import Row
+from worker_service.jobs.job import Job
+from worker_service.store.database import Database, Row
+from worker_service.store.intake import settle
 
 _Claim = Mapping[str, object]
 
@@ -20,6 +21,9 @@ _Head = tuple[int, bytes, int]
 _CACHED_LANES_MIN = 4
 """Minimum number of lanes for caching. Reading fewer lanes again costs no more than reading the changed ones."""
 _CHANGED_MAX = 1000
+
+FREED_MOST = 1000
+"""Maximum number of held jobs that one claim frees because their time has come."""
 
 
 @dataclass(slots=True)
@@ -66,24 +70,50 @@ class Scheduler:
         self._db = database
         self._cache: _LaneCache | None = None
 
-    def claim(self, values: _Claim, most: int, only: Sequence[str] | None) -> list[Row]:
-        """Claim jobs within the caller's transaction, ending at the first job whose type is not in `only`."""
+    def claim(self, values: _Claim, most: int, only: Sequence[str] | None) -> tuple[list[Job], list[int]]:
+        """Claim jobs within the caller's transaction, ending at the first job whose type is not in `only`.
+
+        Return the jobs, and the ids of claimed jobs that cannot be read because their text is not UTF-8.
+        """
         types = None if only is None else {job_type.encode() for job_type in only}
         if most == 1 and (cache := self._valid_cache(values)) is not None:
             found = self._first_job_id(cache, types)
-            if found is not None and (rows := self._db.write("claim_one", id=found, **values)):
-                return rows
+            if found is not None:
+                jobs, unreadable = self._claim_one("claim_one", found, values)
+                if jobs or unreadable:
+                    return jobs, unreadable
             self.forget()
         job_ids = self._ids_in_order(values, most, types)
-        if len(job_ids) < 2:
-            return [row for job_id in job_ids for row in self._db.write("claim", id=job_id, **values)]
-        ids = json.dumps(job_ids)
-        self._db.write("take", ids=ids, **values)
-        return self._db.query("taken", ids=ids)
+        if len(job_ids) == 1:
+            return self._claim_one("claim", job_ids[0], values)
+        return self._claim_many(job_ids, values) if job_ids else ([], [])
 
-    def served(self, rows: Sequence[Row]) -> None:
-        if self._cache is not None:
-            self._cache.served |= dict(rows)
+    def _claim_one(self, statement: str, job_id: int, values: _Claim) -> tuple[list[Job], list[int]]:
+        try:
+            return [Job.from_row(row) for row in self._db.write(statement, id=job_id, **values)], []
+        except UnicodeDecodeError:
+            return [], [job_id]
+
+    def _claim_many(self, job_ids: Sequence[int], values: _Claim) -> tuple[list[Job], list[int]]:
+        self._db.write("take", ids=json.dumps(job_ids), **values)
+        try:
+            return [Job.from_row(row) for row in self._db.query("taken", ids=json.dumps(job_ids))], []
+        except UnicodeDecodeError:
+            jobs, unreadable = [], []
+            for job_id in job_ids:
+                try:
+                    jobs += [Job.from_row(row) for row in self._db.query("taken", ids=json.dumps([job_id]))]
+                except UnicodeDecodeError:
+                    unreadable.append(job_id)
+            return jobs, unreadable
+
+    def record_turns(self, owners: Sequence[str]) -> None:
+        """Record that these owners have been served last, in this order."""
+        # Skip the write if the only owner is also the one served last.
+        if len(owners) > 1 or self._db.write("served_last") != [(owners[0],)]:
+            rows = self._db.write("served", owners=json.dumps(owners))
+            if self._cache is not None:
+                self._cache.served |= dict(rows)
 
     def forget(self) -> None:
         if self._cache is not None:
@@ -188,7 +218,7 @@ class Scheduler:
 
     def _valid_cache(self, values: _Claim) -> _LaneCache | None:
         cache = self._cache
-        if cache is None or self._db.is_replacing:
+        if cache is None:
             return None
         is_same = cache.worker_id == values["worker_id"] and cache.job_class == values["job_class"]
         if not is_same or cache.data_version != self._read_data_version() or len(cache.changed) > _CHANGED_MAX:
@@ -228,3 +258,22 @@ class Scheduler:
         if first is None or (types is not None and first[3] not in types):
             return None
         return first[2][2]
+
+
+def claim_values(db: Database, worker_id: str, job_class: str) -> dict[str, object]:
+    """Return the parameters of the statements that decide what a worker may claim."""
+    return {
+        "worker_id": worker_id,
+        "job_class": job_class,
+        "now": db.now(),
+        "stale_before": db.stale_before(),
+        "behind": 0,
+    }
+
+
+def make_ready(db: Database, now: object) -> None:
+    """Settle ended jobs, and free the jobs whose time has come."""
+    if db.write("unready", now=now) == [(1,)]:
+        settle(db)
+        db.write("note_due", now=now)
+        db.write("free_due", now=now, most=FREED_MOST)

@@ -10,10 +10,10 @@ INSERT INTO schedule_plan (schedule, plan, until) VALUES (:schedule, :plan, :now
 
 -- name: move_plan
 -- Moves forward only, and only if no process with other settings has changed the plan.
-UPDATE schedule_plan SET until = :until WHERE schedule = :schedule AND plan = :plan AND until < :until RETURNING until;
+UPDATE schedule_plan SET until = :until WHERE schedule = :schedule AND plan = :plan AND until < :until RETURNING 1;
 
 -- name: take_slot
-INSERT INTO schedule_run (schedule, slot, at) VALUES (:schedule, :slot, :now) ON CONFLICT DO NOTHING RETURNING slot;
+INSERT INTO schedule_run (schedule, slot, at) VALUES (:schedule, :slot, :now) ON CONFLICT DO NOTHING RETURNING 1;
 
 -- name: slot_has
 UPDATE schedule_run SET job_id = :job_id, batch_id = :batch_id WHERE schedule = :schedule AND slot = :slot;

@@ -77,10 +77,10 @@ INSERT INTO pause (scope, name, since, until, reason) VALUES (:scope, :name, :no
     ON CONFLICT (scope, name) DO UPDATE SET until = excluded.until, reason = excluded.reason;
 
 -- name: unpause
-DELETE FROM pause WHERE scope = :scope AND name = :name RETURNING scope;
+DELETE FROM pause WHERE scope = :scope AND name = :name RETURNING 1;
 
 -- name: drain_node
-UPDATE node SET draining = :is_draining WHERE name = :name RETURNING name;
+UPDATE node SET draining = :is_draining WHERE name = :name RETURNING 1;
 
 -- name: prune
 DELETE FROM worker_job_queue WHERE id = :job_id AND completed_at IS NOT NULL;

@@ -1,4 +1,4 @@
-"""The store: eleven parts over one database, and their SQL statements.
+"""The store: its parts over one database, and their SQL statements.
 
 Every write after a claim carries the lease (P2). If the fence has been raised or the row has ended, nothing is written
 and `LeaseLost` is raised; methods that take several leases return the lost ones. Each public method is one transaction.
@@ -15,25 +15,29 @@ import re
 from pathlib import Path
 
 from worker_service.jobs.generations import TakeoverTimeouts
+from worker_service.store.attempts import Attempts
 from worker_service.store.batches import Batches
 from worker_service.store.change_watch import FileWatch
-from worker_service.store.database import Database
-from worker_service.store.intake import NEW_COLUMNS, ROWS_AT_ONCE, USUAL_COLUMNS, Intake
-from worker_service.store.leases import CLOSING_WIDTH, COMPLETED_AT_ONCE, COMPLETED_WIDTH, Leases
+from worker_service.store.completions import Completions
+from worker_service.store.database import Database, row_of
+from worker_service.store.intake import NEW_COLUMNS, USUAL_COLUMNS, Intake
+from worker_service.store.leases import Leases
 from worker_service.store.library import Library
 from worker_service.store.notices import NOTICE_COLUMNS, Notices
 from worker_service.store.reading import JOB_COLUMNS, Reading
 from worker_service.store.requests import Requests
+from worker_service.store.scheduler import Scheduler
 from worker_service.store.schedules import Schedules
 from worker_service.store.steering import Steering
 from worker_service.store.tokens import TOKEN_COLUMNS, Tokens
 from worker_service.store.upkeep import Upkeep
+from worker_service.store.workers import Workers
 
 _HERE = Path(__file__).parent
 # A fragment must come before the statements that use it.
 _PARTS = (
-    "leases", "intake", "schedules", "steering", "batches", "reading", "library", "upkeep", "notices", "tokens",
-    "requests",
+    "workers", "intake", "leases", "completions", "attempts", "schedules", "steering", "batches", "reading", "library",
+    "upkeep", "notices", "tokens", "requests",
 )  # fmt: skip
 _HEADING = re.compile(r"^-- (name|fragment): (\w+)\n", re.MULTILINE)
 _PLACE = re.compile(r"\{(\w+)\}")
@@ -46,7 +50,11 @@ class Store:
         self.database = database
         self._patience = patience
         self.intake = Intake(database, patience)
-        self.leases = Leases(database, self.intake)
+        scheduler = Scheduler(database)
+        completions = Completions(database, self.intake)
+        self.workers = Workers(database, scheduler)
+        self.leases = Leases(database, scheduler, completions)
+        self.attempts = Attempts(database, completions)
         self.reading = Reading(database)
         self.steering = Steering(database, self.reading)
         self.batches = Batches(database, self.intake, self.steering)
@@ -60,7 +68,7 @@ class Store:
     def watch(self) -> FileWatch:
         pauses = self.database.pauses
         begins_turn = (lambda: None) if pauses is None else pauses.turn
-        return FileWatch(self.database.path, self.reading.change_counter, begins_turn=begins_turn)
+        return FileWatch(self.database.path, self.database.change_counter, begins_turn=begins_turn)
 
     def relaxed_durability(self) -> Store:
         return Store(self.database.relaxed_durability(), self._patience)
@@ -70,21 +78,19 @@ class Store:
 
 
 def sqlite_statements() -> dict[str, str]:
-    new_row = _row_of(len(NEW_COLUMNS))
     # Fragments made from Python constants.
     fragments = {
         "new_columns": ", ".join(NEW_COLUMNS),
-        "new_row": new_row,
-        "new_rows": ", ".join([new_row] * ROWS_AT_ONCE),
+        "new_row": row_of(len(NEW_COLUMNS)),
         "usual_columns": ", ".join(USUAL_COLUMNS),
-        "usual_rows": ", ".join([_row_of(len(USUAL_COLUMNS))] * ROWS_AT_ONCE),
+        "usual_row": row_of(len(USUAL_COLUMNS)),
         "job_columns": ", ".join(JOB_COLUMNS),
+        "job_columns_as_bytes": ", ".join(f"CAST({name} AS BLOB)" for name in JOB_COLUMNS),
         "notice_columns": ", ".join(NOTICE_COLUMNS),
         "token_columns": ", ".join(TOKEN_COLUMNS),
+        "closing_row": row_of(10),
+        "completed_row": row_of(4),
     }
-    for room in COMPLETED_AT_ONCE:
-        fragments[f"closing_rows_{room}"] = ", ".join([_row_of(CLOSING_WIDTH)] * room)
-        fragments[f"completed_rows_{room}"] = ", ".join([_row_of(COMPLETED_WIDTH)] * room)
     statements: dict[str, str] = {}
     for part in _PARTS:
         pieces = _HEADING.split((_HERE / f"{part}.sql").read_text("utf-8"))
@@ -92,7 +98,3 @@ def sqlite_statements() -> dict[str, str]:
             filled = _PLACE.sub(lambda place: fragments[place[1]], text.split("\n\n\n")[0].strip().removesuffix(";"))
             (fragments if kind == "fragment" else statements)[name] = filled
     return statements
-
-
-def _row_of(width: int) -> str:
-    return f"({', '.join('?' * width)})"

@@ -27,15 +27,12 @@ from worker_service.jobs.counts import BrokenPromise, Check
 from worker_service.jobs.library import OwnerSize, PublishedPath, Removed, Weight
 from worker_service.jobs.names import LinkFacts, Links, folded
 from worker_service.jobs.retries import REQUEUES_MAX
-from worker_service.store.connection import SQLITE_VERSION, Transaction, is_in_wal_mode, set_wal_mode
-from worker_service.store.database import Database, chunks
+from worker_service.store.connection import SQLITE_VERSION, is_in_wal_mode, set_wal_mode
+from worker_service.store.database import Database, Row, Transaction, WritePauses, chunks
 from worker_service.store.errors import translate_errors
 from worker_service.store.intake import settle
 from worker_service.store.integrity import Faults, faults_of
-from worker_service.store.leases import forget_files, leave_results
 from worker_service.store.lock_owner import lasting_lock_owner_of
-from worker_service.store.mending import Row
-from worker_service.store.write_pauses import WritePauses
 
 _LOG_BYTES_MOST = 64 * 1024 * 1024
 
@@ -348,6 +345,20 @@ class Upkeep:
             for document_id in document_ids:
                 self._db.write("forget_links", document_id=document_id)
                 self._db.write("forget_link_due", document_id=document_id)
+
+
+def forget_files(db: Database, name: str, /, **values: object) -> int:
+    """Delete `file` rows with the statement `name`. Mark unreferenced paths for removal from the workspace."""
+    paths = [path.decode(errors="replace") for (path,) in db.write(name, **values)]
+    if paths:
+        db.write("files_are_gone", paths=json.dumps(paths))
+    return len(paths)
+
+
+def leave_results(db: Database, result_ids: Sequence[Row]) -> None:
+    """Mark page results for deletion, except those that a page still refers to."""
+    if result_ids:
+        db.write("leave_results", result_ids=json.dumps([result_id for (result_id,) in result_ids]))
 
 
 def has_no_wal_reset_bug(version: str) -> bool:

@@ -64,7 +64,7 @@ DELETE FROM deferred_action WHERE document_id = :document_id;
 INSERT INTO document_gone (document_id) VALUES (:document_id);
 
 -- name: remove_files
-DELETE FROM file WHERE document_id = :document_id RETURNING path;
+DELETE FROM file WHERE document_id = :document_id RETURNING CAST(path AS BLOB);
 
 -- name: sizes_by_owner
 -- A file that two owners share counts for both.
@@ -128,7 +128,7 @@ DELETE FROM file
  WHERE id = :file_id
    AND NOT EXISTS (SELECT 1 FROM worker_job_queue q
                     WHERE q.document_id = file.document_id AND q.status IN ('pending', 'running'))
-RETURNING path;
+RETURNING CAST(path AS BLOB);
 
 -- name: date_forgotten
 UPDATE page_result SET forgotten_at = :now WHERE forgotten_at = '';

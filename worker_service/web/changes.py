@@ -31,7 +31,7 @@ class Changes:
                 self._close()
                 self._session = open_session(self._settings, actor="web")
                 self._of, self._life = of, secrets.token_hex(4)
-            return f"{self._life}{self._session.reading.change_counter()}"
+            return f"{self._life}{self._session.change_counter()}"
 
     def close(self) -> None:
         with self._lock:

@@ -74,14 +74,14 @@ class Attempt(Teller):
         return self.job.owner
 
     def checkpoint(self, state: object, follow_ups: Sequence[NewJob] = (), crawl: CrawlPage | None = None) -> None:
-        self.store.leases.checkpoint(self.job.lease, Checkpoint(json.dumps(state), follow_ups, crawl))
+        self.store.attempts.checkpoint(self.job.lease, Checkpoint(json.dumps(state), follow_ups, crawl))
         self.words += 1
         if self.words == self.stop_at:
             raise Sigkill
 
     def ask(self, question: Question[Any]) -> Any:
         """Changes nothing, so it is no word."""
-        return self.store.leases.answer(self.job.lease, question)
+        return self.store.attempts.answer(self.job.lease, question)
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ class Crawls:
         self.by_hand = ByHand(place / "crawls.db")
         self._google = Drive(timeouts=QUICK, pacer=Pacer(1e6))
         types = [HandlerFacts(name, "io", missing=None, at_most_once=False) for name in ("drive_crawl", "download")]
-        self.store.leases.register(Worker(_WORKER, "here", "boot", 1, "0", 1000, 1000, types))
+        self.store.workers.register(Worker(_WORKER, "here", "boot", 1, "0", 1000, 1000, types))
 
     def close(self) -> None:
         self._google.close()
@@ -163,7 +163,7 @@ class Crawls:
         job = claimed.pop(job_id)
         for other in claimed.values():
             self.store.leases.release(other.lease)
-        state = self.store.leases.checkpoint_of(job_id)
+        state = self.store.attempts.checkpoint_of(job_id)
         payload = msgspec.json.decode(job.payload or "", type=CrawlPayload)
         return Attempt(
             store=self.store,

@@ -353,7 +353,7 @@ def test_a_crawl_that_watches_comes_again_and_begins_anew(crawls: Crawls, top: I
     crawls.server.store.add("a.pdf", PDF, parents=[top.id])
 
     first = crawls.run(top, watch_seconds=60)
-    state = crawls.store.leases.checkpoint_of(first.job_id)
+    state = crawls.store.attempts.checkpoint_of(first.job_id)
     crawls.server.store.add("b.pdf", PDF, parents=[top.id])
     second = crawls.go_on(first.job_id)
 

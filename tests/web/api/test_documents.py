@@ -57,7 +57,7 @@ def test_a_page_tells_where_its_words_are(site: httpx.Client, shelf: Shelf, sess
     job = shelf.wish("a.pdf")
     layout = {"size": [595.3, 841.9], "lines": [[[72.1, 80.0, 101.5, 92.3, 96, "Annual"]]]}
     page = PageResult(1, "d1", "Annual", "ocr", 96.0, json.dumps(layout))
-    session.store.leases.save_pages([(job.lease, page)])
+    session.store.attempts.save_pages([(job.lease, page)])
     shelf.publish(job, "a.pdf", facts=DocumentFacts("pdf", 1))
 
     found = site.get(f"/api/documents/{job.document_id}/pages/1").json()

@@ -66,7 +66,7 @@ def test_a_job_that_cannot_be_is_refused_in_a_sentence(
 ) -> None:
     worker = new_worker("w1", types=())
     facts = (HandlerFacts("checked", payload_schema=SCHEMA),)
-    session.store.leases.register(type(worker)(**{**_fields(worker), "handlers": facts}))
+    session.store.workers.register(type(worker)(**{**_fields(worker), "handlers": facts}))
 
     answer = site.post("/api/jobs", content=json.dumps(words), headers={"Content-Type": "application/json"})
 

@@ -20,7 +20,7 @@ Make = Callable[..., Job]
 def worker(session: Session) -> str:
     """One that has just beaten."""
     facts = [HandlerFacts(job_type, "cpu") for job_type in ("ocr_pages", "download")]
-    session.store.leases.register(Worker("w1", own_host(), boot_id(), 1, "0", 4, 4, facts))
+    session.store.workers.register(Worker("w1", own_host(), boot_id(), 1, "0", 4, 4, facts))
     return "w1"
 
 

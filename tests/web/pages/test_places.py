@@ -174,7 +174,7 @@ def test_each_node_is_told_with_what_it_runs_and_why_it_is_not_up(
     job = running()
     session.store.leases.report([Report(job.lease, node="n1")])
     up = NodeState("n1", "up", 8, "0.1.0")
-    session.store.leases.set_nodes("w1", [up, NodeState("n2", "refused", reason=HOSTILE)])
+    session.store.workers.set_nodes("w1", [up, NodeState("n2", "refused", reason=HOSTILE)])
 
     page = look(site, "/workers")
 
@@ -193,7 +193,7 @@ def test_each_node_is_told_with_what_it_runs_and_why_it_is_not_up(
 
 def test_each_worker_is_told_with_how_it_is(site: httpx.Client, session: Session, running: Make) -> None:
     running()
-    session.store.leases.register(Worker("w0", own_host(), "an earlier life", 1, "0", 1, 1))
+    session.store.workers.register(Worker("w0", own_host(), "an earlier life", 1, "0", 1, 1))
 
     page = look(site, "/workers")
 
@@ -250,7 +250,7 @@ def read(session: Session, worker: str) -> None:
         request = DocumentRequest(f"/{owner}.pdf", f"{owner}.pdf", content=owner * 20)
         session.store.intake.enqueue(NewJob("ocr_pages", owner=owner, document=request))
         [job] = session.store.leases.claim(worker, 1)
-        session.store.leases.save_pages([(job.lease, PageResult(1, f"digest of {owner}", text, "layer"))])
+        session.store.attempts.save_pages([(job.lease, PageResult(1, f"digest of {owner}", text, "layer"))])
         session.store.leases.complete_many([Completion(job.lease, document=DocumentFacts("pdf", 1), publishes=True)])
 
 

@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from worker_service.base.errors import SchemaMismatch, StoreAbsent
-from worker_service.store.connection import Connection, OnLongWait, Transaction, connect, create
+from worker_service.store.connection import Connection, OnLongWait, connect, create
+from worker_service.store.database import Transaction
 from worker_service.store.errors import SqlError
 
 SCHEMA_VERSION = 1

@@ -1,0 +1,236 @@
+"""Data of running attempts: checkpoints, pages and crawl items that they store, and questions that they ask.
+
+Pages are stored ahead, in transactions of their own; readers see them only when the completion makes their generation
+current (P5).
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Sequence
+from typing import TypeVar, cast
+
+import msgspec
+from msgspec import Struct
+
+from worker_service.base.errors import BadInput
+from worker_service.jobs.attempts import Checkpoint
+from worker_service.jobs.documents import (
+    CrawlItem,
+    CrawlItems,
+    CrawlMemory,
+    CrawlPage,
+    Currency,
+    DocumentPages,
+    Files,
+    IsCurrent,
+    KnownDigests,
+    KnownDocument,
+    KnownPages,
+    PageResult,
+    PagesAnswer,
+    PublishedFile,
+    Question,
+    QuestionAnswer,
+    SameContent,
+)
+from worker_service.jobs.job import Lease
+from worker_service.store.completions import Completions, Work, work_from
+from worker_service.store.database import Database
+from worker_service.store.intake import settle
+from worker_service.store.leases import lease_error
+from worker_service.store.library import page_from
+from worker_service.store.upkeep import leave_results
+
+_SMALL_LAYOUT_BYTES = 1 << 12
+
+_CRAWL_ITEMS_MAX = 1000
+
+A = TypeVar("A", bound=QuestionAnswer)
+
+
+class PageTarget(Struct, frozen=True):
+    """Destination of the pages that an attempt has read."""
+
+    document_id: int | None = None
+    generation: int | None = None
+    is_current: bool = False
+    """True: store them as pages of the document. False: store them under their digest only, for later attempts."""
+    is_wanted: bool = False
+    """True while the lease holds and no cancellation has been requested."""
+
+    @property
+    def is_kept(self) -> bool:
+        return self.generation is not None
+
+    @property
+    def place(self) -> dict[str, object]:
+        return {"document_id": self.document_id, "generation": self.generation}
+
+
+class Attempts:
+    def __init__(self, database: Database, completions: Completions) -> None:
+        self._db = database
+        self._completions = completions
+
+    def checkpoint(self, lease: Lease, checkpoint: Checkpoint) -> None:
+        """Store a job's state for its next attempt together with follow-up jobs and crawl items, or nothing."""
+        with self._db.transaction():
+            work = self._work_of(lease)
+            if work is None:
+                raise lease_error(self._db, lease)
+            now = self._db.now()
+            self._db.write("keep_checkpoint", **lease._asdict(), state=checkpoint.state, now=now)
+            if checkpoint.crawl is not None:
+                self._save_crawl(checkpoint.crawl, work, now)
+            self._completions.insert_follow_ups(lease.job_id, work, checkpoint.follow_ups)
+            if checkpoint.follow_ups:
+                settle(self._db)
+
+    def checkpoint_of(self, job_id: int) -> str | None:
+        for (state,) in self._db.read("checkpoint_of", job_id=job_id):
+            return str(state)
+        return None
+
+    def save_pages(self, pages: Sequence[tuple[Lease, PageResult]]) -> list[Lease]:
+        """Store page results in one transaction. Return the leases that are lost or must be cancelled.
+
+        Pages of a job with a requested cancellation are stored too; the next attempt finds them by their digest.
+        """
+        # Compress before the transaction, so that no other writer waits for it.
+        ready = [(lease, page, None if page.text is None else _result_of(page, page.text)) for lease, page in pages]
+        with self._db.transaction():
+            now = self._db.now()
+            targets = {lease: self._target_of(lease) for lease in dict.fromkeys(lease for lease, _ in pages)}
+            kept = [(lease, page, result) for lease, page, result in ready if targets[lease].is_kept]
+            results = [(*result, now) for _, _, result in kept if result]
+            added = [result_id for (result_id,) in self._db.write_each("add_page_results", results)]
+            self._db.write("index_results", result_ids=json.dumps(added))
+            if aliases := [(page.also, page.digest) for _, page, _ in kept if page.also]:
+                self._db.write("add_page_aliases", aliases=msgspec.json.encode(aliases).decode())
+            for lease, target in targets.items():
+                own = [(page.number, page.digest) for each, page, _ in kept if each == lease]
+                if target.is_current:
+                    pages_read = {**target.place, "pages": msgspec.json.encode(own).decode()}
+                    replaced = self._db.write("pages_to_replace", **pages_read)
+                    self._db.write("save_pages", **pages_read)
+                    self._db.write("results_wanted", **pages_read)
+                    leave_results(self._db, replaced)
+                    self._db.write("document_moved", **target.place, now=now)
+                elif own:
+                    self._db.write(
+                        "leave_to_anybody", digests=msgspec.json.encode([digest for _, digest in own]).decode()
+                    )
+        return [lease for lease, target in targets.items() if not target.is_wanted]
+
+    def _save_crawl(self, crawl: CrawlPage, work: Work, now: str) -> None:
+        self._db.write("save_crawl", crawl=crawl.crawl, owner=work.owner, state=crawl.state, now=now)
+        gone = [{"crawl": crawl.crawl, "id": item.id, "now": now} for item in crawl.items if item.is_gone]
+        seen = [(crawl.crawl, *_facts_of(item), crawl.walk, now) for item in crawl.items if not item.is_gone]
+        places = json.dumps([(item.id, item.name, item.parent_id) for item in crawl.items if not item.is_gone])
+        self._db.write("links_are_due", crawl=crawl.crawl, places=places)
+        self._db.write_each("lose_crawl_item", gone)
+        self._db.write_each("save_crawl_item", seen)
+        for item in crawl.items:
+            named = {"owner": work.owner, "platform": work.platform, "id": item.id, "now": now}
+            if not item.is_gone:
+                self._db.write("document_back", **named)
+                continue
+            place = {"id": item.id, "owner": work.owner, "crawl": crawl.crawl, "parent_id": item.parent_id}
+            if not self._db.write("crawled_elsewhere", **place):
+                self._db.write("document_gone", **named)
+                if crawl.keys:
+                    key = f"{crawl.keys}{item.id}:"
+                    self._db.write("cancel_what_went", first=key, beyond=f"{key}\U0010ffff", **named)
+
+    # ── What it asks ──
+
+    def known_digests(self, job_id: int) -> Sequence[str]:
+        """Return the digests, aliases included, of the pages of the job's document that have been read."""
+        return [digest for (digest,) in self._db.read("known_digests", job_id=job_id)]
+
+    def answer(self, lease: Lease, question: Question[A]) -> A:
+        """Answer a handler's question about its own document or crawl. Writes nothing."""
+        return cast(A, self._answer(lease, question))
+
+    def _answer(self, lease: Lease, question: object) -> QuestionAnswer:
+        match question:
+            case KnownPages(digests):
+                rows = self._db.read("known_pages", digests=json.dumps(list(digests)))
+                is_stale = bool(self._db.read("stale_work", job_id=lease.job_id))
+                return KnownDigests([digest for (digest,) in rows], is_stale)
+            case DocumentPages(first, last, with_layout):
+                values = {"job_id": lease.job_id, "first": first, "last": last, "with_layout": with_layout}
+                return PagesAnswer([page_from(row) for row in self._db.read("document_pages", **values)])
+            case SameContent():
+                return Files(self._same_content(lease, question))
+            case IsCurrent():
+                return Currency(not self._db.read("stale_work", job_id=lease.job_id))
+            case CrawlItems():
+                return self._crawl_memory(question)
+            case _:
+                raise BadInput(f"{type(question).__name__} is not a question that can be asked")
+
+    def _same_content(self, lease: Lease, question: SameContent) -> Sequence[PublishedFile]:
+        asked = {"sha256": question.sha256, "job_id": lease.job_id}
+        by_sha256 = self._db.read("same_sha256", **asked) if question.sha256 else []
+        if by_sha256 or not question.md5:
+            return [PublishedFile(*row) for row in by_sha256]
+        rows = self._db.read("same_md5", md5=question.md5, size=question.size, job_id=lease.job_id)
+        return [PublishedFile(*row) for row in rows]
+
+    def _crawl_memory(self, question: CrawlItems) -> CrawlMemory:
+        crawl = question.crawl
+        page = {"crawl": crawl, "after": question.after, "most": _CRAWL_ITEMS_MAX}
+        if question.not_seen_in is not None:
+            rows = self._db.read("crawl_items_not_seen", walk=question.not_seen_in, **page)
+        elif question.with_note is not None:
+            rows = self._db.read("crawl_items_with_note", note=question.with_note, **page)
+        else:
+            rows = self._db.read("crawl_items", crawl=crawl, ids=json.dumps(list(question.ids)))
+        state = next((state for (state,) in self._db.read("crawl_state", crawl=crawl)), None)
+        return CrawlMemory(state, [CrawlItem(*(*row[:7], bool(row[7]), *row[8:])) for row in rows])
+
+    def inputs(self, document_id: int) -> Sequence[PublishedFile]:
+        """Return the newest published file of a document in each role."""
+        return [PublishedFile(*row) for row in self._db.read("inputs", document_id=document_id)]
+
+    def known_document(self, document_id: int) -> KnownDocument:
+        """Return the facts about a document that are not repeated in the payloads of its jobs."""
+        for row in self._db.read("known_document", document_id=document_id):
+            return KnownDocument(*row)
+        return KnownDocument()
+
+    # ── The lease ──
+
+    def _work_of(self, lease: Lease) -> Work | None:
+        """Return None if the lease is lost, cancelled, or belongs to an older generation."""
+        for row in self._db.write("lease_held", **lease._asdict()):
+            return work_from(row)
+        return None
+
+    def _target_of(self, lease: Lease) -> PageTarget:
+        for document_id, generation, is_current, is_wanted in self._db.write("page_target", **lease._asdict()):
+            return PageTarget(document_id, generation, bool(is_current), bool(is_wanted))
+        return PageTarget()
+
+
+def _result_of(page: PageResult, raw_text: str) -> tuple[str, str, str, float | None, bytes | None]:
+    # The text comes from a child process. Replace what SQLite cannot store, so that the other pages are still stored.
+    text = raw_text.encode("utf-8", "replace").decode()
+    layout = None if page.layout is None else _compress_layout(page.layout.encode("utf-8", "replace"))
+    confidence = None if page.confidence is None else min(100.0, max(0.0, page.confidence))
+    return page.digest, text, page.method, confidence, layout
+
+
+def _compress_layout(layout: bytes) -> bytes:
+    # Most layouts have a few hundred bytes; initialising zlib's default tables takes longer than compressing them.
+    window, memory = (12, 5) if len(layout) <= _SMALL_LAYOUT_BYTES else (zlib.MAX_WBITS, zlib.DEF_MEM_LEVEL)
+    packer = zlib.compressobj(6, zlib.DEFLATED, window, memory)
+    return packer.compress(layout) + packer.flush()
+
+
+def _facts_of(item: CrawlItem) -> tuple[object, ...]:
+    # The order of the parameters of `save_crawl_item`.
+    return (item.id, item.parent_id, item.name, item.kind, item.revision, item.size, item.note, item.detail)

@@ -1,0 +1,138 @@
+"""What a completion writes besides the job's status: files, document facts, follow-up jobs, a published generation."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+from msgspec import Struct
+from msgspec.structs import asdict, replace
+
+from worker_service.base.errors import PublishedFileRemoved, RuleBroken
+from worker_service.jobs.attempts import Completion
+from worker_service.jobs.batches import unique_key_in_batch
+from worker_service.jobs.documents import FileAgain, NewFile
+from worker_service.jobs.job import Enqueued, Lease, NewJob
+from worker_service.store.database import Database, Row
+from worker_service.store.intake import Intake, documents_changed
+from worker_service.store.upkeep import forget_files
+
+
+class Work(Struct, frozen=True):
+    """The document, owner and batch of a job, which its follow-up jobs inherit."""
+
+    document_id: int | None
+    generation: int | None
+    owner: str
+    platform: str
+    name: str | None
+    batch_id: int | None
+    priority: int
+
+    @property
+    def place(self) -> dict[str, object]:
+        return {"document_id": self.document_id, "generation": self.generation}
+
+
+class Completions:
+    """Methods for use within the caller's transaction."""
+
+    def __init__(self, database: Database, intake: Intake) -> None:
+        self._db = database
+        self._intake = intake
+
+    def write(self, completions: Sequence[Completion]) -> None:
+        now = self._db.now()
+        works = [self._work_of(done.lease.job_id) for done in completions]
+        for done, work in zip(completions, works, strict=True):
+            self._write_one(done, work, now)
+        # Check only after every follow-up job of this transaction is in the queue.
+        for done, work in zip(completions, works, strict=True):
+            self._fail_unpublished_document(done, work, now)
+
+    def _work_of(self, job_id: int) -> Work:
+        [row] = self._db.write("work_of", job_id=job_id)
+        return work_from(row)
+
+    def _write_one(self, done: Completion, work: Work, now: str) -> None:
+        if done.publishes and work.generation is None:
+            raise RuleBroken("only a job that works for a document can publish one: publishes was set without")
+        for file in done.files:
+            self._add_file(done.lease, work, file, now)
+        if done.files:
+            self._db.write("files_are_back", **done.lease._asdict())
+        if done.document is not None and work.generation is not None:
+            self._db.write("learn", **asdict(done.document), document_id=work.document_id, now=now)
+        inserted = self.insert_follow_ups(done.lease.job_id, work, done.follow_ups)
+        self._assign_originals(done.lease, done.follow_ups, inserted)
+        if work.generation is not None and work.document_id is not None:
+            if done.publishes:
+                self._publish(work, work.document_id, now)
+            else:
+                self._db.write("document_moved", **work.place, now=now)
+
+    def _publish(self, work: Work, document_id: int, now: str) -> None:
+        forget_files(self._db, "forget_older_files", **work.place)
+        if not self._db.write("publish", **work.place, now=now):
+            raise RuleBroken(f"generation {work.generation} of document {document_id} is no longer the newest")
+        documents_changed(self._db, [document_id])
+        self._db.write("link_is_due", document_id=document_id)
+
+    def _fail_unpublished_document(self, done: Completion, work: Work, now: str) -> None:
+        """Fail the document if no live job is left that could publish it."""
+        if done.publishes or work.generation is None:
+            return
+        values = {**work.place, "now": now, "job_id": done.lease.job_id, "skipped": _skip_reason(done.result)}
+        documents_changed(self._db, [document_id for (document_id,) in self._db.write("led_nowhere", **values)])
+
+    def _add_file(self, lease: Lease, work: Work, file: NewFile | FileAgain, now: str) -> None:
+        row = {**lease._asdict(), "document_id": work.document_id, "owner": work.owner, "now": now}
+        row |= asdict(file)
+        if isinstance(file, NewFile):
+            self._db.write("add_file", **row)
+        elif not self._db.write("add_file_again", **row):
+            raise PublishedFileRemoved(f"there is no file {file.file_id} any more: publish the content itself")
+
+    def insert_follow_ups(self, parent_id: int, work: Work, jobs: Sequence[NewJob]) -> list[Enqueued]:
+        """Insert follow-up jobs.
+
+        They inherit owner, batch and priority unless they set their own, and the document unless they request one.
+        """
+        return self._intake.insert_many([_inherit(job, work) for job in jobs], parent_id)
+
+    def _assign_originals(self, lease: Lease, jobs: Sequence[NewJob], inserted: Sequence[Enqueued]) -> None:
+        """Record the files that the job has published as originals of the documents its follow-up jobs read."""
+        asked = [(job.document, each.document_id) for job, each in zip(jobs, inserted, strict=True) if job.document]
+        for request, document_id in asked:
+            content = request.content or None if len(asked) > 1 else None
+            if self._db.write("tie_files", **lease._asdict(), document_id=document_id, content=content):
+                self._db.write("link_is_due", document_id=document_id)
+
+
+def work_from(row: Row) -> Work:
+    document_id, generation, *rest = row
+    return Work(document_id if generation is not None else None, generation, *rest)
+
+
+def _inherit(job: NewJob, work: Work) -> NewJob:
+    key = job.unique_key
+    if key is not None and work.batch_id is not None:
+        key = unique_key_in_batch(key, work.batch_id)
+    job = replace(
+        job,
+        owner=job.owner or work.owner,
+        batch_id=work.batch_id if job.batch_id is None else job.batch_id,
+        priority=job.priority or work.priority,
+        unique_key=key,
+    )
+    if job.document is not None:
+        return job
+    job = replace(job, name=job.name or work.name)
+    return job if work.generation is None else replace(job, document_id=work.document_id, generation=work.generation)
+
+
+def _skip_reason(result: str | None) -> str | None:
+    """Return the reason why the handler had nothing to do, or None."""
+    found = json.loads(result) if result else None
+    reason = found.get("skipped") if isinstance(found, dict) else None
+    return None if reason is None else str(reason)

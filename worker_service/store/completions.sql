@@ -1,0 +1,97 @@
+-- What a completion writes besides the job's status.
+
+-- fragment: work_columns
+-- Document, owner and batch of a job. A removed batch counts as none.
+q.document_id, q.generation, q.owner, q.platform, q.name, (SELECT b.id FROM batch b WHERE b.id = q.batch_id), q.priority
+
+-- name: work_of
+SELECT {work_columns} FROM worker_job_queue q WHERE q.id = :job_id;
+
+-- name: learn
+UPDATE document
+   SET kind = ifnull(:kind, kind), pages = ifnull(:pages, pages), content = ifnull(:content, content),
+       note = ifnull(:note, note), updated_at = :now
+ WHERE id = :document_id;
+
+-- name: document_moved
+UPDATE document SET updated_at = :now WHERE id = :document_id AND index_generation = :generation;
+
+-- name: add_file
+INSERT INTO file (job_id, fence, document_id, role, name, path, size, sha256, md5, note, owner, created_at)
+VALUES (:job_id, :fence, :document_id, :role, :name, :path, :size, :sha256, :md5, :note, :owner, :now);
+
+-- name: add_file_again
+-- The note is not copied, because it says how the other file was fetched.
+INSERT INTO file (job_id, fence, document_id, role, name, path, size, sha256, md5, owner, created_at)
+SELECT :job_id, :fence, :document_id, CASE :role WHEN '' THEN f.role ELSE :role END,
+       CASE :name WHEN '' THEN f.name ELSE :name END, f.path, f.size, f.sha256, f.md5, :owner, :now
+  FROM file f WHERE f.id = :file_id
+RETURNING id;
+
+-- name: tie_files
+-- Assigns the original that was just published to its document. The publisher is a download, which has no document of
+-- its own, or a job that has found the file inside its own document.
+UPDATE file SET document_id = :document_id, role = 'original'
+ WHERE job_id = :job_id AND fence = :fence AND (role = 'inside' OR (document_id IS NULL AND role <> ''))
+   AND (:content IS NULL OR sha256 = :content)
+RETURNING id;
+
+-- name: forget_older_files
+-- Deletes files that an earlier generation has made and this one has not; they would appear to belong to this one.
+DELETE FROM file
+ WHERE document_id = :document_id AND role NOT IN ('', 'original')
+   AND EXISTS (SELECT 1 FROM document d WHERE d.id = :document_id AND d.current_generation IS NOT :generation)
+   AND NOT EXISTS (SELECT 1 FROM worker_job_queue q WHERE q.id = file.job_id AND q.generation = :generation)
+RETURNING CAST(path AS BLOB);
+
+-- name: files_are_gone
+INSERT OR IGNORE INTO file_gone (path)
+SELECT w.value FROM json_each(:paths) w WHERE NOT EXISTS (SELECT 1 FROM file f WHERE f.path = w.value);
+
+-- name: files_are_back
+DELETE FROM file_gone WHERE path IN (SELECT path FROM file WHERE job_id = :job_id AND fence = :fence);
+
+-- name: link_is_due
+INSERT OR IGNORE INTO link_due (document_id) VALUES (:document_id);
+
+-- name: links_are_due
+-- 0 stands for all documents: folders have been moved or renamed.
+INSERT OR IGNORE INTO link_due (document_id)
+SELECT 0 WHERE EXISTS (SELECT 1 FROM json_each(:places) w
+                         JOIN crawl_item i ON i.crawl = :crawl AND i.id = w.value ->> 0
+                        WHERE i.name <> w.value ->> 1 OR i.parent_id <> w.value ->> 2);
+
+-- name: forget_checkpoints
+DELETE FROM checkpoint WHERE job_id IN (SELECT value FROM json_each(:job_ids));
+
+-- name: publish
+-- P5, P11: the pages were written ahead. This statement makes them visible to readers.
+UPDATE document
+   SET current_generation = :generation, index_status = 'success', error_code = NULL, error_message = NULL,
+       error_remedy = NULL, updated_at = :now
+ WHERE id = :document_id AND index_generation = :generation
+RETURNING id;
+
+-- name: led_nowhere
+-- Fails a document if the last live job of its newest generation has completed without publishing it.
+UPDATE document
+   SET index_status = 'failed', updated_at = :now,
+       error_code = coalesce((SELECT e.error_code FROM v_document_error e WHERE e.document_id = document.id LIMIT 1),
+                             CASE WHEN :skipped IS NULL THEN 'NOT_PUBLISHED' ELSE 'SKIPPED' END),
+       error_message = coalesce((SELECT e.error_message FROM v_document_error e WHERE e.document_id = document.id LIMIT 1),
+                                :skipped, 'job ' || :job_id || ' has completed, and no job is left that would publish the document'),
+       error_remedy = (SELECT e.error_remedy FROM v_document_error e WHERE e.document_id = document.id LIMIT 1)
+ WHERE id = :document_id AND index_generation = :generation AND index_status IN ('queued', 'indexing')
+   AND NOT EXISTS (SELECT 1 FROM worker_job_queue q
+                    WHERE q.document_id = :document_id AND q.generation = :generation
+                      AND q.status IN ('pending', 'running'))
+RETURNING id;
+
+-- name: cancel_what_went
+-- Cancels pending jobs for an item that has disappeared. Ids may contain colons, so the key prefix is not exact; the
+-- source_key is.
+UPDATE worker_job_queue
+   SET status = 'cancelled', held = 0, completed_at = :now, cancel_requested_at = :now, error_code = 'SOURCE_GONE',
+       error_message = 'the file is no longer where the crawl found it'
+ WHERE unique_key >= :first AND unique_key < :beyond AND unique_key IS NOT NULL AND status IN ('pending', 'running')
+   AND status = 'pending' AND platform = :platform AND owner = :owner AND source_key = :id;

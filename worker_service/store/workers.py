@@ -1,0 +1,67 @@
+"""Rows of workers: their handlers, slots and cluster nodes, and the limits that the daemon's settings give."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+from msgspec.structs import asdict, replace
+
+from worker_service.base.errors import Refused, WorkerUnknown
+from worker_service.jobs.workers import NodeState, Worker
+from worker_service.store.database import Database
+from worker_service.store.scheduler import Scheduler
+
+
+class Workers:
+    def __init__(self, database: Database, scheduler: Scheduler) -> None:
+        self._db = database
+        self._scheduler = scheduler
+
+    def register(self, worker: Worker) -> None:
+        """Write the worker's row and its handlers, which also counts as its first heartbeat."""
+        self._scheduler.forget()
+        with self._db.transaction():
+            self._db.write("register", **asdict(replace(worker, handlers=())), now=self._db.now())
+            self._db.write("forget_handlers", worker_id=worker.id)
+            for handler in worker.handlers:
+                self._db.write("register_handler", worker_id=worker.id, **asdict(handler))
+
+    def deregister(self, worker_id: str) -> None:
+        """Remove the worker. Raise `Refused` if it still holds leases."""
+        with self._db.transaction():
+            if not self._db.write("deregister", worker_id=worker_id):
+                raise Refused(f"worker {worker_id} still holds leases, or is not registered", "release them first")
+            self._db.write("forget_handlers", worker_id=worker_id)
+            self._db.write("mark_nodes_of_worker_down", worker_id=worker_id)
+
+    def set_worker_state(self, worker_id: str, *, draining: bool, disk_low: bool) -> None:
+        """Record the two reasons why the worker claims no jobs."""
+        with self._db.transaction():
+            if not self._db.write("set_worker_state", worker_id=worker_id, draining=draining, disk_low=disk_low):
+                raise WorkerUnknown(f"worker {worker_id} has no row", "register it first")
+
+    def forget_nodes_of_dead_workers(self) -> None:
+        """Delete the nodes of workers that have no row, except draining nodes."""
+        with self._db.transaction():
+            self._db.write("forget_nodes_of_dead_workers")
+
+    def set_nodes(self, worker_id: str, nodes: Sequence[NodeState]) -> None:
+        """Write the state of all nodes of this worker. Its slots of class `node` become the sum of their slots."""
+        self._scheduler.forget()
+        with self._db.transaction():
+            slots = sum(node.slots for node in nodes)
+            if not self._db.write("set_node_slots", worker_id=worker_id, slots=slots):
+                raise WorkerUnknown(f"worker {worker_id} has no row", "register it first")
+            names = json.dumps([node.name for node in nodes])
+            self._db.write("forget_nodes", names=names)
+            self._db.write("mark_absent_nodes_down", worker_id=worker_id, names=names)
+            for node in nodes:
+                self._db.write("keep_node", worker_id=worker_id, **asdict(node))
+
+    def set_limits(self, kind: str, most: dict[str, int]) -> None:
+        """Replace all limits of a kind ('type', 'class', 'owner', 'payload')."""
+        with self._db.transaction():
+            self._db.write("forget_limits", kind=kind)
+            for name, number in most.items():
+                self._db.write("set_limit", kind=kind, name=name, most=number)
