@@ -46,8 +46,7 @@ from worker_service.jobs.documents import (
     QuestionAnswer,
 )
 from worker_service.jobs.job import NewJob
-from worker_service.runner.pool import attempt_events, open_pool
-from worker_service.runner.protocol import (
+from worker_service.runner.messages import (
     Asked,
     AttemptEvent,
     Begin,
@@ -59,9 +58,9 @@ from worker_service.runner.protocol import (
     PagesRead,
     Progressed,
     Publication,
-    decode_question,
-    empty_answer,
 )
+from worker_service.runner.pool import attempt_events, open_pool
+from worker_service.runner.questions import decode_question, empty_answer
 
 __all__ = ["Answers", "How", "Publication", "Run", "run_handler", "run_stopped_and_again"]
 

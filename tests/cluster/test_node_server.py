@@ -18,7 +18,8 @@ from tests.system.conftest import ROOT, wait_until
 from worker_service import VERSION
 from worker_service.cluster import ray_task
 from worker_service.cluster.node_server import Terms
-from worker_service.runner.protocol import Launch, Order, encode_message
+from worker_service.runner.messages import Launch, Order
+from worker_service.runner.protocol import encode_message
 
 
 class Session:

@@ -6,7 +6,7 @@ import pytest
 
 from worker_service.cluster.pool import cluster_types
 from worker_service.jobs.workers import HandlerFacts
-from worker_service.runner.protocol import Described
+from worker_service.runner.messages import Described
 from worker_service.settings.cluster import Cluster
 
 DESCRIBED = {

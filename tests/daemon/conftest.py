@@ -14,7 +14,7 @@ from tests.store.kit import MovableClock, lay_out, new_worker
 from worker_service.base.clock import Clock, wall_clock
 from worker_service.daemon.attempts import Attempt, Slots, Tools
 from worker_service.jobs.job import NewJob
-from worker_service.runner.protocol import Ended, How
+from worker_service.runner.messages import Ended, How
 from worker_service.runner.worker_lock import Identity
 from worker_service.settings.config import load_settings
 from worker_service.store.opening import open_store

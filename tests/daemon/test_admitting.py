@@ -9,7 +9,7 @@ import pytest
 from tests.daemon.conftest import MakeAttempt
 from worker_service.daemon.loop import refusal
 from worker_service.jobs.workers import HandlerFacts
-from worker_service.runner.protocol import Described, Ended, How
+from worker_service.runner.messages import Described, Ended, How
 
 SCHEMA = '{"type": "object", "properties": {"pages": {"type": "integer"}}}'
 

@@ -10,7 +10,7 @@ from tests.daemon.conftest import MakeAttempt
 from worker_service.daemon.attempts import Attempt, Slots
 from worker_service.daemon.loop import MOMENT_SECONDS, MOST, Ahead
 from worker_service.jobs.workers import HandlerFacts
-from worker_service.runner.protocol import Described
+from worker_service.runner.messages import Described
 
 
 def described(reuse: int) -> dict[str, Described]:

@@ -16,7 +16,7 @@ from worker_service.daemon.outcomes import Landing, Publisher
 from worker_service.jobs.documents import DocumentFacts, DocumentRequest, FileAgain
 from worker_service.jobs.job import NewJob, Status
 from worker_service.jobs.retries import REQUEUES_MAX
-from worker_service.runner.protocol import How, Publication
+from worker_service.runner.messages import How, Publication
 from worker_service.store.store import Store
 
 

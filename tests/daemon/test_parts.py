@@ -28,7 +28,8 @@ from worker_service.jobs.counts import Counts
 from worker_service.jobs.history import LOG_LINES_MOST
 from worker_service.jobs.job import Gate, NewJob, Pause, Status
 from worker_service.jobs.workers import wants
-from worker_service.runner.protocol import GAP, Progressed
+from worker_service.runner.log_lines import GAP
+from worker_service.runner.messages import Progressed
 from worker_service.runner.worker_lock import WorkerLock, boot_id, lock_path, own_host
 from worker_service.services.database import Session
 from worker_service.services.health import Level, examine, health, judge

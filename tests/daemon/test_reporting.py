@@ -30,7 +30,7 @@ from worker_service.jobs.documents import (
 )
 from worker_service.jobs.job import Lease, NewJob, Status
 from worker_service.jobs.selector import Selector
-from worker_service.runner.protocol import Asked, AttemptEvent, Checkpointed, Ended, How, PagesRead, Progressed
+from worker_service.runner.messages import Asked, AttemptEvent, Checkpointed, Ended, How, PagesRead, Progressed
 from worker_service.store.store import Store
 
 Said = Callable[[Attempt], AttemptEvent]

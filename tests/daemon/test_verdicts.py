@@ -13,7 +13,7 @@ from worker_service.daemon.attempts import Attempt
 from worker_service.daemon.outcomes import Complete, ConfirmCancel, Drop, Fail, Release, Snooze, Verdict, verdict
 from worker_service.jobs.attempts import ChildProcess, Failure
 from worker_service.jobs.retries import REQUEUES_MAX
-from worker_service.runner.protocol import Ended, How
+from worker_service.runner.messages import Ended, How
 
 
 def decide(attempt: Attempt, how: Ended) -> Verdict:

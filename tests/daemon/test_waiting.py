@@ -18,8 +18,8 @@ from worker_service.daemon.heartbeat import Heartbeat, own_worker
 from worker_service.daemon.loop import Loop, Signals
 from worker_service.daemon.outcomes import Landing, Publisher
 from worker_service.jobs.job import NewJob
+from worker_service.runner.messages import Begin
 from worker_service.runner.pool import LocalPool
-from worker_service.runner.protocol import Begin
 from worker_service.runner.worker_lock import own_identity
 from worker_service.store.opening import open_store
 

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from worker_service.jobs.documents import KnownDocument
+from worker_service.runner.messages import AttemptEvent, Begin, Ended, How, Logged, Order, Progressed
 from worker_service.runner.pool import LocalPool
-from worker_service.runner.protocol import AttemptEvent, Begin, Ended, How, Logged, Order, Progressed
 
 PATIENCE_SECONDS = 30.0
 

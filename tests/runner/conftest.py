@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from worker_service.runner.messages import AttemptEvent, Begin, Ended, Logged, Order, Progressed
 from worker_service.runner.pool import LocalPool
-from worker_service.runner.protocol import AttemptEvent, Begin, Ended, Logged, Order, Progressed
 
 SABOTEURS = ("tests.saboteurs.handlers:handlers",)
 PATIENCE_SECONDS = 30.0

@@ -11,7 +11,8 @@ import pytest
 
 from tests.runner.conftest import Desk, MakeDesk
 from worker_service.jobs.documents import Currency, FileAgain, KnownDigests, PageResult, PagesAnswer
-from worker_service.runner.protocol import Asked, Checkpointed, How, Order, PagesRead, decode_question, empty_answer
+from worker_service.runner.messages import Asked, Checkpointed, How, Order, PagesRead
+from worker_service.runner.questions import decode_question, empty_answer
 
 OF_DOCUMENT: dict[str, Any] = {"document_id": 3, "generation": 2}
 LARGE = PagesAnswer([PageResult(1, "d", "x" * (4 << 20))])

@@ -12,7 +12,7 @@ import pytest
 from tests.length import short
 from tests.runner.conftest import Desk, MakeDesk
 from worker_service.runner import processes
-from worker_service.runner.protocol import Ended, Order, Started
+from worker_service.runner.messages import Ended, Order, Started
 
 KINDS = """
     clean silent raises exits segfaults floods_log

@@ -15,7 +15,7 @@ import pytest
 
 from tests.runner.conftest import Desk, MakeDesk
 from worker_service.runner import sandbox, seccomp
-from worker_service.runner.protocol import How, Started
+from worker_service.runner.messages import How, Started
 
 needs_landlock = pytest.mark.skipif(
     sandbox.landlock_version() == 0 and "CI" not in os.environ, reason="this kernel has no Landlock"

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.runner.conftest import Desk, MakeDesk
-from worker_service.runner.protocol import Checkpointed, How, Order, Progressed, Started
+from worker_service.runner.messages import Checkpointed, How, Order, Progressed, Started
 
 
 def test_a_clean_end_brings_the_result_its_files_and_what_follows(make_desk: MakeDesk, tmp_path: Path) -> None:

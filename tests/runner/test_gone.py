@@ -18,7 +18,9 @@ import pytest
 from tests.runner.conftest import SABOTEURS, Desk, MakeDesk
 from tests.system.conftest import is_running
 from worker_service.runner import processes
-from worker_service.runner.protocol import Begin, ChildError, Ended, How, Started, encode_frame
+from worker_service.runner.messages import Begin, Ended, How, Started
+from worker_service.runner.pool import ChildError
+from worker_service.runner.protocol import encode_frame
 
 
 @pytest.fixture
@@ -191,7 +193,7 @@ def test_closing_stops_everything(make_desk: MakeDesk, tmp_path: Path) -> None:
 DAEMON = """
 import json, select, sys
 from pathlib import Path
-from worker_service.runner.protocol import Begin, Order, Progressed
+from worker_service.runner.messages import Begin, Order, Progressed
 from worker_service.runner.pool import LocalPool
 
 root, lock, extra = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3]

@@ -10,8 +10,8 @@ import pytest
 
 from tests.installed import install
 from tests.runner.conftest import SABOTEURS, Desk, MakeDesk
-from worker_service.runner.pool import LocalPool
-from worker_service.runner.protocol import Begin, ChildError, Described, How
+from worker_service.runner.messages import Begin, Described, How
+from worker_service.runner.pool import ChildError, LocalPool
 
 BROKEN = {
     "tests.saboteurs.hangs_at_import:handler": "still being imported after 1.5 s",

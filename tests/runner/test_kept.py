@@ -17,7 +17,7 @@ from tests.saboteurs.kept import LEFT, REUSE
 from worker_service.handlers import Handler, Limits
 from worker_service.jobs.documents import KnownDigests
 from worker_service.runner import processes
-from worker_service.runner.protocol import Asked, Checkpointed, Ended, How, Progressed, Started
+from worker_service.runner.messages import Asked, Checkpointed, Ended, How, Progressed, Started
 
 KEPT = ("tests.saboteurs.kept:handlers",)
 

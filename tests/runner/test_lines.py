@@ -8,7 +8,8 @@ import pytest
 
 from tests.runner.conftest import Desk, MakeDesk
 from worker_service.jobs.history import LOG_LINES_MOST
-from worker_service.runner.protocol import GAP, How, Logged
+from worker_service.runner.log_lines import GAP
+from worker_service.runner.messages import How, Logged
 
 
 def test_what_is_printed_is_heard_as_what_is_logged_in_one_order(desk: Desk) -> None:

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
+from worker_service.base.sanitize import safe_text
 from worker_service.jobs.attempts import Usage
 from worker_service.jobs.documents import (
     CrawlItem,
@@ -23,23 +24,23 @@ from worker_service.jobs.documents import (
 from worker_service.jobs.job import NewJob
 from worker_service.runner import pool as nursery_module
 from worker_service.runner import protocol
-from worker_service.runner.pool import LocalPool
-from worker_service.runner.protocol import (
+from worker_service.runner.messages import (
     Asked,
     AttemptOver,
+    Begin,
     Checkpointed,
-    ChildError,
     ChildMessage,
     Ended,
-    Garbled,
     How,
-    Inbox,
+    Launch,
     Order,
     PagesRead,
     Progressed,
     Publication,
     Started,
 )
+from worker_service.runner.pool import ChildError, LocalPool
+from worker_service.runner.protocol import Garbled, Inbox
 
 OURS = bytes([*b"P", protocol.VERSION])
 
@@ -117,7 +118,7 @@ def test_several_messages_in_one_bite_are_several() -> None:
 def test_an_order_arrives_as_it_was() -> None:
     inputs = {"original": Path("/w/objects/1-1/a.pdf")}
     order = Order(1, 2, "x", "local", None, '{"a": "ü"}', 60, "[1]", 7, 2, inputs, known_digests=["d"])
-    launch = protocol.Launch(order, {"A": "b"})
+    launch = Launch(order, {"A": "b"})
 
     (body,) = Inbox(2000).feed(protocol.encode_frame(launch))
 
@@ -145,8 +146,8 @@ def test_a_message_that_does_not_fit_is_garbled(body: bytes) -> None:
 
 
 def test_control_characters_do_not_reach_a_terminal_and_what_joins_letters_stays() -> None:
-    assert protocol.safe_text("5\xa0km 👩\u200d🔧", 100) == "5\xa0km 👩\u200d🔧"
-    assert protocol.safe_text("one\n\x1b[31mtwo\x07", 100) == "one\n�[31mtwo�"
+    assert safe_text("5\xa0km 👩\u200d🔧", 100) == "5\xa0km 👩\u200d🔧"
+    assert safe_text("one\n\x1b[31mtwo\x07", 100) == "one\n�[31mtwo�"
 
 
 def test_a_nursery_that_talks_nonsense_is_not_believed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,7 +158,7 @@ def test_a_nursery_that_talks_nonsense_is_not_believed(tmp_path: Path, monkeypat
     script.chmod(0o700)
     monkeypatch.setattr("sys.executable", str(script))
     monkeypatch.setattr(nursery_module, "_EXIT_SECONDS", 0.2)
-    nursery = LocalPool(protocol.Begin(tmp_path / "s", tmp_path / "k"))
+    nursery = LocalPool(Begin(tmp_path / "s", tmp_path / "k"))
 
     with pytest.raises(ChildError, match="garbage"):
         nursery.start()

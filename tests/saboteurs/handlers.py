@@ -48,7 +48,8 @@ from worker_service.handlers import (
     Snooze,
 )
 from worker_service.runner import seccomp
-from worker_service.runner.protocol import VERSION, Asked, Ended, How, PagesRead, encode_frame
+from worker_service.runner.messages import Asked, Ended, How, PagesRead
+from worker_service.runner.protocol import VERSION, encode_frame
 
 MIB = 1 << 20
 

@@ -24,7 +24,8 @@ from worker_service.handlers import (
     Retryable,
     Snooze,
 )
-from worker_service.runner.protocol import Ended, How, Publication, encode_frame
+from worker_service.runner.messages import Ended, How, Publication
+from worker_service.runner.protocol import encode_frame
 
 MIB = 1 << 20
 REUSE = 4

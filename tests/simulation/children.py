@@ -15,7 +15,7 @@ from pathlib import Path
 from worker_service.jobs.attempts import Usage
 from worker_service.jobs.job import NewJob
 from worker_service.jobs.workers import HandlerFacts
-from worker_service.runner.protocol import (
+from worker_service.runner.messages import (
     AttemptEvent,
     Described,
     Ended,

@@ -26,7 +26,7 @@ from worker_service.daemon.outcomes import Landing
 from worker_service.daemon.recovery import Recovery
 from worker_service.jobs.documents import NewFile
 from worker_service.jobs.workers import WorkerState
-from worker_service.runner.protocol import Ended
+from worker_service.runner.messages import Ended
 from worker_service.runner.worker_lock import Identity
 from worker_service.settings.config import Settings, load_settings
 

@@ -10,7 +10,7 @@ import pytest
 from tests.system.conftest import System, wait_until
 from worker_service.jobs.history import LOG_LINES_MOST
 from worker_service.jobs.job import Status
-from worker_service.runner.protocol import GAP
+from worker_service.runner.log_lines import GAP
 
 
 def lines(system: System, job_id: int) -> list[str]:

@@ -40,6 +40,19 @@ def harmless_text(text: str) -> str:
     return _IN_TEXT.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
+def safe_text(value: str, length: int) -> str:
+    return clip(harmless_text(value), length)
+
+
+def clip(value: str, length: int) -> str:
+    return value if len(value) <= length else value[: length - 1] + "…"
+
+
+def strip_surrogates(text: str) -> str:
+    """Replace lone surrogates, which a file name may contain and a JSON message may not."""
+    return text.encode("utf-8", "replace").decode()
+
+
 def harmless_cell(value: object) -> object:
     """Sanitise a spreadsheet cell: text stays text and never becomes a formula."""
     if not isinstance(value, str):

@@ -16,7 +16,7 @@ import click
 from worker_service.base.errors import BadInput, Refused, in_a_sentence
 from worker_service.cli import group, output
 from worker_service.cli.context import Invocation, completes_type, read_stdin, verb
-from worker_service.runner.protocol import AttemptEvent, Declared, Described, Ended, How, Logged, Progressed
+from worker_service.runner.messages import AttemptEvent, Declared, Described, Ended, How, Logged, Progressed
 from worker_service.services import handlers as operations
 from worker_service.services.serialize import as_object
 

@@ -26,22 +26,10 @@ from worker_service import VERSION
 from worker_service.cluster.ray_task import ALIVE, ENDED, FILE, HEADER, HELLO, LAUNCH, MESSAGE, STOP, frame
 from worker_service.jobs.documents import KnownDigests, KnownPages
 from worker_service.runner import sandbox
+from worker_service.runner.messages import Asked, AttemptOver, Begin, Described, Ended, How, Key, Launch, attempt_name
 from worker_service.runner.pool import LocalPool
-from worker_service.runner.protocol import (
-    Asked,
-    AttemptOver,
-    Begin,
-    Described,
-    Ended,
-    How,
-    Key,
-    Launch,
-    attempt_name,
-    decode_daemon_message,
-    decode_question,
-    empty_answer,
-    encode_message,
-)
+from worker_service.runner.protocol import decode_daemon_message, encode_message
+from worker_service.runner.questions import decode_question, empty_answer
 
 SILENCE_SECONDS = 30.0
 IDLE_SECONDS = 5.0

@@ -26,7 +26,7 @@ from worker_service.base.forks import fork_process
 from worker_service.handlers.contract import Handler
 from worker_service.handlers.registry import load
 from worker_service.runner import sandbox as confinement
-from worker_service.runner.protocol import Order
+from worker_service.runner.messages import Order
 
 SLICE = "slice"
 """The role of a slice in the inputs of an attempt. An attempt that gets one gets no other file."""

@@ -17,13 +17,11 @@ from msgspec.structs import replace
 
 from worker_service.jobs.documents import QuestionAnswer
 from worker_service.jobs.workers import NODE, NodeState
-from worker_service.runner.pool import LocalPool, _ForkServerConnection
-from worker_service.runner.protocol import (
+from worker_service.runner.messages import (
     Asked,
     Assigned,
     AttemptEvent,
     Begin,
-    ChildError,
     ClusterBegin,
     Described,
     Drain,
@@ -33,6 +31,7 @@ from worker_service.runner.protocol import (
     NodesSeen,
     Order,
 )
+from worker_service.runner.pool import ChildError, LocalPool, _ForkServerConnection
 from worker_service.settings.cluster import LOCAL, Cluster
 
 _RESTART_SECONDS_MIN, _RESTART_SECONDS_MAX = 0.25, 30.0

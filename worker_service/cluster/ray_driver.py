@@ -25,24 +25,22 @@ from typing import Any
 import msgspec
 
 from worker_service import VERSION
+from worker_service.base.sanitize import safe_text
 from worker_service.cluster import ray_environment, ray_task
 from worker_service.cluster.node_server import Terms
 from worker_service.cluster.task_inputs import TaskInputs
 from worker_service.jobs.attempts import Usage
 from worker_service.jobs.workers import NodeState
 from worker_service.runner import sandbox
-from worker_service.runner.protocol import (
-    RELAY_BYTES_MAX,
+from worker_service.runner.messages import (
     Assigned,
     AttemptOver,
     Begin,
     ClusterBegin,
     Drain,
     Ended,
-    Garbled,
     Hello,
     How,
-    Inbox,
     Key,
     Launch,
     Logged,
@@ -54,11 +52,15 @@ from worker_service.runner.protocol import (
     Started,
     Stop,
     attempt_name,
+)
+from worker_service.runner.protocol import (
+    RELAY_BYTES_MAX,
+    Garbled,
+    Inbox,
     decode_daemon_message,
     decode_node_message,
     encode_frame,
     encode_message,
-    safe_text,
     wrap_frame,
 )
 from worker_service.settings.cluster import SLOTS_MAX

@@ -11,7 +11,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from worker_service.cluster.pdf_slices import SLICE, Slicer
-from worker_service.runner.protocol import Order
+from worker_service.runner.messages import Order
 
 _STORED_BYTES_MAX = 256 << 20
 """Bytes of whole files that are kept in Ray's object store for later attempts of the same document."""

@@ -11,8 +11,8 @@ from pathlib import Path
 from worker_service.base.errors import ConfigError
 from worker_service.cluster.pool import RayPool, cluster_begin, cluster_types
 from worker_service.jobs.workers import NodeState
-from worker_service.runner.pool import describe
-from worker_service.runner.protocol import Begin, ChildError
+from worker_service.runner.messages import Begin
+from worker_service.runner.pool import ChildError, describe
 from worker_service.settings.config import Settings
 
 _SECONDS_MAX = 120.0

@@ -32,7 +32,9 @@ from worker_service.base.errors import (
 from worker_service.jobs.attempts import Checkpoint, ChildProcess, Count, Failure, Report
 from worker_service.jobs.documents import CrawlMemory, Files, QuestionAnswer
 from worker_service.jobs.job import Job, Lease
-from worker_service.runner.protocol import Asked, Checkpointed, Key, LogBuffer, PagesRead, Progressed, decode_question
+from worker_service.runner.log_lines import LogBuffer
+from worker_service.runner.messages import Asked, Checkpointed, Key, PagesRead, Progressed
+from worker_service.runner.questions import decode_question
 from worker_service.runner.worker_lock import Identity
 from worker_service.settings.config import Settings
 from worker_service.store.store import Store

@@ -23,7 +23,7 @@ from worker_service.base.errors import LeaseLost, WorkerUnknown
 from worker_service.daemon.attempts import Tools, failure_fields
 from worker_service.jobs.job import Lease
 from worker_service.jobs.workers import NODE, Beat, Worker
-from worker_service.runner.protocol import Described
+from worker_service.runner.messages import Described
 from worker_service.store.store import Store
 
 if TYPE_CHECKING:

@@ -30,11 +30,9 @@ from worker_service.jobs.attempts import ChildProcess
 from worker_service.jobs.job import Job, Status
 from worker_service.jobs.payloads import PayloadCheck
 from worker_service.jobs.workers import NODE, wants
-from worker_service.runner.pool import LocalPool
-from worker_service.runner.protocol import (
+from worker_service.runner.messages import (
     Assigned,
     AttemptEvent,
-    ChildError,
     Described,
     Ended,
     How,
@@ -43,6 +41,7 @@ from worker_service.runner.protocol import (
     Progressed,
     Started,
 )
+from worker_service.runner.pool import ChildError, LocalPool
 from worker_service.store.change_watch import FileWatch
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from worker_service.base.errors import StoreError, WorkerUnknown
 from worker_service.cluster.pool import ClusterPool, RayPool, cluster_begin, cluster_types, with_node_class
 from worker_service.daemon.attempts import Tools
 from worker_service.jobs.workers import NODE, NodeState
+from worker_service.runner.messages import Begin, Described, NodesSeen
 from worker_service.runner.pool import LocalPool
-from worker_service.runner.protocol import Begin, Described, NodesSeen
 from worker_service.settings.cluster import LOCAL, Cluster
 
 _LOOK_SECONDS = 1.0

@@ -51,7 +51,7 @@ from worker_service.jobs.retries import (
     after_failure,
     may_have_run_detail,
 )
-from worker_service.runner.protocol import Ended, How, Key
+from worker_service.runner.messages import Ended, How, Key
 
 _SNOOZE_SECONDS = 60.0
 _LONGEST_WAIT_SECONDS = 366 * 86400.0

@@ -24,8 +24,8 @@ from worker_service.daemon.heartbeat import Heartbeat, own_worker
 from worker_service.daemon.loop import Loop, Signals, wanted
 from worker_service.daemon.outcomes import Landing, Publisher
 from worker_service.daemon.recovery import Recovery
+from worker_service.runner.messages import Begin, Described
 from worker_service.runner.pool import LocalPool
-from worker_service.runner.protocol import Begin, Described
 from worker_service.runner.worker_lock import WorkerLock, cluster_staging_root, lock_path, own_identity, staging_root
 from worker_service.settings.config import Settings, load_settings
 from worker_service.store.database import WritePauses

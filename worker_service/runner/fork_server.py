@@ -33,26 +33,11 @@ from msgspec import Struct
 from worker_service.base.forks import fork_process
 from worker_service.jobs.attempts import Usage
 from worker_service.runner import handler_probe, processes, sandbox
-from worker_service.runner.attempt import Child, RunningAttempt
+from worker_service.runner.attempt import RunningAttempt
+from worker_service.runner.child_process import ChildProcess
 from worker_service.runner.handler_probe import LoadedHandler
-from worker_service.runner.protocol import (
-    RELAY_BYTES_MAX,
-    AttemptOver,
-    Begin,
-    Ended,
-    Hello,
-    How,
-    Inbox,
-    Key,
-    Launch,
-    Ping,
-    Pong,
-    Reply,
-    Stop,
-    decode_daemon_message,
-    encode_frame,
-    encode_message,
-)
+from worker_service.runner.messages import AttemptOver, Begin, Ended, Hello, How, Key, Launch, Ping, Pong, Reply, Stop
+from worker_service.runner.protocol import RELAY_BYTES_MAX, Inbox, decode_daemon_message, encode_frame, encode_message
 
 _READ_BYTES = 1 << 16
 _UNSENT_BYTES_MAX = 1 << 20
@@ -98,7 +83,7 @@ class ForkServer:
         self._unsent = bytearray()
         self._selector = selectors.DefaultSelector()
         self._handlers: dict[str, LoadedHandler] = {}
-        self._children: dict[int, Child] = {}
+        self._children: dict[int, ChildProcess] = {}
         """Forked children that have not been waited for, by pid."""
         self._attempts: dict[Key, RunningAttempt] = {}
         self._queues: defaultdict[str, deque[_QueuedOrder]] = defaultdict(deque)
@@ -106,9 +91,9 @@ class ForkServer:
         self._flush_at = math.inf
         self._last_start_at: dict[str, float] = {}
         """When the last waiting order of a job class was started."""
-        self._idle: list[Child] = []
+        self._idle: list[ChildProcess] = []
         """Children that can take another order, longest idle first."""
-        self._paused_pipes: dict[int, tuple[Child, float]] = {}
+        self._paused_pipes: dict[int, tuple[ChildProcess, float]] = {}
         self._cleaners: set[int] = set()
         self._forks = 0
         self._free_homes: list[Path] = []
@@ -330,7 +315,7 @@ class ForkServer:
         self._retire_surplus_child(queued)
         self._forks += 1
         try:
-            child = Child(
+            child = ChildProcess(
                 self._forks,
                 self._take_home(),
                 queued.launch,
@@ -359,14 +344,14 @@ class ForkServer:
         (home / "staging").mkdir(mode=0o700)
         return home
 
-    def _find_idle_child(self, queued: _QueuedOrder) -> Child | None:
+    def _find_idle_child(self, queued: _QueuedOrder) -> ChildProcess | None:
         if queued.reuse == 1:
             return None
         return next((child for child in reversed(self._idle) if child.job_type == queued.launch.order.job_type), None)
 
     # --- messages from children ---
 
-    def _read(self, pipe: int, child: Child) -> None:
+    def _read(self, pipe: int, child: ChildProcess) -> None:
         now = time.monotonic()
         # While the daemon does not read, its children wait as well.
         must_pause = len(self._unsent) >= _UNSENT_BYTES_MAX
@@ -401,7 +386,7 @@ class ForkServer:
                 if pipe in child.open_pipes:
                     self._selector.register(pipe, selectors.EVENT_READ, child)
 
-    def _send(self, child: Child) -> None:
+    def _send(self, child: ChildProcess) -> None:
         """Send what the child's pipe takes. Watch the pipe only while something is left to send."""
         child.send()
         if bool(child.unsent) is child.is_watched:
@@ -412,7 +397,7 @@ class ForkServer:
         else:
             self._selector.unregister(child.answers)
 
-    def _unwatch(self, child: Child) -> None:
+    def _unwatch(self, child: ChildProcess) -> None:
         for pipe in (*child.pipes, child.answers):
             if self._paused_pipes.pop(pipe, None) is None:
                 with contextlib.suppress(KeyError):
@@ -491,7 +476,7 @@ class ForkServer:
         while self._idle and (self._is_closing or now >= self._idle[0].idle_since + self._begin.idle_seconds):
             self._retire(self._idle[0])
 
-    def _retire(self, child: Child) -> None:
+    def _retire(self, child: ChildProcess) -> None:
         if child in self._idle:
             self._idle.remove(child)
         processes.signal_group(child.pid)
@@ -520,7 +505,7 @@ class ForkServer:
                         self._idle.remove(child)
                     self._forget(child)
 
-    def _forget(self, child: Child) -> None:
+    def _forget(self, child: ChildProcess) -> None:
         self._unwatch(child)
         is_home_reusable = child.is_home_empty
         child.close()

@@ -33,7 +33,8 @@ from worker_service.jobs.job import CAPABILITY_MISSING
 from worker_service.jobs.workers import HandlerFacts, wants
 from worker_service.runner import processes, sandbox
 from worker_service.runner.child import HandlerLoader
-from worker_service.runner.protocol import Begin, Declared, Described, Garbled, decode_as, encode_message
+from worker_service.runner.messages import Begin, Declared, Described
+from worker_service.runner.protocol import Garbled, decode_as, encode_message
 
 SHIPPED = "pagemill"
 """The distribution whose handlers need no probe unless one of them fails."""

@@ -25,22 +25,18 @@ from pathlib import Path
 
 import msgspec
 
+from worker_service.base.errors import PagemillError
 from worker_service.jobs.documents import Question, QuestionAnswer
 from worker_service.runner import processes, sandbox
-from worker_service.runner.protocol import (
-    FRAME_BYTES_MAX,
-    RELAY_BYTES_MAX,
+from worker_service.runner.messages import (
     Asked,
     AttemptEvent,
     Begin,
-    ChildError,
     DaemonMessage,
     Described,
     Ended,
-    Garbled,
     Hello,
     How,
-    Inbox,
     Key,
     Launch,
     NodesSeen,
@@ -50,11 +46,16 @@ from worker_service.runner.protocol import (
     Reply,
     Stop,
     attempt_name,
+)
+from worker_service.runner.protocol import (
+    FRAME_BYTES_MAX,
+    RELAY_BYTES_MAX,
+    Garbled,
+    Inbox,
     decode_pool_message,
-    decode_question,
-    empty_answer,
     encode_frame,
 )
+from worker_service.runner.questions import decode_question, empty_answer
 
 PING_SECONDS = 10.0
 UNANSWERED_PINGS_MAX = 6
@@ -65,6 +66,10 @@ _EXIT_SECONDS = 2.0
 _READ_BYTES = 1 << 16
 _READS_MAX = 64
 """Reads in one call; the rest waits for the next call."""
+
+
+class ChildError(PagemillError, code="nursery_failed", exit_code=69):
+    """The fork server could not be started, or died. All its processes are gone; it can be started again."""
 
 
 class _EndedBeforeHello(ChildError):

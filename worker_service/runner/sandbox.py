@@ -30,6 +30,7 @@ from worker_service.handlers.contract import Limits
 from worker_service.runner import seccomp
 
 _PR_SET_CHILD_SUBREAPER = 36
+FULL_SANDBOX = "landlock+seccomp"
 _CPU_SECONDS_TO_END = 5
 _OOM_SCORE = b"500"
 """The score of a process that uses half of the memory in addition to its own."""

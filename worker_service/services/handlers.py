@@ -14,8 +14,8 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from worker_service.base.errors import PagemillError
+from worker_service.runner.messages import AttemptEvent, Begin, Described, Ended, How, Order
 from worker_service.runner.pool import attempt_events, describe, open_pool
-from worker_service.runner.protocol import AttemptEvent, Begin, Described, Ended, How, Order
 from worker_service.services.health import Finding, Level
 from worker_service.services.parse import read_payload
 from worker_service.settings.config import Settings

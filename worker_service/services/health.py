@@ -269,8 +269,10 @@ def _unread_scripts(store: Store) -> Iterator[Finding]:
 
 def _described(settings: Settings) -> Iterator[Finding]:
     """Report what the handlers lack by asking them here, because no daemon is alive to tell."""
-    from worker_service.runner.pool import describe  # imports all handlers in child processes
-    from worker_service.runner.protocol import ChildError
+    from worker_service.runner.pool import (
+        ChildError,
+        describe,  # imports all handlers in child processes
+    )
 
     settings.hand_to_handlers()
     try:

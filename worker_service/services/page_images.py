@@ -23,8 +23,8 @@ from worker_service.base.errors import PagemillError
 from worker_service.base.files import move_file
 from worker_service.jobs.documents import IndexStatus, KnownDocument, PublishedFile
 from worker_service.jobs.library import Document, DocumentSelector
-from worker_service.runner.pool import LocalPool, attempt_events, open_pool
-from worker_service.runner.protocol import Begin, ChildError, Ended, How, Order
+from worker_service.runner.messages import Begin, Ended, How, Order
+from worker_service.runner.pool import ChildError, LocalPool, attempt_events, open_pool
 from worker_service.services.database import Session
 from worker_service.settings.config import Settings
 

@@ -33,7 +33,7 @@ from worker_service.handlers import (
 )
 from worker_service.jobs.attempts import Count
 from worker_service.jobs.documents import Files
-from worker_service.runner.protocol import Progressed
+from worker_service.runner.messages import Progressed
 from worker_service.testing import How, Run, run_handler
 
 CONTENT = pdf(200_000)

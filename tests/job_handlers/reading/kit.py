@@ -25,8 +25,9 @@ from worker_service.jobs.documents import (
     Question,
     QuestionAnswer,
 )
+from worker_service.runner.messages import Begin, Ended, How, Order, PagesRead
 from worker_service.runner.pool import LocalPool, attempt_events
-from worker_service.runner.protocol import Begin, Ended, How, Order, PagesRead, empty_answer
+from worker_service.runner.questions import empty_answer
 from worker_service.testing import Run
 
 HANDLERS = [f"job_handlers.reading.{one}:{one}" for one in ("ingest", "ocr_pages", "extract_rows", "assemble")]

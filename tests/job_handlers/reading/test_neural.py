@@ -22,7 +22,7 @@ from job_handlers.reading.ocr_pages import PagePicture, read_page
 from job_handlers.reading.preprocess import Gray
 from tests.job_handlers.reading import documents
 from tests.job_handlers.reading.kit import Library
-from worker_service.runner.protocol import How
+from worker_service.runner.messages import How
 
 pymupdf: Any = partly_typed
 

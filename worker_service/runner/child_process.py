@@ -1,0 +1,166 @@
+"""A child process as the fork server sees it: its fork, its pipes and its files.
+
+A child serves as many attempts as its handler declares, usually one, and one at a time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from worker_service.base import directories
+from worker_service.base.forks import fork_process
+from worker_service.runner.child import ChildSpec, HandlerLoader, run_child
+from worker_service.runner.log_lines import OutputLines
+from worker_service.runner.messages import Begin, Ended, Launch
+from worker_service.runner.protocol import FRAME_BYTES_MAX, Inbox, check_files, check_paths, wrap_frame
+from worker_service.runner.sandbox import FULL_SANDBOX
+
+if TYPE_CHECKING:
+    from worker_service.runner.attempt import RunningAttempt
+
+READ_BYTES = 1 << 16
+
+
+class ChildProcess:
+    """The process and this side of its pipes."""
+
+    def __init__(
+        self,
+        number: int,
+        home: Path,
+        launch: Launch,
+        begin: Begin,
+        loader: HandlerLoader,
+        *,
+        job_class: str,
+        reuse: int,
+    ) -> None:
+        self.number = number
+        """Number of the child in this fork server; its processes are marked with it."""
+        self.job_type = launch.order.job_type
+        self.job_class = job_class
+        self.attempts_left = reuse
+        self.home = home
+        """Contains the staging directory; only the fork server can write it."""
+        self.inbox = Inbox(FRAME_BYTES_MAX)
+        self.output_lines = OutputLines()
+        self.unsent = bytearray()
+        """Data that its pipe has not taken yet: an answer or its next order."""
+        self.is_watched = False
+        """True while the selector waits until the pipe takes more."""
+        self.attempt: RunningAttempt | None = None
+        self.served = 0
+        """Number of attempts, including the current one."""
+        self.sandbox = ""
+        """The level that `Started` reported."""
+        self.idle_since = 0.0
+        self.cpu_seconds = 0.0
+        """CPU time of its attempts that have ended."""
+        self.was_full = False
+        """True if the last read filled the buffer, so that more may wait."""
+        self._begun = mmap.mmap(-1, 8) if reuse > 1 else None
+        self._staging = directories.open_directory(self.staging)
+        try:
+            self._fork(launch, begin, loader)
+        except BaseException:
+            os.close(self._staging)
+            raise
+        self.pid_started = 0
+        self.pipes = (self.messages, self.output)
+        self.open_pipes = {*self.pipes}
+
+    def _fork(self, launch: Launch, begin: Begin, loader: HandlerLoader) -> None:
+        with contextlib.ExitStack() as near, contextlib.ExitStack() as far:
+            ends = []
+            for does_it_write in (True, True, False):
+                reading, writing = os.pipe()
+                ours, its = (reading, writing) if does_it_write else (writing, reading)
+                near.callback(os.close, ours)
+                far.callback(os.close, its)
+                os.set_blocking(ours, False)
+                ends.append((ours, its))
+            (self.messages, messages), (self.output, output), (self.answers, answers) = ends
+            spec = ChildSpec(
+                launch=launch,
+                begin=begin,
+                number=self.number,
+                staging=self.staging,
+                attempts=self.attempts_left,
+                messages=messages,
+                output=output,
+                answers=answers,
+                begun=self._begun,
+            )
+            self.pid = fork_process(lambda: run_child(spec, loader))
+            near.pop_all()
+
+    @property
+    def staging(self) -> Path:
+        return self.home / "staging"
+
+    @property
+    def is_home_empty(self) -> bool:
+        """True if the staging directory is empty and still the original one."""
+        with contextlib.suppress(OSError):
+            is_the_same = os.path.samestat(os.fstat(self._staging), self.staging.lstat())
+            return is_the_same and self.sandbox == FULL_SANDBOX and not os.listdir(self._staging)  # noqa: PTH208
+        return False
+
+    def move_files(self, ended: Ended, place: Path) -> None:
+        """Move the files that the attempt publishes out of the child's reach, and check them there, where no process
+        can replace them.
+
+        Raise `Garbled` if a path leads out of the staging directory or to anything but a regular file.
+        """
+        check_paths(ended)
+        shutil.rmtree(place, ignore_errors=True)
+        place.mkdir(mode=0o700)
+        try:
+            with directories.open_nested_folder(place) as target:
+                for name in {file.path.parts[0] for file in ended.published}:
+                    os.rename(name, name, src_dir_fd=self._staging, dst_dir_fd=target)
+                check_files(ended, target)
+        except BaseException:
+            # The home directory is removed by another process, because there may be a million files.
+            place.rename(self.home / "refused")
+            raise
+
+    @property
+    def has_begun_order(self) -> bool:
+        return self._begun is None or int.from_bytes(self._begun[:8]) == self.served
+
+    def queue_order(self, message: bytes) -> None:
+        """Queue the next order, encoded as received."""
+        self.unsent += wrap_frame(message)
+
+    def send(self) -> None:
+        """Write as much as the pipe takes; the child may never read it."""
+        try:
+            while self.unsent:
+                del self.unsent[: os.write(self.answers, self.unsent)]
+        except BlockingIOError:
+            pass
+        except BrokenPipeError:
+            self.unsent.clear()
+
+    def read_piece(self, pipe: int) -> bytes:
+        """Read a bounded piece, so that a child with much output gets no more time than others. Return b"" if nothing
+        waits."""
+        self.was_full = False
+        try:
+            received = os.read(pipe, READ_BYTES)
+        except BlockingIOError:
+            return b""
+        self.was_full = len(received) == READ_BYTES
+        if not received:
+            self.open_pipes.discard(pipe)
+        return received
+
+    def close(self) -> None:
+        for descriptor in (*self.pipes, self.answers, self._staging):
+            os.close(descriptor)

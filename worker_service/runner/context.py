@@ -1,0 +1,287 @@
+"""The context that a handler gets, and its pipe to the fork server.
+
+Messages go out over one pipe and are never taken back; replies come in over another. A signal may interrupt the handler
+between any two of its lines, but never in the middle of a message.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import select
+import signal
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+from msgspec.structs import replace
+
+from worker_service.base.sanitize import clip, strip_surrogates
+from worker_service.handlers.contract import Permanent, Retryable, Stopped
+from worker_service.jobs.attempts import Count
+from worker_service.jobs.documents import CrawlPage, PageResult, Question, QuestionAnswer
+from worker_service.jobs.job import NewJob
+from worker_service.runner.messages import (
+    LINE_CHARACTERS_MAX,
+    Asked,
+    Checkpointed,
+    ChildInput,
+    ChildMessage,
+    Launch,
+    Order,
+    PagesRead,
+    Progressed,
+    Reply,
+)
+from worker_service.runner.protocol import FRAME_BYTES_MAX, RELAY_BYTES_MAX, Inbox, decode_child_input, encode_frame
+from worker_service.runner.questions import decode_answer, encode_question
+
+_READ_BYTES = 1 << 16
+_PAGES_AT_ONCE = 100
+_CHARACTERS_AT_ONCE = 1 << 18
+"""Limit of one message; a larger page is sent alone."""
+A = TypeVar("A", bound=QuestionAnswer)
+
+
+class Cancellation:
+    """The state of a SIGTERM. A handler that calls `cancelled` may finish its current piece of work; any other is
+    interrupted once."""
+
+    def __init__(self) -> None:
+        self.is_requested = False
+        self.is_polled = False
+        self._blocks = 0
+        self._is_due = False
+
+    def listen(self) -> None:
+        """Handle SIGTERM for a new attempt."""
+        self.is_polled = False
+        signal.signal(signal.SIGTERM, self._on_sigterm)
+
+    @contextmanager
+    def deferred(self) -> Iterator[None]:
+        """Delay the interruption until the end of the block."""
+        if threading.current_thread() is not threading.main_thread():
+            # Python runs signal handlers only in the main thread.
+            yield
+            return
+        self._blocks += 1
+        try:
+            yield
+        finally:
+            self._blocks -= 1
+        if self._is_due and not self._blocks:
+            self._is_due = False
+            raise Stopped
+
+    def _on_sigterm(self, number: int, stack: object) -> None:
+        first, self.is_requested = not self.is_requested, True
+        if not first or self.is_polled:
+            return
+        if self._blocks:
+            self._is_due = True
+            return
+        raise Stopped
+
+
+class Pipe:
+    def __init__(
+        self, descriptor: int, answers: int, output: int, held: Callable[[], AbstractContextManager[None]]
+    ) -> None:
+        self._descriptor = descriptor
+        self._answers = answers
+        self._output = output
+        self._deferred = held
+        # A handler may use threads.
+        self._send_lock, self._ask_lock, self._log_lock = threading.Lock(), threading.Lock(), threading.Lock()
+        self._inbox = Inbox(RELAY_BYTES_MAX)
+        self._received: deque[ChildInput] = deque()
+        self._poll = select.poll()
+        self._poll.register(answers, select.POLLIN)
+        self._asked = self._answered = 0
+
+    def log(self, text: str) -> None:
+        """Write to the stream of printed output, so that log lines and output keep their order."""
+        with self._deferred(), self._log_lock:
+            _write(self._output, text.encode("utf-8", "replace"))
+
+    def send(self, *messages: ChildMessage) -> None:
+        frames = [encode_frame(message) for message in messages]
+        for message, encoded in zip(messages, frames, strict=True):
+            if len(encoded) > FRAME_BYTES_MAX:
+                # Fail instead of truncating: half a result is useless.
+                name = type(message).__name__
+                raise Permanent("TOO_LARGE", f"{name} takes {len(encoded)} bytes; {FRAME_BYTES_MAX} fit")
+        with self._deferred(), self._send_lock:
+            _write(self._descriptor, b"".join(frames))
+
+    def ask(self, order: Order, kind: str, body: str) -> Reply:
+        """Ask one question and wait for its reply. Replies to questions that a signal interrupted are read first."""
+        with self._ask_lock:
+            while self._answered < self._asked:
+                self._next_reply()
+            with self._deferred():
+                self.send(Asked(*order.key, self._asked + 1, kind, body))
+                self._asked += 1
+            return self._next_reply()
+
+    def next_order(self) -> Order | None:
+        """Wait for the next order of a reused child. Return None if the fork server is gone."""
+        while True:
+            while self._received:
+                message = self._received.popleft()
+                if isinstance(message, Launch):
+                    return message.order
+                self._answered += 1
+            # Not held: a SIGTERM here interrupts no work.
+            received = os.read(self._answers, _READ_BYTES)
+            if not received:
+                return None
+            self._received += map(decode_child_input, self._inbox.feed(received))
+
+    def _next_reply(self) -> Reply:
+        while not self._received:
+            self._poll.poll()
+            with self._deferred():
+                received = os.read(self._answers, _READ_BYTES)
+                if not received:
+                    raise Retryable("nobody is there to answer", code="ASK_FAILED")
+                self._received += map(decode_child_input, self._inbox.feed(received))
+        message = self._received.popleft()
+        if not isinstance(message, Reply):
+            raise RuntimeError("an order came where an answer was due")
+        self._answered += 1
+        return message
+
+
+class ChildContext:
+    """Implements `worker_service.handlers.Context`."""
+
+    def __init__(
+        self, order: Order, payload: Any, *, staging: Path, keep: Path | None, pipe: Pipe, cancel: Cancellation
+    ) -> None:
+        self.payload = payload
+        self.is_over = False
+        """True if the attempt has ended while its child lives on."""
+        self.job_type = order.job_type
+        self.platform = order.platform
+        self.account = order.account
+        self.owner = order.owner
+        self.document_id = order.document_id
+        self.generation = order.generation
+        self.document = order.document
+        self.parent_id = order.parent_id
+        self.inputs: Mapping[str, Path] = dict(order.inputs)
+        self.staging = staging
+        self.state = json.loads(order.state) if order.state else None
+        self.idempotency_key = str(order.job_id)
+        self.slots = max(order.node_slots, len(os.sched_getaffinity(0)))
+        self._order = order
+        self._keep = keep
+        self._pipe = pipe
+        self._cancel = cancel
+
+    @property
+    def keep(self) -> Path:
+        if self._keep is None:
+            raise AttributeError(f"{self.job_type} declares no keep_key, so it has no directory to keep")
+        return self._keep
+
+    def progress(
+        self,
+        percent: float | None = None,
+        message: str = "",
+        *,
+        done: int | None = None,
+        total: int | None = None,
+        unit: str = "",
+        rate: float | None = None,
+    ) -> None:
+        if percent is None:
+            percent = 100 * done / total if done is not None and total else 0.0
+        known = percent if math.isfinite(percent) else 0.0
+        count = None if done is None else _count(done, total, unit, rate)
+        self._send(Progressed(*self._order.key, min(max(float(known), 0.0), 100.0), _line(message), count))
+
+    def log(self, line: str) -> None:
+        # Clip before splitting: a single line may be huge.
+        lines = clip(line, 20 * LINE_CHARACTERS_MAX).splitlines() or [""]
+        self._refuse_if_over()
+        self._pipe.log("".join(f"{clip(one, LINE_CHARACTERS_MAX)}\n" for one in lines))
+
+    def cancelled(self) -> bool:
+        self._cancel.is_polled = True
+        return self._cancel.is_requested
+
+    def checkpoint(self, state: object, follow_ups: Sequence[NewJob] = (), crawl: CrawlPage | None = None) -> None:
+        state_json = json.dumps(state, allow_nan=False)
+        self._send(Checkpointed(*self._order.key, state_json, list(follow_ups), crawl))
+
+    def save_page(self, page: PageResult) -> None:
+        self.save_pages([page])
+
+    def save_pages(self, pages: Sequence[PageResult]) -> None:
+        if self.document_id is None:
+            raise Permanent("NO_DOCUMENT", f"a job of {self.job_type} without a document has no pages to save")
+        self._send(*(PagesRead(*self._order.key, batch) for batch in _in_messages(map(_strip_surrogates_in, pages))))
+
+    def ask(self, question: Question[A]) -> A:
+        kind, body = encode_question(question)
+        self._refuse_if_over()
+        reply = self._pipe.ask(self._order, kind, body)
+        if reply.code == "TOO_LARGE":
+            raise Permanent("TOO_LARGE", reply.message)
+        if reply.code:
+            raise Retryable(reply.message, code=reply.code)
+        return cast("A", decode_answer(kind, reply.body))
+
+    def _send(self, *messages: ChildMessage) -> None:
+        self._refuse_if_over()
+        self._pipe.send(*messages)
+
+    def _refuse_if_over(self) -> None:
+        if self.is_over:
+            raise RuntimeError("this context is of an attempt that has ended")
+
+
+def _write(descriptor: int, data: bytes) -> None:
+    left = memoryview(data)
+    while left:
+        left = left[os.write(descriptor, left) :]
+
+
+def _count(done: float, total: float | None, unit: str, rate: float | None) -> Count | None:
+    """Return the numbers that a table can store, or None if `done` is not one of them."""
+
+    def to_int(number: float | None) -> int | None:
+        return int(number) if number is not None and 0 <= number < 2**53 else None
+
+    measured = rate if rate is not None and math.isfinite(rate) and rate >= 0 else None
+    counted = to_int(done)
+    return None if counted is None else Count(counted, to_int(total), _line(unit), measured)
+
+
+def _line(text: str) -> str:
+    return strip_surrogates(clip(text, LINE_CHARACTERS_MAX))
+
+
+def _in_messages(pages: Iterable[PageResult]) -> Iterator[list[PageResult]]:
+    batch: list[PageResult] = []
+    characters = 0
+    for page in pages:
+        own = len(page.text or "") + len(page.layout or "")
+        if batch and (len(batch) == _PAGES_AT_ONCE or characters + own > _CHARACTERS_AT_ONCE):
+            yield batch
+            batch, characters = [], 0
+        batch.append(page)
+        characters += own
+    if batch:
+        yield batch
+
+
+def _strip_surrogates_in(page: PageResult) -> PageResult:
+    return page if page.text is None else replace(page, text=strip_surrogates(page.text).replace("\0", "�"))
