@@ -1,4 +1,4 @@
-"""In which encoding a text is written that may not say so: by its mark, else UTF-8, else as what is in it tells."""
+"""Detect the encoding of a text: by its byte order mark, else UTF-8 if it is valid, else by its content."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ HEAD_BYTES = 1 << 16
 _UTF_32 = (b"\xff\xfe\0\0", b"\0\0\xfe\xff")
 _UTF_16 = (b"\xff\xfe", b"\xfe\xff")
 WIDE = ("utf-16", "utf-16-le", "utf-16-be", "utf-32")
-"""Of these a byte alone says nothing, and NUL is one of them."""
+"""Encodings with several bytes per character, NUL among them."""
 _LOOKED_AT_BYTES = 1 << 12
 _NULS_LEAST = 4
 _ESCAPE = b"\x1b$"
 _HIGH = bytes(range(128, 256))
 _SEQUENCE = re.compile(rb"[\xc2-\xdf][\x80-\xbf]|[\xe0-\xef][\x80-\xbf]{2}|[\xf0-\xf4][\x80-\xbf]{3}")
 _SEQUENCES_LEAST = 5
-"""To each byte that is in none. In other encodings hardly any letters look so."""
-_AS_WINDOWS = "as Windows wrote it"
+"""UTF-8 sequences for each other byte above 127. Texts in other encodings have hardly any such sequences."""
+_AS_CP1252 = "decode as cp1252"
 _RUN = re.compile(rb"[\x80-\xff]{3,}")
 _RUN_BYTES_LEAST = 12
-"""A word or two: less tells nothing."""
+"""A word or two: less is no evidence."""
 _RUN_LETTERS_LEAST = 3
-"""Of dots or strokes in a row there are fewer."""
+"""Distinct bytes in a run of letters; a row of dots or dashes has fewer."""
 _NOT_LATIN = (
     "cp932", "euc_jp", "gb18030", "big5", "cp949", "cp1251", "koi8_r", "cp866", "cp1253", "cp1255", "cp1256",
 )  # fmt: skip
@@ -34,55 +34,58 @@ _LATIN = {
     "tur": "cp1254",
     **dict.fromkeys(("est", "lav", "lit"), "cp1257"),
 }
-"""What Windows writes a language in, if not in cp1252."""
-_TOO_NEAR = ("slk", "slv")
-"""To another language of the same letters: neither would be told."""
+"""Language → its Windows code page, if that is not cp1252."""
+_AMBIGUOUS = ("slk", "slv")
+"""Languages too similar to another one with the same letters to be told apart."""
 
 
-def decoded(body: bytes) -> tuple[str, str]:
-    """The text, and its encoding."""
-    encoding = encoding_in(body[:HEAD_BYTES])
-    return _text_of(body, encoding), encoding
+def decode(body: bytes) -> tuple[str, str]:
+    """Return the text and its encoding."""
+    encoding = detect_encoding(body[:HEAD_BYTES])
+    return _decode_as(body, encoding), encoding
 
 
 @lru_cache(maxsize=8)
-def encoding_in(head: bytes) -> str:
-    """What tells nothing is what Windows writes in the west of Europe."""
+def detect_encoding(head: bytes) -> str:
+    """Return the encoding; cp1252, which Windows uses in western Europe, if nothing speaks for another."""
     if head.startswith(_UTF_32):
         return "utf-32"
     if head.startswith(_UTF_16):
         return "utf-16"
-    if wide := _without_mark(head[:_LOOKED_AT_BYTES]):
+    if wide := _utf_16_without_mark(head[:_LOOKED_AT_BYTES]):
         return wide
     try:
-        _text_of(head, "utf-8-sig", "strict")
+        _decode_as(head, "utf-8-sig", "strict")
     except UnicodeDecodeError:
-        return "utf-8-sig" if _is_nearly_utf_8(head) else _told_by(head)
+        return "utf-8-sig" if _is_nearly_utf_8(head) else _by_content(head)
     if _ESCAPE in head:
         with suppress(UnicodeDecodeError):
-            _text_of(head, "iso2022_jp", "strict")
+            _decode_as(head, "iso2022_jp", "strict")
             return "iso2022_jp"
     return "utf-8-sig"
 
 
-def errors_in(encoding: str) -> str:
-    """What becomes of bytes that are no letters in it, as `open` has it."""
-    return _AS_WINDOWS if encoding == "utf-8-sig" else "replace"
+def error_handler(encoding: str) -> str:
+    """Return the `errors` argument of `open` for this encoding."""
+    return _AS_CP1252 if encoding == "utf-8-sig" else "replace"
 
 
 def is_guessed(encoding: str) -> bool:
-    """Somebody ought to look whether it was right."""
+    """Return whether the encoding may be wrong, so that the user should check the text."""
     return encoding in (*_NOT_LATIN, *_LATIN.values())
 
 
-def _text_of(body: bytes, encoding: str, errors: str | None = None) -> str:
-    """A letter that is cut at the end of a head is none."""
+def _decode_as(body: bytes, encoding: str, errors: str | None = None) -> str:
+    """Decode, without a character that is cut at the end of a head."""
     is_whole = len(body) != HEAD_BYTES
-    return codecs.getincrementaldecoder(encoding)(errors or errors_in(encoding)).decode(body, is_whole)
+    return codecs.getincrementaldecoder(encoding)(errors or error_handler(encoding)).decode(body, is_whole)
 
 
-def _without_mark(head: bytes) -> str:
-    """Letters of most languages have a NUL beside them, always on the same side."""
+def _utf_16_without_mark(head: bytes) -> str:
+    """Return the UTF-16 encoding of a text without a byte order mark, or "".
+
+    Most letters have a NUL byte next to them, always on the same side.
+    """
     before, behind = head[::2].count(0), head[1::2].count(0)
     if (
         max(before, behind) < _NULS_LEAST
@@ -96,7 +99,7 @@ def _without_mark(head: bytes) -> str:
 
 
 def _is_nearly_utf_8(head: bytes) -> bool:
-    """A few bytes in it are not: somebody has put two texts together, or one is broken."""
+    """Return whether only a few bytes are not UTF-8, as where two texts were joined or a byte is damaged."""
     found = _SEQUENCE.findall(head)
     return len(found) >= _SEQUENCES_LEAST * (_high_bytes(head) - sum(map(len, found)))
 
@@ -105,38 +108,38 @@ def _high_bytes(head: bytes) -> int:
     return len(head) - len(head.translate(None, _HIGH))
 
 
-def _as_windows_wrote_it(error: UnicodeError) -> tuple[str, int]:
+def _decode_byte_as_cp1252(error: UnicodeError) -> tuple[str, int]:
     assert isinstance(error, UnicodeDecodeError)
     return error.object[error.start : error.end].decode("cp1252", "replace"), error.end
 
 
-codecs.register_error(_AS_WINDOWS, _as_windows_wrote_it)
+codecs.register_error(_AS_CP1252, _decode_byte_as_cp1252)
 
 
-def _told_by(head: bytes) -> str:
+def _by_content(head: bytes) -> str:
     lines = _whole_lines(head)
     runs = sum(len(run) for run in _RUN.findall(lines) if len(set(run)) >= _RUN_LETTERS_LEAST)
     if b"\0" in head:
-        # It is none.
+        # It is not a text.
         return "cp1252"
     if runs < _RUN_BYTES_LEAST or 2 * runs < _high_bytes(lines):
-        # Letters with accents stand among letters without.
+        # Accented letters among plain ones: a Latin script.
         return _LATIN.get(_language_of(lines.decode("cp1252", "replace")), "cp1252")
-    from charset_normalizer import from_bytes  # hardly any text needs it
+    from charset_normalizer import from_bytes  # few texts need it
 
     found = from_bytes(lines, cp_isolation=[*_NOT_LATIN]).best()
     return found.encoding if found is not None and found.encoding in _NOT_LATIN else "cp1252"
 
 
 def _language_of(text: str) -> str:
-    """Its small words are hardly ever changed by a wrong encoding."""
-    # Who reads pages has it already; whoever only looks at what a file is, not.
+    # Small words have few accents, so a wrong encoding hardly changes them. Imported here because the daemon and the
+    # command line use this module without it.
     from job_handlers.reading.ocr.language_id import KNOWN, language_of
 
-    return language_of(text, [one for one in sorted(KNOWN) if one not in _TOO_NEAR]) or ""
+    return language_of(text, [one for one in sorted(KNOWN) if one not in _AMBIGUOUS]) or ""
 
 
 def _whole_lines(head: bytes) -> bytes:
-    """A letter that is cut is none."""
+    """Return the head up to its last line break, because its last character may be cut."""
     end = head.rfind(b"\n") + 1
     return head[:end] if end and len(head) == HEAD_BYTES else head

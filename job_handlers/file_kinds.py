@@ -1,9 +1,9 @@
-"""What a file is, by what is in it: for a crawl that chooses, a download before it publishes, and the jobs that read.
+"""Recognise file formats by their content. Used by the crawl, by downloads, and by the jobs that read.
 
-What comes from outside also has to be what it is said to be (`agreed`): by its source's Content-Type, else by its name.
-A PDF, an image or a spreadsheet begins with bytes of its own. A table in text does not, so that only what is said to be
-one is taken for it, and never markup or JSON, with which servers tell of errors under the status of a success. So it
-is with texts; a web page is one only where its name says so.
+A downloaded file must also be what its source claims (`verify_format`): by its Content-Type, else by its name. PDFs,
+images and spreadsheets have signatures. CSV, text and Markdown have none: a file is taken for one only if it is claimed
+to be one, and never if it is markup or JSON, which servers send as error messages with the status of a success. A web
+page is accepted only if the file name says so.
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from job_handlers.encodings import HEAD_BYTES as HEAD_BYTES
-from job_handlers.encodings import WIDE, decoded
-from job_handlers.fetch.errors import FetchError
+from job_handlers.encodings import WIDE, decode
 from worker_service.handlers import Permanent
 
 _PDF_BEGINS_WITHIN = 1024
@@ -26,11 +25,11 @@ _PDF_HEADER = re.compile(rb"%PDF-\d\.\d\s*[\r\n]")
 _PDF_OBJECT = re.compile(rb"(?:\A|[\r\n])\d+ \d+ obj\b")
 _UNPACKED_BYTES_MAX = 2 << 30
 _DELIMITERS = (",", ";", "\t", "|")
-_LINES = 20
+_DELIMITER_LINES = 20
 
 
 class FileKind(StrEnum):
-    """How a file is read."""
+    """Formats that are read in the same way share a kind."""
 
     PDF = "pdf"
     IMAGE = "image"
@@ -46,15 +45,20 @@ class FileKind(StrEnum):
     ODP = "odp"
     ZIP = "zip"
 
+    @property
+    def is_flowing(self) -> bool:
+        """True for formats without pages of a fixed size, which `formats` reads."""
+        return self not in (FileKind.PDF, FileKind.IMAGE, FileKind.SHEET, FileKind.CSV)
+
 
 class Format(Struct, frozen=True):
     name: str
     kind: FileKind
     suffixes: tuple[str, ...]
-    """The first is given to a file that has none."""
+    """The first is appended to names that have none of them."""
     mimes: tuple[str, ...]
     is_by_name: bool = False
-    """Servers call so what is something else: only the name says that it is one."""
+    """True if servers use its MIME types for other files too, so that only the name counts."""
 
     @property
     def suffix(self) -> str:
@@ -112,8 +116,7 @@ ZIP = Format("a zip archive", FileKind.ZIP, (".zip",), ("application/zip", "appl
 FORMATS = (
     PDF, PNG, JPEG, TIFF, GIF, XLSX, XLS, ODS, CSV, DOCX, PPTX, ODT, ODP, EPUB, MAIL, HTML, MARKDOWN, TEXT, ZIP,
 )  # fmt: skip
-"""All that can be read."""
-IN_WORDS = "PDF, PNG, JPEG, TIFF, GIF, xlsx, xls, ods, csv, docx, pptx, odt, odp, epub, eml, html, md, txt and zip"
+READABLE = "PDF, PNG, JPEG, TIFF, GIF, xlsx, xls, ods, csv, docx, pptx, odt, odp, epub, eml, html, md, txt and zip"
 SUFFIXES = tuple(suffix for one in FORMATS for suffix in one.suffixes)
 
 _SIGNATURES = (
@@ -127,7 +130,7 @@ _SIGNATURES = (
 )
 _ZIP = b"PK\x03\x04"
 _OLD_OFFICE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
-_TOLD_APART = (
+_REFUSED_SIGNATURES = (
     (_ZIP, "a zip archive"),
     (_OLD_OFFICE, "an old Office document (save it as docx, pptx or PDF)"),
     (b"{\\rtf", "an RTF document (save it as docx or PDF)"),
@@ -135,158 +138,172 @@ _TOLD_APART = (
     (b"BM", "a bitmap (save it as PNG)"),
     (b"Rar!", "a RAR archive (pack it as zip)"),
     (b"7z\xbc\xaf", "a 7z archive (pack it as zip)"),
-    (b"\x1f\x8b", "what gzip has packed (unpack it, or pack it as zip)"),
+    (b"\x1f\x8b", "a gzip file (unpack it, or pack it as zip)"),
     (b"MZ", "a program"),
     (b"\x7fELF", "a program"),
-    (b"\x78\x9f\x3e\x22", "a mail that Outlook has packed (winmail.dat: have it sent as plain text or HTML)"),
+    (b"\x78\x9f\x3e\x22", "a mail packed by Outlook (winmail.dat: have it sent as plain text or HTML)"),
 )
 _WORKBOOK = re.compile(b"|".join(f"{name}\0".encode("utf-16-le") for name in ("Workbook", "WORKBOOK", "Book", "BOOK")))
-"""A stream of this name makes an old Office file an Excel file; Excel 5 and 95 call it Book."""
+"""Name of the stream that only Excel files have; Excel 5 and 95 call it Book."""
 _DIRECTORY_ENTRY_BYTES = 128
 _OUTLOOK = "__properties_version1.0".encode("utf-16-le")
 _LOCKED = re.compile("EncryptedPackage".encode("utf-16-le"))
 _PACKED = (XLSX, ODS, DOCX, PPTX, ODT, ODP, EPUB, ZIP)
 _MIMETYPE = "mimetype"
-_SAID_INSIDE = {one.mimes[0].encode(): one for one in (ODS, ODT, ODP, EPUB)}
-"""Its first file is called mimetype, and holds this."""
-_PARTS = (
+_BY_MIMETYPE_FILE = {one.mimes[0].encode(): one for one in (ODS, ODT, ODP, EPUB)}
+"""Content of the archive's first file, which is named mimetype → format."""
+_BY_PART = (
     (re.compile(r"xl/workbook\.(?:xml|bin)"), FileKind.SHEET),
-    # Word of the web numbers it.
+    # Word for the web numbers it.
     (re.compile(r"word/document\d*\.xml"), FileKind.DOCX),
     (re.compile(r"ppt/presentation\.xml"), FileKind.PPTX),
     (re.compile(r"META-INF/container\.xml"), FileKind.EPUB),
 )
-_HEADER = re.compile(r"(?:From [^\n]*\n)?[!-9;-~]+:[ \t]*\S")
+_MAIL_HEADER = re.compile(r"(?:From [^\n]*\n)?[!-9;-~]+:[ \t]*\S")
 _MARKUP = re.compile(r"<[a-zA-Z!?/]")
 _JSON = re.compile(r"""(?:\)\]\}',?\s*)?(?:\{\s*(?:["}]|\Z)|\[\s*(?:[\[{"\]]|\Z))""")
 _OTHER_TEXT = re.compile(r"html|xml|json|script|css|^(?!text/|application/|binary/)")
-"""A Content-Type of which a table is none. What says nothing, such as octet-stream or text/plain, is not among them."""
+"""Content-Types that a CSV file never has. Unspecific ones, such as octet-stream or text/plain, do not match."""
 
 
-def agreed(head: bytes, mime: str, name: str) -> Format:
-    """Of the file that begins with `head`. What it is said to be has to be what it is."""
-    said = mime.partition(";")[0].strip().lower()
-    claimed = [one for one in FORMATS if said in one.mimes and not one.is_by_name]
+def verify_format(head: bytes, mime: str, name: str) -> Format:
+    """Return the format of a downloaded file that begins with `head`.
+
+    Raise `Permanent` if it is not what `mime` or `name` claims, or cannot be read.
+    """
+    mime = mime.partition(";")[0].strip().lower()
+    claimed = [one for one in FORMATS if mime in one.mimes and not one.is_by_name]
     if not claimed or claimed in ([XLS], [ZIP]):
-        # octet-stream says nothing, so that the name speaks; Windows calls every table what it calls the first one, and
-        # much is a zip archive.
+        # octet-stream says nothing, so use the name. Windows uses Excel's type for every table, and many formats are
+        # zip archives.
         claimed += [one for one in FORMATS if one.is_named_by(name)]
-    found = _found(head, claimed)
+    found = _find_format(head, claimed)
     is_of_text = found in (CSV, TEXT, MARKDOWN, MAIL)
-    if found is not None and is_of_text and said not in ("", *found.mimes, *XLS.mimes) and _OTHER_TEXT.search(said):
-        raise FetchError("NOT_WHAT_IT_SAYS", claimed=said, found="a text")
+    if found is not None and is_of_text and mime not in ("", *found.mimes, *XLS.mimes) and _OTHER_TEXT.search(mime):
+        raise _claim_refused(mime, "a text")
     if head.startswith(_OLD_OFFICE) and _LOCKED.search(head):
-        raise FetchError("FILE_ENCRYPTED")
+        raise _locked()
     if found is None and not claimed:
         nameless = "a text without .txt at the end of its name" if is_text(head) else ""
-        raise FetchError("KIND_REFUSED", found=_told_apart(head) or nameless or _words(head), readable=IN_WORDS)
+        what = _refused_by_signature(head) or nameless or _describe(head)
+        raise Permanent("KIND_REFUSED", f"it is {what}, which cannot be read", f"{READABLE} can")
     both_images = found is not None and claimed and found.kind is claimed[0].kind is FileKind.IMAGE
     is_packed = found in _PACKED and ZIP in claimed
     if found is not None and (not claimed or found in claimed or both_images or is_packed):
         return found
-    raise FetchError("NOT_WHAT_IT_SAYS", claimed=claimed[0].name, found=_words(head) if found is None else found.name)
+    raise _claim_refused(claimed[0].name, _describe(head) if found is None else found.name)
+
+
+def _claim_refused(claimed: str, found: str) -> Permanent:
+    return Permanent("NOT_WHAT_IT_SAYS", f"it says that it is {claimed}, but it is {found}")
+
+
+def _locked() -> Permanent:
+    return Permanent("FILE_ENCRYPTED", "the document is locked with a password", "save it without one")
 
 
 def format_named(name: str) -> Format | None:
-    """What a file of this name should be."""
+    """Return the format that the file name's extension stands for."""
     return next((one for one in FORMATS if one.is_named_by(name)), None)
 
 
 def kind_of(path: Path) -> FileKind:
-    """Of a published file. Where its name does not say that it is a table, its columns do."""
+    """Return the kind of a published file. A text is a CSV file if its name says so, or its lines have columns."""
     with path.open("rb") as file:
         head = file.read(HEAD_BYTES)
     if not head:
         raise Permanent("FILE_EMPTY", "the file holds nothing", "download it again")
     named = [one for one in FORMATS if one.is_named_by(path.name)]
-    if (signed := _signed(head, named)) is not None:
+    if (signed := _by_signature(head, named)) is not None:
         return signed.kind
     if head.startswith(_ZIP):
         return _kind_of_zip(path, named[0] if named and named[0] in _PACKED else XLSX)
     if head.startswith(_OLD_OFFICE) and _has_stream(path, _WORKBOOK):
         return FileKind.SHEET
     if head.startswith(_OLD_OFFICE) and _has_stream(path, _LOCKED):
-        raise Permanent("FILE_ENCRYPTED", "the document is locked with a password", "save it without one")
-    if (written := _text_in(head, named)) is not None:
+        raise _locked()
+    if (written := _text_format(head, named)) is not None:
         return written.kind
-    if is_text(head) and (CSV.is_named_by(path.name) or delimiter_of(decoded(head)[0]) is not None):
+    if is_text(head) and (CSV.is_named_by(path.name) or delimiter_of(decode(head)[0]) is not None):
         return FileKind.CSV
     raise Permanent(
         "KIND_UNSUPPORTED",
-        f"this is {_words(head)}, which is not read here (it begins with {head[:8]!r})",
-        f"export it as PDF; {IN_WORDS} can be read",
+        f"this is {_describe(head)}, which is not read here (it begins with {head[:8]!r})",
+        f"export it as PDF; {READABLE} can be read",
     )
 
 
-def page_in(head: bytes) -> str:
-    """What a server sends with the status of a success when it means an error, in words; empty: it is none."""
-    text = _visible(decoded(head)[0])
+def markup_in(head: bytes) -> str:
+    """Return `XML`, `a web page` or `JSON` if the file begins like one, as servers send instead of a file; else ""."""
+    text = _from_first_visible(decode(head)[0])
     if _MARKUP.match(text):
         return "XML" if text.startswith("<?xml") and "<html" not in text.lower() else "a web page"
     return "JSON" if _JSON.match(text) else ""
 
 
 def is_text(head: bytes) -> bool:
-    """Lines such as those of a table, whatever their columns: neither binary nor blank, neither markup nor JSON."""
-    text, encoding = decoded(head)
+    """Return whether the file is plain text or CSV: not binary, blank, markup or JSON."""
+    text, encoding = decode(head)
     if b"\0" in head and encoding not in WIDE:
         return False
     beginning = text[:4096]
     strange = sum(one < " " and one not in "\t\n\v\f\r\x1b" for one in beginning)
-    return strange <= len(beginning) // 100 and bool(_visible(text)) and not page_in(head)
+    return strange <= len(beginning) // 100 and bool(_from_first_visible(text)) and not markup_in(head)
 
 
 def delimiter_of(text: str) -> str | None:
-    """The one that stands in most lines equally often."""
-    lines = [line for line in text.splitlines()[:_LINES] if line.strip()]
+    """Return the delimiter that occurs equally often in most lines."""
+    lines = [line for line in text.splitlines()[:_DELIMITER_LINES] if line.strip()]
     best, most = None, 0
     for delimiter in _DELIMITERS:
         counts = [line.count(delimiter) for line in lines]
         usual = max(set(counts), key=counts.count, default=0)
         agreeing = counts.count(usual) if usual else 0
-        # Cells in quotes may hold more of them, or go over several lines.
+        # Quoted cells may contain delimiters and line breaks.
         has_quotes = '"' in text and sum(counts) >= len(lines) > 1
         if (agreeing >= 0.8 * len(lines) or has_quotes) and agreeing * usual > most:
             best, most = delimiter, agreeing * usual
     return best
 
 
-def _found(head: bytes, claimed: list[Format]) -> Format | None:
-    """Archives and tables begin alike, whatever is in them: of these it is only seen that they may be what they are
-    said to be."""
-    if (signed := _signed(head, claimed)) is not None:
+def _find_format(head: bytes, claimed: list[Format]) -> Format | None:
+    """Return the format of the head.
+
+    Zip archives and old Office files all begin alike, so the head only shows whether the claim may be true.
+    """
+    if (signed := _by_signature(head, claimed)) is not None:
         return signed
     if head.startswith(_ZIP):
-        told = _told_by(head[30:].removeprefix(_MIMETYPE.encode()))
-        return told or next((one for one in _PACKED if one in claimed), ZIP)
+        packed = _by_mimetype_file(head[30:].removeprefix(_MIMETYPE.encode()))
+        return packed or next((one for one in _PACKED if one in claimed), ZIP)
     if head.startswith(_OLD_OFFICE):
         return XLS if XLS in claimed else None
-    return _text_in(head, claimed)
+    return _text_format(head, claimed)
 
 
-def _text_in(head: bytes, claimed: Sequence[Format]) -> Format | None:
-    """What any text may be, if it is said to be one of these."""
-    page = page_in(head)
+def _text_format(head: bytes, claimed: Sequence[Format]) -> Format | None:
+    """Return the claimed text format that the head may be."""
+    markup = markup_in(head)
     for one in claimed:
-        if one in (HTML, MARKDOWN) and page == "a web page":
+        if one in (HTML, MARKDOWN) and markup == "a web page":
             return one
-        is_one = one is not MAIL or _HEADER.match(decoded(head)[0])
+        is_one = one is not MAIL or _MAIL_HEADER.match(decode(head)[0])
         if one in (CSV, TEXT, MAIL, HTML, MARKDOWN) and is_one and is_text(head):
             return one
     return None
 
 
-def _signed(head: bytes, said: Sequence[Format]) -> Format | None:
+def _by_signature(head: bytes, claimed: Sequence[Format]) -> Format | None:
     for signature, one in _SIGNATURES:
         if head.startswith(signature):
             return one
     if head.startswith(_ZIP):
         return None
-    if PDF in said and (has_pdf_within(head) or _PDF_OBJECT.search(head)):
+    if PDF in claimed and (has_pdf_within(head) or _PDF_OBJECT.search(head)):
         return PDF
-    # Viewers skip what a mail or a server put before the header. A text about PDFs is no PDF.
+    # Viewers skip bytes that a mail or a server put before the header. A text about PDFs is not a PDF.
     is_within = b"%PDF-" in head[:_PDF_BEGINS_WITHIN]
-    return PDF if is_within and not page_in(head) and _text_in(head, said) is None else None
+    return PDF if is_within and not markup_in(head) and _text_format(head, claimed) is None else None
 
 
 def has_pdf_within(head: bytes) -> bool:
@@ -294,58 +311,59 @@ def has_pdf_within(head: bytes) -> bool:
     return _PDF_HEADER.search(head[:_PDF_BEGINS_WITHIN]) is not None
 
 
-def _words(head: bytes) -> str:
-    if told := _told_apart(head) or page_in(head):
-        return told
+def _describe(head: bytes) -> str:
+    if known := _refused_by_signature(head) or markup_in(head):
+        return known
     if is_text(head):
         return "a text"
     return "a file of an unknown kind" if head.strip() else "white space and nothing else"
 
 
-def _told_apart(head: bytes) -> str:
+def _refused_by_signature(head: bytes) -> str:
     if head.startswith(_OLD_OFFICE) and _OUTLOOK in head:
         return "a mail as Outlook keeps it (save it as .eml)"
-    return next((words for begins, words in _TOLD_APART if head.startswith(begins)), "")
+    return next((words for begins, words in _REFUSED_SIGNATURES if head.startswith(begins)), "")
 
 
-def _visible(text: str) -> str:
-    """From its first character that can be seen."""
+def _from_first_visible(text: str) -> str:
     begin = next((at for at, one in enumerate(text) if one.isprintable() and not one.isspace()), len(text))
     return text[begin:]
 
 
-def _kind_of_zip(path: Path, said: Format) -> FileKind:
+def _kind_of_zip(path: Path, claimed: Format) -> FileKind:
     try:
         with zipfile.ZipFile(path) as archive:
             names = set(archive.namelist())
             unpacked = sum(one.file_size for one in archive.infolist())
-            inside = _beginning(archive, _MIMETYPE) if _MIMETYPE in names else b""
+            inside = _read_beginning(archive, _MIMETYPE) if _MIMETYPE in names else b""
     except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError, RuntimeError, EOFError) as error:
         raise Permanent(
-            f"{said.kind.upper()}_BROKEN",
-            f"the file begins like {said.name} and cannot be unpacked ({error})",
+            f"{claimed.kind.upper()}_BROKEN",
+            f"the file begins like {claimed.name} and cannot be unpacked ({error})",
             "download it again",
         ) from error
-    told = _told_by(inside)
-    kind = told.kind if told else next((kind for part, kind in _PARTS if any(map(part.fullmatch, names))), FileKind.ZIP)
+    declared = _by_mimetype_file(inside)
+    by_part = (kind for part, kind in _BY_PART if any(map(part.fullmatch, names)))
+    kind = declared.kind if declared else next(by_part, FileKind.ZIP)
     if kind is FileKind.SHEET and unpacked > _UNPACKED_BYTES_MAX:
         raise Permanent("SHEET_TOO_LARGE", f"the spreadsheet holds {unpacked >> 20} MiB unpacked", "split it")
     return kind
 
 
-def _told_by(mimetype: bytes) -> Format | None:
-    return next((one for begins, one in _SAID_INSIDE.items() if mimetype.startswith(begins)), None)
+def _by_mimetype_file(content: bytes) -> Format | None:
+    return next((one for begins, one in _BY_MIMETYPE_FILE.items() if content.startswith(begins)), None)
 
 
-def _beginning(archive: zipfile.ZipFile, name: str) -> bytes:
-    """No more of it is unpacked."""
+def _read_beginning(archive: zipfile.ZipFile, name: str) -> bytes:
     with archive.open(name) as file:
         return file.read(100)
 
 
 def _has_stream(path: Path, name: re.Pattern[bytes]) -> bool:
-    """Return whether the directory of an old Office file names such a stream. The directory may be anywhere in the
-    file, in entries of 128 bytes that begin with a name."""
+    """Return whether an old Office file has such a stream.
+
+    Its directory may be anywhere in the file, in entries of 128 bytes that begin with a name.
+    """
     with path.open("rb") as file:
         while block := file.read(1 << 20):
             if any(found.start() % _DIRECTORY_ENTRY_BYTES == 0 for found in name.finditer(block)):

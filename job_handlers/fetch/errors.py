@@ -97,9 +97,6 @@ RULES: Mapping[str, ErrorRule] = {
     "LENGTH_UNKNOWN": ErrorRule(
         "PERMANENT", "{host} does not tell how long the file is", "give its expected_sha256, so that a cut is noticed"
     ),
-    "KIND_REFUSED": ErrorRule("PERMANENT", "it is {found}, which cannot be read", "{readable} can"),
-    "FILE_ENCRYPTED": ErrorRule("PERMANENT", "the document is locked with a password", "save it without one"),
-    "NOT_WHAT_IT_SAYS": ErrorRule("PERMANENT", "it says that it is {claimed}, but it is {found}"),
     "NOT_AS_EXPECTED": ErrorRule("PERMANENT", "its {digest} is {found}, and {expected} was expected"),
     "ABUSE_NOT_ACKNOWLEDGED": ErrorRule(
         "ASK", "Google holds the file for malware or spam", "to fetch it all the same, set acknowledge_abuse"

@@ -243,10 +243,10 @@ class _Fetch:
         head = part.head()
         is_sure = facts.md5 or facts.sha256 or facts.is_of_this_machine or file_kinds.HTML.is_named_by(facts.name)
         # To look for letters in 64 KiB of a PDF takes longer than all else here.
-        if not is_sure and not file_kinds.has_pdf_within(head) and (page := file_kinds.page_in(head)):
+        if not is_sure and not file_kinds.has_pdf_within(head) and (page := file_kinds.markup_in(head)):
             part.clear()
             raise FetchError("PAGE_INSTEAD", page=page)
-        return file_kinds.agreed(head, facts.mime, facts.name), replace(found, md5=found.md5 or facts.md5)
+        return file_kinds.verify_format(head, facts.mime, facts.name), replace(found, md5=found.md5 or facts.md5)
 
     def _wrong(self, digest: str, local: str, right: str) -> FetchError:
         """The same wrong bytes twice are what the source has; other ones each time were spoilt on their way."""

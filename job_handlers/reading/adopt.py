@@ -7,8 +7,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from job_handlers.fetch.errors import FetchError
-from job_handlers.fetch.sources.local import ROOTS, actual_path, readable
+from job_handlers.fetch.sources.local import ROOTS, readable
 from worker_service.handlers import Context, DocumentFacts, Done, File, Handler, PageResult, Permanent, digest
 
 
@@ -19,10 +18,11 @@ class AdoptPayload(Struct, frozen=True):
 
 def run(context: Context[AdoptPayload]) -> Done:
     path = context.payload.text
+    allowed = readable(path)
+    if not allowed:
+        raise Permanent("PATH_REFUSED", f"{path} may not be read by jobs")
     try:
-        whole = actual_path(path).read_text("utf-8", "replace")
-    except FetchError as trouble:
-        raise Permanent(trouble.code, trouble.detail, trouble.remedy) from trouble
+        whole = allowed[0].read_text("utf-8", "replace")
     except OSError as error:
         raise Permanent("TEXT_ABSENT", f"{path} cannot be read: {error.strerror}") from error
     pages = whole.removesuffix("\f").split("\f")

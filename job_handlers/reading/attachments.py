@@ -19,8 +19,7 @@ from typing import IO, Any
 
 import msgspec
 
-from job_handlers.fetch.errors import FetchError
-from job_handlers.file_kinds import HEAD_BYTES, FileKind, agreed
+from job_handlers.file_kinds import HEAD_BYTES, FileKind, verify_format
 from job_handlers.reading.document import document_of
 from job_handlers.reading.formats import FlowDocument, UnreadableDocument, mail
 from job_handlers.reading.formats.archive import BROKEN, Archive
@@ -82,10 +81,8 @@ class UnpackedFiles:
 
 
 def unpack(context: Context[Any], process: PageProcess[Any], kind: FileKind) -> UnpackedFiles:
-    """Unpack the files of a container. `process` answers negative page numbers by `unpacker`."""
+    """Unpack the files of an archive or a mail. `process` answers negative page numbers by `unpacker`."""
     found = UnpackedFiles()
-    if kind not in (FileKind.ZIP, FileKind.MAIL):
-        return found
     key = document_of(context).source_key
     is_deep = key.count(WITHIN) >= _DEPTH_MAX
     left_out: list[SkippedFile] = []
@@ -167,10 +164,9 @@ def unpacker(writing: FlowDocument, staging: Path) -> Callable[[int], Answer]:
                 found = _unpack_file(source, place, staging, at)
         except UnreadableDocument as error:
             return SkippedFile(place, str(error))
-        except FetchError as trouble:
-            # Name the kind only. The full refusal, which lists all supported kinds, would be repeated for each file.
-            is_refused = trouble.code == "KIND_REFUSED"
-            return SkippedFile(place, f"it is {trouble.values['found']}" if is_refused else trouble.sentence)
+        except Permanent as refused:
+            # The remedy lists all supported kinds, and would be repeated for each file.
+            return SkippedFile(place, refused.detail if refused.code == "KIND_REFUSED" else str(refused))
         if isinstance(found, UnpackedFile):
             if found.sha256 in seen:
                 # Equal files are one document, and are stored once.
@@ -193,7 +189,7 @@ def _unpack_file(source: IO[bytes], place: str, staging: Path, number: int) -> A
     if not head:
         return SkippedFile(place, "it is empty")
     name = PurePosixPath(place.replace("\\", "/")).name
-    name = safe_name(name, agreed(head, "", name).suffixes)
+    name = safe_name(name, verify_format(head, "", name).suffixes)
     # Folders may contain files of the same name. The extension has to match the content.
     target = staging / f"{number} {name}"
     digest, size, block = hashlib.sha256(), 0, head

@@ -13,7 +13,8 @@ from typing import Any, Literal, TypeVar
 import msgspec
 from msgspec import Struct
 
-from job_handlers.reading import ocr
+from job_handlers.file_kinds import FileKind
+from job_handlers.reading import formats, ocr, pdf
 from job_handlers.reading.ocr.engine import WayToRead
 from job_handlers.settings import HandlersSettings, credential_text, value_of
 from worker_service.base.files import sha256_of
@@ -64,7 +65,9 @@ class HowToRead(Struct, frozen=True, kw_only=True):
 def document_of(context: Context[Any]) -> KnownDocument:
     if context.document is None:
         raise Permanent(
-            "NO_DOCUMENT", f"{context.job_type} reads a document", "enqueue `ingest` with the path of a file"
+            "NO_DOCUMENT",
+            f"{context.job_type} reads a document",
+            "run `pagemill ingest PATH`, or enqueue `download` with the file as its source",
         )
     return context.document
 
@@ -97,6 +100,11 @@ def content_of(context: Context[Any]) -> str:
     if known := document_of(context).content:
         return known
     return sha256_of(original_of(context))
+
+
+def library_of(kind: FileKind) -> str:
+    """Return the name and version of the library that opens files of this kind."""
+    return formats.LIBRARY if kind.is_flowing else pdf.LIBRARY
 
 
 def check_current(context: Context[Any]) -> None:

@@ -7,8 +7,7 @@ from msgspec import Struct
 from job_handlers.file_kinds import kind_of
 from job_handlers.reading import spreadsheets
 from job_handlers.reading.document import check_current, content_of, original_of
-from job_handlers.reading.ingest import Refusal, sheet_reader
-from job_handlers.reading.page_process import Lost, PageProcess, TooLarge
+from job_handlers.reading.page_process import Lost, PageProcess, Refusal, TooLarge
 from job_handlers.reading.page_settings import read_ranges, rows_digest
 from worker_service.handlers import MIB, Context, Done, Handler, KnownPages, Limits, PageResult, Permanent, counted
 
@@ -37,7 +36,7 @@ def run(context: Context[ExtractRowsPayload]) -> Done:
     if to_read:
         check_current(context)
     with PageProcess[Rows | Refusal](
-        lambda: sheet_reader(original, kind), Rows | Refusal, cpu_seconds=_CPU_SECONDS
+        lambda: spreadsheets.sheet_reader(original, kind), Rows | Refusal, cpu_seconds=_CPU_SECONDS
     ) as process:
         for done, (number, answer) in enumerate(process.read_all(to_read), 1):
             if isinstance(answer, Refusal):

@@ -2,8 +2,7 @@
 
 Takes the text of every page with a usable text layer, and every page result that is already stored for the same file.
 If that covers all pages, it publishes the document. Otherwise it enqueues `ocr_pages` or `extract_rows` jobs for ranges
-of pages, and `assemble`, which waits for them. A job inserted by hand with `{"path": "/srv/report.pdf"}` and no
-document enqueues a `download` job for that file first.
+of pages, and `assemble`, which waits for them. To read a file that is not a document yet, enqueue `download`.
 """
 
 from __future__ import annotations
@@ -21,9 +20,17 @@ from msgspec.structs import replace
 
 from job_handlers.file_kinds import FileKind, kind_of
 from job_handlers.reading import attachments, formats, layout, ocr, pdf, spreadsheets
-from job_handlers.reading.document import ENVIRONMENT, HowToRead, content_of, how_to_read, original_of
+from job_handlers.reading.document import (
+    ENVIRONMENT,
+    HowToRead,
+    content_of,
+    document_of,
+    how_to_read,
+    library_of,
+    original_of,
+)
 from job_handlers.reading.outputs import Assembly
-from job_handlers.reading.page_process import Lost, PageProcess, TooLarge
+from job_handlers.reading.page_process import Lost, PageProcess, Refusal, TooLarge
 from job_handlers.reading.page_settings import (
     TOO_LARGE,
     UNREADABLE,
@@ -38,7 +45,6 @@ from job_handlers.reading.page_settings import (
 )
 from job_handlers.reading.text_layer import PageInk, Verdict, classify_page
 from worker_service.handlers import (
-    FILE_URL,
     MIB,
     Context,
     DocumentFacts,
@@ -51,14 +57,12 @@ from worker_service.handlers import (
     Permanent,
     digest,
     in_a_sentence,
-    path_of,
-    written,
 )
 
 _PAGE_CPU_SECONDS = 10
 """A page usually takes a millisecond; a map with a million lines may take seconds."""
 _TABLE_CPU_SECONDS = 600
-_WRITING_CPU_SECONDS = 300
+_FLOW_CPU_SECONDS = 300
 """A flowing document is parsed as a whole."""
 _PAGES_ELSEWHERE_LEAST = 4
 _FAILED_PAGES_MAX = 20
@@ -70,13 +74,6 @@ _SAVE_SECONDS = 1.0
 _THUMBNAIL = -1
 """Pseudo page number that requests the thumbnail from the page process."""
 _REPAIRED = "the file was broken and has been repaired"
-
-
-class IngestPayload(HowToRead, frozen=True, kw_only=True):
-    path: str | None = None
-    """File to bring in, for a job inserted by hand without a document."""
-    then: tuple[dict[str, Any], ...] = ()
-    """Follow-up jobs for `path`, as in the payload of `download`."""
 
 
 class PageCount(msgspec.Struct, tag=True, frozen=True):
@@ -93,26 +90,19 @@ class ExaminedPage(msgspec.Struct, tag=True, frozen=True):
     scan: Scan | None = None
 
 
-class Refusal(msgspec.Struct, tag=True, frozen=True):
-    code: str
-    message: str
-    remedy: str = ""
-
-
 class Thumbnail(msgspec.Struct, tag=True, frozen=True):
     picture: bytes
 
 
 Answer = PageCount | ExaminedPage | Refusal | Thumbnail | attachments.Answer
-Places = list[spreadsheets.RowRange] | Refusal
+RowRanges = list[spreadsheets.RowRange] | Refusal
 # Build the decoders before child processes are forked, each of which would build them again.
 msgspec.msgpack.Decoder(Answer)
 
 
-def run(context: Context[IngestPayload]) -> Done:
+def run(context: Context[HowToRead]) -> Done:
+    document_of(context)
     how = how_to_read(context)
-    if context.document is None:
-        return _request_download(context)
     original = original_of(context)
     kind = kind_of(original)
     content = content_of(context)
@@ -124,39 +114,24 @@ def run(context: Context[IngestPayload]) -> Done:
 ingest = Handler(
     "ingest",
     run,
-    IngestPayload,
+    HowToRead,
     limits=Limits(wall_seconds=2 * 3600, file_bytes=16384 * MIB),
     environment=ENVIRONMENT,
     credentials=["password*"],
 )
 
 
-def _request_download(context: Context[IngestPayload]) -> Done:
-    path = context.payload.path
-    if path is None or not path.startswith(("/", FILE_URL)):
-        raise Permanent("PAYLOAD_INVALID", "a job without a document needs `path`, the full path of a file")
-    # Leave out settings that were not given: the document may remember them.
-    wanted: dict[str, object] = {"source": written(path_of(path)), "read": context.payload.said()}
-    if context.payload.then:
-        wanted["then"] = context.payload.then
-    payload = json.dumps(wanted)
-    return Done(follow_ups=[NewJob("download", context.platform, context.account, payload)])
-
-
 # --- pages ------------------------------------------------------------------------------------------------
 
 
-def _ingest_pages(
-    context: Context[IngestPayload], how: HowToRead, original: Path, kind: FileKind, content: str
-) -> Done:
-    password = how.password
-    is_flow = formats.is_flow_document(kind)
+def _ingest_pages(context: Context[HowToRead], how: HowToRead, original: Path, kind: FileKind, content: str) -> Done:
+    password, is_flow = how.password, kind.is_flowing
     with (
         Assembly(context, original, kind, how) as assembly,
         PageProcess[Answer](
             lambda: _flow_reader(original, kind, context.staging) if is_flow else _page_reader(original, password),
             Answer,
-            cpu_seconds=_WRITING_CPU_SECONDS if is_flow else _PAGE_CPU_SECONDS,
+            cpu_seconds=_FLOW_CPU_SECONDS if is_flow else _PAGE_CPU_SECONDS,
         ) as process,
     ):
         counted = _count_pages(process, kind)
@@ -167,19 +142,17 @@ def _ingest_pages(
         to_read = _save_known_pages(context, layers)
         scans = _save_layer_pages(context, process, to_read, assembly)
         to_recognise = _save_known_pages(context, _ocr_digests(source, how, numbers if is_forced else scans))
-        found = attachments.unpack(context, process, kind)
-        note = "; ".join([*filter(None, [counted.note]), *found.notes])
+        inside = attachments.unpack(context, process, kind) if kind in (FileKind.ZIP, FileKind.MAIL) else None
+        note = "; ".join(filter(None, [counted.note, *(inside.notes if inside else ())]))
         facts = DocumentFacts(kind=kind.value, pages=counted.pages, content=content, note=note or None)
         if to_recognise:
             done = _done_with_ranges(context, facts, _ocr_range_jobs(context, how, content, to_recognise, scans))
         else:
             assembly.add_rest(counted.pages)
             done = assembly.published(facts, None if is_flow else lambda: _thumbnail(process))
-    return replace(done, files=[*done.files, *found.files], follow_ups=[*done.follow_ups, *found.follow_ups])
-
-
-def library_of(kind: FileKind) -> str:
-    return formats.LIBRARY if formats.is_flow_document(kind) else pdf.LIBRARY
+    if inside is None:
+        return done
+    return replace(done, files=[*done.files, *inside.files], follow_ups=[*done.follow_ups, *inside.follow_ups])
 
 
 def _count_pages(process: PageProcess[Answer], kind: FileKind) -> PageCount:
@@ -210,7 +183,7 @@ def _ocr_digests(source: PageSource, how: HowToRead, numbers: Iterable[int]) -> 
     return {number: ocr_digest(source, number, wanted.languages, wanted.quality, engine) for number in some}
 
 
-def _save_known_pages(context: Context[IngestPayload], digests: Mapping[int, str]) -> dict[int, str]:
+def _save_known_pages(context: Context[HowToRead], digests: Mapping[int, str]) -> dict[int, str]:
     """Save the stored results of these pages; return the digests of the pages without one."""
     left: dict[int, str] = {}
     waiting = iter(digests.items())
@@ -224,7 +197,7 @@ def _save_known_pages(context: Context[IngestPayload], digests: Mapping[int, str
 
 
 def _save_layer_pages(
-    context: Context[IngestPayload], process: PageProcess[Answer], to_read: Mapping[int, str], assembly: Assembly
+    context: Context[HowToRead], process: PageProcess[Answer], to_read: Mapping[int, str], assembly: Assembly
 ) -> dict[int, Scan]:
     """Read and save pages with a text layer; return the pages that need OCR."""
     scans: dict[int, Scan] = {}
@@ -258,9 +231,7 @@ def _thumbnail(process: PageProcess[Answer]) -> bytes:
     return answer.picture if isinstance(answer, Thumbnail) else b""
 
 
-def _page_result(
-    context: Context[IngestPayload], found: str, number: int, answer: Answer | TooLarge | Lost
-) -> PageResult:
+def _page_result(context: Context[HowToRead], found: str, number: int, answer: Answer | TooLarge | Lost) -> PageResult:
     if isinstance(answer, ExaminedPage):
         # Replace NUL characters, as the store does.
         return PageResult(number, found, answer.text.replace("\0", "�"), answer.method, None, answer.layout)
@@ -351,51 +322,27 @@ def _locked_refusal(password: str) -> Refusal:
 # --- rows -------------------------------------------------------------------------------------------------
 
 
-def _ingest_table(context: Context[IngestPayload], original: Path, kind: FileKind, content: str) -> Done:
-    with PageProcess[Places](lambda: sheet_reader(original, kind), Places, cpu_seconds=_TABLE_CPU_SECONDS) as process:
+def _ingest_table(context: Context[HowToRead], original: Path, kind: FileKind, content: str) -> Done:
+    with PageProcess[RowRanges](
+        lambda: spreadsheets.sheet_reader(original, kind), RowRanges, cpu_seconds=_TABLE_CPU_SECONDS
+    ) as process:
         try:
-            places = process.read(0)
+            pages = process.read(0)
         except (TooLarge, Lost) as error:
             raise Permanent("SHEET_BROKEN", f"the rows cannot be counted: {error}") from error
-    if isinstance(places, Refusal):
-        raise Permanent(places.code, places.message, places.remedy)
-    if not places:
+    if isinstance(pages, Refusal):
+        raise Permanent(pages.code, pages.message, pages.remedy)
+    if not pages:
         raise Permanent("SHEET_EMPTY", "the spreadsheet has no rows")
-    ranges = [_range_job(context, "extract_rows", numbers, [content]) for numbers in spreadsheets.ranges(places)]
-    return _done_with_ranges(
-        context, DocumentFacts(kind=FileKind.SHEET.value, pages=len(places), content=content), ranges
-    )
-
-
-def sheet_reader(original: Path, kind: FileKind) -> Callable[[int], Any]:
-    """Return the function that answers for a spreadsheet. Runs in the page process.
-
-    Page number 0 returns the positions of all pages; any other number returns the text and layout of that page.
-    """
-    table = spreadsheets.SheetFile(original, kind)
-    places: list[spreadsheets.RowRange] = []
-
-    def read(number: int) -> Any:
-        nonlocal places
-        try:
-            places = places or table.places()
-            if number == 0:
-                return places
-            if number > len(places):
-                return Refusal("SHEET_BROKEN", f"there is no page {number}")
-            return table.page(places[number - 1])
-        except spreadsheets.UnreadableSheet as error:
-            is_locked = isinstance(error, spreadsheets.SheetLocked)
-            code, remedy = ("FILE_ENCRYPTED", "save it without one") if is_locked else ("SHEET_BROKEN", "")
-            return Refusal(code, f"the spreadsheet cannot be read: {error}", remedy)
-
-    return read
+    ranges = [_range_job(context, "extract_rows", numbers, [content]) for numbers in spreadsheets.job_ranges(pages)]
+    facts = DocumentFacts(kind=FileKind.SHEET.value, pages=len(pages), content=content)
+    return _done_with_ranges(context, facts, ranges)
 
 
 # --- what follows -----------------------------------------------------------------------------------------
 
 
-def _done_with_ranges(context: Context[IngestPayload], facts: DocumentFacts, ranges: list[NewJob]) -> Done:
+def _done_with_ranges(context: Context[HowToRead], facts: DocumentFacts, ranges: list[NewJob]) -> Done:
     """Return the jobs that read the ranges and then assemble the document."""
     assemble = _follow_up_job(context, "assemble", {"note": facts.note} if facts.note else {})
     return Done(
@@ -406,7 +353,7 @@ def _done_with_ranges(context: Context[IngestPayload], facts: DocumentFacts, ran
 
 
 def _ocr_range_jobs(
-    context: Context[IngestPayload], how: HowToRead, content: str, numbers: Iterable[int], scans: Mapping[int, Scan]
+    context: Context[HowToRead], how: HowToRead, content: str, numbers: Iterable[int], scans: Mapping[int, Scan]
 ) -> list[NewJob]:
     to_recognise, engine = sorted(numbers), how.engine
     way = [content, engine.languages, engine.quality, how.password_file]
@@ -414,17 +361,17 @@ def _ocr_range_jobs(
     return [_range_job(context, "ocr_pages", one, way) for one in some]
 
 
-def _parallel_ranges(context: Context[IngestPayload], pages: int) -> int:
+def _parallel_ranges(context: Context[HowToRead], pages: int) -> int:
     """Return how many ranges should run at once. A small document is not worth copying to many nodes."""
     return max(len(os.sched_getaffinity(0)), min(context.slots, pages // _PAGES_ELSEWHERE_LEAST))
 
 
-def _range_job(context: Context[IngestPayload], job_type: str, numbers: Sequence[int], way: Sequence[object]) -> NewJob:
+def _range_job(context: Context[HowToRead], job_type: str, numbers: Sequence[int], way: Sequence[object]) -> NewJob:
     pages = format_ranges(numbers)
     # If two documents need the same range of the same file, the second job waits and finds the pages read.
     return replace(_follow_up_job(context, job_type, {"pages": pages}), concurrency_key=digest([job_type, pages, *way]))
 
 
-def _follow_up_job(context: Context[IngestPayload], job_type: str, payload: dict[str, Any]) -> NewJob:
+def _follow_up_job(context: Context[HowToRead], job_type: str, payload: dict[str, Any]) -> NewJob:
     text = json.dumps({**payload, **context.payload.said()})
     return NewJob(job_type, context.platform, context.account, text)

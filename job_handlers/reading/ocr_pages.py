@@ -26,11 +26,10 @@ from job_handlers.reading.document import (
     HowToRead,
     content_of,
     how_to_read,
+    library_of,
     original_of,
     refuse_stale,
 )
-from job_handlers.reading.formats import is_flow_document
-from job_handlers.reading.ingest import library_of
 from job_handlers.reading.ocr import Reader
 from job_handlers.reading.ocr.engine import WayToRead
 from job_handlers.reading.ocr.recognition import RecognisedPage
@@ -105,7 +104,7 @@ def run(context: Context[OcrPagesPayload]) -> Done:
     with PageProcess[DrawnPage | ReadPage](
         lambda: (
             _flow_reader(original, kind, engine)
-            if is_flow_document(kind)
+            if kind.is_flowing
             else _page_reader(original, password, engine, places, is_forced=bool(how.force_ocr))
         ),
         DrawnPage | ReadPage,

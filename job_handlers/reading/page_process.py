@@ -51,6 +51,14 @@ class Lost(Exception):
     """The process crashed on the page."""
 
 
+class Refusal(msgspec.Struct, tag=True, frozen=True):
+    """Answer of a reader that cannot read the page, or the file."""
+
+    code: str
+    message: str
+    remedy: str = ""
+
+
 class PageProcess(Generic[R]):
     def __init__(self, make: Make, kind: Any, *, cpu_seconds: int) -> None:
         self._make = make

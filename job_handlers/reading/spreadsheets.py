@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import csv
 import datetime
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
 from itertools import islice
@@ -18,9 +18,11 @@ import msgspec
 import python_calamine
 from msgspec import Struct
 
-from job_handlers.encodings import decoded, errors_in
+from job_handlers.encodings import decode, error_handler
 from job_handlers.file_kinds import HEAD_BYTES, FileKind, delimiter_of
+from job_handlers.reading.formats import DocumentLocked, UnreadableDocument
 from job_handlers.reading.layout import LAYOUT_BYTES_MAX, TEXT_CHARACTERS_MAX
+from job_handlers.reading.page_process import Refusal
 
 LIBRARY = f"calamine {version('python-calamine')}"
 
@@ -31,14 +33,6 @@ _RANGES_MOST = 20
 _CELL_CHARACTERS_MAX = 1 << 20
 
 Value = str | int | float | bool | None
-
-
-class UnreadableSheet(Exception):
-    """The file is not a table, or is broken."""
-
-
-class SheetLocked(UnreadableSheet):
-    """The file is protected by a password."""
 
 
 class RowRange(Struct, frozen=True):
@@ -67,8 +61,8 @@ class SheetFile:
         self._rows: list[list[Any]] = []
         self._held = -1
 
-    def places(self) -> list[RowRange]:
-        return places_of(self._heights())
+    def row_ranges(self) -> list[RowRange]:
+        return row_ranges_of(self._heights())
 
     def page(self, place: RowRange) -> tuple[str, str]:
         """Return the page's text and layout."""
@@ -92,7 +86,32 @@ class SheetFile:
             yield from book.get_sheet_by_index(sheet).to_python(skip_empty_area=False)
 
 
-def places_of(heights: Sequence[tuple[str, int]]) -> list[RowRange]:
+def sheet_reader(original: Path, kind: FileKind) -> Callable[[int], list[RowRange] | tuple[str, str] | Refusal]:
+    """Return the function that answers for a spreadsheet. Runs in the page process.
+
+    Page number 0 returns the row ranges of all pages; any other number returns the text and layout of that page.
+    """
+    sheet = SheetFile(original, kind)
+    ranges: list[RowRange] = []
+
+    def read(number: int) -> list[RowRange] | tuple[str, str] | Refusal:
+        nonlocal ranges
+        try:
+            ranges = ranges or sheet.row_ranges()
+            if number == 0:
+                return ranges
+            if number > len(ranges):
+                return Refusal("SHEET_BROKEN", f"there is no page {number}")
+            return sheet.page(ranges[number - 1])
+        except DocumentLocked as error:
+            return Refusal("FILE_ENCRYPTED", f"the spreadsheet cannot be read: {error.detail}", error.remedy)
+        except UnreadableDocument as error:
+            return Refusal("SHEET_BROKEN", f"the spreadsheet cannot be read: {error}")
+
+    return read
+
+
+def row_ranges_of(heights: Sequence[tuple[str, int]]) -> list[RowRange]:
     return [
         RowRange(at, name, first, min(first + ROWS_PER_PAGE - 1, height))
         for at, (name, height) in enumerate(heights)
@@ -100,14 +119,14 @@ def places_of(heights: Sequence[tuple[str, int]]) -> list[RowRange]:
     ]
 
 
-def ranges(places: Sequence[RowRange]) -> list[list[int]]:
+def job_ranges(pages: Sequence[RowRange]) -> list[list[int]]:
     """Return the page numbers of each range: 3,000 rows, or more if there would be too many ranges."""
-    total = sum(place.last - place.first + 1 for place in places)
+    total = sum(page.last - page.first + 1 for page in pages)
     most = max(ROWS_PER_RANGE, -(-total // _RANGES_MOST))
     found: list[list[int]] = []
     rows = most
-    for number, place in enumerate(places, 1):
-        height = place.last - place.first + 1
+    for number, page in enumerate(pages, 1):
+        height = page.last - page.first + 1
         if rows + height > most:
             found.append([])
             rows = 0
@@ -122,9 +141,9 @@ def _open_workbook(path: Path) -> Iterator[Any]:
         with python_calamine.CalamineWorkbook.from_path(str(path)) as book:
             yield book
     except python_calamine.PasswordError as error:
-        raise SheetLocked("it is locked with a password") from error
+        raise DocumentLocked from error
     except (python_calamine.CalamineError, OSError, ValueError) as error:
-        raise UnreadableSheet(str(error)) from error
+        raise UnreadableDocument(str(error)) from error
 
 
 def _height(sheet: Any) -> int:
@@ -134,13 +153,13 @@ def _height(sheet: Any) -> int:
 
 def _csv_rows(path: Path) -> Iterator[list[str]]:
     with path.open("rb") as file:
-        text, encoding = decoded(file.read(HEAD_BYTES))
+        text, encoding = decode(file.read(HEAD_BYTES))
     csv.field_size_limit(_CELL_CHARACTERS_MAX)
-    with path.open(encoding=encoding, errors=errors_in(encoding), newline="") as lines:
+    with path.open(encoding=encoding, errors=error_handler(encoding), newline="") as lines:
         try:
             yield from csv.reader((line.replace("\0", "") for line in lines), delimiter=delimiter_of(text) or ",")
         except csv.Error as error:
-            raise UnreadableSheet(str(error)) from error
+            raise UnreadableDocument(str(error)) from error
 
 
 def _values(row: Sequence[Any]) -> list[Value]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from job_handlers.encodings import HEAD_BYTES, decoded, is_guessed
+from job_handlers.encodings import HEAD_BYTES, decode, is_guessed
 
 GERMAN = "Der Bericht über die Größe der Übernahme – 5 € je Stück – ist fertig.\n"
 TEXTS = {
@@ -32,7 +32,7 @@ def test_a_text_tells_its_encoding(encoding: str, times: int) -> None:
     text = TEXTS[encoding] * times
     head = text.encode(encoding)[:HEAD_BYTES]
 
-    found, told = decoded(head)
+    found, told = decode(head)
 
     assert told == encoding
     assert found[:60] == text[:60]
@@ -50,14 +50,14 @@ def test_a_text_tells_its_encoding(encoding: str, times: int) -> None:
     ],
 )
 def test_what_tells_nothing_else_is_read_as_windows_writes_it_in_the_west_of_europe(text: str) -> None:
-    assert decoded(text.encode("cp1252")) == (text, "cp1252")
+    assert decode(text.encode("cp1252")) == (text, "cp1252")
     assert not is_guessed("cp1252")
 
 
 def test_what_is_no_text_has_no_encoding_to_be_guessed() -> None:
-    assert decoded(bytes(range(256)) * 200)[1] == "cp1252"
-    assert decoded(b"plain\n") == ("plain\n", "utf-8-sig")
-    assert decoded(b"a\0b") == ("a\0b", "utf-8-sig")
+    assert decode(bytes(range(256)) * 200)[1] == "cp1252"
+    assert decode(b"plain\n") == ("plain\n", "utf-8-sig")
+    assert decode(b"a\0b") == ("a\0b", "utf-8-sig")
 
 
 @pytest.mark.parametrize("text", ["Größe der Übernahme\n", TEXTS["cp1251"], TEXTS["gb18030"], "📄 €\n"])
@@ -65,7 +65,7 @@ def test_a_letter_that_is_cut_at_the_end_of_what_is_looked_at_spoils_none_before
     for before in range(len(text.encode())):
         body = b"x" * before + text.encode() * HEAD_BYTES
 
-        found, told = decoded(body[:HEAD_BYTES])
+        found, told = decode(body[:HEAD_BYTES])
 
         assert (told, "�" in found, len(found.encode()) > HEAD_BYTES - 4) == ("utf-8-sig", False, True)
 
@@ -73,7 +73,7 @@ def test_a_letter_that_is_cut_at_the_end_of_what_is_looked_at_spoils_none_before
 @pytest.mark.parametrize("text", [GERMAN * 3, TEXTS["cp1251"], TEXTS["gb18030"]])
 @pytest.mark.parametrize("bad", [b"\xff", "é".encode("cp1252") + b"t"])
 def test_a_byte_that_is_no_letter_spoils_none_of_the_others(text: str, bad: bytes) -> None:
-    found, told = decoded(bad + b"\n" + text.encode())
+    found, told = decode(bad + b"\n" + text.encode())
 
     assert (told, found.partition("\n")[2]) == ("utf-8-sig", text)
     assert found[0] in "ÿé"
@@ -84,6 +84,6 @@ def test_a_text_as_long_as_what_is_looked_at_keeps_its_end(encoding: str) -> Non
     end = {"iso2022_jp": "これ", "cp1252": "Größe"}.get(encoding, "END").encode(encoding)
     body = "Größe ".encode(encoding, "ignore") + b"x" * HEAD_BYTES
 
-    found, _ = decoded(body[: HEAD_BYTES - len(end)] + end)
+    found, _ = decode(body[: HEAD_BYTES - len(end)] + end)
 
     assert found.endswith(end.decode(encoding))

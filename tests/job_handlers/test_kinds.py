@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from job_handlers.fetch.errors import FetchError
 from job_handlers.file_kinds import (
     CSV,
     DOCX,
@@ -28,10 +27,10 @@ from job_handlers.file_kinds import (
     ZIP,
     FileKind,
     Format,
-    agreed,
     format_named,
     kind_of,
-    page_in,
+    markup_in,
+    verify_format,
 )
 from tests.job_handlers.reading import documents
 from worker_service.handlers import Permanent
@@ -116,7 +115,7 @@ ERROR_PAGES = {
     ],
 )
 def test_what_is_what_it_is_said_to_be_is_taken(head: bytes, mime: str, name: str, found: Format) -> None:
-    assert agreed(head, mime, name) == found
+    assert verify_format(head, mime, name) == found
 
 
 @pytest.mark.parametrize(
@@ -149,8 +148,8 @@ def test_what_is_what_it_is_said_to_be_is_taken(head: bytes, mime: str, name: st
     ],
 )
 def test_what_is_not_what_it_says_or_cannot_be_read_is_refused(head: bytes, mime: str, name: str) -> None:
-    with pytest.raises(FetchError):
-        agreed(head, mime, name)
+    with pytest.raises(Permanent):
+        verify_format(head, mime, name)
 
 
 @pytest.mark.parametrize(
@@ -166,10 +165,10 @@ def test_what_is_not_what_it_says_or_cannot_be_read_is_refused(head: bytes, mime
     ],
 )
 def test_what_is_refused_is_called_by_its_name_with_what_to_do(head: bytes, name: str, words: str) -> None:
-    with pytest.raises(FetchError) as refused:
-        agreed(head, "", name)
+    with pytest.raises(Permanent) as refused:
+        verify_format(head, "", name)
 
-    assert words in refused.value.sentence
+    assert words in str(refused.value)
 
 
 @pytest.mark.parametrize("page", ERROR_PAGES)
@@ -181,10 +180,10 @@ def test_what_is_refused_is_called_by_its_name_with_what_to_do(head: bytes, name
 def test_an_error_page_is_no_file_whatever_it_is_said_to_be(page: str, said: tuple[str, str], tmp_path: Path) -> None:
     mime, name = said
 
-    assert page_in(ERROR_PAGES[page])
+    assert markup_in(ERROR_PAGES[page])
     for told in (mime, "application/octet-stream", "text/plain", ""):
-        with pytest.raises(FetchError) as refused:
-            agreed(ERROR_PAGES[page], told, name)
+        with pytest.raises(Permanent) as refused:
+            verify_format(ERROR_PAGES[page], told, name)
         assert refused.value.code == "NOT_WHAT_IT_SAYS"
     with pytest.raises(Permanent):
         kind_of(written(tmp_path / name, ERROR_PAGES[page]))
@@ -232,7 +231,7 @@ def test_shows_templates_and_what_has_macros_are_of_their_kind(name: str, kind: 
 
     assert found is not None
     assert found.kind is kind
-    assert agreed(b"PK\x03\x04", "application/octet-stream", name) is found
+    assert verify_format(b"PK\x03\x04", "application/octet-stream", name) is found
 
 
 def test_lines_of_one_column_are_a_table_if_they_are_called_one(tmp_path: Path) -> None:

@@ -103,10 +103,6 @@ class FlowDocument(Protocol):
     def picture(self, key: str) -> bytes: ...
 
 
-def is_flow_document(kind: str) -> bool:
-    return kind in _MODULES
-
-
 def open_document(path: Path, kind: FileKind) -> FlowDocument:
     opened: FlowDocument = import_module(f"{__name__}.{_MODULES[kind]}").open_document(path, kind)
     return opened

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
-from job_handlers.encodings import decoded
+from job_handlers.encodings import decode
 from job_handlers.file_kinds import FORMATS, FileKind
 from job_handlers.reading.formats import PictureReference, Piece, UnreadableDocument, tables_in, web
 
@@ -119,7 +119,7 @@ class Mail:
             # Some programs write a header in the encoding of the text, without saying so.
             body = self._raw_header(name).encode("ascii", "surrogateescape")
             charset = web.known(self._message.get_content_charset(""))
-            value = body.decode(charset, "replace") if charset else decoded(body)[0]
+            value = body.decode(charset, "replace") if charset else decode(body)[0]
         return " ".join(value.split())
 
     def _raw_header(self, name: str) -> str:
@@ -234,7 +234,7 @@ def _text_of(part: EmailMessage) -> str:
             raise UnreadableDocument(f"the mail is broken ({error})") from error
     body = _bytes_of(part)
     charset = web.known(part.get_content_charset(""))
-    return body.decode(charset, "replace") if charset else decoded(body)[0]
+    return body.decode(charset, "replace") if charset else decode(body)[0]
 
 
 def _count_words(pieces: list[Piece]) -> int:

@@ -19,7 +19,7 @@ from xml.parsers import expat
 from msgspec import Struct
 from msgspec.structs import replace
 
-from job_handlers.encodings import decoded
+from job_handlers.encodings import decode
 from job_handlers.file_kinds import FileKind
 from job_handlers.reading.formats import (
     NEW_PAGE,
@@ -239,7 +239,7 @@ class Office:
             text = body.decode(web.encoding_of(body), "replace")
             yield from web.pieces_of(iter([text]), web.inside)
         elif ending == ".txt":
-            yield from decoded(body)[0].splitlines()
+            yield from decode(body)[0].splitlines()
         elif ending in (".docx", ".docm") and not self._is_within:
             inner = Office(io.BytesIO(body), FileKind.DOCX)
             yield from (piece for piece in inner.pieces() if isinstance(piece, str))

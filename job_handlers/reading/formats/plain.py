@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from job_handlers.encodings import encoding_in, errors_in, is_guessed
+from job_handlers.encodings import detect_encoding, error_handler, is_guessed
 from job_handlers.file_kinds import HEAD_BYTES, FileKind
 from job_handlers.reading.formats import Piece, UnreadableDocument
 
@@ -19,10 +19,10 @@ class Plain:
 
     def pieces(self) -> Iterator[Piece]:
         with self._path.open("rb") as file:
-            encoding = encoding_in(file.read(HEAD_BYTES))
+            encoding = detect_encoding(file.read(HEAD_BYTES))
         if is_guessed(encoding):
             self.notes.append(f"it does not say in which encoding it is written: {encoding}, as it seems")
-        with self._path.open(encoding=encoding, errors=errors_in(encoding)) as lines:
+        with self._path.open(encoding=encoding, errors=error_handler(encoding)) as lines:
             while line := lines.readline(_LINE_CHARACTERS_MAX):
                 yield line.replace("\0", "").rstrip("\n")
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Set
 from html.parser import HTMLParser
 from pathlib import Path
 
-from job_handlers.encodings import WIDE, encoding_in
+from job_handlers.encodings import WIDE, detect_encoding
 from job_handlers.file_kinds import HEAD_BYTES, FileKind
 from job_handlers.reading.formats import PictureReference, Piece, TableRow, UnreadableDocument
 
@@ -219,7 +219,7 @@ def pieces_of(blocks: Iterator[str], resolve: Resolve, *, has_title: bool = True
 
 def encoding_of(head: bytes) -> str:
     """Return the encoding by byte order mark, else by declaration, else by content."""
-    text_like = encoding_in(head)
+    text_like = detect_encoding(head)
     if text_like in WIDE or head.startswith(b"\xef\xbb\xbf"):
         return text_like
     found = _CHARSET.search(head)

@@ -15,7 +15,7 @@ import pymupdf as partly_typed
 import pytest
 from PIL import Image
 
-from job_handlers.file_kinds import PDF, agreed
+from job_handlers.file_kinds import PDF, verify_format
 from tests.job_handlers.reading.documents import digital, excel_97, jpeg, picture, prose, scan, tiff, workbook
 from tests.job_handlers.reading.kit import HANDLERS, Library, open_library
 from worker_service.testing import How
@@ -78,7 +78,7 @@ def test_a_pdf_behind_other_bytes_or_without_a_header_is_read(
 
     assert run.how is How.DONE, run.ended
     assert library.text.split() == prose(3).split()
-    assert agreed(original.read_bytes()[:4096], "application/pdf", "report.pdf") is PDF
+    assert verify_format(original.read_bytes()[:4096], "application/pdf", "report.pdf") is PDF
 
 
 @pytest.mark.parametrize("stream", ["Workbook", "WORKBOOK", "Book"])

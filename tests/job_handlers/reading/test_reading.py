@@ -448,12 +448,7 @@ def test_the_jobs_of_a_document_wait_for_those_before_them(library: Library, tmp
     ]
 
 
-def test_a_path_given_by_hand_is_brought_in_first(library: Library) -> None:
-    then = [{"job_type": "webhook"}]
-    run = library.run("ingest", {"path": "/srv/report.pdf", "hocr": True, "then": then}, None, document_id=None)
-    refused = library.run("ingest", {"path": "report.pdf"}, None, document_id=None)
+def test_a_job_without_a_document_says_what_to_enqueue_instead(library: Library) -> None:
+    refused = library.run("ingest", {}, None, document_id=None)
 
-    assert [job.job_type for job in run.follow_ups] == ["download"]
-    asked = {"source": "/srv/report.pdf", "read": {"hocr": True}, "then": then}
-    assert json.loads(run.follow_ups[0].payload or "") == asked
-    assert refused.ended.code == "PAYLOAD_INVALID"
+    assert (refused.ended.code, "enqueue `download`" in refused.ended.remedy) == ("NO_DOCUMENT", True)

@@ -812,7 +812,7 @@ def test_an_archive_becomes_its_documents_and_names_what_is_left_out(library: Li
         ("Report.pdf", "/mail/box!/2024/Report.pdf"),
         ("evil.txt", "/mail/box!/../../evil.txt"),
     ]
-    assert note == "1 file in it left out: setup.exe (it is a program)"
+    assert note == "1 file in it left out: setup.exe (it is a program, which cannot be read)"
 
 
 def test_a_name_in_utf_8_is_read_whether_its_program_said_so_or_not(tmp_path: Path) -> None:
