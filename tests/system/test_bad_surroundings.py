@@ -233,11 +233,14 @@ def on_a_read_only_file_system(system: System, *command: str) -> subprocess.Comp
     return done
 
 
-def test_status_names_a_read_only_file_system(system: System) -> None:
-    done = on_a_read_only_file_system(system, "worker_service.cli", "status", "--json")
+@pytest.mark.parametrize(("verb", "exit_code"), [("status", 2), ("doctor", 1)])
+def test_status_and_doctor_name_a_read_only_file_system(system: System, verb: str, exit_code: int) -> None:
+    done = on_a_read_only_file_system(system, "worker_service.cli", verb, "--json")
 
-    assert done.returncode == 2, done.stderr
-    assert json.loads(done.stdout)["reasons"][0]["code"] == "READ_ONLY"
+    assert done.returncode == exit_code, done.stderr
+    found = json.loads(done.stdout)
+    details = [one["detail"] for one in found.get("reasons", found.get("items"))]
+    assert f"the file system of {system.database} is read-only" in details
 
 
 def test_a_daemon_names_a_read_only_file_system(system: System) -> None:

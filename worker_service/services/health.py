@@ -142,6 +142,8 @@ def summary(health: Health) -> str:
 def examine(session: Session) -> Iterator[Finding]:
     settings, store, now = session.settings, session.store, session.clock()
     yield Finding(Level.OK, "database", str(settings.database))
+    if (fault := read_only_error(settings.database)) is not None:
+        yield Finding(Level.CRITICAL, "database", fault.detail, fault.remedy)
     yield Finding(Level.OK, "settings", str(settings.file or "no file: the defaults, and what the environment says"))
     for check in store.upkeep.check():
         level, fix = (Level.OK, "") if check.is_good else (Level.CRITICAL, check.fix)
