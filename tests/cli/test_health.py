@@ -97,7 +97,7 @@ def test_without_a_daemon_the_doctor_asks_the_handlers_themselves(
     assert (scrape["level"], scrape["detail"]) == (
         "warning", "it starts no jobs: /opt/none/scrape is not a program that can be run",
     )  # fmt: skip
-    assert scrape["fix"] == "when it is there: systemctl start pagemill"
+    assert scrape["fix"] == "when it is installed: systemctl start pagemill"
     assert (read["level"], read["detail"].startswith("trained data for ")) == ("ok", True)
 
 

@@ -361,7 +361,7 @@ def test_status_says_which_source_rests_and_until_when_while_nothing_else_is_pen
     told = run("status", fails=1).stdout
 
     sentence = f"SOURCE_RESTING, gdrive:drive rests until {as_text(until)}: the quota is used up"
-    assert told.startswith(f"WARNING: nothing that is pending can start: {sentence} |")
+    assert told.startswith(f"WARNING: no pending job can start: {sentence} |")
     run("enqueue", "download")
     assert run("status").stdout.startswith("OK: ")
 

@@ -32,8 +32,9 @@ from worker_service.runner.log_lines import GAP
 from worker_service.runner.messages import Progressed
 from worker_service.runner.worker_lock import WorkerLock, boot_id, lock_path, own_host
 from worker_service.services.database import Session
-from worker_service.services.health import Level, examine, health, judge
-from worker_service.services.overview import CheckedWorker, Overview, workers
+from worker_service.services.doctor import examine
+from worker_service.services.health import Level, check_health
+from worker_service.services.overview import CheckedWorker, Overview
 from worker_service.settings.config import load_settings
 from worker_service.store.opening import open_store
 from worker_service.store.store import Store
@@ -238,11 +239,20 @@ def worker(state: str = "alive") -> CheckedWorker:
     ],
 )
 def test_how_well_it_is(
-    states: list[str], pending_at: str | None, pauses: list[Pause], standstill: list[Gate], level: Level
+    store: Store,
+    database: Path,
+    clock: MovableClock,
+    states: list[str],
+    pending_at: str | None,
+    pauses: list[Pause],
+    standstill: list[Gate],
+    level: Level,
 ) -> None:
-    overview = Overview(START, Counts({}, pending_at), list(map(worker, states)), pauses)
+    overview = Overview(session(store, database, clock))
+    overview.counts, overview.workers = Counts({}, pending_at), list(map(worker, states))
+    overview.pauses, overview.standstill = pauses, standstill
 
-    found = judge(overview, standstill, oldest_most=timedelta(hours=1))
+    found = check_health(overview, oldest_most=timedelta(hours=1))
 
     assert found.level is level
     assert bool(found.reasons) is bool(level)
@@ -250,7 +260,7 @@ def test_how_well_it_is(
 
 def test_a_worker_has_a_state_in_a_word(store: Store, database: Path, clock: MovableClock) -> None:
     def state() -> list[str]:
-        return [one.state for one in workers(session(store, database, clock))]
+        return [one.state for one in Overview(session(store, database, clock)).workers]
 
     here = replace(new_worker("w1"), host=own_host(), boot_id=boot_id(), pid=os.getpid())
     store.workers.register(here)
@@ -295,7 +305,9 @@ def test_the_doctor_reports_a_standstill_as_status_does(store: Store, database: 
 
     assert findings["queue"].level is Level.WARNING
     assert "UNKNOWN_TYPE" in findings["queue"].detail
-    assert findings["queue"].detail in {reason.detail for reason in health(session(store, database)).reasons}
+    assert findings["queue"].detail in {
+        reason.detail for reason in check_health(Overview(session(store, database))).reasons
+    }
     os.close(lock.fd)
 
 
@@ -321,13 +333,13 @@ def test_the_doctor_says_what_a_machine_lacks_and_what_puts_it_right(store: Stor
     lacking = found["handler ocr_pages"]
     assert (lacking.level, lacking.detail) == (Level.WARNING, "it starts no jobs: there is no trained data")
     assert lacking.fix == "apt-get install data, then: systemctl restart pagemill"
-    assert found["handler scrape"].fix == "when it is there: systemctl restart pagemill"
+    assert found["handler scrape"].fix == "when it is installed: systemctl restart pagemill"
     failed = found["2 jobs ingest"]
     assert failed.detail == "SECRET_ABSENT: there is no credential hook"
     assert failed.fix == "give it, then: systemctl restart pagemill, pagemill retry --error SECRET_ABSENT"
     waits = found["1 job ingest"]
     assert (waits.level, waits.detail) == (Level.WARNING, "wait: there is no trained data for deu")
-    assert waits.fix == "apt-get install tesseract-ocr-deu; they look again by themselves"
+    assert waits.fix == "apt-get install tesseract-ocr-deu; the jobs check again by themselves"
     [gate] = [gate for gate in store.reading.explain(waiting) if gate.code == "CAPABILITY_MISSING"]
     assert gate.detail.endswith("there is no trained data for deu")
     assert gate.remedy == "apt-get install tesseract-ocr-deu"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import json
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -14,14 +13,12 @@ from job_handlers.fetch.errors import FetchError, RetryPolicy, Timeouts
 from tests.store.kit import ByHand, lay_out, new_worker
 from worker_service.handlers import Permanent
 from worker_service.jobs.attempts import Failure
-from worker_service.jobs.counts import Counts
 from worker_service.jobs.job import NewJob
 from worker_service.services.alerts import attention
 from worker_service.services.database import Session, open_session
-from worker_service.services.health import Level, judge
+from worker_service.services.health import Level, check_health
 from worker_service.services.jobs import why
-from worker_service.services.nodes import CheckedNode
-from worker_service.services.overview import CheckedWorker, Overview
+from worker_service.services.overview import CheckedNode, CheckedWorker, Overview
 from worker_service.services.serialize import as_object
 from worker_service.settings.config import load_settings
 from worker_service.settings.notifications import NotifyRule, messages
@@ -50,12 +47,13 @@ def failed(session: Session, failure: Failure) -> int:
 
 def test_a_node_that_is_down_is_no_full_disk_whatever_its_name(session: Session) -> None:
     down = CheckedNode("diskbox2", "w1", "down", 4, "", "", False)
-    overview = Overview(datetime(2026, 11, 18, 10, tzinfo=UTC), Counts({}, None), [ALIVE], [], [down])
+    overview = Overview(session)
+    overview.workers, overview.nodes = [ALIVE], [down]
 
     [matter] = attention(session, overview)
 
     assert (matter.level, matter.title) == (Level.WARNING, "None of 1 node up: diskbox2 is down")
-    assert [reason.code for reason in judge(overview, []).reasons] == ["NODES_DOWN"]
+    assert [reason.code for reason in check_health(overview).reasons] == ["NODES_DOWN"]
 
 
 def test_a_cause_after_a_colon_is_no_remedy(session: Session) -> None:

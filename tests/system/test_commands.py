@@ -100,7 +100,7 @@ def test_the_status_is_not_ok_while_nothing_that_is_pending_can_start(system: Sy
     still = give(system, "status")
 
     assert stuck.returncode == 1
-    assert stuck.stdout.startswith("WARNING: nothing that is pending can start: UNKNOWN_TYPE, worker ")
+    assert stuck.stdout.startswith("WARNING: no pending job can start: UNKNOWN_TYPE, worker ")
     assert (flowing.status, still.returncode) == (Status.COMPLETED, 1)
     system.store.steering.delete(Selector(ids=(unknown,)), actor="ann")
     assert give(system, "status").returncode == 0

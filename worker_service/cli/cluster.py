@@ -13,7 +13,8 @@ from worker_service.cli import output
 from worker_service.cli.context import DefaultVerbGroup, Invocation, completions, verb
 from worker_service.cli.output import NODE_COLUMNS, node_row
 from worker_service.cluster import ray_environment
-from worker_service.services import nodes, overview
+from worker_service.services.job_control import drain_node
+from worker_service.services.overview import Overview
 from worker_service.settings.config import SERVICE_CONFIGURATION, own_configuration
 
 _NO_CLUSTER = "there is no cluster: to set one up, `pagemill cluster init ADDRESS`"
@@ -22,7 +23,7 @@ _HEAD_WORDS = "--num-cpus=0 --include-dashboard=false --include-log-monitor=fals
 
 
 def _complete(ctx: click.Context, _: click.Parameter, begun: str) -> list[Any]:
-    names = completions(ctx, lambda call: [one.name for one in overview.nodes(call.session)])
+    names = completions(ctx, lambda call: [one.name for one in Overview(call.session).nodes])
     return [name for name in names if name.startswith(begun)]
 
 
@@ -141,7 +142,7 @@ cluster = DefaultVerbGroup("cluster", shown, ls, drain, use, test, init)
 
 
 def _ls(call: Invocation) -> None:
-    found = overview.nodes(call.session)
+    found = Overview(call.session).nodes
     if call.printed_json({"items": found}):
         return
     if not found:
@@ -151,6 +152,6 @@ def _ls(call: Invocation) -> None:
 
 
 def _drain(call: Invocation, name: str, *, is_draining: bool) -> None:
-    sentence = nodes.drain(call.session, name, is_draining=is_draining)
+    sentence = drain_node(call.session, name, is_draining=is_draining)
     if not call.printed_json({"node": name, "is_draining": is_draining}):
         output.show(sentence)

@@ -22,7 +22,7 @@ from worker_service.base.humanize import size as size
 from worker_service.base.sanitize import as_json, escaped_json, harmless, harmless_text
 
 if TYPE_CHECKING:
-    from worker_service.services.nodes import CheckedNode
+    from worker_service.services.overview import CheckedNode
 
 Rows = Sequence[Sequence[object]]
 

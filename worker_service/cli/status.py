@@ -14,7 +14,8 @@ from worker_service.cli.context import Invocation, verb
 from worker_service.cli.output import NODE_COLUMNS, node_row
 from worker_service.jobs.job import Pause, Status
 from worker_service.services import overview
-from worker_service.services.batches import titled, under_way
+from worker_service.services.batches import titled
+from worker_service.services.overview import Overview
 from worker_service.services.serialize import iso
 
 _SIGNS = {0: ("✓", "green"), 1: ("!", "yellow"), 2: ("✗", "red")}
@@ -23,17 +24,22 @@ _SIGNS = {0: ("✓", "green"), 1: ("!", "yellow"), 2: ("✗", "red")}
 def show_state(as_json: bool, database: str | None) -> None:
     call = Invocation(as_json=as_json, database=database)
     try:
-        found, batches = overview.look(call.session), under_way(call.session)
+        _show_state(call)
     finally:
         call.close()
+
+
+def _show_state(call: Invocation) -> None:
+    found = Overview(call.session)
     at, origin = call.settings.database, call.settings.origins["database"]
     oldest, jobs = found.counts.oldest_pending_at, found.counts.by_status
-    whole = {"database": at, "origin": origin, "workers_alive": found.workers_alive, "oldest_pending_at": iso(oldest)}
+    alive, batches = len(found.live_workers), found.batches
+    whole = {"database": at, "origin": origin, "workers_alive": alive, "oldest_pending_at": iso(oldest)}
     if call.printed_json({**whole, "jobs": jobs, "pauses": found.pauses, "batches": batches}):
         return
     waiting = f" (the oldest for {output.age(oldest, now=found.at)})" if oldest else ""
     output.show(f"database  {at} ({origin})")
-    output.show(f"workers   {found.workers_alive or 'none'} alive")
+    output.show(f"workers   {alive or 'none'} alive")
     output.show(f"live      {jobs[Status.PENDING]:,} pending{waiting}, {jobs[Status.RUNNING]:,} running")
     ended = (f"{number:,} {status}" for status, number in jobs.items() if status.is_ended)
     output.show(f"ended     {', '.join(ended)}")
@@ -50,14 +56,14 @@ def workers(call: Invocation) -> None:
 
     The daemons on this database: what they run, and when they last said that they live; below them their nodes.
     """
-    found = overview.workers(call.session)
-    nodes = overview.nodes(call.session, found)
+    state = Overview(call.session)
+    found, nodes = state.workers, state.nodes
     if call.printed_json({"items": found, "nodes": nodes}):
         return
     if not found:
         output.say("no worker: start one with `systemctl start pagemill`, or here with `pagemill run`")
         return
-    now = call.session.clock()
+    now = state.at
     output.show_table(
         ("WORKER", "STATE", "HOST", "PID", "RUNNING", "CPU", "IO", "BEAT", "VERSION"),
         [
@@ -80,11 +86,11 @@ def status(call: Invocation, oldest: str | None) -> int:
 
     Whether all is well, in one line. Exit code as monitoring wants it: 0 ok, 1 warning, 2 critical, 3 unknown.
     """
-    from worker_service.services.health import Level, health, summary
+    from worker_service.services.health import Level, check_health, summary
 
     oldest_most = None if oldest is None else parse_length(oldest)
     try:
-        found = health(call.session, oldest_most=oldest_most)
+        found = check_health(Overview(call.session), oldest_most=oldest_most)
     except PagemillError as error:
         if not call.printed_json({"level": Level.UNKNOWN, "reasons": [str(error)]}):
             output.show(f"UNKNOWN: {error}")
@@ -113,9 +119,10 @@ def doctor(call: Invocation, audit: bool, online: bool) -> int:
     --audit asks one thing only: whether rows, attempts, events and published files break a promise (P1 … P13), each
     by its number. It reads every published file; without it, doctor looks at the size of each.
     """
-    from worker_service.services import health
+    from worker_service.services import doctor as findings_of
+    from worker_service.services.health import Level
 
-    findings = list(health.audit(call.session) if audit else health.examine(call.session))
+    findings = list(findings_of.audit(call.session) if audit else findings_of.examine(call.session))
     if online:
         from worker_service.services.handlers import examine_online  # starts a nursery
 
@@ -127,7 +134,7 @@ def doctor(call: Invocation, audit: bool, online: bool) -> int:
             output.show(output.joined(styled, f" {finding.name}: {finding.detail}"))
             if finding.fix:
                 output.show(f"    {finding.fix}")
-    return 1 if any(finding.level is health.Level.CRITICAL for finding in findings) else 0
+    return 1 if any(finding.level is Level.CRITICAL for finding in findings) else 0
 
 
 def _pause(pause: Pause) -> str:
@@ -149,7 +156,7 @@ def stats(call: Invocation) -> None:
     pending jobs by platform, and what each owner keeps in the workspace; a file that two share counts for both, and
     once for all.
     """
-    found = overview.numbers(call.session)
+    found = overview.statistics(call.session)
     if call.printed_json(found):
         return
     types, platforms, owners = found.items, found.pending_by_platform, found.by_owner
@@ -198,7 +205,7 @@ def errors(call: Invocation, since: str) -> None:
     metavar="FILE",
     help="pagemill-report.tar.gz unless given.",
 )
-@click.option("--with-names", is_flag=True, help="Leave the names of files and owners as they are.")
+@click.option("--with-names", is_flag=True, help="Include names of files and owners, all settings, and error messages.")
 @click.option("--force", is_flag=True, help="Replace the file.")
 def report(call: Invocation, target: Path, with_names: bool, force: bool) -> None:
     """\b
@@ -209,16 +216,15 @@ def report(call: Invocation, target: Path, with_names: bool, force: bool) -> Non
     Write what somebody who helps wants to see: versions, settings, what doctor and status say, workers, counts, errors,
     the newest failed jobs and events. Prints what is in it; look into it before you pass it on.
 
-    Payloads, results, logs, the text of documents and secrets are never in it. The names of files and owners are
-    replaced, in sentences as far as they are known or look like a name. What a program of yours has said last is its
-    job's error, and is in it: such a sentence is told as it is, but for what its payload holds.
+    Payloads, results, logs, the text of documents and credentials are never in it. Names of files and owners, paths and
+    messages are in it only with --with-names. A message may repeat what a program printed or a part of its payload.
     """
-    from worker_service.services import report as operations  # starts a nursery
+    from worker_service.services import report as operations  # loads the runner
 
     parts = operations.report(call.settings, lambda: call.session, target, with_names=with_names, is_forced=force)
     items = [{"name": part.name, "bytes": len(part.content), "about": part.about} for part in parts]
     if call.printed_json({"report": target, "with_names": with_names, "items": items}):
         return
     output.show_table(("FILE", "BYTES", "WHAT IT TELLS"), [(one.name, len(one.content), one.about) for one in parts])
-    names = "with the names of files and owners" if with_names else "names of files and owners are replaced"
+    names = "with names and messages: read it before you pass it on" if with_names else "without names and messages"
     output.say(f"wrote {target}; {names}")

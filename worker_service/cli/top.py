@@ -21,16 +21,12 @@ from worker_service.cli.output import NODE_COLUMNS, node_row
 from worker_service.jobs.job import Status
 from worker_service.services.batches import titled
 from worker_service.services.jobs import progress_in_words, state_of
-from worker_service.services.overview import Activity, CheckedWorker, Overview, activity, look
-from worker_service.services.serialize import as_object, iso
+from worker_service.services.overview import CheckedWorker, Overview
+from worker_service.services.serialize import iso
 
 _EVERY_SECONDS = 1.0
 _TYPES_MOST = 8
 _JOBS_LEAST = 3
-
-
-Scene = tuple[Overview, Activity]
-"""What was found at one look."""
 
 
 @verb
@@ -46,31 +42,27 @@ def top(call: Invocation, once: bool) -> None:
     q or Ctrl-C ends it. With --json, or where stdout is no terminal, it looks once.
     """
     if call.as_json:
-        overview, now = _look(call)
-        counts = {"jobs": overview.counts.by_status, "oldest_pending_at": iso(overview.counts.oldest_pending_at)}
-        output.show_json({"at": overview.at, **counts, "workers": overview.workers, **as_object(now)})
+        found = Overview(call.session)
+        counts = {"jobs": found.counts.by_status, "oldest_pending_at": iso(found.counts.oldest_pending_at)}
+        now = {"running": found.running_jobs, "pending": found.pending_types, "batches": found.batches}
+        output.show_json({"at": found.at, **counts, "workers": found.workers, **now})
     elif once or not output.is_terminal(sys.stdout):
-        for line in frame(_look(call)):
+        for line in frame(Overview(call.session)):
             output.show(line)
     else:
         _draw_until_asked_to_end(call)
 
 
-def frame(scene: Scene, *, height: int | None = None) -> list[str]:
+def frame(overview: Overview, *, height: int | None = None) -> list[str]:
     """The lines of one picture. With a height, only as many jobs as fit between what is above and below them."""
-    overview, now = scene
-    above = [_summary(overview), *map(titled, now.batches), "", *_worker_lines(overview)]
-    below = _pending_lines(now)
-    most = len(now.running)
+    above = [_summary(overview), *map(titled, overview.batches), "", *_worker_lines(overview)]
+    below = _pending_lines(overview)
+    most = len(overview.running_jobs)
     if height is not None:
         # Two lines around the jobs, their headings, the line about the rest, and the last one of the terminal.
         most = max(_JOBS_LEAST, height - len(above) - len(below) - 4)
-    lines = [*above, *_running_lines(overview, now, most), *below]
+    lines = [*above, *_running_lines(overview, most), *below]
     return lines if height is None else lines[: max(1, height - 1)]
-
-
-def _look(call: Invocation) -> Scene:
-    return look(call.session), activity(call.session)
 
 
 # ── The picture ─────────────────────────────────────────────────────────────────────────────────────────────────
@@ -105,8 +97,8 @@ def _room(worker: CheckedWorker) -> str:
     return f"{worker.running} of {slots} ({', '.join(classes)})"
 
 
-def _running_lines(overview: Overview, now: Activity, most: int) -> list[str]:
-    total = max(overview.counts.by_status[Status.RUNNING], len(now.running))
+def _running_lines(overview: Overview, most: int) -> list[str]:
+    total = max(overview.counts.by_status[Status.RUNNING], len(overview.running_jobs))
     if not total:
         return ["", "nothing is running"]
     rows = [
@@ -115,7 +107,7 @@ def _running_lines(overview: Overview, now: Activity, most: int) -> list[str]:
             job.started_at and output.age(job.started_at, now=overview.at), state_of(job), f"{job.progress_percent}%",
             progress_in_words(job, now=overview.at),
         )
-        for job in now.running[:most]
+        for job in overview.running_jobs[:most]
     ]  # fmt: skip
     headers = ("ID", "TYPE", "NAME", "ACCOUNT", "WORKER", "FOR", "STATE", "DONE", "MESSAGE")
     left_out = total - len(rows)
@@ -123,11 +115,12 @@ def _running_lines(overview: Overview, now: Activity, most: int) -> list[str]:
     return ["", *output.table_lines(headers, rows, gives_up=("WORKER", "STATE", "ACCOUNT")), *rest]
 
 
-def _pending_lines(now: Activity) -> list[str]:
-    if not now.pending:
+def _pending_lines(overview: Overview) -> list[str]:
+    if not overview.pending_types:
         return ["", "nothing is pending"]
-    rows = [(one.job_type, one.pending, one.held) for one in now.pending[:_TYPES_MOST]]
-    rest = [f"… and {counted(len(now.pending) - _TYPES_MOST, 'type')} more"] if len(now.pending) > _TYPES_MOST else []
+    rows = [(one.job_type, one.pending, one.held) for one in overview.pending_types[:_TYPES_MOST]]
+    left_out = len(overview.pending_types) - len(rows)
+    rest = [f"… and {counted(left_out, 'type')} more"] if left_out else []
     return ["", *output.table_lines(("TYPE", "PENDING", "HELD"), rows), *rest]
 
 
@@ -139,7 +132,7 @@ def _draw_until_asked_to_end(call: Invocation) -> None:
         with _keys_at_once():
             click.clear()
             while True:
-                output.draw(frame(_look(call), height=shutil.get_terminal_size().lines))
+                output.draw(frame(Overview(call.session), height=shutil.get_terminal_size().lines))
                 if _is_asked_to_end():
                     return
     except KeyboardInterrupt:

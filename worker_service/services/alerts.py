@@ -12,9 +12,9 @@ from worker_service.base.humanize import counted
 from worker_service.jobs.batches import BatchState
 from worker_service.jobs.counts import ErrorCount
 from worker_service.services.database import Session
-from worker_service.services.health import Level, judge
+from worker_service.services.health import Level, check_health
 from worker_service.services.jobs import NEXT_MOVES, helps, is_given_up
-from worker_service.services.overview import Overview, dead_ids, title_of_pause
+from worker_service.services.overview import Overview, title_of_pause
 from worker_service.services.schedules import TICKS, unticked
 
 _LATELY = timedelta(days=1)
@@ -42,14 +42,14 @@ def attention(session: Session, overview: Overview | None, *, owner: str | None 
     """Return the alerts. `overview` is None for a user who may see only the things of one owner."""
     found = [*_failures(session, owner), *_batches(session, owner)]
     if overview is not None:
-        found += [*_state(session, overview), *_pauses(overview), *_lacking(session), *_schedules(session)]
+        found += [*_state(overview), *_pauses(overview), *_lacking(session), *_schedules(session)]
     return sorted(found, key=lambda one: -one.level)
 
 
-def _state(session: Session, overview: Overview) -> Iterator[Matter]:
+def _state(overview: Overview) -> Iterator[Matter]:
     """Yield the reasons that `pagemill status` gives, except pauses: `_pauses` reports each of them."""
-    standstill = session.store.reading.standstill(dead=dead_ids(overview.workers))
-    for reason in judge(overview, standstill).reasons:
+    standstill = overview.standstill
+    for reason in check_health(overview).reasons:
         if reason.code == "ALL_PAUSED":
             continue
         if reason.code == "NO_WORKER":
@@ -68,6 +68,8 @@ def _state(session: Session, overview: Overview) -> Iterator[Matter]:
         elif reason.code == "DISK_LOW":
             advice = "free some space: documents that nobody needs can be removed"
             yield Matter(Level.CRITICAL, "The disk is nearly full", reason.detail, ("stats",), advice)
+        elif reason.code == "READ_ONLY":
+            yield Matter(reason.level, "The database cannot be written", reason.detail, (), reason.remedy)
         else:
             yield Matter(reason.level, reason.detail[:1].upper() + reason.detail[1:], "", ("workers",))
 

@@ -122,7 +122,7 @@ def batch(session: Session, batch_id: int) -> Batch:
     return session.store.batches.get(batch_id)
 
 
-def under_way(session: Session) -> Sequence[BatchInWhole]:
+def newest_live_batches(session: Session) -> Sequence[BatchInWhole]:
     """Return the newest few batches that are active or waiting."""
     return list_batches(session, states=_UNDER_WAY, limit=_SHOWN_MOST).items
 

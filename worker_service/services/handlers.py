@@ -16,7 +16,8 @@ from pathlib import Path
 from worker_service.base.errors import PagemillError
 from worker_service.runner.messages import AttemptEvent, Begin, Described, Ended, How, Order
 from worker_service.runner.pool import attempt_events, describe, open_pool
-from worker_service.services.health import Finding, Level
+from worker_service.services.doctor import Finding
+from worker_service.services.health import Level
 from worker_service.services.parse import read_payload
 from worker_service.settings.config import Settings
 

@@ -14,14 +14,14 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from worker_service.base.clock import add_duration, parse_length
-from worker_service.base.errors import BadInput, Refused
+from worker_service.base.errors import BadInput, NodeNotFound, Refused, did_you_mean
 from worker_service.jobs.batches import OwnerPolicy
 from worker_service.jobs.history import Action, Changed
 from worker_service.jobs.job import Job, Status
 from worker_service.jobs.selector import Selector
 from worker_service.services.database import Session
 from worker_service.services.jobs import count, each, require, stretches
-from worker_service.services.overview import title_of_pause, workers
+from worker_service.services.overview import Overview, title_of_pause
 from worker_service.services.parse import read_priority
 
 LIVE = (Status.PENDING, Status.RUNNING)
@@ -173,7 +173,7 @@ def _meant(session: Session, verb: str, selector: Selector) -> Selector:
 
 
 def _unended(session: Session, ids: Sequence[int]) -> Iterator[tuple[int, str]]:
-    alive = {one.id: one for one in workers(session) if one.is_alive}
+    alive = {one.id: one for one in Overview(session).live_workers}
     for job in each(session, ids, LIVE):
         worker = alive.get(job.worker_id or "")
         if worker is None:
@@ -258,3 +258,15 @@ def unpause(session: Session, scope: str, name: str) -> None:
         pauses = session.store.reading.pauses()
         paused = ", ".join(title_of_pause(pause.scope, pause.name) for pause in pauses) or "nothing"
         raise Refused(f"{title_of_pause(scope, name)} was not paused; paused: {paused}")
+
+
+def drain_node(session: Session, name: str, *, is_draining: bool) -> str:
+    """Stop giving a node new attempts, or start again. Return what happens in one sentence."""
+    if not session.store.steering.drain_node(name, is_draining=is_draining):
+        known = [row.name for row in session.reading.nodes()]
+        hint = did_you_mean(name, known, f"the nodes are {', '.join(known) or 'none yet'}", 0.5)
+        raise NodeNotFound(f"there is no node {name!r}", hint)
+    if not is_draining:
+        return f"{name} gets new attempts again"
+    running = sum(one.node == name for one in session.reading.on_nodes())
+    return f"{name} gets no new attempts" + (f"; it finishes the {running} that run there" if running else "")

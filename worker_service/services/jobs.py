@@ -193,11 +193,11 @@ def require(session: Session, ids: Sequence[int], owner: str | None = None) -> N
 
 
 def why(session: Session, job_id: int) -> Why:
-    from worker_service.services.overview import dead_ids, workers  # not needed for listing jobs
+    from worker_service.services.overview import Overview  # not needed for listing jobs
 
-    job, checked = session.store.reading.get(job_id), workers(session)
-    gates = session.store.reading.explain(job_id, dead=dead_ids(checked))
-    state = next((one.state for one in checked if one.id == job.worker_id), "")
+    job, overview = session.reading.get(job_id), Overview(session)
+    gates = session.store.reading.explain(job_id, dead=overview.dead_ids)
+    state = next((one.state for one in overview.workers if one.id == job.worker_id), "")
     moves = [
         NextMove(gate.code, gate.detail, gate.remedy, gate.count, _next_move(gate, job, session.settings))
         for gate in gates
@@ -225,11 +225,11 @@ def stops_at(session: Session, job: Job) -> str | None:
 
 def newest_with_a_problem(session: Session) -> int | None:
     """Return the newest job that failed, lost its worker, was snoozed, or waits at a gate that needs help."""
-    from worker_service.services.overview import dead_ids, workers
+    from worker_service.services.overview import Overview
 
-    reading, checked = session.store.reading, workers(session)
-    dead = dead_ids(checked)
-    gone = {one.id for one in checked if not one.is_alive}
+    reading, overview = session.reading, Overview(session)
+    dead = overview.dead_ids
+    gone = {one.id for one in overview.workers if not one.is_alive}
     failed = reading.list(Selector(statuses=(Status.FAILED,)), most=1)
     live = reading.list(Selector(statuses=(Status.PENDING, Status.RUNNING)), most=_LOOKED_AT_MOST)
 

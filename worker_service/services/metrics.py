@@ -8,15 +8,15 @@ from __future__ import annotations
 import shutil
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import timedelta
 
 from worker_service import VERSION
 from worker_service.base.clock import add_duration, as_text, from_text
 from worker_service.services.database import Session
-from worker_service.services.health import LATELY
-from worker_service.services.nodes import CheckedNode
-from worker_service.services.overview import is_healthy, look
+from worker_service.services.overview import CheckedNode, Overview
 
 MEDIA_TYPE = "text/plain; version=0.0.4"
+_LATELY = timedelta(days=1)
 _TYPES_MOST = 100
 
 Sample = tuple[Mapping[str, object], float]
@@ -27,7 +27,7 @@ def metrics(session: Session) -> str:
 
 
 def _families(session: Session) -> Iterator[tuple[str, str, Sequence[Sample]]]:
-    store, found = session.store, look(session)
+    store, found = session.store, Overview(session)
     counts = found.counts
     yield "jobs", "Jobs by status.", [({"status": status}, number) for status, number in counts.by_status.items()]
     live = sorted(store.reading.live_by_type(), key=lambda one: -(one.pending + one.held + one.running))[:_TYPES_MOST]
@@ -43,7 +43,7 @@ def _families(session: Session) -> Iterator[tuple[str, str, Sequence[Sample]]]:
     oldest = counts.oldest_pending_at
     waited = 0.0 if oldest is None else max(0.0, (found.at - from_text(oldest)).total_seconds())
     yield "oldest_pending_age_seconds", "How long the oldest job that could start has waited.", [({}, waited)]
-    failed = store.reading.errors(since=as_text(add_duration(found.at, -LATELY)))[:_TYPES_MOST]
+    failed = store.reading.errors(since=as_text(add_duration(found.at, -_LATELY)))[:_TYPES_MOST]
     yield (
         "failed_jobs_last_day",
         "Jobs that have failed within a day.",
@@ -51,7 +51,7 @@ def _families(session: Session) -> Iterator[tuple[str, str, Sequence[Sample]]]:
     )
     states = Counter(one.state for one in found.workers)
     yield "workers", "Workers by how they are.", [({"state": state}, number) for state, number in states.items()]
-    yield "worker_healthy", "1: a worker lives.", [({}, int(is_healthy(session)))]
+    yield "worker_healthy", "1: a worker lives.", [({}, int(found.is_healthy))]
     alive = [one for one in found.workers if one.is_alive]
     yield (
         "worker_slots",

@@ -27,7 +27,7 @@ from worker_service.jobs.selector import Selector
 from worker_service.services import server_address
 from worker_service.services.database import Session
 from worker_service.services.jobs import IDS_AT_ONCE, chunks
-from worker_service.services.overview import workers
+from worker_service.services.overview import Overview
 from worker_service.settings.config import hidden
 from worker_service.settings.notifications import OWNER, NotifyRule, messages
 
@@ -167,13 +167,13 @@ def _look_around(session: Session) -> None:
 
 
 def _silent(session: Session) -> Iterator[Episode]:
-    for one in workers(session):
+    for one in Overview(session).workers:
         if not one.is_alive:
             yield Episode(one.id, f"worker {one.id} is {one.state}: {counted(one.running, 'job')} of it run nowhere")
 
 
 def _disk_low(session: Session) -> Iterator[Episode]:
-    for one in workers(session):
+    for one in Overview(session).workers:
         if one.is_alive and one.is_disk_low:
             yield Episode(one.id, f"worker {one.id} begins nothing: too little is free on its disk")
 

@@ -1,26 +1,25 @@
-"""State of the service: workers and their states, jobs by status, pauses, and current activity.
-
-Plain `pagemill`, `status`, `workers`, `top` and `doctor` each show parts of the same overview.
-"""
+"""State of the service, of which `pagemill`, `status`, `workers`, `top`, `doctor`, `/metrics` and Home show parts."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime, timedelta
+from datetime import timedelta
+from functools import cached_property
 
 from msgspec import Struct
 
 from worker_service.base.clock import as_text, from_text
+from worker_service.base.errors import FileSystemReadOnly
 from worker_service.jobs.counts import Counts, ErrorCount, LiveCounts, PlatformCount, TypeCounts
-from worker_service.jobs.job import Job, Pause, Status
+from worker_service.jobs.job import Gate, Job, Pause, Status
 from worker_service.jobs.library import OwnerSize
 from worker_service.jobs.selector import Selector
-from worker_service.jobs.workers import WorkerState
+from worker_service.jobs.workers import NodeRow, WorkerState
 from worker_service.runner.worker_lock import Fate, boot_id, decide_fate, observe, own_host
-from worker_service.services.batches import BatchInWhole, under_way
+from worker_service.services.batches import BatchInWhole, newest_live_batches
 from worker_service.services.database import Session
-from worker_service.services.nodes import CheckedNode, checked_nodes
 from worker_service.services.parse import read_past
+from worker_service.store.errors import read_only_error
 
 _JOBS_MOST = 500
 _BEATS_MOST = 3
@@ -28,8 +27,6 @@ _BEATS_MOST = 3
 
 
 class CheckedWorker(WorkerState, frozen=True):
-    """A worker and its state in one word."""
-
     state: str = ""
     """dead, dying, silent, no row, draining, disk low or alive."""
 
@@ -38,27 +35,121 @@ class CheckedWorker(WorkerState, frozen=True):
         return self.state in ("alive", "draining", "disk low")
 
 
-class Overview(Struct, frozen=True):
-    at: datetime
-    counts: Counts
-    workers: Sequence[CheckedWorker]
-    pauses: Sequence[Pause]
-    nodes: Sequence[CheckedNode] = ()
+class CheckedNode(NodeRow, frozen=True):
+    """A node and its jobs. Its state is `down` if its daemon is dead, regardless of its row."""
+
+    jobs: Sequence[int] = ()
+    """Ids of the jobs that run on the node."""
 
     @property
-    def workers_alive(self) -> int:
-        return sum(one.is_alive for one in self.workers)
+    def running(self) -> int:
+        return len(self.jobs)
 
 
-class Activity(Struct, frozen=True):
-    """Running and pending work."""
+class Overview:
+    """State of the service at one moment. Each part is queried when it is first used."""
 
-    running: Sequence[Job]
-    """Longest running first; at most 500."""
-    pending: Sequence[LiveCounts]
-    """Types with pending or held jobs; most pending jobs first."""
-    batches: Sequence[BatchInWhole]
-    """The newest few that have not ended."""
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self.at = session.clock()
+
+    @cached_property
+    def counts(self) -> Counts:
+        return self._session.reading.counts()
+
+    @cached_property
+    def pauses(self) -> Sequence[Pause]:
+        return self._session.reading.pauses()
+
+    @cached_property
+    def workers(self) -> Sequence[CheckedWorker]:
+        """All workers with a row, and workers without a row that jobs name as theirs."""
+        reading = self._session.reading
+        found = [_checked_worker(row, self._state_of(row)) for row in reading.workers()]
+        for row in reading.absent_workers():
+            is_gone = self._fate_of(row) is Fate.GONE
+            found.append(_checked_worker(row, "dead" if is_gone else "no row"))
+        return found
+
+    @property
+    def live_workers(self) -> list[CheckedWorker]:
+        return [one for one in self.workers if one.is_alive]
+
+    @property
+    def dead_ids(self) -> list[str]:
+        """The ids of dead workers, whose rows may still show recent heartbeats."""
+        return [one.id for one in self.workers if one.state in ("dead", "dying")]
+
+    @property
+    def is_healthy(self) -> bool:
+        """A worker is alive: its processes exist and its last heartbeats are recent."""
+        oldest = self.at - timedelta(seconds=_BEATS_MOST * self._session.settings.heartbeat_interval_seconds)
+        return any(from_text(one.heartbeat_at) >= oldest for one in self.live_workers)
+
+    @cached_property
+    def nodes(self) -> Sequence[CheckedNode]:
+        rows = self._session.reading.nodes()
+        work = self._session.reading.on_nodes() if rows else ()
+        alive = {one.id for one in self.live_workers} if rows else set()
+        found = []
+        for row in rows:
+            fields = {name: getattr(row, name) for name in NodeRow.__struct_fields__}
+            if row.worker_id not in alive:
+                fields |= {"state": "down", "slots": 0, "reason": "its daemon is dead"}
+            found.append(CheckedNode(**fields, jobs=[one.job_id for one in work if one.node == row.name]))
+        return found
+
+    @cached_property
+    def standstill(self) -> Sequence[Gate]:
+        """The gates that keep every pending job from starting; empty if some job can start."""
+        return self._session.reading.standstill(dead=self.dead_ids)
+
+    @cached_property
+    def running_jobs(self) -> Sequence[Job]:
+        """Longest running first; at most 500."""
+        return running_jobs(self._session)
+
+    @cached_property
+    def pending_types(self) -> Sequence[LiveCounts]:
+        """Types with pending or held jobs; most pending jobs first."""
+        types = [one for one in self._session.reading.live_by_type() if one.pending or one.held]
+        return sorted(types, key=lambda one: (-one.pending, one.job_type))
+
+    @cached_property
+    def batches(self) -> Sequence[BatchInWhole]:
+        """The newest few that have not ended."""
+        return newest_live_batches(self._session)
+
+    @cached_property
+    def batches_replaced(self) -> int:
+        """Number of batches that wait until the newer batch of their owner ends."""
+        return self._session.store.batches.count_replaced()
+
+    @cached_property
+    def database_fault(self) -> FileSystemReadOnly | None:
+        return read_only_error(self._session.settings.database)
+
+    def _fate_of(self, worker: WorkerState) -> Fate:
+        settings = self._session.settings
+        seen = observe(worker, settings.database, host=own_host(), boot=boot_id(), now=self.at)
+        return decide_fate(seen, orphan_after_seconds=settings.orphan_after_seconds)
+
+    def _state_of(self, worker: WorkerState) -> str:
+        fate = self._fate_of(worker)
+        if fate is not Fate.ALIVE:
+            return str(fate.value)
+        if worker.is_draining:
+            return "draining"
+        return "disk low" if worker.is_disk_low else "alive"
+
+
+def _checked_worker(row: WorkerState, state: str) -> CheckedWorker:
+    return CheckedWorker(**{name: getattr(row, name) for name in row.__struct_fields__}, state=state)
+
+
+def running_jobs(session: Session, owner: str | None = None) -> Sequence[Job]:
+    selector = Selector(statuses=(Status.RUNNING,), owners=() if owner is None else (owner,))
+    return sorted(session.reading.list(selector, most=_JOBS_MOST), key=lambda job: (job.started_at or "", job.id))
 
 
 class SchedulerStatus(Struct, frozen=True):
@@ -68,7 +159,13 @@ class SchedulerStatus(Struct, frozen=True):
     worker_healthy: bool
 
 
-class Numbers(Struct, frozen=True):
+def scheduler_status(session: Session, owner: str | None = None) -> SchedulerStatus:
+    """Return the running jobs and the pending counts; with `owner`, only that owner's."""
+    pending = session.reading.pending_by_platform(owner)
+    return SchedulerStatus(running_jobs(session, owner), pending, Overview(session).is_healthy)
+
+
+class Statistics(Struct, frozen=True):
     items: Sequence[TypeCounts]
     """Number of jobs by type."""
     pending_by_platform: Sequence[PlatformCount]
@@ -78,95 +175,15 @@ class Numbers(Struct, frozen=True):
     size: int
 
 
-def look(session: Session) -> Overview:
-    store = session.store
-    found = workers(session)
-    return Overview(session.clock(), store.reading.counts(), found, store.reading.pauses(), nodes(session, found))
-
-
-def activity(session: Session) -> Activity:
-    running = session.store.reading.list(Selector(statuses=(Status.RUNNING,)), most=_JOBS_MOST)
-    types = [one for one in session.store.reading.live_by_type() if one.pending or one.held]
-    return Activity(
-        sorted(running, key=lambda job: (job.started_at or "", job.id)),
-        sorted(types, key=lambda one: (-one.pending, one.job_type)),
-        under_way(session),
-    )
-
-
-def scheduler_status(session: Session, owner: str | None = None) -> SchedulerStatus:
-    """Return the running jobs and the pending counts; with `owner`, only that owner's."""
-    own = () if owner is None else (owner,)
-    running = session.store.reading.list(Selector(statuses=(Status.RUNNING,), owners=own), most=_JOBS_MOST)
-    return SchedulerStatus(
-        sorted(running, key=lambda job: (job.started_at or "", job.id)),
-        session.store.reading.pending_by_platform(owner),
-        is_healthy(session),
-    )
-
-
-def is_healthy(session: Session) -> bool:
-    """Return whether a worker is alive: its processes exist and its last heartbeats are recent."""
-    patience = timedelta(seconds=_BEATS_MOST * session.settings.heartbeat_interval_seconds)
-    now = session.clock()
-    return any(one.is_alive and now - from_text(one.heartbeat_at) <= patience for one in workers(session))
+def statistics(session: Session) -> Statistics:
+    upkeep = session.store.upkeep
+    counts, pending = session.reading.counts_by_type(), session.reading.pending_by_platform()
+    return Statistics(counts, pending, upkeep.sizes_by_owner(), *upkeep.size_of_all())
 
 
 def errors(session: Session, *, since: str, owner: str | None = None) -> Sequence[ErrorCount]:
     """Return the failures since then (1d: a day ago) by code and type, most frequent first."""
-    return session.store.reading.errors(since=as_text(read_past(since, now=session.clock())), owner=owner)
-
-
-def numbers(session: Session) -> Numbers:
-    store = session.store
-    return Numbers(
-        store.reading.counts_by_type(),
-        store.reading.pending_by_platform(),
-        store.upkeep.sizes_by_owner(),
-        *store.upkeep.size_of_all(),
-    )
-
-
-# ── Workers ───────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def workers(session: Session) -> list[CheckedWorker]:
-    """Return all workers with a row, and workers without a row that jobs name as theirs."""
-    store, settings, now = session.store, session.settings, session.clock()
-    host, boot = own_host(), boot_id()
-
-    def fate_of(worker: WorkerState) -> Fate:
-        seen = observe(worker, settings.database, host=host, boot=boot, now=now)
-        return decide_fate(seen, orphan_after_seconds=settings.orphan_after_seconds)
-
-    of_rows = [_checked(worker, _state(worker, fate_of(worker))) for worker in store.reading.workers()]
-    absent = [(worker, fate_of(worker)) for worker in store.reading.absent_workers()]
-    return [*of_rows, *(_checked(worker, "dead" if of is Fate.GONE else "no row") for worker, of in absent)]
-
-
-def nodes(session: Session, checked: Sequence[CheckedWorker] | None = None) -> Sequence[CheckedNode]:
-    rows = session.store.reading.nodes()
-    if not rows:
-        return ()
-    alive = [one.id for one in (workers(session) if checked is None else checked) if one.is_alive]
-    return checked_nodes(rows, session.store.reading.on_nodes(), alive)
-
-
-def dead_ids(checked: Sequence[CheckedWorker]) -> list[str]:
-    """Return the ids of dead workers, whose rows may still show recent heartbeats."""
-    return [one.id for one in checked if one.state in ("dead", "dying")]
-
-
-def _checked(worker: WorkerState, state: str) -> CheckedWorker:
-    return CheckedWorker(**{name: getattr(worker, name) for name in worker.__struct_fields__}, state=state)
-
-
-def _state(worker: WorkerState, found: Fate) -> str:
-    if found is not Fate.ALIVE:
-        return str(found.value)
-    if worker.is_draining:
-        return "draining"
-    return "disk low" if worker.is_disk_low else "alive"
+    return session.reading.errors(since=as_text(read_past(since, now=session.clock())), owner=owner)
 
 
 def title_of_pause(scope: str, name: str) -> str:

@@ -23,7 +23,7 @@ from worker_service.base import events
 from worker_service.base.errors import PagemillError
 from worker_service.services import tokens, uploads
 from worker_service.services.database import open_session
-from worker_service.services.overview import numbers
+from worker_service.services.overview import statistics
 from worker_service.services.page_images import Drawer
 from worker_service.services.server_address import told_where
 from worker_service.settings.config import Settings
@@ -81,7 +81,7 @@ def app(settings: Settings, *, log: events.Log | None = None) -> Starlette:
     made.state.changes, made.state.key = Changes(settings), key_beside(settings.database)
     made.state.failures, made.state.uses = Failures(), Uses()
     made.state.drawer, made.state.turns = Drawer(settings), asyncio.Semaphore(CHANGES_AT_ONCE)
-    made.state.feed, made.state.metrics, made.state.numbers = Feed(made), kept(), Kept(numbers)
+    made.state.feed, made.state.metrics, made.state.numbers = Feed(made), kept(), Kept(statistics)
     made.state.log = log or events.begin_logging(settings.log_format)
     return made
 

@@ -13,7 +13,7 @@ from worker_service.jobs.history import Action
 from worker_service.jobs.job import Pause
 from worker_service.services import health, job_control, overview, schedules
 from worker_service.services.health import Health
-from worker_service.services.overview import CheckedWorker, Numbers, SchedulerStatus
+from worker_service.services.overview import CheckedWorker, Overview, SchedulerStatus, Statistics
 from worker_service.services.schedules import Begun, ScheduleState
 from worker_service.web.access import Power, Visitor
 from worker_service.web.api.endpoint import TEXT, Answer, Call, Endpoint, Field, Param, Schema, endpoint
@@ -50,20 +50,20 @@ def scheduler_status(call: Call) -> SchedulerStatus:
     is_of_all=True,
 )
 def status(call: Call) -> Any:
-    return health.health(call.session)
+    return health.check_health(Overview(call.session))
 
 
 @endpoint(
     "GET",
     "/api/stats",
     "How many jobs there are, by type and status; pending ones by platform; what each owner keeps.",
-    answer=Numbers,
+    answer=Statistics,
     is_of_the_moment=True,
     is_of_all=True,
 )
-def stats(call: Call) -> Numbers:
+def stats(call: Call) -> Statistics:
     # It counts all jobs, so concurrent requests share one result.
-    numbers: Kept[Numbers] = call.request.app.state.numbers
+    numbers: Kept[Statistics] = call.request.app.state.numbers
     return numbers.value(call.session)
 
 
@@ -89,8 +89,8 @@ def errors(call: Call) -> Any:
     is_of_all=True,
 )
 def workers(call: Call) -> Any:
-    found = overview.workers(call.session)
-    return {"items": found, "nodes": overview.nodes(call.session, found)}
+    found = Overview(call.session)
+    return {"items": found.workers, "nodes": found.nodes}
 
 
 # ── Pauses ──────────────────────────────────────────────────────────────────────────────────────────────────────────

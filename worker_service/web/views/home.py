@@ -24,7 +24,7 @@ from worker_service.services.database import Session
 from worker_service.services.health import Level
 from worker_service.services.history import Hour, hours
 from worker_service.services.jobs import list_jobs, progress_in_words, state_of
-from worker_service.services.overview import Overview, look
+from worker_service.services.overview import Overview
 from worker_service.settings.config import Settings
 from worker_service.web.access import visitor_of
 from worker_service.web.database_sessions import opened
@@ -72,7 +72,7 @@ class Wish(Struct, frozen=True):
 def home(request: Request) -> Response:
     visitor = visitor_of(request)
     with opened(request) as session:
-        overview = look(session) if visitor.owner is None else None
+        overview = Overview(session) if visitor.owner is None else None
         running = list_jobs(session, visitor.only(Selector(statuses=(Status.RUNNING,))), limit=RUNNING_MOST)
         return page(
             request,

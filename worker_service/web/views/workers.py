@@ -8,8 +8,8 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from worker_service.base.errors import BadInput
-from worker_service.services import job_control, overview
-from worker_service.services.overview import title_of_pause, workers
+from worker_service.services import job_control
+from worker_service.services.overview import Overview, title_of_pause
 from worker_service.web.access import visitor_of
 from worker_service.web.database_sessions import opened
 from worker_service.web.views import page
@@ -19,16 +19,16 @@ from worker_service.web.views.forms import back_to, posted, said, told
 def list_workers(request: Request) -> Response:
     visitor_of(request).must_be_of_all()
     with opened(request) as session:
-        found = workers(session)
+        overview = Overview(session)
         lacking = [(one.job_type, one.missing or "", one.missing_remedy) for one in session.reading.handlers_lacking()]
         return page(
             request,
             "workers.html",
             title="Workers",
             told=told(session, request),
-            workers=found,
-            nodes=overview.nodes(session, found),
-            pauses=[(one, title_of_pause(one.scope, one.name)) for one in session.reading.pauses()],
+            workers=overview.workers,
+            nodes=overview.nodes,
+            pauses=[(one, title_of_pause(one.scope, one.name)) for one in overview.pauses],
             lacking=lacking,
             types=session.reading.names("handler", "") or session.reading.names("job_type", ""),
         )

@@ -1,0 +1,287 @@
+"""`pagemill doctor`: findings about the service and its surroundings, each with its remedy. Read-only."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from datetime import timedelta
+from itertools import islice
+from pathlib import Path
+
+from msgspec import Struct
+
+from worker_service.base.clock import as_text
+from worker_service.base.humanize import counted
+from worker_service.jobs.job import Pause
+from worker_service.jobs.workers import HandlerFacts, wants
+from worker_service.runner.worker_lock import lock_path
+from worker_service.services.database import Session
+from worker_service.services.health import FREE_SPACE, Level, check_health
+from worker_service.services.overview import CheckedWorker, Overview, title_of_pause
+from worker_service.services.published_files import faults_of_files
+from worker_service.settings.config import Settings
+from worker_service.workspace import FREE_BYTES_LEAST, fault_of_workspace
+
+_LATELY = timedelta(days=1)
+_CREDENTIAL_ERRORS = {"CREDENTIAL_ABSENT", "CREDENTIAL_EXPOSED", "SECRET_ABSENT"}
+"""Error codes that recur until the user fixes something on this host and restarts the daemon."""
+_DOCUMENTS_READ, _LAYOUTS_READ = 100, 200
+_RESTORE_FILE = "restore it from a copy of the workspace"
+_FILES_MOST = 20
+_LOST = {"dead": "it is dead", "dying": "its daemon is dead", "no row": "it has no row"}
+
+
+class Finding(Struct, frozen=True):
+    level: Level
+    name: str
+    detail: str
+    fix: str = ""
+    """Remedy; empty if there is no problem."""
+
+
+def examine(session: Session) -> Iterator[Finding]:
+    settings, store, overview = session.settings, session.store, Overview(session)
+    yield Finding(Level.OK, "database", str(settings.database))
+    yield Finding(Level.OK, "settings", str(settings.file or "no file: defaults and environment variables"))
+    for check in store.upkeep.check():
+        level, fix = (Level.OK, "") if check.is_good else (Level.CRITICAL, check.fix)
+        yield Finding(level, check.name, check.detail, fix)
+    yield from _of_service(overview)
+    yield from _workers(overview.workers)
+    yield from _run_as_root(settings.database, overview.live_workers)
+    yield from _nodes(overview)
+    yield from _ray(settings)
+    yield from _missing_of_daemons(session) if overview.live_workers else _missing_here(settings)
+    yield from _unread_scripts(session)
+    yield from _recurring_failures(session, overview)
+    yield from _limits(session)
+    yield from _pauses(overview.pauses)
+    yield from _schedules(session) if settings.schedule else ()
+    yield _workspace(settings.workspace, session.reading.database_id())
+    yield from _published_files(session)
+    yield _sandbox(settings.sandbox)
+
+
+def _of_service(overview: Overview) -> Iterator[Finding]:
+    """Report what `pagemill status` reports and no other finding here does."""
+    names = {"READ_ONLY": "database", "STANDSTILL": "queue"}
+    for reason in check_health(overview).reasons:
+        if reason.code in names:
+            yield Finding(reason.level, names[reason.code], reason.detail, reason.remedy)
+
+
+def _workers(workers: Sequence[CheckedWorker]) -> Iterator[Finding]:
+    if not workers:
+        fix = "systemctl start pagemill, or here: pagemill run"
+        yield Finding(Level.CRITICAL, "workers", "none: no job runs", fix)
+    for one in workers:
+        name, held = f"worker {one.id}", counted(one.running, "job")
+        if one.state in _LOST:
+            detail = f"{_LOST[one.state]}, and held {held}"
+            yield Finding(Level.CRITICAL, name, detail, "any daemon takes them back: systemctl start pagemill")
+        elif one.state == "silent":
+            detail = f"pid {one.pid} has sent no heartbeat since {one.heartbeat_at[:19]}"
+            yield Finding(Level.CRITICAL, name, detail, f"look at it: systemctl status {one.pid}")
+        elif one.state == "disk low":
+            yield Finding(Level.CRITICAL, name, "it starts nothing: the disk is nearly full", FREE_SPACE)
+        else:
+            yield Finding(Level.OK, name, f"{one.state}, pid {one.pid}, runs {held}")
+
+
+def _run_as_root(database: Path, live_workers: Sequence[CheckedWorker]) -> Iterator[Finding]:
+    for one in live_workers:
+        # The owner of the lock file is the user who runs the daemon.
+        with suppress(OSError):
+            if lock_path(database, one.id).stat().st_uid == 0:
+                detail = "runs as root: an error in a handler or in its libraries could reach the whole machine"
+                fix = "run it as its own user: sudo pagemill service install"
+                yield Finding(Level.WARNING, f"worker {one.id}", detail, fix)
+
+
+def _nodes(overview: Overview) -> Iterator[Finding]:
+    for one in overview.nodes:
+        why = f" ({one.reason})" if one.reason else ""
+        detail = f"{one.state}{why}, {counted(one.slots, 'slot')}, runs {one.running}"
+        is_good = one.state == "up" or one.is_draining
+        fix = "" if is_good else "to check all nodes: pagemill cluster test"
+        yield Finding(Level.OK if is_good else Level.WARNING, f"node {one.name}", detail, fix)
+
+
+def _ray(settings: Settings) -> Iterator[Finding]:
+    """Report whether the daemon can connect to Ray as it should."""
+    if settings.cluster is None:
+        return
+    from worker_service.cluster import ray_environment  # imported only with a cluster
+
+    environ = {**os.environ}
+    token = ray_environment.prepare(environ)
+    service_token = ray_environment.service_token()
+    if ray_environment.ray_version() is None:
+        yield Finding(Level.CRITICAL, "Ray", "it is not installed", "pip install 'pagemill[ray]'")
+    elif token is None and service_token.exists():
+        yield Finding(Level.OK, "Ray", f"only root can read its token, {service_token}: sudo checks it")
+    elif fault := ray_environment.fault(settings.cluster.address, environ):
+        yield Finding(Level.CRITICAL, "Ray", fault.detail, fault.remedy)
+    elif environ.get("RAY_AUTH_MODE") != "token":
+        yield Finding(Level.WARNING, "Ray", "it has no token", "pagemill cluster init, on the head")
+    else:
+        yield Finding(Level.OK, "Ray", f"a token, {'with' if environ.get('RAY_USE_TLS') == '1' else 'without'} TLS")
+
+
+def _missing_of_daemons(session: Session) -> Iterator[Finding]:
+    for handler in session.reading.handlers_lacking():
+        yield _missing(handler, "systemctl restart pagemill")
+    for waiting in session.reading.jobs_lacking():
+        fix = f"{waiting.newest_remedy or 'install what is missing'}; the jobs check again by themselves"
+        name = f"{counted(waiting.jobs, 'job')} {waiting.job_type}"
+        yield Finding(Level.WARNING, name, f"wait: {waiting.newest_message or ''}", fix)
+
+
+def _unread_scripts(session: Session) -> Iterator[Finding]:
+    """Report scripts without trained data in the newest documents."""
+    pages: Counter[tuple[str, str, str]] = Counter()
+    newest: dict[tuple[str, str, str], int] = {}
+    for document_id, layout in session.library.doubtful_layouts(documents=_DOCUMENTS_READ, most=_LAYOUTS_READ):
+        if unread := json.loads(layout).get("unread"):
+            key = unread["script"], unread["language"], unread["install"]
+            pages[key] += 1
+            newest.setdefault(key, document_id)
+    for (script, language, install), count in pages.items():
+        again = f"pagemill reindex {newest[script, language, install]} --lang {language}"
+        letters = f"{script.replace('_', ' ')} letters"
+        detail = f"{counted(count, 'page')} of the newest documents: {letters} that were read in other languages"
+        yield Finding(Level.WARNING, "recognised scripts", detail, f"{install}, then: {again}" if install else again)
+
+
+def _missing_here(settings: Settings) -> Iterator[Finding]:
+    """Ask the handlers in a fork server of this command, because no daemon is alive to tell what they lack."""
+    from worker_service.runner.pool import (
+        ChildError,
+        describe,  # imports all handlers in child processes
+    )
+
+    settings.hand_to_handlers()
+    try:
+        found = describe(settings.commands, settings.sandbox, settings.handlers_dir)
+    except ChildError as error:
+        yield Finding(Level.CRITICAL, "handlers", str(error), "pagemill handlers ls")
+        return
+    for one in sorted(found, key=lambda one: one.facts.job_type):
+        name = f"handler {one.facts.job_type}"
+        if not wants(settings.types, one.facts.job_type):
+            continue
+        if one.set_aside is not None:
+            reason = one.set_aside.strip().splitlines()[-1]
+            yield Finding(Level.WARNING, name, f"it cannot be used: {reason}", "fix or uninstall it")
+        elif one.facts.missing is not None:
+            yield _missing(one.facts, "systemctl start pagemill")
+        elif one.declared is not None and one.declared.offers is not None:
+            yield Finding(Level.OK, name, one.declared.offers)
+
+
+def _missing(handler: HandlerFacts, then: str) -> Finding:
+    fix = f"{handler.missing_remedy}, then: {then}" if handler.missing_remedy else f"when it is installed: {then}"
+    return Finding(Level.WARNING, f"handler {handler.job_type}", f"it starts no jobs: {handler.missing}", fix)
+
+
+def _recurring_failures(session: Session, overview: Overview) -> Iterator[Finding]:
+    """Report failures since yesterday that would recur, except failures before the last start of a daemon."""
+    last_start = max((worker.started_at for worker in overview.live_workers), default="")
+    for error in session.reading.errors(since=as_text(overview.at - _LATELY), to_retry=_CREDENTIAL_ERRORS):
+        if error.newest_at < last_start:
+            continue
+        again = f"systemctl restart pagemill, pagemill retry --error {error.code}"
+        fix = f"{error.newest_remedy}, then: {again}" if error.newest_remedy else again
+        name = f"{counted(error.jobs, 'job')} {error.job_type}"
+        yield Finding(Level.WARNING, name, f"{error.code}: {error.newest_message or ''}", fix)
+
+
+def _limits(session: Session) -> Iterator[Finding]:
+    """Report limits that differ from the database. Before the first daemon, no limits are written."""
+    reading = session.reading
+    for difference in session.settings.limits_unlike(reading.limits()) if reading.workers() else ():
+        fix = "give every daemon, and yourself, the same settings file (WORKER_CONFIG), and restart the daemons"
+        yield Finding(Level.WARNING, "limits", difference, fix)
+
+
+def audit(session: Session) -> Iterator[Finding]:
+    """Look for broken promises in the rows, their history and the published files, each named by its number."""
+    is_sound = True
+    for broken in session.store.upkeep.audit():
+        is_sound = False
+        fix = "a bug, or a row changed without the triggers: report this line"
+        yield Finding(Level.CRITICAL, broken.promise, broken.detail, fix)
+    for finding in _audit_files(session):
+        is_sound = False
+        yield finding
+    if is_sound:
+        yield Finding(Level.OK, "promises", "no row, nothing in the history and no published file breaks one")
+
+
+def _audit_files(session: Session) -> Iterator[Finding]:
+    faults = faults_of_files(session.store, session.settings.workspace, with_digests=True)
+    try:
+        for fault in islice(faults, _FILES_MOST):
+            again = "" if fault.document_id is None else f", or: pagemill reindex {fault.document_id} --force"
+            yield Finding(Level.CRITICAL, "P5", f"published file {fault.path} {fault.detail}", _RESTORE_FILE + again)
+        if rest := sum(1 for _ in faults):
+            yield Finding(Level.CRITICAL, "P5", f"{counted(rest, 'more published file')} like these", _RESTORE_FILE)
+    except PermissionError:
+        detail = "published files were not checked: you may not read the workspace"
+        yield Finding(Level.WARNING, "files", detail, "sudo -u pagemill pagemill doctor --audit")
+
+
+def _pauses(pauses: Sequence[Pause]) -> Iterator[Finding]:
+    for pause in pauses:
+        what = title_of_pause(pause.scope, pause.name)
+        words = {"all": " --all", "type": f" {pause.name}", "owner": f" --owner {pause.name}"}[pause.scope]
+        yield Finding(Level.WARNING, "pause", f"{what} is paused since {pause.since[:19]}", f"pagemill unpause{words}")
+
+
+def _schedules(session: Session) -> Iterator[Finding]:
+    from worker_service.services.schedules import TICKS, list_schedules  # imported only if there are schedules
+
+    found = list_schedules(session)
+    for one in found:
+        if one.trouble is not None:
+            yield Finding(Level.WARNING, "schedules", one.trouble, "correct the settings file")
+    if waiting := [one.name for one in found if one.is_waiting]:
+        yield Finding(Level.WARNING, "schedules", f"nothing starts {', '.join(waiting)}: no tick runs", TICKS)
+    else:
+        yield Finding(Level.OK, "schedules", f"{counted(len(found), 'schedule')}; ticks run")
+
+
+def _workspace(workspace: Path, database_id: str) -> Finding:
+    if not workspace.exists():
+        return Finding(Level.OK, "workspace", f"the first daemon creates {workspace}")
+    if not os.access(workspace, os.W_OK | os.X_OK):
+        # The user of this command is often not the user who runs the daemon.
+        detail = f"you may not write to {workspace}"
+        return Finding(Level.WARNING, "workspace", detail, "sudo -u pagemill pagemill doctor")
+    if (fault := fault_of_workspace(workspace, database_id)) is not None:
+        return Finding(Level.CRITICAL, "workspace", f"no daemon starts: {fault.detail}", fault.remedy)
+    free = shutil.disk_usage(workspace).free
+    if free < FREE_BYTES_LEAST:
+        return Finding(Level.CRITICAL, "workspace", f"{workspace} has {free / 1e6:.0f} MB free", "free some space")
+    return Finding(Level.OK, "workspace", f"{workspace}, {free / 1e9:.1f} GB free")
+
+
+def _published_files(session: Session) -> Iterator[Finding]:
+    try:
+        faults = list(faults_of_files(session.store, session.settings.workspace))
+    except PermissionError:
+        return  # `_workspace` reports it
+    if not faults:
+        return
+    detail = f"{counted(len(faults), 'published file')} not as published: {faults[0].path} {faults[0].detail}"
+    yield Finding(Level.CRITICAL, "files", detail, f"all of them: pagemill doctor --audit; {_RESTORE_FILE}")
+
+
+def _sandbox(chosen: str) -> Finding:
+    if chosen != "strict":
+        return Finding(Level.WARNING, "sandbox", f"set to {chosen}", 'set sandbox = "strict"')
+    return Finding(Level.OK, "sandbox", "strict: a handler that cannot be confined is not run")
