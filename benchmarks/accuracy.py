@@ -1,6 +1,6 @@
-"""How far a text that was read is from the truth.
+"""Measures of the distance between recognised text and the truth.
 
-White space is one thing, however much of it there is; a quotation mark is one thing, whichever way it is bent.
+Runs of white space count as one space, and all kinds of quotation marks as the same.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ _STRAIGHT = str.maketrans("‘’“”″", '\'\'"""')
 
 
 def character_errors(read: Sequence[str], truth: Sequence[str]) -> float:
-    """Characters to insert, remove or change, in percent of those that stand there; over all pages."""
+    """Return the characters to insert, remove or change, as a percentage of the true ones, over all pages."""
     pairs = [(_plain(one), _plain(other)) for one, other in zip(read, truth, strict=True)]
     return 100 * sum(edits(one, other) for one, other in pairs) / sum(len(other) for _, other in pairs)
 
 
 def word_f1(read: Sequence[str], truth: Sequence[str]) -> float:
-    """Of the words as they stand, in any order: 1 is all of them and no other."""
+    """Return the F1 score of the words of each page in any order."""
     common = total = 0
     for one, other in zip(read, truth, strict=True):
         words, wanted = Counter(_plain(one).split()), Counter(_plain(other).split())
@@ -28,7 +28,7 @@ def word_f1(read: Sequence[str], truth: Sequence[str]) -> float:
 
 
 def edits(one: str, other: str) -> int:
-    """Levenshtein's distance, a whole column at a time in the bits of a number (Myers 1999, Hyyrö 2003)."""
+    """Return the Levenshtein distance, computed a column at a time in the bits of a number (Myers 1999, Hyyrö 2003)."""
     if not one:
         return len(other)
     places: dict[str, int] = defaultdict(int)

@@ -1,6 +1,7 @@
-"""Somebody else who inserts a row a hundred times a second: ``python -m benchmarks.bystander DATABASE``.
+"""Another program that inserts a row a hundred times a second: `python -m benchmarks.bystander DATABASE`.
 
-Ends with its input, and says as JSON how many milliseconds each INSERT took. The jobs are for the far future.
+It exits at the end of its input and prints, as JSON, how many milliseconds each INSERT took. The jobs start in the far
+future.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What a Ray cluster costs and brings: a real head, a real Ray and real nodes, all on this machine.
+"""Costs and benefits of a Ray cluster: a real head, a real Ray and real nodes, all on this machine.
 
-Where a figure is of the head, the handlers of the nodes sleep instead of reading: a node's slot is busy for as long as
-its pages say, and takes next to none of the processor. Needs root: each node has namespaces of its own.
+For figures about the head, the handlers on the nodes sleep instead of reading, so that they use almost no CPU time.
+Needs root, because each node has namespaces of its own.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from worker_service.jobs.job import NewJob
 pymupdf: Any = partly_typed
 
 _PIXELS = 390
-"""A square of noise: 150 KB a page, as a good scan takes."""
+"""Side of a square of noise: 150 KB per page, like a good scan."""
 _SCAN = ROOT / "benchmarks" / "scans" / "lucasta-gray.jpg"
 
 
@@ -41,14 +41,14 @@ _SCAN = ROOT / "benchmarks" / "scans" / "lucasta-gray.jpg"
 class Sizes:
     repeats: int
     ranges: int
-    """Empty ranges, one after another."""
+    """Number of empty ranges, one after another."""
     scans: int
-    """Real pages of one document."""
+    """Number of real pages in one document."""
     pages: int
-    """Pages of noise of one document."""
+    """Number of noise pages in one document."""
     page_seconds: float
     slots: int
-    """Of each of two nodes with sleeping readers."""
+    """Slots of each of two nodes with sleeping readers."""
 
 
 FULL = Sizes(3, 40, 48, 960, 0.1, 8)
@@ -75,7 +75,7 @@ class _Bench:
     # ── Parts ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     def overhead(self) -> Iterator[Row]:
-        """One empty range at a time, on a node and in a local child, by turns."""
+        """Run one empty range at a time, on a node and in a local child, in turns."""
         with self._cluster(RayLab, 1, 1, 0.0) as (own, _, _lab):
             ours, beside = [], []
             for _ in range(self._sizes.ranges):
@@ -85,7 +85,7 @@ class _Bench:
         yield Row("overhead", what, "in a local child", "ms", ours, beside, at_most_above(20, "ms"))
 
     def reading(self) -> Iterator[Row]:
-        """Real pages by two nodes of one slot, and by two local slots."""
+        """Read real pages on two nodes with one slot each, and in two local slots."""
         ours, beside = [], []
         for _ in range(self._sizes.repeats):
             with self._cluster(RayLab, 2, 1, None) as (own, _, _lab):
@@ -123,7 +123,9 @@ class _Bench:
     def _cluster(
         self, kind: type[RayLab], nodes: int, slots: int, page_seconds: float | None
     ) -> Iterator[tuple[Own, Daemon, RayLab]]:
-        """`nodes`: 0: two local slots. `page_seconds`: None: the shipped handlers."""
+        """Start a daemon with a cluster. Without nodes it has two local slots; without `page_seconds`, the shipped
+        handlers.
+        """
         self._count += 1
         place = self._place / f"head-{self._count}"
         own = Own(place)
@@ -233,6 +235,6 @@ def _scans(path: Path, pages: int) -> Path:
 
 
 def _settled(path: Path) -> Path:
-    """A file that has just changed may still be written, so `download` would wait."""
+    """Set an old modification time, because `download` waits for files that have just changed."""
     os.utime(path, (time.time() - 60,) * 2)
     return path

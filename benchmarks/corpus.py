@@ -1,8 +1,7 @@
-"""Pages whose text is known: born digital, scanned cleanly, scanned badly, askew; and pages that were once on paper.
+"""Pages with known text: born digital, scanned cleanly, scanned badly, skewed, and real scans.
 
-PyMuPDF draws the former in the fonts that it brings; Pillow spoils them as a scanner does. What stands in the files
-and the truth beside them come from one list of lines, and the same seed gives the same pages. The real scans are in
-`scans/`, each with its truth, typed by hand. Nothing here measures.
+PyMuPDF draws the generated pages in its own fonts, and Pillow degrades them as a scanner does. Text and truth come from
+one list of lines; the same seed gives the same pages. The real scans are in `scans/`, with truth typed by hand.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ _WIDTH, _HEIGHT = 595, 842
 _LEFT, _RIGHT, _TOP, _BOTTOM = 62, 533, 64, 780
 _BOLD = {"tiro": "tibo", "helv": "hebo", "cour": "cobo", "charis": "charis-bold"}
 _CHARIS = {"charis": "p", "charis-bold": "b"}
-"""Which PyMuPDF has for web pages, by the tags that call for it."""
+"""A font that PyMuPDF has for HTML, by the tags that select it."""
 
 Bodies = Sequence[tuple[str, float]]
 """Fonts and their sizes in points."""
@@ -49,28 +48,28 @@ Bodies = Sequence[tuple[str, float]]
 USUAL: Bodies = (("tiro", 10.5), ("helv", 10.0), ("tiro", 11.0), ("helv", 9.5))
 HELD_BACK: Bodies = (("charis", 10), ("cour", 11), ("charis", 8), ("cour", 9), ("charis", 12), ("charis", 6.5),
                      ("cour", 14), ("charis", 9))  # fmt: skip
-"""Other letters than any that a threshold was chosen by, small print among them."""
+"""Fonts and sizes for which no threshold was chosen, including small print."""
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What became of a page between the printer and the file."""
+    """How a page was degraded between the printer and the file."""
 
     name: str
     dpi: int = 0
-    """0: never printed."""
+    """0: born digital."""
     noise: int = 0
-    """How far a pixel may be off, of 255."""
+    """Maximum deviation of a pixel, of 255."""
     blur: float = 0.0
     shade: int = 0
-    """How much darker the paper is along one edge."""
+    """Additional darkness of the paper along one edge."""
     skew: float = 0.0
-    """Up to so many degrees either way, never less than half of it."""
+    """Maximum rotation in degrees in either direction; at least half of it is used."""
     jpeg_quality: int = 90
     threshold: int = 0
-    """Black and white: what is darker is ink."""
+    """For black and white: darker pixels are ink."""
     specks: int = 0
-    """Of dirt and of holes, in a million pixels."""
+    """Specks and holes per million pixels."""
 
 
 DIGITAL = Look("born digital")
@@ -85,7 +84,7 @@ SKEWED = Look("skewed 200 dpi", 200, noise=20, blur=0.3, skew=4.0, jpeg_quality=
 
 @dataclass(frozen=True, slots=True)
 class Book:
-    """A file, and what stands on each of its pages."""
+    """A file, and the true text of each of its pages."""
 
     path: Path
     truth: Sequence[str]
@@ -98,7 +97,7 @@ class Book:
 LINES_MOST = 100
 REAL = Path(__file__).with_name("scans")
 REAL_HELD_BACK = REAL / "held-back"
-"""By which no threshold was chosen."""
+"""Scans for which no threshold was chosen."""
 
 _AGE_SECONDS = 60.0
 _DOTS_LEAST = 6
@@ -108,7 +107,7 @@ def books(
     directory: Path, looks: Sequence[Look], count: int, pages: int, *, seed: str, lines: int = LINES_MOST,
     bodies: Bodies = USUAL,
 ) -> list[Book]:  # fmt: skip
-    """So many files, their pages of these looks in turns. No two pages are alike."""
+    """Write `count` files whose pages have these looks in turns. No two pages are alike."""
     directory.mkdir(parents=True)
     of_pages = [looks[at % len(looks)] for at in range(pages)]
     return [_book(directory / f"report-{at:03}.pdf", of_pages, f"{seed}/{at}", lines, bodies) for at in range(count)]
@@ -117,7 +116,7 @@ def books(
 def contents(
     directory: Path, looks: Sequence[Look], pages: int, *, seed: str, lines: int = LINES_MOST, bodies: Bodies = USUAL
 ) -> Book:
-    """Tables of contents, the number of a page behind a row of dots. In the truth each dot is one."""
+    """Write tables of contents with dot leaders before the page numbers. The truth contains each dot."""
     directory.mkdir(parents=True)
     of_pages = [looks[at % len(looks)] for at in range(pages)]
     return _book(directory / "contents.pdf", of_pages, f"{seed}/contents", lines, bodies, _contents)
@@ -138,8 +137,10 @@ def _book(
 
 
 def scans(directory: Path, count: int, pages: int, *, seed: str, place: Path = REAL) -> list[Book]:
-    """So many files of the same pages, which were once on paper, the least written ones first. Nobody has read them:
-    no page is quite as large as in another file."""
+    """Write `count` files of the same scanned pages, the shortest texts first.
+
+    Pages differ in size between the files, so that none is known from another file.
+    """
     directory.mkdir(parents=True)
     texts = sorted(place.glob("*.txt"), key=lambda text: text.stat().st_size)
     images = [image for text in texts for image in place.glob(f"{text.stem}.*") if image != text][:pages]
@@ -147,7 +148,7 @@ def scans(directory: Path, count: int, pages: int, *, seed: str, place: Path = R
 
 
 def _bound(path: Path, images: Sequence[Path], seed: str) -> Book:
-    """Each scan a page as large as its paper, but for a hair: what is known is not read again. No pixel is changed."""
+    """Write each scan as a page of nearly its paper's size, so that it is not known already. No pixel is changed."""
     hair = 1 + random.Random(seed).random() / 1000
     with _new_document() as document:
         for image in images:
@@ -176,14 +177,14 @@ class _Line:
     size: float
     y: float
     shown: str = ""
-    """As it is drawn, if not as it is told."""
+    """The drawn text, if it differs from the truth."""
 
 
 Writer = Callable[[random.Random, int, Bodies], Iterator[_Line]]
 
 
 def _lines(chance: random.Random, number: int, bodies: Bodies) -> Iterator[_Line]:
-    """A running head, then headings and paragraphs until the page is full, in one column: their order is clear."""
+    """Yield a running head, then headings and paragraphs until the page is full, in one column."""
     body, size = bodies[chance.randrange(len(bodies))]
     yield _Line(f"{chance.choice(_NAMES)} Group, Annual Report {chance.randint(1998, 2026)}", body, 8.5, 44)
     y = float(_TOP)
@@ -237,7 +238,7 @@ def _sentence(chance: random.Random) -> str:
 
 
 def _broken(text: str, font: str, size: float) -> Iterator[str]:
-    """Into lines that fit. No word is divided."""
+    """Yield lines that fit, without dividing words."""
     line: list[str] = []
     length, space, most = 0.0, _length(" ", font), (_RIGHT - _LEFT) / size
     for word in text.split():
@@ -251,7 +252,7 @@ def _broken(text: str, font: str, size: float) -> Iterator[str]:
 
 @cache
 def _length(word: str, font: str) -> float:
-    """At a size of one point."""
+    """Return the width of a word at a size of one point."""
     return float(_font(font).text_length(word, 1))
 
 

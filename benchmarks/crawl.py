@@ -1,7 +1,7 @@
-"""What a crawl costs: calls of Google's API, counted at the tests' own Drive server, and time.
+"""The cost of a crawl: calls of Google's API, counted at the tests' own Drive server, and time.
 
-Real client, real store on a disk with every commit synced; the crawl itself runs in this process, and so does the
-server, whose time is in the figures. Calls for a token are not counted: they are one an hour.
+The client and the store are real, every commit is synced. The crawl and the server run in this process, so the times
+include the server's. Calls for a token, one an hour, are not counted.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Sizes:
 
     @property
     def calls_most(self) -> int:
-        """A thousand items a page, one page at least for each folder, the folder itself, the token, the changes."""
+        """Calls for pages of a thousand items (at least one per folder), the folder, the token and the changes."""
         items = self.files + self.folders
         return -(-items // 1000) + (self.folders + 1) + 3
 

@@ -1,8 +1,8 @@
-"""The daemon's figures: no-op jobs in a second beside other queues, how soon a job starts, what an idle daemon takes.
+"""The daemon: no-op jobs per second beside other queues, start of a job, cost of an idle daemon.
 
-Ours is a real daemon on a disk, every commit synced, each job in a child of its own in the strict sandbox, two slots.
-The peers run in the same turns on the same machine, with two workers each; `peers` says how. The quick form measures
-ours alone: it shows that every row can be measured, not how fast.
+Pagemill runs as a real daemon with two slots on a disk, every commit synced, each job in a child of its own in the
+strict sandbox. The peers run in the same turns on the same machine, with two workers each (see `peers`). The quick form
+measures pagemill alone.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Sizes:
     backlog: int = 20_000
     others: int = 7
     is_bare: bool = False
-    """Each daemon imports all shipped handlers when it begins, whatever it keeps warm: that takes 0.3 CPU s."""
+    """Whether to leave out the shipped handlers, whose import costs each daemon 0.3 s of CPU."""
 
 
 QUICK = Sizes(repeats=1, fresh=20, reused=50, latency_repeats=1, starts=3, settle_seconds=0.1, idle_repeats=1,
@@ -80,7 +80,7 @@ class _Bench:
     def _turns(
         self, repeats: int, peer: Callable[[], OfPeer], ours: Callable[[], OfOurs]
     ) -> tuple[list[OfPeer], list[OfOurs]]:
-        """Peer, ours, peer, ours …: what disturbs one disturbs the other."""
+        """Measure the peer and pagemill in turns, so that a disturbance affects both."""
         turns = [(peer() if self._are_peers_asked else None, ours()) for _ in range(repeats)]
         return [of_peer for of_peer, _ in turns if of_peer is not None], [own for _, own in turns]
 
@@ -96,7 +96,7 @@ class _Bench:
         yield self._rate("reused_redis_huey", "the same", noop.REUSED, REDIS_HUEY, Goal())
 
     def _rate(self, key: str, what: str, job_type: str, peer: Peer, goal: Goal, *, types: str | None = None) -> Row:
-        """`types`: those that the daemon takes; None: this one."""
+        """Measure jobs per second. `types` are those that the daemon takes; by default only this one."""
         jobs = self._sizes.fresh if job_type == noop.FRESH else self._sizes.reused
         peer_jobs = self._sizes.peer_forks if peer is RQ else self._sizes.peer_jobs
         beside, ours = self._turns(
@@ -118,7 +118,7 @@ class _Bench:
     # ── The start of a job ──────────────────────────────────────────────────────────────────────────────────────
 
     def start_of_a_job(self) -> Iterator[Row]:
-        """One job at a time, by a program that is not ours, into a daemon that waits."""
+        """Insert one job at a time from another program into an idle daemon."""
         beside, ours = self._turns(self._sizes.latency_repeats, self._peer_starts, self._own_starts)
         claimed, begun = "INSERT by another program → claimed", "INSERT by another program → the handler's first line"
         for key, what, goal, figure in (
@@ -133,7 +133,7 @@ class _Bench:
             yield Row(key, what, RQ.name, "ms", [figure(lines) for _, lines in ours], list(map(figure, beside)), goal)
 
     def _own_starts(self) -> tuple[list[float], list[float]]:
-        """Milliseconds until it was claimed, and until its handler ran."""
+        """Return the milliseconds until jobs were claimed, and until their handlers ran."""
         own = self._own()
         claims, lines = [], []
         with own.daemon(is_heard=True) as daemon:
@@ -181,7 +181,7 @@ class _Bench:
             return self._used_by(worker.pid)
 
     def _used_by(self, pid: int) -> tuple[float, float]:
-        """Percent of one core, and megabytes, of a service that has worked and has nothing to do now."""
+        """Return CPU (percent of one core) and memory (MB) of an idle service that has worked before."""
         time.sleep(self._sizes.settle_seconds)
         pids = with_all_below(pid)
         begin, before = time.monotonic(), cpu_seconds(pids)
@@ -213,7 +213,7 @@ class _Bench:
         return requeued - second.began, began_again - second.began
 
     def fairness(self) -> Row:
-        """Claims of others between the INSERT of another owner's only job and its claim."""
+        """Count the claims between the INSERT of another owner's only job and its claim."""
         own = self._own()
         own.enqueue(noop.FRESH, self._sizes.backlog, owner="many")
         waited = []
@@ -228,7 +228,7 @@ class _Bench:
 
 
 def _let_it_rest() -> None:
-    """Until it waits again: what is measured is an idle service."""
+    """Wait until the service is idle again."""
     time.sleep(0.03)
 
 

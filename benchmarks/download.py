@@ -1,9 +1,9 @@
 """Downloads beside their limit: one socket, `recv_into`, MD5 and a write, in the same run against the same server.
 
-The server is the tests' own Drive, in a process of its own; each client is a fresh process, so that its CPU time and
-its memory are its own, and it has imported what a child finds imported. Ours does more than the limit: it asks for a
-token, asks for metadata twice, fetches in chunks, checks the SHA-256 of what it has read back, and syncs.
-What that costs once is told apart from what it costs for each byte; and beside the limit stands one by SHA-256.
+The server is the tests' own Drive, in a process of its own. Each client is a fresh process with a child's imports, so
+that its CPU time and memory can be measured. Pagemill does more than the limit: it asks for a token, asks for metadata
+twice, fetches in chunks, checks the SHA-256 of what it has read back, and syncs. The fixed cost is shown apart from the
+cost per byte, and a second limit computes SHA-256.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Spent:
     seconds: float
     cpu_seconds: float
     memory_mib: float
-    """Over what the process took before the first byte."""
+    """Memory beyond what the process used before the first byte."""
 
 
 def measure(is_quick: bool) -> Iterator[Row]:
@@ -132,7 +132,7 @@ def _rows(plain: _Server, secure: _Server, sizes: Sizes, place: Path) -> Iterato
 
 
 def _turns(sizes: Sizes, *clients: Callable[[], Spent]) -> list[list[Spent]]:
-    """Peer, ours, peer, ours …: what disturbs one disturbs the other."""
+    """Measure the peer and pagemill in turns, so that a disturbance affects both."""
     turns = [[client() for client in clients] for _ in range(sizes.repeats)]
     return [list(side) for side in zip(*turns, strict=True)]
 
@@ -157,7 +157,7 @@ class _Server:
     def spent(
         self, client: Callable[[dict[str, str], Path], None], place: Path, count: int = 1, *, is_small: bool = False
     ) -> Spent:
-        """`count` clients, each a process; they begin together."""
+        """Run `count` clients, each in a process, which start together."""
         found = self._found | ({name: self._found[f"small {name}"] for name in ("url", "item")} if is_small else {})
         gate = _SPAWN.Barrier(count + 1)
         told = _SPAWN.SimpleQueue()
@@ -240,12 +240,12 @@ def _client(
 
 
 def _raw(found: dict[str, str], place: Path) -> None:
-    """The limit: no client can do the same with less."""
+    """The limit: no client can do it with less."""
     _received(found, place, hashlib.md5())
 
 
 def _raw_sha256(found: dict[str, str], place: Path) -> None:
-    """What ours checks where Drive tells it, and faster than MD5 where the processor knows it."""
+    """The limit with SHA-256, which pagemill checks if Drive names it."""
     _received(found, place, hashlib.sha256())
 
 
@@ -298,7 +298,7 @@ def _fetch(source: Any, place: Path) -> None:
 
 
 def _deadline(found: dict[str, str], place: Path) -> None:
-    """Until control comes back from one chunk."""
+    """Measure the time until control returns from one chunk."""
     from job_handlers.fetch.errors import FetchError, Timeouts
     from job_handlers.fetch.partial_file import PartialFile
     from job_handlers.fetch.sources.drive.client import Drive
@@ -331,11 +331,11 @@ class _Quiet:
 
 
 def _memory_mib(line: str) -> float:
-    """VmRSS: now; VmHWM: the most so far."""
+    """Return VmRSS (now) or VmHWM (the peak)."""
     found = Path("/proc/self/status").read_text().partition(f"{line}:")[2]
     return int(found.split()[0]) / 1024
 
 
 def _memory_disk() -> str | None:
-    """So that no disk is measured."""
+    """Return a directory in memory, so that no disk is measured."""
     return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None

@@ -1,6 +1,6 @@
-"""Large databases, made in seconds: triggers off, rows by the hundred thousand, triggers on again.
+"""Large databases, made in seconds without triggers.
 
-Only benchmarks may do this. The rows are what the store itself would have left behind, attempts and events included.
+Only benchmarks may do this. The rows are those that the store would have written, including attempts and events.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ SELECT id, fence, column1, column2, completed_at
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Many jobs that are alike. With `types` or `owners` the names get numbers behind them."""
+    """Many equal jobs. With `types` or `owners` the names are numbered."""
 
     count: int
     job_type: str = "ready"
@@ -62,12 +62,12 @@ class Group:
     types: int = 1
     owners: int = 1
     begin: float = 1_790_000_000
-    """When the first came in, in seconds since 1970."""
+    """When the first job was added, in seconds since 1970."""
     every_seconds: float = 0.001
 
 
 def opened(path: Path, *, job_types: Sequence[str] = ("ready", "blocked")) -> Store:
-    """A store on the file, made if it is not there, with a worker that can run these types in any number."""
+    """Open a store, created if it is absent, with a worker that can run any number of jobs of these types."""
     if not path.exists():
         initialise(path)
     # A worker of a benchmark never beats again, however long the run.
@@ -78,7 +78,7 @@ def opened(path: Path, *, job_types: Sequence[str] = ("ready", "blocked")) -> St
 
 
 def fill(path: Path, *groups: Group) -> None:
-    """Add the jobs. Nobody may have the file open."""
+    """Add the jobs. No other process may have the file open."""
     connection = apsw.Connection(str(path))
     connection.execute("PRAGMA journal_mode = OFF")
     connection.execute("PRAGMA synchronous = OFF")
@@ -95,7 +95,7 @@ def fill(path: Path, *groups: Group) -> None:
 
 
 def _drop(connection: apsw.Connection, kinds: Sequence[str]) -> list[str]:
-    """Return what makes them again, in the order in which they were made."""
+    """Drop them and return the statements that create them again, in order."""
     statements = []
     for kind in kinds:
         made = connection.execute("SELECT name, sql FROM sqlite_schema WHERE type = ? AND sql IS NOT NULL", (kind,))
@@ -116,7 +116,7 @@ def _insert(connection: apsw.Connection, group: Group) -> None:
 
 
 def fill_batches(path: Path, count: int) -> None:
-    """Add batches of a hundred owners. Of each tenth, which is stopped, a job waits; the others are done."""
+    """Add batches of a hundred owners. Every tenth is stopped and has a waiting job; the others are done."""
     connection = apsw.Connection(str(path))
     numbers = "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < :count)"
     with connection:
@@ -134,7 +134,7 @@ def fill_batches(path: Path, count: int) -> None:
 
 
 def fill_documents(path: Path, count: int) -> None:
-    """Add documents of one page and five files each, that were read; of a hundred owners."""
+    """Add successfully read documents of one page and five files each, of a hundred owners."""
     numbers = "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < :count)"
     at = "'2026-11-18 10:00:00.000'"
     connection = apsw.Connection(str(path))

@@ -1,6 +1,6 @@
-"""The handlers of the daemon's figures. They do nothing, or only say when their first line ran.
+"""Handlers that do nothing, or only report when their first line ran.
 
-Found in the nursery by the same door as anybody's: `own.Own` installs an entry point that names this module.
+`own.Own` installs an entry point that names this module.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def nothing(context: Context[Payload]) -> Done:
 
 
 def timed(context: Context[Payload]) -> Done:
-    """The monotonic clock is one for all processes of the machine."""
+    """Report the monotonic clock, which all processes of the machine share."""
     return Done({"at": time.monotonic()})
 
 

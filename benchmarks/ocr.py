@@ -1,9 +1,9 @@
-"""The figures of reading: the whole pipeline beside the engine alone, OCRmyPDF, a pytesseract loop and PyMuPDF.
+"""Reading: the whole pipeline beside the engine alone, OCRmyPDF, a pytesseract loop and PyMuPDF.
 
-Ours is a real daemon on a disk in the sandbox, with two slots, from a file's `download` to `success`, searchable PDF
-included. What stands on the pages is known: most are generated, and for the real scans it was typed by hand. In each
-turn all read the same pages, which nobody has read before. Ours reads with `--quality fast` unless a row says
-otherwise. The quick form measures ours alone: it shows that every row can be measured, not how fast.
+Pagemill runs as a real daemon with two slots on a disk, in the sandbox, from a file's `download` to `success`,
+including the searchable PDF. The text of the pages is known: most are generated, and that of real scans was typed by
+hand. In each turn all readers read the same new pages. Pagemill uses `--quality fast` unless a row says otherwise. The
+quick form measures pagemill alone.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ QUICK = Sizes(repeats=1, scans=1, scan_pages=1, held_back_pages=1, contents_page
 
 
 def measure(is_quick: bool, parts: Sequence[str] = ()) -> Iterator[Row | Fact]:
-    """All of it, or some of `PARTS`."""
+    """Measure everything, or some of `PARTS`."""
     sizes, are_peers_asked = (QUICK, False) if is_quick else (Sizes(), True)
     if are_peers_asked and (sentence := ocr_peers.missing()) is not None:
         raise SystemExit(f"benchmarks: {sentence}")
@@ -135,7 +135,7 @@ class _Bench:
             yield from _beside_ocrmypdf(key, f"{self._scanned}, {look.name}", ours, by_ocrmypdf)
 
     def held_back(self) -> Iterator[Row]:
-        """In letters and with dirt that nobody has tuned to."""
+        """Read pages with fonts and noise on which nothing was tuned."""
         for key, look in ("held_noisy_200", GRAINY_200), ("held_black", SPECKED):
             draw = partial(self._drawn, (look,), 1, self._sizes.held_back_pages, bodies=HELD_BACK)
             by_ocrmypdf, ours, by_auto = self._turns(draw, [self._by_ocrmypdf], [self._fast, self._auto])
@@ -146,12 +146,12 @@ class _Bench:
             yield _row(f"auto_{key}", "the same", _FAST, _CPU, by_auto, ours)
 
     def real(self) -> Iterator[Row]:
-        """Whoever reads a table or two columns in another order than their lines stand has so many characters wrong."""
+        """Read real scans. A reader that reads a table or columns in another order gets these characters wrong."""
         by_ocrmypdf, ours = self._turns(partial(self._real, REAL), [self._by_ocrmypdf], [self._fast])
         yield from _beside_ocrmypdf("real", f"{_counted(len(ours[0].texts))} scanned from paper", ours, by_ocrmypdf)
 
     def qualities(self) -> Iterator[Row]:
-        """Of pages that were once on paper."""
+        """Read real scans with each quality."""
         for key, place, held_back in ("real", REAL, ""), ("held_real", REAL_HELD_BACK, "held back: "):
             peers = self._by_ocrmypdf, ocr_peers.engine
             readers = self._fast, self._auto, self._best
@@ -166,7 +166,7 @@ class _Bench:
                            by_engine)  # fmt: skip
 
     def contents(self) -> Iterator[Row]:
-        """Every engine reads letters into rows of dots, and takes its time for it."""
+        """Read contents pages, whose dot leaders every engine reads as letters."""
         looks = CLEAN, NOISY_200, BLACK_AND_WHITE, SPECKED
 
         def draw() -> list[Book]:
@@ -182,7 +182,7 @@ class _Bench:
                    by_ocrmypdf, at_most_above(0, "points"))  # fmt: skip
 
     def auto(self) -> Iterator[Row]:
-        """What the second recogniser costs where there is nothing for it to do, and where there is all of it."""
+        """Measure the cost of the second engine on clean and on mixed pages."""
         ours, by_auto = self._turns(partial(self._scans, CLEAN), [], [self._fast, self._auto])
         yield from _by_auto("clean", f"{self._scanned}, {CLEAN.name}, by `auto`", by_auto, ours, below(1.05))
         looks = CLEAN, NOISY_150, SKEWED, NOISY_200, BLACK_AND_WHITE, DIGITAL
@@ -205,8 +205,9 @@ class _Bench:
                   at_most(450, "MB"))  # fmt: skip
 
     def askew(self) -> Iterator[Row]:
-        """No peer straightens what it was not asked to. Whoever looks at memory all the while takes time from those
-        who read, so that no time is taken here."""
+        """Read skewed pages and watch the memory. No times, because watching slows down the readers; no peer, because
+        none straightens pages by default.
+        """
         with self._own.watched() as seen:
             read = self._own.read(self._scans(SKEWED, CLEAN))
         yield _row(
@@ -250,7 +251,7 @@ class _Bench:
         yield _row("digital_cpu", "the same", _GET_TEXT, _CPU, ours, by_get_text)
 
     def beside_inserts(self) -> Iterator[Row]:
-        """Of somebody who inserts all the while, the INSERT that had to wait longest."""
+        """Measure the longest INSERT of another program while a document is read."""
         sizes = self._sizes
         longest = []
         for _ in range(sizes.repeats):
@@ -262,7 +263,7 @@ class _Bench:
         yield Row("beside_inserts", what, "", "ms", longest, [], never_over(50))
 
     def again(self) -> Iterator[Row]:
-        """A folder is asked for once more, untouched; and once its files have other times, so that they are read."""
+        """Submit a folder again, unchanged, and again with changed file times."""
         sizes = self._sizes
         every = [self._scans(CLEAN, DIGITAL, NOISY_200, SKEWED) for _ in range(sizes.repeats)]
         digital = [self._drawn((DIGITAL,), sizes.reports, sizes.report_pages) for _ in range(sizes.repeats)]
@@ -288,7 +289,7 @@ class _Bench:
     # ── Small documents, one at a time ──────────────────────────────────────────────────────────────────────────
 
     def latency(self) -> Iterator[Row]:
-        """Each comes when the daemon is idle."""
+        """Measure single documents that arrive at an idle daemon."""
         for key, pages in ("latency_12", self._sizes.pages_of_a_paper), ("latency_1", 1):
             draw = partial(self._drawn, (CLEAN,), 1, pages)
             by_engine, ours = self._turns(draw, [ocr_peers.engine], [self._fast], repeats=self._sizes.latency_repeats)
@@ -305,7 +306,7 @@ class _Bench:
         *,
         repeats: int | None = None,
     ) -> list[list[Reading]]:
-        """What each has read: one after the other, so that what disturbs one disturbs all."""
+        """Let each reader read in turn, so that a disturbance affects all."""
         found: list[list[Reading]] = [[] for _ in (*peers, *ours)]
         for _ in range(repeats or self._sizes.repeats):
             drawn = draw()
@@ -319,7 +320,7 @@ class _Bench:
     def _drawn(
         self, looks: Sequence[Look], files: int, pages: int, *, lines: int | None = None, bodies: Bodies = USUAL
     ) -> list[Book]:
-        """Pages that nobody has read."""
+        """Draw new pages."""
         number = next(self._folders)
         folder = self._directory / f"folder-{number}"
         seed, lines = f"{_SEED}/{number}", lines or self._sizes.lines
@@ -358,7 +359,7 @@ PARTS: Mapping[str, Callable[[_Bench], Iterator[Row]]] = {
 
 
 def _wait_until_left_alone(*folders: Sequence[Book]) -> None:
-    """As long as a file has to be for its times to tell that it is the same."""
+    """Wait until the files are old enough for their times to show that they are unchanged."""
     newest = max(book.path.stat().st_ctime for folder in folders for book in folder)
     settled = newest + Timeouts().settled_seconds
     wait_until(lambda: time.time() > settled, "files left alone", seconds=120, pause_seconds=1)

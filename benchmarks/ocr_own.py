@@ -1,7 +1,7 @@
-"""The whole pipeline under measurement: a daemon, and files from `ingest` to `success`, searchable PDF included.
+"""The pipeline under measurement: a daemon, and files from `ingest` to `success`, including the searchable PDF.
 
-It has a database and a workspace of its own, and is given each page once unless the second time is what is measured.
-Times are those that the rows say: from the first file's INSERT to the last job's end.
+It has its own database and workspace, and reads each page once unless the second time is measured. Times come from the
+rows: from the first file's INSERT to the end of the last job.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Pipeline:
         self._store.close()
 
     def read(self, books: Sequence[Book], quality: Quality = "fast") -> Reading:
-        """Until each is a success, as `pagemill ingest` asks for it. A file that is known may cost no job."""
+        """Ingest the files and wait until each is a success. A known file may cost no job."""
         before = self._number("SELECT ifnull(max(id), 0) FROM worker_job_queue")
         cpu_begin, begin = _cpu_seconds(self._pid), time.perf_counter()
         wished = [download_job(book.path, ReadOptions(quality=quality), owner="") for book in books]
@@ -63,12 +63,12 @@ class Pipeline:
         return Reading.of(books, self._all_texts(books), seconds, cpu_seconds)
 
     def sandbox(self) -> str:
-        """What confined the children."""
+        """Return what confined the children."""
         rows = self._ask("SELECT DISTINCT sandbox FROM worker_job_attempt WHERE sandbox IS NOT NULL")
         return ", ".join(str(row[0]) for row in rows)
 
     def peak_of_attempts(self) -> float:
-        """Megabytes: of the largest process of an OCR child, by the kernel's own count."""
+        """Peak memory in MB of the largest process of an OCR child, counted by the kernel."""
         peak = self._number(
             "SELECT ifnull(max(a.memory_peak_bytes), 0) FROM worker_job_attempt a"
             " JOIN worker_job_queue q ON q.id = a.job_id WHERE q.job_type = 'ocr_pages'"
@@ -77,7 +77,7 @@ class Pipeline:
 
     @contextmanager
     def watched(self) -> Iterator[list[float]]:
-        """Meanwhile: the memory of each OCR child with all below it, as proportional share, in megabytes."""
+        """Watch the memory (PSS, in MB) of each OCR child and its children."""
         seen: list[float] = [0.0]
         is_over = threading.Event()
         watcher = threading.Thread(target=self._watch, args=(seen, is_over))
@@ -90,7 +90,7 @@ class Pipeline:
 
     @contextmanager
     def beside_inserts(self) -> Iterator[list[float]]:
-        """Meanwhile: how many milliseconds each INSERT of somebody else took."""
+        """Watch how many milliseconds each INSERT of another program takes."""
         waits: list[float] = []
         command = [sys.executable, "-m", "benchmarks.bystander", self._eyes.filename]
         with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as somebody:
@@ -165,7 +165,7 @@ def pipeline(place: Path) -> Iterator[Pipeline]:
 
 
 def _cpu_seconds(pid: int) -> float:
-    """Of the daemon and all below it, those that have ended included."""
+    """Return the CPU time of the daemon and all its children, including those that have ended."""
     seconds = 0.0
     for one in with_all_below(pid):
         with suppress(OSError):

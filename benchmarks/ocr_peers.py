@@ -1,4 +1,4 @@
-"""The other ways to read the same pages, and what each of them took. What the figures mean is `ocr`'s to say."""
+"""Other programs that read the same pages, and the time each took."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from benchmarks.running import Failed
 
 ROOT = Path(__file__).resolve().parent.parent
 OCRMYPDF = ROOT / ".venv-ocrmypdf" / "bin" / "ocrmypdf"
-"""Put there by `./run bench ocr`; its libraries are none of ours."""
+"""Installed by `./run bench ocr`, with its own libraries."""
 JOBS = "2"
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What was read, page after page, and what it took."""
+    """The text of each page, and the time it took."""
 
     texts: Sequence[str]
     truth: Sequence[str]
@@ -34,7 +34,7 @@ class Reading:
 
     @classmethod
     def of(cls, books: Sequence[Book], texts: Sequence[str], seconds: float, cpu_seconds: float) -> Reading:
-        """Of all of their pages, or of the first of them."""
+        """Return the reading of all pages, or of the first ones."""
         truth = [page for book in books for page in book.truth]
         return cls(texts, truth[: len(texts)], seconds, cpu_seconds)
 
@@ -60,7 +60,7 @@ class Reading:
 
 
 def missing() -> str | None:
-    """What this machine lacks for the peers."""
+    """Return what this machine lacks for the peers."""
     if not OCRMYPDF.exists():
         return "OCRmyPDF is not there: `./run bench ocr` installs it"
     if shutil.which("tesseract") is None or find_spec("tesserocr") is None:
@@ -86,7 +86,7 @@ def get_text(books: Sequence[Book]) -> Reading:
 
 
 def ocrmypdf(books: Sequence[Book], place: Path) -> Reading:
-    """One file after the other, as its settings are. What it read comes as a text beside the PDF."""
+    """Read one file after the other with default settings, which write a text beside the PDF."""
     texts: list[str] = []
     seconds = cpu_seconds = 0.0
     for book in books:

@@ -1,7 +1,7 @@
-"""Readers to measure the pipeline beside, each a program of its own: ``python -m benchmarks.ocr_readers engine A.pdf``.
+"""Readers beside the pipeline, each a program: `python -m benchmarks.ocr_readers engine A.pdf`.
 
-`engine` is the limit: gray pages in memory, both cores, nothing around the engine. `pytesseract` is the loop that
-people write. `get_text` is PyMuPDF in one process. Each says as JSON what it read and what that took.
+`engine` is the limit: gray pages in memory, both cores, only the engine. `pytesseract` is the loop that people write.
+`get_text` is PyMuPDF in one process. Each prints text and time as JSON.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def main() -> None:
 
 
 def engine(paths: Sequence[str], most: int) -> tuple[float, float, list[str]]:
-    """The engines have started and the pages are drawn before the time begins."""
+    """Start the engines and draw the pages before the clock starts."""
     os.environ["OMP_THREAD_LIMIT"] = "1"
     _MEMBERS["pages"] = [_gray(page) for page in _pages(paths, most)]
     with multiprocessing.get_context("fork").Pool(PROCESSES, _start_engine) as pool:
@@ -75,7 +75,7 @@ def _pages(paths: Sequence[str], most: int) -> Iterator[Any]:
 
 
 def _gray(page: Any) -> tuple[bytes, int, int, int]:
-    """At the scan's own resolution, which is what the pipeline does as well."""
+    """Draw at the resolution of the scan, as the pipeline does."""
     images = page.get_image_info()
     own = 72 * images[0]["width"] / page.rect.width if images else 0
     dpi = round(own) if _SCAN_DPI[0] <= round(own) <= _SCAN_DPI[1] else _SCAN_DPI[1]

@@ -1,4 +1,4 @@
-"""A library of many pages, and fixed queries to it. The words are made up and as unevenly frequent as real ones."""
+"""A library of many pages and fixed queries. The words are made up, with a realistic frequency distribution."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _AT_ONCE = 250
 _WORDS_A_PAGE = 250
 _VOCABULARY = 40_000
 _COMMON = 60
-"""Of the most frequent words, without the first five: each stands on a third of the pages or more."""
+"""Number of common words, after the first five: each occurs on a third of the pages or more."""
 _SYLLABLES = "ba ce di fo gu ha je ki lo mu na pe ri so tu va we xi yo zu bra cle dri flo gru pla ste tri".split()
 _SHOWN = 20
 _RAW = """
@@ -45,7 +45,7 @@ class Library:
         return _p95([_took(partial(self.store.library.search, one, most=_SHOWN)) for one in self.queries])
 
     def raw_p95(self) -> float:
-        """The index alone: every hit ranked, and no look at whose page it is."""
+        """Milliseconds of the index alone: ranks every hit, ignores owners."""
         return _p95([_took(partial(self._ask_index, one)) for one in self.queries])
 
     def _ask_index(self, query: str) -> object:
@@ -57,7 +57,7 @@ class Library:
 
 
 def library(path: Path, pages: int, queries: int, *, seed: int) -> Library:
-    """Written by the store's own verbs, document by document, as a worker does."""
+    """Write a library document by document, as a worker does."""
     store = opened(path, job_types=("ingest",))
     chance = random.Random(seed)
     words = _vocabulary(chance)
@@ -82,7 +82,7 @@ def _publish(store: Store, name: str, first: int, texts: Sequence[str]) -> None:
 
 
 def _queries(chance: random.Random, words: Sequence[str], count: int) -> Iterator[str]:
-    """A quarter has a frequent word; the others have such as stand on a few hundred or thousand of 100,000 pages."""
+    """Yield queries: a quarter with a common word, the others with rarer ones (a few hundred or thousand pages)."""
     for at in range(count):
         one, other = chance.sample(words[300:5_000], 2)
         if at % 4 == 0:

@@ -1,7 +1,6 @@
-"""Our daemon as the benchmarks run it: `pagemill run` on a file of its own, with the no-op handlers and no more.
+"""The daemon as the benchmarks run it: `pagemill run` on its own file, with only the no-op handlers.
 
-It starts and stops daemons, gives them jobs, and reads off the database when things happened. What the figures mean
-is `daemon`'s to say.
+Starts and stops daemons, gives them jobs, and reads from the database when things happened.
 """
 
 from __future__ import annotations
@@ -30,20 +29,20 @@ _AT_ONCE = 1_000
 
 
 class Daemon:
-    """One daemon, and what it says: a line of JSON for each event, to a file or to whoever listens."""
+    """One daemon and its log: a JSON line per event, in a file or a pipe."""
 
     def __init__(self, process: subprocess.Popen[str], log: Path, began: float) -> None:
         self._process = process
         self._log = log
         self.began = began
-        """When it was started, by the monotonic clock."""
+        """Start time, by the monotonic clock."""
 
     @property
     def pid(self) -> int:
         return self._process.pid
 
     def wait_for(self, event: str, number: int = 1) -> float:
-        """When its log held that many of these events; for a daemon that writes a file."""
+        """Wait until the log file has `number` of these events; return the time."""
         wanted = f'"event": "{event}"'
 
         def is_said() -> bool:
@@ -55,7 +54,7 @@ class Daemon:
         return time.monotonic()
 
     def hear(self, event: str) -> float:
-        """When the next of these events was said; for a daemon that somebody listens to."""
+        """Wait for the next of these events in the pipe; return the time."""
         assert self._process.stdout is not None
         for line in self._process.stdout:
             heard = time.monotonic()
@@ -67,7 +66,7 @@ class Daemon:
         stopped(self._process)
 
     def stop_now(self) -> None:
-        """A second signal: it does not wait for its children."""
+        """Send a second signal, so that it does not wait for its children."""
         self._process.terminate()
         self.wait_for("daemon.stopping")
         stopped(self._process)
@@ -78,13 +77,13 @@ class Daemon:
 
 
 class Own:
-    """A database, a workspace, and daemons that share them. `is_bare`: which find no shipped handlers."""
+    """A database, a workspace, and daemons that share them. With `is_bare` they find no shipped handlers."""
 
     def __init__(self, place: Path, *, is_bare: bool = False) -> None:
         place.mkdir(parents=True, exist_ok=True)
         self._place = place
         self.before: Sequence[str] = ()
-        """Words before the command of each daemon."""
+        """Prefix of the command of each daemon."""
         self.database = place / "pagemill.db"
         initialise(self.database)
         self._store = open_store(self.database)
@@ -97,7 +96,7 @@ class Own:
 
     @contextmanager
     def daemon(self, *, is_heard: bool = False, types: str = "", config: Path | None = None) -> Iterator[Daemon]:
-        """One that has started; stopped at the end. `types`: WORKER_TYPES; it keeps no other handlers warm."""
+        """Start a daemon, and stop it at the end. `types` becomes WORKER_TYPES: it keeps only these handlers warm."""
         daemon = self.begin(is_heard=is_heard, types=types, config=config)
         try:
             daemon.hear("daemon.started") if is_heard else daemon.wait_for("daemon.started")
@@ -106,7 +105,7 @@ class Own:
             daemon.stop()
 
     def begin(self, *, is_heard: bool = False, types: str = "", config: Path | None = None) -> Daemon:
-        """Start one and do not wait."""
+        """Start a daemon without waiting for it."""
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("WORKER_", "NOTIFY_"))}
         own = {
             "PYTHONPATH": os.pathsep.join([str(self._place / "installed"), str(ROOT)]),
@@ -153,7 +152,7 @@ class Own:
         return int(found)
 
     def insert(self, job_type: str, *, owner: str = "") -> tuple[int, int, float]:
-        """As any other program would: the job's id, the newest event before it, and when the commit had returned."""
+        """Insert a job as any program would; return its id, the newest event before it, and the time of the commit."""
         connection = apsw.Connection(str(self.database))
         connection.set_busy_timeout(5_000)
         connection.execute("BEGIN IMMEDIATE")
@@ -176,7 +175,7 @@ class Own:
             raise Failed(f"{lost} jobs did not complete: {self.ask('SELECT error_message FROM v_jobs LIMIT 3')}")
 
     def rate(self) -> float:
-        """Jobs in a second, from the first claim to the last completion."""
+        """Return jobs per second, from the first claim to the last completion."""
         [(count, first, last)] = self.ask(
             "SELECT count(*), min(started_at), max(completed_at) FROM worker_job_queue WHERE status = 'completed'"
         )
@@ -191,7 +190,7 @@ class Own:
         return found
 
     def claims_between(self, event: int, job_id: int) -> int:
-        """How many jobs were claimed after that event and before this job."""
+        """Count the jobs claimed after that event and before this job."""
         start = "SELECT id FROM worker_job_event WHERE job_id = ? AND to_status = 'running'"
         wait_until(lambda: self.ask(start, job_id), f"job {job_id} started")
         [(own,)] = self.ask(start, job_id)
@@ -209,7 +208,7 @@ class Own:
 
 
 def _install(place: Path) -> None:
-    """The handlers, by the same door as anybody's: an entry point of a distribution."""
+    """Install the handlers as an entry point of a distribution."""
     about = place / "pagemill_benchmarks-1.dist-info"
     about.mkdir(parents=True)
     (about / "METADATA").write_text("Metadata-Version: 2.1\nName: pagemill-benchmarks\nVersion: 1\n")

@@ -1,4 +1,4 @@
-"""How long a person waits for a command: whole processes, from start to end."""
+"""The time of commands: whole processes, from start to end."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The queue's figures, each beside raw SQLite or beside itself without the load, in turns in the same run.
+"""The queue beside raw SQLite, or beside itself without the load, in turns in the same run.
 
-Throughput is measured on a disk, with every commit synced. The cost of a claim is measured in memory (/dev/shm, where
-there is room), because a sync of the disk costs more than a claim and would hide what the claim does.
+Throughput is measured on a disk, with every commit synced. The cost of a claim is measured in memory (/dev/shm, if
+there is room), because a sync costs more than a claim.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def measure(is_quick: bool) -> Iterator[Row]:
 
 
 def disk() -> Path:
-    """/tmp may be memory, where a sync costs nothing; /var/tmp is not."""
+    """Return a directory on disk: /tmp may be memory, /var/tmp is not."""
     return Path("/var/tmp")
 
 
@@ -188,14 +188,14 @@ def _claim_at_depth(directory: Path, sizes: Sizes) -> Iterator[Row]:
 
 @dataclass(frozen=True, slots=True)
 class _Obstacle:
-    """Jobs that come first and may not run."""
+    """Jobs that are first but cannot start."""
 
     key: str
     what: str
     blocked: Group
     prepare: Callable[[Store], object] = lambda store: None
     holder: NewJob | None = None
-    """Runs all the while, and so closes the way for the others."""
+    """A running job that keeps the others from starting."""
     goal: Goal = field(default_factory=lambda: below(3))
 
 
@@ -247,7 +247,7 @@ def _claim_over_lanes(directory: Path, sizes: Sizes) -> Iterator[Row]:
 
 
 def _beside_batches(directory: Path, sizes: Sizes) -> Iterator[Row]:
-    """Of a tenth of them, which are stopped, a job is held."""
+    """Measure beside batches, of which a tenth are stopped with a held job each."""
     none, many = directory / "no-batches.db", directory / "batches.db"
     for path in none, many:
         opened(path).close()
@@ -300,7 +300,7 @@ def _claim_row(
 
 
 def _claim_cost(store: Store, claims: int) -> float:
-    """Milliseconds of one claim. What was claimed is given back outside the time, so that the next finds the same."""
+    """Return the milliseconds of one claim. Releasing the job afterwards is not counted."""
     took = []
     for _ in range(claims):
         begin = time.perf_counter()
@@ -325,7 +325,7 @@ def _raw_claim_cost(raw: Raw, claims: int) -> float:
 
 
 def _fall_due(directory: Path, sizes: Sizes) -> Iterator[Row]:
-    """Claims until nothing that is due is held. A claim frees some of it in its own transaction."""
+    """Claim until no due job is held. Each claim releases some of them in its own transaction."""
     prepared = directory / "due.db"
     opened(prepared).close()
     fill(prepared, *(Group(sizes.blocked // 10, held=1, priority=p, run_at=LONG_AGO) for p in range(1, 11)))
@@ -389,7 +389,7 @@ def _copy(prepared: Path, path: Path) -> None:
 
 
 def _commands(directory: Path, sizes: Sizes) -> Iterator[Row]:
-    """Half of the jobs have ended, half are pending; `why` asks about the last in the queue."""
+    """Measure commands with half of the jobs ended and half pending; `why` asks about the last one."""
     database = directory / "commands.db"
     opened(database).close()
     half = sizes.command_jobs // 2
@@ -413,13 +413,13 @@ def _commands(directory: Path, sizes: Sizes) -> Iterator[Row]:
 
 
 def _in_turns(repeats: int, peer: Callable[[], float], ours: Callable[[], float]) -> tuple[list[float], list[float]]:
-    """Peer, ours, peer, ours …: what disturbs one disturbs the other. The first turn only warms up."""
+    """Measure the peer and pagemill in turns, so that a disturbance affects both. The first turn only warms up."""
     turns = [(peer(), ours()) for _ in range(repeats + 1)][1:]
     return [turn[0] for turn in turns], [turn[1] for turn in turns]
 
 
 def _rate(times: int, work: Callable[[], object]) -> float:
-    """How often in a second."""
+    """Return how often `work` ran per second."""
     begin = time.perf_counter()
     for _ in range(times):
         work()

@@ -1,7 +1,7 @@
-"""The peer: what SQLite itself can do with the proposal's plain table.
+"""The peer of the queue: SQLite with the proposal's plain table.
 
-Its columns, one partial index, no triggers, no audit, bare apsw, one UPDATE to claim and one to complete; the same
-journal and the same `synchronous` as ours.
+The same columns, journal and `synchronous` as pagemill, one partial index, no triggers, no audit, plain apsw, one
+UPDATE to claim and one to complete.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ _END_SECONDS = 30.0
 
 
 class Failed(RuntimeError):
-    """What is measured did not do its work: a figure would be of nothing."""
+    """The measured program did not do its work."""
 
 
 def wait_until(
@@ -28,7 +28,7 @@ def wait_until(
 
 
 def stopped(process: subprocess.Popen[Any]) -> None:
-    """Ask it to end, then insist."""
+    """Terminate the process, then kill it."""
     if process.poll() is None:
         process.terminate()
     try:
@@ -40,7 +40,7 @@ def stopped(process: subprocess.Popen[Any]) -> None:
 
 
 def with_all_below(pid: int) -> list[int]:
-    """The process, its children, theirs."""
+    """Return the process and all its descendants."""
     found = [pid]
     for one in found:
         for listing in Path(f"/proc/{one}/task").glob("*/children"):
@@ -49,7 +49,6 @@ def with_all_below(pid: int) -> list[int]:
 
 
 def words_of(pid: int) -> bytes:
-    """Its command line."""
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
@@ -57,20 +56,20 @@ def words_of(pid: int) -> bytes:
 
 
 def cpu_seconds(pids: list[int]) -> float:
-    """What they have used so far, to the nanosecond."""
+    """Return the CPU time used so far, exact to the nanosecond."""
     return sum(
         int(one.read_text().split()[0]) / 1e9 for pid in pids for one in Path(f"/proc/{pid}/task").glob("*/schedstat")
     )
 
 
 def cpu_seconds_of_ended(pids: list[int]) -> float:
-    """What their children have used that have ended, and theirs; to the tick."""
+    """Return the CPU time of their ended descendants, exact to the tick."""
     told = [Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split() for pid in pids]
     return sum(int(one[13]) + int(one[14]) for one in told) / os.sysconf("SC_CLK_TCK")
 
 
 def memory_megabytes(pids: list[int]) -> float:
-    """Their proportional share (PSS): what is shared counts once."""
+    """Return the proportional share (PSS), which counts shared memory once."""
     return sum(_pss_kilobytes(pid) for pid in pids) / 1000
 
 

@@ -1,6 +1,6 @@
-"""Handlers for the figures of a cluster: nothing is read, so that what is left is what nodes cost.
+"""Handlers that sleep instead of reading, so that only the cost of the cluster remains.
 
-`ocr_pages` takes the shipped one's place. So long it sleeps for each page says a module that is installed beside it.
+Its `ocr_pages` replaces the shipped one. A module that is installed beside it says how long to sleep per page.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from worker_service.handlers import Context, Done, Handler
 NEAR, FAR = "range_near", "range_far"
 PAGES_A_RANGE = 12
 _SECONDS = "page_seconds"
-"""Name of the module, and of what is in it: no variable reaches a child."""
+"""Name of that module and of its attribute; environment variables do not reach a child."""
 _DRAWING = 0.04
-"""Of the time that a page takes: what it shows is asked about then."""
+"""Share of a page's time after which its digest is looked up."""
 _TEXT = "The board reviewed each climate risk twice. " * 60
 
 
 def empty_range(context: Context[dict[str, Any]]) -> Done:
-    """What a range says while it reads, and no more."""
+    """Report what a range reports while it reads, and do nothing else."""
     for number in range(1, PAGES_A_RANGE + 1):
         context.progress(100 * number / PAGES_A_RANGE, f"page {number}")
     return Done({"pages": PAGES_A_RANGE})
 
 
 def sleep(context: Context[shipped.OcrPagesPayload]) -> Done:
-    """Asks and says what the shipped one does, of scans that nobody knows: it is the same but for what reads."""
+    """Ask and report what the shipped handler does for new scans, without reading."""
     assert context.document is not None
     numbers = read_ranges(context.payload.pages, 1_000_000)
     source, way = PageSource(context.document.content, "sleepers"), WayToRead(("eng",), "fast")
@@ -47,7 +47,7 @@ def sleep(context: Context[shipped.OcrPagesPayload]) -> Done:
 
 
 class _Sleeper:
-    """It goes on with what it was told while something is asked, as the process does that reads."""
+    """Works while a question is being answered, as the reading process does."""
 
     def __init__(self, content: str, seconds: float) -> None:
         self._content = content
@@ -77,7 +77,7 @@ ocr_pages = replace(shipped.ocr_pages, run=sleep)
 
 
 def install(place: Path, page_seconds: float) -> None:
-    """The shipped ones, but for this one."""
+    """Install the shipped handlers with this one replaced."""
     place.mkdir(parents=True, exist_ok=True)
     (place / f"{_SECONDS}.py").write_text(f"page_seconds = {page_seconds}\n")
     points = distribution("pagemill").entry_points

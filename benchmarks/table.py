@@ -22,7 +22,7 @@ import apsw
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """What a row has to reach. All fields None: nothing."""
+    """The goal of a row. If all fields are None, there is none."""
 
     text: str = "–"
     ratio_at_least: float | None = None
@@ -33,7 +33,7 @@ class Goal:
     median_at_most: float | None = None
     median_at_least: float | None = None
     above_at_most: float | None = None
-    """How much it may exceed the peer. Such a row shows the difference instead of the ratio."""
+    """Allowed excess over the peer. Such a row shows the difference instead of the ratio."""
 
 
 def at_least(ratio: float) -> Goal:

@@ -1,9 +1,7 @@
-"""The figures of tables: cells that are right, blocks in their order, and what that costs; beside pdfplumber, PyMuPDF's
-`find_tables` and its `get_text`.
+"""Tables: correct cells, order of blocks, and cost, beside pdfplumber, PyMuPDF's `find_tables` and `get_text`.
 
-What stands on the pages is known, for they are generated (`tables_corpus`), from seeds that nobody has tuned to. The
-peers look for rules, as they do unless told otherwise, or, where they find none, for columns of text: whichever gives
-them more. The quick form measures ours alone.
+The pages are generated (`tables_corpus`) from seeds on which nothing was tuned. The peers look for ruled lines, as by
+default, or for columns of text, whichever gives them more. The quick form measures pagemill alone.
 """
 
 from __future__ import annotations
@@ -37,7 +35,7 @@ _DPI = 200
 _PLUMBER, _FIND, _GET_TEXT = "pdfplumber", "PyMuPDF's find_tables", "PyMuPDF's get_text"
 
 Finder = Callable[[Path], list[list[Rows]]]
-"""The tables of each page of a file."""
+"""Returns the tables of each page of a file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +73,7 @@ def measure(is_quick: bool) -> Iterator[Row | Fact]:
 
 
 def _cells(directory: Path, sizes: Sizes, *, are_peers_asked: bool) -> Iterator[Row]:
-    """In each turn all look at the same pages."""
+    """Compare the finders on the same pages in each turn."""
     wrong: dict[str, list[float]] = {"": [], _PLUMBER: [], _FIND: []}
     ruled: dict[str, list[float]] = {"": [], _PLUMBER: [], _FIND: []}
     rates: dict[str, list[float]] = {"": [], _PLUMBER: [], _FIND: []}
@@ -127,7 +125,7 @@ def _timed(find: Callable[[], list[list[Rows]]]) -> tuple[list[list[Rows]], floa
 
 
 def _settings(found: list[list[Rows]]) -> list[list[list[Rows]]]:
-    """What peers found by rules alone, or by text as well where there were none, which is told behind a mark."""
+    """Return what a peer found with ruled lines alone, and with columns of text."""
     by_rules = [[one for one in page if one and one[0] != _BY_TEXT] for page in found]
     by_both = [[one[1:] if one and one[0] == _BY_TEXT else one for one in page] for page in found]
     return [by_rules, by_both]
@@ -184,7 +182,7 @@ _NEIGHBOURS = "neighbouring blocks in the wrong order"
 
 
 def _order(directory: Path, sizes: Sizes) -> Iterator[Row]:
-    """A file has its blocks in its reader's order, shuffled, by height, or with what stands at the foot first."""
+    """Measure reading order in files with blocks in the right order, shuffled, by height, or with the foot first."""
     for key, laid_out, what in _LAYOUTS:
         ours, given = [], []
         for seed in sizes.seeds:
@@ -207,7 +205,7 @@ def _out_of_order(texts: Sequence[str], pages: Sequence[Page]) -> float:
 
 
 def _costs(directory: Path, sizes: Sizes) -> Iterator[Row]:
-    """CPU time in one process: the judgement whether the text will do and the layout as JSON are with ours."""
+    """Measure CPU time in one process, including pagemill's classification of the page and its layout as JSON."""
     [prose] = books(directory / "prose", (DIGITAL,), 1, sizes.reports, seed="costs")
     tables_corpus.save(tables_corpus.tables("costs", sizes.reports), directory / "tables.pdf")
     mixed = directory / "mixed.pdf"
@@ -247,7 +245,7 @@ def _get_text_ms(path: Path) -> float:
 
 
 def _scanned(sizes: Sizes) -> Iterator[Row]:
-    """Drawn at 200 dpi and recognised; what the engine misreads is wrong here as well."""
+    """Measure tables on pages recognised at 200 dpi. Misread characters count as wrong."""
     seed = sizes.seeds[0]
     printed = (page for page in tables_corpus.tables(seed, 4 * sizes.scans) if page.tables)
     with_tables = list(islice(filter(tables_corpus.is_printable, printed), sizes.scans))

@@ -1,8 +1,8 @@
-"""How many cells of tables are right, and how many blocks of text stand in order.
+"""Accuracy of table cells and of the order of blocks.
 
-Tables that were found are paired with those that are there by the texts they share; rows with rows and columns with
-columns, in their order, so that one row too many costs its own cells and not all below it. A cell is right where its
-text is, white space aside, in the row and column that it belongs to. Empty cells count for nobody.
+Found tables are paired with true ones by the texts they share, then rows with rows and columns with columns, in order,
+so that an extra row costs only its own cells. A cell is right if its text, ignoring white space, is in the right row
+and column. Empty cells do not count.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ Rows = Sequence[Sequence[str | None]]
 
 
 def cell_counts(found: Sequence[Rows], truth: Sequence[Rows]) -> tuple[int, int, int]:
-    """Of a page: how many are right, found, there."""
+    """Return the numbers of right, found and true cells of a page."""
     own, true = [_plain(one) for one in found], [_plain(one) for one in truth]
     pairs = sorted(
         ((_shared(one, other), at, to) for at, one in enumerate(own) for to, other in enumerate(true)), reverse=True
@@ -35,8 +35,10 @@ def f1(right: int, found: int, there: int) -> float:
 
 
 def blocks_in_order(text: str, blocks: Sequence[str]) -> tuple[int, int]:
-    """How many of the neighbours follow each other, and how many there are: of each block its first words are looked
-    for behind the last words of the one before."""
+    """Return how many neighbouring blocks follow each other in the text, and how many there are.
+
+    The first words of each block are looked for after the last words of the block before.
+    """
     plain = "".join(text.split())
     # Letters and what engines take for others aside, so that a misread one costs nothing here.
     begins = [plain.find("".join(one.split())[:18]) for one in blocks]
@@ -84,7 +86,7 @@ def _right(own: Sequence[Sequence[str]], true: Sequence[Sequence[str]]) -> int:
 
 
 def _aligned(scores: Sequence[Sequence[int]]) -> list[tuple[int, int]]:
-    """Pairs in the order of both that have the greatest sum."""
+    """Return the order-preserving pairs with the greatest sum."""
     height, width = len(scores), len(scores[0]) if scores else 0
     best = [[0] * (width + 1) for _ in range(height + 1)]
     for a in range(height - 1, -1, -1):

@@ -1,9 +1,9 @@
-"""Pages with tables, and pages that have none though they look like it, from a seed: it is known what stands where.
+"""Generated pages with tables, and pages without tables that look like it.
 
-Tables are ruled all around, ruled below their head and at their end as books have them, shaded, or not ruled at all;
-with heads over two lines, names over several columns, cells over two lines, numbers aligned by their point or to the
-right, currency signs that stand apart, rows that only name what follows. What has none: two and three columns of prose,
-lists, tables of contents, sidebars, letters. The same seed gives the same pages.
+Tables are ruled all around, ruled as in books, shaded, or not ruled; with column names over two lines or several
+columns, cells over two lines, numbers aligned by their point or to the right, separate currency signs, and heading
+rows. Pages without tables have two or three columns of prose, lists, contents, sidebars, or letters. The same seed
+gives the same pages.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from benchmarks.corpus import WORDS as _WORDS
 Rows = list[list[str]]
 _Text = tuple[float, float, str, str, float]
 _Part = tuple[str, list[_Text]]
-"""A block of text, and where it is drawn."""
+"""A block of text and its lines with their positions."""
 
 _REPORTS = Path(__file__).resolve().parent / "reports"
 _WIDTH, _HEIGHT = 595, 842
@@ -32,12 +32,12 @@ _FONTS = (("helv", "hebo"), ("tiro", "tibo"))
 
 @dataclass(slots=True)
 class Page:
-    """What is drawn, and in which cells it stands."""
+    """The texts and rules of a page, and its true tables."""
 
     kind: str
     tables: list[Rows] = field(default_factory=list)
     blocks: list[str] = field(default_factory=list)
-    """Of a layout: its blocks in the order in which they are read."""
+    """The blocks of a layout in reading order."""
     texts: list[_Text] = field(default_factory=list)
     lines: list[tuple[float, float, float, float, float]] = field(default_factory=list)
     has_grids: bool = False
@@ -45,7 +45,7 @@ class Page:
 
 
 def tables(seed: str, count: int) -> list[Page]:
-    """Of every kind in turn; three in eight have no table."""
+    """Return pages of each kind in turn; three in eight have no table."""
     kinds: Sequence[Callable[[random.Random], Page]] = (
         _one_table, _two_columns_of_prose, _one_table, _two_tables, _one_table, _deceptive, _table_in_a_column,
         _deceptive,
@@ -54,7 +54,7 @@ def tables(seed: str, count: int) -> list[Page]:
 
 
 def reports() -> list[tuple[Path, Page]]:
-    """Real pages, and what stands in the cells of each."""
+    """Return real pages with their true cells."""
     return [
         (path, Page("report", tables=[_read_csv(path.with_suffix(".csv"))])) for path in sorted(_REPORTS.glob("*.pdf"))
     ]
@@ -66,12 +66,12 @@ def _read_csv(path: Path) -> Rows:
 
 
 def layouts(seed: str, count: int) -> list[Page]:
-    """Pages in columns, whose blocks are drawn in the order of no reader."""
+    """Return pages with columns whose blocks are drawn in a wrong order."""
     return [_layout(random.Random(f"{seed}/layout/{at}")) for at in range(count)]
 
 
 def storeys(seed: str, count: int) -> list[Page]:
-    """Pages that rules and titles across part into storeys, each with columns of its own; drawn likewise."""
+    """Return pages divided by rules and wide titles, each part with its own columns, drawn in a wrong order."""
     return [_storeys(random.Random(f"{seed}/storeys/{at}")) for at in range(count)]
 
 
@@ -83,7 +83,7 @@ def save(pages: Sequence[Page], path: Path) -> None:
 
 
 def is_printable(one: Page) -> bool:
-    """No two of its texts run into each other: a file may hold that, and nobody can read it off paper."""
+    """Return whether no two texts overlap, which could not be read on paper."""
     ends: dict[float, float] = {}
     for x, y, text, font, size in sorted(one.texts):
         if text.strip():
@@ -152,7 +152,7 @@ def _two_tables(chance: random.Random) -> Page:
 
 
 def _table_in_a_column(chance: random.Random) -> Page:
-    """Beside a column of prose."""
+    """Return a page with a table beside a column of prose."""
     page = Page("table in a column")
     top = _head(page, chance)
     left = chance.random() < 0.5
@@ -404,7 +404,7 @@ def _caption(page: Page, chance: random.Random, y: float) -> float:
 def _prose(
     page: Page, chance: random.Random, left: float, right: float, y: float, lines: int, font: str, size: float
 ) -> tuple[float, str]:
-    """Where the next line would stand, and what was written."""
+    """Write prose; return the position of the next line, and the text."""
     written = []
     words: list[str] = []
     for _ in range(lines):
@@ -449,8 +449,10 @@ def _length(text: str, font: str) -> float:
 
 
 def _storeys(chance: random.Random) -> Page:
-    """One above the other: columns of their own number and measure, below a rule, a title, or both; and on top a head
-    in two parts, as patents have it. Only the rule tells that the columns above it have ended."""
+    """Return a page of parts one above the other, each with its own columns below a rule, a title, or both.
+
+    On top is a head in two parts, as in patents; only the rule below it ends its columns.
+    """
     page = Page("storeys")
     font, size = chance.choice(("helv", "tiro")), chance.choice((8.5, 9.5, 10.0))
     parts: list[_Part] = []
@@ -497,7 +499,7 @@ def _block(
 
 
 def _layout(chance: random.Random) -> Page:
-    """Head, title, columns with paragraphs and a heading, a sidebar, footnotes, a page number."""
+    """Return a page with head, title, columns with paragraphs and a heading, sidebar, footnotes and page number."""
     kind = chance.choice(("two", "two", "three", "sidebar", "one"))
     page = Page(kind)
     font, size = chance.choice(("helv", "tiro")), chance.choice((8.5, 9.5, 10.0))
@@ -539,7 +541,7 @@ def _layout(chance: random.Random) -> Page:
 
 
 def _in_some_order(page: Page, parts: Sequence[_Part], chance: random.Random) -> Page:
-    """Drawn as some programs write them."""
+    """Draw the blocks in an order that some programs use."""
     page.blocks = [text for text, _ in parts]
     order = list(range(len(parts)))
     how = chance.choice(("as read", "shuffled", "feet first", "by height"))

@@ -1,8 +1,8 @@
-"""The page and HTTP over a large database: how long each takes to answer, what open streams and an open page cost.
+"""The page and HTTP over a large database: response times, cost of open streams and of an open page.
 
-The server is `pagemill serve` as anybody starts it, asked by one client over a socket. Beside each answer stands the
-same server's `/healthz`, which asks the database nothing: what is left is the page's own. Flower stands beside the same
-questions in the same turns; `peers` says how it is run. The quick form measures ours alone.
+The server is a plain `pagemill serve`, asked by one client over a socket. Each answer stands beside `/healthz` of the
+same server, which does not touch the database, and beside Flower in the same turns (see `peers`). The quick form
+measures pagemill alone.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from worker_service.store.opening import initialise
 from worker_service.web.app import routes
 
 _PAST_SECONDS = 10 * 86_400
-"""The jobs came in since then."""
+"""Age of the oldest job."""
 
 _OPEN_PAGE_SECONDS = 2.0
-"""A page that is looked at asks so often at most."""
+"""Shortest time between two updates of an open page."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class Sizes:
     throughput_turns: int = 5
     throughput_jobs: int = 20_000
     is_bare: bool = False
-    """Each daemon imports all shipped handlers when it begins: that takes 0.3 CPU s."""
+    """Whether to leave out the shipped handlers, whose import costs each daemon 0.3 s of CPU."""
 
 
 QUICK = Sizes(jobs=2_000, documents=100, batches=20, turns=1, requests=3, walk_requests=1, streams=2,
@@ -199,7 +199,7 @@ def _milliseconds(do: Callable[[], object]) -> float:
 
 
 def _dearest(key: str, what: str, server: Server, sizes: Sizes, asked: Sequence[str]) -> Row:
-    """By what each costs the server: of so many, the wait for one is always disturbed by somebody else."""
+    """Find the most expensive address by CPU time; with so many, some response time is always disturbed."""
     for address in asked:
         server.ask(address)
     turns = [[_cost(server, address, sizes.walk_requests) for address in asked] for _ in range(sizes.turns)]
@@ -210,7 +210,7 @@ def _dearest(key: str, what: str, server: Server, sizes: Sizes, asked: Sequence[
 
 
 def _cost(server: Server, address: str, requests: int = 1) -> float:
-    """Milliseconds of CPU for one answer."""
+    """Return the milliseconds of CPU for one answer."""
     before = cpu_seconds([server.pid])
     for _ in range(requests):
         server.ask(address)
@@ -218,7 +218,7 @@ def _cost(server: Server, address: str, requests: int = 1) -> float:
 
 
 def addresses(sizes: Sizes) -> Iterator[str]:
-    """Everything that can be asked for without sending anything: a route that is added is measured as well."""
+    """Yield every GET address, so that a new route is measured too."""
     job = sizes.jobs // 2
     for route in routes():
         if not isinstance(route, Route) or "GET" not in (route.methods or ()) or route.path in UNMEASURED:
@@ -231,7 +231,7 @@ def addresses(sizes: Sizes) -> Iterator[str]:
 
 
 def _counted_anew(place: Path, database: Path, sizes: Sizes) -> Row:
-    """The first answer of a server: later ones it keeps for ten times as long as they took it."""
+    """Measure the first answer of a server, which keeps it for ten times as long as it took."""
     took = []
     for _ in range(sizes.turns):
         with _serving(place, database) as server:
@@ -241,7 +241,7 @@ def _counted_anew(place: Path, database: Path, sizes: Sizes) -> Row:
 
 
 def _keywords_of_all(server: Server, sizes: Sizes) -> Iterator[Row]:
-    """Of all documents, by a client that reads as fast as it can."""
+    """Count keywords in all documents, for a client that reads as fast as it can."""
     server.ask("/keywords?terms=water")
     begun, took, grown, before = [], [], [], memory_megabytes([server.pid])
     for _ in range(sizes.turns):
@@ -262,7 +262,7 @@ def _keywords_of_all(server: Server, sizes: Sizes) -> Iterator[Row]:
 
 
 def _beside_flower(server: Server, flower: Server | None, sizes: Sizes) -> Iterator[Row]:
-    """Ours over all jobs, Flower over as many tasks as it keeps unless it is told otherwise."""
+    """Compare pagemill over all jobs with Flower over as many tasks as it keeps by default."""
     name = f"Flower over {sizes.peer_jobs:,}"
     job, peer_job = sizes.jobs // 2, sizes.peer_jobs // 2
     for key, (what, ours, theirs) in BESIDE_FLOWER.items():
@@ -281,7 +281,7 @@ def _beside_flower(server: Server, flower: Server | None, sizes: Sizes) -> Itera
 
 
 def _median_of(server: Server, paths: Sequence[str], requests: int) -> float:
-    """Of all these together, one after the other, as a browser needs them."""
+    """Return the median time of requesting all paths one after the other, as a browser does."""
 
     def ask() -> None:
         for path in paths:
@@ -301,7 +301,7 @@ def _flower(place: Path, sizes: Sizes) -> Iterator[Server]:
 
 
 def _streams(server: Server, sizes: Sizes) -> Row:
-    """Of the server's process, while nothing happens."""
+    """Measure the CPU of the server with idle streams."""
     pids = with_all_below(server.pid)
     with ExitStack() as open_streams:
         for _ in range(sizes.streams):
@@ -318,7 +318,7 @@ def _streams(server: Server, sizes: Sizes) -> Row:
 
 
 def _daemon_beside_a_page(place: Path, sizes: Sizes) -> Row:
-    """One page is open, whose parts are asked for as often as its script does, and its stream."""
+    """Measure jobs per second while one page is open with its stream and updated as often as its script does."""
     alone, beside = [], []
     for turn in range(sizes.throughput_turns):
         alone.append(_rate(place / f"alone-{turn}", sizes, is_looked_at=False))
@@ -378,7 +378,7 @@ class Server:
 
 @contextmanager
 def _serving(place: Path, database: Path) -> Iterator[Server]:
-    """`pagemill serve`, and a client of it."""
+    """Run `pagemill serve` and yield a client."""
     socket = place / "web.sock"
     environment = {"WORKER_DATABASE": str(database), "HOME": str(place), "PATH": "/usr/bin:/bin"}
     command = [sys.executable, "-m", "worker_service.cli", "serve", "--listen", str(socket)]

@@ -1,7 +1,7 @@
-"""Other queues as they are meant to be run: a real worker with two children, on loopback and in a directory of its own.
+"""Other queues, run as they are meant to be: a real worker with two children, on loopback, in its own directory.
 
-Each peer is started and stopped here, with the settings that it ships with; what differs is said beside it. Their
-jobs are in the modules next to this one, which their workers import. Nothing here measures.
+Each peer runs with its default settings; a comment names exceptions. Their jobs are in the modules of this package,
+which their workers import.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from benchmarks.running import Failed, stopped, wait_until
 ROOT = Path(__file__).resolve().parents[2]
 WORKERS = "2"
 PLACE = "PAGEMILL_BENCH_PEERS"
-"""Where they keep their files: known to the workers by this variable."""
+"""Environment variable that tells the workers where their files are."""
 
 
 @dataclass(frozen=True, slots=True)
 class Peer:
     name: str
     jobs: str
-    """The module with its queue and its jobs: `enqueue(count)`, `enqueue_timed()`, `pending()`."""
+    """Module with its queue and jobs: `enqueue(count)`, `enqueue_timed()`, `pending()`."""
     worker: tuple[str, ...]
-    """Its worker, as a command after the name of this Python's scripts' directory."""
+    """Command of its worker, without the directory."""
 
 
 SQLITE_HUEY = Peer(
@@ -67,14 +67,14 @@ def redis_socket() -> Path:
     return place() / "redis.sock"
 
 
-def told_now() -> None:
-    """The first line of a timed job. The monotonic clock is one for all processes of the machine."""
+def report_now() -> None:
+    """The first line of a timed job: report the monotonic clock, which all processes share."""
     with (place() / "moments").open("a") as file:
         file.write(f"{time.monotonic()}\n")
 
 
 def missing() -> str | None:
-    """What has to be installed before peers can be measured, in a sentence; None: nothing."""
+    """Return what has to be installed before peers can be measured, in a sentence, or None."""
     absent = [name for name in ("huey", "rq", "celery", "flower", "redis") if importlib.util.find_spec(name) is None]
     if absent:
         return f"the peers {', '.join(absent)} are not installed: {sys.executable} -m pip install -e '.[bench]'"
@@ -85,7 +85,7 @@ def missing() -> str | None:
 
 @contextmanager
 def room(directory: Path) -> Iterator[int]:
-    """Where the peers live, with a Redis of their own that keeps nothing on disk: its process."""
+    """Run a Redis for the peers that writes nothing to disk; yield its process id."""
     directory.mkdir()
     os.environ[PLACE] = str(directory)
     with (directory / "redis.log").open("wb") as log:
@@ -103,7 +103,7 @@ def room(directory: Path) -> Iterator[int]:
 
 
 class Worker:
-    """A peer's worker that runs, and the queue that it serves."""
+    """A running worker of a peer, and its queue."""
 
     def __init__(self, peer: Peer, process: subprocess.Popen[bytes] | None) -> None:
         self._process = process
@@ -118,7 +118,7 @@ class Worker:
         return int(self._jobs.pending())
 
     def run_one(self) -> float:
-        """Seconds from the moment at which a job was accepted to its first line."""
+        """Return the seconds from the acceptance of a job to its first line."""
         moments = place() / "moments"
         seen = moments.stat().st_size if moments.exists() else 0
         self._jobs.enqueue_timed()
@@ -130,7 +130,7 @@ class Worker:
 
 @contextmanager
 def working(peer: Peer, *, jobs_first: int = 0) -> Iterator[Worker]:
-    """Its worker, which finds so many jobs when it starts; stopped at the end."""
+    """Run its worker, which finds `jobs_first` jobs when it starts."""
     if jobs_first:
         importlib.import_module(peer.jobs).enqueue(jobs_first)
     script, *words = (word.format(redis=f"unix://{redis_socket()}") for word in peer.worker)
@@ -151,7 +151,7 @@ def working(peer: Peer, *, jobs_first: int = 0) -> Iterator[Worker]:
 
 @contextmanager
 def flower(jobs: int) -> Iterator[tuple[int, Path]]:
-    """Flower over so many tasks that have ended: its process, and the socket on which it answers. No worker runs."""
+    """Run Flower over ended tasks, without a worker; yield its process id and socket."""
     kept, socket = place() / "flower.db", place() / "flower.sock"
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "FLOWER_UNAUTHENTICATED_API": "true"}
     write = [sys.executable, "-m", "benchmarks.peers.flower_jobs", str(jobs), str(kept)]
@@ -172,7 +172,7 @@ def flower(jobs: int) -> Iterator[tuple[int, Path]]:
 
 
 def rate(peer: Peer, count: int) -> float:
-    """Jobs in a second, from the first that is gone from the queue to the last."""
+    """Return jobs per second, from the first that left the queue to the last."""
     with working(peer, jobs_first=count) as worker:
         return _drained(worker.pending, count)
 

@@ -1,7 +1,7 @@
-"""What Flower keeps of a Celery that has run so many tasks: ``python -m benchmarks.peers.flower_jobs COUNT FILE``.
+"""Flower's state after many Celery tasks: `python -m benchmarks.peers.flower_jobs COUNT FILE`.
 
-The events are those that a worker sends of each task, taken in by Flower's own state and kept in the file from which
-it starts (`--persistent`). To run a million tasks first would take ten minutes, and Flower would know no more of them.
+Feeds the events that a worker sends for each task into Flower's own state, and stores it in the file from which Flower
+starts (`--persistent`). Running a million tasks instead would take ten minutes and give the same state.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def uuid(number: int) -> str:
 
 
 def events(count: int, since: float, seconds: float) -> Iterator[dict[str, Any]]:
-    """In the order of their times; one of fifty tasks has failed."""
+    """Yield the events in order of time; one of fifty tasks has failed."""
     for number in range(count):
         at = since + seconds * number / count
         told = {"uuid": uuid(number), "hostname": HOST, "pid": 1, "utcoffset": 0, "clock": number * 3}
@@ -45,7 +45,7 @@ def _event(told: dict[str, Any], kind: str, at: float, **more: object) -> dict[s
 
 
 class _Flowers:
-    """A state of Celery's that comes back as Flower's, which indexes it then: not for each event here as well."""
+    """A state of Celery that is loaded as Flower's, which indexes it only then."""
 
     def __init__(self, state: State) -> None:
         self._state = state

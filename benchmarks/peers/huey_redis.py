@@ -1,4 +1,4 @@
-"""Huey on Redis, which here keeps nothing on disk: the quickest it can be."""
+"""Huey on a Redis that writes nothing to disk, which is fastest."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def _nothing() -> None:
 
 
 nothing: Any = huey.task(name="nothing")(_nothing)
-timed: Any = huey.task(name="timed")(peers.told_now)
+timed: Any = huey.task(name="timed")(peers.report_now)
 
 
 def enqueue(count: int) -> None:

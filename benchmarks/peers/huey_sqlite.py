@@ -16,7 +16,7 @@ def _nothing() -> None:
 
 
 nothing: Any = huey.task(name="nothing")(_nothing)
-timed: Any = huey.task(name="timed")(peers.told_now)
+timed: Any = huey.task(name="timed")(peers.report_now)
 
 
 def enqueue(count: int) -> None:

@@ -1,4 +1,4 @@
-"""RQ. Its worker forks for each job, as ours does, without a sandbox and with nothing written to a disk."""
+"""RQ. Its worker forks for each job, as pagemill does, without a sandbox and without writing to disk."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def nothing() -> None:
 
 
 def timed() -> None:
-    peers.told_now()
+    peers.report_now()
 
 
 def enqueue(count: int) -> None:
