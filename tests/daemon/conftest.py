@@ -12,7 +12,7 @@ import pytest
 
 from tests.store.kit import MovableClock, lay_out, new_worker
 from worker_service.base.clock import Clock, wall_clock
-from worker_service.daemon.attempts import Attempt, Slots, Tools
+from worker_service.daemon.attempts import Attempt, DaemonContext, Slots
 from worker_service.jobs.job import NewJob
 from worker_service.runner.messages import Ended, How
 from worker_service.runner.worker_lock import Identity
@@ -66,12 +66,12 @@ def attempt(store: Store) -> MakeAttempt:
     def make(**fields: Any) -> Attempt:
         store.intake.enqueue(NewJob("ocr_pages", payload=f'{{"n":{next(numbers)}}}', **fields))
         [job] = store.leases.claim("w1", 1)
-        return Attempt(job, "cpu")
+        return Attempt(job, job.lease, "cpu")
 
     return make
 
 
-def tools_in(
+def context_in(
     place: Path,
     store: Store,
     log: Any,
@@ -81,13 +81,13 @@ def tools_in(
     monotonic: Callable[[], float] = time.monotonic,
     own: Identity = Identity("w1", "h", "boot-1", 1),  # noqa: B008  frozen
     **settings: object,
-) -> Tools:
+) -> DaemonContext:
     """What the parts of a daemon share, its workspace in this place; settings as the environment has them."""
     given = {"database": place / "pagemill.db", "workspace": place / "workspace", **settings}
     environ = {"HOME": str(place), **{f"WORKER_{name.upper()}": str(value) for name, value in given.items()}}
     settled = load_settings(environ=environ, directory=place)
     slots = Slots({"cpu": 8, "io": 4}) if slots is None else slots
-    return Tools(settled, own, log, store, store, slots, clock, monotonic)
+    return DaemonContext(settled, own, log, store, store, slots, clock, monotonic)
 
 
 def ended(attempt: Attempt, how: How = How.DONE, **fields: Any) -> Ended:

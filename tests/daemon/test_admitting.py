@@ -7,7 +7,7 @@ import json
 import pytest
 
 from tests.daemon.conftest import MakeAttempt
-from worker_service.daemon.loop import refusal
+from worker_service.daemon.claiming import refusal
 from worker_service.jobs.workers import HandlerFacts
 from worker_service.runner.messages import Described, Ended, How
 

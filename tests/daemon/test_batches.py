@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.daemon.conftest import MakeAttempt, tools_in
+from tests.daemon.conftest import MakeAttempt, context_in
 from tests.store.kit import MovableClock
 from worker_service.daemon.chores import LogNotices
 from worker_service.daemon.heartbeat import Heartbeat, Ownership
@@ -21,12 +21,12 @@ from worker_service.store.store import Store
 def test_what_runs_of_a_stopped_batch_is_held_up_until_it_goes_on_unless_it_may_run_only_once(
     tmp_path: Path, store: Store, attempt: MakeAttempt, log: Any, is_at_most_once: bool
 ) -> None:
-    tools = tools_in(tmp_path, store, log)
+    context = context_in(tmp_path, store, log)
     running, other = attempt(batch_id=7), attempt()
     running.is_at_most_once = is_at_most_once
     for each in (running, other):
-        tools.slots.take(each)
-    ownership = Ownership(tools, Heartbeat(lambda: store, "w1", log, 600))
+        context.slots.add(each)
+    ownership = Ownership(context, Heartbeat(lambda: store, "w1", log, 600))
 
     def held_up() -> list[bool]:
         ownership.compare_leases()
@@ -43,7 +43,7 @@ def test_what_happened_to_documents_and_batches_is_logged_and_what_failed_withou
     tmp_path: Path, store: Store, attempt: MakeAttempt, log: Any, clock: MovableClock
 ) -> None:
     store.batches.add(NewBatch("bob"), [])
-    chore = LogNotices(tools_in(tmp_path, store, log))
+    chore = LogNotices(context_in(tmp_path, store, log))
     batch = store.batches.add(NewBatch("ann", "reports"), []).batch
     ran = attempt()
     waits = store.intake.enqueue(NewJob("ocr_pages", after=(ran.job.id,))).job_id

@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
-from tests.daemon.conftest import MakeAttempt, Watch, ended, tools_in
+from tests.daemon.conftest import MakeAttempt, Watch, context_in, ended
 from tests.store.kit import MovableClock, ids
 from worker_service.base.errors import DiskFull
-from worker_service.daemon.attempts import Attempt, CannotLand
-from worker_service.daemon.outcomes import Landing, Publisher
+from worker_service.daemon.attempts import Attempt
+from worker_service.daemon.outcomes import OutcomeWriter, Publisher
+from worker_service.daemon.reporting import CannotLand
 from worker_service.jobs.documents import DocumentFacts, DocumentRequest, FileAgain
 from worker_service.jobs.job import NewJob, Status
 from worker_service.jobs.retries import REQUEUES_MAX
@@ -21,9 +22,9 @@ from worker_service.store.store import Store
 
 
 @pytest.fixture
-def landing(store: Store, tmp_path: Path, clock: MovableClock, watch: Watch, log: Any) -> Landing:
-    tools = tools_in(tmp_path, store, log, clock, monotonic=watch)
-    return Landing(tools, Publisher(tmp_path / "workspace", tmp_path / "staging"), patience_seconds=5)
+def outcomes(store: Store, tmp_path: Path, clock: MovableClock, watch: Watch, log: Any) -> OutcomeWriter:
+    context = context_in(tmp_path, store, log, clock, monotonic=watch)
+    return OutcomeWriter(context, Publisher(tmp_path / "workspace", tmp_path / "staging"), patience_seconds=5)
 
 
 def staged(tmp_path: Path, attempt: Attempt, name: str = "text/page.txt") -> Path:
@@ -33,14 +34,14 @@ def staged(tmp_path: Path, attempt: Attempt, name: str = "text/page.txt") -> Pat
     return file
 
 
-def test_several_ends_land_each_as_what_it_is(landing: Landing, store: Store, attempt: MakeAttempt) -> None:
+def test_several_ends_land_each_as_what_it_is(outcomes: OutcomeWriter, store: Store, attempt: MakeAttempt) -> None:
     done, broken, asleep, stopped = (attempt() for _ in range(4))
-    landing.add(done, ended(done, result='{"pages":3}'))
-    landing.add(broken, ended(broken, How.PERMANENT, code="BROKEN", message="it broke"))
-    landing.add(asleep, ended(asleep, How.SNOOZED, after_seconds=60.0))
-    landing.add(stopped, ended(stopped, How.STOPPED))
+    outcomes.add(done, ended(done, result='{"pages":3}'))
+    outcomes.add(broken, ended(broken, How.PERMANENT, code="BROKEN", message="it broke"))
+    outcomes.add(asleep, ended(asleep, How.SNOOZED, after_seconds=60.0))
+    outcomes.add(stopped, ended(stopped, How.STOPPED))
 
-    landed = landing.land()
+    landed = outcomes.write()
 
     assert {one.job.id for one in landed} == {1, 2, 3, 4}
     assert [store.reading.get(n).status for n in (1, 2, 3, 4)] == [
@@ -52,17 +53,17 @@ def test_several_ends_land_each_as_what_it_is(landing: Landing, store: Store, at
         "snoozed",
         "released",
     ]
-    assert len(landing) == 0
+    assert len(outcomes) == 0
 
 
 def test_a_cancel_in_the_last_moment_wins_and_removes_the_files(
-    landing: Landing, store: Store, attempt: MakeAttempt, tmp_path: Path
+    outcomes: OutcomeWriter, store: Store, attempt: MakeAttempt, tmp_path: Path
 ) -> None:
     one = attempt()
     store.steering.cancel(ids(one.job.id), actor="test")
-    landing.add(one, ended(one, published=[Publication(staged(tmp_path, one))]))
+    outcomes.add(one, ended(one, published=[Publication(staged(tmp_path, one))]))
 
-    landing.land()
+    outcomes.write()
 
     assert store.reading.get(one.job.id).status is Status.CANCELLED
     assert list((tmp_path / "workspace/objects").iterdir()) == []
@@ -70,27 +71,27 @@ def test_a_cancel_in_the_last_moment_wins_and_removes_the_files(
 
 
 def test_files_keep_their_names_below_the_attempts_own_place(
-    landing: Landing, attempt: MakeAttempt, tmp_path: Path
+    outcomes: OutcomeWriter, attempt: MakeAttempt, tmp_path: Path
 ) -> None:
     one = attempt()
-    landing.add(one, ended(one, published=[Publication(staged(tmp_path, one))]))
+    outcomes.add(one, ended(one, published=[Publication(staged(tmp_path, one))]))
 
-    landing.land()
+    outcomes.write()
 
     assert (tmp_path / f"workspace/objects/{one.job.id}-1/text/page.txt").read_text() == "text"
     assert list((tmp_path / "staging").iterdir()) == []
 
 
 def test_a_staged_file_that_somebody_removes_fails_its_own_job_and_the_others_land(
-    landing: Landing, store: Store, attempt: MakeAttempt, tmp_path: Path
+    outcomes: OutcomeWriter, store: Store, attempt: MakeAttempt, tmp_path: Path
 ) -> None:
     robbed, whole = attempt(), attempt()
     lost = staged(tmp_path, robbed)
-    landing.add(robbed, ended(robbed, published=[Publication(lost)]))
-    landing.add(whole, ended(whole, published=[Publication(staged(tmp_path, whole))]))
+    outcomes.add(robbed, ended(robbed, published=[Publication(lost)]))
+    outcomes.add(whole, ended(whole, published=[Publication(staged(tmp_path, whole))]))
     lost.unlink()
 
-    landed = landing.land()
+    landed = outcomes.write()
 
     assert {one.job.id for one in landed} == {robbed.job.id, whole.job.id}
     assert store.reading.get(whole.job.id).status is Status.COMPLETED
@@ -102,16 +103,16 @@ def test_a_staged_file_that_somebody_removes_fails_its_own_job_and_the_others_la
 
 @pytest.mark.parametrize("linked", ["text/page.txt", "text", ""])
 def test_no_file_is_published_through_a_link(
-    landing: Landing, store: Store, attempt: MakeAttempt, tmp_path: Path, linked: str
+    outcomes: OutcomeWriter, store: Store, attempt: MakeAttempt, tmp_path: Path, linked: str
 ) -> None:
     one = attempt()
     file = staged(tmp_path, one)
     place = file.parent.parent / linked
     place.rename(tmp_path / "outside")
     place.symlink_to(tmp_path / "outside")
-    landing.add(one, ended(one, published=[Publication(file)]))
+    outcomes.add(one, ended(one, published=[Publication(file)]))
 
-    assert landing.land() == [one]
+    assert outcomes.write() == [one]
 
     row = store.reading.get(one.job.id)
     assert (row.status, row.error_code) == (Status.PENDING, "FILES_VANISHED")
@@ -121,30 +122,30 @@ def test_no_file_is_published_through_a_link(
 
 
 def test_while_the_whole_staging_directory_is_away_nobodys_job_is_failed(
-    landing: Landing, store: Store, attempt: MakeAttempt, tmp_path: Path, watch: Watch
+    outcomes: OutcomeWriter, store: Store, attempt: MakeAttempt, tmp_path: Path, watch: Watch
 ) -> None:
     one = attempt()
-    landing.add(one, ended(one, published=[Publication(staged(tmp_path, one))]))
+    outcomes.add(one, ended(one, published=[Publication(staged(tmp_path, one))]))
     (tmp_path / "staging").rename(tmp_path / "unmounted")
 
-    assert landing.land() == []
+    assert outcomes.write() == []
     assert store.reading.get(one.job.id).status is Status.RUNNING
 
     (tmp_path / "unmounted").rename(tmp_path / "staging")
     watch.now += 2
-    landing.land()
+    outcomes.write()
 
     assert store.reading.get(one.job.id).status is Status.COMPLETED
 
 
 def test_nothing_is_published_under_a_lost_lease(
-    landing: Landing, store: Store, attempt: MakeAttempt, tmp_path: Path
+    outcomes: OutcomeWriter, store: Store, attempt: MakeAttempt, tmp_path: Path
 ) -> None:
     one = attempt()
     store.leases.requeue("w1")
-    landing.add(one, ended(one, published=[Publication(staged(tmp_path, one))]))
+    outcomes.add(one, ended(one, published=[Publication(staged(tmp_path, one))]))
 
-    assert landing.land() == [one]
+    assert outcomes.write() == [one]
 
     assert list((tmp_path / "workspace/objects").iterdir()) == []
     assert store.reading.get(one.job.id).status is Status.PENDING
@@ -160,13 +161,13 @@ def test_nothing_is_published_under_a_lost_lease(
     ids=["no JSON", "a number that no row holds", "a time that no row holds"],
 )
 def test_a_result_that_the_table_refuses_fails_its_own_job_only(
-    wish: NewJob, landing: Landing, store: Store, attempt: MakeAttempt
+    wish: NewJob, outcomes: OutcomeWriter, store: Store, attempt: MakeAttempt
 ) -> None:
     good, bad = attempt(), attempt()
-    landing.add(bad, ended(bad, follow_ups=[wish]))
-    landing.add(good, ended(good))
+    outcomes.add(bad, ended(bad, follow_ups=[wish]))
+    outcomes.add(good, ended(good))
 
-    landing.land()
+    outcomes.write()
 
     assert store.reading.get(good.job.id).status is Status.COMPLETED
     assert (store.reading.get(bad.job.id).status, store.reading.get(bad.job.id).error_code) == (
@@ -176,31 +177,31 @@ def test_a_result_that_the_table_refuses_fails_its_own_job_only(
 
 
 def test_an_end_that_cannot_be_written_is_tried_again_until_it_can(
-    landing: Landing, store: Store, attempt: MakeAttempt, watch: Watch, monkeypatch: pytest.MonkeyPatch
+    outcomes: OutcomeWriter, store: Store, attempt: MakeAttempt, watch: Watch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = attempt()
-    landing.add(one, ended(one))
+    outcomes.add(one, ended(one))
     with monkeypatch.context() as full:
         full.setattr(store.leases, "complete_many", _refuse)
-        assert landing.land() == []
-        assert landing.again_at == 1.0
+        assert outcomes.write() == []
+        assert outcomes.again_at == 1.0
     watch.now = 1.0
 
-    assert landing.land() == [one]
+    assert outcomes.write() == [one]
     assert store.reading.get(one.job.id).status is Status.COMPLETED
 
 
 def test_when_it_cannot_be_written_for_too_long_the_daemon_is_to_exit(
-    landing: Landing, store: Store, attempt: MakeAttempt, watch: Watch, monkeypatch: pytest.MonkeyPatch
+    outcomes: OutcomeWriter, store: Store, attempt: MakeAttempt, watch: Watch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = attempt()
-    landing.add(one, ended(one))
+    outcomes.add(one, ended(one))
     monkeypatch.setattr(store.leases, "complete_many", _refuse)
-    landing.land()
+    outcomes.write()
     watch.now = 6.0
 
     with pytest.raises(CannotLand):
-        landing.land()
+        outcomes.write()
 
 
 def _refuse(*_: object) -> None:
@@ -208,7 +209,7 @@ def _refuse(*_: object) -> None:
 
 
 def test_an_end_that_is_refused_while_nothing_can_be_written_lands_later_as_what_it_is(
-    landing: Landing,
+    outcomes: OutcomeWriter,
     store: Store,
     attempt: MakeAttempt,
     watch: Watch,
@@ -216,19 +217,19 @@ def test_an_end_that_is_refused_while_nothing_can_be_written_lands_later_as_what
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     cancelled, refused = attempt(), attempt()
-    landing.add(cancelled, ended(cancelled, published=[Publication(staged(tmp_path, cancelled))]))
+    outcomes.add(cancelled, ended(cancelled, published=[Publication(staged(tmp_path, cancelled))]))
     bad = [NewJob("next", payload="{no json")]
-    landing.add(refused, ended(refused, published=[Publication(staged(tmp_path, refused))], follow_ups=bad))
+    outcomes.add(refused, ended(refused, published=[Publication(staged(tmp_path, refused))], follow_ups=bad))
     store.steering.cancel(ids(cancelled.job.id), actor="test")
     with monkeypatch.context() as full:
         full.setattr(store.leases, "confirm_cancel", _refuse)
         full.setattr(store.leases, "fail", _refuse)
-        assert landing.land() == []
+        assert outcomes.write() == []
         watch.now = 1.0
-        assert landing.land() == []
+        assert outcomes.write() == []
     watch.now = 2.0
 
-    assert len(landing.land()) == 2
+    assert len(outcomes.write()) == 2
     assert store.reading.get(cancelled.job.id).status is Status.CANCELLED
     assert (store.reading.get(refused.job.id).status, store.reading.get(refused.job.id).error_code) == (
         Status.FAILED,
@@ -239,18 +240,18 @@ def test_an_end_that_is_refused_while_nothing_can_be_written_lands_later_as_what
 
 
 def test_a_job_that_keeps_bringing_its_nursery_down_ends_failed(
-    landing: Landing, store: Store, attempt: MakeAttempt
+    outcomes: OutcomeWriter, store: Store, attempt: MakeAttempt
 ) -> None:
     one = attempt(max_retries=0)
 
     for _ in range(REQUEUES_MAX):
-        landing.add(one, ended(one, How.CRASHED, code="NURSERY_DIED"))
-        landing.land()
+        outcomes.add(one, ended(one, How.CRASHED, code="NURSERY_DIED"))
+        outcomes.write()
         assert store.reading.get(one.job.id).status is Status.PENDING
         [job] = store.leases.claim("w1", 1)
-        one = Attempt(job, "cpu")
-    landing.add(one, ended(one, How.CRASHED, code="NURSERY_DIED"))
-    landing.land()
+        one = Attempt(job, job.lease, "cpu")
+    outcomes.add(one, ended(one, How.CRASHED, code="NURSERY_DIED"))
+    outcomes.write()
 
     assert (store.reading.get(one.job.id).status, store.reading.get(one.job.id).error_code) == (
         Status.FAILED,
@@ -259,14 +260,14 @@ def test_a_job_that_keeps_bringing_its_nursery_down_ends_failed(
 
 
 def test_a_handlers_wish_for_rest_holds_all_jobs_of_its_source(
-    landing: Landing, store: Store, attempt: MakeAttempt
+    outcomes: OutcomeWriter, store: Store, attempt: MakeAttempt
 ) -> None:
     one = attempt(source="drive")
     other = store.intake.enqueue(NewJob("ocr_pages", source="drive")).job_id
     end = ended(one, How.SNOOZED, after_seconds=600.0, pauses_source=True, message="the quota is used up")
 
-    landing.add(one, end)
-    landing.land()
+    outcomes.add(one, end)
+    outcomes.write()
 
     assert store.reading.attempts(one.job.id)[0].outcome == "snoozed"
     assert [gate.code for gate in store.reading.explain(other)] == ["SOURCE_RESTING"]
@@ -274,14 +275,14 @@ def test_a_handlers_wish_for_rest_holds_all_jobs_of_its_source(
 
 
 def test_p5_a_completion_tells_of_its_files_and_what_is_known_of_them(
-    landing: Landing, store: Store, attempt: MakeAttempt, tmp_path: Path
+    outcomes: OutcomeWriter, store: Store, attempt: MakeAttempt, tmp_path: Path
 ) -> None:
     one = attempt(document=DocumentRequest("/a.pdf", "a.pdf", "ab"))
     file = staged(tmp_path, one)
     published = Publication(file, "text", "Report.txt", "ab" * 32, "cd" * 16)
 
-    landing.add(one, ended(one, published=[published], document=DocumentFacts(pages=3), publishes=True))
-    landing.land()
+    outcomes.add(one, ended(one, published=[published], document=DocumentFacts(pages=3), publishes=True))
+    outcomes.write()
 
     [row] = store.attempts.inputs(one.job.document_id or 0)
     assert (row.role, row.name, row.size, row.sha256, row.md5) == ("text", "Report.txt", 4, "ab" * 32, "cd" * 16)
@@ -289,13 +290,13 @@ def test_p5_a_completion_tells_of_its_files_and_what_is_known_of_them(
 
 
 def test_what_publishes_a_file_again_that_was_removed_meanwhile_is_tried_again_and_holds_nobody_up(
-    landing: Landing, store: Store, attempt: MakeAttempt
+    outcomes: OutcomeWriter, store: Store, attempt: MakeAttempt
 ) -> None:
     late, other = attempt(), attempt()
 
-    landing.add(late, ended(late, published_again=[FileAgain(99, "original")]))
-    landing.add(other, ended(other))
-    landed = landing.land()
+    outcomes.add(late, ended(late, published_again=[FileAgain(99, "original")]))
+    outcomes.add(other, ended(other))
+    landed = outcomes.write()
 
     assert {one.job.id for one in landed} == {late.job.id, other.job.id}
     assert (store.reading.get(late.job.id).status, store.reading.get(late.job.id).error_code) == (

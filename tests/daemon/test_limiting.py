@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from worker_service.base.events import LIMITS_REPLACED
-from worker_service.daemon.start import tell_limits
+from worker_service.daemon.start import write_limits
 from worker_service.settings.config import Settings, load_settings
 from worker_service.store.store import Store
 
@@ -19,12 +19,12 @@ def settings(tmp_path: Path, text: str) -> Settings:
 
 def test_other_limits_than_a_daemon_wrote_that_lives_are_told(store: Store, tmp_path: Path, log: Any) -> None:
     first, second = settings(tmp_path, "[limits.owner]\nalice = 2"), settings(tmp_path, "[limits.owner]\nalice = 3")
-    tell_limits(store, first, log)
+    write_limits(store, first, log)
     del log.heard[:]
 
-    tell_limits(store, first, log)
+    write_limits(store, first, log)
     assert log.heard == []
-    tell_limits(store, second, log)
+    write_limits(store, second, log)
 
     assert log.heard == [LIMITS_REPLACED]
     assert store.reading.limits()["owner"] == {"alice": 3}
@@ -34,7 +34,7 @@ def test_where_nobody_else_is_there_nothing_is_told(store: Store, tmp_path: Path
     store.workers.deregister("w1")
     store.workers.set_limits("type", {"ocr_pages": 1})
 
-    tell_limits(store, settings(tmp_path, ""), log)
+    write_limits(store, settings(tmp_path, ""), log)
 
     assert log.heard == []
     assert "type" not in store.reading.limits()

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from tests.daemon.conftest import Watch, tools_in
+from tests.daemon.conftest import Watch, context_in
 from tests.store.kit import ByHand
 from tests.store.papers import wish, work_as
-from worker_service.daemon.chores import EVERY_SECONDS, NameDocuments, name_the_last
+from worker_service.daemon.chores import EVERY_SECONDS, NameDocuments, link_last_documents
 from worker_service.jobs.attempts import Checkpoint, Completion
 from worker_service.jobs.documents import CrawlItem, CrawlPage, NewFile
 from worker_service.jobs.job import NewJob
@@ -21,7 +21,7 @@ from worker_service.store.store import Store
 def chore(store: Store, tmp_path: Path, log: Any, watch: Watch) -> NameDocuments:
     work_as(store)
     (tmp_path / "workspace").mkdir()
-    return NameDocuments(tools_in(tmp_path, store, log, monotonic=watch))
+    return NameDocuments(context_in(tmp_path, store, log, monotonic=watch))
 
 
 def read(store: Store, key: str, crawled: CrawlItem | None = None) -> None:
@@ -119,6 +119,6 @@ def test_the_end_of_the_daemon_leaves_nothing_unnamed(chore: NameDocuments, stor
     read(store, "a.pdf")
     store.intake.enqueue(NewJob("ocr_pages"))
 
-    name_the_last(chore.tools)
+    link_last_documents(chore.context)
 
     assert names(tmp_path) == ["alice/a.pdf of alice.txt"]

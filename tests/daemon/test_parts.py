@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from tests.daemon.conftest import MakeAttempt, tools_in
+from tests.daemon.conftest import MakeAttempt, context_in
 from tests.store.kit import START, MovableClock, ids, new_worker
 from tests.system.conftest import wait_until
 from worker_service.base.clock import Clock
@@ -43,8 +43,8 @@ from worker_service.store.store import Store
 def test_reports_are_merged_and_the_newest_lines_wait_in_their_order(attempt: MakeAttempt) -> None:
     one = attempt()
     for percent, message, count in ((10, "a", None), (50, "b", None), (20, "", Count(2, 10, "pages"))):
-        one.progressed(Progressed(*one.key, percent, message, count))
-    one.logged(f"line {n}" for n in range(LOG_LINES_MOST + 5))
+        one.add_progress(Progressed(*one.key, percent, message, count))
+    one.add_lines(f"line {n}" for n in range(LOG_LINES_MOST + 5))
 
     report = one.take_report(lines_most=1000)
     assert (report.percent, report.message, report.count) == (50, "b", Count(2, 10, "pages"))
@@ -123,7 +123,7 @@ def test_a_beat_tells_what_is_lost_and_what_is_to_stop(
 
     heart.start()
     assert select.select([heart], [], [], 10)[0]
-    [answer] = heart.answers()
+    [answer] = heart.take_answers()
     heart.close()
 
     assert (answer.is_known, answer.beat.lost, answer.beat.to_cancel) == (True, [lost.lease], [stopped.lease])
@@ -140,7 +140,7 @@ def test_a_worker_without_a_row_hears_that_it_owns_nothing(
 
     heart.start()
     assert select.select([heart], [], [], 10)[0]
-    [answer] = heart.answers()
+    [answer] = heart.take_answers()
     heart.close()
 
     assert (answer.is_known, list(answer.beat.lost), heart.committed) == (False, [one.lease], 0)
@@ -184,7 +184,7 @@ def test_old_jobs_and_lines_are_pruned_each_at_its_age_and_told_once(
     store.leases.report([Report(living.lease, lines=["a new line"])])
     store.leases.complete(new.lease)
     (database.parent / "pagemill.toml").write_text('[prune]\ncompleted = "30d"\nfailed = "never"\nlogs = "30d"\n')
-    prune = Prune(tools_in(database.parent, store, log, clock, config=database.parent / "pagemill.toml"))
+    prune = Prune(context_in(database.parent, store, log, clock, config=database.parent / "pagemill.toml"))
 
     waits = [prune.run() for _ in range(3)]
 
@@ -196,7 +196,7 @@ def test_old_jobs_and_lines_are_pruned_each_at_its_age_and_told_once(
 
 def test_a_disk_that_fills_up_is_said_once_and_so_is_its_relief(store: Store, tmp_path: Path, log: Any) -> None:
     said: list[bool] = []
-    full = DiskSpace(tools_in(tmp_path, store, log, workspace=tmp_path), said.append, free_bytes_least=1 << 60)
+    full = DiskSpace(context_in(tmp_path, store, log, workspace=tmp_path), said.append, free_bytes_least=1 << 60)
 
     full.run()
     full.run()

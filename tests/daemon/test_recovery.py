@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from tests.daemon.conftest import Watch, tools_in
+from tests.daemon.conftest import Watch, context_in
 from tests.store.kit import ByHand, MovableClock, ids, new_worker
 from worker_service.daemon.recovery import Recovery
 from worker_service.jobs.attempts import Report
@@ -77,7 +77,7 @@ def test_the_fate_of_a_worker(known: Observation, expected: Fate) -> None:
 
 @pytest.fixture
 def recovery(store: Store, database: Path, tmp_path: Path, watch: Watch, clock: MovableClock, log: Any) -> Recovery:
-    return Recovery(tools_in(tmp_path, store, log, clock, own=OWN), watch)
+    return Recovery(context_in(tmp_path, store, log, clock, own=OWN), watch)
 
 
 @pytest.fixture

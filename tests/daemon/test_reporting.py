@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
-from tests.daemon.conftest import MakeAttempt, ended, tools_in
+from tests.daemon.conftest import MakeAttempt, context_in, ended
 from tests.store.kit import MovableClock, ids
 from worker_service.base.errors import DiskFull
-from worker_service.daemon.attempts import ASK_SECONDS, BACKLOG_BYTES_MAX, Attempt, CannotLand, Reporter, Slots
-from worker_service.daemon.loop import hear
-from worker_service.daemon.outcomes import Landing, Publisher
+from worker_service.daemon.attempts import Attempt, Slots
+from worker_service.daemon.loop import apply_child_events
+from worker_service.daemon.outcomes import OutcomeWriter, Publisher
+from worker_service.daemon.reporting import ASK_SECONDS, BACKLOG_BYTES_MAX, CannotLand, Reporter
 from worker_service.jobs.attempts import Completion
 from worker_service.jobs.documents import (
     CrawlItem,
@@ -44,27 +45,27 @@ class Desk:
         self.now = 0.0
         self.log = log
         self.slots = Slots({"cpu": 8})
-        tools = self.tools = tools_in(place, store, log, clock, slots=self.slots, monotonic=lambda: self.now)
-        self.landing = Landing(
-            tools_in(place, store, log, clock, slots=self.slots, monotonic=lambda: 0.0),
+        context = self.context = context_in(place, store, log, clock, slots=self.slots, monotonic=lambda: self.now)
+        self.outcomes = OutcomeWriter(
+            context_in(place, store, log, clock, slots=self.slots, monotonic=lambda: 0.0),
             Publisher(place / "workspace", place / "staging"),
         )
         self.told: list[tuple[Asked, QuestionAnswer | None, str]] = []
         self.reporter = Reporter(
-            tools,
+            context,
             lambda asked, answer, *, code="", message="": self.told.append((asked, answer, code)),
             patience_seconds=60,
         )
 
     def hear(self, attempt: Attempt, *said: Said) -> None:
         if self.slots.get(attempt.key) is None:
-            self.slots.take(attempt)
-        hear([one(attempt) for one in said], self.tools, self.landing)
+            self.slots.add(attempt)
+        apply_child_events([one(attempt) for one in said], self.context, self.outcomes)
 
     def turn(self) -> None:
-        self.reporter.report(self.landing.untold())
-        for attempt in self.landing.land():
-            self.slots.give_back(attempt)
+        self.reporter.report(self.outcomes.with_unwritten_reports())
+        for attempt in self.outcomes.write():
+            self.slots.remove(attempt)
 
 
 @pytest.fixture
@@ -80,7 +81,7 @@ def reading(store: Store) -> MakeAttempt:
     def make() -> Attempt:
         store.intake.enqueue(NewJob("ocr_pages", document=DocumentRequest(f"/{next(numbers)}.pdf", "a.pdf", "ab")))
         [job] = store.leases.claim("w1", 1)
-        return Attempt(job, "cpu")
+        return Attempt(job, job.lease, "cpu")
 
     return make
 
@@ -134,12 +135,12 @@ def test_whoever_has_nothing_more_to_say_is_not_looked_at_again(desk: Desk, read
     desk.turn()
     desk.turn()
 
-    assert not desk.slots.talking
+    assert not desk.slots.reporting
     desk.hear(one, page(2), done)
-    assert [*desk.slots.talking] == [one.key]
+    assert [*desk.slots.reporting] == [one.key]
     desk.turn()
     assert pages_of(desk.store, one) == [1, 2]
-    assert (len(desk.slots), desk.slots.free("cpu"), len(desk.slots.talking)) == (1, 7, 0)
+    assert (len(desk.slots), desk.slots.free("cpu"), len(desk.slots.reporting)) == (1, 7, 0)
 
 
 def test_a_handler_reads_its_own_writes(desk: Desk, reading: MakeAttempt) -> None:
@@ -212,7 +213,7 @@ def test_what_the_store_does_not_take_waits_and_the_end_waits_behind_it(
         full.setattr(desk.store.attempts, "save_pages", refuse)
         desk.turn()
         assert desk.store.reading.get(one.job.id).status is Status.RUNNING
-        assert desk.landing.again_at is None
+        assert desk.outcomes.again_at is None
     desk.now = desk.reporter.next_at or 0.0
     assert desk.now >= 1.0
 

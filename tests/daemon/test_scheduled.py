@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from tests.daemon.conftest import tools_in
+from tests.daemon.conftest import context_in
 from tests.store.kit import MovableClock
 from worker_service.base import events
-from worker_service.daemon.scheduled import BeginScheduled
+from worker_service.daemon.chores import BeginScheduled
 from worker_service.jobs.selector import Selector
 from worker_service.store.store import Store
 
@@ -22,7 +22,7 @@ def chore(store: Store, clock: MovableClock, log: Any, tmp_path: Path) -> BeginS
     file = tmp_path / "own.toml"
     job = HOURLY.format(name="hourly", what='job = { type = "report" }')
     file.write_text(job + HOURLY.format(name="folder", what=f'crawl = "{tmp_path}/nowhere"'))
-    return BeginScheduled(tools_in(tmp_path, store, log, clock, config=file))
+    return BeginScheduled(context_in(tmp_path, store, log, clock, config=file))
 
 
 def test_each_slot_begins_its_job_and_what_cannot_be_begun_is_told_once(

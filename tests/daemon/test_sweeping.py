@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.daemon.conftest import MakeAttempt, tools_in
+from tests.daemon.conftest import MakeAttempt, context_in
 from tests.store.kit import START, ByHand, MovableClock, RefusedByHand, ids
 from tests.store.papers import ask_for, begun, save, work_as
 from worker_service.daemon.chores import KEEP_AGE, forget, sweep_kept, sweep_objects
@@ -42,7 +42,7 @@ def test_p5_files_of_an_attempt_that_did_not_complete_are_removed_and_no_others(
     left = [publish(f"{released.job.id}-1")]
     store.steering.prune(ids(gone.job.id))
 
-    sweep_objects(tools_in(tmp_path, store, log, workspace=tmp_path))
+    sweep_objects(context_in(tmp_path, store, log, workspace=tmp_path))
 
     assert [folder.exists() for folder in left] == [False]
     assert all((folder / "page.txt").exists() for folder in kept)
@@ -64,11 +64,11 @@ def test_the_files_of_a_deleted_document_are_removed_and_those_it_shares_stay(
     store.leases.complete_many([Completion(second.lease, files=[FileAgain(shared.id)], publishes=True)])
 
     store.upkeep.remove_documents([1], actor="ann")
-    forget(tools_in(tmp_path, store, log, workspace=tmp_path))
+    forget(context_in(tmp_path, store, log, workspace=tmp_path))
     assert [file.name for file in folder.iterdir()] == ["shared.txt"]
 
     store.upkeep.remove_documents([2], actor="ann")
-    forget(tools_in(tmp_path, store, log, workspace=tmp_path))
+    forget(context_in(tmp_path, store, log, workspace=tmp_path))
     assert not folder.exists()
 
 
@@ -86,9 +86,9 @@ def test_what_a_removal_that_was_cut_off_has_left_is_removed_a_little_at_a_time(
     files = [NewFile("a.txt", str(file.relative_to(tmp_path)), "text")]
     store.leases.complete_many([Completion(job.lease, files=files, publishes=True)])
     store.upkeep.remove_documents([1], actor="ann")
-    tools = tools_in(tmp_path, store, log, workspace=tmp_path)
+    context = context_in(tmp_path, store, log, workspace=tmp_path)
 
-    again = [forget(tools) for _ in range(4)]
+    again = [forget(context) for _ in range(4)]
 
     assert again == [0.1, 0.1, 5.0, 5.0]
     assert by_hand("SELECT * FROM page") == by_hand("SELECT * FROM page_result") == []
@@ -119,7 +119,7 @@ def test_what_a_hand_notes_as_gone_takes_no_file_that_was_not_published(
     ask_for(store, "a.pdf")
     by_hand("INSERT INTO document_gone (document_id) VALUES (1), (77)")
 
-    forget(tools_in(tmp_path, store, log, workspace=tmp_path))
+    forget(context_in(tmp_path, store, log, workspace=tmp_path))
 
     assert (tmp_path / "settings.toml").exists()
     assert [file.name for file in published.iterdir()] == ["page.txt"]
@@ -145,7 +145,7 @@ def test_what_was_kept_is_removed_when_nobody_came_for_it_and_never_under_a_hold
     lock = os.open(held, os.O_RDONLY)
     fcntl.flock(lock, fcntl.LOCK_EX)
 
-    sweep_kept(tools_in(tmp_path, store, log, clock, workspace=tmp_path))
+    sweep_kept(context_in(tmp_path, store, log, clock, workspace=tmp_path))
 
     os.close(lock)
     assert sorted(path.name for path in (tmp_path / "keep").iterdir()) == ["held", "young"]

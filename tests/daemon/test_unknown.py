@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.daemon.conftest import tools_in
+from tests.daemon.conftest import context_in
 from tests.store.kit import START, MovableClock, new_worker
 from worker_service.daemon.chores import FailUnknown
 from worker_service.jobs.job import NewJob, Status
@@ -24,8 +24,8 @@ Look = Callable[[float], float]
 
 @pytest.fixture
 def look(store: Store, clock: MovableClock, log: Any, tmp_path: Path) -> Look:
-    tools = tools_in(tmp_path, store, log, clock, unknown_type_grace=f"{GRACE:g}s")
-    chore = FailUnknown(tools, {"left_to_others"}, lambda: (clock() - START).total_seconds())
+    context = context_in(tmp_path, store, log, clock, unknown_type_grace=f"{GRACE:g}s")
+    chore = FailUnknown(context, {"left_to_others"}, lambda: (clock() - START).total_seconds())
 
     def look(seconds: float) -> float:
         clock.now += timedelta(seconds=seconds)

@@ -10,7 +10,7 @@ import pytest
 from tests.daemon.conftest import MakeAttempt, ended
 from tests.store.kit import START
 from worker_service.daemon.attempts import Attempt
-from worker_service.daemon.outcomes import Complete, ConfirmCancel, Drop, Fail, Release, Snooze, Verdict, verdict
+from worker_service.daemon.outcomes import Complete, ConfirmCancel, Drop, Fail, Release, SnoozeUntil, Verdict, verdict
 from worker_service.jobs.attempts import ChildProcess, Failure
 from worker_service.jobs.retries import REQUEUES_MAX
 from worker_service.runner.messages import Ended, How
@@ -32,11 +32,11 @@ def in_seconds(seconds: float) -> datetime:
          Fail(Failure("HTTP_429", "x"), in_seconds(90))),
         (How.CRASHED, {"message": "x"}, {"max_retries": 0}, Fail(Failure("CRASHED", "x"), None)),
         (How.PERMANENT, {"code": "NO_SUCH_FILE", "message": "gone"}, {}, Fail(Failure("NO_SUCH_FILE", "gone"), None)),
-        (How.SNOOZED, {"after_seconds": 60.0}, {}, Snooze(in_seconds(60), Failure("", ""))),
+        (How.SNOOZED, {"after_seconds": 60.0}, {}, SnoozeUntil(in_seconds(60), Failure("", ""))),
         (How.SNOOZED, {"after_seconds": 600.0, "pauses_source": True, "message": "quota"}, {"source": "drive"},
-         Snooze(in_seconds(600), Failure("", "quota"), "drive")),
+         SnoozeUntil(in_seconds(600), Failure("", "quota"), "drive")),
         (How.SNOOZED, {"after_seconds": 600.0, "pauses_source": True, "message": "quota"}, {},
-         Snooze(in_seconds(600), Failure("", "quota"), "")),
+         SnoozeUntil(in_seconds(600), Failure("", "quota"), "")),
     ],
     ids=["done", "as it wishes", "the last retry", "permanent", "snoozed", "rests its source", "has no source"],
 )  # fmt: skip
@@ -66,7 +66,7 @@ def test_a_wish_that_is_none_does_no_harm(attempt: MakeAttempt, wish: float) -> 
 
     for how in (How.RETRYABLE, How.SNOOZED):
         chosen = decide(one, ended(one, how, after_seconds=wish))
-        assert isinstance(chosen, (Fail, Snooze))
+        assert isinstance(chosen, (Fail, SnoozeUntil))
 
 
 def test_what_we_stopped_is_released_however_it_ended(attempt: MakeAttempt) -> None:
@@ -99,9 +99,9 @@ def test_an_attempt_that_died_with_its_nursery_costs_no_retry_but_not_for_ever(a
     died = ended(one, How.CRASHED, code="NURSERY_DIED")
 
     for deaths in range(1, REQUEUES_MAX + 1):
-        one.nursery_deaths = deaths
+        one.fork_server_deaths = deaths
         assert decide(one, died) == Release()
-    one.nursery_deaths = REQUEUES_MAX + 1
+    one.fork_server_deaths = REQUEUES_MAX + 1
     chosen = decide(one, died)
 
     assert isinstance(chosen, Fail)
@@ -129,7 +129,7 @@ def test_an_at_most_once_job_that_had_begun_fails_unless_its_handler_decided_oth
 ) -> None:
     one = attempt()
     one.is_at_most_once, one.stopped_at = True, 1.0 if is_stopped else None
-    one.started(ChildProcess(4711, 1, "off"))
+    one.set_child(ChildProcess(4711, 1, "off"))
 
     chosen = decide(one, ended(one, how, code=code, message="it is gone"))
 
@@ -155,12 +155,12 @@ def test_an_at_most_once_job_runs_again_if_its_handler_asks_for_it_or_never_bega
     begun, unbegun = attempt(), attempt()
     for one in (begun, unbegun):
         one.is_at_most_once = True
-    begun.started(ChildProcess(4711, 1, "off"))
+    begun.set_child(ChildProcess(4711, 1, "off"))
 
     assert decide(begun, ended(begun, How.RETRYABLE, code="HTTP_429", after_seconds=90.0)) == Fail(
         Failure("HTTP_429", "the handler asked for another attempt"), in_seconds(90)
     )
-    assert isinstance(decide(begun, ended(begun, How.SNOOZED)), Snooze)
+    assert isinstance(decide(begun, ended(begun, How.SNOOZED)), SnoozeUntil)
     assert decide(unbegun, ended(unbegun, How.STOPPED, code="NOT_BEGUN")) == Release()
     crashed = decide(unbegun, ended(unbegun, How.CRASHED, code="CRASHED"))
     assert isinstance(crashed, Fail)

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from tests.daemon.conftest import tools_in
+from tests.daemon.conftest import context_in
 from worker_service.base import events
 from worker_service.base.clock import wall_clock
 from worker_service.base.errors import StoreError
 from worker_service.base.sd_notify import Notifier
 from worker_service.daemon.heartbeat import Heartbeat, own_worker
 from worker_service.daemon.loop import Loop, Signals
-from worker_service.daemon.outcomes import Landing, Publisher
+from worker_service.daemon.outcomes import OutcomeWriter, Publisher
 from worker_service.jobs.job import NewJob
 from worker_service.runner.messages import Begin
 from worker_service.runner.pool import LocalPool
@@ -28,7 +28,7 @@ from worker_service.store.opening import open_store
 def loop(tmp_path: Path, database: Path, log: Any) -> Iterator[Loop]:
     """A daemon without a single handler, not begun."""
     store = open_store(database)
-    tools = tools_in(tmp_path, store, log, wall_clock, own=own_identity())
+    context = context_in(tmp_path, store, log, wall_clock, own=own_identity())
     with ExitStack() as stack:
         stack.callback(store.close)
         signals = Signals()
@@ -36,13 +36,13 @@ def loop(tmp_path: Path, database: Path, log: Any) -> Iterator[Loop]:
         nursery = LocalPool(Begin(tmp_path / "staging", tmp_path / "keep", sandbox="off", types=[""]))
         stack.callback(nursery.close)
         nursery.start()
-        heartbeat = Heartbeat(lambda: open_store(database, is_durable=False), tools.identity.worker_id, log, 30.0)
+        heartbeat = Heartbeat(lambda: open_store(database, is_durable=False), context.identity.worker_id, log, 30.0)
         watch = store.watch()
         stack.callback(watch.close)
-        landing = Landing(tools, Publisher(tmp_path / "workspace", tmp_path / "staging"))
-        made = Loop(tools, nursery, {}, landing, heartbeat, watch, signals, Notifier({}))
+        outcomes = OutcomeWriter(context, Publisher(tmp_path / "workspace", tmp_path / "staging"))
+        made = Loop(context, nursery, {}, outcomes, heartbeat, watch, signals, Notifier({}))
         # After the watch: its hint makes the loop look again while it waits.
-        store.workers.register(own_worker(tools, []))
+        store.workers.register(own_worker(context, []))
         heartbeat.start()
         stack.callback(heartbeat.close)
         yield made
@@ -51,7 +51,7 @@ def loop(tmp_path: Path, database: Path, log: Any) -> Iterator[Loop]:
 def test_a_database_that_fails_once_while_the_loop_waits_costs_no_daemon(
     loop: Loop, log: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store, wait = loop.tools.store, Loop._wait
+    store, wait = loop.context.store, Loop._wait
     is_waiting, failed = list[bool](), list[bool]()
 
     def wait_with_a_hint(loop: Loop) -> None:

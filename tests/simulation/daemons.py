@@ -1,4 +1,4 @@
-"""A daemon under simulation: the real loop, heartbeat, recovery and landing, over a watched store, in one thread.
+"""A daemon under simulation: the real loop, heartbeat, recovery and outcomes, over a watched store, in one thread.
 
 What is simulated around them: time, children, the locks that tell who lives, and the hint that somebody has committed.
 The loop and the heartbeat are two actors, as they are two threads, each with a store of its own.
@@ -19,10 +19,10 @@ from tests.simulation.room import ORPHAN_AFTER_SECONDS
 from tests.simulation.watching import WatchedStore
 from worker_service.base.clock import Clock
 from worker_service.base.sd_notify import Notifier
-from worker_service.daemon.attempts import Slots, Tools
+from worker_service.daemon.attempts import DaemonContext, Slots
 from worker_service.daemon.heartbeat import Heartbeat, own_worker
-from worker_service.daemon.loop import Loop, wanted
-from worker_service.daemon.outcomes import Landing
+from worker_service.daemon.loop import Loop, filter_types
+from worker_service.daemon.outcomes import OutcomeWriter
 from worker_service.daemon.recovery import Recovery
 from worker_service.jobs.documents import NewFile
 from worker_service.jobs.workers import WorkerState
@@ -62,12 +62,12 @@ class SimulatedRecovery(Recovery):
 
     def _rest(self, worker: WorkerState) -> Sequence[int]:
         rest = self.machine.daemon_of(worker.id)
-        is_near = rest.identity.host == self.tools.identity.host
+        is_near = rest.identity.host == self.context.identity.host
         return [key[0] for key in rest.nursery.living] if is_near else []
 
     def _stop_rest(self, worker: WorkerState) -> None:
         rest = self.machine.daemon_of(worker.id)
-        if rest.identity.host == self.tools.identity.host:
+        if rest.identity.host == self.context.identity.host:
             rest.nursery.die()
 
 
@@ -105,16 +105,18 @@ def start(machine: Machine, identity: Identity, place: Path) -> Daemon:
     log: Any = _Log(machine)
     heartbeat = Heartbeat(lambda: heart_store, identity.worker_id, log, HEARTBEAT_SECONDS, machine.boot)
     clock: Clock = machine.wall
-    tools = Tools(settings_in(place), identity, log, store, store, Slots({"cpu": 2, "io": 1}), clock, machine.boot)
-    recovery = SimulatedRecovery(tools, machine.boot)
+    context = DaemonContext(
+        settings_in(place), identity, log, store, store, Slots({"cpu": 2, "io": 1}), clock, machine.boot
+    )
+    recovery = SimulatedRecovery(context, machine.boot)
     recovery.machine = machine
     published: set[tuple[int, int]] = set()
     nursery = SimulatedNursery(machine.chance, lambda key: machine.launched(daemon, key))
-    loop = _loop(machine, tools, nursery, heartbeat, published)
+    loop = _loop(machine, context, nursery, heartbeat, published)
     loop.chores = {"recovery": recovery.run}
     daemon = Daemon(identity, store, heart_store, nursery, heartbeat, loop, published)
     # Nothing befalls it before it owns anything.
-    store.workers.register(own_worker(tools, DESCRIBED))
+    store.workers.register(own_worker(context, DESCRIBED))
     store.database.actor = heart_store.database.actor = daemon
     heartbeat.committed_at = machine.boot()
     daemon.beat_at = machine.boot()
@@ -123,7 +125,7 @@ def start(machine: Machine, identity: Identity, place: Path) -> Daemon:
 
 def _loop(
     machine: Machine,
-    tools: Tools,
+    context: DaemonContext,
     nursery: SimulatedNursery,
     heartbeat: Heartbeat,
     published: set[tuple[int, int]],
@@ -133,8 +135,8 @@ def _loop(
     signals: Any = _Signals()
     publisher: Any = _Publisher(published)
     children: Any = nursery
-    landing = Landing(tools, publisher)
-    return Loop(tools, children, wanted(DESCRIBED, ()), landing, heartbeat, watch, signals, Notifier({}))
+    outcomes = OutcomeWriter(context, publisher)
+    return Loop(context, children, filter_types(DESCRIBED, ()), outcomes, heartbeat, watch, signals, Notifier({}))
 
 
 @cache

@@ -26,7 +26,7 @@ from tests.simulation.watching import LIMITS, Rows, WatchedStore
 from tests.store.kit import START
 from worker_service.base.clock import from_text
 from worker_service.base.errors import PagemillError, StoreBusy, StoreError
-from worker_service.daemon.attempts import CannotLand
+from worker_service.daemon.reporting import CannotLand
 from worker_service.jobs.workers import WorkerState
 from worker_service.runner.worker_lock import Identity
 
@@ -294,7 +294,7 @@ class World:
     def _look_for_strays(self, daemon: Daemon) -> None:
         """P13: a child whose lease its daemon knows to be lost has been asked to stop one turn later."""
         for key, child in daemon.nursery.living.items():
-            attempt = daemon.loop.tools.slots.get(key)
+            attempt = daemon.loop.context.slots.get(key)
             is_stray = attempt is not None and attempt.is_lost and not child.is_asked_to_stop
             self._strays[key] = self._strays[key] + 1 if is_stray else 0
             if self._strays[key] > 1:

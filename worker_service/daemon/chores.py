@@ -20,7 +20,7 @@ from worker_service.base import events
 from worker_service.base.clock import as_text, boot_clock, from_text, parse_duration
 from worker_service.base.humanize import counted
 from worker_service.base.sd_notify import Notifier
-from worker_service.daemon.attempts import Tools
+from worker_service.daemon.attempts import DaemonContext
 from worker_service.jobs.counts import Counts
 from worker_service.jobs.history import Notice
 from worker_service.jobs.job import Status
@@ -32,32 +32,30 @@ Chore = Callable[[], float]
 """Run the chore once; return the seconds until its next run."""
 
 _PRUNED_AT_ONCE = 500
-_TELLS_EVERY_SECONDS = 5.0
+_NOTIFY_SECONDS = 5.0
 
 
 def chores(
-    tools: Tools, notifier: Notifier, known: Collection[str], tell_disk_low: Callable[[bool], None]
+    context: DaemonContext, notifier: Notifier, known: Collection[str], set_disk_low: Callable[[bool], None]
 ) -> dict[str, Chore]:
     """Return the chores by name. `known`: job types with a handler here, whether or not WORKER_TYPES allows them."""
     wanted: dict[str, Chore] = {}
-    if tools.settings.schedule and tools.settings.schedule_in_daemon:
-        from worker_service.daemon.scheduled import BeginScheduled  # imported only if schedules exist
-
-        wanted["begin_scheduled"] = BeginScheduled(tools).run
-    if tools.settings.notify:
-        wanted["notify"] = partial(tell_people, tools)
+    if context.settings.schedule and context.settings.schedule_in_daemon:
+        wanted["begin_scheduled"] = BeginScheduled(context).run
+    if context.settings.notify:
+        wanted["notify"] = partial(send_notifications, context)
     return {
         **wanted,
-        "disk_space": DiskSpace(tools, tell_disk_low).run,
-        "tidy": partial(tidy, tools),
-        "forget": partial(forget, tools),
-        "sweep_objects": partial(sweep_objects, tools),
-        "sweep_kept": partial(sweep_kept, tools),
-        "unknown_types": FailUnknown(tools, known).run,
-        "status_line": partial(tell_status, tools, notifier),
-        "prune": Prune(tools).run,
-        "log_notices": LogNotices(tools).run,
-        "name_documents": NameDocuments(tools).run,
+        "disk_space": DiskSpace(context, set_disk_low).run,
+        "tidy": partial(tidy, context),
+        "forget": partial(forget, context),
+        "sweep_objects": partial(sweep_objects, context),
+        "sweep_kept": partial(sweep_kept, context),
+        "unknown_types": FailUnknown(context, known).run,
+        "status_line": partial(update_status_line, context, notifier),
+        "prune": Prune(context).run,
+        "log_notices": LogNotices(context).run,
+        "name_documents": NameDocuments(context).run,
     }
 
 
@@ -65,25 +63,25 @@ def chores(
 class Prune:
     """Deletes what is older than its retention setting, in small steps so that other writers get their turn."""
 
-    tools: Tools
+    context: DaemonContext
     _untold: Counter[str] = field(default_factory=Counter)
 
     def run(self) -> float:
-        ages = {what: age for what, age in self.tools.settings.prune.items() if age != NEVER}
-        now = self.tools.clock()
+        ages = {what: age for what, age in self.context.settings.prune.items() if age != NEVER}
+        now = self.context.clock()
         pruned = {what: self._prune(what, now - parse_duration(age)) for what, age in ages.items()}
         self._untold.update(pruned)
         if _PRUNED_AT_ONCE in pruned.values():
             return 0.1
         if told := {what: number for what, number in self._untold.items() if number}:
-            self.tools.log.info(events.JOBS_PRUNED, **told)
+            self.context.log.info(events.JOBS_PRUNED, **told)
             self._untold.clear()
         return 600.0
 
     def _prune(self, what: str, before: datetime) -> int:
-        steering = self.tools.store.steering
+        steering = self.context.store.steering
         if what == "logs":
-            notices = self.tools.store.notices.prune(before, most=_PRUNED_AT_ONCE)
+            notices = self.context.store.notices.prune(before, most=_PRUNED_AT_ONCE)
             return max(notices, steering.prune_logs(before, most=_PRUNED_AT_ONCE))
         return steering.prune(Selector(statuses=(Status(what),), older_than=as_text(before)), most=_PRUNED_AT_ONCE)
 
@@ -92,14 +90,14 @@ class Prune:
 class LogNotices:
     """Logs notices about documents and batches that any process has written since this daemon started."""
 
-    tools: Tools
+    context: DaemonContext
     _seen: int = field(init=False)
 
     def __post_init__(self) -> None:
-        self._seen = self.tools.store.notices.newest()
+        self._seen = self.context.store.notices.newest()
 
     def run(self) -> float:
-        while notices := self.tools.store.notices.after(self._seen):
+        while notices := self.context.store.notices.after(self._seen):
             for notice in notices:
                 self._tell(notice)
                 self._seen = notice.id
@@ -107,7 +105,7 @@ class LogNotices:
 
     def _tell(self, notice: Notice) -> None:
         has_run = (
-            notice.kind == events.JOB_FAILED and notice.job_id and self.tools.store.reading.attempts(notice.job_id)
+            notice.kind == events.JOB_FAILED and notice.job_id and self.context.store.reading.attempts(notice.job_id)
         )
         if notice.kind not in events.NOTICES or has_run:
             return
@@ -116,12 +114,12 @@ class LogNotices:
         }
         if notice.kind.startswith("batch."):
             fields["reason"] = notice.message
-        tell = self.tools.log.warning if notice.kind.endswith(".failed") else self.tools.log.info
+        tell = self.context.log.warning if notice.kind.endswith(".failed") else self.context.log.info
         tell(notice.kind, **{name: value for name, value in fields.items() if value not in (None, "")})
 
 
-def tidy(tools: Tools) -> float:
-    tools.store.upkeep.tidy()
+def tidy(context: DaemonContext) -> float:
+    context.store.upkeep.tidy()
     return 300.0
 
 
@@ -129,13 +127,13 @@ def tidy(tools: Tools) -> float:
 class DiskSpace:
     """Stops claiming while the disk is low, and resumes once there is space again."""
 
-    tools: Tools
+    context: DaemonContext
     tell: Callable[[bool], None]
     free_bytes_least: int = FREE_BYTES_LEAST
     _is_low: bool = False
 
     def run(self) -> float:
-        folders = (self.tools.settings.database.parent, self.tools.settings.workspace)
+        folders = (self.context.settings.database.parent, self.context.settings.workspace)
         free = min(shutil.disk_usage(folder).free for folder in folders)
         # Require 25 % more before resuming, or claiming would stop and resume with every file.
         is_low = free < self.free_bytes_least * (1.25 if self._is_low else 1)
@@ -143,29 +141,59 @@ class DiskSpace:
             self.tell(is_low)
             self._is_low = is_low
             if is_low:
-                self.tools.log.error(events.DISK_LOW, free_bytes=free, least_bytes=self.free_bytes_least)
+                self.context.log.error(events.DISK_LOW, free_bytes=free, least_bytes=self.free_bytes_least)
             else:
-                self.tools.log.info(events.DISK_FREED, free_bytes=free)
+                self.context.log.info(events.DISK_FREED, free_bytes=free)
         return 15.0
 
 
-def tell_people(tools: Tools) -> float:
+# Not longer: the system clock may be changed.
+_SCHEDULE_SECONDS_MAX = 20.0
+
+
+@dataclass(slots=True)
+class BeginScheduled:
+    """Enqueues scheduled jobs. Other processes may do so too: each slot enqueues its job once."""
+
+    context: DaemonContext
+    _logged: Sequence[object] = ()
+
+    def run(self) -> float:
+        from worker_service.services.database import Session  # imported only if schedules exist
+        from worker_service.services.schedules import seconds_to_next, tick
+
+        log = self.context.log
+        session = Session(self.context.store, self.context.settings, "schedule", self.context.clock)
+        done = tick(session)
+        for begun in done.items:
+            log.info(events.SCHEDULE_BEGUN, schedule=begun.schedule, slot=begun.slot, job_id=begun.job_id)
+        for missed in done.missed:
+            log.warning(events.SCHEDULE_MISSED, schedule=missed.schedule, slots=missed.slots, until=missed.until)
+        # Log each problem once, not at every retry.
+        for trouble in done.troubles:
+            if trouble not in self._logged:
+                log.warning(events.SCHEDULE_FAILED, schedule=trouble.schedule, reason=trouble.why)
+        self._logged = done.troubles
+        return min(_SCHEDULE_SECONDS_MAX, seconds_to_next(session))
+
+
+def send_notifications(context: DaemonContext) -> float:
     """Send the messages that the `[[notify]]` rules ask for."""
     from worker_service.services import notifications  # imported only if a rule exists
     from worker_service.services.database import Session
 
-    told = notifications.tell(Session(tools.store, tools.settings, "daemon", tools.clock))
+    told = notifications.tell(Session(context.store, context.settings, "daemon", context.clock))
     if told:
-        tools.log.info(events.PEOPLE_TOLD, messages=told)
-    return _TELLS_EVERY_SECONDS
+        context.log.info(events.PEOPLE_TOLD, messages=told)
+    return _NOTIFY_SECONDS
 
 
-def tell_status(tools: Tools, notifier: Notifier) -> float:
+def update_status_line(context: DaemonContext, notifier: Notifier) -> float:
     """Update the line that `systemctl status` shows."""
-    counts, slots = tools.store.reading.counts(), tools.slots
+    counts, slots = context.store.reading.counts(), context.slots
     oldest = counts.oldest_pending_at
-    age = None if oldest is None else (tools.clock() - from_text(oldest)).total_seconds()
-    taken = {name: (slots.taken(name), size) for name, size in slots.sizes.items()}
+    age = None if oldest is None else (context.clock() - from_text(oldest)).total_seconds()
+    taken = {name: (slots.used(name), size) for name, size in slots.sizes.items()}
     notifier.status(status_line(taken, counts, oldest_seconds=age))
     return 10.0
 
@@ -193,44 +221,44 @@ _SWEPT = ".swept-"
 _FOLDER = re.compile(r"(\d+)-(\d+)")
 
 
-def sweep_objects(tools: Tools) -> float:
+def sweep_objects(context: DaemonContext) -> float:
     swept = 0
-    for folder in (tools.settings.workspace / "objects").iterdir():
+    for folder in (context.settings.workspace / "objects").iterdir():
         named = _FOLDER.fullmatch(folder.name)
-        if named and _is_left_over(tools, int(named[1]), int(named[2])):
+        if named and _is_left_over(context, int(named[1]), int(named[2])):
             shutil.rmtree(folder, ignore_errors=True)
             swept += 1
     if swept:
-        tools.log.info(events.OBJECTS_SWEPT, folders=swept)
+        context.log.info(events.OBJECTS_SWEPT, folders=swept)
     # In small steps: the loop and other writers wait meanwhile.
-    return 5.0 if tools.store.upkeep.forget_pages(FORGOTTEN_AT_ONCE) else 3600.0
+    return 5.0 if context.store.upkeep.forget_pages(FORGOTTEN_AT_ONCE) else 3600.0
 
 
-def _is_left_over(tools: Tools, job_id: int, fence: int) -> bool:
+def _is_left_over(context: DaemonContext, job_id: int, fence: int) -> bool:
     """Return whether the attempt ended without completing. An open one may be about to complete."""
-    outcomes = [attempt.outcome for attempt in tools.store.reading.attempts(job_id) if attempt.fence == fence]
+    outcomes = [attempt.outcome for attempt in context.store.reading.attempts(job_id) if attempt.fence == fence]
     return outcomes not in ([], [None], ["completed"])
 
 
-def forget(tools: Tools) -> float:
+def forget(context: DaemonContext) -> float:
     """Delete removed documents and replaced readings. Files come first, since a user may be waiting for the space."""
-    workspace = tools.settings.workspace
-    is_more = tools.store.upkeep.forget_gone(FORGOTTEN_AT_ONCE)
-    if left := sweep_gone(tools.store, workspace):
+    workspace = context.settings.workspace
+    is_more = context.store.upkeep.forget_gone(FORGOTTEN_AT_ONCE)
+    if left := sweep_gone(context.store, workspace):
         raise PermissionError(f"{counted(len(left), 'file')} may not be removed, such as {workspace / left[0]}")
     return 0.1 if is_more else 5.0
 
 
-def sweep_kept(tools: Tools) -> float:
+def sweep_kept(context: DaemonContext) -> float:
     """Delete directories in `keep` that no attempt has used for `KEEP_AGE`.
 
     Handlers keep data there between attempts, such as a partial download. The process that uses a directory touches it
     and locks it for as long as it runs.
     """
-    oldest = (tools.clock() - KEEP_AGE).timestamp()
-    swept = sum(_is_swept(folder, oldest) for folder in list((tools.settings.workspace / "keep").iterdir()))
+    oldest = (context.clock() - KEEP_AGE).timestamp()
+    swept = sum(_is_swept(folder, oldest) for folder in list((context.settings.workspace / "keep").iterdir()))
     if swept:
-        tools.log.info(events.KEPT_SWEPT, folders=swept)
+        context.log.info(events.KEPT_SWEPT, folders=swept)
     return 3600.0
 
 
@@ -263,26 +291,26 @@ _FAILED_AT_ONCE = 500
 
 @dataclass(slots=True)
 class FailUnknown:
-    tools: Tools
+    context: DaemonContext
     known: Collection[str]
     boot_clock: Callable[[], float] = boot_clock
     _unknown_since: dict[str, float] = field(default_factory=dict)
 
     def run(self) -> float:
-        now, grace_seconds = self.boot_clock(), self.tools.settings.unknown_type_grace_seconds
-        unknown = [job_type for job_type in self.tools.store.upkeep.unknown_types() if job_type not in self.known]
+        now, grace_seconds = self.boot_clock(), self.context.settings.unknown_type_grace_seconds
+        unknown = [job_type for job_type in self.context.store.upkeep.unknown_types() if job_type not in self.known]
         self._unknown_since = {job_type: self._unknown_since.get(job_type, now) for job_type in unknown}
         is_more = False
         for job_type, since in self._unknown_since.items():
             if now - since >= grace_seconds:
-                is_more |= self._fail(job_type, self.tools.clock() - timedelta(seconds=grace_seconds))
+                is_more |= self._fail(job_type, self.context.clock() - timedelta(seconds=grace_seconds))
         return _SOON_SECONDS if is_more else min(_LOOK_SECONDS, grace_seconds)
 
     def _fail(self, job_type: str, since: datetime) -> bool:
         """Fail one batch of jobs; return whether there may be more."""
-        failed = self.tools.store.upkeep.fail_unknown(job_type, since=since, most=_FAILED_AT_ONCE)
+        failed = self.context.store.upkeep.fail_unknown(job_type, since=since, most=_FAILED_AT_ONCE)
         if failed:
-            self.tools.log.warning(events.TYPE_UNKNOWN, job_type=job_type, jobs=len(failed))
+            self.context.log.warning(events.TYPE_UNKNOWN, job_type=job_type, jobs=len(failed))
         return bool(failed)
 
 
@@ -295,13 +323,13 @@ _ALL = 0
 
 @dataclass(slots=True)
 class NameDocuments:
-    tools: Tools
+    context: DaemonContext
     _seen: int | None = None
     """Last document id that the full scan has reached; None while no scan is running."""
     _all_at: float = 0.0
 
     def run(self) -> float:
-        upkeep, now = self.tools.store.upkeep, self.tools.monotonic()
+        upkeep, now = self.context.store.upkeep, self.context.monotonic()
         due = upkeep.links_due(_AT_ONCE)
         if _ALL in due or now >= self._all_at:
             upkeep.links_made([_ALL])
@@ -312,16 +340,16 @@ class NameDocuments:
             self._seen = ids[-1] if ids else None
         if not ids:
             return 5.0
-        _tell_unnamed(self.tools, link(self.tools.store, self.tools.settings.workspace, ids))
+        _log_failed_links(self.context, link(self.context.store, self.context.settings.workspace, ids))
         # In small steps: the loop waits meanwhile.
         return 0.05
 
 
-def name_the_last(tools: Tools) -> None:
+def link_last_documents(context: DaemonContext) -> None:
     """Link the documents that were published last, before the daemon exits."""
-    _tell_unnamed(tools, link_due(tools.store, tools.settings.workspace))
+    _log_failed_links(context, link_due(context.store, context.settings.workspace))
 
 
-def _tell_unnamed(tools: Tools, troubles: Sequence[str]) -> None:
+def _log_failed_links(context: DaemonContext, troubles: Sequence[str]) -> None:
     if troubles:
-        tools.log.warning(events.DOCUMENTS_UNNAMED, documents=len(troubles), reason=troubles[0])
+        context.log.warning(events.DOCUMENTS_UNNAMED, documents=len(troubles), reason=troubles[0])

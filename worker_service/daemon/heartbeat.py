@@ -20,7 +20,7 @@ from worker_service import VERSION
 from worker_service.base import events
 from worker_service.base.clock import boot_clock
 from worker_service.base.errors import LeaseLost, WorkerUnknown
-from worker_service.daemon.attempts import Tools, failure_fields
+from worker_service.daemon.attempts import DaemonContext, failure_fields
 from worker_service.jobs.job import Lease
 from worker_service.jobs.workers import NODE, Beat, Worker
 from worker_service.runner.messages import Described
@@ -64,7 +64,7 @@ class Heartbeat:
     def fileno(self) -> int:
         return self._events
 
-    def now(self) -> None:
+    def beat_soon(self) -> None:
         """Ask the thread to beat without waiting for the interval to end."""
         self._asked.set()
 
@@ -78,7 +78,7 @@ class Heartbeat:
     def silent_seconds(self) -> float:
         return self.clock() - self.committed_at
 
-    def answers(self) -> list[BeatAnswer]:
+    def take_answers(self) -> list[BeatAnswer]:
         try:
             os.eventfd_read(self._events)
         except BlockingIOError:
@@ -129,21 +129,21 @@ class Heartbeat:
 
 # ── Ownership of the attempts ─────────────────────────────────────────────────────────────────────────────────────────
 
-FENCED_AFTER = 0.8
+FENCED_FRACTION = 0.8
 """Fraction of `orphan_after_seconds` without a beat after which the worker is fenced."""
-STOOD_STILL = 0.2
+SUSPENDED_FRACTION = 0.2
 """Fraction of `orphan_after_seconds` between two turns that means the process was suspended. The loop never waits
 longer than half of it."""
 
 
 @dataclass(slots=True)
 class Ownership:
-    tools: Tools
+    context: DaemonContext
     heartbeat: Heartbeat
     is_registered: bool = True
     is_fenced: bool = False
     _looked_at: float = field(init=False)
-    """When the loop last called `hear_heart`, on the heartbeat's clock."""
+    """When the loop last called `apply_beat_results`, on the heartbeat's clock."""
 
     def __post_init__(self) -> None:
         self._looked_at = self.heartbeat.clock()
@@ -151,59 +151,63 @@ class Ownership:
     @property
     def is_silent(self) -> bool:
         """True if the last beat is so old that another worker may have requeued the jobs of this one."""
-        return self.heartbeat.silent_seconds() > self.tools.settings.orphan_after_seconds * FENCED_AFTER
+        return self.heartbeat.silent_seconds() > self.context.settings.orphan_after_seconds * FENCED_FRACTION
 
-    def hear_heart(self) -> bool:
+    def apply_beat_results(self) -> bool:
         """Apply the answers to beats and fence this worker if it is silent; return whether it was just unfenced."""
-        if self._has_stood_still() and self.is_silent and not self.is_fenced:
-            self.heartbeat.beat_now(self.tools.store)
-        for answer in self.heartbeat.answers():
+        if self._was_suspended() and self.is_silent and not self.is_fenced:
+            self.heartbeat.beat_now(self.context.store)
+        for answer in self.heartbeat.take_answers():
             if not answer.is_known and all(
-                w.id != self.heartbeat.worker_id for w in self.tools.store.reading.workers()
+                w.id != self.heartbeat.worker_id for w in self.context.store.reading.workers()
             ):
-                self.disown()
+                self.mark_unregistered()
             elif answer.is_known:
                 for lease in answer.beat.lost:
-                    if (attempt := self.tools.slots.of(lease)) is not None:
+                    if (attempt := self.context.slots.find(lease)) is not None:
                         attempt.is_lost = True
                 for lease in answer.beat.to_cancel:
-                    if (attempt := self.tools.slots.of(lease)) is not None:
+                    if (attempt := self.context.slots.find(lease)) is not None:
                         attempt.is_cancelled = True
         silent = self.heartbeat.silent_seconds()
         was_fenced, self.is_fenced = self.is_fenced, self.is_silent
         if self.is_fenced and not was_fenced:
-            self.tools.log.error(events.WORKER_FENCED, silent_seconds=round(silent, 1), running=len(self.tools.slots))
-            self.heartbeat.now()
+            self.context.log.error(
+                events.WORKER_FENCED, silent_seconds=round(silent, 1), running=len(self.context.slots)
+            )
+            self.heartbeat.beat_soon()
         elif was_fenced and not self.is_fenced:
-            self.tools.log.info(events.WORKER_UNFENCED)
+            self.context.log.info(events.WORKER_UNFENCED)
         return was_fenced and not self.is_fenced
 
-    def _has_stood_still(self) -> bool:
+    def _was_suspended(self) -> bool:
         """Return whether this process was suspended, in which case its silence is not a failure to beat."""
         looked_at, self._looked_at = self._looked_at, self.heartbeat.clock()
-        return self._looked_at - looked_at > self.tools.settings.orphan_after_seconds * STOOD_STILL
+        return self._looked_at - looked_at > self.context.settings.orphan_after_seconds * SUSPENDED_FRACTION
 
-    def disown(self) -> None:
+    def mark_unregistered(self) -> None:
         """Mark this worker as unregistered and its attempts as lost: recovery has requeued its jobs."""
         if self.is_registered:
             reason = "this worker was given up for dead"
-            self.tools.log.error(events.LEASE_LOST, reason=reason, running=len(self.tools.slots))
+            self.context.log.error(events.LEASE_LOST, reason=reason, running=len(self.context.slots))
         self.is_registered = False
-        for attempt in self.tools.slots:
+        for attempt in self.context.slots:
             attempt.is_lost = True
 
     def register(self, handlers: Iterable[Described]) -> None:
         """Register the worker, at start or after recovery removed it. Attempts that were lost stay lost."""
-        worker = own_worker(self.tools, handlers)
-        self.tools.store.workers.register(worker)
+        worker = own_worker(self.context, handlers)
+        self.context.store.workers.register(worker)
         self.is_registered = True
-        self.heartbeat.now()
-        self.tools.log.info(events.WORKER_REGISTERED, worker_id=worker.id, handlers=len(worker.handlers))
+        self.heartbeat.beat_soon()
+        self.context.log.info(events.WORKER_REGISTERED, worker_id=worker.id, handlers=len(worker.handlers))
 
     def compare_leases(self) -> None:
         """Compare attempts with rows in both directions (P13): each row has an attempt, each attempt a row."""
-        held = {(h.lease.job_id, h.lease.fence): h for h in self.tools.store.leases.leases_of(self.heartbeat.worker_id)}
-        for attempt in self.tools.slots:
+        held = {
+            (h.lease.job_id, h.lease.fence): h for h in self.context.store.leases.leases_of(self.heartbeat.worker_id)
+        }
+        for attempt in self.context.slots:
             row = held.pop(attempt.key, None)
             if row is None:
                 attempt.is_lost = True
@@ -214,19 +218,19 @@ class Ownership:
                 attempt.is_held_up = row.is_stopped and not attempt.is_at_most_once
         for row in held.values():
             # The claim committed, but its result never arrived.
-            self.tools.log.warning(events.JOB_UNKNOWN, job_id=row.lease.job_id, fence=row.lease.fence)
+            self.context.log.warning(events.JOB_UNKNOWN, job_id=row.lease.job_id, fence=row.lease.fence)
             try:
                 if row.is_cancelled:
-                    self.tools.store.leases.confirm_cancel(row.lease)
+                    self.context.store.leases.confirm_cancel(row.lease)
                 else:
-                    self.tools.store.leases.release(row.lease)
+                    self.context.store.leases.release(row.lease)
             except LeaseLost:
                 continue
 
 
-def own_worker(tools: Tools, handlers: Iterable[Described]) -> Worker:
+def own_worker(context: DaemonContext, handlers: Iterable[Described]) -> Worker:
     """Return the row with which this worker registers."""
-    own, sizes = tools.identity, tools.slots.sizes
+    own, sizes = context.identity, context.slots.sizes
     facts = [described.facts for described in handlers]
     return Worker(
         own.worker_id,

@@ -2,8 +2,8 @@
 
 The loop is one thread that runs one turn after another; event sources queue their events and never call into it. The
 heartbeat has its own thread and child processes belong to the fork server, so a loop that waits for the store holds up
-neither. `attempts` writes what child processes report, `outcomes` how they ended; `heartbeat` tracks what this worker
-still owns, `recovery` finds dead workers, and the store's claim decides what may start.
+neither. `reporting` writes what child processes report, `outcomes` how they ended; `claiming` starts jobs, `heartbeat`
+tracks what this worker still owns, and `recovery` finds dead workers.
 """
 
 from __future__ import annotations
@@ -13,34 +13,25 @@ import signal
 import socket
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
-from functools import cache
 from types import FrameType
 from typing import TYPE_CHECKING
 
 from worker_service.base import events
 from worker_service.base.errors import StoreError, WorkerUnknown
 from worker_service.base.sd_notify import Notifier
-from worker_service.daemon.attempts import PAUSE_SECONDS, Attempt, CannotLand, Reporter, Slots, Tools
+from worker_service.daemon.attempts import PAUSE_SECONDS, Attempt, DaemonContext
 from worker_service.daemon.chores import Chore
+from worker_service.daemon.claiming import Claiming
 from worker_service.daemon.heartbeat import Heartbeat, Ownership
-from worker_service.daemon.outcomes import Landing
+from worker_service.daemon.outcomes import OutcomeWriter
+from worker_service.daemon.reporting import CannotLand, Reporter
 from worker_service.jobs.attempts import ChildProcess
-from worker_service.jobs.job import Job, Status
-from worker_service.jobs.payloads import PayloadCheck
+from worker_service.jobs.job import Status
 from worker_service.jobs.workers import NODE, wants
-from worker_service.runner.messages import (
-    Assigned,
-    AttemptEvent,
-    Described,
-    Ended,
-    How,
-    Logged,
-    Order,
-    Progressed,
-    Started,
-)
+from worker_service.runner.messages import Assigned, AttemptEvent, Described, Ended, Logged, Progressed, Started
 from worker_service.runner.pool import ChildError, LocalPool
 from worker_service.store.change_watch import FileWatch
 
@@ -63,10 +54,10 @@ EXIT_IO = 74
 
 @dataclass(slots=True)
 class Loop:
-    tools: Tools
-    nursery: LocalPool | ClusterPool
+    context: DaemonContext
+    pool: LocalPool | ClusterPool
     described: Mapping[str, Described]
-    landing: Landing
+    outcomes: OutcomeWriter
     heartbeat: Heartbeat
     watch: FileWatch
     signals: Signals
@@ -81,15 +72,15 @@ class Loop:
     _due_at: dict[str, float] = field(default_factory=dict)
     """When each chore runs next; a chore without an entry runs at once."""
     _is_disk_low: bool = False
-    _is_state_told: bool = True
+    _is_state_written: bool = True
     _deadline_at: float | None = None
     _poll_at: float = 0.0
     _turned_at: float = 0.0
     _has_changed: bool = False
     """Set when another connection committed during the wait."""
-    _beats_told: int = -1
-    _nursery_again_at: float = 0.0
-    _nursery_wait: float = 0.5
+    _beats_notified: int = -1
+    _restart_at: float = 0.0
+    _restart_wait: float = 0.5
     _bad_turns: int = 0
     _reporter: Reporter = field(init=False)
     _ownership: Ownership = field(init=False)
@@ -97,10 +88,10 @@ class Loop:
     _claiming: Claiming = field(init=False)
 
     def __post_init__(self) -> None:
-        self._reporter = Reporter(self.tools, self.nursery.answer)
-        self._ownership = Ownership(self.tools, self.heartbeat)
-        self._stopping = Stopping(self.tools, self.nursery, self._ownership, self.signals)
-        self._claiming = Claiming(self.tools, self.nursery, self.landing, self._ownership)
+        self._reporter = Reporter(self.context, self.pool.answer)
+        self._ownership = Ownership(self.context, self.heartbeat)
+        self._stopping = Stopping(self.context, self.pool, self._ownership, self.signals)
+        self._claiming = Claiming(self.context, self.pool, self.outcomes, self._ownership)
 
     # ── Turns ──
 
@@ -111,12 +102,12 @@ class Loop:
                 self.turn()
                 self._bad_turns = 0
             except CannotLand as error:
-                self.tools.log.critical(events.DAEMON_FAILED, reason=str(error))
+                self.context.log.critical(events.DAEMON_FAILED, reason=str(error))
                 return EXIT_IO
             except Exception as error:
                 # The outermost frame. The next turn resumes the work that this one left unfinished.
                 self._bad_turns += 1
-                self.tools.log.error(events.DAEMON_FAILED, turn=self._bad_turns, exc_info=True)
+                self.context.log.error(events.DAEMON_FAILED, turn=self._bad_turns, exc_info=True)
                 if self._bad_turns >= BAD_TURNS_MOST:
                     return EXIT_IO if isinstance(error, StoreError) else EXIT_BUG
                 time.sleep(PAUSE_SECONDS)
@@ -126,28 +117,28 @@ class Loop:
                 except StoreError as error:
                     # The queries for commits of other processes and for the next deadline failed; the next turn repeats
                     # them.
-                    self.tools.store_failed(error)
+                    self.context.note_store_failure(error)
         return self._exit_code
 
     def turn(self) -> None:
         """Run one turn of the main loop."""
-        self._turned_at = self.tools.monotonic()
+        self._turned_at = self.context.monotonic()
         if not self._is_database_ours():
             return
-        self._hear_signals()
-        self._hear_heart()
-        self._hear_others()
-        self._hear_children()
-        self._follow_nodes()
+        self._read_signals()
+        self._apply_beat_results()
+        self._check_other_commits()
+        self._apply_child_events()
+        self._update_nodes()
         # Write the last reports of an attempt before its outcome: the store rejects later ones.
-        self._reporter.report(self.landing.untold())
-        self._land()
+        self._reporter.report(self.outcomes.with_unwritten_reports())
+        self._write_outcomes()
         self._stopping.stop_children()
-        self._tend_nursery()
+        self._restart_fork_server()
         # Run chores before claiming, so that recovered jobs can be claimed and a full disk is known.
         self._run_due_chores()
         self._fill_free_slots()
-        self._tell_systemd()
+        self._notify_systemd()
         self._end_if_done()
 
     # ── Collecting events ──
@@ -162,444 +153,243 @@ class Loop:
         fault = self.watch.fault()
         if fault is not None:
             # Write nothing more: it would go to the replaced file and be lost. The next daemon recovers the jobs.
-            self.tools.log.critical(events.DATABASE_REPLACED, reason=fault)
+            self.context.log.critical(events.DATABASE_REPLACED, reason=fault)
             self._exit_code = EXIT_IO
         return FILES_SECONDS
 
-    def _hear_signals(self) -> None:
-        if self._stopping.hear_signals():
-            self._is_state_told = False
+    def _read_signals(self) -> None:
+        if self._stopping.read_signals():
+            self._is_state_written = False
             self.notifier.stopping()
-        if not self._is_state_told:
-            self._tell_state()
+        if not self._is_state_written:
+            self._write_state()
 
-    def _tell_state(self) -> None:
+    def _write_state(self) -> None:
         try:
-            self.tools.store.workers.set_worker_state(
-                self.tools.identity.worker_id, draining=self._stopping.at is not None, disk_low=self._is_disk_low
+            self.context.store.workers.set_worker_state(
+                self.context.identity.worker_id, draining=self._stopping.at is not None, disk_low=self._is_disk_low
             )
-            self._is_state_told = True
+            self._is_state_written = True
         except WorkerUnknown:
             self._ownership.is_registered = False
         except StoreError:
             # The state is only shown to users; the next signal or chore writes it again.
-            self._is_state_told = True
+            self._is_state_written = True
 
-    def tell_disk_low(self, is_low: bool) -> None:
+    def set_disk_low(self, is_low: bool) -> None:
         self._is_disk_low = is_low
-        self._tell_state()
-        self._claiming.again()
+        self._write_state()
+        self._claiming.request_claim()
 
-    def _hear_heart(self) -> None:
-        if self._ownership.hear_heart():
-            self._claiming.again()
+    def _apply_beat_results(self) -> None:
+        if self._ownership.apply_beat_results():
+            self._claiming.request_claim()
 
     def _register(self) -> None:
         self._ownership.register(self.described.values())
-        self._tell_state()
-        self._claiming.again()
+        self._write_state()
+        self._claiming.request_claim()
 
-    def _hear_others(self) -> None:
+    def _check_other_commits(self) -> None:
         """React to commits of other processes: there may be jobs to start, or requests to stop running ones."""
-        now = self.tools.monotonic()
+        now = self.context.monotonic()
         has_changed = self.watch.has_changed() or self._has_changed
         self._has_changed = False
         if has_changed or now >= self._poll_at or (self._deadline_at is not None and now >= self._deadline_at):
-            self._poll_at = now + self.tools.settings.poll_interval_seconds
-            self._claiming.again()
+            self._poll_at = now + self.context.settings.poll_interval_seconds
+            self._claiming.request_claim()
             self._ownership.compare_leases()
             self._find_deadline()
 
     def _find_deadline(self) -> None:
         self._claiming.is_deadline_known = True
-        deadline = self.tools.store.leases.next_deadline()
-        now = self.tools.monotonic()
+        deadline = self.context.store.leases.next_deadline()
+        now = self.context.monotonic()
         if deadline is None:
             self._deadline_at = None
         else:
             # The next claim frees a limited number of due rows, so check again soon if some are due already.
-            wait = (deadline - self.tools.clock()).total_seconds()
+            wait = (deadline - self.context.clock()).total_seconds()
             self._deadline_at = now + (wait + 0.001 if wait > 0 else DUE_SECONDS)
 
-    def _hear_children(self) -> None:
+    def _apply_child_events(self) -> None:
         if not self._reporter.is_full:
-            hear(self.nursery.take_events(), self.tools, self.landing)
+            apply_child_events(self.pool.take_events(), self.context, self.outcomes)
 
-    def _follow_nodes(self) -> None:
-        if self.nodes is not None and self.nodes.follow():
-            self._claiming.again()
+    def _update_nodes(self) -> None:
+        if self.nodes is not None and self.nodes.update():
+            self._claiming.request_claim()
 
     # ── Writing outcomes ──
 
-    def _land(self) -> None:
-        landed = self.landing.land()
-        self._claiming.ended(landed)
-        for attempt in landed:
-            self.tools.slots.give_back(attempt)
-        if landed or self._reporter.has_committed:
+    def _write_outcomes(self) -> None:
+        finished = self.outcomes.write()
+        self._claiming.prefetch.learn_durations(finished)
+        for attempt in finished:
+            self.context.slots.remove(attempt)
+        if finished or self._reporter.has_committed:
             self._reporter.has_committed = False
             # The watch ignores our own commits, but they may have freed slots or made jobs due.
-            self._claiming.again()
-        if landed:
-            self.heartbeat.leases = self.tools.slots.leases()
+            self._claiming.request_claim()
+        if finished:
+            self.heartbeat.leases = self.context.slots.leases()
         named_at = self._due_at.get("name_documents")
-        if named_at is not None and any(attempt.job.document_id is not None for attempt in landed):
+        if named_at is not None and any(attempt.job.document_id is not None for attempt in finished):
             # A user may be waiting for the document and look for its link next.
-            self._due_at["name_documents"] = min(named_at, self.tools.monotonic() + NAMED_SECONDS)
+            self._due_at["name_documents"] = min(named_at, self.context.monotonic() + NAMED_SECONDS)
 
     # ── The fork server ──
 
-    def _tend_nursery(self) -> None:
-        if self.nursery.is_alive or self.tools.monotonic() < self._nursery_again_at:
+    def _restart_fork_server(self) -> None:
+        if self.pool.is_alive or self.context.monotonic() < self._restart_at:
             return
-        self.tools.log.error(events.NURSERY_DIED, running=len(self.tools.slots))
-        self._nursery_again_at = self.tools.monotonic() + self._nursery_wait
-        self._nursery_wait = min(30.0, self._nursery_wait * 2)
+        self.context.log.error(events.NURSERY_DIED, running=len(self.context.slots))
+        self._restart_at = self.context.monotonic() + self._restart_wait
+        self._restart_wait = min(30.0, self._restart_wait * 2)
         try:
-            described = self.nursery.restart()
+            described = self.pool.restart()
         except (OSError, ChildError) as error:
-            self.tools.log.error(events.NURSERY_DIED, reason=str(error))
+            self.context.log.error(events.NURSERY_DIED, reason=str(error))
             return
-        self.described = wanted(described, self.tools.settings.types)
+        self.described = filter_types(described, self.context.settings.types)
         if self.nodes is not None:
             self.described = self.nodes.described(self.described)
-        self.tools.log.info(events.NURSERY_RESTARTED, handlers=len(self.described))
+        self.context.log.info(events.NURSERY_RESTARTED, handlers=len(self.described))
         self._register()
 
     # ── Starting jobs ──
 
     def _fill_free_slots(self) -> None:
-        if not self._ownership.is_registered and not len(self.tools.slots) and not self.tools.must_wait_for_store:
+        if not self._ownership.is_registered and not len(self.context.slots) and not self.context.must_wait_for_store:
             self._register()
         # Beat before claiming: a worker that cannot beat must own nothing.
-        if self._ownership.is_fenced or not self._ownership.is_registered or not self.nursery.is_alive:
+        if self._ownership.is_fenced or not self._ownership.is_registered or not self.pool.is_alive:
             return
         if self._stopping.at is not None or self._exit_code is not None:
             return
-        if self.landing.again_at or self.tools.must_wait_for_store:
+        if self.outcomes.again_at or self.context.must_wait_for_store:
             return
-        if self._claiming.fill(self.described):
-            self._nursery_wait = 0.5
+        if self._claiming.fill_slots(self.described):
+            self._restart_wait = 0.5
 
     # ── Periodic work ──
 
     def _run_due_chores(self) -> None:
         for name, chore in self.chores.items():
-            now = self.tools.monotonic()
+            now = self.context.monotonic()
             if now < self._due_at.get(name, 0.0):
                 continue
             try:
                 self._due_at[name] = now + chore()
-                self._claiming.again()
+                self._claiming.request_claim()
             except Exception as error:
-                self.tools.log.warning(events.CHORE_FAILED, chore=name, reason=str(error))
+                self.context.log.warning(events.CHORE_FAILED, chore=name, reason=str(error))
                 self._due_at[name] = now + 30.0
 
-    def _tell_systemd(self) -> None:
+    def _notify_systemd(self) -> None:
         # Only a committed beat and a finished turn together are a sign of life.
-        if self.heartbeat.committed != self._beats_told:
-            self._beats_told = self.heartbeat.committed
+        if self.heartbeat.committed != self._beats_notified:
+            self._beats_notified = self.heartbeat.committed
             self.notifier.alive()
 
     def _end_if_done(self) -> None:
-        if self._exit_code is not None or len(self.tools.slots) or len(self.landing):
+        if self._exit_code is not None or len(self.context.slots) or len(self.outcomes):
             return
         if self._stopping.at is not None:
             self._exit_code = 0
-        elif self.is_draining_queue and not self._claiming.is_worthwhile and not self._comes():
-            self.tools.log.info(
-                events.DAEMON_DRAINED, pending=self.tools.store.reading.counts().by_status[Status.PENDING]
+        elif self.is_draining_queue and not self._claiming.may_find_jobs and not self._is_more_work_expected():
+            self.context.log.info(
+                events.DAEMON_DRAINED, pending=self.context.store.reading.counts().by_status[Status.PENDING]
             )
             self._exit_code = 0
 
-    def _comes(self) -> bool:
+    def _is_more_work_expected(self) -> bool:
         """Return whether a job that becomes due soon, or a node that could run one, is still expected."""
         if (
             self.nodes is not None
             and self.nodes.may_still_come
-            and self.tools.store.reading.counts().by_status[Status.PENDING]
+            and self.context.store.reading.counts().by_status[Status.PENDING]
         ):
             return True
-        soon = self.tools.clock() + timedelta(seconds=DRAINED_SECONDS)
-        return self.tools.store.leases.comes_due(self.tools.identity.worker_id, soon)
+        soon = self.context.clock() + timedelta(seconds=DRAINED_SECONDS)
+        return self.context.store.leases.comes_due(self.context.identity.worker_id, soon)
 
     # ── Waiting ──
 
     def _wait(self) -> None:
-        apart = min(GATHER_SECONDS * self.tools.slots.taken(NODE), GATHER_SECONDS_MOST)
-        time.sleep(max(0.0, self._turned_at + apart - self.tools.monotonic()))
-        if not self._claiming.is_deadline_known and not self.tools.must_wait_for_store:
+        apart = min(GATHER_SECONDS * self.context.slots.used(NODE), GATHER_SECONDS_MOST)
+        time.sleep(max(0.0, self._turned_at + apart - self.context.monotonic()))
+        if not self._claiming.is_deadline_known and not self.context.must_wait_for_store:
             self._find_deadline()
-        until = self.tools.monotonic() + self._seconds_to_wait()
+        until = self.context.monotonic() + self._seconds_to_wait()
         hints = self.watch.fileno()
-        fds = (self._nursery_fd(), hints, self.signals.fileno(), self.heartbeat.fileno())
+        fds = (self._pool_fd(), hints, self.signals.fileno(), self.heartbeat.fileno())
         waited = [fd for fd in fds if fd is not None]
         while True:
             # Use select: poll rounds up to whole milliseconds, and the watch wants another check after half of one.
             look_at = until if self.watch.look_at is None else min(self.watch.look_at, until)
-            ready, _, _ = select.select(waited, [], [], max(0.0, look_at - self.tools.monotonic()))
-            if [fd for fd in ready if fd != hints] or self.tools.monotonic() >= until:
+            ready, _, _ = select.select(waited, [], [], max(0.0, look_at - self.context.monotonic()))
+            if [fd for fd in ready if fd != hints] or self.context.monotonic() >= until:
                 return
             # Most hints come from our own commits, and a turn costs ten times as much as this check.
             self._has_changed = self.watch.has_changed()
             if self._has_changed or self.watch.is_doubtful:
                 return
 
-    def _nursery_fd(self) -> int | None:
+    def _pool_fd(self) -> int | None:
         # Skip the descriptor while the backlog is full: events that the loop does not read would wake it for nothing.
-        return self.nursery.fileno() if self.nursery.is_alive and not self._reporter.is_full else None
+        return self.pool.fileno() if self.pool.is_alive and not self._reporter.is_full else None
 
     def _seconds_to_wait(self) -> float:
-        now = self.tools.monotonic()
-        moments = [self._poll_at, self._deadline_at, self.landing.again_at, self._reporter.next_at]
-        moments += [self.nursery.next_check_at, None if self.nodes is None else self.nodes.look_at]
+        now = self.context.monotonic()
+        moments = [self._poll_at, self._deadline_at, self.outcomes.again_at, self._reporter.next_at]
+        moments += [self.pool.next_check_at, None if self.nodes is None else self.nodes.look_at]
         moments.append(self._stopping.next_at())
         moments += self._due_at.values()
-        if not self.nursery.is_alive:
-            moments.append(self._nursery_again_at)
+        if not self.pool.is_alive:
+            moments.append(self._restart_at)
         is_doubtful = self._ownership.is_fenced or not self._ownership.is_registered
-        may_claim = self._stopping.at is None and self.nursery.is_alive and not is_doubtful
+        may_claim = self._stopping.at is None and self.pool.is_alive and not is_doubtful
         if may_claim and self._claiming.has_room:
-            moments.append(max(now, self.tools.store_again_at, self.landing.again_at or 0.0))
+            moments.append(max(now, self.context.store_again_at, self.outcomes.again_at or 0.0))
         if is_doubtful:
             moments.append(now + 0.2)
         # Wake often enough to notice a missing beat in time.
-        moments.append(now + self.tools.settings.orphan_after_seconds * 0.1)
+        moments.append(now + self.context.settings.orphan_after_seconds * 0.1)
         return min(moment for moment in moments if moment is not None) - now
 
 
 # ── Events of child processes ─────────────────────────────────────────────────────────────────────────────────────────
 
 
-def wanted(described: Iterable[Described], types: Sequence[str]) -> dict[str, Described]:
+def filter_types(described: Iterable[Described], types: Sequence[str]) -> dict[str, Described]:
     """Return the handlers of the types that WORKER_TYPES allows, by type."""
     return {one.facts.job_type: one for one in described if wants(types, one.facts.job_type)}
 
 
-def hear(happenings: Iterable[AttemptEvent], tools: Tools, landing: Landing) -> None:
-    for happening in happenings:
-        attempt = tools.slots.get(happening.key)
+def apply_child_events(happened: Iterable[AttemptEvent], context: DaemonContext, outcomes: OutcomeWriter) -> None:
+    for event in happened:
+        attempt = context.slots.get(event.key)
         if attempt is None:
             continue
-        tools.slots.talking[happening.key] = attempt
-        if isinstance(happening, Assigned):
-            attempt.placed(happening.node)
-        elif isinstance(happening, Progressed):
-            attempt.progressed(happening)
-        elif isinstance(happening, Logged):
-            attempt.logged(happening.lines)
-        elif isinstance(happening, Ended):
-            attempt.forget_question()
-            attempt.took_seconds = happening.took_seconds
-            landing.add(attempt, happening)
-        elif isinstance(happening, Started):
-            attempt.started(ChildProcess(happening.pid, happening.pid_started, happening.sandbox))
-            (tools.log.debug if attempt.is_small else tools.log.info)(
-                events.JOB_STARTED,
-                job_id=happening.job_id,
-                fence=happening.fence,
-                pid=happening.pid,
-                sandbox=happening.sandbox,
-            )
-        else:
-            attempt.keep(happening, now=tools.monotonic())
-
-
-# ── Claiming ──────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-@dataclass(slots=True)
-class Claiming:
-    tools: Tools
-    nursery: LocalPool | ClusterPool
-    landing: Landing
-    ownership: Ownership
-    is_deadline_known: bool = False
-    """False once something of ours may have moved the deadline since it was last read."""
-    _should_claim: dict[str, bool] = field(default_factory=dict)
-    _ahead: Ahead = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.again()
-        self._ahead = Ahead(self.tools.slots)
-
-    @property
-    def is_worthwhile(self) -> bool:
-        """True if a claim may find a job."""
-        return any(self._should_claim[one] for one, size in self.tools.slots.sizes.items() if size)
-
-    @property
-    def has_room(self) -> bool:
-        return any(self._should_claim[one] and self.tools.slots.free(one) for one in self.tools.slots.sizes)
-
-    def again(self) -> None:
-        """Claim again in the next turn, and read the deadline again."""
-        self._should_claim = dict.fromkeys(self.tools.slots.sizes, True)
-        self.is_deadline_known = False
-
-    def ended(self, attempts: Iterable[Attempt]) -> None:
-        self._ahead.ended(attempts)
-
-    def fill(self, described: Mapping[str, Described]) -> bool:
-        """Claim jobs for the free slots and start them; return whether any was started."""
-        before = len(self.tools.slots)
-        for job_class in self.tools.slots.sizes:
-            free = self.tools.slots.free(job_class)
-            if free and self._should_claim[job_class]:
-                for job in self._claim(job_class, free):
-                    self._start(job, job_class, described.get(job.job_type))
-            if self._should_claim[job_class]:
-                self._claim_ahead(job_class, described)
-        return len(self.tools.slots) > before
-
-    def _claim_ahead(self, job_class: str, described: Mapping[str, Described]) -> None:
-        room = self._ahead.room(job_class, described)
-        if room:
-            for job in self._claim(job_class, sum(room.values()), only=sorted(room)):
-                self._start(job, job_class, described.get(job.job_type))
-
-    def _claim(self, job_class: str, most: int, only: Sequence[str] | None = None) -> Sequence[Job]:
-        worker_id, heartbeat = self.tools.identity.worker_id, self.ownership.heartbeat
-        behind = self.tools.slots.beyond(job_class) + (0 if only is None else most)
-        try:
-            jobs = self.tools.store.leases.claim(worker_id, most, job_class, behind=behind, only=only)
-        except WorkerUnknown:
-            self.ownership.disown()
-            return ()
-        except StoreError as error:
-            self.tools.store_failed(error)
-            return ()
-        self.tools.store_works()
-        self._should_claim[job_class] = len(jobs) == most
-        if len(jobs) < most:
-            # The claim freed due rows, but only a limited number at once; there may be more.
-            self.is_deadline_known = False
-            if jobs and only is None:
-                self.again()
-        heartbeat.leases = (*heartbeat.leases, *(job.lease for job in jobs))
-        return jobs
-
-    def _start(self, job: Job, job_class: str, described: Described | None) -> None:
-        is_at_most_once = described is not None and described.facts.at_most_once
-        is_small = described is not None and described.reuse > 1
-        attempt = Attempt(job._replace(payload=None, result=None), job_class, is_at_most_once, is_small=is_small)
-        self.tools.slots.take(attempt)
-        say = self.tools.log.debug if is_small else self.tools.log.info
-        say(events.JOB_CLAIMED, job_id=job.id, fence=job.fence, job_type=job.job_type)
-        refused = refusal(job, described)
-        if refused is not None:
-            self.landing.add(attempt, refused)
-            return
-        # No process was started, so release the job without a retry.
-        try:
-            order = self._order(job)
-            if self.ownership.is_silent:
-                # The process was suspended between the claim and this line; another worker may own the job by now.
-                self.landing.add(attempt, Ended(job.id, job.fence, How.STOPPED))
-            else:
-                self.nursery.launch(order)
-        except StoreError as error:
-            self.tools.store_failed(error)
-            self.landing.add(attempt, Ended(job.id, job.fence, How.STOPPED))
-        except (OSError, ChildError) as error:
-            self.tools.log.error(events.NURSERY_DIED, reason=str(error))
-            self.landing.add(attempt, Ended(job.id, job.fence, How.STOPPED))
-
-    def _order(self, job: Job) -> Order:
-        files = () if job.document_id is None else self.tools.store.attempts.inputs(job.document_id)
-        return Order(
-            job.id,
-            job.fence,
-            job.job_type,
-            job.platform,
-            job.account,
-            job.payload,
-            job.timeout_seconds,
-            # A first attempt has no state.
-            state=self.tools.store.attempts.checkpoint_of(job.id) if job.fence > 1 else None,
-            document_id=job.document_id,
-            generation=job.generation,
-            inputs={file.role: self.tools.settings.workspace.absolute() / file.path for file in files},
-            contents={file.role: file.sha256 for file in files if file.sha256},
-            owner=job.owner,
-            document=None if job.document_id is None else self.tools.store.attempts.known_document(job.document_id),
-            parent_id=job.parent_id,
-            node_slots=self.tools.slots.sizes.get(NODE, 0),
-            # A node cannot ask. On a first attempt, `ingest` has already left out the known pages.
-            known_digests=self.tools.store.attempts.known_digests(job.id) if self._asks_no_questions(job) else (),
-        )
-
-    def _asks_no_questions(self, job: Job) -> bool:
-        return NODE in self.tools.slots.sizes and job.fence > 1 and job.document_id is not None
-
-
-# ── Claiming ahead of free slots ──────────────────────────────────────────────────────────────────────────────────────
-
-MOMENT_SECONDS = 0.02
-MOST = 32
-"""Prefetched jobs per slot. One short transaction claims them for all slots, another completes them."""
-_WEIGHT = 0.3
-"""Weight of the newest duration in the moving average."""
-
-
-@dataclass(slots=True)
-class Ahead:
-    slots: Slots
-    _seconds: dict[str, float] = field(default_factory=dict)
-    """Moving average of the seconds that one attempt takes, by job type."""
-
-    def ended(self, attempts: Iterable[Attempt]) -> None:
-        for attempt in attempts:
-            if attempt.took_seconds is not None:
-                known = self._seconds.get(attempt.job.job_type, attempt.took_seconds)
-                self._seconds[attempt.job.job_type] = known + (attempt.took_seconds - known) * _WEIGHT
-
-    def room(self, job_class: str, described: Mapping[str, Described]) -> dict[str, int]:
-        """Return how many more jobs of each type may be claimed ahead.
-
-        None for nodes, where jobs could wait for unrelated ones.
-        """
-        room: dict[str, int] = {}
-        if job_class == NODE:
-            return room
-        for job_type, number in self.slots.by_type(job_class).items():
-            most = self._most(job_type, described.get(job_type)) * min(number, self.slots.sizes[job_class])
-            if number <= most // 2:
-                room[job_type] = most - number
-        return room
-
-    def _most(self, job_type: str, described: Described | None) -> int:
-        """Return how many jobs of the type one child process should have waiting."""
-        if described is None or described.reuse <= 1:
-            return 1
-        seconds = max(self._seconds.get(job_type, MOMENT_SECONDS), MOMENT_SECONDS / MOST)
-        return max(1, min(int(MOMENT_SECONDS / seconds), described.reuse))
-
-
-# ── Rejecting jobs before they start ──────────────────────────────────────────────────────────────────────────────────
-
-_LOOKED_AT_MOST = 65_536
-"""Characters. Checking more would hold up the loop, so the child process checks longer payloads."""
-
-
-def refusal(job: Job, found: Described | None) -> Ended | None:
-    """Return the outcome of a job that must not start, or None if it may start."""
-    if found is None:
-        return _ended(job, "HANDLER_SET_ASIDE", f"no handler for {job.job_type}")
-    if found.set_aside is not None:
-        return _ended(job, "HANDLER_SET_ASIDE", found.set_aside)
-    if len(job.payload or "") > _LOOKED_AT_MOST:
-        return None
-    fault = _check(found.facts.payload_schema).fault(job.payload)
-    return None if fault is None else _ended(job, "PAYLOAD_INVALID", fault)
-
-
-# Building a check costs a thousand times more than running it.
-_check = cache(PayloadCheck)
-
-
-def _ended(job: Job, code: str, message: str) -> Ended:
-    return Ended(job.id, job.fence, How.PERMANENT, code=code, message=message)
+        context.slots.reporting[event.key] = attempt
+        match event:
+            case Assigned():
+                attempt.set_node(event.node)
+            case Progressed():
+                attempt.add_progress(event)
+            case Logged():
+                attempt.add_lines(event.lines)
+            case Ended():
+                attempt.drop_question()
+                attempt.took_seconds = event.took_seconds
+                outcomes.add(attempt, event)
+            case Started():
+                attempt.set_child(ChildProcess(event.pid, event.pid_started, event.sandbox))
+                log = context.log.debug if attempt.is_small else context.log.info
+                log(events.JOB_STARTED, job_id=event.job_id, fence=event.fence, pid=event.pid, sandbox=event.sandbox)
+            case _:
+                attempt.queue_report(event, now=context.monotonic())
 
 
 # ── Stopping ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -628,11 +418,9 @@ class Signals:
 
     def drain(self) -> None:
         """Discard the pending wake-up bytes, so that the next wait blocks."""
-        try:
+        with suppress(BlockingIOError):
             while self._reader.recv(64):
                 pass
-        except BlockingIOError:
-            return
 
     def close(self) -> None:
         for name, handler in self._before.items():
@@ -647,32 +435,32 @@ class Signals:
 
 @dataclass(slots=True)
 class Stopping:
-    tools: Tools
-    nursery: LocalPool | ClusterPool
+    context: DaemonContext
+    pool: LocalPool | ClusterPool
     ownership: Ownership
     signals: Signals
     at: float | None = None
     """End of the grace period; None until the daemon is asked to stop."""
     _is_now: bool = False
 
-    def hear_signals(self) -> bool:
+    def read_signals(self) -> bool:
         """Read new signals; return whether the daemon was asked to stop for the first time."""
         self.signals.drain()
         asked = self.signals.asked_to_stop
         is_new = asked > 0 and self.at is None
         if is_new:
-            grace = self.tools.settings.grace_period_seconds
-            self.at = self.tools.monotonic() + grace
-            self.tools.log.info(events.DAEMON_STOPPING, running=len(self.tools.slots), grace_seconds=grace)
+            grace = self.context.settings.grace_period_seconds
+            self.at = self.context.monotonic() + grace
+            self.context.log.info(events.DAEMON_STOPPING, running=len(self.context.slots), grace_seconds=grace)
         if asked > 1 and not self._is_now:
             self._is_now = True
-            self.at = self.tools.monotonic()
+            self.at = self.context.monotonic()
         return is_new
 
     def stop_children(self) -> None:
-        now = self.tools.monotonic()
+        now = self.context.monotonic()
         is_over = self.at is not None and now >= self.at
-        for attempt in self.tools.slots:
+        for attempt in self.context.slots:
             by_force = attempt.is_lost or attempt.without_grace or self.ownership.is_fenced or self._is_now
             if not (by_force or attempt.is_cancelled or attempt.refused or attempt.is_held_up or is_over):
                 continue
@@ -680,13 +468,13 @@ class Stopping:
             if attempt.stopped_at is None:
                 attempt.stopped_at = now
                 attempt.is_stopped_now = by_force
-                self.tools.log.info(events.JOB_STOPPED, job_id=job.id, fence=job.fence, now=by_force)
-                self.nursery.stop(job.id, job.fence, now=by_force)
+                self.context.log.info(events.JOB_STOPPED, job_id=job.id, fence=job.fence, now=by_force)
+                self.pool.stop(job.id, job.fence, now=by_force)
             elif not attempt.is_stopped_now and (
                 by_force or now - attempt.stopped_at > self._grace_of(attempt, is_over)
             ):
                 attempt.is_stopped_now = True
-                self.nursery.stop(job.id, job.fence, now=True)
+                self.pool.stop(job.id, job.fence, now=True)
 
     def _grace_of(self, attempt: Attempt, is_over: bool) -> float:
         """Return how many seconds an attempt that was asked to stop may take to exit.
@@ -694,12 +482,12 @@ class Stopping:
         An attempt that stops only because its batch was stopped gets the daemon's grace period to finish its page.
         """
         is_spared = attempt.is_held_up and not (attempt.is_cancelled or attempt.refused or is_over)
-        return max(STOP_SECONDS, self.tools.settings.grace_period_seconds) if is_spared else STOP_SECONDS
+        return max(STOP_SECONDS, self.context.settings.grace_period_seconds) if is_spared else STOP_SECONDS
 
     def next_at(self) -> float | None:
         """Return when to check again; None if nothing is being stopped."""
-        now = self.tools.monotonic()
-        moments = [now + 1.0 for attempt in self.tools.slots if attempt.stopped_at is not None]
-        if self.at is not None and len(self.tools.slots):
+        now = self.context.monotonic()
+        moments = [now + 1.0 for attempt in self.context.slots if attempt.stopped_at is not None]
+        if self.at is not None and len(self.context.slots):
             moments.append(self.at if now < self.at else now + 1.0)
         return min(moments, default=None)

@@ -12,7 +12,7 @@ import msgspec
 from worker_service.base import events
 from worker_service.base.errors import StoreError, WorkerUnknown
 from worker_service.cluster.pool import ClusterPool, RayPool, cluster_begin, cluster_types, with_node_class
-from worker_service.daemon.attempts import Tools
+from worker_service.daemon.attempts import DaemonContext
 from worker_service.jobs.workers import NODE, NodeState
 from worker_service.runner.messages import Begin, Described, NodesSeen
 from worker_service.runner.pool import LocalPool
@@ -27,7 +27,7 @@ _FIRST_MACHINE_SECONDS = 900.0
 
 @dataclass(slots=True)
 class Nodes:
-    tools: Tools
+    context: DaemonContext
     pool: ClusterPool
     types: Collection[str]
     autoscale: int
@@ -37,7 +37,7 @@ class Nodes:
     _started_at: float = 0.0
 
     def __post_init__(self) -> None:
-        self._started_at = self.tools.monotonic()
+        self._started_at = self.context.monotonic()
 
     @property
     def look_at(self) -> float:
@@ -46,20 +46,20 @@ class Nodes:
     def described(self, described: Mapping[str, Described]) -> dict[str, Described]:
         return with_node_class(described, self.types)
 
-    def follow(self) -> bool:
+    def update(self) -> bool:
         """Update slots and rows from the cluster. Return whether there are more slots than before."""
-        now, seen = self.tools.monotonic(), self.pool.ray.seen
+        now, seen = self.context.monotonic(), self.pool.ray.seen
         if seen is self._seen and now < self._look_at:
             return False
         self._look_at = now + _LOOK_SECONDS
-        before = self.tools.slots.sizes[NODE]
+        before = self.context.slots.sizes[NODE]
         slots = sum(node.slots for node in seen.nodes) if seen is not None else 0
         waiting = self._waiting_slots(slots) if self.pool.ray.is_connected else 0
-        self.tools.slots.sizes[NODE] = self.pool.local_slots + slots + waiting
-        if seen is not self._seen or self.tools.slots.sizes[NODE] != before:
+        self.context.slots.sizes[NODE] = self.pool.local_slots + slots + waiting
+        if seen is not self._seen or self.context.slots.sizes[NODE] != before:
             self._write_rows(seen, waiting)
         self._pass_on_drains()
-        return self.tools.slots.sizes[NODE] > before
+        return self.context.slots.sizes[NODE] > before
 
     def _waiting_slots(self, slots: int) -> int:
         """Return how many attempts may wait in Ray beyond the existing slots.
@@ -74,7 +74,7 @@ class Nodes:
         """True if there is no slot yet and a node may still appear."""
         seconds = _FIRST_MACHINE_SECONDS if self.autoscale else _FIRST_NODE_SECONDS
         has_slots = self.pool.local_slots or (self._seen is not None and any(node.slots for node in self._seen.nodes))
-        return not has_slots and self.tools.monotonic() < self._started_at + seconds
+        return not has_slots and self.context.monotonic() < self._started_at + seconds
 
     def _write_rows(self, seen: NodesSeen | None, waiting: int) -> None:
         rows = [] if seen is None else [*seen.nodes]
@@ -83,17 +83,17 @@ class Nodes:
         if waiting:
             rows.append(NodeState("autoscaler", "starting", waiting, reason="attempts wait here for new machines"))
         try:
-            self.tools.quick_store.workers.set_nodes(self.tools.identity.worker_id, rows)
+            self.context.quick_store.workers.set_nodes(self.context.identity.worker_id, rows)
             self._seen = seen
         except WorkerUnknown:
             # The loop registers the worker again before it claims.
             pass
         except StoreError as error:
-            self.tools.store_failed(error)
+            self.context.note_store_failure(error)
 
     def _pass_on_drains(self) -> None:
         with suppress(StoreError):
-            draining = tuple(row.name for row in self.tools.store.reading.nodes() if row.is_draining)
+            draining = tuple(row.name for row in self.context.store.reading.nodes() if row.is_draining)
             if draining != self._draining and self.pool.ray.is_alive:
                 self._draining = draining
                 self.pool.ray.drain(draining)
@@ -103,16 +103,21 @@ class Nodes:
 
 
 def nodes_of(
-    tools: Tools, cluster: Cluster, local: LocalPool, begin: Begin, described: Mapping[str, Described], staging: Path
+    context: DaemonContext,
+    cluster: Cluster,
+    local: LocalPool,
+    begin: Begin,
+    described: Mapping[str, Described],
+    staging: Path,
 ) -> Nodes | None:
     """Build the cluster's pool beside the local fork server, which was started with `begin`.
 
     Return None if no type runs on nodes.
     """
-    settings, types = tools.settings, cluster_types(described, cluster)
+    settings, types = context.settings, cluster_types(described, cluster)
     if unknown := sorted({*cluster.types} - {*types}):
         reason = "no handler of these types declares runs_on_cluster"
-        tools.log.warning(events.CLUSTER_TYPE_UNKNOWN, types=unknown, reason=reason)
+        context.log.warning(events.CLUSTER_TYPE_UNKNOWN, types=unknown, reason=reason)
     if not types:
         return None
     local_slots = settings.concurrency if cluster.local_slots is None else cluster.local_slots
@@ -130,8 +135,8 @@ def nodes_of(
     )
 
     def log_death(reason: str) -> None:
-        tools.log.error(events.RAY_DRIVER_DIED, reason=reason)
+        context.log.error(events.RAY_DRIVER_DIED, reason=reason)
 
-    tools.slots.sizes[NODE] = local_slots
+    context.slots.sizes[NODE] = local_slots
     pool = ClusterPool(local, RayPool(begin, environment), types, local_slots, log_death)
-    return Nodes(tools, pool, types, cluster.autoscale)
+    return Nodes(context, pool, types, cluster.autoscale)

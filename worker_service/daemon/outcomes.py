@@ -20,7 +20,6 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
 
-import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -38,7 +37,8 @@ from worker_service.base.errors import (
 )
 from worker_service.base.files import move_file
 from worker_service.base.humanize import counted
-from worker_service.daemon.attempts import PATIENCE_SECONDS, Attempt, CannotLand, Tools, failure_fields
+from worker_service.daemon.attempts import PAUSE_SECONDS, Attempt, DaemonContext, failure_fields
+from worker_service.daemon.reporting import PATIENCE_SECONDS, CannotLand
 from worker_service.jobs.attempts import Completion, Failure
 from worker_service.jobs.documents import NewFile
 from worker_service.jobs.job import Lease
@@ -78,7 +78,7 @@ class Fail(Struct, frozen=True):
     retry_at: datetime | None
 
 
-class Snooze(Struct, frozen=True):
+class SnoozeUntil(Struct, frozen=True):
     until: datetime
     why: Failure
     resting: str = ""
@@ -103,7 +103,7 @@ class Drop(Struct, frozen=True):
     """The lease is lost: write nothing."""
 
 
-Uncompleted = Fail | Snooze | Release | Requeue | ConfirmCancel | Drop
+Uncompleted = Fail | SnoozeUntil | Release | Requeue | ConfirmCancel | Drop
 Verdict = Complete | Uncompleted
 
 
@@ -128,19 +128,19 @@ def verdict(
         return Fail(Failure(MAY_HAVE_RUN, detail, ended.usage, MAY_HAVE_RUN_REMEDY), None)
     if ended.how is How.SNOOZED:
         resting = attempt.job.source if ended.pauses_source else ""
-        until = now + _wait(ended.after_seconds, otherwise=_SNOOZE_SECONDS)
-        return Snooze(until, _failure(ended), resting)
+        until = now + _delay(ended.after_seconds, otherwise=_SNOOZE_SECONDS)
+        return SnoozeUntil(until, _failure(ended), resting)
     if ended.how is How.STOPPED or (attempt.stopped_at is not None and ended.how is not How.PERMANENT):
         # We stopped the child process, so its exit is not the job's fault and costs no retry.
         return Release()
     if ended.how is How.CRASHED and ended.code == "NODE_LOST":
         return Requeue(_failure(ended))
-    if died_with_nursery(ended) and attempt.nursery_deaths <= REQUEUES_MAX:
+    if died_with_fork_server(ended) and attempt.fork_server_deaths <= REQUEUES_MAX:
         # Most likely another attempt's fault. Bounded, because this one may crash the fork server each time.
         return Release()
     failure = _failure(ended)
     failure = replace(failure, code=_code_of(ended), message=_message_of(ended))
-    after = None if ended.after_seconds is None else _wait(ended.after_seconds, otherwise=0)
+    after = None if ended.after_seconds is None else _delay(ended.after_seconds, otherwise=0)
     is_permanent = ended.how is How.PERMANENT
     choice = after_failure(attempt.job, now=now, jitter=jitter, is_permanent=is_permanent, after=after, rules=rules)
     return Fail(failure, choice.run_at if isinstance(choice, Retry) else None)
@@ -166,11 +166,11 @@ def _message_of(ended: Ended) -> str:
     return ended.message or _SENTENCES[ended.how]
 
 
-def died_with_nursery(ended: Ended) -> bool:
+def died_with_fork_server(ended: Ended) -> bool:
     return ended.how is How.CRASHED and ended.code == "NURSERY_DIED"
 
 
-def _wait(seconds: float | None, *, otherwise: float) -> timedelta:
+def _delay(seconds: float | None, *, otherwise: float) -> timedelta:
     """Return the delay that a handler asked for, limited to 0 seconds to 366 days."""
     wished = otherwise if seconds is None or seconds != seconds else seconds
     return timedelta(seconds=min(max(wished, 0.0), _LONGEST_WAIT_SECONDS))
@@ -178,18 +178,14 @@ def _wait(seconds: float | None, *, otherwise: float) -> timedelta:
 
 # ── Writing outcomes ──────────────────────────────────────────────────────────────────────────────────────────────────
 
-_PAUSE_SECONDS = 1.0
-_COPIED_AT_ONCE = 1 << 20
-_LEADS_ELSEWHERE = (errno.ELOOP, errno.ENOTDIR, errno.EXDEV)
-
 
 @dataclass(slots=True)
-class Landing:
-    tools: Tools
+class OutcomeWriter:
+    context: DaemonContext
     publisher: Publisher
     patience_seconds: float = PATIENCE_SECONDS
     _waiting: dict[Key, tuple[Attempt, Ended]] = field(default_factory=dict)
-    _nursery_deaths: dict[int, int] = field(default_factory=dict)
+    _fork_server_deaths: dict[int, int] = field(default_factory=dict)
     _failing_since: float | None = None
     _again_at: float = 0.0
 
@@ -201,7 +197,7 @@ class Landing:
         """When to retry the outcomes that could not be written; None if no outcome is ready to be written."""
         return self._again_at if self._ready() else None
 
-    def untold(self) -> list[Attempt]:
+    def with_unwritten_reports(self) -> list[Attempt]:
         """Return the attempts whose reports must be written before their outcomes.
 
         A completion writes the child process itself, so a new child alone is no reason.
@@ -209,65 +205,65 @@ class Landing:
         return [
             attempt
             for attempt, ended in self._waiting.values()
-            if attempt.unwritten or (attempt.has_words if ended.how is How.DONE else attempt.has_news)
+            if attempt.unwritten or (attempt.has_progress if ended.how is How.DONE else attempt.has_news)
         ]
 
     def add(self, attempt: Attempt, ended: Ended) -> None:
-        if died_with_nursery(ended):
-            attempt.nursery_deaths = self._nursery_deaths.get(attempt.job.id, 0) + 1
+        if died_with_fork_server(ended):
+            attempt.fork_server_deaths = self._fork_server_deaths.get(attempt.job.id, 0) + 1
         self._waiting[attempt.key] = (attempt, ended)
 
     def _ready(self) -> list[tuple[Attempt, Ended]]:
         """Return the outcomes whose attempts have no unwritten reports: the store rejects reports after the outcome."""
         return [waiting for waiting in self._waiting.values() if not waiting[0].unwritten]
 
-    def land(self) -> list[Attempt]:
+    def write(self) -> list[Attempt]:
         """Write the waiting outcomes; return the attempts that are finished with.
 
         Raise `CannotLand` if writing has failed for longer than `patience_seconds`.
         """
-        landed: list[Attempt] = []
-        if not self._ready() or self.tools.monotonic() < self._again_at:
-            return landed
+        finished: list[Attempt] = []
+        if not self._ready() or self.context.monotonic() < self._again_at:
+            return finished
         try:
-            self._land_completions(landed)
-            self._land_others(landed)
+            self._write_completions(finished)
+            self._write_others(finished)
         except (StoreError, OSError) as error:
             self._postpone(error)
         else:
             if self._failing_since is not None:
-                self.tools.log.info(events.STORE_RECOVERED)
+                self.context.log.info(events.STORE_RECOVERED)
             self._failing_since, self._again_at = None, 0.0
-        return landed
+        return finished
 
     def _postpone(self, error: Exception) -> None:
-        now = self.tools.monotonic()
+        now = self.context.monotonic()
         if self._failing_since is None:
             self._failing_since = now
-            self.tools.log.error(events.STORE_UNAVAILABLE, **failure_fields(error), waiting=len(self._waiting))
+            self.context.log.error(events.STORE_UNAVAILABLE, **failure_fields(error), waiting=len(self._waiting))
         if now - self._failing_since >= self.patience_seconds:
             raise CannotLand(
                 f"the end of {counted(len(self._waiting), 'attempt')} could not be written: {error}"
             ) from error
-        self._again_at = now + _PAUSE_SECONDS
+        self._again_at = now + PAUSE_SECONDS
 
     # ── Completions, in one transaction ──
 
-    def _land_completions(self, landed: list[Attempt]) -> None:
+    def _write_completions(self, finished: list[Attempt]) -> None:
         ready = [(a, e) for a, e in self._ready() if isinstance(self._verdict(a, e), Complete)]
         done = [(attempt, ended) for attempt, ended in ready if self._has_published(attempt, ended)]
         if not done:
             return
         try:
-            lost = self.tools.store.leases.complete_many([self._completion(*one) for one in done])
+            lost = self.context.store.leases.complete_many([self._completion(*one) for one in done])
         except (RuleBroken, BadPayload, BadInput):
             # A constraint rejected one of them: write them one by one to find out which.
             for attempt, ended in done:
-                self._land_completion_alone(attempt, ended, landed)
+                self._write_completion_alone(attempt, ended, finished)
         else:
-            self._completed(done, lost, landed)
+            self._completed(done, lost, finished)
 
-    def _completed(self, done: Sequence[tuple[Attempt, Ended]], lost: Sequence[Lease], landed: list[Attempt]) -> None:
+    def _completed(self, done: Sequence[tuple[Attempt, Ended]], lost: Sequence[Lease], finished: list[Attempt]) -> None:
         for attempt, ended in done:
             if attempt.lease in lost:
                 # The job was cancelled at the last moment, or the lease is lost.
@@ -275,45 +271,45 @@ class Landing:
                 # Retract last: if the write above fails, the outcome is retried and needs the files.
                 self.publisher.retract(ended)
             else:
-                self.tools.log.info(events.JOB_COMPLETED, **_named(attempt))
-            self._landed(attempt, landed)
+                self.context.log.info(events.JOB_COMPLETED, **_log_fields(attempt))
+            self._finish(attempt, finished)
 
     def _has_published(self, attempt: Attempt, ended: Ended) -> bool:
         try:
             self.publisher.publish(ended)
-        except Vanished as error:
-            self._fails_after_all(attempt, ended, "FILES_VANISHED", error)
+        except StagedFileMissing as error:
+            self._fail_after_all(attempt, ended, "FILES_VANISHED", error)
             return False
         return True
 
-    def _fails_after_all(self, attempt: Attempt, ended: Ended, code: str, error: Exception) -> None:
+    def _fail_after_all(self, attempt: Attempt, ended: Ended, code: str, error: Exception) -> None:
         """Replace the outcome with a retryable failure, which is written with the other failures."""
-        failed = msgspec.structs.replace(ended, how=How.RETRYABLE, code=code, message=str(error), remedy="")
+        failed = replace(ended, how=How.RETRYABLE, code=code, message=str(error), remedy="")
         self._waiting[attempt.key] = (attempt, failed)
 
-    def _land_completion_alone(self, attempt: Attempt, ended: Ended, landed: list[Attempt]) -> None:
+    def _write_completion_alone(self, attempt: Attempt, ended: Ended, finished: list[Attempt]) -> None:
         try:
-            lost = self.tools.store.leases.complete_many([self._completion(attempt, ended)])
+            lost = self.context.store.leases.complete_many([self._completion(attempt, ended)])
         except PublishedFileRemoved as error:
             # Its document was removed after the handler asked about it: the next attempt asks again.
-            self._fails_after_all(attempt, ended, "FILE_FORGOTTEN", error)
+            self._fail_after_all(attempt, ended, "FILE_FORGOTTEN", error)
         except (RuleBroken, BadPayload, BadInput) as error:
             self._write(attempt, Fail(Failure("RESULT_REFUSED", str(error), ended.usage), None), ended)
             self.publisher.retract(ended)
-            self._landed(attempt, landed)
+            self._finish(attempt, finished)
         else:
-            self._completed([(attempt, ended)], lost, landed)
+            self._completed([(attempt, ended)], lost, finished)
 
     # ── Other outcomes, one by one ──
 
-    def _land_others(self, landed: list[Attempt]) -> None:
+    def _write_others(self, finished: list[Attempt]) -> None:
         for attempt, ended in self._ready():
             chosen = self._verdict(attempt, ended)
             if isinstance(chosen, Complete):
                 continue
             self._write(attempt, chosen, ended)
             self.publisher.retract(ended)
-            self._landed(attempt, landed)
+            self._finish(attempt, finished)
 
     def _write(self, attempt: Attempt, chosen: Uncompleted, ended: Ended) -> None:
         try:
@@ -321,32 +317,32 @@ class Landing:
         except CancelRequested:
             self._write(attempt, ConfirmCancel(), ended)
         except LeaseLost:
-            self.tools.log.warning(events.LEASE_LOST, **_named(attempt))
+            self.context.log.warning(events.LEASE_LOST, **_log_fields(attempt))
 
     def _write_now(self, attempt: Attempt, chosen: Uncompleted, ended: Ended) -> None:
-        leases, log, lease = self.tools.store.leases, self.tools.log, attempt.lease
+        leases, log, lease = self.context.store.leases, self.context.log, attempt.lease
         if isinstance(chosen, Fail):
             leases.fail(lease, chosen.failure, retry_at=chosen.retry_at)
             event = events.JOB_FAILED if chosen.retry_at is None else events.JOB_RETRIED
-            log.warning(event, **_named(attempt), code=chosen.failure.code)
-        elif isinstance(chosen, Snooze):
+            log.warning(event, **_log_fields(attempt), code=chosen.failure.code)
+        elif isinstance(chosen, SnoozeUntil):
             if chosen.resting:
                 leases.rest_source(chosen.resting, chosen.until, in_a_sentence(chosen.why.message, chosen.why.remedy))
             leases.snooze(lease, chosen.until, chosen.why)
-            log.info(events.JOB_SNOOZED, **_named(attempt))
+            log.info(events.JOB_SNOOZED, **_log_fields(attempt))
         elif isinstance(chosen, Release):
             leases.release(lease)
-            log.info(events.JOB_RELEASED, **_named(attempt))
+            log.info(events.JOB_RELEASED, **_log_fields(attempt))
         elif isinstance(chosen, Requeue):
             status = leases.requeue_one(lease, chosen.why)
-            log.warning(events.JOB_REQUEUED, **_named(attempt), status=status.value, reason=chosen.why.message)
+            log.warning(events.JOB_REQUEUED, **_log_fields(attempt), status=status.value, reason=chosen.why.message)
         elif isinstance(chosen, ConfirmCancel):
             leases.confirm_cancel(lease, ended.usage)
-            log.info(events.JOB_CANCELLED, **_named(attempt))
+            log.info(events.JOB_CANCELLED, **_log_fields(attempt))
 
     def _verdict(self, attempt: Attempt, ended: Ended) -> Verdict:
         return verdict(
-            attempt, ended, now=self.tools.clock(), jitter=random.random(), rules=self.tools.settings.retries
+            attempt, ended, now=self.context.clock(), jitter=random.random(), rules=self.context.settings.retries
         )
 
     def _completion(self, attempt: Attempt, ended: Ended) -> Completion:
@@ -362,24 +358,27 @@ class Landing:
             attempt.node,
         )
 
-    def _landed(self, attempt: Attempt, landed: list[Attempt]) -> None:
+    def _finish(self, attempt: Attempt, finished: list[Attempt]) -> None:
         del self._waiting[attempt.key]
-        landed.append(attempt)
-        if attempt.nursery_deaths:
-            self._nursery_deaths[attempt.job.id] = attempt.nursery_deaths
+        finished.append(attempt)
+        if attempt.fork_server_deaths:
+            self._fork_server_deaths[attempt.job.id] = attempt.fork_server_deaths
         else:
-            self._nursery_deaths.pop(attempt.job.id, None)
+            self._fork_server_deaths.pop(attempt.job.id, None)
 
 
-def _named(attempt: Attempt) -> dict[str, object]:
+def _log_fields(attempt: Attempt) -> dict[str, object]:
     lease: Lease = attempt.lease
     return {"job_id": lease.job_id, "fence": lease.fence, "job_type": attempt.job.job_type}
 
 
 # ── Publishing files ──────────────────────────────────────────────────────────────────────────────────────────────────
 
+_COPIED_AT_ONCE = 1 << 20
+_LEADS_ELSEWHERE = (errno.ELOOP, errno.ENOTDIR, errno.EXDEV)
 
-class Vanished(Exception):
+
+class StagedFileMissing(Exception):
     """A file to publish is missing, although its staging directory exists."""
 
 
@@ -390,7 +389,7 @@ class Publisher(Struct, frozen=True):
     def publish(self, ended: Ended) -> None:
         """Move the files to their published place, durably. Files that an earlier try moved stay there.
 
-        Raise `Vanished` if a file is in neither place.
+        Raise `StagedFileMissing` if a file is in neither place.
         """
         if not ended.files:
             return
@@ -429,14 +428,16 @@ class Publisher(Struct, frozen=True):
                 os.close(source)
         except FileNotFoundError as error:
             if not _is_file(name, target):
-                raise Vanished(f"{name} was removed from the staging directory before it could be published") from error
+                raise StagedFileMissing(
+                    f"{name} was removed from the staging directory before it could be published"
+                ) from error
         except OSError as error:
             if error.errno not in _LEADS_ELSEWHERE:
                 raise
-            raise Vanished(f"{folder} leads out of the staging directory") from error
+            raise StagedFileMissing(f"{folder} leads out of the staging directory") from error
         if not _is_file(name, target):
             os.unlink(name, dir_fd=target)
-            raise Vanished(f"{name} was replaced in the staging directory before it could be published")
+            raise StagedFileMissing(f"{name} was replaced in the staging directory before its publication")
 
     def published(self, ended: Ended) -> list[NewFile]:
         """Return the rows of the moved files."""

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 
 from worker_service.base import events
 from worker_service.base.clock import boot_clock
-from worker_service.daemon.attempts import Tools
+from worker_service.daemon.attempts import DaemonContext
 from worker_service.jobs.workers import WorkerState
 from worker_service.runner.processes import pool_id_of, sweep_until_gone
 from worker_service.runner.worker_lock import (
@@ -42,24 +42,24 @@ _SWEEP_SECONDS = 2.0
 
 @dataclass(slots=True)
 class Recovery:
-    tools: Tools
+    context: DaemonContext
     clock: Callable[[], float] = boot_clock
     _beats: dict[str, tuple[str, float]] = field(default_factory=dict)
     _dying_since: dict[str, float] = field(default_factory=dict)
 
     def run(self) -> float:
         """Check every other worker once; return the seconds until the next check."""
-        known = [*self.tools.store.reading.workers(), *self.tools.store.reading.absent_workers()]
-        others = [worker for worker in known if worker.id != self.tools.identity.worker_id]
+        known = [*self.context.store.reading.workers(), *self.context.store.reading.absent_workers()]
+        others = [worker for worker in known if worker.id != self.context.identity.worker_id]
         fates = [self._look(worker) for worker in others]
         there = {worker.id for worker in others}
         self._beats = {name: seen for name, seen in self._beats.items() if name in there}
-        if self.tools.settings.cluster is None and self.tools.store.reading.nodes():
-            self.tools.store.workers.forget_nodes_of_dead_workers()
-        return _SOON_SECONDS if Fate.DYING in fates else self.tools.settings.recovery_interval_seconds
+        if self.context.settings.cluster is None and self.context.store.reading.nodes():
+            self.context.store.workers.forget_nodes_of_dead_workers()
+        return _SOON_SECONDS if Fate.DYING in fates else self.context.settings.recovery_interval_seconds
 
     def _look(self, worker: WorkerState) -> Fate:
-        found = decide_fate(self._seen(worker), orphan_after_seconds=self.tools.settings.orphan_after_seconds)
+        found = decide_fate(self._seen(worker), orphan_after_seconds=self.context.settings.orphan_after_seconds)
         if found is Fate.GONE:
             # A grandchild may have closed the lock's descriptor; the sweep finds it by marks that it cannot remove.
             if self._sweep(worker):
@@ -82,36 +82,36 @@ class Recovery:
         self._beats[worker.id] = (worker.heartbeat_at, since)
         return observe(
             worker,
-            self.tools.settings.database,
-            host=self.tools.identity.host,
-            boot=self.tools.identity.boot_id,
-            now=self.tools.clock(),
+            self.context.settings.database,
+            host=self.context.identity.host,
+            boot=self.context.identity.boot_id,
+            now=self.context.clock(),
             silent_seconds=now - since,
         )
 
     def _requeue(self, worker: WorkerState, reason: str) -> None:
         # The worker may have woken up since the check; the store requeues only if its heartbeat is unchanged.
-        jobs = self.tools.store.leases.requeue(worker.id, last_beat=worker.heartbeat_at)
+        jobs = self.context.store.leases.requeue(worker.id, last_beat=worker.heartbeat_at)
         self._dying_since.pop(worker.id, None)
-        is_known = any(known.id == worker.id for known in self.tools.store.reading.workers())
+        is_known = any(known.id == worker.id for known in self.context.store.reading.workers())
         if is_known and not jobs:
             return
         # Keep the lock and the staging directory while they may be needed to find processes of the worker.
-        if not is_known and is_free(lock_path(self.tools.settings.database, worker.id)):
-            lock_path(self.tools.settings.database, worker.id).unlink(missing_ok=True)
-            shutil.rmtree(staging_root(self.tools.settings.workspace, worker.id), ignore_errors=True)
-        self.tools.log.warning(events.WORKER_RESCUED, worker_id=worker.id, jobs=len(jobs), reason=reason)
+        if not is_known and is_free(lock_path(self.context.settings.database, worker.id)):
+            lock_path(self.context.settings.database, worker.id).unlink(missing_ok=True)
+            shutil.rmtree(staging_root(self.context.settings.workspace, worker.id), ignore_errors=True)
+        self.context.log.warning(events.WORKER_RESCUED, worker_id=worker.id, jobs=len(jobs), reason=reason)
         for job in jobs:
-            self.tools.log.info(events.JOB_REQUEUED, job_id=job.id, fence=job.fence, status=job.status.value)
+            self.context.log.info(events.JOB_REQUEUED, job_id=job.id, fence=job.fence, status=job.status.value)
 
     def _sweep(self, worker: WorkerState) -> bool:
         """Kill the remaining processes of the worker's attempts; return whether all are gone."""
-        pool_id = pool_id_of(staging_root(self.tools.settings.workspace, worker.id))
+        pool_id = pool_id_of(staging_root(self.context.settings.workspace, worker.id))
         return sweep_until_gone(pool_id, seconds=_SWEEP_SECONDS)
 
     def _rest(self, worker: WorkerState) -> Sequence[int]:
         """Return the living processes of the worker, except its daemon."""
-        found = lock_holders(lock_path(self.tools.settings.database, worker.id))
+        found = lock_holders(lock_path(self.context.settings.database, worker.id))
         return [pid for pid in found if pid not in (worker.pid, pid_in(worker.id), os.getpid())]
 
     def _stop_rest(self, worker: WorkerState) -> None:

@@ -8,21 +8,21 @@ import pwd
 import resource
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from worker_service.base import events
 from worker_service.base.errors import ConfigError, PagemillError
 from worker_service.base.sanitize import harmless
 from worker_service.base.sd_notify import Notifier
-from worker_service.daemon.attempts import Slots, Tools
-from worker_service.daemon.chores import chores, name_the_last
+from worker_service.daemon.attempts import DaemonContext, Slots
+from worker_service.daemon.chores import chores, link_last_documents
 from worker_service.daemon.heartbeat import Heartbeat, own_worker
-from worker_service.daemon.loop import Loop, Signals, wanted
-from worker_service.daemon.outcomes import Landing, Publisher
+from worker_service.daemon.loop import Loop, Signals, filter_types
+from worker_service.daemon.outcomes import OutcomeWriter, Publisher
 from worker_service.daemon.recovery import Recovery
 from worker_service.runner.messages import Begin, Described
 from worker_service.runner.pool import LocalPool
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 _DESCRIPTORS_MIN = 256
 """Database, pipes of some twenty child processes, and their files."""
-_LOCKED = "somebody else keeps the write lock: look for a sqlite3 session with an open transaction"
+_LOCKED = "another program keeps the write lock: look for a sqlite3 session with an open transaction"
 
 
 def main() -> int:
@@ -78,104 +78,159 @@ def _run(settings: Settings, stack: ExitStack, log: Log, *, drain: bool) -> int:
     signals = Signals()
     stack.callback(signals.close)
     _ensure_descriptors()
+    store = _open_store(settings, stack, log)
+    slots = Slots({"cpu": settings.concurrency, "io": settings.io_concurrency})
+    context = DaemonContext(settings, own_identity(), log, store, store.relaxed_durability(), slots)
+    staging = _prepare_workspace(context, stack)
+    lock = WorkerLock(lock_path(settings.database, context.identity.worker_id))
+    stack.callback(lock.close)
+    _set_environment(settings)
+    recovery, notifier = Recovery(context), Notifier()
+    children = stack.enter_context(ExitStack())
+    started = _start_pool(context, staging, lock, recovery, children)
+    heartbeat = _build_heartbeat(context, notifier)
+    watch = store.watch()
+    stack.callback(watch.close)
+    outcomes = OutcomeWriter(context, Publisher(settings.workspace, staging))
+    loop = Loop(
+        context,
+        started.pool,
+        started.described,
+        outcomes,
+        heartbeat,
+        watch,
+        signals,
+        notifier,
+        is_draining_queue=drain,
+        nodes=started.nodes,
+    )
+    # Recovery comes first, so that the jobs it requeues can start in the same turn.
+    loop.chores = {
+        "recovery": recovery.run,
+        "files": loop.check_files,
+        **chores(context, notifier, started.known_types, loop.set_disk_low),
+    }
+    write_limits(store, settings, log)
+    store.workers.register(own_worker(context, started.described.values()))
+    heartbeat.start()
+    stack.callback(heartbeat.close)
+    _log_start(context, started.described)
+    notifier.ready()
+    code = loop.run()
+    # Stop the child processes before deleting the worker's row: a worker without a row must have no processes.
+    children.close()
+    if code == 0:
+        _deregister(context, lock)
+    log.info(events.DAEMON_STOPPED, exit_code=code)
+    return code
+
+
+def _open_store(settings: Settings, stack: ExitStack, log: Log) -> Store:
     # Open the database before creating any folder: without a database, startup must leave nothing behind.
-    pauses, told = WritePauses(), partial(_tell_locked, log)
-    store = open_as_set(settings, on_long_wait=told, pauses=pauses)
+    store = open_as_set(settings, on_long_wait=partial(_log_locked, log), pauses=WritePauses())
     stack.callback(store.close)
     refuse_the_services(settings)
     if (fault := read_only_error(settings.database)) is not None:
         raise fault
     store.upkeep.ensure_wal_mode()
-    own, notifier = own_identity(), Notifier()
-    slots = Slots({"cpu": settings.concurrency, "io": settings.io_concurrency})
-    tools = Tools(settings, own, log, store, store.relaxed_durability(), slots)
+    return store
 
-    take_workspace(settings.workspace, store.reading.database_id())
-    staging, keep = staging_root(settings.workspace, own.worker_id), settings.workspace / "keep"
-    for folder in (staging, keep, settings.workspace / "objects"):
-        _make(folder)
+
+def _prepare_workspace(context: DaemonContext, stack: ExitStack) -> Path:
+    """Create the directories of the workspace; return this worker's staging directory."""
+    workspace = context.settings.workspace
+    take_workspace(workspace, context.store.reading.database_id())
+    staging = staging_root(workspace, context.identity.worker_id)
+    for folder in (staging, workspace / "keep", workspace / "objects"):
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(f"{folder} cannot be made: {error.strerror}", "set WORKER_WORKSPACE") from error
     stack.callback(shutil.rmtree, staging, ignore_errors=True)
-    lock = WorkerLock(lock_path(settings.database, own.worker_id))
-    stack.callback(lock.close)
+    return staging
+
+
+def _set_environment(settings: Settings) -> None:
     settings.hand_to_handlers()
     # For the user's own programs that call `pagemill`.
     os.environ["WORKER_DATABASE"] = str(settings.database.absolute())
     os.environ["WORKER_WORKSPACE"] = str(settings.workspace.absolute())
+
+
+class _StartedPool(NamedTuple):
+    pool: LocalPool | ClusterPool
+    described: Mapping[str, Described]
+    """The handlers of the types that WORKER_TYPES allows."""
+    known_types: Collection[str]
+    """Types with a handler here, whether or not WORKER_TYPES allows them."""
+    nodes: Nodes | None
+
+
+def _start_pool(
+    context: DaemonContext, staging: Path, lock: WorkerLock, recovery: Recovery, children: ExitStack
+) -> _StartedPool:
+    settings = context.settings
     begin = Begin(
         staging,
-        keep,
+        settings.workspace / "keep",
         lock.fd,
         settings.commands,
         settings.sandbox,
-        slots={**slots.sizes},
+        slots={**context.slots.sizes},
         types=settings.types,
         handlers_dir=settings.handlers_dir,
     )
-    nursery = LocalPool(begin)
-    close_children = stack.enter_context(ExitStack())
-    close_children.callback(nursery.close)
-    recovery = Recovery(tools)
+    local = LocalPool(begin)
+    children.callback(local.close)
     # Recovery runs while handlers are imported, so that other workers can claim the jobs of dead ones meanwhile.
-    known = nursery.start(partial(_recover, recovery, log))
-    described = wanted(known, settings.types)
-    _tell_set_aside(described, log)
-    pool: LocalPool | ClusterPool = nursery
-    nodes: Nodes | None = None
+    known = local.start(partial(_recover, recovery, context.log))
+    known_types = {one.facts.job_type for one in known}
+    described = filter_types(known, settings.types)
+    for job_type, handler in described.items():
+        if handler.set_aside is not None:
+            context.log.warning(events.HANDLER_SET_ASIDE, job_type=job_type, reason=handler.set_aside)
     if settings.cluster is not None:
         from worker_service.daemon.nodes import nodes_of  # imported only with a cluster
 
-        driver_staging = cluster_staging_root(settings.workspace, own.worker_id)
-        nodes = nodes_of(tools, settings.cluster, nursery, begin, described, driver_staging)
-    if nodes is not None:
-        close_children.callback(nodes.pool.ray.close)
-        pool, described = nodes.pool, nodes.described(described)
+        driver_staging = cluster_staging_root(settings.workspace, context.identity.worker_id)
+        nodes = nodes_of(context, settings.cluster, local, begin, described, driver_staging)
+        if nodes is not None:
+            children.callback(nodes.pool.ray.close)
+            return _StartedPool(nodes.pool, nodes.described(described), known_types, nodes)
+    return _StartedPool(local, described, known_types, None)
 
-    heartbeat = Heartbeat(
-        partial(open_as_set, settings, is_durable=False, on_long_wait=told),
-        own.worker_id,
-        log,
+
+def _build_heartbeat(context: DaemonContext, notifier: Notifier) -> Heartbeat:
+    settings = context.settings
+    return Heartbeat(
+        partial(open_as_set, settings, is_durable=False, on_long_wait=partial(_log_locked, context.log)),
+        context.identity.worker_id,
+        context.log,
         beat_seconds(settings.heartbeat_interval_seconds, notifier.watchdog_seconds),
     )
-    watch = store.watch()
-    stack.callback(watch.close)
-    landing = Landing(tools, Publisher(settings.workspace, staging))
-    loop = Loop(
-        tools, pool, described, landing, heartbeat, watch, signals, notifier, is_draining_queue=drain, nodes=nodes
-    )
-    handlers = {one.facts.job_type for one in known}
-    # Recovery comes first, so that the jobs it requeues can start in the same turn.
-    loop.chores = {
-        "recovery": recovery.run,
-        "files": loop.check_files,
-        **chores(tools, notifier, handlers, loop.tell_disk_low),
-    }
-    tell_limits(store, settings, log)
-    store.workers.register(own_worker(tools, described.values()))
-    heartbeat.start()
-    stack.callback(heartbeat.close)
-    log.info(
+
+
+def _log_start(context: DaemonContext, described: Mapping[str, Described]) -> None:
+    settings = context.settings
+    context.log.info(
         events.DAEMON_STARTED,
-        worker_id=own.worker_id,
+        worker_id=context.identity.worker_id,
         database=str(settings.database),
         concurrency=settings.concurrency,
         io_concurrency=settings.io_concurrency,
         types=sorted(described),
     )
-    notifier.ready()
-    code = loop.run()
-    # Stop the child processes before deleting the worker's row: a worker without a row must have no processes.
-    close_children.close()
-    if code == 0:
-        with suppress(PagemillError, OSError):
-            name_the_last(tools)
-        with suppress(PagemillError):
-            store.workers.deregister(own.worker_id)
-            lock.remove()
-    log.info(events.DAEMON_STOPPED, exit_code=code)
-    return code
 
 
-def _tell_locked(log: Log, seconds: float, holder: LockOwner | None) -> None:
+def _deregister(context: DaemonContext, lock: WorkerLock) -> None:
+    with suppress(PagemillError, OSError):
+        link_last_documents(context)
+    with suppress(PagemillError):
+        context.store.workers.deregister(context.identity.worker_id)
+        lock.remove()
+
+
+def _log_locked(log: Log, seconds: float, holder: LockOwner | None) -> None:
     reason = f"{holder} keeps the write lock: end its transaction" if holder else _LOCKED
     log.warning(events.STORE_LOCKED, waited_seconds=round(seconds, 1), reason=reason)
 
@@ -194,23 +249,10 @@ def beat_seconds(interval_seconds: float, watchdog_seconds: float | None) -> flo
     return interval_seconds if watchdog_seconds is None else min(interval_seconds, watchdog_seconds / 3)
 
 
-def _tell_set_aside(described: Mapping[str, Described], log: Log) -> None:
-    for job_type, handler in described.items():
-        if handler.set_aside is not None:
-            log.warning(events.HANDLER_SET_ASIDE, job_type=job_type, reason=handler.set_aside)
-
-
-def _make(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(f"{folder} cannot be made: {error.strerror}", "set WORKER_WORKSPACE") from error
-
-
 # ── Concurrency limits: copied from the settings into the table that every claim reads ────────────────────────────────
 
 
-def tell_limits(store: Store, settings: Settings, log: Log) -> None:
+def write_limits(store: Store, settings: Settings, log: Log) -> None:
     """Write the limits of the settings; warn if this changes the limits that a running daemon uses."""
     written = store.reading.limits()
     others = [worker.id for worker in store.reading.workers()]

@@ -1,0 +1,205 @@
+"""Claim jobs for free slots and start them. The store's claim decides which jobs these are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import TYPE_CHECKING
+
+from worker_service.base import events
+from worker_service.base.errors import StoreError, WorkerUnknown
+from worker_service.daemon.attempts import Attempt, DaemonContext, Slots
+from worker_service.daemon.heartbeat import Ownership
+from worker_service.daemon.outcomes import OutcomeWriter
+from worker_service.jobs.job import Job, Lease
+from worker_service.jobs.payloads import PayloadCheck
+from worker_service.jobs.workers import NODE
+from worker_service.runner.messages import Described, Ended, How, Order
+from worker_service.runner.pool import ChildError, LocalPool
+
+if TYPE_CHECKING:
+    from worker_service.cluster.pool import ClusterPool
+
+
+@dataclass(slots=True)
+class Claiming:
+    context: DaemonContext
+    pool: LocalPool | ClusterPool
+    outcomes: OutcomeWriter
+    ownership: Ownership
+    is_deadline_known: bool = False
+    """False once something of ours may have moved the deadline since it was last read."""
+    prefetch: Prefetch = field(init=False)
+    _should_claim: dict[str, bool] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.request_claim()
+        self.prefetch = Prefetch(self.context.slots)
+
+    @property
+    def may_find_jobs(self) -> bool:
+        return any(self._should_claim[one] for one, size in self.context.slots.sizes.items() if size)
+
+    @property
+    def has_room(self) -> bool:
+        return any(self._should_claim[one] and self.context.slots.free(one) for one in self.context.slots.sizes)
+
+    def request_claim(self) -> None:
+        """Claim in the next turn, and read the deadline again."""
+        self._should_claim = dict.fromkeys(self.context.slots.sizes, True)
+        self.is_deadline_known = False
+
+    def fill_slots(self, described: Mapping[str, Described]) -> bool:
+        """Claim jobs for the free slots and start them; return whether any was started."""
+        slots = self.context.slots
+        before = len(slots)
+        for job_class in slots.sizes:
+            free = slots.free(job_class)
+            if free and self._should_claim[job_class]:
+                for job in self._claim(job_class, free):
+                    self._start(job, job_class, described.get(job.job_type))
+            if self._should_claim[job_class] and (room := self.prefetch.room(job_class, described)):
+                for job in self._claim(job_class, sum(room.values()), only=sorted(room)):
+                    self._start(job, job_class, described.get(job.job_type))
+        return len(slots) > before
+
+    def _claim(self, job_class: str, most: int, only: Sequence[str] | None = None) -> Sequence[Job]:
+        worker_id, heartbeat = self.context.identity.worker_id, self.ownership.heartbeat
+        behind = self.context.slots.prefetched(job_class) + (0 if only is None else most)
+        try:
+            jobs = self.context.store.leases.claim(worker_id, most, job_class, behind=behind, only=only)
+        except WorkerUnknown:
+            self.ownership.mark_unregistered()
+            return ()
+        except StoreError as error:
+            self.context.note_store_failure(error)
+            return ()
+        self.context.note_store_success()
+        self._should_claim[job_class] = len(jobs) == most
+        if len(jobs) < most:
+            # The claim freed due rows, but only a limited number at once; there may be more.
+            self.is_deadline_known = False
+            if jobs and only is None:
+                self.request_claim()
+        heartbeat.leases = (*heartbeat.leases, *(Lease(job.id, job.fence, worker_id) for job in jobs))
+        return jobs
+
+    def _start(self, job: Job, job_class: str, described: Described | None) -> None:
+        is_at_most_once = described is not None and described.facts.at_most_once
+        is_small = described is not None and described.reuse > 1
+        lease = Lease(job.id, job.fence, self.context.identity.worker_id)
+        attempt = Attempt(job._replace(payload=None, result=None), lease, job_class, is_at_most_once, is_small=is_small)
+        self.context.slots.add(attempt)
+        log = self.context.log.debug if is_small else self.context.log.info
+        log(events.JOB_CLAIMED, job_id=job.id, fence=job.fence, job_type=job.job_type)
+        ended = refusal(job, described) or self._launch(job)
+        if ended is not None:
+            self.outcomes.add(attempt, ended)
+
+    def _launch(self, job: Job) -> Ended | None:
+        """Start a child process. If none was started, return the outcome that releases the job without a retry."""
+        try:
+            order = self._order(job)
+            # If this process was suspended between the claim and this line, another worker may own the job by now.
+            if not self.ownership.is_silent:
+                self.pool.launch(order)
+                return None
+        except StoreError as error:
+            self.context.note_store_failure(error)
+        except (OSError, ChildError) as error:
+            self.context.log.error(events.NURSERY_DIED, reason=str(error))
+        return Ended(job.id, job.fence, How.STOPPED)
+
+    def _order(self, job: Job) -> Order:
+        settings, slots, attempts = self.context.settings, self.context.slots, self.context.store.attempts
+        files = () if job.document_id is None else attempts.inputs(job.document_id)
+        # A node cannot ask. On a first attempt, `ingest` has already left out the known pages.
+        needs_digests = NODE in slots.sizes and job.fence > 1 and job.document_id is not None
+        return Order(
+            job.id,
+            job.fence,
+            job.job_type,
+            job.platform,
+            job.account,
+            job.payload,
+            job.timeout_seconds,
+            # A first attempt has no state.
+            state=attempts.checkpoint_of(job.id) if job.fence > 1 else None,
+            document_id=job.document_id,
+            generation=job.generation,
+            inputs={file.role: settings.workspace.absolute() / file.path for file in files},
+            contents={file.role: file.sha256 for file in files if file.sha256},
+            owner=job.owner,
+            document=None if job.document_id is None else attempts.known_document(job.document_id),
+            parent_id=job.parent_id,
+            node_slots=slots.sizes.get(NODE, 0),
+            known_digests=attempts.known_digests(job.id) if needs_digests else (),
+        )
+
+
+# ── Claiming ahead of free slots ──────────────────────────────────────────────────────────────────────────────────────
+
+MOMENT_SECONDS = 0.02
+PREFETCHED_MOST = 32
+"""Prefetched jobs per slot. One short transaction claims them for all slots, another completes them."""
+_NEWEST_WEIGHT = 0.3
+"""Weight of the newest duration in the moving average."""
+
+
+@dataclass(slots=True)
+class Prefetch:
+    slots: Slots
+    _seconds: dict[str, float] = field(default_factory=dict)
+    """Moving average of the seconds that one attempt takes, by job type."""
+
+    def learn_durations(self, attempts: Iterable[Attempt]) -> None:
+        for attempt in attempts:
+            if attempt.took_seconds is not None:
+                known = self._seconds.get(attempt.job.job_type, attempt.took_seconds)
+                self._seconds[attempt.job.job_type] = known + (attempt.took_seconds - known) * _NEWEST_WEIGHT
+
+    def room(self, job_class: str, described: Mapping[str, Described]) -> dict[str, int]:
+        """Return how many more jobs of each type may be claimed ahead.
+
+        None for nodes, where jobs could wait for unrelated ones.
+        """
+        room: dict[str, int] = {}
+        if job_class == NODE:
+            return room
+        for job_type, number in self.slots.by_type(job_class).items():
+            most = self._most(job_type, described.get(job_type)) * min(number, self.slots.sizes[job_class])
+            if number <= most // 2:
+                room[job_type] = most - number
+        return room
+
+    def _most(self, job_type: str, described: Described | None) -> int:
+        """Return how many jobs of the type one child process should have waiting."""
+        if described is None or described.reuse <= 1:
+            return 1
+        seconds = max(self._seconds.get(job_type, MOMENT_SECONDS), MOMENT_SECONDS / PREFETCHED_MOST)
+        return max(1, min(int(MOMENT_SECONDS / seconds), described.reuse))
+
+
+# ── Rejecting jobs before they start ──────────────────────────────────────────────────────────────────────────────────
+
+_CHECKED_CHARACTERS_MAX = 65_536
+"""Checking more would hold up the loop, so the child process checks longer payloads."""
+
+
+def refusal(job: Job, found: Described | None) -> Ended | None:
+    """Return the outcome of a job that must not start, or None if it may start."""
+    if found is None or found.set_aside is not None:
+        message = f"no handler for {job.job_type}" if found is None else found.set_aside or ""
+        return Ended(job.id, job.fence, How.PERMANENT, code="HANDLER_SET_ASIDE", message=message)
+    schema = found.facts.payload_schema
+    if schema is None or len(job.payload or "") > _CHECKED_CHARACTERS_MAX:
+        return None
+    fault = _check(schema).fault(job.payload)
+    if fault is None:
+        return None
+    return Ended(job.id, job.fence, How.PERMANENT, code="PAYLOAD_INVALID", message=fault)
+
+
+# Building a check costs a thousand times more than running it.
+_check = cache(PayloadCheck)

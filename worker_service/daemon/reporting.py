@@ -1,0 +1,282 @@
+"""Write what the child processes of attempts report, in few transactions.
+
+Progress and log lines are written a few times a second and may be lost. Pages and checkpoints may not: for each attempt
+they are written in the order in which they were reported, before its outcome and before the answer to a later question,
+so that a handler reads its own writes. While the store is unavailable they wait here, up to a limit. Above the limit
+the loop stops reading from the fork server, which stops reading from the child processes, which then block while
+writing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from msgspec.structs import replace
+
+from worker_service.base import events
+from worker_service.base.errors import (
+    BadInput,
+    BadPayload,
+    CancelRequested,
+    LeaseLost,
+    Refused,
+    RuleBroken,
+    StoreError,
+)
+from worker_service.daemon.attempts import Attempt, DaemonContext
+from worker_service.jobs.attempts import Checkpoint, Failure
+from worker_service.jobs.documents import CrawlMemory, Files, QuestionAnswer
+from worker_service.jobs.job import Job
+from worker_service.runner.messages import Asked, Checkpointed, PagesRead
+from worker_service.runner.questions import decode_question
+from worker_service.workspace import file_exists, find_deleted_sources
+
+PATIENCE_SECONDS = 60.0
+REPORT_SECONDS = 0.25
+"""Interval between writes of progress and log lines, however often a handler reports."""
+ASK_SECONDS = 5.0
+"""Longest wait of a handler for an answer while the store is unavailable."""
+BACKLOG_BYTES_MAX = 32 << 20
+_URGENT_BYTES = 256 << 10
+"""More unwritten bytes than this are written at once: they delay the end of the attempt, which keeps its slot."""
+_LINES_AT_ONCE = 500
+"""Per transaction, for all attempts together."""
+_PAGES_AT_ONCE = 200
+_PAGE_BYTES_AT_ONCE = 8 << 20
+_BUSY_SECONDS = 0.2
+"""Longest time spent writing in one turn."""
+_REFUSALS = (RuleBroken, BadPayload, BadInput, Refused)
+
+
+class CannotLand(StoreError, code="cannot_land"):
+    """Reports or outcomes could not be written for too long."""
+
+
+class SendAnswer(Protocol):
+    def __call__(self, asked: Asked, answer: QuestionAnswer | None, *, code: str = "", message: str = "") -> None: ...
+
+
+@dataclass(slots=True)
+class Reporter:
+    context: DaemonContext
+    send_answer: SendAnswer
+    patience_seconds: float = PATIENCE_SECONDS
+    has_committed: bool = False
+    """Set by a commit on the loop's own store, which the watch does not report. The loop resets it."""
+    _next_at: float = 0.0
+    _failing_since: float | None = None
+
+    @property
+    def is_full(self) -> bool:
+        lines = sum(attempt.lines.characters for attempt in self._attempts)
+        return self._unwritten_bytes + lines > BACKLOG_BYTES_MAX
+
+    @property
+    def _attempts(self) -> Collection[Attempt]:
+        return self.context.slots.reporting.values()
+
+    @property
+    def _unwritten_bytes(self) -> int:
+        return sum(attempt.unwritten_bytes for attempt in self._attempts)
+
+    @property
+    def next_at(self) -> float | None:
+        """When to write next; None if nothing waits."""
+        if not any(attempt.has_news or attempt.unwritten for attempt in self._attempts):
+            return None
+        is_urgent = any(one.question is not None for one in self._attempts) or self._unwritten_bytes > _URGENT_BYTES
+        return max(0.0 if is_urgent else self._next_at, self.context.store_again_at)
+
+    def report(self, ending: Sequence[Attempt] = ()) -> None:
+        """Write what is due, and everything about the attempts in `ending`, whose outcomes are written next.
+
+        Raise `CannotLand` if the store has been unavailable for longer than `patience_seconds`.
+        """
+        now = self.context.monotonic()
+        self.context.slots.forget_silent()
+        self._drop_stale(now)
+        next_at = self.next_at
+        is_due = next_at is not None and (now >= next_at or self.is_full)
+        if self.context.must_wait_for_store or not (is_due or ending):
+            return
+        if is_due:
+            self._next_at = now + REPORT_SECONDS
+        try:
+            self._write_progress(self._attempts if is_due else ending)
+            while left := [attempt for attempt in ending if attempt.has_news and not attempt.is_lost]:
+                self._write_progress(left)
+            if is_due or any(attempt.unwritten for attempt in ending):
+                self._write_ordered_reports(until=now + _BUSY_SECONDS)
+        except StoreError as error:
+            self._postpone(error)
+        else:
+            self._failing_since = None
+            self.context.note_store_success()
+
+    def _drop_stale(self, now: float) -> None:
+        for attempt in self._attempts:
+            if attempt.is_lost:
+                self._drop_reports(attempt, "the lease is lost")
+                attempt.lines.take()
+            elif attempt.question is not None and now > attempt.asked_at + ASK_SECONDS:
+                self._refuse_question(attempt, f"the database did not answer within {ASK_SECONDS:g} s")
+
+    def _write_ordered_reports(self, *, until: float) -> None:
+        while self._save_pages() | self._write_heads():
+            if self.context.monotonic() > until:
+                self._next_at = self.context.monotonic()
+                return
+
+    def _postpone(self, error: StoreError) -> None:
+        self.context.note_store_failure(error)
+        now = self.context.monotonic()
+        waiting = sum(len(attempt.unwritten) for attempt in self._attempts)
+        if not waiting:
+            self._failing_since = None
+        elif self._failing_since is None:
+            self._failing_since = now
+        elif now - self._failing_since >= self.patience_seconds:
+            raise CannotLand(f"{waiting} pages and checkpoints could not be written: {error}") from error
+
+    # ── Progress and log lines ──
+
+    def _write_progress(self, attempts: Iterable[Attempt]) -> None:
+        with_news = [attempt for attempt in attempts if attempt.has_news and not attempt.is_lost]
+        if not with_news:
+            return
+        lines_most = max(1, _LINES_AT_ONCE // max(1, sum(bool(attempt.lines) for attempt in with_news)))
+        reports = [(attempt, attempt.take_report(lines_most)) for attempt in with_news]
+        try:
+            lost = self.context.quick_store.leases.report([report for _, report in reports])
+        except StoreError:
+            for attempt, report in reports:
+                attempt.put_back(report)
+            raise
+        for lease in lost:
+            self._mark_lost(self.context.slots.find(lease))
+
+    # ── Pages of all attempts, in one transaction ──
+
+    def _save_pages(self) -> bool:
+        batch: list[tuple[Attempt, PagesRead]] = []
+        room, pages = _PAGE_BYTES_AT_ONCE, 0
+        for attempt in self._attempts:
+            for report in attempt.unwritten:
+                if not isinstance(report, PagesRead) or room <= 0:
+                    break
+                pages += len(report.pages)
+                if batch and pages > _PAGES_AT_ONCE:
+                    break
+                batch.append((attempt, report))
+                room -= sum(len(page.text or "") + len(page.layout or "") for page in report.pages)
+        if not batch:
+            return False
+        try:
+            self._save(batch)
+        except _REFUSALS:
+            # A constraint rejected one of them: save them per attempt to find out which.
+            for key in dict.fromkeys(attempt.key for attempt, _ in batch):
+                self._save_alone([one for one in batch if one[0].key == key])
+        return True
+
+    def _save_alone(self, batch: list[tuple[Attempt, PagesRead]]) -> None:
+        try:
+            self._save(batch)
+        except _REFUSALS as error:
+            self._refuse(batch[0][0], Failure("PAGE_REFUSED", str(error)))
+
+    def _save(self, batch: list[tuple[Attempt, PagesRead]]) -> None:
+        lost = self.context.quick_store.attempts.save_pages(
+            [(attempt.lease, page) for attempt, report in batch for page in report.pages]
+        )
+        for attempt, report in batch:
+            attempt.remove_report(report)
+        for lease in lost:
+            self._mark_lost(self.context.slots.find(lease))
+
+    # ── Checkpoints and questions, one by one ──
+
+    def _write_heads(self) -> bool:
+        has_written = False
+        for attempt in self._attempts:
+            head = attempt.unwritten[0] if attempt.unwritten else None
+            if isinstance(head, Checkpointed):
+                self._write_checkpoint(attempt, head)
+            elif isinstance(head, Asked):
+                self._answer(attempt, head)
+            has_written |= isinstance(head, Checkpointed | Asked)
+        return has_written
+
+    def _write_checkpoint(self, attempt: Attempt, report: Checkpointed) -> None:
+        checkpoint = Checkpoint(report.state, report.follow_ups, report.crawl)
+        try:
+            self.context.store.attempts.checkpoint(attempt.lease, checkpoint)
+        except CancelRequested:
+            self._mark_cancelled(attempt)
+        except LeaseLost:
+            self._mark_lost(attempt)
+        except _REFUSALS as error:
+            self._refuse(attempt, Failure("CHECKPOINT_REFUSED", str(error)))
+        else:
+            attempt.remove_report(report)
+            self.has_committed = True
+
+    def _answer(self, attempt: Attempt, asked: Asked) -> None:
+        try:
+            answer = self.context.store.attempts.answer(attempt.lease, decode_question(asked.kind, asked.body))
+        except LeaseLost:
+            self._mark_lost(attempt)
+        except _REFUSALS as error:
+            self._refuse_question(attempt, str(error))
+        else:
+            self.send_answer(asked, self._without_deleted_files(attempt.job, answer))
+            attempt.remove_report(asked)
+
+    def _without_deleted_files(self, job: Job, answer: QuestionAnswer) -> QuestionAnswer:
+        """Return the answer without files that were deleted from the workspace.
+
+        A crawled item whose file is missing gets an empty revision, so that the crawl downloads it again.
+        """
+        store, workspace = self.context.store, self.context.settings.workspace
+        match answer:
+            case Files(files):
+                return Files([file for file in files if file_exists(workspace / file.path)])
+            case CrawlMemory(state, items):
+                gone = find_deleted_sources(store, workspace, job.owner, job.platform, [item.id for item in items])
+                return CrawlMemory(state, [replace(item, revision="") if item.id in gone else item for item in items])
+        return answer
+
+    # ── Attempts that may no longer write ──
+
+    def _mark_lost(self, attempt: Attempt | None) -> None:
+        if attempt is None:
+            return
+        # The store also rejects the lease of a job that was asked to stop; such an attempt is still ours to end.
+        held = self.context.store.leases.leases_of(attempt.lease.worker_id)
+        if any(row.lease == attempt.lease and row.is_cancelled for row in held):
+            self._mark_cancelled(attempt)
+        else:
+            attempt.is_lost = True
+            self.context.log.warning(events.LEASE_LOST, job_id=attempt.job.id, fence=attempt.job.fence)
+            self._drop_reports(attempt, "the lease is lost")
+
+    def _mark_cancelled(self, attempt: Attempt) -> None:
+        """Mark the attempt as cancelled. Its pages are still written."""
+        attempt.is_cancelled = True
+        self._refuse_question(attempt, "the job is cancelled")
+        attempt.drop_checkpoints()
+
+    def _refuse(self, attempt: Attempt, failure: Failure) -> None:
+        attempt.refuse(failure)
+        self._drop_reports(attempt, failure.message)
+
+    def _drop_reports(self, attempt: Attempt, reason: str) -> None:
+        self._refuse_question(attempt, reason)
+        attempt.drop_reports()
+
+    def _refuse_question(self, attempt: Attempt, reason: str) -> None:
+        asked = attempt.drop_question()
+        if asked is not None:
+            self.send_answer(asked, None, code="ASK_FAILED", message=reason)
