@@ -281,18 +281,22 @@ def _drive(found: dict[str, str], place: Path) -> None:
 
 def _url(found: dict[str, str], place: Path) -> None:
     from job_handlers.fetch.errors import Timeouts
+    from job_handlers.fetch.sources import FileRequest
     from job_handlers.fetch.sources.https.file import HttpsFile
-    from job_handlers.fetch.transfer import FileWanted
 
-    _fetch(HttpsFile(found["url"], FileWanted(), Timeouts(), lambda: False), place)
+    _fetch(HttpsFile(found["url"], FileRequest(), Timeouts(), lambda: False), place)
 
 
 def _fetch(source: Any, place: Path) -> None:
-    from job_handlers.fetch import transfer
+    from job_handlers.fetch.errors import RetryPolicy, Timeouts
+    from job_handlers.fetch.sources import FileRequest
+    from job_handlers.fetch.transfer import fetch
+    from worker_service.base.files import sync_path
 
     try:
-        got = transfer.fetch(source, place, transfer.FileWanted(), _Quiet())
-        transfer.moved_to(got, place / "report.pdf")
+        target = place / "report.pdf"
+        fetch(source, place, FileRequest(), _Quiet(), RetryPolicy(Timeouts())).move_to(target)
+        sync_path(target)
     finally:
         source.close()
 

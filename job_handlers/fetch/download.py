@@ -1,12 +1,10 @@
-"""Fetch the file of one source, publish it when it is whole and right, and have it read.
+"""Fetch one file, publish it when it is complete and correct, and enqueue the job that reads it.
 
     {"source": "https://drive.google.com/file/d/…/view", "credential": "drive", "read": {"languages": ["eng"]}}
 
-`source` is a Drive id or URL, an https URL, or a full path. The job that reads the file, `ingest`, gets what `read`
-holds for its payload; with `"ingest": false` the file is published and no more. A file that somebody has fetched
-already is published again without being fetched.
-
-Elsewhere: how bytes are kept, checked and tried again, in `fetch`; what a source is, in `sources`.
+`source` is a Drive id or URL, an https URL, or a full path. The `ingest` job gets the contents of `read` as its
+payload; with `"ingest": false` the file is published and not read. A file that was fetched before is published again
+without fetching it.
 """
 
 from __future__ import annotations
@@ -21,10 +19,18 @@ from msgspec import Struct, field
 
 from job_handlers import file_kinds
 from job_handlers.fetch import transfer
-from job_handlers.fetch.errors import FetchError, Timeouts
+from job_handlers.fetch.errors import FetchError, RetryPolicy, Timeouts
 from job_handlers.fetch.partial_file import FileFacts
-from job_handlers.fetch.sources import Reference, credentials, environment, prepare, read_reference
-from job_handlers.fetch.transfer import FetchedFile, FileWanted, SourceFile
+from job_handlers.fetch.sources import (
+    FileRequest,
+    Reference,
+    SourceFile,
+    credentials,
+    environment,
+    prepare,
+    read_reference,
+)
+from job_handlers.fetch.transfer import FetchedFile
 from job_handlers.settings import HandlersSettings, value_of
 from worker_service.handlers import (
     Context,
@@ -48,71 +54,77 @@ BYTES_MAX = HandlersSettings.download_bytes_max
 
 _WALL_SECONDS = 24 * 3600
 _HEX = re.compile(r"[0-9a-fA-F]*")
-_PATIENCE = Timeouts()
+_TIMEOUTS = Timeouts()
 
 
-class Then(Struct, frozen=True):
-    """A job for afterwards. In its payload {document_id}, {state}, {error_code} and {batch_id} stand for the facts."""
+class FollowUp(Struct, frozen=True):
+    """A job to enqueue afterwards. In its payload {document_id}, {state}, {error_code} and {batch_id} are filled in."""
 
     job_type: str
     payload: dict[str, Any] | None = None
     on_end: OnEnd = OnEnd.SUCCESS
-    """success, or failure."""
+    """success or failure."""
     standing: bool = False
-    """Each time that the document is read, not only this time."""
+    """Each time the document is read, not only this time."""
 
 
 class DownloadPayload(Struct, frozen=True):
     source: str
     """A Drive id or URL, an https URL, a full path, or a `file:` URL."""
     name: str = ""
-    """What it is to be called; empty: as its source calls it."""
+    """The name of the published file; empty: the name that the source gives."""
     expected_md5: str = ""
-    """In hex; a file with another one is never published."""
+    """In hex. A file with another digest is never published."""
     expected_sha256: str = ""
-    """The same. Where nobody names a digest, the document's note says so."""
+    """In hex. If neither the source nor the payload names a digest, the document's note says so."""
     acknowledge_abuse: bool = False
-    """Fetch it although Google holds it for malware."""
+    """Fetch the file even if Google marks it as malware or spam."""
     export: str = ""
-    """In what to export a document of Google's own: pdf, xlsx or csv."""
+    """The format to export a Google document to: pdf, xlsx or csv."""
     credential: str = ""
-    """The name of a file in $CREDENTIALS_DIRECTORY: for Drive it begins with drive, or is adc. Empty: the usual one of
+    """The name of a file in $CREDENTIALS_DIRECTORY. For Drive it begins with drive, or is adc. Empty: the default of
     the source, such as drive."""
     resource_key: str = ""
-    """Of an old Drive link; it may as well stand in the URL."""
+    """The key of an old Drive link, if the URL does not contain it."""
     ingest: bool = True
-    """Have it read; false: only publish it."""
+    """Read the file; false: only publish it."""
     force: bool = False
-    """Read it again although nothing has changed."""
+    """Read it again even if nothing has changed."""
     read: dict[str, Any] = field(default_factory=dict)
-    """The rest of the payload of `ingest`: languages and the like. What is left out is as the document remembers it;
-    null: as usual again."""
-    then: tuple[Then, ...] = ()
-    """What is to follow once it is read; beside what others have asked for."""
+    """The rest of the payload of `ingest`, such as languages. Settings that are left out stay as the document was read
+    before; null resets one to its default."""
+    then: tuple[FollowUp, ...] = ()
+    """Jobs to enqueue when the document has been read, in addition to earlier ones."""
     standing: bool = False
-    """`read` is not said now, but was when a crawl began: it is for documents that nobody has asked for yet."""
+    """True if a crawl asks for a changed file: `read` then applies only if the document is new."""
 
 
-def run(context: Context[DownloadPayload], timeouts: Timeouts = _PATIENCE) -> Done:
+def run(context: Context[DownloadPayload], timeouts: Timeouts = _TIMEOUTS) -> Done:
     payload = context.payload
     source, reference = read_reference(payload.source)
-    wanted = _wanted(payload)
+    request = _request(payload)
     try:
-        with closing(source.open_file(reference, payload, wanted, timeouts, context.cancelled)) as file:
-            return _done_with(file, reference, context, wanted, timeouts)
-    except FetchError as trouble:
-        # Before there was anything to fetch: no second look would help.
-        raise Permanent(trouble.code, trouble.detail, trouble.remedy) from trouble
+        with closing(source.open_file(reference, request, timeouts, context.cancelled)) as file:
+            lookup = _KnownContentLookup(file, context, request)
+            try:
+                fetched = transfer.fetch(lookup, context.keep, request, context, RetryPolicy(timeouts))
+            except _AlreadyPublished as known:
+                return _publish_again(known.facts, known.file, reference, context)
+            # If the source gave no digest, only now can we ask for the same content.
+            same = None if lookup.has_asked else _find_same_content(fetched, context)
+            return _publish(fetched, same, reference, context)
+    except FetchError as error:
+        # From `open_file`: nothing was fetched, and a retry would not help.
+        raise Permanent(error.code, error.detail, error.remedy) from error
 
 
 def keep_key(payload: DownloadPayload) -> str:
-    """The file, whatever its revision: the sidecar tells that."""
+    """Return the file's key without its revision, which is in the sidecar."""
     _, reference = read_reference(payload.source)
     return "\n".join([reference.platform, reference.key, payload.export])
 
 
 def reads(payload: DownloadPayload) -> Sequence[Path]:
-    """Beside the credentials: a local file, and what application default credentials name."""
     source, reference = read_reference(payload.source)
     return source.reads(reference, payload.credential)
 
@@ -131,57 +143,92 @@ download = Handler(
 )
 
 
-def _done_with(
-    file: SourceFile, reference: Reference, context: Context[DownloadPayload], wanted: FileWanted, timeouts: Timeouts
+def _request(payload: DownloadPayload) -> FileRequest:
+    for name, value, length in (("md5", payload.expected_md5, 32), ("sha256", payload.expected_sha256, 64)):
+        if value and (len(value) != length or not _HEX.fullmatch(value)):
+            raise Permanent("PAYLOAD_INVALID", f"expected_{name} must have {length} hexadecimal digits")
+    return FileRequest(
+        payload.credential,
+        payload.resource_key,
+        payload.export,
+        payload.acknowledge_abuse,
+        payload.expected_md5.lower(),
+        payload.expected_sha256.lower(),
+        value_of(BYTES_MAX),
+    )
+
+
+class _AlreadyPublished(Exception):
+    def __init__(self, facts: FileFacts, file: PublishedFile) -> None:
+        super().__init__(file.id)
+        self.facts, self.file = facts, file
+
+
+class _KnownContentLookup:
+    """The source's file. Raises `_AlreadyPublished` if the digests that the source gives belong to a published file."""
+
+    has_asked = False
+
+    def __init__(self, source: SourceFile, context: Context[DownloadPayload], request: FileRequest) -> None:
+        self._source, self._context, self._request = source, context, request
+        self.download_into, self.close = source.download_into, source.close
+
+    def facts(self) -> FileFacts:
+        facts = self._source.facts()
+        # Digests in the payload do not count: knowing a digest does not give the right to read the file.
+        if not self.has_asked and (facts.sha256 or facts.md5) and facts.size:
+            self.has_asked = True
+            question = SameContent(sha256=facts.sha256, md5=facts.md5, size=facts.size)
+            for file in self._context.ask(question).files:
+                is_expected = self._request.sha256 in ("", file.sha256) and self._request.md5 in ("", file.md5)
+                if file.size == facts.size and file.sha256 and is_expected:
+                    raise _AlreadyPublished(facts, file)
+        return facts
+
+
+def _find_same_content(fetched: FetchedFile, context: Context[DownloadPayload]) -> PublishedFile | None:
+    wanted = (fetched.digests.sha256, fetched.size)
+    known = context.ask(SameContent(sha256=fetched.digests.sha256, size=fetched.size)).files
+    return next((file for file in known if (file.sha256, file.size) == wanted), None)
+
+
+def _publish(
+    fetched: FetchedFile, same: PublishedFile | None, reference: Reference, context: Context[DownloadPayload]
 ) -> Done:
-    asking = _Asking(file, context, wanted)
-    try:
-        got = transfer.fetch(asking, context.keep, wanted, context, timeouts)
-    except _Known as known:
-        return _again(known.facts, known.file, reference, context)
-    return _fresh(got, None if asking.has_asked else _same(got, context), reference, context)
-
-
-def _same(got: FetchedFile, context: Context[DownloadPayload]) -> PublishedFile | None:
-    """Where the source told no digest, it is known only now whether somebody has it: one that cannot be read is tried
-    again by each who asks for it, and one copy of it is enough."""
-    known = context.ask(SameContent(sha256=got.digests.sha256, size=got.size)).files
-    return next((one for one in known if (one.sha256, one.size) == (got.digests.sha256, got.size)), None)
-
-
-def _fresh(
-    got: FetchedFile, known: PublishedFile | None, reference: Reference, context: Context[DownloadPayload]
-) -> Done:
-    name = safe_name(context.payload.name or got.facts.name, got.kind.suffixes)
+    name = safe_name(context.payload.name or fetched.facts.name, fetched.kind.suffixes)
+    sha256, md5 = fetched.digests.sha256, fetched.digests.md5
     result = {
         "name": name,
-        "kind": got.kind.name,
-        "size": got.size,
-        **({"md5": got.digests.md5} if got.digests.md5 else {}),
-        "sha256": got.digests.sha256,
-        "revision": got.facts.key,
-        "bytes_fetched": got.bytes_fetched,
-        "restarts": got.restarts,
-        **({"note": got.note} if got.note else {}),
+        "kind": fetched.kind.name,
+        "size": fetched.size,
+        **({"md5": md5} if md5 else {}),
+        "sha256": sha256,
+        "revision": fetched.facts.key,
+        "bytes_fetched": fetched.bytes_fetched,
+        "restarts": fetched.restarts,
+        **({"note": fetched.note} if fetched.note else {}),
     }
     file: File | SameFile
-    if known is not None:
-        transfer.drop(got)
-        result["same_as"] = known.id
-        file = SameFile(known.id, role="original", name=name)
+    if same is not None:
+        fetched.part.delete()
+        result["same_as"] = same.id
+        file = SameFile(same.id, role="original", name=name)
     else:
         target = context.staging / name
-        transfer.moved_to(got, target)
-        file = File(target, role="original", name=name, sha256=got.digests.sha256, md5=got.digests.md5, note=got.note)
-    # What an earlier attempt has left was read when nobody had asked whether the file had settled.
-    revision = got.facts.key if got.facts.is_settled and got.bytes_fetched == got.size else ""
-    return Done(result, files=[file], follow_ups=_follow_ups(reference, name, got.digests.sha256, context, revision))
+        fetched.move_to(target)
+        file = File(target, role="original", name=name, sha256=sha256, md5=md5, note=fetched.note)
+    # Bytes of an earlier attempt may be older than the moment when the file settled.
+    is_of_revision = fetched.facts.is_settled and fetched.bytes_fetched == fetched.size
+    revision = fetched.facts.key if is_of_revision else ""
+    return Done(result, files=[file], follow_ups=_follow_ups(reference, name, sha256, context, revision))
 
 
-def _again(facts: FileFacts, known: PublishedFile, reference: Reference, context: Context[DownloadPayload]) -> Done:
-    known_as = file_kinds.format_named(known.name)
-    name = safe_name(context.payload.name or facts.name or known.name, known_as.suffixes if known_as else ())
-    context.log(f"the same content is published already, by job {known.job_id}")
+def _publish_again(
+    facts: FileFacts, known: PublishedFile, reference: Reference, context: Context[DownloadPayload]
+) -> Done:
+    kind = file_kinds.format_named(known.name)
+    name = safe_name(context.payload.name or facts.name or known.name, kind.suffixes if kind else ())
+    context.log(f"job {known.job_id} has published the same content before")
     result = {"name": name, "size": known.size, "md5": known.md5, "sha256": known.sha256, "same_as": known.id}
     return Done(
         {**result, "bytes_fetched": 0},
@@ -210,44 +257,3 @@ def _follow_ups(
         revision=revision,
     )
     return [NewJob("ingest", reference.platform, context.account, owner=context.owner, document=request)]
-
-
-# --- what is asked before a byte is fetched -----------------------------------------------------------
-
-
-class _Known(Exception):
-    def __init__(self, facts: FileFacts, file: PublishedFile) -> None:
-        super().__init__(file.id)
-        self.facts, self.file = facts, file
-
-
-class _Asking:
-    """The source; the first time that it tells digests of its own, somebody may have the file already."""
-
-    has_asked = False
-
-    def __init__(self, source: SourceFile, context: Context[DownloadPayload], wanted: FileWanted) -> None:
-        self._source, self._context, self._wanted = source, context, wanted
-        self.download_into, self.close = source.download_into, source.close
-
-    def facts(self) -> FileFacts:
-        facts = self._source.facts()
-        # What the payload says of the content proves nothing: who knows a digest may not read the file.
-        if not self.has_asked and (facts.sha256 or facts.md5) and facts.size:
-            self.has_asked = True
-            question = SameContent(sha256=facts.sha256, md5=facts.md5, size=facts.size)
-            for file in self._context.ask(question).files:
-                is_expected = self._wanted.sha256 in ("", file.sha256) and self._wanted.md5 in ("", file.md5)
-                if file.size == facts.size and file.sha256 and is_expected:
-                    raise _Known(facts, file)
-        return facts
-
-
-# --- the payload --------------------------------------------------------------------------------------
-
-
-def _wanted(payload: DownloadPayload) -> FileWanted:
-    for name, value, length in (("md5", payload.expected_md5, 32), ("sha256", payload.expected_sha256, 64)):
-        if value and (len(value) != length or not _HEX.fullmatch(value)):
-            raise Permanent("PAYLOAD_INVALID", f"expected_{name} has {length} hexadecimal digits")
-    return FileWanted(payload.expected_md5.lower(), payload.expected_sha256.lower(), value_of(BYTES_MAX))

@@ -1,17 +1,15 @@
-"""Fetch one file, whole and right, however often it is cut off: the pipeline behind every source.
+"""Fetch one file completely and correctly, however often the connection is cut. Every source uses this pipeline.
 
-The bytes go into `file.part` in the directory that outlives attempts; a sidecar beside it says of which revision they
-are. They are kept across retries, deadlines and restarts, and each request begins where they end. Only when size,
-signature and digests are right, and the source still says the same, the file leaves that directory.
-What went wrong is judged in `troubles`; what a source is, its own file says.
+The bytes go into a `PartialFile` in the directory that outlives attempts. They survive retries, deadlines and restarts,
+and each request begins where they end. The file leaves that directory only when its size, signature and digests are
+right and the source still describes the same revision.
 """
 
 from __future__ import annotations
 
 import os
 import time
-from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
@@ -20,41 +18,23 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from job_handlers import file_kinds
-from job_handlers.fetch.errors import OF_RANGES, FetchError, Restart, RetryPolicy, Timeouts
-from job_handlers.fetch.partial_file import Digests, FileFacts, PartialFile, sidecar_in
-from worker_service.base.files import move_file, sync_path
+from job_handlers.fetch.errors import RANGE_ERRORS, FetchError, Restart, RetryPolicy
+from job_handlers.fetch.partial_file import Digests, FileFacts, PartialFile
+from job_handlers.fetch.sources import FileRequest, SourceFile
+from worker_service.base.files import move_file
 from worker_service.handlers import Snooze, Stopped
 
 NO_DIGEST = "nobody named a digest"
-"""Of a file: no one but the server that sent it says that it is the right one."""
+"""The note on a file that only the server that sent it vouches for."""
 
-_MARGIN_BYTES = 256 << 20
+_FREE_DISK_BYTES_MIN = 256 << 20
 _WAIT_STEP_SECONDS = 0.2
-_TELL_SECONDS = 0.5
-_RATE_SECONDS = 10.0
+_REPORT_SECONDS = 0.5
 _FETCHED_PERCENT = 95.0
 
 
-class SourceFile(Protocol):
-    """Raises `FetchError`, and nothing else, for what goes wrong at its end."""
-
-    def facts(self) -> FileFacts: ...
-
-    def download_into(self, part: PartialFile, facts: FileFacts, length: int | None) -> Iterator[int]:
-        """Append up to `length` bytes (None: all) to `part`, validated; yields what each step brought. Ending early
-        without a trouble is no error."""
-
-    def close(self) -> None: ...
-
-
-class FileWanted(Struct, frozen=True):
-    md5: str = ""
-    sha256: str = ""
-    bytes_max: int = 4 << 30
-
-
 class FetchedFile(Struct, frozen=True):
-    part: Path
+    part: PartialFile
     facts: FileFacts
     kind: file_kinds.Format
     size: int
@@ -63,9 +43,13 @@ class FetchedFile(Struct, frozen=True):
     restarts: int
     note: str = ""
 
+    def move_to(self, target: Path) -> None:
+        move_file(self.part.path, target)
+        self.part.delete()
 
-class Teller(Protocol):
-    """The part of a handler's context that is needed here."""
+
+class Reporter(Protocol):
+    """The part of a handler's context that a transfer uses."""
 
     def progress(
         self,
@@ -84,52 +68,41 @@ class Teller(Protocol):
 def fetch(
     source: SourceFile,
     keep: Path,
-    wanted: FileWanted,
-    teller: Teller,
-    timeouts: Timeouts = Timeouts(),  # noqa: B008 - frozen
+    request: FileRequest,
+    reporter: Reporter,
+    policy: RetryPolicy,
     sleep: Callable[[float], None] = time.sleep,
-    judge: RetryPolicy | None = None,
 ) -> FetchedFile:
+    """Fetch the file into `keep`. Raise the `HandlerError` that ends the attempt if that fails."""
     with PartialFile(keep) as part:
-        judge = judge or RetryPolicy(timeouts, part.deferrals)
+        policy.deferrals = part.deferrals
         try:
-            return _Fetch(source, part, wanted, teller, timeouts, sleep, judge).run()
+            return _Transfer(source, part, request, reporter, policy, sleep).run()
         except Snooze:
-            # A full disk takes no note either.
+            # A full disk may refuse this as well.
             with suppress(FetchError, OSError):
-                part.note_deferral()
+                part.save_deferral()
             raise
 
 
-def moved_to(fetched: FetchedFile, target: Path) -> None:
-    """Give it its final name, durably; what was kept of it is gone then."""
-    move_file(fetched.part, target)
-    sync_path(target.parent)
-    drop(fetched)
-
-
-def drop(fetched: FetchedFile) -> None:
-    """What was kept of it."""
-    fetched.part.unlink(missing_ok=True)
-    sidecar_in(fetched.part.parent).unlink(missing_ok=True)
-
-
-class _Fetch:
-    """One attempt. What is known already survives a retry."""
+class _Transfer:
+    """One attempt."""
 
     def __init__(
-        self, source: SourceFile, part: PartialFile, wanted: FileWanted, teller: Teller, timeouts: Timeouts,
-        sleep: Callable[[float], None], judge: RetryPolicy,
+        self, source: SourceFile, part: PartialFile, request: FileRequest, reporter: Reporter, policy: RetryPolicy,
+        sleep: Callable[[float], None],
     ) -> None:  # fmt: skip
-        self._source, self._part, self._wanted, self._teller = source, part, wanted, teller
-        self._patience, self._sleep, self._judge = timeouts, sleep, judge
-        self._gauge = _Gauge(teller)
+        self._source, self._part, self._request, self._reporter = source, part, request, reporter
+        self._policy, self._timeouts, self._sleep = policy, policy.timeouts, sleep
+        self._progress = _ProgressMeter(reporter)
         self._facts: FileFacts | None = None
-        self._wrong_digest = ""
-        self._furthest = 0
+        """None before the first look at the source, and after each restart."""
+        self._last_wrong_digest = ""
+        self._longest = 0
+        """The most bytes that this attempt had at once."""
         self._fetched = 0
         self._restarts = 0
-        self._whole = False
+        self._is_complete = False
         self._has_ranges = True
         self._give_up_at = float("inf")
 
@@ -137,197 +110,195 @@ class _Fetch:
         while True:
             try:
                 return self._try()
-            except FetchError as trouble:
-                self._heed(trouble)
+            except FetchError as error:
+                self._handle(error)
 
     def _try(self) -> FetchedFile:
-        facts = self._facts or self._begin(self._told())
-        while not self._whole:
-            self._pour(facts)
-        kind, found = self._check(facts)
-        self._look()
-        again = self._source.facts()
-        if not again.has_same_content(facts):
+        facts = self._facts = self._facts or self._begin()
+        while not self._is_complete:
+            self._download_chunk(facts)
+        kind, digests = self._check(facts)
+        self._raise_if_stopped()
+        after = self._source.facts()
+        if not after.has_same_content(facts):
             raise FetchError("CHANGED")
-        os.fsync(self._part.descriptor)
-        self._gauge.ended(self._part.length)
-        is_vouched_for = facts.is_of_this_machine or any(
-            (facts.md5, facts.sha256, self._wanted.md5, self._wanted.sha256)
-        )
+        self._progress.report_end(self._part.length)
+        request = self._request
+        has_digest = facts.is_of_this_machine or any((facts.md5, facts.sha256, request.md5, request.sha256))
         return FetchedFile(
-            self._part.path,
-            again,
+            self._part,
+            after,
             kind,
             self._part.length,
-            found,
+            digests,
             bytes_fetched=self._fetched,
             restarts=self._restarts,
-            note="" if is_vouched_for else NO_DIGEST,
+            note="" if has_digest else NO_DIGEST,
         )
 
-    def _told(self) -> FileFacts:
+    def _begin(self) -> FileFacts:
+        """Ask the source about its file, and keep or discard the bytes of earlier attempts."""
         facts = self._source.facts()
-        return facts if self._has_ranges else replace(facts, can_resume=False)
-
-    def _begin(self, facts: FileFacts) -> FileFacts:
-        self._look()
-        wanted = self._wanted
+        facts = facts if self._has_ranges else replace(facts, can_resume=False)
+        self._raise_if_stopped()
+        part, request = self._part, self._request
         if facts.size == 0:
             raise FetchError("EMPTY")
         self._check_size(facts.size or 0)
-        for digest, told, expected in (("MD5", facts.md5, wanted.md5), ("SHA-256", facts.sha256, wanted.sha256)):
-            if told and expected and told != expected:
-                raise FetchError("NOT_AS_EXPECTED", digest=digest, found=told, expected=expected)
-        # MD5 costs more than all the rest together, so only where it proves more than SHA-256 does.
-        is_proven = facts.sha256 and (facts.md5 or not wanted.md5)
-        self._part.adopt(facts, has_md5=bool(facts.md5 or wanted.md5) and not is_proven)
-        if self._part.room() < (facts.size or 0) - self._part.length + _MARGIN_BYTES:
+        for digest, found, expected in (("MD5", facts.md5, request.md5), ("SHA-256", facts.sha256, request.sha256)):
+            if found and expected and found != expected:
+                raise FetchError("NOT_AS_EXPECTED", digest=digest, found=found, expected=expected)
+        # MD5 costs more than the rest together, so compute it only where SHA-256 does not prove the same.
+        is_proven = facts.sha256 and (facts.md5 or not request.md5)
+        part.adopt(facts, has_md5=bool(facts.md5 or request.md5) and not is_proven)
+        if part.free_disk_bytes() < (facts.size or 0) - part.length + _FREE_DISK_BYTES_MIN:
             raise FetchError("DISK_FULL")
-        if self._part.length:
-            self._teller.log(f"{_sized(self._part.length)} of it is here already")
-        self._facts = facts
-        self._furthest = self._part.length
-        self._whole = facts.size is not None and self._part.length == facts.size
-        slowest = (facts.size or wanted.bytes_max) / self._patience.floor_bytes_per_second
-        self._give_up_at = time.monotonic() + slowest + self._patience.slack_seconds
-        self._gauge.begin(self._part.length, facts.size)
+        if part.length:
+            self._reporter.log(f"resuming after {_size_text(part.length)}")
+        self._longest = part.length
+        self._is_complete = part.length == facts.size
+        slowest = (facts.size or request.bytes_max) / self._timeouts.bytes_per_second_min
+        self._give_up_at = time.monotonic() + slowest + self._timeouts.slack_seconds
+        self._progress.begin(part.length, facts.size)
         return facts
 
-    def _pour(self, facts: FileFacts) -> None:
-        """One chunk; or all of it, where the source knows no chunks."""
+    def _download_chunk(self, facts: FileFacts) -> None:
+        """Download one chunk, or everything if the source has no ranges."""
         part = self._part
         if part.length and not facts.can_resume:
             part.clear()
         left = None if facts.size is None else facts.size - part.length
-        length = min(left, self._patience.chunk_bytes) if left is not None and facts.can_resume else left
+        length = min(left, self._timeouts.chunk_bytes) if left is not None and facts.can_resume else left
         before = part.length
         for count in self._source.download_into(part, facts, length):
             self._fetched += count
-            if part.length > self._furthest:
-                self._furthest = part.length
-                self._judge.bytes_came()
+            if part.length > self._longest:
+                self._longest = part.length
+                self._policy.reset_retries()
             self._check_size(part.length)
-            self._gauge.now(part.length)
-            self._look()
+            self._progress.report(part.length)
+            self._raise_if_stopped()
             if time.monotonic() > self._give_up_at:
-                raise FetchError("CHUNK_TOO_SLOW", after=self._patience.longest_wait + 1)
-        if facts.size is None:
-            self._whole = True
-        else:
-            self._whole = part.length == facts.size
-            if part.length > facts.size:
-                raise FetchError("RANGE_WRONG")
-            if part.length == before or not (facts.can_resume or self._whole):
-                raise FetchError("CUT_SHORT")
+                raise FetchError("CHUNK_TOO_SLOW", after=self._timeouts.longest_wait_seconds + 1)
+        self._is_complete = facts.size is None or part.length == facts.size
+        if facts.size is not None and part.length > facts.size:
+            raise FetchError("RANGE_WRONG")
+        if facts.size is not None and (part.length == before or not (facts.can_resume or self._is_complete)):
+            raise FetchError("CUT_SHORT")
 
     def _check(self, facts: FileFacts) -> tuple[file_kinds.Format, Digests]:
-        """Size, signature, digests. Of wrong bytes it is told that they are wrong, before what they look like."""
-        part, wanted = self._part, self._wanted
+        """Check size, digests and signature, in this order: wrong bytes need not look like the right ones."""
+        part = self._part
         if facts.size is not None and os.fstat(part.descriptor).st_size != facts.size:
             raise FetchError("RANGE_WRONG")
         if part.length == 0:
             raise FetchError("CUT_SHORT")
-        found = part.digests(self._look_while_hashing)
-        for digest, right, is_told in (
-            ("MD5", facts.md5, True),
-            ("SHA-256", facts.sha256, True),
-            ("MD5", wanted.md5, bool(facts.md5)),
-            ("SHA-256", wanted.sha256, bool(facts.sha256 or facts.md5)),
-        ):
-            local = found.md5 if digest == "MD5" else found.sha256
-            if not right or not local or right == local:
-                continue
-            if right in (wanted.md5, wanted.sha256) and is_told and right not in (facts.md5, facts.sha256):
-                raise FetchError("NOT_AS_EXPECTED", digest=digest, found=local, expected=right)
-            raise self._wrong(digest, local, right)
+        digests = part.digests(self._report_check)
+        self._check_digests(facts, digests)
         head = part.head()
         is_sure = facts.md5 or facts.sha256 or facts.is_of_this_machine or file_kinds.HTML.is_named_by(facts.name)
-        # To look for letters in 64 KiB of a PDF takes longer than all else here.
+        # Searching 64 KiB of a PDF for text takes longer than everything else here.
         if not is_sure and not file_kinds.has_pdf_within(head) and (page := file_kinds.markup_in(head)):
             part.clear()
             raise FetchError("PAGE_INSTEAD", page=page)
-        return file_kinds.verify_format(head, facts.mime, facts.name), replace(found, md5=found.md5 or facts.md5)
+        kind = file_kinds.verify_format(head, facts.mime, facts.name)
+        return kind, replace(digests, md5=digests.md5 or facts.md5)
 
-    def _wrong(self, digest: str, local: str, right: str) -> FetchError:
-        """The same wrong bytes twice are what the source has; other ones each time were spoilt on their way."""
-        is_another = self._wrong_digest not in ("", local)
-        self._wrong_digest = local
-        return FetchError("SPOILT" if is_another else "DIGEST_WRONG", digest=digest, found=local, expected=right)
+    def _check_digests(self, facts: FileFacts, digests: Digests) -> None:
+        request = self._request
+        pairs = (
+            ("MD5", digests.md5, facts.md5, request.md5),
+            ("SHA-256", digests.sha256, facts.sha256, request.sha256),
+        )
+        for name, found, right, _ in pairs:
+            if found and right and found != right:
+                raise self._wrong_digest(name, found, right)
+        # The source vouches for these bytes, so another digest that was expected is that of another file.
+        is_vouched_for = bool(facts.md5 or facts.sha256)
+        for name, found, _, expected in pairs:
+            if found and expected and found != expected:
+                if is_vouched_for:
+                    raise FetchError("NOT_AS_EXPECTED", digest=name, found=found, expected=expected)
+                raise self._wrong_digest(name, found, expected)
 
-    def _heed(self, trouble: FetchError) -> None:
-        self._look()
-        self._teller.log(f"at byte {self._part.length}: {trouble.sentence} ({trouble.code})")
-        answer = self._judge.after(trouble)
+    def _wrong_digest(self, name: str, found: str, expected: str) -> FetchError:
+        """The same wrong bytes twice are what the source has; different ones were damaged on their way."""
+        is_different = self._last_wrong_digest not in ("", found)
+        self._last_wrong_digest = found
+        return FetchError("SPOILT" if is_different else "DIGEST_WRONG", digest=name, found=found, expected=expected)
+
+    def _handle(self, error: FetchError) -> None:
+        self._raise_if_stopped()
+        self._reporter.log(f"at byte {self._part.length}: {error.sentence} ({error.code})")
+        answer = self._policy.after(error)
         if isinstance(answer, Restart):
             self._part.clear()
             self._restarts += 1
-            if answer.is_last and trouble.code in OF_RANGES:
-                # A server that has lost its ranges may still have the file.
+            if answer.is_last and error.code in RANGE_ERRORS:
+                # A server whose ranges are broken may still send the whole file.
                 self._has_ranges = False
-            self._facts, self._whole = None, False
+            self._facts, self._is_complete = None, False
             return
-        if trouble.rule.kind == "RESTART":
-            self._whole = False
+        if error.rule.kind == "RESTART":
+            self._is_complete = False
         self._wait(answer.seconds)
 
     def _wait(self, seconds: float) -> None:
         while seconds > 0:
-            self._look()
+            self._raise_if_stopped()
             self._sleep(min(seconds, _WAIT_STEP_SECONDS))
             seconds -= _WAIT_STEP_SECONDS
 
-    def _look(self) -> None:
-        if self._teller.cancelled():
-            # The bytes are on the disk, as far as they have come.
+    def _raise_if_stopped(self) -> None:
+        if self._reporter.cancelled():
             raise Stopped
 
-    def _look_while_hashing(self, done: int) -> None:
-        self._gauge.checking(done, self._part.length)
-        self._look()
+    def _report_check(self, done: int) -> None:
+        self._progress.report_check(done, self._part.length)
+        self._raise_if_stopped()
 
     def _check_size(self, size: int) -> None:
-        if size > self._wanted.bytes_max:
-            raise FetchError("TOO_LARGE", size=size, most=self._wanted.bytes_max)
+        if size > self._request.bytes_max:
+            raise FetchError("TOO_LARGE", size=size, most=self._request.bytes_max)
 
 
-class _Gauge:
-    """Reports bytes and their rate a few times a second."""
+class _ProgressMeter:
+    """Reports the bytes that have arrived, and the rate of this attempt, twice a second."""
 
-    def __init__(self, teller: Teller) -> None:
-        self._teller = teller
+    def __init__(self, reporter: Reporter) -> None:
+        self._reporter = reporter
         self._size: int | None = None
-        self._told_at = 0.0
-        self._past: deque[tuple[float, int]] = deque()
+        self._reported_at = 0.0
+        self._begun_at, self._begun_length = 0.0, 0
 
     def begin(self, length: int, size: int | None) -> None:
         self._size = size
-        self._past.clear()
-        self._past.append((time.monotonic(), length))
+        self._begun_at, self._begun_length = time.monotonic(), length
 
-    def now(self, length: int) -> None:
-        now = time.monotonic()
-        if now - self._told_at < _TELL_SECONDS and length != self._size:
+    def report(self, length: int) -> None:
+        size = self._size
+        if not self._is_due() and length != size:
             return
-        self._told_at = now
-        while len(self._past) > 1 and now - self._past[0][0] > _RATE_SECONDS:
-            self._past.popleft()
-        (then, before), size = self._past[0], self._size
-        self._past.append((now, length))
-        rate = max(length - before, 0) / max(now - then, 0.001)
-        said = _sized(length) if size is None else f"{_sized(length)} of {_sized(size)}"
+        rate = max(length - self._begun_length, 0) / max(time.monotonic() - self._begun_at, 0.001)
+        text = _size_text(length) if size is None else f"{_size_text(length)} of {_size_text(size)}"
         percent = _FETCHED_PERCENT * length / size if size else 0.0
-        self._teller.progress(percent, said, done=length, total=size, unit="bytes", rate=rate)
+        self._reporter.progress(percent, text, done=length, total=size, unit="bytes", rate=rate)
 
-    def checking(self, done: int, size: int) -> None:
+    def report_check(self, done: int, size: int) -> None:
+        if self._is_due():
+            percent = _FETCHED_PERCENT + (99.0 - _FETCHED_PERCENT) * done / max(size, 1)
+            self._reporter.progress(percent, f"checking {_size_text(size)}")
+
+    def report_end(self, length: int) -> None:
+        self._reporter.progress(100.0, _size_text(length), done=length, total=length, unit="bytes")
+
+    def _is_due(self) -> bool:
         now = time.monotonic()
-        if now - self._told_at >= _TELL_SECONDS:
-            self._told_at = now
-            rest = 99.0 - _FETCHED_PERCENT
-            self._teller.progress(_FETCHED_PERCENT + rest * done / max(size, 1), f"checking {_sized(size)}")
-
-    def ended(self, length: int) -> None:
-        self._teller.progress(100.0, _sized(length), done=length, total=length, unit="bytes")
+        if now - self._reported_at < _REPORT_SECONDS:
+            return False
+        self._reported_at = now
+        return True
 
 
-def _sized(count: float) -> str:
+def _size_text(count: float) -> str:
     return f"{count / 1e6:.1f} MB" if count >= 1e5 else f"{count / 1e3:.1f} kB"

@@ -41,9 +41,9 @@ def test_each_credential_is_told_with_what_it_may_do(server: DriveServer, run: R
     _put("other", "not asked", tmp_path)
 
     assert _lines(run) == [
-        f"✓ credential drive: {ME} (service account) may read; shared with it: 1",
-        "! credential drive-of-anna: anna@example.com (service account as anna@example.com) may read, "
-        "and nothing is shared with it",
+        f"✓ credential drive: {ME} (service account) can read Drive; shared with it: 1",
+        "! credential drive-of-anna: anna@example.com (service account as anna@example.com) can read Drive, "
+        "but nothing is shared with it",
         "    share a folder with anna@example.com",
     ]
 
@@ -58,8 +58,11 @@ def test_what_is_wrong_with_a_credential_is_told_with_its_cure(server: DriveServ
 
     assert told[0].startswith("✗ credential drive: the Google Drive API is not enabled")
     assert told[1] == "    enable it: https://console.cloud.google.com/apis/library/drive.googleapis.com"
-    assert told[2:4] == ["✗ credential drive-open: others may read the credential drive-open", "    chmod 600 its file"]
-    assert told[4].startswith("✗ credential drive-torn: the credential drive-torn is not JSON")
+    assert told[2:4] == [
+        "✗ credential drive-open: other users can read the credential drive-open",
+        "    chmod 600 its file",
+    ]
+    assert told[4].startswith("✗ credential drive-torn: the credential drive-torn is not a JSON file")
     assert "PRIVATE" not in "\n".join(told)
 
 
@@ -77,5 +80,5 @@ def test_a_key_that_google_refuses_is_told(server: DriveServer, run: Run, tmp_pa
 def test_without_a_credential_it_says_where_one_is_looked_for(server: DriveServer, run: Run) -> None:
     told = run("doctor", "--online", "--json").stdout
 
-    assert "there is no credential for Google Drive here" in told
+    assert "no credential for Google Drive was found" in told
     assert "CREDENTIALS_DIRECTORY" in told

@@ -1,14 +1,14 @@
-"""Where documents come from: a folder for each kind of source, and the registry that tells whose an address is.
+"""The kinds of sources that documents come from, and which of them an address belongs to.
 
-A source is a package that the entry points `worker_service.sources` name by its platform; what it is to the others
-stands in `Source`. To look at an address costs no library: what takes a second to import is imported by who fetches or
-crawls, and before his children are forked from him (`prepare`).
+A source is a package or module that the entry points `worker_service.sources` name by its platform; the protocol
+`Source` says what it contains. Reading an address imports no heavy library: a source imports those inside its
+functions, and `prepare` imports them before children are forked.
 """
 
 from __future__ import annotations
 
 import pkgutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from functools import cache
 from importlib import import_module
@@ -20,10 +20,9 @@ from msgspec import Struct
 from worker_service.handlers import Permanent, find
 
 if TYPE_CHECKING:
-    from job_handlers.fetch.download import DownloadPayload
     from job_handlers.fetch.errors import Timeouts
+    from job_handlers.fetch.partial_file import FileFacts, PartialFile
     from job_handlers.fetch.sources.tree import Tree
-    from job_handlers.fetch.transfer import FileWanted, SourceFile
 
 GROUP = "worker_service.sources"
 
@@ -31,53 +30,72 @@ IsStopping = Callable[[], bool]
 
 
 class Reference(Struct, frozen=True):
-    """What an address means to its source."""
+    """An address as its source understands it."""
 
     platform: str
     key: str
-    """A Drive id, a URL, an absolute path: names it for ever."""
+    """A permanent name: a Drive id, a URL, an absolute path."""
     resource_key: str = ""
-    """What has to be shown beside it."""
+    """Has to be sent together with the key of an old Drive link."""
     is_folder: bool = False
 
 
+class FileRequest(Struct, frozen=True):
+    """What a job asks of the file behind a reference."""
+
+    credential: str = ""
+    resource_key: str = ""
+    export: str = ""
+    acknowledge_abuse: bool = False
+    md5: str = ""
+    """In small hex digits. A file with another digest is refused."""
+    sha256: str = ""
+    bytes_max: int = 4 << 30
+
+
+class SourceFile(Protocol):
+    """One file. Its methods raise `FetchError` for everything that fails at the source."""
+
+    def facts(self) -> FileFacts: ...
+
+    def download_into(self, part: PartialFile, facts: FileFacts, length: int | None) -> Iterator[int]:
+        """Append up to `length` checked bytes (None: all) to `part`, and yield the size of each step."""
+
+    def close(self) -> None: ...
+
+
 class Source(Protocol):
-    """A package of this kind. `credential` is the name of a file in $CREDENTIALS_DIRECTORY; empty: the usual one."""
+    """`credential` is the name of a file in $CREDENTIALS_DIRECTORY, or empty for the source's default."""
 
     PLATFORM: str
     ADDRESSES: str
-    """What a person may write, in words."""
+    """What a person can write, for messages."""
     FOLDERS: str
-    """What a person may write for a folder; empty: it has none."""
+    """What a person can write for a folder; empty if the source has none."""
     IS_FOR_ANY_HOST: bool
-    """It takes whatever URL no other source knows better."""
+    """True for the source that takes every URL that no other source knows."""
     ENVIRONMENT: Sequence[str]
-    """The variables of the service that it looks at."""
+    """Environment variables of the service that it reads."""
     CREDENTIALS: Sequence[str]
-    """Patterns of the credentials that it takes."""
+    """Patterns of the credentials that it reads."""
 
     def reference(self, text: str) -> Reference | None:
-        """None: this is no address of its. Raises `Permanent` for one that it should be, and is not."""
+        """Return None if the address belongs to another source. Raise `Permanent` if it is malformed."""
 
     def rests_with(self, credential: str) -> str:
-        """Who may ask for a rest, and whose jobs then rest together; empty: nobody does."""
+        """Return the name under which jobs rest together when the source asks for a pause; empty if it never does."""
 
     def reads(self, reference: Reference, credential: str) -> Sequence[Path]:
-        """The files that have to be readable, beside credentials."""
+        """Return the files, beside credentials, that the sandbox must allow."""
 
     def open_file(
-        self,
-        reference: Reference,
-        payload: DownloadPayload,
-        wanted: FileWanted,
-        timeouts: Timeouts,
-        is_stopping: IsStopping,
+        self, reference: Reference, request: FileRequest, timeouts: Timeouts, is_stopping: IsStopping
     ) -> SourceFile: ...
 
     def open_tree(
         self, reference: Reference, credential: str, timeouts: Timeouts, is_stopping: IsStopping
     ) -> AbstractContextManager[Tree]:
-        """Of a source that has folders."""
+        """Only called if the source has folders."""
 
 
 @cache
@@ -87,12 +105,11 @@ def sources() -> Sequence[Source]:
 
 
 def read_reference(address: str) -> tuple[Source, Reference]:
-    """Of anything that a person may paste."""
     text = address.strip()
     for source in sources():
         if (found := source.reference(text)) is not None:
             return source, found
-    raise Permanent("SOURCE_UNKNOWN", f"a source is {_choice(source.ADDRESSES for source in _by_name())}")
+    raise Permanent("SOURCE_UNKNOWN", f"a source is {_list_choices(source.ADDRESSES for source in _by_platform())}")
 
 
 def read_folder(address: str) -> tuple[Source, Reference]:
@@ -103,7 +120,7 @@ def read_folder(address: str) -> tuple[Source, Reference]:
 
 
 def folders_in_words() -> str:
-    return _choice(source.FOLDERS for source in _by_name() if source.FOLDERS)
+    return _list_choices(source.FOLDERS for source in _by_platform() if source.FOLDERS)
 
 
 def environment() -> list[str]:
@@ -115,17 +132,17 @@ def credentials() -> list[str]:
 
 
 def prepare() -> None:
-    """Import all of them, once for all children."""
+    """Import every module of every source, once for all children."""
     for source in sources():
         package: Any = source
         for module in pkgutil.iter_modules(getattr(package, "__path__", ()), f"{package.__name__}."):
             import_module(module.name)
 
 
-def _by_name() -> list[Source]:
+def _by_platform() -> list[Source]:
     return sorted(sources(), key=lambda source: source.PLATFORM)
 
 
-def _choice(words: Any) -> str:
+def _list_choices(words: Iterable[str]) -> str:
     *some, last = words
     return f"{', '.join(some)}, or {last}" if some else str(last)

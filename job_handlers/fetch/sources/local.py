@@ -15,19 +15,13 @@ from contextlib import AbstractContextManager, nullcontext
 from datetime import UTC, datetime
 from mimetypes import guess_type
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from job_handlers.fetch.errors import FetchError, Timeouts
 from job_handlers.fetch.partial_file import FileFacts, PartialFile
-from job_handlers.fetch.sources import IsStopping, Reference
+from job_handlers.fetch.sources import FileRequest, IsStopping, Reference
 from job_handlers.fetch.sources.tree import Entry, ItemError, Listing, ListingExpired, TreeChanges
 from job_handlers.settings import HandlersSettings, value_of
 from worker_service.handlers import FILE_URL, legible, path_of, written
-
-if TYPE_CHECKING:
-    from job_handlers.fetch.download import DownloadPayload
-    from job_handlers.fetch.sources.tree import Tree
-    from job_handlers.fetch.transfer import FileWanted, SourceFile
 
 PLATFORM = "local"
 ADDRESSES = "a full path that begins with a slash (or its file: URL)"
@@ -58,15 +52,13 @@ def reads(reference: Reference, credential: str) -> Sequence[Path]:
     return readable(reference.key)
 
 
-def open_file(
-    reference: Reference, payload: DownloadPayload, wanted: FileWanted, timeouts: Timeouts, is_stopping: IsStopping
-) -> SourceFile:
+def open_file(reference: Reference, request: FileRequest, timeouts: Timeouts, is_stopping: IsStopping) -> LocalFile:
     return LocalFile(reference.key, timeouts)
 
 
 def open_tree(
     reference: Reference, credential: str, timeouts: Timeouts, is_stopping: IsStopping
-) -> AbstractContextManager[Tree]:
+) -> AbstractContextManager[LocalTree]:
     return nullcontext(LocalTree(path_of(reference.key)))
 
 
@@ -136,7 +128,7 @@ class LocalFile:
             raise FetchError("NO_FILE", what=self._path)
         age = time.time() - found.st_mtime
         if 0 <= age < self._timeouts.stable_seconds:
-            left = min(self._timeouts.stable_seconds - age, self._timeouts.longest_wait)
+            left = min(self._timeouts.stable_seconds - age, self._timeouts.longest_wait_seconds)
             raise FetchError("STILL_WRITTEN", after=left, what=self._path)
         return FileFacts(
             legible(path_of(self._path).name),
@@ -185,7 +177,7 @@ class LocalFile:
             return FetchError("DISK_FULL")
         if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.ELOOP):
             return _unreadable(self._path, error)
-        return FetchError("CONNECTION_LOST", host=self._path)
+        return FetchError("CONNECTION_LOST", host=self._path, reason=error.strerror)
 
 
 # --- a directory --------------------------------------------------------------------------------------

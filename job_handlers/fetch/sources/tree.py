@@ -1,4 +1,4 @@
-"""What a crawl walks over: folders and files, wherever they are. One file for each place knows its ways."""
+"""A tree of folders and files that a crawl walks. Each source with folders implements `Tree`."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from msgspec import Struct
 from worker_service.handlers import in_a_sentence
 
 EntryKind = Literal["folder", "file", "native", "shortcut"]
+"""native: a document of the source's own, which has no file."""
 
 
 class ItemError(Exception):
-    """One item cannot be listed or read, and trying again will not help. The walk goes on without it."""
+    """One item cannot be listed or read, and a retry would not help. The walk continues without it."""
 
     def __init__(self, detail: str, remedy: str = "") -> None:
         super().__init__(detail, remedy)
@@ -24,11 +25,11 @@ class ItemError(Exception):
 
 
 class ListingExpired(Exception):
-    """The place no longer knows this page of a listing: it is to be begun again."""
+    """The source no longer knows this page of a listing. Start the listing again."""
 
 
 class Entry(Struct, frozen=True):
-    """A file or folder as its place describes it."""
+    """A file or folder as its source describes it."""
 
     id: str
     name: str
@@ -37,28 +38,28 @@ class Entry(Struct, frozen=True):
     mime: str = ""
     size: int | None = None
     revision: str = ""
-    """TreeChanges when its content does."""
+    """Changes when the content does."""
     md5: str = ""
     sha256: str = ""
     modified: str = ""
     """UTC, ISO 8601."""
     key: str = ""
-    """What has to be shown beside its id to get at it."""
+    """Has to be sent together with the id."""
     corpus: str = ""
-    """The part of the place that it lives in, such as a shared drive; each tells its changes for itself."""
+    """The part of the source that contains it, such as a shared drive. Each corpus has its own list of changes."""
     target_id: str = ""
-    """Of a shortcut, whose `key` is the target's."""
+    """The target of a shortcut; then `key` belongs to the target."""
     refusal: str = ""
-    """Why it may not be downloaded, in words."""
+    """Why it may not be downloaded."""
     is_trashed: bool = False
 
 
 class Listing(Struct, frozen=True):
     entries: Sequence[Entry]
     next_page: str = ""
-    """Empty: this was the last."""
+    """Empty on the last page."""
     is_partial: bool = False
-    """The place says that it has not looked everywhere."""
+    """True if the source says that the listing may be incomplete."""
 
 
 class TreeChanges(Struct, frozen=True):
@@ -71,19 +72,19 @@ class TreeChanges(Struct, frozen=True):
 class Tree(Protocol):
     platform: str
     source: str
-    """What may ask for a rest, such as the credential."""
+    """The name under which jobs rest together when the source asks for a pause."""
     root_name: str
-    """What the crawl is about, known without asking anybody."""
+    """Identifies the crawled folder without asking the source."""
 
     def root(self) -> Entry:
-        """The folder that the crawl is about. Raise `ItemError` if it is not there."""
+        """Return the crawled folder. Raise `ItemError` if it does not exist."""
 
     def entry(self, item_id: str, key: str) -> Entry:
-        """What a shortcut leads to."""
+        """Return the target of a shortcut."""
 
     def children(self, folder_id: str, key: str, corpus: str, page: str) -> Listing: ...
 
     def change_token(self, corpus: str) -> str:
-        """From here on `changes` tells what has changed. Empty: this place cannot tell; it is walked each time."""
+        """Return a token from which `changes` continues; empty if the source must be walked each time."""
 
     def changes(self, corpus: str, token: str) -> TreeChanges: ...

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from job_handlers.channels import notify, webhook
-from job_handlers.fetch.sources import addresses
+from job_handlers.fetch import http_client
 from tests.job_handlers.channels.conftest import Server
 from worker_service.handlers import Done, HandlerError, Permanent, Retryable
 from worker_service.testing import How, Run, run_handler
@@ -72,6 +72,9 @@ class Told:
     def log(self, line: str) -> None:
         pass
 
+    def cancelled(self) -> bool:
+        return False
+
 
 @pytest.fixture
 def here(post: Post, monkeypatch: pytest.MonkeyPatch) -> Here:
@@ -98,7 +101,7 @@ def verdict(run: Run) -> tuple[How, str]:
 def test_the_signature_is_that_of_the_standard() -> None:
     key = base64.b64decode("MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")
 
-    headers = webhook.signed("msg_p5jXN8AQM9LWM0D4loKWxJek", 1614265330, b'{"test": 2432232314}', [key])
+    headers = webhook.signature_headers("msg_p5jXN8AQM9LWM0D4loKWxJek", 1614265330, b'{"test": 2432232314}', [key])
 
     assert headers["webhook-signature"] == "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="
 
@@ -248,7 +251,7 @@ def test_a_setting_that_lists_no_networks_is_refused(server: Server, post: Post)
     ],
 )
 def test_only_the_public_internet_is_public(address: str, is_public: bool) -> None:
-    assert addresses.is_public(ipaddress.ip_address(address)) is is_public
+    assert http_client.is_public(ipaddress.ip_address(address)) is is_public
 
 
 class Names:
@@ -305,7 +308,7 @@ def test_a_name_with_one_private_address_is_refused(monkeypatch: pytest.MonkeyPa
 )
 def test_a_url_that_is_none_is_refused(url: str) -> None:
     with pytest.raises(Permanent) as refused:
-        addresses.read_url(url)
+        http_client.parse_url(url)
 
     assert refused.value.code == "URL_INVALID"
 
@@ -419,7 +422,7 @@ def test_a_message_is_an_event_that_is_signed_as_any_other(post: Post, server: S
     _, headers, body = server.heard[-1]
     assert headers == {
         **headers,
-        **webhook.signed(headers["webhook-id"], int(headers["webhook-timestamp"]), body, [KEY]),
+        **webhook.signature_headers(headers["webhook-id"], int(headers["webhook-timestamp"]), body, [KEY]),
     }
     assert json.loads(body) == {
         "specversion": "1.0",

@@ -40,7 +40,7 @@ from worker_service.jobs.workers import HandlerFacts, Worker
 from worker_service.store.opening import open_store
 from worker_service.store.store import Store
 
-QUICK = replace(SOON, first_wait=0.01)
+QUICK = replace(SOON, first_wait_seconds=0.01)
 ALICE = "alice"
 PDF = b"%PDF-1.7\n"
 _WORKER = "w1"

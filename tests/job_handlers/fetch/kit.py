@@ -14,13 +14,13 @@ import pytest
 
 from job_handlers.fetch import transfer
 from job_handlers.fetch.errors import RetryPolicy, Timeouts
-from job_handlers.fetch.sources import https
+from job_handlers.fetch.sources import FileRequest, SourceFile, https
 from job_handlers.fetch.sources.drive import credentials as drive_credentials
 from job_handlers.fetch.sources.drive.client import Drive
 from job_handlers.fetch.sources.drive.file import DriveFile
 from job_handlers.fetch.sources.drive.pacer import Pacer
 from job_handlers.fetch.sources.https.file import HttpsFile
-from job_handlers.fetch.transfer import FetchedFile, FileWanted, SourceFile
+from job_handlers.fetch.transfer import FetchedFile
 from tests.drive_server import DriveServer, serving
 from tests.job_handlers.fetch.quick_handlers import SOON
 from worker_service.handlers import PublishedFile
@@ -99,7 +99,7 @@ class Fetching:
 
     keep: Path
     timeouts: Timeouts = SOON
-    wanted: FileWanted = field(default_factory=FileWanted)
+    request: FileRequest = field(default_factory=FileRequest)
     teller: Teller = field(default_factory=Teller)
     waited: float = 0.0
     is_patient: bool = False
@@ -110,13 +110,13 @@ class Fetching:
         return self.of(DriveFile(drive, file_id, **more))  # type: ignore[arg-type]
 
     def from_url(self, url: str) -> FetchedFile:
-        return self.of(HttpsFile(url, self.wanted, self.timeouts, self.teller.cancelled))
+        return self.of(HttpsFile(url, self.request, self.timeouts, self.teller.cancelled))
 
     def of(self, source: SourceFile) -> FetchedFile:
         self.keep.mkdir(exist_ok=True)
         try:
-            judge = RetryPolicy(self.timeouts, chance=random.Random(0))
-            return transfer.fetch(source, self.keep, self.wanted, self.teller, self.timeouts, self._sleep, judge)
+            policy = RetryPolicy(self.timeouts, chance=random.Random(0))
+            return transfer.fetch(source, self.keep, self.request, self.teller, policy, self._sleep)
         finally:
             source.close()
 

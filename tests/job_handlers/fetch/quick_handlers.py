@@ -21,7 +21,7 @@ SOON = Timeouts(
     stable_seconds=0.0,
 )
 """The same patience, with chunks of 64 KiB and half a second each."""
-QUICK = replace(SOON, first_wait=0.01)
+QUICK = replace(SOON, first_wait_seconds=0.01)
 
 
 def run_quickly(context: Context[download.DownloadPayload]) -> Done:

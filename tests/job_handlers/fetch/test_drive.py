@@ -113,7 +113,7 @@ def test_calls_are_paced_after_a_burst() -> None:
     pacer = Pacer(10.0, burst=5, clock=clock.now, sleep=clock.sleep)
 
     for _ in range(15):
-        pacer.turn()
+        pacer.wait_turn()
 
     assert clock.slept == pytest.approx(1.0)
 
@@ -127,12 +127,12 @@ def test_pacers_of_one_credential_share_their_turns_across_children() -> None:
     child = os.fork()
     if child == 0:
         for _ in range(4):
-            mine.turn()
+            mine.wait_turn()
         os._exit(0)
     os.waitpid(child, 0)
     for _ in range(3):
-        mine.turn()
-    another.turn()
+        mine.wait_turn()
+    another.wait_turn()
 
     # Four of the burst were used up by the child.
     assert clock.slept == pytest.approx(0.2)
@@ -143,7 +143,7 @@ def test_whoever_is_told_to_slow_down_slows_down_all() -> None:
     told, other = (Pacer(shared_by="slow", clock=clock.now, sleep=clock.sleep) for _ in range(2))
 
     told.hold_back(7.0)
-    other.turn()
+    other.wait_turn()
 
     assert clock.slept == pytest.approx(7.1)
 
@@ -152,10 +152,10 @@ def test_waiting_for_a_turn_ends_with_the_attempt() -> None:
     def stop() -> None:
         raise Stopped
 
-    pacer = Pacer(0.001, burst=0, look=stop)
+    pacer = Pacer(0.001, burst=0, raise_if_stopped=stop)
 
     with pytest.raises(Stopped):
-        pacer.turn()
+        pacer.wait_turn()
 
 
 class Time:

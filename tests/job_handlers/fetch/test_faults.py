@@ -20,12 +20,12 @@ from msgspec.structs import replace
 
 from job_handlers.fetch import transfer
 from job_handlers.fetch.partial_file import Digests, FileFacts, PartialFile
-from job_handlers.fetch.sources import https
+from job_handlers.fetch.sources import FileRequest, https
 from job_handlers.fetch.sources.drive.client import Drive
 from job_handlers.fetch.sources.drive.file import DriveFile
 from job_handlers.fetch.sources.drive.pacer import Pacer
 from job_handlers.fetch.sources.local import LocalFile
-from job_handlers.fetch.transfer import FetchedFile, FileWanted
+from job_handlers.fetch.transfer import FetchedFile
 from tests.drive_server import DriveServer, Fault, serving
 from tests.drive_server.answers import Plain
 from tests.job_handlers.certificates import certificate_in
@@ -121,7 +121,7 @@ def test_a_fault_in_any_chunk_costs_time_and_nothing_else(
 
         got = file.fetched(fetching)
 
-        assert got.part.read_bytes() == CONTENT, place
+        assert got.part.path.read_bytes() == CONTENT, place
         assert fault.met == 1, place
         assert got.bytes_fetched == len(CONTENT) or got.restarts, place
         assert got.restarts <= 1, place
@@ -175,7 +175,7 @@ def test_any_new_byte_restores_the_budget(server: DriveServer, fetching: Fetchin
     file = File(server, "drive")
     server.arm(*(Fault("cut", at=2000) for _ in range(20)))
 
-    assert file.fetched(fetching).part.read_bytes() == CONTENT
+    assert file.fetched(fetching).part.path.read_bytes() == CONTENT
     assert 40 <= fetching.waited <= 40 * 1.25
 
 
@@ -271,7 +271,7 @@ def test_a_file_that_changes_meanwhile_is_fetched_anew(
 
     got = file.fetched(fetching)
 
-    assert got.part.read_bytes() == fresh
+    assert got.part.path.read_bytes() == fresh
 
 
 @pytest.mark.parametrize("source", SOURCES)
@@ -284,7 +284,7 @@ def test_a_server_that_stops_serving_ranges_is_asked_for_the_whole_file(
 
     got = file.fetched(fetching)
 
-    assert got.part.read_bytes() == CONTENT
+    assert got.part.path.read_bytes() == CONTENT
     *_, last = [one for one in server.asked(file.on) if one.end != 1]
     assert last.end is None
 
@@ -303,7 +303,7 @@ def test_a_server_that_says_nothing_but_sends_another_file_is_fetched_anew(
 
     got = file.fetched(fetching)
 
-    assert got.part.read_bytes() == fresh
+    assert got.part.path.read_bytes() == fresh
 
 
 @pytest.mark.parametrize("source", SOURCES)
@@ -365,7 +365,7 @@ def test_a_chunked_answer_is_whole_or_tried_again(server: DriveServer, fetching:
 
     got = fetching.from_url(f"{server.url}/plain/report.pdf")
 
-    assert got.part.read_bytes() == CONTENT
+    assert got.part.path.read_bytes() == CONTENT
     assert bool(fetching.teller.lines) is cut
 
 
@@ -380,7 +380,7 @@ def test_bytes_of_another_revision_are_not_gone_on_with(server: DriveServer, fet
 
     got = file.fetched(Fetching(fetching.keep))
 
-    assert got.part.read_bytes() == fresh
+    assert got.part.path.read_bytes() == fresh
     assert file.begins()[0] == 0
 
 
@@ -393,7 +393,7 @@ def test_without_a_strong_validator_nothing_is_resumed(
 
     got = fetching.from_url(f"{server.url}/plain/report.pdf")
 
-    assert got.part.read_bytes() == CONTENT
+    assert got.part.path.read_bytes() == CONTENT
     assert {one.begin for one in server.asked("plain")} == {0}
 
 
@@ -419,7 +419,7 @@ def test_an_error_page_with_status_200_is_never_taken_for_a_table(
 
     got = Fetching(tmp_path / "at first").from_url(url)
 
-    assert (got.part.read_bytes(), got.kind.name) == (TABLE, "a CSV file")
+    assert (got.part.path.read_bytes(), got.kind.name) == (TABLE, "a CSV file")
 
 
 def test_a_web_page_is_taken_where_its_name_asks_for_one_and_nowhere_else(server: DriveServer, tmp_path: Path) -> None:
@@ -430,7 +430,7 @@ def test_a_web_page_is_taken_where_its_name_asks_for_one_and_nowhere_else(server
 
     got = Fetching(tmp_path / "page").from_url(f"{server.url}/plain/report.html")
 
-    assert (got.part.read_bytes(), got.kind.name) == (page, "a web page")
+    assert (got.part.path.read_bytes(), got.kind.name) == (page, "a web page")
     for name in ("report.pdf", "report", "report.txt", "b.html"):
         with pytest.raises(Permanent) as ended:
             Fetching(tmp_path / name).from_url(f"{server.url}/plain/{name}")
@@ -440,7 +440,7 @@ def test_a_web_page_is_taken_where_its_name_asks_for_one_and_nowhere_else(server
 def test_a_table_that_is_called_something_else_is_refused(server: DriveServer, fetching: Fetching) -> None:
     server.plain["table.csv"] = Plain(TABLE, {"Content-Type": "application/json"})
 
-    with pytest.raises(Permanent, match="it says that it is application/json") as ended:
+    with pytest.raises(Permanent, match="application/json, but it is a text") as ended:
         fetching.from_url(f"{server.url}/plain/table.csv")
 
     assert ended.value.code == "NOT_WHAT_IT_SAYS"
@@ -452,7 +452,7 @@ def test_redirects_are_followed_but_not_for_ever(server: DriveServer, tmp_path: 
 
     got = Fetching(tmp_path / "one").from_url(f"{server.url}/plain/a")
 
-    assert got.part.read_bytes() == CONTENT
+    assert got.part.path.read_bytes() == CONTENT
     with pytest.raises(Permanent) as ended:
         Fetching(tmp_path / "two").from_url(f"{server.url}/plain/round")
     assert ended.value.code == "REDIRECTS"
@@ -485,7 +485,7 @@ def test_a_certificate_that_nobody_signed_is_refused(
 
         got = Fetching(tmp_path / "again").from_url(url)
 
-        assert got.part.read_bytes() == CONTENT
+        assert got.part.path.read_bytes() == CONTENT
 
 
 # --- without a digest ---------------------------------------------------------------------------------
@@ -521,7 +521,7 @@ def test_without_a_digest_whatever_tells_of_a_change_is_read_before_and_after(
 
     got = fetching.from_url(f"{server.url}/plain/report.pdf")
 
-    assert got.part.read_bytes() == fresh
+    assert got.part.path.read_bytes() == fresh
     assert got.restarts == 1
 
 
@@ -543,7 +543,7 @@ def test_a_chunk_of_another_file_is_seen_although_the_file_is_back_at_the_end(
 
     got = fetching.from_url(f"{server.url}/plain/report.pdf")
 
-    assert (got.part.read_bytes(), got.restarts) == (CONTENT, 1)
+    assert (got.part.path.read_bytes(), got.restarts) == (CONTENT, 1)
 
 
 def test_bytes_of_an_earlier_attempt_are_not_gone_on_with_where_the_date_is_another(
@@ -560,7 +560,7 @@ def test_bytes_of_an_earlier_attempt_are_not_gone_on_with_where_the_date_is_anot
 
     got = Fetching(fetching.keep).from_url(f"{server.url}/plain/report.pdf")
 
-    assert got.part.read_bytes() == plain.content
+    assert got.part.path.read_bytes() == plain.content
 
 
 def test_a_server_that_dates_whatever_it_sends_is_no_file_that_never_rests(
@@ -576,7 +576,7 @@ def test_a_server_that_dates_whatever_it_sends_is_no_file_that_never_rests(
 
     got = fetching.from_url(f"{server.url}/plain/report.pdf")
 
-    assert (got.part.read_bytes(), got.restarts) == (CONTENT, 0)
+    assert (got.part.path.read_bytes(), got.restarts) == (CONTENT, 0)
 
 
 def test_what_nobody_vouches_for_says_so(server: DriveServer, tmp_path: Path) -> None:
@@ -586,13 +586,13 @@ def test_what_nobody_vouches_for_says_so(server: DriveServer, tmp_path: Path) ->
     own.write_bytes(CONTENT)
     md5, sha256 = hashlib.md5(CONTENT).hexdigest(), hashlib.sha256(CONTENT).hexdigest()
 
-    def fetching(name: str, wanted: FileWanted | None = None) -> Fetching:
-        return Fetching(tmp_path / name, wanted=wanted or FileWanted())
+    def fetching(name: str, request: FileRequest | None = None) -> Fetching:
+        return Fetching(tmp_path / name, request=request or FileRequest())
 
     assert file.fetched(fetching("plain")).note == "nobody named a digest"
     assert fetching("native").from_drive(native.id, export="pdf").note == "nobody named a digest"
-    assert file.fetched(fetching("by md5", FileWanted(md5=md5))).note == ""
-    assert file.fetched(fetching("by sha256", FileWanted(sha256=sha256))).note == ""
+    assert file.fetched(fetching("by md5", FileRequest(md5=md5))).note == ""
+    assert file.fetched(fetching("by sha256", FileRequest(sha256=sha256))).note == ""
     assert fetching("drive").from_drive(file.item.id).note == ""
     assert fetching("local").of(LocalFile(str(own), SOON)).note == ""
 
@@ -619,7 +619,7 @@ def test_a_local_file_that_changes_meanwhile_is_copied_anew(tmp_path: Path, fetc
 
     got = fetching.of(Changing(str(path), SOON))
 
-    assert got.part.read_bytes() == fresh
+    assert got.part.path.read_bytes() == fresh
 
 
 # --- stopped ------------------------------------------------------------------------------------------
@@ -658,7 +658,7 @@ def test_a_full_disk_defers_and_keeps_what_there_is(
     server: DriveServer, fetching: Fetching, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = File(server, "drive")
-    monkeypatch.setattr(transfer, "_MARGIN_BYTES", 1 << 60)
+    monkeypatch.setattr(transfer, "_FREE_DISK_BYTES_MIN", 1 << 60)
 
     with pytest.raises(Snooze) as ended:
         file.fetched(fetching)
@@ -719,7 +719,7 @@ def test_of_hundreds_of_random_schedules_none_ends_with_a_wrong_file(
                     got = file.fetched(fetching)
             except HandlerError:
                 continue
-            assert got.part.read_bytes() == file.plain.content, (seed, number, server.log)
+            assert got.part.path.read_bytes() == file.plain.content, (seed, number, server.log)
             good += 1
             break
     drive.close()

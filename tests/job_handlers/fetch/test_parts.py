@@ -208,7 +208,6 @@ def test_every_trouble_comes_to_an_end_of_its_kind(code: str) -> None:
         "DEFER": Snooze,
         "REST": PauseSource,
         "PERMANENT": Permanent,
-        "ASK": Permanent,
         "RESTART": Permanent if rule.then == "PERMANENT" else Retryable,
     }[rule.kind]
     assert isinstance(end, expected)
@@ -261,5 +260,5 @@ def test_the_access_list_that_systemd_writes_for_us_is_not_taken_for_others(
     assert drive_credentials.credential_text("drive") == {}
 
     os.setxattr(key, "system.posix_acl_access", rights(os.geteuid() + 1))
-    with pytest.raises(Permanent, match="others may read"):
+    with pytest.raises(Permanent, match="other users can read"):
         drive_credentials.credential_text("drive")

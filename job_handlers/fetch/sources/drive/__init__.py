@@ -1,4 +1,4 @@
-"""Google Drive as a source: what its addresses mean. `client` alone knows Google; `credentials` the files of keys."""
+"""Google Drive as a source: its addresses. Only `client` knows Google's libraries."""
 
 from __future__ import annotations
 
@@ -9,15 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qs, urlsplit
 
-from job_handlers.fetch.sources import IsStopping, Reference
+from job_handlers.fetch.sources import FileRequest, IsStopping, Reference, SourceFile
 from job_handlers.fetch.sources.drive import credentials
 from worker_service.handlers import Permanent
 
 if TYPE_CHECKING:
-    from job_handlers.fetch.download import DownloadPayload
     from job_handlers.fetch.errors import Timeouts
     from job_handlers.fetch.sources.tree import Tree
-    from job_handlers.fetch.transfer import FileWanted, SourceFile
 
 PLATFORM = "gdrive"
 ADDRESSES = "a Drive id or URL"
@@ -26,7 +24,7 @@ IS_FOR_ANY_HOST = False
 ENVIRONMENT: Sequence[str] = credentials.ENVIRONMENT
 CREDENTIALS: Sequence[str] = ("drive*",)
 SHARED_WITH_ME = "shared-with-me"
-"""Stands for a folder."""
+"""Used instead of a folder's id."""
 
 _HOSTS = ("drive.google.com", "docs.google.com", "drive.usercontent.google.com", "sheets.google.com")
 _ID = re.compile(r"[A-Za-z0-9_-]{10,120}")
@@ -45,37 +43,35 @@ def reference(text: str) -> Reference | None:
         return None
     query = parse_qs(parts.query)
     found = _IN_PATH.search(parts.path)
-    named = found[1] if found else next(iter(query.get("id", [])), "")
-    if not _ID.fullmatch(named):
+    file_id = found[1] if found else query.get("id", [""])[0]
+    if not _ID.fullmatch(file_id):
         raise Permanent(
             "SOURCE_UNKNOWN", "the Drive URL names no file", "open the file, and copy the address from there"
         )
-    key = next(iter(query.get("resourcekey", [])), "")
-    return Reference(PLATFORM, named, key if _RESOURCE_KEY.fullmatch(key) else "", is_folder="/folder" in parts.path)
+    key = query.get("resourcekey", [""])[0]
+    return Reference(PLATFORM, file_id, key if _RESOURCE_KEY.fullmatch(key) else "", is_folder="/folder" in parts.path)
 
 
 def rests_with(credential: str) -> str:
-    return f"{PLATFORM}:{credential or credentials.USUAL}"
+    return f"{PLATFORM}:{credential or credentials.DEFAULT}"
 
 
 def reads(reference: Reference, credential: str) -> Sequence[Path]:
     return credentials.files_of(credential)
 
 
-def open_file(
-    reference: Reference, payload: DownloadPayload, wanted: FileWanted, timeouts: Timeouts, is_stopping: IsStopping
-) -> SourceFile:
+def open_file(reference: Reference, request: FileRequest, timeouts: Timeouts, is_stopping: IsStopping) -> SourceFile:
     from job_handlers.fetch.sources.drive.client import Drive
     from job_handlers.fetch.sources.drive.file import DriveFile
 
     if reference.is_folder:
-        raise Permanent("SOURCE_UNKNOWN", "the Drive URL names a folder", "have it crawled (pagemill crawl URL)")
+        raise Permanent("SOURCE_UNKNOWN", "the Drive URL names a folder", "crawl it: pagemill crawl URL")
     return DriveFile(
-        Drive(payload.credential, is_stopping=is_stopping, timeouts=timeouts),
+        Drive(request.credential, is_stopping=is_stopping, timeouts=timeouts),
         reference.key,
-        payload.resource_key or reference.resource_key,
-        export=payload.export,
-        is_abuse_fine=payload.acknowledge_abuse,
+        request.resource_key or reference.resource_key,
+        export=request.export,
+        acknowledge_abuse=request.acknowledge_abuse,
     )
 
 

@@ -1,8 +1,7 @@
-"""Google Drive: the one file that knows Google's client.
+"""Google Drive. The only module that knows Google's client.
 
-Metadata goes through google-api-python-client, bytes through google-auth's session; both over connections that a
-watchdog can shut, so never through a proxy. Every failure leaves as a `FetchError`. One `Drive` belongs to one attempt
-and one thread. What a crawl needs is here too: children, changes, start tokens; how it walks is told elsewhere.
+Metadata goes through google-api-python-client, files through plain requests; both use our `HttpClient`, and so no
+proxy. Every failure is raised as `FetchError`. One `Drive` belongs to one attempt and one thread.
 """
 
 from __future__ import annotations
@@ -13,26 +12,24 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from typing import Any
+from urllib.parse import urlencode
 
 import google.auth
 import httplib2  # type: ignore[import-untyped]
-import requests
-import urllib3
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from google.auth.crypt import RSASigner
 from google.auth.exceptions import DefaultCredentialsError, GoogleAuthError, RefreshError
-from google.auth.transport.requests import AuthorizedSession, Request
 from google.oauth2 import credentials as user_credentials
 from google.oauth2 import service_account
 from googleapiclient.discovery import build  # type: ignore[import-untyped]
 from googleapiclient.errors import HttpError  # type: ignore[import-untyped]
-from requests.adapters import HTTPAdapter
+from msgspec import Struct
 
 from job_handlers.fetch.errors import FetchError, Timeouts
+from job_handlers.fetch.http_client import REDIRECTS_MAX, HttpAnswer, HttpClient, status_error
 from job_handlers.fetch.partial_file import FileFacts, PartialFile
 from job_handlers.fetch.sources.drive import credentials as drive_credentials
 from job_handlers.fetch.sources.drive.pacer import Pacer
-from job_handlers.fetch.sources.http_bodies import Headers, Watchdog, Wire, check_range, of_status
 from job_handlers.fetch.sources.tree import Entry, EntryKind, Listing, TreeChanges
 from worker_service.handlers import Permanent
 
@@ -41,8 +38,8 @@ _HOST = "Google Drive"
 _API = "https://www.googleapis.com"
 _TOKENS = "https://oauth2.googleapis.com/token"
 _ANSWER_BYTES_MAX = 64 << 20
+_ERROR_BYTES_MAX = 1 << 16
 _ERROR_WORD = re.compile(r"[a-z]+(?:_[a-z]+)*")
-_REDIRECTS_MAX = 5
 
 _FOLDER = "application/vnd.google-apps.folder"
 _SHORTCUT = "application/vnd.google-apps.shortcut"
@@ -80,7 +77,14 @@ REASONS: Mapping[str, str] = {
     "invalid": "REQUEST_INVALID",
     "badRequest": "REQUEST_INVALID",
 }
-"""What Drive says, as a code of `troubles.RULES`. What is not here goes by its status."""
+"""Drive's reasons and our codes. An unknown reason is judged by its HTTP status."""
+_CODES: Mapping[int, str] = {
+    400: "REQUEST_INVALID",
+    401: "CREDENTIAL_REFUSED",
+    404: "NOT_FOUND",
+    410: "NOT_FOUND",
+}
+"""Our codes for statuses without a known reason."""
 
 
 class Drive:
@@ -92,18 +96,15 @@ class Drive:
         timeouts: Timeouts = Timeouts(),  # noqa: B008 - frozen
         pacer: Pacer | None = None,
     ) -> None:
-        self.credential = credential or drive_credentials.USUAL
+        self.credential = credential or drive_credentials.DEFAULT
         self._credentials, self.kind, self.who = _credentials(self.credential)
-        self._watchdog = Watchdog(is_stopping)
-        self._wire = Wire(_HOST, self._watchdog, timeouts)
-        self._timeout = (timeouts.connect_seconds, timeouts.idle_seconds)
-        self._asking = _watched(requests.Session(), self._watchdog)
-        authorized: Any = AuthorizedSession
-        self._session = _watched(authorized(self._credentials, auth_request=Request(self._asking)), self._watchdog)
+        self._client = HttpClient(_HOST, timeouts, is_stopping)
         self._root = (drive_credentials.endpoint() or _API) + "/drive/v3/"
-        self._pacer = pacer or Pacer(shared_by=f"{self._root} {self.who}", look=self._wire.look)
-        self._flowing: tuple[str, int] | None = None
-        """Of which file the bytes came last, and up to where."""
+        self._pacer = pacer or Pacer(
+            shared_by=f"{self._root} {self.who}", raise_if_stopped=self._client.raise_if_stopped
+        )
+        self._next_chunk: tuple[str, int] | None = None
+        """The file and the byte at which the last chunk ended."""
         service = build(
             "drive",
             "v3",
@@ -112,23 +113,21 @@ class Drive:
             cache_discovery=False,
             client_options={"api_endpoint": self._root},
         )
-        # Each of these calls makes a class, with its documentation.
+        # Each of these calls builds a class with its documentation.
         self._files, self._changes = cache(service.files), cache(service.changes)
         self._about = service.about
 
     def close(self) -> None:
-        self._session.close()
-        self._asking.close()
-        self._watchdog.close()
+        self._client.close()
 
     # --- metadata -------------------------------------------------------------------------------------
 
     def entry(self, file_id: str, resource_key: str = "") -> Entry:
         call = self._files().get(fileId=file_id, fields=_ENTRY_FIELDS, supportsAllDrives=True)
-        return _entry_of(self._ask(call, {file_id: resource_key}), resource_key)
+        return _entry_of(self._execute(call, {file_id: resource_key}), resource_key)
 
     def children(self, folder_id: str, page: str = "", *, drive_id: str = "", resource_key: str = "") -> Listing:
-        """Of one parent, up to 1,000 a page. A page may be short, or empty, and have a next one."""
+        """List up to 1,000 entries. A page may be short or empty and still have a next one."""
         quoted = folder_id.replace("\\", "\\\\").replace("'", "\\'")
         return self._list(f"'{quoted}' in parents and trashed = false", page, drive_id, {folder_id: resource_key})
 
@@ -136,13 +135,13 @@ class Drive:
         return self._list("sharedWithMe = true and trashed = false", page, "", {})
 
     def start_token(self, drive_id: str = "") -> str:
-        named = {"driveId": drive_id} if drive_id else {}
-        call = self._changes().getStartPageToken(supportsAllDrives=True, **named)
-        return str(self._ask(call)["startPageToken"])
+        drive = {"driveId": drive_id} if drive_id else {}
+        call = self._changes().getStartPageToken(supportsAllDrives=True, **drive)
+        return str(self._execute(call)["startPageToken"])
 
     def changes(self, page: str, *, drive_id: str = "") -> TreeChanges:
-        """Since a start token. One feed for all that the account sees, and one for each shared drive."""
-        named = {"driveId": drive_id} if drive_id else {}
+        """Return one page of changes since a start token: everything the account sees, or one shared drive."""
+        drive = {"driveId": drive_id} if drive_id else {}
         call = self._changes().list(
             pageToken=page,
             pageSize=1000,
@@ -150,27 +149,27 @@ class Drive:
             supportsAllDrives=True,
             includeItemsFromAllDrives=True,
             fields=f"nextPageToken,newStartPageToken,changes(fileId,removed,changeType,file({_ENTRY_FIELDS}))",
-            **named,
+            **drive,
         )
-        told = self._ask(call)
-        there: list[Entry] = []
-        gone: list[str] = []
-        for one in told.get("changes", []):
-            if one.get("changeType", "file") != "file" or not one.get("fileId"):
+        answer = self._execute(call)
+        entries: list[Entry] = []
+        gone_ids: list[str] = []
+        for change in answer.get("changes", []):
+            if change.get("changeType", "file") != "file" or not change.get("fileId"):
                 continue
-            # Without a file it was removed, or we may no longer see it.
-            entry = None if one.get("removed") or "file" not in one else _entry_of(one["file"])
+            # Without a file it was removed, or is no longer shared with us.
+            entry = None if change.get("removed") or "file" not in change else _entry_of(change["file"])
             if entry is None or entry.is_trashed:
-                gone.append(one["fileId"])
+                gone_ids.append(change["fileId"])
             else:
-                there.append(entry)
-        next_page = told.get("nextPageToken", "")
-        return TreeChanges(there, gone, next_page or told.get("newStartPageToken") or page, not next_page)
+                entries.append(entry)
+        next_page = answer.get("nextPageToken", "")
+        return TreeChanges(entries, gone_ids, next_page or answer.get("newStartPageToken") or page, not next_page)
 
     def account(self) -> str:
-        """Whose credential it is."""
-        told = self._ask(self._about().get(fields="user(displayName,emailAddress)")).get("user", {})
-        return str(told.get("emailAddress") or told.get("displayName") or self.who)
+        """Return the e-mail address or name of the account behind the credential."""
+        user = self._execute(self._about().get(fields="user(displayName,emailAddress)")).get("user", {})
+        return str(user.get("emailAddress") or user.get("displayName") or self.who)
 
     def _list(self, query: str, page: str, drive_id: str, keys: Mapping[str, str]) -> Listing:
         corpus = {"corpora": "drive", "driveId": drive_id} if drive_id else {"corpora": "user"}
@@ -183,204 +182,172 @@ class Drive:
             fields=f"nextPageToken,incompleteSearch,files({_ENTRY_FIELDS})",
             **corpus,
         )
-        told = self._ask(call, keys)
-        entries = [entry for one in told.get("files", []) if not (entry := _entry_of(one)).is_trashed]
-        return Listing(entries, told.get("nextPageToken", ""), bool(told.get("incompleteSearch")))
+        answer = self._execute(call, keys)
+        entries = [entry for one in answer.get("files", []) if not (entry := _entry_of(one)).is_trashed]
+        return Listing(entries, answer.get("nextPageToken", ""), bool(answer.get("incompleteSearch")))
 
-    def _ask(self, call: Any, keys: Mapping[str, str] = {}) -> dict[str, Any]:
-        call.headers.update(_key_header(keys))
+    def _execute(self, call: Any, keys: Mapping[str, str] = {}) -> dict[str, Any]:
+        call.headers.update(key_header(keys))
         try:
-            # Retries are ours: the client's know neither Retry-After nor half of the reasons.
-            told = call.execute(num_retries=0)
+            # We retry ourselves: Google's client ignores Retry-After and half of the reasons.
+            answer = call.execute(num_retries=0)
         except HttpError as error:
-            raise self.trouble(error.resp.status, error.resp, error.content) from error
+            raise self._error_of(error.resp.status, error.resp.get("retry-after", ""), error.content) from error
         except ValueError as error:
             raise FetchError("ANSWER_GARBLED", host=_HOST) from error
-        if not isinstance(told, dict):
+        if not isinstance(answer, dict):
             raise FetchError("ANSWER_GARBLED", host=_HOST)
-        return told
+        return answer
+
+    def request(
+        self, uri: str, method: str = "GET", body: str | None = None, headers: Mapping[str, str] | None = None
+    ) -> tuple[Any, bytes]:
+        """Send one request of Google's client, which takes this object for its transport."""
+        self._pacer.wait_turn()
+        wanted = {name: value for name, value in (headers or {}).items() if name != "accept-encoding"}
+        with self._authorized(method, uri, wanted, body.encode() if body is not None else None) as answer:
+            content = answer.read(_ANSWER_BYTES_MAX)
+        found = {name.lower(): value for name, value in answer.headers.items()}
+        return httplib2.Response({**found, "status": str(answer.status)}), content
 
     # --- bytes ----------------------------------------------------------------------------------------
 
     def download_into(
-        self, path: str, query: Mapping[str, str], keys: Mapping[str, str], part: PartialFile, facts: FileFacts,
-        length: int | None,
+        self, part: PartialFile, facts: FileFacts, length: int | None, path: str, query: Mapping[str, str],
+        headers: Mapping[str, str],
     ) -> Iterator[int]:  # fmt: skip
-        headers = {"Accept-Encoding": "identity", **_key_header(keys)}
+        headers = {**headers}
         if length is not None and facts.can_resume:
             headers["Range"] = f"bytes={part.length}-{part.length + length - 1}"
-        if self._flowing != (path, part.length):
-            # Its next chunk is no new call: a file that flows is paced by its own bytes.
-            self._pacer.turn()
-        self._flowing = None
-        with self._talking():
-            response = self._get(self._root + path, query, headers)
-        try:
-            self._check(response, facts, part.length)
-            most = facts.size - part.length if response.status_code == 200 and facts.size is not None else length
-            with self._talking():
-                yield from self._wire.poured(response.raw, part, most)
-            self._flowing = (path, part.length)
-        finally:
-            response.close()
+        if self._next_chunk != (path, part.length):
+            # Drive's limits count downloads, not the chunks of one.
+            self._pacer.wait_turn()
+        self._next_chunk = None
+        with self._authorized("GET", f"{self._root}{path}?{urlencode(query)}", headers) as answer:
+            self._check(answer, facts, part.length)
+            is_whole = answer.status == 200 and facts.size is not None
+            for block in answer.blocks(facts.size if is_whole else length):
+                yield part.append(block)
+            self._next_chunk = (path, part.length)
 
-    def _get(self, url: str, query: Mapping[str, str], headers: Mapping[str, str]) -> requests.Response:
-        answer: requests.Response = self._session.get(
-            url, params=query, headers=dict(headers), timeout=self._timeout, stream=True
-        )
-        return answer
-
-    def _check(self, response: requests.Response, facts: FileFacts, offset: int) -> None:
-        status, headers = response.status_code, response.headers
-        if status not in (200, 206):
-            with self._talking():
-                body = b"".join(self._wire.body(response.raw, 1 << 16))
-            raise self.trouble(status, headers, body)
-        if headers.get("Content-Type", "").lower().startswith("text/html"):
+    def _check(self, answer: HttpAnswer, facts: FileFacts, offset: int) -> None:
+        if answer.status not in (200, 206):
+            after = answer.headers.get("Retry-After", "")
+            raise self._error_of(answer.status, after, answer.read(_ERROR_BYTES_MAX))
+        if answer.headers.get_content_type() == "text/html":
             raise FetchError("PAGE_INSTEAD", host=_HOST, page="a web page")
-        if status == 206:
-            check_range(headers, offset, facts.size, _HOST)
+        if answer.status == 206:
+            answer.check_range(offset, facts.size)
         elif offset:
             raise FetchError("RANGE_IGNORED", host=_HOST)
-        told = headers.get("Content-Length")
-        if status == 200 and facts.size is not None and told is not None and told != str(facts.size):
+        elif facts.size is None:
+            answer.check_length_known()
+        elif answer.length not in (None, facts.size):
             raise FetchError("RANGE_WRONG", host=_HOST)
-        if facts.size is None and told is None and headers.get("Transfer-Encoding", "").lower() != "chunked":
-            raise FetchError("LENGTH_UNKNOWN", host=_HOST)
 
-    def request(
-        self, uri: str, method: str = "GET", body: object = None, headers: Mapping[str, str] | None = None
-    ) -> tuple[Any, bytes]:
-        """For the client, whose transport we are: one whole answer, under the same clock."""
-        self._pacer.turn()
-        wanted = {name: value for name, value in (headers or {}).items() if name != "accept-encoding"}
-        wanted["Accept-Encoding"] = "identity"
-        with self._talking():
-            response = self._session.request(method, uri, data=body, headers=wanted, timeout=self._timeout, stream=True)
-            try:
-                content = b"".join(self._wire.body(response.raw, _ANSWER_BYTES_MAX))
-            finally:
-                response.close()
-        told = {name.lower(): value for name, value in response.headers.items()}
-        return httplib2.Response({**told, "status": str(response.status_code)}), content
+    # --- requests -------------------------------------------------------------------------------------
 
     @contextmanager
-    def _talking(self) -> Iterator[None]:
-        with self._wire.talking(urllib3.exceptions.HTTPError):
-            try:
-                yield
-            except RefreshError as error:
-                self._wire.look()
-                if error.retryable:
-                    raise FetchError("TOKEN_UNREACHABLE", credential=self.credential) from error
-                word = _ERROR_WORD.search(str(error.args[0]) if error.args else "")
-                # From None: what Google says of a key may quote it.
-                raise FetchError(
-                    "CREDENTIAL_REFUSED", credential=self.credential, reason=word[0] if word else "refused"
-                ) from None
-            except GoogleAuthError as error:
-                self._wire.look()
-                raise FetchError("TOKEN_UNREACHABLE", credential=self.credential) from error
+    def _authorized(
+        self, method: str, url: str, headers: dict[str, str], body: bytes | None = None
+    ) -> Iterator[HttpAnswer]:
+        if not self._credentials.valid:
+            self._refresh_token()
+        self._credentials.apply(headers)
+        with self._client.request(method, url, headers, body, redirects=REDIRECTS_MAX) as answer:
+            if answer.status != 401:
+                yield answer
+                return
+            answer.read(_ERROR_BYTES_MAX)
+        # Google may forget a token before it expires.
+        self._refresh_token()
+        self._credentials.apply(headers)
+        with self._client.request(method, url, headers, body, redirects=REDIRECTS_MAX) as answer:
+            yield answer
 
-    def trouble(self, status: int, headers: Headers, body: bytes) -> FetchError:
+    def _request_token(
+        self, url: str, method: str = "GET", body: bytes | None = None, headers: Mapping[str, str] | None = None,
+        **_: object,
+    ) -> _TokenAnswer:  # fmt: skip
+        """Send one request of google-auth, which takes this method for its transport."""
+        with self._client.request(method, url, headers or {}, body) as answer:
+            return _TokenAnswer(answer.status, dict(answer.headers.items()), answer.read(_ERROR_BYTES_MAX))
+
+    def _refresh_token(self) -> None:
+        try:
+            # Not `before_request`, which also looks up a region in a thread of its own.
+            self._credentials.refresh(self._request_token)
+        except RefreshError as error:
+            if error.retryable:
+                raise FetchError("TOKEN_UNREACHABLE", credential=self.credential) from error
+            word = _ERROR_WORD.search(str(error.args[0]) if error.args else "")
+            # From None: Google's message may quote the key.
+            raise FetchError(
+                "CREDENTIAL_REFUSED", credential=self.credential, reason=word[0] if word else "refused"
+            ) from None
+        except (FetchError, GoogleAuthError) as error:
+            raise FetchError("TOKEN_UNREACHABLE", credential=self.credential) from error
+
+    def _error_of(self, status: int, wait: str, body: bytes) -> FetchError:
         reasons = list(_reasons_of(body))
-        values = {"host": _HOST, "who": self.who, "credential": self.credential, "status": status}
-        values["reason"] = reasons[0] if reasons else f"status {status}"
-        general = of_status(status, {"Retry-After": headers.get("retry-after", "")}, _HOST)
+        general = status_error(_HOST, status, wait)
         code = next((REASONS[reason] for reason in reasons if reason in REASONS), "")
-        if not code and status == 401:
-            code = "CREDENTIAL_REFUSED"
-        elif not code and status in (404, 410):
-            code = "NOT_FOUND"
-        elif not code and status == 400:
-            code = "REQUEST_INVALID"
-        elif not code and status == 403:
+        if not code and status == 403:
             code = "CREDENTIAL_REFUSED" if b"unregistered callers" in body else "BLOCKED"
-        code = code or general.code
+        code = code or _CODES.get(status) or general.code
         if code == "RATE_LIMITED":
             self._pacer.hold_back(general.after or 1.0)
-        return FetchError(code, after=general.asked, mime="document of Google's own", **values)
+        return FetchError(
+            code,
+            after=general.asked_seconds,
+            host=_HOST,
+            who=self.who,
+            credential=self.credential,
+            status=status,
+            reason=reasons[0] if reasons else f"status {status}",
+            mime="document of Google's own",
+        )
 
 
-# --- connections that a watchdog can shut --------------------------------------------------------------
+class _TokenAnswer(Struct):
+    """What google-auth expects of an answer."""
+
+    status: int
+    headers: Mapping[str, str]
+    data: bytes
 
 
-def _watched(session: Any, watchdog: Watchdog) -> Any:
-    session.max_redirects = _REDIRECTS_MAX
-    session.mount("https://", _Adapter(watchdog))
-    session.mount("http://", _Adapter(watchdog))
-    return session
+# --- answers ------------------------------------------------------------------------------------------
 
 
-class _Adapter(HTTPAdapter):
-    """Its connections can be shut by the watchdog, and it never tries again by itself."""
-
-    def __init__(self, watchdog: Watchdog) -> None:
-        self._pools = {
-            "http": _watched_pool(urllib3.HTTPConnectionPool, watchdog),
-            "https": _watched_pool(urllib3.HTTPSConnectionPool, watchdog),
-        }
-        super().__init__(max_retries=0)
-
-    def init_poolmanager(self, *values: Any, **named: Any) -> None:
-        super().init_poolmanager(*values, **named)
-        self.poolmanager.pool_classes_by_scheme = self._pools
-
-
-def _watched_pool(pool: Any, watchdog: Watchdog) -> Any:
-    base: Any = pool.ConnectionCls
-
-    class Watched(base):  # type: ignore[misc]
-        def _new_conn(self) -> Any:
-            raw = super()._new_conn()
-            # TLS is yet to begin, and wraps the socket in another one.
-            self._copy = raw.dup()
-            watchdog.hold(self._copy)
-            return raw
-
-        def connect(self) -> None:
-            self._copy = None
-            try:
-                super().connect()
-                watchdog.hold(self.sock)
-            finally:
-                if self._copy is not None:
-                    self._copy.close()
-
-    return type("WatchedPool", (pool,), {"ConnectionCls": Watched})
-
-
-# --- what Drive says ----------------------------------------------------------------------------------
-
-
-def _entry_of(told: Mapping[str, Any], key: str = "") -> Entry:
-    """`key`: what was shown to get at it, if it tells none of its own."""
-    mime, shortcut, size = told.get("mimeType", ""), told.get("shortcutDetails", {}), told.get("size")
-    may_download = told.get("capabilities", {}).get("canDownload", True)
+def _entry_of(found: Mapping[str, Any], key: str = "") -> Entry:
+    """`key`: the resource key that was sent, for entries that do not name theirs."""
+    mime, shortcut, size = found.get("mimeType", ""), found.get("shortcutDetails", {}), found.get("size")
+    may_download = found.get("capabilities", {}).get("canDownload", True)
     kind: EntryKind = "native" if mime.startswith(_NATIVE) else "file"
     if mime in (_FOLDER, _SHORTCUT):
         kind = "folder" if mime == _FOLDER else "shortcut"
     return Entry(
-        id=told["id"],
-        name=told.get("name", ""),
+        id=found["id"],
+        name=found.get("name", ""),
         kind=kind,
-        parent_ids=tuple(told.get("parents", ())),
+        parent_ids=tuple(found.get("parents", ())),
         mime=mime,
         size=None if size is None else int(size),
-        revision=told.get("headRevisionId") or told.get("md5Checksum") or told.get("modifiedTime", ""),
-        md5=told.get("md5Checksum", ""),
-        sha256=told.get("sha256Checksum", ""),
-        modified=told.get("modifiedTime", ""),
-        key=shortcut.get("targetResourceKey", "") if kind == "shortcut" else told.get("resourceKey") or key,
-        corpus=told.get("driveId", ""),
+        revision=found.get("headRevisionId") or found.get("md5Checksum") or found.get("modifiedTime", ""),
+        md5=found.get("md5Checksum", ""),
+        sha256=found.get("sha256Checksum", ""),
+        modified=found.get("modifiedTime", ""),
+        key=shortcut.get("targetResourceKey", "") if kind == "shortcut" else found.get("resourceKey") or key,
+        corpus=found.get("driveId", ""),
         target_id=shortcut.get("targetId", ""),
         refusal="" if may_download else "its owner does not let us download it",
-        is_trashed=bool(told.get("trashed")),
+        is_trashed=bool(found.get("trashed")),
     )
 
 
 def _reasons_of(body: bytes) -> Iterator[str]:
-    """Of both shapes of Google's errors."""
+    """Yield the reasons in either shape of Google's errors."""
     try:
         error = json.loads(body)["error"]
         for one in [*error.get("errors", []), *error.get("details", [])]:
@@ -390,17 +357,22 @@ def _reasons_of(body: bytes) -> Iterator[str]:
         return
 
 
+def key_header(keys: Mapping[str, str]) -> dict[str, str]:
+    pairs = ",".join(f"{file_id}/{key}" for file_id, key in keys.items() if key)
+    return {"X-Goog-Drive-Resource-Keys": pairs} if pairs else {}
+
+
 # --- credentials --------------------------------------------------------------------------------------
 
 
-# Their classes carry no types.
+# Google's classes have no types.
 _ServiceAccount: Any = service_account.Credentials
 _User: Any = user_credentials.Credentials
 _Signer: Any = RSASigner
 
 
 def _credentials(name: str) -> tuple[Any, str, str]:
-    """With their kind, and whom a file is to be shared with."""
+    """Return the credentials, their kind, and the account that files must be shared with."""
     if name == drive_credentials.APPLICATION_DEFAULT:
         try:
             found, _ = google.auth.default(scopes=[SCOPE])
@@ -412,17 +384,17 @@ def _credentials(name: str) -> tuple[Any, str, str]:
         return found, "application default credentials", who
     info = drive_credentials.credential_text(name)
     try:
-        return _of_info(info, name)
+        return _from_key_file(info, name)
     except (ValueError, KeyError, TypeError, AttributeError, GoogleAuthError):
         # From None: the cause may quote the key.
         raise Permanent(
-            "CREDENTIAL_INVALID", f"the credential {name} is not a whole key file of Google's", "download it again"
+            "CREDENTIAL_INVALID", f"the credential {name} is not a complete key file of Google", "download it again"
         ) from None
 
 
-def _of_info(info: Mapping[str, Any], name: str) -> tuple[Any, str, str]:
+def _from_key_file(info: Mapping[str, Any], name: str) -> tuple[Any, str, str]:
     if info.get("type") == "service_account":
-        # The subject stands in the key file, so that whoever enqueues cannot choose whom to be.
+        # From the key file, so that a job cannot choose whom to impersonate.
         subject = info.get("subject")
         found = _ServiceAccount(
             _signer(info),
@@ -434,7 +406,7 @@ def _of_info(info: Mapping[str, Any], name: str) -> tuple[Any, str, str]:
         )
         return found, "service account" + (f" as {subject}" if subject else ""), subject or info["client_email"]
     if info.get("type") == "authorized_user":
-        # Google's own loader would overrule the token URI, so that no test could stand in for it.
+        # Not Google's own loader, which ignores the token URI that tests need.
         tokens = f"{drive_credentials.endpoint()}/token" if drive_credentials.endpoint() else _TOKENS
         user = _User(
             None,
@@ -448,12 +420,7 @@ def _of_info(info: Mapping[str, Any], name: str) -> tuple[Any, str, str]:
 
 
 def _signer(info: Mapping[str, Any]) -> Any:
-    """Google's own loader proves that the numbers of the key are primes, each time: more work than all the rest of a
-    small download. It is the service's own key, and a wrong one is refused by Google."""
+    """Load the key without proving that its numbers are prime, which takes longer than a small download. Google refuses
+    a wrong key anyway."""
     key = load_pem_private_key(info["private_key"].encode(), None, unsafe_skip_rsa_key_validation=True)
     return _Signer(key, info.get("private_key_id"))
-
-
-def _key_header(keys: Mapping[str, str]) -> dict[str, str]:
-    named = ",".join(f"{file_id}/{key}" for file_id, key in keys.items() if key)
-    return {"X-Goog-Drive-Resource-Keys": named} if named else {}

@@ -1,4 +1,4 @@
-"""Which file holds the credential that a job names, and that nobody else can read it. Reads files; knows no Google."""
+"""Read the credential that a job names, and refuse one that other users can read."""
 
 from __future__ import annotations
 
@@ -13,50 +13,51 @@ from typing import Any
 from job_handlers.settings import HandlersSettings, credential_file, value_of
 from worker_service.handlers import Permanent
 
-USUAL = "drive"
+DEFAULT = "drive"
 APPLICATION_DEFAULT = "adc"
 ADC_FILE = "GOOGLE_APPLICATION_CREDENTIALS"
 ENDPOINT = HandlersSettings.drive_endpoint
-"""Any place but this machine is refused, for it would be sent our tokens."""
+"""Only this machine is allowed, because the endpoint receives our tokens."""
 
-ENVIRONMENT = (ENDPOINT.variable, ADC_FILE, "REQUESTS_CA_BUNDLE", "SSL_CERT_FILE")
-"""What a handler that talks to Google wants to see of the service's."""
+ENVIRONMENT = (ENDPOINT.variable, ADC_FILE, "SSL_CERT_FILE")
 
 _NAME = re.compile(r"drive[\w.-]{0,100}", re.ASCII)
 _USER, _GROUP_OWN, _GROUP = 0x02, 0x04, 0x08
 
 
 def credential_text(name: str) -> Mapping[str, Any]:
-    """The JSON of `name`, a file in $CREDENTIALS_DIRECTORY."""
+    """Return the JSON of the file `name` in $CREDENTIALS_DIRECTORY."""
     if not _NAME.fullmatch(name):
-        raise Permanent("PAYLOAD_INVALID", "`credential` is adc, or the name of a credential that begins with drive")
+        raise Permanent(
+            "PAYLOAD_INVALID", "`credential` must be adc, or the name of a credential that begins with drive"
+        )
     path = credential_file(name)
     try:
         if _is_open_to_others(path):
-            raise Permanent("CREDENTIAL_EXPOSED", f"others may read the credential {name}", "chmod 600 its file")
+            raise Permanent("CREDENTIAL_EXPOSED", f"other users can read the credential {name}", "chmod 600 its file")
         found = json.loads(path.read_bytes())
     except OSError as error:
         raise Permanent(
             "CREDENTIAL_ABSENT",
-            f"there is no credential {name}",
+            f"the credential {name} does not exist",
             f"give the service LoadCredential={name}:/path/of/the/key.json",
         ) from error
     except ValueError:
         found = None
     if not isinstance(found, dict):
         # Without a cause, which would quote the file.
-        raise Permanent("CREDENTIAL_INVALID", f"the credential {name} is not JSON, as Google hands it out")
+        raise Permanent("CREDENTIAL_INVALID", f"the credential {name} is not a JSON file from Google")
     return found
 
 
 def files_of(name: str) -> list[Path]:
-    """What a child has to read beside the credentials: the file that application default credentials name."""
+    """Return the file outside $CREDENTIALS_DIRECTORY that application default credentials name, if any."""
     file = os.environ.get(ADC_FILE, "")
     return [Path(file)] if name == APPLICATION_DEFAULT and file.startswith("/") else []
 
 
 def endpoint() -> str:
-    """Where another Drive answers; empty: Google's."""
+    """Return the URL of a test server; empty for Google's."""
     return value_of(ENDPOINT)
 
 
@@ -70,9 +71,9 @@ def _is_open_to_others(path: Path) -> bool:
         access = os.getxattr(path, "system.posix_acl_access")
     except OSError:
         return True
-    # With an access list, as systemd writes it for us, the group's bits are only its mask.
+    # With an access list, such as systemd's for LoadCredential, the group bits are only a mask.
     for tag, rights, number in struct.iter_unpack("<HHI", access[4:]):
-        is_another = tag in (_GROUP_OWN, _GROUP) or (tag == _USER and number not in (0, os.geteuid()))
-        if is_another and rights:
+        is_other_user = tag in (_GROUP_OWN, _GROUP) or (tag == _USER and number not in (0, os.geteuid()))
+        if is_other_user and rights:
             return True
     return False

@@ -1,5 +1,6 @@
-"""Who each credential for Google Drive is, and what it may do. `pagemill doctor --online` runs it, in a child like any
-attempt, so that what it finds holds for crawls and downloads too. No job type: it is not installed as a handler.
+"""Check which account each Drive credential belongs to, and what it can read, for `pagemill doctor --online`.
+
+It runs in a child process like an attempt, so the result holds for crawls and downloads. It is not a job type.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from job_handlers.fetch.sources.drive import credentials as drive_credentials
 from worker_service.handlers import Context, Done, Handler, Limits, Permanent
 
 _WALL_SECONDS = 120
-_MOST = 1000
+_PAGE_ENTRIES = 1000
 
 
 class IdentityPayload(Struct, frozen=True):
@@ -25,14 +26,14 @@ class IdentityPayload(Struct, frozen=True):
 
 def run(context: Context[IdentityPayload]) -> Done:
     names = _names(context.payload)
-    return Done([_found(name) for name in names] or [_NONE])
+    return Done([_check(name) for name in names] or [_NO_CREDENTIAL])
 
 
-_NONE = {
+_NO_CREDENTIAL = {
     "level": "warning",
     "name": "drive",
-    "detail": "there is no credential for Google Drive here",
-    "fix": "look as the service does: CREDENTIALS_DIRECTORY names the directory with the file `drive`",
+    "detail": "no credential for Google Drive was found",
+    "fix": "set CREDENTIALS_DIRECTORY to the service's directory, which contains the file `drive`",
 }
 
 
@@ -41,8 +42,8 @@ def _names(payload: IdentityPayload) -> list[str]:
     return [*payload.credentials, *([drive_credentials.APPLICATION_DEFAULT] if is_given else [])]
 
 
-def _found(credential: str) -> Mapping[str, str]:
-    # It takes a second to import.
+def _check(credential: str) -> Mapping[str, str]:
+    # Takes a second to import.
     from job_handlers.fetch.sources.drive.client import Drive
 
     name = f"credential {credential}"
@@ -50,18 +51,18 @@ def _found(credential: str) -> Mapping[str, str]:
         with closing(Drive(credential)) as drive:
             account, shared = drive.account(), drive.shared_with_me()
     except (FetchError, Permanent) as error:
-        fix = error.remedy or _FIXES.get(error.code, "ask again, and look at the network")
+        fix = error.remedy or _FIXES.get(error.code, "try again, and check the network")
         return {"level": "critical", "name": name, "detail": error.detail, "fix": fix}
-    said = f"{account} ({drive.kind}) may read"
+    summary = f"{account} ({drive.kind}) can read Drive"
     if not shared.entries:
-        detail, fix = f"{said}, and nothing is shared with it", f"share a folder with {account}"
+        detail, fix = f"{summary}, but nothing is shared with it", f"share a folder with {account}"
         return {"level": "warning", "name": name, "detail": detail, "fix": fix}
-    number = f"{_MOST} or more" if shared.next_page else str(len(shared.entries))
-    return {"level": "ok", "name": name, "detail": f"{said}; shared with it: {number}", "fix": ""}
+    number = f"{_PAGE_ENTRIES} or more" if shared.next_page else str(len(shared.entries))
+    return {"level": "ok", "name": name, "detail": f"{summary}; shared with it: {number}", "fix": ""}
 
 
 _FIXES: Mapping[str, str] = {
-    "SCOPE_MISSING": "make a credential with the scope drive.readonly",
+    "SCOPE_MISSING": "create a credential with the scope drive.readonly",
     "API_DISABLED": "enable it: https://console.cloud.google.com/apis/library/drive.googleapis.com",
     "DOMAIN_POLICY": "ask the administrator to allow it",
 }

@@ -1,8 +1,8 @@
-"""No more than so many calls a second with one credential, whoever makes them: downloads and crawls of this worker.
+"""Limit how many calls a second all children of this worker make with one credential.
 
-The slots lie in memory that all children share, because they are forked from the process that has imported this
-module. They are written without a lock, which somebody who is stopped could leave shut: two who come in the same
-microsecond may take one slot, which is a call too many and no harm.
+The slots are in memory that the children share, because they are forked from the process that imported this module.
+They are written without a lock, which a killed child would leave locked: two calls in the same microsecond may take the
+same slot, and one call too many does no harm.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _NANOSECONDS = 1_000_000_000
 _STEP_SECONDS = 0.2
 _HELD_BACK_SECONDS_MAX = 32.0
 _SHARED = memoryview(mmap.mmap(-1, _SLOTS * 8)).cast("q")
-"""For each credential the time of the next call, by the monotonic clock, which all processes read alike."""
+"""The time of the next call of each credential, on the monotonic clock, which is the same in all processes."""
 
 
 class Pacer:
@@ -27,14 +27,14 @@ class Pacer:
         burst: int = 100,
         *,
         shared_by: str = "",
-        look: Callable[[], None] = lambda: None,
+        raise_if_stopped: Callable[[], None] = lambda: None,
         clock: Callable[[], int] = time.monotonic_ns,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        """`shared_by`: whose calls they are; empty: nobody else's. `look` may raise while a turn is waited for."""
+        """`shared_by` names the account whose calls are counted together. If empty, nothing is shared."""
         self._step = int(_NANOSECONDS / per_second)
         self._ahead = int(burst * _NANOSECONDS / per_second)
-        self._look, self._clock, self._sleep = look, clock, sleep
+        self._raise_if_stopped, self._clock, self._sleep = raise_if_stopped, clock, sleep
         self._is_shared = bool(shared_by)
         if shared_by:
             slot = int.from_bytes(hashlib.blake2b(shared_by.encode(), digest_size=8).digest()) % _SLOTS
@@ -42,18 +42,18 @@ class Pacer:
         else:
             self._next = memoryview(bytearray(8)).cast("q")
 
-    def turn(self) -> None:
-        """Returns when the next call may be made."""
+    def wait_turn(self) -> None:
+        """Return when the next call may be made."""
         now = self._clock()
         mine = max(self._next[0], now - self._ahead) + self._step
         self._next[0] = mine
         while now < mine:
-            self._look()
+            self._raise_if_stopped()
             self._sleep(min((mine - now) / _NANOSECONDS, _STEP_SECONDS))
             now = self._clock()
 
     def hold_back(self, seconds: float) -> None:
-        """Somebody was told that these are too many: he waits by himself, and so do the others, who share the turns."""
+        """Delay everybody who shares the account, after Drive asked for fewer calls."""
         if not self._is_shared:
             return
         until = self._clock() + int(min(seconds, _HELD_BACK_SECONDS_MAX) * _NANOSECONDS)

@@ -1,4 +1,4 @@
-"""A folder of Google Drive, a shared drive, or what others have shared, as a tree to crawl."""
+"""A Drive folder, a shared drive, or everything shared with the account, as a tree to crawl."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from job_handlers.fetch.sources.drive.client import Drive
 from job_handlers.fetch.sources.tree import Entry, ItemError, Listing, ListingExpired, TreeChanges
 from worker_service.handlers import Permanent, Stopped
 
-_LOOK_SECONDS = 0.2
+_POLL_SECONDS = 0.2
 
 T = TypeVar("T")
 
@@ -34,7 +34,7 @@ class DriveTree:
         self._drive = service
         self._folder = folder
         self._is_stopping = is_stopping
-        self._patience = timeouts
+        self._timeouts = timeouts
 
     @property
     def _is_shared_with_me(self) -> bool:
@@ -51,7 +51,7 @@ class DriveTree:
         return found
 
     def entry(self, item_id: str, key: str) -> Entry:
-        found = self._about_one(lambda: self._drive.entry(item_id, key))
+        found = self._call_for_item(lambda: self._drive.entry(item_id, key))
         if found.is_trashed:
             raise ItemError(f"{found.name} is in the trash")
         return found
@@ -62,36 +62,36 @@ class DriveTree:
                 return self._drive.shared_with_me(page)
             return self._drive.children(folder_id, page, drive_id=corpus, resource_key=key)
 
-        return self._about_one(ask, page)
+        return self._call_for_item(ask, page)
 
     def change_token(self, corpus: str) -> str:
-        """What is shared with us changes without a parent of ours: that is listed each time."""
+        # Changes to shared items name no parent of ours, so shared-with-me is walked each time.
         return "" if self._is_shared_with_me else self._call(lambda: self._drive.start_token(corpus))
 
     def changes(self, corpus: str, token: str) -> TreeChanges:
         return self._call(lambda: self._drive.changes(token, drive_id=corpus), token)
 
-    def _about_one(self, call: Callable[[], T], page: str = "") -> T:
-        """What is refused of one item is no reason to give up the others."""
+    def _call_for_item(self, call: Callable[[], T], page: str = "") -> T:
+        """Turn a refusal into `ItemError`, so that the walk continues with other items."""
         try:
             return self._call(call, page)
-        except Permanent as refused:
-            raise ItemError(refused.detail, refused.remedy) from refused
+        except Permanent as error:
+            raise ItemError(error.detail, error.remedy) from error
 
     def _call(self, call: Callable[[], T], page: str = "") -> T:
-        judge = RetryPolicy(self._patience)
+        policy = RetryPolicy(self._timeouts)
         while True:
             try:
                 return call()
-            except FetchError as trouble:
-                if page and trouble.code in ("REQUEST_INVALID", "NOT_FOUND", "GONE"):
-                    raise ListingExpired(trouble.sentence) from trouble
-                decision = judge.after(trouble)
-                self._rest(decision.seconds if isinstance(decision, Wait) else 0.0)
+            except FetchError as error:
+                if page and error.code in ("REQUEST_INVALID", "NOT_FOUND", "GONE"):
+                    raise ListingExpired(error.sentence) from error
+                answer = policy.after(error)
+                self._wait(answer.seconds if isinstance(answer, Wait) else 0.0)
 
-    def _rest(self, seconds: float) -> None:
+    def _wait(self, seconds: float) -> None:
         until = time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0:
             if self._is_stopping():
                 raise Stopped
-            time.sleep(min(left, _LOOK_SECONDS))
+            time.sleep(min(left, _POLL_SECONDS))

@@ -8,15 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from job_handlers.fetch.sources import IsStopping, Reference
+from job_handlers.fetch.sources import FileRequest, IsStopping, Reference, SourceFile
 from job_handlers.settings import HandlersSettings
 from worker_service.handlers import Permanent
 
 if TYPE_CHECKING:
-    from job_handlers.fetch.download import DownloadPayload
     from job_handlers.fetch.errors import Timeouts
     from job_handlers.fetch.sources.tree import Tree
-    from job_handlers.fetch.transfer import FileWanted, SourceFile
 
 PLATFORM = "https"
 ADDRESSES = "an https URL"
@@ -45,12 +43,10 @@ def reads(reference: Reference, credential: str) -> Sequence[Path]:
     return ()
 
 
-def open_file(
-    reference: Reference, payload: DownloadPayload, wanted: FileWanted, timeouts: Timeouts, is_stopping: IsStopping
-) -> SourceFile:
+def open_file(reference: Reference, request: FileRequest, timeouts: Timeouts, is_stopping: IsStopping) -> SourceFile:
     from job_handlers.fetch.sources.https.file import HttpsFile
 
-    return HttpsFile(reference.key, wanted, timeouts, is_stopping)
+    return HttpsFile(reference.key, request, timeouts, is_stopping)
 
 
 def open_tree(

@@ -1,8 +1,7 @@
-"""Connections to servers that mean harm."""
+"""The HTTP client and hostile servers."""
 
 from __future__ import annotations
 
-import http.client
 import socket
 import threading
 from collections.abc import Iterator
@@ -10,7 +9,8 @@ from contextlib import suppress
 
 import pytest
 
-from job_handlers.fetch.sources.addresses import connection_to, read_url
+from job_handlers.fetch.errors import FetchError, Timeouts
+from job_handlers.fetch.http_client import HttpClient
 
 INTERIM = b"HTTP/1.1 100 Continue\r\n\r\n"
 FINAL = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
@@ -22,7 +22,7 @@ def listening() -> Iterator[socket.socket]:
         yield server
 
 
-def answered(listening: socket.socket, interim: int | None) -> http.client.HTTPResponse:
+def status_of(listening: socket.socket, interim: int | None) -> int:
     """`interim`: how many interim answers come before the final one; None: they never end."""
 
     def serve() -> None:
@@ -35,22 +35,19 @@ def answered(listening: socket.socket, interim: int | None) -> http.client.HTTPR
 
     thread = threading.Thread(target=serve, daemon=True)
     thread.start()
-    port = listening.getsockname()[1]
-    target = read_url(f"http://127.0.0.1:{port}/")
-    places = [(socket.AF_INET, ("127.0.0.1", port))]
-    connection = connection_to(target, places, connect_seconds=30, answer_seconds=30)
+    client = HttpClient("the server", Timeouts(), lambda: False)
     try:
-        connection.request("GET", "/")
-        return connection.getresponse()
+        with client.request("GET", f"http://127.0.0.1:{listening.getsockname()[1]}/", {}) as answer:
+            return answer.status
     finally:
-        connection.close()
+        client.close()
         thread.join()
 
 
-def test_some_interim_answers_are_read_over(listening: socket.socket) -> None:
-    assert answered(listening, 3).status == 200
+def test_a_few_interim_answers_are_skipped(listening: socket.socket) -> None:
+    assert status_of(listening, 3) == 200
 
 
 def test_a_server_that_never_stops_sending_interim_answers_is_left(listening: socket.socket) -> None:
-    with pytest.raises(http.client.HTTPException, match="interim"):
-        answered(listening, None)
+    with pytest.raises(FetchError, match="not HTTP"):
+        status_of(listening, None)

@@ -1,0 +1,458 @@
+"""HTTP requests to checked addresses, within a time limit. The https source, Drive and webhooks use this client.
+
+The URL comes from whoever enqueued the job, and must not lead into the machine's own network. So each host name is
+looked up once, every address is checked, and the connection goes to the checked address.
+
+A socket's own time-out starts again with every byte. So a thread watches the clock too: when the time for a chunk is
+over, or the attempt has to stop, it shuts the sockets down, and the blocked read returns.
+"""
+
+from __future__ import annotations
+
+import email.utils
+import http.client
+import ipaddress
+import re
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from datetime import UTC
+from email.message import Message
+from typing import Any
+from urllib.parse import urljoin, urlsplit
+
+from msgspec import Struct
+
+from job_handlers.fetch.errors import FetchError, Timeouts
+from job_handlers.settings import value_of
+from worker_service.handlers import Permanent, Setting, Stopped
+
+Endpoint = tuple[socket.AddressFamily, Any]
+"""An address family, and an address with its port as sockets of the family take it."""
+
+REDIRECTS_MAX = 5
+_REDIRECTS = (301, 302, 303, 307, 308)
+_INTERIM_ANSWERS_MAX = 10
+_READ_BYTES = 256 << 10
+_WATCH_SECONDS = 0.1
+_NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
+_CLOUD_SERVICES = frozenset(map(ipaddress.IPv4Address, ("192.0.0.192", "168.63.129.16")))
+"""Services of a cloud for its own machines at public addresses: metadata (Oracle), the wire server (Azure)."""
+_CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+|\*)")
+
+
+# --- where a URL may lead -----------------------------------------------------------------------------
+
+
+class Target(Struct, frozen=True):
+    is_secure: bool
+    host: str
+    port: int
+    path: str
+
+
+def parse_url(url: str) -> Target:
+    if not url.isascii() or not url.isprintable() or " " in url:
+        raise Permanent("URL_INVALID", "the URL contains characters that have to be escaped")
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError as error:
+        # Without the reason, which may quote the URL.
+        raise Permanent("URL_INVALID", "the URL cannot be understood") from error
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise Permanent("URL_INVALID", "a URL begins with https:// or http:// and a host")
+    if parts.username is not None or parts.password is not None:
+        raise Permanent("URL_INVALID", "a URL with a password in it is refused", "it would be stored with the job")
+    is_secure = parts.scheme == "https"
+    path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+    return Target(is_secure, parts.hostname, port or (443 if is_secure else 80), path)
+
+
+class AddressPolicy:
+    """Allows the public internet, and the networks that a setting lists."""
+
+    def __init__(self, setting: Setting[tuple[str, ...]], *, allows_plain_http: bool = False) -> None:
+        """`allows_plain_http`: not only to the networks of the setting."""
+        self._networks = [ipaddress.ip_network(network) for network in value_of(setting)]
+        self._variable = setting.variable
+        self._allows_plain_http = allows_plain_http
+
+    def check(self, target: Target, endpoints: Sequence[Endpoint]) -> None:
+        """Raise `Permanent` if one address is not allowed: a host name may have several."""
+        for _, (written, *_) in endpoints:
+            address = ipaddress.ip_address(str(written))
+            if any(address in network for network in self._networks):
+                continue
+            if not is_public(address):
+                raise Permanent(
+                    "ADDRESS_REFUSED",
+                    f"{target.host} is {address}, which is not on the public internet",
+                    f"to allow it, start the worker with {self._variable}={address}",
+                )
+            if not target.is_secure and not self._allows_plain_http:
+                raise Permanent(
+                    "URL_INSECURE",
+                    f"http:// is only allowed to networks in {self._variable}",
+                    "give the URL with https://",
+                )
+
+
+def is_public(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
+    if isinstance(address, ipaddress.IPv6Address):
+        # An embedded IPv4 address decides.
+        inner = address.ipv4_mapped or address.sixtofour or (address.teredo and address.teredo[1])
+        if address in _NAT64:
+            inner = ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
+        if inner:
+            return is_public(inner)
+        if address.is_site_local:
+            return False
+    return (
+        address.is_global
+        and address not in _CLOUD_SERVICES
+        and not (
+            address.is_private
+            or address.is_loopback
+            or address.is_link_local
+            or address.is_multicast
+            or address.is_reserved
+            or address.is_unspecified
+        )
+    )
+
+
+# --- the client ---------------------------------------------------------------------------------------
+
+
+class HttpClient:
+    """Sends requests over kept connections, one per host. For one thread and one attempt.
+
+    Every failure is raised as `FetchError`, and a stop of the attempt as `Stopped`.
+    """
+
+    def __init__(
+        self, name: str, timeouts: Timeouts, is_stopping: Callable[[], bool], policy: AddressPolicy | None = None
+    ) -> None:
+        """`name` stands for the host in messages. Without `policy` every address may be reached: only for hosts that
+        the administrator has chosen."""
+        self.name = name
+        self._timeouts, self._policy = timeouts, policy
+        self._connections: dict[tuple[bool, str, int], _Connection] = {}
+        self._watchdog = _Watchdog(is_stopping)
+
+    def close(self) -> None:
+        self._watchdog.close()
+        for connection in self._connections.values():
+            connection.close()
+
+    @contextmanager
+    def request(
+        self, method: str, url: str, headers: Mapping[str, str], body: bytes | None = None, *, redirects: int = 0
+    ) -> Iterator[HttpAnswer]:
+        """Yield the answer, after at most `redirects` redirects. An answer read to its end keeps the connection."""
+        with self._within_time():
+            answer, url = self._follow(method, url, headers, body, redirects)
+        try:
+            yield HttpAnswer(self, answer, url)
+        finally:
+            is_complete = not answer.will_close and (answer.isclosed() or answer.length == 0)
+            # Otherwise the connection would wait for the rest.
+            answer.close()
+            if not is_complete:
+                self._disconnect(parse_url(url))
+
+    def blocks(self, answer: http.client.HTTPResponse, most: int | None) -> Iterator[bytes]:
+        """Yield the body as it arrives, up to `most` bytes. Each chunk of it has to arrive in time."""
+        with self._within_time():
+            left, until_next = most, self._timeouts.chunk_bytes
+            while left is None or left > 0:
+                block = answer.read1(_READ_BYTES if left is None else min(_READ_BYTES, left))
+                if not block:
+                    # http.client does not report a body that is cut short.
+                    if answer.length:
+                        raise FetchError("CUT_SHORT", host=self.name)
+                    return
+                yield block
+                left = None if left is None else left - len(block)
+                until_next -= len(block)
+                if until_next <= 0:
+                    until_next = self._timeouts.chunk_bytes
+                    self._watchdog.start_clock(self._timeouts.chunk_seconds)
+                elif self._watchdog.is_over():
+                    raise FetchError("CHUNK_TOO_SLOW", host=self.name)
+
+    def raise_if_stopped(self) -> None:
+        if self._watchdog.is_stopped:
+            raise Stopped
+        if self._watchdog.is_late:
+            raise FetchError("CHUNK_TOO_SLOW", host=self.name)
+
+    @contextmanager
+    def _within_time(self) -> Iterator[None]:
+        self._watchdog.start_clock(self._timeouts.chunk_seconds)
+        try:
+            yield
+            self.raise_if_stopped()
+        except (OSError, http.client.HTTPException) as error:
+            self.raise_if_stopped()
+            raise self._fetch_error(error) from error
+        finally:
+            self._watchdog.stop_clock()
+
+    def _follow(
+        self, method: str, url: str, headers: Mapping[str, str], body: bytes | None, redirects: int
+    ) -> tuple[http.client.HTTPResponse, str]:
+        headers = {"Accept-Encoding": "identity", "Accept": "*/*", "User-Agent": "pagemill", **headers}
+        for _ in range(redirects + 1):
+            target = parse_url(url)
+            answer = self._send(method, target, headers, body)
+            if answer.status not in _REDIRECTS or not redirects:
+                return answer, url
+            url = urljoin(url, answer.headers.get("Location", ""))
+            answer.close()
+            self._disconnect(target)
+            if urlsplit(url).scheme not in ("https", "http") or (target.is_secure and not url.startswith("https")):
+                break
+            if urlsplit(url).hostname != target.host:
+                headers.pop("Authorization", None)
+        raise FetchError("REDIRECTS", host=self.name)
+
+    def _send(
+        self, method: str, target: Target, headers: Mapping[str, str], body: bytes | None
+    ) -> http.client.HTTPResponse:
+        key = (target.is_secure, target.host, target.port)
+        is_kept = key in self._connections
+        if not is_kept:
+            self._connections[key] = self._connect(target)
+        connection = self._connections[key]
+        try:
+            # Status and headers get less time than a chunk: a server may send them byte by byte.
+            self._watchdog.start_clock(self._timeouts.idle_seconds)
+            # A server may answer and hang up before it has read all of the body.
+            with suppress(BrokenPipeError):
+                connection.request(method, target.path, body, dict(headers))
+            answer = connection.getresponse()
+            self._watchdog.start_clock(self._timeouts.chunk_seconds)
+            return answer
+        except (OSError, http.client.HTTPException) as error:
+            self._disconnect(target)
+            if not is_kept or not isinstance(error, ConnectionError):
+                raise
+            self.raise_if_stopped()
+            # A server may end a kept connection at any time.
+            return self._send(method, target, headers, body)
+
+    def _connect(self, target: Target) -> _Connection:
+        try:
+            found = socket.getaddrinfo(target.host, target.port, type=socket.SOCK_STREAM)
+        except UnicodeError as error:
+            raise Permanent("URL_INVALID", "the URL's host is not a name") from error
+        endpoints: list[Endpoint] = [(family, place) for family, _, _, _, place in found]
+        if self._policy is not None:
+            self._policy.check(target, endpoints)
+        with ExitStack() as unless_connected:
+            one = unless_connected.enter_context(_connect_first(endpoints, self._timeouts.connect_seconds))
+            one.settimeout(self._timeouts.idle_seconds)
+            if target.is_secure:
+                # The handshake comes later, so that the watchdog can end it.
+                one = unless_connected.enter_context(
+                    ssl.create_default_context().wrap_socket(
+                        one, server_hostname=target.host, do_handshake_on_connect=False
+                    )
+                )
+            self._watchdog.watch(one)
+            if isinstance(one, ssl.SSLSocket):
+                one.do_handshake()
+            unless_connected.pop_all()
+        return _Connection(target, one)
+
+    def _disconnect(self, target: Target) -> None:
+        connection = self._connections.pop((target.is_secure, target.host, target.port), None)
+        if connection is not None:
+            connection.close()
+
+    def _fetch_error(self, error: Exception) -> FetchError:
+        if isinstance(error, ssl.SSLCertVerificationError):
+            return FetchError("CERTIFICATE_INVALID", host=self.name, reason=error.verify_message)
+        if isinstance(error, socket.gaierror):
+            return FetchError("HOST_UNKNOWN", host=self.name)
+        if isinstance(error, TimeoutError):
+            return FetchError("TIMED_OUT", host=self.name)
+        if isinstance(error, http.client.IncompleteRead):
+            return FetchError("CUT_SHORT", host=self.name)
+        if isinstance(error, http.client.HTTPException) and not isinstance(error, http.client.RemoteDisconnected):
+            return FetchError("ANSWER_GARBLED", host=self.name)
+        reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        return FetchError("CONNECTION_LOST", host=self.name, reason=reason)
+
+
+class HttpAnswer:
+    """The status and headers of an answer; its body is read later."""
+
+    def __init__(self, client: HttpClient, answer: http.client.HTTPResponse, url: str) -> None:
+        self._client, self._answer = client, answer
+        self.url = url
+        """The URL after all redirects."""
+
+    @property
+    def status(self) -> int:
+        return self._answer.status
+
+    @property
+    def headers(self) -> Message:
+        return self._answer.headers
+
+    @property
+    def length(self) -> int | None:
+        """Content-Length, if the server gives one."""
+        value = self.headers.get("Content-Length", "").strip()
+        return int(value) if value.isascii() and value.isdigit() else None
+
+    @property
+    def total_length(self) -> int | None:
+        """The length of the whole file as Content-Range gives it."""
+        found = _CONTENT_RANGE.fullmatch(self.headers.get("Content-Range", ""))
+        return int(found[3]) if found and found[3].isdigit() else None
+
+    def blocks(self, most: int | None) -> Iterator[bytes]:
+        return self._client.blocks(self._answer, most)
+
+    def read(self, most: int) -> bytes:
+        return b"".join(self.blocks(most))
+
+    def check_range(self, offset: int, size: int | None) -> None:
+        """Raise `FetchError` unless this partial answer begins at `offset` of a file of `size` bytes."""
+        found = _CONTENT_RANGE.fullmatch(self.headers.get("Content-Range", ""))
+        if found is None or int(found[1]) != offset or (size is not None and found[3] not in ("*", str(size))):
+            raise FetchError("RANGE_WRONG", host=self._client.name)
+
+    def check_length_known(self) -> None:
+        """Raise `FetchError` if a cut at the end of the body would not be noticed."""
+        if self.length is None and self.headers.get("Transfer-Encoding", "").lower() != "chunked":
+            raise FetchError("LENGTH_UNKNOWN", host=self._client.name)
+
+    def status_error(self) -> FetchError:
+        return status_error(self._client.name, self.status, self.headers.get("Retry-After", ""))
+
+
+def status_error(host: str, status: int, wait: str) -> FetchError:
+    """Return what a status that is not a success means on any server. `wait`: the header Retry-After."""
+    after = retry_after(wait)
+    if status == 429:
+        return FetchError("RATE_LIMITED", host=host, after=after)
+    if status in (408, 425) or status >= 500:
+        return FetchError("SERVER_ERROR", host=host, status=status, after=after)
+    if status == 416:
+        return FetchError("RANGE_WRONG", host=host)
+    if status in (404, 410):
+        return FetchError("GONE", host=host, status=status)
+    return FetchError("REFUSED", host=host, status=status)
+
+
+def retry_after(value: str) -> float | None:
+    """Return the seconds that a Retry-After header asks for, as a number or a date; None if it makes no sense."""
+    text = value.strip()
+    if text.isascii() and text.isdigit():
+        return float(text[:12])
+    try:
+        until = email.utils.parsedate_to_datetime(text)
+        # HTTP means UTC if there is no zone.
+        until = until if until.tzinfo is not None else until.replace(tzinfo=UTC)
+        return max(until.timestamp() - time.time(), 0.0)
+    except (TypeError, ValueError, OverflowError):
+        return None
+
+
+class _Connection(http.client.HTTPConnection):
+    """Over a socket that is connected already. It never connects by itself, to an address that was not checked."""
+
+    auto_open = 0
+
+    def __init__(self, target: Target, connected: socket.socket) -> None:
+        super().__init__(target.host, target.port)
+        if target.is_secure:
+            self.default_port = http.client.HTTPS_PORT
+        self.response_class = _Response
+        self.sock = connected
+
+
+class _Response(http.client.HTTPResponse):
+    """Ends with an error where the library would read interim answers (100 Continue) without limit."""
+
+    _interim_answers_left = _INTERIM_ANSWERS_MAX
+
+    def _read_status(self) -> tuple[str, int, str]:
+        version, status, reason = super()._read_status()  # type: ignore[misc]
+        if status == http.client.CONTINUE:
+            self._interim_answers_left -= 1
+            if self._interim_answers_left < 0:
+                raise http.client.HTTPException(f"more than {_INTERIM_ANSWERS_MAX} interim answers")
+        return version, status, reason
+
+
+class _Watchdog:
+    """A thread that shuts the sockets down when time is up or the attempt has to stop."""
+
+    def __init__(self, is_stopping: Callable[[], bool]) -> None:
+        self._is_stopping = is_stopping
+        self._sockets: list[socket.socket] = []
+        self._until = float("inf")
+        self._lock = threading.Lock()
+        self._end = threading.Event()
+        self.is_late = False
+        self.is_stopped = False
+        self._thread = threading.Thread(target=self._run, name="watchdog", daemon=True)
+        self._thread.start()
+
+    def watch(self, one: socket.socket) -> None:
+        with self._lock:
+            self._sockets = [other for other in self._sockets if other.fileno() >= 0]
+            self._sockets.append(one)
+
+    def start_clock(self, seconds: float) -> None:
+        self.is_late = False
+        self._until = time.monotonic() + seconds
+
+    def stop_clock(self) -> None:
+        self._until = float("inf")
+
+    def is_over(self) -> bool:
+        return time.monotonic() > self._until
+
+    def close(self) -> None:
+        self._end.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._end.wait(_WATCH_SECONDS):
+            if self._is_stopping():
+                self.is_stopped = True
+            elif self.is_over():
+                self.is_late = True
+            else:
+                continue
+            with self._lock:
+                for one in self._sockets:
+                    # Not SSLSocket.shutdown, which would forget the TLS layer and hand out encrypted bytes.
+                    with suppress(OSError):
+                        socket.socket.shutdown(one, socket.SHUT_RDWR)
+
+
+def _connect_first(endpoints: Sequence[Endpoint], seconds: float) -> socket.socket:
+    """Connect to the first endpoint that answers."""
+    failure: OSError = ConnectionError("it has no address")
+    for family, place in endpoints:
+        try:
+            with ExitStack() as unless_connected:
+                one = unless_connected.enter_context(socket.socket(family, socket.SOCK_STREAM))
+                one.settimeout(seconds)
+                one.connect(place)
+                unless_connected.pop_all()
+                return one
+        except OSError as error:
+            failure = error
+    raise failure
