@@ -77,7 +77,7 @@ class Storm:
             outcomes = self._system.outcomes(job)
             if outcomes.count("completed") != 1:
                 yield f"job {job} ended {outcomes}"
-        yield from map(str, self._system.store.upkeep.audit())
+        yield from map(str, self._system.store.integrity.audit())
         with suppress(Exception):
             wait_until(lambda: not self._cluster.attempt_processes(), "no process is left", seconds=60)
         yield from (f"process {pid} is left" for pid in self._cluster.attempt_processes())

@@ -114,7 +114,7 @@ class Cluster:
     def assert_nothing_is_left(self) -> None:
         wait_until(lambda: not self.attempt_processes(), "no process of an attempt is left on any node")
         self.system.assert_sound()
-        assert self.system.store.upkeep.audit() == []
+        assert self.system.store.integrity.audit() == []
 
 
 def _command(pid: int) -> bytes:

@@ -184,7 +184,7 @@ def test_without_a_row_and_a_lock_the_last_beat_of_its_jobs_counts(
 ) -> None:
     _remove_row(by_hand, "w1")
     store.steering.cancel(ids(job), actor="ann")
-    assert [str(broken) for broken in store.upkeep.audit() if broken.promise == "P13"] == [
+    assert [str(broken) for broken in store.integrity.audit() if broken.promise == "P13"] == [
         f"P13: job {job} is running on worker w1, which has no row"
     ]
     recovery.run()
@@ -194,7 +194,7 @@ def test_without_a_row_and_a_lock_the_last_beat_of_its_jobs_counts(
     recovery.run()
 
     assert store.reading.get(job).status is Status.CANCELLED
-    assert list(store.upkeep.audit()) == []
+    assert list(store.integrity.audit()) == []
 
 
 def test_a_beat_that_is_no_time_keeps_nobody_alive(recovery: Recovery, store: Store, by_hand: ByHand, job: int) -> None:

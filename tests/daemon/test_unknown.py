@@ -49,7 +49,7 @@ def test_it_ends_with_a_sentence_once_its_grace_is_over(store: Store, look: Look
         "no worker that lives has had a handler for no_such_type since 2026-11-18 10:00:00.000"
     )
     assert failed.error_remedy == "install it, or correct the job type, then retry"
-    assert store.upkeep.audit() == []
+    assert store.integrity.audit() == []
 
 
 def test_a_job_that_came_later_has_a_grace_of_its_own(store: Store, look: Look) -> None:

@@ -35,7 +35,7 @@ def gates(people: WatchedStore, workers: Sequence[str]) -> Iterator[str]:
 
 def of(people: WatchedStore, daemons: Collection[Daemon], acknowledged: Sequence[int]) -> Iterator[str]:
     """Every job has ended; what is wrong with how?"""
-    yield from map(str, people.upkeep.audit())
+    yield from map(str, people.integrity.audit())
     jobs = {job.id: job for job in people.reading.list(EVERY_JOB, most=10_000)}
     yield from (f"P3: job {job_id} was acknowledged and is lost" for job_id in acknowledged if job_id not in jobs)
     followed = [job.parent_id for job in jobs.values()]

@@ -146,7 +146,7 @@ class World:
         from worker_service.daemon import recovery
         from worker_service.jobs import retries
         from worker_service.runner import worker_lock
-        from worker_service.store import leases, upkeep
+        from worker_service.store import integrity, leases
 
         stack = ExitStack()
         given: list[tuple[object, str, object]] = [
@@ -154,7 +154,7 @@ class World:
             (worker_lock, "is_free", self._is_free),
             (worker_lock, "is_running", lambda pid: any(d.identity.pid == pid for d in self.daemons)),
             # So that a history of a hundred steps can come to the cap.
-            *((module, "REQUEUES_MAX", 2) for module in (retries, leases, upkeep)),
+            *((module, "REQUEUES_MAX", 2) for module in (retries, leases, integrity)),
         ]
         for place, name, value in given:
             stack.callback(setattr, place, name, getattr(place, name))

@@ -78,7 +78,7 @@ def test_what_would_break_a_document_is_refused_in_words(by_hand: ByHand, statem
 def test_what_harms_nobody_works_by_hand(store: Store, by_hand: ByHand, statement: str) -> None:
     by_hand(statement)
 
-    assert [broken for broken in store.upkeep.audit() if "has no file" not in broken.detail] == []
+    assert [broken for broken in store.integrity.audit() if "has no file" not in broken.detail] == []
 
 
 def the_next_commit_of_ours(store: Store) -> None:
@@ -96,11 +96,11 @@ def test_a_cancel_and_a_retry_by_hand_are_carried_to_the_document_with_the_next_
     assert state(by_hand, 2) == ("failed", 1, None, "CANCELLED")
 
     by_hand("UPDATE worker_job_queue SET status = 'pending' WHERE id = 2")
-    assert store.upkeep.audit() == []
+    assert store.integrity.audit() == []
     the_next_commit_of_ours(store)
 
     assert state(by_hand, 2) == ("indexing", 1, None, None)
-    assert store.upkeep.audit() == []
+    assert store.integrity.audit() == []
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ def test_a_pending_job_cancelled_or_deleted_by_hand_fails_its_document_with_the_
     asked = ask_for(store, "third.pdf")
 
     by_hand(f"{deed} WHERE id = {asked.job_id}")
-    assert store.upkeep.audit() == []
+    assert store.integrity.audit() == []
     the_next_commit_of_ours(store)
 
     assert state(by_hand, 3) == ("failed", 1, None, code)
@@ -176,7 +176,7 @@ def test_the_distributions_own_program_searches_as_well(by_hand: ByHand) -> None
 def tampered(store: Store, path: Path, statement: str) -> list[str]:
     """What the audit says after somebody has written into the books."""
     subprocess.run(["sqlite3", str(path), f"PRAGMA ignore_check_constraints = 1; {statement}"], check=True)
-    return [str(broken) for broken in store.upkeep.audit()]
+    return [str(broken) for broken in store.integrity.audit()]
 
 
 @pytest.mark.parametrize(
@@ -204,7 +204,7 @@ def tampered(store: Store, path: Path, statement: str) -> list[str]:
     ],
 )
 def test_books_of_documents_that_do_not_agree_are_told(store: Store, path: Path, statement: str, said: str) -> None:
-    assert store.upkeep.audit() == []
+    assert store.integrity.audit() == []
 
     assert said in tampered(store, path, statement)
 

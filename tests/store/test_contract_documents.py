@@ -241,7 +241,7 @@ def test_p11_a_new_generation_cancels_what_waits_and_stops_what_runs(store: Stor
     )
     assert state(by_hand) == ("queued", 2, None, None)
     assert status_of(store, newer.job_id) is PENDING
-    assert store.upkeep.audit() == []
+    assert store.integrity.audit() == []
 
 
 def test_p11_the_stale_job_of_a_dead_worker_ends_cancelled(store: Store) -> None:
@@ -331,7 +331,7 @@ def test_a_document_goes_from_queued_to_success(store: Store, by_hand: ByHand) -
     store.leases.fail(claim(store, "action").lease, Failure("X", "x"), retry_at=None)
     store.steering.retry(Selector(job_types=("action",)), actor="ann")
     assert state(by_hand) == ("success", 1, 1, None)
-    assert store.upkeep.audit() == []
+    assert store.integrity.audit() == []
 
 
 def test_one_failed_range_fails_the_document_and_a_retry_mends_it(store: Store, by_hand: ByHand) -> None:
@@ -343,7 +343,7 @@ def test_one_failed_range_fails_the_document_and_a_retry_mends_it(store: Store, 
     row = document_row(by_hand)
     assert state(by_hand) == ("failed", 1, None, "PAGE_BROKEN")
     assert row["error_message"] == "pages 13-24: it broke"
-    assert store.upkeep.audit() == []
+    assert store.integrity.audit() == []
 
     store.steering.retry(ids(second.id), actor="ann")
     assert state(by_hand) == ("indexing", 1, None, None)
@@ -352,7 +352,7 @@ def test_one_failed_range_fails_the_document_and_a_retry_mends_it(store: Store, 
     files = [NewFile("report.txt", "objects/4-1/report.txt", "text", 3)]
     store.leases.complete_many([Completion(assembling.lease, files=files, publishes=True)])
     assert state(by_hand) == ("success", 1, 1, None)
-    assert store.upkeep.audit() == []
+    assert store.integrity.audit() == []
 
 
 def test_a_failure_that_is_tried_again_fails_nothing(store: Store, by_hand: ByHand, clock: MovableClock) -> None:
@@ -373,7 +373,7 @@ def test_of_two_failed_ranges_one_retry_is_not_enough(store: Store, by_hand: ByH
 
     assert state(by_hand) == ("failed", 1, None, "X")
     assert str(document_row(by_hand)["error_message"]).startswith("pages 13-24")
-    assert store.upkeep.audit() == []
+    assert store.integrity.audit() == []
 
 
 @pytest.mark.parametrize("way", ["pending", "running"])
@@ -392,7 +392,7 @@ def test_a_cancelled_job_fails_its_document_and_undo_or_retry_mends_it(store: St
     else:
         store.steering.retry(ids(asked.job_id), actor="ann")
         assert state(by_hand) == ("indexing", 1, None, None)
-    assert store.upkeep.audit() == []
+    assert store.integrity.audit() == []
 
 
 def test_a_deleted_job_fails_its_document(store: Store, by_hand: ByHand) -> None:
@@ -413,7 +413,7 @@ def test_an_undone_retry_leaves_no_document_waiting(store: Store, by_hand: ByHan
     undo(store, action)
 
     assert state(by_hand) == ("failed", 1, None, "CANCELLED")
-    assert store.upkeep.audit() == []
+    assert store.integrity.audit() == []
 
 
 @pytest.mark.parametrize(
@@ -866,7 +866,7 @@ def test_a_page_that_was_read_before_the_attempt_could_stop_is_there_for_the_ret
 
     assert store.attempts.answer(again.lease, KnownPages(["1:kept"])) == KnownDigests(["1:kept"])
     assert [page.text for page in store.attempts.answer(again.lease, DocumentPages(1, 9)).pages] == ["kept"]
-    assert store.upkeep.audit() == []
+    assert store.integrity.audit() == []
 
 
 def test_p11_a_page_read_for_an_older_generation_is_known_to_the_newer_one_and_is_none_of_its_pages(
@@ -966,7 +966,7 @@ def test_a_removed_document_is_seen_by_nobody_while_its_pages_are_forgotten_a_fe
     assert left[:5] == [40, 30, 20, 10, 0]
     assert by_hand("SELECT count(*) AS n FROM page_result") == [{"n": 0}]
     assert by_hand("INSERT INTO page_text (page_text) VALUES ('integrity-check')") == []
-    assert store.upkeep.audit() == []
+    assert store.integrity.audit() == []
 
 
 def test_pages_and_files_that_another_document_has_stay_with_it(store: Store, by_hand: ByHand) -> None:

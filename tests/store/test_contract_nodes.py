@@ -123,7 +123,7 @@ def test_p6_a_lost_node_costs_no_retry_and_is_capped(head: Store) -> None:
     assert [one.error_code for one in head.reading.attempts(job)] == ["NODE_LOST"] * REQUEUES_MAX + [
         "REQUEUED_TOO_OFTEN"
     ]
-    assert head.upkeep.audit() == []
+    assert head.integrity.audit() == []
 
 
 def test_what_may_run_at_most_once_does_not_begin_again_after_its_node(head: Store) -> None:

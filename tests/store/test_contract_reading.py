@@ -29,7 +29,7 @@ from worker_service.jobs.documents import DocumentRequest, PageResult
 from worker_service.jobs.job import NewJob, Status
 from worker_service.jobs.selector import Selector
 from worker_service.jobs.workers import HandlerFacts
-from worker_service.store.opening import back_up
+from worker_service.store.backup import back_up
 from worker_service.store.store import Store
 
 PENDING, RUNNING, COMPLETED, FAILED, CANCELLED = Status
@@ -346,7 +346,7 @@ def test_a_backup_is_a_sound_copy_that_can_be_opened(
 
     copy = kind.open(target, clock)
     assert everything(copy) == everything(store)
-    assert all(check.is_good for check in copy.upkeep.check() if check.name in {"integrity", "schema"})
+    assert all(check.is_good for check in copy.integrity.check() if check.name in {"integrity", "schema"})
     assert claimed_ids(copy) == [made["pending"]]
     copy.close()
     assert store.reading.get(made["pending"]).status is PENDING
@@ -367,7 +367,7 @@ def test_check_finds_nothing_wrong_with_a_healthy_database(
 ) -> None:
     _filled(store, worker, clock)
 
-    checks = store.upkeep.check()
+    checks = store.integrity.check()
 
     # The programs and the disk around the database are the machine's own affair.
     ours = [check for check in checks if check.name in {"integrity", "promises", "library", "write-ahead log"}]
@@ -389,7 +389,7 @@ def test_check_finds_a_page_that_is_damaged(
         file.write(b"\xff" * 4096)
 
     damaged = kind.open(copy, clock)
-    bad = [check for check in damaged.upkeep.check() if not check.is_good]
+    bad = [check for check in damaged.integrity.check() if not check.is_good]
 
     assert "integrity" in [check.name for check in bad]
     assert all(check.detail and check.fix for check in bad)
@@ -402,7 +402,7 @@ def test_check_finds_a_broken_promise(store: Store, enqueue: Enqueue, worker: Ad
     claim_one(store)
     by_hand("DROP TRIGGER attempt_delete_guard; DELETE FROM worker_job_attempt")
 
-    (bad,) = [check for check in store.upkeep.check() if check.name == "promises"]
+    (bad,) = [check for check in store.integrity.check() if check.name == "promises"]
 
     assert not bad.is_good
     assert "P1" in bad.detail
@@ -411,7 +411,7 @@ def test_check_finds_a_broken_promise(store: Store, enqueue: Enqueue, worker: Ad
 def test_a_checkpoint_moves_everything_into_the_file(store: Store, enqueue: Enqueue, path: Path) -> None:
     job_id = enqueue(account="in-the-file")
 
-    store.upkeep.tidy(at_once=True)
+    store.integrity.tidy(at_once=True)
 
     # immutable: this reader does not look at the write-ahead log.
     main_file_only = ByHand(Path(f"file:{path}?immutable=1"))

@@ -13,8 +13,8 @@ from worker_service.jobs.attempts import Failure
 from worker_service.jobs.job import Lease, NewJob, Status
 from worker_service.jobs.retries import REQUEUES_MAX
 from worker_service.jobs.selector import Selector
+from worker_service.store.integrity import SENTENCES_MOST
 from worker_service.store.store import Store
-from worker_service.store.upkeep import SENTENCES_MOST
 
 TRIGGERS = ("job_guard", "job_moved")
 
@@ -35,7 +35,7 @@ def tampered(store: Store, path: Path, statements: str) -> list[str]:
     """What the audit says after somebody has taken the guards away and written into the books."""
     dropped = "".join(f"DROP TRIGGER {name};" for name in TRIGGERS)
     subprocess.run(["sqlite3", str(path), f"{dropped} DROP INDEX job_key_running; {statements}"], check=True)
-    return [str(broken) for broken in store.upkeep.audit()]
+    return [str(broken) for broken in store.integrity.audit()]
 
 
 def test_a_history_of_every_verb_is_clean(store: Store, begin: Callable[..., Lease], clock: MovableClock) -> None:
@@ -62,7 +62,7 @@ def test_a_history_of_every_verb_is_clean(store: Store, begin: Callable[..., Lea
     store.steering.cancel(Selector(ids=(cancelled.job_id,)), actor="ann")
     store.leases.confirm_cancel(cancelled)
 
-    assert store.upkeep.audit() == []
+    assert store.integrity.audit() == []
 
 
 def test_a_wall_clock_that_is_stepped_back_breaks_no_promise(
@@ -73,7 +73,7 @@ def test_a_wall_clock_that_is_stepped_back_breaks_no_promise(
 
     store.leases.complete(store.leases.claim("w1", 1)[0].lease)
 
-    assert store.upkeep.audit() == []
+    assert store.integrity.audit() == []
 
 
 @pytest.mark.parametrize(
@@ -105,14 +105,14 @@ def test_books_that_do_not_agree_are_told(
     told = tampered(store, path, statements)
 
     assert [line for line in told if said in line], told
-    assert [check.detail for check in store.upkeep.check() if check.name == "promises"] == ["; ".join(told)]
+    assert [check.detail for check in store.integrity.check() if check.name == "promises"] == ["; ".join(told)]
 
 
 def test_two_that_ran_with_one_key_at_a_time_are_told(store: Store, begin: Callable[..., Lease], path: Path) -> None:
     first, second = begin("k"), begin("other")
     store.leases.complete(first)
     store.leases.complete(second)
-    assert store.upkeep.audit() == []
+    assert store.integrity.audit() == []
 
     told = tampered(store, path, "UPDATE worker_job_queue SET concurrency_key = 'k'")
 
@@ -122,7 +122,7 @@ def test_two_that_ran_with_one_key_at_a_time_are_told(store: Store, begin: Calla
 def test_a_requeue_too_many_is_told(store: Store, begin: Callable[..., Lease], path: Path) -> None:
     begin()
     store.leases.requeue("w1")
-    assert store.upkeep.audit() == []
+    assert store.integrity.audit() == []
 
     told = tampered(store, path, "UPDATE worker_job_queue SET requeue_count = 0")
 

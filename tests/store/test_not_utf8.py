@@ -49,7 +49,7 @@ def test_a_job_that_is_not_text_fails_at_its_claim_and_the_others_are_claimed(
     assert failed.error_remedy == "insert the job again, written as UTF-8"
     assert "its account and owner is" in str(store.reading.get(jobs[2]).error_message)
     assert [attempt.outcome for attempt in store.reading.attempts(jobs[0])] == ["failed"]
-    assert store.upkeep.audit() == []
+    assert store.integrity.audit() == []
     # Where one alone is asked for, too.
     by_hand(f"INSERT INTO worker_job_queue (job_type, platform) VALUES ('ocr_pages', {BAD})")
     assert store.leases.claim("w1", 1) == []

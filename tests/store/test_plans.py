@@ -51,7 +51,7 @@ def large_table(tmp_path_factory: pytest.TempPathFactory) -> Path:
         store.leases.complete_many([Completion(job.lease) for job in jobs])
     store.intake.enqueue_many([NewJob("ocr_pages", priority=number % 10 + 1) for number in range(MANY)])
     store.leases.claim("w1", 1)
-    store.upkeep.tidy(at_once=True)
+    store.integrity.tidy(at_once=True)
     store.close()
     return path
 

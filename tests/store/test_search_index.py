@@ -10,8 +10,7 @@ import pytest
 from tests.store.kit import ByHand, RefusedByHand
 from tests.store.papers import publish, work_as
 from worker_service.base.errors import StoreDamaged
-from worker_service.store.opening import back_up
-from worker_service.store.restore import check_backup
+from worker_service.store.backup import back_up, check_backup
 from worker_service.store.store import Store
 
 # The record with the structure of the index has the id 10; the largest id is a leaf of its newest segment.
@@ -32,7 +31,7 @@ def two_documents(store: Store) -> None:
 
 
 def state_of(store: Store, name: str) -> bool:
-    [found] = [check.is_good for check in store.upkeep.check() if check.name == name]
+    [found] = [check.is_good for check in store.integrity.check() if check.name == name]
     return found
 
 
@@ -62,12 +61,12 @@ def test_a_damaged_index_is_found_and_built_again(store: Store, by_hand: ByHand,
     subprocess.run(["sqlite3", str(path), damage], check=True)
 
     wrong = [
-        check for check in store.upkeep.check() if not check.is_good and check.name in ("integrity", "search index")
+        check for check in store.integrity.check() if not check.is_good and check.name in ("integrity", "search index")
     ]
     assert [(check.name, check.fix) for check in wrong] == [("search index", "pagemill db rebuild-search")]
 
     stored = by_hand.one("SELECT count(*) FROM page_result")
-    assert store.upkeep.rebuild_search() == stored
+    assert store.integrity.rebuild_search() == stored
 
     assert state_of(store, "search index")
     assert found(store, "fossil") == {(1, 2)}

@@ -16,8 +16,9 @@ from worker_service.base.errors import DiskFull, RuleBroken, StoreBusy
 from worker_service.jobs.attempts import Report
 from worker_service.jobs.job import NewJob
 from worker_service.store import connection
+from worker_service.store.backup import back_up
 from worker_service.store.lock_owner import lasting_lock_owner_of, lock_owner_of
-from worker_service.store.opening import back_up, initialise, open_store
+from worker_service.store.opening import initialise, open_store
 from worker_service.store.store import Store
 
 
@@ -109,9 +110,9 @@ def test_a_database_that_a_reader_keeps_out_of_wal_mode_is_refused_in_words(
     monkeypatch.setattr(connection, "BUSY_SECONDS", 0.05)
     store = open_store(path)
     with locked(path), pytest.raises(StoreBusy, match="is not in WAL mode"):
-        store.upkeep.ensure_wal_mode()
+        store.integrity.ensure_wal_mode()
 
-    store.upkeep.ensure_wal_mode()
+    store.integrity.ensure_wal_mode()
 
     assert ByHand(path).one("PRAGMA journal_mode") == "wal"
     store.close()

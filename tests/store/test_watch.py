@@ -11,9 +11,9 @@ import pytest
 
 from tests.store.kit import ByHand
 from tests.system.conftest import wait_until
+from worker_service.store.backup import back_up
 from worker_service.store.change_watch import FileWatch
 from worker_service.store.database import WritePauses
-from worker_service.store.opening import back_up
 from worker_service.store.store import Store
 
 

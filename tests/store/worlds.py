@@ -14,7 +14,7 @@ from tests.store.kit import ByHand, Kind, MovableClock, end, everything, ids, la
 from worker_service.base.errors import PagemillError
 from worker_service.jobs.attempts import Failure
 from worker_service.jobs.job import Job, NewJob, Status
-from worker_service.store.opening import back_up
+from worker_service.store.backup import back_up
 
 MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
 

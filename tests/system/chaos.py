@@ -258,13 +258,13 @@ class Storm:
         yield from (f"the program ran for {key}, which is no job" for key in keys if not _is_command(jobs, key))
         for job in jobs.values():
             yield from self._examine_one(job, followers[job.id], keys[str(job.id)])
-        yield from map(str, self.system.store.upkeep.audit())
+        yield from map(str, self.system.store.integrity.audit())
         for log in sorted(self.system.place.glob("daemon-*.log")):
             lines = [line for line in log.read_text().splitlines() if '"daemon.failed"' in line]
             yield from (f"{log.name}: {line[:2000]}" for line in lines[:3])
         yield from (
             f"{check.name}: {check.detail}"
-            for check in self.system.store.upkeep.check()
+            for check in self.system.store.integrity.check()
             if check.name == "integrity" and not check.is_good
         )
         yield from (f"process {pid} was left behind: {_words_of(pid)}" for pid in self._left())

@@ -216,7 +216,7 @@ class System:
     def assert_sound(self) -> None:
         broken = [
             check.detail
-            for check in self.store.upkeep.check()
+            for check in self.store.integrity.check()
             if check.name in ("integrity", "promises") and not check.is_good
         ]
         assert broken == []

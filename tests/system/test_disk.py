@@ -43,7 +43,7 @@ def test_an_end_that_finds_the_disk_full_is_written_once_there_is_room(small_dis
         job = system.enqueue("sleep", seconds=2)
         daemon = system.start()
         system.pids_of(job)
-        system.store.upkeep.tidy(at_once=True)
+        system.store.integrity.tidy(at_once=True)
 
         filler = fill(small_disk)
         wait_until(lambda: daemon.events("store.unavailable") or system.status(job) is Status.COMPLETED, "an end")

@@ -120,7 +120,7 @@ def reading(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
         made.start()
     yield made
     made.system.assert_sound()
-    assert made.system.store.upkeep.audit() == []
+    assert made.system.store.integrity.audit() == []
     made.system.close()
 
 

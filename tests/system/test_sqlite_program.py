@@ -71,8 +71,8 @@ def test_a_copy_has_every_row_of_every_table_and_is_opened(desk: Desk, tmp_path:
     )
     assert typed(copy, "PRAGMA integrity_check;") == "ok\n"
     store = open_store(copy)
-    assert store.upkeep.audit() == []
-    assert [check.detail for check in store.upkeep.check() if check.name == "integrity" and not check.is_good] == []
+    assert store.integrity.audit() == []
+    assert [check.detail for check in store.integrity.check() if check.name == "integrity" and not check.is_good] == []
     store.close()
 
 
@@ -82,10 +82,10 @@ def test_a_daemon_puts_its_database_into_wal_mode(system: System) -> None:
     assert system.sqlite3(f"{mode} = DELETE").stdout == "delete\n"
     system.store = open_store(system.database)
     assert [
-        check.detail for check in system.store.upkeep.check() if check.name == "journal mode" and not check.is_good
+        check.detail for check in system.store.integrity.check() if check.name == "journal mode" and not check.is_good
     ] == ["delete mode, in which readers and writers wait for each other"]
 
     system.start()
 
     assert system.sqlite3(mode).stdout == "wal\n"
-    assert [check.is_good for check in system.store.upkeep.check() if check.name == "journal mode"] == [True]
+    assert [check.is_good for check in system.store.integrity.check() if check.name == "journal mode"] == [True]

@@ -18,14 +18,10 @@ _OPENAT2 = 437
 _NO_SYMLINKS, _BENEATH = 0x04, 0x08
 _HOW = struct.Struct("=QQQ")
 """struct open_how: flags, mode, resolve."""
-_FOLDER = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+OPEN_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+"""Flags of `os.open` that refuse a path whose last part is a link, with `NotADirectoryError`."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
-
-
-def open_directory(path: Path) -> int:
-    """Return a descriptor; raise `NotADirectoryError` if the last part of the path is a link."""
-    return os.open(path, os.O_RDONLY | _FOLDER)
 
 
 @contextmanager
@@ -51,7 +47,7 @@ def open_folder(directory: int, folders: Sequence[str], *, makes: bool = False) 
             if makes:
                 with suppress(FileExistsError):
                     os.mkdir(name, dir_fd=folder)
-            below = os.open(name, os.O_RDONLY | _FOLDER, dir_fd=folder)
+            below = os.open(name, OPEN_DIRECTORY, dir_fd=folder)
             os.close(folder)
             folder = below
     except BaseException:

@@ -119,7 +119,7 @@ class LogNotices:
 
 
 def tidy(context: DaemonContext) -> float:
-    context.store.upkeep.tidy()
+    context.store.integrity.tidy()
     return 300.0
 
 

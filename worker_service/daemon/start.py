@@ -132,7 +132,7 @@ def _open_store(settings: Settings, stack: ExitStack, log: Log) -> Store:
     refuse_the_services(settings)
     if (fault := read_only_error(settings.database)) is not None:
         raise fault
-    store.upkeep.ensure_wal_mode()
+    store.integrity.ensure_wal_mode()
     return store
 
 

@@ -23,7 +23,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from worker_service.base.directories import open_directory
+from worker_service.base.directories import OPEN_DIRECTORY
 from worker_service.base.forks import close_all_but
 from worker_service.handlers.contract import Handler, Permanent, Snooze, Stopped
 from worker_service.runner import processes, sandbox
@@ -212,7 +212,7 @@ def _lock_keep(
             keep.mkdir(mode=0o700, parents=True, exist_ok=True)
             with contextlib.suppress(FileNotFoundError):
                 # A reused child can write all keep directories, and could put a link here.
-                lock = open_directory(keep)
+                lock = os.open(keep, OPEN_DIRECTORY)
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 # The sweep of kept directories goes by this time.
                 os.utime(lock)

@@ -64,7 +64,7 @@ class ChildProcess:
         self.was_full = False
         """True if the last read filled the buffer, so that more may wait."""
         self._begun = mmap.mmap(-1, 8) if reuse > 1 else None
-        self._staging = directories.open_directory(self.staging)
+        self._staging = os.open(self.staging, directories.OPEN_DIRECTORY)
         try:
             self._fork(launch, begin, loader)
         except BaseException:

@@ -17,6 +17,7 @@ from worker_service.base.errors import BadInput, PagemillError
 from worker_service.jobs.counts import Check
 from worker_service.settings.config import Settings
 from worker_service.store import opening
+from worker_service.store.backup import back_up
 from worker_service.store.library import Library
 from worker_service.store.reading import Reading
 from worker_service.store.store import Store
@@ -97,7 +98,7 @@ def backup(
         older = sorted(one for one in target.iterdir() if named.fullmatch(one.name))
     elif keep is not None:
         raise BadInput(f"{target} is no directory: what is kept of older copies is said where they have one")
-    opening.back_up(settings.database, path, on_long_wait=on_long_wait)
+    back_up(settings.database, path, on_long_wait=on_long_wait)
     # Only after success: if no copy can be made, the old ones are needed most.
     removed = [] if keep is None else older[: max(0, len(older) - keep + 1)]
     for one in removed:
@@ -107,12 +108,12 @@ def backup(
 
 def check(session: Session) -> Sequence[Check]:
     """Return the checks of the database and its surroundings, good and bad."""
-    return session.store.upkeep.check()
+    return session.store.integrity.check()
 
 
 def rebuild_search(session: Session) -> int:
     """Rebuild the full-text index; return its number of pages."""
-    return session.store.upkeep.rebuild_search()
+    return session.store.integrity.rebuild_search()
 
 
 def versions(settings: Settings) -> dict[str, object]:

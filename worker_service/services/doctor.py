@@ -47,7 +47,7 @@ def examine(session: Session) -> Iterator[Finding]:
     settings, store, overview = session.settings, session.store, Overview(session)
     yield Finding(Level.OK, "database", str(settings.database))
     yield Finding(Level.OK, "settings", str(settings.file or "no file: defaults and environment variables"))
-    for check in store.upkeep.check():
+    for check in store.integrity.check():
         level, fix = (Level.OK, "") if check.is_good else (Level.CRITICAL, check.fix)
         yield Finding(level, check.name, check.detail, fix)
     yield from _of_service(overview)
@@ -211,7 +211,7 @@ def _limits(session: Session) -> Iterator[Finding]:
 def audit(session: Session) -> Iterator[Finding]:
     """Look for broken promises in the rows, their history and the published files, each named by its number."""
     is_sound = True
-    for broken in session.store.upkeep.audit():
+    for broken in session.store.integrity.audit():
         is_sound = False
         fix = "a bug, or a row changed without the triggers: report this line"
         yield Finding(Level.CRITICAL, broken.promise, broken.detail, fix)

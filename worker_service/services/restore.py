@@ -20,8 +20,8 @@ from worker_service.jobs.job import Status
 from worker_service.runner.worker_lock import is_free
 from worker_service.services.published_files import faults_of_files
 from worker_service.settings.config import Settings
+from worker_service.store.backup import Backup, Restored, check_backup, restore_backup
 from worker_service.store.opening import open_store, refuse_network_file_system
-from worker_service.store.restore import Backup, Restored, check_backup, restore_backup
 from worker_service.workspace import fault_of_workspace
 
 

@@ -1,16 +1,151 @@
-"""SQLite's integrity check. Faults of the full-text index are listed separately, because the index can be rebuilt."""
+"""Checks of the database file, of the search index, and of the rows against the promises.
+
+The audit checks that the rows and their history are consistent with every promise. It orders events by id, because ids
+grow with each commit while a wall clock may be set back. Attempts of a job do not overlap if each has one start and one
+end among the events, and the events of the job form a chain.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import json
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import NamedTuple
 
 from worker_service.base.errors import StoreDamaged
-from worker_service.store.database import Row
-from worker_service.store.errors import SqlError
+from worker_service.base.humanize import counted
+from worker_service.jobs.counts import BrokenPromise, Check
+from worker_service.jobs.retries import REQUEUES_MAX
+from worker_service.store.connection import SQLITE_VERSION, is_in_wal_mode, set_wal_mode
+from worker_service.store.database import Database, Row, Transaction, WritePauses
+from worker_service.store.errors import SqlError, translate_errors
+from worker_service.store.lock_owner import lasting_lock_owner_of
+
+_LOG_BYTES_MOST = 64 * 1024 * 1024
+
+_HELD_SECONDS = 1.0
+"""A write lock held this long belongs to another program; pagemill's transactions take milliseconds."""
+
+_FREE_BYTES_WARN = 256 * 1024 * 1024
+
+_WITHOUT_WAL_RESET_BUG = ((3, 51, 3), (3, 50, 7), (3, 44, 6))
+
+_INDEXED_AT_ONCE = 200
+"""Pages per transaction, which then takes about 0.25 s."""
+
+SENTENCES_MOST = 20
+"""Maximum number of findings per rule of the audit."""
 
 FAULTS_MOST = 5
+
+
+class Integrity:
+    def __init__(self, database: Database) -> None:
+        self._db = database
+
+    def check(self) -> Sequence[Check]:
+        return list(self._checks())
+
+    def _checks(self) -> Iterator[Check]:
+        faults = self._faults()
+        yield Check(
+            "integrity",
+            not faults.tables,
+            "; ".join(faults.tables) or "every page is sound",
+            "stop the daemon and restore the newest backup",
+        )
+        if not faults.tables:
+            of_index = "; ".join([*faults.search_index, *self._differences_of_index()])
+            yield Check(
+                "search index", not of_index, of_index or "it has every stored page", "pagemill db rebuild-search"
+            )
+            broken = "; ".join(map(str, self.audit()))
+            yield Check("promises", not broken, broken or "no row breaks a promise", "report it with this output")
+        if holder := lasting_lock_owner_of(self._db.path, seconds=_HELD_SECONDS):
+            end = f"end its transaction (COMMIT or ROLLBACK where it was begun), or stop it: kill {holder.pid}"
+            yield Check("write lock", False, f"{holder} keeps it, so nobody else can write", end)
+        else:
+            yield Check("write lock", True, "nobody keeps it")
+        yield Check("library", has_no_wal_reset_bug(SQLITE_VERSION), f"pagemill uses SQLite {SQLITE_VERSION}")
+        yield from _check_sqlite3_program()
+        is_wal = is_in_wal_mode(self._db.reader, self._db.path)
+        yield Check(
+            "journal mode",
+            is_wal,
+            "wal mode" if is_wal else "delete mode, in which readers and writers wait for each other",
+            "restart the daemon, which puts it into WAL mode: systemctl restart pagemill",
+        )
+        wal_bytes = self._log_bytes()
+        yield Check(
+            "write-ahead log",
+            wal_bytes < _LOG_BYTES_MOST,
+            f"{wal_bytes / 1e6:.1f} MB",
+            "a reader has been open for long: close forgotten sqlite3 sessions",
+        )
+        free = shutil.disk_usage(self._db.path.parent).free
+        yield Check(
+            "disk",
+            free > _FREE_BYTES_WARN,
+            f"{free / 1e9:.1f} GB free",
+            "`pagemill stats` tells who keeps how much: pagemill documents rm, and pagemill prune",
+        )
+        mode = self._db.path.stat().st_mode & 0o777
+        yield Check("permissions", not mode & 0o002, f"mode {mode:04o}", f"chmod o-w {self._db.path}")
+
+    def _faults(self) -> Faults:
+        def run(sql: str) -> list[Row]:
+            return self._db.read_sql(sql, [])
+
+        try:
+            return faults_of(run)
+        except StoreDamaged as error:
+            return Faults([str(error)], [])
+
+    def _differences_of_index(self) -> Iterator[str]:
+        [(missing, extra)] = self._db.read("differences_of_index")
+        if missing:
+            yield f"{counted(missing, 'stored page')} cannot be found"
+        if extra:
+            yield f"it names {counted(extra, 'page')} that {'is' if extra == 1 else 'are'} not stored"
+
+    def rebuild_search(self) -> int:
+        """Rebuild the full-text index from the stored pages, in small transactions. Return its number of pages."""
+        transaction = Transaction(lambda: self._db.writer, self._db.path, WritePauses())
+        with transaction:
+            self._db.write("empty_index")
+        indexed, last = 0, 0
+        while True:
+            with transaction:
+                rows = self._db.query("results_not_indexed", after=last, most=_INDEXED_AT_ONCE)
+                self._db.write("index_results", result_ids=json.dumps([result_id for (result_id,) in rows]))
+            if not rows:
+                return indexed
+            indexed, last = indexed + len(rows), rows[-1][0]
+
+    def audit(self) -> Sequence[BrokenPromise]:
+        """Return the promises that the rows or their history break. Reads all rows."""
+        values = {"most": SENTENCES_MOST, "requeues_max": REQUEUES_MAX}
+        rules = [name for name in self._db.statements if name.startswith("history_")]
+        return [BrokenPromise(*row) for rule in rules for row in self._db.read(rule, **values)]
+
+    def ensure_wal_mode(self) -> None:
+        """Put the database into WAL mode. A reloaded .dump and a copy by VACUUM INTO are not in WAL mode."""
+        with translate_errors(self._db.path):
+            set_wal_mode(self._db.writer, self._db.path)
+
+    def tidy(self, *, at_once: bool = False) -> None:
+        """Move a large log into the database. Commits do this too, but open readers can prevent it."""
+        if at_once or self._log_bytes() > _LOG_BYTES_MOST:
+            with translate_errors(self._db.path):
+                self._db.writer.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+
+    def _log_bytes(self) -> int:
+        # Read only the size of the file; opening and closing it would drop SQLite's locks.
+        wal = Path(f"{self._db.path}-wal")
+        return wal.stat().st_size if wal.exists() else 0
 
 
 class Faults(NamedTuple):
@@ -36,3 +171,21 @@ def faults_of(run: Callable[[str], list[Row]]) -> Faults:
 
 def _check(run: Callable[[str], list[Row]], pragma: str) -> list[str]:
     return [str(fault) for (fault,) in run(f"PRAGMA {pragma}") if fault != "ok"]
+
+
+def has_no_wal_reset_bug(version: str) -> bool:
+    parts = tuple(int(part) for part in version.split(".")[:3])
+    return parts >= (3, 51, 3) or any(parts[:2] == fixed[:2] and parts >= fixed for fixed in _WITHOUT_WAL_RESET_BUG)
+
+
+def _check_sqlite3_program() -> Iterator[Check]:
+    """Check the version of the sqlite3 program, which users and cron jobs use on the same file."""
+    program = shutil.which("sqlite3")
+    if program is None:
+        return
+    version = subprocess.run([program, "--version"], capture_output=True, text=True, check=False).stdout.split()[:1]
+    if version:
+        detail = f"sqlite3 {version[0]} is on the PATH"
+        if not has_no_wal_reset_bug(version[0]):
+            detail += "; its checkpoints can, rarely, lose commits of others (fixed in 3.51.3): keep its sessions short"
+        yield Check("sqlite3 program", True, detail)

@@ -1,4 +1,4 @@
-"""Create, open and back up a database. Refuse an unknown schema version or a network file system."""
+"""Create and open a database. Refuse an unknown schema version or a network file system."""
 
 from __future__ import annotations
 
@@ -11,21 +11,19 @@ from functools import cache
 from pathlib import Path
 
 from worker_service.base.clock import Clock, wall_clock
-from worker_service.base.errors import Refused, SchemaMismatch, StoreAbsent, StoreDamaged, StoreUnusable
+from worker_service.base.errors import SchemaMismatch, StoreAbsent, StoreUnusable
 from worker_service.jobs.generations import TakeoverTimeouts
 from worker_service.jobs.retries import RetryRule
 from worker_service.settings.config import Settings
-from worker_service.store.connection import SQLITE_VERSION, OnLongWait, connect, connect_to_read, create
+from worker_service.store.connection import SQLITE_VERSION, OnLongWait, connect_to_read, create
 from worker_service.store.database import Database, Transaction, WritePauses
 from worker_service.store.errors import translate_errors
-from worker_service.store.integrity import faults_of
 from worker_service.store.migrations import SCHEMA_VERSION, migrate, newer, schema_sql, schema_version_of
 from worker_service.store.store import Store, sqlite_statements
 
 __all__ = [
     "LIBRARY",
     "SCHEMA_VERSION",
-    "back_up",
     "initialise",
     "migrate",
     "open_as_set",
@@ -121,41 +119,6 @@ def initialise(
     finally:
         connection.close()
     return version is None
-
-
-def back_up(path: Path, target: Path, *, on_long_wait: OnLongWait | None = None) -> None:
-    """Write a verified copy of the database while it is in use. Raise `Refused` if the target exists.
-
-    A database of any schema version is accepted, because a backup is most useful before a migration.
-    """
-    if target.exists():
-        raise Refused(f"{target} is already there", "name a file that is not")
-    unfinished = target.with_name(f".{target.name}.unfinished")
-    unfinished.unlink(missing_ok=True)
-    try:
-        connection = connect(path, on_long_wait=on_long_wait)
-        try:
-            with translate_errors(target):
-                connection.execute("VACUUM INTO ?", (str(unfinished),))
-        finally:
-            connection.close()
-        create(unfinished).close()  # puts the copy into WAL mode
-        _assert_sound(unfinished)
-        with unfinished.open("rb+") as copy:
-            os.fsync(copy.fileno())
-        os.link(unfinished, target)  # unlike a rename, a link fails if the target exists by now
-    finally:
-        unfinished.unlink(missing_ok=True)
-
-
-def _assert_sound(path: Path) -> None:
-    copy = connect_to_read(path)
-    try:
-        # A damaged search index can be rebuilt, so such a copy is kept.
-        if faults_of(lambda sql: copy.execute(sql).fetchall()).tables:
-            raise StoreDamaged(f"the copy at {path} is not sound, and was removed", "run `pagemill db check`")
-    finally:
-        copy.close()
 
 
 def _make_file(path: Path) -> None:

@@ -21,6 +21,7 @@ from worker_service.store.change_watch import FileWatch
 from worker_service.store.completions import Completions
 from worker_service.store.database import Database, row_of
 from worker_service.store.intake import NEW_COLUMNS, USUAL_COLUMNS, Intake
+from worker_service.store.integrity import Integrity
 from worker_service.store.leases import Leases
 from worker_service.store.library import Library
 from worker_service.store.notices import NOTICE_COLUMNS, Notices
@@ -37,7 +38,7 @@ _HERE = Path(__file__).parent
 # A fragment must come before the statements that use it.
 _PARTS = (
     "workers", "intake", "leases", "completions", "attempts", "schedules", "steering", "batches", "reading", "library",
-    "upkeep", "notices", "tokens", "requests",
+    "upkeep", "integrity", "notices", "tokens", "requests",
 )  # fmt: skip
 _HEADING = re.compile(r"^-- (name|fragment): (\w+)\n", re.MULTILINE)
 _PLACE = re.compile(r"\{(\w+)\}")
@@ -61,6 +62,7 @@ class Store:
         self.schedules = Schedules(database, self.intake, self.batches)
         self.library = Library(database)
         self.upkeep = Upkeep(database)
+        self.integrity = Integrity(database)
         self.notices = Notices(database, self.intake)
         self.tokens = Tokens(database)
         self.requests = Requests(database)

@@ -3,20 +3,31 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from tests.store.kit import ByHand, MovableClock, RefusedByHand, new_worker
 from tests.store.test_migrations import ORIGINAL
+from tests.system.conftest import wait_until
 from worker_service.base.errors import BadInput, LeaseLost, SchemaMismatch, StoreBusy, StoreDamaged, StoreUnusable
 from worker_service.jobs.attempts import Completion
 from worker_service.jobs.job import NewJob, Status
 from worker_service.jobs.workers import HandlerFacts
-from worker_service.store.opening import back_up, initialise, open_store
-from worker_service.store.restore import RAISED_BY, Restored, check_backup, restore_backup
+from worker_service.store.backup import RAISED_BY, Restored, back_up, check_backup, restore_backup
+from worker_service.store.opening import initialise, open_store
 from worker_service.store.store import Store
+
+BACK_UP = """
+import sys
+from pathlib import Path
+from worker_service.store.backup import back_up
+
+back_up(Path(sys.argv[1]), Path(sys.argv[2]))
+"""
 
 
 @pytest.fixture
@@ -60,7 +71,7 @@ def test_what_was_running_goes_back_and_late_results_of_before_miss(
     with pytest.raises(LeaseLost):
         store.leases.release(late.lease)
     assert store.leases.complete_many([Completion(late.lease), Completion(again.lease)]) == [late.lease]
-    assert store.upkeep.audit() == []
+    assert store.integrity.audit() == []
     store.close()
 
 
@@ -91,7 +102,7 @@ def test_an_attempt_of_after_the_backup_has_a_fence_that_no_later_one_has(
     store.leases.release(again.lease)
     [third] = store.leases.claim("w2", 1)
     assert third.lease.fence == again.lease.fence + 1
-    assert store.upkeep.audit() == []
+    assert store.integrity.audit() == []
     store.close()
 
 
@@ -262,3 +273,26 @@ def test_a_hand_cannot_raise_a_fence_through_the_table_of_restores(path: Path) -
 
     with pytest.raises(RefusedByHand, match="fence of a job changes only when a worker claims it"):
         by_hand("UPDATE worker_job_queue SET fence = 1000001")
+
+
+def test_the_next_backup_removes_what_a_killed_one_has_left(path: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "copies"
+    folder.mkdir()
+    store = open_store(path)
+    store.database.writer.execute(
+        "CREATE TABLE filler AS WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 200)"
+        " SELECT randomblob(100000) AS x FROM n"
+    )
+    killed = subprocess.Popen([sys.executable, "-c", BACK_UP, path, folder / "copy.db"])
+    left = folder / ".pagemill.db.unfinished"
+    wait_until(lambda: left.exists() and left.stat().st_size > 0, "it writes the copy")
+    killed.kill()
+    assert killed.wait() == -signal.SIGKILL
+    assert left.exists()
+
+    back_up(path, folder / "other.db")
+
+    assert [each.name for each in folder.iterdir()] == ["other.db"]
+    assert check_backup(folder / "other.db").version == 1
+    assert [check.name for check in store.integrity.check() if not check.is_good] == []
+    store.close()

@@ -1,19 +1,21 @@
-"""Replace a database with a backup.
+"""Write a backup of a database, and replace a database with a backup.
 
-The backup is copied beside the database, and the copy is prepared: it is migrated to the current schema, its running
-jobs are requeued, and its fences and ids are raised above all values that can have been used since the backup. Only
-then a rename swaps the files. The replaced database is kept beside the new one.
+For a restore, the backup is copied beside the database, and the copy is prepared: it is migrated to the current schema,
+its running jobs are requeued, and its fences and ids are raised above all values that can have been used since the
+backup. Only then a rename swaps the files. The replaced database is kept beside the new one.
 
-The caller checks that no daemon runs. If another process has the database open, the restore is refused: SQLite leaves
-WAL mode only for a single connection, which then locks the database until the rename is done. A process that was
-waiting for the lock finds its file moved and gets an error from SQLite, so no row is written to the replaced file.
+The caller of a restore checks that no daemon runs. If another process has the database open, the restore is refused:
+SQLite leaves WAL mode only for a single connection, which then locks the database until the rename is done. A process
+that was waiting for the lock finds its file moved and gets an error from SQLite, so no row is written to the replaced
+file.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 
@@ -31,7 +33,7 @@ from worker_service.base.errors import (
 )
 from worker_service.base.files import sync_path
 from worker_service.store import opening
-from worker_service.store.connection import Connection, connect, connect_to_read, create
+from worker_service.store.connection import Connection, OnLongWait, connect, connect_to_read, create
 from worker_service.store.errors import translate_errors
 from worker_service.store.integrity import faults_of
 from worker_service.store.migrations import SCHEMA_VERSION, migrate, newer, schema_version_of
@@ -47,6 +49,66 @@ _NUMBERS = (
 )
 _NEWEST_OF_PLAIN = "SELECT max(created_at) FROM worker_job_queue"
 _NEWEST = f"SELECT max(at) FROM (SELECT at FROM worker_job_event UNION ALL {_NEWEST_OF_PLAIN})"
+
+
+def back_up(path: Path, target: Path, *, on_long_wait: OnLongWait | None = None) -> None:
+    """Write a verified copy of the database while it is in use. Raise `Refused` if the target exists.
+
+    A database of any schema version is accepted, because a backup is most useful before a migration.
+    """
+    if target.exists():
+        raise Refused(f"{target} is already there", "name a file that is not")
+    with _unfinished_file(target.with_name(f".{path.name}.unfinished")) as unfinished:
+        connection = connect(path, on_long_wait=on_long_wait)
+        try:
+            with translate_errors(target):
+                connection.execute("VACUUM INTO ?", (str(unfinished),))
+        finally:
+            connection.close()
+        create(unfinished).close()  # puts the copy into WAL mode
+        _assert_sound(unfinished)
+        sync_path(unfinished)
+        os.link(unfinished, target)  # unlike a rename, a link fails if the target exists by now
+
+
+@contextmanager
+def _unfinished_file(path: Path) -> Iterator[Path]:
+    """Create an empty file, and remove it in the end.
+
+    Its name is the same for all backups in a directory, so that each backup removes what a killed one has left. Another
+    backup into the directory waits until this one ends.
+    """
+    lock = _lock_file(path)
+    try:
+        # Of a killed backup. SQLite writes into an empty file only.
+        os.truncate(path, 0)
+        _remove_logs(path)
+        yield path
+    finally:
+        _remove(path)
+        # Last: closing the file earlier would drop SQLite's locks on it.
+        os.close(lock)
+
+
+def _lock_file(path: Path) -> int:
+    while True:
+        lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        # The backup that held the lock has removed its file.
+        with suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(lock), path.lstat()):
+                return lock
+        os.close(lock)
+
+
+def _assert_sound(path: Path) -> None:
+    copy = connect_to_read(path)
+    try:
+        # A damaged search index can be rebuilt, so such a copy is kept.
+        if faults_of(lambda sql: copy.execute(sql).fetchall()).tables:
+            raise StoreDamaged(f"the copy at {path} is not sound, and was removed", "run `pagemill db check`")
+    finally:
+        copy.close()
 
 
 class Backup(Struct, frozen=True):
@@ -158,7 +220,7 @@ def _prepare(copy: Path, clock: Clock, *, above: Mapping[str, int]) -> tuple[int
                 database.write("raise_number", name=name, to=number)
             database.write("raise_numbers", by=RAISED_BY)
             database.write("restored", now=database.now(), by=RAISED_BY, above=above.get("fence", 0))
-        store.upkeep.tidy(at_once=True)
+        store.integrity.tidy(at_once=True)
         return requeued, store.reading.database_id()
     finally:
         store.close()
@@ -248,5 +310,10 @@ def _is_database(path: Path) -> bool:
 
 
 def _remove(copy: Path) -> None:
-    for suffix in ("", "-wal", "-shm", "-journal"):
+    copy.unlink(missing_ok=True)
+    _remove_logs(copy)
+
+
+def _remove_logs(copy: Path) -> None:
+    for suffix in ("-wal", "-shm", "-journal"):
         Path(f"{copy}{suffix}").unlink(missing_ok=True)
