@@ -1,6 +1,6 @@
 """Distributions for a path of the tests' own. What stands there first hides what is installed under the same name.
 
-The shipped handlers are hidden wherever a test has no use for them: each nursery would import the libraries of all.
+The shipped handlers are hidden wherever a test has no use for them: each fork server would import the libraries of all.
 """
 
 from __future__ import annotations

@@ -92,7 +92,7 @@ class Cluster:
         return time.monotonic() - begun
 
     def driver(self, daemon: Daemon) -> int:
-        [pid] = [pid for pid in daemon.nursery_pids() if b"ray_driver" in _command(pid)]
+        [pid] = [pid for pid in daemon.fork_server_pids() if b"ray_driver" in _command(pid)]
         return pid
 
     def ray_worker_of(self, machine: str, job_id: int) -> int:

@@ -126,7 +126,7 @@ def test_a_killed_fork_server_ends_its_attempts_and_the_next_connection_starts_a
 
         os.kill(parent_of(pid), signal.SIGKILL)
 
-        assert session.heard("AttemptOver")["ended"]["code"] == "NURSERY_DIED"
+        assert session.heard("AttemptOver")["ended"]["code"] == "FORK_SERVER_DIED"
         wait_until(lambda: not is_alive(pid), "its child has ended")
         with Session(place) as again:
             again.launch("sleep")

@@ -239,23 +239,23 @@ def test_an_end_that_is_refused_while_nothing_can_be_written_lands_later_as_what
     assert list((tmp_path / "staging").iterdir()) == []
 
 
-def test_a_job_that_keeps_bringing_its_nursery_down_ends_failed(
+def test_a_job_that_keeps_bringing_its_fork_server_down_ends_failed(
     outcomes: OutcomeWriter, store: Store, attempt: MakeAttempt
 ) -> None:
     one = attempt(max_retries=0)
 
     for _ in range(REQUEUES_MAX):
-        outcomes.add(one, ended(one, How.CRASHED, code="NURSERY_DIED"))
+        outcomes.add(one, ended(one, How.CRASHED, code="FORK_SERVER_DIED"))
         outcomes.write()
         assert store.reading.get(one.job.id).status is Status.PENDING
         [job] = store.leases.claim("w1", 1)
         one = Attempt(job, job.lease, "cpu")
-    outcomes.add(one, ended(one, How.CRASHED, code="NURSERY_DIED"))
+    outcomes.add(one, ended(one, How.CRASHED, code="FORK_SERVER_DIED"))
     outcomes.write()
 
     assert (store.reading.get(one.job.id).status, store.reading.get(one.job.id).error_code) == (
         Status.FAILED,
-        "NURSERY_DIED",
+        "FORK_SERVER_DIED",
     )
 
 

@@ -94,9 +94,9 @@ def test_nothing_is_written_under_a_lost_lease(attempt: MakeAttempt, how: How) -
     assert decide(one, ended(one, how)) == Drop()
 
 
-def test_an_attempt_that_died_with_its_nursery_costs_no_retry_but_not_for_ever(attempt: MakeAttempt) -> None:
+def test_an_attempt_that_died_with_its_fork_server_costs_no_retry_but_not_for_ever(attempt: MakeAttempt) -> None:
     one = attempt()
-    died = ended(one, How.CRASHED, code="NURSERY_DIED")
+    died = ended(one, How.CRASHED, code="FORK_SERVER_DIED")
 
     for deaths in range(1, REQUEUES_MAX + 1):
         one.fork_server_deaths = deaths
@@ -111,7 +111,7 @@ def test_an_attempt_that_died_with_its_nursery_costs_no_retry_but_not_for_ever(a
 NOT_ITS_OWN_END = [
     (How.STOPPED, "STOPPED"),
     (How.CRASHED, "CRASHED"),
-    (How.CRASHED, "NURSERY_DIED"),
+    (How.CRASHED, "FORK_SERVER_DIED"),
     (How.CRASHED, "NODE_LOST"),
     (How.TIMED_OUT, "TIMED_OUT"),
     (How.OUT_OF_MEMORY, "OUT_OF_MEMORY"),
@@ -138,7 +138,7 @@ def test_an_at_most_once_job_that_had_begun_fails_unless_its_handler_decided_oth
     assert f"({code}: it is gone)" in chosen.failure.message
 
 
-@pytest.mark.parametrize("code", ["NURSERY_DIED", "NODE_LOST"])
+@pytest.mark.parametrize("code", ["FORK_SERVER_DIED", "NODE_LOST"])
 def test_an_at_most_once_job_fails_where_nobody_is_left_to_say_whether_it_had_begun(
     attempt: MakeAttempt, code: str
 ) -> None:

@@ -21,12 +21,12 @@ PATIENCE_SECONDS = 30.0
 
 
 class Bench:
-    """Commands are allowed one by one; the first run starts the nursery with them."""
+    """Commands are allowed one by one; the first run starts the fork server with them."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
         self.commands: dict[str, dict[str, object]] = {}
-        self.nursery: LocalPool | None = None
+        self.pool: LocalPool | None = None
         self.heard: list[AttemptEvent] = []
 
     def allow(self, script: str, *arguments: object, name: str = "x", **more: Any) -> None:
@@ -38,7 +38,7 @@ class Bench:
     def launch(
         self, payload: object = None, *, account: str | None = "user123", name: str = "x", **of_order: Any
     ) -> None:
-        if self.nursery is None:
+        if self.pool is None:
             begin = Begin(
                 self.root / "staging",
                 self.root / "keep",
@@ -47,19 +47,19 @@ class Bench:
                 extra_handlers=["job_handlers.command:commands"],
                 is_without_installed=True,
             )
-            self.nursery = LocalPool(begin)
-            self.described = {one.facts.job_type: one for one in self.nursery.start()}
+            self.pool = LocalPool(begin)
+            self.described = {one.facts.job_type: one for one in self.pool.start()}
         text = payload if isinstance(payload, str) else json.dumps(payload or {})
-        self.nursery.launch(Order(7, 1, name, "instagram", account, text, None, **of_order))
+        self.pool.launch(Order(7, 1, name, "instagram", account, text, None, **of_order))
 
     def until(self, is_so: Callable[[], bool]) -> None:
-        assert self.nursery is not None
+        assert self.pool is not None
         deadline = time.monotonic() + PATIENCE_SECONDS
         while not is_so():
             left = deadline - time.monotonic()
             assert left > 0, f"it did not happen; heard {self.heard}"
-            select.select([self.nursery], [], [], left)
-            self.heard += self.nursery.take_events()
+            select.select([self.pool], [], [], left)
+            self.heard += self.pool.take_events()
 
     def ended(self) -> Ended:
         self.until(lambda: any(isinstance(one, Ended) for one in self.heard))
@@ -78,8 +78,8 @@ class Bench:
 def bench(tmp_path: Path) -> Iterator[Bench]:
     bench = Bench(tmp_path)
     yield bench
-    if bench.nursery is not None:
-        bench.nursery.close()
+    if bench.pool is not None:
+        bench.pool.close()
 
 
 SHOW = 'for one in "$@"; do echo "[$one]"; done'
@@ -306,9 +306,9 @@ def test_a_stop_reaches_the_program_and_hears_its_last_words(bench: Bench) -> No
     bench.allow("trap 'echo cleaned; exit 0' TERM; echo ready; while :; do sleep 0.05; done")
     bench.launch()
     bench.until(lambda: "ready" in bench.lines)
-    assert bench.nursery is not None
+    assert bench.pool is not None
 
-    bench.nursery.stop(7, 1)
+    bench.pool.stop(7, 1)
 
     assert bench.ended().how is How.STOPPED
     assert "cleaned" in bench.lines

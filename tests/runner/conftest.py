@@ -1,4 +1,4 @@
-"""A real nursery with the saboteurs, and a desk to hear what happens."""
+"""A real fork server with the saboteurs, and a desk to hear what happens."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ PATIENCE_SECONDS = 30.0
 class Desk:
     """Launches, and listens until something is true. The one deadline is the suite's patience."""
 
-    def __init__(self, nursery: LocalPool) -> None:
-        self.nursery = nursery
+    def __init__(self, fork_server: LocalPool) -> None:
+        self.pool = fork_server
         self.heard: list[AttemptEvent] = []
         self._number = 0
         self._launched: list[Order] = []
@@ -39,14 +39,14 @@ class Desk:
         self._number += 1
         order = Order(self._number, 1, job_type, "local", "user123", payload, timeout_seconds, state, **of_document)
         self._launched.append(order)
-        self.nursery.launch(order)
+        self.pool.launch(order)
         return order
 
     def clear(self) -> None:
         """Stop what still runs, and forget all of it."""
         for order in self._launched:
-            self.nursery.stop(order.job_id, order.fence, now=True)
-        self.until(lambda: self.nursery._connection is None or not self.nursery._connection.keys)
+            self.pool.stop(order.job_id, order.fence, now=True)
+        self.until(lambda: self.pool._connection is None or not self.pool._connection.keys)
         self.heard.clear()
         self._launched.clear()
 
@@ -78,8 +78,8 @@ class Desk:
         while not is_so():
             left = deadline - time.monotonic()
             assert left > 0, f"it did not happen; heard: {self.heard[-10:]}"
-            select.select([self.nursery], [], [], left)
-            self.heard += self.nursery.take_events()
+            select.select([self.pool], [], [], left)
+            self.heard += self.pool.take_events()
 
 
 @contextmanager
@@ -92,12 +92,12 @@ def opened_desk(place: Path, **settings: Any) -> Iterator[Desk]:
         "is_without_installed": True,
         **settings,
     }
-    nursery = LocalPool(Begin(**chosen))
+    fork_server = LocalPool(Begin(**chosen))
     try:
-        nursery.start()
-        yield Desk(nursery)
+        fork_server.start()
+        yield Desk(fork_server)
     finally:
-        nursery.close()
+        fork_server.close()
 
 
 MakeDesk = Callable[..., Desk]
@@ -111,14 +111,14 @@ def make_desk(tmp_path: Path) -> Iterator[MakeDesk]:
 
 @pytest.fixture(scope="module")
 def open_all_day(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
-    with opened_desk(tmp_path_factory.mktemp("nursery")) as desk:
+    with opened_desk(tmp_path_factory.mktemp("fork-server")) as desk:
         yield desk
 
 
 @pytest.fixture
 def desk(open_all_day: Desk) -> Iterator[Desk]:
-    """One nursery for a whole file, as under a daemon: whatever a test does to a child, the next is none the worse."""
-    pid = open_all_day.nursery.pid
+    """One fork server for a whole file: what a test does to a child must not harm the next test."""
+    pid = open_all_day.pool.pid
     yield open_all_day
     open_all_day.clear()
-    assert open_all_day.nursery.pid == pid
+    assert open_all_day.pool.pid == pid

@@ -27,8 +27,8 @@ def asked(desk: Desk, order: Order) -> Asked:
 
 def test_what_a_handler_says_before_it_asks_is_heard_before_its_question(desk: Desk) -> None:
     order = desk.launch("reads_a_document", **OF_DOCUMENT)
-    desk.nursery.answer(asked(desk, order), KnownDigests(["d1"]))
-    desk.nursery.answer(asked(desk, order), PagesAnswer([PageResult(1, "d1", "one"), PageResult(2, "d2", "two")]))
+    desk.pool.answer(asked(desk, order), KnownDigests(["d1"]))
+    desk.pool.answer(asked(desk, order), PagesAnswer([PageResult(1, "d1", "one"), PageResult(2, "d2", "two")]))
 
     ended = desk.ended(order)
 
@@ -41,7 +41,7 @@ def test_an_end_tells_all_that_a_handler_knows_of_its_files_and_its_document(des
     order = desk.launch("reads_a_document", **OF_DOCUMENT)
     for _ in range(2):
         question = asked(desk, order)
-        desk.nursery.answer(question, empty_answer(decode_question(question.kind, question.body)))
+        desk.pool.answer(question, empty_answer(decode_question(question.kind, question.body)))
 
     ended = desk.ended(order)
 
@@ -74,9 +74,9 @@ def test_where_there_is_no_answer_the_handler_is_told_so(
     desk: Desk, answer: PagesAnswer | None, code: str, how: How
 ) -> None:
     order = desk.launch("reads_a_document", **OF_DOCUMENT)
-    desk.nursery.answer(asked(desk, order), KnownDigests())
+    desk.pool.answer(asked(desk, order), KnownDigests())
 
-    desk.nursery.answer(asked(desk, order), answer, code=code, message="the lease is lost" if code else "")
+    desk.pool.answer(asked(desk, order), answer, code=code, message="the lease is lost" if code else "")
 
     ended = desk.ended(order)
     assert (ended.how, ended.code, ended.message) == (how, code, "the lease is lost" if code else "")
@@ -84,9 +84,9 @@ def test_where_there_is_no_answer_the_handler_is_told_so(
 
 def test_an_answer_that_does_not_fit_is_none(desk: Desk) -> None:
     order = desk.launch("reads_a_document", **OF_DOCUMENT)
-    desk.nursery.answer(asked(desk, order), KnownDigests())
+    desk.pool.answer(asked(desk, order), KnownDigests())
 
-    desk.nursery.answer(asked(desk, order), PagesAnswer([*LARGE.pages] * 3))
+    desk.pool.answer(asked(desk, order), PagesAnswer([*LARGE.pages] * 3))
 
     ended = desk.ended(order)
     assert (ended.how, ended.code) == (How.PERMANENT, "TOO_LARGE")
@@ -111,39 +111,39 @@ def test_a_child_that_asks_for_ever_is_slowed_down_and_its_neighbours_are_served
         nonlocal answered
         questions = [one for one in desk.of(order) if isinstance(one, Asked)]
         for question in questions[answered:]:
-            desk.nursery.answer(question, Currency())
+            desk.pool.answer(question, Currency())
         answered = len(questions)
         return answered
 
-    # Beyond the first hundred it waits in the nursery, longer than the pipes take to fall silent.
+    # Beyond the first hundred it waits in the fork server, longer than the pipes take to fall silent.
     desk.until(lambda: answer() >= 100)
     for _ in range(5):
         neighbour = desk.launch("silent")
         while not any(type(one).__name__ == "Ended" for one in desk.of(neighbour)):
-            select.select([desk.nursery], [], [], 10)
-            desk.heard += desk.nursery.take_events()
+            select.select([desk.pool], [], [], 10)
+            desk.heard += desk.pool.take_events()
             answer()
-    desk.nursery.stop(order.job_id, order.fence)
+    desk.pool.stop(order.job_id, order.fence)
 
     assert desk.ended(order).how is How.STOPPED
 
 
 def test_an_answer_that_is_never_read_holds_up_nobody(desk: Desk) -> None:
     deaf = desk.launch("never_reads_its_answer")
-    desk.nursery.answer(asked(desk, deaf), LARGE)
+    desk.pool.answer(asked(desk, deaf), LARGE)
     desk.until_progress(deaf)
 
     for _ in range(5):
         assert desk.run("silent").how is How.DONE
 
-    desk.nursery.stop(deaf.job_id, deaf.fence)
+    desk.pool.stop(deaf.job_id, deaf.fence)
     assert desk.ended(deaf).how is How.STOPPED
 
 
 def test_a_child_that_asks_on_without_reading_is_stopped(desk: Desk) -> None:
     order = desk.launch("asks_again_without_reading")
 
-    desk.nursery.answer(asked(desk, order), LARGE)
+    desk.pool.answer(asked(desk, order), LARGE)
 
     ended = desk.ended(order)
     assert (ended.how, ended.code) == (How.GARBLED, "GARBLED")
@@ -171,8 +171,8 @@ def test_a_flood_of_pages_waits_for_whoever_listens_and_arrives_whole_and_in_ord
 def test_an_answer_to_what_nobody_asked_is_dropped(desk: Desk) -> None:
     order = desk.launch("waits")
     desk.until_progress(order)
-    desk.nursery.answer(Asked(order.job_id, order.fence, 1, "IsCurrent", "{}"), Currency())
-    desk.nursery.answer(Asked(99, 1, 1, "IsCurrent", "{}"), Currency())
+    desk.pool.answer(Asked(order.job_id, order.fence, 1, "IsCurrent", "{}"), Currency())
+    desk.pool.answer(Asked(99, 1, 1, "IsCurrent", "{}"), Currency())
 
     assert desk.run("silent").how is How.DONE
 
@@ -183,10 +183,10 @@ def test_a_stop_interrupts_the_wait_for_an_answer_and_what_comes_late_is_not_tak
     desk = make_desk(grace_seconds=30.0)
     order = desk.launch("waits_for_an_answer")
     first = asked(desk, order)
-    desk.nursery.stop(order.job_id, order.fence)
-    desk.nursery.answer(first, Currency())
+    desk.pool.stop(order.job_id, order.fence)
+    desk.pool.answer(first, Currency())
 
-    desk.nursery.answer(asked(desk, order), KnownDigests(["d"]))
+    desk.pool.answer(asked(desk, order), KnownDigests(["d"]))
 
     assert desk.ended(order).how is How.STOPPED
     assert desk.lines(order) == ["1 known"]

@@ -29,7 +29,7 @@ def test_each_order_ends_once(make_desk: MakeDesk, tmp_path: Path, seed: int) ->
     desk = make_desk(grace_seconds=0.05)
     orders: list[Order] = []
     running: dict[int, Order] = {}
-    nurseries_killed = 0
+    fork_servers_killed = 0
     seen = 0
 
     def look() -> bool:
@@ -43,18 +43,18 @@ def test_each_order_ends_once(make_desk: MakeDesk, tmp_path: Path, seed: int) ->
         return bool(new)
 
     while len(orders) < ORDERS or running:
-        if not desk.nursery.is_alive:
-            desk.nursery.restart()
+        if not desk.pool.is_alive:
+            desk.pool.restart()
         while len(orders) < ORDERS and len(running) < AT_ONCE:
             order = desk.launch(dice.choice(KINDS))
             orders.append(order)
             running[order.job_id] = order
         for order in list(running.values()):
             if order.job_type in ENDLESS or dice.random() < 0.1:
-                desk.nursery.stop(order.job_id, order.fence, now=dice.random() < 0.5)
-        if dice.random() < 0.03 and nurseries_killed < 4 and desk.nursery.pid:
-            os.kill(desk.nursery.pid, signal.SIGKILL)
-            nurseries_killed += 1
+                desk.pool.stop(order.job_id, order.fence, now=dice.random() < 0.5)
+        if dice.random() < 0.03 and fork_servers_killed < 4 and desk.pool.pid:
+            os.kill(desk.pool.pid, signal.SIGKILL)
+            fork_servers_killed += 1
         desk.until(look)
 
     ended = [(one.job_id, one.fence) for one in desk.heard if isinstance(one, Ended)]

@@ -75,7 +75,7 @@ def test_its_environment_is_clean(make_desk: MakeDesk, monkeypatch: pytest.Monke
 
 def test_a_variable_reaches_the_handler_that_asks_for_it(make_desk: MakeDesk, monkeypatch: pytest.MonkeyPatch) -> None:
     desk = make_desk()
-    # After the nursery has started: it has none of it.
+    # After the fork server has started: it has none of it.
     monkeypatch.setenv("TEST_ASKED_FOR", "value")
 
     assert json.loads(desk.run("asks_for_a_variable").result or "") == "value"
@@ -120,7 +120,7 @@ def test_a_link_in_the_place_of_the_staging_directory_publishes_nothing(
 
     ended = make_desk(sandbox=given).run("exchanges_its_staging", json.dumps({"path": str(outside)}))
 
-    # In a sandbox the link is refused; without one its file is not found in the directory that the nursery made.
+    # In a sandbox the link is refused; without one its file is not found in the directory that the fork server made.
     assert (ended.how, ended.published) == (How.RETRYABLE if given == "strict" else How.GARBLED, [])
     assert (outside / "canary").read_text() == "the daemon's"
 
@@ -139,9 +139,9 @@ def test_a_link_in_the_place_of_a_kept_directory_is_not_followed(desk: Desk, tmp
     assert (tmp_path / "outside" / "file.part").read_text() == "x"
 
 
-def test_the_nursery_has_one_thread(desk: Desk) -> None:
-    assert desk.nursery.threads == 1
-    assert len(list(Path(f"/proc/{desk.nursery.pid}/task").iterdir())) == 1
+def test_the_fork_server_has_one_thread(desk: Desk) -> None:
+    assert desk.pool.threads == 1
+    assert len(list(Path(f"/proc/{desk.pool.pid}/task").iterdir())) == 1
 
 
 @needs_landlock
@@ -312,4 +312,4 @@ def test_a_handler_that_starts_threads_at_import_is_imported_in_each_child(make_
     ended = desk.run("threads_at_import")
 
     assert (ended.how, ended.result) == (How.DONE, "2")
-    assert desk.nursery.threads == 1
+    assert desk.pool.threads == 1

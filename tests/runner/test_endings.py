@@ -158,7 +158,7 @@ def test_a_stop_lets_a_handler_clean_up(desk: Desk) -> None:
     order = desk.launch("waits")
     desk.until_progress(order)
 
-    desk.nursery.stop(order.job_id, order.fence)
+    desk.pool.stop(order.job_id, order.fence)
 
     assert desk.ended(order).how is How.STOPPED
     assert desk.lines(order) == ["cleaned up"]
@@ -170,7 +170,7 @@ def test_a_stop_ends_the_deaf_too(desk: Desk, job_type: str, now: bool) -> None:
     order = desk.launch(job_type)
     desk.until_progress(order)
 
-    desk.nursery.stop(order.job_id, order.fence, now=now)
+    desk.pool.stop(order.job_id, order.fence, now=now)
 
     assert desk.ended(order).how is How.STOPPED
 
@@ -179,9 +179,9 @@ def test_a_stop_now_shortens_the_grace_of_a_stop(make_desk: MakeDesk) -> None:
     desk = make_desk(grace_seconds=600.0)
     order = desk.launch("ignores_sigterm")
     desk.until_progress(order)
-    desk.nursery.stop(order.job_id, order.fence)
+    desk.pool.stop(order.job_id, order.fence)
 
-    desk.nursery.stop(order.job_id, order.fence, now=True)
+    desk.pool.stop(order.job_id, order.fence, now=True)
 
     assert desk.ended(order).how is How.STOPPED
 
@@ -190,7 +190,7 @@ def test_a_stop_of_what_has_ended_changes_nothing(desk: Desk) -> None:
     order = desk.launch("silent")
     desk.ended(order)
 
-    desk.nursery.stop(order.job_id, order.fence, now=True)
+    desk.pool.stop(order.job_id, order.fence, now=True)
 
     assert desk.run("silent").how is How.DONE
     assert len([one for one in desk.of(order) if type(one).__name__ == "Ended"]) == 1
@@ -200,7 +200,7 @@ def test_an_attempt_is_launched_once(desk: Desk) -> None:
     order = desk.launch("waits")
 
     with pytest.raises(ValueError, match="launched already"):
-        desk.nursery.launch(order)
+        desk.pool.launch(order)
 
 
 def test_a_flood_on_stdout_holds_up_nobody(desk: Desk) -> None:
@@ -210,7 +210,7 @@ def test_a_flood_on_stdout_holds_up_nobody(desk: Desk) -> None:
     for _ in range(5):
         assert desk.run("silent").how is How.DONE
 
-    desk.nursery.stop(flood.job_id, flood.fence, now=True)
+    desk.pool.stop(flood.job_id, flood.fence, now=True)
     assert desk.ended(flood).how is How.STOPPED
 
 
@@ -237,50 +237,50 @@ def test_the_child_is_named_by_pid_and_start(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize("seconds", [30 * 86_400, 10**18])
-def test_a_time_limit_that_no_clock_can_wait_for_ends_no_nursery(desk: Desk, seconds: int) -> None:
-    nursery = desk.nursery.pid
+def test_a_time_limit_that_no_clock_can_wait_for_ends_no_fork_server(desk: Desk, seconds: int) -> None:
+    fork_server = desk.pool.pid
 
     endless = desk.launch("waits", timeout_seconds=seconds)
     desk.until_progress(endless)
 
     assert desk.run("silent").how is How.DONE
-    desk.nursery.stop(endless.job_id, endless.fence, now=True)
+    desk.pool.stop(endless.job_id, endless.fence, now=True)
     assert desk.ended(endless).how is How.STOPPED
-    assert desk.nursery.pid == nursery
+    assert desk.pool.pid == fork_server
 
 
 @pytest.mark.parametrize("what", ["payload", "account"])
 def test_an_order_that_cannot_be_passed_fails_and_no_other(desk: Desk, what: str) -> None:
-    nursery = desk.nursery.pid
+    fork_server = desk.pool.pid
     beside = desk.launch("waits")
     large = {what: json.dumps("x" * 40_000_000)}
     order = Order(99, 1, "silent", "local", large.get("account"), large.get("payload"), None)
-    desk.nursery.launch(order)
+    desk.pool.launch(order)
 
     ended = desk.ended(order)
 
     assert (ended.how, ended.code) == (How.PERMANENT, "TOO_LARGE")
     assert desk.run("silent").how is How.DONE
-    desk.nursery.stop(beside.job_id, beside.fence, now=True)
+    desk.pool.stop(beside.job_id, beside.fence, now=True)
     assert desk.ended(beside).how is How.STOPPED
-    assert desk.nursery.pid == nursery
+    assert desk.pool.pid == fork_server
 
 
-def test_a_nursery_that_can_open_too_few_pipes_says_so_and_keeps_none_of_them_open(desk: Desk) -> None:
-    nursery = desk.nursery.pid
-    assert nursery is not None
+def test_a_fork_server_that_can_open_too_few_pipes_says_so_and_keeps_none_of_them_open(desk: Desk) -> None:
+    fork_server = desk.pool.pid
+    assert fork_server is not None
     desk.ended(desk.launch("clean", "{}"))
 
     def open_ones() -> set[int]:
-        return {int(one.name) for one in Path(f"/proc/{nursery}/fd").iterdir()}
+        return {int(one.name) for one in Path(f"/proc/{fork_server}/fd").iterdir()}
 
-    before, limit = open_ones(), resource.prlimit(nursery, resource.RLIMIT_NOFILE)
+    before, limit = open_ones(), resource.prlimit(fork_server, resource.RLIMIT_NOFILE)
     free = [number for number in range(limit[0]) if number not in before]
-    resource.prlimit(nursery, resource.RLIMIT_NOFILE, (free[4] + 1, limit[1]))
+    resource.prlimit(fork_server, resource.RLIMIT_NOFILE, (free[4] + 1, limit[1]))
 
     refused = desk.ended(desk.launch("clean", "{}"))
 
     assert (refused.how, refused.code) == (How.RETRYABLE, "LAUNCH_FAILED")
     assert open_ones() == before
-    resource.prlimit(nursery, resource.RLIMIT_NOFILE, limit)
+    resource.prlimit(fork_server, resource.RLIMIT_NOFILE, limit)
     assert desk.ended(desk.launch("clean", "{}")).how is How.DONE

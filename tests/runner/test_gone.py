@@ -1,4 +1,4 @@
-"""When an attempt has ended, nothing that it started is left: no grandchild, and not after the nursery's death."""
+"""When an attempt has ended, nothing that it started is left: no grandchild, and not after the fork server's death."""
 
 from __future__ import annotations
 
@@ -64,13 +64,13 @@ def test_a_grandchild_that_forks_for_ever_is_caught(desk: Desk, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("again", range(5))
-def test_it_is_caught_after_the_nurserys_death_too(desk: Desk, tmp_path: Path, again: int) -> None:
+def test_it_is_caught_after_the_fork_servers_death_too(desk: Desk, tmp_path: Path, again: int) -> None:
     order = desk.launch("runs_beside_a_runaway", at(tmp_path / "lock"))
     desk.until_progress(order)
 
-    os.kill(desk.nursery.pid or 0, signal.SIGKILL)
+    os.kill(desk.pool.pid or 0, signal.SIGKILL)
 
-    assert desk.ended(order).code == "NURSERY_DIED"
+    assert desk.ended(order).code == "FORK_SERVER_DIED"
     assert is_free(tmp_path / "lock")
 
 
@@ -89,23 +89,23 @@ def test_a_stop_reaches_a_grandchild_that_hides(desk: Desk, tmp_path: Path, job_
     order = desk.launch(job_type, at(tmp_path / "pid"))
     desk.until_progress(order)
 
-    desk.nursery.stop(order.job_id, order.fence)
+    desk.pool.stop(order.job_id, order.fence)
 
     assert desk.ended(order).how is How.STOPPED
     assert not is_running(pid_in(tmp_path / "pid"))
 
 
 @pytest.mark.parametrize("job_type", ["runs_beside_a_daemon", "runs_beside_a_nameless_daemon"])
-def test_a_nursery_that_was_killed_takes_everything_along(desk: Desk, tmp_path: Path, job_type: str) -> None:
+def test_a_fork_server_that_was_killed_takes_everything_along(desk: Desk, tmp_path: Path, job_type: str) -> None:
     orders = [desk.launch(job_type, at(tmp_path / f"{number}")) for number in range(2)]
     for order in orders:
         desk.until_progress(order)
 
-    os.kill(desk.nursery.pid or 0, signal.SIGKILL)
+    os.kill(desk.pool.pid or 0, signal.SIGKILL)
 
     for number, order in enumerate(orders):
         ended = desk.ended(order)
-        assert (ended.how, ended.code) == (How.CRASHED, "NURSERY_DIED")
+        assert (ended.how, ended.code) == (How.CRASHED, "FORK_SERVER_DIED")
         started = desk.of(order)[0]
         assert isinstance(started, Started)
         assert not is_running(started.pid)
@@ -116,15 +116,15 @@ def test_a_nursery_that_was_killed_takes_everything_along(desk: Desk, tmp_path: 
 def test_after_its_death_it_can_be_started_again(desk: Desk) -> None:
     order = desk.launch("waits")
     desk.until_progress(order)
-    os.kill(desk.nursery.pid or 0, signal.SIGKILL)
+    os.kill(desk.pool.pid or 0, signal.SIGKILL)
     desk.ended(order)
-    assert desk.run("silent").code == "NURSERY_DIED"
-    descriptor = desk.nursery.fileno()
+    assert desk.run("silent").code == "FORK_SERVER_DIED"
+    descriptor = desk.pool.fileno()
 
-    described = desk.nursery.restart()
+    described = desk.pool.restart()
 
-    assert desk.nursery.is_alive
-    assert desk.nursery.fileno() == descriptor
+    assert desk.pool.is_alive
+    assert desk.pool.fileno() == descriptor
     assert "silent" in {one.facts.job_type for one in described}
     assert desk.run("silent").how is How.DONE
 
@@ -132,32 +132,32 @@ def test_after_its_death_it_can_be_started_again(desk: Desk) -> None:
 def test_a_restart_before_anybody_listened_still_tells_of_every_end(desk: Desk) -> None:
     order = desk.launch("waits")
     desk.until_progress(order)
-    os.kill(desk.nursery.pid or 0, signal.SIGKILL)
-    desk.until(lambda: not desk.nursery.is_alive)
+    os.kill(desk.pool.pid or 0, signal.SIGKILL)
+    desk.until(lambda: not desk.pool.is_alive)
 
-    desk.nursery.restart()
+    desk.pool.restart()
 
-    assert desk.ended(order).code == "NURSERY_DIED"
+    assert desk.ended(order).code == "FORK_SERVER_DIED"
 
 
-def test_a_nursery_that_is_stuck_is_given_up(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fork_server_that_is_stuck_is_given_up(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     order = desk.launch("waits")
     desk.until_progress(order)
-    monkeypatch.setattr(desk.nursery, "ping_seconds", 0.02)
-    nursery = desk.nursery.pid or 0
+    monkeypatch.setattr(desk.pool, "ping_seconds", 0.02)
+    fork_server = desk.pool.pid or 0
 
-    os.kill(nursery, signal.SIGSTOP)
+    os.kill(fork_server, signal.SIGSTOP)
 
     # Nothing arrives, so it is asked as a daemon asks at each of its turns.
     while not any(isinstance(one, Ended) for one in desk.of(order)):
-        select.select([desk.nursery], [], [], 0.01)
-        desk.heard += desk.nursery.take_events()
-    assert desk.ended(order).code == "NURSERY_DIED"
-    assert not is_running(nursery)
+        select.select([desk.pool], [], [], 0.01)
+        desk.heard += desk.pool.take_events()
+    assert desk.ended(order).code == "FORK_SERVER_DIED"
+    assert not is_running(fork_server)
 
 
-def test_a_nursery_that_answers_is_kept(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(desk.nursery, "ping_seconds", 0.0)
+def test_a_fork_server_that_answers_is_kept(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(desk.pool, "ping_seconds", 0.0)
     order = desk.launch("waits")
     asked = 0
 
@@ -168,25 +168,25 @@ def test_a_nursery_that_answers_is_kept(desk: Desk, monkeypatch: pytest.MonkeyPa
 
     desk.until(has_been_asked_often)
 
-    assert desk.nursery.is_alive
-    desk.nursery.stop(order.job_id, order.fence)
+    assert desk.pool.is_alive
+    desk.pool.stop(order.job_id, order.fence)
     assert desk.ended(order).how is How.STOPPED
 
 
-def test_a_nursery_that_is_alive_is_not_restarted(desk: Desk) -> None:
+def test_a_fork_server_that_is_alive_is_not_restarted(desk: Desk) -> None:
     with pytest.raises(ChildError, match="is running"):
-        desk.nursery.restart()
+        desk.pool.restart()
 
 
 def test_closing_stops_everything(make_desk: MakeDesk, tmp_path: Path) -> None:
     desk = make_desk(grace_seconds=600.0)
     order = desk.launch("runs_beside_a_nameless_daemon", at(tmp_path / "pid"))
     desk.until_progress(order)
-    nursery = desk.nursery.pid or 0
+    fork_server = desk.pool.pid or 0
 
-    desk.nursery.close()
+    desk.pool.close()
 
-    assert not is_running(nursery)
+    assert not is_running(fork_server)
     assert not is_running(pid_in(tmp_path / "pid"))
 
 
@@ -197,12 +197,12 @@ from worker_service.runner.messages import Begin, Order, Progressed
 from worker_service.runner.pool import LocalPool
 
 root, lock, extra = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
-nursery = LocalPool(Begin(root / "staging", root / "keep", lock, extra_handlers=[extra], is_without_installed=True))
-nursery.start()
+fork_server = LocalPool(Begin(root / "staging", root / "keep", lock, extra_handlers=[extra], is_without_installed=True))
+fork_server.start()
 payload = json.dumps({"path": str(root / "pid")})
-nursery.launch(Order(1, 1, "runs_beside_a_nameless_daemon", "local", None, payload, None))
-while not any(isinstance(one, Progressed) for one in nursery.take_events()):
-    select.select([nursery], [], [])
+fork_server.launch(Order(1, 1, "runs_beside_a_nameless_daemon", "local", None, payload, None))
+while not any(isinstance(one, Progressed) for one in fork_server.take_events()):
+    select.select([fork_server], [], [])
 print("running", flush=True)
 sys.stdin.read()
 """
@@ -223,13 +223,13 @@ handler = Handler("late", lambda context: None, dict)
 """
 
 
-def test_a_nursery_whose_daemon_dies_while_it_starts_ends_without_a_word(tmp_path: Path) -> None:
+def test_a_fork_server_whose_daemon_dies_while_it_starts_ends_without_a_word(tmp_path: Path) -> None:
     (tmp_path / "slow_to_load.py").write_text(SLOW_TO_LOAD)
     near, far = socket.socketpair()
     begin = Begin(
         tmp_path / "s", tmp_path / "k", extra_handlers=["slow_to_load:handler"], is_without_installed=True, pool_id="h"
     )
-    nursery = subprocess.Popen(
+    fork_server = subprocess.Popen(
         [sys.executable, "-m", "worker_service.runner.fork_server", str(far.fileno())],
         env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(Path.cwd())])},
         stderr=subprocess.PIPE,
@@ -245,8 +245,8 @@ def test_a_nursery_whose_daemon_dies_while_it_starts_ends_without_a_word(tmp_pat
     near.close()
     (tmp_path / "go").touch()
 
-    assert nursery.communicate(timeout=30)[1] == b""
-    assert nursery.returncode == 0
+    assert fork_server.communicate(timeout=30)[1] == b""
+    assert fork_server.returncode == 0
 
 
 def test_when_the_daemon_is_killed_its_lock_can_be_taken_once_all_of_them_are_gone(tmp_path: Path) -> None:

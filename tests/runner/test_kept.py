@@ -24,7 +24,7 @@ KEPT = ("tests.saboteurs.kept:handlers",)
 
 @pytest.fixture(scope="module")
 def open_all_day(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
-    place = tmp_path_factory.mktemp("nursery")
+    place = tmp_path_factory.mktemp("fork-server")
     with opened_desk(place, extra_handlers=KEPT, slots={"cpu": 1}, wait_seconds=PATIENCE_SECONDS) as made:
         yield made
 
@@ -104,7 +104,7 @@ def test_two_slots_have_two_children(make_desk: MakeDesk) -> None:
         desk.until_progress(order)
     behind = [desk.launch("waits", wish("")) for _ in range(4)]
     for order in waiting:
-        desk.nursery.stop(order.job_id, order.fence)
+        desk.pool.stop(order.job_id, order.fence)
 
     pids = {one.pid for order in waiting for one in desk.of(order) if isinstance(one, Started)}
     assert len(pids) == 2
@@ -229,7 +229,7 @@ def test_what_waits_behind_a_long_attempt_goes_back_not_begun(impatient: Desk) -
 
     assert {(one.how, one.code) for one in ends} == {(How.STOPPED, "NOT_BEGUN")}
     assert not any(isinstance(one, Started) for other in others for one in impatient.of(other))
-    impatient.nursery.stop(long.job_id, long.fence)
+    impatient.pool.stop(long.job_id, long.fence)
     assert impatient.ended(long).how is How.STOPPED
 
 
@@ -238,7 +238,7 @@ def test_p7_the_attempt_that_is_asked_to_stop_is_stopped_and_no_other(desk: Desk
     before = run(desk, job_type)
     one = desk.launch(job_type, wish("yes"))
     desk.until_progress(one)
-    desk.nursery.stop(one.job_id, one.fence)
+    desk.pool.stop(one.job_id, one.fence)
     ended = desk.ended(one)
 
     assert ended.how is How.STOPPED
@@ -249,11 +249,11 @@ def test_p7_the_attempt_that_is_asked_to_stop_is_stopped_and_no_other(desk: Desk
 def test_one_that_is_asked_to_stop_before_it_was_begun_does_not_begin(desk: Desk) -> None:
     first = desk.launch("waits", wish("yes"))
     second = desk.launch("waits", wish("yes"))
-    desk.nursery.stop(second.job_id, second.fence, now=True)
+    desk.pool.stop(second.job_id, second.fence, now=True)
 
     assert (desk.ended(second).how, desk.ended(second).code) == (How.STOPPED, "NOT_BEGUN")
     assert not [one for one in desk.of(second) if isinstance(one, Started)]
-    desk.nursery.stop(first.job_id, first.fence, now=True)
+    desk.pool.stop(first.job_id, first.fence, now=True)
     assert desk.ended(first).how is How.STOPPED
 
 
@@ -287,7 +287,7 @@ def test_it_asks_and_keeps_checkpoints_like_any_other(desk: Desk) -> None:
     for number in (1, 2):
         desk.until(lambda: sum(isinstance(one, Asked) for one in desk.heard) == number)  # noqa: B023  called here
         asked = [one for one in desk.heard if isinstance(one, Asked)][-1]
-        desk.nursery.answer(asked, KnownDigests(["d1"]))
+        desk.pool.answer(asked, KnownDigests(["d1"]))
     ends = [desk.ended(order) for order in orders]
 
     assert ends[0].result == ends[1].result
@@ -314,7 +314,7 @@ def test_an_order_with_files_that_comes_ahead_waits_for_its_slot(impatient: Desk
     ahead = impatient.launch("waits", wish(""), inputs={"original": tmp_path}, document_id=1)
 
     assert impatient.ended(ahead).code == "NOT_BEGUN"
-    impatient.nursery.stop(long.job_id, long.fence, now=True)
+    impatient.pool.stop(long.job_id, long.fence, now=True)
     assert impatient.ended(long).how is How.STOPPED
 
 
@@ -334,24 +334,24 @@ def test_another_type_in_its_slot_replaces_an_idle_child(desk: Desk) -> None:
     desk.until(lambda: not is_there(pid))
 
 
-def test_when_the_nursery_dies_its_children_die_and_their_attempts_end(make_desk: MakeDesk) -> None:
+def test_when_the_fork_server_dies_its_children_die_and_their_attempts_end(make_desk: MakeDesk) -> None:
     desk = make_desk(extra_handlers=KEPT, slots={"cpu": 2}, wait_seconds=PATIENCE_SECONDS)
     idle = int(run(desk, "quick").result or 0)
     order = desk.launch("waits", wish("yes"))
     desk.until_progress(order)
-    nursery = desk.nursery.pid
-    assert nursery is not None
-    os.kill(nursery, signal.SIGKILL)
+    fork_server = desk.pool.pid
+    assert fork_server is not None
+    os.kill(fork_server, signal.SIGKILL)
 
-    assert desk.ended(order).code == "NURSERY_DIED"
+    assert desk.ended(order).code == "FORK_SERVER_DIED"
     until_gone(idle)
 
 
-def test_an_idle_child_leaves_with_its_nursery_and_nothing_of_it_stays(make_desk: MakeDesk, tmp_path: Path) -> None:
+def test_an_idle_child_leaves_with_its_fork_server_and_nothing_of_it_stays(make_desk: MakeDesk, tmp_path: Path) -> None:
     desk = make_desk(extra_handlers=KEPT)
     pid = int(run(desk, "quick").result or 0)
 
-    desk.nursery.close()
+    desk.pool.close()
 
     assert not is_there(pid)
     assert list((tmp_path / "staging").glob("child-*")) == []

@@ -75,7 +75,7 @@ def test_an_endless_flood_leaves_at_a_pace(desk: Desk) -> None:
     order = desk.launch("floods_log_for_ever")
     desk.until(lambda: len(desk.lines(order)) > 2 * LOG_LINES_MOST)
 
-    desk.nursery.stop(order.job_id, order.fence)
+    desk.pool.stop(order.job_id, order.fence)
 
     assert desk.ended(order).how is How.STOPPED
     told = [len(one.lines) for one in desk.of(order) if isinstance(one, Logged)]

@@ -22,7 +22,7 @@ from worker_service.jobs.documents import (
     PageResult,
 )
 from worker_service.jobs.job import NewJob
-from worker_service.runner import pool as nursery_module
+from worker_service.runner import pool as pool_module
 from worker_service.runner import protocol
 from worker_service.runner.messages import (
     Asked,
@@ -150,17 +150,17 @@ def test_control_characters_do_not_reach_a_terminal_and_what_joins_letters_stays
     assert safe_text("one\n\x1b[31mtwo\x07", 100) == "one\n�[31mtwo�"
 
 
-def test_a_nursery_that_talks_nonsense_is_not_believed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fork_server_that_talks_nonsense_is_not_believed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     script = tmp_path / "python"
     # Its arguments: -P -m MODULE DESCRIPTOR
     talk = "import os, sys, time; os.write(int(sys.argv[4]), b'nonsense'); time.sleep(3600)"
     script.write_text(f"#!{sys.executable} -I\n{talk}\n")
     script.chmod(0o700)
     monkeypatch.setattr("sys.executable", str(script))
-    monkeypatch.setattr(nursery_module, "_EXIT_SECONDS", 0.2)
-    nursery = LocalPool(Begin(tmp_path / "s", tmp_path / "k"))
+    monkeypatch.setattr(pool_module, "_EXIT_SECONDS", 0.2)
+    fork_server = LocalPool(Begin(tmp_path / "s", tmp_path / "k"))
 
     with pytest.raises(ChildError, match="garbage"):
-        nursery.start()
+        fork_server.start()
 
-    nursery.close()
+    fork_server.close()

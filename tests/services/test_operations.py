@@ -107,3 +107,7 @@ def test_what_an_operation_answers_is_json_all_the_way_down(session: Session) ->
     assert whole["events"] == []
     assert numbers["items"][0]["pending"] == 2
     assert as_object(as_object([session.reading.get(deep)]))[0]["payload"] == json.loads("[" * 500 + "]" * 500)
+
+
+def test_a_former_error_code_selects_the_jobs_with_the_code_of_today(session: Session) -> None:
+    assert read_selector(now=session.clock(), error_code="FORK_SERVER_DIED").error_code == "FORK_SERVER_DIED"

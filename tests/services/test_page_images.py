@@ -175,18 +175,18 @@ def own_processes() -> set[int]:
     return {int(pid) for task in Path("/proc/self/task").iterdir() for pid in (task / "children").read_text().split()}
 
 
-def test_a_page_is_drawn_although_the_nursery_has_been_killed(session: Session, tmp_path: Path) -> None:
+def test_a_page_is_drawn_although_the_fork_server_has_been_killed(session: Session, tmp_path: Path) -> None:
     document_id = published(session, lambda path: digital(path, [prose(1), prose(2)]), 2)
     # Others, of tests before this one, may be there still.
     others = own_processes()
     with closing(drawer_of(tmp_path)) as drawer:
         page_image(session, drawer, document_id, 1)
-        [nursery] = own_processes() - others
+        [fork_server] = own_processes() - others
 
-        os.kill(nursery, signal.SIGKILL)
+        os.kill(fork_server, signal.SIGKILL)
 
         assert page_image(session, drawer, document_id, 2).path.is_file()
-        assert nursery not in own_processes()
+        assert fork_server not in own_processes()
 
 
 def test_nobody_who_looks_leaves_nothing_running(session: Session) -> None:

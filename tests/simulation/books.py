@@ -55,6 +55,6 @@ def of(people: WatchedStore, daemons: Collection[Daemon], acknowledged: Sequence
         has_failed = any(job.batch_id == batch.id and job.status is not Status.COMPLETED for job in jobs.values())
         if batch.state is BatchState.DONE and has_failed:
             yield f"{batch.title} is done, and a job of it has failed"
-    living = [key for daemon in daemons for key in daemon.nursery.living]
+    living = [key for daemon in daemons for key in daemon.pool.living]
     if living:
         yield f"P13: {living} live, and no row of theirs runs"

@@ -1,4 +1,4 @@
-"""The children of a simulated daemon: what a nursery is to the loop, without a process.
+"""The children of a simulated daemon: what a fork server is to the loop, without a process.
 
 A child does a little at each step, and ends in one of the ways in which real ones do. Asked to stop, it may have come
 to its end just before; its `Ended` comes only once it is gone. When its daemon dies it lives on for a moment, and when
@@ -51,7 +51,7 @@ class Child:
 
 
 @dataclass(slots=True)
-class SimulatedNursery:
+class SimulatedForkServer:
     chance: random.Random
     launched: Callable[[Key], None]
     """Told of each child that begins to live."""
@@ -68,7 +68,7 @@ class SimulatedNursery:
     def launch(self, order: Order) -> None:
         child = Child(order)
         if not self.is_alive:
-            self._told.append(Ended(*child.key, How.CRASHED, code="NURSERY_DIED"))
+            self._told.append(Ended(*child.key, How.CRASHED, code="FORK_SERVER_DIED"))
             return
         self.launched(child.key)
         self.living[child.key] = child
@@ -98,10 +98,10 @@ class SimulatedNursery:
             self._go_on(self.chance.choice(list(self.living.values())))
 
     def die(self) -> None:
-        """The nursery, and all children with it; the loop hears of each once they are gone."""
+        """The fork server, and all children with it; the loop hears of each once they are gone."""
         self.is_alive = False
         for child in list(self.living.values()):
-            self._end(child, How.CRASHED, code="NURSERY_DIED")
+            self._end(child, How.CRASHED, code="FORK_SERVER_DIED")
 
     def _go_on(self, child: Child) -> None:
         if child.progress < 0:

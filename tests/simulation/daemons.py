@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
 
-from tests.simulation.children import DESCRIBED, STAGING, SimulatedNursery
+from tests.simulation.children import DESCRIBED, STAGING, SimulatedForkServer
 from tests.simulation.room import ORPHAN_AFTER_SECONDS
 from tests.simulation.watching import WatchedStore
 from worker_service.base.clock import Clock
@@ -63,12 +63,12 @@ class SimulatedRecovery(Recovery):
     def _rest(self, worker: WorkerState) -> Sequence[int]:
         rest = self.machine.daemon_of(worker.id)
         is_near = rest.identity.host == self.context.identity.host
-        return [key[0] for key in rest.nursery.living] if is_near else []
+        return [key[0] for key in rest.pool.living] if is_near else []
 
     def _stop_rest(self, worker: WorkerState) -> None:
         rest = self.machine.daemon_of(worker.id)
         if rest.identity.host == self.context.identity.host:
-            rest.nursery.die()
+            rest.pool.die()
 
 
 @dataclass(slots=True)
@@ -76,7 +76,7 @@ class Daemon:
     identity: Identity
     store: WatchedStore
     heart_store: WatchedStore
-    nursery: SimulatedNursery
+    pool: SimulatedForkServer
     heartbeat: Heartbeat
     loop: Loop
     published: set[tuple[int, int]]
@@ -93,7 +93,7 @@ class Daemon:
 
     @property
     def is_lock_free(self) -> bool:
-        return self.is_dead and not self.nursery.living
+        return self.is_dead and not self.pool.living
 
     def close(self) -> None:
         os.close(self.heartbeat.fileno())
@@ -111,10 +111,10 @@ def start(machine: Machine, identity: Identity, place: Path) -> Daemon:
     recovery = SimulatedRecovery(context, machine.boot)
     recovery.machine = machine
     published: set[tuple[int, int]] = set()
-    nursery = SimulatedNursery(machine.chance, lambda key: machine.launched(daemon, key))
-    loop = _loop(machine, context, nursery, heartbeat, published)
+    pool = SimulatedForkServer(machine.chance, lambda key: machine.launched(daemon, key))
+    loop = _loop(machine, context, pool, heartbeat, published)
     loop.chores = {"recovery": recovery.run}
-    daemon = Daemon(identity, store, heart_store, nursery, heartbeat, loop, published)
+    daemon = Daemon(identity, store, heart_store, pool, heartbeat, loop, published)
     # Nothing befalls it before it owns anything.
     store.workers.register(own_worker(context, DESCRIBED))
     store.database.actor = heart_store.database.actor = daemon
@@ -126,7 +126,7 @@ def start(machine: Machine, identity: Identity, place: Path) -> Daemon:
 def _loop(
     machine: Machine,
     context: DaemonContext,
-    nursery: SimulatedNursery,
+    pool: SimulatedForkServer,
     heartbeat: Heartbeat,
     published: set[tuple[int, int]],
 ) -> Loop:
@@ -134,7 +134,7 @@ def _loop(
     watch: Any = _Watch(machine.chance)
     signals: Any = _Signals()
     publisher: Any = _Publisher(published)
-    children: Any = nursery
+    children: Any = pool
     outcomes = OutcomeWriter(context, publisher)
     return Loop(context, children, filter_types(DESCRIBED, ()), outcomes, heartbeat, watch, signals, Notifier({}))
 

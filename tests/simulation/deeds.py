@@ -50,8 +50,8 @@ def enqueue(world: World) -> None:
 def orphans(world: World) -> None:
     """Children whose daemon is dead follow it; and somebody starts a new one."""
     for daemon in world.known.values():
-        if daemon.is_dead and daemon.nursery.living:
-            daemon.nursery.die()
+        if daemon.is_dead and daemon.pool.living:
+            daemon.pool.die()
     missing = [host for host in HOSTS if world.number_on(host) < HOSTS.count(host)]
     if missing:
         world.begin(world.chance.choice(missing))
@@ -85,12 +85,12 @@ def reboot(world: World) -> None:
     for daemon in list(world.known.values()):
         if daemon.identity.host == host and not daemon.is_gone:
             world.end(daemon)
-            daemon.nursery.die()
+            daemon.pool.die()
 
 
-def lose_the_nursery(world: World) -> None:
+def lose_the_fork_server(world: World) -> None:
     if daemon := _any(world):
-        daemon.nursery.die()
+        daemon.pool.die()
 
 
 def have_trouble(world: World) -> None:
@@ -151,7 +151,7 @@ BEFALLING: dict[str, Deed] = {
     "still": stand_still,
     "stop": stop,
     "reboot": reboot,
-    "nursery": lose_the_nursery,
+    "lost-fork-server": lose_the_fork_server,
     "trouble": have_trouble,
     "clock": set_the_clock,
     "cancel": cancel,

@@ -135,7 +135,7 @@ class World:
 
     def launched(self, daemon: Daemon, key: tuple[int, int]) -> None:
         for other in self.known.values():
-            for living in other.nursery.living:
+            for living in other.pool.living:
                 if living in self._left_alone:
                     continue
                 if living[0] == key[0] and other.identity.host == daemon.identity.host:
@@ -238,7 +238,7 @@ class World:
         elif which < 0.6:
             self._beat(daemon)
         else:
-            daemon.nursery.step()
+            daemon.pool.step()
 
     def _may_move(self, daemon: Daemon, thread: str) -> bool:
         is_busy = any(one is daemon and other == thread for one, other in self._stack)
@@ -274,8 +274,8 @@ class World:
             loop.turn()
             daemon.bad_turns = 0
             self._look_for_strays(daemon)
-            if was_silent and self._is_silent(daemon) and daemon.nursery.living:
-                self.fault(f"P1: attempts {[*daemon.nursery.living]} go on, and their worker has not beaten for long")
+            if was_silent and self._is_silent(daemon) and daemon.pool.living:
+                self.fault(f"P1: attempts {[*daemon.pool.living]} go on, and their worker has not beaten for long")
         except CannotLand:
             loop._exit_code = 74
         except StoreError as error:
@@ -293,7 +293,7 @@ class World:
 
     def _look_for_strays(self, daemon: Daemon) -> None:
         """P13: a child whose lease its daemon knows to be lost has been asked to stop one turn later."""
-        for key, child in daemon.nursery.living.items():
+        for key, child in daemon.pool.living.items():
             attempt = daemon.loop.context.slots.get(key)
             is_stray = attempt is not None and attempt.is_lost and not child.is_asked_to_stop
             self._strays[key] = self._strays[key] + 1 if is_stray else 0
@@ -302,7 +302,7 @@ class World:
 
     def _leave(self, daemon: Daemon, code: int) -> None:
         """As `start` does it: the children are gone before the row is."""
-        daemon.nursery.die()
+        daemon.pool.die()
         if code == 0:
             with suppress(PagemillError):
                 daemon.store.workers.deregister(daemon.identity.worker_id)
@@ -321,7 +321,7 @@ class World:
         if daemon in self.daemons:
             self.daemons.remove(daemon)
         if self.chance.random() < 0.5:
-            daemon.nursery.die()
+            daemon.pool.die()
         self._give_back(daemon)
 
     def _give_back(self, daemon: Daemon) -> None:
@@ -335,7 +335,7 @@ class World:
         number = len(self.known) + 1
         identity = Identity(f"w{number}", host, f"boot{self.boots[host]}", number)
         daemon = daemons.start(self, identity, self.room.place)
-        daemon.nursery.is_calm = self._is_calm
+        daemon.pool.is_calm = self._is_calm
         self.known[identity.worker_id] = daemon
         self.daemons.append(daemon)
 
@@ -352,10 +352,10 @@ class World:
         self.people.steering.unpause("all")
         deeds.go_on(self)
         for daemon in self.known.values():
-            daemon.nursery.is_calm = True
+            daemon.pool.is_calm = True
             daemon.still_until = daemon.mute_until = 0.0
             if daemon.is_dead:
-                daemon.nursery.die()
+                daemon.pool.die()
         for _ in range(_CALM_ROUNDS):
             for host in dict.fromkeys(deeds.HOSTS):
                 if not self.number_on(host):
@@ -380,7 +380,7 @@ class World:
         for daemon in list(self.daemons):
             self._beat(daemon)
             for _ in range(8):
-                daemon.nursery.step()
+                daemon.pool.step()
             self._loop(daemon)
 
     # ── The books ──
@@ -393,7 +393,7 @@ class World:
             if was.status != "running" or after[job_id].status == "running":
                 continue
             for daemon in self.known.values():
-                if (job_id, was.fence) not in daemon.nursery.living:
+                if (job_id, was.fence) not in daemon.pool.living:
                     continue
                 if daemon.identity.host == actor.identity.host:
                     self.fault(f"P7: job {job_id} is {after[job_id].status}, and attempt {was.fence} of it lives")

@@ -36,8 +36,8 @@ from worker_service.runner.processes import ATTEMPT, marks_of, pool_id_of, pool_
 from worker_service.runner.worker_lock import staging_root
 from worker_service.store.opening import open_store
 
-KILLS = ("daemon", "child", "nursery", "all")
-PAUSES = ("pause daemon", "pause nursery", "pause child")
+KILLS = ("daemon", "child", "fork-server", "all")
+PAUSES = ("pause daemon", "pause fork-server", "pause child")
 KINDS = (*KILLS, *PAUSES)
 
 ORPHAN_AFTER_SECONDS = 3
@@ -147,7 +147,7 @@ class Storm:
             if self._living_daemons() or self._random.random() < 0.1:
                 self.landed[kind] += self._kill_all()
             return
-        victims = {"daemon": self._living_daemons, "nursery": self._nurseries, "child": self._children}
+        victims = {"daemon": self._living_daemons, "fork-server": self._fork_servers, "child": self._children}
         found = victims[kind.rpartition(" ")[2]]()
         if not found:
             return
@@ -165,11 +165,16 @@ class Storm:
         # Registered, so that it may own something.
         return [d.pid for d in self._daemons if d.process.poll() is None and "daemon.started" in d.log.read_text()]
 
-    def _nurseries(self) -> list[int]:
+    def _fork_servers(self) -> list[int]:
         return [pid for daemon in self._daemons if daemon.process.poll() is None for pid in _children_of(daemon.pid)]
 
     def _children(self) -> list[int]:
-        return [pid for nursery in self._nurseries() for pid in _children_of(nursery) if _is_child(pid, self._houses)]
+        return [
+            pid
+            for fork_server in self._fork_servers()
+            for pid in _children_of(fork_server)
+            if _is_child(pid, self._houses)
+        ]
 
     def _kill_all(self) -> bool:
         """Without a cgroup: the tree, as one group of descriptors. What has left the tree has its marks on it."""

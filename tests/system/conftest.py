@@ -110,7 +110,7 @@ class Daemon:
         except subprocess.TimeoutExpired:
             pytest.fail(f"it did not end: {self.log.read_text()}")
 
-    def nursery_pids(self) -> list[int]:
+    def fork_server_pids(self) -> list[int]:
         path = Path(f"/proc/{self.pid}/task/{self.pid}/children")
         return [int(pid) for pid in path.read_text().split()]
 

@@ -59,13 +59,13 @@ handlers = []
     wait_until(lambda: system.job(job).fence == 2, "it is claimed again")
 
 
-def test_when_the_nursery_is_killed_its_jobs_are_given_back_and_the_daemon_goes_on(system: System) -> None:
+def test_when_the_fork_server_is_killed_its_jobs_are_given_back_and_the_daemon_goes_on(system: System) -> None:
     job = system.enqueue("sleep")
     daemon = system.start()
     [pid] = system.pids_of(job)
 
-    for nursery in daemon.nursery_pids():
-        os.kill(nursery, signal.SIGKILL)
+    for fork_server in daemon.fork_server_pids():
+        os.kill(fork_server, signal.SIGKILL)
 
     daemon.wait_for("nursery.restarted")
     wait_until(lambda: system.outcomes(job)[0] is not None, "the attempt has ended")
@@ -171,7 +171,8 @@ handlers = [Handler("once", run, dict, sandbox="off", at_most_once=True)]
 
 
 @pytest.mark.parametrize(
-    "end", ["grace period", "SIGKILL", "SIGSEGV", "exits", "breaks", "time", "no beats", "dead daemon", "dead nursery"]
+    "end",
+    ["grace period", "SIGKILL", "SIGSEGV", "exits", "breaks", "time", "no beats", "dead daemon", "dead fork server"],
 )
 def test_an_at_most_once_job_that_had_begun_is_never_called_again(system: System, end: str) -> None:
     calls = system.place / "calls"
@@ -194,9 +195,9 @@ def test_an_at_most_once_job_that_had_begun_is_never_called_again(system: System
         daemon.signal(signal.SIGKILL)
         daemon.ends()
         daemon = system.start()
-    elif end == "dead nursery":
-        for nursery in daemon.nursery_pids():
-            os.kill(nursery, signal.SIGKILL)
+    elif end == "dead fork server":
+        for fork_server in daemon.fork_server_pids():
+            os.kill(fork_server, signal.SIGKILL)
     elif end == "no beats":
         refuse = "BEGIN SELECT RAISE(ABORT, 'no beats'); END"
         system.sqlite3(f"CREATE TRIGGER no_beats BEFORE UPDATE OF heartbeat_at ON worker {refuse}")
@@ -248,11 +249,11 @@ def test_p7_what_the_dead_left_running_is_gone_before_the_job_runs_again(system:
     first = system.start()
     job = system.enqueue("leaver")
     [left] = system.pids_of(job)
-    [nursery] = first.nursery_pids()
+    [fork_server] = first.fork_server_pids()
 
     # All at once: neither of them has a moment to clean up after the other.
     first.stand_still(system.database)
-    os.kill(nursery, signal.SIGKILL)
+    os.kill(fork_server, signal.SIGKILL)
     first.signal(signal.SIGKILL)
     first.ends()
     assert is_running(left)

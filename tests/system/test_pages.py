@@ -23,7 +23,7 @@ def pages(system: System, job: Job) -> list[int]:
     return [page.number for page in system.store.attempts.answer(lease, DocumentPages(1, 10)).pages]
 
 
-@pytest.mark.parametrize("victim", ["daemon", "nursery"])
+@pytest.mark.parametrize("victim", ["daemon", "fork-server"])
 def test_pages_that_were_saved_before_a_crash_are_kept_and_not_read_again(system: System, victim: str) -> None:
     job = enqueue(system, pages=4, stop_before=4)
     daemon = system.start()
@@ -35,8 +35,8 @@ def test_pages_that_were_saved_before_a_crash_are_kept_and_not_read_again(system
         daemon.ends()
         system.start()
     else:
-        for nursery in daemon.nursery_pids():
-            os.kill(nursery, signal.SIGKILL)
+        for fork_server in daemon.fork_server_pids():
+            os.kill(fork_server, signal.SIGKILL)
 
     result = system.wait_for(job.id, Status.COMPLETED).result
     assert json.loads(result or "") == {"known": 3, "begun_with": [1, 2, 3], "inputs": []}

@@ -170,7 +170,7 @@ def test_kills_at_random_moments_cost_no_page_twice_but_those_in_flight(desk: De
     desk.run("ingest", paper)
     daemon = desk.start(concurrency=2)
     pages = (1, 1)
-    victims = ["nursery", "child", "daemon"] * ROUNDS
+    victims = ["fork-server", "child", "daemon"] * ROUNDS
     marks = sorted(chance.sample(range(PAGES - 2), len(victims)))
     looked: list[tuple[set[int], Counter[int]]] = []
 
@@ -260,13 +260,13 @@ def _is_assembled(desk: Desk) -> bool:
 
 
 def _stop_by_force(desk: Desk, daemon: Daemon, victim: str) -> None:
-    [nursery] = daemon.nursery_pids()
+    [fork_server] = daemon.fork_server_pids()
     if victim == "daemon":
         daemon.signal(signal.SIGKILL)
         daemon.ends()
-        wait_until(lambda: not is_running(nursery), "the nursery is gone")
-    elif victim == "nursery":
-        os.kill(nursery, signal.SIGKILL)
+        wait_until(lambda: not is_running(fork_server), "the fork server is gone")
+    elif victim == "fork-server":
+        os.kill(fork_server, signal.SIGKILL)
         daemon.wait_for("nursery.restarted")
     else:
         _stop_a_child(desk)

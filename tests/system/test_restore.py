@@ -39,11 +39,11 @@ def test_a_head_is_brought_up_elsewhere_from_a_backup_and_the_workspace(
     assert give(system, "db", "backup", str(backup)).returncode == 0
     lost = system.enqueue("chaos")
     system.wait_for(lost, Status.COMPLETED)
-    nursery = daemon.nursery_pids()
+    fork_server = daemon.fork_server_pids()
     daemon.signal(signal.SIGKILL)
     daemon.ends()
     # Which tidies up behind its children.
-    wait_until(lambda: not any(map(is_running, nursery)), "the nursery has ended")
+    wait_until(lambda: not any(map(is_running, fork_server)), "the fork server has ended")
     shutil.copytree(system.workspace, elsewhere.workspace, symlinks=True)
     restored = give(elsewhere, "db", "restore", str(backup), "--yes", "--json")
 

@@ -55,11 +55,11 @@ def test_a_child_that_the_kernel_ends_for_want_of_memory_fails_its_job_and_no_mo
         found = service.job(greedy)
         assert (found["error_code"], found["attempts"][-1]["signal"]) == ("CRASHED", "SIGKILL")
         assert "where memory runs out" in found["error_message"]
-        # Nobody but the child: neither daemon nor nursery was replaced, and they go on.
+        # Nobody but the child: neither daemon nor fork server was replaced, and they go on.
         again = service.enqueue("offers")
         wait_until(lambda: service.status(again) == "completed", "a job after it is done")
         assert (service.main_pid, service.shown("NRestarts"), service.shown("ActiveState")) == (daemon, "0", "active")
-        assert service.journal("PAGEMILL_EVENT=nursery.died") == []
+        assert service.journal("PAGEMILL_EVENT=fork server.died") == []
         assert service.job(again)["result"] == 500
 
 

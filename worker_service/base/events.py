@@ -48,10 +48,10 @@ WORKER_UNFENCED = "worker.unfenced"
 WORKER_RESCUED = "worker.rescued"
 BEAT_FAILED = "beat.failed"
 
-NURSERY_DIED = "nursery.died"
+FORK_SERVER_DIED = "nursery.died"
 CLUSTER_TYPE_UNKNOWN = "cluster.type_unknown"
 RAY_DRIVER_DIED = "ray_driver.died"
-NURSERY_RESTARTED = "nursery.restarted"
+FORK_SERVER_RESTARTED = "nursery.restarted"
 HANDLER_SET_ASIDE = "handler.set_aside"
 
 STORE_LOCKED = "store.locked"

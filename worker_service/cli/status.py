@@ -124,7 +124,7 @@ def doctor(call: Invocation, audit: bool, online: bool) -> int:
 
     findings = list(findings_of.audit(call.session) if audit else findings_of.examine(call.session))
     if online:
-        from worker_service.services.handlers import examine_online  # starts a nursery
+        from worker_service.services.handlers import examine_online  # starts a fork server
 
         findings += examine_online(call.settings)
     if not call.printed_json({"items": findings}):

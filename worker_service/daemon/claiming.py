@@ -108,7 +108,7 @@ class Claiming:
         except StoreError as error:
             self.context.note_store_failure(error)
         except (OSError, ChildError) as error:
-            self.context.log.error(events.NURSERY_DIED, reason=str(error))
+            self.context.log.error(events.FORK_SERVER_DIED, reason=str(error))
         return Ended(job.id, job.fence, How.STOPPED)
 
     def _order(self, job: Job) -> Order:

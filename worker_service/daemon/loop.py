@@ -243,18 +243,18 @@ class Loop:
     def _restart_fork_server(self) -> None:
         if self.pool.is_alive or self.context.monotonic() < self._restart_at:
             return
-        self.context.log.error(events.NURSERY_DIED, running=len(self.context.slots))
+        self.context.log.error(events.FORK_SERVER_DIED, running=len(self.context.slots))
         self._restart_at = self.context.monotonic() + self._restart_wait
         self._restart_wait = min(30.0, self._restart_wait * 2)
         try:
             described = self.pool.restart()
         except (OSError, ChildError) as error:
-            self.context.log.error(events.NURSERY_DIED, reason=str(error))
+            self.context.log.error(events.FORK_SERVER_DIED, reason=str(error))
             return
         self.described = filter_types(described, self.context.settings.types)
         if self.nodes is not None:
             self.described = self.nodes.described(self.described)
-        self.context.log.info(events.NURSERY_RESTARTED, handlers=len(self.described))
+        self.context.log.info(events.FORK_SERVER_RESTARTED, handlers=len(self.described))
         self._register()
 
     # ── Starting jobs ──

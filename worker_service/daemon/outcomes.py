@@ -155,7 +155,7 @@ def may_have_run(attempt: Attempt, ended: Ended) -> bool:
     if ended.how in _DECISIONS and ended.code not in _NO_DECISIONS:
         return False
     # A fork server or node that died may have lost the child process's `Started`.
-    return attempt.has_begun or (ended.how is How.CRASHED and ended.code in ("NURSERY_DIED", "NODE_LOST"))
+    return attempt.has_begun or (ended.how is How.CRASHED and ended.code in ("FORK_SERVER_DIED", "NODE_LOST"))
 
 
 def _code_of(ended: Ended) -> str:
@@ -167,7 +167,7 @@ def _message_of(ended: Ended) -> str:
 
 
 def died_with_fork_server(ended: Ended) -> bool:
-    return ended.how is How.CRASHED and ended.code == "NURSERY_DIED"
+    return ended.how is How.CRASHED and ended.code == "FORK_SERVER_DIED"
 
 
 def _delay(seconds: float | None, *, otherwise: float) -> timedelta:

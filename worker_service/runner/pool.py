@@ -189,7 +189,7 @@ class LocalPool:
         if connection is None or connection.is_broken:
             # The attempt never began.
             self._add_events(
-                [Ended(*order.key, How.STOPPED, code="NURSERY_DIED", message="the fork server is not running")]
+                [Ended(*order.key, How.STOPPED, code="FORK_SERVER_DIED", message="the fork server is not running")]
             )
             return
         encoded = encode_frame(launch)
@@ -418,7 +418,7 @@ class LocalPool:
         connection.keys.clear()
         self._forget(connection)
         message = "the fork server died, and the attempt with it"
-        return [Ended(*key, How.CRASHED, code="NURSERY_DIED", message=message) for key in keys]
+        return [Ended(*key, How.CRASHED, code="FORK_SERVER_DIED", message=message) for key in keys]
 
     def _forget(self, connection: _ForkServerConnection) -> None:
         self._unregister(connection)

@@ -72,12 +72,12 @@ def run_one(
             handlers_dir=settings.handlers_dir,
             grace_seconds=1.0,
         )
-        nursery, described = stack.enter_context(open_pool(begin))
+        fork_server, described = stack.enter_context(open_pool(begin))
         found = _chosen(job_type, described)
         if (reason := found.set_aside or found.facts.missing_text or None) is not None:
             raise HandlerAbsent(f"{job_type} cannot be run here: {reason}")
-        nursery.launch(Order(1, 1, job_type, platform, account, text, None))
-        for happening in attempt_events(nursery):
+        fork_server.launch(Order(1, 1, job_type, platform, account, text, None))
+        for happening in attempt_events(fork_server):
             yield happening
             if isinstance(happening, Ended):
                 return
@@ -117,12 +117,12 @@ def _check_credentials(settings: Settings) -> Ended | str:
             extra_handlers=[DRIVE_CHECK],
             is_without_installed=True,
         )
-        with open_pool(begin) as (nursery, [described]):
+        with open_pool(begin) as (fork_server, [described]):
             if described.set_aside:
                 return described.set_aside
             payload = json.dumps({"credentials": _credentials(described)})
-            nursery.launch(Order(1, 1, described.facts.job_type, "local", None, payload, None))
-            return next(one for one in attempt_events(nursery) if isinstance(one, Ended))
+            fork_server.launch(Order(1, 1, described.facts.job_type, "local", None, payload, None))
+            return next(one for one in attempt_events(fork_server) if isinstance(one, Ended))
 
 
 def _credentials(described: Described) -> Sequence[str]:

@@ -280,11 +280,11 @@ class Drawer:
                 is_without_installed=True,
             )
             self._settings.hand_to_handlers()
-            with open_pool(begin) as (nursery, described):
+            with open_pool(begin) as (fork_server, described):
                 if not described or described[0].set_aside:
                     raise ChildError(described[0].set_aside or "" if described else "nothing here draws pages")
                 number = 0
-                while nursery.is_alive:
+                while fork_server.is_alive:
                     if wish is None:
                         try:
                             wish = self._wishes.get(timeout=self._idle_seconds)
@@ -293,7 +293,7 @@ class Drawer:
                         if wish is None:
                             return None
                     number += 1
-                    _answer(nursery, wish, number, described[0].facts.job_type)
+                    _answer(fork_server, wish, number, described[0].facts.job_type)
                     # The fork server's death may not be the page's fault, so the next fork server tries it again.
                     wish = None if wish.answer.done() else wish
                 return wish
@@ -312,11 +312,11 @@ class _Died(Exception):
     """The fork server died while it was rendering."""
 
 
-def _answer(nursery: LocalPool, wish: _Wish, number: int, job_type: str) -> None:
+def _answer(fork_server: LocalPool, wish: _Wish, number: int, job_type: str) -> None:
     try:
         # Another request may have rendered it meanwhile.
         if not (wish.target.is_file() and _words_of(wish.target).is_file()):
-            _draw(nursery, wish, number, job_type)
+            _draw(fork_server, wish, number, job_type)
     except _Died as error:
         if number == 1:
             # The first request of a new fork server: do not restart it forever.
@@ -328,13 +328,13 @@ def _answer(nursery: LocalPool, wish: _Wish, number: int, job_type: str) -> None
         wish.answer.set_result(None)
 
 
-def _draw(nursery: LocalPool, wish: _Wish, number: int, job_type: str) -> None:
+def _draw(fork_server: LocalPool, wish: _Wish, number: int, job_type: str) -> None:
     payload = json.dumps({"page": wish.page, "width": wish.width})
     document = KnownDocument(settings=wish.settings)
     inputs = {"original": wish.source.absolute()}
-    nursery.launch(Order(number, 1, job_type, "local", None, payload, None, inputs=inputs, document=document))
-    ended = next(one for one in attempt_events(nursery, seconds=_WAIT_SECONDS) if isinstance(one, Ended))
-    if ended.code == "NURSERY_DIED":
+    fork_server.launch(Order(number, 1, job_type, "local", None, payload, None, inputs=inputs, document=document))
+    ended = next(one for one in attempt_events(fork_server, seconds=_WAIT_SECONDS) if isinstance(one, Ended))
+    if ended.code == "FORK_SERVER_DIED":
         raise _Died(ended.message)
     if ended.how is not How.DONE:
         said = ended.message.strip().splitlines() or [ended.how.value]

@@ -20,7 +20,16 @@ from worker_service.jobs.actions import read_action, read_json
 from worker_service.jobs.documents import IndexStatus, OnEnd
 from worker_service.jobs.job import NewJob, Status
 from worker_service.jobs.library import DocumentSelector
-from worker_service.jobs.selector import CHOSEN_BY, WRITTEN, Column, S, Selector, one_of, parse_match
+from worker_service.jobs.selector import (
+    CHOSEN_BY,
+    FORMER_ERROR_CODES,
+    WRITTEN,
+    Column,
+    S,
+    Selector,
+    one_of,
+    parse_match,
+)
 from worker_service.settings.config import Settings
 
 _PAGES = re.compile(r"(\d{1,9})?(-)?(\d{1,9})?")
@@ -237,7 +246,8 @@ def _chosen(column: Column, words: Any) -> Any:
     if column.is_number:
         return _number(column.flag, words)
     if isinstance(words, str):
-        return _text(column.flag, words)
+        word = _text(column.flag, words)
+        return FORMER_ERROR_CODES.get(word, word) if column.name == "error_code" else word
     return tuple(_divided(words)) if column.divides else tuple(_text(column.flag, word) for word in words)
 
 

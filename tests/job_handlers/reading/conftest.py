@@ -1,4 +1,4 @@
-"""One nursery with the shipped handlers for each module; what it has read is forgotten after each test."""
+"""One fork server with the shipped handlers for each module; what it has read is forgotten after each test."""
 
 from __future__ import annotations
 

@@ -48,20 +48,20 @@ def open_library(directory: Path, *, sandbox: str = "strict", handlers: Sequence
             extra_handlers=list(handlers),
             is_without_installed=True,
         )
-        nursery = LocalPool(begin)
+        fork_server = LocalPool(begin)
     try:
-        refused = [one.set_aside for one in nursery.start() if one.set_aside]
+        refused = [one.set_aside for one in fork_server.start() if one.set_aside]
         assert not refused, refused
-        yield Library(nursery, credentials)
+        yield Library(fork_server, credentials)
     finally:
-        nursery.close()
+        fork_server.close()
 
 
 @dataclass(slots=True)
 class Library:
-    """Handlers in one nursery, and what the store would remember: pages by digest, and by number for one document."""
+    """Handlers in one fork server, and the pages that a store would remember: by digest, and by number."""
 
-    nursery: LocalPool
+    pool: LocalPool
     credentials: Path
     by_digest: dict[str, PageResult] = field(default_factory=dict)
     by_number: dict[int, PageResult] = field(default_factory=dict)
@@ -114,9 +114,9 @@ class Library:
             {} if original is None else {"original": original.absolute()},
             document=None if document_id is None else self._known_of(original),
         )
-        self.nursery.launch(order)
+        self.pool.launch(order)
         events = []
-        for one in attempt_events(self.nursery, seconds=PATIENCE_SECONDS, answer=self.answer):
+        for one in attempt_events(self.pool, seconds=PATIENCE_SECONDS, answer=self.answer):
             events.append(one)
             if isinstance(one, PagesRead):
                 for page in one.pages:

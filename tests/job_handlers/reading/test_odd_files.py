@@ -358,8 +358,8 @@ def test_thousands_of_pages_are_assembled_in_little_memory(library: Library, tmp
     assert max(run.ended.usage.memory_peak_bytes or 0 for _, run in library.runs) < 150 << 20
 
 
-def test_the_nursery_stays_one_thread_with_all_of_it_loaded(library: Library) -> None:
-    assert library.nursery.threads == 1
+def test_the_fork_server_stays_one_thread_with_all_of_it_loaded(library: Library) -> None:
+    assert library.pool.threads == 1
 
 
 def _put_huge_image(document: Any) -> None:
