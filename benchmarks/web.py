@@ -82,7 +82,7 @@ _COUNTED = "terms=quarterly%0Awater%0Awind%0Arisk%0Aa*%0Amills%0At*"
 # What people ask of a page or an endpoint beside it itself.
 QUERIES: Mapping[str, Sequence[str]] = {
     "/documents": ("", *_FOUND, "owner=owner7", "status=failed", "name=report+77", "name=nothing"),
-    "/documents/{document_id}": ("", "q=water"),
+    "/documents/{document_id:id}": ("", "q=water"),
     "/jobs": ("", *_CHOSEN, "before={job}"),
     "/jobs/change": (
         "verb=delete&scope=all", "verb=cancel&scope=all", "verb=priority&priority=1&scope=all&owner=7",
@@ -101,12 +101,12 @@ UNMEASURED = {
     "/session": "lets one browser in",
     "/keywords.csv": "is as long as there are documents: it has rows of its own",
     "/keywords.xlsx": "is as long as there are documents",
-    "/batches/{batch_id:int}.csv": "is as long as the batch",
-    "/api/documents/{id:int}/pages/{number:int}/image": "is drawn by a child, of a file that is not there",
-    "/documents/{document_id}/pages/{number}/image": "is drawn by a child, of a file that is not there",
-    "/api/documents/{id:int}/files/{form}": "is a file",
-    "/documents/{document_id}/files/{file_id}": "is a file",
-    "/api/jobs/{id:int}/files/{number:int}": "is a file",
+    "/batches/{batch_id:id}.csv": "is as long as the batch",
+    "/api/documents/{id:id}/pages/{number:id}/image": "is drawn by a child, of a file that is not there",
+    "/documents/{document_id:id}/pages/{number:id}/image": "is drawn by a child, of a file that is not there",
+    "/api/documents/{id:id}/files/{form}": "is a file",
+    "/documents/{document_id:id}/files/{file_id:id}": "is a file",
+    "/api/jobs/{id:id}/files/{number:id}": "is a file",
 }
 
 _FLOWERS_COLUMNS = "&".join(
@@ -225,7 +225,7 @@ def addresses(sizes: Sizes) -> Iterator[str]:
             continue
         one = job if route.path.startswith("/api/jobs/") else 5
         values = {"job_id": job, "id": one, "document_id": 5, "batch_id": 10, "number": 1, "verb": "cancel"}
-        path = route.path.replace(":int", "").format(**values)
+        path = route.path.replace(":id}", "}").format(**values)
         for query in QUERIES.get(route.path, ("",)):
             yield f"{path}?{query.format(job=job)}" if query else path
 

@@ -192,8 +192,8 @@ def api_page() -> str:
 
 
 def _said(one: Endpoint) -> str:
-    words = [f"`{param.name}`" for param in one.query]
-    fields = [f"`{name}`" for name in one.body or ()]
+    words = [f"`{name}`" for name in one.query.__struct_fields__]
+    fields = [f"`{field.encode_name}`" for field in msgspec.structs.fields(one.body)] if one.body else []
     query = f" Query: {', '.join(words)}." if words else ""
     return query + (f" Body: {', '.join(fields)}." if fields else "")
 

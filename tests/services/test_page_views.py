@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from worker_service.services.page_views import as_typed
+from worker_service.web.views.page_view import as_typed
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,6 @@ from tests.store.kit import ByHand, lay_out, new_worker
 from worker_service.handlers import Permanent
 from worker_service.jobs.attempts import Failure
 from worker_service.jobs.job import NewJob
-from worker_service.services.alerts import attention
 from worker_service.services.database import Session, open_session
 from worker_service.services.health import Level, check_health
 from worker_service.services.jobs import why
@@ -23,6 +22,7 @@ from worker_service.services.serialize import as_object
 from worker_service.settings.config import load_settings
 from worker_service.settings.notifications import NotifyRule, messages
 from worker_service.store.errors import PAYLOAD_RULES
+from worker_service.web.views.alerts import list_alerts
 
 AT = "2026-11-18 09:59:50.000"
 ALIVE = CheckedWorker("w1", "here", "boot", 1, "0", 2, 4, False, False, AT, AT, 1, state="alive")
@@ -50,7 +50,7 @@ def test_a_node_that_is_down_is_no_full_disk_whatever_its_name(session: Session)
     overview = Overview(session)
     overview.workers, overview.nodes = [ALIVE], [down]
 
-    [matter] = attention(session, overview)
+    [matter] = list_alerts(session, overview)
 
     assert (matter.level, matter.title) == (Level.WARNING, "None of 1 node up: diskbox2 is down")
     assert [reason.code for reason in check_health(overview).reasons] == ["NODES_DOWN"]
@@ -96,18 +96,18 @@ def test_a_retry_forgets_the_remedy_and_a_message_set_by_hand_has_none(session: 
 
 def test_home_offers_a_retry_only_where_it_can_help(session: Session) -> None:
     locked = failed(session, Failure("LOCKED", "it is locked", remedy="save it without a password"))
-    [given_up] = attention(session, None)
+    [given_up] = list_alerts(session, None)
 
-    assert (given_up.verb, given_up.command) == ("look", ("why", str(locked)))
+    assert (given_up.button, given_up.command) == ("show", ("why", str(locked)))
     assert given_up.advice.startswith("save it without a password; then: ")
 
     session.store.intake.enqueue(NewJob("ocr_pages", max_retries=1))
     for code in ("BUSY", "BUSY"):
         [job] = session.store.leases.claim("w1", 1, "cpu")
         session.store.leases.fail(job.lease, Failure(code, "busy"), retry_at=session.clock())
-    busy = next(one for one in attention(session, None) if one.about.get("error") == "BUSY")
+    busy = next(one for one in list_alerts(session, None) if one.target.get("error") == "BUSY")
 
-    assert busy.verb == "retry"
+    assert busy.button == "retry"
 
 
 _FOR_PEOPLE = {"detail", "error_message", "newest_message", "reason", "remedy"}

@@ -79,7 +79,7 @@ def sign_in(site: httpx.Client, settings: Settings, name: str = "admin") -> None
 def served(settings: Settings, listen: Listen = ("127.0.0.1", 0)) -> Iterator[str]:
     """Its address."""
     with http_server.open_socket(listen) as line:
-        running = http_server.server(app.app(settings))
+        running = http_server.create_server(app.app(settings))
         thread = threading.Thread(target=running.run, kwargs={"sockets": [line]})
         thread.start()
         try:

@@ -248,7 +248,7 @@ def test_who_guesses_is_not_answered_for_a_while_and_keeps_nobody_out_who_knows(
 
 
 def test_the_failures_of_one_address_are_not_those_of_another_and_are_forgotten_when_there_are_many() -> None:
-    failures = access.Failures()
+    failures = access.SignInFailures()
     for _ in range(20):
         failures.note("10.0.0.1")
 

@@ -15,7 +15,7 @@ from worker_service.base.errors import BadInput, DocumentNotFound
 from worker_service.jobs.documents import Decision
 from worker_service.services.database import Session, open_session
 from worker_service.settings.config import load_settings
-from worker_service.web.read_requests import submit_files, submit_reindex
+from worker_service.web.resources.read_requests import submit_files, submit_reindex
 
 
 @pytest.fixture

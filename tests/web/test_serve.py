@@ -27,7 +27,7 @@ from worker_service.services import server_address as where
 from worker_service.services import tokens
 from worker_service.services.database import Session
 from worker_service.settings.config import Settings
-from worker_service.web.signing import key_beside
+from worker_service.web.signing import load_signing_key
 
 PAGEMILL = [sys.executable, "-m", "worker_service.cli"]
 
@@ -235,12 +235,12 @@ def test_no_secret_is_in_the_log(settings: Settings, session: Session) -> None:
 
 
 def test_the_secret_beside_the_database_is_for_its_user_alone(settings: Settings) -> None:
-    mark = key_beside(settings.database).mark("session", "a")
+    mark = load_signing_key(settings.database).sign("session", "a")
 
     [path] = settings.database.parent.glob("*.web-key.*")
     assert path.stat().st_mode & 0o777 == 0o600
-    assert key_beside(settings.database).is_mark("session", "a", mark)
-    assert not key_beside(settings.database).is_mark("form", "a", mark)
+    assert load_signing_key(settings.database).verify("session", "a", mark)
+    assert not load_signing_key(settings.database).verify("form", "a", mark)
 
     path.chmod(0o640)
     code, said = refused(settings)
@@ -249,19 +249,19 @@ def test_the_secret_beside_the_database_is_for_its_user_alone(settings: Settings
 
 @pytest.mark.parametrize("broken", [b"", b"short", b"x" * 100])
 def test_a_secret_that_is_broken_is_refused(settings: Settings, broken: bytes) -> None:
-    key_beside(settings.database)
+    load_signing_key(settings.database)
     [path] = settings.database.parent.glob("*.web-key.*")
     path.write_bytes(broken)
 
     with pytest.raises(ConfigError, match="remove it"):
-        key_beside(settings.database)
+        load_signing_key(settings.database)
 
 
 def test_a_link_to_somewhere_else_is_no_secret(settings: Settings, tmp_path: Path) -> None:
-    key_beside(settings.database)
+    load_signing_key(settings.database)
     [path] = settings.database.parent.glob("*.web-key.*")
     path.rename(tmp_path / "elsewhere")
     path.symlink_to(tmp_path / "elsewhere")
 
     with pytest.raises(ConfigError, match="cannot read"):
-        key_beside(settings.database)
+        load_signing_key(settings.database)

@@ -17,7 +17,7 @@ from tests.web.conftest import bearer, connected, served, site_of
 from worker_service.jobs.job import NewJob
 from worker_service.services.database import Session
 from worker_service.settings.config import Settings
-from worker_service.web import access, app, connections, middleware
+from worker_service.web import access, app, connections, http_server, middleware
 
 HEADERS = b"POST /api/jobs HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 
@@ -163,7 +163,7 @@ def test_who_is_nobody_is_refused_before_a_letter_of_the_body_has_come(
 def test_who_takes_nothing_of_an_answer_is_let_go(
     settings: Settings, lines: ExitStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connections, "STUCK_SECONDS", 0.3)
+    monkeypatch.setattr(http_server, "STUCK_SECONDS", 0.3)
     with served(settings) as address:
         line = lines.enter_context(connected(address, takes=4096))
         asked = b"GET /static/pagemill.css HTTP/1.1\r\nHost: localhost\r\n\r\n"

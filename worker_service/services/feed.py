@@ -1,8 +1,8 @@
-"""Event feed: moves of jobs and notices, each reported once, and the progress of running jobs.
+"""Event feed: status changes of jobs and notices, each reported once, and the progress of running jobs.
 
-A cursor is the id of the last notice and of the last move read, with the job of that move. Moves are deleted with their
-jobs, and the newest move ids may be reused, but job ids never are. So as long as the move still belongs to that job,
-everything after it has a higher id.
+A cursor is the id of the last notice and of the last status change read, with the job of that change. Changes are
+deleted with their jobs, and the newest ids of changes may be reused, but job ids never are. So as long as the change
+still belongs to that job, everything after it has a higher id.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from worker_service.jobs.job import Status
 from worker_service.jobs.selector import Selector
 from worker_service.services.database import Session
 
-_NUMBER_MOST = 2**62
-_RUNNING_MOST = 500
+_NUMBER_MAX = 2**62
+_RUNNING_MAX = 500
 
 
-class Place(NamedTuple):
+class EventCursor(NamedTuple):
     notice_id: int
     event_id: int
     job_id: int
@@ -30,13 +30,8 @@ class Place(NamedTuple):
     def __str__(self) -> str:
         return f"{self.notice_id}-{self.event_id}-{self.job_id}"
 
-    def and_further(self, other: Place) -> Place:
-        return Place(max(self.notice_id, other.notice_id), *max(self[1:], other[1:]))
 
-
-class Step(Struct, frozen=True):
-    """Progress of a running job."""
-
+class JobProgress(Struct, frozen=True):
     job_id: int
     owner: str
     job_type: str
@@ -47,8 +42,8 @@ class Step(Struct, frozen=True):
     progress_message: str | None
 
 
-class Happened(Struct, frozen=True):
-    place: Place
+class NewEvents(Struct, frozen=True):
+    cursor: EventCursor
     """Cursor after these events."""
     moves: Sequence[JobMove]
     notices: Sequence[Notice]
@@ -58,40 +53,40 @@ class Happened(Struct, frozen=True):
     """The events since the cursor are unknown: it belongs to deleted rows or to another copy of the database."""
 
 
-def read_place(text: str) -> Place:
+def parse_cursor(text: str) -> EventCursor:
     words = text.split("-")
     if len(words) not in (2, 3) or not all(word.isascii() and word.isdigit() and len(word) < 20 for word in words):
-        raise BadInput(f"{text!r} is no place in the events", "write it as an id of one tells it, such as 12-3400-7")
-    return Place(*(min(int(word), _NUMBER_MOST) for word in [*words, "0"][:3]))
+        raise BadInput(f"{text!r} is not the id of an event", "use the id of an event, such as 12-3400-7")
+    return EventCursor(*(min(int(word), _NUMBER_MAX) for word in [*words, "0"][:3]))
 
 
-def newest(session: Session) -> Place:
-    return Place(session.store.notices.newest(), *session.store.reading.newest_event())
+def newest_cursor(session: Session) -> EventCursor:
+    return EventCursor(session.store.notices.newest(), *session.store.reading.newest_event())
 
 
-def after(session: Session, place: Place, *, owner: str | None = None, most: int = 1000) -> Happened:
+def events_after(session: Session, cursor: EventCursor, *, owner: str | None = None, most: int = 1000) -> NewEvents:
     """Return the events after a cursor, oldest first; with `owner`, only that owner's."""
-    upto = newest(session)
-    moves = session.store.reading.events_after(place.event_id, upto.event_id, owner=owner, most=most)
-    read = [one for one in session.store.notices.after(place.notice_id, most=most) if one.id <= upto.notice_id]
+    newest = newest_cursor(session)
+    moves = session.store.reading.events_after(cursor.event_id, newest.event_id, owner=owner, most=most)
+    notices = [one for one in session.store.notices.after(cursor.notice_id, most=most) if one.id <= newest.notice_id]
     # Checked after reading the moves: if the row still exists now, it existed during the read.
-    is_there = not place.event_id or session.store.reading.job_of_event(place.event_id) == place.job_id
+    exists = not cursor.event_id or session.store.reading.job_of_event(cursor.event_id) == cursor.job_id
     # Notice ids are never reused, unless an older copy replaced the database.
-    if not is_there or place.notice_id > upto.notice_id:
-        return Happened(upto, [], [], is_all=True, is_lost=True)
-    reached = Place(
-        read[-1].id if len(read) == most else upto.notice_id,
-        *((moves[-1].id, moves[-1].job_id) if len(moves) == most else upto[1:]),
+    if not exists or cursor.notice_id > newest.notice_id:
+        return NewEvents(newest, [], [], is_all=True, is_lost=True)
+    reached = EventCursor(
+        notices[-1].id if len(notices) == most else newest.notice_id,
+        *((moves[-1].id, moves[-1].job_id) if len(moves) == most else newest[1:]),
     )
-    theirs = [one for one in read if owner is None or one.owner == owner]
-    return Happened(reached, moves, theirs, reached == upto)
+    notices_of_owner = [one for one in notices if owner is None or one.owner == owner]
+    return NewEvents(reached, moves, notices_of_owner, reached == newest)
 
 
-def steps(session: Session) -> Mapping[int, Step]:
+def running_jobs(session: Session) -> Mapping[int, JobProgress]:
     """Return the progress of the running jobs by job id."""
-    running = session.store.reading.list(Selector(statuses=(Status.RUNNING,)), most=_RUNNING_MOST)
+    running = session.store.reading.list(Selector(statuses=(Status.RUNNING,)), most=_RUNNING_MAX)
     return {
-        job.id: Step(
+        job.id: JobProgress(
             job.id, job.owner, job.job_type, job.name, job.batch_id, job.document_id, job.progress_percent,
             job.progress_message,
         )

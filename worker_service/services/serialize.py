@@ -9,6 +9,8 @@ from enum import IntEnum
 from pathlib import PurePath
 from typing import Any
 
+from msgspec import UNSET
+
 from worker_service.base.clock import as_text
 from worker_service.jobs.job import Job
 from worker_service.services.jobs import state_of
@@ -20,7 +22,8 @@ HELD = ("payload", "result", "asked", "actions")
 def as_object(value: Any) -> Any:
     """Convert a value and everything in it to JSON values.
 
-    Structs become objects, times ISO 8601, and payloads and results their parsed content. A job also gets its `state`.
+    Structs become objects, times ISO 8601, and payloads and results their parsed content. Fields that are UNSET are
+    left out. A job also gets its `state`.
     """
     if value is None or (isinstance(value, str | int | float) and not isinstance(value, IntEnum)):
         return value
@@ -36,7 +39,8 @@ def as_object(value: Any) -> Any:
     if names is None:
         return [as_object(one) for one in value]
     state = {"state": state_of(value)} if isinstance(value, Job) else {}
-    return {name: _of_a_name(name, getattr(value, name)) for name in names} | state
+    fields = {name: getattr(value, name) for name in names}
+    return {name: _of_a_name(name, field) for name, field in fields.items() if field is not UNSET} | state
 
 
 def _of_a_name(name: str, value: object) -> Any:

@@ -36,14 +36,14 @@ from worker_service.jobs.tokens import Token
 from worker_service.services import tokens
 from worker_service.settings.config import Settings
 from worker_service.web.connections import connection_of
-from worker_service.web.error_responses import HttpProblem, NobodyKnown, NotAllowed, wants_page
+from worker_service.web.error_responses import HttpProblem, NotAllowed, SignInRequired, wants_page
 from worker_service.web.hosts import is_loopback, origin_of
-from worker_service.web.signing import Key
+from worker_service.web.signing import SigningKey
 
 S = TypeVar("S", Selector, DocumentSelector)
 
-LOGIN = "/session"
-OPEN = ("/healthz", "/readyz", LOGIN, "/static/")
+SIGN_IN = "/session"
+OPEN = ("/healthz", "/readyz", SIGN_IN, "/static/")
 """Paths that need no authentication."""
 
 SAFE = ("GET", "HEAD", "OPTIONS")
@@ -57,14 +57,14 @@ REQUESTS_MAX = 200
 REQUESTS_PER_VISITOR_MAX = 64
 """Requests one visitor may have open, so that others are always served. Includes at most 40 event streams."""
 
-# Sent by proxies and browsers. Then the user who opened the Unix socket is not the author of the request.
+# CsrfMiddleware by proxies and browsers. Then the user who opened the Unix socket is not the author of the request.
 _NOT_FROM_A_PROGRAM = (
     "forwarded", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-forwarded-user", "x-real-ip", "via",
     "origin", "sec-fetch-site", "sec-fetch-mode",
 )  # fmt: skip
 
 
-class TooManyFailures(HttpProblem):
+class TooManySignInFailures(HttpProblem):
     code = "too_many_failures"
     exit_code = 75
     status = 429
@@ -96,7 +96,7 @@ class Visitor(Struct, frozen=True):
     """CSRF token that forms must carry; empty if the visitor is not a browser session."""
     has_session: bool = False
 
-    def has_made(self, csrf: str) -> bool:
+    def has_csrf_token(self, csrf: str) -> bool:
         return hmac.compare_digest(csrf.encode(), self.csrf.encode())
 
     def may(self, power: Power) -> bool:
@@ -106,7 +106,7 @@ class Visitor(Struct, frozen=True):
         if power not in self.powers:
             raise NotAllowed(f"this needs the scope {power}, which {self.name} does not have")
 
-    def must_be_of_all(self) -> None:
+    def must_see_all_owners(self) -> None:
         """Raise `NotAllowed` for a visitor of one owner. For workers, settings and pauses, which have no owner."""
         if self.owner is not None:
             raise NotAllowed(self.limit)
@@ -139,15 +139,15 @@ def visitor_of(request: HTTPConnection) -> Visitor:
     return cast(Visitor, request.state.visitor)
 
 
-def key_of(request: HTTPConnection) -> Key:
-    return cast(Key, request.app.state.key)
+def key_of(request: HTTPConnection) -> SigningKey:
+    return cast(SigningKey, request.app.state.key)
 
 
-def is_open(path: str) -> bool:
+def needs_no_sign_in(path: str) -> bool:
     return any(path == one or (one.endswith("/") and path.startswith(one)) for one in OPEN)
 
 
-class Access:
+class AuthenticationMiddleware:
     """Refuses requests without a visitor, and limits how many requests of visitors are answered at a time."""
 
     def __init__(self, app: ASGIApp) -> None:
@@ -155,19 +155,19 @@ class Access:
         self._requests: Counter[tuple[str, str | None]] = Counter()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or is_open(scope["path"]):
+        if scope["type"] != "http" or needs_no_sign_in(scope["path"]):
             await self._app(scope, receive, send)
             return
         request = Request(scope)
         try:
-            visitor = await run_in_threadpool(who, request)
-        except NobodyKnown:
+            visitor = await run_in_threadpool(find_visitor, request)
+        except SignInRequired:
             if not wants_page(request) or request.method not in SAFE or "authorization" in request.headers:
                 raise
-            await _to_login(request)(scope, receive, send)
+            await _sign_in_redirect(request)(scope, receive, send)
             return
         # Signing out needs no more than signing in did.
-        is_reading = scope["method"] in SAFE or scope["path"].startswith(f"{LOGIN}/")
+        is_reading = scope["method"] in SAFE or scope["path"].startswith(f"{SIGN_IN}/")
         visitor.must(Power.READ if is_reading else Power.OPERATE)
         scope["state"]["visitor"] = visitor
         with self._counted(visitor), connection_of(request).admitted():
@@ -189,18 +189,18 @@ class Access:
                 del self._requests[key]
 
 
-def _to_login(request: Request) -> RedirectResponse:
+def _sign_in_redirect(request: Request) -> RedirectResponse:
     wanted = request.url.path + (f"?{request.url.query}" if request.url.query else "")
-    return RedirectResponse(LOGIN if wanted == "/" else f"{LOGIN}?next={quote(wanted)}", 303)
+    return RedirectResponse(SIGN_IN if wanted == "/" else f"{SIGN_IN}?next={quote(wanted)}", 303)
 
 
-def who(request: HTTPConnection) -> Visitor:
+def find_visitor(request: HTTPConnection) -> Visitor:
     """Return the visitor. Reads the database, so it runs in a thread."""
     if "authorization" in request.headers:
         return _by_token(request)
     visitor = _by_session(request) or _by_unix_socket(request)
     if visitor is None:
-        raise NobodyKnown(
+        raise SignInRequired(
             "sign-in required",
             "open the link that `pagemill token link` prints, or send a token (`pagemill token make`) in the header "
             "Authorization: Bearer",
@@ -213,29 +213,29 @@ def who(request: HTTPConnection) -> Visitor:
 
 def _by_token(request: HTTPConnection) -> Visitor:
     kind, _, word = request.headers["authorization"].partition(" ")
-    token = _found(request, tokens.known, word) if kind.lower() == "bearer" else None
+    token = _known_token(request, tokens.known, word) if kind.lower() == "bearer" else None
     if token is None:
         note_failure(request)
-        raise NobodyKnown("this token is unknown or has expired", "`pagemill token ls` lists the valid ones")
+        raise SignInRequired("this token is unknown or has expired", "`pagemill token ls` lists the valid ones")
     return Visitor(token.name, token.powers, token.owner)
 
 
 def note_failure(request: HTTPConnection) -> None:
-    """Count an unknown token and raise `TooManyFailures` after too many from one address.
+    """Count an unknown token and raise `TooManySignInFailures` after too many from one address.
 
     Valid tokens are not affected, so a guesser cannot lock out visitors behind the same address.
     """
-    failures: Failures = request.app.state.failures
+    failures: SignInFailures = request.app.state.failures
     address = request.client.host if request.client else ""
     count, seconds = failures.note(address)
     if count in (1, FAILURES_MOST + 1):
         # Log only the first failure and the first refusal, so that a flood of tokens does not flood the log.
         request.app.state.log.warning(events.VISITOR_REFUSED, address=address, failures=count)
     if count > FAILURES_MOST:
-        raise TooManyFailures(seconds)
+        raise TooManySignInFailures(seconds)
 
 
-class Failures:
+class SignInFailures:
     """Failed sign-ins per client address in the last minute."""
 
     def __init__(self) -> None:
@@ -254,7 +254,7 @@ class Failures:
         return len(at), max(1.0, at[0] + _WINDOW_SECONDS - now)
 
 
-class Uses:
+class TokenUses:
     """Last use of each token, kept in memory and written at intervals so that no request waits for the write."""
 
     def __init__(self) -> None:
@@ -263,7 +263,7 @@ class Uses:
     def note(self, token: Token) -> None:
         self._at[token.id] = as_text(wall_clock())
 
-    def taken(self) -> dict[int, str]:
+    def take(self) -> dict[int, str]:
         at, self._at = self._at, {}
         return at
 
@@ -273,7 +273,7 @@ class Uses:
 
 def cookie_name(request: HTTPConnection) -> str:
     """Return a cookie name unique to this instance, because browsers do not separate cookies by port."""
-    name = f"pagemill-{key_of(request).mark('name', '')[:8]}"
+    name = f"pagemill-{key_of(request).sign('name', '')[:8]}"
     return f"__Host-{name}" if is_secure(request) else name
 
 
@@ -281,26 +281,26 @@ def is_secure(request: HTTPConnection) -> bool:
     return origin_of(request).startswith("https:")
 
 
-def cookie_of(request: HTTPConnection, word: str) -> str:
-    return f"{word}.{key_of(request).mark('session', word)}"
+def signed_cookie(request: HTTPConnection, word: str) -> str:
+    return f"{word}.{key_of(request).sign('session', word)}"
 
 
 def _by_session(request: HTTPConnection) -> Visitor | None:
     word, _, mark = request.cookies.get(cookie_name(request), "").rpartition(".")
     key = key_of(request)
-    if not word or not key.is_mark("session", word, mark):
+    if not word or not key.verify("session", word, mark):
         return None
-    session = _found(request, tokens.known_session, word)
+    session = _known_token(request, tokens.known_session, word)
     if session is None:
         return None
-    return Visitor(session.name, session.powers, session.owner, key.mark("form", word), has_session=True)
+    return Visitor(session.name, session.powers, session.owner, key.sign("form", word), has_session=True)
 
 
-def _found(request: HTTPConnection, known: Callable[[Any, str], Token | None], word: str) -> Token | None:
-    with request.app.state.sessions.opened("web") as session:
+def _known_token(request: HTTPConnection, known: Callable[[Any, str], Token | None], word: str) -> Token | None:
+    with request.app.state.sessions.borrow("web") as session:
         found = known(session, word)
     if found is not None:
-        request.app.state.uses.note(found)
+        request.app.state.token_uses.note(found)
     return found
 
 

@@ -21,24 +21,26 @@ from starlette.staticfiles import StaticFiles
 
 from worker_service.base import events
 from worker_service.base.errors import PagemillError
-from worker_service.services import tokens, uploads
+from worker_service.base.sd_notify import Notifier
+from worker_service.services import tokens
 from worker_service.services.database import open_session
 from worker_service.services.overview import statistics
 from worker_service.services.page_images import Drawer
 from worker_service.services.server_address import told_where
 from worker_service.settings.config import Settings
 from worker_service.settings.value_types import LISTEN
-from worker_service.web import sign_in
-from worker_service.web.access import Access, Failures, Uses
+from worker_service.web import sign_in, uploads
+from worker_service.web.access import AuthenticationMiddleware, SignInFailures, TokenUses
 from worker_service.web.api import openapi
-from worker_service.web.api.events import Feed
-from worker_service.web.api.metrics import Kept, kept
-from worker_service.web.changes import Changes
-from worker_service.web.database_sessions import Sessions
-from worker_service.web.error_responses import confess, refuse, refuse_http
-from worker_service.web.http_server import open_socket, server
-from worker_service.web.middleware import CHANGES_AT_ONCE, Guard, Sent
-from worker_service.web.signing import key_beside
+from worker_service.web.api.events import EventStreams
+from worker_service.web.api.metrics import metrics_text
+from worker_service.web.cached_value import CachedValue
+from worker_service.web.database_sessions import SessionPool
+from worker_service.web.database_version import DatabaseVersion
+from worker_service.web.error_responses import internal_error, refuse, refuse_http
+from worker_service.web.http_server import create_server, open_socket, run_until_signal
+from worker_service.web.middleware import CHANGES_AT_ONCE, CsrfMiddleware, EdgeMiddleware
+from worker_service.web.signing import load_signing_key
 from worker_service.web.views import (
     STATIC,
     activity,
@@ -56,13 +58,13 @@ from worker_service.web.views import uploads as upload_page
 THREADS = 8
 """Threads that answer requests; each uses one database session at a time."""
 
-DRAWN_AT_ONCE = 3
-"""Requests that may wait for a page image or a workbook, in threads outside `THREADS`."""
+_DRAWING_THREADS = 3
+"""Threads for requests that wait for a page image or a workbook, outside `THREADS`."""
 
-NOTED_SECONDS = 60.0
+_TOKEN_USES_SECONDS = 60.0
 """Interval at which the last use of each token is written."""
 
-SWEPT_SECONDS = 600.0
+_SWEEP_SECONDS = 600.0
 """Interval at which unused uploads are removed. Each sweep reads all documents."""
 
 # Each module ends with its routes.
@@ -70,19 +72,27 @@ PAGES = (home, documents, upload_page, batches, jobs, errors, workers, schedules
 MODULES = (sign_in, *openapi.MODULES, *PAGES)
 
 
-def app(settings: Settings, *, log: events.Log | None = None) -> Starlette:
+def app(settings: Settings, *, log: events.Log | None = None, on_ready: Callable[[], None] = lambda: None) -> Starlette:
+    """Return the application. Calls `on_ready` once it can answer requests."""
     made = Starlette(
         routes=routes(),
-        middleware=[*_cross_origin(settings), Middleware(Guard), Middleware(Access), Middleware(Sent)],
-        exception_handlers={PagemillError: refuse, HTTPException: refuse_http, Exception: confess},
+        middleware=[
+            *_cross_origin(settings),
+            Middleware(EdgeMiddleware),
+            Middleware(AuthenticationMiddleware),
+            Middleware(CsrfMiddleware),
+        ],
+        exception_handlers={PagemillError: refuse, HTTPException: refuse_http, Exception: internal_error},
         lifespan=_lifespan,
     )
-    made.state.settings, made.state.sessions = settings, Sessions(settings)
-    made.state.changes, made.state.key = Changes(settings), key_beside(settings.database)
-    made.state.failures, made.state.uses = Failures(), Uses()
-    made.state.drawer, made.state.turns = Drawer(settings), asyncio.Semaphore(CHANGES_AT_ONCE)
-    made.state.feed, made.state.metrics, made.state.numbers = Feed(made), kept(), Kept(statistics)
-    made.state.log = log or events.begin_logging(settings.log_format)
+    state = made.state
+    state.settings, state.sessions = settings, SessionPool(settings)
+    state.database_version, state.key = DatabaseVersion(settings), load_signing_key(settings.database)
+    state.failures, state.token_uses = SignInFailures(), TokenUses()
+    state.drawer, state.turns = Drawer(settings), asyncio.Semaphore(CHANGES_AT_ONCE)
+    state.streams, state.is_stopping = EventStreams(made), lambda: False
+    state.metrics, state.numbers = CachedValue(metrics_text), CachedValue(statistics)
+    state.log, state.on_ready = log or events.begin_logging(settings.log_format), on_ready
     return made
 
 
@@ -102,11 +112,10 @@ def _cross_origin(settings: Settings) -> Sequence[Middleware]:
 
 
 def routes() -> Sequence[BaseRoute]:
-    gathered = [route for module in MODULES for route in module.routes]
     return [
         Route("/healthz", _healthz),
         Route("/readyz", _readyz),
-        *gathered,
+        *(route for module in MODULES for route in module.routes),
         Mount("/static", StaticFiles(directory=STATIC), name="static"),
     ]
 
@@ -118,57 +127,62 @@ async def _healthz(_: Request) -> PlainTextResponse:
 
 def _readyz(request: Request) -> PlainTextResponse:
     """Answer once the database can be opened at this version's schema. Needs no token."""
-    with request.app.state.sessions.opened("web"):
+    with request.app.state.sessions.borrow("web"):
         return PlainTextResponse("ready\n")
 
 
 @asynccontextmanager
 async def _lifespan(made: Starlette) -> AsyncIterator[None]:
     current_default_thread_limiter().total_tokens = THREADS
-    made.state.drawing = CapacityLimiter(DRAWN_AT_ONCE)
+    made.state.drawing = CapacityLimiter(_DRAWING_THREADS)
     chores = [
-        asyncio.create_task(_again_and_again(NOTED_SECONDS, _note_used, made)),
-        asyncio.create_task(_again_and_again(SWEPT_SECONDS, _sweep, made)),
+        asyncio.create_task(_repeat(_TOKEN_USES_SECONDS, _write_token_uses, made)),
+        asyncio.create_task(_repeat(_SWEEP_SECONDS, _sweep_uploads, made)),
     ]
+    notifier = Notifier()
     try:
+        # The socket listens already, so requests that arrive now are answered in a moment.
+        made.state.on_ready()
+        notifier.ready()
         yield
     finally:
+        notifier.stopping()
         for chore in chores:
             chore.cancel()
-        await run_in_threadpool(_note_used, made)
+        await run_in_threadpool(_write_token_uses, made)
         made.state.drawer.close()
-        made.state.changes.close()
+        made.state.database_version.close()
         made.state.sessions.close()
 
 
-async def _again_and_again(seconds: float, chore: Callable[[Starlette], None], made: Starlette) -> None:
+async def _repeat(seconds: float, chore: Callable[[Starlette], None], made: Starlette) -> None:
     while True:
         await asyncio.sleep(seconds)
         await run_in_threadpool(chore, made)
 
 
-def _note_used(made: Starlette) -> None:
-    if used := made.state.uses.taken():
-        with suppress(PagemillError), made.state.sessions.opened("web") as session:
+def _write_token_uses(made: Starlette) -> None:
+    if used := made.state.token_uses.take():
+        with suppress(PagemillError), made.state.sessions.borrow("web") as session:
             tokens.note_use(session, used)
 
 
-def _sweep(made: Starlette) -> None:
-    with suppress(PagemillError, OSError), made.state.sessions.opened("web") as session:
+def _sweep_uploads(made: Starlette) -> None:
+    with suppress(PagemillError, OSError), made.state.sessions.borrow("web") as session:
         uploads.sweep(session)
 
 
-def serve(settings: Settings, told: Callable[[], None]) -> int:
-    """Serve until a signal stops the server. Calls `told` once it accepts requests."""
+def serve(settings: Settings, on_ready: Callable[[], None]) -> int:
+    """Serve until a signal stops the server."""
     log = events.begin_logging(settings.log_format)
     open_session(settings).close()  # refuse to start without a database
     # Requests to read files are parsed in this process, so it needs the handlers' settings as the daemon does.
     settings.hand_to_handlers()
-    made = app(settings, log=log)
-    with open_socket(settings.web_listen) as listening:
+    server = create_server(app(settings, log=log, on_ready=on_ready))
+    with open_socket(settings.web_listen) as listener:
         log.info(events.WEB_STARTED, address=LISTEN.write(settings.web_listen), database=str(settings.database))
         with told_where(settings):
-            server(made, told).run(sockets=[listening])
+            run_until_signal(server, listener)
     if isinstance(settings.web_listen, Path):
         settings.web_listen.unlink(missing_ok=True)
     log.info(events.WEB_STOPPED)

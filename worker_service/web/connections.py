@@ -21,8 +21,6 @@ ANONYMOUS_MAX = 400
 """Maximum of anonymous connections. Together with `access.REQUESTS_MAX` below the usual limit of 1,024 open files."""
 REQUEST_SECONDS = 10.0
 """Time to send the headers of a request, from the start of the connection or the end of the previous response."""
-STUCK_SECONDS = 60.0
-"""A client that reads nothing of a response for this long is disconnected."""
 
 
 class Connections:
@@ -51,7 +49,10 @@ class Connections:
 
 
 class Connection(asyncio.Protocol):
-    """One connection. Passes everything on to uvicorn's protocol, and tells the application who is connected."""
+    """One connection. Wraps uvicorn's protocol, and tells the application who is connected.
+
+    uvicorn limits the number of requests, but not the number of connections or the time to send a request's headers.
+    """
 
     def __init__(self, connections: Connections, *, app_state: dict[str, Any], **options: Any) -> None:
         # uvicorn hands `app_state` to the application as the state of each request.
@@ -59,7 +60,6 @@ class Connection(asyncio.Protocol):
         self._connections = connections
         self._loop = asyncio.get_running_loop()
         self._deadline: asyncio.TimerHandle | None = None
-        self._stuck: asyncio.TimerHandle | None = None
         self._requests = self._admitted = 0
         self._is_lost = False
         self.address = ""
@@ -87,16 +87,13 @@ class Connection(asyncio.Protocol):
         self._is_lost = True
         self._connections.discard(self)
         self._stop_deadline()
-        self._stop_stuck()
         self._http.connection_lost(exc)
 
     def pause_writing(self) -> None:
         self._http.pause_writing()
-        self._stuck = self._loop.call_later(STUCK_SECONDS, self.abort)
 
     def resume_writing(self) -> None:
         self._http.resume_writing()
-        self._stop_stuck()
 
     @contextmanager
     def answering(self) -> Iterator[None]:
@@ -123,11 +120,11 @@ class Connection(asyncio.Protocol):
                 self._connections.add(self)
 
     def abort(self) -> None:
-        """Close the connection at once. A client that reads nothing would hold up an orderly close for ever."""
         self._transport.abort()
 
     def _time_out(self) -> None:
         if self._transport.is_closing() or self._transport.get_write_buffer_size():
+            # The client reads nothing, which would hold up an orderly close for ever.
             self.abort()
         else:
             self._transport.write(b"HTTP/1.1 408 Request Timeout\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
@@ -141,11 +138,6 @@ class Connection(asyncio.Protocol):
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
-
-    def _stop_stuck(self) -> None:
-        if self._stuck is not None:
-            self._stuck.cancel()
-            self._stuck = None
 
 
 def connection_of(request: HTTPConnection) -> Connection:

@@ -1,4 +1,4 @@
-"""Pool of database sessions: `with opened(request) as session`.
+"""Pool of database sessions: `with session_of(request) as session`.
 
 One thread uses a session at a time. Idle sessions are reused last in, first out, so there are never more of them than
 threads that answer.
@@ -20,14 +20,14 @@ from worker_service.settings.config import Settings
 from worker_service.web.access import visitor_of
 
 
-class Sessions:
+class SessionPool:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self._idle: list[tuple[tuple[int, int], Session]] = []
         self._lock = Lock()
 
     @contextmanager
-    def opened(self, actor: str) -> Iterator[Session]:
+    def borrow(self, actor: str) -> Iterator[Session]:
         file, session = self._taken()
         is_sound = False
         try:
@@ -72,8 +72,8 @@ class Sessions:
 
 
 @contextmanager
-def opened(request: HTTPConnection) -> Iterator[Session]:
+def session_of(request: HTTPConnection) -> Iterator[Session]:
     """Open a session for the visitor. Blocks, so call it only from a handler that runs in a thread."""
-    sessions = cast(Sessions, request.app.state.sessions)
-    with sessions.opened(visitor_of(request).name) as session:
+    sessions = cast(SessionPool, request.app.state.sessions)
+    with sessions.borrow(visitor_of(request).name) as session:
         yield session

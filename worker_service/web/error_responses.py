@@ -33,7 +33,7 @@ class NoSuchPage(HttpProblem):
     status = 404
 
 
-class NobodyKnown(HttpProblem):
+class SignInRequired(HttpProblem):
     code = "unauthorised"
     exit_code = 77
     status = 401
@@ -115,7 +115,7 @@ async def refuse_http(request: Request, error: Exception) -> Response:
     return problem(request, error.status_code, Problem(code, sentence), dict(error.headers or {}))
 
 
-async def confess(request: Request, error: Exception) -> Response:
+async def internal_error(request: Request, error: Exception) -> Response:
     """Log an unexpected exception and answer 500 without details."""
     request.app.state.log.error(events.REQUEST_FAILED, path=request.url.path, exc_info=error)
     return problem(request, 500, Problem("bug", "an internal error occurred", "see the log of `pagemill serve`"), {})
@@ -132,12 +132,13 @@ _BACK = {
 
 def problem(request: Request, status: int, refused: Problem, headers: Mapping[str, str]) -> Response:
     if wants_page(request):
-        from worker_service.web.views import page  # imports this module
+        from worker_service.web.views import render  # imports this module
 
         title = HTTPStatus(status).phrase
         back = _BACK.get(request.url.path.split("/")[1], ("/", "Home"))
-        says = str(refused)
-        return page(request, "problem.html", status=status, title=title, sentence=says, headers=headers, back=back)
-    told = {"type": f"urn:pagemill:{refused.code}", "title": HTTPStatus(status).phrase, "status": status}
-    told |= refused._asdict()
-    return JSONResponse(told, status, dict(headers), media_type="application/problem+json")
+        return render(
+            request, "problem.html", status=status, headers=headers, title=title, sentence=str(refused), back=back
+        )
+    document = {"type": f"urn:pagemill:{refused.code}", "title": HTTPStatus(status).phrase, "status": status}
+    document |= refused._asdict()
+    return JSONResponse(document, status, dict(headers), media_type="application/problem+json")

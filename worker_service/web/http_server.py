@@ -7,9 +7,7 @@ import logging
 import signal
 import socket
 import stat
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -18,13 +16,14 @@ import uvicorn
 from starlette.applications import Starlette
 
 from worker_service.base.errors import PagemillError
-from worker_service.base.sd_notify import Notifier
 from worker_service.settings.value_types import LISTEN, Listen
 from worker_service.web.connections import Connection, Connections
 
 IDLE_SECONDS = 5
 """Time a kept-alive connection may be idle between two requests."""
 _GRACE_SECONDS = 3
+STUCK_SECONDS = 60
+"""A client that reads nothing of a response for this long is disconnected, by the kernel."""
 _BACKLOG = 128
 """asyncio accepts this many at a time: fewer than `ANONYMOUS_MAX`, so that one burst does not evict itself."""
 
@@ -34,39 +33,7 @@ class CannotListen(PagemillError):
     exit_code = 78
 
 
-class Server(uvicorn.Server):
-    """uvicorn server that reports readiness to systemd and returns after a signal instead of re-raising it."""
-
-    def __init__(self, config: uvicorn.Config, told: Callable[[], None]) -> None:
-        super().__init__(config)
-        self._told = told
-        self._notifier = Notifier()
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        if self.started:
-            self._told()
-            self._notifier.ready()
-
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        self._notifier.stopping()
-        cast(Starlette, self.config.app).state.feed.end()
-        await super().shutdown(sockets)
-
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-        before = {one: signal.signal(one, self.handle_exit) for one in (signal.SIGINT, signal.SIGTERM)}
-        try:
-            yield
-        finally:
-            for one, handler in before.items():
-                signal.signal(one, handler)
-
-
-def server(app: Starlette, told: Callable[[], None] = lambda: None) -> Server:
+def create_server(app: Starlette) -> uvicorn.Server:
     # `error_responses` reports refused requests and logs unexpected errors.
     logging.getLogger("uvicorn").addHandler(logging.NullHandler())
     config = uvicorn.Config(
@@ -82,49 +49,61 @@ def server(app: Starlette, told: Callable[[], None] = lambda: None) -> Server:
         timeout_keep_alive=IDLE_SECONDS,
         timeout_graceful_shutdown=_GRACE_SECONDS,
     )
-    return Server(config, told)
+    server = uvicorn.Server(config)
+    # Event streams end when this is true; uvicorn then waits for them.
+    app.state.is_stopping = lambda: server.should_exit
+    return server
+
+
+def run_until_signal(server: uvicorn.Server, listener: socket.socket) -> None:
+    # uvicorn restores these handlers when it has stopped, and raises the signal again.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, server.handle_exit)
+    server.run(sockets=[listener])
 
 
 # ── Listening ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def open_socket(listen: Listen) -> socket.socket:
-    where = LISTEN.write(listen)
+    address = LISTEN.write(listen)
     try:
         if isinstance(listen, Path):
-            return _in_the_file_system(listen)
-        found = socket.getaddrinfo(*listen, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        family, kind, protocol, _, address = found[0]
+            return _open_unix_socket(listen)
+        [(family, kind, protocol, _, name), *_] = socket.getaddrinfo(
+            *listen, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
         # asyncio sets TCP_NODELAY only on sockets whose protocol is TCP. Without it every response on a reused
         # connection waits 40 ms for an acknowledgement.
-        line = socket.socket(family, kind, protocol)
+        listener = socket.socket(family, kind, protocol)
         try:
-            line.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            line.bind(address)
-            line.listen(_BACKLOG)
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(STUCK_SECONDS * 1000))
+            listener.bind(name)
+            listener.listen(_BACKLOG)
         except BaseException:
-            line.close()
+            listener.close()
             raise
-        return line
+        return listener
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             raise CannotListen(
-                f"{where} is in use by another program", "set web_listen, or stop that program"
+                f"{address} is in use by another program", "set web_listen, or stop that program"
             ) from error
-        raise CannotListen(f"cannot listen at {where}: {(error.strerror or str(error)).lower()}") from error
+        raise CannotListen(f"cannot listen at {address}: {(error.strerror or str(error)).lower()}") from error
 
 
-def _in_the_file_system(path: Path) -> socket.socket:
+def _open_unix_socket(path: Path) -> socket.socket:
     """Listen on a Unix socket. The umask decides who may connect."""
-    line = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         _remove_left_over(path)
-        line.bind(str(path))
-        line.listen(_BACKLOG)
+        listener.bind(str(path))
+        listener.listen(_BACKLOG)
     except BaseException:
-        line.close()
+        listener.close()
         raise
-    return line
+    return listener
 
 
 def _remove_left_over(path: Path) -> None:

@@ -1,8 +1,8 @@
 """Refuses bad requests before anything else sees them, and adds the headers that every response carries.
 
-`Guard` is the outermost frame. It refuses an unknown Host (another site's name that was made to lead here), a body that
-is too large, too slow or of unclear length. Inner frames refuse by raising; Guard turns exceptions into responses. The
-headers forbid a browser to run anything that is not one of our static files. `access` finds the visitor.
+`EdgeMiddleware` is the outermost. It refuses an unknown Host (a foreign name may point at this machine) and bodies that
+are too large, too slow or of unclear length, and turns exceptions of the inner frames into responses. Its headers
+forbid a browser to run anything that is not one of our static files. `access` finds the visitor.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from types import MappingProxyType
 from typing import cast
 from urllib.parse import parse_qsl
 
-from starlette.datastructures import FormData, MutableHeaders
+from starlette.datastructures import ImmutableMultiDict, MutableHeaders
 from starlette.requests import ClientDisconnect, HTTPConnection, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from worker_service.base.errors import PagemillError
-from worker_service.web.access import SAFE, is_open, settings_of, visitor_of
+from worker_service.web.access import SAFE, needs_no_sign_in, settings_of, visitor_of
 from worker_service.web.connections import connection_of
-from worker_service.web.error_responses import BodyTooLarge, HttpProblem, confess, refuse
+from worker_service.web.error_responses import BodyTooLarge, HttpProblem, internal_error, refuse
 from worker_service.web.hosts import is_ours, origin_of
 
 BODY_BYTES_MAX = 4 * 1024 * 1024
@@ -41,6 +41,8 @@ LEFT_OVER_SECONDS = 2.0
 
 UPLOADS = ("/api/uploads", "/upload")
 """Paths that accept files and stream the body themselves."""
+
+Form = ImmutableMultiDict[str, str]
 
 _FORM = "application/x-www-form-urlencoded"
 
@@ -92,7 +94,7 @@ class AmbiguousLength(HttpProblem):
     headers = MappingProxyType({"Connection": "close"})
 
 
-class Guard:
+class EdgeMiddleware:
     """Outermost middleware: checks the Host, limits the body, adds headers and catches every exception."""
 
     def __init__(self, app: ASGIApp) -> None:
@@ -120,10 +122,10 @@ class Guard:
             except Exception as error:
                 if answer.has_begun:
                     raise
-                await (await confess(request, error))(scope, body.receive, answer.send)
+                await (await internal_error(request, error))(scope, body.receive, answer.send)
 
 
-class Sent:
+class CsrfMiddleware:
     """Refuses cross-site changes and reads the body before the handler runs.
 
     Handlers in threads cannot await the body, so they get its form with `form_of(request)`. A handler starts once the
@@ -139,31 +141,31 @@ class Sent:
             return
         request = Request(scope, receive)
         # Check this before reading the body, which may be large.
-        refuse_foreign(request)
-        scope["state"]["form"] = FormData()
+        refuse_other_origin(request)
+        scope["state"]["form"] = Form()
         if scope["path"] in UPLOADS:
-            refuse_unasked(request)
+            refuse_without_csrf_token(request)
             await self._app(scope, receive, send)
             return
         is_form = request.headers.get("content-type", "").partition(";")[0].strip().lower() == _FORM
         if not is_form:
-            refuse_unasked(request)
+            refuse_without_csrf_token(request)
         body = await request.body()
         if is_form:
-            scope["state"]["form"] = _form(body)
-            refuse_unasked(request)
-        async with turn_of(request):
+            scope["state"]["form"] = _parse_form(body)
+            refuse_without_csrf_token(request)
+        async with write_turn_of(request):
             await self._app(scope, _again(body, receive), send)
 
 
-def turn_of(request: Request) -> asyncio.Semaphore:
+def write_turn_of(request: Request) -> asyncio.Semaphore:
     """Return the semaphore to hold while waiting for the write lock, but not while a file is being received."""
     return cast(asyncio.Semaphore, request.app.state.turns)
 
 
-def form_of(request: Request) -> FormData:
+def form_of(request: Request) -> Form:
     """Return the fields of the request's form; empty if the body is no form."""
-    return cast(FormData, request.state.form)
+    return cast(Form, request.state.form)
 
 
 # ── Host and origin checks ──────────────────────────────────────────────────────────────────────────────────────────
@@ -183,7 +185,7 @@ def refuse_ambiguous_length(request: HTTPConnection) -> None:
         raise AmbiguousLength("the request has both a Content-Length and a Transfer-Encoding", "send one of them")
 
 
-def refuse_foreign(request: HTTPConnection) -> None:
+def refuse_other_origin(request: HTTPConnection) -> None:
     """Refuse a page of another origin, unless it is one of `web_origins` and brings a token of its own."""
     origin, site = request.headers.get("origin"), request.headers.get("sec-fetch-site")
     if origin in settings_of(request).web_origins and "authorization" in request.headers:
@@ -194,23 +196,23 @@ def refuse_foreign(request: HTTPConnection) -> None:
         raise OriginRefused("the request comes from a page of another site")
 
 
-def refuse_unasked(request: Request) -> None:
+def refuse_without_csrf_token(request: Request) -> None:
     """Raise `FormOutdated` if a browser session does not send its CSRF token.
 
     The token is a form field, the header X-CSRF-Token, or `?csrf=` in the URL of a form with files, whose fields are
     read later.
     """
-    if is_open(request.url.path):
+    if needs_no_sign_in(request.url.path):
         return
     visitor = visitor_of(request)
     if not visitor.csrf:
         return
     said = request.headers.get("x-csrf-token") or form_of(request).get("csrf") or request.query_params.get("csrf")
-    if not isinstance(said, str) or not visitor.has_made(said):
+    if not said or not visitor.has_csrf_token(said):
         raise FormOutdated("this form is out of date", "reload the page and try again")
 
 
-def _form(body: bytes) -> FormData:
+def _parse_form(body: bytes) -> Form:
     try:
         fields = parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=FIELDS_MAX, errors="strict")
     except ValueError as error:
@@ -218,7 +220,7 @@ def _form(body: bytes) -> FormData:
     for name, said in fields:
         if "\0" in said:
             raise HttpProblem(f"{name[:50]!r} holds a NUL byte")
-    return FormData([*fields])
+    return Form(fields)
 
 
 # ── Bodies ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -271,7 +273,7 @@ class _Body:
 def _limits(request: Request) -> tuple[int, float, float]:
     """Return the bytes of a body, the seconds between two parts of it, and the seconds for all of it."""
     settings, path = settings_of(request), request.url.path
-    if is_open(path):
+    if needs_no_sign_in(path):
         return SIGN_IN_BYTES_MAX, SIGN_IN_SECONDS, SIGN_IN_SECONDS
     if path in UPLOADS:
         return settings.upload_bytes_max + BODY_BYTES_MAX, PAUSE_SECONDS, math.inf

@@ -12,9 +12,9 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect, Request
 
 from worker_service.base.errors import BadInput
-from worker_service.services.uploads import Incoming, refuse_where_there_is_no_room
 from worker_service.settings.config import Settings
 from worker_service.web.error_responses import BodyTooLarge, HttpProblem, WrongMediaType
+from worker_service.web.uploads import IncomingFile, refuse_if_disk_full
 
 _FIELDS_MOST = 100
 _FIELD_BYTES_MAX = 65_536
@@ -23,9 +23,9 @@ _FILES_MOST = 100
 
 
 @dataclass(slots=True)
-class Received:
+class ReceivedForm:
     fields: dict[str, list[str]] = field(default_factory=dict)
-    files: list[tuple[str, Incoming]] = field(default_factory=list)
+    files: list[tuple[str, IncomingFile]] = field(default_factory=list)
     """The client's name for each file, and its content."""
 
     def one(self, name: str) -> str | None:
@@ -33,7 +33,7 @@ class Received:
 
 
 @asynccontextmanager
-async def received(request: Request) -> AsyncIterator[Received]:
+async def receive_form(request: Request) -> AsyncIterator[ReceivedForm]:
     """Receive the form. Deletes on exit every file that the caller did not keep."""
     kind, options = parse_options_header(request.headers.get("content-type", ""))
     boundary = options.get(b"boundary", b"")
@@ -44,7 +44,7 @@ async def received(request: Request) -> AsyncIterator[Received]:
     size = int(announced) if announced.isascii() and announced.isdigit() else 0
     form = _Form(settings)
     try:
-        await run_in_threadpool(refuse_where_there_is_no_room, settings.workspace, size)
+        await run_in_threadpool(refuse_if_disk_full, settings.workspace, size)
         parser = MultipartParser(boundary, form.callbacks)  # type: ignore[arg-type]
         try:
             async for piece in request.stream():
@@ -55,23 +55,23 @@ async def received(request: Request) -> AsyncIterator[Received]:
             raise BadInput(f"the form cannot be read: {error}") from None
         if not form.has_ended:
             raise BadInput("the form cannot be read: it is incomplete")
-        yield form.received
+        yield form.result
     finally:
         await run_in_threadpool(form.close)
 
 
 class _Form:
-    """Builds `Received` from the parser's callbacks."""
+    """Builds `ReceivedForm` from the parser's callbacks."""
 
     def __init__(self, settings: Settings) -> None:
-        self.received = Received()
+        self.result = ReceivedForm()
         self.has_ended = False
         self._settings = settings
         self._header, self._value = bytearray(), bytearray()
         self._headers: dict[bytes, bytes] = {}
         self._name = ""
         self._field: bytearray | None = None
-        self._file: Incoming | None = None
+        self._file: IncomingFile | None = None
         self.callbacks = {
             "on_part_begin": self._begin,
             "on_header_field": lambda data, start, end: self._more(self._header, data[start:end]),
@@ -84,7 +84,7 @@ class _Form:
         }
 
     def close(self) -> None:
-        for _, incoming in self.received.files:
+        for _, incoming in self.result.files:
             incoming.close()
 
     def _begin(self) -> None:
@@ -106,17 +106,17 @@ class _Form:
         _, options = parse_options_header(self._headers.get(b"content-disposition", b""))
         self._name = options.get(b"name", b"").decode("utf-8", "replace")
         if b"filename" in options:
-            if len(self.received.files) >= _FILES_MOST:
+            if len(self.result.files) >= _FILES_MOST:
                 raise BadInput(f"at most {_FILES_MOST} files at once")
-            self._file = Incoming(self._settings.workspace)
-            self.received.files.append((options[b"filename"].decode("utf-8", "replace"), self._file))
+            self._file = IncomingFile(self._settings.workspace)
+            self.result.files.append((options[b"filename"].decode("utf-8", "replace"), self._file))
         else:
             self._field = bytearray()
 
     def _data(self, data: bytes, start: int, end: int) -> None:
         if self._file is not None:
             if self._file.size + end - start > self._settings.upload_bytes_max:
-                name = self.received.files[-1][0]
+                name = self.result.files[-1][0]
                 raise BodyTooLarge(
                     f"{name!r} is larger than {self._settings.upload_bytes_max} bytes (upload_bytes_max)"
                 )
@@ -128,8 +128,8 @@ class _Form:
 
     def _end_part(self) -> None:
         if self._field is not None:
-            said = self.received.fields.setdefault(self._name, [])
-            if sum(map(len, self.received.fields.values())) >= _FIELDS_MOST:
+            said = self.result.fields.setdefault(self._name, [])
+            if sum(map(len, self.result.fields.values())) >= _FIELDS_MOST:
                 raise BadInput("the form has too many fields")
             if b"\0" in self._field:
                 raise BadInput(f"{self._name[:50]!r} holds a NUL byte")

@@ -18,16 +18,16 @@ from worker_service.jobs.tokens import parse_token_text
 from worker_service.services import tokens
 from worker_service.services.tokens import Made
 from worker_service.web.access import (
-    LOGIN,
+    SIGN_IN,
     cookie_name,
-    cookie_of,
+    find_visitor,
     is_secure,
     note_failure,
-    who,
+    signed_cookie,
 )
-from worker_service.web.error_responses import NobodyKnown
+from worker_service.web.error_responses import SignInRequired
 from worker_service.web.middleware import form_of
-from worker_service.web.views import page
+from worker_service.web.views import render
 
 _NOT_A_LINK = "This link was already used or has expired. Run `pagemill token link` for another."
 
@@ -39,7 +39,7 @@ def show_sign_in(request: Request) -> Response:
         return _asked(request)
     if parse_token_text(word) is None:
         return _asked(request, _NOT_A_LINK)
-    return page(request, "sign_in.html", title="Sign in", word=word)
+    return render(request, "sign_in.html", title="Sign in", word=word)
 
 
 def sign_in(request: Request) -> Response:
@@ -55,21 +55,21 @@ def sign_in(request: Request) -> Response:
 
 def me(request: Request) -> Response:
     """Show who is signed in, with a button to sign out."""
-    return page(request, "me.html", title="You")
+    return render(request, "me.html", title="You")
 
 
 def go_out(request: Request) -> Response:
     """End the session in the database, so that copies of its cookie stop working, too."""
     word = request.cookies.get(cookie_name(request), "").rpartition(".")[0]
-    with request.app.state.sessions.opened("web") as session:
+    with request.app.state.sessions.borrow("web") as session:
         tokens.end_session(session, word)
-    answer = RedirectResponse(LOGIN, 303)
+    answer = RedirectResponse(SIGN_IN, 303)
     answer.delete_cookie(cookie_name(request), secure=is_secure(request), httponly=True, samesite="strict")
     return answer
 
 
 def _begun(request: Request, word: str) -> Made | None:
-    with request.app.state.sessions.opened("web") as session:
+    with request.app.state.sessions.borrow("web") as session:
         return tokens.begin_session(session, word)
 
 
@@ -78,7 +78,7 @@ def _let_in(request: Request, made: Made, to: str) -> Response:
     until = wall_clock() if made.until is None else from_text(made.until)
     answer.set_cookie(
         cookie_name(request),
-        cookie_of(request, made.word),
+        signed_cookie(request, made.word),
         max_age=_seconds_until(until),
         secure=is_secure(request),
         httponly=True,
@@ -95,13 +95,13 @@ def _asked(request: Request, refused: str = "") -> Response:
     if not refused and request.method == "GET" and _is_in(request):
         return RedirectResponse(_inside(request.query_params.get("next")), 303)
     to = _inside(request.query_params.get("next"))
-    return page(request, "login.html", title="Sign in", refused=refused, to=to, status=401 if refused else 200)
+    return render(request, "login.html", title="Sign in", refused=refused, to=to, status=401 if refused else 200)
 
 
 def _is_in(request: Request) -> bool:
     try:
-        who(request)
-    except NobodyKnown:
+        find_visitor(request)
+    except SignInRequired:
         return False
     return True
 
@@ -110,12 +110,12 @@ def _inside(wanted: Any) -> str:
     """Return a path of this site, never an address elsewhere."""
     path = wanted if isinstance(wanted, str) else ""
     is_ours = path.startswith("/") and not path.startswith(("//", "/\\")) and path.isprintable() and path.isascii()
-    return path if is_ours and not path.startswith(LOGIN) else "/"
+    return path if is_ours and not path.startswith(SIGN_IN) else "/"
 
 
 routes = [
-    Route(LOGIN, show_sign_in),
-    Route(LOGIN, sign_in, methods=["POST"]),
-    Route(f"{LOGIN}/me", me),
-    Route(f"{LOGIN}/end", go_out, methods=["POST"]),
+    Route(SIGN_IN, show_sign_in),
+    Route(SIGN_IN, sign_in, methods=["POST"]),
+    Route(f"{SIGN_IN}/me", me),
+    Route(f"{SIGN_IN}/end", go_out, methods=["POST"]),
 ]

@@ -15,19 +15,19 @@ from worker_service.base.files import atomic_write
 _BYTES = 32
 
 
-class Key:
+class SigningKey:
     def __init__(self, secret: bytes) -> None:
         self._secret = secret
 
-    def mark(self, purpose: str, text: str) -> str:
+    def sign(self, purpose: str, text: str) -> str:
         """Return the signature (HMAC-SHA-256) of `text` for `purpose`."""
         return hmac.new(self._secret, f"{purpose}\n{text}".encode(), hashlib.sha256).hexdigest()
 
-    def is_mark(self, purpose: str, text: str, mark: str) -> bool:
-        return hmac.compare_digest(self.mark(purpose, text).encode(), mark.encode())
+    def verify(self, purpose: str, text: str, signature: str) -> bool:
+        return hmac.compare_digest(self.sign(purpose, text).encode(), signature.encode())
 
 
-def key_beside(database: Path) -> Key:
+def load_signing_key(database: Path) -> SigningKey:
     """Read this user's key, or create it. Each user of a shared database has a separate key file."""
     path = database.with_name(f"{database.name}.web-key.{os.geteuid()}")
     try:
@@ -38,7 +38,7 @@ def key_beside(database: Path) -> Key:
         raise ConfigError(
             f"cannot create {path}, the key that signs cookies: {(error.strerror or str(error)).lower()}"
         ) from error
-    return Key(_read(path))
+    return SigningKey(_read(path))
 
 
 def _make(path: Path) -> None:

@@ -13,11 +13,11 @@ _LINES_AT_ONCE = 500
 _BYTES_AT_ONCE = 256 * 1024
 
 
-def lines_sent(lines: Iterable[str], media_type: str, *, file_name: str | None = None) -> StreamingResponse:
+def stream_lines(lines: Iterable[str], media_type: str, *, file_name: str | None = None) -> StreamingResponse:
     return StreamingResponse(_joined(iter(lines)), media_type=media_type, headers=_saved_as(file_name))
 
 
-def file_sent(file: IO[bytes], media_type: str, *, file_name: str) -> StreamingResponse:
+def stream_file(file: IO[bytes], media_type: str, *, file_name: str) -> StreamingResponse:
     """Stream `file` from its beginning and close it."""
     size = file.seek(0, 2)
     headers = {**_saved_as(file_name), "Content-Length": str(size)}

@@ -25,10 +25,10 @@ from worker_service.jobs.attempts import Failure
 from worker_service.jobs.documents import DocumentFacts, PageResult
 from worker_service.jobs.job import Status
 from worker_service.jobs.selector import Selector
-from worker_service.services import database, uploads
+from worker_service.services import database
 from worker_service.services.database import Session, open_session
 from worker_service.settings.config import Settings, load_settings
-from worker_service.web import app
+from worker_service.web import app, uploads
 
 
 @pytest.fixture

@@ -197,7 +197,7 @@ def test_a_stream_is_narrowed_down_to_one_thing(site: httpx.Client, session: Ses
 def test_a_place_that_is_none_is_refused(site: httpx.Client, word: str) -> None:
     answer = site.get("/api/events", params={"after": word})
 
-    assert (answer.status_code, "is no place in the events" in answer.json()["detail"]) == (400, True)
+    assert (answer.status_code, "is not the id of an event" in answer.json()["detail"]) == (400, True)
 
 
 def test_a_notice_is_told(site: httpx.Client, session: Session) -> None:
@@ -234,7 +234,7 @@ def test_many_listen_at_once(settings: Settings, session: Session) -> None:
 def test_one_visitor_cannot_take_all_the_streams(
     settings: Settings, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(feed_of, "_STREAMS_OF_ONE_MOST", 2)
+    monkeypatch.setattr(feed_of, "_STREAMS_PER_VISITOR_MAX", 2)
     mine, theirs = (
         {"Authorization": f"Bearer {tokens.make(session, name, owner=name).word}"} for name in ("alice", "bob")
     )

@@ -15,7 +15,7 @@ from worker_service.jobs.job import NewJob
 from worker_service.jobs.selector import Selector
 from worker_service.jobs.workers import HandlerFacts
 from worker_service.services.database import Session
-from worker_service.web.api import batches
+from worker_service.web.resources import batches
 
 SCHEMA = '{"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}'
 
@@ -56,7 +56,7 @@ def test_a_job_is_made_with_all_that_the_command_line_can_say(site: httpx.Client
         ({"job_type": "a", "run_at": "soon"}, 400, "'soon' is not a time"),
         ({"job_type": "a", "after": [999]}, 404, "there is no job 999"),
         ({"job_type": "checked", "payload": {"n": "x"}}, 422, "does not fit checked: payload.n"),
-        ({"job_type": "a", "owner": "\ud800"}, 400, "is not UTF-8"),
+        ({"job_type": "a", "owner": "\ud800"}, 400, "is not JSON"),
         ({"job_type": "a\0b"}, 400, "body.job_type holds a NUL byte"),
         ({"job_type": "a", "on_failure": [{"job_type": "b\0"}]}, 400, "body.on_failure[0].job_type holds a NUL byte"),
     ],
@@ -155,7 +155,7 @@ def test_priority_retry_and_delete_of_many(site: httpx.Client, session: Session)
         ("/api/jobs/cancel", "no jobs to cancel are selected"),
         ("/api/jobs/cancel?stauts=failed", "did you mean status?"),
         ("/api/jobs/cancel?status=faild", "did you mean failed?"),
-        ("/api/jobs/cancel?owner=a&dry_run=perhaps", "dry_run must be true or false"),
+        ("/api/jobs/cancel?owner=a&dry_run=perhaps", "Expected `bool`, got `str` - at `dry_run`"),
         ("/api/jobs/retry?match=x", "does not say what to match"),
         ("/api/jobs/cancel?since=yesterday", "is not a time"),
         ("/api/jobs/cancel?id=batch:x", "names no job"),
@@ -324,7 +324,7 @@ def test_what_no_index_knows_is_looked_for_in_a_bounded_time_and_the_next_page_g
     for _ in range(5):
         site.post("/api/jobs", json={"job_type": "a"})
     monkeypatch.setattr("worker_service.services.jobs._STRETCH", 2)
-    monkeypatch.setattr("worker_service.web.api.jobs._LOOK_SECONDS", 0.0)
+    monkeypatch.setattr("worker_service.web.resources.jobs.LOOK_SECONDS", 0.0)
 
     found, pages, before = list[int](), 0, dict[str, int]()
     while True:
@@ -365,7 +365,7 @@ def test_more_jobs_than_others_can_wait_for_are_no_one_batch(
 ) -> None:
     for number in range(4):
         (tmp_path / f"{number}.pdf").write_bytes(b"%PDF")
-    monkeypatch.setattr(batches, "_JOBS_MOST", 3)
+    monkeypatch.setattr(batches, "JOBS_MAX", 3)
     many = site.post("/api/batches", json={"sources": [str(tmp_path)]})
     monkeypatch.setattr(requests, "_ENTRIES_MAX", 3)
     more = site.post("/api/batches", json={"sources": [str(tmp_path)]})

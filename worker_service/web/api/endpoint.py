@@ -1,20 +1,21 @@
-"""Endpoints: declared once, for the router, the request parser and the OpenAPI file.
+"""API endpoints: each is declared once, for the router, the request parser and the OpenAPI file.
 
-An endpoint's function takes a `Call` and returns a value, which is serialised as for `--json`. It runs in a thread with
-a session of its own. Unknown parameters and fields are refused by name. A response to GET carries an ETag of two parts:
-the version of the database and a digest of the response. If the first part still matches, the response is 304 without a
-query.
+The annotations of an endpoint's function declare what it takes and returns: `query` is a Struct of URL parameters,
+`body` a Struct of JSON fields, and the return type is the response, serialised as for `--json`. The function runs in a
+thread with its own session. Unknown parameters and fields are refused by name.
+
+A response to GET carries an ETag of two parts: the version of the database and a digest of the response. If the first
+part still matches, the response is 304 without a query.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import Any, cast
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Generic, TypeVar, cast, get_args, get_origin, get_type_hints
 
-from msgspec import Struct, field
-from msgspec.structs import replace
+import msgspec
+from msgspec import Struct
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
@@ -27,56 +28,26 @@ from worker_service.services.database import Session
 from worker_service.services.idempotency import Told, once
 from worker_service.services.serialize import as_object
 from worker_service.web.access import Power, Visitor, visitor_of
-from worker_service.web.changes import version_of
-from worker_service.web.database_sessions import opened
-from worker_service.web.error_responses import BodyTooLarge, NoSuchPage, WrongMediaType
+from worker_service.web.database_sessions import session_of
+from worker_service.web.database_version import version_of
+from worker_service.web.error_responses import BodyTooLarge, WrongMediaType
+from worker_service.web.parameters import NoParameters, read_parameters
 
-Schema = Mapping[str, Any]
-Streams = Callable[[Request, Visitor, Mapping[str, Any]], Awaitable[Response]]
+T = TypeVar("T")
+Run = Callable[..., Any]
 
-TEXT: Schema = {"type": "string"}
-NUMBER: Schema = {"type": "integer", "minimum": 0, "maximum": 2**53}
-ID: Schema = {"type": "integer", "minimum": 1, "maximum": 2**53}
-YES: Schema = {"type": "boolean"}
-
-_YES = {"": True, "true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
-_KEY_MOST = 255
-_BODY_SLACK = 64 * 1024
-"""Bytes allowed in a body besides its payload."""
+_KEY_CHARACTERS_MAX = 255
+_BODY_BYTES_BESIDE_PAYLOAD = 64 * 1024
 
 IDEMPOTENCY = "Idempotency-Key"
 
 
-class Param(Struct, frozen=True):
-    """A parameter in the query or a header."""
-
-    name: str
-    about: str
-    schema: Schema = field(default_factory=lambda: TEXT)
-    is_many: bool = False
-    """May be repeated."""
-    is_needed: bool = False
-
-
-_IDEMPOTENT = Param(IDEMPOTENCY, "the same wish, sent again with it within 30 days, is granted once and answered alike")
-
-
-class Field(Struct, frozen=True):
-    """A field of the JSON or form body."""
-
-    schema: Schema
-    about: str
-    is_needed: bool = False
-
-
-class Call(Struct, frozen=True):
-    """A request after parsing, with its session and visitor."""
+class ApiRequest(Struct, frozen=True):
+    """A request with its session and visitor."""
 
     request: Request
     session: Session
     visitor: Visitor
-    query: Mapping[str, Any]
-    body: Mapping[str, Any]
 
     @property
     def id(self) -> int:
@@ -86,117 +57,92 @@ class Call(Struct, frozen=True):
         return self.request.path_params[name]
 
 
-class Answer(Struct, frozen=True):
-    """A response with its own status or headers."""
+class ApiResponse(Struct, Generic[T], frozen=True):
+    """A response with its own status or Location."""
 
-    value: Any
+    value: T
     status: int = 200
-    headers: Mapping[str, str] = field(default_factory=dict)
+    location: str | None = None
+
+
+class Items(Struct, Generic[T], frozen=True):
+    items: Sequence[T]
 
 
 class Endpoint(Struct, frozen=True):
     method: str
     path: str
     about: str
-    run: Callable[[Call], Any]
-    power: Power
-    query: Sequence[Param]
-    body: Mapping[str, Field] | None
+    run: Run
+    query: type[Struct]
+    body: type[Struct] | None
     answer: Any
-    """Type of the response value, which `as_object` serialises; or a JSON schema."""
+    """Type of the response value; None if the function returns a Starlette response."""
     statuses: Sequence[int]
     """Status codes of success."""
     refusals: Sequence[int]
-    headers: Sequence[Param]
+    headers: Mapping[str, str]
+    """Request headers and their descriptions."""
     media: str
-    is_of_the_moment: bool
-    """The response also depends on the clock or on processes, so an unchanged database does not mean 304."""
-    is_of_all: bool
-    """Refused for a visitor of one owner."""
-    streams: Streams | None
-    """Coroutine called instead of `run`, without a thread or session."""
     body_media: str
+    is_time_dependent: bool
+    """The response also depends on the clock or on processes, so an unchanged database does not mean 304."""
+    needs_all_owners: bool
+    """Refused for a visitor of one owner."""
 
     @property
     def name(self) -> str:
         return self.run.__name__
 
     @property
-    def route(self) -> Route:
-        return Route(_with_kinds(self.path), self._answer, methods=[self.method], name=f"api.{self.name}")
+    def power(self) -> Power:
+        return Power.READ if self.method == "GET" else Power.OPERATE
 
-    async def _answer(self, request: Request) -> Response:
+    @property
+    def has_etag(self) -> bool:
+        return self.method == "GET" and self.media == "application/json"
+
+    @property
+    def route(self) -> Route:
+        path = self.path.replace("{id}", "{id:id}").replace("{number}", "{number:id}")
+        return Route(path, self._respond, methods=[self.method], name=f"api.{self.name}")
+
+    async def _respond(self, request: Request) -> Response:
         visitor = visitor_of(request)
         visitor.must(self.power)
-        if self.is_of_all:
-            visitor.must_be_of_all()
-        if any(isinstance(one, int) and one > ID["maximum"] for one in request.path_params.values()):
-            raise NoSuchPage(f"{request.url.path} does not exist")
-        query = read_query(request, self.query)
-        if self.streams is not None:
-            return await self.streams(request, visitor, query)
-        body = {} if self.body is None else await _read_body(request, self.body)
-        return await run_in_threadpool(self._run, request, visitor, query, body)
+        if self.needs_all_owners:
+            visitor.must_see_all_owners()
+        arguments: dict[str, Struct] = {"query": _read_query(request, self.query)}
+        if self.query is NoParameters:
+            arguments.clear()
+        if inspect.iscoroutinefunction(self.run):
+            return cast(Response, await self.run(request, visitor, **arguments))
+        if self.body is not None:
+            arguments["body"] = await _read_body(request, self.body)
+        return await run_in_threadpool(self._run, request, visitor, arguments)
 
-    def _run(self, request: Request, visitor: Visitor, query: Mapping[str, Any], body: Mapping[str, Any]) -> Response:
-        is_polled = self.method == "GET" and self.media == "application/json"
+    def _run(self, request: Request, visitor: Visitor, arguments: Mapping[str, Struct]) -> Response:
         asked = digest([str(request.url.query), visitor.name, visitor.owner])[:12]
-        state = "" if not is_polled or self.is_of_the_moment else f"{version_of(request)}-{asked}"
-        known = _etag_of(request) if is_polled else ("", "")
+        state = f"{version_of(request)}-{asked}" if self.has_etag and not self.is_time_dependent else ""
+        known = _known_etag(request) if self.has_etag else ("", "")
         if state and known[0] == state:
-            return _unchanged(state, known[1])
-        with opened(request) as session, _text_only():
-            call = Call(request, session, visitor, query, body)
+            return _not_modified(state, known[1])
+        with session_of(request) as session:
+            call = ApiRequest(request, session, visitor)
             if self.method == "POST":
-                return granted(request, session, [dict(query), dict(body)], lambda: self._told(call))
-            answer = self.run(call)
+                asked_for = msgspec.to_builtins(arguments)
+                return respond_once(request, session, asked_for, lambda: stored(self.run(call, **arguments)))
+            answer = self.run(call, **arguments)
             if isinstance(answer, Response):
                 return answer
-            text, status, headers = _written(answer)
-        if is_polled:
-            content = digest([text, asked])[:16]
+            written = stored(answer)
+        headers = {}
+        if self.has_etag:
+            content = digest([written.answer, asked])[:16]
             if known[1] == content:
-                return _unchanged(state, content)
-            headers |= _kept(state, content)
-        return Response(text + "\n", status, headers, media_type="application/json")
-
-    def _told(self, call: Call) -> Told:
-        text, status, headers = _written(self.run(call))
-        return Told(status, text, headers.get("Location"))
-
-
-@contextmanager
-def _text_only() -> Iterator[None]:
-    """Refuse lone surrogates, which JSON can express and UTF-8 cannot store."""
-    try:
-        yield
-    except UnicodeEncodeError as error:
-        raise BadInput(
-            f"the request contains an incomplete character (a lone surrogate): {error.object[:50]!a}"
-        ) from error
-
-
-def granted(request: Request, session: Session, asked: Sequence[Any], grant: Callable[[], Told]) -> Response:
-    """Call `grant`, or return its stored response if the same Idempotency-Key was used before.
-
-    `asked` is everything that distinguishes this request from others with the same key.
-    """
-    key = request.headers.get(IDEMPOTENCY)
-    if key is None:
-        told = grant()
-    elif not 0 < len(key) <= _KEY_MOST or not key.isprintable():
-        raise BadInput(f"an {IDEMPOTENCY} is one line of at most {_KEY_MOST} characters")
-    else:
-        visitor = visitor_of(request)
-        told = once(session, f"{visitor.name}\n{visitor.owner or ''}\n{key}", digest([request.url.path, *asked]), grant)
-    headers = {} if told.location is None else {"Location": told.location}
-    return Response(told.answer + "\n", told.status, headers, media_type="application/json")
-
-
-def _written(answer: Any) -> tuple[str, int, dict[str, str]]:
-    if not isinstance(answer, Answer):
-        answer = Answer(answer)
-    return as_json(as_object(answer.value), indent=None, is_ascii=False), answer.status, dict(answer.headers)
+                return _not_modified(state, content)
+            headers = _etag_headers(state, content)
+        return Response(written.answer + "\n", written.status, headers, media_type="application/json")
 
 
 def endpoint(
@@ -204,134 +150,132 @@ def endpoint(
     path: str,
     about: str,
     *,
-    power: Power | None = None,
-    query: Sequence[Param] = (),
-    body: Mapping[str, Field] | None = None,
     answer: Any = None,
+    body: type[Struct] | None = None,
     statuses: Sequence[int] = (200,),
     refusals: Sequence[int] = (),
-    headers: Sequence[Param] = (),
     media: str = "application/json",
-    is_of_the_moment: bool = False,
-    is_of_all: bool = False,
-) -> Callable[[Callable[[Call], Any]], Endpoint]:
-    """Declare an endpoint. `power` defaults to `read` for GET and `operate` for other methods."""
-    needed = power or (Power.READ if method == "GET" else Power.OPERATE)
-    if method == "POST":
-        headers, refusals = (*headers, _IDEMPOTENT), sorted({*refusals, 400, 409})
+    body_media: str = "application/json",
+    is_time_dependent: bool = False,
+    needs_all_owners: bool = False,
+    headers: Mapping[str, str] | None = None,
+) -> Callable[[Run], Endpoint]:
+    """Declare an endpoint. `answer` and `body` are for functions whose annotations cannot say them.
 
-    def declare(run: Callable[[Call], Any]) -> Endpoint:
+    A coroutine function streams the request or the response, and gets no thread or session.
+    """
+    headers = headers or {}
+    if method == "POST":
+        headers = {**headers, IDEMPOTENCY: "A request repeated with the same key within 30 days is executed once."}
+        refusals = sorted({*refusals, 400, 409})
+
+    def declare(run: Run) -> Endpoint:
+        types = get_type_hints(run, include_extras=True)
+        returns = answer or types["return"]
+        if get_origin(returns) is ApiResponse:
+            [returns] = get_args(returns)
         return Endpoint(
-            method, path, about, run, needed, query, body, answer, statuses, refusals, headers, media,
-            is_of_the_moment, is_of_all, None, "application/json",
+            method, path, about, run, types.get("query", NoParameters), types.get("body", body),
+            None if returns is Response else returns, statuses, refusals, headers, media, body_media, is_time_dependent,
+            needs_all_owners,
         )  # fmt: skip
 
     return declare
 
 
-def streamed(
-    method: str,
-    path: str,
-    about: str,
-    *,
-    body: Mapping[str, Field] | None = None,
-    body_media: str = "application/json",
-    **more: Any,
-) -> Callable[[Streams], Endpoint]:
-    """Declare an endpoint whose coroutine streams the body or the response."""
-
-    def declare(streams: Streams) -> Endpoint:
-        made = endpoint(method, path, about, body=body, **more)(cast(Any, streams))
-        return replace(made, streams=streams, body_media=body_media)
-
-    return declare
+# ── Responses ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _with_kinds(path: str) -> str:
-    return path.replace("{id}", "{id:int}").replace("{number}", "{number:int}")
+def respond_once(request: Request, session: Session, asked: object, grant: Callable[[], Told]) -> Response:
+    """Call `grant`, or return its stored response if the same Idempotency-Key was used before.
+
+    `asked` is everything that distinguishes this request from others with the same key.
+    """
+    key = request.headers.get(IDEMPOTENCY)
+    if key is None:
+        told = grant()
+    elif not 0 < len(key) <= _KEY_CHARACTERS_MAX or not key.isprintable():
+        raise BadInput(f"an {IDEMPOTENCY} is one line of at most {_KEY_CHARACTERS_MAX} characters")
+    else:
+        visitor = visitor_of(request)
+        told = once(session, f"{visitor.name}\n{visitor.owner or ''}\n{key}", digest([request.url.path, asked]), grant)
+    headers = {} if told.location is None else {"Location": told.location}
+    return Response(told.answer + "\n", told.status, headers, media_type="application/json")
+
+
+def stored(answer: Any) -> Told:
+    response = answer if isinstance(answer, ApiResponse) else ApiResponse(answer)
+    text = as_json(as_object(response.value), indent=None, is_ascii=False)
+    return Told(response.status, text, response.location)
+
+
+def _known_etag(request: Request) -> tuple[str, str]:
+    """Return the two parts of the ETag in If-None-Match; empty if it is not one of ours."""
+    state, _, content = request.headers.get("if-none-match", "").strip().removeprefix("W/").strip('"').rpartition(".")
+    return state, content
+
+
+def _etag_headers(state: str, content: str) -> dict[str, str]:
+    # Only the visitor's own cache may store it, and must revalidate it each time.
+    return {"ETag": f'W/"{state}.{content}"', "Cache-Control": "private, no-cache", "Vary": "Authorization, Cookie"}
+
+
+def _not_modified(state: str, content: str) -> Response:
+    return Response(status_code=304, headers=_etag_headers(state, content))
 
 
 # ── Parsing ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def read_query(request: Request, declared: Sequence[Param]) -> dict[str, Any]:
-    """Return the query by parameter name: a list if the parameter may be repeated, no entry if it is absent."""
-    known = {param.name: param for param in declared}
-    said: dict[str, Any] = {}
-    for word, value in request.query_params.multi_items():
-        name = word.replace("-", "_")
-        param = known.get(name)
-        if param is None:
-            meant = did_you_mean(name, known, f"there are {', '.join(known) or 'none'}")
-            raise BadInput(f"{request.url.path} has no parameter {word!r}", meant)
-        if "\0" in value:
-            raise BadInput(f"{name} holds a NUL byte")
-        read = _read(name, value, param.schema)
-        if param.is_many:
-            said.setdefault(name, []).append(read)
-        elif name in said:
-            raise BadInput(f"{name} is given twice")
-        else:
-            said[name] = read
-    for param in declared:
-        if param.is_needed and param.name not in said:
-            raise BadInput(f"the parameter {param.name} is missing", param.about)
-    return said
+def _read_query(request: Request, kind: type[Struct]) -> Struct:
+    pairs = [(word.replace("-", "_"), value) for word, value in request.query_params.multi_items()]
+    for name, _ in pairs:
+        if name not in kind.__struct_encode_fields__:
+            meant = did_you_mean(name, kind.__struct_encode_fields__, _choices(kind))
+            raise BadInput(f"{request.url.path} has no parameter {name!r}", meant)
+    return read_parameters(pairs, kind)
 
 
-def _read(name: str, value: str, schema: Schema) -> Any:
-    if "enum" in schema and value not in schema["enum"]:
-        raise BadInput(f"{name} must be one of {', '.join(schema['enum'])}, not {value!r}")
-    if schema["type"] == "integer":
-        least, most = schema["minimum"], schema["maximum"]
-        if not (value.isascii() and value.isdigit() and len(value) < 19 and least <= int(value) <= most):
-            raise BadInput(f"{name} must be a number from {least} to {most}, not {value!r}")
-        return int(value)
-    if schema["type"] == "boolean":
-        if value.lower() not in _YES:
-            raise BadInput(f"{name} must be true or false, not {value!r}")
-        return _YES[value.lower()]
-    return value
-
-
-async def _read_body(request: Request, declared: Mapping[str, Field]) -> Mapping[str, Any]:
-    raw = await _received(request, request.app.state.settings.payload_bytes_max + _BODY_SLACK)
+async def _read_body(request: Request, kind: type[Struct]) -> Struct:
+    raw = await _receive(request, request.app.state.settings.payload_bytes_max + _BODY_BYTES_BESIDE_PAYLOAD)
     if raw.strip():
-        kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-        if kind != "application/json":
+        media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if media != "application/json":
             raise WrongMediaType("the body must be JSON", "send it with Content-Type: application/json")
-    return await run_in_threadpool(read_object, raw, declared)
+    return await run_in_threadpool(_decode_body, raw, kind)
 
 
-async def _received(request: Request, most: int) -> bytes:
+async def _receive(request: Request, size_max: int) -> bytes:
     parts: list[bytes] = []
     size = 0
     async for part in request.stream():
         size += len(part)
-        if size > most:
-            raise BodyTooLarge(f"the body is larger than {most} bytes", "give the path of a file, or upload it")
+        if size > size_max:
+            raise BodyTooLarge(f"the body is larger than {size_max} bytes", "give the path of a file, or upload it")
         parts.append(part)
     return b"".join(parts)
 
 
-def read_object(raw: bytes, declared: Mapping[str, Field]) -> Mapping[str, Any]:
-    from worker_service.jobs.payloads import PayloadCheck  # imports the JSON Schema validator
-
+def _decode_body(raw: bytes, kind: type[Struct]) -> Struct:
     try:
-        text = raw.decode("utf-8-sig").strip() or "{}"
-        value = json.loads(text, parse_constant=_refuse_constant)
+        value = msgspec.json.decode(raw.removeprefix(b"\xef\xbb\xbf").strip() or b"{}")
     except (ValueError, RecursionError) as error:
         raise BadInput(f"the body is not JSON: {error}") from None
     if not isinstance(value, dict):
         raise BadInput("the body must be a JSON object, such as {}")
     for name in value:
-        if name not in declared:
-            meant = did_you_mean(name, declared, f"there are {', '.join(declared)}")
+        if name not in kind.__struct_encode_fields__:
+            meant = did_you_mean(name, kind.__struct_encode_fields__, _choices(kind))
             raise BadInput(f"the body has an unknown field {name!r}", meant)
-    if (fault := PayloadCheck(json.dumps(schema_of_body(declared))).fault(text)) is not None:
-        raise BadInput(f"the body does not fit: {fault.replace('payload', 'body', 1)}")
     _refuse_nul("body", value)
-    return value
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError as error:
+        raise BadInput(f"the body does not fit: {str(error).replace('$', 'body')}") from None
+
+
+def _choices(kind: type[Struct]) -> str:
+    return f"there are {', '.join(kind.__struct_encode_fields__) or 'none'}"
 
 
 def _refuse_nul(place: str, value: object) -> None:
@@ -345,34 +289,3 @@ def _refuse_nul(place: str, value: object) -> None:
         for name, one in value.items():
             if name != "payload":
                 _refuse_nul(f"{place}.{name}", one)
-
-
-def schema_of_body(declared: Mapping[str, Field]) -> dict[str, Any]:
-    return {
-        "type": "object",
-        "properties": {name: {**one.schema, "description": one.about} for name, one in declared.items()},
-        "required": [name for name, one in declared.items() if one.is_needed],
-        "additionalProperties": False,
-    }
-
-
-def _refuse_constant(name: str) -> Any:
-    raise ValueError(f"{name} is not a JSON value")
-
-
-# ── ETags ───────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def _etag_of(request: Request) -> tuple[str, str]:
-    """Return the two parts of the ETag in If-None-Match; empty if it is not one of ours."""
-    state, _, content = request.headers.get("if-none-match", "").strip().removeprefix("W/").strip('"').rpartition(".")
-    return state, content
-
-
-def _kept(state: str, content: str) -> dict[str, str]:
-    # Only the visitor's own cache may store it, and must revalidate it each time.
-    return {"ETag": f'W/"{state}.{content}"', "Cache-Control": "private, no-cache", "Vary": "Authorization, Cookie"}
-
-
-def _unchanged(state: str, content: str) -> Response:
-    return Response(status_code=304, headers=_kept(state, content))

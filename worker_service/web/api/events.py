@@ -1,18 +1,19 @@
-"""Server-sent events, from one poller for all clients.
+"""Server-sent events. Each stream reads the database from its own cursor whenever the shared version has changed.
 
-`job` is a change of a job's state, `notice` an event users may be notified of, `progress` a running job's progress.
+`job` is a change of a job's status, `notice` an event users may be notified of, `progress` a running job's progress.
 `job` and `notice` carry an id; a client that reconnects with it (Last-Event-ID) receives what it missed. `reset` means
 that too much was missed or is no longer stored, so the client must fetch its data again. `end` means that the server is
-stopping. The poller runs only while a client is connected.
+stopping.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import suppress
+from typing import Annotated, Any
 
 from msgspec import Struct
 from starlette.applications import Starlette
@@ -23,22 +24,20 @@ from starlette.responses import Response, StreamingResponse
 from worker_service.base import events
 from worker_service.base.sanitize import as_json
 from worker_service.services import feed
-from worker_service.services.feed import Happened, Place, Step
+from worker_service.services.feed import EventCursor, JobProgress, NewEvents
 from worker_service.services.serialize import as_object
 from worker_service.web.access import Visitor
-from worker_service.web.api.endpoint import ID, Endpoint, Param, streamed
+from worker_service.web.api.endpoint import Endpoint, endpoint
 from worker_service.web.error_responses import HttpProblem
+from worker_service.web.parameters import Id, about
 
 _POLL_SECONDS = 0.25
 _SIGN_OF_LIFE_SECONDS = 15.0
 _LIFE_SECONDS = 600.0
 """Longest life of a stream. The client reconnects, and its access is checked again."""
-_STREAMS_MOST = 128
-_STREAMS_OF_ONE_MOST = 40
-"""Streams one visitor may have, so that others can always connect."""
-_WAITING_MOST = 64
-"""Polls a slow client may lag behind before its stream reads the database itself."""
-_MISSED_MOST = 20_000
+_STREAMS_MAX = 128
+_STREAMS_PER_VISITOR_MAX = 40
+_MISSED_MAX = 20_000
 
 
 class TooManyStreams(HttpProblem):
@@ -46,227 +45,163 @@ class TooManyStreams(HttpProblem):
     status = 503
 
 
-class TooManyOfYours(HttpProblem):
+class VisitorHasTooManyStreams(HttpProblem):
     code = "too_many_streams"
     status = 429
 
 
-class Message(Struct, frozen=True):
-    owner: str
-    about: tuple[int | None, int | None, int | None]
-    """Ids of the job, batch and document."""
-    place: Place | None
-    """Position in the stream after this message; None for `progress`, which has none."""
-    text: str
-    is_reset: bool = False
+class EventsQuery(Struct, frozen=True):
+    after: Annotated[str, about("Id of an event: first send the events after it.")] | None = None
+    job: Annotated[Id, about("Only events of this job.")] | None = None
+    batch: Annotated[Id, about("Only events of this batch.")] | None = None
+    document: Annotated[Id, about("Only events of this document.")] | None = None
 
 
-@dataclass(slots=True, eq=False)
-class Listener:
-    visitor: str
-    waiting: asyncio.Queue[list[Message]] = field(default_factory=lambda: asyncio.Queue(_WAITING_MOST))
-    is_behind: bool = False
-
-
-class Feed:
-    """Distributes events to connected clients. Used only in the server's event loop, so it needs no lock."""
+class EventStreams:
+    """Counts the open streams and polls the database version for them. Used only in the event loop."""
 
     def __init__(self, app: Starlette) -> None:
         self._app = app
-        self._listeners: set[Listener] = set()
+        self._open: Counter[str] = Counter()
         self._poller: asyncio.Task[None] | None = None
-        self._begins = asyncio.Lock()
-        self._steps: Mapping[int, Step] = {}
-        self.has_ended = False
+        self._changed = asyncio.Event()
+        self.version = ""
 
-    async def join(self, visitor: str) -> Listener:
-        if sum(one.visitor == visitor for one in self._listeners) >= _STREAMS_OF_ONE_MOST:
-            raise TooManyOfYours(f"{visitor} has {_STREAMS_OF_ONE_MOST} event streams open", "close one of them")
-        if len(self._listeners) >= _STREAMS_MOST:
-            raise TooManyStreams(f"{_STREAMS_MOST} event streams are open already", "try again later")
-        listener = Listener(visitor)
-        self._listeners.add(listener)
-        try:
-            async with self._begins:
-                if self._poller is None or self._poller.done():
-                    # Start polling before the stream reads the database, or events between the two reads are lost.
-                    self._steps = {}
-                    self._poller = asyncio.create_task(self._poll(await run_in_threadpool(self._newest)))
-        except BaseException:
-            self.leave(listener)
-            raise
-        return listener
+    @property
+    def is_stopping(self) -> bool:
+        return bool(self._app.state.is_stopping())
 
-    def leave(self, listener: Listener) -> None:
-        self._listeners.discard(listener)
-        if not self._listeners and self._poller is not None:
+    def join(self, visitor: str) -> None:
+        if self._open[visitor] >= _STREAMS_PER_VISITOR_MAX:
+            raise VisitorHasTooManyStreams(
+                f"{visitor} has {_STREAMS_PER_VISITOR_MAX} event streams open", "close one of them"
+            )
+        if self._open.total() >= _STREAMS_MAX:
+            raise TooManyStreams(f"{_STREAMS_MAX} event streams are open already", "try again later")
+        self._open[visitor] += 1
+        if self._poller is None:
+            self._poller = asyncio.create_task(self._poll())
+
+    def leave(self, visitor: str) -> None:
+        self._open[visitor] -= 1
+        self._open += Counter()  # drops visitors without streams
+        if not self._open and self._poller is not None:
             self._poller.cancel()
             self._poller = None
 
-    def end(self) -> None:
-        """Wake every stream so that it sends `end`. Clients then reconnect to the next server."""
-        self.has_ended = True
-        for listener in self._listeners:
-            if listener.waiting.full():
-                listener.waiting.get_nowait()
-            listener.waiting.put_nowait([])
+    async def has_changed(self, since: str) -> bool:
+        """Wait until the version differs from `since` or the server stops; return False after a while without."""
+        if self.version == since:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_SIGN_OF_LIFE_SECONDS):
+                    await self._changed.wait()
+        return self.version != since
 
-    async def _poll(self, place: Place) -> None:
-        seen = ""
-        while True:
+    async def _poll(self) -> None:
+        while not self.is_stopping:
             try:
-                version = await run_in_threadpool(self._app.state.changes.version)
-                if version != seen:
-                    place, told = await run_in_threadpool(self._look, place)
-                    seen = version
-                    self._tell(told)
+                version = await run_in_threadpool(self._app.state.database_version.read)
+                if version != self.version:
+                    self.version = version
+                    self._wake()
+                await asyncio.sleep(_POLL_SECONDS)
             except Exception as error:
                 # The database may be unavailable for a moment. Streams keep sending comments meanwhile.
                 self._app.state.log.warning(events.REQUEST_FAILED, path="/api/events", error=str(error))
                 await asyncio.sleep(_SIGN_OF_LIFE_SECONDS)
-            await asyncio.sleep(_POLL_SECONDS)
+        self._wake()
 
-    def _newest(self) -> Place:
-        with self._app.state.sessions.opened("events") as session:
-            return feed.newest(session)
-
-    def _look(self, place: Place) -> tuple[Place, list[Message]]:
-        with self._app.state.sessions.opened("events") as session:
-            happened = feed.after(session, place)
-            steps = feed.steps(session)
-        moved = [step for job_id, step in steps.items() if self._steps.get(job_id) != step]
-        self._steps = steps
-        if happened.is_lost:
-            return happened.place, [
-                Message("", (None, None, None), happened.place, _written("reset", {}), is_reset=True)
-            ]
-        return happened.place, [*messages(place, happened), *map(_of_step, moved)]
-
-    def _tell(self, told: list[Message]) -> None:
-        for listener in self._listeners if told else ():
-            try:
-                listener.waiting.put_nowait(told)
-            except asyncio.QueueFull:
-                listener.is_behind = True
+    def _wake(self) -> None:
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
 
 
-def messages(since: Place, happened: Happened) -> Iterator[Message]:
-    place = since
-    for move in happened.moves:
-        place = Place(place.notice_id, move.id, move.job_id)
-        yield _message("job", move, (move.job_id, move.batch_id, move.document_id), place)
-    for notice in happened.notices:
-        place = place._replace(notice_id=notice.id)
-        yield _message("notice", notice, (notice.job_id, notice.batch_id, notice.document_id), place)
+class EventReader:
+    """Reads the events of one stream from its cursor on."""
+
+    def __init__(self, app: Starlette, visitor: Visitor, query: EventsQuery, cursor: EventCursor | None) -> None:
+        self._app, self._visitor, self._query, self._cursor = app, visitor, query, cursor
+        self._progress: Mapping[int, JobProgress] = {}
+
+    def read(self) -> list[str]:
+        """Return the new events in the stream's format. Blocks."""
+        with self._app.state.sessions.borrow(self._visitor.name) as session:
+            newest, running = feed.newest_cursor(session), feed.running_jobs(session)
+            texts = self._read_changes(session, newest)
+        progress = [one for job_id, one in running.items() if self._progress.get(job_id) != one]
+        self._progress = running
+        return [*texts, *(_event("progress", one) for one in progress if self._is_wanted(one))]
+
+    def _read_changes(self, session: Any, newest: EventCursor) -> list[str]:
+        cursor, self._cursor = self._cursor, newest
+        if cursor is None:
+            # Send an id at once, so that a client that reconnects before the first event misses nothing.
+            return [_event("hello", {}, newest)]
+        if newest.event_id - cursor.event_id + newest.notice_id - cursor.notice_id > _MISSED_MAX:
+            return [_event("reset", {}, newest)]
+        texts: list[str] = []
+        is_all = False
+        while not is_all:
+            found = feed.events_after(session, cursor, owner=self._visitor.owner)
+            self._cursor = found.cursor
+            if found.is_lost:
+                return [_event("reset", {}, found.cursor)]
+            texts += [_event(kind, one, at) for kind, one, at in _with_cursors(cursor, found) if self._is_wanted(one)]
+            cursor, is_all = found.cursor, found.is_all
+        return texts
+
+    def _is_wanted(self, value: Any) -> bool:
+        query = self._query
+        wanted = (query.job, value.job_id), (query.batch, value.batch_id), (query.document, value.document_id)
+        return self._visitor.may_see(value.owner) and all(want in (None, has) for want, has in wanted)
 
 
-def _of_step(step: Step) -> Message:
-    return _message("progress", step, (step.job_id, step.batch_id, step.document_id), None)
+def _with_cursors(cursor: EventCursor, found: NewEvents) -> Iterator[tuple[str, Any, EventCursor]]:
+    for move in found.moves:
+        cursor = EventCursor(cursor.notice_id, move.id, move.job_id)
+        yield "job", move, cursor
+    for notice in found.notices:
+        cursor = cursor._replace(notice_id=notice.id)
+        yield "notice", notice, cursor
 
 
-def _message(kind: str, value: Any, about: tuple[int | None, int | None, int | None], place: Place | None) -> Message:
-    return Message(value.owner, about, place, _written(kind, as_object(value)))
-
-
-def _written(kind: str, value: object) -> str:
+def _event(kind: str, value: object, cursor: EventCursor | None = None) -> str:
     # `as_json` writes no line breaks, so the data fits on one line.
-    return f"event: {kind}\ndata: {as_json(value)}\n\n"
+    head = "" if cursor is None else f"id: {cursor}\n"
+    return f"{head}event: {kind}\ndata: {as_json(as_object(value))}\n\n"
 
 
-@streamed(
+@endpoint(
     "GET",
     "/api/events",
-    "What happens, as server-sent events: job, notice, progress, reset, end.",
-    query=(
-        Param("after", "what happened since this id of an event, too"),
-        Param("job", "only of this one", ID),
-        Param("batch", "only of this one", ID),
-        Param("document", "only of this one", ID),
-    ),
-    headers=(Param("Last-Event-ID", "the same as after, as a browser says it"),),
+    "Stream server-sent events: job, notice, progress, reset, end.",
+    headers={"Last-Event-ID": "The same as after; browsers send it when they reconnect."},
     media="text/event-stream",
     refusals=(400, 429, 503),
 )
-async def listen(request: Request, visitor: Visitor, query: Mapping[str, Any]) -> Response:
-    said = request.headers.get("last-event-id") or query.get("after")
-    place = feed.read_place(said) if said else None
-    wanted = tuple(query.get(name) for name in ("job", "batch", "document"))
-    heads = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-    of: Feed = request.app.state.feed
-    listener = await of.join(visitor.name)
-    return StreamingResponse(
-        _stream(request, visitor, of, listener, place, wanted), headers=heads, media_type="text/event-stream"
-    )
+async def listen(request: Request, visitor: Visitor, query: EventsQuery) -> Response:
+    after = request.headers.get("last-event-id") or query.after
+    reader = EventReader(request.app, visitor, query, feed.parse_cursor(after) if after else None)
+    streams: EventStreams = request.app.state.streams
+    streams.join(visitor.name)
+    headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+    return StreamingResponse(_stream(streams, visitor, reader), headers=headers, media_type="text/event-stream")
 
 
-async def _stream(
-    request: Request,
-    visitor: Visitor,
-    of: Feed,
-    listener: Listener,
-    place: Place | None,
-    wanted: tuple[int | None, ...],
-) -> AsyncIterator[str]:
+async def _stream(streams: EventStreams, visitor: Visitor, reader: EventReader) -> AsyncIterator[str]:
     ends_at = time.monotonic() + _LIFE_SECONDS
-
-    def is_for_them(one: Message) -> bool:
-        return visitor.may_see(one.owner) and all(
-            want is None or want == has for want, has in zip(wanted, one.about, strict=True)
-        )
-
     try:
         yield "retry: 2000\n\n"
-        listener.is_behind = True
-        while time.monotonic() < ends_at and not of.has_ended:
-            if listener.is_behind or place is None:
-                listener.is_behind = False
-                while not listener.waiting.empty():
-                    listener.waiting.get_nowait()
-                place, texts = await run_in_threadpool(_missed, request, visitor, place, is_for_them)
-                for text in texts:
-                    yield text
-            try:
-                told = await asyncio.wait_for(listener.waiting.get(), _SIGN_OF_LIFE_SECONDS)
-            except TimeoutError:
+        while time.monotonic() < ends_at and not streams.is_stopping:
+            version = streams.version
+            for text in await run_in_threadpool(reader.read):
+                yield text
+            if not await streams.has_changed(version):
                 yield ": still here\n\n"
-                continue
-            for one in told:
-                if one.place is None:
-                    if is_for_them(one):
-                        yield one.text
-                    continue
-                if one.is_reset:
-                    place = one.place
-                    yield f"id: {place}\n{one.text}"
-                elif place is None or one.place.notice_id > place.notice_id or one.place.event_id > place.event_id:
-                    place = one.place.and_further(place or one.place)
-                    if is_for_them(one):
-                        yield f"id: {place}\n{one.text}"
-        if of.has_ended:
-            yield _written("end", {})
+        if streams.is_stopping:
+            yield _event("end", {})
     finally:
-        of.leave(listener)
-
-
-def _missed(
-    request: Request, visitor: Visitor, since: Place | None, is_for_them: Callable[[Message], bool]
-) -> tuple[Place, list[str]]:
-    with request.app.state.sessions.opened(visitor.name) as session:
-        now = feed.newest(session)
-        steps = [one.text for one in map(_of_step, feed.steps(session).values()) if is_for_them(one)]
-        if since is None:
-            # Send an id at once, so that a client that reconnects before the first event misses nothing.
-            return now, [f"id: {now}\n{_written('hello', {})}", *steps]
-        missed = now.event_id - since.event_id + now.notice_id - since.notice_id
-        texts: list[str] = []
-        place, is_all, is_lost = since, False, missed > _MISSED_MOST
-        while not (is_all or is_lost):
-            happened = feed.after(session, place, owner=visitor.owner)
-            texts += [f"id: {one.place}\n{one.text}" for one in messages(place, happened) if is_for_them(one)]
-            place, is_all, is_lost = happened.place, happened.is_all, happened.is_lost
-        if is_lost:
-            return now, [f"id: {now}\n{_written('reset', {})}", *steps]
-        return place, [*texts, *steps]
+        streams.leave(visitor.name)
 
 
 ENDPOINTS: tuple[Endpoint, ...] = (listen,)

@@ -1,61 +1,103 @@
-"""`/metrics`, and a cache for costly values.
+"""Metrics for monitoring, computed from the database, so that no restart resets them.
 
-A value is kept for a second, or ten times as long as its computation took if that is longer."""
+In Prometheus text format, with base units. Labels have no job ids, and only the 100 busiest job types.
+"""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Sequence
-from threading import Lock
-from typing import Generic, TypeVar
+import shutil
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import timedelta
 
-from starlette.responses import Response
-
+from worker_service import VERSION
+from worker_service.base.clock import add_duration, as_text, from_text
 from worker_service.services.database import Session
-from worker_service.services.metrics import MEDIA_TYPE
-from worker_service.services.metrics import metrics as computed
-from worker_service.web.api.endpoint import Call, Endpoint, endpoint
+from worker_service.services.overview import CheckedNode, Overview
 
-T = TypeVar("T")
+MEDIA_TYPE = "text/plain; version=0.0.4"
+_LATELY = timedelta(days=1)
+_TYPES_MOST = 100
 
-_KEPT_SECONDS = 1.0
-_RESTS = 10
-
-
-class Kept(Generic[T]):
-    def __init__(self, compute: Callable[[Session], T]) -> None:
-        self._compute = compute
-        self._lock = Lock()
-        self._value: T | None = None
-        self._until = 0.0
-
-    def value(self, session: Session) -> T:
-        # Requests during a computation wait for it instead of starting another.
-        with self._lock:
-            begun = time.monotonic()
-            if self._value is None or begun >= self._until:
-                self._value = self._compute(session)
-                ended = time.monotonic()
-                self._until = ended + max(_KEPT_SECONDS, _RESTS * (ended - begun))
-            return self._value
+Sample = tuple[Mapping[str, object], float]
 
 
-def kept() -> Kept[str]:
-    return Kept(computed)
+def metrics_text(session: Session) -> str:
+    return "".join(f"{line}\n" for family in _families(session) for line in _written(*family))
 
 
-@endpoint(
-    "GET",
-    "/metrics",
-    "For Prometheus: computed from the database.",
-    media="text/plain",
-    is_of_the_moment=True,
-    is_of_all=True,
-)
-def metrics(call: Call) -> Response:
-    text: Kept[str] = call.request.app.state.metrics
-    return Response(text.value(call.session), media_type=MEDIA_TYPE)
+def _families(session: Session) -> Iterator[tuple[str, str, Sequence[Sample]]]:
+    found = Overview(session)
+    counts = found.counts
+    yield "jobs", "Jobs by status.", [({"status": status}, number) for status, number in counts.by_status.items()]
+    live = sorted(session.reading.live_by_type(), key=lambda one: -(one.pending + one.held + one.running))[:_TYPES_MOST]
+    yield (
+        "live_jobs",
+        "Live jobs by type; held ones wait for a time, a job, a key or their batch.",
+        [
+            ({"job_type": one.job_type, "state": state}, getattr(one, state))
+            for one in live
+            for state in ("pending", "held", "running")
+        ],
+    )
+    oldest = counts.oldest_pending_at
+    waited = 0.0 if oldest is None else max(0.0, (found.at - from_text(oldest)).total_seconds())
+    yield "oldest_pending_age_seconds", "How long the oldest job that could start has waited.", [({}, waited)]
+    failed = session.reading.errors(since=as_text(add_duration(found.at, -_LATELY)))[:_TYPES_MOST]
+    yield (
+        "failed_jobs_last_day",
+        "Jobs that have failed within a day.",
+        [({"code": one.code, "job_type": one.job_type}, one.jobs) for one in failed],
+    )
+    states = Counter(one.state for one in found.workers)
+    yield "workers", "Workers by how they are.", [({"state": state}, number) for state, number in states.items()]
+    yield "worker_healthy", "1: a worker lives.", [({}, int(found.is_healthy))]
+    alive = [one for one in found.workers if one.is_alive]
+    yield (
+        "worker_slots",
+        "Room for running jobs, by class.",
+        [
+            ({"class": "cpu"}, sum(one.cpu_slots for one in alive)),
+            ({"class": "io"}, sum(one.io_slots for one in alive)),
+            ({"class": "node"}, sum(one.node_slots for one in alive)),
+        ],
+    )
+    yield from _of_nodes(found.nodes)
+    yield (
+        "worker_heartbeat_timestamp_seconds",
+        "The last beat of a worker.",
+        [({"worker": one.id}, from_text(one.heartbeat_at).timestamp()) for one in found.workers],
+    )
+    documents = session.library.counts_by_state()
+    yield "documents", "Documents by status.", [({"status": status}, number) for status, number in documents.items()]
+    yield "pauses", "What is paused.", [({}, len(found.pauses))]
+    settings = session.settings
+    if settings.workspace.exists():
+        free = shutil.disk_usage(settings.workspace).free
+        yield "workspace_free_bytes", "Of the disk on which files are published.", [({}, free)]
+    yield "database_bytes", "Of the database file.", [({}, settings.database.stat().st_size)]
+    yield "build_info", "Always 1.", [({"version": VERSION}, 1)]
 
 
-ENDPOINTS: Sequence[Endpoint] = (metrics,)
-routes = [one.route for one in ENDPOINTS]
+def _of_nodes(nodes: Sequence[CheckedNode]) -> Iterator[tuple[str, str, Sequence[Sample]]]:
+    if not nodes:
+        return
+    yield "node_up", "1: a node takes work.", [({"node": one.name}, int(one.state == "up")) for one in nodes]
+    about = [({"node": one.name, "state": one.state, "version": one.version}, 1) for one in nodes]
+    yield "node_info", "Always 1: how a node is, and its version.", about
+    yield "node_slots", "Room for running jobs on a node.", [({"node": one.name}, one.slots) for one in nodes]
+    yield "node_running", "What a node runs.", [({"node": one.name}, one.running) for one in nodes]
+
+
+def _written(name: str, about: str, samples: Sequence[Sample]) -> Iterator[str]:
+    yield f"# HELP pagemill_{name} {about}"
+    yield f"# TYPE pagemill_{name} gauge"
+    for labels, value in samples:
+        told = ",".join(f'{label}="{_escaped(str(text))}"' for label, text in labels.items())
+        number = int(value) if float(value).is_integer() else value
+        yield f"pagemill_{name}{{{told}}} {number}" if told else f"pagemill_{name} {number}"
+
+
+def _escaped(text: str) -> str:
+    plain = text.encode("utf-8", "replace").decode()
+    return plain.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

@@ -5,24 +5,36 @@ API shows up in a commit."""
 
 from __future__ import annotations
 
+import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
-from typing import Any
+from http import HTTPStatus
+from pathlib import PurePath
+from types import NoneType, UnionType
+from typing import Any, Union, get_args, get_origin
 
+import msgspec
+from msgspec import Struct
+from msgspec.structs import fields
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
 from worker_service import VERSION
+from worker_service.jobs.batches import InBatch
+from worker_service.jobs.job import Job
 from worker_service.services.documents import ROLES
-from worker_service.web.api import batches, documents, events, jobs, metrics, system, uploads
-from worker_service.web.api.endpoint import ID, TEXT, Endpoint, Param, schema_of_body
-from worker_service.web.api.schemas import Schemas
+from worker_service.services.health import Level
+from worker_service.services.jobs import Needed
+from worker_service.services.serialize import HELD
+from worker_service.web.api import batches, documents, events, jobs, system, uploads
+from worker_service.web.api.endpoint import Endpoint
+from worker_service.web.parameters import FilledText, Id
 
-_OF_ENDPOINTS = (jobs, batches, documents, uploads, events, system, metrics)
+_MODULES = (jobs, batches, documents, uploads, events, system)
 
-ENDPOINTS: Sequence[Endpoint] = [one for module in _OF_ENDPOINTS for one in module.ENDPOINTS]
+ENDPOINTS: Sequence[Endpoint] = [one for module in _MODULES for one in module.ENDPOINTS]
 
 _PROBLEM = {
     "type": "object",
@@ -32,25 +44,18 @@ _PROBLEM = {
         "title": {"type": "string"},
         "status": {"type": "integer"},
         "detail": {"type": "string", "description": "what is wrong"},
-        "remedy": {"type": "string", "description": "what to do about it; empty: nothing is known"},
+        "remedy": {"type": "string", "description": "what to do about it; empty if unknown"},
         "code": {"type": "string", "description": "stable, for programs"},
     },
     "required": ["type", "title", "status", "detail", "remedy", "code"],
 }
-_EVERYWHERE = (400, 401, 403, 429, 503)
-_REFUSED = {"content": {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}}}
-_KEPT = Param("If-None-Match", "the ETag of an earlier answer: 304 if nothing has changed")
-_WORDS = {
-    200: "done", 201: "made", 202: "accepted", 206: "a part of it", 304: "nothing has changed", 400: "not understood",
-    401: "say who you are", 403: "not allowed", 404: "there is none", 409: "not in its present state",
-    410: "it is gone", 413: "too large", 415: "of another type", 416: "there is no such range",
-    422: "the payload does not fit", 429: "too many", 503: "the database cannot be used now",
-    507: "the disk is full",
-}  # fmt: skip
+_ALWAYS_REFUSED = (400, 401, 403, 429, 503)
+_REFUSAL = {"content": {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}}}
+_ETAG_HEADER = {"If-None-Match": "The ETag of an earlier response: 304 if nothing has changed."}
 
 
 def document() -> dict[str, Any]:
-    schemas = Schemas()
+    schemas = _Schemas(ENDPOINTS)
     paths: dict[str, Any] = {}
     for one in ENDPOINTS:
         paths.setdefault(one.path, {})[one.method.lower()] = _operation(one, schemas)
@@ -59,7 +64,7 @@ def document() -> dict[str, Any]:
         "info": {
             "title": "pagemill",
             "version": VERSION,
-            "description": "What a person can do on the command line, for programs: docs/api.md begins with examples.",
+            "description": "Everything that the command line can do. docs/api.md begins with examples.",
             "license": {"name": "AGPL-3.0-or-later", "identifier": "AGPL-3.0-or-later"},
         },
         "paths": paths,
@@ -71,67 +76,131 @@ def document() -> dict[str, Any]:
     }
 
 
-def _operation(one: Endpoint, schemas: Schemas) -> dict[str, Any]:
-    is_polled = one.method == "GET" and one.media == "application/json"
-    parameters = [_of_path(word) for word in _words_of(one.path)]
-    parameters += [_parameter(param, "query") for param in one.query]
-    parameters += [_parameter(param, "header") for param in (*one.headers, *((_KEPT,) if is_polled else ()))]
-    answers = {str(status): _answer(one, status, schemas) for status in one.statuses}
-    if is_polled:
-        answers["304"] = {"description": _WORDS[304]}
-    refusals = {*_EVERYWHERE, *one.refusals, *((413, 415) if one.body is not None else ())}
+def _operation(one: Endpoint, schemas: _Schemas) -> dict[str, Any]:
+    headers = {**one.headers, **(_ETAG_HEADER if one.has_etag else {})}
+    parameters = [*_path_parameters(one.path), *_query_parameters(one.query)]
+    parameters += [
+        {"name": name, "in": "header", "description": about, "schema": {"type": "string"}}
+        for name, about in headers.items()
+    ]
+    responses = {status: _response(one, status, schemas) for status in one.statuses}
+    if one.has_etag:
+        responses[304] = {"description": HTTPStatus(304).phrase}
+    refusals = {*_ALWAYS_REFUSED, *one.refusals, *((413, 415) if one.body is not None else ())}
     refusals |= {404} if "{" in one.path else set()
-    answers |= {str(status): {"description": _WORDS[status], **_REFUSED} for status in sorted(refusals)}
+    responses |= {status: {"description": HTTPStatus(status).phrase, **_REFUSAL} for status in sorted(refusals)}
     made: dict[str, Any] = {
         "operationId": one.name,
         "summary": one.about,
         "tags": [one.path.split("/")[2] if one.path.startswith("/api/") else "metrics"],
         "x-scope": one.power.value,
-        "responses": answers,
+        "responses": {str(status): response for status, response in responses.items()},
     }
     if parameters:
         made["parameters"] = parameters
     if one.body is not None:
-        is_needed = any(field.is_needed for field in one.body.values())
-        schema = schemas.of(schema_of_body(one.body))
-        # A form also carries options that are not listed here.
-        schema["additionalProperties"] = one.body_media != "application/json"
-        media = {one.body_media: {"schema": schema}}
-        made["requestBody"] = {"required": is_needed, "content": media}
+        is_required = any(field.required for field in fields(one.body))
+        made["requestBody"] = {"required": is_required, "content": {one.body_media: {"schema": schemas.of(one.body)}}}
     return made
 
 
-def _answer(one: Endpoint, status: int, schemas: Schemas) -> dict[str, Any]:
+def _response(one: Endpoint, status: int, schemas: _Schemas) -> dict[str, Any]:
     schema = {"type": "string"} if one.answer is None else schemas.of(one.answer)
     content = {"schema": schema} if one.media not in ("application/octet-stream", "image/webp") else {}
-    return {"description": _WORDS[status], "content": {one.media: content}}
+    return {"description": HTTPStatus(status).phrase, "content": {one.media: content}}
 
 
-def _words_of(path: str) -> list[str]:
-    return [part[1:-1] for part in path.split("/") if part.startswith("{")]
+# ── Parameters ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _of_path(word: str) -> dict[str, Any]:
-    schema = {"id": ID, "number": ID, "form": {**TEXT, "enum": list(ROLES)}}.get(word, {**TEXT, "minLength": 1})
-    return {"name": word, "in": "path", "required": True, "schema": schema}
+def _path_parameters(path: str) -> Iterable[dict[str, Any]]:
+    schemas = {"id": msgspec.json.schema(Id), "number": msgspec.json.schema(Id)}
+    schemas["form"] = {"type": "string", "enum": list(ROLES)}
+    for part in path.split("/"):
+        if part.startswith("{"):
+            schema = schemas.get(part[1:-1], msgspec.json.schema(FilledText))
+            yield {"name": part[1:-1], "in": "path", "required": True, "schema": schema}
 
 
-def _parameter(param: Param, place: str) -> dict[str, Any]:
-    schema = {"type": "array", "items": param.schema} if param.is_many else param.schema
-    told = {"name": param.name, "in": place, "description": param.about, "schema": schema}
-    return told | ({"required": True} if param.is_needed else {})
+def _query_parameters(query: type[Struct]) -> Iterable[dict[str, Any]]:
+    for field in fields(query):
+        # An optional parameter is left out, never null.
+        kinds = [kind for kind in _members(field.type) if kind is not NoneType]
+        schema = msgspec.json.schema(kinds[0])
+        parameter = {"name": field.name, "in": "query", "description": schema.pop("description", ""), "schema": schema}
+        yield parameter | ({"required": True} if field.required else {})
+
+
+def _members(kind: Any) -> Sequence[Any]:
+    return get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
+
+
+# ── Schemas ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class _Schemas:
+    """JSON Schemas of the request bodies and responses."""
+
+    def __init__(self, endpoints: Sequence[Endpoint]) -> None:
+        bodies = dict.fromkeys(one.body for one in endpoints if one.body is not None)
+        answers = dict.fromkeys(kind for one in endpoints for kind in _members(one.answer) if kind is not None)
+        schemas, self.components = _components(bodies)
+        of_answers, components = _components(answers)
+        self._schemas = dict(zip([*bodies, *answers], [*schemas, *of_answers], strict=True))
+        self.components |= _as_serialised(components)
+
+    def of(self, kind: Any) -> Any:
+        schemas = [self._schemas[member] for member in _members(kind)]
+        return schemas[0] if len(schemas) == 1 else {"anyOf": schemas}
+
+
+def _components(kinds: Iterable[Any]) -> tuple[Sequence[Any], dict[str, Any]]:
+    schemas, components = msgspec.json.schema_components(
+        kinds, schema_hook=_schema_of_path, ref_template="#/components/schemas/{name}"
+    )
+    return schemas, {name: {key: one[key] for key in one if key != "title"} for name, one in components.items()}
+
+
+def _schema_of_path(kind: type) -> dict[str, Any]:
+    if issubclass(kind, PurePath):
+        return {"type": "string"}
+    raise NotImplementedError
+
+
+def _as_serialised(components: dict[str, Any]) -> Mapping[str, Any]:
+    """Adapt the schemas of responses to what `as_object` makes of the types."""
+    for kind in (Job, Needed, InBatch):
+        # Tuples with names become objects.
+        of_fields = components[kind.__name__]["prefixItems"]
+        components[kind.__name__] = {
+            "type": "object",
+            "properties": dict(zip(kind._fields, of_fields, strict=True)),
+            "required": [*kind._fields],
+        }
+    components["Job"]["properties"]["state"] = {"type": "string"}
+    components["Job"]["required"].append("state")
+    components["Level"] = {"enum": [one.name.lower() for one in Level]}
+    for component in components.values():
+        properties: dict[str, Any] = component.get("properties", {})
+        # Only fields with the default UNSET are left out; msgspec gives no default for these.
+        required = {*component.get("required", ()), *(name for name, one in properties.items() if "default" in one)}
+        for name, one in properties.items():
+            one.pop("default", None)
+            # These strings hold JSON, and appear as the value they hold.
+            properties[name] = {} if name in HELD and '"string"' in json.dumps(one) else one
+        if properties:
+            component["required"] = [name for name in properties if name in required]
+    return components
 
 
 async def openapi(_: Request) -> Response:
-    return Response(_written(), media_type="application/json")
+    return Response(_text(), media_type="application/json")
 
 
 @cache
-def _written() -> str:
-    import json
-
+def _text() -> str:
     return json.dumps(document(), ensure_ascii=False, indent=1)
 
 
 routes = [Route("/api/openapi.json", openapi)]
-MODULES = (*_OF_ENDPOINTS, sys.modules[__name__])
+MODULES = (*_MODULES, sys.modules[__name__])

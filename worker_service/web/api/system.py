@@ -1,242 +1,203 @@
-"""Scheduler status, health, statistics, errors, workers, pauses, schedules and actions."""
+"""Scheduler status, health, statistics, metrics, errors, workers, pauses, schedules and actions."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from datetime import datetime
+from typing import Annotated, Literal
 
+from msgspec import Meta, Struct
 from msgspec.structs import replace
+from starlette.responses import Response
 
-from worker_service.base.errors import BadInput, Refused
 from worker_service.jobs.counts import ErrorCount
 from worker_service.jobs.history import Action
 from worker_service.jobs.job import Pause
-from worker_service.services import health, job_control, overview, schedules
-from worker_service.services.health import Health
-from worker_service.services.overview import CheckedWorker, Overview, SchedulerStatus, Statistics
+from worker_service.services import job_control, overview
+from worker_service.services.health import Health, check_health
+from worker_service.services.overview import Overview, SchedulerStatus, Statistics
 from worker_service.services.schedules import Begun, ScheduleState
-from worker_service.web.access import Power, Visitor
-from worker_service.web.api.endpoint import TEXT, Answer, Call, Endpoint, Field, Param, Schema, endpoint
-from worker_service.web.api.jobs import DONE
-from worker_service.web.api.metrics import Kept
-from worker_service.web.api.selecting import DRY_RUN
-from worker_service.web.error_responses import NotAllowed
+from worker_service.web.api.endpoint import ApiRequest, ApiResponse, Endpoint, Items, endpoint
+from worker_service.web.api.jobs import ChangedJobs, changed_jobs
+from worker_service.web.api.metrics import MEDIA_TYPE
+from worker_service.web.cached_value import CachedValue
+from worker_service.web.parameters import DryRunParameter, about
+from worker_service.web.resources import system as resource
+from worker_service.web.resources.system import ErrorsQuery, WorkersAndNodes
 
-_SCOPES = ("type", "owner", "all")
-_SCOPE: Schema = {**TEXT, "enum": list(_SCOPES)}
+PauseScope = Annotated[Literal["type", "owner", "all"], about("all has no name.")]
+PauseName = Annotated[str, about("Name of the type or owner.")]
 
 
-def _items(kind: Any) -> Any:
-    return {"type": "object", "properties": {"items": Sequence[kind]}, "required": ["items"]}
+class PauseBody(Struct, frozen=True, forbid_unknown_fields=True, rename={"length": "for"}):
+    scope: PauseScope
+    name: PauseName = ""
+    length: Annotated[str, about("1h, 30m; default: until it is lifted.")] = ""
+    reason: Annotated[str, about("Shown to users.")] = ""
+
+
+class UnpauseQuery(Struct, frozen=True):
+    scope: PauseScope
+    name: PauseName = ""
+
+
+class UnpausedScope(Struct, frozen=True):
+    scope: str
+    name: str
+
+
+class PausedScope(UnpausedScope, frozen=True):
+    until: datetime | None
+
+
+class ActionsQuery(Struct, frozen=True):
+    limit: Annotated[int, Meta(ge=1, le=1000, description="Maximum number of actions; default 20.")] = 20
+
+
+class UndoQuery(Struct, frozen=True):
+    dry_run: DryRunParameter = False
 
 
 @endpoint(
     "GET",
     "/api/scheduler/status",
-    "What runs, in the order in which it began; how many wait, by platform; whether a worker lives.",
-    answer=SchedulerStatus,
-    is_of_the_moment=True,
+    "Running jobs in the order of their start, the number of pending jobs by platform, and whether a worker is alive.",
+    is_time_dependent=True,
 )
-def scheduler_status(call: Call) -> SchedulerStatus:
+def scheduler_status(call: ApiRequest) -> SchedulerStatus:
     return overview.scheduler_status(call.session, call.visitor.owner)
 
 
 @endpoint(
     "GET",
     "/api/status",
-    "Whether all is well, for monitoring: level is ok, warning, critical or unknown.",
-    answer=Health,
-    is_of_the_moment=True,
-    is_of_all=True,
+    "Health for monitoring: the level is ok, warning, critical or unknown.",
+    is_time_dependent=True,
+    needs_all_owners=True,
 )
-def status(call: Call) -> Any:
-    return health.check_health(Overview(call.session))
+def status(call: ApiRequest) -> Health:
+    return check_health(Overview(call.session))
 
 
 @endpoint(
     "GET",
     "/api/stats",
-    "How many jobs there are, by type and status; pending ones by platform; what each owner keeps.",
-    answer=Statistics,
-    is_of_the_moment=True,
-    is_of_all=True,
+    "Number of jobs by type and status, of pending ones by platform, and what each owner stores.",
+    is_time_dependent=True,
+    needs_all_owners=True,
 )
-def stats(call: Call) -> Statistics:
+def stats(call: ApiRequest) -> Statistics:
     # It counts all jobs, so concurrent requests share one result.
-    numbers: Kept[Statistics] = call.request.app.state.numbers
-    return numbers.value(call.session)
+    numbers: CachedValue[Statistics] = call.request.app.state.numbers
+    return numbers.get(call.session)
+
+
+@endpoint(
+    "GET",
+    "/metrics",
+    "Metrics for Prometheus, computed from the database.",
+    media="text/plain",
+    is_time_dependent=True,
+    needs_all_owners=True,
+)
+def metrics(call: ApiRequest) -> Response:
+    text: CachedValue[str] = call.request.app.state.metrics
+    return Response(text.get(call.session), media_type=MEDIA_TYPE)
 
 
 @endpoint(
     "GET",
     "/api/errors",
-    "What has failed, by code and type, the most frequent first.",
-    query=(Param("since", "2h (ago), or 2026-11-18 10:00 (UTC); 1d unless given"),),
-    answer=_items(ErrorCount),
+    "Failed jobs by error code and type, most frequent first.",
     refusals=(400,),
-    is_of_the_moment=True,
+    is_time_dependent=True,
 )
-def errors(call: Call) -> Any:
-    return {"items": overview.errors(call.session, since=call.query.get("since", "1d"), owner=call.visitor.owner)}
+def errors(call: ApiRequest, query: ErrorsQuery) -> Items[ErrorCount]:
+    return Items(resource.list_errors(call.session, call.visitor, query))
 
 
 @endpoint(
     "GET",
     "/api/workers",
-    "The daemons on this database: what they run, and whether they live.",
-    answer=_items(CheckedWorker),
-    is_of_the_moment=True,
-    is_of_all=True,
+    "The daemons on this database, whether each is alive, and the nodes of the cluster.",
+    is_time_dependent=True,
+    needs_all_owners=True,
 )
-def workers(call: Call) -> Any:
-    found = Overview(call.session)
-    return {"items": found.workers, "nodes": found.nodes}
+def workers(call: ApiRequest) -> WorkersAndNodes:
+    return resource.list_workers(call.session)
 
 
 # ── Pauses ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@endpoint("GET", "/api/pauses", "What starts no more.", answer=_items(Pause), is_of_the_moment=True)
-def list_pauses(call: Call) -> Any:
-    found = call.session.reading.pauses()
-    return {"items": [one for one in found if one.scope != "owner" or call.visitor.may_see(one.name)]}
+@endpoint("GET", "/api/pauses", "List the pauses.", is_time_dependent=True)
+def list_pauses(call: ApiRequest) -> Items[Pause]:
+    return Items(resource.list_pauses(call.session, call.visitor))
 
 
 @endpoint(
     "POST",
     "/api/pauses",
-    "Start no more jobs of a type, of an owner, or at all. What runs goes on.",
-    body={
-        "scope": Field(_SCOPE, "all has no name", is_needed=True),
-        "name": Field(TEXT, "of the type, or the owner"),
-        "for": Field(TEXT, "1h, 30m; else until somebody lifts it"),
-        "reason": Field(TEXT, "shown to everybody who asks why"),
-    },
-    answer={
-        "type": "object",
-        "properties": {"scope": TEXT, "name": TEXT, "until": {"type": ["string", "null"]}},
-        "required": ["scope", "name", "until"],
-    },
+    "Start no more jobs of a type, of an owner, or at all. Running jobs continue.",
     statuses=(201,),
     refusals=(400, 403),
 )
-def pause(call: Call) -> Answer:
-    scope, name = _scope(call.visitor, call.body["scope"], call.body.get("name", ""))
-    length = call.body.get("for") or None
-    paused = job_control.pause(call.session, scope, name, length=length, reason=call.body.get("reason"))
-    return Answer({"scope": scope, "name": name, "until": paused.until}, 201)
+def pause(call: ApiRequest, body: PauseBody) -> ApiResponse[PausedScope]:
+    paused = resource.pause(
+        call.session, call.visitor, body.scope, body.name, length=body.length or None, reason=body.reason or None
+    )
+    return ApiResponse(PausedScope(body.scope, body.name, paused.until), 201)
 
 
-@endpoint(
-    "DELETE",
-    "/api/pauses",
-    "Lift a pause.",
-    query=(Param("scope", "all has no name", _SCOPE, is_needed=True), Param("name", "of the type, or the owner")),
-    answer={"type": "object", "properties": {"scope": TEXT, "name": TEXT}, "required": ["scope", "name"]},
-    refusals=(400, 403, 409),
-)
-def unpause(call: Call) -> Any:
-    scope, name = _scope(call.visitor, call.query["scope"], call.query.get("name", ""))
-    job_control.unpause(call.session, scope, name)
-    return {"scope": scope, "name": name}
-
-
-def _scope(visitor: Visitor, scope: str, name: str) -> tuple[str, str]:
-    if (scope == "all") == bool(name):
-        raise BadInput("a pause needs the scope all, or the name of a type or an owner")
-    if visitor.owner is not None and (scope, name) != ("owner", visitor.owner):
-        raise NotAllowed(visitor.limit)
-    return scope, name
+@endpoint("DELETE", "/api/pauses", "Lift a pause.", refusals=(400, 403, 409))
+def unpause(call: ApiRequest, query: UnpauseQuery) -> UnpausedScope:
+    resource.unpause(call.session, call.visitor, query.scope, query.name)
+    return UnpausedScope(query.scope, query.name)
 
 
 # ── Schedules ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@endpoint(
-    "GET",
-    "/api/schedules",
-    "What is begun at which times, and how each stands.",
-    answer=_items(ScheduleState),
-    is_of_the_moment=True,
-)
-def list_schedules(call: Call) -> Any:
-    mine = [one for one in schedules.list_schedules(call.session) if call.visitor.may_see(one.owner)]
-    return {"items": [_seen(call.visitor, one) for one in mine]}
-
-
-def _seen(visitor: Visitor, one: ScheduleState) -> ScheduleState:
-    """Hide the last job and batch if they belong to another owner."""
-    job = one.job if one.job is not None and visitor.may_see(one.job.owner) else None
-    batch = one.batch if one.batch is not None and visitor.may_see(one.batch.owner) else None
-    return replace(one, job=job, batch=batch)
+@endpoint("GET", "/api/schedules", "List the schedules with their last and next runs.", is_time_dependent=True)
+def list_schedules(call: ApiRequest) -> Items[ScheduleState]:
+    return Items(resource.list_schedules(call.session, call.visitor))
 
 
 @endpoint(
     "POST",
     "/api/schedules/{name}/run",
-    "Begin it now, beside its times.",
-    answer=Begun,
+    "Run a schedule now. Its next runs stay as they are.",
     statuses=(201,),
     refusals=(400, 409),
 )
-def run_schedule(call: Call) -> Answer:
-    name = call.path("name")
-    states = {one.name: one for one in schedules.list_schedules(call.session)}
-    if call.visitor.owner is not None and (name not in states or states[name].owner != call.visitor.owner):
-        raise BadInput(f"there is no schedule {name!r}")
-    return Answer(schedules.run_now(call.session, name), 201)
+def run_schedule(call: ApiRequest) -> ApiResponse[Begun]:
+    return ApiResponse(resource.run_schedule(call.session, call.visitor, call.path("name")), 201)
 
 
 # ── Actions ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@endpoint(
-    "GET",
-    "/api/actions",
-    "What people have changed, the newest first: who, and what.",
-    query=(Param("limit", "20 unless given", {"type": "integer", "minimum": 1, "maximum": 1000}),),
-    answer=_items(Action),
-)
-def list_actions(call: Call) -> Any:
-    most = call.query.get("limit", 20)
-    if call.visitor.owner is None:
-        return {"items": call.session.reading.actions(most=most)}
-    # Other users' actions may concern other owners' jobs, so only the visitor's own are listed.
-    mine = [one for one in call.session.reading.actions(most=1000) if one.actor == call.visitor.name]
-    return {"items": mine[:most]}
+@endpoint("GET", "/api/actions", "List what users have changed, newest first.")
+def list_actions(call: ApiRequest, query: ActionsQuery) -> Items[Action]:
+    return Items(resource.list_actions(call.session, call.visitor, query.limit))
 
 
 @endpoint(
     "POST",
     "/api/actions/{id}/undo",
-    "Do the opposite to every job that has not moved since. What others did is undone with the scope admin.",
-    query=(DRY_RUN,),
-    answer={"anyOf": [DONE, Action]},
+    "Undo an action for every job that has not changed since. Undoing another user's action needs the scope admin.",
     refusals=(403, 409),
 )
-def undo(call: Call) -> Any:
-    visitor = call.visitor
-    is_theirs = any(one.id == call.id and one.actor == visitor.name for one in call.session.reading.actions(most=1000))
-    if not is_theirs and visitor.owner is not None:
-        raise Refused(f"there is no action {call.id} to undo", "see pagemill undo --list")
-    if not is_theirs:
-        visitor.must(Power.ADMIN)
-    action = job_control.undoable(call.session, call.id)
-    if call.query.get("dry_run"):
+def undo(call: ApiRequest, query: UndoQuery) -> ChangedJobs | Action:
+    action = resource.undoable_action(call.session, call.visitor, call.id)
+    if query.dry_run:
         return action
     done = job_control.undo(call.session, action)
-    refused = [{"id": job_id, "reason": reason} for job_id, reason in done.refused.items()]
-    return {
-        "action": done.action_id,
-        "items": done.job_ids,
-        "asked": done.asked,
-        "refused": refused,
-        "batch": done.batch_id,
-    }
+    return replace(changed_jobs(done), batch=done.batch_id)
 
 
 ENDPOINTS: Sequence[Endpoint] = (
     scheduler_status, status, stats, errors, workers, list_pauses, pause, unpause, list_schedules, run_schedule,
-    list_actions, undo,
+    list_actions, undo, metrics,
 )  # fmt: skip
 routes = [one.route for one in ENDPOINTS]

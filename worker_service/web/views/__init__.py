@@ -15,12 +15,12 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse
 
 from worker_service import VERSION
-from worker_service.web.views.template_filters import furnish
+from worker_service.web.views.flash import Flash
+from worker_service.web.views.template_filters import register_filters
 
 STATIC = Path(__file__).with_name("static")
 
-# The navigation: path and label.
-PLACES = (
+NAVIGATION = (
     ("/", "Home"),
     ("/documents", "Documents"),
     ("/batches", "Batches"),
@@ -31,8 +31,9 @@ PLACES = (
     ("/keywords", "Keywords"),
     ("/activity", "Activity"),
 )
+"""Path and label of each page."""
 
-OF_ALL = ("/workers", "/schedules", "/activity")
+FOR_ALL_OWNERS = ("/workers",)
 """Hidden from visitors of one owner."""
 
 
@@ -40,16 +41,23 @@ OF_ALL = ("/workers", "/schedules", "/activity")
 def templates() -> Environment:
     loader = PackageLoader("worker_service.web.views")
     made = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    furnish(made)
+    register_filters(made)
     return made
 
 
-def page(
-    request: Request, template: str, /, *, status: int = 200, headers: Mapping[str, str] | None = None, **values: object
+def render(
+    request: Request,
+    template: str,
+    /,
+    *,
+    status: int = 200,
+    headers: Mapping[str, str] | None = None,
+    flash: Flash | None = None,
+    **values: object,
 ) -> HTMLResponse:
     """Render a template. `visitor` is None on pages that need no sign-in."""
     visitor = request.scope.get("state", {}).get("visitor")
-    is_of_all = visitor is None or visitor.owner is None
-    places = [place for place in PLACES if is_of_all or place[0] not in OF_ALL]
-    told = {"request": request, "visitor": visitor, "places": places, "version": VERSION, "here": request.url.path}
-    return HTMLResponse(templates().get_template(template).render(told | values), status, dict(headers or {}))
+    has_all_owners = visitor is None or visitor.owner is None
+    navigation = [entry for entry in NAVIGATION if has_all_owners or entry[0] not in FOR_ALL_OWNERS]
+    shared = {"request": request, "visitor": visitor, "navigation": navigation, "version": VERSION, "flash": flash}
+    return HTMLResponse(templates().get_template(template).render(shared | values), status, dict(headers or {}))

@@ -2,42 +2,36 @@
 
 from __future__ import annotations
 
-from starlette.datastructures import FormData
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
 from worker_service.services import job_control
-from worker_service.web.access import Power, visitor_of
-from worker_service.web.database_sessions import opened
-from worker_service.web.views import page
-from worker_service.web.views.forms import back_to, number, posted, sentence, told
+from worker_service.web.access import visitor_of
+from worker_service.web.database_sessions import session_of
+from worker_service.web.resources.system import list_actions, undoable_action
+from worker_service.web.views import render
+from worker_service.web.views.flash import describe_action, flash_of, redirect
 
-_MOST = 100
+_ACTIONS_MAX = 100
 
 
 def activity(request: Request) -> Response:
-    visitor_of(request).must_be_of_all()
-    with opened(request) as session:
-        found = session.reading.actions(most=_MOST)
-        return page(
+    with session_of(request) as session:
+        actions = list_actions(session, visitor_of(request), _ACTIONS_MAX)
+        return render(
             request,
             "activity.html",
             title="Activity",
-            told=told(session, request),
-            rows=[(one, sentence(one)) for one in found],
+            flash=flash_of(session, request),
+            actions=[(one, describe_action(one)) for one in actions],
         )
 
 
-def undo(request: Request, form: FormData) -> Response:
-    visitor = visitor_of(request)
-    with opened(request) as session:
-        action = job_control.undoable(session, number(request.path_params["action_id"], "the number of an action"))
-        if action.actor != visitor.name:
-            visitor.must_be_of_all()
-            visitor.must(Power.ADMIN)
-        job_control.undo(session, action)
-        return back_to("/jobs" if visitor.owner else "/activity", said="undone")
+def undo(request: Request) -> Response:
+    with session_of(request) as session:
+        job_control.undo(session, undoable_action(session, visitor_of(request), request.path_params["action_id"]))
+    return redirect("/activity", message="undone")
 
 
-routes = [Route("/activity", activity), Route("/activity/{action_id}/undo", posted(undo), methods=["POST"])]
+routes = [Route("/activity", activity), Route("/activity/{action_id:id}/undo", undo, methods=["POST"])]

@@ -6,255 +6,258 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from msgspec import Struct
-from starlette.datastructures import FormData
+from msgspec.structs import replace
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from worker_service.base.errors import BadInput, BadPayload, BatchNotFound, Refused
+from worker_service.base.errors import BadInput, BadPayload, Refused
 from worker_service.base.humanize import counted
 from worker_service.jobs.batches import Batch, BatchAdded, BatchState
 from worker_service.jobs.job import Job, Status
 from worker_service.jobs.library import DocumentSelector
 from worker_service.jobs.selector import Selector
-from worker_service.services import batches as operations
+from worker_service.services import batches
 from worker_service.services.batches import BatchInWhole, in_words
 from worker_service.services.database import Session
 from worker_service.services.documents import hand_over
 from worker_service.services.jobs import look_for_jobs
 from worker_service.services.spreadsheets import HAND_OVER_COLUMNS, csv_lines, hand_over_row
 from worker_service.web.access import Power, Visitor, visitor_of
-from worker_service.web.api.batches import sources_of
-from worker_service.web.api.jobs import own
-from worker_service.web.database_sessions import opened
+from worker_service.web.database_sessions import session_of
 from worker_service.web.error_responses import NoSuchPage, NotAllowed, status_of
-from worker_service.web.streaming import lines_sent
-from worker_service.web.views import page
-from worker_service.web.views.forms import back_to, number, posted, said, told
-from worker_service.web.views.jobs import LOOK_SECONDS
+from worker_service.web.middleware import form_of
+from worker_service.web.parameters import read_known
+from worker_service.web.resources.batches import BatchesQuery, jobs_of_sources, list_batches, visible_batch
+from worker_service.web.resources.jobs import LOOK_SECONDS, owner_for
+from worker_service.web.streaming import stream_lines
+from worker_service.web.views import render
+from worker_service.web.views.flash import flash_of, redirect
+from worker_service.web.views.forms import parse_number, same_page
 from worker_service.web.views.template_filters import command, length, size
 
-AT_ONCE = 20
-_FAILED_MOST = 500
-_TOLD_MOST = 100
-"""Sources stored for display."""
+BATCHES_PER_PAGE = 20
+_FAILURES_MAX = 500
+_SOURCES_KEPT_MAX = 100
+"""Sources of a batch that are stored for display."""
 
-_DO: dict[str, tuple[Callable[[Session, int], object], str]] = {
-    "stop": (operations.stop, "stopped"),
-    "resume": (operations.resume, "resumed"),
-    "retry": (operations.retry, "retried"),
-    "cancel": (operations.cancel, "cancelled"),
-    "rm": (operations.remove, "forgotten"),
+
+class BatchAction(Struct, frozen=True):
+    label: str
+    run: Callable[[Session, int], object]
+    message: str
+    """Key of the sentence that the next page shows."""
+    warning: str = ""
+    """Text of the confirmation page; empty if the action needs no confirmation."""
+
+
+ACTIONS: Mapping[str, BatchAction] = {
+    "stop": BatchAction("Stop", batches.stop, "stopped"),
+    "resume": BatchAction("Resume", batches.resume, "resumed"),
+    "retry": BatchAction("Retry failed", batches.retry, "retried"),
+    "cancel": BatchAction(
+        "Cancel the rest",
+        batches.cancel,
+        "cancelled",
+        "Pending jobs are cancelled at once; running jobs are asked to stop. Text already read is kept.",
+    ),
+    "rm": BatchAction(
+        "Remove",
+        batches.remove,
+        "batch-removed",
+        "Only the batch is removed; its jobs and documents are kept. This cannot be undone.",
+    ),
 }
-_WORDS = {
-    "stop": "Stop", "resume": "Resume", "retry": "Retry failed", "cancel": "Cancel the rest", "rm": "Remove",
-}  # fmt: skip
-_ASKED = {
-    "cancel": "Pending jobs are cancelled at once; running jobs are asked to stop. Text already read is kept.",
-    "rm": "Only the batch is removed; its jobs and documents are kept. This cannot be undone.",
-}
 
 
-class Row(Struct, frozen=True):
+class BatchRow(Struct, frozen=True):
     batch: Batch
-    words: str
+    progress: str
+    """Progress in words."""
     percent: int
-    can: Sequence[str]
+    actions: Sequence[str]
+    """Keys of `ACTIONS` that the batch allows in its state."""
 
 
-class Failures(Struct, frozen=True):
-    """The newest failures of a batch."""
-
+class BatchFailures(Struct, frozen=True):
     by_code: Sequence[tuple[str, int, Job]]
     """Code, number of jobs, newest job."""
     is_all: bool
+    """False if only the newest failures were counted."""
 
 
-def list_batches(request: Request) -> Response:
-    visitor, query = visitor_of(request), request.query_params
-    state, owner, before = query.get("state"), query.get("owner"), number(query.get("before"), "before")
-    owners = [visitor.owner] if visitor.owner is not None else [owner] if owner else []
-    with opened(request) as session:
-        found = operations.list_batches(
-            session, owners=owners, states=[state] if state else [], limit=AT_ONCE, before_id=before
-        )
-        return page(
+def batches_page(request: Request) -> Response:
+    query = read_known(request.query_params.multi_items(), BatchesQuery)
+    with session_of(request) as session:
+        found = list_batches(session, visitor_of(request), replace(query, limit=BATCHES_PER_PAGE))
+        return render(
             request,
             "batches.html",
             title="Batches",
-            told=told(session, request),
+            flash=flash_of(session, request),
             rows=[_row(one) for one in found.items],
             states=list(BatchState),
-            state=state or "",
-            owner=owner or "",
-            next=found.next,
-            is_first=before is None,
-            words=_WORDS,
+            query=query,
+            newest=same_page(request, before=None) if query.before else "",
+            older=same_page(request, before=found.next) if found.next else "",
+            labels=ACTIONS,
         )
 
 
-_SAID = {"sources": "", "name": "", "owner": "", "lang": "", "priority": str(operations.PRIORITY)}
+# ── One batch ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def ask_for_one(request: Request) -> Response:
-    visitor_of(request).must(Power.OPERATE)
-    return _form_of_one(request, _SAID)
-
-
-def add(request: Request, form: FormData) -> Response:
-    typed = {name: said(form, name) for name in _SAID}
-    try:
-        with opened(request) as session:
-            added = _added(session, visitor_of(request), typed)
-    except (BadInput, BadPayload, Refused, NotAllowed) as error:
-        # Show the form again with the user's input.
-        return _form_of_one(request, typed, str(error), status_of(error))
-    return back_to(f"/batches/{added.batch.id}", said="submitted")
-
-
-def _added(session: Session, visitor: Visitor, typed: Mapping[str, str]) -> BatchAdded:
-    sources = [line.strip() for line in typed["sources"].splitlines() if line.strip()]
-    if not sources:
-        raise BadInput("enter at least one source: a folder, file or URL on each line")
-    owner, words = own(visitor, typed["owner"].strip() or None), {"lang": [typed["lang"].strip()]}
-    made = sources_of(session, visitor, sources, words, owner=owner)
-    level = number(typed["priority"], "priority")
-    return operations.add(
-        session,
-        made.jobs,
-        owner=owner,
-        name=typed["name"].strip(),
-        priority=operations.PRIORITY if level is None else level,
-        asked={"sources": sources[:_TOLD_MOST]},
-    )
-
-
-def _form_of_one(request: Request, typed: Mapping[str, str], refused: str = "", status: int = 200) -> Response:
-    return page(request, "batch_new.html", title="Start a batch", said=typed, refused=refused, status=status)
-
-
-def one(request: Request) -> Response:
-    batch_id = _id(request)
-    with opened(request) as session:
-        batch = visible_batch(session, request, batch_id)
-        found = operations.show(session, batch_id)
-        return page(
+def batch_page(request: Request) -> Response:
+    with session_of(request) as session:
+        batch = _visible(session, request)
+        found = batches.show(session, batch.id)
+        return render(
             request,
             "batch.html",
             title=batch.title,
-            told=told(session, request),
+            flash=flash_of(session, request),
             row=_row(found),
-            now=found.progress,
             facts=_facts(found),
-            failures=_failures(session, batch_id) if found.progress.jobs_failed else None,
-            words=_WORDS,
+            failures=_failures(session, batch.id) if found.progress.jobs_failed else None,
+            labels=ACTIONS,
         )
 
 
-def hand_over_csv(request: Request) -> Response:
+def file_list_csv(request: Request) -> Response:
     """Send a CSV of every file in the batch, like `pagemill documents --batch`."""
-    batch_id = _id(request)
-    with opened(request) as session:
-        visible_batch(session, request, batch_id)
+    with session_of(request) as session:
+        batch_id = _visible(session, request).id
 
-    def written() -> Iterator[str]:
-        chosen = visitor_of(request).only(DocumentSelector(batch_ids=(batch_id,)))
-        with opened(request) as session:
-            yield from csv_lines(HAND_OVER_COLUMNS, map(hand_over_row, hand_over(session, chosen)))
+    def lines() -> Iterator[str]:
+        selector = visitor_of(request).only(DocumentSelector(batch_ids=(batch_id,)))
+        with session_of(request) as session:
+            yield from csv_lines(HAND_OVER_COLUMNS, map(hand_over_row, hand_over(session, selector)))
 
-    return lines_sent(written(), "text/csv; charset=utf-8", file_name=f"batch-{batch_id}.csv")
+    return stream_lines(lines(), "text/csv; charset=utf-8", file_name=f"batch-{batch_id}.csv")
 
 
-def ask(request: Request) -> Response:
-    """Ask for confirmation of an action that cannot simply be undone."""
-    batch_id, verb = _id(request), request.path_params["verb"]
-    if verb not in _ASKED:
+def confirm_action(request: Request) -> Response:
+    verb = request.path_params["verb"]
+    action = ACTIONS.get(verb)
+    if action is None or not action.warning:
         raise NoSuchPage(f"{request.url.path} does not exist")
-    with opened(request) as session:
-        batch = visible_batch(session, request, batch_id)
-        left = operations.show(session, batch_id).progress
-        return page(
+    with session_of(request) as session:
+        batch = _visible(session, request)
+        progress = batches.show(session, batch.id).progress
+        return render(
             request,
-            "batch_ask.html",
-            title=f"{_WORDS[verb]}: {batch.title}",
+            "batch_confirm.html",
+            title=f"{action.label}: {batch.title}",
             batch=batch,
             verb=verb,
-            word=_WORDS[verb],
-            what=_ASKED[verb],
-            left=counted(left.jobs - left.jobs_ended, "job"),
-            command_line=command("batch", verb, batch_id),
+            action=action,
+            jobs_left=counted(progress.jobs - progress.jobs_ended, "job"),
+            command_line=command("batch", verb, batch.id),
         )
 
 
-def act(request: Request, form: FormData) -> Response:
-    batch_id, verb = _id(request), request.path_params["verb"]
-    if verb not in _DO:
+def run_action(request: Request) -> Response:
+    verb = request.path_params["verb"]
+    action = ACTIONS.get(verb)
+    if action is None:
         raise NoSuchPage(f"a batch has no action {verb!r}")
-    do, what = _DO[verb]
-    with opened(request) as session:
-        visible_batch(session, request, batch_id)
-        do(session, batch_id)
-        return back_to("/batches" if verb == "rm" else f"/batches/{batch_id}", said=what)
+    with session_of(request) as session:
+        batch = _visible(session, request)
+        action.run(session, batch.id)
+    return redirect("/batches" if verb == "rm" else f"/batches/{batch.id}", message=action.message)
 
 
-def _id(request: Request) -> int:
-    return number(str(request.path_params["batch_id"]), "the id of a batch") or 0
+def _visible(session: Session, request: Request) -> Batch:
+    return visible_batch(session, visitor_of(request), request.path_params["batch_id"])
 
 
-def visible_batch(session: Session, request: Request, batch_id: int) -> Batch:
-    batch = operations.batch(session, batch_id)
-    if not visitor_of(request).may_see(batch.owner):
-        raise BatchNotFound(f"there is no batch {batch_id}", "`pagemill batch ls` shows those that are there")
-    return batch
+def _row(found: BatchInWhole) -> BatchRow:
+    return BatchRow(found.batch, in_words(found), found.progress.percent, _allowed_actions(found))
 
 
-def _row(found: BatchInWhole) -> Row:
-    return Row(found.batch, in_words(found), found.progress.percent, _can(found))
-
-
-def _can(found: BatchInWhole) -> Sequence[str]:
-    batch, now = found.batch, found.progress
-    is_done = now.jobs == now.jobs_ended
-    failed = ["retry"] if (now.jobs_failed or now.files_failed) and batch.state is not BatchState.STOPPED else []
+def _allowed_actions(found: BatchInWhole) -> Sequence[str]:
+    batch, progress = found.batch, found.progress
+    retry = ["retry"] if progress.jobs_failed or progress.files_failed else []
     if batch.state is BatchState.STOPPED:
-        return ["resume", *([] if is_done else ["cancel"]), *(["rm"] if is_done else [])]
+        return ["resume", "rm" if progress.jobs == progress.jobs_ended else "cancel"]
     if batch.state.is_ended:
-        return [*failed, "rm"]
-    return [*(["resume"] if batch.replaced_by is not None else []), "stop", *failed, "cancel"]
+        return [*retry, "rm"]
+    return [*(["resume"] if batch.replaced_by is not None else []), "stop", *retry, "cancel"]
 
 
 def _facts(batch: BatchInWhole) -> Sequence[tuple[str, str]]:
-    now, goes_on = batch.progress, not batch.batch.state.is_ended
+    now, is_live = batch.progress, not batch.batch.state.is_ended
     more = "+" if now.may_find_more else ""
-    found = [
+    facts = [
         ("Files", f"{now.files_ended:,} of {now.files:,}{more}" if now.files else ""),
         ("Pages", f"{now.pages_read:,} of {now.pages:,}{more}" if now.pages else ""),
         ("Jobs", f"{now.jobs_ended:,} of {now.jobs:,}{more}"),
         ("Failed", f"{now.files_failed or now.jobs_failed:,}"),
         ("Cancelled", f"{now.files_cancelled:,}" if now.files_cancelled else ""),
-        ("Rate", f"{now.pages_a_minute:.0f} pages/min" if goes_on and now.pages_a_minute is not None else ""),
+        ("Rate", f"{now.pages_a_minute:.0f} pages/min" if is_live and now.pages_a_minute is not None else ""),
         ("Time left", length(now.seconds_left) if now.seconds_left is not None else ""),
         ("Originals", size(now.size) if now.size else ""),
     ]
-    return [(name, value) for name, value in found if value]
+    return [(name, value) for name, value in facts if value]
 
 
-def _failures(session: Session, batch_id: int) -> Failures:
-    chosen = Selector(batch_id=batch_id, statuses=(Status.FAILED,))
-    found = look_for_jobs(session, chosen, limit=_FAILED_MOST, seconds=LOOK_SECONDS)
+def _failures(session: Session, batch_id: int) -> BatchFailures:
+    failed = Selector(batch_id=batch_id, statuses=(Status.FAILED,))
+    found = look_for_jobs(session, failed, limit=_FAILURES_MAX, seconds=LOOK_SECONDS)
     newest: dict[str, Job] = {}
     for job in found.items:
         newest.setdefault(job.error_code or "", job)
     counts = Counter(job.error_code or "" for job in found.items)
-    return Failures([(code, many, newest[code]) for code, many in counts.most_common()], found.next is None)
+    return BatchFailures([(code, number, newest[code]) for code, number in counts.most_common()], found.next is None)
+
+
+# ── A new batch ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+_EMPTY_FORM = {"sources": "", "name": "", "owner": "", "lang": "", "priority": str(batches.PRIORITY)}
+
+
+def new_batch_form(request: Request) -> Response:
+    visitor_of(request).must(Power.OPERATE)
+    return _form_page(request, _EMPTY_FORM)
+
+
+def add_batch(request: Request) -> Response:
+    form = {name: form_of(request).get(name, "") for name in _EMPTY_FORM}
+    try:
+        with session_of(request) as session:
+            added = _add(session, visitor_of(request), form)
+    except (BadInput, BadPayload, Refused, NotAllowed) as error:
+        # Show the form again with the user's input.
+        return _form_page(request, form, str(error), status_of(error))
+    return redirect(f"/batches/{added.batch.id}", message="submitted")
+
+
+def _add(session: Session, visitor: Visitor, form: Mapping[str, str]) -> BatchAdded:
+    sources = [line.strip() for line in form["sources"].splitlines() if line.strip()]
+    if not sources:
+        raise BadInput("enter at least one source: a folder, file or URL on each line")
+    owner = owner_for(visitor, form["owner"].strip() or None)
+    made = jobs_of_sources(session, visitor, sources, {"lang": [form["lang"].strip()]}, owner=owner)
+    return batches.add(
+        session,
+        made.jobs,
+        owner=owner,
+        name=form["name"].strip(),
+        priority=parse_number(form["priority"] or str(batches.PRIORITY), "priority"),
+        asked={"sources": sources[:_SOURCES_KEPT_MAX]},
+    )
+
+
+def _form_page(request: Request, form: Mapping[str, str], refused: str = "", status: int = 200) -> Response:
+    return render(request, "batch_new.html", title="Start a batch", form=form, refused=refused, status=status)
 
 
 routes = [
-    Route("/batches", list_batches),
-    Route("/batches/new", ask_for_one),
-    Route("/batches/new", posted(add), methods=["POST"]),
-    Route("/batches/{batch_id:int}.csv", hand_over_csv),
-    Route("/batches/{batch_id}", one),
-    Route("/batches/{batch_id}/{verb}", ask),
-    Route("/batches/{batch_id}/{verb}", posted(act), methods=["POST"]),
+    Route("/batches", batches_page),
+    Route("/batches/new", new_batch_form),
+    Route("/batches/new", add_batch, methods=["POST"]),
+    Route("/batches/{batch_id:id}.csv", file_list_csv),
+    Route("/batches/{batch_id:id}", batch_page),
+    Route("/batches/{batch_id:id}/{verb}", confirm_action),
+    Route("/batches/{batch_id:id}/{verb}", run_action, methods=["POST"]),
 ]

@@ -22,9 +22,9 @@ class Chart(Struct, frozen=True):
 
 
 def bars(
-    title: str, times: Sequence[str], values: Sequence[int], *, of_them: Sequence[int] = (), is_bad: bool = False
+    title: str, times: Sequence[str], values: Sequence[int], *, failures: Sequence[int] = (), is_bad: bool = False
 ) -> Markup:
-    """Draw a bar per time; the last one is still growing. `of_them` counts the failures in each, drawn at its foot."""
+    """Draw a bar per time; the last one is still growing. `failures` counts the failures in each, drawn at its foot."""
     top = max([*values, 1])
     step = WIDTH / len(values)
     parts = []
@@ -32,8 +32,8 @@ def bars(
         height = _height(value, top)
         kind = "bar-b" if is_bad else "now" if at == len(values) - 1 else "bar-a"
         parts.append(_bar(at * step, height, step, kind))
-        if of_them and of_them[at]:
-            parts.append(_bar(at * step, max(1.5, _height(of_them[at], top)), step, "bar-b"))
+        if failures and failures[at]:
+            parts.append(_bar(at * step, max(1.5, _height(failures[at], top)), step, "bar-b"))
     told = f"{title}: {sum(values):,} in {len(values)} hours, at most {max(values):,} per hour."
     return _drawn(parts, f"{top:,}" if any(values) else "", times, told)
 

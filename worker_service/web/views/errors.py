@@ -11,60 +11,57 @@ from starlette.routing import Route
 
 from worker_service.base.humanize import counted
 from worker_service.jobs.counts import ErrorCount
-from worker_service.services.overview import errors as failed_since
 from worker_service.web.access import visitor_of
-from worker_service.web.database_sessions import opened
-from worker_service.web.views import page
-from worker_service.web.views.forms import told
+from worker_service.web.database_sessions import session_of
+from worker_service.web.parameters import read_known
+from worker_service.web.resources.system import ErrorsQuery, list_errors
+from worker_service.web.views import render
+from worker_service.web.views.flash import flash_of
 
-SINCE = (("1h", "Last hour"), ("1d", "Last 24 hours"), ("7d", "Last 7 days"), ("30d", "Last 30 days"))
+PERIODS = (("1h", "Last hour"), ("1d", "Last 24 hours"), ("7d", "Last 7 days"), ("30d", "Last 30 days"))
 
 
-class Trouble(Struct, frozen=True):
-    """All failures with one error code, of all job types."""
+class ErrorGroup(Struct, frozen=True):
+    """All failures with one error code."""
 
     code: str
     jobs: int
     types: Sequence[str]
+    """Number of jobs of each type."""
     newest: ErrorCount
-    detail: str
-    remedy: str
-    """The error's own advice; may be empty."""
-    fields: Sequence[tuple[str, str]]
+    filters: Sequence[tuple[str, str]]
+    """Job filters that select these failures."""
 
 
 def errors(request: Request) -> Response:
-    visitor = visitor_of(request)
-    since = request.query_params.get("since") or "1d"
-    with opened(request) as session:
-        found = failed_since(session, since=since, owner=visitor.owner)
-        return page(
+    query = read_known(request.query_params.multi_items(), ErrorsQuery)
+    with session_of(request) as session:
+        found = list_errors(session, visitor_of(request), query)
+        return render(
             request,
             "errors.html",
             title="Errors",
-            told=told(session, request),
-            since=since,
-            spans=SINCE,
-            troubles=_troubles(found, since),
+            flash=flash_of(session, request),
+            since=query.since,
+            periods=PERIODS,
+            groups=_grouped_by_code(found, query.since),
             total=counted(sum(one.jobs for one in found), "job"),
         )
 
 
-def _troubles(found: Sequence[ErrorCount], since: str) -> Sequence[Trouble]:
+def _grouped_by_code(found: Sequence[ErrorCount], since: str) -> Sequence[ErrorGroup]:
     by_code: dict[str, list[ErrorCount]] = {}
     for one in found:
         by_code.setdefault(one.code or "", []).append(one)
-    troubles = [_trouble(code, counts, since) for code, counts in by_code.items()]
-    return sorted(troubles, key=lambda trouble: -trouble.jobs)
+    groups = [_group(code, counts, since) for code, counts in by_code.items()]
+    return sorted(groups, key=lambda group: -group.jobs)
 
 
-def _trouble(code: str, counts: Sequence[ErrorCount], since: str) -> Trouble:
-    newest = max(counts, key=lambda one: one.newest_at)
-    detail, remedy = newest.newest_message or "", newest.newest_remedy or ""
-    fields = [("status", "failed"), ("since", since), *([("error", code)] if code else [])]
+def _group(code: str, counts: Sequence[ErrorCount], since: str) -> ErrorGroup:
+    filters = [("status", "failed"), ("since", since), *([("error", code)] if code else [])]
     types = [f"{one.jobs:,} {one.job_type}" for one in counts]
-    jobs = sum(one.jobs for one in counts)
-    return Trouble(code, jobs, types, newest, detail, remedy, fields)
+    newest = max(counts, key=lambda one: one.newest_at)
+    return ErrorGroup(code, sum(one.jobs for one in counts), types, newest, filters)
 
 
 routes = [Route("/errors", errors)]

@@ -3,77 +3,85 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from tempfile import TemporaryFile
 from urllib.parse import urlencode
 
 from anyio import to_thread
+from msgspec.structs import replace
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
 from worker_service.base.errors import BadInput
-from worker_service.jobs.library import DocumentSelector
-from worker_service.services import documents as operations
+from worker_service.services import documents
+from worker_service.services.documents import Keywords
 from worker_service.services.spreadsheets import count_cells, count_headers, csv_lines, write_workbook
-from worker_service.web.access import Visitor, visitor_of
-from worker_service.web.api.documents import counted_terms
-from worker_service.web.database_sessions import opened
-from worker_service.web.streaming import WORKBOOK, file_sent, lines_sent
-from worker_service.web.views import page
-from worker_service.web.views.forms import number
+from worker_service.web.access import visitor_of
+from worker_service.web.database_sessions import session_of
+from worker_service.web.parameters import read_known
+from worker_service.web.resources.documents import (
+    DocumentsQuery,
+    count_keywords,
+    list_documents,
+    search_scope,
+)
+from worker_service.web.streaming import WORKBOOK, stream_file, stream_lines
+from worker_service.web.views import render
 
-AT_ONCE = 25
-TERMS_MOST = 12
+ROWS = 25
+COLUMNS_MAX = 12
 """Terms shown on the page; CSV and XLSX files have no such limit."""
-_TERMS_BYTES_MOST = 20_000
+_TERMS_CHARACTERS_MAX = 20_000
 _SHADES = 4
 
 
+class KeywordsPageQuery(DocumentsQuery, frozen=True, kw_only=True):
+    terms: str = ""
+    """One term per line."""
+    limit: int = ROWS
+
+    @property
+    def term_list(self) -> Sequence[str]:
+        if len(self.terms) > _TERMS_CHARACTERS_MAX:
+            raise BadInput("too many terms for this form", "pagemill keywords terms.txt --xlsx counts.xlsx")
+        return documents.terms_of(self.terms)
+
+
+def _query(request: Request) -> KeywordsPageQuery:
+    return read_known(request.query_params.multi_items(), KeywordsPageQuery)
+
+
 def keywords(request: Request) -> Response:
-    visitor, query = visitor_of(request), request.query_params
-    text, owner, batch, before = (
-        _text(request),
-        _owner(visitor, query.get("owner")),
-        query.get("batch"),
-        query.get("before"),
-    )
-    terms = operations.terms_of(text)
-    shown = terms[:TERMS_MOST]
-    chosen = DocumentSelector(
-        owners=() if owner is None else (owner,),
-        batch_ids=() if not batch else (number(batch, "batch") or 0,),
-        is_readable=True,
-    )
-    with opened(request) as session:
-        limit = AT_ONCE if shown else 1
-        found = operations.list_documents(session, chosen, limit=limit, before_id=number(before, "before"))
-        rows = operations.keywords_of(session, shown, found.items) if shown and found.items else []
+    query = _query(request)
+    terms = query.term_list
+    shown = terms[:COLUMNS_MAX]
+    with session_of(request) as session:
+        query = replace(query, limit=ROWS if shown else 1)
+        found = list_documents(session, visitor_of(request), query, is_readable=True)
+        rows = documents.keywords_of(session, shown, found.items) if shown and found.items else []
         top = max((count for row in rows for count in row.counts if count), default=0)
-        said = {"terms": text, "owner": query.get("owner") or "", "batch": batch or ""}
-        return page(
+        downloads = {"terms": query.terms, "owner": "".join(query.owner), "batch": query.batch or ""}
+        return render(
             request,
             "keywords.html",
             title="Keywords",
-            text=text,
+            query=query,
             terms=shown,
             left_out=len(terms) - len(shown),
             rows=[(row, [(count, _shade(count, top)) for count in row.counts]) for row in rows],
             has_documents=bool(found.items),
-            owner=query.get("owner") or "",
-            batch=batch or "",
             next=found.next if shown else None,
-            is_first=not before,
-            address=urlencode(said),
+            address=urlencode(downloads),
         )
 
 
 def counts_csv(request: Request) -> Response:
-    terms, owner, batch_id = _asked(request)
-    found = counted_terms(request, terms, owner=owner, batch_id=batch_id)
-    lines = csv_lines(count_headers(terms), (count_cells(row) for part in found for row in part.by_document))
-    return lines_sent(lines, "text/csv; charset=utf-8", file_name="keywords.csv")
+    terms, portions = _all_counts(request)
+    cells = (count_cells(row) for portion in portions for row in portion.by_document)
+    lines = csv_lines(count_headers(terms), cells)
+    return stream_lines(lines, "text/csv; charset=utf-8", file_name="keywords.csv")
 
 
 async def counts_workbook(request: Request) -> Response:
@@ -82,31 +90,22 @@ async def counts_workbook(request: Request) -> Response:
 
 
 def _workbook(request: Request) -> Response:
-    terms, owner, batch_id = _asked(request)
-    found = counted_terms(request, terms, owner=owner, batch_id=batch_id)
+    terms, portions = _all_counts(request)
     with ExitStack() as until_sent:
         file = until_sent.enter_context(TemporaryFile())
-        write_workbook(file, terms, found)
+        write_workbook(file, terms, portions)
         until_sent.pop_all()
-        return file_sent(file, WORKBOOK, file_name="keywords.xlsx")
+        return stream_file(file, WORKBOOK, file_name="keywords.xlsx")
 
 
-def _asked(request: Request) -> tuple[Sequence[str], str | None, int | None]:
-    terms, query = operations.terms_of(_text(request)), request.query_params
-    if not terms:
+def _all_counts(request: Request) -> tuple[Sequence[str], Iterator[Keywords]]:
+    query = _query(request)
+    if not query.term_list:
         raise BadInput("enter at least one term, one per line")
-    return terms, _owner(visitor_of(request), query.get("owner")), number(query.get("batch"), "batch")
-
-
-def _text(request: Request) -> str:
-    text = request.query_params.get("terms", "")
-    if len(text) > _TERMS_BYTES_MOST:
-        raise BadInput("too many terms for this form", "pagemill keywords terms.txt --xlsx counts.xlsx")
-    return text
-
-
-def _owner(visitor: Visitor, asked: str | None) -> str | None:
-    return visitor.owner if visitor.owner is not None else asked or None
+    with session_of(request) as session:
+        owner = query.owner[0] if query.owner else None
+        scope = search_scope(session, visitor_of(request), owner, query.batch)
+    return query.term_list, count_keywords(request, query.term_list, scope) if scope else iter(())
 
 
 def _shade(count: int | None, top: int) -> int:

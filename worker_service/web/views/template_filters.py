@@ -30,7 +30,7 @@ _LABELS = {"success": "searchable", "indexing": "reading", "not_indexed": "not r
 _NOT_OF_A_NAME = re.compile(r"[^a-z0-9]+")
 
 
-def furnish(environment: Environment) -> None:
+def register_filters(environment: Environment) -> None:
     environment.finalize = shown
     environment.filters.update(
         iso=iso,

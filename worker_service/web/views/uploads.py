@@ -6,7 +6,6 @@ Files are handled as by `/api/uploads`. The form works without JavaScript.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 from urllib.parse import urlencode
 
 from msgspec import Struct
@@ -15,7 +14,6 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from worker_service.base.errors import JobNotFound
 from worker_service.jobs.documents import IndexStatus
 from worker_service.jobs.job import Job, Status
 from worker_service.jobs.library import Document, DocumentSelector
@@ -23,18 +21,29 @@ from worker_service.services import documents
 from worker_service.services.batches import waiting_for
 from worker_service.services.database import Session
 from worker_service.web.access import Power, visitor_of
-from worker_service.web.api.uploads import take_files
-from worker_service.web.database_sessions import opened
-from worker_service.web.middleware import turn_of
-from worker_service.web.multipart import Received, received
-from worker_service.web.views import page
-from worker_service.web.views.batches import visible_batch
-from worker_service.web.views.documents import number_of, owners_of
+from worker_service.web.database_sessions import session_of
+from worker_service.web.middleware import write_turn_of
+from worker_service.web.multipart import ReceivedForm, receive_form
+from worker_service.web.parameters import Id, read_known
+from worker_service.web.resources.batches import visible_batch
+from worker_service.web.resources.jobs import visible_job
+from worker_service.web.resources.uploads import Upload, submit_upload
+from worker_service.web.views import render
+from worker_service.web.views.documents import owners_of
 
-_JOBS_MOST = 100
+_FILES_MAX = 100
 
 
-class Sent(Struct, frozen=True):
+class UploadedQuery(Struct, frozen=True):
+    """The files of an upload whose progress the page shows."""
+
+    job: tuple[Id, ...] = ()
+    empty: tuple[str, ...] = ()
+    """Names of files that were left out."""
+    batch: Id | None = None
+
+
+class FileProgress(Struct, frozen=True):
     """An uploaded file and its progress."""
 
     name: str
@@ -42,7 +51,7 @@ class Sent(Struct, frozen=True):
     percent: int
     job: Job
     document: Document | None
-    trouble: str = ""
+    problem: str = ""
 
     @property
     def code(self) -> str:
@@ -53,74 +62,59 @@ class Sent(Struct, frozen=True):
         return self.state in ("searchable", "failed")
 
 
-def show(request: Request) -> Response:
-    visitor, query = visitor_of(request), request.query_params
-    ids = [number_of(one) for one in query.getlist("job")[:_JOBS_MOST]]
-    batch_id = number_of(query["batch"]) if "batch" in query else None
-    empty = query.getlist("empty")[:_JOBS_MOST]
-    with opened(request) as session:
-        found = [session.reading.get(job_id) for job_id in ids]
-        for job in found:
-            if not visitor.may_see(job.owner):
-                raise JobNotFound(f"there is no job {job.id}")
-        sent = [_sent(session, job) for job in found]
-        others = waiting_for(session, visible_batch(session, request, batch_id)) if batch_id else ()
-        return page(
+def upload_page(request: Request) -> Response:
+    visitor, query = visitor_of(request), read_known(request.query_params.multi_items(), UploadedQuery)
+    with session_of(request) as session:
+        found = [visible_job(session, visitor, job_id) for job_id in query.job[:_FILES_MAX]]
+        files = [_progress(session, job) for job in found]
+        replaced = waiting_for(session, visible_batch(session, visitor, query.batch)) if query.batch else ()
+        return render(
             request,
             "upload.html",
-            title="Uploaded files" if sent else "Upload files",
-            sent=sent,
-            batch_id=batch_id,
-            others=others,
-            is_over=all(one.is_over for one in sent),
+            title="Uploaded files" if files else "Upload files",
+            files=files,
+            batch_id=query.batch,
+            replaced=replaced,
+            is_over=all(one.is_over for one in files),
             gates=[gate for job in found[:1] if not job.status.is_ended for gate in session.reading.explain(job.id)],
             owners=owners_of(session, visitor),
-            empty=empty,
-            address=_address(batch_id, ids, empty),
+            empty=query.empty[:_FILES_MAX],
         )
 
 
-def _sent(session: Session, job: Job) -> Sent:
-    document = _document_of(session, job) if job.status is Status.COMPLETED else None
+def _progress(session: Session, job: Job) -> FileProgress:
     name = job.name or f"job {job.id}"
     if job.status in (Status.FAILED, Status.CANCELLED):
-        why = job.error_text if job.error_code else "cancelled"
-        return Sent(name, "failed", 0, job, None, why)
+        return FileProgress(name, "failed", 0, job, None, job.error_text if job.error_code else "cancelled")
+    document = _document_of(session, job) if job.status is Status.COMPLETED else None
     if document is None:
-        return Sent(name, "adding", 0, job, None)
-    if document.status is IndexStatus.FAILED:
-        return Sent(name, "failed", document.percent, job, document, document.error_text)
-    if document.status is IndexStatus.SUCCESS:
-        return Sent(name, "searchable", 100, job, document)
-    return Sent(
-        name, "reading" if document.status is IndexStatus.INDEXING else "queued", document.percent, job, document
-    )
+        return FileProgress(name, "adding", 0, job, None)
+    state = {IndexStatus.FAILED: "failed", IndexStatus.SUCCESS: "searchable", IndexStatus.INDEXING: "reading"}
+    problem = document.error_text if document.status is IndexStatus.FAILED else ""
+    return FileProgress(name, state.get(document.status, "queued"), document.percent, job, document, problem)
 
 
 def _document_of(session: Session, job: Job) -> Document | None:
     selector = DocumentSelector(owners=(job.owner,), platforms=(job.platform,), source_keys=(job.source_key or "",))
-    found: Sequence[Document] = documents.list_documents(session, selector, limit=1).items
-    return next(iter(found), None)
+    return next(iter(documents.list_documents(session, selector, limit=1).items), None)
 
 
-def _taken(request: Request, form: Received) -> dict[str, Any]:
-    with opened(request) as session:
-        return take_files(session, visitor_of(request), form)
+async def receive_upload(request: Request) -> Response:
+    visitor_of(request).must(Power.OPERATE)
+    async with receive_form(request) as form, write_turn_of(request):
+        upload = await run_in_threadpool(_submit, request, form)
+    job_ids = [made.enqueued.job_id for _, made in upload.accepted if made.enqueued.job_id]
+    return RedirectResponse(_address(upload.batch_id, job_ids, upload.empty), 303)
 
 
-async def take(request: Request) -> Response:
-    visitor = visitor_of(request)
-    visitor.must(Power.OPERATE)
-    async with received(request) as form, turn_of(request):
-        taken = await run_in_threadpool(_taken, request, form)
-    jobs_of = [one["id"] for one in taken["items"] if one["id"]]
-    return RedirectResponse(_address(taken["batch"], jobs_of, [one["name"] for one in taken["refused"]]), 303)
+def _submit(request: Request, form: ReceivedForm) -> Upload:
+    with session_of(request) as session:
+        return submit_upload(session, visitor_of(request), form)
 
 
 def _address(batch_id: int | None, job_ids: Sequence[int], empty: Sequence[str]) -> str:
     batch = [] if batch_id is None else [("batch", batch_id)]
-    words = [*batch, *(("job", one) for one in job_ids), *(("empty", one) for one in empty)]
-    return f"/upload?{urlencode(words)}"
+    return f"/upload?{urlencode([*batch, *(('job', one) for one in job_ids), *(('empty', one) for one in empty)])}"
 
 
-routes = [Route("/upload", show), Route("/upload", take, methods=["POST"])]
+routes = [Route("/upload", upload_page), Route("/upload", receive_upload, methods=["POST"])]

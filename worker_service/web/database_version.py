@@ -14,7 +14,7 @@ from worker_service.services.database import Session, open_session
 from worker_service.settings.config import Settings
 
 
-class Changes:
+class DatabaseVersion:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._lock = Lock()
@@ -22,7 +22,7 @@ class Changes:
         self._of: tuple[int, int] | None = None
         self._life = ""
 
-    def version(self) -> str:
+    def read(self) -> str:
         """Return the version, which is different after every commit of another connection."""
         with self._lock:
             found = self._settings.database.stat() if self._settings.database.exists() else None
@@ -44,5 +44,5 @@ class Changes:
 
 
 def version_of(request: HTTPConnection) -> str:
-    changes: Changes = request.app.state.changes
-    return changes.version()
+    database_version: DatabaseVersion = request.app.state.database_version
+    return database_version.read()

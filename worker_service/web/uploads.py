@@ -35,12 +35,12 @@ _SWEPT_AT_ONCE = 50
 _FAILED_MOST = 10_000
 
 
-class NoRoom(PagemillError):
+class DiskFull(PagemillError):
     code = "disk_full"
     exit_code = 74
 
 
-class Incoming:
+class IncomingFile:
     """An upload in progress, streamed to disk. Closed without `keep`, it is deleted."""
 
     def __init__(self, workspace: Path) -> None:
@@ -89,11 +89,11 @@ def place_of(workspace: Path) -> Path:
     return workspace / "incoming"
 
 
-def refuse_where_there_is_no_room(workspace: Path, size: int) -> None:
+def refuse_if_disk_full(workspace: Path, size: int) -> None:
     there = next(one for one in (workspace, *workspace.parents) if one.exists())
     free = shutil.disk_usage(there).free
     if free - size < FREE_BYTES_LEAST:
-        raise NoRoom(f"the disk of {workspace} has {free / 1e6:.0f} MB free", "free some space")
+        raise DiskFull(f"the disk of {workspace} has {free / 1e6:.0f} MB free", "free some space")
 
 
 def sweep(session: Session, *, now: float | None = None) -> int:
@@ -120,7 +120,7 @@ def sweep(session: Session, *, now: float | None = None) -> int:
 def _done_with(session: Session, chosen: Mapping[str, Path], moment: float) -> Iterator[str]:
     if not chosen:
         return
-    library = session.store.library
+    library = session.library
     documents = library.documents(DocumentSelector(source_keys=list(chosen)), most=len(chosen))
     for one in documents:
         if one.status not in (IndexStatus.QUEUED, IndexStatus.INDEXING) and has_original(session, one):

@@ -35,7 +35,7 @@ _Stretch = tuple[int, int]
 """Start and end of a range in a page's text."""
 
 
-class Piece(Struct, frozen=True):
+class TextRun(Struct, frozen=True):
     """Consecutive words with the same markup."""
 
     text: str
@@ -44,7 +44,7 @@ class Piece(Struct, frozen=True):
     is_hit: bool = False
 
 
-class Box(Struct, frozen=True):
+class WordBox(Struct, frozen=True):
     """A rectangle in points from the top left of the page."""
 
     x: float
@@ -55,7 +55,7 @@ class Box(Struct, frozen=True):
     is_hit: bool = False
 
 
-class Cell(Struct, frozen=True):
+class SheetCell(Struct, frozen=True):
     value: str | int | float | bool | None
     is_hit: bool = False
 
@@ -64,15 +64,15 @@ class PageView(Struct, frozen=True):
     number: int
     method: str
     confidence: float | None
-    lines: Sequence[Sequence[Piece]]
-    boxes: Sequence[Box]
+    lines: Sequence[Sequence[TextRun]]
+    boxes: Sequence[WordBox]
     """All recognised words; of a text layer only the hits."""
     size: tuple[float, float] | None
     """Page size in points; None if unknown."""
     hits: int
     sheet: str = ""
     first_row: int = 1
-    rows: Sequence[Sequence[Cell]] = ()
+    rows: Sequence[Sequence[SheetCell]] = ()
     """Rows of a spreadsheet."""
     tables: Sequence[TableOnPage] = ()
     note: str = ""
@@ -96,7 +96,7 @@ def page_view(
 
     Positions of hits in a text layer come from the drawer; without one, or until the page is rendered, there are none.
     """
-    for page in session.store.library.page_texts(document_id, number, number, with_layout=True):
+    for page in session.library.page_texts(document_id, number, number, with_layout=True):
         layout = json.loads(page.layout or "{}")
         hits = _hits(session, document_id, number, query) if query else []
         words = [word for line in layout.get("lines", ()) for word in line]
@@ -136,7 +136,7 @@ def _hits(session: Session, document_id: int, number: int, query: str) -> list[_
     # Random marks, which cannot occur in the text.
     begin, end = f"\x02{secrets.token_hex(8)}", f"\x03{secrets.token_hex(8)}"
     try:
-        marked = session.store.library.marked(document_id, number, query, (begin, end)) or ""
+        marked = session.library.marked(document_id, number, query, (begin, end)) or ""
     except BadInput:  # the query has no letter and no digit
         return []
     first, *others = marked.split(begin)
@@ -165,9 +165,9 @@ def _placed(text: str, words: Sequence[Any]) -> Iterator[tuple[Any, _Stretch]]:
             yield word, (found, at)
 
 
-def _box(corners: Any, where: _Stretch, hits: Sequence[_Stretch], *, doubt: str = "") -> Box:
+def _box(corners: Any, where: _Stretch, hits: Sequence[_Stretch], *, doubt: str = "") -> WordBox:
     x0, y0, x1, y1 = corners[:4]
-    return Box(round(x0, 1), round(y0, 1), round(x1 - x0, 1), round(y1 - y0, 1), doubt, _is_hit(where, hits))
+    return WordBox(round(x0, 1), round(y0, 1), round(x1 - x0, 1), round(y1 - y0, 1), doubt, _is_hit(where, hits))
 
 
 def _own_boxes(
@@ -176,7 +176,7 @@ def _own_boxes(
     document_id: int,
     page: PageResult,
     hits: Sequence[_Stretch],
-) -> list[Box] | None:
+) -> list[WordBox] | None:
     """Return the boxes of the hits, or None if the page is not rendered yet.
 
     The box of a whole paragraph is no substitute: it would mark words that are not hits.
@@ -210,7 +210,7 @@ def _doubt(confidence: float) -> str:
 # ── Text and cells ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _lines(text: str, doubts: Sequence[tuple[_Stretch, str]], hits: Sequence[_Stretch]) -> list[list[Piece]]:
+def _lines(text: str, doubts: Sequence[tuple[_Stretch, str]], hits: Sequence[_Stretch]) -> list[list[TextRun]]:
     """Split each line of the text into pieces with the same markup."""
     kinds: list[tuple[str, bool]] = [("", False)] * len(text)
     for (begin, end), doubt in doubts:
@@ -218,11 +218,11 @@ def _lines(text: str, doubts: Sequence[tuple[_Stretch, str]], hits: Sequence[_St
         kinds[begin : end + 1] = [(doubt, False)] * len(kinds[begin : end + 1])
     for begin, end in hits:
         kinds[begin:end] = [(doubt, True) for doubt, _ in kinds[begin:end]]
-    lines, at = list[list[Piece]](), 0
+    lines, at = list[list[TextRun]](), 0
     for line in text.splitlines(keepends=True):
         here = zip(line, kinds[at : at + len(line)], strict=True)
         pieces = [
-            Piece("".join(letter for letter, _ in some).rstrip("\r\n"), *kind)
+            TextRun("".join(letter for letter, _ in some).rstrip("\r\n"), *kind)
             for kind, some in groupby(here, lambda one: one[1])
         ]
         lines.append([piece for piece in pieces if piece.text])
@@ -230,9 +230,9 @@ def _lines(text: str, doubts: Sequence[tuple[_Stretch, str]], hits: Sequence[_St
     return lines
 
 
-def _cells(values: Sequence[Sequence[Any]], lines: Sequence[Sequence[Piece]]) -> list[list[Cell]]:
+def _cells(values: Sequence[Sequence[Any]], lines: Sequence[Sequence[TextRun]]) -> list[list[SheetCell]]:
     """Return the cells. Each row is a line of the text, whose tabs separate the cells."""
-    rows: list[list[Cell]] = []
+    rows: list[list[SheetCell]] = []
     for number, row in enumerate(values):
         found, at = set[int](), 0
         for piece in lines[number] if number < len(lines) else ():
@@ -240,5 +240,5 @@ def _cells(values: Sequence[Sequence[Any]], lines: Sequence[Sequence[Piece]]) ->
             if piece.is_hit:
                 found.update(range(at, at + tabs + 1))
             at += tabs
-        rows.append([Cell(value, column in found) for column, value in enumerate(row)])
+        rows.append([SheetCell(value, column in found) for column, value in enumerate(row)])
     return rows

@@ -1,0 +1,97 @@
+"""URL parameters, declared as Structs: one reader for the API and the pages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Annotated, TypeAlias, TypeVar, get_args, get_origin
+
+import msgspec
+from msgspec import Meta, Struct, UnsetType
+from msgspec.structs import FieldInfo, fields
+from starlette.convertors import Convertor, register_url_convertor
+
+from worker_service.base.errors import BadInput
+
+S = TypeVar("S", bound=Struct)
+T = TypeVar("T")
+
+Given: TypeAlias = T | UnsetType
+"""A field that is left out of the JSON if its value is UNSET."""
+
+NUMBER_MAX = 2**53
+
+
+def about(description: str) -> Meta:
+    return Meta(description=description)
+
+
+Number = Annotated[int, Meta(ge=0, le=NUMBER_MAX)]
+Id = Annotated[int, Meta(ge=1, le=NUMBER_MAX)]
+FilledText = Annotated[str, Meta(min_length=1)]
+OwnersParameter = Annotated[tuple[str, ...], about("Only what belongs to this owner.")]
+DryRunParameter = Annotated[bool, about("Only return what would be done.")]
+
+_BOOLEANS = {"": "true", "yes": "true", "no": "false"}
+"""Spellings that msgspec does not know; it knows true, false, 1 and 0."""
+
+
+class NoParameters(Struct, frozen=True):
+    pass
+
+
+class PageQuery(Struct, frozen=True, kw_only=True):
+    limit: Annotated[int, Meta(ge=1, le=1000, description="Maximum number of items; default 50.")] = 50
+    before: Annotated[Id, about("The `next` of the previous page.")] | None = None
+
+
+def read_parameters(pairs: Iterable[tuple[str, str]], kind: type[S]) -> S:
+    """Return the parameters as a `kind`, whose tuple fields may be repeated. All names must be known to `kind`."""
+    known = {field.name: field for field in fields(kind)}
+    values: dict[str, str] = {}
+    repeated: dict[str, list[str]] = {}
+    for name, text in pairs:
+        if "\0" in text:
+            raise BadInput(f"{name} holds a NUL byte")
+        field = known[name]
+        value = _BOOLEANS.get(text, text) if isinstance(field.default, bool) else text
+        if is_repeatable(field):
+            repeated.setdefault(name, []).append(value)
+        elif name in values:
+            raise BadInput(f"{name} is given twice")
+        else:
+            values[name] = value
+    for name, field in known.items():
+        if field.required and name not in values and name not in repeated:
+            raise BadInput(f"the parameter {name} is missing")
+    try:
+        return msgspec.convert({**values, **repeated}, kind, strict=False)
+    except msgspec.ValidationError as error:
+        raise BadInput(f"a parameter does not fit: {str(error).replace('$.', '')}") from None
+
+
+def read_known(pairs: Iterable[tuple[str, object]], kind: type[S]) -> S:
+    """Return the parameters that `kind` knows. Ignores others and empty ones, which forms send for empty fields."""
+    known = {field.name for field in fields(kind)}
+    return read_parameters(
+        [(name, text) for name, text in pairs if name in known and isinstance(text, str) and text], kind
+    )
+
+
+def is_repeatable(field: FieldInfo) -> bool:
+    kind = get_args(field.type)[0] if get_origin(field.type) is Annotated else field.type
+    return get_origin(kind) is tuple
+
+
+class IdConvertor(Convertor[int]):
+    """`{job_id:id}` in a path: a number from 1 that the database can hold."""
+
+    regex = "[1-9][0-9]{0,14}"
+
+    def convert(self, value: str) -> int:
+        return int(value)
+
+    def to_string(self, value: int) -> str:
+        return str(value)
+
+
+register_url_convertor("id", IdConvertor())

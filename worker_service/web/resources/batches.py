@@ -1,0 +1,56 @@
+"""Batches: the list, and the rules for whose batches a visitor may see and what one may be made of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated
+
+from worker_service.base.errors import BadInput, BatchNotFound
+from worker_service.base.humanize import counted
+from worker_service.jobs.batches import Batch, BatchState
+from worker_service.services import batches
+from worker_service.services.batches import BatchPage
+from worker_service.services.database import Session
+from worker_service.web.access import Visitor
+from worker_service.web.parameters import OwnersParameter, PageQuery, about
+from worker_service.web.resources.jobs import refuse_server_files, refuse_server_files_in_follow_ups
+from worker_service.web.resources.read_requests import SourceJobs, source_jobs
+
+JOBS_MAX = 10_000
+"""All jobs of a batch are inserted in one transaction, and all other writers wait for it."""
+
+
+class BatchesQuery(PageQuery, frozen=True, kw_only=True):
+    owner: OwnersParameter = ()
+    status: Annotated[tuple[str, ...], about(f"{', '.join(BatchState)}. Separate several by commas.")] = ()
+
+
+def list_batches(session: Session, visitor: Visitor, query: BatchesQuery) -> BatchPage:
+    owners = query.owner
+    if visitor.owner is not None:
+        if owners and visitor.owner not in owners:
+            return BatchPage((), None)
+        owners = (visitor.owner,)
+    return batches.list_batches(session, owners=owners, states=query.status, limit=query.limit, before_id=query.before)
+
+
+def visible_batch(session: Session, visitor: Visitor, batch_id: int) -> Batch:
+    """Return the batch. Raise `BatchNotFound` if the visitor may not see it."""
+    found = batches.batch(session, batch_id)
+    if not visitor.may_see(found.owner):
+        raise BatchNotFound(f"there is no batch {batch_id}", "`pagemill batch ls` shows those that are there")
+    return found
+
+
+def jobs_of_sources(
+    session: Session, visitor: Visitor, sources: Sequence[object], options: Mapping[str, Sequence[str]], *, owner: str
+) -> SourceJobs:
+    """Return the jobs that read the sources. Raise `NotAllowed` for files that the visitor may not name."""
+    refuse_server_files(visitor, sources)
+    refuse_server_files_in_follow_ups(visitor, options)
+    made = source_jobs(session, sources, options, owner=owner)
+    if len(made.jobs) > JOBS_MAX:
+        raise BadInput(
+            f"this would be {counted(len(made.jobs), 'job')}, and a batch has at most {JOBS_MAX:,}", "split it"
+        )
+    return made

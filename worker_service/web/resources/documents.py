@@ -1,0 +1,117 @@
+"""Documents: list, search, keyword counts, page images, and whose documents a visitor may see."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import chain
+from typing import Annotated
+
+from msgspec import Meta, Struct
+from msgspec.structs import replace
+from starlette.requests import Request
+from starlette.responses import Response
+
+from worker_service.base.errors import DocumentNotFound
+from worker_service.jobs.library import Document, SearchResult
+from worker_service.services import documents
+from worker_service.services.database import Session
+from worker_service.services.documents import DocumentPage, Keywords
+from worker_service.services.page_images import page_image
+from worker_service.services.parse import read_document_selector
+from worker_service.web.access import Visitor, visitor_of
+from worker_service.web.database_sessions import session_of
+from worker_service.web.parameters import Id, OwnersParameter, PageQuery, about
+from worker_service.web.resources.batches import visible_batch
+
+BatchParameter = Annotated[Id, about("Only documents of this batch.")]
+OwnerParameter = Annotated[str, about("Only documents of this owner.")]
+
+
+class DocumentsQuery(PageQuery, frozen=True, kw_only=True):
+    id: Annotated[tuple[Id, ...], about("Id of a document.")] = ()
+    status: Annotated[tuple[str, ...], about("not_indexed, queued, indexing, success or failed.")] = ()
+    owner: OwnersParameter = ()
+    name: Annotated[str, about("Part of the name.")] = ""
+    batch: BatchParameter | None = None
+
+
+class SearchQuery(Struct, frozen=True, kw_only=True):
+    q: Annotated[str, about("The query.")]
+    owner: OwnerParameter | None = None
+    document: Annotated[Id, about("Only this document.")] | None = None
+    batch: BatchParameter | None = None
+    sure: Annotated[bool, about("Leave out pages recognised with less than 50 % confidence.")] = False
+    limit: Annotated[int, Meta(ge=1, le=1000, description="Maximum number of pages; default 20.")] = 20
+
+
+def list_documents(
+    session: Session, visitor: Visitor, query: DocumentsQuery, *, is_readable: bool = False
+) -> DocumentPage:
+    """List documents; with `is_readable`, only those with text."""
+    batch_ids = () if query.batch is None else (visible_batch(session, visitor, query.batch).id,)
+    selector = read_document_selector(query.id, query.status, query.owner, query.name, batch_ids)
+    selector = replace(visitor.only(selector), is_readable=is_readable)
+    return documents.list_documents(session, selector, limit=query.limit, before_id=query.before)
+
+
+def search(
+    session: Session, visitor: Visitor, query: SearchQuery, *, marks: tuple[str, str] = ("[", "]")
+) -> SearchResult:
+    """Return the best pages with their hits between `marks`."""
+    scope = search_scope(session, visitor, query.owner, query.batch)
+    if scope is None:
+        return SearchResult()
+    return documents.search(
+        session,
+        query.q,
+        owner=scope.owner,
+        batch_id=scope.batch_id,
+        document_id=query.document,
+        limit=query.limit,
+        marks=marks,
+        is_sure=query.sure,
+    )
+
+
+class SearchScope(Struct, frozen=True):
+    owner: str | None
+    batch_id: int | None
+
+
+def search_scope(session: Session, visitor: Visitor, owner: str | None, batch_id: int | None) -> SearchScope | None:
+    """Return the documents that the visitor may search; None if there are none of this owner."""
+    if batch_id is not None:
+        visible_batch(session, visitor, batch_id)
+    if visitor.owner is not None and owner not in (None, visitor.owner):
+        return None
+    return SearchScope(visitor.owner or owner, batch_id)
+
+
+def count_keywords(request: Request, terms: Sequence[str], scope: SearchScope) -> Iterator[Keywords]:
+    """Count terms while the client reads. Counts the first portion at once, so that errors precede the response."""
+
+    def counts() -> Iterator[Keywords]:
+        with session_of(request) as session:
+            yield from documents.keywords(session, terms, owner=scope.owner, batch_id=scope.batch_id)
+
+    portions = counts()
+    return chain([next(portions)], portions)
+
+
+def visible_document(session: Session, visitor: Visitor, document_id: int) -> Document:
+    """Return the document. Raise `DocumentNotFound` if the visitor may not see it."""
+    found = session.library.document(document_id)
+    if not visitor.may_see(found.owner):
+        raise DocumentNotFound(f"there is no document {document_id}", "`pagemill documents` shows those that are there")
+    return found
+
+
+def page_image_response(request: Request, session: Session, document_id: int, number: int, width: int) -> Response:
+    visible_document(session, visitor_of(request), document_id)
+    found = page_image(session, request.app.state.drawer, document_id, number, width)
+    # The name contains file, page and width. Reading the document again may change the file.
+    tag = f'"{found.path.stem}"'
+    headers = {"Cache-Control": "private, max-age=60", "ETag": tag}
+    if request.headers.get("if-none-match") == tag:
+        return Response(status_code=304, headers=headers)
+    return Response(found.path.read_bytes(), media_type="image/webp", headers=headers)

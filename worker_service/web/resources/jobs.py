@@ -1,0 +1,150 @@
+"""Jobs: filters in the URL, the list, and the rules for whose jobs a visitor may see and submit."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, TypeVar, cast
+
+import msgspec
+from msgspec import Meta, Struct
+
+from worker_service.base.errors import BadInput, JobNotFound
+from worker_service.jobs.actions import read_action
+from worker_service.jobs.job import Job, Status
+from worker_service.jobs.selector import CHOSEN_BY, Column, Selector
+from worker_service.services import jobs
+from worker_service.services.database import Session
+from worker_service.services.jobs import FoundJobs
+from worker_service.services.parse import read_selector
+from worker_service.web.access import Visitor
+from worker_service.web.error_responses import NotAllowed
+from worker_service.web.parameters import Id, Number, about
+
+S = TypeVar("S", bound=Struct)
+
+LOOK_SECONDS = 0.015
+"""Time limit of a list whose filters no index serves. The answer then says how far the search got."""
+
+COLUMN_FILTERS: Mapping[str, Column] = {column.flag.removeprefix("--"): column for column in CHOSEN_BY}
+
+
+def _with_column_filters(kind: type[S]) -> type[S]:
+    """Add one parameter per column that users filter by."""
+    parameters = [_column_filter(name, column) for name, column in COLUMN_FILTERS.items()]
+    return cast(
+        type[S],
+        msgspec.defstruct(kind.__name__, parameters, bases=(kind,), module=kind.__module__, frozen=True, kw_only=True),
+    )
+
+
+def _column_filter(name: str, column: Column) -> tuple[str, object, object]:
+    meta = about(column.about or f"Jobs of this {name}.")
+    if column.is_number:
+        return name, Annotated[Number, meta] | None, None
+    if column.chosen_by.endswith("s"):
+        return name, Annotated[tuple[str, ...], meta], ()
+    return name, Annotated[str, meta] | None, None
+
+
+@_with_column_filters
+class JobFilters(Struct, frozen=True, kw_only=True):
+    """A job selector, with the names of the command line's options."""
+
+    id: Annotated[tuple[str, ...], about("42, batch:7 or document:3.")] = ()
+    status: Annotated[tuple[str, ...], about(f"{', '.join(Status)}. Separate several by commas.")] = ()
+    since: Annotated[str, about("Created or ended since: 2h (ago), or 2026-11-18 10:00 (UTC).")] | None = None
+    older_than: Annotated[str, about("Ended before this time; live jobs: created before it.")] | None = None
+    match: Annotated[tuple[str, ...], about("A value in the payload: payload.file_id=abc.")] = ()
+
+
+class JobsQuery(JobFilters, frozen=True, kw_only=True):
+    limit: Annotated[int, Meta(ge=1, le=1000, description="Maximum number of items; default 50.")] = 50
+    before: Annotated[Id, about("The `next` of the previous page.")] | None = None
+
+
+def list_jobs(session: Session, visitor: Visitor, query: JobsQuery) -> FoundJobs:
+    return jobs.look_for_jobs(
+        session,
+        visitor.only(selector_of(session, query)),
+        limit=query.limit,
+        before_id=query.before,
+        seconds=LOOK_SECONDS,
+    )
+
+
+def selector_of(session: Session, filters: JobFilters) -> Selector:
+    """Return the selector. The caller limits it to what the visitor may see."""
+    return read_selector(
+        now=session.clock(),
+        ids=filters.id,
+        statuses=filters.status,
+        since=filters.since,
+        older_than=filters.older_than,
+        match=filters.match,
+        **{column.chosen_by: getattr(filters, name) or None for name, column in COLUMN_FILTERS.items()},
+    )
+
+
+def selector_for_change(session: Session, visitor: Visitor, filters: JobFilters) -> Selector:
+    """Return the visitor's jobs. Raise `JobNotFound` if the filters name another owner's job."""
+    selector = selector_of(session, filters)
+    jobs.require(session, selector.ids, visitor.owner)
+    return visitor.only(selector)
+
+
+def visible_job(session: Session, visitor: Visitor, job_id: int) -> Job:
+    """Return the job. Raise `JobNotFound` if the visitor may not see it."""
+    found = session.reading.get(job_id)
+    if not visitor.may_see(found.owner):
+        raise JobNotFound(f"there is no job {job_id}", "`pagemill ls` shows those that are there")
+    return found
+
+
+# ── Submissions ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def owner_for(visitor: Visitor, owner: str | None) -> str:
+    """Return the owner of new work. Raise `NotAllowed` if the visitor may not submit for `owner`."""
+    if visitor.owner is None:
+        return owner or ""
+    if owner not in (None, visitor.owner):
+        raise NotAllowed(visitor.limit)
+    return visitor.owner
+
+
+def refuse_server_files(visitor: Visitor, value: object) -> None:
+    """Raise `NotAllowed` if a visitor of one owner names a file on the server.
+
+    Handlers read files with the daemon's rights, so such a visitor could read other owners' data.
+    """
+    if visitor.owner is not None and any(_names_file(text) for text in _texts(value)):
+        raise NotAllowed(f"{visitor.limit} and cannot read files on the server")
+
+
+def refuse_server_files_in_follow_ups(visitor: Visitor, options: Mapping[str, Sequence[str]]) -> None:
+    """Apply `refuse_server_files` to the payloads of follow-up jobs."""
+    for word in (*options.get("then", ()), *options.get("on-failure", ())):
+        refuse_server_files(visitor, json.loads(read_action(word).payload or "null"))
+
+
+def action_word(action: Mapping[str, object]) -> str:
+    """Return a follow-up job in the form that `read_action` takes."""
+    job_type, payload = str(action["job_type"]), action.get("payload")
+    if "=" in job_type:
+        raise BadInput(f"{job_type!r} is not a job type")
+    return job_type if payload is None else f"{job_type}={json.dumps(payload, ensure_ascii=False)}"
+
+
+def _names_file(text: str) -> bool:
+    return text.strip().lower().startswith(("/", "~", ".", "file:"))
+
+
+def _texts(value: object) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        yield from _texts(list(value.values()))
+    elif isinstance(value, Sequence):
+        for one in value:
+            yield from _texts(one)

@@ -1,0 +1,110 @@
+"""Errors, workers, schedules, pauses and the history of changes, limited to what a visitor may see."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from worker_service.base.errors import BadInput, Refused
+from worker_service.jobs.counts import ErrorCount
+from worker_service.jobs.history import Action
+from worker_service.jobs.job import Pause
+from worker_service.services import job_control, overview, schedules
+from worker_service.services.database import Session
+from worker_service.services.job_control import Paused
+from worker_service.services.overview import CheckedNode, CheckedWorker, Overview
+from worker_service.services.schedules import Begun, ScheduleState
+from worker_service.web.access import Power, Visitor
+from worker_service.web.error_responses import NotAllowed
+from worker_service.web.parameters import about
+
+_ACTIONS_MAX = 1000
+"""Newest changes that are searched for the visitor's own."""
+
+PAUSE_SCOPES = ("type", "owner", "all")
+
+
+class ErrorsQuery(Struct, frozen=True, kw_only=True):
+    since: Annotated[str, about("2h (ago), or 2026-11-18 10:00 (UTC); default 1d.")] = "1d"
+
+
+class WorkersAndNodes(Struct, frozen=True):
+    items: Sequence[CheckedWorker]
+    nodes: Sequence[CheckedNode]
+
+
+def list_errors(session: Session, visitor: Visitor, query: ErrorsQuery) -> Sequence[ErrorCount]:
+    return overview.errors(session, since=query.since, owner=visitor.owner)
+
+
+def list_workers(session: Session) -> WorkersAndNodes:
+    found = Overview(session)
+    return WorkersAndNodes(found.workers, found.nodes)
+
+
+def list_pauses(session: Session, visitor: Visitor) -> Sequence[Pause]:
+    return [one for one in session.reading.pauses() if one.scope != "owner" or visitor.may_see(one.name)]
+
+
+def pause(
+    session: Session, visitor: Visitor, scope: str, name: str, *, length: str | None, reason: str | None
+) -> Paused:
+    _refuse_scope(visitor, scope, name)
+    return job_control.pause(session, scope, name, length=length, reason=reason)
+
+
+def unpause(session: Session, visitor: Visitor, scope: str, name: str) -> None:
+    _refuse_scope(visitor, scope, name)
+    job_control.unpause(session, scope, name)
+
+
+def _refuse_scope(visitor: Visitor, scope: str, name: str) -> None:
+    if scope not in PAUSE_SCOPES:
+        raise BadInput(f"{scope!r} is not a scope", f"choose {', '.join(PAUSE_SCOPES)}")
+    if scope == "all" and name:
+        raise BadInput("a pause of all jobs has no name", "leave the name empty")
+    if scope != "all" and not name:
+        raise BadInput(f"enter the name of the {scope} to pause")
+    if visitor.owner is not None and (scope, name) != ("owner", visitor.owner):
+        raise NotAllowed(visitor.limit)
+
+
+def list_schedules(session: Session, visitor: Visitor) -> Sequence[ScheduleState]:
+    """Return the visitor's schedules, without a last job or batch of another owner."""
+    return [_limited(visitor, one) for one in schedules.list_schedules(session) if visitor.may_see(one.owner)]
+
+
+def _limited(visitor: Visitor, one: ScheduleState) -> ScheduleState:
+    job = one.job if one.job is not None and visitor.may_see(one.job.owner) else None
+    batch = one.batch if one.batch is not None and visitor.may_see(one.batch.owner) else None
+    return replace(one, job=job, batch=batch)
+
+
+def run_schedule(session: Session, visitor: Visitor, name: str) -> Begun:
+    if visitor.owner is not None and name not in [one.name for one in list_schedules(session, visitor)]:
+        raise BadInput(f"there is no schedule {name!r}")
+    return schedules.run_now(session, name)
+
+
+def list_actions(session: Session, visitor: Visitor, limit: int) -> Sequence[Action]:
+    """Return the newest changes; for a visitor of one owner only their own, since others may concern other owners."""
+    if visitor.owner is None:
+        return session.reading.actions(most=limit)
+    return _own_actions(session, visitor)[:limit]
+
+
+def undoable_action(session: Session, visitor: Visitor, action_id: int) -> Action:
+    """Return the action if this visitor may undo it: their own, or with the scope admin anyone's."""
+    is_own = any(one.id == action_id for one in _own_actions(session, visitor))
+    if not is_own and visitor.owner is not None:
+        raise Refused(f"there is no action {action_id} to undo", "see pagemill undo --list")
+    if not is_own:
+        visitor.must(Power.ADMIN)
+    return job_control.undoable(session, action_id)
+
+
+def _own_actions(session: Session, visitor: Visitor) -> Sequence[Action]:
+    return [one for one in session.reading.actions(most=_ACTIONS_MAX) if one.actor == visitor.name]

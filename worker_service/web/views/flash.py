@@ -1,0 +1,105 @@
+"""The message about the previous request, which its redirect names in the URL."""
+
+from __future__ import annotations
+
+from urllib.parse import urlencode
+
+from msgspec import Struct
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+
+from worker_service.base.humanize import counted
+from worker_service.jobs.history import Action, Changed
+from worker_service.services.database import Session
+from worker_service.services.job_control import DONE
+from worker_service.web.access import visitor_of
+from worker_service.web.parameters import read_known
+
+_ACTIONS_MAX = 200
+
+_SENTENCES = {
+    "nothing": "Nothing to do",
+    "undone": "Undone",
+    "unpaused": "Unpaused",
+    "paused": "Paused. Running jobs continue; no new ones start.",
+    "stopped": "Batch stopped. Running pages go back to the queue; nothing is lost.",
+    "resumed": "Batch resumed",
+    "retried": "Failed jobs of the batch are being retried",
+    "cancelled": "Remaining jobs of the batch cancelled",
+    "batch-removed": "Batch removed. Its jobs and documents are kept.",
+    "started": "Started",
+    "submitted": "Batch queued",
+    "enqueued": "Job queued",
+    "existing": "This job is already queued or running",
+    "document-removed": "Document removed",
+    "accepted": "The document will be read again.",
+    "taken over": "The document will be read again, because earlier work on it had stopped.",
+    "under way": "The document is already being read with these options.",
+    "unchanged": "The document was already read with these options. To read it anyway, tick “Even if nothing has "
+    "changed”.",
+    "fetching": "The file will be fetched again, then read.",
+}
+
+_DONE_TO_BATCH = {
+    "cancel": "cancelled",
+    "stop_batch": "stopped",
+    "resume_batch": "resumed",
+    "retry_batch": "retried",
+    "forget_batch": "removed",
+}
+
+
+class Flash(Struct, frozen=True):
+    sentence: str
+    undo: int | None = None
+    """Action that can be undone."""
+    is_bad: bool = False
+
+
+class FlashQuery(Struct, frozen=True):
+    message: str = ""
+    """Key of a sentence."""
+    done: int | None = None
+    """Id of an action."""
+    refused: int = 0
+    """Number of jobs that could not be changed."""
+
+
+def redirect(path: str, **parameters: object) -> Response:
+    given = {name: value for name, value in parameters.items() if value not in (None, "")}
+    return RedirectResponse(f"{path}?{urlencode(given)}" if given else path, 303)
+
+
+def redirect_after(path: str, changed: Changed) -> Response:
+    if changed.action_id is None and not changed.refused:
+        return redirect(path, message="nothing")
+    return redirect(path, done=changed.action_id, refused=len(changed.refused) or None)
+
+
+def flash_of(session: Session, request: Request) -> Flash | None:
+    """Return the message that the URL names. A visitor of one owner sees only messages about their own actions."""
+    visitor, query = visitor_of(request), read_known(request.query_params.multi_items(), FlashQuery)
+    if sentence := _SENTENCES.get(query.message):
+        return Flash(sentence, is_bad=query.message == "unchanged")
+    if query.done is None:
+        sentence = f"{counted(query.refused, 'job')} could not be changed; each job's page says why"
+        return Flash(sentence, is_bad=True) if query.refused else None
+    action = next((one for one in session.reading.actions(most=_ACTIONS_MAX) if one.id == query.done), None)
+    if action is None or (visitor.owner is not None and action.actor != visitor.name):
+        return None
+    sentence = describe_action(action) + (f"; {query.refused:,} could not be changed" if query.refused else "")
+    if action.undone_at is not None:
+        return Flash(f"{sentence}; undone since")
+    return Flash(sentence, action.id if action.opposite else None)
+
+
+def describe_action(action: Action) -> str:
+    """Describe an action in the past tense."""
+    if action.tokens:
+        return f"{action.tokens} {'made' if action.verb == 'make_token' else 'removed'}"
+    if action.batch_id is not None:
+        done = _DONE_TO_BATCH[action.verb]
+        return f"Batch {action.batch_id} {done}" + (f" ({counted(action.jobs, 'job')})" if action.jobs else "")
+    if action.verb == "remove":
+        return f"{counted(action.documents, 'document')} removed"
+    return f"{counted(action.jobs, 'job')} {DONE.get(action.verb, action.verb)}"
