@@ -26,16 +26,16 @@ from tests.store.papers import TYPES
 from worker_service.jobs.attempts import Completion
 from worker_service.services import batches
 from worker_service.services.database import Session, open_session
-from worker_service.services.schedules import tick
+from worker_service.services.schedules import run_tick
 from worker_service.settings.config import load_settings
 
 
 def stop(session: Session) -> None:
-    batches.stop(session, 1)
+    batches.stop_batch(session, 1)
 
 
 def resume(session: Session) -> None:
-    batches.resume(session, 1)
+    batches.resume_batch(session, 1)
 
 
 def work(session: Session) -> None:
@@ -48,7 +48,7 @@ def work(session: Session) -> None:
             leases.complete_many([Completion(job.lease, publishes=job.generation is not None)])
 
 
-DEEDS: dict[str, Callable[[Session], object]] = {"tick": tick, "stop": stop, "resume": resume, "work": work}
+DEEDS: dict[str, Callable[[Session], object]] = {"tick": run_tick, "stop": stop, "resume": resume, "work": work}
 
 
 def done_on(database: Path, settings: str, deed: Callable[[Session], object], *, dies_at: int = 0) -> None:

@@ -17,7 +17,7 @@ from worker_service.jobs.batches import Batch, BatchFacts, BatchState
 from worker_service.jobs.documents import IndexStatus
 from worker_service.jobs.job import NewJob, Status
 from worker_service.services import batches
-from worker_service.services.batches import BatchInWhole, in_words, progress_of, whole_of
+from worker_service.services.batches import BatchDetails, describe_progress, progress_of, with_progress
 from worker_service.services.database import Session, open_session
 from worker_service.services.serialize import as_object
 from worker_service.settings.config import load_settings
@@ -73,9 +73,9 @@ def session(tmp_path: Path) -> Iterator[Session]:
     ],
 )  # fmt: skip
 def test_how_far_a_batch_is_in_words(state: str, facts: dict[str, Any], line: str) -> None:
-    found = BatchInWhole(replace(BATCH, state=BatchState(state)), progress_of(replace(FACTS, **facts)))
+    found = BatchDetails(replace(BATCH, state=BatchState(state)), progress_of(replace(FACTS, **facts)))
 
-    assert in_words(found) == line
+    assert describe_progress(found) == line
 
 
 def test_time_left_and_pace_are_told_only_where_somebody_can_know() -> None:
@@ -89,18 +89,18 @@ def test_time_left_and_pace_are_told_only_where_somebody_can_know() -> None:
 
 @pytest.mark.parametrize("state", BatchState)
 def test_only_an_active_batch_has_time_left(state: BatchState) -> None:
-    found = whole_of(replace(BATCH, state=state), FACTS)
+    found = with_progress(replace(BATCH, state=state), FACTS)
 
     assert found.progress.seconds_left == (840 if state is BatchState.ACTIVE else None)
 
 
 def test_a_batch_begins_is_stopped_goes_on_and_its_answers_are_json(session: Session) -> None:
     asked = {"sources": ["/srv/a.pdf"], "lang": ["eng"]}
-    added = batches.add(session, [NewJob("ocr_pages")] * 3, owner="ann", name=" reports ", asked=asked)
+    added = batches.add_batch(session, [NewJob("ocr_pages")] * 3, owner="ann", name=" reports ", asked=asked)
 
-    stopped = batches.stop(session, added.batch.id)
-    resumed = batches.resume(session, added.batch.id)
-    shown = as_object(batches.show(session, added.batch.id))
+    stopped = batches.stop_batch(session, added.batch.id)
+    resumed = batches.resume_batch(session, added.batch.id)
+    shown = as_object(batches.get_batch_details(session, added.batch.id))
 
     assert (added.batch.name, stopped.note, resumed.batch.state) == ("reports", "stopped by ann", BatchState.ACTIVE)
     assert shown["batch"]["asked"] == asked
@@ -112,7 +112,7 @@ def test_a_batch_begins_is_stopped_goes_on_and_its_answers_are_json(session: Ses
 def test_the_setting_says_what_becomes_of_an_owners_other_batch(session: Session, tmp_path: Path) -> None:
     environ = {"HOME": str(tmp_path), "WORKER_OWNER_POLICY": "queue"}
     session = replace(session, settings=load_settings(environ=environ, directory=tmp_path))
-    first, second = (batches.add(session, [NewJob("ocr_pages")], owner="ann").batch for _ in range(2))
+    first, second = (batches.add_batch(session, [NewJob("ocr_pages")], owner="ann").batch for _ in range(2))
 
     assert (first.state, second.state) == (BatchState.ACTIVE, BatchState.WAITING)
     page = batches.list_batches(session, owners=["ann"], states=["waiting"], limit=1)
@@ -124,18 +124,25 @@ def test_the_setting_says_what_becomes_of_an_owners_other_batch(session: Session
 @pytest.mark.parametrize("name", ["a\nb", "x" * 201])
 def test_a_name_is_one_line(session: Session, name: str) -> None:
     with pytest.raises(BadInput, match="the name of a batch is one line"):
-        batches.add(session, [], name=name)
+        batches.add_batch(session, [], name=name)
 
 
 def test_a_batch_that_is_not_there_is_told_of_by_every_verb(session: Session) -> None:
-    verbs = (batches.show, batches.stop, batches.resume, batches.retry, batches.cancel, batches.remove)
+    verbs = (
+        batches.get_batch_details,
+        batches.stop_batch,
+        batches.resume_batch,
+        batches.retry_batch,
+        batches.cancel_batch,
+        batches.remove_batch,
+    )
     for verb in verbs:
         with pytest.raises(BatchNotFound, match="no batch 9: `pagemill batch ls`"):
             verb(session, 9)
 
 
 def test_who_waits_for_a_batch_waits_for_all_that_comes_of_it(session: Session) -> None:
-    batch = batches.add(session, [NewJob("ocr_pages")], owner="ann").batch
+    batch = batches.add_batch(session, [NewJob("ocr_pages")], owner="ann").batch
     told: list[str] = []
 
     def work() -> None:
@@ -148,7 +155,9 @@ def test_who_waits_for_a_batch_waits_for_all_that_comes_of_it(session: Session) 
 
     working = threading.Thread(target=work)
     working.start()
-    ended = batches.wait_for_batch(session, batch.id, timeout="60s", watch=lambda now: told.append(in_words(now)))
+    ended = batches.wait_for_batch(
+        session, batch.id, timeout="60s", watch=lambda now: told.append(describe_progress(now))
+    )
     working.join()
 
     assert (ended.batch.state, ended.progress.jobs_ended) == (BatchState.DONE, 2)
@@ -156,11 +165,11 @@ def test_who_waits_for_a_batch_waits_for_all_that_comes_of_it(session: Session) 
 
 
 def test_nobody_waits_for_a_batch_that_is_stopped_nor_longer_than_was_said(session: Session) -> None:
-    batch = batches.add(session, [NewJob("ocr_pages")], owner="ann").batch
+    batch = batches.add_batch(session, [NewJob("ocr_pages")], owner="ann").batch
     with pytest.raises(WaitTimedOut, match="after 1s, batch 1 had not ended: 0 of 1"):
         batches.wait_for_batch(session, batch.id, timeout="1s")
 
-    batches.stop(session, batch.id)
+    batches.stop_batch(session, batch.id)
 
     with pytest.raises(Refused, match="batch 1 was stopped by ann: `pagemill batch resume 1`"):
         batches.wait_for_batch(session, batch.id)

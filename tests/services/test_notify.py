@@ -69,28 +69,28 @@ def test_what_was_before_the_rule_nobody_is_told(session: Session) -> None:
     session.store.workers.register(new_worker("w"))
     fail_one(session)
 
-    assert notifications.tell(session) == 0
-    assert notifications.tell(session) == 0
+    assert notifications.send_due_notifications(session) == 0
+    assert notifications.send_due_notifications(session) == 0
 
 
 def test_each_failure_is_told_once_to_whom_it_concerns(session: Session) -> None:
     session.store.workers.register(new_worker("w"))
-    notifications.tell(session)
+    notifications.send_due_notifications(session)
     fail_one(session, "alice")
     fail_one(session, "bob")
 
-    assert notifications.tell(session) == 2
-    assert notifications.tell(session) == 0
+    assert notifications.send_due_notifications(session) == 2
+    assert notifications.send_due_notifications(session) == 0
     assert told(session) == [("mailto:ops@example.com", "2 jobs failed"), ("apprise:alice", "1 job failed")]
 
 
 def test_failures_with_long_messages_are_told_and_what_comes_later_as_well(session: Session) -> None:
     session.store.workers.register(new_worker("w"))
-    notifications.tell(session)
+    notifications.send_due_notifications(session)
     for _ in range(20):
         fail_one(session, "alice", "a page of \N{SNOWMAN} " * 5_000)
 
-    assert notifications.tell(session) == 2
+    assert notifications.send_due_notifications(session) == 2
     assert {len(job.payload or "") < 100_000 for job in messages(session)} == {True}
 
 
@@ -98,13 +98,13 @@ def test_a_message_that_failed_to_arrive_is_told_like_any_other_failure_but_not_
     session: Session,
 ) -> None:
     session.store.workers.register(new_worker("w"))
-    notifications.tell(session)
+    notifications.send_due_notifications(session)
     fail_one(session)
-    notifications.tell(session)
+    notifications.send_due_notifications(session)
     for _ in range(3):
         for job in session.store.leases.claim("w", 9):
             session.store.leases.fail(job.lease, Failure("SMTP_550", "no such mailbox"), retry_at=None)
-        notifications.tell(session)
+        notifications.send_due_notifications(session)
 
     assert len(messages(session)) == 1
 
@@ -117,35 +117,35 @@ def test_a_silent_worker_is_told_once_and_again_when_it_was_back(session: Sessio
             session.store.database.writer.execute(
                 "UPDATE worker SET heartbeat_at = ?", (beat.isoformat(" ", "milliseconds").removesuffix("+00:00"),)
             )
-        return notifications.tell(session)
+        return notifications.send_due_notifications(session)
 
     is_silent(False)
     assert [is_silent(state) for state in (True, True, False, True)] == [1, 0, 0, 1]
 
 
 def test_a_job_that_waits_too_long_is_told(session: Session) -> None:
-    notifications.tell(session)
+    notifications.send_due_notifications(session)
     session.store.intake.enqueue(NewJob("ocr_pages"))
     later = Session(session.store, session.settings, "ann", lambda: wall_clock() + timedelta(hours=2))
 
-    assert [notifications.tell(later), notifications.tell(later)] == [1, 0]
+    assert [notifications.send_due_notifications(later), notifications.send_due_notifications(later)] == [1, 0]
     assert told(session) == [("mailto:ops@example.com", "1 job waits too long")]
 
 
 def test_a_test_goes_to_each_address_once(session: Session) -> None:
-    assert len(notifications.test(session, None)) == 2
-    assert len(notifications.test(session, "owners")) == 1
+    assert len(notifications.send_test(session, None)) == 2
+    assert len(notifications.send_test(session, "owners")) == 1
     assert [to for to, _ in told(session)] == ["mailto:ops@example.com", "apprise:alice", "apprise:alice"]
     with pytest.raises(BadInput, match="is called 'opps'"):
-        notifications.test(session, "opps")
+        notifications.send_test(session, "opps")
 
 
 def test_a_list_says_how_much_is_yet_to_be_told(session: Session) -> None:
     session.store.workers.register(new_worker("w"))
-    notifications.tell(session)
+    notifications.send_due_notifications(session)
     fail_one(session)
 
-    assert [(one.name, one.to, one.waiting) for one in notifications.rules(session)] == [
+    assert [(one.name, one.to, one.waiting) for one in notifications.list_rules(session)] == [
         ("ops", "mailto:ops@example.com", 1),
         ("owners", "owner", 1),
     ]

@@ -13,8 +13,8 @@ from worker_service.base.errors import BadInput, JobNotFound
 from worker_service.jobs.job import Status
 from worker_service.services.database import Session, open_session
 from worker_service.services.enqueue import enqueue
-from worker_service.services.job_control import change, plan, undo, undoable
-from worker_service.services.jobs import job_in_whole, list_jobs, why
+from worker_service.services.job_control import apply_plan, find_undoable, make_plan, undo
+from worker_service.services.jobs import get_job_details, list_jobs, why
 from worker_service.services.overview import Overview, statistics
 from worker_service.services.parse import read_selector
 from worker_service.services.serialize import as_object
@@ -62,16 +62,16 @@ def test_an_empty_word_is_the_default_where_there_is_one_and_refused_where_somet
 def test_a_plan_tells_what_a_change_would_do_and_what_was_done_can_be_undone(session: Session) -> None:
     ids = [put(session, platform="instagram") for _ in range(7)]
     put(session)
-    planned = plan(session, "cancel", read_selector(now=session.clock(), platforms=["instagram"]))
+    planned = make_plan(session, "cancel", read_selector(now=session.clock(), platforms=["instagram"]))
     assert (planned.jobs, len(planned.sample), planned.is_single) == (7, 5, False)
     assert all(session.reading.get(job_id).status is Status.PENDING for job_id in ids)
 
-    changed = change(session, planned)
+    changed = apply_plan(session, planned)
 
     assert sorted(changed.job_ids) == ids
     assert {session.reading.get(job_id).status for job_id in ids} == {Status.CANCELLED}
     assert [(one.actor, one.verb, one.jobs) for one in session.reading.actions()] == [("ann", "cancel", 7)]
-    undo(session, undoable(session, None))
+    undo(session, find_undoable(session, None))
     assert Overview(session).counts.by_status[Status.PENDING] == 8
 
 
@@ -87,18 +87,18 @@ def test_why_answers_with_gates_and_the_next_move_of_each(session: Session) -> N
 def test_what_is_not_there_or_says_nothing_is_refused(session: Session) -> None:
     now = session.clock()
     with pytest.raises(JobNotFound, match="no job 42"):
-        plan(session, "cancel", read_selector(now=now, ids=[42]))
+        make_plan(session, "cancel", read_selector(now=now, ids=[42]))
     with pytest.raises(BadInput, match="say which jobs to retry"):
-        plan(session, "retry", read_selector(now=now))
+        make_plan(session, "retry", read_selector(now=now))
     with pytest.raises(BadInput, match="only jobs that are pending or running can be reprioritised"):
-        plan(session, "priority", read_selector(now=now, statuses=["failed"]), priority=1)
+        make_plan(session, "priority", read_selector(now=now, statuses=["failed"]), priority=1)
 
 
 def test_what_an_operation_answers_is_json_all_the_way_down(session: Session) -> None:
     job_id = put(session, payload='{"created_at": "2026-01-01 10:00", "most": 1e999, "pages": [1, {"a": null}]}')
     deep = put(session, payload=f"{'[' * 500}{']' * 500}")
 
-    whole, numbers = as_object(job_in_whole(session, job_id)), as_object(statistics(session))
+    whole, numbers = as_object(get_job_details(session, job_id)), as_object(statistics(session))
 
     assert json.loads(json.dumps([whole, numbers])) == [whole, numbers]
     assert whole["job"]["payload"] == {"created_at": "2026-01-01 10:00", "most": "1e999", "pages": [1, {"a": None}]}

@@ -18,7 +18,7 @@ from tests.job_handlers.reading.documents import digital, picture, prose, scan
 from tests.store.kit import lay_out
 from tests.store.papers import work_as
 from worker_service.services.database import Session, open_session
-from worker_service.services.documents import meant, remove
+from worker_service.services.documents import remove_documents, selected_documents
 from worker_service.services.page_images import Drawer, NotDrawn, page_image, place_of, sweep
 from worker_service.services.parse import read_document_selector
 from worker_service.settings.config import load_settings
@@ -152,7 +152,7 @@ def test_nothing_of_a_removed_document_is_left(session: Session, drawer: Drawer)
     document_id = published(session, lambda path: digital(path, ["one"]))
     drawn = page_image(session, drawer, document_id, 1)
 
-    remove(session, meant(session, read_document_selector([document_id])))
+    remove_documents(session, selected_documents(session, read_document_selector([document_id])))
 
     assert not drawn.path.exists()
     assert not place_of(session.settings.workspace, document_id).exists()

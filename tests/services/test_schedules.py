@@ -16,7 +16,7 @@ from tests.store.kit import START, ByHand, MovableClock, lay_out
 from worker_service.base.errors import BadInput
 from worker_service.jobs.selector import Selector
 from worker_service.services.database import Session
-from worker_service.services.schedules import list_schedules, run_now, tick
+from worker_service.services.schedules import list_schedules, run_tick, start_schedule_now
 from worker_service.settings.config import Settings, load_settings
 from worker_service.store.opening import open_store
 
@@ -56,7 +56,7 @@ def settings_in(place: Path, text: str) -> Settings:
 
 
 def slots_begun(session: Session) -> list[str | None]:
-    return [begun.slot for begun in tick(session).items]
+    return [begun.slot for begun in run_tick(session).items]
 
 
 def at(moment: datetime) -> str:
@@ -86,19 +86,19 @@ def test_what_was_missed_is_told_and_made_up_as_the_schedule_says(
     opened: Open, clock: MovableClock, missed: str, hours: list[int]
 ) -> None:
     session = opened(f'{HOURLY}missed = "{missed}"\nmissed_most = 3\n')
-    tick(session)
+    run_tick(session)
     clock.advance(5 * 3600 + 1800)
 
-    done = tick(session)
+    done = run_tick(session)
 
     assert [begun.slot for begun in done.items] == [at(START + hour * HOUR) for hour in hours]
     assert [(one.schedule, one.slots, one.is_all) for one in done.missed] == [("hourly", 5 - len(hours), True)]
-    again = tick(session)
+    again = run_tick(session)
     assert (again.items, again.missed) == ([], [])
 
 
 def test_another_expression_is_another_schedule_without_a_past(opened: Open, clock: MovableClock) -> None:
-    tick(opened(HOURLY))
+    run_tick(opened(HOURLY))
     clock.advance(2 * 3600)
 
     assert slots_begun(opened(HOURLY.replace('"0 *', '"30 *'))) == []
@@ -112,42 +112,42 @@ def test_what_cannot_be_begun_is_told_keeps_nobody_else_from_it_and_is_tried_aga
     folder = tmp_path / "reports"
     crawl = f'[[schedule]]\nname = "reports"\ncron = "0 * * * *"\nowner = "ann"\ncrawl = "{folder}"\n'
     session = opened(crawl + HOURLY)
-    tick(session)
+    run_tick(session)
     clock.advance(3601)
 
-    done = tick(session)
+    done = run_tick(session)
     assert [one.schedule for one in done.items] == ["hourly"]
     assert [one.why for one in done.troubles] == [f"schedule reports: crawl: there is no directory {folder}"]
 
     folder.mkdir()
-    assert [one.schedule for one in tick(session).items] == ["reports"]
+    assert [one.schedule for one in run_tick(session).items] == ["reports"]
 
 
 def test_one_is_begun_now_and_its_slots_come_all_the_same(opened: Open, clock: MovableClock) -> None:
     session = opened(HOURLY)
-    tick(session)
+    run_tick(session)
 
-    begun = run_now(session, "hourly")
+    begun = start_schedule_now(session, "hourly")
     clock.advance(3601)
 
     assert (begun.slot, begun.existing) == (None, False)
     assert slots_begun(session) == [at(START + HOUR)]
     with pytest.raises(BadInput, match="there is no schedule 'hurly': did you mean hourly"):
-        run_now(session, "hurly")
+        start_schedule_now(session, "hurly")
 
 
 def test_the_list_tells_what_is_next_what_was_last_and_whether_anybody_ticks(opened: Open, clock: MovableClock) -> None:
     session = opened(HOURLY)
     assert [one.is_waiting for one in list_schedules(session)] == [True]
 
-    tick(session)
+    run_tick(session)
     [state] = list_schedules(session)
     assert (state.is_waiting, state.next_at, state.last_at, state.job) == (False, at(START + HOUR), None, None)
 
     clock.advance(3600 + 301)
     assert [one.is_waiting for one in list_schedules(session)] == [True]
 
-    tick(session)
+    run_tick(session)
     [state] = list_schedules(session)
     assert (state.is_waiting, state.last_slot, state.next_at) == (False, at(START + HOUR), at(START + 2 * HOUR))
     assert state.job is not None

@@ -64,14 +64,14 @@ def site_of(settings: Settings) -> Iterator[httpx.Client]:
 def bearer(settings: Settings, name: str = "admin", owner: str | None = None) -> dict[str, str]:
     """The header of a new token for everything."""
     with closing(open_session(settings, actor="test")) as session:
-        word = tokens.make(session, f"{name}-{next(_numbers)}", [Power.ADMIN], owner=owner).word
+        word = tokens.create_token(session, f"{name}-{next(_numbers)}", [Power.ADMIN], owner=owner).word
     return {"Authorization": f"Bearer {word}"}
 
 
 def sign_in(site: httpx.Client, settings: Settings, name: str = "admin") -> None:
     """Give the client a session, as a browser gets it."""
     with closing(open_session(settings, actor="test")) as session:
-        word = tokens.make_link(session, name).word
+        word = tokens.create_link(session, name).word
     assert site.post("/session", data={"token": word}).status_code == 303
 
 

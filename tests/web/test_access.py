@@ -118,10 +118,10 @@ def test_behind_a_proxy_the_unix_socket_lets_nobody_in_without_a_token(settings:
 
 
 def test_a_token_comes_in_until_it_is_removed(site: httpx.Client, session: Session) -> None:
-    made = tokens.make(session, "grafana")
+    made = tokens.create_token(session, "grafana")
     assert site.get("/api/jobs", headers=bearing(made.word)).status_code == 200
 
-    tokens.remove(session, ["grafana"])
+    tokens.remove_tokens(session, ["grafana"])
     answer = site.get("/api/jobs", headers=bearing(made.word))
     assert answer.status_code == 401
     assert answer.headers["www-authenticate"].startswith("Bearer")
@@ -129,11 +129,11 @@ def test_a_token_comes_in_until_it_is_removed(site: httpx.Client, session: Sessi
 
 
 def test_a_token_comes_in_until_its_time_is_over(settings: Settings, session: Session) -> None:
-    made = tokens.make(session, "grafana", until="1d")
+    made = tokens.create_token(session, "grafana", until="1d")
     with served(settings) as address:
         assert httpx.get(f"{address}/api/jobs", headers=bearing(made.word)).status_code == 200
         session.store.tokens.remove([made.id], actor=None)
-        over = tokens.make(session, "grafana", until="1s")
+        over = tokens.create_token(session, "grafana", until="1s")
         until = over.until
         assert until is not None
         while until > as_text(session.clock()):
@@ -159,7 +159,7 @@ CRAFTED: dict[str, Callable[[int, str], str]] = {
 
 @pytest.mark.parametrize("crafted", CRAFTED.values(), ids=CRAFTED)
 def test_a_crafted_token_does_not(site: httpx.Client, session: Session, crafted: Callable[[int, str], str]) -> None:
-    read = parse_token_text(tokens.make(session, "grafana").word)
+    read = parse_token_text(tokens.create_token(session, "grafana").word)
     assert read is not None
 
     assert site.get("/api/jobs", headers=bearing(crafted(*read))).status_code == 401
@@ -168,15 +168,15 @@ def test_a_crafted_token_does_not(site: httpx.Client, session: Session, crafted:
 
 def test_a_token_in_the_address_is_no_token(site: httpx.Client, session: Session) -> None:
     del site.headers["Authorization"]
-    made = tokens.make(session, "grafana")
+    made = tokens.create_token(session, "grafana")
 
     assert site.get(f"/api/jobs?token={made.word}").status_code == 401
     assert site.get(f"/api/jobs?access_token={made.word}").status_code == 401
 
 
 def test_a_link_and_a_session_are_no_tokens(site: httpx.Client, session: Session) -> None:
-    link = tokens.make_link(session)
-    inside = tokens.begin_session(session, tokens.make(session, "ann").word)
+    link = tokens.create_link(session)
+    inside = tokens.begin_session(session, tokens.create_token(session, "ann").word)
     assert inside is not None
 
     assert site.get("/api/jobs", headers=bearing(link.word)).status_code == 401
@@ -184,7 +184,7 @@ def test_a_link_and_a_session_are_no_tokens(site: httpx.Client, session: Session
 
 
 def test_the_database_has_no_secret(settings: Settings, session: Session) -> None:
-    words = [tokens.make(session, "grafana").word, tokens.make_link(session).word]
+    words = [tokens.create_token(session, "grafana").word, tokens.create_link(session).word]
     session.close()
 
     kept = b"".join(path.read_bytes() for path in settings.database.parent.glob("pagemill.db*"))
@@ -197,8 +197,8 @@ def test_the_database_has_no_secret(settings: Settings, session: Session) -> Non
 
 def test_whoever_may_look_may_change_nothing(site: httpx.Client, session: Session) -> None:
     enqueue(session, JOB, lambda _: b"")
-    looking = bearing(tokens.make(session, "grafana", [Power.READ]).word)
-    working = bearing(tokens.make(session, "scanner", [Power.OPERATE]).word)
+    looking = bearing(tokens.create_token(session, "grafana", [Power.READ]).word)
+    working = bearing(tokens.create_token(session, "scanner", [Power.OPERATE]).word)
 
     for method, path in (
         ("POST", "/api/jobs"),
@@ -216,8 +216,8 @@ def test_whoever_may_look_may_change_nothing(site: httpx.Client, session: Sessio
 
 def test_a_power_brings_those_below_it(session: Session) -> None:
     for highest, powers in zip(Power, (["read"], ["read", "operate"], ["read", "operate", "admin"]), strict=True):
-        tokens.make(session, highest, [highest])
-        assert tokens.tokens(session)[-1].scopes.split() == powers
+        tokens.create_token(session, highest, [highest])
+        assert tokens.list_tokens(session)[-1].scopes.split() == powers
 
 
 def test_one_owner_selects_what_is_theirs_and_nothing_of_whatever_else_is_asked_for() -> None:
@@ -238,7 +238,7 @@ def test_one_owner_selects_what_is_theirs_and_nothing_of_whatever_else_is_asked_
 def test_who_guesses_is_not_answered_for_a_while_and_keeps_nobody_out_who_knows(
     site: httpx.Client, session: Session
 ) -> None:
-    good = tokens.make(session, "grafana").word
+    good = tokens.create_token(session, "grafana").word
     guesses = [site.get("/api/jobs", headers=bearing(f"pm_1_{'A' * 43}")) for _ in range(access.FAILURES_MOST + 2)]
 
     assert [answer.status_code for answer in guesses] == [401] * access.FAILURES_MOST + [429] * 2
@@ -260,8 +260,8 @@ def test_the_failures_of_one_address_are_not_those_of_another_and_are_forgotten_
 
 
 def test_when_a_token_was_used_is_written_in_the_end(settings: Settings, session: Session) -> None:
-    made = tokens.make(session, "grafana")
+    made = tokens.create_token(session, "grafana")
     with served(settings) as address:
         httpx.get(f"{address}/api/jobs", headers=bearing(made.word))
 
-    assert tokens.tokens(session)[0].used_at is not None
+    assert tokens.list_tokens(session)[0].used_at is not None

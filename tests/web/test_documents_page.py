@@ -259,7 +259,7 @@ def test_the_documents_of_a_batch_alone_are_listed_and_searched(
 ) -> None:
     shelf.read("other.pdf", "a word of others")
     download = NewJob("download", platform="local", source_key="/srv/mine.pdf")
-    batch_id = batches.add(session, [download]).batch.id
+    batch_id = batches.add_batch(session, [download]).batch.id
     shelf.brought_in(DocumentRequest("/srv/mine.pdf", "mine.pdf", "c7"))
     job = shelf.next_job()
     shelf.publish(job, "mine.pdf", "a word of mine")
@@ -320,7 +320,7 @@ def test_a_form_without_a_file_is_refused_in_words(
 
 def test_nobody_watches_what_somebody_else_has_sent(site: httpx.Client, shelf: Shelf, session: Session) -> None:
     sent = site.post("/upload", files={"file": ("bobs.pdf", b"%PDF-1.7")}, data={"owner": "bob"})
-    alice = tokens.make(session, "alice", owner="alice").word
+    alice = tokens.create_token(session, "alice", owner="alice").word
 
     answer = site.get(sent.headers["location"], headers=PAGE | {"Authorization": f"Bearer {alice}"})
 

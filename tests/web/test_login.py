@@ -22,13 +22,13 @@ PAGE = {"Accept": "text/html"}
 @pytest.fixture
 def browser(settings: Settings, session: Session) -> Iterator[httpx.Client]:
     """Where there is a token already, so that nobody comes in without."""
-    tokens.make(session, "grafana")
+    tokens.create_token(session, "grafana")
     with served(settings) as address, httpx.Client(base_url=address, headers=PAGE) as client:
         yield client
 
 
 def link_of(session: Session, name: str | None = None, owner: str | None = None) -> str:
-    return f"/session?link={tokens.make_link(session, name, owner=owner).word}"
+    return f"/session?link={tokens.create_link(session, name, owner=owner).word}"
 
 
 def follow(browser: httpx.Client, link: str, **asked: Any) -> httpx.Response:
@@ -56,7 +56,7 @@ def test_who_is_nobody_is_shown_the_way_in_and_then_what_they_wanted(browser: ht
 
     asked = browser.get(turned_away.headers["location"])
     assert 'value="/jobs?status=failed"' in asked.text
-    token = tokens.make(session, "ann", [Power.OPERATE]).word
+    token = tokens.create_token(session, "ann", [Power.OPERATE]).word
     let_in = browser.post("/session", data={"token": token, "next": "/jobs?status=failed"})
 
     assert (let_in.status_code, let_in.headers["location"]) == (303, "/jobs?status=failed")
@@ -114,7 +114,7 @@ def test_behind_https_a_cookie_never_travels_without(settings: Settings, session
     ["//evil.example", "https://evil.example", "/\\evil.example", "javascript:1", "/session/end", "/a\nb"],
 )
 def test_who_comes_in_is_never_sent_to_somebody_else(browser: httpx.Client, session: Session, wanted: str) -> None:
-    token = tokens.make(session, "ann").word
+    token = tokens.create_token(session, "ann").word
 
     assert browser.post("/session", data={"token": token, "next": wanted}).headers["location"] == "/"
 
@@ -207,16 +207,16 @@ def test_who_goes_out_is_out_with_every_copy_of_the_cookie(browser: httpx.Client
 
 
 def test_a_token_that_is_removed_takes_its_browsers_along(browser: httpx.Client, session: Session) -> None:
-    browser.post("/session", data={"token": tokens.make(session, "ann").word})
+    browser.post("/session", data={"token": tokens.create_token(session, "ann").word})
     assert browser.get("/api/jobs").status_code == 200
 
-    tokens.remove(session, ["ann"])
+    tokens.remove_tokens(session, ["ann"])
 
     assert browser.get("/api/jobs").status_code == 401
 
 
 def test_a_browser_stays_in_when_the_web_is_started_again(settings: Settings, session: Session) -> None:
-    tokens.make(session, "grafana")
+    tokens.create_token(session, "grafana")
     with served(settings) as address, httpx.Client(base_url=address) as client:
         cookies = follow(client, link_of(session)).cookies
 

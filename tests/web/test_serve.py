@@ -77,7 +77,7 @@ def test_it_prints_its_address_when_it_can_be_asked_and_a_signal_ends_it_in_good
 
 
 def test_where_other_machines_reach_it_only_a_token_lets_in(settings: Settings, session: Session) -> None:
-    word = tokens.make(session, "grafana").word
+    word = tokens.create_token(session, "grafana").word
     port = free_port()
     with serving(settings, "--listen", f"0.0.0.0:{port}"):
         here = f"http://127.0.0.1:{port}/api/jobs"
@@ -213,7 +213,7 @@ def test_a_client_that_hangs_up_leaves_no_line_in_the_log(settings: Settings) ->
 
 
 def test_no_secret_is_in_the_log(settings: Settings, session: Session) -> None:
-    token, link = tokens.make(session, "grafana").word, tokens.make_link(session).word
+    token, link = tokens.create_token(session, "grafana").word, tokens.create_link(session).word
     with serving(settings, "--listen", f"127.0.0.1:{free_port()}") as (running, address):
         httpx.get(f"{address}/api/jobs", headers={"Authorization": f"Bearer {token}"})
         httpx.get(f"{address}/api/jobs?token={token}", headers={"Authorization": f"Bearer {token}x"})

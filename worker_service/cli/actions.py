@@ -35,7 +35,7 @@ def ls(call: Invocation, document: int | None) -> None:
         if not call.printed_json({"items": rules}):
             output.show_table(("OWNER", *_HEADINGS), [(one.owner, *_row(one)) for one in rules])
         return
-    asked = actions.of_document(call.session, document)
+    asked = actions.actions_of_document(call.session, document)
     if not call.printed_json({"items": asked}):
         rows = [(one.generation, *_row(one), output.seconds(one.fired_at), one.job_id) for one in asked]
         output.show_table(("GENERATION", *_HEADINGS, "FIRED (UTC)", "JOB"), rows)
@@ -50,8 +50,8 @@ def add(call: Invocation, action: str, owner: str, on_failure: bool) -> None:
 
     From now on such a job follows for each document of this owner, once for each time that it is read.
     """
-    is_new = actions.ask_always(call.session, owner, action, on_failure=on_failure)
-    for sentence in enqueue.doubts(call.session, [read_action(action)]):
+    is_new = actions.add_standing_action(call.session, owner, action, on_failure=on_failure)
+    for sentence in enqueue.unknown_type_warnings(call.session, [read_action(action)]):
         output.say(sentence)
     if not call.printed_json({"owner": owner, "is_new": is_new}) and not is_new:
         output.say("it does already: nothing was added")
@@ -65,7 +65,7 @@ def rm(call: Invocation, action: str, owner: str, on_failure: bool) -> None:
 
     It follows no longer. What has been fired goes on.
     """
-    actions.ask_no_more(call.session, owner, action, on_failure=on_failure)
+    actions.remove_standing_action(call.session, owner, action, on_failure=on_failure)
     call.printed_json({"owner": owner})
 
 

@@ -91,7 +91,7 @@ def add(
     say_what_is_left_out(call, left_out)
     asked = {"sources": _shortened(words), **options.asked(), **options.follows(standing=True)}
     say_what_is_replaced(call, owner)
-    added = batches.add(
+    added = batches.add_batch(
         call.session, jobs, owner=owner, name=name, priority=priority or PRIORITY, asked=asked, actions=actions
     )
     if not call.as_json:
@@ -126,8 +126,8 @@ def _action_of_batch(call: Invocation, word: str) -> Mapping[str, Any]:
     payload: dict[str, Any] = json.loads(action.payload) if action.payload else {}
     if action.job_type == "webhook" and "event" not in payload:
         payload["event"] = _BATCH_ENDED
-    enqueue.refuse_unfit_action(call.session, replace(action, payload=canonical(payload) if payload else ""))
-    for sentence in enqueue.doubts(call.session, [action]):
+    enqueue.check_action_payload(call.session, replace(action, payload=canonical(payload) if payload else ""))
+    for sentence in enqueue.unknown_type_warnings(call.session, [action]):
         output.say(sentence)
     return {"job_type": action.job_type, **({"payload": payload} if payload else {})}
 

@@ -15,7 +15,7 @@ from worker_service.cli import Verbs, group, output
 from worker_service.cli.context import BatchId, Invocation, completes, confirm, confirming, status_option, verb
 from worker_service.jobs.batches import Batch, BatchAdded, BatchMoved, BatchState
 from worker_service.services import batches as operations
-from worker_service.services.batches import BatchInWhole, in_words, paces, titled
+from worker_service.services.batches import BatchDetails, describe_progress, rounded_paces, titled_progress
 from worker_service.services.serialize import as_object
 
 _COLUMNS = ("ID", "STATE", "OWNER", "NAME", "FILES", "FAILED", "PAGES", "PRIORITY", "BEGAN", "NOTE")
@@ -58,16 +58,16 @@ def show(call: Invocation, batch_id: int) -> None:
 
     Everything about one batch: what was asked for, why it is in its state, and how far it is.
     """
-    found = operations.show(call.session, batch_id)
+    found = operations.get_batch_details(call.session, batch_id)
     if call.printed_json(found):
         return
-    output.show(titled(found))
+    output.show(titled_progress(found))
     output.show()
     whole = as_object(found)
     times = {"created_at": output.seconds(found.batch.created_at), "ended_at": output.seconds(found.batch.ended_at)}
     output.show_values(_in_lines(whole["batch"] | times))
     output.show()
-    output.show_values(_in_lines(whole["progress"] | paces(found.progress)))
+    output.show_values(_in_lines(whole["progress"] | rounded_paces(found.progress)))
     for sentence in _moves(found):
         output.say(sentence)
 
@@ -81,7 +81,7 @@ def stop(call: Invocation, batch_id: int) -> None:
     Start nothing more of a batch, and let what runs of it come back: the page that is being read is kept. What does not
     stop within the grace period is stopped by force. Nothing is lost, and no retry is spent.
     """
-    batch = operations.stop(call.session, batch_id)
+    batch = operations.stop_batch(call.session, batch_id)
     if not call.printed_json(batch):
         output.show(f"stopped {batch.title}")
         output.say(f"to go on with it: pagemill batch resume {batch.id}")
@@ -97,7 +97,7 @@ def resume(call: Invocation, batch_id: int) -> int:
     and no page read again. With owner_policy = "replace" the owner's other active batch waits until it ends.
     """
     _say_what_is_replaced_by(call, batch_id)
-    return _show_moved(call, operations.resume(call.session, batch_id), "goes on")
+    return _show_moved(call, operations.resume_batch(call.session, batch_id), "goes on")
 
 
 @verb
@@ -109,7 +109,7 @@ def retry(call: Invocation, batch_id: int) -> int:
     Try again what failed in a batch, and only that, with a fresh budget of retries. One that has ended begins again.
     """
     _say_what_is_replaced_by(call, batch_id)
-    moved = operations.retry(call.session, batch_id)
+    moved = operations.retry_batch(call.session, batch_id)
     if not moved.job_ids and not moved.refused and not call.as_json:
         output.say(f"nothing of {moved.batch.title} has failed so far: it goes on as it did")
         return 0
@@ -127,15 +127,15 @@ def cancel(call: Invocation, batch_id: int, dry_run: bool, yes: bool) -> int:
     Cancel all that is left to do of a batch; it is then stopped. What has been read stays. Documents that were being
     read are failed (CANCELLED), until `pagemill batch resume 7` has them read on.
     """
-    found = operations.show(call.session, batch_id)
+    found = operations.get_batch_details(call.session, batch_id)
     left = found.progress.jobs - found.progress.jobs_ended
     if dry_run:
         if not call.printed_json({"dry_run": True, "batch": batch_id, "jobs": left}):
             output.show(f"would cancel {output.jobs(left)} of {found.batch.title}")
         return 0
     if left and not found.batch.state.is_ended:
-        confirm(f"Cancel {output.jobs(left)} of {found.batch.title}?", yes=yes, sample=[in_words(found)])
-    moved = operations.cancel(call.session, batch_id)
+        confirm(f"Cancel {output.jobs(left)} of {found.batch.title}?", yes=yes, sample=[describe_progress(found)])
+    moved = operations.cancel_batch(call.session, batch_id)
     if call.printed_json(moved):
         return 0
     output.show(f"cancelled {output.jobs(len(moved.job_ids))} of {moved.batch.title}")
@@ -156,14 +156,14 @@ def rm(call: Invocation, batch_id: int, dry_run: bool, yes: bool) -> None:
     Forget a batch of which nothing is left to do. Its jobs and its documents stay: `pagemill documents rm --batch 7`,
     said before, removes those.
     """
-    found = operations.show(call.session, batch_id)
+    found = operations.get_batch_details(call.session, batch_id)
     files = counted(found.progress.files, "file")
     if dry_run:
         if not call.printed_json({"dry_run": True, **as_object(found)}):
             output.show(f"would forget {found.batch.title} ({found.batch.state.word}, {files})")
         return
     confirm(f"Forget {found.batch.title} ({found.batch.state.word}, {files})? Nothing brings it back.", yes=yes)
-    batch = operations.remove(call.session, batch_id)
+    batch = operations.remove_batch(call.session, batch_id)
     if not call.printed_json(batch):
         output.show(f"forgot {batch.title}; its jobs and documents stay")
 
@@ -200,12 +200,12 @@ def say_what_is_replaced(call: Invocation, owner: str, *, by: int | None = None)
     """Say before a new batch, or the batch `by`, starts which batches of the owner will wait for it."""
     if call.as_json:
         return
-    for other in operations.to_be_replaced(call.session, owner, by=by):
-        output.say(f"replaces {titled(other)}; it resumes when the new batch ends")
+    for other in operations.batches_to_replace(call.session, owner, by=by):
+        output.say(f"replaces {titled_progress(other)}; it resumes when the new batch ends")
 
 
 def _say_what_is_replaced_by(call: Invocation, batch_id: int) -> None:
-    found = operations.show(call.session, batch_id)
+    found = operations.get_batch_details(call.session, batch_id)
     is_idle = found.batch.state is not BatchState.ACTIVE
     if is_idle and (found.progress.jobs_failed or not found.batch.state.is_ended):
         say_what_is_replaced(call, found.batch.owner, by=batch_id)
@@ -245,7 +245,7 @@ def _json(value: object) -> str:
     return json.dumps(value, ensure_ascii=False) if value else ""
 
 
-def _moves(found: BatchInWhole) -> list[str]:
+def _moves(found: BatchDetails) -> list[str]:
     """What somebody may want to do next."""
     batch, now = found.batch, found.progress
     if batch.state is BatchState.STOPPED:
@@ -259,7 +259,7 @@ def _moves(found: BatchInWhole) -> list[str]:
     return []
 
 
-def _row(one: BatchInWhole) -> tuple[object, ...]:
+def _row(one: BatchDetails) -> tuple[object, ...]:
     batch, now = one.batch, one.progress
     more = "+" if now.may_find_more else ""
     files = f"{now.files_ended}/{now.files}{more}" if now.files else None

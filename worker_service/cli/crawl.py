@@ -242,7 +242,7 @@ def stop(
     if len(chosen) > 1:
         confirm(f"Stop watching {counted(len(chosen), 'folder')}?", yes=yes, sample=[one.name for one in chosen[:5]])
     selector = Selector(tuple(one.job_id for one in chosen))
-    changed = job_control.change(call.session, job_control.plan(call.session, "cancel", selector))
+    changed = job_control.apply_plan(call.session, job_control.make_plan(call.session, "cancel", selector))
     if not call.printed_json(changed):
         for one in chosen:
             output.show(f"{one.name}: {changed.refused.get(one.job_id, 'no longer watched')}")
@@ -263,7 +263,7 @@ def _live_crawls(call: Invocation, owner: str | None) -> list[WatchedFolder]:
 
 def _watched_folder(call: Invocation, job: Job, payload: Mapping[str, object]) -> WatchedFolder:
     every, folder = payload.get("watch_seconds"), str(payload.get("folder"))
-    ended = [one for one in jobs.job_in_whole(call.session, job.id).attempts if one.ended_at is not None]
+    ended = [one for one in jobs.get_job_details(call.session, job.id).attempts if one.ended_at is not None]
     return WatchedFolder(
         job_id=job.id,
         folder=folder,

@@ -132,7 +132,7 @@ def check(call: Invocation) -> int:
 
     Look for what is wrong with the database and its surroundings. Exit code 1 if something is.
     """
-    checks = operations.check(call.session)
+    checks = operations.check_database(call.session)
     if not call.printed_json({"items": checks}):
         output.show_table(
             ("CHECK", "IS", "DETAIL"), [(c.name, "good" if c.is_good else "wrong", c.detail) for c in checks]

@@ -34,7 +34,7 @@ from worker_service.jobs.documents import IndexStatus
 from worker_service.jobs.job import Job
 from worker_service.jobs.library import Document, DocumentSelector, Hit, Weight
 from worker_service.services import documents as operations
-from worker_service.services.documents import ROLES, IsThere, There
+from worker_service.services.documents import ROLES, IfExists, TargetExists
 from worker_service.services.page_tables import tables_of, write_csv, write_tables
 from worker_service.services.parse import read_document_selector
 from worker_service.services.serialize import as_object
@@ -103,7 +103,7 @@ def text(call: Invocation, document_id: int, pages: str | None) -> int:
 
     Exit code 1 if there is none.
     """
-    document, found = operations.text(call.session, document_id, pages=pages)
+    document, found = operations.document_text(call.session, document_id, pages=pages)
     items = [
         {"number": one.number, "method": one.method, "confidence": one.confidence, "text": one.text} for one in found
     ]
@@ -150,7 +150,7 @@ def search(
     Exit code 1 if nothing was found.
     """
     marks = ("[", "]") if call.as_json else _OWN_MARKS
-    found = operations.search(
+    found = operations.search_pages(
         call.session,
         " ".join(words),
         owner=owner,
@@ -280,10 +280,10 @@ def keywords(
     if xlsx is not None:
         _require_free(xlsx, force)
     try:
-        words = operations.terms_of(terms.read())
+        words = operations.parse_terms(terms.read())
     except UnicodeDecodeError as error:
         raise BadInput(f"{terms.name} is not UTF-8 text", "save it as UTF-8") from error
-    found = list(operations.keywords(call.session, words, owner=owner, batch_id=batch_id))
+    found = list(operations.count_keywords(call.session, words, owner=owner, batch_id=batch_id))
     whole = [row for part in found for row in part.by_document]
     pages = [row for part in found for row in part.by_page]
     rows = pages if by_page else whole
@@ -337,13 +337,13 @@ def export(
     """
     if update and force:
         raise BadInput("--force replaces all files that are there, --update those that have changed", "say one of them")
-    there = There.REPLACED if force else There.UPDATED if update else There.KEPT
+    there = IfExists.REPLACED if force else IfExists.UPDATED if update else IfExists.KEPT
     if job_id is not None:
         if not chosen.is_empty:
             raise BadInput("say which: the files of a job (--job), or those of documents")
-        found = operations.export_of_job(call.session, job_id, directory, there)
+        found = operations.export_job_files(call.session, job_id, directory, there)
     else:
-        found = operations.export(call.session, chosen, form, directory, there)
+        found = operations.export_documents(call.session, chosen, form, directory, there)
     if found.chosen == 1 and found.failures:
         raise found.failures[0]
     if not call.printed_json({"items": found.items, "unchanged": found.unchanged}):
@@ -360,9 +360,9 @@ def export(
 
 def _sentences(failures: Sequence[PagemillError]) -> list[str]:
     """Of what is there already, only the first is told."""
-    there = [str(error) for error in failures if isinstance(error, IsThere)]
+    there = [str(error) for error in failures if isinstance(error, TargetExists)]
     more = [f"{counted(len(there) - 1, 'file')} more there already"] if len(there) > 1 else []
-    return [*there[:1], *more, *(str(error) for error in failures if not isinstance(error, IsThere))]
+    return [*there[:1], *more, *(str(error) for error in failures if not isinstance(error, TargetExists))]
 
 
 def _why_no_text(document: Document) -> str:
@@ -399,7 +399,7 @@ def ls(call: Invocation, chosen: DocumentSelector, limit: int | None, before_id:
             raise BadInput("CSV and JSON are two answers", "say --csv or --json")
         if limit is not None or before_id is not None:
             raise BadInput("--csv has all of them", "leave --limit and --before out")
-        output.show_csv(HAND_OVER_COLUMNS, map(hand_over_row, operations.hand_over(call.session, chosen)))
+        output.show_csv(HAND_OVER_COLUMNS, map(hand_over_row, operations.each_handed_over(call.session, chosen)))
         return
     page = operations.list_documents(call.session, chosen, limit=limit or _LISTED, before_id=before_id)
     if not page.items and not page.not_brought_in and not chosen.is_empty and not call.as_json:
@@ -446,8 +446,8 @@ def rm(call: Invocation, chosen: DocumentSelector, dry_run: bool, yes: bool) -> 
     """
     if chosen.is_empty:
         raise BadInput("say which documents to remove: ids, or selectors such as --owner alice")
-    meant = operations.meant(call.session, chosen)
-    weight = operations.weigh(call.session, meant)
+    meant = operations.selected_documents(call.session, chosen)
+    weight = operations.weigh_removal(call.session, meant)
     if dry_run:
         if call.printed_json({"dry_run": True, **as_object(weight), "items": [one.id for one in meant]}):
             return 0
@@ -458,7 +458,7 @@ def rm(call: Invocation, chosen: DocumentSelector, dry_run: bool, yes: bool) -> 
     if meant:
         question = f"This removes {_weighed(weight)}, for good."
         confirm(question, yes=yes, sample=_sample(meant), number=len(meant))
-    removed, left = operations.remove(call.session, meant)
+    removed, left = operations.remove_documents(call.session, meant)
     refused = [{"id": document_id, "reason": reason} for document_id, reason in removed.refused.items()]
     freed = {**as_object(removed.freed), "items": removed.document_ids}
     if call.printed_json({"action": removed.action_id, **freed, "refused": refused, "files_left": left}):
@@ -500,11 +500,11 @@ documents = group(
 
 def show_document(call: Invocation, document_id: int) -> None:
     """All about one document: `pagemill show document:7`."""
-    found = operations.document_in_whole(call.session, document_id)
+    found = operations.get_document_details(call.session, document_id)
     document, pages = found.document, found.page_items
     whole = as_object(found)
     row = whole.pop("document")
-    read_by = operations.readers(call.session, document_id, len(pages) if call.as_json else _SHOWN_PAGES)
+    read_by = operations.page_readers(call.session, document_id, len(pages) if call.as_json else _SHOWN_PAGES)
     for page in whole["page_items"]:
         if one := read_by.get(page["number"]):
             page |= {
@@ -528,7 +528,7 @@ def show_document(call: Invocation, document_id: int) -> None:
     shown: list[tuple[object, ...]] = list(rows[:_SHOWN_PAGES])
     if read_by:
         titles += ("LANGUAGE", "READ BY")
-        who = [read_by.get(row[0], operations.Readers()) for row in rows[:_SHOWN_PAGES]]
+        who = [read_by.get(row[0], operations.PageReaders()) for row in rows[:_SHOWN_PAGES]]
         shown = [(*row, "+".join(one.written_in), _who_read(one)) for row, one in zip(rows, who, strict=False)]
     output.show_section(titles, shown)
     if len(rows) > _SHOWN_PAGES:
@@ -537,7 +537,7 @@ def show_document(call: Invocation, document_id: int) -> None:
     output.show_section(("ROLE", "NAME", "BYTES", "PATH"), files)
 
 
-def _who_read(page: operations.Readers) -> str:
+def _who_read(page: operations.PageReaders) -> str:
     """``tesseract 5.5.4; 3 of 42 lines PP-OCRv6 small``: what stands in brackets, --json tells."""
     names = [re.sub(r" \(.*\)", "", name) for name in page.readers]
     lines = f"{len(page.second)} of {counted(page.written_lines, 'line')} "

@@ -64,14 +64,14 @@ def enqueue(call: Invocation, no_check: bool, **words: Any) -> None:
     A --set value is JSON where it can be read as JSON, else text; `--set page.from=1` goes one object deeper.
     """
     enqueued = operations.enqueue(call.session, words, read_stdin, is_checked=not no_check)
-    doubt = operations.doubt(call.session, words["job_type"])
+    doubt = operations.unknown_type_warning(call.session, words["job_type"])
     more = {"doubt": doubt} if doubt else {}
     if call.printed_json({"id": enqueued.job_id, "existing": enqueued.existing, **more}):
         return
     output.show(str(enqueued.job_id))
     if doubt:
         output.say(f"job {enqueued.job_id} waits: {doubt}")
-    for sentence in operations.doubts(call.session, [read_action(word) for word in words["on_failure"]]):
+    for sentence in operations.unknown_type_warnings(call.session, [read_action(word) for word in words["on_failure"]]):
         output.say(sentence)
     if enqueued.existing:
         before = f" or was enqueued in this {words['once_per']}," if words["once_per"] else ""

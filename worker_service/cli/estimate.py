@@ -60,7 +60,7 @@ def _unchanged_files(call: Invocation, sizes: Mapping[Path, int], owner: str) ->
     selector = DocumentSelector(
         statuses=(IndexStatus.SUCCESS,), owners=(owner,), platforms=("local",), source_keys=list(by_key)
     )
-    contents = ((by_key[one.source_key], one.content) for one in documents.each(call.session, selector))
+    contents = ((by_key[one.source_key], one.content) for one in documents.each_document(call.session, selector))
     return {file for file, content in contents if content == sha256_of(file)}
 
 

@@ -42,7 +42,7 @@ def ls(call: Invocation) -> None:
 
     List the handlers that are installed, what each may use, and why one cannot be used.
     """
-    found = operations.installed(call.settings)
+    found = operations.installed_handlers(call.settings)
     if call.printed_json({"items": [_object(one, call) for one in found]}):
         return
     if found:
@@ -61,7 +61,7 @@ def show(call: Invocation, job_type: str, schema: bool) -> None:
 
     Everything that one handler declares, and the JSON Schema of its payload.
     """
-    values = _object(operations.handler(call.settings, job_type), call)
+    values = _object(operations.get_handler(call.settings, job_type), call)
     if schema and values["payload_schema"] is None:
         raise Refused(f"the payload of {job_type} is of a type that JSON Schema cannot describe, or it is set aside")
     if schema or call.as_json:
@@ -150,7 +150,7 @@ def run_one(
     Its log lines and progress go to stderr, its result to stdout. Nothing is enqueued, retried or published. Exit
     code 0 if it is done, 1 if not, 65 if the payload does not fit, 69 if nothing here can run it.
     """
-    events = operations.run_one(
+    events = operations.run_one_job(
         call.settings, job_type, payload, read_stdin, account=account, platform=platform, directory=directory
     )
     for happening in events:

@@ -138,7 +138,7 @@ def undo(call: Invocation, action_id: int | None, is_list: bool, dry_run: bool, 
     """
     if is_list:
         return _show_actions(call)
-    action = operations.undoable(call.session, action_id)
+    action = operations.find_undoable(call.session, action_id)
     final = None if action_id is not None else operations.newest_final(call.session, action)
     if dry_run:
         if not call.printed_json({"dry_run": True, **as_object(action), "newest_final": final}):
@@ -178,13 +178,13 @@ def prune(call: Invocation, selector: Selector, dry_run: bool, yes: bool) -> int
     """
     if selector.older_than is None:
         raise click.UsageError("say how old: --older-than 30d", click.get_current_context())
-    plan = operations.plan(call.session, "prune", selector)
+    plan = operations.make_plan(call.session, "prune", selector)
     if dry_run:
         return _show_dry_run(call, plan)
     if plan.jobs:
         question = f"This removes {output.jobs(plan.jobs)} for good."
         confirm(question, yes=yes, sample=_sample(plan), number=plan.jobs)
-    pruned = operations.prune(call.session, plan) if plan.jobs else 0
+    pruned = operations.prune_jobs(call.session, plan) if plan.jobs else 0
     if not call.printed_json({"pruned": pruned}):
         output.show(f"pruned {output.jobs(pruned)}")
     return 0
@@ -203,7 +203,7 @@ def _change(
     level: int | None = None,
     without_grace: bool = False,
 ) -> int:
-    plan = operations.plan(call.session, verb_name, selector, priority=level)
+    plan = operations.make_plan(call.session, verb_name, selector, priority=level)
     if dry_run:
         return _show_dry_run(call, plan)
     if plan.jobs == 0 and not plan.is_single:
@@ -218,7 +218,7 @@ def _change(
             question = f"{sentence}. {question}"
         number = plan.jobs if verb_name == "delete" and not plan.is_single else None
         confirm(question, yes=yes, sample=_sample(plan), number=number)
-    changed = operations.change(call.session, plan, without_grace=without_grace)
+    changed = operations.apply_plan(call.session, plan, without_grace=without_grace)
     unended = operations.await_ends(call.session, changed.asked, seconds=_ENDS_SECONDS) if without_grace else None
     return _show_changed(call, operations.DONE[verb_name], changed, plan=plan, unended=unended)
 

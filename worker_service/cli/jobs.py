@@ -22,7 +22,7 @@ from worker_service.jobs.attempts import AttemptRow
 from worker_service.jobs.job import Job
 from worker_service.jobs.selector import COLUMNS, Selector
 from worker_service.services import jobs
-from worker_service.services.jobs import named, progress_in_words, state_of
+from worker_service.services.jobs import progress_in_words, state_of, title_of_job
 from worker_service.services.serialize import as_object
 
 EXIT_NOT_YET = 3
@@ -89,7 +89,7 @@ def show(call: Invocation, what: str) -> None:
     if what.startswith("batch:"):
         raise click.UsageError(f"show tells of one job, or of one document; of a batch: pagemill batch show {what}")
     job_id = JobId().convert(what, None, None)
-    found = jobs.job_in_whole(call.session, job_id)
+    found = jobs.get_job_details(call.session, job_id)
     if call.as_json:
         whole = as_object(found)
         output.show_json(whole.pop("job") | whole)
@@ -140,9 +140,9 @@ def why(call: Invocation, job_id: int | None) -> int:
         if move := _TAKEN_BACK if lost else found.helps:
             output.show(f"    next: {move}")
     elif not found.gates:
-        output.show(f"nothing holds {named(job)}: the next claim can take it")
+        output.show(f"nothing holds {title_of_job(job)}: the next claim can take it")
     elif job.name:
-        output.show(f"{named(job)} waits:")
+        output.show(f"{title_of_job(job)} waits:")
     for gate in found.gates if not call.as_json else ():
         output.show(f"{gate.code}  {gate.detail}")
         output.show(f"    next: {gate.next}")
@@ -164,9 +164,9 @@ def logs(call: Invocation, job_id: int | None, follow: bool) -> None:
     if job_id is None:
         return
     if call.as_json and not follow:
-        output.show_json({"items": jobs.log(call.session, job_id), "next": None})
+        output.show_json({"items": jobs.read_log(call.session, job_id), "next": None})
         return
-    for line in jobs.follow_log(call.session, job_id) if follow else jobs.log(call.session, job_id):
+    for line in jobs.follow_log(call.session, job_id) if follow else jobs.read_log(call.session, job_id):
         if not call.printed_json(line):
             output.show(f"{output.seconds(line.at)}  {line.line}")
 
@@ -197,10 +197,10 @@ def _attempt_row(attempt: AttemptRow) -> Sequence[object]:
 def _what_it_is(job: Job, lost: str) -> str:
     if job.status == "running":
         asked = ", and was asked to stop" if job.cancel_requested_at else ""
-        return f"{named(job)} is running since {output.seconds(job.started_at)} on {job.worker_id}{lost}{asked}"
+        return f"{title_of_job(job)} is running since {output.seconds(job.started_at)} on {job.worker_id}{lost}{asked}"
     code = f" with {job.error_code}" if job.error_code else ""
     message = f": {job.error_message.splitlines()[0]}" if job.error_message else ""
-    return f"{named(job)} is {job.status}{code} since {output.seconds(job.completed_at)}{message}"
+    return f"{title_of_job(job)} is {job.status}{code} since {output.seconds(job.completed_at)}{message}"
 
 
 def _progress_of(found: jobs.Why) -> str:

@@ -19,7 +19,7 @@ def ls(call: Invocation) -> None:
     The rules, and how much each has yet to tell: what has not gathered for long enough, or waits for the end of its
     quiet hours.
     """
-    rules = operations.rules(call.session)
+    rules = operations.list_rules(call.session)
     if call.printed_json({"items": rules}):
         return
     if not rules:
@@ -45,7 +45,7 @@ def test(call: Invocation, name: str | None) -> None:
     Send a message to each address of a rule, or of all of them. It goes the way of every message: as a job, whose
     number is printed; `pagemill wait` tells whether it arrived.
     """
-    told = operations.test(call.session, name)
+    told = operations.send_test(call.session, name)
     if call.printed_json({"items": told}):
         return
     for one in told:

@@ -22,8 +22,8 @@ from worker_service.cli import output
 from worker_service.cli.context import Invocation
 from worker_service.jobs.batches import BatchState
 from worker_service.jobs.job import Job, Status
-from worker_service.services.batches import BatchInWhole, in_words, titled, wait_for_batch
-from worker_service.services.jobs import named, progress_in_words, state_of
+from worker_service.services.batches import BatchDetails, describe_progress, titled_progress, wait_for_batch
+from worker_service.services.jobs import progress_in_words, state_of, title_of_job
 from worker_service.services.wait import (
     AwaitedDocument,
     JobsProgress,
@@ -146,7 +146,7 @@ def _counted(progress: JobsProgress) -> str:
 
 
 def _in_words(job: Job) -> str:
-    return f"{harmless(named(job))} {job.progress_percent}% {_said(job, wall_clock())}".rstrip()
+    return f"{harmless(title_of_job(job))} {job.progress_percent}% {_said(job, wall_clock())}".rstrip()
 
 
 def _said(job: Job, now: datetime) -> str:
@@ -202,7 +202,7 @@ def await_batches(call: Invocation, ids: Sequence[int], *, timeout: str | None, 
     ended = [wait_for_batch(call.session, batch_id, timeout=timeout, watch=watch) for batch_id in ids]
     if not call.printed_json({"items": ended}):
         for one in ended:
-            output.show(titled(one))
+            output.show(titled_progress(one))
     return 1 if any(one.batch.state is BatchState.FAILED for one in ended) else 0
 
 
@@ -237,18 +237,18 @@ def watch_reading(stream: TextIO | None, *, monotonic: Callable[[], float]) -> W
     return watch
 
 
-def watch_batch(stream: TextIO, *, monotonic: Callable[[], float]) -> Callable[[BatchInWhole], None]:
+def watch_batch(stream: TextIO, *, monotonic: Callable[[], float]) -> Callable[[BatchDetails], None]:
     """One line, drawn again, where a person looks; else a line at once, and then every ten seconds."""
     is_terminal = output.is_terminal(stream)
     again_at = monotonic()
 
-    def watch(found: BatchInWhole) -> None:
+    def watch(found: BatchDetails) -> None:
         nonlocal again_at
         now, is_over = monotonic(), found.batch.state.is_ended
         if now < again_at and not (is_over and is_terminal):
             return
         again_at = now + (_DRAW_SECONDS if is_terminal else _LINE_SECONDS)
-        line = harmless(in_words(found))
+        line = harmless(describe_progress(found))
         stream.write(output.over_line(line) + ("\n" if is_over else "") if is_terminal else f"{line}\n")
         stream.flush()
 

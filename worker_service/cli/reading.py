@@ -140,7 +140,7 @@ def reindex(
     """
     if chosen.is_empty:
         raise BadInput("name the documents to read again", "give ids, or selectors such as --status failed")
-    found = documents.meant(call.session, chosen)
+    found = documents.selected_documents(call.session, chosen)
     if dry_run:
         show_documents(call, found)
         return 0
@@ -151,7 +151,7 @@ def reindex(
         return 0
     if len(found) > 1 and not chosen.ids:
         confirm(f"Read {counted(len(found), 'document')} again?", yes=yes, sample=[one.name for one in found[:5]])
-    again = documents.meant(call.session, DocumentSelector(ids=[one.id for one in found]))
+    again = documents.selected_documents(call.session, DocumentSelector(ids=[one.id for one in found]))
     _show_results(call, [_reindex_document(call, document, options, priority, is_forced=force) for document in again])
     return 0
 
@@ -231,11 +231,13 @@ def _adopt_file(call: Invocation, one: AdoptedFile, owner: str) -> ReadResult:
     path = path_of(one.path)
     name, request = legible(path), DocumentRequest(one.path, legible(path.name), one.content)
     known = DocumentSelector(owners=(owner,), platforms=("local",), source_keys=(one.path,))
-    for document in documents.each(call.session, known):
+    for document in documents.each_document(call.session, known):
         if document.content == one.content and document.status in _LIVING:
             return ReadResult(name, None, Decision.UNCHANGED, document.id)
     if one.text is None:
-        return ReadResult(name, None, None, documents.record(call.session, request, platform="local", owner=owner))
+        return ReadResult(
+            name, None, None, documents.record_document(call.session, request, platform="local", owner=owner)
+        )
     enqueued = enqueue.enqueue_job(call.session, adopt_job(request, one.text, owner=owner))
     return ReadResult(name, enqueued.job_id or None, enqueued.decision, enqueued.document_id)
 

@@ -45,7 +45,7 @@ def tick(call: Invocation) -> int:
     Begin what is due, and tell people what [[notify]] has to tell. It takes a moment, and any number of them may run at
     once: each slot begins its job once.
     """
-    done = operations.tick(call.session)
+    done = operations.run_tick(call.session)
     if not call.printed_json(done):
         for one in done.items:
             is_there = ", which is live already" if one.existing else ""
@@ -70,7 +70,7 @@ def run_now(call: Invocation, name: str) -> None:
 
     Begin one now, and print the id of its job, or batch:7. Its slots come all the same.
     """
-    begun = operations.run_now(call.session, name)
+    begun = operations.start_schedule_now(call.session, name)
     if call.printed_json(begun):
         return
     output.show(str(begun.job_id) if begun.batch_id is None else f"batch:{begun.batch_id}")
@@ -99,7 +99,7 @@ schedule = group(
 )
 
 
-def _named(one: operations.Begun | operations.ScheduleState) -> str:
+def _named(one: operations.StartedSchedule | operations.ScheduleState) -> str:
     return f"job {one.job_id}" if one.batch_id is None else f"batch {one.batch_id}"
 
 

@@ -47,6 +47,6 @@ def _tell(call: Invocation, settings: Settings) -> None:
 
     address = settings.web_address
     if output.is_terminal(sys.stdout):
-        address += f"/session?link={tokens.make_link(call.session).word}"
+        address += f"/session?link={tokens.create_link(call.session).word}"
     call.close()
     output.show(address)

@@ -14,7 +14,7 @@ from worker_service.cli.context import Invocation, verb
 from worker_service.cli.output import NODE_COLUMNS, node_row
 from worker_service.jobs.job import Pause, Status
 from worker_service.services import overview
-from worker_service.services.batches import titled
+from worker_service.services.batches import titled_progress
 from worker_service.services.overview import Overview
 from worker_service.services.serialize import iso
 
@@ -45,7 +45,7 @@ def _show_state(call: Invocation) -> None:
     output.show(f"ended     {', '.join(ended)}")
     output.show(f"paused    {', '.join(map(_pause, found.pauses)) or 'nothing'}")
     if batches:
-        output.show(f"batches   {'; '.join(map(titled, batches))}")
+        output.show(f"batches   {'; '.join(map(titled_progress, batches))}")
 
 
 @verb
@@ -122,7 +122,7 @@ def doctor(call: Invocation, audit: bool, online: bool) -> int:
     from worker_service.services import doctor as findings_of
     from worker_service.services.health import Level
 
-    findings = list(findings_of.audit(call.session) if audit else findings_of.examine(call.session))
+    findings = list(findings_of.audit_promises(call.session) if audit else findings_of.examine(call.session))
     if online:
         from worker_service.services.handlers import examine_online  # starts a fork server
 
@@ -184,7 +184,7 @@ def errors(call: Invocation, since: str) -> None:
 
     What failed lately: each error code, how often, and the newest job that has it.
     """
-    found = overview.errors(call.session, since=since)
+    found = overview.recent_errors(call.session, since=since)
     if call.printed_json({"items": found}):
         return
     if found:

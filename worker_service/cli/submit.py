@@ -70,9 +70,9 @@ def read_options(kind: type[ReadOptions]) -> Callable[[Function], Function]:
         def run(call: Invocation, *arguments: Any, **values: Any) -> Any:
             options = kind(**{name: values.pop(name) for name in kind.__struct_fields__})
             for action in options.actions():
-                enqueue.refuse_unfit_action(call.session, action)
-            lacking = enqueue.lacking(call.session, options.asked())
-            for sentence in [*lacking, *enqueue.doubts(call.session, options.actions())]:
+                enqueue.check_action_payload(call.session, action)
+            lacking = enqueue.missing_capability_warnings(call.session, options.asked())
+            for sentence in [*lacking, *enqueue.unknown_type_warnings(call.session, options.actions())]:
                 output.say(sentence)
             return function(call, *arguments, options=options, **values)
 
@@ -103,18 +103,18 @@ def submit(
     added: BatchAdded | None = None
     if batch is not None and (number := _batch_number(batch)) is not None:
         urgent = [replace(one, priority=priority) for one in submitted]
-        added = batches.extend(call.session, number, urgent, owner=owner)
+        added = batches.extend_batch(call.session, number, urgent, owner=owner)
         items = added.jobs
     elif batch is not None:
         say_what_is_replaced(call, owner)
-        added = batches.add(call.session, submitted, owner=owner, name=batch, priority=urgency, asked=asked)
+        added = batches.add_batch(call.session, submitted, owner=owner, name=batch, priority=urgency, asked=asked)
         items = added.jobs
     elif name is not None:
-        submission = batches.prepare(call.session, submitted)
+        submission = batches.prepare_submission(call.session, submitted)
         if submission.work.new:
             say_what_is_replaced(call, owner)
         title = name if len(name) <= _NAME_CHARACTERS_MAX else f"…{name[1 - _NAME_CHARACTERS_MAX :]}"
-        done = batches.submit(call.session, submission, owner=owner, name=title, priority=urgency, asked=asked)
+        done = batches.submit_batch(call.session, submission, owner=owner, name=title, priority=urgency, asked=asked)
         items, added = done.items, done.added
         for one in done.waiting if not call.as_json else ():
             output.say(f"{one.title} already includes some of this; to start it now: pagemill batch resume {one.id}")

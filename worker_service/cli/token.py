@@ -41,7 +41,7 @@ def make(call: Invocation, name: str, scope: str, owner: str | None, until: str 
     read: look at everything. operate: enqueue, upload, cancel, retry and so on. admin: the rest, such as to undo what
     others did.
     """
-    made = operations.make(call.session, name, [Power(scope)], owner=owner, until=until)
+    made = operations.create_token(call.session, name, [Power(scope)], owner=owner, until=until)
     if call.printed_json({"id": made.id, "name": made.name, "token": made.word, "until": made.until}):
         return
     output.show(made.word)
@@ -59,7 +59,7 @@ def link(call: Invocation, name: str | None, scope: str, owner: str | None, unti
     Print a link that signs one browser in, once, within ten minutes: yours, or a colleague's under the name NAME. The
     browser stays signed in for a week.
     """
-    made = operations.make_link(call.session, name, [Power(scope)], owner=owner, until=until)
+    made = operations.create_link(call.session, name, [Power(scope)], owner=owner, until=until)
     there = server_address.address(call.settings)
     # A proxy's address is the proxy's, wherever we listen.
     base = call.settings.web_address if there is None or call.settings.web_urls else there
@@ -78,7 +78,7 @@ def ls(call: Invocation) -> None:
 
     List tokens, unused links, and browsers that are signed in.
     """
-    found = operations.tokens(call.session)
+    found = operations.list_tokens(call.session)
     if call.printed_json({"items": found}):
         return
     if not found:
@@ -96,7 +96,7 @@ def ls(call: Invocation) -> None:
 
 
 def _complete(ctx: click.Context, _: click.Parameter, begun: str) -> Sequence[Any]:
-    names = completions(ctx, lambda call: [one.name for one in operations.tokens(call.session)])
+    names = completions(ctx, lambda call: [one.name for one in operations.list_tokens(call.session)])
     return sorted({name for name in names if name.startswith(begun)})
 
 
@@ -110,7 +110,7 @@ def rm(call: Invocation, names: tuple[str, ...]) -> None:
     Remove tokens by name, or anything that `pagemill token ls` shows by its id. Browsers that signed in with it are
     signed out at once.
     """
-    removed = operations.remove(call.session, names)
+    removed = operations.remove_tokens(call.session, names)
     if not call.printed_json({"removed": removed}):
         output.say(f"removed: {removed}")
 

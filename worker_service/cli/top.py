@@ -19,7 +19,7 @@ from worker_service.cli import output
 from worker_service.cli.context import Invocation, verb
 from worker_service.cli.output import NODE_COLUMNS, node_row
 from worker_service.jobs.job import Status
-from worker_service.services.batches import titled
+from worker_service.services.batches import titled_progress
 from worker_service.services.jobs import progress_in_words, state_of
 from worker_service.services.overview import CheckedWorker, Overview
 from worker_service.services.serialize import iso
@@ -55,7 +55,7 @@ def top(call: Invocation, once: bool) -> None:
 
 def frame(overview: Overview, *, height: int | None = None) -> list[str]:
     """The lines of one picture. With a height, only as many jobs as fit between what is above and below them."""
-    above = [_summary(overview), *map(titled, overview.batches), "", *_worker_lines(overview)]
+    above = [_summary(overview), *map(titled_progress, overview.batches), "", *_worker_lines(overview)]
     below = _pending_lines(overview)
     most = len(overview.running_jobs)
     if height is not None:

@@ -160,11 +160,11 @@ class BeginScheduled:
 
     def run(self) -> float:
         from worker_service.services.database import Session  # imported only if schedules exist
-        from worker_service.services.schedules import seconds_to_next, tick
+        from worker_service.services.schedules import run_tick, seconds_to_next
 
         log = self.context.log
         session = Session(self.context.store, self.context.settings, "schedule", self.context.clock)
-        done = tick(session)
+        done = run_tick(session)
         for begun in done.items:
             log.info(events.SCHEDULE_BEGUN, schedule=begun.schedule, slot=begun.slot, job_id=begun.job_id)
         for missed in done.missed:
@@ -182,7 +182,7 @@ def send_notifications(context: DaemonContext) -> float:
     from worker_service.services import notifications  # imported only if a rule exists
     from worker_service.services.database import Session
 
-    told = notifications.tell(Session(context.store, context.settings, "daemon", context.clock))
+    told = notifications.send_due_notifications(Session(context.store, context.settings, "daemon", context.clock))
     if told:
         context.log.info(events.PEOPLE_TOLD, messages=told)
     return _NOTIFY_SECONDS

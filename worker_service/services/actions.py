@@ -8,26 +8,26 @@ from worker_service.base.errors import Refused
 from worker_service.jobs.actions import read_action
 from worker_service.jobs.documents import AskedAction, OnEnd
 from worker_service.services.database import Session
-from worker_service.services.enqueue import refuse_unfit_action
+from worker_service.services.enqueue import check_action_payload
 
 
-def of_document(session: Session, document_id: int) -> Sequence[AskedAction]:
+def actions_of_document(session: Session, document_id: int) -> Sequence[AskedAction]:
     """Return the actions requested for a document and the jobs they became, newest generation first."""
     session.store.library.document(document_id)
     return session.store.library.actions_of(document_id)
 
 
-def ask_always(session: Session, owner: str, word: str, *, on_failure: bool) -> bool:
+def add_standing_action(session: Session, owner: str, word: str, *, on_failure: bool) -> bool:
     """Run an action for each document of this owner that is read, or fails, from now on.
 
     `word` is TYPE or TYPE={"url": "…"}. Return False if the rule exists already.
     """
     action = read_action(word, _when(on_failure))
-    refuse_unfit_action(session, action)
+    check_action_payload(session, action)
     return session.store.intake.ask_always(owner, action)
 
 
-def ask_no_more(session: Session, owner: str, word: str, *, on_failure: bool) -> None:
+def remove_standing_action(session: Session, owner: str, word: str, *, on_failure: bool) -> None:
     if not session.store.intake.ask_no_more(owner, read_action(word, _when(on_failure))):
         raise Refused(f"nothing like that follows for {owner}", "`pagemill then ls` shows what does")
 

@@ -32,7 +32,7 @@ from worker_service.jobs.batches import (
 from worker_service.jobs.documents import IndexStatus
 from worker_service.jobs.job import NewJob, Status
 from worker_service.services.database import Session
-from worker_service.services.enqueue import enqueue_jobs, with_lost
+from worker_service.services.enqueue import enqueue_jobs, with_lost_files_forced
 from worker_service.services.parse import read_name_of_batch, read_priority, read_statuses
 
 PRIORITY = 3
@@ -89,13 +89,13 @@ class BatchProgress(Struct, frozen=True):
         return 100 * part // whole if whole else 100
 
 
-class BatchInWhole(Struct, frozen=True):
+class BatchDetails(Struct, frozen=True):
     batch: Batch
     progress: BatchProgress
 
 
 class BatchPage(Struct, frozen=True):
-    items: Sequence[BatchInWhole]
+    items: Sequence[BatchDetails]
     """Newest first."""
     next: int | None
     """The `before_id` of the next page; None on the last page."""
@@ -118,27 +118,27 @@ def list_batches(
     return BatchPage(items, found[limit - 1].id if len(found) > limit else None)
 
 
-def batch(session: Session, batch_id: int) -> Batch:
+def get_batch(session: Session, batch_id: int) -> Batch:
     return session.store.batches.get(batch_id)
 
 
-def newest_live_batches(session: Session) -> Sequence[BatchInWhole]:
+def newest_live_batches(session: Session) -> Sequence[BatchDetails]:
     """Return the newest few batches that are active or waiting."""
     return list_batches(session, states=_UNDER_WAY, limit=_SHOWN_MOST).items
 
 
-def show(session: Session, batch_id: int) -> BatchInWhole:
+def get_batch_details(session: Session, batch_id: int) -> BatchDetails:
     return _whole(session, session.store.batches.get(batch_id))
 
 
-def _whole(session: Session, batch: Batch) -> BatchInWhole:
-    return whole_of(batch, session.store.batches.facts(batch.id))
+def _whole(session: Session, batch: Batch) -> BatchDetails:
+    return with_progress(batch, session.store.batches.facts(batch.id))
 
 
-def whole_of(batch: Batch, facts: BatchFacts) -> BatchInWhole:
+def with_progress(batch: Batch, facts: BatchFacts) -> BatchDetails:
     """Combine a batch and its progress; only an active batch has an estimate of the time left."""
     found = progress_of(facts)
-    return BatchInWhole(batch, found if batch.state is BatchState.ACTIVE else replace(found, seconds_left=None))
+    return BatchDetails(batch, found if batch.state is BatchState.ACTIVE else replace(found, seconds_left=None))
 
 
 def progress_of(facts: BatchFacts) -> BatchProgress:
@@ -178,7 +178,7 @@ def progress_of(facts: BatchFacts) -> BatchProgress:
     )
 
 
-def in_words(found: BatchInWhole) -> str:
+def describe_progress(found: BatchDetails) -> str:
     """Describe the progress, such as `30 of 120 files · 4,664 pages · 44 pages/min · 14 min left`."""
     batch, now = found.batch, found.progress
     failed, cancelled = now.files_failed or now.jobs_failed, now.files_cancelled
@@ -206,11 +206,11 @@ def in_words(found: BatchInWhole) -> str:
     return " · ".join(parts)
 
 
-def titled(found: BatchInWhole) -> str:
-    return f"{found.batch.title}: {in_words(found)}"
+def titled_progress(found: BatchDetails) -> str:
+    return f"{found.batch.title}: {describe_progress(found)}"
 
 
-def paces(now: BatchProgress) -> Mapping[str, str]:
+def rounded_paces(now: BatchProgress) -> Mapping[str, str]:
     """Format the pace and the time left for display, rounded to whole numbers."""
     return {
         "pages_a_minute": "" if now.pages_a_minute is None else f"{now.pages_a_minute:.0f}",
@@ -228,7 +228,7 @@ def _length(seconds: float) -> str:
 # ── Changes ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def add(
+def add_batch(
     session: Session,
     jobs: Sequence[NewJob],
     *,
@@ -250,17 +250,17 @@ def add(
         json.dumps(dict(asked or {}), ensure_ascii=False),
         json.dumps([dict(action) for action in actions], ensure_ascii=False),
     )
-    return session.store.batches.add(new, with_lost(session, jobs, owner=owner), policy=_policy(session))
+    return session.store.batches.add(new, with_lost_files_forced(session, jobs, owner=owner), policy=_policy(session))
 
 
-class Submission(Struct, frozen=True):
+class BatchSubmission(Struct, frozen=True):
     """Jobs to submit as a batch, and which of them would be new."""
 
     jobs: Sequence[NewJob]
     work: WorkToSubmit
 
 
-class Submitted(Struct, frozen=True):
+class SubmittedBatch(Struct, frozen=True):
     items: Sequence[InBatch]
     """One for each job of the submission, in its order."""
     added: BatchAdded | None
@@ -269,21 +269,21 @@ class Submitted(Struct, frozen=True):
     """Waiting batches that already include some of the work."""
 
 
-def prepare(session: Session, jobs: Sequence[NewJob]) -> Submission:
+def prepare_submission(session: Session, jobs: Sequence[NewJob]) -> BatchSubmission:
     """Look up which jobs would be new. Files that are known, or that a live job brings in, need none."""
-    jobs = with_lost(session, jobs)
-    return Submission(jobs, session.store.batches.find_work(jobs))
+    jobs = with_lost_files_forced(session, jobs)
+    return BatchSubmission(jobs, session.store.batches.find_work(jobs))
 
 
-def submit(
+def submit_batch(
     session: Session,
-    submission: Submission,
+    submission: BatchSubmission,
     *,
     owner: str = "",
     name: str = "",
     priority: int = PRIORITY,
     asked: Mapping[str, Any] | None = None,
-) -> Submitted:
+) -> SubmittedBatch:
     """Start a batch of the new and known jobs.
 
     Start none if no job is new, so that repeating a command replaces no batch.
@@ -293,22 +293,24 @@ def submit(
     added: BatchAdded | None = None
     if submission.work.new:
         chosen = [jobs[at] for at in rest]
-        added = add(session, chosen, owner=owner, name=name, priority=priority, asked=asked)
+        added = add_batch(session, chosen, owner=owner, name=name, priority=priority, asked=asked)
         inserted: Sequence[InBatch] = added.jobs
     else:
         known = enqueue_jobs(session, [replace(jobs[at], priority=priority) for at in rest])
         inserted = [InBatch.from_enqueued(one) for one in known]
     items = dict(zip(rest, inserted, strict=True)) | {at: _existing(one) for at, one in live.items()}
-    held = (batch(session, one) for one in dict.fromkeys(work.batch_id for work in live.values()) if one is not None)
+    held = (
+        get_batch(session, one) for one in dict.fromkeys(work.batch_id for work in live.values()) if one is not None
+    )
     waiting = [one for one in held if one.state is BatchState.WAITING]
-    return Submitted([items[at] for at in range(len(jobs))], added, waiting)
+    return SubmittedBatch([items[at] for at in range(len(jobs))], added, waiting)
 
 
 def _existing(work: LiveWork) -> InBatch:
     return InBatch(work.job_id, existing=True, document_id=work.document_id, decision=None)
 
 
-def to_be_replaced(session: Session, owner: str, *, by: int | None = None) -> Sequence[BatchInWhole]:
+def batches_to_replace(session: Session, owner: str, *, by: int | None = None) -> Sequence[BatchDetails]:
     """Return the batches that will wait if this owner's batch `by`, or a new one, starts now."""
     if not owner or _policy(session) is not OwnerPolicy.REPLACE:
         return []
@@ -316,37 +318,37 @@ def to_be_replaced(session: Session, owner: str, *, by: int | None = None) -> Se
     return [one for one in active if one.batch.id != by]
 
 
-def waiting_for(session: Session, batch: Batch) -> Sequence[Batch]:
+def batches_replaced_by(session: Session, batch: Batch) -> Sequence[Batch]:
     """Return the batches that this one has replaced and that still wait."""
     waiting = session.store.batches.list(owners=[batch.owner], states=[BatchState.WAITING])
     return [one for one in waiting if one.replaced_by == batch.id]
 
 
-def extend(session: Session, batch_id: int, jobs: Sequence[NewJob], *, owner: str = "") -> BatchAdded:
+def extend_batch(session: Session, batch_id: int, jobs: Sequence[NewJob], *, owner: str = "") -> BatchAdded:
     """Add jobs to a batch that has not ended. Raise `BadInput` if `owner` is given and is not the batch's."""
     batch = session.store.batches.get(batch_id)
     if owner and owner != batch.owner:
         raise BadInput(f"{batch.title} belongs to {batch.owner or 'nobody'}", "leave --owner out, or begin a new batch")
-    return session.store.batches.extend(batch_id, with_lost(session, jobs, owner=batch.owner))
+    return session.store.batches.extend(batch_id, with_lost_files_forced(session, jobs, owner=batch.owner))
 
 
-def stop(session: Session, batch_id: int) -> Batch:
+def stop_batch(session: Session, batch_id: int) -> Batch:
     return session.store.batches.stop(batch_id, actor=session.actor)
 
 
-def resume(session: Session, batch_id: int) -> BatchMoved:
+def resume_batch(session: Session, batch_id: int) -> BatchMoved:
     return session.store.batches.resume(batch_id, actor=session.actor, policy=_policy(session))
 
 
-def retry(session: Session, batch_id: int) -> BatchMoved:
+def retry_batch(session: Session, batch_id: int) -> BatchMoved:
     return session.store.batches.retry(batch_id, actor=session.actor, policy=_policy(session))
 
 
-def cancel(session: Session, batch_id: int) -> BatchMoved:
+def cancel_batch(session: Session, batch_id: int) -> BatchMoved:
     return session.store.batches.cancel(batch_id, actor=session.actor)
 
 
-def remove(session: Session, batch_id: int) -> Batch:
+def remove_batch(session: Session, batch_id: int) -> Batch:
     """Remove the batch; its jobs and documents stay."""
     return session.store.batches.remove(batch_id, actor=session.actor)
 
@@ -363,22 +365,22 @@ def wait_for_batch(
     batch_id: int,
     *,
     timeout: str | None = None,
-    watch: Callable[[BatchInWhole], None] | None = None,
+    watch: Callable[[BatchDetails], None] | None = None,
     monotonic: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
-) -> BatchInWhole:
+) -> BatchDetails:
     """Wait until the batch has ended. Raise `Refused` if it is stopped, and `WaitTimedOut` after `timeout`.
 
     The batch is queried only after a commit to the database.
     """
     deadline = None if timeout is None else monotonic() + parse_length(timeout).total_seconds()
     seen: int | None = None
-    found, looked_seconds = show(session, batch_id), 0.0
+    found, looked_seconds = get_batch_details(session, batch_id), 0.0
     while True:
         # Read the counter first, so that the next check sees what is committed during this query.
         if (now_at := session.change_counter()) != seen:
             seen, begun = now_at, monotonic()
-            found = show(session, batch_id)
+            found = get_batch_details(session, batch_id)
             looked_seconds = monotonic() - begun
         if watch is not None:
             watch(found)
@@ -388,5 +390,5 @@ def wait_for_batch(
             why = found.batch.note or "stopped"
             raise Refused(f"{found.batch.title} was {why}", f"`pagemill batch resume {batch_id}` goes on with it")
         if deadline is not None and monotonic() >= deadline:
-            raise WaitTimedOut(f"after {timeout}, {found.batch.title} had not ended: {in_words(found)}")
+            raise WaitTimedOut(f"after {timeout}, {found.batch.title} had not ended: {describe_progress(found)}")
         sleep(max(_POLL_SECONDS, _RESTS * looked_seconds))

@@ -106,7 +106,7 @@ def backup(
     return BackedUp(path, path.stat().st_size, removed)
 
 
-def check(session: Session) -> Sequence[Check]:
+def check_database(session: Session) -> Sequence[Check]:
     """Return the checks of the database and its surroundings, good and bad."""
     return session.store.integrity.check()
 

@@ -208,7 +208,7 @@ def _limits(session: Session) -> Iterator[Finding]:
         yield Finding(Level.WARNING, "limits", difference, fix)
 
 
-def audit(session: Session) -> Iterator[Finding]:
+def audit_promises(session: Session) -> Iterator[Finding]:
     """Look for broken promises in the rows, their history and the published files, each named by its number."""
     is_sound = True
     for broken in session.store.integrity.audit():

@@ -35,7 +35,7 @@ from worker_service.jobs.library import (
     Weight,
 )
 from worker_service.services.database import Session
-from worker_service.services.jobs import placed
+from worker_service.services.jobs import with_full_path
 from worker_service.services.page_images import forget as forget_page_images
 from worker_service.services.parse import read_pages
 from worker_service.workspace import FORGOTTEN_AT_ONCE, file_exists, link, sweep_gone
@@ -60,14 +60,14 @@ class DocumentPage(Struct, frozen=True):
     are_more_not_brought_in: bool
 
 
-class DocumentInWhole(Struct, frozen=True):
+class DocumentDetails(Struct, frozen=True):
     document: Document
     page_items: Sequence[PageSummary]
     files: Sequence[PublishedFile]
     """Files with full paths."""
 
 
-class Readers(msgspec.Struct, frozen=True):
+class PageReaders(msgspec.Struct, frozen=True):
     """How a page was recognised, as recorded in its layout."""
 
     written_in: list[str] = []
@@ -84,7 +84,7 @@ class Readers(msgspec.Struct, frozen=True):
 
 
 _LAYOUTS_AT_ONCE = 100
-_readers = msgspec.json.Decoder(Readers)
+_readers = msgspec.json.Decoder(PageReaders)
 
 
 def list_documents(
@@ -99,7 +99,7 @@ def list_documents(
     return DocumentPage(found[:limit], following, failed[:limit], len(failed) > limit)
 
 
-def each(session: Session, selector: DocumentSelector) -> Iterator[Document]:
+def each_document(session: Session, selector: DocumentSelector) -> Iterator[Document]:
     """Yield the documents, newest first."""
     for found in _some_at_once(session, selector):
         yield from found
@@ -113,7 +113,7 @@ def _some_at_once(session: Session, selector: DocumentSelector) -> Iterator[Sequ
         before = found[-1].id
 
 
-def hand_over(session: Session, selector: DocumentSelector) -> Iterator[tuple[Document, Provenance] | Job]:
+def each_handed_over(session: Session, selector: DocumentSelector) -> Iterator[tuple[Document, Provenance] | Job]:
     """Yield all documents, newest first, then the jobs that failed before there was a document."""
     _require_batches(session, selector.batch_ids)
     return _handed_over(session, selector)
@@ -131,26 +131,26 @@ def _require_batches(session: Session, batch_ids: Sequence[int]) -> None:
         session.store.batches.get(batch_id)
 
 
-def meant(session: Session, selector: DocumentSelector) -> list[Document]:
+def selected_documents(session: Session, selector: DocumentSelector) -> list[Document]:
     """Return the selected documents, newest first. Raise an error for an unknown id."""
     for document_id in selector.ids:
         session.store.library.document(document_id)
-    return list(each(session, selector))
+    return list(each_document(session, selector))
 
 
-def document_in_whole(session: Session, document_id: int) -> DocumentInWhole:
+def get_document_details(session: Session, document_id: int) -> DocumentDetails:
     library = session.store.library
-    return DocumentInWhole(
+    return DocumentDetails(
         library.document(document_id),
         library.page_summaries(document_id),
-        [placed(session, file) for file in library.files(document_id)],
+        [with_full_path(session, file) for file in library.files(document_id)],
     )
 
 
-def readers(session: Session, document_id: int, pages: int) -> Mapping[int, Readers]:
+def page_readers(session: Session, document_id: int, pages: int) -> Mapping[int, PageReaders]:
     """Return how the pages up to number `pages` were recognised, by page number, where that is recorded."""
     library = session.store.library
-    read: dict[int, Readers] = {}
+    read: dict[int, PageReaders] = {}
     for first in range(1, pages + 1, _LAYOUTS_AT_ONCE):
         last = min(first + _LAYOUTS_AT_ONCE - 1, pages)
         for page in library.page_texts(document_id, first, last, with_layout=True):
@@ -159,20 +159,22 @@ def readers(session: Session, document_id: int, pages: int) -> Mapping[int, Read
     return read
 
 
-def text(session: Session, document_id: int, *, pages: str | None = None) -> tuple[Document, Sequence[PageResult]]:
+def document_text(
+    session: Session, document_id: int, *, pages: str | None = None
+) -> tuple[Document, Sequence[PageResult]]:
     """Return a document and the text of its pages; `pages` is such as 3, 3-5, 3- or -5."""
     first, last = read_pages(pages)
     library = session.store.library
     return library.document(document_id), library.page_texts(document_id, first, last)
 
 
-def page(session: Session, document_id: int, number: int) -> PageResult | None:
+def get_page(session: Session, document_id: int, number: int) -> PageResult | None:
     """Return a page with its layout; None if it has no such readable page."""
     session.store.library.document(document_id)
     return next(iter(session.store.library.page_texts(document_id, number, number, with_layout=True)), None)
 
 
-def file_of(session: Session, document_id: int, form: str) -> tuple[PublishedFile, str]:
+def find_file(session: Session, document_id: int, form: str) -> tuple[PublishedFile, str]:
     """Return a file of the document with its full path, and a file name for a copy."""
     if form not in ROLES:
         raise BadInput(f"{form!r} is not a format: {', '.join(ROLES)}")
@@ -183,7 +185,7 @@ def file_of(session: Session, document_id: int, form: str) -> tuple[PublishedFil
     return _there(session, file, f"pagemill reindex {document_id} --force"), _export_name(document, form, file)
 
 
-def file_of_job(session: Session, job_id: int, file_id: int) -> PublishedFile:
+def find_job_file(session: Session, job_id: int, file_id: int) -> PublishedFile:
     """Return a file that the job published, with its full path."""
     session.store.reading.get(job_id)
     for file in session.store.library.job_files(job_id):
@@ -194,14 +196,14 @@ def file_of_job(session: Session, job_id: int, file_id: int) -> PublishedFile:
 
 def _there(session: Session, file: PublishedFile, again: str) -> PublishedFile:
     """Return the file with its full path. Raise `FileGone` unless it is in the workspace: a row may name any path."""
-    found = placed(session, file)
+    found = with_full_path(session, file)
     path = Path(found.path).resolve()
     if not path.is_relative_to(session.settings.workspace.resolve()) or not path.is_file():
         raise FileGone(f"{found.path} is not in the workspace any more: {again} makes it again")
     return found
 
 
-def record(session: Session, request: DocumentRequest, *, platform: str, owner: str) -> int:
+def record_document(session: Session, request: DocumentRequest, *, platform: str, owner: str) -> int:
     """Record a document without requesting to read it. Return its id, also if it is known already."""
     return session.store.intake.record_document(request, platform=platform, owner=owner)
 
@@ -209,7 +211,7 @@ def record(session: Session, request: DocumentRequest, *, platform: str, owner: 
 # ── Search ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def search(
+def search_pages(
     session: Session,
     query: str,
     *,
@@ -246,28 +248,28 @@ class TermCounts(Struct, frozen=True):
         return {"document_id": self.document.id, "name": self.document.name, **page, "counts": counts}
 
 
-class Keywords(Struct, frozen=True):
+class KeywordPart(Struct, frozen=True):
     by_document: Sequence[TermCounts]
     """Every document, oldest first, with or without occurrences."""
     by_page: Sequence[TermCounts]
     """Every page with an occurrence."""
 
 
-def terms_of(text: str) -> list[str]:
+def parse_terms(text: str) -> list[str]:
     """Return the terms of a file with one term per line; # starts a comment."""
     lines = (line.split("#", 1)[0].strip() for line in text.splitlines())
     return list(dict.fromkeys(line for line in lines if line))
 
 
-def keywords_of(session: Session, terms: Sequence[str], documents: Sequence[Document]) -> list[TermCounts]:
+def count_keywords_in(session: Session, terms: Sequence[str], documents: Sequence[Document]) -> list[TermCounts]:
     """Return the counts of these documents in their order. Use `keywords` for many documents."""
     counts = session.store.library.keyword_counts(terms, document_ids=[one.id for one in documents])
     return _by_document(documents, terms, counts)
 
 
-def keywords(
+def count_keywords(
     session: Session, terms: Sequence[str], *, owner: str | None = None, batch_id: int | None = None
-) -> Iterator[Keywords]:
+) -> Iterator[KeywordPart]:
     """Count the terms in all selected documents, in parts that fit in memory and keep the database responsive.
 
     Errors in the arguments are raised at once, and there is always at least one part. `terms`: see `terms_of`.
@@ -284,13 +286,13 @@ def keywords(
     return chain([first], (_keywords(session, terms, document_ids[at : at + _COUNTED_AT_ONCE]) for at in rest))
 
 
-def _keywords(session: Session, terms: Sequence[str], document_ids: Sequence[int]) -> Keywords:
+def _keywords(session: Session, terms: Sequence[str], document_ids: Sequence[int]) -> KeywordPart:
     library = session.store.library
     counts = library.keyword_counts(terms, document_ids=document_ids)
     if not document_ids:
-        return Keywords((), ())
+        return KeywordPart((), ())
     documents = library.documents(DocumentSelector(ids=document_ids), most=len(document_ids))[::-1]
-    return Keywords(_by_document(documents, terms, counts), _by_page(documents, terms, counts))
+    return KeywordPart(_by_document(documents, terms, counts), _by_page(documents, terms, counts))
 
 
 def _by_document(
@@ -318,12 +320,12 @@ def _by_page(documents: Sequence[Document], terms: Sequence[str], counts: Sequen
 # ── Removal ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def weigh(session: Session, documents: Sequence[Document]) -> Weight:
+def weigh_removal(session: Session, documents: Sequence[Document]) -> Weight:
     """Return what removing these documents would free."""
     return session.store.upkeep.weigh([document.id for document in documents])
 
 
-def remove(
+def remove_documents(
     session: Session, documents: Sequence[Document], *, sleep: Callable[[float], None] = time.sleep
 ) -> tuple[Removed, Sequence[str]]:
     """Remove documents with their pages and files; return the result and the files that could not be deleted.
@@ -350,7 +352,7 @@ class NotExported(PagemillError):
     code = "not_exported"
 
 
-class IsThere(Refused):
+class TargetExists(Refused):
     """The target of a copy exists already."""
 
 
@@ -361,7 +363,7 @@ class FileGone(PagemillError):
     exit_code = 74
 
 
-class There(Enum):
+class IfExists(Enum):
     """Choice for a copy whose target exists already."""
 
     KEPT = "kept"
@@ -378,7 +380,9 @@ class Export(Struct, frozen=True):
     failures: Sequence[PagemillError]
 
 
-def export(session: Session, selector: DocumentSelector, form: str, directory: Path, there: There) -> Export:
+def export_documents(
+    session: Session, selector: DocumentSelector, form: str, directory: Path, there: IfExists
+) -> Export:
     """Copy one file of each document to `directory`. A failed copy does not stop the others."""
     if form not in ROLES:
         raise BadInput(f"{form!r} is not a format: {', '.join(ROLES)}")
@@ -386,7 +390,7 @@ def export(session: Session, selector: DocumentSelector, form: str, directory: P
         raise BadInput("say which documents to export: ids, or selectors such as --owner alice")
     if not selector.ids and not selector.statuses:
         selector = replace(selector, is_readable=True)
-    copies, failures, chosen = list[_Copy](), list[PagemillError](), meant(session, selector)
+    copies, failures, chosen = list[_Copy](), list[PagemillError](), selected_documents(session, selector)
     for one in chosen:
         file = _file(session, one, ROLES[form])
         if file is None:
@@ -397,7 +401,7 @@ def export(session: Session, selector: DocumentSelector, form: str, directory: P
     return _copied(session, copies, failures, there, chosen=len(chosen))
 
 
-def export_of_job(session: Session, job_id: int, directory: Path, there: There) -> Export:
+def export_job_files(session: Session, job_id: int, directory: Path, there: IfExists) -> Export:
     """Copy the files that a job published, keeping their paths within its own directory."""
     job, files = session.store.reading.get(job_id), session.store.library.job_files(job_id)
     if not files:
@@ -419,22 +423,22 @@ _Copy = tuple[PublishedFile, Path, str]
 
 
 def _copied(
-    session: Session, copies: Sequence[_Copy], failures: list[PagemillError], there: There, *, chosen: int
+    session: Session, copies: Sequence[_Copy], failures: list[PagemillError], there: IfExists, *, chosen: int
 ) -> Export:
     written, unchanged = list[Path](), list[Path]()
     for published, target, again in copies:
         file = session.settings.workspace / published.path
         try:
-            if target.exists() and there is There.KEPT:
-                raise IsThere(f"{target} is there already: --update replaces what has changed, --force everything")
-            if there is There.UPDATED and target.exists() and filecmp.cmp(file, target, shallow=False):
+            if target.exists() and there is IfExists.KEPT:
+                raise TargetExists(f"{target} is there already: --update replaces what has changed, --force everything")
+            if there is IfExists.UPDATED and target.exists() and filecmp.cmp(file, target, shallow=False):
                 unchanged.append(target)
                 continue
             target.parent.mkdir(parents=True, exist_ok=True)
             with file.open("rb") as source, atomic_write(target) as copy:
                 shutil.copyfileobj(source, copy)
             written.append(target)
-        except IsThere as error:
+        except TargetExists as error:
             failures.append(error)
         except FileNotFoundError:
             failures.append(FileGone(f"{file} is not in the workspace any more: {again} makes it again"))

@@ -13,7 +13,7 @@ from worker_service.base.errors import BadInput, BadPayload, did_you_mean
 from worker_service.jobs.documents import FACTS, DeferredAction, filled
 from worker_service.jobs.job import Enqueued, NewJob
 from worker_service.services.database import Session
-from worker_service.services.jobs import IDS_AT_ONCE, require
+from worker_service.services.jobs import IDS_AT_ONCE, require_jobs
 from worker_service.services.parse import read_job
 from worker_service.settings.config import Settings
 from worker_service.workspace import find_deleted_sources
@@ -41,27 +41,27 @@ def enqueue(
     if period is not None and (job.unique_key is None or period not in PERIODS):
         raise BadInput(f"--once-per is one of {', '.join(PERIODS)}, and needs a --unique KEY that it is remembered by")
     if is_checked:
-        refuse_unfit(session, job, otherwise=", and --no-check puts it into the queue all the same")
+        check_payload(session, job, otherwise=", and --no-check puts it into the queue all the same")
         for action in job.on_failure:
-            refuse_unfit_action(session, action)
-    require(session, job.after)
+            check_action_payload(session, action)
+    require_jobs(session, job.after)
     if period is None or job.unique_key is None:
         return session.store.intake.enqueue(job)
     return session.store.schedules.enqueue_once(job.unique_key, period_of(now, period, session.settings.zone), job)
 
 
 def enqueue_job(session: Session, job: NewJob) -> Enqueued:
-    return session.store.intake.enqueue(*with_lost(session, [job]))
+    return session.store.intake.enqueue(*with_lost_files_forced(session, [job]))
 
 
 def enqueue_jobs(session: Session, jobs: Sequence[NewJob]) -> list[Enqueued]:
     """Enqueue in several transactions, so that other writers do not wait long for the write lock."""
-    jobs = with_lost(session, jobs)
+    jobs = with_lost_files_forced(session, jobs)
     parts = (jobs[start : start + IDS_AT_ONCE] for start in range(0, len(jobs), IDS_AT_ONCE))
     return [one for part in parts for one in session.store.intake.enqueue_many(part)]
 
 
-def with_lost(session: Session, jobs: Sequence[NewJob], *, owner: str | None = None) -> Sequence[NewJob]:
+def with_lost_files_forced(session: Session, jobs: Sequence[NewJob], *, owner: str | None = None) -> Sequence[NewJob]:
     """Return the jobs, with a download forced for files whose copies were deleted from the workspace by hand.
 
     A known file otherwise needs no job. `owner` overrides the jobs' owners.
@@ -80,13 +80,13 @@ def with_lost(session: Session, jobs: Sequence[NewJob], *, owner: str | None = N
     return made
 
 
-def refuse_unfit_action(session: Session, action: DeferredAction) -> None:
+def check_action_payload(session: Session, action: DeferredAction) -> None:
     """Check an action's payload with a sample value, usually a number, for each fact."""
     payload = filled(action.payload, FACTS) if action.payload else None
-    refuse_unfit(session, NewJob(action.job_type, payload=payload))
+    check_payload(session, NewJob(action.job_type, payload=payload))
 
 
-def refuse_unfit(session: Session, job: NewJob, *, otherwise: str = "") -> None:
+def check_payload(session: Session, job: NewJob, *, otherwise: str = "") -> None:
     """Raise `BadPayload` if no live worker's handler accepts the payload. `otherwise` ends the error message."""
     schemas = session.store.reading.payload_schemas(job.job_type)
     if not schemas or None in schemas:
@@ -111,7 +111,7 @@ def installed_types(settings: Settings) -> list[str]:
     return [*(found.name for found in find()), *settings.commands]
 
 
-def doubt(session: Session, job_type: str) -> str:
+def unknown_type_warning(session: Session, job_type: str) -> str:
     """Return a warning if no worker and no installed handler knows the type; empty if one does.
 
     It is only a warning because the handler may be installed later.
@@ -123,16 +123,18 @@ def doubt(session: Session, job_type: str) -> str:
     return f"no handler here knows {job_type!r}: {meant}"
 
 
-def doubts(session: Session, actions: Sequence[DeferredAction]) -> list[str]:
+def unknown_type_warnings(session: Session, actions: Sequence[DeferredAction]) -> list[str]:
     """Return warnings about unknown types of actions now, while the user still sees them."""
-    sentences = (doubt(session, job_type) for job_type in dict.fromkeys(action.job_type for action in actions))
+    sentences = (
+        unknown_type_warning(session, job_type) for job_type in dict.fromkeys(action.job_type for action in actions)
+    )
     return [f"what is to follow will wait: {sentence}" for sentence in sentences if sentence]
 
 
 # ── Missing capabilities ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def lacking(session: Session, asked: Mapping[str, object]) -> list[str]:
+def missing_capability_warnings(session: Session, asked: Mapping[str, object]) -> list[str]:
     """Return a warning for each thing named in a payload that the live workers' machines lack: such jobs wait.
 
     Raise `BadInput` for a word that no worker knows.

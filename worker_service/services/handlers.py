@@ -32,17 +32,17 @@ class HandlerAbsent(PagemillError):
     exit_code = 69
 
 
-def installed(settings: Settings) -> list[Described]:
+def installed_handlers(settings: Settings) -> list[Described]:
     return sorted(
         describe(settings.commands, settings.sandbox, settings.handlers_dir), key=lambda one: one.facts.job_type
     )
 
 
-def handler(settings: Settings, job_type: str) -> Described:
-    return _chosen(job_type, installed(settings))
+def get_handler(settings: Settings, job_type: str) -> Described:
+    return _chosen(job_type, installed_handlers(settings))
 
 
-def run_one(
+def run_one_job(
     settings: Settings,
     job_type: str,
     payload: str | None,

@@ -23,13 +23,13 @@ class AnswerUnknown(Refused):
     code = "answer_unknown"
 
 
-class Told(Struct, frozen=True):
+class StoredResponse(Struct, frozen=True):
     status: int
     answer: str
     location: str | None = None
 
 
-def once(session: Session, key: str, wish: str, grant: Callable[[], Told]) -> Told:
+def run_once(session: Session, key: str, wish: str, grant: Callable[[], StoredResponse]) -> StoredResponse:
     """Run `grant` once per key and return its answer.
 
     `key` is scoped to its caller; `wish` is a digest of the request. A rejected request may be retried with the same
@@ -52,7 +52,7 @@ def once(session: Session, key: str, wish: str, grant: Callable[[], Told]) -> To
     return told
 
 
-def _answer(session: Session, key: str, wish: str, found: GrantedRequest) -> Told:
+def _answer(session: Session, key: str, wish: str, found: GrantedRequest) -> StoredResponse:
     if found.wish != wish:
         raise Refused("that Idempotency-Key was used for another wish", "take a new one")
     until = time.monotonic() + _WAIT_SECONDS
@@ -64,4 +64,4 @@ def _answer(session: Session, key: str, wish: str, found: GrantedRequest) -> Tol
             )
         time.sleep(_POLL_SECONDS)
         found = session.store.requests.find(key) or found
-    return Told(found.status, found.answer, found.location)
+    return StoredResponse(found.status, found.answer, found.location)

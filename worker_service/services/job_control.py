@@ -20,7 +20,7 @@ from worker_service.jobs.history import Action, Changed
 from worker_service.jobs.job import Job, Status
 from worker_service.jobs.selector import Selector
 from worker_service.services.database import Session
-from worker_service.services.jobs import count, each, require, stretches
+from worker_service.services.jobs import count_jobs, each_job, id_ranges, require_jobs
 from worker_service.services.overview import Overview, title_of_pause
 from worker_service.services.parse import read_priority
 
@@ -75,7 +75,7 @@ class Paused(Struct, frozen=True):
     """True if one of the newest jobs has this type or owner."""
 
 
-def plan(
+def make_plan(
     session: Session,
     verb: str,
     selector: Selector,
@@ -96,7 +96,7 @@ def plan(
         failing = reading.documents_failing(meant, statuses) if statuses else ()
         return Plan(verb, meant, reading.count(meant), reading.list(meant, most=SAMPLE), failing, code, priority)
     jobs, sample, documents, above = 0, list[Job](), set[int](), 1
-    for above, below in stretches(session, seconds):
+    for above, below in id_ranges(session, seconds):
         if found := reading.count(meant, from_id=above, before_id=below):
             jobs += found
             if len(sample) < SAMPLE:
@@ -105,7 +105,7 @@ def plan(
     return Plan(verb, meant, jobs, sample, sorted(documents), code, priority, is_partial=above > 1)
 
 
-def change(session: Session, plan: Plan, *, without_grace: bool = False) -> Changed:
+def apply_plan(session: Session, plan: Plan, *, without_grace: bool = False) -> Changed:
     steering, actor = session.store.steering, session.actor
     if plan.verb == "cancel":
         return steering.cancel(plan.selector, actor=actor, without_grace=without_grace)
@@ -123,8 +123,8 @@ def bring_forward(session: Session, ids: Sequence[int]) -> Sequence[int]:
 
 def run_now(session: Session, ids: Sequence[int]) -> Sequence[int]:
     """Bring jobs forward. Raise an error unless all exist and are pending."""
-    require(session, ids)
-    for job in each(session, ids):
+    require_jobs(session, ids)
+    for job in each_job(session, ids):
         if job.status is not Status.PENDING:
             again = f": to run it again: pagemill retry {job.id}" if job.status.is_ended else ""
             raise Refused(f"job {job.id} is {job.status}, and waits for no time{again}")
@@ -141,12 +141,12 @@ def await_ends(
 ) -> Mapping[int, str]:
     """Wait until the jobs have ended or the time is up; return the unended ones with a possible reason."""
     deadline = monotonic() + seconds
-    while (left := count(session, ids, LIVE)) and monotonic() < deadline:
+    while (left := count_jobs(session, ids, LIVE)) and monotonic() < deadline:
         sleep(_POLL_SECONDS)
     return dict(_unended(session, ids)) if left else {}
 
 
-def prune(session: Session, plan: Plan) -> int:
+def prune_jobs(session: Session, plan: Plan) -> int:
     """Prune in several transactions, so that other writers do not wait long for the write lock."""
     pruned = 0
     while gone := session.store.steering.prune(plan.selector, most=_PRUNED_AT_ONCE):
@@ -157,7 +157,7 @@ def prune(session: Session, plan: Plan) -> int:
 def _meant(session: Session, verb: str, selector: Selector) -> Selector:
     if selector.is_empty:
         raise BadInput(f"say which jobs to {verb}: ids, or selectors such as --status failed --since 1d")
-    require(session, selector.ids)
+    require_jobs(session, selector.ids)
     if selector.ids and not selector.statuses and not selector.names_more:
         return selector
     meant, possible = _MEANT[verb]
@@ -174,7 +174,7 @@ def _meant(session: Session, verb: str, selector: Selector) -> Selector:
 
 def _unended(session: Session, ids: Sequence[int]) -> Iterator[tuple[int, str]]:
     alive = {one.id: one for one in Overview(session).live_workers}
-    for job in each(session, ids, LIVE):
+    for job in each_job(session, ids, LIVE):
         worker = alive.get(job.worker_id or "")
         if worker is None:
             why = f"its worker {job.worker_id} is gone or silent: the next daemon that looks after it ends it"
@@ -186,7 +186,7 @@ def _unended(session: Session, ids: Sequence[int]) -> Iterator[tuple[int, str]]:
 # ── Undo ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def undoable(session: Session, action_id: int | None) -> Action:
+def find_undoable(session: Session, action_id: int | None) -> Action:
     """Return the action with this id, or without one the newest that can be undone. Raise `Refused` if it cannot be."""
     found = session.reading.actions(most=_ACTIONS_MOST)
     if action_id is None:

@@ -92,7 +92,7 @@ class NextMove(Gate, frozen=True):
     next: str = ""
 
 
-class JobInWhole(Struct, frozen=True):
+class JobDetails(Struct, frozen=True):
     job: Job
     attempts: Sequence[AttemptRow]
     events: Sequence[Event]
@@ -124,7 +124,7 @@ def list_jobs(session: Session, selector: Selector, *, limit: int = 50, before_i
     return JobPage(found[:limit], found[limit - 1].id if len(found) > limit else None)
 
 
-def look_for_jobs(
+def find_jobs(
     session: Session,
     selector: Selector,
     *,
@@ -139,14 +139,14 @@ def look_for_jobs(
     """
     reading, most = session.store.reading, limit + 1
     found, above = list[Job](), 1
-    for above, below in stretches(session, seconds, before_id=before_id, monotonic=monotonic):
+    for above, below in id_ranges(session, seconds, before_id=before_id, monotonic=monotonic):
         found += reading.list(selector, most=most - len(found), before_id=below, from_id=above)
         if len(found) == most:
             return FoundJobs(found[:limit], found[limit - 1].id, is_partial=False)
     return FoundJobs(found, above if above > 1 else None, is_partial=above > 1)
 
 
-def stretches(
+def id_ranges(
     session: Session,
     seconds: float,
     *,
@@ -167,24 +167,24 @@ def stretches(
             size *= 2
 
 
-def job_in_whole(session: Session, job_id: int) -> JobInWhole:
+def get_job_details(session: Session, job_id: int) -> JobDetails:
     reading = session.store.reading
-    return JobInWhole(
+    return JobDetails(
         reading.get(job_id),
         reading.attempts(job_id),
         reading.events(job_id),
         [Needed(*one) for one in reading.waits_for(job_id)],
-        [placed(session, file) for file in session.store.library.job_files(job_id)],
+        [with_full_path(session, file) for file in session.store.library.job_files(job_id)],
         reading.logs(job_id, most=LOG_LINES_MOST)[-_LOG_LINES_SHOWN:],
     )
 
 
-def placed(session: Session, file: PublishedFile) -> PublishedFile:
+def with_full_path(session: Session, file: PublishedFile) -> PublishedFile:
     """Return the file with its full path."""
     return replace(file, path=str(session.settings.workspace / file.path))
 
 
-def require(session: Session, ids: Sequence[int], owner: str | None = None) -> None:
+def require_jobs(session: Session, ids: Sequence[int], owner: str | None = None) -> None:
     """Raise `JobNotFound` unless all jobs exist and, with `owner`, belong to that owner."""
     for chunk in chunks(ids):
         found = set(session.store.reading.ids(Selector(ids=chunk, owners=() if owner is None else (owner,))))
@@ -203,7 +203,7 @@ def why(session: Session, job_id: int) -> Why:
         for gate in gates
     ]
     if job.status is not Status.RUNNING:
-        return Why(job, moves, "", helps(job))
+        return Why(job, moves, "", advice_for(job))
     is_silent = pace_of(job, session.clock()).silent_seconds is not None
     move = f"to stop it at once: pagemill cancel {job.id} --now" if is_silent else ""
     return Why(job, moves, state, move, _silent_seconds(session, job), session.store.reading.time_limit(job_id))
@@ -247,7 +247,7 @@ def newest_with_a_problem(session: Session) -> int | None:
     return next((job.id for job in newest_first if has_a_problem(job)), None)
 
 
-def log(session: Session, job_id: int) -> Sequence[LogLine]:
+def read_log(session: Session, job_id: int) -> Sequence[LogLine]:
     session.store.reading.get(job_id)
     return session.store.reading.logs(job_id, most=LOG_LINES_MOST)
 
@@ -268,7 +268,7 @@ def follow_log(session: Session, job_id: int, *, sleep: Callable[[float], None] 
             sleep(_FOLLOW_SECONDS)
 
 
-def helps(job: Job) -> str:
+def advice_for(job: Job) -> str:
     """Return advice for a job that failed or was cancelled; empty for any other job."""
     retry = f"pagemill retry {job.id}"
     if job.status is Status.CANCELLED:
@@ -351,17 +351,17 @@ def state_of(job: Job, *, now: datetime | None = None) -> str:
     return job.status.value
 
 
-def named(job: Job) -> str:
+def title_of_job(job: Job) -> str:
     """Return such as `job 42 (download, report.pdf)`."""
     return f"job {job.id} ({', '.join(filter(None, [job.job_type, job.name]))})"
 
 
-def each(session: Session, ids: Sequence[int], statuses: Sequence[Status] = ()) -> Iterator[Job]:
+def each_job(session: Session, ids: Sequence[int], statuses: Sequence[Status] = ()) -> Iterator[Job]:
     for part in chunks(ids):
         yield from session.store.reading.list(Selector(ids=part, statuses=statuses), most=IDS_AT_ONCE)
 
 
-def count(session: Session, ids: Sequence[int], statuses: Sequence[Status]) -> int:
+def count_jobs(session: Session, ids: Sequence[int], statuses: Sequence[Status]) -> int:
     """Count the jobs among `ids` that have one of these statuses."""
     return sum(session.store.reading.count(Selector(ids=part, statuses=statuses)) for part in chunks(ids))
 

@@ -47,20 +47,20 @@ class RuleState(Struct, frozen=True):
     """Notices of the next message, which waits for the grouping time and for quiet hours to end."""
 
 
-def tell(session: Session) -> int:
+def send_due_notifications(session: Session) -> int:
     """Enqueue the messages that are due; return how many."""
     _look_around(session)
     return sum(_tell(session, rule) for rule in session.settings.notify)
 
 
-def rules(session: Session) -> Sequence[RuleState]:
+def list_rules(session: Session) -> Sequence[RuleState]:
     return [
         RuleState(rule.name, rule.when, hidden(rule.to), len(_concerning(session, rule)[1]))
         for rule in session.settings.notify
     ]
 
 
-def test(session: Session, name: str | None) -> Sequence[Enqueued]:
+def send_test(session: Session, name: str | None) -> Sequence[Enqueued]:
     """Enqueue a test message for each address of the named rule; None for all rules."""
     wanted = [rule for rule in session.settings.notify if name in (None, rule.name)]
     if not wanted:

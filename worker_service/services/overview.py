@@ -16,7 +16,7 @@ from worker_service.jobs.library import OwnerSize
 from worker_service.jobs.selector import Selector
 from worker_service.jobs.workers import NodeRow, WorkerState
 from worker_service.runner.worker_lock import Fate, boot_id, decide_fate, observe, own_host
-from worker_service.services.batches import BatchInWhole, newest_live_batches
+from worker_service.services.batches import BatchDetails, newest_live_batches
 from worker_service.services.database import Session
 from worker_service.services.parse import read_past
 from worker_service.store.errors import read_only_error
@@ -116,7 +116,7 @@ class Overview:
         return sorted(types, key=lambda one: (-one.pending, one.job_type))
 
     @cached_property
-    def batches(self) -> Sequence[BatchInWhole]:
+    def batches(self) -> Sequence[BatchDetails]:
         """The newest few that have not ended."""
         return newest_live_batches(self._session)
 
@@ -181,7 +181,7 @@ def statistics(session: Session) -> Statistics:
     return Statistics(counts, pending, upkeep.sizes_by_owner(), *upkeep.size_of_all())
 
 
-def errors(session: Session, *, since: str, owner: str | None = None) -> Sequence[ErrorCount]:
+def recent_errors(session: Session, *, since: str, owner: str | None = None) -> Sequence[ErrorCount]:
     """Return the failures since then (1d: a day ago) by code and type, most frequent first."""
     return session.reading.errors(since=as_text(read_past(since, now=session.clock())), owner=owner)
 

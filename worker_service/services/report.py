@@ -28,9 +28,9 @@ from worker_service.jobs.job import Status
 from worker_service.jobs.selector import Selector
 from worker_service.services.database import Session, versions
 from worker_service.services.doctor import examine
-from worker_service.services.handlers import installed
+from worker_service.services.handlers import installed_handlers
 from worker_service.services.health import check_health
-from worker_service.services.overview import Overview, errors, statistics
+from worker_service.services.overview import Overview, recent_errors, statistics
 from worker_service.services.serialize import as_object
 from worker_service.settings.config import Settings
 
@@ -139,7 +139,7 @@ def _contents(
         "counts.json": ("jobs by type and status, documents by state", counts),
         "errors.json": (
             f"what failed in the last {_ERRORS_SINCE}, by code",
-            lambda: each(errors(session(), since=_ERRORS_SINCE), _ERROR),
+            lambda: each(recent_errors(session(), since=_ERRORS_SINCE), _ERROR),
         ),
         "failed.json": (f"the newest {_FAILED_MOST} failed jobs and their attempts, without payloads", failed),
         "events.json": (
@@ -190,7 +190,7 @@ def _config(settings: Settings, with_names: bool) -> object:
 def _handlers(settings: Settings, with_names: bool) -> object:
     settings.hand_to_handlers()
     found = []
-    for one in installed(settings):
+    for one in installed_handlers(settings):
         facts: dict[str, object] = {
             "job_type": one.facts.job_type,
             "from": one.distribution,

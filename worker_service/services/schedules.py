@@ -30,8 +30,8 @@ from worker_service.jobs.batches import Batch, BatchOfJobs, NewBatch, OwnerPolic
 from worker_service.jobs.job import Job, NewJob
 from worker_service.jobs.selector import Selector
 from worker_service.services.database import Session
-from worker_service.services.enqueue import with_lost
-from worker_service.services.notifications import tell
+from worker_service.services.enqueue import with_lost_files_forced
+from worker_service.services.notifications import send_due_notifications
 from worker_service.settings.schedules import CRAWL, LATE, Schedule, next_slot, of_slot, slots_between, to_begin
 
 TICKS = (
@@ -87,7 +87,7 @@ class ScheduleState(Struct, frozen=True):
     """Reason why the schedule cannot run."""
 
 
-class Begun(Struct, frozen=True):
+class StartedSchedule(Struct, frozen=True):
     schedule: str
     slot: str | None
     """UTC; None if a user started it."""
@@ -97,7 +97,7 @@ class Begun(Struct, frozen=True):
     """True if a live job covers it already."""
 
 
-class Missed(Struct, frozen=True):
+class MissedSlots(Struct, frozen=True):
     schedule: str
     slots: int
     """Number of slots that were seen too late, and for which nothing was enqueued."""
@@ -112,15 +112,15 @@ class Missed(Struct, frozen=True):
         return f"{self.schedule}: missed {number}, up to {self.until.partition('.')[0]} UTC"
 
 
-class Trouble(Struct, frozen=True):
+class ScheduleFault(Struct, frozen=True):
     schedule: str
     why: str
 
 
 class Tick(Struct, frozen=True):
-    items: Sequence[Begun]
-    missed: Sequence[Missed]
-    troubles: Sequence[Trouble]
+    items: Sequence[StartedSchedule]
+    missed: Sequence[MissedSlots]
+    troubles: Sequence[ScheduleFault]
     told: int
     """Number of notification messages enqueued."""
 
@@ -130,36 +130,36 @@ def list_schedules(session: Session) -> Sequence[ScheduleState]:
     return [_state(session, one) for one in session.settings.schedule]
 
 
-def unticked(session: Session) -> list[str]:
+def overdue_schedules(session: Session) -> list[str]:
     """Return the names of schedules with an overdue slot, or whose first tick has not happened."""
     return [one.name for one in session.settings.schedule if _is_waiting(session, one)]
 
 
-def tick(session: Session) -> Tick:
+def run_tick(session: Session) -> Tick:
     """Enqueue what is due, and send due notifications.
 
     A schedule that fails does not hold up the others, and is tried again by the next tick.
     """
-    begun: list[Begun] = []
-    missed: list[Missed] = []
-    troubles: list[Trouble] = []
+    begun: list[StartedSchedule] = []
+    missed: list[MissedSlots] = []
+    troubles: list[ScheduleFault] = []
     for schedule in session.settings.schedule:
         try:
             _tick(session, schedule, begun, missed)
         except PagemillError as error:
             if isinstance(error, StoreError) and not isinstance(error, RuleBroken | BadPayload):
                 raise
-            troubles.append(Trouble(schedule.name, str(error)))
-    return Tick(begun, missed, troubles, tell(session))
+            troubles.append(ScheduleFault(schedule.name, str(error)))
+    return Tick(begun, missed, troubles, send_due_notifications(session))
 
 
-def run_now(session: Session, name: str) -> Begun:
+def start_schedule_now(session: Session, name: str) -> StartedSchedule:
     """Run a schedule now, without affecting its slots."""
     schedule = _named(session, name)
     taken = session.store.schedules.run_now(name, work_of(session, schedule, session.clock()))
     if taken is None:
         raise Refused(f"somebody begins {name!r} in this moment", "`pagemill schedule ls` shows its job")
-    return Begun(name, None, taken.job_id, taken.batch_id, taken.existing)
+    return StartedSchedule(name, None, taken.job_id, taken.batch_id, taken.existing)
 
 
 def seconds_to_next(session: Session) -> float:
@@ -182,7 +182,9 @@ def work_of(session: Session, schedule: Schedule, slot: datetime) -> NewJob | Ba
     # No user waits for a scheduled batch, so it must not replace a user's batch.
     is_off = session.settings.owner_policy == OwnerPolicy.OFF
     policy = OwnerPolicy.OFF if is_off else OwnerPolicy.QUEUE
-    jobs = with_lost(session, [replace(job, priority=schedule.priority) for job in made], owner=schedule.owner)
+    jobs = with_lost_files_forced(
+        session, [replace(job, priority=schedule.priority) for job in made], owner=schedule.owner
+    )
     return BatchOfJobs(new, jobs, policy)
 
 
@@ -196,7 +198,7 @@ def _made(schedule: Schedule) -> NewJob | Sequence[NewJob]:
         raise BadInput(f"schedule {schedule.name}: {schedule.word}: {error}") from error
 
 
-def _tick(session: Session, schedule: Schedule, begun: list[Begun], missed: list[Missed]) -> None:
+def _tick(session: Session, schedule: Schedule, begun: list[StartedSchedule], missed: list[MissedSlots]) -> None:
     store, plan, now = session.store.schedules, schedule.plan, session.clock()
     after = store.seen_until(schedule.name, plan)
     if after is None:
@@ -205,7 +207,7 @@ def _tick(session: Session, schedule: Schedule, begun: list[Begun], missed: list
     due, is_all = slots_between(schedule, after, now)
     chosen = to_begin(schedule, due, now)
     left = due[: len(due) - len(chosen)]
-    lost = Missed(schedule.name, len(left), is_all, as_text(left[-1])) if left else None
+    lost = MissedSlots(schedule.name, len(left), is_all, as_text(left[-1])) if left else None
     if lost is not None and not chosen:
         is_ours = store.pass_over(schedule.name, plan, left[-1], lost.sentence, schedule.owner)
         missed += [lost] if is_ours else []
@@ -214,7 +216,7 @@ def _tick(session: Session, schedule: Schedule, begun: list[Begun], missed: list
         taken = store.take(schedule.name, plan, slot, work, "" if lost is None else lost.sentence)
         # None if a concurrent tick has already taken the slot.
         if taken is not None:
-            begun.append(Begun(schedule.name, as_text(slot), taken.job_id, taken.batch_id, taken.existing))
+            begun.append(StartedSchedule(schedule.name, as_text(slot), taken.job_id, taken.batch_id, taken.existing))
             missed += [] if lost is None else [lost]
             lost = None
 

@@ -11,7 +11,7 @@ from typing import IO
 from worker_service.base.sanitize import harmless, harmless_cell
 from worker_service.jobs.job import Job
 from worker_service.jobs.library import Document, Provenance
-from worker_service.services.documents import Keywords, TermCounts
+from worker_service.services.documents import KeywordPart, TermCounts
 
 HAND_OVER_COLUMNS = (
     "DOCUMENT", "NAME", "SOURCE", "FOLDER", "KEY", "OWNER", "KIND", "PAGES", "STATE", "ERROR", "SIZE", "SHA256", "MD5",
@@ -54,7 +54,7 @@ def count_cells(row: TermCounts) -> list[object]:
     return [row.document.id, row.document.name, *page, *row.counts]
 
 
-def write_workbook(file: IO[bytes], terms: Sequence[str], found: Iterable[Keywords]) -> None:
+def write_workbook(file: IO[bytes], terms: Sequence[str], found: Iterable[KeywordPart]) -> None:
     """Write a sheet of documents and a sheet of pages with occurrences. Rows are buffered on disk."""
     import xlsxwriter  # imported only when a workbook is written
 

@@ -33,7 +33,7 @@ SESSION_FOR = timedelta(days=7)
 _NAME_MOST = 100
 
 
-class Made(Struct, frozen=True):
+class CreatedToken(Struct, frozen=True):
     """A new token, link or session. `word` is what the client presents; it is not stored."""
 
     id: int
@@ -42,14 +42,14 @@ class Made(Struct, frozen=True):
     until: str | None
 
 
-def make(
+def create_token(
     session: Session,
     name: str,
     powers: Collection[Power] = (),
     *,
     owner: str | None = None,
     until: str | None = None,
-) -> Made:
+) -> CreatedToken:
     """Create a token. `until` is a length such as 90d, or a time; None means until it is removed."""
     last = None if until is None else read_end(until, now=session.clock())
     made = _make(session, TokenKind.TOKEN, _name(name), powers or [Power.READ], _owner(owner), last)
@@ -58,14 +58,14 @@ def make(
     return made
 
 
-def make_link(
+def create_link(
     session: Session,
     name: str | None = None,
     powers: Collection[Power] = (),
     *,
     owner: str | None = None,
     until: str | None = None,
-) -> Made:
+) -> CreatedToken:
     """Create a link with which one browser can sign in once, within `LINK_FOR` unless `until` is given."""
     session.store.tokens.forget_old()
     now = session.clock()
@@ -76,7 +76,7 @@ def make_link(
     return made
 
 
-def begin_session(session: Session, word: str) -> Made | None:
+def begin_session(session: Session, word: str) -> CreatedToken | None:
     """Sign a browser in by a token or a link, and use the link up. Return None if `word` is neither.
 
     A wrong word costs no write, so that guessing cannot hold up the database.
@@ -91,19 +91,19 @@ def begin_session(session: Session, word: str) -> Made | None:
     secret = new_secret()
     new = NewToken(TokenKind.SESSION, by.name, digest_of(secret), by.scopes, by.owner, by.made_by, until)
     session_id = session.store.tokens.begin_session(by.id, new)
-    return None if session_id is None else Made(session_id, by.name, token_text(session_id, secret), until)
+    return None if session_id is None else CreatedToken(session_id, by.name, token_text(session_id, secret), until)
 
 
-def known(session: Session, word: str) -> Token | None:
+def find_token(session: Session, word: str) -> Token | None:
     """Return the token with this word, or None if it is unknown or expired."""
     return _known(session, word, TokenKind.TOKEN)
 
 
-def known_session(session: Session, word: str) -> Token | None:
+def find_session(session: Session, word: str) -> Token | None:
     return _known(session, word, TokenKind.SESSION)
 
 
-def tokens(session: Session) -> Sequence[Token]:
+def list_tokens(session: Session) -> Sequence[Token]:
     """Return all tokens, and the links and sessions that are still valid."""
     now = as_text(session.clock())
     return [
@@ -114,7 +114,7 @@ def tokens(session: Session) -> Sequence[Token]:
     ]
 
 
-def remove(session: Session, words: Sequence[str]) -> int:
+def remove_tokens(session: Session, words: Sequence[str]) -> int:
     """Remove tokens by name, and tokens, links and sessions by id, with the sessions that began with them.
 
     Return how many.
@@ -131,7 +131,7 @@ def remove(session: Session, words: Sequence[str]) -> int:
 
 def end_session(session: Session, word: str) -> None:
     """Sign the browser of this session out."""
-    if (found := known_session(session, word)) is not None:
+    if (found := find_session(session, word)) is not None:
         session.store.tokens.remove([found.id], actor=None)
 
 
@@ -150,11 +150,11 @@ def read_end(text: str, *, now: datetime) -> datetime:
 
 def _make(
     session: Session, kind: TokenKind, name: str, powers: Collection[Power], owner: str | None, until: datetime | None
-) -> Made | None:
+) -> CreatedToken | None:
     secret, last = new_secret(), None if until is None else as_text(until)
     new = NewToken(kind, name, digest_of(secret), with_lower(powers), owner, session.actor, last)
     token_id = session.store.tokens.make(new)
-    return None if token_id is None else Made(token_id, name, token_text(token_id, secret), last)
+    return None if token_id is None else CreatedToken(token_id, name, token_text(token_id, secret), last)
 
 
 def _known(session: Session, word: str, *kinds: TokenKind) -> Token | None:

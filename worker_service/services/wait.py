@@ -22,9 +22,9 @@ from worker_service.jobs.library import Document, DocumentSelector
 from worker_service.jobs.selector import Selector
 from worker_service.services import jobs
 from worker_service.services.database import Session
-from worker_service.services.documents import each
+from worker_service.services.documents import each_document
 from worker_service.services.job_control import ENDED, LIVE
-from worker_service.services.jobs import chunks, require
+from worker_service.services.jobs import chunks, require_jobs
 
 _JOBS_POLL_SECONDS = 0.05
 _DOCUMENTS_POLL_SECONDS = 0.1
@@ -50,7 +50,7 @@ WatchJobs = Callable[[Callable[[int], JobsProgress], bool], None]
 costs some milliseconds."""
 
 
-class Waited(Struct, frozen=True):
+class WaitResult(Struct, frozen=True):
     """Result of waiting for jobs."""
 
     completed: int
@@ -76,7 +76,7 @@ def wait_for_jobs(
     follows: bool = False,
     monotonic: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
-) -> Waited:
+) -> WaitResult:
     """Wait until every selected job has ended and, with `follows`, every job that came of one of them.
 
     Jobs selected by id or batch count in any status; other selectors select live jobs only. A watching job is
@@ -85,7 +85,7 @@ def wait_for_jobs(
     if selector.is_empty:
         raise BadInput("say which jobs to wait for: ids, or selectors such as --owner alice")
     deadline = None if timeout is None else monotonic() + parse_length(timeout).total_seconds()
-    require(session, selector.ids)
+    require_jobs(session, selector.ids)
     reading = session.store.reading
     ids = reading.ids(selector)
     if not ids:
@@ -102,7 +102,7 @@ def wait_for_jobs(
                 if watch is not None:
                     watch(partial(_jobs_progress, session, ids), False)
                 if deadline is not None and monotonic() >= deadline:
-                    left = counted(jobs.count(session, ids, LIVE), "job")
+                    left = counted(jobs.count_jobs(session, ids, LIVE), "job")
                     raise WaitTimedOut(f"after {timeout}, {left} of {len(ids)} had not ended")
                 sleep(_JOBS_POLL_SECONDS)
         ids = reading.family(ids) if follows else ids
@@ -113,7 +113,7 @@ def wait_for_jobs(
 
 def _are_awaited(session: Session, ids: Sequence[int]) -> bool:
     """Return whether one of the jobs can still make progress towards its end."""
-    left = jobs.count(session, ids, LIVE)
+    left = jobs.count_jobs(session, ids, LIVE)
     return left > 0 and len(_watching(session, ids)) < left
 
 
@@ -121,18 +121,18 @@ def _watching(session: Session, ids: Sequence[int]) -> list[int]:
     return [job_id for part in chunks(ids) for job_id in session.store.reading.watching(part)]
 
 
-def _waited(session: Session, ids: Sequence[int]) -> Waited:
-    completed, failed, cancelled = (jobs.count(session, ids, (status,)) for status in ENDED)
+def _waited(session: Session, ids: Sequence[int]) -> WaitResult:
+    completed, failed, cancelled = (jobs.count_jobs(session, ids, (status,)) for status in ENDED)
     watching, family = _watching(session, ids), session.store.reading.family(ids)
-    going_on = jobs.count(session, family, LIVE) - len(_watching(session, family)) if len(family) > len(ids) else 0
+    going_on = jobs.count_jobs(session, family, LIVE) - len(_watching(session, family)) if len(family) > len(ids) else 0
     gone = len(ids) - completed - failed - cancelled - len(watching)
-    return Waited(completed, failed, cancelled, gone=gone, watching=watching, going_on=going_on)
+    return WaitResult(completed, failed, cancelled, gone=gone, watching=watching, going_on=going_on)
 
 
 def _jobs_progress(session: Session, ids: Sequence[int], most: int) -> JobsProgress:
-    by_status = {status: jobs.count(session, ids, (status,)) for status in Status}
+    by_status = {status: jobs.count_jobs(session, ids, (status,)) for status in Status}
     if len(ids) <= most:
-        return JobsProgress(len(ids), by_status, sorted(jobs.each(session, ids), key=_by_id))
+        return JobsProgress(len(ids), by_status, sorted(jobs.each_job(session, ids), key=_by_id))
     failed = min(by_status[Status.FAILED], max(most - by_status[Status.RUNNING], most // 4))
     running = _newest(session, ids, Status.RUNNING, most - failed)
     return JobsProgress(len(ids), by_status, [*running, *_newest(session, ids, Status.FAILED, failed)])
@@ -165,7 +165,7 @@ class AwaitedDocument(Struct, frozen=True):
     """Source of a file whose document is not known yet."""
 
 
-class Unread(Struct, frozen=True):
+class UnreadDocument(Struct, frozen=True):
     """A document that could not be read, and the reason."""
 
     name: str
@@ -182,7 +182,7 @@ class ReadingProgress(Struct, frozen=True):
     pages: int
     pages_left: int | None
     """Pages left in unfinished documents; None if the pages of one are not counted yet."""
-    failed: Sequence[Unread] = ()
+    failed: Sequence[UnreadDocument] = ()
     found: Sequence[Document | None] = ()
     """The document of each awaited entry; None if there is none, or not yet."""
 
@@ -232,16 +232,18 @@ def _found_inside(
     if not any(one is not None and one.may_hold_others for one in progress.found):
         return []
     family = session.store.reading.family([one.job_id for one in awaited if one.job_id])
-    found = {job.document_id: job.name or "" for job in jobs.each(session, family) if job.document_id}
+    found = {job.document_id: job.name or "" for job in jobs.each_job(session, family) if job.document_id}
     return [AwaitedDocument(name, document_id=key) for key, name in found.items() if key not in known]
 
 
 def _documents_progress(session: Session, awaited: Sequence[AwaitedDocument]) -> ReadingProgress:
-    working = {job.id: job for job in jobs.each(session, [one.job_id for one in awaited if one.job_id])}
+    working = {job.id: job for job in jobs.each_job(session, [one.job_id for one in awaited if one.job_id])}
     # Query after the jobs, so that a completion's effect on its document is seen as well.
-    by_id = {one.id: one for one in each(session, DocumentSelector(ids=_ids(awaited)))} if _ids(awaited) else {}
-    by_source = {(one.owner, one.source_key): one for one in each(session, _sources(awaited))}
-    ended, failed, found = 0, list[Unread](), dict[int, Document]()
+    by_id = (
+        {one.id: one for one in each_document(session, DocumentSelector(ids=_ids(awaited)))} if _ids(awaited) else {}
+    )
+    by_source = {(one.owner, one.source_key): one for one in each_document(session, _sources(awaited))}
+    ended, failed, found = 0, list[UnreadDocument](), dict[int, Document]()
     of_each: list[Document | None] = []
     left: list[int | None] = []
     for one in awaited:
@@ -272,14 +274,14 @@ def _documents_progress(session: Session, awaited: Sequence[AwaitedDocument]) ->
     )
 
 
-def _unread(one: AwaitedDocument, job: Job | None, document: Document | None) -> Unread | None:
+def _unread(one: AwaitedDocument, job: Job | None, document: Document | None) -> UnreadDocument | None:
     if job is not None and job.status is not Status.COMPLETED:
         what = job.error_code or job.status.upper()
-        return Unread(one.name, what, job.error_text or f"job {job.id} is {job.status}")
+        return UnreadDocument(one.name, what, job.error_text or f"job {job.id} is {job.status}")
     if document is None:
-        return Unread(one.name, "GONE", "neither its job nor a document of it is there any more")
+        return UnreadDocument(one.name, "GONE", "neither its job nor a document of it is there any more")
     if document.status is IndexStatus.FAILED:
-        return Unread(one.name, document.error_code or "FAILED", document.error_text)
+        return UnreadDocument(one.name, document.error_code or "FAILED", document.error_text)
     return None
 
 

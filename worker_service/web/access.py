@@ -213,7 +213,7 @@ def find_visitor(request: HTTPConnection) -> Visitor:
 
 def _by_token(request: HTTPConnection) -> Visitor:
     kind, _, word = request.headers["authorization"].partition(" ")
-    token = _known_token(request, tokens.known, word) if kind.lower() == "bearer" else None
+    token = _known_token(request, tokens.find_token, word) if kind.lower() == "bearer" else None
     if token is None:
         note_failure(request)
         raise SignInRequired("this token is unknown or has expired", "`pagemill token ls` lists the valid ones")
@@ -290,7 +290,7 @@ def _by_session(request: HTTPConnection) -> Visitor | None:
     key = key_of(request)
     if not word or not key.verify("session", word, mark):
         return None
-    session = _known_token(request, tokens.known_session, word)
+    session = _known_token(request, tokens.find_session, word)
     if session is None:
         return None
     return Visitor(session.name, session.powers, session.owner, key.sign("form", word), has_session=True)

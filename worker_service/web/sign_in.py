@@ -16,7 +16,7 @@ from starlette.routing import Route
 from worker_service.base.clock import from_text, wall_clock
 from worker_service.jobs.tokens import parse_token_text
 from worker_service.services import tokens
-from worker_service.services.tokens import Made
+from worker_service.services.tokens import CreatedToken
 from worker_service.web.access import (
     SIGN_IN,
     cookie_name,
@@ -68,12 +68,12 @@ def go_out(request: Request) -> Response:
     return answer
 
 
-def _begun(request: Request, word: str) -> Made | None:
+def _begun(request: Request, word: str) -> CreatedToken | None:
     with request.app.state.sessions.borrow("web") as session:
         return tokens.begin_session(session, word)
 
 
-def _let_in(request: Request, made: Made, to: str) -> Response:
+def _let_in(request: Request, made: CreatedToken, to: str) -> Response:
     answer = RedirectResponse(to, 303)
     until = wall_clock() if made.until is None else from_text(made.until)
     answer.set_cookie(

@@ -18,7 +18,7 @@ from worker_service.jobs.selector import Selector
 from worker_service.jobs.tokens import Power
 from worker_service.services import idempotency, tokens
 from worker_service.services.database import Session
-from worker_service.services.idempotency import AnswerUnknown, Told
+from worker_service.services.idempotency import AnswerUnknown, StoredResponse
 from worker_service.web.api import openapi
 
 KEY = {"Idempotency-Key": "k1"}
@@ -88,7 +88,7 @@ def test_what_was_refused_may_be_sent_again(site: httpx.Client, session: Session
 
 def test_a_key_is_of_the_visitor_who_sent_it(site: httpx.Client, session: Session) -> None:
     alice, bob = (
-        {"Authorization": f"Bearer {tokens.make(session, name, [Power.OPERATE], owner=name).word}"}
+        {"Authorization": f"Bearer {tokens.create_token(session, name, [Power.OPERATE], owner=name).word}"}
         for name in ("alice", "bob")
     )
 
@@ -116,15 +116,15 @@ def test_where_the_server_died_before_it_answered_it_is_not_done_again_and_that_
 ) -> None:
     monkeypatch.setattr(idempotency, "_WAIT_SECONDS", 0.05)
 
-    def grant() -> Told:
+    def grant() -> StoredResponse:
         session.store.intake.enqueue(NewJob("a"))
         raise KeyboardInterrupt  # as good as dead: nothing more is written
 
     with pytest.raises(KeyboardInterrupt):
-        idempotency.once(session, "key", "wish", grant)
+        idempotency.run_once(session, "key", "wish", grant)
 
     with pytest.raises(AnswerUnknown, match="look for what it has made"):
-        idempotency.once(session, "key", "wish", grant)
+        idempotency.run_once(session, "key", "wish", grant)
     assert len(all_jobs(session)) == 1
 
 

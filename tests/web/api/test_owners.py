@@ -103,8 +103,8 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
     database.initialise(settings)
     session = open_session(settings, actor=f"{MARK}-actor")
     numbers = _furnish(session)
-    alice = tokens.make(session, "alice", [Power.ADMIN], owner="alice").word
-    everybody = tokens.make(session, "root", [Power.ADMIN]).word
+    alice = tokens.create_token(session, "alice", [Power.ADMIN], owner="alice").word
+    everybody = tokens.create_token(session, "root", [Power.ADMIN]).word
     with served(settings) as address:
         yield House(session, address, alice, everybody, numbers)
     session.close()
@@ -126,10 +126,12 @@ def _furnish(session: Session) -> dict[str, list[int]]:
     failed = store.intake.enqueue(NewJob("action", owner=BOB, name=f"{MARK}-failed")).job_id
     [running] = [job for job in store.leases.claim("w1", 9) if job.id == failed]
     store.leases.fail(running.lease, Failure(f"{MARK}_CODE", f"{MARK} message"), retry_at=None)
-    added = batches.add(session, [NewJob("action", owner=BOB, name=f"{MARK}-of-batch")], owner=BOB, name=f"{MARK}-b")
-    hers = batches.add(session, [NewJob("action", owner="alice")], owner="alice", name="hers")
+    added = batches.add_batch(
+        session, [NewJob("action", owner=BOB, name=f"{MARK}-of-batch")], owner=BOB, name=f"{MARK}-b"
+    )
+    hers = batches.add_batch(session, [NewJob("action", owner="alice")], owner="alice", name="hers")
     store.intake.enqueue(NewJob("action", owner="alice", after=[pending]))
-    job_control.change(session, job_control.plan(session, "priority", Selector(ids=(pending,)), priority=2))
+    job_control.apply_plan(session, job_control.make_plan(session, "priority", Selector(ids=(pending,)), priority=2))
     store.steering.pause("owner", BOB, reason=f"{MARK} is away")
     [file] = [one.id for one in store.library.job_files(ingest) if one.role == "text"]
     assert hers.batch.id != added.batch.id
@@ -280,7 +282,7 @@ def test_a_unique_key_of_another_owner_is_refused_without_a_word_of_the_job(hous
 
 
 def test_a_token_that_only_reads_changes_nothing(house: House) -> None:
-    reader = tokens.make(house.session, "reader", [Power.READ]).word
+    reader = tokens.create_token(house.session, "reader", [Power.READ]).word
 
     for method, path in EACH:
         if method != "GET":
@@ -296,7 +298,7 @@ def test_without_a_token_there_is_nothing(house: House) -> None:
 
 
 def test_what_others_did_is_undone_with_admin_only(house: House) -> None:
-    operator = tokens.make(house.session, "operator", [Power.OPERATE]).word
+    operator = tokens.create_token(house.session, "operator", [Power.OPERATE]).word
     job_id = house.session.store.intake.enqueue(NewJob("action")).job_id
     house.ask(house.everybody, "POST", f"/api/jobs/{job_id}/cancel").raise_for_status()
     action = house.session.store.reading.actions(most=1)[0].id

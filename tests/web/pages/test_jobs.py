@@ -11,7 +11,7 @@ from worker_service.jobs.attempts import Report
 from worker_service.jobs.job import Status
 from worker_service.jobs.selector import Selector
 from worker_service.services.database import Session
-from worker_service.services.jobs import look_for_jobs
+from worker_service.services.jobs import find_jobs
 
 HOSTILE = '<script>alert(1)</script>" onload="x \u202egnp.exe\x1b[2J'
 
@@ -132,9 +132,9 @@ def test_a_rare_job_is_looked_for_in_a_bounded_time_and_the_look_can_go_on(
         pending()
     wanted = Selector(job_types=("download",))
 
-    hurried = look_for_jobs(session, wanted, limit=50, seconds=0.0)
+    hurried = find_jobs(session, wanted, limit=50, seconds=0.0)
     assert (list(hurried.items), hurried.next, hurried.is_partial) == ([], 5, True)
-    patient = look_for_jobs(session, wanted, limit=50, seconds=10.0, before_id=hurried.next)
+    patient = find_jobs(session, wanted, limit=50, seconds=10.0, before_id=hurried.next)
 
     assert [job.id for job in patient.items] == [rare.id]
     assert (patient.next, patient.is_partial) == (None, False)

@@ -102,7 +102,7 @@ def test_the_same_pages_show_it_to_whoever_may_see_everything(house: House) -> N
 
 
 def test_a_token_that_only_reads_sends_no_form(house: House) -> None:
-    reader = tokens.make(house.session, "page reader", [Power.READ]).word
+    reader = tokens.create_token(house.session, "page reader", [Power.READ]).word
 
     for method, path in PAGES:
         if method != "GET":

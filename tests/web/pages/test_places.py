@@ -78,7 +78,7 @@ def test_text_from_outside_does_nothing_on_any_page(
     session.store.batches.add(batch, [NewJob("ocr_pages", **names)])
     job_control.pause(session, "owner", HOSTILE, reason=HOSTILE)
     hostile = replace(session, actor=HOSTILE)
-    job_control.change(hostile, job_control.plan(hostile, "priority", Selector(owners=(HOSTILE,)), priority=2))
+    job_control.apply_plan(hostile, job_control.make_plan(hostile, "priority", Selector(owners=(HOSTILE,)), priority=2))
 
     answer = site.get(path, params={"terms": HOSTILE, "owner": HOSTILE} if path == "/keywords" else None)
 
@@ -109,8 +109,8 @@ def test_who_sees_the_things_of_one_owner_sees_nothing_of_another(
     theirs = pending(owner="bob", name="bobs.pdf")
     session.store.batches.add(NewBatch(owner="bob", name="bobs batch"), [NewJob("ocr_pages", owner="bob")])
     mine = pending(owner="ann", name="anns.pdf")
-    job_control.change(session, job_control.plan(session, "cancel", Selector(ids=(theirs.id,))))
-    made = tokens.make(session, "anns page", owner="ann", powers=[Power.OPERATE])
+    job_control.apply_plan(session, job_control.make_plan(session, "cancel", Selector(ids=(theirs.id,))))
+    made = tokens.create_token(session, "anns page", owner="ann", powers=[Power.OPERATE])
     site.headers["Authorization"] = f"Bearer {made.word}"
 
     answer = site.get(path, headers={"Accept": "text/html"})
@@ -130,7 +130,7 @@ def test_who_may_only_look_sees_no_button_and_changes_nothing(
     site: httpx.Client, session: Session, failed: Make
 ) -> None:
     job = failed()
-    made = tokens.make(session, "screen", powers=[Power.READ])
+    made = tokens.create_token(session, "screen", powers=[Power.READ])
     site.headers["Authorization"] = f"Bearer {made.word}"
 
     for path in ("/", "/jobs", f"/jobs/{job.id}", "/errors", "/workers"):
@@ -278,7 +278,7 @@ def test_the_counts_are_taken_away_as_csv_and_as_a_workbook(site: httpx.Client, 
 
 def test_who_did_what_stands_there_and_is_undone(site: httpx.Client, session: Session, pending: Make) -> None:
     job = pending()
-    job_control.change(session, job_control.plan(session, "cancel", Selector(ids=(job.id,))))
+    job_control.apply_plan(session, job_control.make_plan(session, "cancel", Selector(ids=(job.id,))))
 
     page = look(site, "/activity")
     assert "1 job cancelled" in page.text
@@ -290,9 +290,9 @@ def test_who_did_what_stands_there_and_is_undone(site: httpx.Client, session: Se
 
 
 def test_who_let_in_whom_stands_in_the_activity(site: httpx.Client, session: Session) -> None:
-    made = tokens.make(session, "root", powers=[Power.ADMIN])
-    tokens.make(session, "alice", owner="alice")
-    tokens.remove(session, ["alice"])
+    made = tokens.create_token(session, "root", powers=[Power.ADMIN])
+    tokens.create_token(session, "alice", owner="alice")
+    tokens.remove_tokens(session, ["alice"])
 
     shown = site.get("/activity", headers={"Authorization": f"Bearer {made.word}", "Accept": "text/html"}).text
 

@@ -15,8 +15,8 @@ from worker_service.jobs.batches import Batch, BatchAdded, BatchMoved
 from worker_service.jobs.job import NewJob
 from worker_service.services import batches
 from worker_service.services import enqueue as enqueuing
-from worker_service.services.batches import BatchInWhole, BatchPage
-from worker_service.services.jobs import require
+from worker_service.services.batches import BatchDetails, BatchPage
+from worker_service.services.jobs import require_jobs
 from worker_service.services.parse import read_job
 from worker_service.web.api.endpoint import ApiRequest, ApiResponse, Endpoint, endpoint
 from worker_service.web.api.jobs import FollowUp, JobOfBatch, Priority, words_of
@@ -63,8 +63,8 @@ def list_batches(call: ApiRequest, query: BatchesQuery) -> BatchPage:
 
 
 @endpoint("GET", "/api/batches/{id}", "One batch and its progress.", refusals=(404,), is_time_dependent=True)
-def batch(call: ApiRequest) -> BatchInWhole:
-    return batches.show(call.session, _visible(call))
+def batch(call: ApiRequest) -> BatchDetails:
+    return batches.get_batch_details(call.session, _visible(call))
 
 
 @endpoint(
@@ -89,8 +89,8 @@ def add_batch(call: ApiRequest, body: BatchToAdd) -> ApiResponse[BatchSubmitted]
     else:
         made = SourceJobs([_job(call, one, owner) for one in body.jobs or ()], (), {})
     for action in then:
-        enqueuing.refuse_unfit_action(call.session, read_action(action_word(action)))
-    added = batches.add(
+        enqueuing.check_action_payload(call.session, read_action(action_word(action)))
+    added = batches.add_batch(
         call.session,
         made.jobs,
         owner=owner,
@@ -106,31 +106,31 @@ def add_batch(call: ApiRequest, body: BatchToAdd) -> ApiResponse[BatchSubmitted]
 def _job(call: ApiRequest, job: JobOfBatch, owner: str) -> NewJob:
     if (job.owner or owner) != owner:
         raise BadInput(f"all jobs of a batch have its owner, {owner!r}")
-    require(call.session, job.after or (), call.visitor.owner)
+    require_jobs(call.session, job.after or (), call.visitor.owner)
     words = words_of(call.visitor, replace(job, owner=owner))
     new = read_job(words, call.session.settings, now=call.session.clock(), stdin=lambda _: b"")
-    enqueuing.refuse_unfit(call.session, new)
+    enqueuing.check_payload(call.session, new)
     return new
 
 
 @endpoint("POST", "/api/batches/{id}/stop", "Start no more of its jobs; running ones go back.", refusals=(404, 409))
 def stop_batch(call: ApiRequest) -> Batch:
-    return batches.stop(call.session, _visible(call))
+    return batches.stop_batch(call.session, _visible(call))
 
 
 @endpoint("POST", "/api/batches/{id}/resume", "Continue its pending, failed and cancelled jobs.", refusals=(404, 409))
 def resume_batch(call: ApiRequest) -> BatchMoved:
-    return batches.resume(call.session, _visible(call))
+    return batches.resume_batch(call.session, _visible(call))
 
 
 @endpoint("POST", "/api/batches/{id}/retry", "Retry its failed jobs only.", refusals=(404, 409))
 def retry_batch(call: ApiRequest) -> BatchMoved:
-    return batches.retry(call.session, _visible(call))
+    return batches.retry_batch(call.session, _visible(call))
 
 
 @endpoint("POST", "/api/batches/{id}/cancel", "Stop it and cancel its remaining jobs.", refusals=(404, 409))
 def cancel_batch(call: ApiRequest) -> BatchMoved:
-    return batches.cancel(call.session, _visible(call))
+    return batches.cancel_batch(call.session, _visible(call))
 
 
 @endpoint(
@@ -140,7 +140,7 @@ def cancel_batch(call: ApiRequest) -> BatchMoved:
     refusals=(404, 409),
 )
 def delete_batch(call: ApiRequest) -> Batch:
-    return batches.remove(call.session, _visible(call))
+    return batches.remove_batch(call.session, _visible(call))
 
 
 def _visible(call: ApiRequest) -> int:

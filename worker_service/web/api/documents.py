@@ -13,7 +13,7 @@ from worker_service.base.errors import DocumentNotFound, Refused
 from worker_service.base.sanitize import as_json
 from worker_service.jobs.library import Document, Hit, Removed, Weight
 from worker_service.services import documents
-from worker_service.services.documents import ROLES, DocumentInWhole, DocumentPage, TermCounts
+from worker_service.services.documents import ROLES, DocumentDetails, DocumentPage, TermCounts
 from worker_service.services.page_images import WIDTHS
 from worker_service.services.page_tables import TableOnPage, tables_of
 from worker_service.web.api.endpoint import ApiRequest, ApiResponse, Endpoint, endpoint
@@ -139,15 +139,15 @@ def list_documents(call: ApiRequest, query: DocumentsQuery) -> DocumentPage:
     "One document: its progress, its pages and how each was read, and its files.",
     refusals=(404,),
 )
-def document(call: ApiRequest) -> DocumentInWhole:
+def document(call: ApiRequest) -> DocumentDetails:
     _visible(call)
-    return documents.document_in_whole(call.session, call.id)
+    return documents.get_document_details(call.session, call.id)
 
 
 @endpoint("GET", "/api/documents/{id}/text", "The text of a document, page by page.", refusals=(404,))
 def text(call: ApiRequest, query: PagesQuery) -> DocumentText:
     _visible(call)
-    found, pages = documents.text(call.session, call.id, pages=query.pages)
+    found, pages = documents.document_text(call.session, call.id, pages=query.pages)
     return DocumentText(
         call.id, found.name, [TextOfPage(one.number, one.method, one.confidence, one.text) for one in pages]
     )
@@ -168,7 +168,7 @@ def tables(call: ApiRequest, query: PagesQuery) -> DocumentTables:
 def page(call: ApiRequest) -> PageWithLayout:
     _visible(call)
     number = call.path("number")
-    found = documents.page(call.session, call.id, number)
+    found = documents.get_page(call.session, call.id, number)
     if found is None:
         raise DocumentNotFound(f"document {call.id} has no page {number} that can be read")
     layout = None if found.layout is None else json.loads(found.layout)
@@ -197,7 +197,7 @@ def image(call: ApiRequest, query: ImageQuery) -> Response:
 )
 def file(call: ApiRequest) -> Response:
     _visible(call)
-    found, name = documents.file_of(call.session, call.id, call.path("form"))
+    found, name = documents.find_file(call.session, call.id, call.path("form"))
     return FileResponse(found.path, media_type="application/octet-stream", filename=name)
 
 
@@ -211,7 +211,7 @@ def file(call: ApiRequest) -> Response:
 )
 def file_of_job(call: ApiRequest) -> Response:
     visible_job(call.session, call.visitor, call.id)
-    found = documents.file_of_job(call.session, call.id, call.path("number"))
+    found = documents.find_job_file(call.session, call.id, call.path("number"))
     return FileResponse(found.path, media_type="application/octet-stream", filename=found.name)
 
 
@@ -238,8 +238,8 @@ def reindex(call: ApiRequest, body: ReindexBody) -> ApiResponse[ReadRequest]:
 def delete_document(call: ApiRequest, query: RemovalQuery) -> Removed | Weight:
     found = _visible(call)
     if query.dry_run:
-        return documents.weigh(call.session, [found])
-    removed, _ = documents.remove(call.session, [found])
+        return documents.weigh_removal(call.session, [found])
+    removed, _ = documents.remove_documents(call.session, [found])
     for reason in removed.refused.values():
         raise Refused(f"document {call.id}: {reason}")
     return removed
@@ -274,7 +274,7 @@ def keywords(call: ApiRequest, query: KeywordsQuery) -> Any:
     scope = search_scope(call.session, call.visitor, query.owner, query.batch)
     if scope is None:
         return {"terms": query.term, "items": []}
-    terms = documents.terms_of("\n".join(query.term))
+    terms = documents.parse_terms("\n".join(query.term))
     portions = count_keywords(call.request, terms, scope)
     rows = (row for one in portions for row in (one.by_page if query.by == "page" else one.by_document))
     return stream_lines(_keyword_json(terms, rows), "application/json")

@@ -25,7 +25,7 @@ from worker_service.base.errors import BadInput, did_you_mean
 from worker_service.base.sanitize import as_json
 from worker_service.jobs.digest import digest
 from worker_service.services.database import Session
-from worker_service.services.idempotency import Told, once
+from worker_service.services.idempotency import StoredResponse, run_once
 from worker_service.services.serialize import as_object
 from worker_service.web.access import Power, Visitor, visitor_of
 from worker_service.web.database_sessions import session_of
@@ -186,7 +186,7 @@ def endpoint(
 # ── Responses ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def respond_once(request: Request, session: Session, asked: object, grant: Callable[[], Told]) -> Response:
+def respond_once(request: Request, session: Session, asked: object, grant: Callable[[], StoredResponse]) -> Response:
     """Call `grant`, or return its stored response if the same Idempotency-Key was used before.
 
     `asked` is everything that distinguishes this request from others with the same key.
@@ -198,15 +198,17 @@ def respond_once(request: Request, session: Session, asked: object, grant: Calla
         raise BadInput(f"an {IDEMPOTENCY} is one line of at most {_KEY_CHARACTERS_MAX} characters")
     else:
         visitor = visitor_of(request)
-        told = once(session, f"{visitor.name}\n{visitor.owner or ''}\n{key}", digest([request.url.path, asked]), grant)
+        told = run_once(
+            session, f"{visitor.name}\n{visitor.owner or ''}\n{key}", digest([request.url.path, asked]), grant
+        )
     headers = {} if told.location is None else {"Location": told.location}
     return Response(told.answer + "\n", told.status, headers, media_type="application/json")
 
 
-def stored(answer: Any) -> Told:
+def stored(answer: Any) -> StoredResponse:
     response = answer if isinstance(answer, ApiResponse) else ApiResponse(answer)
     text = as_json(as_object(response.value), indent=None, is_ascii=False)
-    return Told(response.status, text, response.location)
+    return StoredResponse(response.status, text, response.location)
 
 
 def _known_etag(request: Request) -> tuple[str, str]:

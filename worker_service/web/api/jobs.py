@@ -18,7 +18,7 @@ from worker_service.jobs.selector import Selector
 from worker_service.services import enqueue as enqueuing
 from worker_service.services import job_control, jobs
 from worker_service.services.job_control import Plan
-from worker_service.services.jobs import FoundJobs, JobInWhole, Why
+from worker_service.services.jobs import FoundJobs, JobDetails, Why
 from worker_service.services.serialize import as_object
 from worker_service.web.access import Visitor
 from worker_service.web.api.endpoint import ApiRequest, ApiResponse, Endpoint, Items, endpoint
@@ -110,9 +110,9 @@ class ChangedJobs(Struct, frozen=True, kw_only=True):
 
 
 # `job` returns the fields of a job and of its details in one object.
-_details: dict[str, Any] = {"state": str, **get_type_hints(Job), **get_type_hints(JobInWhole)}
+_details: dict[str, Any] = {"state": str, **get_type_hints(Job), **get_type_hints(JobDetails)}
 del _details["job"]
-JobDetails = msgspec.defstruct("JobDetails", list(_details.items()))
+JobAnswer = msgspec.defstruct("JobDetails", list(_details.items()))
 
 
 # ── Reading ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -132,12 +132,12 @@ def list_jobs(call: ApiRequest, query: JobsQuery) -> FoundJobs:
     "GET",
     "/api/jobs/{id}",
     "Everything about one job: its row, attempts, history, the jobs it waits for, its files, and the end of its log.",
-    answer=JobDetails,
+    answer=JobAnswer,
     refusals=(404,),
 )
 def job(call: ApiRequest) -> Any:
     visible_job(call.session, call.visitor, call.id)
-    whole = jobs.job_in_whole(call.session, call.id)
+    whole = jobs.get_job_details(call.session, call.id)
     if call.visitor.owner is not None:
         whole = replace(whole, waits_for=[one for one in whole.waits_for if _may_see(call, one.id)])
     details = as_object(whole)
@@ -159,7 +159,7 @@ def why(call: ApiRequest) -> Why:
 @endpoint("GET", "/api/jobs/{id}/log", "The newest 3,000 lines that a job has logged.", refusals=(404,))
 def log(call: ApiRequest, query: LogQuery) -> Items[LogLine]:
     visible_job(call.session, call.visitor, call.id)
-    return Items([line for line in jobs.log(call.session, call.id) if line.id > query.after])
+    return Items([line for line in jobs.read_log(call.session, call.id) if line.id > query.after])
 
 
 def _may_see(call: ApiRequest, job_id: int) -> bool:
@@ -182,11 +182,11 @@ def _may_see(call: ApiRequest, job_id: int) -> bool:
 )
 def enqueue(call: ApiRequest, query: EnqueueQuery, body: JobToEnqueue) -> ApiResponse[EnqueuedJob]:
     words = words_of(call.visitor, body)
-    jobs.require(call.session, body.after or (), call.visitor.owner)
+    jobs.require_jobs(call.session, body.after or (), call.visitor.owner)
     made = enqueuing.enqueue(call.session, words, lambda _: b"", is_checked=query.check)
     if made.existing and not _may_see(call, made.job_id):
         raise Refused("another job that has not ended has this unique_key", "choose another key")
-    doubt = enqueuing.doubt(call.session, body.job_type)
+    doubt = enqueuing.unknown_type_warning(call.session, body.job_type)
     answer = EnqueuedJob(made.job_id, made.existing, doubt or UNSET)
     return ApiResponse(answer, 200 if made.existing else 201, f"/api/jobs/{made.job_id}")
 
@@ -244,7 +244,7 @@ def _change_one(
     call: ApiRequest, verb: str, *, priority: int | None = None, is_immediate: bool = False
 ) -> ApiResponse[ChangedJobs]:
     visible_job(call.session, call.visitor, call.id)
-    plan = job_control.plan(call.session, verb, Selector(ids=(call.id,)), priority=priority)
+    plan = job_control.make_plan(call.session, verb, Selector(ids=(call.id,)), priority=priority)
     return _apply(call, plan, is_immediate=is_immediate)
 
 
@@ -287,7 +287,7 @@ def _change_many(
     if resource.selector_of(call.session, query).is_empty:
         raise BadInput(f"no jobs to {verb} are selected", "add id=42, or selectors such as status=failed&since=1d")
     selector = resource.selector_for_change(call.session, call.visitor, query)
-    plan = job_control.plan(call.session, verb, selector, priority=priority)
+    plan = job_control.make_plan(call.session, verb, selector, priority=priority)
     if query.dry_run:
         ids = [one.id for one in plan.sample]
         return ApiResponse(ChangedJobs(items=ids, dry_run=True, jobs=plan.jobs, documents=[*plan.failing]))
@@ -299,7 +299,7 @@ def _change_many(
 
 
 def _apply(call: ApiRequest, plan: Plan, *, is_immediate: bool) -> ApiResponse[ChangedJobs]:
-    done = job_control.change(call.session, plan, without_grace=is_immediate)
+    done = job_control.apply_plan(call.session, plan, without_grace=is_immediate)
     answer = changed_jobs(done)
     if plan.is_single and answer.refused and not done.job_ids and not done.asked:
         raise Refused(f"job {answer.refused[0].id}: {answer.refused[0].reason}")

@@ -16,7 +16,7 @@ from worker_service.jobs.job import Pause
 from worker_service.services import job_control, overview
 from worker_service.services.health import Health, check_health
 from worker_service.services.overview import Overview, SchedulerStatus, Statistics
-from worker_service.services.schedules import Begun, ScheduleState
+from worker_service.services.schedules import ScheduleState, StartedSchedule
 from worker_service.web.api.endpoint import ApiRequest, ApiResponse, Endpoint, Items, endpoint
 from worker_service.web.api.jobs import ChangedJobs, changed_jobs
 from worker_service.web.api.metrics import MEDIA_TYPE
@@ -170,7 +170,7 @@ def list_schedules(call: ApiRequest) -> Items[ScheduleState]:
     statuses=(201,),
     refusals=(400, 409),
 )
-def run_schedule(call: ApiRequest) -> ApiResponse[Begun]:
+def run_schedule(call: ApiRequest) -> ApiResponse[StartedSchedule]:
     return ApiResponse(resource.run_schedule(call.session, call.visitor, call.path("name")), 201)
 
 

@@ -15,7 +15,7 @@ from worker_service.base.errors import DocumentNotFound
 from worker_service.jobs.library import Document, SearchResult
 from worker_service.services import documents
 from worker_service.services.database import Session
-from worker_service.services.documents import DocumentPage, Keywords
+from worker_service.services.documents import DocumentPage, KeywordPart
 from worker_service.services.page_images import page_image
 from worker_service.services.parse import read_document_selector
 from worker_service.web.access import Visitor, visitor_of
@@ -61,7 +61,7 @@ def search(
     scope = search_scope(session, visitor, query.owner, query.batch)
     if scope is None:
         return SearchResult()
-    return documents.search(
+    return documents.search_pages(
         session,
         query.q,
         owner=scope.owner,
@@ -87,12 +87,12 @@ def search_scope(session: Session, visitor: Visitor, owner: str | None, batch_id
     return SearchScope(visitor.owner or owner, batch_id)
 
 
-def count_keywords(request: Request, terms: Sequence[str], scope: SearchScope) -> Iterator[Keywords]:
+def count_keywords(request: Request, terms: Sequence[str], scope: SearchScope) -> Iterator[KeywordPart]:
     """Count terms while the client reads. Counts the first portion at once, so that errors precede the response."""
 
-    def counts() -> Iterator[Keywords]:
+    def counts() -> Iterator[KeywordPart]:
         with session_of(request) as session:
-            yield from documents.keywords(session, terms, owner=scope.owner, batch_id=scope.batch_id)
+            yield from documents.count_keywords(session, terms, owner=scope.owner, batch_id=scope.batch_id)
 
     portions = counts()
     return chain([next(portions)], portions)

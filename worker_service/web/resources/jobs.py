@@ -64,7 +64,7 @@ class JobsQuery(JobFilters, frozen=True, kw_only=True):
 
 
 def list_jobs(session: Session, visitor: Visitor, query: JobsQuery) -> FoundJobs:
-    return jobs.look_for_jobs(
+    return jobs.find_jobs(
         session,
         visitor.only(selector_of(session, query)),
         limit=query.limit,
@@ -89,7 +89,7 @@ def selector_of(session: Session, filters: JobFilters) -> Selector:
 def selector_for_change(session: Session, visitor: Visitor, filters: JobFilters) -> Selector:
     """Return the visitor's jobs. Raise `JobNotFound` if the filters name another owner's job."""
     selector = selector_of(session, filters)
-    jobs.require(session, selector.ids, visitor.owner)
+    jobs.require_jobs(session, selector.ids, visitor.owner)
     return visitor.only(selector)
 
 

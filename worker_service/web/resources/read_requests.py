@@ -16,7 +16,7 @@ from job_handlers.reading.requests import ReadOptions, download_job, parse_optio
 from worker_service.jobs.job import Enqueued, NewJob
 from worker_service.services import batches, documents
 from worker_service.services.database import Session
-from worker_service.services.enqueue import enqueue_job, lacking, refuse_unfit_action
+from worker_service.services.enqueue import check_action_payload, enqueue_job, missing_capability_warnings
 
 Words = Mapping[str, Sequence[str]]
 
@@ -54,8 +54,10 @@ def submit_files(
         return [ReadRequested(enqueue_job(session, jobs[0]), sentences)], None
     names = [file.name for file in files]
     name = f"{names[0][:_NAME_CHARACTERS_MAX]} and {len(names) - 1} more"
-    submission = batches.prepare(session, jobs)
-    done = batches.submit(session, submission, owner=owner, name=name, asked={"sources": names[:_SOURCES_KEPT_MAX]})
+    submission = batches.prepare_submission(session, jobs)
+    done = batches.submit_batch(
+        session, submission, owner=owner, name=name, asked={"sources": names[:_SOURCES_KEPT_MAX]}
+    )
     requested = [ReadRequested(Enqueued(one.job_id or 0, *one[1:]), sentences) for one in done.items]
     return requested, None if done.added is None else done.added.batch.id
 
@@ -79,5 +81,5 @@ def source_jobs(session: Session, sources: Sequence[object], words: Words, *, ow
 def _check(session: Session, options: ReadOptions) -> Sequence[str]:
     """Raise an error for options that no handler accepts; return a sentence for each thing that the machine lacks."""
     for action in options.actions():
-        refuse_unfit_action(session, action)
-    return lacking(session, options.asked())
+        check_action_payload(session, action)
+    return missing_capability_warnings(session, options.asked())

@@ -16,7 +16,7 @@ from worker_service.services import job_control, overview, schedules
 from worker_service.services.database import Session
 from worker_service.services.job_control import Paused
 from worker_service.services.overview import CheckedNode, CheckedWorker, Overview
-from worker_service.services.schedules import Begun, ScheduleState
+from worker_service.services.schedules import ScheduleState, StartedSchedule
 from worker_service.web.access import Power, Visitor
 from worker_service.web.error_responses import NotAllowed
 from worker_service.web.parameters import about
@@ -37,7 +37,7 @@ class WorkersAndNodes(Struct, frozen=True):
 
 
 def list_errors(session: Session, visitor: Visitor, query: ErrorsQuery) -> Sequence[ErrorCount]:
-    return overview.errors(session, since=query.since, owner=visitor.owner)
+    return overview.recent_errors(session, since=query.since, owner=visitor.owner)
 
 
 def list_workers(session: Session) -> WorkersAndNodes:
@@ -83,10 +83,10 @@ def _limited(visitor: Visitor, one: ScheduleState) -> ScheduleState:
     return replace(one, job=job, batch=batch)
 
 
-def run_schedule(session: Session, visitor: Visitor, name: str) -> Begun:
+def run_schedule(session: Session, visitor: Visitor, name: str) -> StartedSchedule:
     if visitor.owner is not None and name not in [one.name for one in list_schedules(session, visitor)]:
         raise BadInput(f"there is no schedule {name!r}")
-    return schedules.run_now(session, name)
+    return schedules.start_schedule_now(session, name)
 
 
 def list_actions(session: Session, visitor: Visitor, limit: int) -> Sequence[Action]:
@@ -103,7 +103,7 @@ def undoable_action(session: Session, visitor: Visitor, action_id: int) -> Actio
         raise Refused(f"there is no action {action_id} to undo", "see pagemill undo --list")
     if not is_own:
         visitor.must(Power.ADMIN)
-    return job_control.undoable(session, action_id)
+    return job_control.find_undoable(session, action_id)
 
 
 def _own_actions(session: Session, visitor: Visitor) -> Sequence[Action]:

@@ -15,9 +15,9 @@ from worker_service.jobs.job import Gate
 from worker_service.services.batches import list_batches
 from worker_service.services.database import Session
 from worker_service.services.health import Level, check_health
-from worker_service.services.jobs import NEXT_MOVES, helps, is_given_up
+from worker_service.services.jobs import NEXT_MOVES, advice_for, is_given_up
 from worker_service.services.overview import Overview, title_of_pause
-from worker_service.services.schedules import TICKS, unticked
+from worker_service.services.schedules import TICKS, overdue_schedules
 
 _PERIOD, _PERIOD_WORD = timedelta(days=1), "1d"
 """Failures older than this raise no alert."""
@@ -107,7 +107,7 @@ def _missing(session: Session) -> Iterator[Alert]:
 
 
 def _schedules(session: Session) -> Iterator[Alert]:
-    if names := unticked(session):
+    if names := overdue_schedules(session):
         title = f"The scheduler is off: {', '.join(names)} will not start"
         yield Alert(Level.WARNING, title, "", "", ("schedule", "ls"), TICKS)
 
@@ -137,7 +137,7 @@ def _failure(session: Session, code: str, counts: Sequence[ErrorCount]) -> Alert
     if is_given_up(job):
         # A retry would end in the same way, so none is offered.
         why = ("why", str(job.id))
-        return Alert(Level.WARNING, title, newest.newest_message or "", code, why, helps(job), "show", target)
+        return Alert(Level.WARNING, title, newest.newest_message or "", code, why, advice_for(job), "show", target)
     options = [word for name, value in target.items() for word in (f"--{name}", value)]
     return Alert(Level.WARNING, title, newest.newest_text, code, ("retry", *options), "", "retry", target)
 

@@ -18,10 +18,10 @@ from worker_service.jobs.job import Job, Status
 from worker_service.jobs.library import DocumentSelector
 from worker_service.jobs.selector import Selector
 from worker_service.services import batches
-from worker_service.services.batches import BatchInWhole, in_words
+from worker_service.services.batches import BatchDetails, describe_progress
 from worker_service.services.database import Session
-from worker_service.services.documents import hand_over
-from worker_service.services.jobs import look_for_jobs
+from worker_service.services.documents import each_handed_over
+from worker_service.services.jobs import find_jobs
 from worker_service.services.spreadsheets import HAND_OVER_COLUMNS, csv_lines, hand_over_row
 from worker_service.web.access import Power, Visitor, visitor_of
 from worker_service.web.database_sessions import session_of
@@ -52,18 +52,18 @@ class BatchAction(Struct, frozen=True):
 
 
 ACTIONS: Mapping[str, BatchAction] = {
-    "stop": BatchAction("Stop", batches.stop, "stopped"),
-    "resume": BatchAction("Resume", batches.resume, "resumed"),
-    "retry": BatchAction("Retry failed", batches.retry, "retried"),
+    "stop": BatchAction("Stop", batches.stop_batch, "stopped"),
+    "resume": BatchAction("Resume", batches.resume_batch, "resumed"),
+    "retry": BatchAction("Retry failed", batches.retry_batch, "retried"),
     "cancel": BatchAction(
         "Cancel the rest",
-        batches.cancel,
+        batches.cancel_batch,
         "cancelled",
         "Pending jobs are cancelled at once; running jobs are asked to stop. Text already read is kept.",
     ),
     "rm": BatchAction(
         "Remove",
-        batches.remove,
+        batches.remove_batch,
         "batch-removed",
         "Only the batch is removed; its jobs and documents are kept. This cannot be undone.",
     ),
@@ -110,7 +110,7 @@ def batches_page(request: Request) -> Response:
 def batch_page(request: Request) -> Response:
     with session_of(request) as session:
         batch = _visible(session, request)
-        found = batches.show(session, batch.id)
+        found = batches.get_batch_details(session, batch.id)
         return render(
             request,
             "batch.html",
@@ -131,7 +131,7 @@ def file_list_csv(request: Request) -> Response:
     def lines() -> Iterator[str]:
         selector = visitor_of(request).only(DocumentSelector(batch_ids=(batch_id,)))
         with session_of(request) as session:
-            yield from csv_lines(HAND_OVER_COLUMNS, map(hand_over_row, hand_over(session, selector)))
+            yield from csv_lines(HAND_OVER_COLUMNS, map(hand_over_row, each_handed_over(session, selector)))
 
     return stream_lines(lines(), "text/csv; charset=utf-8", file_name=f"batch-{batch_id}.csv")
 
@@ -143,7 +143,7 @@ def confirm_action(request: Request) -> Response:
         raise NoSuchPage(f"{request.url.path} does not exist")
     with session_of(request) as session:
         batch = _visible(session, request)
-        progress = batches.show(session, batch.id).progress
+        progress = batches.get_batch_details(session, batch.id).progress
         return render(
             request,
             "batch_confirm.html",
@@ -171,11 +171,11 @@ def _visible(session: Session, request: Request) -> Batch:
     return visible_batch(session, visitor_of(request), request.path_params["batch_id"])
 
 
-def _row(found: BatchInWhole) -> BatchRow:
-    return BatchRow(found.batch, in_words(found), found.progress.percent, _allowed_actions(found))
+def _row(found: BatchDetails) -> BatchRow:
+    return BatchRow(found.batch, describe_progress(found), found.progress.percent, _allowed_actions(found))
 
 
-def _allowed_actions(found: BatchInWhole) -> Sequence[str]:
+def _allowed_actions(found: BatchDetails) -> Sequence[str]:
     batch, progress = found.batch, found.progress
     retry = ["retry"] if progress.jobs_failed or progress.files_failed else []
     if batch.state is BatchState.STOPPED:
@@ -185,7 +185,7 @@ def _allowed_actions(found: BatchInWhole) -> Sequence[str]:
     return [*(["resume"] if batch.replaced_by is not None else []), "stop", *retry, "cancel"]
 
 
-def _facts(batch: BatchInWhole) -> Sequence[tuple[str, str]]:
+def _facts(batch: BatchDetails) -> Sequence[tuple[str, str]]:
     now, is_live = batch.progress, not batch.batch.state.is_ended
     more = "+" if now.may_find_more else ""
     facts = [
@@ -203,7 +203,7 @@ def _facts(batch: BatchInWhole) -> Sequence[tuple[str, str]]:
 
 def _failures(session: Session, batch_id: int) -> BatchFailures:
     failed = Selector(batch_id=batch_id, statuses=(Status.FAILED,))
-    found = look_for_jobs(session, failed, limit=_FAILURES_MAX, seconds=LOOK_SECONDS)
+    found = find_jobs(session, failed, limit=_FAILURES_MAX, seconds=LOOK_SECONDS)
     newest: dict[str, Job] = {}
     for job in found.items:
         newest.setdefault(job.error_code or "", job)
@@ -238,7 +238,7 @@ def _add(session: Session, visitor: Visitor, form: Mapping[str, str]) -> BatchAd
         raise BadInput("enter at least one source: a folder, file or URL on each line")
     owner = owner_for(visitor, form["owner"].strip() or None)
     made = jobs_of_sources(session, visitor, sources, {"lang": [form["lang"].strip()]}, owner=owner)
-    return batches.add(
+    return batches.add_batch(
         session,
         made.jobs,
         owner=owner,

@@ -200,7 +200,7 @@ def document_page(request: Request) -> Response:
     query = asked.q.strip()
     with session_of(request) as session:
         document = _visible(session, request)
-        whole = documents.document_in_whole(session, document.id)
+        whole = documents.get_document_details(session, document.id)
         hits = _pages_with(session, document.id, query) if query else []
         last = max((one.number for one in whole.page_items), default=0)
         number = min(asked.page or next(iter(hits), 1), last) or 1
@@ -225,7 +225,7 @@ def document_page(request: Request) -> Response:
             files=_newest(whole.files),
             roles=_ROLES,
             methods=_METHODS,
-            follow_ups=actions.of_document(session, document.id),
+            follow_ups=actions.actions_of_document(session, document.id),
             generations=_generations(worked.items),
             live_jobs=[job for job in worked.items if not job.status.is_ended],
             options=_reading_options(document),
@@ -262,7 +262,7 @@ def _label(page: PageSummary) -> str:
 
 def _pages_with(session: Session, document_id: int, query: str) -> list[int]:
     try:
-        found = documents.search(session, as_typed(query), document_id=document_id, limit=1000)
+        found = documents.search_pages(session, as_typed(query), document_id=document_id, limit=1000)
     except BadInput:
         return []
     return sorted({hit.number for hit in found.hits})
@@ -313,7 +313,7 @@ def _image(request: Request) -> Response:
 def file(request: Request) -> Response:
     with session_of(request) as session:
         document = _visible(session, request)
-        for one in documents.document_in_whole(session, document.id).files:
+        for one in documents.get_document_details(session, document.id).files:
             if one.id == request.path_params["file_id"]:
                 path = session.settings.workspace / one.path
                 if not path.is_file():
@@ -357,14 +357,14 @@ def confirm_removal(request: Request) -> Response:
             "document_remove.html",
             title=f"Remove {harmless(document.name)}?",
             document=document,
-            weight=documents.weigh(session, [document]),
+            weight=documents.weigh_removal(session, [document]),
         )
 
 
 def remove(request: Request) -> Response:
     visitor_of(request).must(Power.OPERATE)
     with session_of(request) as session:
-        removed, _ = documents.remove(session, [_visible(session, request)])
+        removed, _ = documents.remove_documents(session, [_visible(session, request)])
     if removed.refused:
         raise BadInput(next(iter(removed.refused.values())))
     return redirect("/documents", message="document-removed")

@@ -17,7 +17,7 @@ from worker_service.base.humanize import counted
 from worker_service.jobs.batches import BatchState
 from worker_service.jobs.job import Job, Status
 from worker_service.jobs.selector import Selector
-from worker_service.services.batches import BatchInWhole, in_words
+from worker_service.services.batches import BatchDetails, describe_progress
 from worker_service.services.database import Session
 from worker_service.services.health import Level
 from worker_service.services.jobs import list_jobs, progress_in_words, state_of
@@ -77,7 +77,7 @@ def home(request: Request) -> Response:
             flash=flash_of(session, request),
             alerts=[(one, _button(one), command(*one.command) if one.command else "") for one in alerts],
             headline=_headline(alerts),
-            batches=[(one, in_words(one), one.progress.percent) for one in _live_batches(session, visitor)],
+            batches=[(one, describe_progress(one), one.progress.percent) for one in _live_batches(session, visitor)],
             running=[_running_job(job) for job in sorted(running.items, key=lambda job: job.started_at or "")],
             has_more_running=running.next is not None,
             facts=() if overview is None else _facts(session.settings, overview),
@@ -96,7 +96,7 @@ def _headline(alerts: Sequence[Alert]) -> str:
     return f"Needs attention ({urgent})" if urgent else "Nothing needs attention"
 
 
-def _live_batches(session: Session, visitor: Visitor) -> Sequence[BatchInWhole]:
+def _live_batches(session: Session, visitor: Visitor) -> Sequence[BatchDetails]:
     query = BatchesQuery(status=(BatchState.ACTIVE, BatchState.WAITING), limit=_BATCHES_MAX)
     return list_batches(session, visitor, query).items
 

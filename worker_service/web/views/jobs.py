@@ -22,7 +22,7 @@ from worker_service.services import enqueue as enqueuing
 from worker_service.services import job_control, jobs
 from worker_service.services.database import Session
 from worker_service.services.job_control import LIVE
-from worker_service.services.jobs import JobInWhole, progress_in_words, state_of
+from worker_service.services.jobs import JobDetails, progress_in_words, state_of
 from worker_service.web.access import Power, Visitor, visitor_of
 from worker_service.web.database_sessions import session_of
 from worker_service.web.error_responses import NoSuchPage, NotAllowed, status_of
@@ -164,7 +164,7 @@ def preview_change(request: Request) -> Response:
     priority = _priority(verb, query.get("priority"))
     with session_of(request) as session:
         selector = _selector(session, visitor, filters)
-        plan = job_control.plan(session, verb, selector, priority=priority, seconds=LOOK_SECONDS)
+        plan = job_control.make_plan(session, verb, selector, priority=priority, seconds=LOOK_SECONDS)
         at_least = f"at least {counted(plan.jobs, 'job')}" if plan.jobs else "all jobs that match"
         return render(
             request,
@@ -184,8 +184,8 @@ def change(request: Request) -> Response:
     verb, filters = _verb(form.get("verb")), Filters.of(form).in_scope(form.get("scope"))
     with session_of(request) as session:
         selector = _selector(session, visitor_of(request), filters)
-        plan = job_control.plan(session, verb, selector, priority=_priority(verb, form.get("priority")), seconds=0)
-        return redirect_after("/jobs", job_control.change(session, plan))
+        plan = job_control.make_plan(session, verb, selector, priority=_priority(verb, form.get("priority")), seconds=0)
+        return redirect_after("/jobs", job_control.apply_plan(session, plan))
 
 
 def _selector(session: Session, visitor: Visitor, filters: Filters) -> Selector:
@@ -264,7 +264,7 @@ def job_page(request: Request) -> Response:
     visitor = visitor_of(request)
     with session_of(request) as session:
         job = visible_job(session, visitor, request.path_params["job_id"])
-        whole = jobs.job_in_whole(session, job.id)
+        whole = jobs.get_job_details(session, job.id)
         return render(
             request,
             "job.html",
@@ -277,7 +277,7 @@ def job_page(request: Request) -> Response:
             whole=whole,
             history=_history(whole),
             why=None if job.status is Status.COMPLETED else jobs.why(session, job.id),
-            log=jobs.log(session, job.id)[-_LOG_LINES_MAX:],
+            log=jobs.read_log(session, job.id)[-_LOG_LINES_MAX:],
             log_lines_max=_LOG_LINES_MAX,
             actions=_allowed_actions(job),
             batch=_batch_title(session, visitor, job),
@@ -292,8 +292,8 @@ def change_one(request: Request) -> Response:
     with session_of(request) as session:
         job = visible_job(session, visitor_of(request), request.path_params["job_id"])
         priority = _priority(verb, form_of(request).get("priority"))
-        plan = job_control.plan(session, verb, Selector(ids=(job.id,)), priority=priority)
-        changed = job_control.change(session, plan)
+        plan = job_control.make_plan(session, verb, Selector(ids=(job.id,)), priority=priority)
+        changed = job_control.apply_plan(session, plan)
     if reason := changed.refused.get(job.id):
         raise Refused(reason)
     return redirect_after("/jobs" if verb == "delete" else f"/jobs/{job.id}", changed)
@@ -316,7 +316,7 @@ def _allowed_actions(job: Job) -> Sequence[str]:
     return [*cancel, *(["priority", "delete"] if job.status is Status.PENDING else [])]
 
 
-def _history(whole: JobInWhole) -> Sequence[HistoryEntry]:
+def _history(whole: JobDetails) -> Sequence[HistoryEntry]:
     """Return the job's history, newest first."""
     job, attempts = whole.job, whole.attempts
     entries = [HistoryEntry(job.created_at, "Created", "created")]

@@ -18,7 +18,7 @@ from worker_service.jobs.documents import IndexStatus
 from worker_service.jobs.job import Job, Status
 from worker_service.jobs.library import Document, DocumentSelector
 from worker_service.services import documents
-from worker_service.services.batches import waiting_for
+from worker_service.services.batches import batches_replaced_by
 from worker_service.services.database import Session
 from worker_service.web.access import Power, visitor_of
 from worker_service.web.database_sessions import session_of
@@ -67,7 +67,7 @@ def upload_page(request: Request) -> Response:
     with session_of(request) as session:
         found = [visible_job(session, visitor, job_id) for job_id in query.job[:_FILES_MAX]]
         files = [_progress(session, job) for job in found]
-        replaced = waiting_for(session, visible_batch(session, visitor, query.batch)) if query.batch else ()
+        replaced = batches_replaced_by(session, visible_batch(session, visitor, query.batch)) if query.batch else ()
         return render(
             request,
             "upload.html",
