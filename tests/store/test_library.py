@@ -269,6 +269,41 @@ def test_what_people_type_finds_what_they_mean(store: Store, query: str) -> None
     assert found(store, query, document_id=1) == [(1, 1)]
 
 
+def test_a_question_finds_pages_with_some_of_its_words_behind_those_with_all(store: Store) -> None:
+    publish(store, "wings.pdf", "the flow over a wing in a wind tunnel", "a wing", "nothing else")
+
+    question = "what is known of the flow over a wing"
+    assert [hit.has_all_words for hit in store.library.search(question).hits] == [False, False]
+    result = store.library.search("wing flow")
+    assert [(hit.number, hit.has_all_words) for hit in result.hits] == [(1, True), (2, False)]
+    assert "[wing]" in result.hits[1].snippet
+    assert store.library.marked(1, 2, "wing flow", ("<", ">")) == "a <wing>"
+
+
+@pytest.mark.parametrize("query", ["wing AND oil", "wing (oil)", "wing NOT oil", "wing NEAR oil", '"wing oil"'])
+def test_a_query_with_operators_finds_only_what_matches_all_of_it(store: Store, query: str) -> None:
+    publish(store, "wings.pdf", "a wing", "oil")
+
+    assert all(hit.has_all_words for hit in store.library.search(query).hits)
+    assert sorted(found(store, "wing oil")) == [(1, 1), (1, 2)]
+    assert store.library.search("wing oil", needs_all=True).hits == []
+
+
+def test_within_a_document_pages_with_some_of_the_words_come_only_where_none_has_all(store: Store) -> None:
+    publish(store, "wings.pdf", "a wing", "a wing in oil", "oil")
+
+    assert found(store, "wing oil", document_id=1) == [(1, 2)]
+    assert sorted(found(store, "wing water", document_id=1)) == [(1, 1), (1, 2)]
+
+
+def test_a_word_on_many_pages_does_not_choose_pages(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("worker_service.store.library.COMMON_MOST", 3)
+    publish(store, "wings.pdf", "the wing", "the oil", "the water")
+
+    assert found(store, "the wing today") == [(1, 1)]
+    assert len(found(store, "the today")) == 3
+
+
 @pytest.mark.parametrize(
     "query", ["3-scope", "co2 ghg NEAR risk", "climate NOT scope-3", '"emissions scope"', "scope4", "c* NOT 50%"]
 )

@@ -130,6 +130,7 @@ def text(call: Invocation, document_id: int, pages: str | None) -> int:
     "--limit", type=click.IntRange(1, 1000), default=20, metavar="N", help="The best so many; 20 unless given."
 )
 @click.option("--sure", "is_sure", is_flag=True, help="Leave out pages recognised with less than 50 % confidence.")
+@click.option("--all", "needs_all", is_flag=True, help="Only pages with all of the words.")
 def search(
     call: Invocation,
     words: Sequence[str],
@@ -138,14 +139,16 @@ def search(
     document_id: int | None,
     limit: int,
     is_sure: bool,
+    needs_all: bool,
 ) -> int:
     """\b
+    pagemill search what are the climate risks of our suppliers
     pagemill search 'climate NEAR risk'
     pagemill search '"scope 3" emissions' --owner alice
     pagemill search 'sustainab* NOT water' --json
 
-    Find pages, the best first: words, "a phrase", a NEAR b, a OR b, a NOT b, begin*. Signs such as those in scope-3
-    only hold a word together.
+    Find the best pages: first those with all of the words, then those with some of them. Also "a phrase", a NEAR b,
+    a OR b, a NOT b, begin*. Punctuation within a word, as in scope-3, keeps its parts together.
 
     Exit code 1 if nothing was found.
     """
@@ -159,12 +162,17 @@ def search(
         limit=limit,
         marks=marks,
         is_sure=is_sure,
+        needs_all=needs_all,
     )
     if not call.printed_json({"items": found.hits, "is_partial": found.is_partial}):
         for hit in found.hits:
             output.show(_hit_line(hit))
         if not found.hits:
             output.say("no page has that")
+        elif not found.hits[0].has_all_words:
+            output.say("no page has all of these words: these have some of them")
+        elif not found.hits[-1].has_all_words:
+            output.say("the first pages have all of these words, the others some of them (--all leaves those out)")
     if found.is_partial:
         output.say("there are very many: the best of the pages that were stored last are shown")
     return 0 if found.hits else 1

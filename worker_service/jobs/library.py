@@ -172,10 +172,11 @@ class Hit(Struct, frozen=True):
     snippet: str
     rank: float
     """FTS5's rank; smaller is better."""
+    has_all_words: bool = True
 
 
 class SearchResult(Struct, frozen=True):
-    """Hits in order of their rank, best first."""
+    """Hits, best first; those with all words come before those with some of them."""
 
     hits: Sequence[Hit] = ()
     is_partial: bool = False

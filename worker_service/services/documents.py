@@ -221,11 +221,19 @@ def search_pages(
     limit: int = 20,
     marks: tuple[str, str] = ("[", "]"),
     is_sure: bool = False,
+    needs_all: bool = False,
 ) -> SearchResult:
     """Return the best pages with their hits between `marks`; `is_sure` leaves out badly recognised pages."""
     _require_batches(session, () if batch_id is None else (batch_id,))
     return session.store.library.search(
-        query, owner=owner, document_id=document_id, batch_id=batch_id, most=limit, marks=marks, is_sure=is_sure
+        query,
+        owner=owner,
+        document_id=document_id,
+        batch_id=batch_id,
+        most=limit,
+        marks=marks,
+        is_sure=is_sure,
+        needs_all=needs_all,
     )
 
 

@@ -1,16 +1,12 @@
-"""Documents, pages, files and full-text search (SQLite's FTS5), read on the reader connection.
-
-A user's query is translated into FTS5's query language, so that no input is a syntax error. A word is all characters
-between two blanks, punctuation included: `scope-3` becomes the phrase "scope 3". AND, OR, NOT and NEAR are operators
-when written in capitals between two operands, and words everywhere else.
-"""
+"""Documents, pages, files and full-text search (SQLite's FTS5), read on the reader connection."""
 
 from __future__ import annotations
 
 import json
-import re
 import zlib
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+from msgspec.structs import replace
 
 from worker_service.base.errors import BadInput, DocumentNotFound
 from worker_service.jobs.documents import (
@@ -36,24 +32,16 @@ from worker_service.jobs.library import (
 from worker_service.jobs.names import folder_at_source
 from worker_service.store.connection import register_fts_count
 from worker_service.store.database import Database, Row
+from worker_service.store.fts_query import any_of, fts_phrase, fts_query, plain_operands
 
 RANKED_MOST = 2000
 """Maximum number of hits that are ranked. With more hits, only the pages stored last are ranked."""
 
-NEAR_WORDS = 10
-"""Default maximum number of words between the operands of NEAR."""
+ANY_RANKED_MOST = 10_000
+"""The same for pages that have some of the words."""
 
-_DEPTH_MOST = 8
-"""Maximum nesting of brackets; deeper groups are dropped. FTS5's own limit is slightly higher."""
-_QUOTES = str.maketrans("“”„\0", '""" ')
-_TOKEN = re.compile(
-    r'NEAR\((?=[^()]*[^\W_])(?P<near>(?:[^()"]|"[^"]*")*?)(?:,\s*(?P<within>\d{1,6})\s*)?\)(?=[\s()]|$)'
-    r'|"(?P<phrase>[^"]*"\*?)'
-    r'|(?P<word>[^\s"()]+(?:\([^\s"()]*\)[^\s"()]*)*)'
-    r"|(?P<bracket>[()])"
-)
-_NEAR = re.compile(r"NEAR(?:/(\d{1,6}))?")
-_OPERATORS = ("AND", "OR", "NOT")
+COMMON_MOST = 5000
+"""A word on more pages than this is left out when pages with some of the words are looked for."""
 
 
 class Library:
@@ -160,26 +148,42 @@ class Library:
         most: int = 20,
         marks: tuple[str, str] = ("[", "]"),
         is_sure: bool = False,
+        needs_all: bool = False,
     ) -> SearchResult:
-        """Return the best pages for a query.
+        """Return the best pages for a query: first those with all its words, then those with some of them.
 
         Syntax: words, "a phrase", a NEAR b, a OR b, a NOT b, prefix*. Accents, case and punctuation are ignored; any
-        text with a letter or digit is a valid query. With more than `RANKED_MOST` hits, only the pages stored last
-        are ranked and the result has `is_partial` set. `is_sure` leaves out pages below `CONFIDENCE_LEAST`.
+        text with a letter or digit is a valid query. A query with operators or brackets, or with `needs_all`, finds
+        only pages that match all of it; within one document, pages with some of the words are returned only if none
+        has all. With more than `RANKED_MOST` hits, only the pages stored last are ranked and the result has
+        `is_partial` set. `is_sure` leaves out pages below `CONFIDENCE_LEAST`.
         """
-        query = fts_query(query) or _raise_no_words(query)
-        values: dict[str, object] = {"query": query, "owner": owner, "batch_id": batch_id, "most": most}
+        values: dict[str, object] = {"owner": owner, "batch_id": batch_id, "most": most, "document_id": document_id}
         values["confidence_least"] = CONFIDENCE_LEAST if is_sure else 0
-        if document_id is not None:
-            rows = self._db.read("search_document", **values, document_id=document_id)
-        else:
-            rows = self._db.read("search", **values, ranked=RANKED_MOST)
+        result = self._best_hits(fts_query(query) or _raise_no_words(query), values, RANKED_MOST, marks)
+        operands = plain_operands(query)
+        if needs_all or len(operands) < 2 or len(result.hits) >= (most if document_id is None else 1):
+            return result
+        others = self._best_hits(any_of(self._without_common(operands)), values, ANY_RANKED_MOST, marks)
+        found = {(hit.document_id, hit.number) for hit in result.hits}
+        more = [replace(hit, has_all_words=False) for hit in others.hits if (hit.document_id, hit.number) not in found]
+        return SearchResult([*result.hits, *more][:most], is_partial=result.is_partial or others.is_partial)
+
+    def _best_hits(self, query: str, values: Mapping[str, object], ranked: int, marks: tuple[str, str]) -> SearchResult:
+        statement = "search" if values["document_id"] is None else "search_document"
+        rows = self._db.read(statement, **values, query=query, ranked=ranked)
         snippets = self._snippets([row[0] for row in rows], query, marks)
         hits = [
             Hit(document_id, name, number, snippets.get(result_id, ""), rank)
             for result_id, document_id, number, name, rank, _ in rows
         ]
-        return SearchResult(hits, is_partial=bool(rows) and rows[0][5] >= RANKED_MOST)
+        return SearchResult(hits, is_partial=bool(rows) and rows[0][5] >= ranked)
+
+    def _without_common(self, operands: Sequence[str]) -> Sequence[str]:
+        """Leave out words on many pages, which would cost much and say little, unless all are common."""
+        pages = {operand: self._db.read("pages_with", query=operand, most=COMMON_MOST)[0][0] for operand in operands}
+        rare = [operand for operand in operands if 0 < pages[operand] < COMMON_MOST]
+        return rare or operands
 
     def _snippets(self, result_ids: Sequence[int], query: str, marks: tuple[str, str]) -> dict[int, str]:
         if not result_ids:
@@ -189,9 +193,10 @@ class Library:
 
     def marked(self, document_id: int, number: int, query: str, marks: tuple[str, str]) -> str | None:
         """Return the text of a page with each hit between `marks`, or None if the page has no hit."""
-        values = {"query": fts_query(query) or _raise_no_words(query), "open": marks[0], "close": marks[1]}
-        for (text,) in self._db.read("marked_page", **values, document_id=document_id, number=number):
-            return str(text)
+        place = {"document_id": document_id, "number": number, "open": marks[0], "close": marks[1]}
+        for expression in (fts_query(query) or _raise_no_words(query), any_of(plain_operands(query))):
+            for (text,) in self._db.read("marked_page", **place, query=expression) if expression else ():
+                return str(text)
         return None
 
     def keyword_counts(
@@ -260,119 +265,3 @@ def _document_from(row: Row) -> Document:
 def page_from(row: Row) -> PageResult:
     number, digest, text, method, confidence, layout = row
     return PageResult(number, digest, text, method, confidence, layout and zlib.decompress(layout).decode())
-
-
-# ── Translation of queries into FTS5's language ──
-
-
-def fts_query(text: str) -> str:
-    """Return the FTS5 query for a user's query, or "" if it has no letter and no digit."""
-    return _parse_group(_TOKEN.finditer(_clean_query(text)), 0)
-
-
-def fts_phrase(text: str) -> str:
-    """Return an FTS5 phrase, or "" if `said` has no letter and no digit. A star at the end makes it a prefix query."""
-    whole = _clean_query(text).replace('"', " ").rstrip()
-    words = whole.rstrip("*")
-    if not any(one.isalnum() for one in words):
-        return ""
-    return f'"{words}" *' if len(words) < len(whole) else f'"{words}"'
-
-
-def _clean_query(text: str) -> str:
-    # Replace lone surrogates, which a command-line argument contains if it is not UTF-8.
-    return text.encode("utf-8", "replace").decode().translate(_QUOTES)
-
-
-def _parse_group(tokens: Iterator[re.Match[str]], depth: int) -> str:
-    """Consume tokens up to the closing bracket or the end."""
-    terms: list[str] = []
-    for token in tokens:
-        if token["bracket"] == "(":
-            terms.append(_parse_group(tokens, depth + 1) if depth < _DEPTH_MOST else "")
-        elif token["bracket"] and depth:
-            break
-        elif token["near"] is not None:
-            terms.append(_near_group(token))
-        else:
-            terms.append(token["word"] if _is_operator(token["word"] or "") else _operand(token))
-    return _or_group(_resolve_operators([term for term in terms if term]))
-
-
-def _near_group(token: re.Match[str]) -> str:
-    """Translate `NEAR(a b, 10)`, the form that FTS5 itself uses."""
-    operands = [_operand(one) for one in _TOKEN.finditer(token["near"])]
-    return _near_query(operands, int(token["within"] or NEAR_WORDS))
-
-
-def _operand(token: re.Match[str]) -> str:
-    return fts_phrase(token["phrase"] or token["word"] or "")
-
-
-def _is_operator(term: str) -> bool:
-    return term in _OPERATORS or _NEAR.fullmatch(term) is not None
-
-
-def _resolve_operators(terms: Sequence[str]) -> list[str]:
-    """Turn operators without two operands into words."""
-    # FTS5's NOT means AND NOT, so drop an AND before it.
-    terms = [term for term, after in zip(terms, [*terms, ""][1:], strict=True) if (term, after) != ("AND", "NOT")]
-    around = zip(["", *terms], terms, [*terms, ""][1:], strict=False)
-    return [term if _has_operands(term, (before, after)) else fts_phrase(term) for before, term, after in around]
-
-
-def _has_operands(term: str, neighbours: tuple[str, str]) -> bool:
-    if term in _OPERATORS:
-        return all(one and not _is_operator(one) for one in neighbours)
-    # FTS5's NEAR takes words and phrases, not groups.
-    return not _is_operator(term) or all(one.startswith('"') for one in neighbours)
-
-
-# ── Operators, from the lowest precedence to the highest ──
-
-
-def _or_group(terms: Sequence[str]) -> str:
-    return _join([_and_group(part) for part in _split_at(terms, "OR")], "OR")
-
-
-def _and_group(terms: Sequence[str]) -> str:
-    return _join([_not_group(part) for part in _split_at(terms, "AND")], "AND")
-
-
-def _not_group(terms: Sequence[str]) -> str:
-    wanted, *unwanted = (_near_chains(part) for part in _split_at(terms, "NOT"))
-    return _join([wanted, _join(unwanted, "OR")] if unwanted else [wanted], "NOT")
-
-
-def _near_chains(terms: Sequence[str]) -> str:
-    chains: list[list[str]] = []
-    for before, term in zip(["", *terms], terms, strict=False):
-        if _NEAR.fullmatch(before) or _NEAR.fullmatch(term):
-            chains[-1].append(term)
-        else:
-            chains.append([term])
-    return _join([_near_chain(chain) for chain in chains], "AND")
-
-
-def _near_chain(terms: Sequence[str]) -> str:
-    distances = [found[1] or NEAR_WORDS for found in map(_NEAR.fullmatch, terms[1::2]) if found]
-    return _near_query(terms[::2], max(map(int, distances), default=0))
-
-
-def _near_query(operands: Sequence[str], within: int) -> str:
-    operands = [one for one in operands if one]
-    return f"NEAR({' '.join(operands)}, {within})" if len(operands) > 1 else "".join(operands)
-
-
-def _split_at(terms: Sequence[str], operator: str) -> list[list[str]]:
-    parts: list[list[str]] = [[]]
-    for term in terms:
-        if term == operator:
-            parts.append([])
-        else:
-            parts[-1].append(term)
-    return parts
-
-
-def _join(terms: Sequence[str], operator: str) -> str:
-    return f"({f' {operator} '.join(terms)})" if len(terms) > 1 else "".join(terms)

@@ -131,6 +131,10 @@ WITH hit AS MATERIALIZED (
 SELECT result_id, document_id, number, name, rank, (SELECT count(*) FROM hit)
   FROM hit ORDER BY rank, document_id, number LIMIT :most;
 
+-- name: pages_with
+-- On how many pages a word occurs, counted up to :most.
+SELECT count(*) FROM (SELECT 1 FROM page_text WHERE page_text MATCH :query LIMIT :most);
+
 -- name: search_document
 -- The results of a document usually have ids close together, so only this range of the index is searched.
 WITH own AS MATERIALIZED (
