@@ -175,7 +175,17 @@ def test_words_may_be_searched_for_without_quotes(run: Run, shelf: Shelf) -> Non
     shelf.read("a.pdf", "the climate is a risk", "the climate")
 
     assert run("search", "climate", "risk").stdout == run("search", "climate risk").stdout
-    assert len(run("search", "climate", "risk").stdout.splitlines()) == 1
+    assert run("search", "climate", "risk").stdout.splitlines()[0].startswith("1:1 ")
+
+
+def test_pages_with_some_of_the_words_follow_with_a_note_unless_all_are_wanted(run: Run, shelf: Shelf) -> None:
+    shelf.read("a.pdf", "the climate is a risk", "the climate")
+
+    some = run("search", "climate", "risk")
+    assert [line.split()[0] for line in some.stdout.splitlines()] == ["1:1", "1:2"]
+    assert "the others some of them" in some.stderr
+    assert "no page has all of these words" in run("search", "climate", "of", "mars").stderr
+    assert len(run("search", "climate", "risk", "--all").stdout.splitlines()) == 1
 
 
 def test_search_that_finds_nothing_ends_with_1_and_one_without_sense_with_2(run: Run, shelf: Shelf) -> None:

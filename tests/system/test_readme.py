@@ -94,6 +94,7 @@ SHOWN_ELSEWHERE: Mapping[Block, str] = {
     ("docs/api.md", "Events", "sh"): "tests/web/api/test_openapi.py",
     ("docs/http.md", "The web page and HTTP", "console"): "tests/web/test_serve.py",
     ("docs/http.md", "From other machines", "nginx"): "words of a proxy",
+    ("docs/documents.md", "Search", "sh"): "tests/store/test_library.py",
     ("docs/documents.md", "Export tables", "sh"): "tests/cli/test_documents.py",
     ("docs/settings.md", "What the service can read", "ini"): "tests/systemd/test_documents.py",
     ("docs/settings.md", "Settings of your own handler", "toml"): "an entry point: tests/test_config.py",
