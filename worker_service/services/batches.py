@@ -7,14 +7,12 @@ not known yet.
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from worker_service.base.clock import parse_length
 from worker_service.base.errors import BadInput, Refused, WaitTimedOut
 from worker_service.base.humanize import counted
 from worker_service.jobs.batches import (
@@ -34,15 +32,13 @@ from worker_service.jobs.job import NewJob, Status
 from worker_service.services.database import Session
 from worker_service.services.enqueue import enqueue_jobs, with_lost_files_forced
 from worker_service.services.parse import read_name_of_batch, read_priority, read_statuses
+from worker_service.services.queries import cut_page, deadline_after, poll
 
 PRIORITY = 3
 """High, because a user is waiting for it."""
 
 _UNDER_WAY = (BatchState.ACTIVE, BatchState.WAITING)
 _SHOWN_MOST = 3
-_POLL_SECONDS = 0.1
-_RESTS = 5
-"""Pause between two queries, as a multiple of the duration of the previous query."""
 _SURE_PAGES = 2
 
 
@@ -114,8 +110,8 @@ def list_batches(
 ) -> BatchPage:
     chosen = read_statuses(BatchState, states)
     found = session.store.batches.list(owners=owners, states=chosen, most=limit + 1, before_id=before_id)
-    items = [_whole(session, batch) for batch in found[:limit]]
-    return BatchPage(items, found[limit - 1].id if len(found) > limit else None)
+    items, next_id = cut_page(found, limit)
+    return BatchPage([_details(session, batch) for batch in items], next_id)
 
 
 def get_batch(session: Session, batch_id: int) -> Batch:
@@ -128,10 +124,10 @@ def newest_live_batches(session: Session) -> Sequence[BatchDetails]:
 
 
 def get_batch_details(session: Session, batch_id: int) -> BatchDetails:
-    return _whole(session, session.store.batches.get(batch_id))
+    return _details(session, session.store.batches.get(batch_id))
 
 
-def _whole(session: Session, batch: Batch) -> BatchDetails:
+def _details(session: Session, batch: Batch) -> BatchDetails:
     return with_progress(batch, session.store.batches.facts(batch.id))
 
 
@@ -366,29 +362,14 @@ def wait_for_batch(
     *,
     timeout: str | None = None,
     watch: Callable[[BatchDetails], None] | None = None,
-    monotonic: Callable[[], float] = time.monotonic,
-    sleep: Callable[[float], None] = time.sleep,
 ) -> BatchDetails:
-    """Wait until the batch has ended. Raise `Refused` if it is stopped, and `WaitTimedOut` after `timeout`.
-
-    The batch is queried only after a commit to the database.
-    """
-    deadline = None if timeout is None else monotonic() + parse_length(timeout).total_seconds()
-    seen: int | None = None
-    found, looked_seconds = get_batch_details(session, batch_id), 0.0
-    while True:
-        # Read the counter first, so that the next check sees what is committed during this query.
-        if (now_at := session.change_counter()) != seen:
-            seen, begun = now_at, monotonic()
-            found = get_batch_details(session, batch_id)
-            looked_seconds = monotonic() - begun
+    """Wait until the batch has ended. Raise `Refused` if it is stopped, and `WaitTimedOut` after `timeout`."""
+    for found in poll(session, lambda: get_batch_details(session, batch_id), deadline=deadline_after(timeout)):
         if watch is not None:
             watch(found)
         if found.batch.state.is_ended:
             return found
         if found.batch.state is BatchState.STOPPED:
-            why = found.batch.note or "stopped"
-            raise Refused(f"{found.batch.title} was {why}", f"`pagemill batch resume {batch_id}` goes on with it")
-        if deadline is not None and monotonic() >= deadline:
-            raise WaitTimedOut(f"after {timeout}, {found.batch.title} had not ended: {describe_progress(found)}")
-        sleep(max(_POLL_SECONDS, _RESTS * looked_seconds))
+            reason = found.batch.note or "stopped"
+            raise Refused(f"{found.batch.title} was {reason}", f"`pagemill batch resume {batch_id}` resumes it")
+    raise WaitTimedOut(f"after {timeout}, {found.batch.title} had not ended: {describe_progress(found)}")

@@ -13,8 +13,9 @@ from worker_service.base.errors import BadInput, BadPayload, did_you_mean
 from worker_service.jobs.documents import FACTS, DeferredAction, filled
 from worker_service.jobs.job import Enqueued, NewJob
 from worker_service.services.database import Session
-from worker_service.services.jobs import IDS_AT_ONCE, require_jobs
+from worker_service.services.jobs import require_jobs
 from worker_service.services.parse import read_job
+from worker_service.services.queries import chunks
 from worker_service.settings.config import Settings
 from worker_service.workspace import find_deleted_sources
 
@@ -57,8 +58,7 @@ def enqueue_job(session: Session, job: NewJob) -> Enqueued:
 def enqueue_jobs(session: Session, jobs: Sequence[NewJob]) -> list[Enqueued]:
     """Enqueue in several transactions, so that other writers do not wait long for the write lock."""
     jobs = with_lost_files_forced(session, jobs)
-    parts = (jobs[start : start + IDS_AT_ONCE] for start in range(0, len(jobs), IDS_AT_ONCE))
-    return [one for part in parts for one in session.store.intake.enqueue_many(part)]
+    return [one for part in chunks(jobs) for one in session.store.intake.enqueue_many(part)]
 
 
 def with_lost_files_forced(session: Session, jobs: Sequence[NewJob], *, owner: str | None = None) -> Sequence[NewJob]:

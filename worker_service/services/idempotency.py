@@ -14,9 +14,9 @@ from msgspec import Struct
 from worker_service.base.errors import IdempotencyConflict, PagemillError, Refused
 from worker_service.jobs.tokens import GrantedRequest
 from worker_service.services.database import Session
+from worker_service.services.queries import poll
 
 _WAIT_SECONDS = 5.0
-_POLL_SECONDS = 0.02
 
 
 class AnswerUnknown(Refused):
@@ -36,32 +36,30 @@ def run_once(session: Session, key: str, wish: str, grant: Callable[[], StoredRe
     key.
     """
     requests = session.store.requests
-    if (before := requests.find(key)) is not None:
-        return _answer(session, key, wish, before)
-    try:
-        with requests.granting(key, wish):
-            told = grant()
-    except IdempotencyConflict:
-        if (before := requests.find(key)) is None:
+    if (earlier := requests.find(key)) is None:
+        try:
+            with requests.granting(key, wish):
+                response = grant()
+        except IdempotencyConflict:  # the same request arrived at the same time
+            if (earlier := requests.find(key)) is None:
+                raise
+        except PagemillError:
+            requests.forget(key, wish)
             raise
-        return _answer(session, key, wish, before)
-    except PagemillError:
-        requests.forget(key, wish)
-        raise
-    requests.answered(key, wish, told.status, told.answer, told.location)
-    return told
+        else:
+            requests.answered(key, wish, response.status, response.answer, response.location)
+            return response
+    return _await_answer(session, key, wish, earlier)
 
 
-def _answer(session: Session, key: str, wish: str, found: GrantedRequest) -> StoredResponse:
-    if found.wish != wish:
-        raise Refused("that Idempotency-Key was used for another wish", "take a new one")
-    until = time.monotonic() + _WAIT_SECONDS
-    while found.answer is None or found.status is None:
-        if time.monotonic() > until:
-            raise AnswerUnknown(
-                f"this was granted at {found.at[:19]} UTC, and what was answered is not known",
-                "look for what it has made; with a new Idempotency-Key it is done once more",
-            )
-        time.sleep(_POLL_SECONDS)
-        found = session.store.requests.find(key) or found
-    return StoredResponse(found.status, found.answer, found.location)
+def _await_answer(session: Session, key: str, wish: str, earlier: GrantedRequest) -> StoredResponse:
+    if earlier.wish != wish:
+        raise Refused("that Idempotency-Key was used for another request", "use a new one")
+    deadline = time.monotonic() + _WAIT_SECONDS
+    for found in poll(session, lambda: session.store.requests.find(key), deadline=deadline):
+        if found is not None and found.answer is not None and found.status is not None:
+            return StoredResponse(found.status, found.answer, found.location)
+    raise AnswerUnknown(
+        f"this request was accepted at {earlier.at[:19]} UTC, and its answer is not known",
+        "look for what it has created; with a new Idempotency-Key it is executed again",
+    )

@@ -7,7 +7,7 @@ transaction.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 
 from msgspec import Struct
@@ -23,12 +23,12 @@ from worker_service.services.database import Session
 from worker_service.services.jobs import count_jobs, each_job, id_ranges, require_jobs
 from worker_service.services.overview import Overview, title_of_pause
 from worker_service.services.parse import read_priority
+from worker_service.services.queries import poll
 
 LIVE = (Status.PENDING, Status.RUNNING)
 ENDED = (Status.COMPLETED, Status.FAILED, Status.CANCELLED)
 DONE = {"cancel": "cancelled", "retry": "retried", "delete": "deleted", "priority": "reprioritised", "prune": "pruned"}
 SAMPLE = 5
-_POLL_SECONDS = 0.05
 _PRUNED_AT_ONCE = 1000
 _ACTIONS_MOST = 1000
 
@@ -131,19 +131,12 @@ def run_now(session: Session, ids: Sequence[int]) -> Sequence[int]:
     return bring_forward(session, ids)
 
 
-def await_ends(
-    session: Session,
-    ids: Sequence[int],
-    *,
-    seconds: float,
-    monotonic: Callable[[], float] = time.monotonic,
-    sleep: Callable[[float], None] = time.sleep,
-) -> Mapping[int, str]:
+def await_ends(session: Session, ids: Sequence[int], *, seconds: float) -> Mapping[int, str]:
     """Wait until the jobs have ended or the time is up; return the unended ones with a possible reason."""
-    deadline = monotonic() + seconds
-    while (left := count_jobs(session, ids, LIVE)) and monotonic() < deadline:
-        sleep(_POLL_SECONDS)
-    return dict(_unended(session, ids)) if left else {}
+    for left in poll(session, lambda: count_jobs(session, ids, LIVE), deadline=time.monotonic() + seconds):
+        if not left:
+            return {}
+    return dict(_unended(session, ids))
 
 
 def prune_jobs(session: Session, plan: Plan) -> int:

@@ -20,11 +20,10 @@ from worker_service.jobs.job import WATCHING, Gate, Job, Status
 from worker_service.jobs.progress import pace_of
 from worker_service.jobs.selector import Selector
 from worker_service.services.database import Session
+from worker_service.services.queries import IDS_AT_ONCE, chunks, cut_page, poll
 from worker_service.settings.config import Settings
 
-IDS_AT_ONCE = 500
 _LOG_LINES_SHOWN = 10
-_FOLLOW_SECONDS = 0.05
 _LOOKED_AT_MOST = 100
 _STRETCH = 10_000
 
@@ -119,9 +118,7 @@ class Why(Struct, frozen=True):
 
 
 def list_jobs(session: Session, selector: Selector, *, limit: int = 50, before_id: int | None = None) -> JobPage:
-    # Fetch one more than requested to see whether there is another page.
-    found = session.store.reading.list(selector, most=limit + 1, before_id=before_id)
-    return JobPage(found[:limit], found[limit - 1].id if len(found) > limit else None)
+    return JobPage(*cut_page(session.reading.list(selector, most=limit + 1, before_id=before_id), limit))
 
 
 def find_jobs(
@@ -137,7 +134,7 @@ def find_jobs(
 
     The table is searched one range of ids after the other.
     """
-    reading, most = session.store.reading, limit + 1
+    reading, most = session.reading, limit + 1
     found, above = list[Job](), 1
     for above, below in id_ranges(session, seconds, before_id=before_id, monotonic=monotonic):
         found += reading.list(selector, most=most - len(found), before_id=below, from_id=above)
@@ -154,7 +151,7 @@ def id_ranges(
     monotonic: Callable[[], float] = time.monotonic,
 ) -> Iterator[tuple[int, int]]:
     """Yield ranges of job ids as (first, before), newest first, for about `seconds` or until the first job."""
-    newest, begun, size = session.store.reading.newest_id(), monotonic(), _STRETCH
+    newest, begun, size = session.reading.newest_id(), monotonic(), _STRETCH
     below, deadline = newest + 1 if before_id is None else min(before_id, newest + 1), begun + seconds
     while below > 1:
         above = max(1, below - size)
@@ -168,7 +165,7 @@ def id_ranges(
 
 
 def get_job_details(session: Session, job_id: int) -> JobDetails:
-    reading = session.store.reading
+    reading = session.reading
     return JobDetails(
         reading.get(job_id),
         reading.attempts(job_id),
@@ -187,7 +184,7 @@ def with_full_path(session: Session, file: PublishedFile) -> PublishedFile:
 def require_jobs(session: Session, ids: Sequence[int], owner: str | None = None) -> None:
     """Raise `JobNotFound` unless all jobs exist and, with `owner`, belong to that owner."""
     for chunk in chunks(ids):
-        found = set(session.store.reading.ids(Selector(ids=chunk, owners=() if owner is None else (owner,))))
+        found = set(session.reading.ids(Selector(ids=chunk, owners=() if owner is None else (owner,))))
         for missing in (job_id for job_id in chunk if job_id not in found):
             raise JobNotFound(f"there is no job {missing}", "`pagemill ls` shows those that are there")
 
@@ -196,7 +193,7 @@ def why(session: Session, job_id: int) -> Why:
     from worker_service.services.overview import Overview  # not needed for listing jobs
 
     job, overview = session.reading.get(job_id), Overview(session)
-    gates = session.store.reading.explain(job_id, dead=overview.dead_ids)
+    gates = session.reading.explain(job_id, dead=overview.dead_ids)
     state = next((one.state for one in overview.workers if one.id == job.worker_id), "")
     moves = [
         NextMove(gate.code, gate.detail, gate.remedy, gate.count, _next_move(gate, job, session.settings))
@@ -206,18 +203,18 @@ def why(session: Session, job_id: int) -> Why:
         return Why(job, moves, "", advice_for(job))
     is_silent = pace_of(job, session.clock()).silent_seconds is not None
     move = f"to stop it at once: pagemill cancel {job.id} --now" if is_silent else ""
-    return Why(job, moves, state, move, _silent_seconds(session, job), session.store.reading.time_limit(job_id))
+    return Why(job, moves, state, move, _silent_seconds(session, job), session.reading.time_limit(job_id))
 
 
 def _silent_seconds(session: Session, job: Job) -> float | None:
-    heard = next((one.heard_at for one in session.store.reading.attempts(job.id) if one.fence == job.fence), None)
+    heard = next((one.heard_at for one in session.reading.attempts(job.id) if one.fence == job.fence), None)
     since = heard or job.started_at
     return None if since is None else max(0.0, (session.clock() - from_text(since)).total_seconds())
 
 
 def stops_at(session: Session, job: Job) -> str | None:
     """Return when the time limit ends the attempt of a running job."""
-    limit = session.store.reading.time_limit(job.id)
+    limit = session.reading.time_limit(job.id)
     if job.started_at is None or limit is None:
         return None
     return as_text(from_text(job.started_at) + timedelta(seconds=limit))
@@ -248,24 +245,19 @@ def newest_with_a_problem(session: Session) -> int | None:
 
 
 def read_log(session: Session, job_id: int) -> Sequence[LogLine]:
-    session.store.reading.get(job_id)
-    return session.store.reading.logs(job_id, most=LOG_LINES_MOST)
+    session.reading.get(job_id)
+    return session.reading.logs(job_id, most=LOG_LINES_MOST)
 
 
-def follow_log(session: Session, job_id: int, *, sleep: Callable[[float], None] = time.sleep) -> Iterator[LogLine]:
+def follow_log(session: Session, job_id: int) -> Iterator[LogLine]:
     """Yield the existing log lines, then new ones until the job has ended."""
     reading, after_id = session.reading, 0
-    while True:
-        # Read the counter first, so that the next check sees what is committed during this query.
-        seen = session.change_counter()
-        has_ended = reading.get(job_id).status.is_ended
+    for has_ended in poll(session, lambda: reading.get(job_id).status.is_ended):
         while lines := reading.logs(job_id, after_id=after_id):
             yield from lines
             after_id = lines[-1].id
         if has_ended:
             return
-        while session.change_counter() == seen:
-            sleep(_FOLLOW_SECONDS)
 
 
 def advice_for(job: Job) -> str:
@@ -358,14 +350,9 @@ def title_of_job(job: Job) -> str:
 
 def each_job(session: Session, ids: Sequence[int], statuses: Sequence[Status] = ()) -> Iterator[Job]:
     for part in chunks(ids):
-        yield from session.store.reading.list(Selector(ids=part, statuses=statuses), most=IDS_AT_ONCE)
+        yield from session.reading.list(Selector(ids=part, statuses=statuses), most=IDS_AT_ONCE)
 
 
 def count_jobs(session: Session, ids: Sequence[int], statuses: Sequence[Status]) -> int:
     """Count the jobs among `ids` that have one of these statuses."""
-    return sum(session.store.reading.count(Selector(ids=part, statuses=statuses)) for part in chunks(ids))
-
-
-def chunks(ids: Sequence[int]) -> list[Sequence[int]]:
-    """Split the ids into parts that fit in one statement."""
-    return [ids[start : start + IDS_AT_ONCE] for start in range(0, len(ids), IDS_AT_ONCE)]
+    return sum(session.reading.count(Selector(ids=part, statuses=statuses)) for part in chunks(ids))

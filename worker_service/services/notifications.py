@@ -26,8 +26,8 @@ from worker_service.jobs.library import DocumentSelector
 from worker_service.jobs.selector import Selector
 from worker_service.services import server_address
 from worker_service.services.database import Session
-from worker_service.services.jobs import IDS_AT_ONCE, chunks
 from worker_service.services.overview import Overview
+from worker_service.services.queries import IDS_AT_ONCE, chunks
 from worker_service.settings.config import hidden
 from worker_service.settings.notifications import OWNER, NotifyRule, messages
 

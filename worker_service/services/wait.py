@@ -6,14 +6,12 @@ before the job is no answer. The database is queried only after a commit. The ca
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from worker_service.base.clock import parse_length
 from worker_service.base.errors import BadInput, JobNotFound, WaitTimedOut
 from worker_service.base.humanize import counted
 from worker_service.jobs.documents import IndexStatus
@@ -24,12 +22,8 @@ from worker_service.services import jobs
 from worker_service.services.database import Session
 from worker_service.services.documents import each_document
 from worker_service.services.job_control import ENDED, LIVE
-from worker_service.services.jobs import chunks, require_jobs
-
-_JOBS_POLL_SECONDS = 0.05
-_DOCUMENTS_POLL_SECONDS = 0.1
-_RESTS = 5
-"""Pause between two queries, as a multiple of the duration of the previous query."""
+from worker_service.services.jobs import require_jobs
+from worker_service.services.queries import chunks, deadline_after, poll
 
 
 class JobsProgress(Struct, frozen=True):
@@ -74,8 +68,6 @@ def wait_for_jobs(
     timeout: str | None = None,
     watch: WatchJobs | None = None,
     follows: bool = False,
-    monotonic: Callable[[], float] = time.monotonic,
-    sleep: Callable[[float], None] = time.sleep,
 ) -> WaitResult:
     """Wait until every selected job has ended and, with `follows`, every job that came of one of them.
 
@@ -84,46 +76,55 @@ def wait_for_jobs(
     """
     if selector.is_empty:
         raise BadInput("say which jobs to wait for: ids, or selectors such as --owner alice")
-    deadline = None if timeout is None else monotonic() + parse_length(timeout).total_seconds()
+    deadline = deadline_after(timeout)
     require_jobs(session, selector.ids)
-    reading = session.store.reading
-    ids = reading.ids(selector)
+    ids = session.reading.ids(selector)
     if not ids:
         raise JobNotFound("no job matches: there is nothing to wait for")
     if not (selector.ids or selector.names_more or selector.statuses or selector.batch_id is not None):
-        ids = reading.ids(replace(selector, statuses=LIVE))
+        ids = session.reading.ids(replace(selector, statuses=LIVE))
     awaited: Sequence[int] = ()
     while len(ids) > len(awaited):
         awaited = ids
-        for chunk in chunks(ids):
-            seen = None
-            while (now_at := session.change_counter()) == seen or _are_awaited(session, chunk):
-                seen = now_at
-                if watch is not None:
-                    watch(partial(_jobs_progress, session, ids), False)
-                if deadline is not None and monotonic() >= deadline:
-                    left = counted(jobs.count_jobs(session, ids, LIVE), "job")
-                    raise WaitTimedOut(f"after {timeout}, {left} of {len(ids)} had not ended")
-                sleep(_JOBS_POLL_SECONDS)
-        ids = reading.family(ids) if follows else ids
+        if not _have_ended(session, ids, deadline, watch):
+            left = counted(jobs.count_jobs(session, ids, LIVE), "job")
+            raise WaitTimedOut(f"after {timeout}, {left} of {len(ids)} had not ended")
+        ids = session.reading.family(ids) if follows else ids
     if watch is not None:
         watch(partial(_jobs_progress, session, ids), True)
-    return _waited(session, ids)
+    return _result(session, ids)
 
 
-def _are_awaited(session: Session, ids: Sequence[int]) -> bool:
+def _have_ended(session: Session, ids: Sequence[int], deadline: float, watch: WatchJobs | None) -> bool:
+    """Wait; return False if the deadline has passed first."""
+    left = chunks(ids)
+
+    def is_awaited() -> bool:
+        while left and not _can_progress(session, left[0]):
+            left.pop(0)
+        return bool(left)
+
+    for is_live in poll(session, is_awaited, deadline=deadline):
+        if not is_live:
+            return True
+        if watch is not None:
+            watch(partial(_jobs_progress, session, ids), False)
+    return False
+
+
+def _can_progress(session: Session, ids: Sequence[int]) -> bool:
     """Return whether one of the jobs can still make progress towards its end."""
-    left = jobs.count_jobs(session, ids, LIVE)
-    return left > 0 and len(_watching(session, ids)) < left
+    live = jobs.count_jobs(session, ids, LIVE)
+    return live > 0 and len(_watching(session, ids)) < live
 
 
 def _watching(session: Session, ids: Sequence[int]) -> list[int]:
-    return [job_id for part in chunks(ids) for job_id in session.store.reading.watching(part)]
+    return [job_id for part in chunks(ids) for job_id in session.reading.watching(part)]
 
 
-def _waited(session: Session, ids: Sequence[int]) -> WaitResult:
+def _result(session: Session, ids: Sequence[int]) -> WaitResult:
     completed, failed, cancelled = (jobs.count_jobs(session, ids, (status,)) for status in ENDED)
-    watching, family = _watching(session, ids), session.store.reading.family(ids)
+    watching, family = _watching(session, ids), session.reading.family(ids)
     going_on = jobs.count_jobs(session, family, LIVE) - len(_watching(session, family)) if len(family) > len(ids) else 0
     gone = len(ids) - completed - failed - cancelled - len(watching)
     return WaitResult(completed, failed, cancelled, gone=gone, watching=watching, going_on=going_on)
@@ -143,7 +144,7 @@ def _newest(session: Session, ids: Sequence[int], status: Status, most: int) -> 
     found: list[Job] = []
     for part in reversed(chunks(ids)):
         if (room := most - len(found)) > 0:
-            found += session.store.reading.list(Selector(part, (status,)), most=room)
+            found += session.reading.list(Selector(part, (status,)), most=room)
     return sorted(found, key=_by_id)
 
 
@@ -196,31 +197,29 @@ def wait_for_documents(
     *,
     timeout: str | None = None,
     watch: WatchDocuments | None = None,
-    monotonic: Callable[[], float] = time.monotonic,
-    sleep: Callable[[float], None] = time.sleep,
 ) -> ReadingProgress:
     """Wait until each document has been read or has failed, including documents found inside one of them."""
-    deadline = None if timeout is None else monotonic() + parse_length(timeout).total_seconds()
-    asked = len(awaited)
-    seen: int | None = None
-    progress, looked_seconds = ReadingProgress(len(awaited), 0, 0, 0, None), 0.0
+    deadline, asked = deadline_after(timeout), len(awaited)
     while True:
-        # Read the counter first, so that the next check sees what is committed during this query.
-        if (now_at := session.change_counter()) != seen:
-            seen, begun = now_at, monotonic()
-            progress = _documents_progress(session, awaited)
-            looked_seconds = monotonic() - begun
+        progress = _await_known(session, awaited, deadline, watch)
+        ended, total = progress.ended, len(awaited)
+        if ended < total:
+            raise WaitTimedOut(f"after {timeout}, {total - ended} of {total} were not read")
+        if not (inside := _found_inside(session, awaited, progress)):
+            return replace(progress, found=progress.found[:asked])
+        awaited = [*awaited, *inside]
+
+
+def _await_known(
+    session: Session, awaited: Sequence[AwaitedDocument], deadline: float, watch: WatchDocuments | None
+) -> ReadingProgress:
+    """Wait for these documents only. Return the progress at their end or at the deadline."""
+    for progress in poll(session, lambda: _documents_progress(session, awaited), deadline=deadline):
         if watch is not None:
             watch(progress)
         if progress.ended >= len(awaited):
-            if not (inside := _found_inside(session, awaited, progress)):
-                return replace(progress, found=progress.found[:asked])
-            awaited, seen = [*awaited, *inside], None
-            continue
-        if deadline is not None and monotonic() >= deadline:
-            raise WaitTimedOut(f"after {timeout}, {len(awaited) - progress.ended} of {len(awaited)} were not read")
-        # Querying thousands of documents takes a while; pause in proportion, to leave the machine its time.
-        sleep(max(_DOCUMENTS_POLL_SECONDS, _RESTS * looked_seconds))
+            break
+    return progress
 
 
 def _found_inside(
@@ -231,7 +230,7 @@ def _found_inside(
     known = {one.id for one in progress.found if one is not None} | set(_ids(awaited))
     if not any(one is not None and one.may_hold_others for one in progress.found):
         return []
-    family = session.store.reading.family([one.job_id for one in awaited if one.job_id])
+    family = session.reading.family([one.job_id for one in awaited if one.job_id])
     found = {job.document_id: job.name or "" for job in jobs.each_job(session, family) if job.document_id}
     return [AwaitedDocument(name, document_id=key) for key, name in found.items() if key not in known]
 
@@ -243,34 +242,30 @@ def _documents_progress(session: Session, awaited: Sequence[AwaitedDocument]) ->
         {one.id: one for one in each_document(session, DocumentSelector(ids=_ids(awaited)))} if _ids(awaited) else {}
     )
     by_source = {(one.owner, one.source_key): one for one in each_document(session, _sources(awaited))}
-    ended, failed, found = 0, list[UnreadDocument](), dict[int, Document]()
-    of_each: list[Document | None] = []
+    failed, found = list[UnreadDocument](), list[Document | None]()
     left: list[int | None] = []
+    """For each unfinished document, its pages to read; None if they are not counted yet."""
     for one in awaited:
         job = working.get(one.job_id or 0)
         if job is not None and not job.status.is_ended:
             left.append(None)
-            of_each.append(None)
+            found.append(None)
             continue
         document = by_id.get(one.document_id) if one.document_id else by_source.get((one.owner, one.source_key))
-        of_each.append(document)
-        if document is not None:
-            found[document.id] = document
+        found.append(document)
         if (unread := _unread(one, job, document)) is not None:
             failed.append(unread)
         elif document is not None and document.status in (IndexStatus.QUEUED, IndexStatus.INDEXING):
-            left.append(None if document.pages is None else document.pages - _done(document))
-            continue
-        # A document in any other state is finished, or was never requested to be read.
-        ended += 1
+            left.append(None if document.pages is None else document.pages - _pages_done(document))
+    documents = {one.id: one for one in found if one is not None}.values()
     return ReadingProgress(
         len(awaited),
-        ended,
-        sum(map(_done, found.values())),
-        sum(one.pages or 0 for one in found.values()),
+        len(awaited) - len(left),
+        sum(map(_pages_done, documents)),
+        sum(one.pages or 0 for one in documents),
         None if None in left else sum(number or 0 for number in left),
         failed,
-        of_each,
+        found,
     )
 
 
@@ -279,13 +274,13 @@ def _unread(one: AwaitedDocument, job: Job | None, document: Document | None) ->
         what = job.error_code or job.status.upper()
         return UnreadDocument(one.name, what, job.error_text or f"job {job.id} is {job.status}")
     if document is None:
-        return UnreadDocument(one.name, "GONE", "neither its job nor a document of it is there any more")
+        return UnreadDocument(one.name, "GONE", "its job and its document have been removed")
     if document.status is IndexStatus.FAILED:
         return UnreadDocument(one.name, document.error_code or "FAILED", document.error_text)
     return None
 
 
-def _done(document: Document) -> int:
+def _pages_done(document: Document) -> int:
     # The pages readable meanwhile belong to an earlier reading.
     return 0 if document.has_failed_anew else document.percent * (document.pages or 0) // 100
 

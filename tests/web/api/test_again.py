@@ -73,7 +73,7 @@ def test_another_wish_with_the_same_key_is_refused(site: httpx.Client) -> None:
     for answer in (batch(site, "others"), file(site), again(site)):
         told = answer.json()
         assert (answer.status_code, told["detail"], told["remedy"]) == (
-            409, "that Idempotency-Key was used for another wish", "take a new one",
+            409, "that Idempotency-Key was used for another request", "use a new one",
         )  # fmt: skip
 
 
@@ -123,7 +123,7 @@ def test_where_the_server_died_before_it_answered_it_is_not_done_again_and_that_
     with pytest.raises(KeyboardInterrupt):
         idempotency.run_once(session, "key", "wish", grant)
 
-    with pytest.raises(AnswerUnknown, match="look for what it has made"):
+    with pytest.raises(AnswerUnknown, match="look for what it has created"):
         idempotency.run_once(session, "key", "wish", grant)
     assert len(all_jobs(session)) == 1
 

@@ -1,0 +1,61 @@
+"""Queries that several services need in the same way: pages of a list, parts of a long list of ids, and polling."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol, TypeVar
+
+from worker_service.base.clock import parse_length
+from worker_service.services.database import Session
+
+IDS_AT_ONCE = 500
+_POLL_SECONDS = 0.05
+_REST = 5
+"""Shortest pause after a query, as a multiple of its duration: a query over thousands of documents takes a while."""
+
+
+class HasId(Protocol):
+    @property
+    def id(self) -> int: ...
+
+
+Row = TypeVar("Row", bound=HasId)
+T = TypeVar("T")
+
+
+def cut_page(found: Sequence[Row], limit: int) -> tuple[Sequence[Row], int | None]:
+    """Return the first `limit` rows, and the `before_id` of the next page; None on the last page.
+
+    The caller queries `limit + 1` rows, to see whether there is another page.
+    """
+    return found[:limit], found[limit - 1].id if len(found) > limit else None
+
+
+def chunks(values: Sequence[T]) -> list[Sequence[T]]:
+    """Split the values into parts that fit in one statement, or one short transaction."""
+    return [values[start : start + IDS_AT_ONCE] for start in range(0, len(values), IDS_AT_ONCE)]
+
+
+def deadline_after(timeout: str | None) -> float:
+    """Return the time on the monotonic clock when a wait such as `10m` is over; infinity for None."""
+    return float("inf") if timeout is None else time.monotonic() + parse_length(timeout).total_seconds()
+
+
+def poll(session: Session, query: Callable[[], T], *, deadline: float = float("inf")) -> Iterator[T]:
+    """Yield the result of `query` many times a second until the deadline, at least once.
+
+    `query` runs again only after a commit by another connection.
+    """
+    seen: int | None = None
+    seconds = 0.0
+    while True:
+        # Read the counter first, so that the next check sees what is committed during this query.
+        if (counter := session.change_counter()) != seen:
+            seen, start = counter, time.monotonic()
+            found = query()
+            seconds = time.monotonic() - start
+        yield found
+        if time.monotonic() >= deadline:
+            return
+        time.sleep(max(_POLL_SECONDS, _REST * seconds))
