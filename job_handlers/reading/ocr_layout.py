@@ -19,7 +19,7 @@ from msgspec import Struct, field
 from job_handlers.reading import layout, reading_order, tables
 from job_handlers.reading.layout import Word
 from job_handlers.reading.ocr.dot_leaders import DOTS_LEAST, are_most, is_leader
-from job_handlers.reading.tables import RulingLine, TextPiece
+from job_handlers.reading.tables import FoundTable, RulingLine, TextPiece
 
 _APART = 0.9
 """Maximum gap between words that certainly share a cell, in letter heights."""
@@ -38,20 +38,14 @@ _OPEN = {"|": "|", "[": "]", "{": "}"}
 _LEADS = re.compile(rf"\.{{{DOTS_LEAST}}}")
 
 
-class Row(Struct, frozen=True):
-    """A row of a table: its words by cell."""
-
-    cells: list[list[Word]]
-
-
 class ArrangedPage(Struct, frozen=True):
     lines: list[list[Word]]
     """An empty line separates paragraphs."""
     came_from: list[list[int]]
     """Numbers of the input lines that each line's words are from."""
     text: str
-    tables: list[tuple[int, int, list[Row]]] = field(default_factory=list)
-    """Begin and end in the text, and the rows."""
+    tables: list[tuple[int, int, list[list[list[Word]]]]] = field(default_factory=list)
+    """Begin and end in the text, and the rows of cells."""
 
 
 def tidy_lines(lines: Sequence[list[Word]], width: int) -> list[list[Word]]:
@@ -108,25 +102,24 @@ def arranged(lines: list[list[Word]], rules: Callable[[], Sequence[RulingLine]])
     """Return the words in reading order, with tables. `rules` is called only if there may be a table or columns."""
     rules = cache(rules)
     words = _words_with_lines(lines)
-    em = median([word.y1 - word.y0 for word, _ in words if not is_leader(word)] or [0.0])
-    pieces = _group_pieces(words, em or 1.0)
-    found: list[tables.FoundTable] = []
-    if tables.may_have_tables([round((one.y0 + one.y1) / (em or 1.0)) for one in pieces]):
+    em = median([word.y1 - word.y0 for word, _ in words] or [0.0]) or 1.0
+    pieces = _group_pieces(words, em)
+    found: list[FoundTable] = []
+    if tables.may_have_tables([round((one.y0 + one.y1) / em) for one in pieces]):
         drawn = rules()
         lines = _without_walls(lines, drawn, em)
         words = _words_with_lines(lines)
         pieces = _group_pieces(words, em)
 
         def split(piece: TextPiece) -> Sequence[TextPiece]:
-            last = piece.at + piece.text.count(" ") + 1
             if _LEADS.search(piece.text) and not any(_is_right_of(other, piece) for other in pieces):
                 return ()
             return [TextPiece(word.x0, word.y0, word.x1, word.y1, _without_spaces(word.text), at)
-                    for at, (word, _) in enumerate(words[piece.at : last], piece.at)]  # fmt: skip
+                    for at in _numbers(piece) for word in [words[at][0]]]  # fmt: skip
 
         found = tables.find(pieces, drawn, split)
-    as_read = ArrangedPage(lines, [[at] for at in range(len(lines))], layout.text_of(lines))
-    return _arrange_blocks(lines, words, found, as_read, rules) if words else as_read
+    page = _arrange_blocks(lines, words, found, rules) if words else None
+    return page or ArrangedPage(lines, [[at] for at in range(len(lines))], layout.text_of(lines))
 
 
 def _words_with_lines(lines: Sequence[Sequence[Word]]) -> list[tuple[Word, int]]:
@@ -209,81 +202,94 @@ def _without_spaces(text: str) -> str:
     return text.replace(" ", "\u00a0")
 
 
+def _numbers(piece: TextPiece) -> range:
+    """Return the numbers of the piece's words."""
+    return range(piece.at, piece.at + piece.text.count(" ") + 1)
+
+
 def _arrange_blocks(
-    lines: list[list[Word]],
+    lines: Sequence[list[Word]],
     words: Sequence[tuple[Word, int]],
-    found: Sequence[tables.FoundTable],
-    as_read: ArrangedPage,
+    found: Sequence[FoundTable],
     rules: Callable[[], Sequence[RulingLine]],
-) -> ArrangedPage:
-    rows = [[Row([_words_of(cell, words) for cell in row]) for row in one.rows] for one in found]
+) -> ArrangedPage | None:
+    """Return the page with its tables and its blocks in reading order; None if the engine's order stays."""
+    entries, blocks, tables_at = _without_tables(lines, found)
+    parts = reading_order.arranged(
+        blocks,
+        [layout.around(line) for line in entries],
+        [(one.x0, one.y0, one.x1, one.y1) for one in found],
+        tables_at,
+        is_given=False,
+        rules=rules,
+    )
+    if not found and [at for part in parts for at in part.lines] == list(range(len(entries))):
+        return None
+    made: list[list[Word]] = []
+    came_from: list[list[int]] = []
+    placed: list[tuple[int, int, list[list[list[Word]]]]] = []
+    numbers = {id(word): number for word, number in words}
+    texts: list[str] = []
+    length = 0
+    for part in parts:
+        if part.table is None:
+            some = [entries[at] for at in part.lines]
+            own = [" ".join([word.text for word in line]) for line in some]
+        else:
+            rows = [[[words[at][0] for piece in cell for at in _numbers(piece)] for cell in row]
+                    for row in found[part.table].rows]  # fmt: skip
+            some = [[word for cell in row for word in cell] for row in rows]
+            own = ["\t".join(" ".join(word.text for word in cell) for cell in row).rstrip("\t") for row in rows]
+        if texts:
+            made.append([])
+            came_from.append([])
+            texts.append("")
+            length += 1
+        begin = length
+        made += some
+        came_from += [sorted({numbers[id(word)] for word in line}) for line in some]
+        texts += own
+        length += sum(len(text) + 1 for text in own)
+        if part.table is not None:
+            placed.append((begin, length, rows))
+    return ArrangedPage(made, came_from, "\n".join(texts), placed)
+
+
+def _without_tables(
+    lines: Sequence[list[Word]], found: Sequence[FoundTable]
+) -> tuple[list[list[Word]], list[list[int]], dict[int, int]]:
+    """Return the lines without the words of tables, their numbers by paragraph, and number → table.
+
+    A table is represented by the line in which it begins.
+    """
     of_table = {
         at: number
         for number, one in enumerate(found)
         for row in one.rows
         for cell in row
         for piece in cell
-        for at in range(piece.at, piece.at + piece.text.count(" ") + 1)
+        for at in _numbers(piece)
     }
-    # What remains of each line, and where each table first appeared.
-    entries: list[tuple[list[Word], int]] = []
-    tables_at: dict[int, int] = {}
+    entries: list[list[Word]] = []
     blocks: list[list[int]] = [[]]
-    at = 0
-    for number, line in enumerate(lines):
-        rest = []
-        for word in line:
-            table = of_table.get(at)
-            at += 1
-            if table is None:
-                rest.append(word)
-            elif table not in tables_at.values():
+    tables_at: dict[int, int] = {}
+
+    def add(line: list[Word]) -> None:
+        blocks[-1].append(len(entries))
+        entries.append(line)
+
+    end = 0
+    for line in lines:
+        begin, end = end, end + len(line)
+        owners = [of_table.get(at) for at in range(begin, end)]
+        for table in dict.fromkeys(owners):
+            if table is not None and table not in tables_at.values():
                 tables_at[len(entries)] = table
-                blocks[-1].append(len(entries))
-                entries.append((line, number))
+                add(line)
+        rest = [word for word, table in zip(line, owners, strict=True) if table is None]
         if not line:
             blocks.append([])
+        # The dot leaders of a row in a table are left out.
         if rest and not (len(rest) < len(line) and all(map(is_leader, rest))):
-            blocks[-1].append(len(entries))
-            entries.append((rest, number))
-    boxes = [layout.around(line) for line, _ in entries]
-    parts = reading_order.arranged(
-        blocks, boxes, [(one.x0, one.y0, one.x1, one.y1) for one in found], tables_at, is_given=False,
-        rules=rules,
-    )  # fmt: skip
-    if not found and [at for part in parts for at in part.lines] == list(range(len(entries))):
-        return as_read
-    made: list[list[Word]] = []
-    came_from: list[list[int]] = []
-    written: list[str] = []
-    placed: list[tuple[int, int, list[Row]]] = []
-    numbers = {id(word): number for word, number in words}
-    length = 0
-    for part in parts:
-        if made:
-            made.append([])
-            came_from.append([])
-            written.append("")
-            length += 1
-        begin = length
-        some = [entries[at][0] for at in part.lines]
-        texts = [" ".join([word.text for word in line]) for line in some]
-        if part.table is not None:
-            some = [[word for cell in row.cells for word in cell] for row in rows[part.table]]
-            texts = [
-                "\t".join(" ".join(word.text for word in cell) for cell in row.cells).rstrip("\t")
-                for row in rows[part.table]
-            ]
-        made += some
-        came_from += [sorted({numbers[id(word)] for word in line}) for line in some]
-        written += texts
-        length += sum(len(text) + 1 for text in texts)
-        if part.table is not None:
-            placed.append((begin, length, rows[part.table]))
-    return ArrangedPage(made, came_from, "\n".join(written), placed)
-
-
-def _words_of(cell: Sequence[TextPiece], words: Sequence[tuple[Word, int]]) -> list[Word]:
-    return [
-        words[at][0] for piece in cell for at in range(piece.at, piece.at + piece.text.count(" ") + 1)
-    ]  # fmt: skip
+            add(rest)
+    return entries, blocks, tables_at

@@ -347,7 +347,7 @@ def _recognise(reader: Reader, picture: PagePicture) -> ReadPage:
     def shown(lines: list[list[layout.Word]]) -> list[list[layout.Word]]:
         return layout.on_page(lines, size, dpi, found.turn, found.skew)
 
-    placed = [layout.table(begin, end, [shown(one.cells) for one in some]) for begin, end, some in arranged.tables]
+    placed = [layout.table(begin, end, [shown(row) for row in some]) for begin, end, some in arranged.tables]
     looked_at_again = set(found.second)
     second = [at for at, some in enumerate(arranged.came_from) if not looked_at_again.isdisjoint(some)]
     unread = ocr.unread(found.script, found.languages)

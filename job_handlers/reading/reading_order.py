@@ -55,24 +55,21 @@ def arranged(
         last: Box | None = None
         for at in block:
             table = of_table.get(at)
-            if table is not None:
-                last = None
-                if table not in met:
-                    met.add(table)
-                    parts.append(OrderedPart(tables[table], [], table))
+            if table is None:
+                own = lines[at]
+                is_beside = last is not None and (own[0] >= last[2] or own[2] <= last[0])
+                if last is None or (is_beside and _is_in_other_column(last, own)):
+                    parts.append(OrderedPart(own, [at]))
+                else:
+                    parts[-1].lines.append(at)
+                    # Side by side, as a number and its paragraph, they count as one line.
+                    own = _union(last, own) if is_beside else own
+                last = own
                 continue
-            own = lines[at]
-            if last is None:
-                parts.append(OrderedPart(own, [at]))
-            elif own[0] < last[2] and own[2] > last[0]:
-                parts[-1].lines.append(at)
-            elif _is_in_other_column(last, own):
-                parts.append(OrderedPart(own, [at]))
-            else:
-                parts[-1].lines.append(at)
-                # Side by side, as a number and its paragraph, they count as one line.
-                own = _union(last, own)
-            last = own
+            last = None
+            if table not in met:
+                met.add(table)
+                parts.append(OrderedPart(tables[table], [], table))
     for part in parts:
         if len(part.lines) > 1:
             x0, y0, x1, y1 = zip(*[lines[at] for at in part.lines], strict=True)
@@ -100,9 +97,7 @@ def in_order(boxes: Sequence[Box], *, is_given: bool = True, rules: Callable[[],
     `is_given` is True for a text layer, whose order is trusted more than an OCR engine's.
     """
     given = list(range(len(boxes)))
-    if len(boxes) < 3 and not (len(boxes) == 2 and boxes[1][3] <= boxes[0][1]):
-        return given
-    if len(boxes) > BLOCKS_MOST or _is_top_to_bottom(boxes):
+    if not 2 < len(boxes) <= BLOCKS_MOST or _is_top_to_bottom(boxes):
         return given
     if not is_given and _has_nested_boxes(boxes):
         return given
@@ -200,12 +195,11 @@ def _moves_up_in_column(boxes: Sequence[Box]) -> bool:
 
 def _interleaves_columns(read: Sequence[int], boxes: Sequence[Box]) -> bool:
     """Return whether the order leaves a column and later returns to it, more than once."""
-    place = {at: number for number, at in enumerate(range(len(boxes)))}
     breaks = 0
     for one, following in pairwise(read):
         a, b = boxes[one], boxes[following]
         is_below = b[1] >= a[3] - 1 and min(a[2], b[2]) - max(a[0], b[0]) > 0
-        between = range(place[one] + 1, place[following])
+        between = range(one + 1, following)
         breaks += is_below and any(
             (boxes[at][0] >= max(a[2], b[2]) - 1 or boxes[at][2] <= min(a[0], b[0]) + 1)
             and boxes[at][1] < b[3] and boxes[at][3] > a[1]
@@ -232,8 +226,6 @@ def _xy_cut(some: list[int], boxes: Sequence[Box], lowest: float) -> list[int]:
             groups[-1] += row
         else:
             groups.append(list(row))
-    if len(groups) < 2:
-        groups = storeys
     return [one for group in groups for one in _xy_cut(group, boxes, lowest)]
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import io
 import posixpath
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, NamedTuple
@@ -292,7 +292,7 @@ class _OpenRow:
         self.spans = self.repeats = 1
 
 
-@dataclass(slots=True)
+@dataclass
 class _PartParser:
     """Parser state for one part.
 
@@ -312,9 +312,27 @@ class _PartParser:
     _after_paragraph: list[str] = field(default_factory=list)
     _rows: list[_OpenRow] = field(default_factory=list)
     """Open rows, the innermost last."""
-    _begins_table: bool = False
+    _is_new_table: bool = False
     _silent: int = 0
     _texts: int = 0
+
+    def __post_init__(self) -> None:
+        words = self.words
+        # An element of several roles has the last of them.
+        self._begin: dict[str, Callable[[dict[str, str]], object]] = {
+            "gridSpan": self._set_span,
+            "gridBefore": self._skip_columns,
+            "br": self._begin_line,
+            "frame": self._begin_frame,
+            **dict.fromkeys(("blip", "imagedata"), self._add_picture),
+            "image": self._add_image,
+            **dict.fromkeys(("chart", "relIds", "altChunk", "object"), self._add_reference),
+            **dict.fromkeys(words.pages, lambda _: self._new_page()),
+            **dict.fromkeys(words.cells, self._begin_cell),
+            **dict.fromkeys(words.tables, self._begin_table),
+            **dict.fromkeys(words.rows, self._begin_row),
+            **dict.fromkeys(words.paragraphs, lambda _: self._lines.append([])),
+        }
 
     def begin(self, tag: str, attributes: dict[str, str]) -> None:
         name = _local(tag)
@@ -324,38 +342,53 @@ class _PartParser:
         if name in self.words.texts:
             self._texts += 1
         plain = {_local(key): value for key, value in attributes.items()}
-        if name in self.words.paragraphs:
-            self._lines.append([])
-        elif name in self.words.rows:
-            self._rows.append(_OpenRow(len(self._lines), times=_number(plain, "number-rows-repeated")))
-        elif name in self.words.tables:
-            self._begins_table = self._begins_table or not self._rows
-        elif name in self.words.cells and self._rows:
-            self._rows[-1].cells.append([])
-            self._rows[-1].repeats = _number(plain, "number-columns-repeated")
-        elif name == "gridSpan" and self._rows:
-            self._rows[-1].spans = _number(plain, "val")
-        elif name == "gridBefore" and self._rows:
-            self._rows[-1].cells += [[]] * _number(plain, "val")
-        elif name in self.words.pages or (name == "br" and plain.get("type") == "page"):
-            if not self._new_page() and name == "br" and self._lines:
-                self._lines[-1].append("\n")
-        elif name == "frame":
-            self._before_frame = len(self.unread)
-        elif name in ("blip", "imagedata", "image"):
-            target = self._target(plain, "embed", "id", "href")
-            if is_picture(target):
-                self.found.append(PictureReference(target))
-                if name == "image":
-                    # A frame may hold the same picture in several formats, for programs that cannot show the first.
-                    del self.unread[self._before_frame :]
-            elif posixpath.splitext(target)[1]:
-                self.unread.append(target)
-        elif name in ("chart", "relIds", "altChunk", "object"):
-            if target := self._target(plain, "dm", "id", "href"):
-                self.found.append(_PartReference(target))
+        if name in self._begin:
+            self._begin[name](plain)
         elif self._lines:
             self._lines[-1].append(_element_text(name, plain))
+
+    def _begin_row(self, attributes: dict[str, str]) -> None:
+        self._rows.append(_OpenRow(len(self._lines), times=_number(attributes, "number-rows-repeated")))
+
+    def _begin_table(self, attributes: dict[str, str]) -> None:
+        self._is_new_table = self._is_new_table or not self._rows
+
+    def _begin_cell(self, attributes: dict[str, str]) -> None:
+        if self._rows:
+            self._rows[-1].cells.append([])
+            self._rows[-1].repeats = _number(attributes, "number-columns-repeated")
+
+    def _set_span(self, attributes: dict[str, str]) -> None:
+        if self._rows:
+            self._rows[-1].spans = _number(attributes, "val")
+
+    def _skip_columns(self, attributes: dict[str, str]) -> None:
+        if self._rows:
+            self._rows[-1].cells += [[]] * _number(attributes, "val")
+
+    def _begin_line(self, attributes: dict[str, str]) -> None:
+        if (attributes.get("type") != "page" or not self._new_page()) and self._lines:
+            self._lines[-1].append("\n")
+
+    def _begin_frame(self, attributes: dict[str, str]) -> None:
+        self._before_frame = len(self.unread)
+
+    def _add_picture(self, attributes: dict[str, str]) -> None:
+        target = self._target(attributes, "embed", "id", "href")
+        if is_picture(target):
+            self.found.append(PictureReference(target))
+        elif posixpath.splitext(target)[1]:
+            self.unread.append(target)
+
+    def _add_image(self, attributes: dict[str, str]) -> None:
+        self._add_picture(attributes)
+        if is_picture(self._target(attributes, "embed", "id", "href")):
+            # A frame may hold the same picture in several formats, for programs that cannot show the first.
+            del self.unread[self._before_frame :]
+
+    def _add_reference(self, attributes: dict[str, str]) -> None:
+        if target := self._target(attributes, "dm", "id", "href"):
+            self.found.append(_PartReference(target))
 
     def end(self, tag: str) -> None:
         name = _local(tag)
@@ -372,10 +405,10 @@ class _PartParser:
             ended = self._rows.pop()
             cells = [" ".join(cell) for cell in ended.cells]
             for _ in range(_bounded_repeats(ended.times, cells)):
-                row = TableRow(cells, begins=self._begins_table)
+                row = TableRow(cells, begins=self._is_new_table)
                 # The series of a chart are not rows of a table.
                 self._add(row if self.words.tables else str(row))
-                self._begins_table = self._begins_table and (bool(self._rows) or not row)
+                self._is_new_table = self._is_new_table and (bool(self._rows) or not row)
 
     def add_text(self, text: str) -> None:
         if self._lines and not self._silent and (self._texts or not self.words.texts):

@@ -357,7 +357,7 @@ def test_numbers_that_were_read_as_one_cost_no_other_cell() -> None:
 
     [(_, _, some)] = rows.arranged([[one for one in line if one.text] for line in lines], list).tables
 
-    texts = [[" ".join(word.text for word in cell) for cell in row.cells] for row in some]
+    texts = [[" ".join(word.text for word in cell) for cell in row] for row in some]
     assert texts[0] == ["Item", "2022", "2023", "2024"]
     assert texts[2] == ["Other", "0.90", "977.60", "34.3"]
     assert texts[4] == ["Cash", "512.295,787.12", "", "98.1"]

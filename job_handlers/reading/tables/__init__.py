@@ -1,0 +1,123 @@
+"""Find tables on a page from the positions of its text and lines, and return their rows and cells. Pure functions.
+
+The input is pieces of text, each on one line and without a wide gap inside, and the ruling lines drawn on the page, in
+any unit. A table is either drawn, as a grid of ruling lines, or aligned: consecutive lines with gaps in the same
+places. Running prose, where a line ends because the next word would not fit, is not a table, so that two columns of a
+report stay two columns. All distances are multiples of `em`, the median height of a piece.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import median
+
+from msgspec import Struct
+
+from job_handlers.reading.tables import regions
+from job_handlers.reading.tables.columns import cells_of, cut_at_columns, find_columns, merge_sign_columns
+from job_handlers.reading.tables.evidence import Evidence, is_table
+from job_handlers.reading.tables.pieces import Band, Split, bounding_box, group_lines, split_narrow_columns, text_of
+from job_handlers.reading.tables.pieces import RulingLine as RulingLine
+from job_handlers.reading.tables.pieces import TextPiece as TextPiece
+from job_handlers.reading.tables.pieces import ends_sentence as ends_sentence
+from job_handlers.reading.tables.rows import RowMerger
+
+PIECES_MOST = 4000
+RULES_MOST = 3000
+
+
+class FoundTable(Struct, frozen=True):
+    x0: float
+    y0: float
+    x1: float
+    y1: float
+    rows: list[list[list[TextPiece]]]
+    """Rows of cells. A cell that spans several columns is in the first of them."""
+    texts: list[list[str]]
+
+    def as_text(self) -> str:
+        """Return one line per row, with tabs between cells."""
+        return "".join(["\t".join(row).rstrip("\t") + "\n" for row in self.texts])
+
+
+def may_have_tables(middles: Sequence[int]) -> bool:
+    """Return whether some pieces are on one line, from their vertical positions. Prose in one column has none."""
+    return len(middles) - len(set(middles)) >= 2
+
+
+def find(pieces: Sequence[TextPiece], rules: Sequence[RulingLine] = (), split: Split | None = None) -> list[FoundTable]:
+    # Keep the pieces ordered from top to bottom; every list below relies on it.
+    pieces = sorted(
+        [one for one in pieces if one.x1 > one.x0 and one.text.strip(" .…\xa0\t")],
+        key=lambda one: (one.y0 + one.y1, one.x0),
+    )
+    if len(pieces) < 4 or len(pieces) > PIECES_MOST:
+        return []
+    em = median([one.y1 - one.y0 for one in pieces]) or 1.0
+    level, upright = regions.horizontal_and_vertical(rules, em) if len(rules) <= RULES_MOST else ([], [])
+    reader = _TableReader(em, level, upright, split)
+    found: list[FoundTable] = []
+    left = pieces
+    flowing: set[int] | None = None
+    for area in regions.drawn_areas(level, upright, em):
+        inside = [one for one in left if regions.is_inside(one, area)]
+        if len(regions.vertical_lines(upright, area, em)) < 3:
+            # Ruling lines may also surround prose.
+            flowing = regions.prose_ids(pieces, em) if flowing is None else flowing
+            if sum(id(one) in flowing for one in inside) > 0.2 * len(inside):
+                continue
+        table = reader.read(split_narrow_columns(group_lines(inside, em), split, em), area)
+        if table is not None:
+            found.append(table)
+            inner = {id(one) for one in inside}
+            left = [one for one in left if id(one) not in inner]
+    prose = regions.prose_ids(left, em) if flowing is None else flowing
+    flows = [one for one in left if id(one) in prose]
+    bands = regions.lines_near_gaps(group_lines([one for one in left if id(one) not in prose], em))
+    for run in regions.table_runs(split_narrow_columns(bands, split, em), flows, em):
+        table = reader.read(run, None)
+        if table is not None:
+            found.append(table)
+    return sorted(found, key=lambda one: (one.y0, one.x0))
+
+
+class _TableReader:
+    def __init__(
+        self, em: float, level: Sequence[RulingLine], upright: Sequence[RulingLine], split: Split | None
+    ) -> None:
+        self._em, self._level, self._upright, self._split = em, level, upright, split
+
+    def read(self, bands: Sequence[Band], area: RulingLine | None) -> FoundTable | None:
+        """Return the table in these lines. `area` is the area of its ruling lines, if it has any."""
+        if sum(map(len, bands)) < 4:
+            return None
+        em = self._em
+        whole = area or RulingLine(*bounding_box([one for band in bands for one in band]))
+        walls = regions.vertical_lines(self._upright, whole, em)
+        floors = regions.horizontal_lines(self._level, whole, em)
+        columns = find_columns(bands, walls, em)
+        if len(columns) < 2:
+            return None
+        if self._split is not None:
+            bands = [cut_at_columns(band, columns, self._split, em) for band in bands]
+        columns = merge_sign_columns(bands, columns)
+        if len(columns) < 2:
+            return None
+        lines = cells_of(bands, columns)
+        texts = [[text_of(cell) for cell in line] for line in lines]
+        is_grid = area is not None and len(walls) > 2
+        if not is_grid and not is_table(Evidence(lines, texts, em, len(floors), is_drawn=area is not None)):
+            return None
+        return _table_of([row for row in RowMerger(bands, lines, texts, em).rows(floors) if any(row)])
+
+
+def _table_of(rows: list[list[list[TextPiece]]]) -> FoundTable | None:
+    """Return the table without its empty columns; None if less than two rows or columns are left."""
+    if len(rows) < 2 or sum([sum(map(bool, row)) > 1 for row in rows]) < 2:
+        return None
+    used = [at for at in range(len(rows[0])) if any(row[at] for row in rows)]
+    if len(used) < 2:
+        return None
+    rows = [[row[at] for at in used] for row in rows]
+    box = bounding_box([one for row in rows for cell in row for one in cell])
+    return FoundTable(*box, rows, [[text_of(cell) for cell in row] for row in rows])
