@@ -14,8 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.cli.shelf import Shelf
-from tests.store.kit import ByHand, lay_out
-from tests.store.papers import TYPES, work_as
+from tests.store.kit import TYPES, ByHand, lay_out, work_as
 from worker_service.jobs.attempts import Checkpoint, Completion
 from worker_service.jobs.documents import CrawlItem, CrawlPage, DocumentFacts, DocumentRequest, NewFile
 from worker_service.jobs.job import NewJob

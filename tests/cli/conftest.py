@@ -16,8 +16,7 @@ from click.testing import CliRunner, Result
 
 from tests import installed
 from tests.cli.shelf import Shelf
-from tests.store.kit import lay_out
-from tests.store.papers import TYPES, work_as
+from tests.store.kit import TYPES, lay_out, work_as
 from worker_service.cli import pagemill, service
 from worker_service.jobs.attempts import Failure
 from worker_service.jobs.job import Job

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.store.papers import claim
+from tests.store.kit import claim
 from worker_service.jobs.attempts import Completion, Failure
 from worker_service.jobs.documents import DocumentFacts, DocumentRequest, NewFile, PageResult
 from worker_service.jobs.job import Job, NewJob

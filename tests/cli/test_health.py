@@ -14,8 +14,7 @@ from msgspec.structs import replace
 
 from tests.cli.conftest import Daemon, Process, Run, items
 from tests.cli.shelf import Shelf
-from tests.store.kit import new_worker
-from tests.store.papers import ask_for, claim
+from tests.store.kit import ask_for, claim, new_worker
 from worker_service.jobs.attempts import Failure
 from worker_service.jobs.job import NewJob
 

@@ -18,7 +18,7 @@ from job_handlers.fetch.sources.local import revision_of
 from tests.cli.conftest import COMMAND, Run, items
 from tests.cli.shelf import Shelf
 from tests.cli.test_wait import begin
-from tests.store.papers import claim, ranges, save
+from tests.store.kit import claim, ranges, save
 from worker_service.base.errors import WaitTimedOut
 from worker_service.base.path_text import path_of
 from worker_service.cli.progress import reading_in_words, watch_reading

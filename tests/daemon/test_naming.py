@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from tests.daemon.conftest import Watch, context_in
-from tests.store.kit import ByHand
-from tests.store.papers import wish, work_as
+from tests.store.kit import ByHand, wish, work_as
 from worker_service.daemon.chores import EVERY_SECONDS, NameDocuments, link_last_documents
 from worker_service.jobs.attempts import Checkpoint, Completion
 from worker_service.jobs.documents import CrawlItem, CrawlPage, NewFile

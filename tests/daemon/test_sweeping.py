@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from tests.daemon.conftest import MakeAttempt, context_in
-from tests.store.kit import START, ByHand, MovableClock, RefusedByHand, ids
-from tests.store.papers import ask_for, begun, save, work_as
+from tests.store.kit import START, ByHand, MovableClock, RefusedByHand, ask_for, begun, ids, save, work_as
 from worker_service.daemon.chores import KEEP_AGE, forget, sweep_kept, sweep_objects
 from worker_service.jobs.attempts import Completion
 from worker_service.jobs.documents import FileAgain, NewFile

@@ -21,8 +21,7 @@ import apsw
 import job_handlers.crawl.requests  # noqa: F401  before the children begin
 from job_handlers.fetch.sources import sources
 from tests.length import IS_FULL
-from tests.store.kit import new_worker
-from tests.store.papers import TYPES
+from tests.store.kit import TYPES, new_worker
 from worker_service.jobs.attempts import Completion
 from worker_service.services import batches
 from worker_service.services.database import Session, open_session

@@ -15,8 +15,7 @@ from PIL import Image
 
 from tests.cli.shelf import Shelf
 from tests.job_handlers.reading.documents import digital, picture, prose, scan
-from tests.store.kit import lay_out
-from tests.store.papers import work_as
+from tests.store.kit import lay_out, work_as
 from worker_service.services.database import Session, open_session
 from worker_service.services.documents import remove_documents, selected_documents
 from worker_service.services.page_images import Drawer, NotDrawn, page_image, place_of, sweep

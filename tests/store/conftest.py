@@ -1,7 +1,9 @@
-"""A store of each kind on a file of its own, a clock that stands still, and hands to fill it."""
+"""A store on a file of its own, a clock that stands still, and functions that fill the store."""
 
 from __future__ import annotations
 
+import shutil
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,38 +11,32 @@ from typing import Any
 import pytest
 
 from tests.store.kit import (
-    KINDS,
+    MEMORY,
     AddWorker,
     ByHand,
     Enqueue,
-    Kind,
     MovableClock,
     Reopen,
     fields_of,
     lay_out,
     new_worker,
+    open_at,
 )
 from worker_service.store.store import Store
 
 
-class _House:
+class StoreFile:
     """One database file, and the store that is open on it now."""
 
-    def __init__(self, kind: Kind, path: Path, clock: MovableClock) -> None:
-        self.kind, self.path, self.clock = kind, path, clock
-        lay_out(path, kind.initialise)
-        self.store = kind.open(path, clock)
+    def __init__(self, path: Path, clock: MovableClock) -> None:
+        self.path, self.clock = path, clock
+        lay_out(path)
+        self.store = open_at(path, clock)
 
     def reopen(self) -> Store:
         self.store.close()
-        self.store = self.kind.open(self.path, self.clock)
+        self.store = open_at(self.path, self.clock)
         return self.store
-
-
-@pytest.fixture(params=KINDS, ids=lambda kind: kind.name)
-def kind(request: pytest.FixtureRequest) -> Kind:
-    chosen: Kind = request.param
-    return chosen
 
 
 @pytest.fixture
@@ -49,39 +45,42 @@ def clock() -> MovableClock:
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "pagemill.db"
+def path() -> Iterator[Path]:
+    """In memory where that is possible: a commit of a test does not wait for a disk."""
+    folder = Path(tempfile.mkdtemp(dir=MEMORY))
+    yield folder / "pagemill.db"
+    shutil.rmtree(folder)
 
 
 @pytest.fixture
-def house(kind: Kind, path: Path, clock: MovableClock) -> Iterator[_House]:
-    opened = _House(kind, path, clock)
+def store_file(path: Path, clock: MovableClock) -> Iterator[StoreFile]:
+    opened = StoreFile(path, clock)
     yield opened
     opened.store.close()
 
 
 @pytest.fixture
-def store(house: _House) -> Store:
-    return house.store
+def store(store_file: StoreFile) -> Store:
+    return store_file.store
 
 
 @pytest.fixture
-def reopen(house: _House) -> Reopen:
-    return house.reopen
+def reopen(store_file: StoreFile) -> Reopen:
+    return store_file.reopen
 
 
 @pytest.fixture
-def enqueue(house: _House) -> Enqueue:
+def enqueue(store_file: StoreFile) -> Enqueue:
     def insert(job_type: str = "ocr_pages", **fields: object) -> int:
-        return house.store.intake.enqueue(fields_of(job_type, fields)).job_id
+        return store_file.store.intake.enqueue(fields_of(job_type, fields)).job_id
 
     return insert
 
 
 @pytest.fixture
-def worker(house: _House) -> AddWorker:
+def worker(store_file: StoreFile) -> AddWorker:
     def register(worker_id: str = "w1", **fields: Any) -> str:
-        house.store.workers.register(new_worker(worker_id, **fields))
+        store_file.store.workers.register(new_worker(worker_id, **fields))
         return worker_id
 
     return register
@@ -93,5 +92,5 @@ def worker_is_there(worker: AddWorker) -> None:
 
 
 @pytest.fixture
-def by_hand(house: _House) -> ByHand:
-    return ByHand(house.path)
+def by_hand(store_file: StoreFile) -> ByHand:
+    return ByHand(store_file.path)

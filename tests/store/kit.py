@@ -1,6 +1,6 @@
-"""What the store's tests are written with: a clock to move, the stores to try, and a person with `sqlite3`.
+"""Shared by the tests of the store: a clock to move, new databases, workers, jobs and documents, a user's `sqlite3`.
 
-Never a second SQLite library in this process: who speaks SQL by hand is the distribution's own program.
+A second SQLite library is never loaded into this process: SQL by hand is run by the distribution's own program.
 """
 
 from __future__ import annotations
@@ -8,16 +8,17 @@ from __future__ import annotations
 import json
 import subprocess
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from worker_service.base.clock import Clock, as_text
-from worker_service.jobs.attempts import Failure
+from worker_service.jobs.attempts import Completion, Failure
+from worker_service.jobs.documents import DeferredAction, DocumentRequest, PageResult
 from worker_service.jobs.history import Changed
-from worker_service.jobs.job import Job, Lease, NewJob, Status
+from worker_service.jobs.job import Enqueued, Job, Lease, NewJob, Status
 from worker_service.jobs.selector import Selector
 from worker_service.jobs.workers import HandlerFacts, Worker
 from worker_service.store.opening import initialise, open_store
@@ -29,6 +30,7 @@ ORPHAN_AFTER_SECONDS = 300
 CPU_TYPES = ("ocr_pages", "assemble", "scrape_account")
 IO_TYPES = ("download",)
 EVERY_JOB = Selector()
+MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
 
 
 class MovableClock:
@@ -52,39 +54,22 @@ class MovableClock:
         return as_text(self.now)
 
 
-@dataclass(frozen=True, slots=True)
-class Kind:
-    """A store that every contract test runs over."""
-
-    name: str
-    initialise: Callable[[Path], None]
-    open: Callable[[Path, Clock], Store]
-
-
-def _initialise_sqlite(path: Path) -> None:
-    initialise(path)
-
-
-def _open_sqlite(path: Path, clock: Clock) -> Store:
+def open_at(path: Path, clock: Clock) -> Store:
     return open_store(path, orphan_after_seconds=ORPHAN_AFTER_SECONDS, clock=clock)
 
 
-def lay_out(path: Path, made_by: Callable[[Path], None] = _initialise_sqlite) -> None:
-    """A new database as a copy: made once in each run, by whoever makes them."""
+def lay_out(path: Path) -> None:
+    """Write a new database as a copy of one that is made once in each run."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(_new_database(made_by))
+    path.write_bytes(_new_database())
 
 
 @cache
-def _new_database(made_by: Callable[[Path], None]) -> bytes:
-    with TemporaryDirectory() as place:
-        path = Path(place, "new.db")
-        made_by(path)
+def _new_database() -> bytes:
+    with TemporaryDirectory() as folder:
+        path = Path(folder, "new.db")
+        initialise(path)
         return path.read_bytes()
-
-
-# A second store is one more line here.
-KINDS = (Kind("sqlite", _initialise_sqlite, _open_sqlite),)
 
 
 class RefusedByHand(Exception):
@@ -234,3 +219,80 @@ ENDINGS: dict[str, Callable[[Store, Lease], object]] = {
 
 def fields_of(job_type: str, fields: dict[str, object]) -> NewJob:
     return NewJob(job_type, **fields)  # type: ignore[arg-type]
+
+
+# ── Documents ──
+
+TYPES = ("download", "ingest", "ocr_pages", "assemble", "action")
+
+
+def work_as(store: Store, worker_id: str = "w1", types: Sequence[str] = TYPES) -> None:
+    store.workers.register(new_worker(worker_id, types=types, cpu=1000, io=1000))
+
+
+def wish(
+    key: str = "report.pdf",
+    *,
+    owner: str = "",
+    content: str = "c1",
+    settings: str = "{}",
+    is_forced: bool = False,
+    is_standing: bool = False,
+    actions: Sequence[DeferredAction] = (),
+    revision: str = "",
+) -> NewJob:
+    name = f"{key} of {owner or 'nobody'}"
+    request = DocumentRequest(key, name, content, settings, is_forced, is_standing, actions, revision)
+    return NewJob("ingest", platform="gdrive", owner=owner, document=request)
+
+
+def ask_for(store: Store, key: str = "report.pdf", **fields: Any) -> Enqueued:
+    return store.intake.enqueue(wish(key, **fields))
+
+
+def claim(store: Store, job_type: str | None = None) -> Job:
+    """The one job that can run now."""
+    jobs = store.leases.claim("w1", 1) or store.leases.claim("w1", 1, "io")
+    [job] = jobs
+    assert job_type in (None, job.job_type)
+    return job
+
+
+def begun(store: Store, key: str = "report.pdf", **fields: Any) -> Job:
+    """A wish, and its job that runs."""
+    ask_for(store, key, **fields)
+    return claim(store, "ingest")
+
+
+def pages_of(*texts: str, first: int = 1, mark: str = "") -> list[PageResult]:
+    return [PageResult(number, f"{mark}{number}:{text}", text, "ocr", 90.0) for number, text in enumerate(texts, first)]
+
+
+def save(store: Store, lease: Lease, *texts: str, first: int = 1) -> list[Lease]:
+    return store.attempts.save_pages([(lease, page) for page in pages_of(*texts, first=first)])
+
+
+def ranges(*parts: tuple[int, int]) -> list[NewJob]:
+    """What an ingest leads to."""
+    jobs = [NewJob("ocr_pages", payload=json.dumps({"pages": list(part)})) for part in parts]
+    return [*jobs, NewJob("assemble", after_earlier=True)]
+
+
+def publish(store: Store, key: str = "report.pdf", *texts: str, **fields: Any) -> int:
+    """Read a document in one go, by its ingest alone; return its id."""
+    asked = ask_for(store, key, **fields)
+    job = claim(store, "ingest")
+    assert save(store, job.lease, *texts) == []
+    assert store.leases.complete_many([Completion(job.lease, publishes=True)]) == []
+    assert asked.document_id is not None
+    return asked.document_id
+
+
+def document_row(by_hand: ByHand, document_id: int = 1) -> dict[str, object]:
+    [row] = by_hand(f"SELECT * FROM document WHERE id = {document_id}")
+    return row
+
+
+def state(by_hand: ByHand, document_id: int = 1) -> tuple[object, object, object, object]:
+    row = document_row(by_hand, document_id)
+    return row["index_status"], row["index_generation"], row["current_generation"], row["error_code"]

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.store.kit import ByHand, ids
-from tests.store.papers import ask_for, claim, publish, wish, work_as
+from tests.store.kit import ByHand, ask_for, claim, ids, publish, wish, work_as
 from worker_service.jobs.attempts import Completion, Failure
 from worker_service.jobs.batches import BatchState, NewBatch, OwnerPolicy
 from worker_service.jobs.documents import Decision, DeferredAction, OnEnd

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.store.kit import ByHand, RefusedByHand, new_worker
-from tests.store.papers import ask_for, begun, claim, save, state, work_as
+from tests.store.kit import ByHand, RefusedByHand, ask_for, begun, claim, new_worker, save, state, work_as
 from worker_service.jobs.attempts import Checkpoint, Completion, Failure
 from worker_service.jobs.documents import NewFile
 from worker_service.jobs.job import NewJob

@@ -8,17 +8,21 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from tests.store.kit import ByHand, MovableClock, ids, status_of, undo
-from tests.store.papers import (
+from tests.store.kit import (
+    ByHand,
+    MovableClock,
     ask_for,
     begun,
     claim,
     document_row,
+    ids,
     pages_of,
     publish,
     ranges,
     save,
     state,
+    status_of,
+    undo,
     wish,
     work_as,
 )

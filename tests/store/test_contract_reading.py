@@ -12,7 +12,6 @@ from tests.store.kit import (
     AddWorker,
     ByHand,
     Enqueue,
-    Kind,
     MovableClock,
     Reopen,
     claim_one,
@@ -21,6 +20,7 @@ from tests.store.kit import (
     everything,
     ids,
     new_worker,
+    open_at,
 )
 from worker_service.base.clock import as_text
 from worker_service.base.errors import BadInput, PagemillError
@@ -267,9 +267,9 @@ def test_names_are_completed_from_their_beginning(store: Store, enqueue: Enqueue
 
 
 def test_the_change_counter_moves_when_anybody_else_commits_and_only_then(
-    store: Store, path: Path, kind: Kind, clock: MovableClock, by_hand: ByHand
+    store: Store, path: Path, clock: MovableClock, by_hand: ByHand
 ) -> None:
-    watcher = kind.open(path, clock)
+    watcher = open_at(path, clock)
     seen = [watcher.database.change_counter()]
     assert watcher.database.change_counter() == seen[0]
 
@@ -320,9 +320,9 @@ def test_reading_never_writes(
 
 
 def test_readers_see_a_commit_of_somebody_else_at_once(
-    store: Store, kind: Kind, path: Path, clock: MovableClock, worker: AddWorker
+    store: Store, path: Path, clock: MovableClock, worker: AddWorker
 ) -> None:
-    reader = kind.open(path, clock)
+    reader = open_at(path, clock)
     assert reader.reading.count(EVERY_JOB) == 0
 
     worker()
@@ -337,14 +337,14 @@ def test_readers_see_a_commit_of_somebody_else_at_once(
 
 
 def test_a_backup_is_a_sound_copy_that_can_be_opened(
-    store: Store, path: Path, worker: AddWorker, clock: MovableClock, kind: Kind, tmp_path: Path
+    store: Store, path: Path, worker: AddWorker, clock: MovableClock, tmp_path: Path
 ) -> None:
     made = _filled(store, worker, clock)
     target = tmp_path / "copy.db"
 
     back_up(path, target)
 
-    copy = kind.open(target, clock)
+    copy = open_at(target, clock)
     assert everything(copy) == everything(store)
     assert all(check.is_good for check in copy.integrity.check() if check.name in {"integrity", "schema"})
     assert claimed_ids(copy) == [made["pending"]]
@@ -378,7 +378,7 @@ def test_check_finds_nothing_wrong_with_a_healthy_database(
 
 @pytest.mark.parametrize("index", ["job_by_owner", "job_by_status", "job_ready"])
 def test_check_finds_a_page_that_is_damaged(
-    store: Store, path: Path, enqueue: Enqueue, kind: Kind, clock: MovableClock, tmp_path: Path, index: str
+    store: Store, path: Path, enqueue: Enqueue, clock: MovableClock, tmp_path: Path, index: str
 ) -> None:
     enqueue(owner="ann")
     copy = tmp_path / "copy.db"
@@ -388,7 +388,7 @@ def test_check_finds_a_page_that_is_damaged(
         file.seek((int(str(page)) - 1) * 4096)
         file.write(b"\xff" * 4096)
 
-    damaged = kind.open(copy, clock)
+    damaged = open_at(copy, clock)
     bad = [check for check in damaged.integrity.check() if not check.is_good]
 
     assert "integrity" in [check.name for check in bad]

@@ -14,11 +14,9 @@ from hypothesis import HealthCheck, given, settings
 from tests.length import short
 from tests.store.kit import (
     FAR_FUTURE,
-    KINDS,
     AddWorker,
     ByHand,
     Enqueue,
-    Kind,
     MovableClock,
     claim_one,
     codes,
@@ -211,11 +209,10 @@ def test_a_job_that_is_not_pending_has_no_gate(store: Store, enqueue: Enqueue, w
 # ── The gates are the claim's own predicates ────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
 @settings(max_examples=short(60, full=1200), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(steps=steps)
-def test_p12_a_pending_job_has_no_gate_exactly_when_the_next_claim_could_take_it(kind: Kind, steps: list[Step]) -> None:
-    with a_world(kind) as world:
+def test_p12_a_pending_job_has_no_gate_exactly_when_the_next_claim_could_take_it(steps: list[Step]) -> None:
+    with a_world() as world:
         world.walk(steps)
 
         gates = {

@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.length import short
-from tests.store.kit import MovableClock
-from tests.store.papers import ask_for, begun, claim, publish, save, work_as
+from tests.store.kit import MovableClock, ask_for, begun, claim, publish, save, work_as
 from worker_service.base.errors import BadInput, DocumentNotFound
 from worker_service.jobs.attempts import Completion, Failure
 from worker_service.jobs.documents import DocumentFacts, IndexStatus, NewFile, PageResult

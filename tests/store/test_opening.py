@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.store.kit import AddWorker, MovableClock
-from tests.store.papers import claim
+from tests.store.kit import AddWorker, MovableClock, claim
 from worker_service.base.errors import StoreUnusable
 from worker_service.jobs.attempts import Checkpoint, Completion
 from worker_service.jobs.job import NewJob

@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
-from tests.store.kit import EVERY_JOB, ByHand, Kind, everything, new_worker
-from tests.store.papers import wish
+from tests.store.kit import EVERY_JOB, ByHand, everything, new_worker, open_at, wish
 from worker_service.base.clock import wall_clock
 from worker_service.jobs.documents import Decision
 from worker_service.jobs.job import NewJob, Status
+from worker_service.store.opening import initialise
 from worker_service.store.store import Store
 
 SPAWN = multiprocessing.get_context("spawn")
@@ -28,8 +28,8 @@ Say = Callable[[tuple[str, Any]], None]
 Deed = Callable[..., None]
 
 
-def _child(deed: Deed, kind: Kind, path: Path, start: Barrier, said: multiprocessing.Queue[Any], rest: Any) -> None:
-    store = kind.open(path, wall_clock)
+def _child(deed: Deed, path: Path, start: Barrier, said: multiprocessing.Queue[Any], rest: Any) -> None:
+    store = open_at(path, wall_clock)
     start.wait(PATIENCE_SECONDS)
     try:
         deed(store, said.put, *rest)
@@ -37,10 +37,10 @@ def _child(deed: Deed, kind: Kind, path: Path, start: Barrier, said: multiproces
         store.close()
 
 
-def _race(kind: Kind, path: Path, *deeds: tuple[Any, ...]) -> Said:
+def _race(path: Path, *deeds: tuple[Any, ...]) -> Said:
     """Run every deed in a process of its own, all from the same moment; return all that they said."""
     start, said = SPAWN.Barrier(len(deeds)), SPAWN.Queue()
-    racers = [SPAWN.Process(target=_child, args=(deed, kind, path, start, said, rest)) for deed, *rest in deeds]
+    racers = [SPAWN.Process(target=_child, args=(deed, path, start, said, rest)) for deed, *rest in deeds]
     for racer in racers:
         racer.start()
     words: Said = []
@@ -57,10 +57,10 @@ def _race(kind: Kind, path: Path, *deeds: tuple[Any, ...]) -> Said:
 
 
 @pytest.fixture
-def wall_store(kind: Kind, path: Path) -> Iterator[Store]:
+def wall_store(path: Path) -> Iterator[Store]:
     """Like `store`, but with the clock that the racers have."""
-    kind.initialise(path)
-    opened = kind.open(path, wall_clock)
+    initialise(path)
+    opened = open_at(path, wall_clock)
     yield opened
     opened.close()
 
@@ -81,11 +81,11 @@ def _insert_by_hand(store: Store, say: Say, path: Path) -> None:
 
 
 def test_p1_claimers_take_each_job_exactly_once_and_p3_what_a_hand_inserts_meanwhile_as_well(
-    wall_store: Store, kind: Kind, path: Path
+    wall_store: Store, path: Path
 ) -> None:
     wall_store.intake.enqueue_many([NewJob("ocr_pages") for _ in range(200)])
 
-    said = _race(kind, path, (_insert_by_hand, path), *((_claim_all, f"w{number}", 1 + number) for number in range(3)))
+    said = _race(path, (_insert_by_hand, path), *((_claim_all, f"w{number}", 1 + number) for number in range(3)))
 
     left: queue.SimpleQueue[tuple[str, int]] = queue.SimpleQueue()
     _claim_all(wall_store, left.put, "w9", 8)
@@ -94,19 +94,17 @@ def test_p1_claimers_take_each_job_exactly_once_and_p3_what_a_hand_inserts_meanw
     assert all(job.fence == 1 and job.status is Status.COMPLETED for job in everything(wall_store).values())
 
 
-def _initialise(store: Store, say: Say, kind: Kind, path: Path) -> None:
-    kind.initialise(path)
-    other = kind.open(path, wall_clock)
+def _initialise(store: Store, say: Say, path: Path) -> None:
+    initialise(path)
+    other = open_at(path, wall_clock)
     say(("opened", other.reading.count(EVERY_JOB)))
     other.close()
 
 
-def test_two_who_initialise_at_once_both_find_a_database(
-    wall_store: Store, kind: Kind, path: Path, tmp_path: Path
-) -> None:
+def test_two_who_initialise_at_once_both_find_a_database(wall_store: Store, path: Path, tmp_path: Path) -> None:
     fresh = tmp_path / "fresh.db"
 
-    said = _race(kind, path, *((_initialise, kind, fresh) for _ in range(3)))
+    said = _race(path, *((_initialise, fresh) for _ in range(3)))
 
     assert said == [("opened", 0)] * 3
 
@@ -117,8 +115,8 @@ def _wish_for(store: Store, say: Say) -> None:
         say((str(asked.decision), asked.job_id))
 
 
-def test_p11_of_many_who_want_the_same_one_is_accepted(wall_store: Store, kind: Kind, path: Path) -> None:
-    said = _race(kind, path, *[(_wish_for,)] * 4)
+def test_p11_of_many_who_want_the_same_one_is_accepted(wall_store: Store, path: Path) -> None:
+    said = _race(path, *[(_wish_for,)] * 4)
 
     assert [decision for decision, _ in said].count(str(Decision.ACCEPTED)) == 1
     assert len({job_id for _, job_id in said}) == 1

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.store.kit import ByHand, RefusedByHand
-from tests.store.papers import publish, work_as
+from tests.store.kit import ByHand, RefusedByHand, publish, work_as
 from worker_service.base.errors import StoreDamaged
 from worker_service.store.backup import back_up, check_backup
 from worker_service.store.store import Store

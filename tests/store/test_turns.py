@@ -54,8 +54,8 @@ class Queue:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_a_claim_takes_whom_a_walk_over_all_lanes_finds(tmp_path: Path, seed: int) -> None:
-    queue, random = Queue(tmp_path / "jobs.db"), Random(seed)
+def test_a_claim_takes_whom_a_walk_over_all_lanes_finds(path: Path, seed: int) -> None:
+    queue, random = Queue(path), Random(seed)
     running: list[Job] = []
 
     def enqueue(store: Store) -> None:
@@ -136,9 +136,9 @@ def test_a_claim_takes_whom_a_walk_over_all_lanes_finds(tmp_path: Path, seed: in
 
 
 @pytest.fixture
-def known(tmp_path: Path) -> Queue:
+def known(path: Path) -> Queue:
     """Its lanes are known: one job for each of six owners, and the first of them has been claimed."""
-    queue = Queue(tmp_path / "jobs.db")
+    queue = Queue(path)
     queue.daemon.intake.enqueue_many([NewJob("ocr_pages", owner=owner) for owner in OWNERS])
     assert claimed_ids(queue.daemon, most=1) == [1]
     return queue
@@ -165,9 +165,9 @@ def test_a_pause_of_the_one_whose_turn_it_is_holds_at_once(known: Queue) -> None
 
 @pytest.mark.parametrize("most", [1, 5])
 @pytest.mark.parametrize("lanes", [1, 2, 6])
-def test_a_claim_for_some_types_ends_where_the_turn_of_another_begins(tmp_path: Path, lanes: int, most: int) -> None:
+def test_a_claim_for_some_types_ends_where_the_turn_of_another_begins(path: Path, lanes: int, most: int) -> None:
     """Ahead of a free slot nobody is overtaken."""
-    queue = Queue(tmp_path / "jobs.db")
+    queue = Queue(path)
     claim = queue.daemon.leases.claim
     queue.daemon.intake.enqueue_many([NewJob("ocr_pages", priority=1), NewJob("ocr_pages", priority=1)])
     if lanes > 1:

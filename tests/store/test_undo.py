@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.length import short
-from tests.store.kit import EVERY_JOB, KINDS, Kind, everything
+from tests.store.kit import EVERY_JOB, everything
 from tests.store.worlds import Step, a_world, steps
 from worker_service.base.errors import Refused
 from worker_service.jobs.history import Changed
@@ -35,13 +35,12 @@ def _standing(job: Job) -> tuple[Status, int, int]:
     return Status.CANCELLED if job.cancel_requested_at else job.status, job.fence, job.priority
 
 
-@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
 @settings(max_examples=short(60, full=800), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(steps=steps, verb=st.sampled_from(["cancel", "retry", "delete", "priority"]), since=steps)
 def test_an_undo_takes_back_what_has_not_moved_since_and_names_the_rest(
-    kind: Kind, steps: list[Step], verb: str, since: list[Step]
+    steps: list[Step], verb: str, since: list[Step]
 ) -> None:
-    with a_world(kind) as world:
+    with a_world() as world:
         world.walk(steps)
         world.settle()
         before = everything(world.store)

@@ -115,9 +115,9 @@ def test_a_watch_sees_a_deleted_file(store: Store, path: Path, suffix: str) -> N
     assert "was deleted" in str(watch.fault())
 
 
-def test_a_watch_sees_a_replaced_file(store: Store, path: Path, tmp_path: Path) -> None:
+def test_a_watch_sees_a_replaced_file(store: Store, path: Path) -> None:
     watch = store.watch()
-    copy = tmp_path / "copy.db"
+    copy = path.with_name("copy.db")
     back_up(path, copy)
 
     copy.rename(path)

@@ -5,18 +5,17 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from unittest.mock import patch
 
 from hypothesis import strategies as st
 
-from tests.store.kit import ByHand, Kind, MovableClock, end, everything, ids, lay_out, new_worker
+from tests.store.kit import MEMORY, ByHand, MovableClock, end, everything, ids, lay_out, new_worker, open_at
 from worker_service.base.errors import PagemillError
 from worker_service.jobs.attempts import Failure
 from worker_service.jobs.job import Job, NewJob, Status
-from worker_service.store.backup import back_up
-
-MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
+from worker_service.store.database import Database
 
 _TYPES = st.sampled_from(["ocr_pages", "ocr_pages", "ocr_pages", "assemble", "download", "brew_tea"])
 _OWNERS = st.sampled_from(["", "", "ann", "bob"])
@@ -84,11 +83,11 @@ steps: st.SearchStrategy[list[Step]] = st.builds(
 class World:
     """A database in some state, reached by verbs and by hands."""
 
-    def __init__(self, kind: Kind, folder: Path) -> None:
-        self.kind, self.folder, self.clock = kind, folder, MovableClock()
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.clock = folder, MovableClock()
         self.path = folder / "pagemill.db"
-        lay_out(self.path, kind.initialise)
-        self.store = kind.open(self.path, self.clock)
+        lay_out(self.path)
+        self.store = open_at(self.path, self.clock)
         self.by_hand = ByHand(self.path)
         self.limits: dict[str, dict[str, int]] = {}
         self.store.workers.register(new_worker("w1", cpu=3, io=1))
@@ -201,22 +200,20 @@ class World:
         self.store.workers.deregister("nobody")
 
     def claimable(self) -> set[int]:
-        """What the next claim of some worker takes, tried on copies."""
+        """Return the jobs that the next claim of some worker takes. Each claim is rolled back."""
         taken: set[int] = set()
-        workers = [worker.id for worker in self.store.reading.workers()]
-        for number, (worker_id, job_class) in enumerate((w, c) for w in workers for c in ("cpu", "io")):
-            copy = self.folder / f"copy{number}.db"
-            back_up(self.path, copy)
-            tried = self.kind.open(copy, self.clock)
-            taken |= {job.id for job in tried.leases.claim(worker_id, 1, job_class)}
-            tried.close()
+        for worker_id in [worker.id for worker in self.store.reading.workers()]:
+            for job_class in ("cpu", "io"):
+                with self.store.database.rehearsal(), patch.object(Database, "transaction", nullcontext):
+                    taken |= {job.id for job in self.store.leases.claim(worker_id, 1, job_class)}
+                self.store.leases.scheduler.forget()
         return taken
 
 
 @contextmanager
-def a_world(kind: Kind) -> Iterator[World]:
+def a_world() -> Iterator[World]:
     folder = Path(tempfile.mkdtemp(dir=MEMORY))
-    world = World(kind, folder)
+    world = World(folder)
     try:
         yield world
     finally:

@@ -15,7 +15,7 @@ import pytest
 
 from tests.cli.shelf import Shelf
 from tests.job_handlers.reading.documents import bomb, digital
-from tests.store.papers import work_as
+from tests.store.kit import work_as
 from worker_service.jobs.attempts import Completion, Failure
 from worker_service.jobs.documents import DocumentFacts, DocumentRequest, PageResult
 from worker_service.jobs.job import NewJob

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.shelf import Shelf
-from tests.store.kit import lay_out
-from tests.store.papers import work_as
+from tests.store.kit import lay_out, work_as
 from worker_service.base.errors import BadInput, DocumentNotFound
 from worker_service.jobs.documents import Decision
 from worker_service.services.database import Session, open_session

@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.store.papers import work_as
+from tests.store.kit import work_as
 from worker_service.base.clock import add_duration, as_text
 from worker_service.base.errors import IdempotencyConflict
 from worker_service.jobs.job import NewJob, Status

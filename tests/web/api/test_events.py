@@ -13,7 +13,7 @@ from typing import Any, cast
 import httpx
 import pytest
 
-from tests.store.papers import claim, work_as
+from tests.store.kit import claim, work_as
 from tests.system.conftest import System, wait_until
 from tests.web.conftest import site_of
 from worker_service.jobs.attempts import Failure

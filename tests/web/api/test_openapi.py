@@ -16,7 +16,7 @@ from starlette.routing import Route
 
 from tests import manual
 from tests.cli.shelf import Shelf
-from tests.store.papers import work_as
+from tests.store.kit import work_as
 from tests.web.conftest import bearer, served
 from worker_service.services.database import Session
 from worker_service.settings.config import Settings

@@ -17,7 +17,7 @@ import pytest
 
 from tests import manual
 from tests.cli.shelf import Shelf
-from tests.store.papers import work_as
+from tests.store.kit import work_as
 from tests.web.conftest import served
 from worker_service.jobs.attempts import Failure
 from worker_service.jobs.documents import DeferredAction, OnEnd

@@ -5,7 +5,7 @@ from __future__ import annotations
 import httpx
 
 from tests.cli.shelf import Shelf
-from tests.store.papers import claim, work_as
+from tests.store.kit import claim, work_as
 from tests.web.pages.conftest import Make
 from tests.web.pages.look import look
 from worker_service.jobs.attempts import Failure
