@@ -105,16 +105,21 @@ def _sentence(text: str) -> str:
 
 
 def job_types_page() -> str:
-    return "\n\n".join(_told_of_handler(handler) for handler in _shipped())
+    by_function: dict[Any, list[Handler[Any]]] = {}
+    for handler in _shipped():
+        by_function.setdefault(handler.run, []).append(handler)
+    return "\n\n".join(_told_of_handler(*several) for several in by_function.values())
 
 
 def _shipped() -> list[Handler[Any]]:
     points = entry_points(group="worker_service.handlers")
-    ours = [point.load() for point in points if point.value.startswith("job_handlers.")]
-    return sorted((one for one in ours if isinstance(one, Handler)), key=lambda one: one.job_type)
+    loaded = [point.load() for point in points if point.value.startswith("job_handlers.")]
+    several = [one if isinstance(one, tuple) else (one,) for one in loaded]
+    ours = [handler for handlers in several for handler in handlers if isinstance(handler, Handler)]
+    return sorted(ours, key=lambda one: one.job_type)
 
 
-def _told_of_handler(handler: Handler[Any]) -> str:
+def _told_of_handler(handler: Handler[Any], *aliases: Handler[Any]) -> str:
     module = inspect.getmodule(handler.run)
     assert module is not None
     assert module.__doc__ is not None
@@ -128,6 +133,8 @@ def _told_of_handler(handler: Handler[Any]) -> str:
         else f"{limits.wall_seconds / 3600:g} hours at most",
         "with a network" if limits.network else "without a network",
     ]
+    if aliases:
+        about += f"\n\nJobs of the earlier name {', '.join(f'`{one.job_type}`' for one in aliases)} run as well."
     if handler.credentials:
         uses.append(f"credentials {', '.join(f'`{name}`' for name in handler.credentials)}")
     rows = ["| key | | default | |", "|---|---|---|---|", *_told_of_keys(handler.payload)]

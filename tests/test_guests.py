@@ -38,7 +38,8 @@ def names() -> set[str]:
 
 def keys() -> set[str]:
     """Of payloads. What NOTIFY takes is the core's own."""
-    offered: list[Any] = [EntryPoint(name, spec, "pagemill").load() for name, spec in shipped().items()]
+    loaded: list[Any] = [EntryPoint(name, spec, "pagemill").load() for name, spec in shipped().items()]
+    offered = [handler for one in loaded for handler in (one if isinstance(one, tuple) else (one,))]
     handlers = [one for one in offered if isinstance(one, Handler) and one.job_type != NOTIFY]
     return {field.name for one in handlers for field in msgspec.structs.fields(one.payload)} - OWN
 

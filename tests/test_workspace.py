@@ -37,7 +37,7 @@ def by_hand(database: Path) -> ByHand:
 @pytest.fixture
 def shelf(database: Path, tmp_path: Path) -> Iterator[Shelf]:
     store = open_store(database)
-    work_as(store, types=(*TYPES, "drive_crawl"))
+    work_as(store, types=(*TYPES, "crawl"))
     (tmp_path / "workspace").mkdir()
     yield Shelf(store, tmp_path / "workspace")
     store.close()
@@ -62,7 +62,7 @@ def read(shelf: Shelf, key: str, name: str = "", owner: str = "alice", *, roles:
 
 
 def crawl(shelf: Shelf, *items: CrawlItem, owner: str = "alice") -> None:
-    shelf.store.intake.enqueue(NewJob("drive_crawl", platform="gdrive", owner=owner))
+    shelf.store.intake.enqueue(NewJob("crawl", platform="gdrive", owner=owner))
     job = shelf.next_job()
     shelf.store.attempts.checkpoint(job.lease, Checkpoint("{}", crawl=CrawlPage(f"drive:{owner}", list(items))))
     shelf.store.leases.complete_many([Completion(job.lease)])

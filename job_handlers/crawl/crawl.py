@@ -1,8 +1,6 @@
-"""Find the files below a folder and enqueue a `download` for each that is new or has changed.
+"""Find the files below a folder and enqueue a `download` for each one that is new or has changed.
 
-    {"folder": "https://drive.google.com/drive/folders/…", "wanted": {"name": "*report*.pdf"}, "credential": "drive"}
-
-Elsewhere: what is wanted, in `wanted`; how the tree is walked, in `walk`; what is remembered, in `memory`.
+{"folder": "https://drive.google.com/drive/folders/…", "wanted": {"name": "*report*.pdf"}, "credential": "drive"}
 """
 
 from __future__ import annotations
@@ -10,19 +8,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from job_handlers.crawl.options import CrawlPayload, check, crawl_key
-from job_handlers.crawl.state import Forgetful, Memory
-from job_handlers.crawl.walk import Crawl
+from msgspec.structs import replace
+
+from job_handlers.crawl.options import CrawlPayload, check_payload, crawl_key
+from job_handlers.crawl.state import CrawlRecord, DryRunRecord
+from job_handlers.crawl.walk import CrawlRun
 from job_handlers.fetch.errors import Timeouts
 from job_handlers.fetch.sources import credentials, environment, prepare, read_folder
 from job_handlers.fetch.sources.tree import Tree
 from worker_service.handlers import WATCHING, Context, Done, Handler, Limits, Permanent, Retryable, Snooze
 
-_AGAIN_SECONDS = 60.0
-_PATIENCE = Timeouts()
+_RETRY_SECONDS = 60.0
+_TIMEOUTS = Timeouts()
 
 
-def run(context: Context[CrawlPayload], timeouts: Timeouts = _PATIENCE) -> Done:
+def run(context: Context[CrawlPayload], timeouts: Timeouts = _TIMEOUTS) -> Done:
     source, reference = read_folder(context.payload.folder)
     if reference.platform != context.platform:
         raise Permanent(
@@ -31,29 +31,29 @@ def run(context: Context[CrawlPayload], timeouts: Timeouts = _PATIENCE) -> Done:
             f"enqueue it with --platform {reference.platform}",
         )
     with source.open_tree(reference, context.payload.credential, timeouts, context.cancelled) as tree:
-        return crawl(context, tree)
+        return crawl_tree(context, tree)
 
 
-def crawl(context: Context[CrawlPayload], tree: Tree) -> Done:
-    """One run over `tree`."""
+def crawl_tree(context: Context[CrawlPayload], tree: Tree) -> Done:
     payload = context.payload
-    check(payload)
+    check_payload(payload)
     key = crawl_key(payload, tree, context.owner)
-    memory = Forgetful(context, key) if payload.dry_run else Memory(context, key)
-    one = Crawl(context, tree, memory)
-    watches = payload.watch_seconds is not None and not payload.dry_run
+    record = DryRunRecord(context, key) if payload.dry_run else CrawlRecord(context, key)
+    crawl_run = CrawlRun(context, tree, record)
+    is_watching = payload.watch_seconds is not None and not payload.dry_run
     try:
-        one.go(must_walk=payload.reconcile, forgets=watches)
-    except Retryable as trouble:
-        if not one.has_kept or payload.dry_run:
+        crawl_run.run(must_walk=payload.reconcile, is_repeated=is_watching)
+    except Retryable as error:
+        if not crawl_run.has_saved or payload.dry_run:
             raise
-        # It got further, so it costs no attempt.
-        raise Snooze(trouble.detail, trouble.remedy, after=trouble.after or _AGAIN_SECONDS) from trouble
-    if watches:
-        raise Snooze(one.summary(), after=payload.watch_seconds, code=WATCHING)
-    if isinstance(memory, Forgetful):
-        return Done({"dry_run": True, **one.counts(), "bytes": memory.bytes, "would_enqueue": memory.would_enqueue})
-    return Done({"crawl": key, **one.counts()})
+        # The attempt made progress, so it costs no retry.
+        raise Snooze(error.detail, error.remedy, after=error.after or _RETRY_SECONDS) from error
+    if is_watching:
+        raise Snooze(crawl_run.summary(), after=payload.watch_seconds, code=WATCHING)
+    if isinstance(record, DryRunRecord):
+        counts = crawl_run.counts()
+        return Done({"dry_run": True, **counts, "bytes": record.bytes, "would_enqueue": record.would_enqueue})
+    return Done({"crawl": key, **crawl_run.counts()})
 
 
 def _reads(payload: CrawlPayload) -> Sequence[Path]:
@@ -62,8 +62,8 @@ def _reads(payload: CrawlPayload) -> Sequence[Path]:
 
 
 prepare()
-drive_crawl = Handler(
-    "drive_crawl",
+crawl = Handler(
+    "crawl",
     run,
     CrawlPayload,
     job_class="io",
@@ -72,3 +72,5 @@ drive_crawl = Handler(
     credentials=credentials(),
     reads_payload=_reads,
 )
+drive_crawl = (crawl, replace(crawl, job_type="drive_crawl"))
+"""The entry point: both names of the job type. Rows with the earlier one keep it."""

@@ -84,7 +84,7 @@ def crawl_job(
     # Only one job at a time walks a folder; a full walk does not wait for a watching job that sleeps.
     key = f"crawl:{source.PLATFORM}:{owner}:{folder}"
     return NewJob(
-        "drive_crawl",
+        "crawl",
         name=name,
         platform=source.PLATFORM,
         owner=owner,

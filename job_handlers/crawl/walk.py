@@ -1,88 +1,88 @@
-"""One run of a crawl: walk a tree, or hear what has changed in it, and enqueue a download for what is new.
+"""One run of a crawl: walk a tree or read its list of changes, and enqueue a download for each new or changed file.
 
-The first run walks everything; later runs ask the place what has changed, where it can tell, and walk where it cannot.
-A token for the changes is taken before the walk and they are replayed after it, so nothing falls into the gap; what
-the walk has not met is marked as gone after that, and no file of ours is removed. Each page lands in one transaction
-with the jobs that it asked for: a run that is killed repeats one page.
+The first run walks everything. Later runs ask the source what has changed, if it can tell, or walk again. The token for
+the changes is taken before the walk and the changes are read after it, so nothing is missed in between. Items that the
+walk has not met are then marked as gone; no published file is removed. Each page is saved in one transaction with its
+jobs, so a run that is killed repeats one page.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
 
+import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from job_handlers.crawl.options import CrawlPayload, FilesWanted, download_of, skip_reason
+from job_handlers.crawl.options import CrawlPayload, FilesWanted, download_job, skip_reason
 from job_handlers.crawl.state import (
     LISTED_IN_PART,
     NOT_LISTED,
     TO_LIST,
     TOO_DEEP,
     UNSURE,
-    Detail,
-    Memory,
+    Bookmark,
+    CrawlRecord,
+    ItemDetail,
     PageFindings,
-    Remembered,
+    Phase,
+    RunState,
 )
 from job_handlers.fetch.sources.tree import Entry, ItemError, Listing, ListingExpired, Tree, TreeChanges
 from worker_service.handlers import Context, CrawlItem, NewJob, Permanent, Retryable, counted
 
-_WHY_MOST = 200
-
-WALK, CHANGES, SWEEP, OVER = "walk", "changes", "sweep", "over"
-_WALKS_MOST = 2
-"""In one run. A folder that went takes things along that only another walk can find; it may not go on for ever."""
+_WALKS_MAX = 2
+"""Per run. A folder that went away during a run is followed by another walk, but not without end."""
 _TRIES = 3
-_TOLD = ("folders", "found", "enqueued", "unchanged", "skipped", "gone", "failed")
-ID_CHARACTERS_MAX = 1000
+_SUMMARY_COUNTS = ("folders", "found", "enqueued", "unchanged", "skipped", "gone", "failed")
+_ID_CHARACTERS_MAX = 1000
 _NAME_CHARACTERS_MAX = 1000
-_NOT_THERE = "a shortcut leads to it, and it is not there"
+_WHY_CHARACTERS_MAX = 200
+_DANGLING = "the target of a shortcut, which does not exist"
 
 
-class Crawl:
-    def __init__(self, context: Context[CrawlPayload], tree: Tree, memory: Memory) -> None:
-        self._context, self._tree, self._memory = context, tree, memory
+class CrawlRun:
+    def __init__(self, context: Context[CrawlPayload], tree: Tree, record: CrawlRecord) -> None:
+        self._context, self._tree, self._record = context, tree, record
         self._wanted, self._log = context.payload.wanted, context.log
-        # Where an attempt before this one stood.
-        self._state: dict[str, Any] = dict(context.state or {})
-        self._counts: Counter[str] = Counter(self._state.get("counts", {}))
-        self.has_kept = False
+        self._state = msgspec.convert(context.state or {}, RunState)
+        self._counts: Counter[str] = Counter(self._state.counts)
+        self.has_saved = False
 
-    def go(self, *, must_walk: bool, forgets: bool) -> None:
-        """`must_walk`: even if the place could tell what has changed. `forgets`: leave no state behind at the end."""
-        if self._state.get("phase") == OVER:
+    def run(self, *, must_walk: bool, is_repeated: bool) -> None:
+        """`must_walk`: walk even if the source can list its changes. `is_repeated`: the same job will run again."""
+        if self._state.is_over:
             return
-        if not self._goes_on():
+        if not self._is_current():
             self._begin(must_walk=must_walk)
-        while self._state["phase"] != OVER:
-            if self._state["phase"] == WALK:
+        while not self._state.is_over:
+            if self._state.phase == Phase.WALK:
                 self._walk()
-                self._turn_to(CHANGES)
-            elif self._state["phase"] == CHANGES:
-                self._hear_changes()
+                self._enter_changes()
+            elif self._state.phase == Phase.CHANGES:
+                self._read_changes()
                 self._walk()
-                self._after_changes()
+                self._leave_changes()
             else:
                 self._sweep()
-                self._end(forgets=forgets)
+                self._end(is_repeated=is_repeated)
 
     def summary(self) -> str:
-        return " · ".join(_in_words(self._counts[fate], fate) for fate in _TOLD if self._counts[fate]) or "nothing new"
+        parts = [_count_text(self._counts[name], name) for name in _SUMMARY_COUNTS if self._counts[name]]
+        return " · ".join(parts) or "nothing new"
 
     def counts(self) -> dict[str, int]:
-        return {**dict.fromkeys(_TOLD, 0), **dict(sorted(self._counts.items()))}
+        return {**dict.fromkeys(_SUMMARY_COUNTS, 0), **dict(sorted(self._counts.items()))}
 
-    # ── Where a run begins and ends ──
+    # ── Phases ──
 
-    def _goes_on(self) -> bool:
-        """Not if another job has begun to crawl the same since: its walk and its token are the newer ones."""
-        return "run" in self._state and self._memory.known().run == self._state["run"]
+    def _is_current(self) -> bool:
+        """Return False if this run has not begun, or another job has begun a newer run since."""
+        return self._state.run > 0 and self._record.bookmark().run == self._state.run
 
     def _begin(self, *, must_walk: bool) -> None:
-        before = self._memory.known()
+        before = self._record.bookmark()
         must_walk = must_walk or before.must_walk or not before.token
         self._counts.clear()
         found = PageFindings()
@@ -90,271 +90,275 @@ class Crawl:
         if must_walk:
             entry = self._root()
             root = (entry.id, entry.name, entry.key, entry.corpus)
-        self._state = {"run": before.run + 1, "walk": before.walk, "token": before.token, "root": list(root)}
+        self._state = RunState(run=before.run + 1, walk=before.walk, token=before.token, root=list(root))
         if must_walk:
-            # Before the first listing: what changes while we walk is told by the changes.
-            self._state["token"] = self._tree.change_token(self._corpus)
+            # Before the first listing, so that changes during the walk are listed after it.
+            self._state.token = self._tree.change_token(self._corpus)
             self._begin_walk(found)
         else:
-            self._state["phase"] = CHANGES
-            again = [item for note in UNSURE for item in self._memory.noted(note)]
-            found.items |= {item.id: replace(item, note=TO_LIST) for item in again}
-            self._state["sweeps"] = bool(again)
-        # The number is taken for good, and if this run never ends the next one walks.
-        self._keep(found, replace(before, run=before.run + 1, walk=self._state["walk"], must_walk=must_walk, root=root))
+            self._state.phase = Phase.CHANGES
+            unsure = [item for note in UNSURE for item in self._record.items_with_note(note)]
+            found.items |= {item.id: replace(item, note=TO_LIST) for item in unsure}
+            self._state.sweeps = bool(unsure)
+        # The number is used up now: if this run never ends, the next one walks.
+        bookmark = replace(before, run=self._state.run, walk=self._state.walk, must_walk=must_walk, root=root)
+        self._save(found, bookmark)
 
     def _begin_walk(self, found: PageFindings) -> None:
-        self._state |= {"phase": WALK, "walk": self._state["walk"] + 1, "walks": self._state.get("walks", 0) + 1}
-        self._state |= {"sweeps": True, "is_stale": False}
-        root_id, name, key, corpus = self._state["root"]
-        detail = Detail(0, key, corpus).text
+        state = self._state
+        state.phase, state.walk, state.walks = Phase.WALK, state.walk + 1, state.walks + 1
+        state.sweeps, state.is_stale = True, False
+        root_id, name, key, corpus = state.root
+        detail = ItemDetail(0, key, corpus).text
         found.items[root_id] = CrawlItem(root_id, "", name, "folder", note=TO_LIST, detail=detail)
 
-    def _after_changes(self) -> None:
-        if self._state.get("is_stale") and self._state.get("walks", 0) < _WALKS_MOST and self._goes_on():
-            found = PageFindings()
-            self._begin_walk(found)
-            if not self._state["token"]:
-                self._state["token"] = self._tree.change_token(self._corpus)
-            self._keep(found, self._before(must_walk=True))
-        else:
-            self._turn_to(SWEEP)
+    def _enter_changes(self) -> None:
+        self._state.phase = Phase.CHANGES
+        if self._state.token:
+            self._save(PageFindings())
 
-    def _turn_to(self, phase: str) -> None:
-        self._state["phase"] = phase
-        if phase == CHANGES and self._state["token"]:
-            self._keep(PageFindings())
+    def _leave_changes(self) -> None:
+        if not (self._state.is_stale and self._state.walks < _WALKS_MAX and self._is_current()):
+            self._state.phase = Phase.SWEEP
+            return
+        found = PageFindings()
+        self._begin_walk(found)
+        if not self._state.token:
+            self._state.token = self._tree.change_token(self._corpus)
+        self._save(found, self._bookmark(must_walk=True))
 
-    def _end(self, *, forgets: bool) -> None:
-        after = self._before(must_walk=bool(self._state.get("is_stale") or self._state.get("is_abroad")))
-        is_newest = self._goes_on()
-        self._state = {"phase": OVER}
-        self._keep(PageFindings(), after if is_newest else None, forgets=forgets)
+    def _end(self, *, is_repeated: bool) -> None:
+        bookmark = self._bookmark(must_walk=self._state.is_stale or self._state.is_abroad)
+        is_current = self._is_current()
+        self._state = RunState(phase=Phase.OVER)
+        self._save(PageFindings(), bookmark if is_current else None, keeps_state=not is_repeated)
 
-    def _before(self, *, must_walk: bool) -> Remembered:
-        """What the next run will know."""
+    def _bookmark(self, *, must_walk: bool) -> Bookmark:
         state = self._state
-        return Remembered(state["run"], state["walk"], state["token"], must_walk, state["root"])
+        return Bookmark(state.run, state.walk, state.token, must_walk, state.root)
 
     def _root(self) -> Entry:
         try:
             return self._tree.root()
-        except ItemError as trouble:
-            raise Permanent("FOLDER_NOT_FOUND", trouble.detail, trouble.remedy) from trouble
+        except ItemError as error:
+            raise Permanent("FOLDER_NOT_FOUND", error.detail, error.remedy) from error
 
     @property
     def _corpus(self) -> str:
-        return str(self._state["root"][3])
+        return self._state.root[3]
 
     # ── The walk ──
 
     def _walk(self) -> None:
-        while folders := self._memory.noted(TO_LIST):
-            # The one that an earlier attempt was in the middle of comes first; then what is nearest, for of two ways
-            # that lead to a folder the shorter one decides how deep it is.
-            begun = [folder for folder in folders if folder.id == self._state.get("folder")]
-            nearest = min(Detail.of(folder).depth for folder in folders)
-            for folder in begun or [folder for folder in folders if Detail.of(folder).depth == nearest]:
+        while folders := self._record.items_with_note(TO_LIST):
+            # First the folder that the last attempt was listing; then by depth, because the shortest of several ways
+            # to a folder decides how deep it is.
+            begun = [folder for folder in folders if folder.id == self._state.folder]
+            nearest = min(ItemDetail.of(folder).depth for folder in folders)
+            for folder in begun or [folder for folder in folders if ItemDetail.of(folder).depth == nearest]:
                 self._list(folder)
 
     def _list(self, folder: CrawlItem) -> None:
-        is_begun = self._state.get("folder") == folder.id
-        page = self._state["page"] if is_begun else ""
-        is_partial = bool(is_begun and self._state["is_partial"])
+        is_begun = self._state.folder == folder.id
+        page = self._state.page if is_begun else ""
+        is_partial = is_begun and self._state.is_partial
         restarts = 0
         while True:
             try:
                 listing = self._children(folder, page)
-            except ListingExpired as expired:
+            except ListingExpired as error:
                 page, restarts = "", restarts + 1
                 if restarts > _TRIES:
-                    raise Retryable(f"{folder.name}: {expired}, again and again") from expired
+                    raise Retryable(f"{folder.name}: {error}, again and again") from error
                 continue
-            except ItemError as trouble:
-                self._log(f"{folder.name}: {trouble}")
-                self._listed(folder, PageFindings(counts=Counter(failed=1)), NOT_LISTED, str(trouble))
+            except ItemError as error:
+                self._log(f"{folder.name}: {error}")
+                self._finish_folder(folder, PageFindings(counts=Counter(failed=1)), NOT_LISTED, str(error))
                 return
             is_partial |= listing.is_partial
-            found = self._sorted(listing.entries, folder)
+            found = self._record_entries(listing.entries, folder)
             page = listing.next_page
             if not page:
                 break
-            self._state |= {"folder": folder.id, "page": page, "is_partial": is_partial}
-            self._keep(found)
+            self._state.folder, self._state.page, self._state.is_partial = folder.id, page, is_partial
+            self._save(found)
         found.counts["folders"] += 1
         if is_partial:
             found.counts["partial"] += 1
-            self._log(f"{folder.name}: the listing is not complete; the next run lists it again")
-        self._listed(folder, found, LISTED_IN_PART if is_partial else "")
+            self._log(f"{folder.name}: the listing is incomplete; the next run lists it again")
+        self._finish_folder(folder, found, LISTED_IN_PART if is_partial else "")
 
     def _children(self, folder: CrawlItem, page: str) -> Listing:
-        detail = Detail.of(folder)
+        detail = ItemDetail.of(folder)
         for _ in range(_TRIES):
             listing = self._tree.children(folder.id, detail.key, detail.corpus, page)
             if not listing.is_partial:
                 break
         return listing
 
-    def _listed(self, folder: CrawlItem, found: PageFindings, note: str, why: str = "") -> None:
-        # Something in it may have led back to it, and have been noted on it. It comes last: what is kept in parts is
-        # kept in order.
+    def _finish_folder(self, folder: CrawlItem, found: PageFindings, note: str, why: str = "") -> None:
+        # A shortcut in the folder may have led back to it and changed it. It is saved last, with the new state.
         folder = found.items.pop(folder.id, folder)
-        detail = replace(Detail.of(folder), why=why[:_WHY_MOST]).text
+        detail = replace(ItemDetail.of(folder), why=why[:_WHY_CHARACTERS_MAX]).text
         found.items[folder.id] = replace(folder, note=note, detail=detail)
-        self._state.pop("folder", None)
-        self._keep(found)
+        self._state.folder, self._state.page, self._state.is_partial = "", "", False
+        self._save(found)
 
-    def _sorted(self, entries: Sequence[Entry], folder: CrawlItem) -> PageFindings:
-        above, found = Above.of(folder), PageFindings()
-        pairs = [(entry, self._followed(entry)) for entry in entries]
-        known = self._memory.items(entry.target_id if target is None else target.id for entry, target in pairs)
+    def _record_entries(self, entries: Sequence[Entry], folder: CrawlItem) -> PageFindings:
+        parent, found = ParentFolder.of(folder), PageFindings()
+        pairs = [(entry, self._target_of(entry)) for entry in entries]
+        known = self._record.items(entry.target_id if target is None else target.id for entry, target in pairs)
         for entry, target in pairs:
-            self._sort(entry, target, above, known, found)
+            self._record_entry(entry, target, parent, known, found)
         return found
 
-    def _sort(
-        self, entry: Entry, target: Entry | None, above: Above, known: dict[str, CrawlItem], found: PageFindings
+    def _record_entry(
+        self, entry: Entry, target: Entry | None, parent: ParentFolder, known: dict[str, CrawlItem], found: PageFindings
     ) -> None:
-        sorter = self._sorter
+        recorder = self._recorder
         if target is None:
-            sorter.dangling(entry, above, known.get(entry.target_id), found)
+            recorder.add_dangling(entry, parent, known.get(entry.target_id), found)
         elif target is entry:
-            sorter.sort(entry, above, known.get(entry.id), found)
+            recorder.add(entry, parent, known.get(entry.id), found)
         else:
-            sorter.shortcut(entry, above, found)
-            sorter.sort(target, above, known.get(target.id), found, via=entry.id)
+            recorder.add_shortcut(entry, parent, found)
+            recorder.add(target, parent, known.get(target.id), found, via=entry.id)
             if self._corpus and target.corpus != self._corpus:
-                # The changes of another corpus are not told in ours.
-                self._state["is_abroad"] = True
+                self._state.is_abroad = True
 
     @property
-    def _sorter(self) -> Sorter:
-        return Sorter(self._wanted, self._state["walk"], self._job_of)
+    def _recorder(self) -> EntryRecorder:
+        return EntryRecorder(self._wanted, self._state.walk, self._download_job)
 
-    def _job_of(self, entry: Entry, is_known: bool) -> NewJob:
-        return download_of(entry, self._context, self._tree, is_known=is_known)
+    def _download_job(self, entry: Entry, is_changed: bool) -> NewJob:
+        return download_job(entry, self._context, self._tree, is_changed=is_changed)
 
-    def _followed(self, entry: Entry) -> Entry | None:
+    def _target_of(self, entry: Entry) -> Entry | None:
+        """Follow a shortcut. Return the entry itself if it is none, and None if the target does not exist."""
         if entry.kind != "shortcut":
             return entry
         try:
             return self._tree.entry(entry.target_id, entry.key)
-        except ItemError as trouble:
-            self._log(f"{entry.name}: {trouble}")
+        except ItemError as error:
+            self._log(f"{entry.name}: {error}")
             return None
 
-    # ── What has changed ──
+    # ── The changes ──
 
-    def _hear_changes(self) -> None:
-        while self._state["token"]:
+    def _read_changes(self) -> None:
+        while self._state.token:
             try:
-                changes = self._tree.changes(self._corpus, self._state["token"])
+                changes = self._tree.changes(self._corpus, self._state.token)
             except ListingExpired:
-                self._log("the place no longer knows what has changed since then: everything is walked again")
-                self._state |= {"token": "", "is_stale": True}
+                self._log("the list of changes has expired: the whole folder is walked again")
+                self._state.token, self._state.is_stale = "", True
                 return
             found = self._apply(changes)
-            self._state["token"] = changes.next_token
-            self._keep(found)
+            self._state.token = changes.next_token
+            self._save(found)
             if changes.is_last:
                 return
 
     def _apply(self, changes: TreeChanges) -> PageFindings:
-        """The feed is about everything that the credential sees: what is below our folders is ours."""
+        """Record the changes below our folders. The list covers everything that the credential can see."""
+        root_id = self._state.root[0]
         parents = [parent for entry in changes.entries for parent in entry.parent_ids]
-        known = self._memory.items([*(entry.id for entry in changes.entries), *changes.gone_ids, *parents])
+        known = self._record.items([*(entry.id for entry in changes.entries), *changes.gone_ids, *parents])
         found = PageFindings()
         for gone_id in changes.gone_ids:
-            if gone_id == self._state["root"][0]:
-                # If it really went, this raises.
+            if gone_id == root_id:
+                # Raises if it is really gone.
                 self._root()
             else:
-                self._went(known.get(gone_id), found)
-        folders = {one.id: Above.of(one) for one in known.values() if _is_open(one) and one.id not in found.items}
-        waiting: Sequence[Entry] = [entry for entry in changes.entries if entry.id != self._state["root"][0]]
+                self._mark_gone(known.get(gone_id), found)
+        folders = {
+            one.id: ParentFolder.of(one) for one in known.values() if _is_open(one) and one.id not in found.items
+        }
+        waiting: Sequence[Entry] = [entry for entry in changes.entries if entry.id != root_id]
+        # A new folder makes the entries in it ours, in whatever order they are listed.
         while ready := [entry for entry in waiting if _is_in(entry, folders)]:
             waiting = [entry for entry in waiting if not _is_in(entry, folders)]
             for entry in ready:
-                above = next(folders[parent] for parent in entry.parent_ids if parent in folders)
-                self._came(entry, above, known, found)
-            folders |= {one.id: Above.of(one) for one in found.items.values() if _is_open(one)}
-        self._elsewhere(waiting, known, found)
+                parent = next(folders[parent] for parent in entry.parent_ids if parent in folders)
+                self._record_change(entry, parent, known, found)
+            folders |= {one.id: ParentFolder.of(one) for one in found.items.values() if _is_open(one)}
+        self._record_outside(waiting, known, found)
         return found
 
-    def _came(self, entry: Entry, above: Above, known: dict[str, CrawlItem], found: PageFindings) -> None:
-        target = self._followed(entry)
+    def _record_change(
+        self, entry: Entry, parent: ParentFolder, known: dict[str, CrawlItem], found: PageFindings
+    ) -> None:
+        target = self._target_of(entry)
         target_id = entry.target_id if target is None else target.id
         if target_id not in known:
-            known |= self._memory.items([target_id])
+            known |= self._record.items([target_id])
         before = None if target is None else known.get(target.id)
         has_moved = before is not None and before.kind == "folder" and before.parent_id not in entry.parent_ids
         if has_moved and self._wanted.depth is not None:
-            self._state["is_stale"] = True
-        self._sort(entry, target, above, known, found)
+            self._state.is_stale = True
+        self._record_entry(entry, target, parent, known, found)
 
-    def _elsewhere(self, entries: Sequence[Entry], known: dict[str, CrawlItem], found: PageFindings) -> None:
-        """In no folder of ours: they never were, or have left, or a shortcut of ours leads to them."""
+    def _record_outside(self, entries: Sequence[Entry], known: dict[str, CrawlItem], found: PageFindings) -> None:
+        """Record changed entries outside our folders: they are unrelated, moved out, or reached by a shortcut."""
         ours = [(entry, known[entry.id]) for entry in entries if entry.id in known]
-        links = self._memory.items(Detail.of(before).via for _, before in ours)
+        shortcuts = self._record.items(ItemDetail.of(before).via for _, before in ours)
         for entry, before in ours:
-            via = Detail.of(before).via
-            link = found.items.get(via) or links.get(via)
-            if link is None or link.is_gone:
-                self._went(before, found)
-                continue
-            above = Above(before.parent_id, max(0, Detail.of(before).depth - 1), Detail.of(before).key, "")
-            self._sorter.sort(entry, above, before, found, via=via)
+            detail = ItemDetail.of(before)
+            shortcut = found.items.get(detail.via) or shortcuts.get(detail.via)
+            if shortcut is None or shortcut.is_gone:
+                self._mark_gone(before, found)
+            else:
+                parent = ParentFolder(before.parent_id, max(0, detail.depth - 1), detail.key, "")
+                self._recorder.add(entry, parent, before, found, via=detail.via)
 
-    def _went(self, before: CrawlItem | None, found: PageFindings) -> None:
+    def _mark_gone(self, before: CrawlItem | None, found: PageFindings) -> None:
         if before is None or before.is_gone:
             return
         found.items[before.id] = replace(before, is_gone=True)
         if before.kind in ("folder", "shortcut"):
-            # What it led to may be gone, or elsewhere: only a walk can tell.
-            self._state["is_stale"] = True
+            # What it contained may be gone or elsewhere. Only a walk can tell.
+            self._state.is_stale = True
         found.counts["gone"] += _is_wanted(before)
 
-    # ── What was there before, and this walk has not met ──
+    # ── The sweep ──
 
     def _sweep(self) -> None:
-        if not self._state.get("sweeps"):
+        """Mark items that this run has not met as gone."""
+        if not self._state.sweeps:
             return
-        for items in self._memory.unseen(self._state["walk"]):
+        for items in self._record.items_not_seen(self._state.walk):
             found = PageFindings()
             unsure = self._in_unsure_folders(items)
             for item in items:
                 if item.id not in unsure:
                     found.items[item.id] = replace(item, is_gone=True)
                     found.counts["gone"] += _is_wanted(item)
-            self._keep(found)
+            self._save(found)
 
     def _in_unsure_folders(self, items: Iterable[CrawlItem]) -> set[str]:
-        """Those that are below a folder which could not be listed, or not to its end."""
+        """Return the ids of items below a folder that was not listed, or not completely."""
         parents = {item.id: item.parent_id for item in items}
-        above: dict[str, CrawlItem] = {}
+        folders: dict[str, CrawlItem] = {}
         missing = set(parents.values())
-        while missing := {one for one in missing if one and one not in above}:
-            fetched = self._memory.items(missing)
-            above |= fetched
+        while missing := {one for one in missing if one and one not in folders}:
+            fetched = self._record.items(missing)
+            folders |= fetched
             missing = {one.parent_id for one in fetched.values()}
-        return {item_id for item_id, parent_id in parents.items() if _is_below_unsure(parent_id, above)}
+        return {item_id for item_id, parent_id in parents.items() if _is_below_unsure(parent_id, folders)}
 
-    # ── What is kept ──
-
-    def _keep(self, found: PageFindings, known: Remembered | None = None, *, forgets: bool = False) -> None:
+    def _save(self, found: PageFindings, bookmark: Bookmark | None = None, *, keeps_state: bool = True) -> None:
         self._counts += found.counts
         self._context.progress(0, self.summary())
-        walk = self._state.get("walk", 0)
-        state = None if forgets and self._state["phase"] == OVER else {**self._state, "counts": self.counts()}
-        self._memory.keep(found, walk, state, known)
-        self.has_kept = True
+        self._state.counts = dict(self._counts)
+        self._record.save(found, self._state.walk, self._state if keeps_state else None, bookmark)
+        self.has_saved = True
 
 
-def _in_words(number: int, fate: str) -> str:
-    return counted(number, "folder") if fate == "folders" else f"{number} {fate}"
+def _count_text(number: int, name: str) -> str:
+    return counted(number, "folder") if name == "folders" else f"{number} {name}"
 
 
-def _is_in(entry: Entry, folders: Mapping[str, Above]) -> bool:
+def _is_in(entry: Entry, folders: Mapping[str, ParentFolder]) -> bool:
     return any(parent in folders for parent in entry.parent_ids)
 
 
@@ -366,21 +370,21 @@ def _is_wanted(item: CrawlItem) -> bool:
     return item.kind == "file" and not item.note
 
 
-def _is_below_unsure(parent_id: str, above: dict[str, CrawlItem]) -> bool:
+def _is_below_unsure(parent_id: str, folders: dict[str, CrawlItem]) -> bool:
     met: set[str] = set()
-    while parent_id in above and parent_id not in met:
-        if above[parent_id].note in UNSURE:
+    while parent_id in folders and parent_id not in met:
+        if folders[parent_id].note in UNSURE:
             return True
         met.add(parent_id)
-        parent_id = above[parent_id].parent_id
+        parent_id = folders[parent_id].parent_id
     return False
 
 
-# ── What becomes of an entry that was met: remembered, listed later, enqueued, skipped. Asks nobody ──
+# ── What becomes of an entry ──
 
 
-class Above(Struct, frozen=True):
-    """The folder in which something was met."""
+class ParentFolder(Struct, frozen=True):
+    """The folder in which an entry was met."""
 
     id: str
     depth: int
@@ -388,88 +392,93 @@ class Above(Struct, frozen=True):
     corpus: str
 
     @classmethod
-    def of(cls, item: CrawlItem) -> Above:
-        detail = Detail.of(item)
+    def of(cls, item: CrawlItem) -> ParentFolder:
+        detail = ItemDetail.of(item)
         return cls(item.id, detail.depth, detail.key, detail.corpus)
 
 
-class Sorter(Struct, frozen=True):
+class EntryRecorder(Struct, frozen=True):
+    """Decides for each entry whether it is listed later, enqueued or skipped. Asks neither source nor database."""
+
     wanted: FilesWanted
     walk: int
-    """An item that has this number was met in this walk, or since."""
-    job_of: Callable[[Entry, bool], NewJob]
-    """Whether it was enqueued before, and has changed."""
+    """Items with this number were met in this walk, or since."""
+    new_job: Callable[[Entry, bool], NewJob]
+    """Takes the entry, and True if an earlier revision of it was enqueued before."""
 
-    def sort(self, entry: Entry, above: Above, before: CrawlItem | None, found: PageFindings, *, via: str = "") -> None:
-        """`before`: what is known of it. `via`: the shortcut that led to it."""
-        if len(entry.id) > ID_CHARACTERS_MAX:
-            # It could not even be remembered.
+    def add(
+        self, entry: Entry, parent: ParentFolder, before: CrawlItem | None, found: PageFindings, *, via: str = ""
+    ) -> None:
+        """`before` is the item as earlier pages left it, `via` the shortcut that led to it."""
+        if len(entry.id) > _ID_CHARACTERS_MAX:
             found.counts.update(["found", "skipped"])
             return
         before = found.items.get(entry.id, before)
-        # By a shortcut and directly: the shortcut alone would lead to it as well.
-        via = via or ("" if before is None or before.is_gone else Detail.of(before).via)
-        entry = replace(entry, name=entry.name[:_NAME_CHARACTERS_MAX], key=entry.key or above.key)
+        # An item that was reached by a shortcut keeps it: the shortcut may outlast its place in our folders.
+        via = via or ("" if before is None or before.is_gone else ItemDetail.of(before).via)
+        entry = replace(entry, name=entry.name[:_NAME_CHARACTERS_MAX], key=entry.key or parent.key)
         if entry.kind == "folder":
-            self._folder(entry, above, before, found, via)
+            self._add_folder(entry, parent, before, found, via)
         else:
-            self._file(entry, above, before, found, via)
+            self._add_file(entry, parent, before, found, via)
 
-    def shortcut(self, entry: Entry, above: Above, found: PageFindings) -> None:
+    def add_shortcut(self, entry: Entry, parent: ParentFolder, found: PageFindings) -> None:
         name = entry.name[:_NAME_CHARACTERS_MAX]
-        found.items[entry.id] = CrawlItem(entry.id, above.id, name, "shortcut", note="followed", walk=self.walk)
+        found.items[entry.id] = CrawlItem(entry.id, parent.id, name, "shortcut", note="followed", walk=self.walk)
 
-    def dangling(self, entry: Entry, above: Above, before: CrawlItem | None, found: PageFindings) -> None:
-        """Its target is remembered too: it may be shared with us one day."""
-        self.shortcut(entry, above, found)
+    def add_dangling(self, entry: Entry, parent: ParentFolder, before: CrawlItem | None, found: PageFindings) -> None:
+        """Record a shortcut and its missing target, which may be shared with us one day."""
+        self.add_shortcut(entry, parent, found)
         found.counts.update(["found", "skipped", "dangling"])
-        if (before is None or before.note == _NOT_THERE) and entry.target_id not in found.items:
-            detail = Detail(above.depth, entry.key, above.corpus, entry.id).text
+        if (before is None or before.note == _DANGLING) and entry.target_id not in found.items:
+            detail = ItemDetail(parent.depth, entry.key, parent.corpus, entry.id).text
             found.items[entry.target_id] = CrawlItem(
-                entry.target_id, above.id, entry.name, "file", note=_NOT_THERE,
-                detail=detail, walk=self.walk,
-            )  # fmt: skip
+                entry.target_id, parent.id, entry.name, "file", note=_DANGLING, detail=detail, walk=self.walk
+            )
 
-    def _folder(self, entry: Entry, above: Above, before: CrawlItem | None, found: PageFindings, via: str) -> None:
-        depth = above.depth + 1
-        most = self.wanted.depth
+    def _add_folder(
+        self, entry: Entry, parent: ParentFolder, before: CrawlItem | None, found: PageFindings, via: str
+    ) -> None:
+        depth, depth_max = parent.depth + 1, self.wanted.depth
         if before is not None and self._is_met(before) and before.kind == "folder":
-            known = Detail.of(before)
-            is_nearer = most is not None and depth < known.depth
+            known = ItemDetail.of(before)
+            is_nearer = depth_max is not None and depth < known.depth
             if not is_nearer:
-                is_there_still = via or before.parent_id in entry.parent_ids
-                parent_id = before.parent_id if is_there_still else above.id
+                is_still_there = via or before.parent_id in entry.parent_ids
+                parent_id = before.parent_id if is_still_there else parent.id
                 changed = replace(before, parent_id=parent_id, name=entry.name, detail=replace(known, via=via).text)
                 if changed != before:
                     found.items[entry.id] = changed
                 return
-        note = TOO_DEEP if most is not None and depth > most else TO_LIST
-        detail = Detail(depth, entry.key, entry.corpus, via).text
+        note = TOO_DEEP if depth_max is not None and depth > depth_max else TO_LIST
+        detail = ItemDetail(depth, entry.key, entry.corpus, via).text
         found.items[entry.id] = CrawlItem(
-            entry.id, above.id, entry.name, "folder", note=note, detail=detail, walk=self.walk
+            entry.id, parent.id, entry.name, "folder", note=note, detail=detail, walk=self.walk
         )
 
-    def _file(self, entry: Entry, above: Above, before: CrawlItem | None, found: PageFindings, via: str) -> None:
-        there = None if before is None or before.is_gone else before
-        note = skip_reason(entry, self.wanted)
+    def _add_file(
+        self, entry: Entry, parent: ParentFolder, before: CrawlItem | None, found: PageFindings, via: str
+    ) -> None:
+        existing = None if before is None or before.is_gone else before
+        note, detail = skip_reason(entry, self.wanted), ItemDetail(via=via).text
         item = CrawlItem(
-            entry.id, above.id, entry.name, entry.kind, entry.revision, entry.size, note,
-            detail=Detail(via=via).text, walk=self.walk,
-        )  # fmt: skip
-        if there is not None and there.walk >= self.walk and there.revision == entry.revision and there.note == note:
-            # In another of its folders, or on a page that came twice.
-            if there.detail != item.detail or there.name != item.name:
-                found.items[entry.id] = replace(there, name=item.name, detail=item.detail)
+            entry.id, parent.id, entry.name, entry.kind, entry.revision, entry.size, note, detail=detail, walk=self.walk
+        )
+        is_same = existing is not None and existing.revision == entry.revision and existing.note == note
+        if existing is not None and is_same and existing.walk >= self.walk:
+            # Met again in another of its folders, or on a page that was listed twice.
+            if existing.detail != item.detail or existing.name != item.name:
+                found.items[entry.id] = replace(existing, name=item.name, detail=item.detail)
             return
         found.items[entry.id] = item
         found.counts["found"] += 1
         if note:
             found.counts["skipped"] += 1
-        elif there is not None and not there.note and there.revision == entry.revision:
+        elif is_same:
             found.counts["unchanged"] += 1
         else:
             found.counts["enqueued"] += 1
-            found.jobs[entry.id] = self.job_of(entry, before is not None and not before.note)
+            found.jobs[entry.id] = self.new_job(entry, before is not None and not before.note)
 
     def _is_met(self, before: CrawlItem) -> bool:
         return not before.is_gone and before.walk >= self.walk

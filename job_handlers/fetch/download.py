@@ -57,7 +57,7 @@ _HEX = re.compile(r"[0-9a-fA-F]*")
 _TIMEOUTS = Timeouts()
 
 
-class FollowUp(Struct, frozen=True):
+class RequestedFollowUp(Struct, frozen=True):
     """A job to enqueue afterwards. In its payload {document_id}, {state}, {error_code} and {batch_id} are filled in."""
 
     job_type: str
@@ -93,7 +93,7 @@ class DownloadPayload(Struct, frozen=True):
     read: dict[str, Any] = field(default_factory=dict)
     """The rest of the payload of `ingest`, such as languages. Settings that are left out stay as the document was read
     before; null resets one to its default."""
-    then: tuple[FollowUp, ...] = ()
+    then: tuple[RequestedFollowUp, ...] = ()
     """Jobs to enqueue when the document has been read, in addition to earlier ones."""
     standing: bool = False
     """True if a crawl asks for a changed file: `read` then applies only if the document is new."""

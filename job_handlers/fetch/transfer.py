@@ -48,7 +48,7 @@ class FetchedFile(Struct, frozen=True):
         self.part.delete()
 
 
-class Reporter(Protocol):
+class TransferReporter(Protocol):
     """The part of a handler's context that a transfer uses."""
 
     def progress(
@@ -69,7 +69,7 @@ def fetch(
     source: SourceFile,
     keep: Path,
     request: FileRequest,
-    reporter: Reporter,
+    reporter: TransferReporter,
     policy: RetryPolicy,
     sleep: Callable[[float], None] = time.sleep,
 ) -> FetchedFile:
@@ -89,8 +89,8 @@ class _Transfer:
     """One attempt."""
 
     def __init__(
-        self, source: SourceFile, part: PartialFile, request: FileRequest, reporter: Reporter, policy: RetryPolicy,
-        sleep: Callable[[float], None],
+        self, source: SourceFile, part: PartialFile, request: FileRequest, reporter: TransferReporter,
+        policy: RetryPolicy, sleep: Callable[[float], None],
     ) -> None:  # fmt: skip
         self._source, self._part, self._request, self._reporter = source, part, request, reporter
         self._policy, self._timeouts, self._sleep = policy, policy.timeouts, sleep
@@ -265,7 +265,7 @@ class _Transfer:
 class _ProgressMeter:
     """Reports the bytes that have arrived, and the rate of this attempt, twice a second."""
 
-    def __init__(self, reporter: Reporter) -> None:
+    def __init__(self, reporter: TransferReporter) -> None:
         self._reporter = reporter
         self._size: int | None = None
         self._reported_at = 0.0

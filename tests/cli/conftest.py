@@ -129,7 +129,7 @@ def daemon(database: Path) -> Iterator[Daemon]:
 @pytest.fixture
 def shelf(database: Path) -> Iterator[Shelf]:
     store = open_store(database)
-    work_as(store, types=(*TYPES, "adopt", "drive_crawl"))
+    work_as(store, types=(*TYPES, "adopt", "crawl"))
     yield Shelf(store, database.parent / "workspace")
     store.close()
 

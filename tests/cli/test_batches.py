@@ -450,7 +450,7 @@ def test_a_person_s_wishes_are_more_urgent_than_what_nobody_waits_for(run: Run, 
 
     found = [(job.job_type, job.priority) for job in shelf.store.reading.list(Selector())]
     assert found[:6] == [
-        ("download", 1), ("ocr_pages", 5), ("drive_crawl", 5), ("ingest", 3), ("drive_crawl", 3), ("download", 3),
+        ("download", 1), ("ocr_pages", 5), ("crawl", 5), ("ingest", 3), ("crawl", 3), ("download", 3),
     ]  # fmt: skip
 
 

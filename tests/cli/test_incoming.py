@@ -55,7 +55,7 @@ def papers(*names: str) -> list[Path]:
 def test_what_is_brought_in_is_tried_as_often_as_the_settings_say_of_its_type(
     run: Run, shelf: Shelf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "own.toml").write_text("[retries.download]\nmax = 9\n[retries.drive_crawl]\nmax = 7\n")
+    (tmp_path / "own.toml").write_text("[retries.download]\nmax = 9\n[retries.crawl]\nmax = 7\n")
     monkeypatch.setenv("WORKER_CONFIG", str(tmp_path / "own.toml"))
     papers("in/a.pdf")
 
@@ -63,7 +63,7 @@ def test_what_is_brought_in_is_tried_as_often_as_the_settings_say_of_its_type(
     run("crawl", "in")
 
     assert [job.max_retries for job in jobs(shelf, "download")] == [9]
-    assert [job.max_retries for job in jobs(shelf, "drive_crawl")] == [7]
+    assert [job.max_retries for job in jobs(shelf, "crawl")] == [7]
 
 
 def test_each_file_becomes_a_job_with_what_was_asked_for(run: Run, shelf: Shelf) -> None:
@@ -331,7 +331,7 @@ def test_a_name_that_is_not_utf_8_stops_nothing_and_leads_back_to_its_file(run: 
     assert [read_reference(source)[1].key for source in sources] == [job.source_key for job in jobs(shelf, "download")]
     assert [job.name for job in jobs(shelf, "download")] == ["a.pdf", "latin\u00e9.pdf", "b.pdf"]
     assert f"{here}/in/latin\u00e9.pdf" in table
-    [crawl] = jobs(shelf, "drive_crawl")
+    [crawl] = jobs(shelf, "crawl")
     assert (crawl.name, path_of(json.loads(crawl.payload or "")["folder"]).is_dir()) == (f"{here}/in\u00e9", True)
     [adopt] = payloads(shelf, "adopt")
     assert path_of(adopt["text"]).is_file()
@@ -421,8 +421,8 @@ def test_a_crawl_is_one_job_for_a_folder_and_its_owner(run: Run, shelf: Shelf) -
     assert json.loads(run("crawl", "reports", "--json").stdout) == {"id": 2, "existing": False, "batch": 1}
     assert run("crawl", "https://drive.google.com/drive/folders/1a2B3c4d5E", "--credential", "drive-b").stdout == "3\n"
 
-    first, _, third = jobs(shelf, "drive_crawl")
-    assert payloads(shelf, "drive_crawl")[0] == {
+    first, _, third = jobs(shelf, "crawl")
+    assert payloads(shelf, "crawl")[0] == {
         "folder": str(Path("reports").absolute()),
         "wanted": {"mime": ["application/pdf"], "name": "*r*", "size_max": 9, "newer_than": "2026-01-31", "depth": 0},
         "credential": "",
@@ -460,7 +460,7 @@ def test_a_crawl_that_makes_no_sense_is_refused_at_once(run: Run, shelf: Shelf) 
         in run("crawl", "nowhere", fails=2).stderr
     )
     assert "a folder is" in run("crawl", "https://example.com/reports", fails=2).stderr
-    assert jobs(shelf, "drive_crawl") == []
+    assert jobs(shelf, "crawl") == []
 
 
 def test_a_dry_run_of_a_crawl_waits_for_the_answer(shelf: Shelf) -> None:

@@ -156,7 +156,7 @@ def test_a_batch_is_one_of_its_owner_that_replaces_no_other(
         "SELECT job_type, platform, owner, priority, source_key FROM worker_job_queue WHERE batch_id = 1 ORDER BY id"
     )
     assert [(row["job_type"], row["platform"]) for row in rows] == [
-        ("download", "local"), ("download", "https"), ("drive_crawl", "local"),
+        ("download", "local"), ("download", "https"), ("crawl", "local"),
     ]  # fmt: skip
     assert {(row["owner"], row["priority"]) for row in rows} == {("ann", 7)}
     batches = ByHand(database)("SELECT name, owner, state, json_extract(asked, '$.schedule') AS of FROM batch")

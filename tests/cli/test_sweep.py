@@ -119,7 +119,7 @@ NOT_SWEPT = {"db shell", "report", "run"}
 def stranger(shelf: Shelf, by_hand_at: ByHand, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A database and a directory in which everything that can be somebody else's is."""
     store = shelf.store
-    facts = [HandlerFacts(EVIL, missing=EVIL), *map(HandlerFacts, ("download", "ingest", "drive_crawl"))]
+    facts = [HandlerFacts(EVIL, missing=EVIL), *map(HandlerFacts, ("download", "ingest", "crawl"))]
     store.workers.register(Worker("w2", EVIL, EVIL, 1, EVIL, 4, 4, facts))
     store.workers.register(Worker("w1", "here", "boot", 1, "0", 1000, 1000, [HandlerFacts(EVIL), *facts[1:]]))
     evil = json.dumps({"source": EVIL, "\x9b": "\u202e"}, ensure_ascii=False)
@@ -189,7 +189,7 @@ def crawled(database: Path) -> Iterator[None]:
         while not is_over.wait(0.05):
             for job in store.leases.claim("w1", 1):
                 names = {"would_enqueue": [EVIL, "\x9b31m"], EVIL: 3}
-                if job.job_type == "drive_crawl":
+                if job.job_type == "crawl":
                     store.leases.complete(job.lease, json.dumps(names))
         store.close()
 

@@ -510,7 +510,7 @@ def test_a_touched_file_of_a_watched_folder_is_read_as_somebody_has_said_since(r
         "languages": ["deu"],
     }
     assert reading.texts(document.id) == [leaf(1, "lighthouse")]
-    reading.run("cancel", "--type", "drive_crawl", "--owner", "watch", "--yes")
+    reading.run("cancel", "--type", "crawl", "--owner", "watch", "--yes")
 
 
 def _generation_read(desk: Desk, document_id: int) -> int | None:

@@ -301,7 +301,7 @@ def test_a_batch_gets_another_priority_with_what_is_still_to_come_of_it(desk: De
     assert desk.system.store.batches.get(batch_id).priority == 8
     found = jobs_of(desk, batch_id)
     assert {job.priority for job in found} == {8}
-    assert {job.job_type for job in found} == {"drive_crawl", "download", "ingest", "extract_rows", "assemble"} | (
+    assert {job.job_type for job in found} == {"crawl", "download", "ingest", "extract_rows", "assemble"} | (
         {"ocr_pages"} if any(job.job_type == "ocr_pages" for job in found) else set()
     )
 

@@ -19,7 +19,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from job_handlers.crawl.crawl import crawl
+from job_handlers.crawl.crawl import crawl_tree
 from job_handlers.crawl.options import CrawlPayload
 from job_handlers.fetch.sources import Reference
 from job_handlers.fetch.sources.drive.client import Drive
@@ -110,7 +110,7 @@ class Crawls:
         self.store = open_store(place / "crawls.db")
         self.by_hand = ByHand(place / "crawls.db")
         self._google = Drive(timeouts=QUICK, pacer=Pacer(1e6))
-        types = [HandlerFacts(name, "io", missing=None, at_most_once=False) for name in ("drive_crawl", "download")]
+        types = [HandlerFacts(name, "io", missing=None, at_most_once=False) for name in ("crawl", "download")]
         self.store.workers.register(Worker(_WORKER, "here", "boot", 1, "0", 1000, 1000, types))
 
     def close(self) -> None:
@@ -127,7 +127,7 @@ class Crawls:
         named = folder.id if isinstance(folder, Item) else str(folder)
         platform = "local" if named.startswith("/") else "gdrive"
         payload = json.dumps({"folder": named, **asked})
-        return self.store.intake.enqueue(NewJob("drive_crawl", platform=platform, payload=payload, owner=owner)).job_id
+        return self.store.intake.enqueue(NewJob("crawl", platform=platform, payload=payload, owner=owner)).job_id
 
     def go_on(self, job_id: int, *, stop_at: int = 0, is_asked_to_stop: bool = False) -> Ran:
         """One attempt; if it is killed, a second."""
@@ -185,7 +185,7 @@ class Crawls:
             tree = self.tree_at(folder)
         lease = attempt.job.lease
         try:
-            done = crawl(cast("Any", attempt), tree)
+            done = crawl_tree(cast("Any", attempt), tree)
         except Snooze as later:
             self.store.leases.snooze(lease, wall_clock())
             return Ran({}, later, attempt.words, attempt.lines, attempt.job.id)

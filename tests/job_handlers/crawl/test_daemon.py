@@ -62,11 +62,28 @@ def test_a_directory_is_crawled_and_its_files_published_and_then_only_what_chang
     system.assert_sound()
 
 
+def test_rows_of_either_name_of_the_job_type_run_and_keep_it(system: System) -> None:
+    folder = system.place / "reports"
+    folder.mkdir()
+    _write(folder / "a.pdf", pdf(5000, 1))
+    names = ("crawl", "drive_crawl")
+    payload = json.dumps({"folder": str(folder), "dry_run": True})
+    for name in names:
+        row = f"INSERT INTO worker_job_queue (job_type, platform, payload) VALUES ('{name}', 'local', '{payload}')"
+        system.sqlite3(row)
+
+    system.start()
+
+    ended = [_ended(system, number) for number in (1, 2)]
+    assert [(job.job_type, job.status) for job in ended] == [(name, Status.COMPLETED) for name in names]
+    assert all(json.loads(job.result or "")["would_enqueue"] == ["a.pdf"] for job in ended)
+
+
 def test_a_crawl_of_another_platform_than_its_job_says_how_to_enqueue_it(system: System) -> None:
     system.start()
     payload = json.dumps({"folder": "https://drive.google.com/drive/folders/abcdefghijkl"})
 
-    job = _ended(system, system.store.intake.enqueue(NewJob("drive_crawl", payload=payload)).job_id)
+    job = _ended(system, system.store.intake.enqueue(NewJob("crawl", payload=payload)).job_id)
 
     assert job.error_code == "PAYLOAD_INVALID"
     assert job.error_remedy == "enqueue it with --platform gdrive"
@@ -79,7 +96,7 @@ def test_crawls_of_one_credential_keep_one_pace_though_each_has_a_child_of_its_o
     refused: list[float] = []
     slower = {"Retry-After": "2"}
     server.arm(Fault("status", on="any", skip=1, status=429, headers=slower, deed=lambda: refused.append(monotonic())))
-    system.start(types="drive_crawl", drive_endpoint=server.url)
+    system.start(types="crawl", drive_endpoint=server.url)
     first = _enqueue(system, one.id)
     wait_until(lambda: refused, "Drive asks for a slower pace")
 
@@ -181,7 +198,7 @@ def test_of_two_crawls_of_an_owner_one_runs_at_a_time_whenever_the_daemon_is_kil
 
     overlaps = """SELECT count(*) FROM worker_job_attempt a JOIN worker_job_attempt b ON a.job_id < b.job_id
         JOIN worker_job_queue p ON p.id = a.job_id JOIN worker_job_queue q ON q.id = b.job_id
-       WHERE p.job_type = 'drive_crawl' AND q.job_type = 'drive_crawl'
+       WHERE p.job_type = 'crawl' AND q.job_type = 'crawl'
          AND a.started_at < b.ended_at AND b.started_at < a.ended_at"""
     assert system.sqlite3(overlaps).stdout.strip() == "0"
     assert _names(system) == Counter(item.name for item in server.store.items.values() if item.content)
@@ -228,7 +245,7 @@ def _enqueue(system: System, folder: Path | str, owner: str = ALICE) -> int:
     platform = "local" if isinstance(folder, Path) else "gdrive"
     payload = json.dumps({"folder": str(folder), "download": {"ingest": False}})
     source = "" if isinstance(folder, Path) else "gdrive:drive"
-    job = NewJob("drive_crawl", platform=platform, owner=owner, payload=payload, source=source)
+    job = NewJob("crawl", platform=platform, owner=owner, payload=payload, source=source)
     return system.store.intake.enqueue(job).job_id
 
 

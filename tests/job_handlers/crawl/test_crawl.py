@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from job_handlers.crawl.crawl import drive_crawl
+from job_handlers.crawl.crawl import crawl
 from job_handlers.crawl.options import CrawlPayload
 from job_handlers.fetch.sources import local
 from tests.job_handlers.fetch.kit import Here, drive_for, pdf
@@ -23,7 +23,7 @@ def test_a_dry_run_over_a_drive_needs_no_database(monkeypatch: pytest.MonkeyPatc
         server.store.add("a.pdf", pdf(100), parents=[server.store.folder("inner", parents=[top.id]).id])
 
         url = f"https://drive.google.com/drive/folders/{top.id}?usp=sharing"
-        run = run_handler(drive_crawl, {"folder": url, "dry_run": True}, directory=tmp_path / "run", platform="gdrive")
+        run = run_handler(crawl, {"folder": url, "dry_run": True}, directory=tmp_path / "run", platform="gdrive")
 
     assert run.how is How.DONE, run.ended.message
     assert run.result["would_enqueue"] == ["a.pdf"]
@@ -39,9 +39,9 @@ def test_a_directory_is_all_that_its_crawl_can_see(monkeypatch: pytest.MonkeyPat
     (folder / "up").symlink_to(tmp_path)
     os.mkfifo(folder / "pipe.pdf")
 
-    run = run_handler(drive_crawl, {"folder": str(folder), "dry_run": True}, directory=tmp_path / "run")
+    run = run_handler(crawl, {"folder": str(folder), "dry_run": True}, directory=tmp_path / "run")
     monkeypatch.setenv(local.ROOTS.variable, str(folder / "below"))
-    refused = run_handler(drive_crawl, {"folder": str(folder), "dry_run": True}, directory=tmp_path / "again")
+    refused = run_handler(crawl, {"folder": str(folder), "dry_run": True}, directory=tmp_path / "again")
 
     assert run.result["would_enqueue"] == ["a.pdf"]
     assert (refused.how, refused.ended.code) == (How.PERMANENT, "FOLDER_NOT_FOUND")
@@ -62,7 +62,7 @@ def test_what_makes_no_sense_is_refused_in_words(tmp_path: Path, payload: dict[s
     context: Any = Here(payload=msgspec.convert(payload, CrawlPayload), directory=tmp_path)
 
     with pytest.raises(Permanent) as refused:
-        drive_crawl.run(context)
+        crawl.run(context)
 
     assert refused.value.code == code
     assert refused.value.detail not in ("", code)
