@@ -1,16 +1,17 @@
-"""In which order the files run and are compiled, and when memory is looked through.
+"""Order and compilation of the test files, garbage collection, and signals.
 
-`./run test` gives whole files to its workers, so that what a file makes once is made once. The long files come first:
-at the end none is left that keeps one worker busy while the others have nothing to do. Every worker reads all files:
-where none is compiled yet, each begins elsewhere, and finds what the others have done.
+`./run test` gives whole files to its workers, so that module fixtures are built once. The long files come first, so
+that no worker is left with one of them at the end. Every worker imports all files. Where none is compiled yet, each
+worker starts at another file and finds what the others have compiled.
 
-Modules and tests stay to the end: whoever looks for what can be freed need not look among them.
+Modules and tests are never freed, so the garbage collector skips them.
 """
 
 from __future__ import annotations
 
 import gc
 import os
+import signal
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
@@ -41,6 +42,9 @@ _OBJECTS_AT_ONCE = 20_000
 
 def pytest_sessionstart() -> None:
     gc.disable()
+    # A shell starts background commands with SIGINT ignored, and every program that a test interrupts inherits that.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection() -> None:
@@ -49,7 +53,7 @@ def pytest_collection() -> None:
     files = sorted(_HERE.rglob("test_*.py"))
     begin = len(files) * int(worker.removeprefix("gw")) // int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
     for file in [*files[begin:], *files[:begin]]:
-        # What is wrong with it is told when it is collected.
+        # An error is reported when the file is collected.
         with suppress(Exception, pytest.skip.Exception):
             import_module(".".join(file.relative_to(_HERE.parent).with_suffix("").parts))
 
@@ -63,5 +67,5 @@ def pytest_collection_finish() -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     ranks = {_HERE / name: rank for rank, name in enumerate(_FIRST)}
-    assert all(path.exists() for path in ranks), "a file of _FIRST has another name now"
+    assert all(path.exists() for path in ranks), "a file of _FIRST was renamed"
     items.sort(key=lambda item: ranks.get(item.path, len(ranks)))

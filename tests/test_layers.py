@@ -387,6 +387,9 @@ def complaints(root: Path) -> list[str]:
 # --- drawing --------------------------------------------------------------------------------------
 
 
+_LEAVES = (ast.Name, ast.Constant, ast.expr_context, ast.operator, ast.cmpop)
+
+
 def draw(root: Path) -> House:
     sources = tuple(read(root))
     known = {source.module for source in sources}
@@ -406,11 +409,14 @@ def read(root: Path) -> Iterator[Source]:
 
 
 def arrows_from(source: Source, known: set[str]) -> Iterator[Arrow]:
-    functions = [one for one in ast.walk(source.tree) if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef)]
-    inside = {node for function in functions for node in ast.walk(function)}
-    for node in ast.walk(source.tree):
+    nodes: list[tuple[ast.AST, bool]] = [(source.tree, False)]
+    while nodes:
+        node, in_function = nodes.pop()
         for target in targets(node, source, known):
-            yield Arrow(f"{source.path}:{getattr(node, 'lineno', 0)}", source.module, target, node in inside)
+            yield Arrow(f"{source.path}:{getattr(node, 'lineno', 0)}", source.module, target, in_function)
+        is_inside = in_function or isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        # Names and constants, most of all nodes, have nothing inside.
+        nodes += [(one, is_inside) for one in ast.iter_child_nodes(node) if not isinstance(one, _LEAVES)]
 
 
 def targets(node: ast.AST, source: Source, known: set[str]) -> Iterator[str]:

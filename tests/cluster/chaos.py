@@ -22,7 +22,7 @@ from statistics import median
 
 from tests.cluster.conftest import Cluster, made_lab
 from tests.cluster.ray_lab import HEAD, NetworkLab, is_alive, parent_of, reason_against
-from tests.system.conftest import Daemon, System, wait_until
+from tests.kit.system import Daemon, System, wait_until
 from worker_service.jobs.job import Job, Status
 from worker_service.jobs.selector import Selector
 

@@ -13,7 +13,7 @@ from typing import TypeVar
 import pytest
 
 from tests.cluster.ray_lab import RayLab, is_alive
-from tests.system.conftest import Daemon, System, wait_until
+from tests.kit.system import Daemon, System, wait_until
 from worker_service.jobs.workers import NodeRow
 from worker_service.runner.processes import marks_of
 

@@ -23,7 +23,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.system.conftest import wait_until
+from tests.kit.system import wait_until
 from worker_service.cluster.ray_environment import HEALTH_CHECKS, RECONNECT
 
 HEAD = "head"

@@ -11,7 +11,7 @@ import pytest
 
 from tests.cluster.conftest import NODES, Cluster
 from tests.cluster.ray_lab import is_alive, needs_ray, parent_of
-from tests.system.conftest import ROOT, wait_until
+from tests.kit.system import ROOT, wait_until
 from worker_service.jobs.job import Status
 from worker_service.jobs.selector import Selector
 

@@ -12,8 +12,8 @@ import pytest
 
 from tests.cluster.conftest import NODES, Cluster, made_lab
 from tests.cluster.ray_lab import HEAD, NetworkLab, is_alive, needs_ray
+from tests.kit.system import System, wait_until
 from tests.length import IS_FULL
-from tests.system.conftest import System, wait_until
 
 pytestmark = [
     needs_ray,

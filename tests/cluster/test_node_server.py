@@ -14,7 +14,7 @@ import pytest
 
 from tests import installed
 from tests.cluster.ray_lab import command_of, is_alive, parent_of
-from tests.system.conftest import ROOT, wait_until
+from tests.kit.system import ROOT, wait_until
 from worker_service import VERSION
 from worker_service.cluster import ray_task
 from worker_service.cluster.node_server import Terms

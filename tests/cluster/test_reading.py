@@ -15,7 +15,7 @@ from job_handlers.reading import ocr
 from tests.cluster.conftest import NODES, READERS, Cluster
 from tests.cluster.ray_lab import RayLab, needs_ray
 from tests.job_handlers.reading.documents import picture, prose, scan
-from tests.system.conftest import System
+from tests.kit.system import System
 
 pytestmark = [
     needs_ray,

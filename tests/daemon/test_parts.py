@@ -15,8 +15,8 @@ import pytest
 from msgspec.structs import replace
 
 from tests.daemon.conftest import MakeAttempt, context_in
+from tests.kit.system import wait_until
 from tests.store.kit import START, MovableClock, ids, new_worker
-from tests.system.conftest import wait_until
 from worker_service.base.clock import Clock
 from worker_service.base.sd_notify import Notifier
 from worker_service.daemon.chores import DiskSpace, Prune, status_line

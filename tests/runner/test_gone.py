@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.kit.system import is_running
 from tests.runner.conftest import SABOTEURS, Desk, MakeDesk
-from tests.system.conftest import is_running
 from worker_service.runner import processes
 from worker_service.runner.messages import Begin, Ended, How, Started
 from worker_service.runner.pool import ChildError

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.kit.system import wait_until
 from tests.store.kit import ByHand, MovableClock, RefusedByHand, new_worker
 from tests.store.test_migrations import ORIGINAL
-from tests.system.conftest import wait_until
 from worker_service.base.errors import BadInput, LeaseLost, SchemaMismatch, StoreBusy, StoreDamaged, StoreUnusable
 from worker_service.jobs.attempts import Completion
 from worker_service.jobs.job import NewJob, Status

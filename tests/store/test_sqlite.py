@@ -10,8 +10,8 @@ from threading import Thread
 
 import pytest
 
+from tests.kit.system import locked
 from tests.store.kit import EVERY_JOB, ByHand, MovableClock, claim_one, codes, everything, new_worker
-from tests.system.conftest import locked
 from worker_service.base.errors import DiskFull, RuleBroken, StoreBusy
 from worker_service.jobs.attempts import Report
 from worker_service.jobs.job import NewJob

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.kit.system import wait_until
 from tests.store.kit import ByHand
-from tests.system.conftest import wait_until
 from worker_service.store.backup import back_up
 from worker_service.store.change_watch import FileWatch
 from worker_service.store.database import WritePauses

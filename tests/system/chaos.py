@@ -28,7 +28,7 @@ from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 
 from tests import installed
-from tests.system.conftest import Daemon, System
+from tests.kit.system import Daemon, System
 from worker_service.base.errors import PagemillError
 from worker_service.jobs.job import Job, NewJob, Status
 from worker_service.jobs.selector import Selector

@@ -6,7 +6,7 @@ import json
 import signal
 from collections import Counter
 
-from tests.system.conftest import System, wait_until
+from tests.kit.system import System, wait_until
 from worker_service.jobs.documents import DeferredAction, DocumentRequest, IndexStatus, OnEnd
 from worker_service.jobs.job import NewJob, Status
 from worker_service.jobs.selector import Selector

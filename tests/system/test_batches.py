@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 
-from tests.system.conftest import System, is_running, wait_until
+from tests.kit.system import System, is_running, wait_until
 from worker_service.jobs.batches import BatchState, NewBatch
 from worker_service.jobs.documents import DocumentRequest
 from worker_service.jobs.job import NewJob, Status
@@ -22,33 +22,6 @@ def number(system: System, batch_id: int, *statuses: Status) -> int:
 def wait_for_state(system: System, batch_id: int, state: BatchState) -> None:
     # Two hundred jobs, on a machine that has other things to do.
     wait_until(lambda: system.store.batches.get(batch_id).state is state, f"the batch is {state}", seconds=90)
-
-
-def test_a_batch_that_is_stopped_at_a_third_and_resumed_runs_exactly_the_rest(system: System) -> None:
-    batch_id = add(system, [NewJob("kept", payload=f'{{"n":{n}}}') for n in range(200)])
-    daemon = system.start()
-    wait_until(lambda: number(system, batch_id, Status.COMPLETED) >= 66, "a third is done")
-
-    system.store.batches.stop(batch_id, actor="ann")
-    wait_until(lambda: not number(system, batch_id, Status.RUNNING), "what ran came back, or has ended")
-    done = {job.id: job for job in system.store.reading.list(Selector(statuses=(Status.COMPLETED,)), most=200)}
-    rest = number(system, batch_id, Status.PENDING)
-    other = system.enqueue("kept")
-    system.wait_for(other, Status.COMPLETED)
-
-    assert (len(done) + rest, number(system, batch_id, Status.PENDING)) == (200, rest)
-    assert rest > 0
-    system.store.batches.resume(batch_id, actor="ann")
-    wait_for_state(system, batch_id, BatchState.DONE)
-    ended = system.store.reading.list(Selector(batch_id=batch_id), most=200)
-    outcomes = [outcome for job in ended for outcome in system.outcomes(job.id)]
-    assert (outcomes.count("completed"), set(outcomes) <= {"completed", "released"}) == (200, True)
-    assert {job.id: job for job in ended if job.id in done} == done
-    daemon.wait_for("batch.done")
-    assert [event["event"] for event in daemon.events() if str(event["event"]).startswith("batch.")] == [
-        "batch.stopped", "batch.resumed", "batch.done"
-    ]  # fmt: skip
-    system.assert_sound()
 
 
 def test_a_running_job_of_a_batch_that_a_hand_stops_comes_back_and_costs_no_retry(system: System) -> None:

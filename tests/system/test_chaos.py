@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import random
 
+from tests.kit.system import System
 from tests.length import short
 from tests.system.chaos import KINDS, Storm
-from tests.system.conftest import System
 
 SECONDS = short(1.5, full=10.0)
 AT_LEAST = short(1, full=3)

@@ -6,36 +6,16 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from typing import Any
 
-from tests.system.conftest import System, locked, wait_until
+from tests.kit.system import System, locked, wait_until
 from worker_service.jobs.job import Status
 from worker_service.jobs.selector import Selector
 from worker_service.runner.worker_lock import is_free, lock_path
 
 
-def begin(system: System, *words: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "worker_service.cli", *words]
-    pipe = subprocess.PIPE
-    return subprocess.Popen(command, cwd=system.place, env=system.environment(), stdout=pipe, stderr=pipe, text=True)
-
-
-def give(system: System, *words: str) -> subprocess.CompletedProcess[str]:
-    process = begin(system, *words)
-    stdout, stderr = process.communicate(timeout=60)
-    return subprocess.CompletedProcess(words, process.returncode, stdout, stderr)
-
-
 def read(done: subprocess.CompletedProcess[str]) -> Any:
     return json.loads(done.stdout)
-
-
-def test_without_a_worker_the_status_is_critical(system: System) -> None:
-    done = give(system, "status")
-
-    assert done.returncode == 2
-    assert done.stdout.startswith("CRITICAL: no worker is alive | workers=0 pending=0")
 
 
 def test_with_a_worker_all_is_well(system: System) -> None:
@@ -43,7 +23,7 @@ def test_with_a_worker_all_is_well(system: System) -> None:
     daemon = system.start()
     system.wait_for(job, Status.RUNNING)
 
-    status, workers, doctor = give(system, "status"), give(system, "workers", "--json"), give(system, "doctor")
+    status, workers, doctor = system.run("status"), system.run("workers", "--json"), system.run("doctor")
 
     assert (status.returncode, status.stdout.split(":")[0]) == (0, "OK")
     [worker] = read(workers)["items"]
@@ -60,12 +40,12 @@ def test_the_doctor_warns_of_a_daemon_that_runs_as_root(system: System) -> None:
     found = {}
     for user in (0, 65534) if os.geteuid() == 0 else (os.geteuid(),):
         os.chown(lock, user, -1)
-        found[user] = f"! worker {worker.id}: runs as root" in give(system, "doctor").stdout
+        found[user] = f"! worker {worker.id}: runs as root" in system.run("doctor").stdout
 
     assert found == {user: user == 0 for user in found}
 
 
-def test_after_kill_9_every_command_says_at_once_that_nobody_lives(system: System) -> None:
+def test_after_kill_9_commands_say_at_once_that_no_daemon_lives(system: System) -> None:
     job = system.enqueue("sleep")
     daemon = system.start()
     system.pids_of(job)
@@ -76,40 +56,21 @@ def test_after_kill_9_every_command_says_at_once_that_nobody_lives(system: Syste
     # Its children follow it in a moment.
     wait_until(lambda: is_free(lock_path(system.database, name)), "all of it is gone")
 
-    status, bare, workers, top, doctor = (
-        give(system, *words) for words in (["status"], [], ["workers", "--json"], ["top", "--json"], ["doctor"])
-    )
-    of_running, of_pending = (give(system, "why", str(one)) for one in (job, pending))
+    status, workers, doctor = (system.run(*words) for words in (["status"], ["workers", "--json"], ["doctor"]))
+    of_running, of_pending = (system.run("why", str(one)) for one in (job, pending))
 
     assert (status.returncode, status.stdout.split("|")[0]) == (2, "CRITICAL: no worker is alive (1 dead) ")
-    assert "workers   none alive\n" in bare.stdout
-    assert [worker["state"] for worker in read(workers)["items"] + read(top)["workers"]] == ["dead", "dead"]
+    assert [worker["state"] for worker in read(workers)["items"]] == ["dead"]
     assert (doctor.returncode, f"✗ worker {name}: it is dead, and held 1 job\n" in doctor.stdout) == (1, True)
     assert f"on {name}, which is dead\n    next: any daemon takes it back" in of_running.stdout
     assert of_pending.returncode == 3
     assert of_pending.stdout.startswith(f"WORKER_DOWN  worker {name} is dead\n    next: systemctl start pagemill")
 
 
-def test_the_status_is_not_ok_while_nothing_that_is_pending_can_start(system: System) -> None:
-    system.start()
-    unknown = system.enqueue("brew_tea")
-
-    stuck = give(system, "status")
-    system.enqueue("sleep")
-    flowing = system.wait_for(system.enqueue("noop"), Status.COMPLETED)
-    still = give(system, "status")
-
-    assert stuck.returncode == 1
-    assert stuck.stdout.startswith("WARNING: no pending job can start: UNKNOWN_TYPE, worker ")
-    assert (flowing.status, still.returncode) == (Status.COMPLETED, 1)
-    system.store.steering.delete(Selector(ids=(unknown,)), actor="ann")
-    assert give(system, "status").returncode == 0
-
-
 def test_who_keeps_the_write_lock_is_named_by_pid_and_command(system: System) -> None:
     with locked(system.database) as pid:
-        check, doctor = give(system, "db", "check", "--json"), give(system, "doctor")
-    after = give(system, "db", "check", "--json")
+        check, doctor = system.run("db", "check", "--json"), system.run("doctor")
+    after = system.run("db", "check", "--json")
 
     [found] = [one for one in read(check)["items"] if one["name"] == "write lock"]
     assert (check.returncode, found["is_good"], found["fix"].endswith(f"kill {pid}")) == (1, False, True)
@@ -121,7 +82,7 @@ def test_who_keeps_the_write_lock_is_named_by_pid_and_command(system: System) ->
 def test_a_command_that_has_to_wait_for_the_write_lock_says_at_once_for_whom(system: System) -> None:
     words = (["enqueue", "noop"], ["pause", "noop"], ["init"])
     with locked(system.database) as pid:
-        waiting = [begin(system, *one) for one in words]
+        waiting = [system.begin_command(*one) for one in words]
         said = [process.stderr.readline() for process in waiting if process.stderr is not None]
 
     ends = [process.communicate(timeout=60)[1] for process in waiting]
@@ -129,10 +90,3 @@ def test_a_command_that_has_to_wait_for_the_write_lock_says_at_once_for_whom(sys
     assert [process.returncode for process in waiting] == [0] * 3
     assert not any("waiting to write" in end for end in ends)
     assert [job.job_type for job in system.store.reading.list(Selector())] == ["noop"]
-
-
-def test_what_cannot_be_known_is_unknown(system: System) -> None:
-    done = give(system, "status", "--database", str(system.place / "none.db"))
-
-    assert done.returncode == 3
-    assert done.stdout.startswith("UNKNOWN: ")

@@ -8,11 +8,24 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 
-from tests.system.conftest import System, is_running, wait_until
+import pytest
+
+from tests.kit.system import System, is_running, wait_until
 from worker_service.jobs.job import NewJob, Status
 from worker_service.jobs.selector import Selector
+
+
+@pytest.fixture(scope="module")
+def standing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
+    """A daemon for the tests that do not end it. It polls once a minute, so only hints and deadlines wake it."""
+    made = System(tmp_path_factory.mktemp("standing"))
+    made.start(poll_interval=60)
+    yield made
+    made.assert_sound()
+    made.close()
 
 
 def test_jobs_run_and_drain_ends_when_nothing_is_left(system: System) -> None:
@@ -41,27 +54,25 @@ def test_drain_waits_for_what_comes_back_soon_and_leaves_what_comes_later(system
     assert [event["pending"] for event in daemon.events("daemon.drained")] == [2]
 
 
-def test_both_classes_have_slots_of_their_own(system: System) -> None:
-    busy = system.enqueue("sleep")
-    system.start(concurrency=1)
-    system.wait_for(busy, Status.RUNNING)
+def test_both_classes_have_slots_of_their_own(standing: System) -> None:
+    busy = [standing.enqueue("sleep") for _ in range(3)]
+    standing.pids_of(busy[1])
 
-    io = system.enqueue("fetch", n=1)
+    standing.wait_for(standing.enqueue("fetch", n=1), Status.COMPLETED)
 
-    system.wait_for(io, Status.COMPLETED)
-    assert system.status(busy) is Status.RUNNING
+    assert [standing.status(one) for one in busy] == [Status.RUNNING, Status.RUNNING, Status.PENDING]
+    standing.store.steering.cancel(Selector(ids=tuple(busy)), actor="test")
 
 
-def test_a_job_for_which_the_machine_lacks_something_waits_and_starts_once_it_is_there(system: System) -> None:
-    engine = system.place / "engine"
-    job = system.enqueue("lacks", max_retries=0, needs=str(engine))
-    system.start()
-    wait_until(lambda: len(system.outcomes(job)) >= 2, "it looks again")
+def test_a_job_for_which_the_machine_lacks_something_waits_and_starts_once_it_is_there(standing: System) -> None:
+    engine = standing.place / "engine"
+    job = standing.enqueue("lacks", max_retries=0, needs=str(engine))
+    wait_until(lambda: len(standing.outcomes(job)) >= 2, "it looks again")
 
     seen: set[tuple[str, str]] = set()
 
     def is_held() -> bool:
-        seen.update((gate.code, gate.detail) for gate in system.store.reading.explain(job))
+        seen.update((gate.code, gate.detail) for gate in standing.store.reading.explain(job))
         return bool(seen)
 
     wait_until(is_held, "a gate")
@@ -69,57 +80,53 @@ def test_a_job_for_which_the_machine_lacks_something_waits_and_starts_once_it_is
     assert all(said.endswith("after CAPABILITY_MISSING: there is no engine: touch it") for _, said in seen)
     engine.touch()
 
-    assert system.wait_for(job, Status.COMPLETED).retry_count == 0
+    assert standing.wait_for(job, Status.COMPLETED).retry_count == 0
 
 
-def test_each_way_to_fail_is_written_as_what_it_is(system: System) -> None:
-    permanent = system.enqueue("fail", how="permanent")
-    snoozed = system.enqueue("fail", how="snooze")
-    retried = system.enqueue("fail", max_retries=1, how="retryable")
-    crashed = system.enqueue("fail", max_retries=0, how="crash")
-    bug = system.enqueue("fail", max_retries=0, how="bug")
-    system.start()
+def test_each_way_to_fail_is_written_as_what_it_is(standing: System) -> None:
+    permanent = standing.enqueue("fail", how="permanent")
+    snoozed = standing.enqueue("fail", how="snooze")
+    retried = standing.enqueue("fail", max_retries=1, how="retryable")
+    crashed = standing.enqueue("fail", max_retries=0, how="crash")
+    bug = standing.enqueue("fail", max_retries=0, how="bug")
 
-    assert system.wait_for(permanent, Status.FAILED).error_code == "NO_SUCH_FILE"
-    assert system.wait_for(crashed, Status.FAILED).error_code == "CRASHED"
-    assert "a bug" in str(system.wait_for(bug, Status.FAILED).error_message)
-    assert system.wait_for(retried, Status.FAILED).retry_count == 1
-    assert system.outcomes(retried) == ["retry", "failed"]
-    wait_until(lambda: system.outcomes(snoozed) == ["snoozed"])
-    assert (system.job(snoozed).status, system.job(snoozed).retry_count) == (Status.PENDING, 0)
+    assert standing.wait_for(permanent, Status.FAILED).error_code == "NO_SUCH_FILE"
+    assert standing.wait_for(crashed, Status.FAILED).error_code == "CRASHED"
+    assert "a bug" in str(standing.wait_for(bug, Status.FAILED).error_message)
+    assert standing.wait_for(retried, Status.FAILED).retry_count == 1
+    assert standing.outcomes(retried) == ["retry", "failed"]
+    wait_until(lambda: standing.outcomes(snoozed) == ["snoozed"])
+    assert (standing.job(snoozed).status, standing.job(snoozed).retry_count) == (Status.PENDING, 0)
 
 
-def test_an_insert_by_hand_is_noticed_at_once(system: System) -> None:
-    system.start(poll_interval=60)
+def test_an_insert_by_hand_is_noticed_at_once(standing: System) -> None:
     insert = (
         "INSERT INTO worker_job_queue (job_type, platform, payload) VALUES ('noop', 'local', '{\"n\":1}') RETURNING id"
     )
 
     began = time.monotonic()
-    job = int(system.sqlite3(insert).stdout)
+    job = int(standing.sqlite3(insert).stdout)
 
-    system.wait_for(job, Status.COMPLETED)
+    standing.wait_for(job, Status.COMPLETED)
     # Nothing but the wake-up can have been so quick: the poll comes once in a minute.
     assert time.monotonic() - began < 10
 
 
-def test_a_job_that_falls_due_starts_without_a_hint(system: System) -> None:
-    system.start(poll_interval=60)
-    job = system.enqueue("fail", max_retries=1, how="retryable")
+def test_a_job_that_falls_due_starts_without_a_hint(standing: System) -> None:
+    job = standing.enqueue("fail", max_retries=1, how="retryable")
 
-    system.wait_for(job, Status.FAILED)
+    standing.wait_for(job, Status.FAILED)
 
 
-def test_a_cancelled_job_ends_when_its_processes_are_gone(system: System) -> None:
-    job = system.enqueue("sleep", grandchild=True)
-    system.start(heartbeat_interval=30)
-    pids = system.pids_of(job, 2)
+def test_a_cancelled_job_ends_when_its_processes_are_gone(standing: System) -> None:
+    job = standing.enqueue("sleep", grandchild=True)
+    pids = standing.pids_of(job, 2)
 
-    system.store.steering.cancel(Selector(ids=(job,)), actor="test")
+    standing.store.steering.cancel(Selector(ids=(job,)), actor="test")
 
-    system.wait_for(job, Status.CANCELLED)
+    standing.wait_for(job, Status.CANCELLED)
     assert [pid for pid in pids if is_running(pid)] == []
-    assert system.outcomes(job) == ["cancelled"]
+    assert standing.outcomes(job) == ["cancelled"]
 
 
 def test_sigterm_releases_what_does_not_finish_in_time_without_spending_a_retry(system: System) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.system.conftest import System, wait_until
+from tests.kit.system import System, wait_until
 from worker_service.jobs.job import Status
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a small disk")

@@ -13,8 +13,7 @@ import pytest
 from tests.drive_server import DriveServer, Fault
 from tests.drive_server.answers import Plain
 from tests.job_handlers.fetch.kit import drive_for, pdf
-from tests.system.conftest import System, wait_until
-from tests.system.test_commands import give
+from tests.kit.system import System, wait_until
 from worker_service.jobs.job import NewJob, Status
 
 SIZE = 100_000_000
@@ -93,9 +92,9 @@ def test_a_document_whose_file_nobody_named_a_digest_of_says_so(system: System, 
         job = NewJob("download", platform=platform, payload=json.dumps({"source": source}))
         system.wait_for(system.store.intake.enqueue(job).job_id, Status.COMPLETED)
 
-    listed = json.loads(give(system, "documents", "--json").stdout)["items"]
+    listed = json.loads(system.run("documents", "--json").stdout)["items"]
     [marked] = [one for one in listed if one["name"] == "report.pdf"]
-    shown = give(system, "show", f"document:{marked['id']}").stdout
+    shown = system.run("show", f"document:{marked['id']}").stdout
 
     assert {one["name"]: one["note"] for one in listed} == {"report.pdf": "nobody named a digest", "known.pdf": None}
     assert "nobody named a digest" in shown

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.system.conftest import System, is_running
-from tests.system.test_commands import give
+from tests.kit.system import System, is_running
 from worker_service.jobs.job import NewJob, Status
 
 STUBBORN = """
@@ -28,7 +27,7 @@ def test_cancel_now_gives_a_running_job_no_grace_and_ends_when_its_processes_are
     [pid] = system.pids_of(job)
     waiting = system.enqueue("no_such_type")
 
-    done = give(system, "cancel", "--now", "--yes", str(job), str(waiting))
+    done = system.run("cancel", "--now", "--yes", str(job), str(waiting))
 
     assert (done.returncode, done.stdout) == (0, "cancelled 2 jobs\n"), done.stderr
     assert not is_running(pid)

@@ -8,8 +8,8 @@ from collections.abc import Iterable
 import pytest
 from click.testing import CliRunner
 
+from tests.kit.system import Daemon, System, wait_until
 from tests.system import hostile
-from tests.system.conftest import Daemon, System, wait_until
 from worker_service.cli import pagemill
 from worker_service.jobs.job import Status
 from worker_service.jobs.library import DocumentSelector

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 from tests.job_handlers.reading.documents import digital
-from tests.system.conftest import System, wait_until
+from tests.kit.system import System, wait_until
 from worker_service.jobs.job import Status
 from worker_service.jobs.library import DocumentSelector
 

@@ -13,7 +13,7 @@ import pytest
 
 from tests.job_handlers.channels.conftest import Server
 from tests.job_handlers.channels.conftest import server as server
-from tests.system.conftest import System, wait_until
+from tests.kit.system import System, wait_until
 from worker_service.jobs.job import NewJob, Status
 
 

@@ -8,7 +8,7 @@ import signal
 
 import pytest
 
-from tests.system.conftest import System, wait_until
+from tests.kit.system import System, wait_until
 from worker_service.jobs.documents import DocumentPages, DocumentRequest
 from worker_service.jobs.job import Job, NewJob, Status
 

@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tests.system.conftest import System, wait_until
-from tests.system.test_commands import give, read
+from tests.kit.system import System, wait_until
+from tests.system.test_commands import read
 from worker_service.jobs.job import Status
 
 SPIDER = """
@@ -42,16 +42,16 @@ def test_a_spider_that_writes_a_file_where_it_runs_works_as_typed(system: System
 
     assert system.begin("--drain", config=config).ends() == 0
 
-    shown = read(give(system, "show", str(job), "--json"))["files"]
+    shown = read(system.run("show", str(job), "--json"))["files"]
     assert [(one["name"], one["size"]) for one in shown] == [("items.json", 50), ("media/logo.png", 3)]
     assert json.loads(Path(shown[0]["path"]).read_text()) == {"spider": "news", "arguments": ["topic=climate"]}
-    assert f"items.json         50  {shown[0]['path']}" in give(system, "show", str(job)).stdout
-    exported = give(system, "export", "--job", str(job), "-o", "out")
+    assert f"items.json         50  {shown[0]['path']}" in system.run("show", str(job)).stdout
+    exported = system.run("export", "--job", str(job), "-o", "out")
     assert exported.stdout.splitlines() == ["out/items.json", "out/media/logo.png"]
     assert (system.place / "out/media/logo.png").read_bytes() == b"png"
-    again = give(system, "export", "--job", str(job), "-o", "out")
+    again = system.run("export", "--job", str(job), "-o", "out")
     assert (again.returncode, "--update replaces what has changed" in again.stderr) == (1, True)
-    assert "say which" in give(system, "export", "--job", str(job), "7").stderr
+    assert "say which" in system.run("export", "--job", str(job), "7").stderr
 
 
 def test_concurrency_bounds_programs_as_the_proposal_says(system: System) -> None:

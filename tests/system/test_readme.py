@@ -22,9 +22,9 @@ import pytest
 
 from tests.drive_server.server import serving
 from tests.job_handlers.reading import documents
+from tests.kit.system import DEADLINE_SECONDS
 from tests.manual import MARK
 from tests.store.test_migrations import ORIGINAL
-from tests.system.conftest import DEADLINE_SECONDS
 from tests.system.typed import typed
 
 pymupdf: Any = partly_typed

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.system.conftest import System, is_running, wait_until
-from tests.system.test_commands import give
+from tests.kit.system import System, is_running, wait_until
 from worker_service.jobs.job import Status
 
 
@@ -36,7 +35,7 @@ def test_a_head_is_brought_up_elsewhere_from_a_backup_and_the_workspace(
         system.wait_for(job, Status.COMPLETED)
     pids = system.pids_of(running)
 
-    assert give(system, "db", "backup", str(backup)).returncode == 0
+    assert system.run("db", "backup", str(backup)).returncode == 0
     lost = system.enqueue("chaos")
     system.wait_for(lost, Status.COMPLETED)
     fork_server = daemon.fork_server_pids()
@@ -45,7 +44,7 @@ def test_a_head_is_brought_up_elsewhere_from_a_backup_and_the_workspace(
     # Which tidies up behind its children.
     wait_until(lambda: not any(map(is_running, fork_server)), "the fork server has ended")
     shutil.copytree(system.workspace, elsewhere.workspace, symlinks=True)
-    restored = give(elsewhere, "db", "restore", str(backup), "--yes", "--json")
+    restored = elsewhere.run("db", "restore", str(backup), "--yes", "--json")
 
     assert restored.returncode == 0, restored.stderr
     answer = json.loads(restored.stdout)
@@ -65,10 +64,10 @@ def test_no_backup_takes_the_place_of_a_database_that_a_daemon_works_with(system
     job = system.enqueue("sleep")
     daemon = system.start()
     system.pids_of(job)
-    assert give(system, "db", "backup", str(tmp_path / "copy.db")).returncode == 0
+    assert system.run("db", "backup", str(tmp_path / "copy.db")).returncode == 0
     there = system.database.stat().st_ino
 
-    refused = give(system, "db", "restore", str(tmp_path / "copy.db"), "--yes")
+    refused = system.run("db", "restore", str(tmp_path / "copy.db"), "--yes")
 
     assert refused.returncode == 1
     assert "systemctl stop pagemill" in refused.stderr
@@ -80,9 +79,9 @@ def test_files_that_the_workspace_has_not_are_told(system: System, elsewhere: Sy
     job = system.enqueue("chaos")
     system.start()
     system.wait_for(job, Status.COMPLETED)
-    assert give(system, "db", "backup", str(tmp_path / "copy.db")).returncode == 0
+    assert system.run("db", "backup", str(tmp_path / "copy.db")).returncode == 0
 
-    told = give(elsewhere, "db", "restore", str(tmp_path / "copy.db"), "--yes")
+    told = elsewhere.run("db", "restore", str(tmp_path / "copy.db"), "--yes")
 
     assert told.returncode == 1
     assert f"1 file that it names is not in {elsewhere.workspace}" in told.stderr
@@ -90,11 +89,11 @@ def test_files_that_the_workspace_has_not_are_told(system: System, elsewhere: Sy
 
 
 def test_a_workspace_of_another_database_is_refused(system: System, elsewhere: System, tmp_path: Path) -> None:
-    assert give(system, "db", "backup", str(tmp_path / "copy.db")).returncode == 0
+    assert system.run("db", "backup", str(tmp_path / "copy.db")).returncode == 0
     elsewhere.workspace.mkdir()
     (elsewhere.workspace / ".database").write_text("2020-01-01 00:00:00.000\n")
 
-    refused = give(elsewhere, "db", "restore", str(tmp_path / "copy.db"), "--yes")
+    refused = elsewhere.run("db", "restore", str(tmp_path / "copy.db"), "--yes")
 
     assert refused.returncode == 78
     assert "belongs to another database" in refused.stderr
@@ -103,10 +102,10 @@ def test_a_workspace_of_another_database_is_refused(system: System, elsewhere: S
 
 def test_nobody_is_there_to_ask_and_a_dry_run_changes_nothing(system: System, tmp_path: Path) -> None:
     system.enqueue("noop")
-    assert give(system, "db", "backup", str(tmp_path / "copy.db")).returncode == 0
+    assert system.run("db", "backup", str(tmp_path / "copy.db")).returncode == 0
     there = system.database.stat().st_ino
 
-    dry, unasked = (give(system, "db", "restore", str(tmp_path / "copy.db"), *more) for more in (["--dry-run"], []))
+    dry, unasked = (system.run("db", "restore", str(tmp_path / "copy.db"), *more) for more in (["--dry-run"], []))
 
     assert (dry.returncode, unasked.returncode) == (0, 1)
     assert "1 job, 0 running" in dry.stdout

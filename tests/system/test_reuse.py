@@ -5,8 +5,8 @@ from __future__ import annotations
 import signal
 from collections import Counter
 
+from tests.kit.system import System, is_running, wait_until
 from tests.store.kit import ids
-from tests.system.conftest import System, is_running, wait_until
 from worker_service.jobs.job import NewJob, Status
 from worker_service.jobs.selector import Selector
 

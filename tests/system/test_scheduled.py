@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.system.conftest import System
+from tests.kit.system import System
 from worker_service.jobs.job import Status
 
 SETTINGS = """\

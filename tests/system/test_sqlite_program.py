@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.job_handlers.reading.documents import digital, prose
-from tests.system.conftest import System, wait_until
+from tests.kit.system import System, wait_until
 from tests.system.test_reading import Desk
 from worker_service.store.opening import open_store
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import re
-import signal
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,9 +14,9 @@ import pytest
 
 from tests.drive_server.server import serving
 from tests.job_handlers.reading.documents import digital, prose, scan
+from tests.kit.system import wait_until
 from tests.length import short
 from tests.system import readers
-from tests.system.conftest import wait_until
 from tests.system.test_reading import PATIENCE_SECONDS, Desk, slip
 from worker_service.jobs.batches import BatchState
 from worker_service.jobs.documents import IndexStatus
@@ -130,33 +129,6 @@ def test_a_batch_of_files_that_is_stopped_at_a_third_and_resumed_reads_exactly_t
     assert {job.id: job for job in jobs_of(desk, batch_id) if job.id in done} == done
     # Bob's copy is the same pages.
     assert_each_was_read_once(desk, batch_id, FILES, "released")
-
-
-def test_a_daemon_that_is_killed_while_a_batch_stops_or_goes_on_reads_no_page_twice(desk: Desk) -> None:
-    folder = tables(desk, FILES)
-    desk.start()
-    batch_id = desk.answer("batch", "add", folder, "--owner", "ann", "--then-batch", "noop")["batch"]["id"]
-
-    # Half of them are left when it is stopped again.
-    for quarter in (1, 2):
-        wait_for_read(desk, batch_id, quarter * FILES // 4)
-        desk.run("batch", "stop", batch_id)
-        desk.daemon.signal(signal.SIGKILL)
-        desk.daemon.ends()
-        desk.start()
-        wait_for_rest(desk)
-        there = read(desk, batch_id)
-        assert there < FILES
-        desk.run("batch", "resume", batch_id)
-        wait_for_read(desk, batch_id, there + 1)
-        desk.daemon.signal(signal.SIGKILL)
-        desk.daemon.ends()
-        desk.start()
-
-    wait_for_state(desk, batch_id, BatchState.DONE)
-    assert_each_was_read_once(desk, batch_id, FILES, "released", "requeued")
-    after = desk.system.store.reading.list(Selector(job_types=("noop",)))
-    assert [(job.name, job.batch_id) for job in after] == [(f"batch {batch_id}", None)]
 
 
 def test_two_people_have_a_batch_each_and_stopping_one_leaves_the_other_alone(desk: Desk) -> None:
@@ -288,22 +260,6 @@ def test_a_priority_reaches_all_the_work_of_a_document_that_is_being_read(standi
     by_type: dict[str, Any] = {job.job_type: job.priority for job in jobs_of(desk, batch_id)}
     assert running.priority == 1
     assert by_type == {"download": 6, "ingest": 6, "ocr_pages": 1, "assemble": 1, "noop": 1}
-
-
-def test_a_batch_gets_another_priority_with_what_is_still_to_come_of_it(desk: Desk) -> None:
-    folder = tables(desk, 3)
-    batch_id = desk.answer("crawl", folder, "--batch", "reports")["batch"]
-
-    desk.run("priority", 8, f"batch:{batch_id}", "--yes")
-    desk.start()
-    wait_for_state(desk, batch_id, BatchState.DONE)
-
-    assert desk.system.store.batches.get(batch_id).priority == 8
-    found = jobs_of(desk, batch_id)
-    assert {job.priority for job in found} == {8}
-    assert {job.job_type for job in found} == {"crawl", "download", "ingest", "extract_rows", "assemble"} | (
-        {"ocr_pages"} if any(job.job_type == "ocr_pages" for job in found) else set()
-    )
 
 
 def test_who_waits_for_a_new_batch_is_told_of_all_of_it(desk: Desk) -> None:

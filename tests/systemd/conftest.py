@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests import installed
-from tests.system.conftest import wait_until
+from tests.kit.system import wait_until
 from tests.systemd.box import PYTHON, PYTHONPATH, ROOT, Box, NoBox, reason_against
 
 FILES = ROOT / "systemd"

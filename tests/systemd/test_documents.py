@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from job_handlers.reading.ocr.tesseract import DATA
-from tests.system.conftest import wait_until
+from tests.kit.system import wait_until
 from tests.systemd.box import PYTHON, PYTHONPATH, Box
 from tests.systemd.conftest import FILES, Service, booted
 from tests.systemd.sources import SAID

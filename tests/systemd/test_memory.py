@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.system.conftest import wait_until
+from tests.kit.system import wait_until
 from tests.systemd.box import PYTHONPATH, Box
 from tests.systemd.conftest import Service, chosen
 

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
+from tests.kit.system import wait_until
 from tests.store.test_migrations import ORIGINAL
-from tests.system.conftest import wait_until
 from tests.systemd.box import PYTHON, PYTHONPATH, ROOT, Box
 from tests.systemd.conftest import STATE, Service, booted, chosen
 

@@ -19,8 +19,8 @@ from pathlib import Path
 import httpx
 import pytest
 
+from tests.kit.system import wait_until
 from tests.ports import free_port
-from tests.system.conftest import wait_until
 from tests.web.conftest import connected
 from worker_service.base.errors import ConfigError
 from worker_service.services import server_address as where

@@ -12,7 +12,7 @@ from contextlib import ExitStack
 import httpx
 import pytest
 
-from tests.system.conftest import locked, wait_until
+from tests.kit.system import locked, wait_until
 from tests.web.conftest import bearer, connected, served, site_of
 from worker_service.jobs.job import NewJob
 from worker_service.services.database import Session

@@ -19,8 +19,7 @@ from msgspec.structs import replace
 from job_handlers.crawl.requests import CrawlOptions, crawl_job
 from tests.drive_server import DriveServer, Fault, Item
 from tests.job_handlers.fetch.kit import pdf
-from tests.system import conftest
-from tests.system.conftest import Daemon, System
+from tests.kit.system import Daemon, System, wait_until
 from worker_service.jobs.batches import NewBatch
 from worker_service.jobs.job import Job, NewJob, Status
 from worker_service.jobs.selector import Selector
@@ -217,11 +216,6 @@ def _submit(system: System, folder: str) -> int:
 
 def _states(system: System) -> dict[int, str]:
     return {batch.id: str(batch.state) for batch in system.store.batches.list()}
-
-
-def wait_until(is_so: Callable[[], object], what: str) -> None:
-    """Many processes, and retries that wait for seconds."""
-    conftest.wait_until(is_so, what, seconds=60)
 
 
 def _write(path: Path, content: bytes) -> None:

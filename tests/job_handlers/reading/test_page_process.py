@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from job_handlers.reading.page_process import Lost, PageProcess, TooLarge
-from tests.system.conftest import is_running
+from tests.kit.system import is_running
 
 # The test runner has threads; the children that fork in earnest have none.
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")

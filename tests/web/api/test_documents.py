@@ -18,8 +18,8 @@ import pytest
 
 from tests.cli.shelf import Shelf
 from tests.job_handlers.reading.documents import digital
+from tests.kit.system import System, locked, wait_until
 from tests.store.kit import claim, work_as
-from tests.system.conftest import System, locked, wait_until
 from tests.web.conftest import bearer, served, site_of
 from worker_service.jobs.attempts import Failure
 from worker_service.jobs.documents import DocumentFacts, PageResult

@@ -13,8 +13,8 @@ from typing import Any, cast
 import httpx
 import pytest
 
+from tests.kit.system import System, wait_until
 from tests.store.kit import claim, work_as
-from tests.system.conftest import System, wait_until
 from tests.web.conftest import site_of
 from worker_service.jobs.attempts import Failure
 from worker_service.jobs.job import NewJob, Status

@@ -8,7 +8,7 @@ from typing import Any
 
 import httpx
 
-from tests.system.conftest import System, wait_until
+from tests.kit.system import System, wait_until
 from tests.web.conftest import site_of
 from worker_service.jobs.job import NewJob, Status
 from worker_service.services.database import Session
