@@ -34,17 +34,13 @@ from worker_service.jobs.documents import IndexStatus
 from worker_service.jobs.job import Job
 from worker_service.jobs.library import Document, DocumentSelector, Hit, Weight
 from worker_service.services import documents as operations
-from worker_service.services.documents import ROLES, IfExists, TargetExists
-from worker_service.services.page_tables import tables_of, write_csv, write_tables
+from worker_service.services import exports, keyword_counts, page_layouts
+from worker_service.services.exports import ROLES, IfExists, TargetExists
+from worker_service.services.keyword_counts import count_cells, count_headers, write_workbook
+from worker_service.services.page_layouts import tables_of, write_csv, write_tables
 from worker_service.services.parse import read_document_selector
 from worker_service.services.serialize import as_object
-from worker_service.services.spreadsheets import (
-    HAND_OVER_COLUMNS,
-    count_cells,
-    count_headers,
-    hand_over_row,
-    write_workbook,
-)
+from worker_service.services.spreadsheets import HAND_OVER_COLUMNS, hand_over_row
 
 _COLUMNS = ("ID", "STATE", "DONE", "PAGES", "SIZE", "KIND", "OWNER", "NAME", "MOVED", "ERROR", "NOTE")
 _GIVES_UP = ("SIZE", "MOVED", "KIND", "PAGES", "DONE", "OWNER")
@@ -153,13 +149,13 @@ def search(
     Exit code 1 if nothing was found.
     """
     marks = ("[", "]") if call.as_json else _OWN_MARKS
-    found = operations.search_pages(
-        call.session,
+    operations.require_batches(call.session, () if batch_id is None else (batch_id,))
+    found = call.session.library.search(
         " ".join(words),
         owner=owner,
         document_id=document_id,
         batch_id=batch_id,
-        limit=limit,
+        most=limit,
         marks=marks,
         is_sure=is_sure,
         needs_all=needs_all,
@@ -288,10 +284,10 @@ def keywords(
     if xlsx is not None:
         _require_free(xlsx, force)
     try:
-        words = operations.parse_terms(terms.read())
+        words = keyword_counts.parse_terms(terms.read())
     except UnicodeDecodeError as error:
         raise BadInput(f"{terms.name} is not UTF-8 text", "save it as UTF-8") from error
-    found = list(operations.count_keywords(call.session, words, owner=owner, batch_id=batch_id))
+    found = list(keyword_counts.count_keywords(call.session, words, owner=owner, batch_id=batch_id))
     whole = [row for part in found for row in part.by_document]
     pages = [row for part in found for row in part.by_page]
     rows = pages if by_page else whole
@@ -349,9 +345,9 @@ def export(
     if job_id is not None:
         if not chosen.is_empty:
             raise BadInput("say which: the files of a job (--job), or those of documents")
-        found = operations.export_job_files(call.session, job_id, directory, there)
+        found = exports.export_job_files(call.session, job_id, directory, there)
     else:
-        found = operations.export_documents(call.session, chosen, form, directory, there)
+        found = exports.export_documents(call.session, chosen, form, directory, there)
     if found.chosen == 1 and found.failures:
         raise found.failures[0]
     if not call.printed_json({"items": found.items, "unchanged": found.unchanged}):
@@ -512,7 +508,7 @@ def show_document(call: Invocation, document_id: int) -> None:
     document, pages = found.document, found.page_items
     whole = as_object(found)
     row = whole.pop("document")
-    read_by = operations.page_readers(call.session, document_id, len(pages) if call.as_json else _SHOWN_PAGES)
+    read_by = page_layouts.page_readers(call.session, document_id, len(pages) if call.as_json else _SHOWN_PAGES)
     for page in whole["page_items"]:
         if one := read_by.get(page["number"]):
             page |= {
@@ -536,7 +532,7 @@ def show_document(call: Invocation, document_id: int) -> None:
     shown: list[tuple[object, ...]] = list(rows[:_SHOWN_PAGES])
     if read_by:
         titles += ("LANGUAGE", "READ BY")
-        who = [read_by.get(row[0], operations.PageReaders()) for row in rows[:_SHOWN_PAGES]]
+        who = [read_by.get(row[0], page_layouts.PageReaders()) for row in rows[:_SHOWN_PAGES]]
         shown = [(*row, "+".join(one.written_in), _who_read(one)) for row, one in zip(rows, who, strict=False)]
     output.show_section(titles, shown)
     if len(rows) > _SHOWN_PAGES:
@@ -545,7 +541,7 @@ def show_document(call: Invocation, document_id: int) -> None:
     output.show_section(("ROLE", "NAME", "BYTES", "PATH"), files)
 
 
-def _who_read(page: operations.PageReaders) -> str:
+def _who_read(page: page_layouts.PageReaders) -> str:
     """``tesseract 5.5.4; 3 of 42 lines PP-OCRv6 small``: what stands in brackets, --json tells."""
     names = [re.sub(r" \(.*\)", "", name) for name in page.readers]
     lines = f"{len(page.second)} of {counted(page.written_lines, 'line')} "

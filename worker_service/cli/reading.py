@@ -34,7 +34,7 @@ from worker_service.jobs.batches import InBatch
 from worker_service.jobs.documents import Decision, DocumentRequest, IndexStatus
 from worker_service.jobs.job import Enqueued
 from worker_service.jobs.library import Document, DocumentSelector
-from worker_service.services import documents, enqueue
+from worker_service.services import documents, enqueue, exports
 from worker_service.services.wait import AwaitedDocument
 
 _LIVING = (IndexStatus.QUEUED, IndexStatus.INDEXING, IndexStatus.SUCCESS)
@@ -221,7 +221,7 @@ def _ingest_results(files: Sequence[Path], enqueued: Sequence[Enqueued | InBatch
 def _reindex_document(
     call: Invocation, document: Document, options: ReadOptions, priority: int | None, *, is_forced: bool
 ) -> ReadResult:
-    has_original = documents.has_original(call.session, document)
+    has_original = exports.has_original(call.session, document)
     job = reindex_job(document, options, has_original=has_original, is_forced=is_forced)
     [enqueued], _ = submit(call, [job], batch=None, name=None, owner=job.owner, priority=priority, asked={})
     return ReadResult(document.name, enqueued.job_id or None, enqueued.decision, document.id)

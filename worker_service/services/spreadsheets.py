@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain, count
 from typing import IO
 
 from worker_service.base.sanitize import harmless, harmless_cell
 from worker_service.jobs.job import Job
 from worker_service.jobs.library import Document, Provenance
-from worker_service.services.documents import KeywordPart, TermCounts
 
 HAND_OVER_COLUMNS = (
     "DOCUMENT", "NAME", "SOURCE", "FOLDER", "KEY", "OWNER", "KIND", "PAGES", "STATE", "ERROR", "SIZE", "SHA256", "MD5",
@@ -42,41 +41,33 @@ def hand_over_row(one: tuple[Document, Provenance] | Job) -> tuple[object, ...]:
     )  # fmt: skip
 
 
-# ── Terms ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+class Workbook:
+    """An .xlsx file that is written row by row. Rows are buffered on disk."""
 
+    def __init__(self, file: IO[bytes]) -> None:
+        import xlsxwriter  # imported only when a workbook is written
 
-def count_headers(terms: Sequence[str], *, of_pages: bool = False) -> list[str]:
-    return ["DOCUMENT", "NAME", *(["PAGE"] if of_pages else []), *terms]
-
-
-def count_cells(row: TermCounts) -> list[object]:
-    page = [] if row.page is None else [row.page]
-    return [row.document.id, row.document.name, *page, *row.counts]
-
-
-def write_workbook(file: IO[bytes], terms: Sequence[str], found: Iterable[KeywordPart]) -> None:
-    """Write a sheet of documents and a sheet of pages with occurrences. Rows are buffered on disk."""
-    import xlsxwriter  # imported only when a workbook is written
-
-    said = {"strings_to_formulas": False, "strings_to_urls": False, "constant_memory": True}
-    with xlsxwriter.Workbook(file, said) as book:
+        options = {"strings_to_formulas": False, "strings_to_urls": False, "constant_memory": True}
+        self._book = xlsxwriter.Workbook(file, options)
         # Mark the cells as text, so that editing one does not turn it into a formula.
-        text = book.add_format({"quote_prefix": True})
-        sheets = [book.add_worksheet(name) for name in ("documents", "pages")]
-        lines = [0, 0]
+        self._text = self._book.add_format({"quote_prefix": True})
 
-        def write(number: int, line: Sequence[object]) -> None:
-            sheet, at = sheets[number], lines[number]
-            for column, value in enumerate(line):
+    def __enter__(self) -> Workbook:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._book.close()
+
+    def add_sheet(self, name: str) -> Callable[[Sequence[object]], None]:
+        """Add a sheet; return the function that appends a row to it."""
+        sheet, numbers = self._book.add_worksheet(name), count()
+
+        def append(row: Sequence[object]) -> None:
+            number = next(numbers)
+            for column, value in enumerate(row):
                 if isinstance(value, str):
-                    sheet.write_string(at, column, harmless(value), text)
+                    sheet.write_string(number, column, harmless(value), self._text)
                 elif value is not None:
-                    sheet.write(at, column, value)
-            lines[number] += 1
+                    sheet.write(number, column, value)
 
-        for number in (0, 1):
-            write(number, count_headers(terms, of_pages=number == 1))
-        for part in found:
-            for number, rows in enumerate((part.by_document, part.by_page)):
-                for row in rows:
-                    write(number, count_cells(row))
+        return append

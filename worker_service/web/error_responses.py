@@ -16,7 +16,7 @@ from starlette.responses import JSONResponse, Response
 
 from worker_service.base import errors, events
 from worker_service.base.errors import PagemillError, Problem
-from worker_service.services.documents import FileGone, NotExported
+from worker_service.services.exports import FileGone, NotExported
 from worker_service.services.page_images import DrawsOthers, NotDrawn
 
 

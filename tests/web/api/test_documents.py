@@ -122,7 +122,7 @@ def test_words_are_counted_some_documents_at_once_and_handed_over_as_one_answer(
 ) -> None:
     for number, text in enumerate(("the climate", "nothing", "climate, climate")):
         shelf.read(f"{number}.pdf", text, content=f"c{number}")
-    monkeypatch.setattr("worker_service.services.documents._COUNTED_AT_ONCE", at_once)
+    monkeypatch.setattr("worker_service.services.keyword_counts._COUNTED_AT_ONCE", at_once)
 
     items = site.get("/api/keywords", params={"term": "climate"}).json()["items"]
 

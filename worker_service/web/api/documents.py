@@ -12,10 +12,12 @@ from starlette.responses import FileResponse, Response
 from worker_service.base.errors import DocumentNotFound, Refused
 from worker_service.base.sanitize import as_json
 from worker_service.jobs.library import Document, Hit, Removed, Weight
-from worker_service.services import documents
-from worker_service.services.documents import ROLES, DocumentDetails, DocumentPage, TermCounts
+from worker_service.services import documents, exports, keyword_counts
+from worker_service.services.documents import DocumentDetails, DocumentPage
+from worker_service.services.exports import ROLES
+from worker_service.services.keyword_counts import TermCounts
 from worker_service.services.page_images import WIDTHS
-from worker_service.services.page_tables import TableOnPage, tables_of
+from worker_service.services.page_layouts import TableOnPage, tables_of
 from worker_service.web.api.endpoint import ApiRequest, ApiResponse, Endpoint, endpoint
 from worker_service.web.parameters import DryRunParameter, Given, Id, about
 from worker_service.web.resources import documents as resource
@@ -197,7 +199,7 @@ def image(call: ApiRequest, query: ImageQuery) -> Response:
 )
 def file(call: ApiRequest) -> Response:
     _visible(call)
-    found, name = documents.find_file(call.session, call.id, call.path("form"))
+    found, name = exports.find_file(call.session, call.id, call.path("form"))
     return FileResponse(found.path, media_type="application/octet-stream", filename=name)
 
 
@@ -211,7 +213,7 @@ def file(call: ApiRequest) -> Response:
 )
 def file_of_job(call: ApiRequest) -> Response:
     visible_job(call.session, call.visitor, call.id)
-    found = documents.find_job_file(call.session, call.id, call.path("number"))
+    found = exports.find_job_file(call.session, call.id, call.path("number"))
     return FileResponse(found.path, media_type="application/octet-stream", filename=found.name)
 
 
@@ -274,7 +276,7 @@ def keywords(call: ApiRequest, query: KeywordsQuery) -> Any:
     scope = search_scope(call.session, call.visitor, query.owner, query.batch)
     if scope is None:
         return {"terms": query.term, "items": []}
-    terms = documents.parse_terms("\n".join(query.term))
+    terms = keyword_counts.parse_terms("\n".join(query.term))
     portions = count_keywords(call.request, terms, scope)
     rows = (row for one in portions for row in (one.by_page if query.by == "page" else one.by_document))
     return stream_lines(_keyword_json(terms, rows), "application/json")

@@ -24,7 +24,7 @@ from starlette.routing import Route
 from worker_service import VERSION
 from worker_service.jobs.batches import InBatch
 from worker_service.jobs.job import Job
-from worker_service.services.documents import ROLES
+from worker_service.services.exports import ROLES
 from worker_service.services.health import Level
 from worker_service.services.jobs import Needed
 from worker_service.services.serialize import HELD

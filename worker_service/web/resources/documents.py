@@ -13,9 +13,10 @@ from starlette.responses import Response
 
 from worker_service.base.errors import DocumentNotFound
 from worker_service.jobs.library import Document, SearchResult
-from worker_service.services import documents
+from worker_service.services import documents, keyword_counts
 from worker_service.services.database import Session
-from worker_service.services.documents import DocumentPage, KeywordPart
+from worker_service.services.documents import DocumentPage
+from worker_service.services.keyword_counts import KeywordPart
 from worker_service.services.page_images import page_image
 from worker_service.services.parse import read_document_selector
 from worker_service.web.access import Visitor, visitor_of
@@ -61,13 +62,12 @@ def search(
     scope = search_scope(session, visitor, query.owner, query.batch)
     if scope is None:
         return SearchResult()
-    return documents.search_pages(
-        session,
+    return session.library.search(
         query.q,
         owner=scope.owner,
         batch_id=scope.batch_id,
         document_id=query.document,
-        limit=query.limit,
+        most=query.limit,
         marks=marks,
         is_sure=query.sure,
     )
@@ -92,7 +92,7 @@ def count_keywords(request: Request, terms: Sequence[str], scope: SearchScope) -
 
     def counts() -> Iterator[KeywordPart]:
         with session_of(request) as session:
-            yield from documents.count_keywords(session, terms, owner=scope.owner, batch_id=scope.batch_id)
+            yield from keyword_counts.count_keywords(session, terms, owner=scope.owner, batch_id=scope.batch_id)
 
     portions = counts()
     return chain([next(portions)], portions)

@@ -14,7 +14,7 @@ from job_handlers.crawl.requests import SourceOptions, jobs_of_request
 from job_handlers.reading.find_files import LeftOut
 from job_handlers.reading.requests import ReadOptions, download_job, parse_options, reindex_job
 from worker_service.jobs.job import Enqueued, NewJob
-from worker_service.services import batches, documents
+from worker_service.services import batches, exports
 from worker_service.services.database import Session
 from worker_service.services.enqueue import check_action_payload, enqueue_job, missing_capability_warnings
 
@@ -66,7 +66,7 @@ def submit_reindex(session: Session, document_id: int, words: Words, *, is_force
     document = session.library.document(document_id)
     options = parse_options(ReadOptions, words)
     sentences = _check(session, options)
-    has_original = documents.has_original(session, document)
+    has_original = exports.has_original(session, document)
     job = reindex_job(document, options, has_original=has_original, is_forced=is_forced)
     return ReadRequested(enqueue_job(session, job), sentences)
 

@@ -27,10 +27,10 @@ from worker_service.jobs.documents import PublishedFile
 from worker_service.jobs.job import Job
 from worker_service.jobs.library import Document, Hit, PageSummary
 from worker_service.jobs.selector import Selector
-from worker_service.services import actions, documents, enqueue, jobs
+from worker_service.services import actions, documents, enqueue, exports, jobs
 from worker_service.services.database import Session
 from worker_service.services.page_images import WIDTHS, why_none
-from worker_service.services.page_tables import tables_of, write_tables
+from worker_service.services.page_layouts import tables_of, write_tables
 from worker_service.web.access import Power, Visitor, visitor_of
 from worker_service.web.database_sessions import session_of
 from worker_service.web.middleware import form_of
@@ -262,7 +262,7 @@ def _label(page: PageSummary) -> str:
 
 def _pages_with(session: Session, document_id: int, query: str) -> list[int]:
     try:
-        found = documents.search_pages(session, as_typed(query), document_id=document_id, limit=1000)
+        found = session.library.search(as_typed(query), document_id=document_id, most=1000)
     except BadInput:
         return []
     return sorted({hit.number for hit in found.hits})
@@ -318,10 +318,10 @@ def file(request: Request) -> Response:
                 path = session.settings.workspace / one.path
                 if not path.is_file():
                     remedy = "read the document again, even if nothing has changed"
-                    raise documents.FileGone(f"{one.name} is no longer in the workspace", remedy)
+                    raise exports.FileGone(f"{one.name} is no longer in the workspace", remedy)
                 # Always a download: an uploaded HTML file must not run in the browser as a page of this site.
                 return FileResponse(path, media_type="application/octet-stream", filename=harmless(one.name))
-    raise documents.NotExported(f"document {document.id} has no such file")
+    raise exports.NotExported(f"document {document.id} has no such file")
 
 
 def workbook(request: Request) -> Response:

@@ -15,9 +15,9 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from worker_service.base.errors import BadInput
-from worker_service.services import documents
-from worker_service.services.documents import KeywordPart
-from worker_service.services.spreadsheets import count_cells, count_headers, csv_lines, write_workbook
+from worker_service.services import keyword_counts
+from worker_service.services.keyword_counts import KeywordPart, count_cells, count_headers, write_workbook
+from worker_service.services.spreadsheets import csv_lines
 from worker_service.web.access import visitor_of
 from worker_service.web.database_sessions import session_of
 from worker_service.web.parameters import read_known
@@ -46,7 +46,7 @@ class KeywordsPageQuery(DocumentsQuery, frozen=True, kw_only=True):
     def term_list(self) -> Sequence[str]:
         if len(self.terms) > _TERMS_CHARACTERS_MAX:
             raise BadInput("too many terms for this form", "pagemill keywords terms.txt --xlsx counts.xlsx")
-        return documents.parse_terms(self.terms)
+        return keyword_counts.parse_terms(self.terms)
 
 
 def _query(request: Request) -> KeywordsPageQuery:
@@ -60,7 +60,7 @@ def keywords(request: Request) -> Response:
     with session_of(request) as session:
         query = replace(query, limit=ROWS if shown else 1)
         found = list_documents(session, visitor_of(request), query, is_readable=True)
-        rows = documents.count_keywords_in(session, shown, found.items) if shown and found.items else []
+        rows = keyword_counts.count_keywords_in(session, shown, found.items) if shown and found.items else []
         top = max((count for row in rows for count in row.counts if count), default=0)
         downloads = {"terms": query.terms, "owner": "".join(query.owner), "batch": query.batch or ""}
         return render(

@@ -19,7 +19,7 @@ from worker_service.base.errors import BadInput
 from worker_service.jobs.documents import CONFIDENCE_LEAST, PageResult
 from worker_service.services.database import Session
 from worker_service.services.page_images import Drawer, NotDrawn, page_image
-from worker_service.services.page_tables import TableOnPage, tables_in
+from worker_service.services.page_layouts import TableOnPage, tables_in
 
 SURE, FAIR = 90, 70
 """Least confidence in per cent at which a word is called sure or fair; below both it is doubtful."""

@@ -1,0 +1,131 @@
+"""Keyword counts: how often terms occur in documents and on their pages."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from itertools import chain
+from typing import IO
+
+from msgspec import Struct
+
+from worker_service.base.errors import BadInput
+from worker_service.jobs.library import Document, DocumentSelector, KeywordCount
+from worker_service.services.database import Session
+from worker_service.services.documents import require_batches
+from worker_service.services.spreadsheets import Workbook
+
+_COUNTED_AT_ONCE = 2000
+
+
+class TermCounts(Struct, frozen=True):
+    """Number of occurrences of each term in a document or on one of its pages."""
+
+    document: Document
+    page: int | None
+    """None for the whole document."""
+    counts: Sequence[int | None]
+    """One for each term; None if the document has no text yet."""
+
+    @property
+    def is_read(self) -> bool:
+        return None not in self.counts
+
+    def as_object(self, terms: Sequence[str]) -> dict[str, object]:
+        page = {} if self.page is None else {"page": self.page}
+        counts = dict(zip(terms, self.counts, strict=True)) if self.is_read else None
+        return {"document_id": self.document.id, "name": self.document.name, **page, "counts": counts}
+
+
+class KeywordPart(Struct, frozen=True):
+    by_document: Sequence[TermCounts]
+    """Every document, oldest first, with or without occurrences."""
+    by_page: Sequence[TermCounts]
+    """Every page with an occurrence."""
+
+
+def parse_terms(text: str) -> list[str]:
+    """Return the terms of a file with one term per line; # starts a comment."""
+    lines = (line.split("#", 1)[0].strip() for line in text.splitlines())
+    return list(dict.fromkeys(line for line in lines if line))
+
+
+def count_keywords_in(session: Session, terms: Sequence[str], documents: Sequence[Document]) -> list[TermCounts]:
+    """Return the counts of these documents in their order. Use `keywords` for many documents."""
+    counts = session.store.library.keyword_counts(terms, document_ids=[one.id for one in documents])
+    return _by_document(documents, terms, counts)
+
+
+def count_keywords(
+    session: Session, terms: Sequence[str], *, owner: str | None = None, batch_id: int | None = None
+) -> Iterator[KeywordPart]:
+    """Count the terms in all selected documents, in parts that fit in memory and keep the database responsive.
+
+    Errors in the arguments are raised at once, and there is always at least one part. `terms`: see `terms_of`.
+    """
+    if not terms:
+        raise BadInput("the file has no terms", 'write one a line, such as "climate risk" or sustainab*')
+    chosen = DocumentSelector(
+        owners=() if owner is None else (owner,), batch_ids=() if batch_id is None else (batch_id,)
+    )
+    require_batches(session, chosen.batch_ids)
+    document_ids = session.store.library.document_ids(chosen)
+    first = _keywords(session, terms, document_ids[:_COUNTED_AT_ONCE])
+    rest = range(_COUNTED_AT_ONCE, len(document_ids), _COUNTED_AT_ONCE)
+    return chain([first], (_keywords(session, terms, document_ids[at : at + _COUNTED_AT_ONCE]) for at in rest))
+
+
+def _keywords(session: Session, terms: Sequence[str], document_ids: Sequence[int]) -> KeywordPart:
+    library = session.store.library
+    counts = library.keyword_counts(terms, document_ids=document_ids)
+    if not document_ids:
+        return KeywordPart((), ())
+    documents = library.documents(DocumentSelector(ids=document_ids), most=len(document_ids))[::-1]
+    return KeywordPart(_by_document(documents, terms, counts), _by_page(documents, terms, counts))
+
+
+def _by_document(
+    documents: Sequence[Document], terms: Sequence[str], counts: Sequence[KeywordCount]
+) -> list[TermCounts]:
+    sums = Counter[tuple[int, str]]()
+    for one in counts:
+        sums[one.document_id, one.term] += one.count
+    return [
+        TermCounts(one, None, [None if one.current_generation is None else sums[one.id, term] for term in terms])
+        for one in documents
+    ]
+
+
+def _by_page(documents: Sequence[Document], terms: Sequence[str], counts: Sequence[KeywordCount]) -> list[TermCounts]:
+    found = {(one.document_id, one.number, one.term): one.count for one in counts}
+    known = {one.id: one for one in documents}
+    pages = sorted({(document_id, number) for document_id, number, _ in found if document_id in known})
+    return [
+        TermCounts(known[document_id], number, [found.get((document_id, number, term), 0) for term in terms])
+        for document_id, number in pages
+    ]
+
+
+# ── Spreadsheets ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def count_headers(terms: Sequence[str], *, of_pages: bool = False) -> list[str]:
+    return ["DOCUMENT", "NAME", *(["PAGE"] if of_pages else []), *terms]
+
+
+def count_cells(row: TermCounts) -> list[object]:
+    page = [] if row.page is None else [row.page]
+    return [row.document.id, row.document.name, *page, *row.counts]
+
+
+def write_workbook(file: IO[bytes], terms: Sequence[str], parts: Iterator[KeywordPart] | Sequence[KeywordPart]) -> None:
+    """Write a sheet of documents and a sheet of pages with occurrences."""
+    with Workbook(file) as workbook:
+        documents, pages = workbook.add_sheet("documents"), workbook.add_sheet("pages")
+        documents(count_headers(terms))
+        pages(count_headers(terms, of_pages=True))
+        for part in parts:
+            for row in part.by_document:
+                documents(count_cells(row))
+            for row in part.by_page:
+                pages(count_cells(row))

@@ -1,0 +1,114 @@
+"""What the stored layouts of pages contain: the tables on a page, and how the page was recognised.
+
+No page is read again.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import IO, Any
+
+import msgspec
+from msgspec import Struct
+
+from worker_service.jobs.documents import PageResult
+from worker_service.services.database import Session
+from worker_service.services.parse import read_pages
+from worker_service.services.spreadsheets import Workbook, csv_lines
+
+_PAGES_AT_ONCE = 50
+
+
+def _layouts(session: Session, document_id: int, first: int, last: int) -> Iterator[PageResult]:
+    for start in range(first, last + 1, _PAGES_AT_ONCE):
+        end = min(start + _PAGES_AT_ONCE - 1, last)
+        yield from session.library.page_texts(document_id, start, end, with_layout=True)
+
+
+class TableOnPage(Struct, frozen=True):
+    page: int
+    number: int
+    """Position among the tables of its page, from 1."""
+    box: Sequence[float]
+    """x0, y0, x1, y1 in points from the top left of the page; empty if the text has no positions."""
+    rows: Sequence[Sequence[str]]
+
+    @property
+    def name(self) -> str:
+        return f"page-{self.page}-table-{self.number}"
+
+
+def tables_of(session: Session, document_id: int, *, pages: str | None = None) -> Iterator[TableOnPage]:
+    """Yield the tables in page order; `pages` is such as 3, 3-5, 3- or -5."""
+    first, last = read_pages(pages)
+    newest = max((one.number for one in session.library.page_summaries(document_id)), default=0)
+    for page in _layouts(session, document_id, first, newest if last is None else min(last, newest)):
+        yield from tables_in(page.number, page.layout)
+
+
+def tables_in(page: int, layout: str | None) -> list[TableOnPage]:
+    """Return the tables of one page from its layout."""
+    # A cheap check before parsing: in the text of a page, a quotation mark is always escaped.
+    if not layout or '"tables":' not in layout:
+        return []
+    found: Any = json.loads(layout).get("tables", ())
+    return [
+        TableOnPage(page, number, one.get("box", ()), [[_text_of(cell) for cell in row] for row in one["rows"]])
+        for number, one in enumerate(found, 1)
+    ]
+
+
+def _text_of(cell: Any) -> str:
+    """Return the text of a cell, which is stored with or without its position."""
+    if isinstance(cell, str):
+        return cell
+    return str(cell[4]) if cell else ""
+
+
+def write_csv(file: IO[bytes], table: TableOnPage) -> None:
+    for line in csv_lines(table.rows[0], table.rows[1:]):
+        file.write(line.encode())
+
+
+def write_tables(file: IO[bytes], found: Iterable[TableOnPage]) -> int:
+    """Write a workbook with one sheet per table; return the number of tables."""
+    count = 0
+    with Workbook(file) as workbook:
+        for table in found:
+            count += 1
+            add_row = workbook.add_sheet(table.name)
+            for row in table.rows:
+                add_row(row)
+        if not count:
+            workbook.add_sheet("no tables")
+    return count
+
+
+# ── Recognition ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class PageReaders(Struct, frozen=True):
+    """How a page was recognised, as recorded in its layout."""
+
+    written_in: list[str] = []
+    """Detected languages, if the user chose none."""
+    readers: list[str] = []
+    """OCR engine of the first pass, and of the second pass if it contributed words."""
+    lines: list[list[msgspec.Raw]] = []
+    second: list[int] = []
+    """Indexes of the lines with words from the second pass."""
+
+    @property
+    def written_lines(self) -> int:
+        return sum(map(bool, self.lines))
+
+
+def page_readers(session: Session, document_id: int, pages: int) -> Mapping[int, PageReaders]:
+    """Return how the pages up to number `pages` were recognised, by page number, where that is recorded."""
+    decode = msgspec.json.Decoder(PageReaders).decode
+    return {
+        page.number: decode(page.layout)
+        for page in _layouts(session, document_id, 1, pages)
+        if page.layout and '"readers":' in page.layout
+    }
