@@ -132,9 +132,8 @@ def _by_content(head: bytes) -> str:
 
 
 def _language_of(text: str) -> str:
-    # Small words have few accents, so a wrong encoding hardly changes them. Imported here because the daemon and the
-    # command line use this module without it.
-    from job_handlers.reading.ocr.language_id import KNOWN, language_of
+    # Small words have few accents, so a wrong encoding hardly changes them.
+    from worker_service.base.language_id import KNOWN, language_of  # few texts need it
 
     return language_of(text, [one for one in sorted(KNOWN) if one not in _AMBIGUOUS]) or ""
 

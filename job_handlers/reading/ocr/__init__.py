@@ -8,11 +8,12 @@ from collections.abc import Mapping, Sequence
 from msgspec.structs import replace
 
 from job_handlers.reading.layout import UnreadScript
-from job_handlers.reading.ocr import language_id, languages, neural, tesseract
+from job_handlers.reading.ocr import languages, neural, tesseract
 from job_handlers.reading.ocr.engine import Engine, Maker
 from job_handlers.reading.ocr.engine import WayToRead as WayToRead
 from job_handlers.reading.ocr.recognition import Reader as Reader
 from job_handlers.reading.ocr.second_pass import SecondReader
+from worker_service.base import language_id
 from worker_service.handlers import Choices, Problem
 
 ENGINES: tuple[Maker, ...] = (tesseract,)

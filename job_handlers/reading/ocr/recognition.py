@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from job_handlers.reading import layout, ocr_layout
 from job_handlers.reading.layout import Word
-from job_handlers.reading.ocr import dot_leaders, isolated_digits, language_id
+from job_handlers.reading.ocr import dot_leaders, isolated_digits
 from job_handlers.reading.ocr.engine import Engine
 from job_handlers.reading.ocr.second_pass import SecondReader
 from job_handlers.reading.preprocess import (
@@ -31,6 +31,7 @@ from job_handlers.reading.preprocess import (
     straightened,
     turned,
 )
+from worker_service.base import language_id
 
 _WEAK = 65.0
 """Confidence. Text lying the wrong way reaches 10 to 50, the worst scans 70 and more."""

@@ -9,10 +9,10 @@ import pytest
 
 from job_handlers.reading import layout, ocr
 from job_handlers.reading.layout import Word
-from job_handlers.reading.ocr import language_id
 from job_handlers.reading.ocr.recognition import Reader
 from job_handlers.reading.preprocess import Gray
 from tests.job_handlers.reading import documents
+from worker_service.base import language_id
 
 ENGLISH = "The board of the company is of the view that it was right to pay the dividend, and that it will be so."
 GERMAN = "Der Vorstand hat die Prüfung der Bücher für das Jahr nicht auf den März gelegt, und die Größe ist gewachsen."

@@ -1,4 +1,4 @@
-"""Identify the language of a text by its most frequent words, and the script of a language. Pure functions.
+"""Identify the language of a text by its most frequent words, and the script of a language.
 
 Text recognised with the data of another language is good enough: small words survive that.
 """
