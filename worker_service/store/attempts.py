@@ -1,7 +1,6 @@
 """Data of running attempts: checkpoints, pages and crawl items that they store, and questions that they ask.
 
-Pages are stored ahead, in transactions of their own; readers see them only when the completion makes their generation
-current (P5).
+Pages are stored ahead; readers see them only when a completion makes their generation current (P5).
 """
 
 from __future__ import annotations
@@ -51,14 +50,14 @@ A = TypeVar("A", bound=QuestionAnswer)
 
 
 class PageTarget(Struct, frozen=True):
-    """Destination of the pages that an attempt has read."""
+    """Where the pages of an attempt are stored."""
 
     document_id: int | None = None
     generation: int | None = None
     is_current: bool = False
-    """True: store them as pages of the document. False: store them under their digest only, for later attempts."""
+    """False: store them under their digest only, for later attempts."""
     is_wanted: bool = False
-    """True while the lease holds and no cancellation has been requested."""
+    """False once the lease is lost or a cancellation was requested."""
 
     @property
     def is_kept(self) -> bool:
@@ -75,7 +74,7 @@ class Attempts:
         self._completions = completions
 
     def checkpoint(self, lease: Lease, checkpoint: Checkpoint) -> None:
-        """Store a job's state for its next attempt together with follow-up jobs and crawl items, or nothing."""
+        """Store a job's state together with follow-up jobs and crawl items, or nothing."""
         with self._db.transaction():
             work = self._work_of(lease)
             if work is None:
@@ -94,9 +93,9 @@ class Attempts:
         return None
 
     def save_pages(self, pages: Sequence[tuple[Lease, PageResult]]) -> list[Lease]:
-        """Store page results in one transaction. Return the leases that are lost or must be cancelled.
+        """Store page results. Return the leases that are lost or must be cancelled.
 
-        Pages of a job with a requested cancellation are stored too; the next attempt finds them by their digest.
+        Pages of a job that must be cancelled are stored too; the next attempt finds them by their digest.
         """
         # Compress before the transaction, so that no other writer waits for it.
         ready = [(lease, page, None if page.text is None else _result_of(page, page.text)) for lease, page in pages]
@@ -147,11 +146,10 @@ class Attempts:
     # ── What it asks ──
 
     def known_digests(self, job_id: int) -> Sequence[str]:
-        """Return the digests, aliases included, of the pages of the job's document that have been read."""
+        """Return the digests, aliases included, of the document's pages that have been read."""
         return [digest for (digest,) in self._db.read("known_digests", job_id=job_id)]
 
     def answer(self, lease: Lease, question: Question[A]) -> A:
-        """Answer a handler's question about its own document or crawl. Writes nothing."""
         return cast(A, self._answer(lease, question))
 
     def _answer(self, lease: Lease, question: object) -> QuestionAnswer:
@@ -197,7 +195,6 @@ class Attempts:
         return [PublishedFile(*row) for row in self._db.read("inputs", document_id=document_id)]
 
     def known_document(self, document_id: int) -> KnownDocument:
-        """Return the facts about a document that are not repeated in the payloads of its jobs."""
         for row in self._db.read("known_document", document_id=document_id):
             return KnownDocument(*row)
         return KnownDocument()

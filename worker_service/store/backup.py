@@ -1,13 +1,12 @@
 """Write a backup of a database, and replace a database with a backup.
 
-For a restore, the backup is copied beside the database, and the copy is prepared: it is migrated to the current schema,
-its running jobs are requeued, and its fences and ids are raised above all values that can have been used since the
-backup. Only then a rename swaps the files. The replaced database is kept beside the new one.
+A restore prepares a copy beside the database: it migrates the copy, requeues its running jobs, and raises its fences
+and ids above all values that can have been used since the backup. Then a rename swaps the files. The replaced database
+is kept.
 
-The caller of a restore checks that no daemon runs. If another process has the database open, the restore is refused:
-SQLite leaves WAL mode only for a single connection, which then locks the database until the rename is done. A process
-that was waiting for the lock finds its file moved and gets an error from SQLite, so no row is written to the replaced
-file.
+If another process has the database open, the restore is refused: SQLite leaves WAL mode only for a single connection,
+which then locks the database until the rename is done. A process that waited for the lock gets an error from SQLite, so
+no row is written to the replaced file.
 """
 
 from __future__ import annotations
@@ -52,9 +51,9 @@ _NEWEST = f"SELECT max(at) FROM (SELECT at FROM worker_job_event UNION ALL {_NEW
 
 
 def back_up(path: Path, target: Path, *, on_long_wait: OnLongWait | None = None) -> None:
-    """Write a verified copy of the database while it is in use. Raise `Refused` if the target exists.
+    """Write a verified copy of the database while it is in use. An existing target is refused.
 
-    A database of any schema version is accepted, because a backup is most useful before a migration.
+    Every schema version is accepted, because a backup is most useful before a migration.
     """
     if target.exists():
         raise Refused(f"{target} is already there", "name a file that is not")
@@ -75,8 +74,7 @@ def back_up(path: Path, target: Path, *, on_long_wait: OnLongWait | None = None)
 def _unfinished_file(path: Path) -> Iterator[Path]:
     """Create an empty file, and remove it in the end.
 
-    Its name is the same for all backups in a directory, so that each backup removes what a killed one has left. Another
-    backup into the directory waits until this one ends.
+    All backups in a directory use one name, so each removes what a killed one has left, and waits for a running one.
     """
     lock = _lock_file(path)
     try:
@@ -116,12 +114,12 @@ class Backup(Struct, frozen=True):
     version: int
     size: int
     newest_at: str | None
-    """Time of the last event in the backup. None: it has no jobs."""
+    """Time of the last event."""
     jobs: Mapping[str, int]
 
 
 def check_backup(path: Path) -> Backup:
-    """Return facts about a backup. Raise an error if it is not a sound one. Reads the whole file."""
+    """Return facts about a backup; raise an error if it is damaged. Reads the whole file."""
     if not path.is_file():
         raise BadInput(f"there is no file {path}", "name a copy that `pagemill db backup` made")
     try:
@@ -149,11 +147,8 @@ def check_backup(path: Path) -> Backup:
 
 class Restored(Struct, frozen=True):
     replaced: Path | None
-    """New path of the replaced database. None: there was none."""
     requeued: int
-    """Number of jobs that were running in the backup and were requeued."""
     steps: list[str]
-    """Migration steps that were run on the copy."""
     database_id: str
 
 
@@ -162,7 +157,7 @@ def restore_backup(
 ) -> Restored:
     """Replace the database with a prepared copy of the backup.
 
-    `agrees` is called with the id of the restored database before the swap, and raises to stop the restore.
+    `agrees` gets the id of the restored database before the swap; it may raise an error to stop the restore.
     """
     database.parent.mkdir(parents=True, exist_ok=True)
     copy = database.with_name(f".{database.name}.restoring")
@@ -180,7 +175,7 @@ def restore_backup(
 
 
 def _copy(backup: Path, copy: Path) -> None:
-    """Copy with SQLite's backup API, which includes the commits in a log beside the file."""
+    """Copy with SQLite's backup API, which includes the commits in the log."""
     source, target = connect_to_read(backup), create(copy)
     try:
         with translate_errors(copy), target.backup("main", source, "main") as copying:
@@ -192,7 +187,7 @@ def _copy(backup: Path, copy: Path) -> None:
 
 
 def _numbers_of(database: Path) -> dict[str, int]:
-    """Return the largest ids and fence used in the database to be replaced, if it can be read.
+    """Return the largest ids and fence of the database to be replaced, or nothing if it cannot be read.
 
     It may itself have been restored from the same backup, with numbers raised before.
     """
@@ -227,7 +222,6 @@ def _prepare(copy: Path, clock: Clock, *, above: Mapping[str, int]) -> tuple[int
 
 
 def _copy_mode_and_owner(copy: Path, database: Path) -> None:
-    """Give the copy the mode and owner of the database that it replaces, or of a new database in this folder."""
     try:
         like = database.stat()
         copy.chmod(like.st_mode & 0o777)
@@ -279,7 +273,7 @@ def _unlock(lock: Connection) -> None:
 
 
 def _lock_exclusively(database: Path) -> Connection | None:
-    """Return a connection with exclusive access, after moving the log into the database. None: it is damaged."""
+    """Move the log into the database and return a connection with exclusive access. None: it is damaged."""
     if not _is_database(database):
         return None
     connection = connect(database)

@@ -1,7 +1,7 @@
 """Batches: submit, extend, stop, resume, retry, cancel and remove.
 
-Triggers act on a change of a batch's state (they hold its jobs and write notices), so that an UPDATE by hand has the
-same effect. `settle` ends batches. This module has the operations that take several statements.
+Triggers hold the jobs of a stopped batch and write notices, so that an UPDATE by hand has the same effect. `settle`
+ends batches.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Batches:
         most: int = 50,
         before_id: int | None = None,
     ) -> Sequence[Batch]:
-        """Return batches, newest first. For the next page, pass the last id of this one as `before_id`."""
+        """Return batches, newest first. `before_id` is the last id of the previous page."""
         chosen = {"owners": json.dumps(list(owners)), "states": json.dumps(list(states))}
         return [_batch_from(row) for row in self._db.read("batches", **chosen, most=most, before_id=before_id)]
 
@@ -69,7 +69,7 @@ class Batches:
         return int(number)
 
     def facts(self, batch_id: int) -> BatchFacts:
-        """Return the counts of a batch, all read in one snapshot."""
+        """Return the counts of a batch in one snapshot."""
         now = self._db.clock()
         key = {"batch_id": batch_id}
         with self._db.snapshot():
@@ -137,14 +137,13 @@ class Batches:
     def add(self, new: NewBatch, jobs: Sequence[NewJob], *, policy: OwnerPolicy = OwnerPolicy.REPLACE) -> BatchAdded:
         """Insert a batch with all its jobs, or nothing.
 
-        In the same transaction, the batch replaces the owner's other active batches or waits for them, depending on
-        `policy`, and takes over documents that a stopped or waiting batch was reading.
+        Depending on `policy`, it replaces the owner's other active batches or waits for them. It takes over documents
+        of stopped and waiting batches.
         """
         with self._db.transaction():
             return self.insert(new, jobs, policy)
 
     def insert(self, new: NewBatch, jobs: Sequence[NewJob], policy: OwnerPolicy) -> BatchAdded:
-        """Do the work of `add` within the caller's transaction."""
         others = self._other_active(new.owner, policy)
         state = BatchState.WAITING if others and policy is OwnerPolicy.QUEUE else BatchState.ACTIVE
         [(batch_id,)] = self._db.write(
@@ -165,7 +164,7 @@ class Batches:
         return BatchAdded(self._get_locked(batch_id), _results_of(inserted), replaced)
 
     def extend(self, batch_id: int, jobs: Sequence[NewJob]) -> BatchAdded:
-        """Add all of these jobs to a batch, or none. Raise `Refused` if the batch has ended."""
+        """Add all of these jobs to a batch, or none."""
         with self._db.transaction():
             batch = self._get_locked(batch_id)
             if batch.state.is_ended:
@@ -186,17 +185,17 @@ class Batches:
             return self._get_locked(batch_id)
 
     def resume(self, batch_id: int, *, actor: str, policy: OwnerPolicy = OwnerPolicy.REPLACE) -> BatchMoved:
-        """Activate a batch and retry its failed and cancelled jobs. Completed jobs do not run again."""
+        """Activate a batch and retry its failed and cancelled jobs."""
         return self._restart(batch_id, "resume_batch", actor, policy)
 
     def retry(self, batch_id: int, *, actor: str, policy: OwnerPolicy = OwnerPolicy.REPLACE) -> BatchMoved:
-        """Retry the failed jobs. A batch that has ended starts again; for a stopped batch, raise `Refused`."""
+        """Retry the failed jobs, which starts an ended batch again."""
         return self._restart(batch_id, "retry_batch", actor, policy)
 
     def _restart(self, batch_id: int, verb: str, actor: str, policy: OwnerPolicy) -> BatchMoved:
         """Activate a batch and retry its failed jobs; for a resume, also its cancelled jobs.
 
-        The first jobs are retried in the transaction that activates the batch; otherwise it would end at once.
+        The first jobs are retried in the transaction that activates the batch, which would end at once otherwise.
         """
         is_resume = verb == "resume_batch"
         statuses = (Status.FAILED, Status.CANCELLED) if is_resume else (Status.FAILED,)
@@ -222,7 +221,7 @@ class Batches:
         return BatchMoved(self.get(batch_id), retried, (), refused, replaced)
 
     def _activate(self, batch: Batch, note: str, policy: OwnerPolicy) -> Sequence[int]:
-        """Activate an idle batch or let it wait, as `policy` says. Return the batches that it replaces."""
+        """Activate an idle batch or let it wait. Return the batches that it replaces."""
         others = self._other_active(batch.owner, policy, batch.id)
         replaced = self._replace(others, policy, batch.id)
         waits = bool(others) and policy is OwnerPolicy.QUEUE
@@ -246,7 +245,7 @@ class Batches:
         retried: MutableSequence[int],
         refused: MutableMapping[int, str],
     ) -> int:
-        """Retry the next jobs after `after_id`. Return the id of the last one, or 0 if there are no more."""
+        """Retry the next jobs. Return the id of the last one, or 0 if there are no more."""
         job_ids = self._to_retry(batch_id, statuses, after_id)
         for job_id in job_ids:
             reason = self._db.try_to_write("retry", {"job_id": job_id})
@@ -261,7 +260,6 @@ class Batches:
         return [job_id for (job_id,) in self._db.write("to_retry_in_batch", **values, most=_JOBS_PER_TRANSACTION)]
 
     def cancel(self, batch_id: int, *, actor: str) -> BatchMoved:
-        """Stop a batch and cancel its live jobs."""
         with self._db.transaction():
             batch = self._get_locked(batch_id)
             if batch.state.is_ended:
@@ -285,7 +283,7 @@ class Batches:
         return self._db.read("live_in_batch", batch_id=batch_id)
 
     def remove(self, batch_id: int, *, actor: str) -> Batch:
-        """Remove a batch that has no live jobs. Its jobs and documents are kept."""
+        """Remove a batch without live jobs. Its jobs and documents are kept."""
         with self._db.transaction():
             batch = self._get_locked(batch_id)
             if live := self._db.write("live_in_batch", batch_id=batch_id):
@@ -304,7 +302,7 @@ class Batches:
     # ── The owner's other batches ──
 
     def apply_policy(self, job_ids: Sequence[int], policy: OwnerPolicy, *, actor: str) -> Sequence[int]:
-        """Apply the policy to the batches that a retry of these jobs has started again. Return the waiting batches."""
+        """Apply the policy to the batches that a retry of these jobs has started again. Return those that wait now."""
         waiting: list[int] = []
         with self._db.transaction():
             for (batch_id,) in self._db.write("active_batches_of", job_ids=json.dumps(list(job_ids))):

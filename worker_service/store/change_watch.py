@@ -20,13 +20,12 @@ _LAST_LOOK_SECONDS = 0.5
 class FileWatch:
     """Detects within milliseconds that another connection has committed.
 
-    inotify on the database's folder gives hints. A hint is cheap, but this process's own writes cause hints too, and a
-    hint arrives before the commit is visible, because the log is written first and then flushed. Therefore the change
-    counter decides: after a hint it is read at growing intervals until it has changed. The main loop also polls, so
-    a lost hint costs little.
+    inotify on the database's folder gives hints. This process's own writes cause hints too, and a hint arrives before
+    the commit is visible. Therefore the change counter decides: after a hint it is read at growing intervals until it
+    has changed. Reading the counter every 10 ms instead would cost 0.3 % of a core; an idle daemon takes 0.03 %.
 
-    If the database or its write-ahead log is deleted or replaced, commits still succeed and are lost. SQLite does not
-    notice; the names of this process's open files show it.
+    If the database or its log is deleted or replaced, commits succeed and are lost. SQLite does not notice; the names
+    of this process's open files show it.
     """
 
     def __init__(
@@ -54,7 +53,6 @@ class FileWatch:
         self._watch = _watch(database.parent)
 
     def fileno(self) -> int | None:
-        """Return the inotify descriptor, or None if inotify is not available."""
         return self._watch
 
     def has_changed(self) -> bool:

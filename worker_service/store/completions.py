@@ -79,7 +79,6 @@ class Completions:
         self._db.write("link_is_due", document_id=document_id)
 
     def _fail_unpublished_document(self, done: Completion, work: Work, now: str) -> None:
-        """Fail the document if no live job is left that could publish it."""
         if done.publishes or work.generation is None:
             return
         values = {**work.place, "now": now, "job_id": done.lease.job_id, "skipped": _skip_reason(done.result)}
@@ -101,7 +100,7 @@ class Completions:
         return self._intake.insert_many([_inherit(job, work) for job in jobs], parent_id)
 
     def _assign_originals(self, lease: Lease, jobs: Sequence[NewJob], inserted: Sequence[Enqueued]) -> None:
-        """Record the files that the job has published as originals of the documents its follow-up jobs read."""
+        """Record the published files as originals of the documents that the follow-up jobs read."""
         asked = [(job.document, each.document_id) for job, each in zip(jobs, inserted, strict=True) if job.document]
         for request, document_id in asked:
             content = request.content or None if len(asked) > 1 else None
@@ -132,7 +131,7 @@ def _inherit(job: NewJob, work: Work) -> NewJob:
 
 
 def _skip_reason(result: str | None) -> str | None:
-    """Return the reason why the handler had nothing to do, or None."""
+    """Return why the handler had nothing to do, or None."""
     found = json.loads(result) if result else None
     reason = found.get("skipped") if isinstance(found, dict) else None
     return None if reason is None else str(reason)

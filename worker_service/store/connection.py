@@ -1,7 +1,6 @@
 """Open connections to the database file.
 
-While a connection is open, this process must not open the database file in any other way: closing any descriptor of it
-would drop SQLite's locks.
+Meanwhile this process must not open the file in any other way: closing any descriptor of it drops SQLite's locks.
 """
 
 from __future__ import annotations
@@ -67,8 +66,7 @@ def _raise_heap_threshold() -> None:
     """Make glibc keep freed memory, by allocating and freeing one large block.
 
     Six sevenths of a claim's time was glibc returning SQLite's scratch memory to the kernel and requesting it again.
-    Freeing a large block raises glibc's threshold for the life of the process. The block is never written, so it uses
-    no memory; a second one would come from the heap, and clearing it takes 3 ms.
+    The block is never written, so it uses no memory; a second one would come from the heap, and clearing it takes 3 ms.
     """
     block = bytes(16 * 1024 * 1024)
     del block
@@ -115,7 +113,6 @@ def _reader(name: str, path: Path, flags: int) -> apsw.Connection:
 
 
 def register_fts_count(connection: Connection) -> None:
-    """Register the SQL function `occurrences(table)`, the number of matches of a search in the current row."""
     connection.register_fts5_function("occurrences", _occurrences)
 
 
@@ -124,7 +121,6 @@ def _occurrences(found: apsw.FTS5ExtensionApi, /, *_: Any) -> int:
 
 
 def create(path: Path, on_long_wait: OnLongWait | None = None) -> apsw.Connection:
-    """Open a database in WAL mode, and create the file if necessary."""
     with translate_errors(path):
         connection = apsw.Connection(str(path))
         try:

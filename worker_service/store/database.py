@@ -37,7 +37,7 @@ _LONG_SECONDS = 0.005
 
 
 class Database:
-    """Connections and statements of one store. Use it in one thread only."""
+    """Connections and statements of one store, for one thread."""
 
     def __init__(
         self,
@@ -105,8 +105,8 @@ class Database:
     def write(self, name: str, row: Row | None = None, /, **named: object) -> list[Row]:
         """Run a statement on the write connection and return its rows.
 
-        Raise `UnicodeDecodeError` if a RETURNING clause returns text that is not UTF-8; the row is written then. A
-        query replaces invalid bytes instead.
+        A query replaces bytes that are not UTF-8. With such text in a RETURNING clause, raise `UnicodeDecodeError`
+        after the rows were written.
         """
         return _run(self.writer, self.statements[name], named if row is None else row)
 
@@ -115,13 +115,13 @@ class Database:
         return self.writer.execute(self.statements[name], named).fetchall()
 
     def write_rows(self, name: str, rows: Sequence[Row], *more: object) -> list[Row]:
-        """Run a statement once for all rows, by repeating the row of its VALUES clause. `more` is bound after them."""
+        """Run a statement for all rows at once, by repeating its VALUES row. `more` is bound after them."""
         row = row_of(len(rows[0]))
         sql = self.statements[name].replace(row, ", ".join([row] * len(rows)))
         return self.writer.execute(sql, [*(value for values in rows for value in values), *more]).fetchall()
 
     def try_to_write(self, name: str, values: Values) -> str | None:
-        """Run a statement. Return the broken rule if a constraint refuses it; the transaction stays open."""
+        """Run a statement. Return the rule if a constraint refuses it; the transaction stays open."""
         try:
             self.writer.execute(self.statements[name], values).fetchall()
         except apsw.ConstraintError as error:
@@ -141,22 +141,21 @@ class Database:
             raise_translated(error, self.path)
 
     def transaction(self) -> Transaction:
-        """Return a context manager for one short write transaction.
+        """Return one short write transaction.
 
-        It is IMMEDIATE, because SQLite refuses to upgrade a read transaction to a write transaction without waiting.
+        It is IMMEDIATE, because SQLite refuses to upgrade a read transaction without waiting.
         """
         return Transaction(lambda: self.writer, self.path, self.pauses, self._last_write)
 
     def relaxed_durability(self) -> Database:
-        """Return this database on the same connections, with `synchronous = NORMAL` in its transactions.
-
-        A power cut may lose their last commits.
+        """Return this database on the same connections, with `synchronous = NORMAL`: a power cut may lose its last
+        commits.
         """
         return _RelaxedDatabase(self)
 
     @contextmanager
     def with_last_write(self, write: Callable[[], None]) -> Iterator[None]:
-        """Call `write` at the end of each transaction that is started within this block."""
+        """Call `write` at the end of each transaction within this block."""
         self._last_write = write
         try:
             yield
@@ -165,7 +164,7 @@ class Database:
 
     @contextmanager
     def snapshot(self) -> Iterator[None]:
-        """Run all reads within this block on one snapshot of the database."""
+        """Run all reads within this block on one snapshot."""
         with translate_errors(self.path):
             self.reader.execute("BEGIN")
             try:
@@ -175,7 +174,7 @@ class Database:
 
     @contextmanager
     def rehearsal(self) -> Iterator[None]:
-        """Run the block in a write transaction and roll it back. Does not wait for the write lock."""
+        """Run the block in a write transaction and roll it back. Does not wait for the lock."""
         with translate_errors(self.path):
             connection = self.writer
             connection.set_busy_timeout(0)
@@ -190,11 +189,7 @@ class Database:
 
 
 class _RelaxedDatabase(Database):
-    """Database with reduced durability on the connections of another one.
-
-    A separate connection's commits would look like another program's: the main loop would wake up, and SQLite would
-    drop the page caches.
-    """
+    """A separate connection's commits would wake up the main loop, and SQLite would drop the page caches."""
 
     def __init__(self, durable: Database) -> None:
         super().__init__(durable.path, durable.statements, durable.clock, pauses=durable.pauses)
@@ -219,7 +214,6 @@ class _RelaxedDatabase(Database):
 
 
 def row_of(width: int) -> str:
-    """Return a row of parameters as it stands in a VALUES clause."""
     return f"({', '.join('?' * width)})"
 
 
@@ -238,7 +232,7 @@ def _run(connection: apsw.Connection, sql: str, values: Values) -> list[Row]:
 
 
 def _read_with_replacement(connection: apsw.Connection, sql: str, values: Values, width: int) -> list[Row]:
-    """Return the rows of a query with U+FFFD in place of bytes that are not UTF-8, which the driver rejects."""
+    """Return the rows of a query with U+FFFD in place of bytes that are not UTF-8."""
     names = [f"c{number}" for number in range(width)]
     columns = ", ".join(f"typeof({one}), iif(typeof({one}) = 'text', CAST({one} AS BLOB), {one})" for one in names)
     sql = f"WITH found({', '.join(names)}) AS MATERIALIZED ({sql}) SELECT {columns} FROM found"
@@ -339,10 +333,10 @@ def _set_synchronous(connection: apsw.Connection, how: str) -> None:
 
 
 class WritePauses:
-    """Inserts pauses between the write transactions of all stores that share this object, in one thread.
+    """Inserts pauses between the write transactions of all stores of one thread that share this object.
 
     SQLite's lock is not fair: while a daemon writes without pauses, another program's INSERT waits for seconds. Time
-    that passes between two writes anyway counts towards the pause.
+    between two writes counts towards the pause.
     """
 
     def __init__(
@@ -356,7 +350,7 @@ class WritePauses:
         self._busy_until = 0.0
 
     def turn(self) -> None:
-        """Start a turn of the main loop, so that its first write is preceded by a pause."""
+        """Let the next write be preceded by a pause."""
         self._busy_until = 0.0
 
     def begin(self) -> None:

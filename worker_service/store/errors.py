@@ -33,7 +33,6 @@ BUSY_SECONDS = 30.0
 
 
 DRIVER_ERRORS = (apsw.Error, OverflowError)
-"""Errors that `raise_translated` understands."""
 
 
 @contextmanager
@@ -119,7 +118,7 @@ def _cannot_open(error: apsw.Error, path: Path) -> Exception:
 
 
 def access_hint(path: Path) -> str:
-    """Advise a user without access to the database how to get it."""
+    """Say how the user can get access to the database."""
     import grp
     import pwd
 

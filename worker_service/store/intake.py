@@ -63,11 +63,10 @@ class Intake:
         return enqueued
 
     def enqueue_many(self, jobs: Sequence[NewJob]) -> list[Enqueued]:
-        """Insert all of these jobs in one transaction, or none.
+        """Insert all of these jobs, or none.
 
-        A job with a `document` is inserted only if the document has to be read; it takes the next generation. A job
-        that `brings` a document is inserted only if that revision of the document has not been read with the
-        requested settings.
+        A job with a `document` is inserted only if the document has to be read, and takes the next generation. A job
+        that `brings` a document is inserted only if that revision has not been read with the requested settings.
         """
         with self._db.transaction():
             inserted = self.insert_many(jobs)
@@ -76,10 +75,10 @@ class Intake:
             return inserted
 
     def insert_many(self, jobs: Sequence[NewJob], parent_id: int | None = None) -> list[Enqueued]:
-        """Insert jobs within the caller's transaction. The caller must call `settle` after its last write.
+        """Insert jobs within the caller's transaction.
 
-        This method does not call `settle` itself, because that would fail a document whose job has completed in this
-        transaction and whose follow-up jobs are inserted next.
+        The caller must call `settle` after its last write: earlier, it would fail a document whose job has completed
+        and whose follow-up jobs are inserted next.
         """
         inserted: list[Enqueued] = []
         for statement, some in groupby(jobs, key=_statement_of):
@@ -177,7 +176,7 @@ class Intake:
         return self._record_known_document(job, known, document_id, decision, parent_id)
 
     def decide_by_revision(self, job: NewJob, request: DocumentRequest) -> tuple[DocumentRequest, int, Decision] | None:
-        """Decide a request by its revision alone, without downloading. Return None if no document has this revision."""
+        """Decide a request without downloading. Return None if no document has this revision."""
         named = {"owner": job.owner, "platform": job.platform, "source_key": request.source_key}
         for content, name in self._db.write("brought_in_already", **named, revision=request.revision):
             known = replace(request, content=content, name=name)
@@ -228,12 +227,11 @@ class Intake:
             return bool(self._db.write("add_rule", scope="owner", name=owner, **_action_values(action)))
 
     def ask_no_more(self, owner: str, action: DeferredAction) -> bool:
-        """Withdraw `ask_always`. Return False if there is no such rule."""
         with self._db.transaction():
             return bool(self._db.write("remove_rule", name=owner, **_action_values(action)))
 
     def record_document(self, request: DocumentRequest, *, platform: str, owner: str = "") -> int:
-        """Insert a document without requesting that it be read, unless it exists. Return its id."""
+        """Insert a document that is not to be read yet, unless it exists. Return its id."""
         named = {"owner": owner, "platform": platform, "source_key": request.source_key}
         with self._db.transaction():
             for document_id, *_ in self._db.write("document_named", **named):
@@ -247,7 +245,7 @@ class Intake:
 
 
 def _statement_of(job: NewJob) -> str:
-    """Return the statement that inserts the job together with others, or "" if it must be inserted alone."""
+    """Return the statement for several such jobs, or "" if the job must be inserted alone."""
     if _unusual_values(job) == _UNUSUAL_DEFAULTS:
         return "enqueue_usual"
     goes_alone = job.unique_key or job.after or job.after_earlier or job.on_failure or job.document or job.brings
@@ -270,7 +268,7 @@ def _action_values(action: DeferredAction) -> dict[str, object]:
 
 
 class ParentFacts(NamedTuple):
-    """Values that a deferred action's job inherits from the job that requested it."""
+    """Values that the job of a deferred action inherits."""
 
     job_id: int | None = None
     batch_id: int | None = None
@@ -280,8 +278,8 @@ class ParentFacts(NamedTuple):
 def fire_actions(db: Database, document_ids: Sequence[int], asked_by: ParentFacts | None = None) -> None:
     """Insert the jobs of deferred actions that are due for these documents, once per generation.
 
-    They inherit batch and priority from `asked_by`. If that is None, they inherit from the newest job of the document's
-    generation, and the actions that its owner has requested for every document are included.
+    They inherit batch and priority from `asked_by`, by default the newest job of the generation. Only then the actions
+    that the owner has requested for every document are included.
     """
     ids = json.dumps(list(document_ids))
     if asked_by is None:
@@ -326,7 +324,7 @@ def settle(db: Database) -> None:
     """Update the jobs, documents and batches that wait for jobs that have ended.
 
     First fail, revive or free dependent jobs, in waves; then set the status of documents; then end batches. A call
-    handles about `_SETTLED_MAX` rows; the next claim continues with the rest.
+    handles about `_SETTLED_MAX` rows; the next claim continues.
     """
     if db.write("is_settled") == [(1,)]:
         return
@@ -361,7 +359,7 @@ def settle(db: Database) -> None:
 
 
 def _hand_over_documents(db: Database, batch_ids: str) -> None:
-    """Move documents from stopped or waiting batches to active batches that have requested them too.
+    """Move documents from idle batches to active batches that have requested them too.
 
     Otherwise an active batch would wait for a stopped one, and possibly each for the other.
     """
@@ -373,7 +371,6 @@ def _hand_over_documents(db: Database, batch_ids: str) -> None:
 
 
 def _fire_failure_actions(db: Database, job_id: int) -> None:
-    """Insert the jobs that were requested for the failure of this job."""
     for job_type, payload in db.write("rules_of_job", job_id=job_id):
         [(owner, name, error_code, *inherited)] = db.write("failed_job", job_id=job_id)
         facts = {
@@ -400,7 +397,7 @@ def _fire_batch_actions(db: Database, facts: dict[str, object], owner: str, acti
 
 
 def documents_changed(db: Database, document_ids: Sequence[int]) -> None:
-    """Write notices, fire actions and check the batches of documents that have changed their status."""
+    """Write notices, fire actions and check the batches of these documents."""
     if document_ids:
         moved = json.dumps(list(document_ids))
         db.write("tell_of_documents", document_ids=moved, now=db.now())

@@ -1,8 +1,7 @@
 """Checks of the database file, of the search index, and of the rows against the promises.
 
-The audit checks that the rows and their history are consistent with every promise. It orders events by id, because ids
-grow with each commit while a wall clock may be set back. Attempts of a job do not overlap if each has one start and one
-end among the events, and the events of the job form a chain.
+The audit orders events by id, because a wall clock may be set back. Attempts of a job do not overlap if each has one
+start and one end among the events, and the events of the job form a chain.
 """
 
 from __future__ import annotations
@@ -112,7 +111,7 @@ class Integrity:
             yield f"it names {counted(extra, 'page')} that {'is' if extra == 1 else 'are'} not stored"
 
     def rebuild_search(self) -> int:
-        """Rebuild the full-text index from the stored pages, in small transactions. Return its number of pages."""
+        """Rebuild the full-text index in small transactions. Return its number of pages."""
         transaction = Transaction(lambda: self._db.writer, self._db.path, WritePauses())
         with transaction:
             self._db.write("empty_index")
@@ -126,18 +125,18 @@ class Integrity:
             indexed, last = indexed + len(rows), rows[-1][0]
 
     def audit(self) -> Sequence[BrokenPromise]:
-        """Return the promises that the rows or their history break. Reads all rows."""
+        """Return the promises that the rows break. Reads all rows."""
         values = {"most": SENTENCES_MOST, "requeues_max": REQUEUES_MAX}
         rules = [name for name in self._db.statements if name.startswith("history_")]
         return [BrokenPromise(*row) for rule in rules for row in self._db.read(rule, **values)]
 
     def ensure_wal_mode(self) -> None:
-        """Put the database into WAL mode. A reloaded .dump and a copy by VACUUM INTO are not in WAL mode."""
+        """Put the database into WAL mode, which a reloaded .dump or a copy by VACUUM INTO is not in."""
         with translate_errors(self._db.path):
             set_wal_mode(self._db.writer, self._db.path)
 
     def tidy(self, *, at_once: bool = False) -> None:
-        """Move a large log into the database. Commits do this too, but open readers can prevent it."""
+        """Move a large log into the database. Open readers can prevent commits from doing so."""
         if at_once or self._log_bytes() > _LOG_BYTES_MOST:
             with translate_errors(self._db.path):
                 self._db.writer.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
@@ -154,7 +153,6 @@ class Faults(NamedTuple):
 
 
 def faults_of(run: Callable[[str], list[Row]]) -> Faults:
-    """Check a database; `run` executes a statement and returns its rows."""
     has_index = bool(run("SELECT 1 FROM sqlite_schema WHERE name = 'page_text'"))
     if has_index:
         # A connection caches the structure of the index. A query refreshes the cache after another connection's change;
@@ -179,7 +177,6 @@ def has_no_wal_reset_bug(version: str) -> bool:
 
 
 def _check_sqlite3_program() -> Iterator[Check]:
-    """Check the version of the sqlite3 program, which users and cron jobs use on the same file."""
     program = shutil.which("sqlite3")
     if program is None:
         return

@@ -49,9 +49,9 @@ class Leases:
     ) -> list[Job]:
         """Claim up to `most` jobs that have no gate. Each gets fence + 1 and one open attempt (P1, P8, P9).
 
-        A job with text that is not UTF-8 is failed with `NOT_UTF8` instead. `behind` is the number of the worker's
-        running jobs that are prefetched behind another job and take no slot. `only` restricts the claim to these
-        types and ends it at the first job of another type, so that prefetching never overtakes that job.
+        A job with text that is not UTF-8 is failed instead. `behind` is the number of running jobs that were prefetched
+        and take no slot. The claim ends at the first job whose type is not in `only`, so that prefetching never
+        overtakes it.
         """
         try:
             with self._db.transaction():
@@ -89,7 +89,7 @@ class Leases:
         self._end(Lease(job_id, fence, worker_id), "failed", "fail", failure)
 
     def beat(self, worker_id: str, leases: Sequence[Lease]) -> Beat:
-        """Write a heartbeat for the worker and its leases. Return the leases that are lost or must be cancelled."""
+        """Write a heartbeat. Return the leases that are lost or must be cancelled."""
         with self._db.transaction():
             if not self._db.write("beat", worker_id=worker_id, now=self._db.now()):
                 raise WorkerUnknown(f"worker {worker_id} has no row: it was given up for dead and owns nothing")
@@ -102,7 +102,7 @@ class Leases:
         )
 
     def report(self, reports: Sequence[Report]) -> list[Lease]:
-        """Write progress (P10: it never falls), log lines and the child process's id. Return the lost leases."""
+        """Write progress (P10: it never falls), log lines and process ids. Return the lost leases."""
         lost: list[Lease] = []
         with self._db.transaction():
             for report in reports:
@@ -151,7 +151,7 @@ class Leases:
         return [done.lease for done in completions if done.lease not in completed or by_lease[done.lease] is not done]
 
     def fail(self, lease: Lease, failure: Failure, *, retry_at: datetime | None) -> None:
-        """Put the job back until `retry_at` and count a retry. If None or no retry is left, end it as failed."""
+        """Put the job back until `retry_at` and count a retry; without one or a retry left, fail it."""
         with self._db.transaction():
             has_retry_left = self._db.write("has_retry_left", **lease._asdict()) == [(1,)]
             if retry_at is not None and has_retry_left:
@@ -161,12 +161,12 @@ class Leases:
             settle(self._db)
 
     def snooze(self, lease: Lease, until: datetime, why: Failure | None = None) -> None:
-        """Put the job back until a time without counting a retry. The reason is stored on the attempt."""
+        """Put the job back until a time without counting a retry."""
         with self._db.transaction():
             self._end(lease, "snoozed", "snooze", why, run_at=as_text(until))
 
     def release(self, lease: Lease) -> None:
-        """Put the job back without counting a retry, because its worker is stopping."""
+        """Put the job back without counting a retry."""
         with self._db.transaction():
             self._end(lease, "released", "release")
 
@@ -179,9 +179,8 @@ class Leases:
     def requeue(self, worker_id: str, *, last_beat: str | None = None) -> list[Job]:
         """Requeue every job of a worker that is proven gone and delete its row. Return the jobs as they are now.
 
-        A job becomes cancelled if its cancellation was requested, failed after too many requeues or if its handler is
-        `at_most_once`, and pending otherwise. If `last_beat` is given and the worker has sent a heartbeat since,
-        nothing is done.
+        Jobs with a requested cancellation are cancelled; `at_most_once` jobs and jobs that were requeued too often
+        fail. If the worker has sent a heartbeat since `last_beat`, nothing is done.
         """
         gone = Failure("WORKER_DIED", f"worker {worker_id} died while it ran this job")
         with self._db.transaction():
@@ -238,31 +237,29 @@ class Leases:
         self._db.write(statement, **row)
 
     def rest_source(self, source: str, until: datetime, reason: str) -> None:
-        """Start no job of this source before `until`."""
         with self._db.transaction():
             self._db.write("rest_source", source=source, until=as_text(until), reason=reason)
 
     # ── Questions of the daemon ──
 
     def leases_of(self, worker_id: str) -> Sequence[LeaseRow]:
-        """Return the worker's leases as stored, with the requests to stop them."""
+        """Return the worker's leases as stored."""
         return [
             LeaseRow(Lease(job_id, fence, worker_id), *map(bool, asked))
             for job_id, fence, *asked in self._db.read("leases_of", worker_id=worker_id)
         ]
 
     def next_deadline(self) -> datetime | None:
-        """Return the time when the next held job becomes due, or a pause or rest ends."""
+        """Return when the next held job becomes due, or a pause or rest ends."""
         [(at,)] = self._db.read("next_deadline", now=self._db.now())
         return from_text(at) if at else None
 
     def comes_due(self, worker_id: str, until: datetime) -> bool:
-        """Return True if a job that this worker can run waits only for a time before `until`."""
+        """Return True if a job for this worker waits only for a time before `until`."""
         return self._db.read("comes_due", worker_id=worker_id, until=as_text(until)) == [(1,)]
 
 
 def lease_error(db: Database, lease: Lease) -> LeaseLost:
-    """Return the error for a lease that does not allow a write."""
     for (has_newer_generation,) in db.write("cancel_of_lease", **lease._asdict()):
         why = "works for an older generation" if has_newer_generation else "was asked to stop"
         return CancelRequested(f"job {lease.job_id} {why}: it can only end as cancelled")

@@ -51,7 +51,7 @@ class Library:
     def documents(
         self, selector: DocumentSelector, *, most: int = 50, before_id: int | None = None
     ) -> Sequence[Document]:
-        """Return documents, newest first. For the next page, pass the last id of this one as `before_id`."""
+        """Return documents, newest first. `before_id` is the last id of the previous page."""
         condition, values = _where(selector)
         if before_id is not None:
             condition, values = f"{condition} AND d.id < ?", [*values, before_id]
@@ -59,7 +59,6 @@ class Library:
         return [_document_from(row) for row in self._db.read_sql(sql, [*values, most])]
 
     def document_ids(self, selector: DocumentSelector) -> Sequence[int]:
-        """Return ids in ascending order."""
         condition, values = _where(selector)
         return [
             row[0] for row in self._db.read_sql(f"SELECT d.id FROM document d WHERE {condition} ORDER BY d.id", values)
@@ -89,7 +88,7 @@ class Library:
         return [Job.from_row(row) for row in self._db.read("not_brought_in", **values)]
 
     def pace(self, *, most: int = 200) -> ReadingSpeed | None:
-        """Return the reading speed of the newest documents, or None if it is not known."""
+        """Return the reading speed of the newest documents, if it is known."""
         rows = self._db.read("read_lately", most=most)
         documents = {document_id: (pages, size) for document_id, pages, size, _, _ in rows}
         size = sum(size for _, size in documents.values())
@@ -117,7 +116,6 @@ class Library:
         return [page_from(row) for row in self._db.read("page_texts", document_id=document_id, **values)]
 
     def files(self, document_id: int) -> Sequence[PublishedFile]:
-        """Return all published files of a document, newest first."""
         return [PublishedFile(*row) for row in self._db.read("files", document_id=document_id)]
 
     def copies(self, owner: str, platform: str, source_keys: Collection[str]) -> Mapping[str, str]:
@@ -126,7 +124,6 @@ class Library:
         return dict(self._db.read("copies", **asked))
 
     def actions_of(self, document_id: int) -> Sequence[AskedAction]:
-        """Return the requested actions of a document, done or not, newest generation first."""
         rows = self._db.read("actions_of", document_id=document_id)
         return [AskedAction(kind, payload, OnEnd(end), bool(stands), *of) for kind, payload, end, stands, *of in rows]
 
@@ -135,7 +132,7 @@ class Library:
         return [OwnersAction(kind, payload, OnEnd(end), owner=owner) for kind, payload, end, owner in rows]
 
     def job_files(self, job_id: int) -> Sequence[PublishedFile]:
-        """Return the files of the newest attempt that published files."""
+        """Return the files of the newest attempt that published any."""
         return [PublishedFile(*row) for row in self._db.read("job_files", job_id=job_id)]
 
     def search(
@@ -207,7 +204,7 @@ class Library:
         batch_id: int | None = None,
         document_ids: Sequence[int] | None = None,
     ) -> Sequence[KeywordCount]:
-        """Count each term (a word, a phrase or prefix*) on each page that contains it."""
+        """Count each word, phrase or prefix* on each page that has it."""
         register_fts_count(self._db.reader)
         counts: list[KeywordCount] = []
         for term in terms:
@@ -221,7 +218,7 @@ class Library:
 
 
 def _total_length(stretches: Iterable[tuple[float, float]]) -> float:
-    """Return the total length of the intervals, counting overlaps once."""
+    """Count overlaps once."""
     total, until = 0.0, float("-inf")
     for begin, end in sorted(stretches):
         total += max(0.0, end - max(begin, until))

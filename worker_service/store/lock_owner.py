@@ -33,7 +33,7 @@ class LockOwner(Struct, frozen=True):
 
 
 def lock_owner_of(database: Path) -> LockOwner | None:
-    """Return the process that holds the write lock now, or None. This process does not count."""
+    """Return the other process that holds the write lock now, or None."""
     for path, bytes_locked in ((Path(f"{database}-shm"), _WRITER), (database, _EXCLUSIVE)):
         with suppress(OSError):
             found = path.stat()
@@ -45,7 +45,7 @@ def lock_owner_of(database: Path) -> LockOwner | None:
 
 
 def lasting_lock_owner_of(database: Path, *, seconds: float) -> LockOwner | None:
-    """Return the process that holds the write lock for at least `seconds`, that is, for longer than a commit."""
+    """Return the process that holds the write lock for longer than a commit takes."""
     first = lock_owner_of(database)
     until = time.monotonic() + seconds
     while first is not None and time.monotonic() < until:

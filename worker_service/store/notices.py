@@ -21,21 +21,19 @@ class Notices:
         self._intake = intake
 
     def newest(self) -> int:
-        """Return the id of the newest notice, or 0."""
         [(notice_id,)] = self._db.read("newest_notice")
         return int(notice_id)
 
     def after(self, notice_id: int, *, most: int = 1000) -> Sequence[Notice]:
-        """Return notices with greater ids, oldest first."""
         return [Notice(*row) for row in self._db.read("notices_after", after_id=notice_id, most=most)]
 
     def prune(self, before: datetime, *, most: int = 1000) -> int:
-        """Delete up to `most` of the oldest notices written before `before`."""
+        """Delete the oldest notices written before `before`."""
         with self._db.transaction():
             return len(self._db.write("prune_notices", before=as_text(before), most=most))
 
     def begin(self, reader: str) -> int:
-        """Return the id of the last notice that this reader has processed. A new reader starts with the next notice."""
+        """Return the last notice that this reader has processed. A new reader starts with the next notice."""
         # Called every few seconds, and the row nearly always exists, so try a read first: it takes no write lock.
         for (notice_id,) in self._db.read("notice_reader", name=reader):
             return int(notice_id)
@@ -45,14 +43,14 @@ class Notices:
         return int(notice_id)
 
     def tell(self, reader: str, since: int, upto: int, jobs: Sequence[NewJob]) -> Sequence[Enqueued] | None:
-        """Advance a reader from `since` to `upto` and insert its jobs. Return None if another process has done so."""
+        """Advance a reader and insert its jobs. Return None if another process has done so."""
         with self._db.transaction():
             if not self._db.write("notices_read", name=reader, since=since, upto=upto):
                 return None
             return self._intake.insert_many(jobs)
 
     def note(self, kind: str, episodes: Sequence[Episode]) -> None:
-        """Replace the current episodes of a kind. A new episode becomes a notice; a missing one has ended."""
+        """Replace the episodes of a kind. A new one becomes a notice; a missing one has ended."""
         keys = [f"{kind}:{one.key}" for one in episodes]
         if {key for (key,) in self._db.read("episodes", kind=kind)} == set(keys):
             return

@@ -70,8 +70,7 @@ def open_store(
 ) -> Store:
     """Open a database that `initialise` has created.
 
-    `is_durable=False` is for heartbeats and progress, which may be lost in a power cut. `on_long_wait` is called when
-    another program holds the write lock for long. `pauses` lets other programs write between two transactions.
+    `is_durable=False` is for heartbeats and progress. `pauses` lets other programs write between two transactions.
     """
     refuse_network_file_system(path)
     database = Database(
@@ -103,7 +102,7 @@ def _statements() -> dict[str, str]:
 def initialise(
     path: Path, *, payload_bytes_max: int = PAYLOAD_BYTES_MAX, on_long_wait: OnLongWait | None = None
 ) -> bool:
-    """Create the database unless it exists. Return True if this call has created it."""
+    """Create the database. Return False if it exists."""
     path.parent.mkdir(parents=True, exist_ok=True)
     refuse_network_file_system(path)
     _make_file(path)
@@ -122,7 +121,7 @@ def initialise(
 
 
 def _make_file(path: Path) -> None:
-    """Create the database file with the mode that the umask allows. SQLite itself gives the group no write access.
+    """Create the database file, because SQLite gives the group no write access.
 
     In a directory shared by its group, the group gets write access regardless of the umask. SQLite gives the -wal and
     -shm files the same mode.
@@ -139,7 +138,6 @@ def _make_file(path: Path) -> None:
 
 
 def schema_version(path: Path) -> int | None:
-    """Return the schema version of a file, as `schema_version_of` does."""
     connection = connect_to_read(path)
     try:
         with translate_errors(path):
@@ -167,10 +165,7 @@ def refuse_network_file_system(path: Path) -> None:
 
 
 def file_system_of(folder: Path, mounts: str) -> str:
-    """Return the type of the file system that holds a folder. `mounts` is the content of /proc/self/mountinfo.
-
-    A later mount hides earlier ones at the same mount point.
-    """
+    """Return the type of the file system that holds a folder. Later mounts hide earlier ones."""
     found = (Path("/"), "")
     for line in mounts.splitlines():
         mount = Path(re.sub(r"\\(\d{3})", lambda octal: chr(int(octal[1], 8)), line.split()[4]))

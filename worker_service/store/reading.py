@@ -1,7 +1,7 @@
-"""Queries over jobs, workers, events and counts, on a connection of their own, so that they never wait for a writer.
+"""Queries over jobs, workers, events and counts, on a connection that never waits for a writer.
 
-`where` turns a selector into a WHERE clause; its values are always bound as parameters. `explain` finds out why a
-pending job has not started (P12) with the same SQL fragments as a claim, then by a rehearsal of the next claim.
+`explain` finds out why a pending job has not started (P12) with the same SQL fragments as a claim, then by a rehearsal
+of the next claim.
 """
 
 from __future__ import annotations
@@ -62,10 +62,7 @@ class Reading:
     def list(
         self, selector: Selector, *, most: int = 50, before_id: int | None = None, from_id: int | None = None
     ) -> Sequence[Job]:
-        """Return jobs, newest first, with `from_id` <= id < `before_id`.
-
-        For the next page, pass the last id of this one as `before_id`.
-        """
+        """Return jobs, newest first. `before_id` is the last id of the previous page."""
         condition, values = _where_between(selector, before_id, from_id)
         columns = ", ".join(JOB_COLUMNS)
         sql = f"SELECT {columns} FROM worker_job_queue WHERE {condition} ORDER BY id DESC LIMIT ?"
@@ -77,7 +74,6 @@ class Reading:
         return int(count)
 
     def ids(self, selector: Selector, condition: str = "1") -> Sequence[int]:
-        """Return ids in ascending order, without reading payloads, which may be large."""
         selected, values = where(selector)
         sql = f"SELECT id FROM worker_job_queue WHERE {selected} AND {condition} ORDER BY id"
         return [row[0] for row in self._db.read_sql(sql, values)]
@@ -92,7 +88,7 @@ class Reading:
         return [job_id for (job_id,) in self._db.read("family", ids=json.dumps(list(ids)))]
 
     def watching(self, ids: Sequence[int]) -> Sequence[int]:
-        """Return the jobs among `ids` that watch a source and wait for their next look. These jobs never end."""
+        """Return the jobs that wait for their next look at a source. They never end."""
         return [job_id for (job_id,) in self._db.read("watching", ids=json.dumps(list(ids)), code=WATCHING)]
 
     def attempts(self, job_id: int) -> Sequence[AttemptRow]:
@@ -118,45 +114,44 @@ class Reading:
         return [NodeRow(*(*row[:6], bool(row[6]))) for row in self._db.read("nodes")]
 
     def on_nodes(self) -> Sequence[NodeWork]:
-        """Return the running attempts whose node is known."""
         return [NodeWork(*row) for row in self._db.read("on_nodes")]
 
     def actions(self, *, most: int = 20) -> Sequence[Action]:
         return [Action(*row) for row in self._db.read("actions", most=most)]
 
     def workers(self) -> Sequence[WorkerState]:
-        """Return all workers that have a row, alive or dead."""
+        """Return all workers with a row, alive or dead."""
         return [_worker_from(row) for row in self._db.read("workers")]
 
     def absent_workers(self) -> Sequence[WorkerState]:
-        """Return the workers that are named by running jobs but have no row."""
+        """Return workers that running jobs name but that have no row."""
         return [_worker_from(row) for row in self._db.read("absent_workers")]
 
     def limits(self) -> Mapping[str, Mapping[str, int]]:
-        """Return kind → name → maximum number of running jobs, as the daemon that started last has written them."""
+        """Return kind → name → maximum number of running jobs."""
         limits: dict[str, dict[str, int]] = {}
         for kind, name, most in self._db.read("limits"):
             limits.setdefault(kind, {})[name] = most
         return limits
 
     def handlers_lacking(self) -> Sequence[HandlerFacts]:
-        """Return the handlers of live workers that lack a capability; `missing` names it."""
+        """Return handlers of live workers that lack a capability."""
         rows = self._db.read("handlers_lacking", stale_before=self._db.stale_before())
         return [HandlerFacts(*row) for row in rows]
 
     def time_limit(self, job_id: int) -> int | None:
-        """Return the time limit of an attempt in seconds, or None if no worker has registered the job's type."""
+        """Return the time limit of an attempt in seconds, if it is known."""
         for (seconds,) in self._db.read("time_limit", job_id=job_id):
             return None if seconds is None else int(seconds)
         return None
 
     def payload_schemas(self, job_type: str) -> Sequence[str | None]:
-        """Return the payload schemas of this type on live workers; None for a handler without a schema."""
+        """Return the schemas of this type on live workers; None for a handler without one."""
         rows = self._db.read("payload_schemas", job_type=job_type, stale_before=self._db.stale_before())
         return [schema for (schema,) in rows]
 
     def choices(self) -> Sequence[str]:
-        """Return the JSON with which handlers of live workers describe payload keys: see `Choices`."""
+        """Return the `Choices` of handlers of live workers, as JSON."""
         return [choices for (choices,) in self._db.read("choices", stale_before=self._db.stale_before())]
 
     def counts(self) -> Counts:
@@ -190,7 +185,6 @@ class Reading:
     def events_after(
         self, event_id: int, upto: int, *, owner: str | None = None, most: int = 1000
     ) -> Sequence[JobMove]:
-        """Return the status changes of jobs that still exist, oldest first."""
         values = {"after_id": event_id, "upto": upto, "owner": owner, "most": most}
         return [JobMove(*row) for row in self._db.read("events_after", **values)]
 
@@ -205,7 +199,6 @@ class Reading:
         before_id: int | None = None,
         from_id: int | None = None,
     ) -> Sequence[int]:
-        """Return the unfinished documents that these jobs read."""
         matching = [status for status in selector.statuses or statuses if status in statuses]
         if not matching:
             return []
@@ -215,7 +208,6 @@ class Reading:
         return [row[0] for row in self._db.read("documents_failing", job_ids=json.dumps(job_ids))]
 
     def jobs_lacking(self) -> Sequence[ErrorCount]:
-        """Count the pending jobs that wait for each missing capability."""
         return [ErrorCount(*row) for row in self._db.read("jobs_lacking")]
 
     def errors(
@@ -223,20 +215,19 @@ class Reading:
     ) -> Sequence[ErrorCount]:
         """Count failed jobs by code and type, most frequent first.
 
-        `is_open` leaves out jobs whose work a newer job has done. `to_retry` selects the jobs that have one of these
-        codes and that a retry would accept.
+        `is_open` leaves out jobs whose work a newer job has done. `to_retry` selects jobs with these codes that a retry
+        would accept.
         """
         codes = None if to_retry is None else json.dumps(list(to_retry))
         asked = {"since": since, "codes": codes, "is_open": is_open or to_retry is not None, "owner": owner}
         return [ErrorCount(*row) for row in self._db.read("errors", **asked)]
 
     def newest_id(self) -> int:
-        """Return the largest job id, or 0."""
         [(newest,)] = self._db.read("newest_id")
         return int(newest)
 
     def ended_between(self, since: str, until: str, *, sample: int = 200) -> WorkDone:
-        """Summarise the jobs that ended in [since, until). Waiting times come from about `sample` of these jobs."""
+        """Summarise the jobs that ended in [since, until). Waiting times come from a sample."""
         [(ended, failed)] = self._db.read("ended_between", since=since, until=until)
         every = max(1, ended // sample)
         waits = [wait for (wait,) in self._db.read("waits_between", since=since, until=until, every=every)]
@@ -244,10 +235,7 @@ class Reading:
         return WorkDone(ended, failed, after - first, sorted(waits))
 
     def names(self, column: str, prefix: str, *, most: int = 50) -> Sequence[str]:
-        """Return values that begin with `prefix`, for shell completion.
-
-        `column` is a column of jobs such as 'owner', 'document' for document ids, or 'handler' for known job types.
-        """
+        """Return values that begin with `prefix`, for shell completion."""
         if column not in _COMPLETION_QUERIES:
             raise BadInput(f"{column!r} cannot be completed", f"it is one of {', '.join(_COMPLETION_QUERIES)}")
         values = _COMPLETION_QUERIES[column]
@@ -255,7 +243,7 @@ class Reading:
         return [str(row[0]) for row in self._db.read_sql(sql, [len(prefix), prefix, most])]
 
     def database_id(self) -> str:
-        """Return the creation time of the tables, which identifies the database. Copies have the same id."""
+        """Return the creation time of the tables, which copies share."""
         [(made_at,)] = self._db.read("database_id")
         return str(made_at)
 
@@ -265,8 +253,8 @@ class Reading:
         """Return the gates of a pending job; for a job that has none, the jobs ahead of it.
 
         Everything is read in one snapshot, since the job may be claimed meanwhile. If a claim would first free waiting
-        jobs, this is rehearsed in a transaction that is rolled back. If the database is read-only or busy, the
-        answer is given without the rehearsal. `dead` names workers that the caller knows to be dead.
+        jobs, this is rehearsed, unless the database is read-only or busy. `dead` names workers that the caller knows to
+        be dead.
         """
         with self._db.snapshot():
             job = self.get(job_id)
@@ -285,7 +273,7 @@ class Reading:
         return without_rehearsal
 
     def standstill(self, *, dead: Collection[str] = ()) -> Sequence[Gate]:
-        """Return why nothing can start now, or nothing if some lane with pending jobs is open."""
+        """Return why nothing can start now, or nothing if some lane is open."""
         with self._db.snapshot():
             workers = [worker.id for worker in self.workers()]
             now = self._db.now()
@@ -303,7 +291,6 @@ class Reading:
         return list(dict.fromkeys([*ready, *(Gate(code, detail) for code, detail in put_off)]))
 
     def _gates(self, job_id: int, dead: Collection[str], run: _RunQuery) -> Sequence[Gate]:
-        """Return the gates of the job, its lane, and the worker that is nearest to running it."""
         gates = _gates_by_worker([worker_id for worker_id, _ in run("workers_for", job_id=job_id)], dead)
         rows = run("explain", job_id=job_id, now=self._db.now(), stale_before=self._db.stale_before(), behind=0)
         for rank, code, detail, remedy, worker_id in rows:
@@ -399,7 +386,7 @@ def _add_match(add: Any, path: str, wanted: object) -> None:
 
 
 def _gates_by_worker(workers: Sequence[str], dead: Collection[str]) -> dict[str | None, list[Row]]:
-    """Return a dictionary for the gates of each worker; the key None is for those of the job and its lane."""
+    """The key None is for the gates of the job and its lane."""
     down = {
         worker_id: [(1, "WORKER_DOWN", f"worker {worker_id} is dead")] for worker_id in workers if worker_id in dead
     }
@@ -407,7 +394,7 @@ def _gates_by_worker(workers: Sequence[str], dead: Collection[str]) -> dict[str 
 
 
 def _gates_of_nearest(gates: dict[str | None, list[Row]], dead: Collection[str]) -> list[Row]:
-    """Return, in the order of `why`, the gates of the job, its lane, and the worker nearest to running it."""
+    """Return the gates of the job, its lane, and the worker nearest to running it, in the order of `why`."""
     of_workers = {worker_id: found for worker_id, found in gates.items() if worker_id is not None}
     name = min(of_workers, key=lambda worker_id: _distance(of_workers[worker_id]), default="")
     nearest = of_workers.get(name, [(1, "WORKER_DOWN", "no worker has registered")])
@@ -417,9 +404,6 @@ def _gates_of_nearest(gates: dict[str | None, list[Row]], dead: Collection[str])
 
 
 def _distance(gates: list[Row]) -> tuple[bool, int, int]:
-    """Sort key: first a worker without a gate, then the one whose first gate comes latest in the order of `why`.
-
-    A worker without a handler for the type comes last.
-    """
+    """Sort key: a worker without a gate, then the one whose first gate comes latest, then one without a handler."""
     is_unknown = any(code == _UNKNOWN_TYPE for _, code, *_ in gates)
     return (is_unknown, -gates[0][0], len(gates)) if gates else (False, -100, 0)

@@ -41,7 +41,7 @@ class Requests:
             yield
 
     def answered(self, key: str, wish: str, status: int, answer: str, location: str | None) -> None:
-        """Store the response for repetitions of the request. It is deleted after a month."""
+        """Store the response for repetitions, for a month."""
         with self._db.transaction():
             now = self._db.now()
             response = {"status": status, "answer": answer, "location": location}

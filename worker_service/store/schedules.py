@@ -1,7 +1,6 @@
 """Start scheduled work exactly once: per slot of a schedule, or per key and period.
 
-The caller decides which slots are due and what each one starts. Taking a slot is one transaction, which records the
-slot, inserts the job or batch, and advances the schedule. If the process dies, a slot is either taken or not taken.
+Taking a slot is one transaction, which records the slot, inserts the job or batch, and advances the schedule.
 """
 
 from __future__ import annotations
@@ -28,20 +27,19 @@ class Schedules:
         self._batches = batches
 
     def seen_until(self, schedule: str, plan: str) -> datetime | None:
-        """Return the time of the last slot handled. None: the schedule is new or its plan has changed."""
+        """Return the time of the last slot handled. None: the schedule or its plan is new."""
         for (until,) in self._db.read("seen_until", schedule=schedule, plan=plan):
             return from_text(until)
         return None
 
     def begin(self, schedule: str, plan: str) -> None:
-        """Start a new schedule now, without slots in the past."""
         with self._db.transaction():
             self._db.write("begin_plan", schedule=schedule, plan=plan, now=self._db.now())
 
     def take(self, schedule: str, plan: str, slot: datetime, work: Work, missed: str = "") -> StartedWork | None:
         """Take a slot and all slots before it, and insert the job or batch that it starts.
 
-        Return None if this slot or a later one has been taken. `missed` is a sentence about skipped slots for a notice.
+        Return None if this slot or a later one has been taken. `missed` tells of skipped slots in a notice.
         """
         owner = work.owner if isinstance(work, NewJob) else work.new.owner
         with self._db.transaction():
@@ -55,13 +53,13 @@ class Schedules:
             return self._advance(schedule, plan, until, missed, owner)
 
     def run_now(self, schedule: str, work: Work) -> StartedWork | None:
-        """Start the work outside its slots. Return None if it was also started in the same millisecond."""
+        """Start the work outside its slots. Return None if this millisecond's run exists."""
         with self._db.transaction():
             # Use a separate slot, so that none of the plan's slots is taken.
             return self._start(schedule, f"{_NOW}{self._db.now()}", work)
 
     def enqueue_once(self, key: str, period: str, job: NewJob) -> Enqueued:
-        """Insert a job unless one was inserted with this key in this period. The status of that one does not matter."""
+        """Insert a job unless one was inserted with this key in this period, whatever its status."""
         slot = {"schedule": f"{_ONCE}{key}", "slot": period}
         with self._db.transaction():
             for (job_id,) in self._db.write("job_of_slot", **slot):

@@ -1,7 +1,7 @@
 """Bulk changes by users: cancel, retry, delete, set priority, pause, drain, undo and prune.
 
-Each bulk change of jobs is recorded as an action. Undo applies the opposite verb to the jobs that have not changed
-since. A large selection is processed in several short transactions, which check each job again.
+Each change of jobs is recorded as an action. A large selection is processed in several short transactions, which check
+each job again.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Steering:
         self._reading = reading
 
     def cancel(self, selector: Selector, *, actor: str, without_grace: bool = False) -> Changed:
-        """Cancel pending jobs and request running jobs to stop. `without_grace` has their workers kill them at once."""
+        """Cancel pending jobs and ask running jobs to stop. `without_grace` has them killed at once."""
         # Run both statements in one transaction, so that no worker sees the request without `without_grace`.
         verbs = ("cancel", "cancel_now") if without_grace else ("cancel",)
         return self._run_action(verbs, selector, actor)
@@ -86,10 +86,7 @@ class Steering:
             return sorted(job_id for (job_id,) in self._db.write("bring_forward", ids=json.dumps(list(ids))))
 
     def undo(self, action_id: int, *, actor: str) -> Changed:
-        """Reverse an action for the jobs that are still as it left them.
-
-        Cancelled jobs are retried, retried jobs are cancelled, and priorities are restored.
-        """
+        """Apply the opposite verb to the jobs that are still as the action left them."""
         found = self._db.read("undoable_verb", action_id=action_id)
         if not found:
             raise Refused(f"action {action_id} cannot be undone", "`pagemill undo --list` shows what became of it")
@@ -110,13 +107,12 @@ class Steering:
         return Changed(action_id, done, asked, refused)
 
     def begin_batch_action(self, verb: str, batch_id: int, actor: str) -> int:
-        """Record an action on a whole batch within the caller's transaction. Return the action's id."""
+        """Record an action on a whole batch; return its id."""
         values = {"verb": verb, "actor": actor, "batch_id": batch_id, "now": self._db.now()}
         [(action_id,)] = self._db.write("begin_batch_action", **values)
         return int(action_id)
 
     def cancel_jobs_of_batch(self, batch_id: int, action_id: int, actor: str) -> Changed:
-        """Cancel the live jobs of a batch as part of an existing action."""
         return self._run_action(("cancel",), Selector(batch_ids=(batch_id,)), actor, action_id=action_id)
 
     def _run_action(
@@ -128,7 +124,7 @@ class Steering:
         *,
         action_id: int | None = None,
     ) -> Changed:
-        """Run these statements for each job. Without `action_id`, the first changed job creates the action's row."""
+        """Run these statements for each job. The first changed job creates the action's row."""
         verb = verbs[0]
         # Jobs that were named are all looked at, so that each refusal has its reason.
         is_named = selector == Selector(ids=selector.ids) and bool(selector.ids)
@@ -177,7 +173,6 @@ class Steering:
         return None
 
     def _refuse(self, verb: str, job: _Job) -> None:
-        """Raise `Refused` if the verb is not possible for this job."""
         if verb == "cancel" and job.status.is_ended:
             raise Refused(f"it is already {job.status}")
         if verb == "delete" and job.status is Status.RUNNING:
@@ -203,24 +198,22 @@ class Steering:
             raise Refused(f"job {live_id} is live with the same unique_key, and will do the work")
 
     def pause(self, scope: str, name: str = "", *, until: datetime | None = None, reason: str | None = None) -> None:
-        """Start no more jobs of a type or an owner; scope 'all' pauses everything. Running jobs continue."""
+        """Start no more jobs of a type or an owner; scope 'all' pauses everything."""
         with self._db.transaction():
             self._db.write(
                 "pause", scope=scope, name=name, now=self._db.now(), until=until and as_text(until), reason=reason
             )
 
     def unpause(self, scope: str, name: str = "") -> bool:
-        """Remove a pause. Return False if there was none."""
         with self._db.transaction():
             return bool(self._db.write("unpause", scope=scope, name=name))
 
     def drain_node(self, name: str, *, is_draining: bool) -> bool:
-        """Stop or resume giving a node new attempts. Return False if there is no such node."""
         with self._db.transaction():
             return bool(self._db.write("drain_node", name=name, is_draining=is_draining))
 
     def prune(self, selector: Selector, *, most: int = 1000) -> int:
-        """Delete up to `most` ended jobs with all their rows in other tables. Call again until it returns 0."""
+        """Delete up to `most` ended jobs. Call again until it returns 0."""
         job_ids = self._reading.oldest_ended_ids(selector, most)
         for chunk in chunks(job_ids, _JOBS_PER_TRANSACTION):
             with self._db.transaction():
@@ -231,7 +224,6 @@ class Steering:
         return len(job_ids)
 
     def prune_logs(self, before: datetime, *, most: int = 1000) -> int:
-        """Delete up to `most` of the oldest log lines written before `before`."""
         with self._db.transaction():
             return len(self._db.write("prune_logs", before=as_text(before), most=most))
 

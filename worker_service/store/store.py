@@ -1,12 +1,11 @@
 """The store: its parts over one database, and their SQL statements.
 
-Every write after a claim carries the lease (P2). If the fence has been raised or the row has ended, nothing is written
-and `LeaseLost` is raised; methods that take several leases return the lost ones. Each public method is one transaction.
-Decisions, such as when to retry or which worker is dead, are made by the caller; the store enforces the rules.
+Every write after a claim carries the lease (P2). Once the fence has been raised or the row has ended, nothing is
+written, and the method raises `LeaseLost` or returns the lost leases. Each public method is one transaction. Callers
+decide, for example when to retry; the store enforces the rules.
 
 The statements of a part are in the .sql file beside it. ``-- name: claim`` starts a statement. ``-- fragment: lanes``
-starts a piece that statements include with ``{lanes}``, so that they cannot differ in it: `claim` and `explain` share
-the gates, for example.
+starts a piece that statements include with ``{lanes}``, so that `claim` and `explain` cannot differ in their gates.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ _PLACE = re.compile(r"\{(\w+)\}")
 
 
 class Store:
-    """All parts of the store. Use it in one thread only; each thread opens its own."""
+    """Use it in one thread only; each thread opens its own."""
 
     def __init__(self, database: Database, patience: TakeoverTimeouts) -> None:
         self.database = database

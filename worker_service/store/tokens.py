@@ -19,7 +19,7 @@ class Tokens:
         self._db = database
 
     def make(self, new: NewToken) -> int | None:
-        """Create a token and record an action. Return its id, or None if the name is taken."""
+        """Create a token. Return its id, or None if the name is taken."""
         with self._db.transaction():
             token_id = self._insert(new, None)
             if token_id is not None:
@@ -29,14 +29,14 @@ class Tokens:
             return token_id
 
     def begin_session(self, token_id: int, new: NewToken) -> int | None:
-        """Create a session for a token or link, and use up the link. Return None if it is removed, used or expired."""
+        """Create a session for a token or link. Return None if that is removed, used or expired."""
         with self._db.transaction():
             if not self._db.write("use_token", id=token_id, now=self._db.now()):
                 return None
             return self._insert(new, token_id)
 
     def find(self, token_id: int) -> tuple[Token, str] | None:
-        """Return a token, which may have expired, and the digest of its secret."""
+        """Return a token, even if expired, and the digest of its secret."""
         for *row, digest in self._db.read("find_token", id=token_id):
             return _token_from(row), digest
         return None
@@ -45,7 +45,7 @@ class Tokens:
         return [_token_from(row) for row in self._db.read("tokens")]
 
     def remove(self, ids: Sequence[int], *, actor: str | None) -> int:
-        """Remove tokens with their sessions. Record an action if there is an actor. Return the number of tokens."""
+        """Remove tokens with their sessions. Return the number of tokens."""
         with self._db.transaction():
             removed = self._db.write("remove_tokens", ids=json.dumps([*ids]))
             titles = {token_id: _title_of(*what) for token_id, *what in removed if token_id in ids}
@@ -54,12 +54,10 @@ class Tokens:
         return len(titles)
 
     def note_use(self, used: Mapping[int, str]) -> None:
-        """Record when each token was used last."""
         with self._db.transaction():
             self._db.write_each("note_use_of_token", [{"id": token_id, "at": at} for token_id, at in used.items()])
 
     def forget_old(self) -> int:
-        """Remove expired links and sessions."""
         with self._db.transaction():
             return len(self._db.write("forget_old_tokens", now=self._db.now()))
 

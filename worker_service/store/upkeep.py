@@ -1,13 +1,8 @@
-"""Maintenance of the database: checks, deletion of unused data, and the links to documents' files.
+"""Removal of documents and unused data, and links to documents' files.
 
-Documents are removed at a user's request; unreferenced data is removed by a chore. A document is removed in one short
-transaction together with the rows of its files. Its pages, of which there may be ten thousand, are deleted later in
-small steps. A page result to which no page refers is first marked, and from then on is not offered to handlers. It is
-deleted when every attempt that may have asked for it before has ended.
-
-The audit checks that the rows and their history are consistent with every promise. It orders events by id, because ids
-grow with each commit while a wall clock may be set back. Attempts of a job do not overlap if each has one start and one
-end among the events, and the events of the job form a chain.
+A document is removed in one transaction with the rows of its files. Its pages, of which there may be ten thousand, are
+deleted later in small steps. A page result to which no page refers is first marked, and from then on not offered to
+handlers. It is deleted when every attempt that may have asked for it before has ended.
 """
 
 from __future__ import annotations
@@ -35,7 +30,7 @@ class Upkeep:
         return [job_type for (job_type,) in self._db.read("unknown_types", stale_before=self._db.stale_before())]
 
     def fail_unknown(self, job_type: str, *, since: datetime, most: int = 1000) -> Sequence[int]:
-        """Fail up to `most` jobs of an unknown type that were ready before `since`."""
+        """Fail jobs of an unknown type that were ready before `since`."""
         values = {"now": self._db.now(), "since": as_text(since), "stale_before": self._db.stale_before(), "most": most}
         with self._db.transaction():
             failed = [job_id for (job_id,) in self._db.write("fail_unknown", job_type=job_type, **values)]
@@ -50,9 +45,9 @@ class Upkeep:
         return Weight(*row)
 
     def remove_documents(self, document_ids: Sequence[int], *, actor: str) -> Removed:
-        """Remove documents and their files permanently. A document with a live job is refused.
+        """Remove documents permanently. A document with a live job is refused.
 
-        Pages are deleted later by `forget_gone`. Files and page results shared with other documents are kept.
+        Files and page results shared with other documents are kept.
         """
         action_id: int | None = None
         removed: list[int] = []
@@ -92,7 +87,7 @@ class Upkeep:
         return None
 
     def sizes_by_owner(self) -> Sequence[OwnerSize]:
-        """Return the sizes of owners' documents, largest first. A file shared by two owners counts for both."""
+        """A file shared by two owners counts for both."""
         return [OwnerSize(*row) for row in self._db.read("sizes_by_owner")]
 
     def size_of_all(self) -> tuple[int, int]:
@@ -101,10 +96,7 @@ class Upkeep:
         return files, size
 
     def forget_gone(self, most: int = 1000) -> int:
-        """Delete up to `most` pages of removed documents, and up to `most` unreferenced page results.
-
-        Call again until it returns 0.
-        """
+        """Delete up to `most` pages of removed documents and as many unreferenced results. Call until it returns 0."""
         if self._db.read("is_forgettable") == [(0,)]:
             return 0
         gone = self._db.read("gone_documents", most=most)
@@ -112,9 +104,8 @@ class Upkeep:
             return self._forget_generations(gone, most) + self._forget_results(most)
 
     def forget_pages(self, most: int = 1000) -> int:
-        """Delete up to `most` pages of old generations, unreferenced page results and superseded files each.
-
-        Call again until it returns 0.
+        """Delete up to `most` pages of old generations, unreferenced results and superseded files each. Call again
+        until it returns 0.
         """
         # Search on the read connection, which blocks no writer. The statements below check again under the write lock.
         generations = self._db.read("old_generations", most=most)
@@ -125,7 +116,7 @@ class Upkeep:
             return forgotten + self._forget_results(most)
 
     def _forget_generations(self, generations: Sequence[tuple[int, int | None]], most: int) -> int:
-        """Delete pages of these generations. A generation None means that a removed document has no pages left."""
+        """Delete pages. A generation None means that a removed document has no pages left."""
         forgotten = 0
         for document_id, generation in generations:
             if generation is None:
@@ -147,33 +138,30 @@ class Upkeep:
         return len(result_ids)
 
     def published_files(self, *, after: int, most: int) -> Sequence[PublishedPath]:
-        """Return published files with ids greater than `after`, in the order of their ids."""
         return [PublishedPath(*row) for row in self._db.read("published_files", after=after, most=most)]
 
     def is_published(self, file_id: int) -> bool:
         return bool(self._db.read("is_published", file_id=file_id))
 
     def gone_files(self, most: int = 1000) -> Sequence[str]:
-        """Return paths, relative to the workspace, that no row refers to any more."""
+        """Return paths in the workspace that no row refers to any more."""
         return [os.fsdecode(path) for (path,) in self._db.read("gone_files", most=most)]
 
     def forget_gone_files(self, paths: Sequence[str]) -> None:
-        """Record that these files have been deleted."""
         with self._db.transaction():
             self._db.write_each("forget_gone_file", [(os.fsencode(path),) for path in paths])
 
     # ── Links to documents' files: rows are written first, links after them (P5) ──
 
     def links_due(self, most: int = 100) -> Sequence[int]:
-        """Return documents whose links must be updated. 0 stands for all documents."""
+        """Return documents whose links must be updated; 0 stands for all."""
         return [document_id for (document_id,) in self._db.read("links_due", most=most)]
 
     def document_ids(self, after: int = 0, most: int = 100) -> Sequence[int]:
-        """Return ids greater than `after`, including removed documents that still have links."""
+        """Include removed documents that still have links."""
         return [document_id for (document_id,) in self._db.read("document_ids", after=after, most=most)]
 
     def link_facts(self, document_id: int) -> LinkFacts | None:
-        """Return None if the document does not exist."""
         for _, owner, name, source_key in self._db.read("link_facts", document_id=document_id):
             folders = [folder for (folder,) in self._db.read("crawled_folders", owner=owner, source_key=source_key)]
             files = self._db.read("newest_files", document_id=document_id)
@@ -181,11 +169,11 @@ class Upkeep:
         return None
 
     def links_of(self, document_id: int) -> Sequence[tuple[str, str]]:
-        """Return (path, target) of each link. A link without a target must be deleted."""
+        """Return (path, target) of each link. Links without a target must be deleted."""
         return [(path, target) for path, target in self._db.read("links_of", document_id=document_id)]
 
     def save_links(self, wanted: Sequence[Links]) -> None:
-        """Assign free names to the links of each document. Its other links are marked for deletion."""
+        """Assign free names to the links of each document, and mark its other links for deletion."""
         with self._db.transaction():
             for links in wanted:
                 # Mark all links for deletion; `save_link` unmarks those that are assigned again.
@@ -211,7 +199,6 @@ class Upkeep:
         return bool(self._db.write("link_in_the_way", document_id=document_id, folded=folded(path)))
 
     def links_made(self, document_ids: Sequence[int]) -> None:
-        """Record that the links of these documents are up to date."""
         with self._db.transaction():
             for document_id in document_ids:
                 self._db.write("forget_links", document_id=document_id)
@@ -219,7 +206,7 @@ class Upkeep:
 
 
 def forget_files(db: Database, name: str, /, **values: object) -> int:
-    """Delete `file` rows with the statement `name`. Mark unreferenced paths for removal from the workspace."""
+    """Delete `file` rows with the statement `name`, and mark unreferenced paths."""
     paths = [path.decode(errors="replace") for (path,) in db.write(name, **values)]
     if paths:
         db.write("files_are_gone", paths=json.dumps(paths))
@@ -227,6 +214,6 @@ def forget_files(db: Database, name: str, /, **values: object) -> int:
 
 
 def leave_results(db: Database, result_ids: Sequence[Row]) -> None:
-    """Mark page results for deletion, except those that a page still refers to."""
+    """Mark page results for deletion unless a page refers to them."""
     if result_ids:
         db.write("leave_results", result_ids=json.dumps([result_id for (result_id,) in result_ids]))

@@ -1,4 +1,4 @@
-"""Rows of workers: their handlers, slots and cluster nodes, and the limits that the daemon's settings give."""
+"""Rows of workers, their handlers and nodes, and the limits of the daemon's settings."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Workers:
         self._scheduler = scheduler
 
     def register(self, worker: Worker) -> None:
-        """Write the worker's row and its handlers, which also counts as its first heartbeat."""
+        """Write the worker's row and handlers; this is its first heartbeat."""
         self._scheduler.forget()
         with self._db.transaction():
             self._db.write("register", **asdict(replace(worker, handlers=())), now=self._db.now())
@@ -28,7 +28,6 @@ class Workers:
                 self._db.write("register_handler", worker_id=worker.id, **asdict(handler))
 
     def deregister(self, worker_id: str) -> None:
-        """Remove the worker. Raise `Refused` if it still holds leases."""
         with self._db.transaction():
             if not self._db.write("deregister", worker_id=worker_id):
                 raise Refused(f"worker {worker_id} still holds leases, or is not registered", "release them first")
@@ -36,18 +35,17 @@ class Workers:
             self._db.write("mark_nodes_of_worker_down", worker_id=worker_id)
 
     def set_worker_state(self, worker_id: str, *, draining: bool, disk_low: bool) -> None:
-        """Record the two reasons why the worker claims no jobs."""
         with self._db.transaction():
             if not self._db.write("set_worker_state", worker_id=worker_id, draining=draining, disk_low=disk_low):
                 raise WorkerUnknown(f"worker {worker_id} has no row", "register it first")
 
     def forget_nodes_of_dead_workers(self) -> None:
-        """Delete the nodes of workers that have no row, except draining nodes."""
+        """Keep draining nodes."""
         with self._db.transaction():
             self._db.write("forget_nodes_of_dead_workers")
 
     def set_nodes(self, worker_id: str, nodes: Sequence[NodeState]) -> None:
-        """Write the state of all nodes of this worker. Its slots of class `node` become the sum of their slots."""
+        """Write all nodes of this worker. Its slots of class `node` become the sum of theirs."""
         self._scheduler.forget()
         with self._db.transaction():
             slots = sum(node.slots for node in nodes)

@@ -1,8 +1,8 @@
-"""Migrate an older database to the current schema. Only `pagemill db migrate` and a restore do so, not the daemon.
+"""Migrate an older database to the current schema.
 
-`schema.sql` creates the current tables. Version 0 is the plain table of the original proposal; `adopt.sql` copies its
-rows. After a release that changes the tables, `0002_subject.sql` in this directory migrates from version 1 to version
-2, and so on. A step is plain SQL, and also drops and recreates the triggers, views and indexes that differ.
+Version 0 is the plain table of the original proposal; `adopt.sql` copies its rows. After a release, `0002_subject.sql`
+in this directory migrates from version 1 to 2, and so on. A step is plain SQL, and also recreates the triggers, views
+and indexes that differ.
 """
 
 from __future__ import annotations
