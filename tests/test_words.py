@@ -1,4 +1,4 @@
-"""A verb has one spelling in SQL statement, store method, command and event. Counted nouns agree in number."""
+"""A verb, and a term of the glossary, has one spelling in SQL, code, commands and docs. Nouns agree in number."""
 
 from __future__ import annotations
 
@@ -61,6 +61,63 @@ def test_an_event_is_named_after_its_verb(verb: str) -> None:
 
     assert TOLD[verb] in names
     assert TOLD[verb].partition(".")[2].startswith(verb.removesuffix("e"))
+
+
+# --- the glossary ---------------------------------------------------------------------------------
+
+GLOSSARY = re.findall(
+    r"^\| \*\*(.+?)\*\* \| .+ \| (.*) \|$", (ROOT / "docs/glossary.md").read_text("utf-8"), re.MULTILINE
+)
+TERMS = [term for term, _ in GLOSSARY]
+PROSE = [ROOT / name for name in ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md", "schema.sql")]
+
+
+def texts() -> Iterator[tuple[Path, str]]:
+    folders = ("worker_service", "job_handlers", "systemd", "docs")
+    files = [path for folder in folders for path in (ROOT / folder).rglob("*") if path.suffix in TEXT_SUFFIXES]
+    yield from ((path, path.read_text("utf-8")) for path in (*PROSE, *files))
+
+
+TEXT_SUFFIXES = {".py", ".sql", ".md", ".toml", ".html", ".js", ".service", ".timer", ".conf"}
+ALL_TEXTS = dict(texts())
+
+
+def test_a_term_is_listed_once() -> None:
+    assert len(TERMS) > 20
+    assert sorted(TERMS) == sorted(set(TERMS))
+
+
+@pytest.mark.parametrize("term", [term for term in TERMS if " " in term])
+def test_a_term_of_several_words_has_one_spelling(term: str) -> None:
+    # As one word, or with hyphens. A name in code has an underscore or capitals, and a CSS class hyphens.
+    first, *rest = term.split()
+    wrong = re.compile(rf"(?<![\w./`\"-]){first}-?{'-?'.join(rest)}(?![\w./`\"-])", re.IGNORECASE)
+    camel = "".join(word.capitalize() for word in term.split())
+
+    assert wrong.findall(f"a {'-'.join(term.split())} and a {''.join(term.split())}")
+    found = {
+        f"{path.relative_to(ROOT)}: {word}"
+        for path, text in ALL_TEXTS.items()
+        for word in wrong.findall(text)
+        if word != camel
+    }
+
+    assert found == set()
+
+
+@pytest.mark.parametrize(
+    ("term", "name"), [(term, name) for term, places in GLOSSARY for name in re.findall(r"`([^`]+)`", places)]
+)
+def test_the_names_of_a_term_exist(term: str, name: str) -> None:
+    if name.startswith("pagemill "):
+        assert name.split()[1] in COMMANDS or name.split()[1] in SHOWN_COMMANDS
+    else:
+        assert any(name in text or name in str(path) for path, text in ALL_TEXTS.items() if path.name != "glossary.md")
+
+
+SHOWN_COMMANDS = {
+    name.split()[0] for name in re.findall(r"^## pagemill (.+)$", (ROOT / "docs/commands.md").read_text(), re.MULTILINE)
+}
 
 
 # --- counted nouns -------------------------------------------------------------------------------
