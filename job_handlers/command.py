@@ -37,32 +37,32 @@ from worker_service.handlers import (
     read_program,
 )
 
-Payload = dict[str, Any]
+CommandPayload = dict[str, Any]
 
 _PROGRESS = re.compile(r"progress:\s*(\d+(?:\.\d+)?)\s*%?\s*(.*)", re.IGNORECASE)
 _LINE_BYTES_MAX = 8192
 _READ_BYTES = 1 << 16
-_LOOK_SECONDS = 0.1
+_POLL_SECONDS = 0.1
 _FILES_MAX = 10_000
-_NAMES_TOLD = 5
+_NAMES_SHOWN_MAX = 5
 _NOT_IN_A_VARIABLE = re.compile(r"\W", re.ASCII)
 
 
-def make(job_type: str, table: Mapping[str, object]) -> Handler[Payload]:
+def make(job_type: str, table: Mapping[str, object]) -> Handler[CommandPayload]:
     program = read_program(table, f"commands.{job_type}")
     return Handler(
         job_type=job_type,
         run=lambda context: run(context, program),
-        payload=Payload,
+        payload=CommandPayload,
         schema=program.schema(),
         job_class="cpu" if program.job_class == "cpu" else "io",
         limits=_limits(program),
         at_most_once=program.at_most_once,
-        missing=lambda: _missing(program),
+        missing=lambda: _missing_reason(program),
         environment=(*program.env, "WORKER_DATABASE", "WORKER_WORKSPACE"),
         reads=[program.path, program.path.resolve(), *program.read],
         writes=program.write,
-        about=_about(program),
+        about=_description(program),
         sandbox="strict" if program.sandbox == "strict" else "off",
     )
 
@@ -70,7 +70,7 @@ def make(job_type: str, table: Mapping[str, object]) -> Handler[Payload]:
 commands = Family("commands", make)
 
 
-def run(context: Context[Payload], program: Program) -> Done:
+def run(context: Context[CommandPayload], program: Program) -> Done:
     job = {
         "payload": context.payload,
         "account": context.account,
@@ -79,21 +79,21 @@ def run(context: Context[Payload], program: Program) -> Done:
         "job_id": context.idempotency_key,
     }
     try:
-        argv, told = program.arguments(job), program.input(job)
+        argv, stdin = program.arguments(job), program.input(job)
     except PlaceholderError as error:
         raise Permanent("PAYLOAD_INVALID", str(error)) from error
-    running = _begin(argv, told, program, _variables(context))
-    last_words = _listen(context, running)
+    running = _start(argv, stdin, program, _variables(context))
+    last_lines = _read_output(context, running)
     code = running.wait()
     files = _files(context, program, is_done=code in program.done)
-    _refuse_failure(code, program, "\n".join(last_words))
+    _raise_unless_done(code, program, "\n".join(last_lines))
     return Done({"exit_code": code}, files)
 
 
 # --- what it declares -------------------------------------------------------------------------------
 
 
-def _missing(program: Program) -> str | None:
+def _missing_reason(program: Program) -> str | None:
     if not (program.path.is_file() and os.access(program.path, os.X_OK)):
         return f"{program.path} is not a program that can be run"
     if program.cwd is not None and not program.cwd.is_dir():
@@ -102,7 +102,7 @@ def _missing(program: Program) -> str | None:
 
 
 def _limits(program: Program) -> Limits:
-    # The owner's own program, run with what the service itself has; its memory is bounded where it begins.
+    # The program runs with the rights of the service. `_prepare_process` limits its memory.
     return Limits(
         memory_bytes=None,
         cpu_seconds=None,
@@ -113,8 +113,8 @@ def _limits(program: Program) -> Limits:
     )
 
 
-def _about(program: Program) -> dict[str, str]:
-    """Its arguments as far as they are filled in: what else stands among them may be a secret, though it should not."""
+def _description(program: Program) -> dict[str, str]:
+    """Return what `pagemill handlers show` displays. Fixed arguments are left out: they may contain secrets."""
     takes = [str(one) for group in program.argv for template in group for one in template.placeholders]
     codes = {"done": program.done, "retry": program.retry, "permanent": program.permanent}
     files = "all but hidden ones" if program.files is None else ", ".join(program.files) or "none"
@@ -132,11 +132,11 @@ def _about(program: Program) -> dict[str, str]:
 # --- while it runs --------------------------------------------------------------------------------
 
 
-def _begin(argv: list[str], told: str, program: Program, variables: Mapping[str, str]) -> subprocess.Popen[bytes]:
+def _start(argv: list[str], text: str, program: Program, variables: Mapping[str, str]) -> subprocess.Popen[bytes]:
     parent = os.getpid()
-    # Of a file, unlike of a pipe, it may read as much and as late as it likes.
+    # A file, because writing to a pipe would wait for a program that does not read it.
     with os.fdopen(os.memfd_create("stdin"), "w+b") as stdin:
-        stdin.write(told.encode())
+        stdin.write(text.encode())
         stdin.seek(0)
         try:
             return subprocess.Popen(
@@ -146,19 +146,19 @@ def _begin(argv: list[str], told: str, program: Program, variables: Mapping[str,
                 stderr=subprocess.PIPE,
                 cwd=program.cwd,
                 env={**os.environ, **variables},
-                preexec_fn=lambda: _prepare(parent, program.memory),
+                preexec_fn=lambda: _prepare_process(parent, program.memory),
             )
         except OSError as error:
             if error.errno == errno.E2BIG:
                 raise Permanent(
                     "PAYLOAD_INVALID",
-                    "its arguments are longer than a program takes",
-                    'give them by stdin = "{payload}"',
+                    "the arguments are longer than the system allows",
+                    'pass them with stdin = "{payload}"',
                 ) from error
             raise Retryable(f"{argv[0]} cannot be run: {error}", code="COMMAND_ABSENT") from error
 
 
-def _variables(context: Context[Payload]) -> dict[str, str]:
+def _variables(context: Context[CommandPayload]) -> dict[str, str]:
     """Return environment variables with facts about the job and about the document that it follows."""
     variables = {"PAGEMILL_IDEMPOTENCY_KEY": context.idempotency_key, "PAGEMILL_OWNER": context.owner}
     if context.document_id is None:
@@ -176,31 +176,31 @@ def _variables(context: Context[Payload]) -> dict[str, str]:
     }
 
 
-def _prepare(parent: int, memory_bytes: int | None) -> None:
+def _prepare_process(parent: int, memory_bytes: int | None) -> None:
     """Run in the program's process before exec: end it with the child process, and limit its memory."""
     die_with(parent)
     if memory_bytes is not None:
-        # What it may fill; not, as RLIMIT_AS, what it reserves, of which browsers and node reserve very much.
+        # Not RLIMIT_AS, which counts reserved memory: browsers and node reserve far more than they use.
         resource.setrlimit(resource.RLIMIT_DATA, (memory_bytes, memory_bytes))
 
 
-def _listen(context: Context[Payload], program: subprocess.Popen[bytes]) -> deque[str]:
+def _read_output(context: Context[CommandPayload], program: subprocess.Popen[bytes]) -> deque[str]:
     """Log what the program writes until it ends, and return its last lines.
 
     Processes that it leaves behind may hold its pipes open for ever, so nothing waits for them.
     """
-    last_words: deque[str] = deque(maxlen=10)
+    last_lines: deque[str] = deque(maxlen=10)
     lines = {stream: b"" for stream in (program.stdout, program.stderr) if stream is not None}
     with selectors.DefaultSelector() as selector:
         for stream in lines:
             os.set_blocking(stream.fileno(), False)
             selector.register(stream, selectors.EVENT_READ, stream)
         while True:
-            # Asked, so that a stop leaves us to hear what it says while it cleans up.
+            # A handler that calls this is not interrupted by a stop, so we log what the program says while it ends.
             context.cancelled()
             has_ended = program.poll() is not None
-            heard = selector.select(0 if has_ended else _LOOK_SECONDS)
-            for key, _ in heard:
+            ready = selector.select(0 if has_ended else _POLL_SECONDS)
+            for key, _ in ready:
                 received = os.read(key.fd, _READ_BYTES)
                 if not received:
                     selector.unregister(key.data)
@@ -209,34 +209,34 @@ def _listen(context: Context[Payload], program: subprocess.Popen[bytes]) -> dequ
                     whole, rest = [*whole, rest], b""
                 lines[key.data] = rest
                 for line in filter(None, whole):
-                    _tell(context, line, last_words)
-            if not selector.get_map() or (has_ended and not heard):
+                    _log_line(context, line, last_lines)
+            if not selector.get_map() or (has_ended and not ready):
                 break
     for rest in filter(None, lines.values()):
-        _tell(context, rest, last_words)
-    return last_words
+        _log_line(context, rest, last_lines)
+    return last_lines
 
 
-def _tell(context: Context[Payload], said: bytes, last_words: deque[str]) -> None:
-    line = said[:_LINE_BYTES_MAX].decode("utf-8", "replace").rstrip("\r")
+def _log_line(context: Context[CommandPayload], written: bytes, last_lines: deque[str]) -> None:
+    line = written[:_LINE_BYTES_MAX].decode("utf-8", "replace").rstrip("\r")
     progress = _PROGRESS.fullmatch(line)
     if progress:
         context.progress(float(progress[1]), progress[2])
         return
-    last_words.append(line)
+    last_lines.append(line)
     context.log(line)
 
 
 # --- how it ended ---------------------------------------------------------------------------------
 
 
-def _refuse_failure(code: int, program: Program, last_words: str) -> None:
+def _raise_unless_done(code: int, program: Program, last_lines: str) -> None:
     if code in program.done:
         return
     if code < 0:
         name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
-        raise Retryable(f"the program was ended by {name}\n{last_words}".strip(), code="COMMAND_CRASHED")
-    message = f"the program ended with exit code {code}\n{last_words}".strip()
+        raise Retryable(f"the program was ended by {name}\n{last_lines}".strip(), code="COMMAND_CRASHED")
+    message = f"the program ended with exit code {code}\n{last_lines}".strip()
     if code in program.permanent and code not in program.retry:
         raise Permanent(f"EXIT_{code}", message)
     raise Retryable(message, code=f"EXIT_{code}")
@@ -245,7 +245,7 @@ def _refuse_failure(code: int, program: Program, last_words: str) -> None:
 # --- what it leaves -------------------------------------------------------------------------------
 
 
-def _files(context: Context[Payload], program: Program, *, is_done: bool) -> list[File]:
+def _files(context: Context[CommandPayload], program: Program, *, is_done: bool) -> list[File]:
     """Return the files in the program's directory to publish. Log the names of the others."""
     if program.cwd is not None:
         return []
@@ -254,15 +254,15 @@ def _files(context: Context[Payload], program: Program, *, is_done: bool) -> lis
     if len(files) > _FILES_MAX:
         raise Permanent(
             "TOO_MANY_FILES",
-            f"it left {counted(len(files), 'file')}, and {_FILES_MAX:,} can be published",
-            "let it make an archive, or give cwd",
+            f"the program left {counted(len(files), 'file')}; at most {_FILES_MAX:,} can be published",
+            "let it write an archive, or set cwd",
         )
-    thrown = [_name(path, context.staging) for path in left if path not in set(files)]
-    if thrown:
-        why = "files does not name them" if is_done else "it is not done"
-        names = ", ".join([*thrown[:_NAMES_TOLD], *(["…"] if len(thrown) > _NAMES_TOLD else [])])
-        context.log(f"left in its directory, and thrown away with it, for {why}: {names}")
-    return [_named(path, context.staging) for path in files]
+    dropped = [_name(path, context.staging) for path in left if path not in set(files)]
+    if dropped:
+        why = "`files` does not name them" if is_done else "the program failed"
+        names = ", ".join([*dropped[:_NAMES_SHOWN_MAX], *(["…"] if len(dropped) > _NAMES_SHOWN_MAX else [])])
+        context.log(f"files not published, because {why}: {names}")
+    return [_printable_file(path, context.staging) for path in files]
 
 
 def _is_published(path: Path, directory: Path, patterns: tuple[str, ...] | None) -> bool:
@@ -274,8 +274,8 @@ def _is_published(path: Path, directory: Path, patterns: tuple[str, ...] | None)
     return any(fnmatch.fnmatchcase(str(within), pattern) for pattern in patterns)
 
 
-def _named(path: Path, directory: Path) -> File:
-    """A published file has a name that people can read."""
+def _printable_file(path: Path, directory: Path) -> File:
+    """Rename a file whose name is not UTF-8."""
     name = _name(path, directory)
     named = directory / name
     if named != path:

@@ -1,5 +1,4 @@
-"""What the shipped handlers are set by, and the credentials that they are handed. Imported where settings are read, so
-it imports nothing heavy."""
+"""The settings and credentials of the shipped handlers. Imported wherever settings are read, so it imports little."""
 
 from __future__ import annotations
 
@@ -17,9 +16,9 @@ _LOOPBACK = re.compile(r"http://(?:127\.0\.0\.1|\[::1\]):\d{1,5}/?")
 
 
 def _parse_networks(raw: object, _: str, __: Path) -> tuple[str, ...]:
-    from ipaddress import ip_network  # only where there is one
+    from ipaddress import ip_network  # only if there are networks
 
-    words = [word for several in parse_words(raw) for word in several.split()]
+    words = [word for part in parse_words(raw) for word in part.split()]
     return tuple(str(ip_network(word, strict=False)) for word in words)
 
 
@@ -50,51 +49,41 @@ _NETWORKS = ValueType("a list of networks such as 10.0.0.0/8", _parse_networks, 
 
 
 class HandlersSettings:
-    download_allow = Setting(
-        _NETWORKS, [], "networks that a `download` may reach although they are not public, and by plain http"
-    )
+    download_allow = Setting(_NETWORKS, [], "private networks that a `download` may reach, also by plain http")
     download_roots = Setting(
         ValueType("a list of directories", _parse_roots, ":".join),
         [],
-        "the directories in which a `download` of a local path, a crawl and `adopt` may read; in the variable with "
-        "colons between them",
+        "the directories that jobs may read local files from; in the variable, separate them by colons",
         otherwise="all",
     )
     download_bytes_max = Setting(
-        whole_number("a number of bytes", 0, 1 << 62), 4 << 30, "the largest file that a `download` takes"
+        whole_number("a number of bytes", 0, 1 << 62), 4 << 30, "the largest file that a `download` accepts"
     )
     drive_endpoint = Setting(
-        ValueType("a place on this machine, for tests: http://127.0.0.1:PORT", _parse_endpoint),
+        ValueType("a server on this machine: http://127.0.0.1:PORT", _parse_endpoint),
         "",
-        "for tests: another Drive than Google's, on this machine",
+        "for tests: a server on this machine instead of Google Drive",
     )
     ocr_quality = Setting(
         one_of("auto", "fast", "best"),
         "auto",
-        "how well pages are recognised where nobody says: `fast` by one engine; `auto`: a second one looks at what the "
-        "first is not sure of, where the extra `neural` is installed; `best`: at every line, and trained data of best "
-        "quality is used where there is some",
+        "default OCR quality. `fast`: one engine; `auto`: a second engine rereads uncertain lines, if the extra "
+        "`neural` is installed; `best`: it rereads every line, with the best trained data that is installed",
     )
-    webhook_allow = Setting(
-        _NETWORKS, [], "networks such as `10.0.0.0/8` that a `webhook` may reach although they are not public"
-    )
+    webhook_allow = Setting(_NETWORKS, [], "private networks that a `webhook` may reach, such as `10.0.0.0/8`")
     mail_server = Setting(
         ValueType("a server such as smtp.example.com, or smtp.example.com:587", _parse_server),
         "",
-        "the server that e-mail is handed to; its port unless given: 587, 465 with `tls`, 25 with `none`",
+        "the server for outgoing e-mail. Default port: 587, 465 with `tls`, 25 with `none`",
         otherwise="none",
     )
-    mail_security = Setting(
-        one_of("starttls", "tls", "none"), "starttls", "how the way there is encrypted; `none`: not at all"
-    )
-    mail_user = Setting(
-        _WORD, "", "who logs in there, with the credential `mail-password`", otherwise="nobody, without a password"
-    )
-    mail_from = Setting(_WORD, "", "the sender of e-mail", otherwise="pagemill@ and the name of the machine")
+    mail_security = Setting(one_of("starttls", "tls", "none"), "starttls", "how the connection to it is encrypted")
+    mail_user = Setting(_WORD, "", "the user to log in as, with the credential `mail-password`", otherwise="no login")
+    mail_from = Setting(_WORD, "", "the sender of e-mail", otherwise="pagemill@ and the host name")
 
 
 def value_of(setting: Setting[T]) -> T:
-    """In the child of a handler, which is handed the variables that it declares."""
+    """Read a setting in a handler's child process, from the environment variables that the handler declares."""
     try:
         return setting.here()
     except ConfigError as error:
@@ -102,7 +91,7 @@ def value_of(setting: Setting[T]) -> T:
 
 
 def credential_file(name: str) -> Path:
-    # Without a directory the name would be looked for among our own files.
+    # Without a directory, the name would be relative to the working directory.
     return Path(os.environ.get("CREDENTIALS_DIRECTORY") or os.devnull) / name
 
 

@@ -240,7 +240,7 @@ def test_an_empty_variable_is_one_that_is_not_set(home: dict[str, str], tmp_path
         ("webhook_allow = [10]", "a list of networks such as 10.0.0.0/8"),
         ("download_bytes_max = -1", "a number of bytes"),
         ("download_roots = 1", "a list of directories"),
-        ('drive_endpoint = "http://10.0.0.7:80"', "a place on this machine, for tests"),
+        ('drive_endpoint = "http://10.0.0.7:80"', "a server on this machine"),
         ("retries = 3", "is a table"),
         ("[retries]\nocr_pages = 3", "retries.ocr_pages is a table"),
         ("[retries.ocr_pages]\nmaximum = 3", "there is no setting 'maximum': did you mean max?"),

@@ -1,8 +1,4 @@
-"""How people and programs are told: a module for each way, and the registry that tells whose an address is.
-
-A channel is a module that the entry points `worker_service.channels` name by the scheme of its addresses. Its `send`
-returns what it did, as JSON, or raises one of the errors of handlers.
-"""
+"""Channels send notifications. The entry points `worker_service.channels` name a module for each address scheme."""
 
 from __future__ import annotations
 
@@ -16,23 +12,22 @@ GROUP = "worker_service.channels"
 
 
 class Channel(Protocol):
-    """A module of this kind."""
-
     ENVIRONMENT: Sequence[str]
-    """The variables of the service that it looks at."""
+    """Environment variables of the service that it reads."""
     CREDENTIALS: Sequence[str]
-    """Patterns of the credentials that it takes."""
+    """Patterns of the credentials that it reads."""
 
-    def send(self, message: Message, context: Context[Any]) -> object: ...
+    def send(self, message: Message, context: Context[Any]) -> object:
+        """Return the result of the job, as JSON, or raise a `HandlerError`."""
 
 
 def channels() -> dict[str, Channel]:
-    """By the scheme of their addresses."""
+    """Return the channels by the scheme of their addresses."""
     return {point.name: point.load() for point in find(group=GROUP)}
 
 
 def credential_lines(name: str) -> list[str]:
-    """What a file in $CREDENTIALS_DIRECTORY says, in lines that say something."""
+    """Return the lines of a credential that are not empty."""
     if lines := [line.strip() for line in credential_text(name).splitlines() if line.strip()]:
         return lines
     raise Permanent("SECRET_INVALID", f"the credential {name} is empty")

@@ -1,7 +1,7 @@
-"""Addresses like `apprise:ops`: whatever Apprise knows, such as Slack, Teams, Telegram, Signal and ntfy.
+"""Send messages with Apprise: Slack, Teams, Telegram, Signal, ntfy and many more.
 
-It means the credential `apprise-ops`, and `apprise:` alone the one called `apprise`; each of its lines is an address as
-Apprise has it. Such an address holds the secret, so it stands in no payload and no log.
+The address `apprise:ops` stands for the credential `apprise-ops`, and `apprise:` for `apprise`. Each line of the
+credential is an address of Apprise. It contains secrets, so it appears in no payload and no log.
 """
 
 from __future__ import annotations
@@ -10,13 +10,7 @@ import re
 from typing import Any
 
 from job_handlers.channels import credential_lines
-from worker_service.handlers import (
-    Context,
-    Message,
-    MissingDependency,
-    Permanent,
-    Retryable,
-)
+from worker_service.handlers import Context, Message, MissingDependency, Permanent, Retryable
 
 ENVIRONMENT: list[str] = []
 CREDENTIALS = ["apprise*"]
@@ -26,20 +20,22 @@ _CREDENTIAL = re.compile(r"apprise[\w.-]*", re.ASCII)
 
 def send(message: Message, context: Context[Any]) -> object:
     try:
-        import apprise  # takes half a second, and belongs to an extra
+        import apprise  # takes half a second, and is an extra
     except ImportError as error:
         raise MissingDependency("Apprise is not installed", "pip install 'pagemill[notify]'") from error
 
     name = message.to.removeprefix("apprise:")
     credential = f"apprise-{name}" if name else "apprise"
-    told = apprise.Apprise()
+    notifier = apprise.Apprise()
     if not _CREDENTIAL.fullmatch(credential):
-        raise Permanent("PAYLOAD_INVALID", "`to` names no credential", "write apprise:ops for apprise-ops")
+        raise Permanent(
+            "PAYLOAD_INVALID", "`to` names no credential", "write apprise:ops for the credential apprise-ops"
+        )
     addresses = [line for line in credential_lines(credential) if not line.startswith("#")]
     for number, address in enumerate(addresses, 1):
-        if not told.add(address):
-            # Not a word about what it is instead.
-            raise Permanent("SECRET_INVALID", f"line {number} of the credential {credential} is no address of Apprise")
-    if not told.notify(title=message.subject, body=message.text, body_format=apprise.NotifyFormat.TEXT):
-        raise Retryable(f"not every address in {credential} took it", code="NOT_DELIVERED")
+        if not notifier.add(address):
+            # Without the line itself, which may be a secret.
+            raise Permanent("SECRET_INVALID", f"line {number} of the credential {credential} is not an Apprise address")
+    if not notifier.notify(title=message.subject, body=message.text, body_format=apprise.NotifyFormat.TEXT):
+        raise Retryable(f"an address in the credential {credential} did not accept the message", code="NOT_DELIVERED")
     return {"addresses": len(addresses)}

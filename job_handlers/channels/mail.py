@@ -1,7 +1,7 @@
-"""Addresses like `mailto:ops@example.com`: an e-mail, through the server that the settings name.
+"""Send e-mail to addresses like `mailto:ops@example.com`, through the server of the settings.
 
-With `mail_user` it logs in; the password is the credential `mail-password`. `Message-ID` is the same for every attempt,
-so that a server or a reader that has seen it can tell.
+If `mail_user` is set, it logs in with the credential `mail-password`. The Message-ID is the same for every attempt, so
+that a server or mail reader can recognise repetitions.
 """
 
 from __future__ import annotations
@@ -18,13 +18,7 @@ from typing import Any
 
 from job_handlers.channels import credential_lines
 from job_handlers.settings import HandlersSettings, value_of
-from worker_service.handlers import (
-    Context,
-    Message,
-    MissingDependency,
-    Permanent,
-    Retryable,
-)
+from worker_service.handlers import Context, Message, MissingDependency, Permanent, Retryable
 
 _PASSWORD = "mail-password"
 ENVIRONMENT = [
@@ -34,7 +28,7 @@ ENVIRONMENT = [
     HandlersSettings.mail_from.variable,
 ]
 CREDENTIALS = [_PASSWORD]
-_ANSWER_SECONDS = 30.0
+_TIMEOUT_SECONDS = 30.0
 _PORTS = {"starttls": 587, "tls": 465, "none": 25}
 _ADDRESS = re.compile(r"[^\s@<>,;]+@[^\s@<>,;]+")
 
@@ -46,30 +40,28 @@ def send(message: Message, context: Context[Any]) -> object:
     mail = EmailMessage()
     sender = value_of(HandlersSettings.mail_from) or f"pagemill@{os.uname().nodename}"
     mail["From"], mail["To"] = sender, to
-    # A header is one line, whatever stood in the name of a file.
+    # A header is one line, even if a file name in it is not.
     mail["Subject"] = " ".join(message.subject.split())
     mail["Date"] = formatdate(usegmt=True)
     mail["Message-ID"] = f"<{context.idempotency_key}@{parseaddr(sender)[1].rpartition('@')[2]}>"
     mail["Auto-Submitted"] = "auto-generated"
     mail.set_content(message.text)
-    with _server() as server:
+    with _connected_server() as server:
         server.send_message(mail)
-    context.log(f"{to} was written to")
+    context.log(f"sent to {to}")
     return {"to": to}
 
 
 @contextmanager
-def _server() -> Iterator[smtplib.SMTP]:
+def _connected_server() -> Iterator[smtplib.SMTP]:
     host, _, port = value_of(HandlersSettings.mail_server).partition(":")
     if not host:
-        # Not of the whole type: most machines send none, and need not be told.
-        raise MissingDependency(
-            "no mail server is set", 'mail_server = "smtp.example.com" in the settings, then a restart'
-        )
+        # Checked here and not by the job type, because most machines send no e-mail.
+        raise MissingDependency("no mail server is set", 'set mail_server = "smtp.example.com" and restart the service')
     security, user = value_of(HandlersSettings.mail_security), value_of(HandlersSettings.mail_user)
     number = int(port or _PORTS[security])
     try:
-        with _connected(host, number, security) as server:
+        with _connect(host, number, security) as server:
             if security == "starttls":
                 server.starttls(context=ssl.create_default_context())
             if user:
@@ -78,30 +70,30 @@ def _server() -> Iterator[smtplib.SMTP]:
     except smtplib.SMTPAuthenticationError as error:
         raise Permanent(
             "MAIL_REFUSED",
-            f"{host} does not take the password of {user}",
-            f"see mail_user and the credential {_PASSWORD}",
+            f"{host} refuses the password of {user}",
+            f"check mail_user and the credential {_PASSWORD}",
         ) from error
     except smtplib.SMTPRecipientsRefused as error:
-        code, words = next(iter(error.recipients.values()))
-        raise _refusal(host, code, words) from error
+        code, text = next(iter(error.recipients.values()))
+        raise _refusal(host, code, text) from error
     except smtplib.SMTPResponseException as error:
         raise _refusal(host, error.smtp_code, error.smtp_error) from error
     except smtplib.SMTPNotSupportedError as error:
         raise Retryable(
-            f"{host} does not offer what mail_security ({security}) or mail_user asks for: {error}", code="MAIL_REFUSED"
+            f"{host} does not support mail_security ({security}) or mail_user: {error}", code="MAIL_REFUSED"
         ) from error
     except (smtplib.SMTPException, OSError) as error:
         raise Retryable(f"{host} cannot be reached: {error}", code="CONNECTION_FAILED") from error
 
 
-def _connected(host: str, port: int, security: str) -> smtplib.SMTP:
+def _connect(host: str, port: int, security: str) -> smtplib.SMTP:
     if security == "tls":
-        return smtplib.SMTP_SSL(host, port, timeout=_ANSWER_SECONDS, context=ssl.create_default_context())
-    return smtplib.SMTP(host, port, timeout=_ANSWER_SECONDS)
+        return smtplib.SMTP_SSL(host, port, timeout=_TIMEOUT_SECONDS, context=ssl.create_default_context())
+    return smtplib.SMTP(host, port, timeout=_TIMEOUT_SECONDS)
 
 
-def _refusal(host: str, code: int, words: bytes | str) -> Permanent | Retryable:
-    said = words.decode("utf-8", "replace") if isinstance(words, bytes) else words
-    sentence = f"{host} answered {code}: {said}"
-    # RFC 5321: 4yz may be otherwise later, 5yz will not.
+def _refusal(host: str, code: int, text: bytes | str) -> Permanent | Retryable:
+    quoted = text.decode("utf-8", "replace") if isinstance(text, bytes) else text
+    sentence = f"{host} answered {code}: {quoted}"
+    # RFC 5321: 4yz is temporary, 5yz permanent.
     return Retryable(sentence, code=f"SMTP_{code}") if 400 <= code < 500 else Permanent(f"SMTP_{code}", sentence)

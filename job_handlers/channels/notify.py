@@ -1,10 +1,10 @@
-"""Tell somebody something: by e-mail, to a URL, or by whatever Apprise knows.
+"""Send a message by e-mail, to a URL, or through Apprise.
 
     {"to": "mailto:ops@example.com", "subject": "3 jobs failed", "text": "TIMEOUT: 2, HTTP_404: 1"}
 
-The rules `[[notify]]` of the settings make these jobs; `pagemill notify test` makes one. An address is
-`mailto:ops@example.com`, `https://example.com/hook` (signed as `webhook` does it, the body as CloudEvents has it), or
-`apprise:ops`, which means the lines of the credential `apprise-ops`: such addresses hold secrets.
+The rules `[[notify]]` of the settings enqueue these jobs, and so does `pagemill notify test`. An address is
+`mailto:ops@example.com`, `https://example.com/hook` (signed like `webhook`, with a CloudEvents body), or `apprise:ops`,
+which stands for the addresses in the credential `apprise-ops`.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ def run(context: Context[Message]) -> Done:
     message = context.payload
     channel = _CHANNELS.get(message.to.partition(":")[0])
     if channel is None:
-        ways = ", ".join(f"{scheme}:" for scheme in sorted(_CHANNELS))
-        raise Permanent("PAYLOAD_INVALID", f"`to` begins with none of {ways}")
+        schemes = ", ".join(f"{scheme}:" for scheme in sorted(_CHANNELS))
+        raise Permanent("PAYLOAD_INVALID", f"`to` must begin with one of {schemes}")
     return Done(channel.send(message, context))
 
 

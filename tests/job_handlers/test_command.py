@@ -231,7 +231,7 @@ def test_what_it_leaves_is_published_and_what_is_not_is_named(
     assert ended.how is How.DONE, ended.message
     assert [one.name for one in ended.published] == published
     assert all(one.path.is_file() for one in ended.published)
-    assert bench.lines == [f"left in its directory, and thrown away with it, for files does not name them: {thrown}"]
+    assert bench.lines == [f"files not published, because `files` does not name them: {thrown}"]
 
 
 def test_what_a_failed_attempt_leaves_is_thrown_away_and_named(bench: Bench) -> None:
@@ -240,7 +240,7 @@ def test_what_a_failed_attempt_leaves_is_thrown_away_and_named(bench: Bench) -> 
     ended = bench.run()
 
     assert (ended.code, list(ended.published)) == ("EXIT_3", [])
-    assert bench.lines == ["left in its directory, and thrown away with it, for it is not done: items.json"]
+    assert bench.lines == ["files not published, because the program failed: items.json"]
 
 
 def test_progress_and_lines_of_both_streams_are_told(bench: Bench) -> None:
