@@ -18,7 +18,7 @@ from tests.job_handlers.reading.documents import digital, picture, prose, scan
 from tests.store.kit import lay_out, work_as
 from worker_service.services.database import Session, open_session
 from worker_service.services.documents import remove_documents, selected_documents
-from worker_service.services.page_images import Drawer, NotDrawn, page_image, place_of, sweep
+from worker_service.services.page_images import NoPageImage, PageRenderer, image_directory, page_image, sweep
 from worker_service.services.parse import read_document_selector
 from worker_service.settings.config import load_settings
 
@@ -34,13 +34,13 @@ def session(tmp_path: Path) -> Iterator[Session]:
 
 
 @pytest.fixture(scope="module")
-def drawer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Drawer]:
+def drawer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PageRenderer]:
     with closing(drawer_of(tmp_path_factory.mktemp("home"))) as drawer:
         yield drawer
 
 
-def drawer_of(home: Path) -> Drawer:
-    return Drawer(load_settings(environ={"HOME": str(home)}, directory=home))
+def drawer_of(home: Path) -> PageRenderer:
+    return PageRenderer(load_settings(environ={"HOME": str(home)}, directory=home))
 
 
 def published(session: Session, make: Callable[[Path], object], pages: int = 1, settings: str = "") -> int:
@@ -52,7 +52,9 @@ def published(session: Session, make: Callable[[Path], object], pages: int = 1, 
     return document_id
 
 
-def test_a_page_is_drawn_as_wide_as_asked_with_the_places_of_its_own_words(session: Session, drawer: Drawer) -> None:
+def test_a_page_is_drawn_as_wide_as_asked_with_the_places_of_its_own_words(
+    session: Session, drawer: PageRenderer
+) -> None:
     text = prose(3)
     document_id = published(session, lambda path: digital(path, [prose(1), text]), 2)
 
@@ -65,7 +67,7 @@ def test_a_page_is_drawn_as_wide_as_asked_with_the_places_of_its_own_words(sessi
     assert all(0 <= one.x0 < one.x1 <= 595 and 0 <= one.y0 < one.y1 <= 842 for one in drawn.words)
 
 
-def test_what_lies_turned_has_its_words_where_they_are_seen(session: Session, drawer: Drawer) -> None:
+def test_what_lies_turned_has_its_words_where_they_are_seen(session: Session, drawer: PageRenderer) -> None:
     document_id = published(session, lambda path: digital(path, [prose(1)], rotation=90))
 
     drawn = page_image(session, drawer, document_id, 1)
@@ -75,7 +77,7 @@ def test_what_lies_turned_has_its_words_where_they_are_seen(session: Session, dr
     assert drawn.words[0].x1 - drawn.words[0].x0 < drawn.words[0].y1 - drawn.words[0].y0
 
 
-def test_a_page_is_drawn_once_whoever_looks_at_the_same_time(session: Session, drawer: Drawer) -> None:
+def test_a_page_is_drawn_once_whoever_looks_at_the_same_time(session: Session, drawer: PageRenderer) -> None:
     document_id = published(session, lambda path: scan(path, [picture("climate risk", dpi=72)]))
     first = page_image(session, drawer, document_id, 1)
     before = first.path.stat().st_ino
@@ -91,7 +93,7 @@ def test_a_page_is_drawn_once_whoever_looks_at_the_same_time(session: Session, d
 
 
 def test_without_its_password_a_page_has_a_sentence_instead_of_an_image(
-    session: Session, drawer: Drawer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    session: Session, drawer: PageRenderer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     document_id = published(
         session,
@@ -99,7 +101,7 @@ def test_without_its_password_a_page_has_a_sentence_instead_of_an_image(
         settings='{"password_file": "password-a"}',
     )
 
-    with pytest.raises(NotDrawn, match=r"has no such credential: give it to pagemill-web.service as well"):
+    with pytest.raises(NoPageImage, match=r"has no such credential: add LoadCredential=password-a"):
         page_image(session, drawer, document_id, 1)
 
     (tmp_path / "password-a").write_text("x\n")
@@ -111,17 +113,17 @@ def test_without_its_password_a_page_has_a_sentence_instead_of_an_image(
 @pytest.mark.parametrize(
     ("make", "why"),
     [
-        (lambda path: path.write_bytes(b"%PDF-1.7\nnothing"), "page 1 could not be drawn"),
+        (lambda path: path.write_bytes(b"%PDF-1.7\nnothing"), "page 1 could not be rendered"),
         (lambda path: digital(path, ["secret"], encryption=5, user_pw="x", owner_pw="y"), "needs a password"),
-        (lambda path: path.unlink(), "is not in the workspace any more: pagemill reindex 1"),
+        (lambda path: path.unlink(), "is no longer in the workspace: pagemill reindex 1"),
     ],
 )
 def test_what_cannot_be_drawn_is_refused_in_words_and_the_next_page_is_drawn(
-    session: Session, drawer: Drawer, make: Callable[[Path], object], why: str
+    session: Session, drawer: PageRenderer, make: Callable[[Path], object], why: str
 ) -> None:
     document_id = published(session, make)
 
-    with pytest.raises(NotDrawn, match=why):
+    with pytest.raises(NoPageImage, match=why):
         page_image(session, drawer, document_id, 1)
 
     workspace = session.settings.workspace
@@ -130,40 +132,40 @@ def test_what_cannot_be_drawn_is_refused_in_words_and_the_next_page_is_drawn(
     assert page_image(session, drawer, another, 1).path.is_file()
 
 
-def test_a_page_that_the_file_does_not_have_is_refused(session: Session, drawer: Drawer) -> None:
+def test_a_page_that_the_file_does_not_have_is_refused(session: Session, drawer: PageRenderer) -> None:
     document_id = published(session, lambda path: digital(path, ["one"]))
 
-    with pytest.raises(NotDrawn, match="it has 1 page, and none is page 7"):
+    with pytest.raises(NoPageImage, match="it has 1 page, and none is page 7"):
         page_image(session, drawer, document_id, 7)
 
 
-def test_a_spreadsheet_and_what_was_read_elsewhere_have_no_images(session: Session, drawer: Drawer) -> None:
+def test_a_spreadsheet_and_what_was_read_elsewhere_have_no_images(session: Session, drawer: PageRenderer) -> None:
     shelf = Shelf(session.store, session.settings.workspace)
     sheet, elsewhere = shelf.read("a.xlsx", "1 2", kind="sheet"), shelf.read("b.pdf", "words")
 
-    with pytest.raises(NotDrawn, match="its rows are shown"):
+    with pytest.raises(NoPageImage, match="its rows are shown"):
         page_image(session, drawer, sheet, 1)
-    with pytest.raises(NotDrawn, match="has its text alone"):
+    with pytest.raises(NoPageImage, match="only its text is stored"):
         page_image(session, drawer, elsewhere, 1)
 
 
-def test_nothing_of_a_removed_document_is_left(session: Session, drawer: Drawer) -> None:
+def test_nothing_of_a_removed_document_is_left(session: Session, drawer: PageRenderer) -> None:
     document_id = published(session, lambda path: digital(path, ["one"]))
     drawn = page_image(session, drawer, document_id, 1)
 
     remove_documents(session, selected_documents(session, read_document_selector([document_id])))
 
     assert not drawn.path.exists()
-    assert not place_of(session.settings.workspace, document_id).exists()
+    assert not image_directory(session.settings.workspace, document_id).exists()
 
 
-def test_what_nobody_has_looked_at_for_longest_goes_first(session: Session, drawer: Drawer) -> None:
+def test_what_nobody_has_looked_at_for_longest_goes_first(session: Session, drawer: PageRenderer) -> None:
     document_id = published(session, lambda path: digital(path, [prose(1), prose(2)]), 2)
     one, two = (page_image(session, drawer, document_id, number).path for number in (1, 2))
     for path in (two, two.with_suffix(".json")):
         os.utime(path, (1, 1))
 
-    sweep(session, bytes_most=one.stat().st_size + two.stat().st_size)
+    sweep(session, bytes_max=one.stat().st_size + two.stat().st_size)
 
     assert one.exists()
     assert not two.exists()
@@ -190,13 +192,13 @@ def test_a_page_is_drawn_although_the_fork_server_has_been_killed(session: Sessi
 
 def test_nobody_who_looks_leaves_nothing_running(session: Session) -> None:
     document_id = published(session, lambda path: digital(path, ["one"]))
-    drawer = Drawer(session.settings, idle_seconds=0.01)
+    drawer = PageRenderer(session.settings, idle_seconds=0.01)
 
     page_image(session, drawer, document_id, 1, 1200)
     deadline = time.monotonic() + 30
-    while drawer.is_at_work and time.monotonic() < deadline:
+    while drawer.is_running and time.monotonic() < deadline:
         time.sleep(0.01)
 
-    assert not drawer.is_at_work
+    assert not drawer.is_running
     assert page_image(session, drawer, document_id, 1, 600).path.is_file()
     drawer.close()

@@ -24,7 +24,7 @@ from worker_service.jobs.library import (
 )
 from worker_service.services.database import Session
 from worker_service.services.jobs import with_full_path
-from worker_service.services.page_images import forget as forget_page_images
+from worker_service.services.page_images import delete_images
 from worker_service.services.parse import read_pages
 from worker_service.services.queries import cut_page
 from worker_service.workspace import FORGOTTEN_AT_ONCE, link, sweep_gone
@@ -150,7 +150,7 @@ def remove_documents(
     while store.upkeep.forget_gone(FORGOTTEN_AT_ONCE):
         sleep(_PAUSE_SECONDS)
     left = sweep_gone(store, workspace)
-    forget_page_images(workspace, removed.document_ids)
+    delete_images(workspace, removed.document_ids)
     with suppress(OSError):  # a daemon may have the permissions that this user lacks
         link(store, workspace, removed.document_ids)
     return removed, left

@@ -6,6 +6,7 @@ a minute without requests. The images are cached in the workspace by document, f
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import queue
@@ -33,26 +34,26 @@ PAGE_RENDERER = "job_handlers.reading.page_image:page_image"
 WIDTHS = (600, 1200, 1800)
 """Pixels."""
 
-_BYTES_MOST = 512 << 20
-_KEPT = 0.75
+_CACHE_BYTES_MAX = 512 << 20
+_SWEPT_FRACTION = 0.75
 """Fraction of the limit that a sweep leaves."""
-_WRITTEN_MOST = 50
+_PAGES_PER_SWEEP = 50
 """Number of rendered pages between two checks of the cache size."""
 _IDLE_SECONDS = 60.0
-_WAITING_MOST = 4
+_QUEUE_MAX = 4
 """Longest queue: the web server has few threads, which also serve other requests."""
 _WAIT_SECONDS = 45.0
 _CLOSE_SECONDS = 2.0
 
 
-class NotDrawn(PagemillError):
+class NoPageImage(PagemillError):
     """The page has no image."""
 
     code = "not_drawn"
     exit_code = 66
 
 
-class DrawsOthers(NotDrawn):
+class RendererBusy(NoPageImage):
     """The renderer is busy; try again later."""
 
     code = "too_many_drawn"
@@ -76,18 +77,18 @@ class PageImage(Struct, frozen=True):
     """Page size in points."""
 
 
-class _Wish(Struct, frozen=True):
+class _RenderRequest(Struct, frozen=True):
     source: Path
     settings: str
     page: int
     width: int
     target: Path
-    answer: Future[None] = field(default_factory=Future)
+    rendered: Future[None] = field(default_factory=Future)
 
 
 def page_image(
     session: Session,
-    drawer: Drawer,
+    renderer: PageRenderer,
     document_id: int,
     page: int,
     width: int = WIDTHS[1],
@@ -96,51 +97,51 @@ def page_image(
 ) -> PageImage:
     """Return the image of a page, rendering it if it is not cached. `width` is rounded to one of `WIDTHS`."""
     document = session.store.library.document(document_id)
-    file = _to_draw(document, session.store.library.files(document_id))
+    file = _file_to_render(document, session.store.library.files(document_id))
     source = session.settings.workspace / file.path
     if not source.is_file():
-        raise NotDrawn(f"{source} is not in the workspace any more", f"pagemill reindex {document.id} brings it back")
+        raise NoPageImage(f"{source} is no longer in the workspace", f"pagemill reindex {document.id} restores it")
     known = min((one for one in WIDTHS if one >= width), default=WIDTHS[-1])
-    target = place_of(session.settings.workspace, document_id) / f"{file.id}-{page}-{known}.webp"
-    if not _is_there(target):
-        drawer.draw(_Wish(source, document.settings, page, known, target), wait_seconds)
-        if drawer.is_to_be_swept():
+    target = image_directory(session.settings.workspace, document_id) / f"{file.id}-{page}-{known}.webp"
+    if not _is_cached(target):
+        renderer.render(_RenderRequest(source, document.settings, page, known, target), wait_seconds)
+        if renderer.must_sweep():
             sweep(session)
-    return _drawn(target)
+    return _cached(target)
 
 
-def why_none(document: Document, files: Sequence[PublishedFile]) -> str:
+def reason_for_no_image(document: Document, files: Sequence[PublishedFile]) -> str:
     """Return why the document's pages cannot be shown as images; empty if they can."""
     try:
-        _to_draw(document, files)
-    except NotDrawn as error:
+        _file_to_render(document, files)
+    except NoPageImage as error:
         return str(error)
     return ""
 
 
-def place_of(workspace: Path, document_id: int) -> Path:
-    return _place(workspace) / str(document_id)
+def image_directory(workspace: Path, document_id: int) -> Path:
+    return _cache_directory(workspace) / str(document_id)
 
 
-def forget(workspace: Path, document_ids: Sequence[int]) -> None:
+def delete_images(workspace: Path, document_ids: Sequence[int]) -> None:
     """Delete the images of removed documents."""
     for document_id in document_ids:
-        shutil.rmtree(place_of(workspace, document_id), ignore_errors=True)
+        shutil.rmtree(image_directory(workspace, document_id), ignore_errors=True)
 
 
-def sweep(session: Session, *, bytes_most: int = _BYTES_MOST) -> None:
+def sweep(session: Session, *, bytes_max: int = _CACHE_BYTES_MAX) -> None:
     """Delete the images of removed documents, and the least recently viewed ones if the cache is over its limit."""
-    place = _place(session.settings.workspace)
+    place = _cache_directory(session.settings.workspace)
     ids = [int(folder.name) for folder in place.iterdir() if folder.name.isdigit()] if place.is_dir() else []
     there = {one.id for one in session.store.library.documents(DocumentSelector(ids=ids), most=len(ids))} if ids else ()
-    forget(session.settings.workspace, [one for one in ids if one not in there])
+    delete_images(session.settings.workspace, [one for one in ids if one not in there])
     found: list[tuple[float, int, Path]] = []
     for path in place.glob("*/*"):
         with suppress(OSError):
             seen = path.stat()
             found.append((seen.st_mtime, seen.st_size, path))
     size = sum(one[1] for one in found)
-    left = size if size <= bytes_most else bytes_most * _KEPT
+    left = size if size <= bytes_max else bytes_max * _SWEPT_FRACTION
     for _, freed, path in sorted(found):
         if size <= left:
             break
@@ -148,32 +149,32 @@ def sweep(session: Session, *, bytes_most: int = _BYTES_MOST) -> None:
         size -= freed
 
 
-def _place(workspace: Path) -> Path:
+def _cache_directory(workspace: Path) -> Path:
     return workspace / "page-images"
 
 
-def _to_draw(document: Document, files: Sequence[PublishedFile]) -> PublishedFile:
+def _file_to_render(document: Document, files: Sequence[PublishedFile]) -> PublishedFile:
     """Return the original, or the PDF made when it was read if the original is newer than the current text."""
     if document.kind == "sheet":
-        raise NotDrawn("a spreadsheet has no pages to be drawn: its rows are shown")
+        raise NoPageImage("a spreadsheet has no pages: its rows are shown")
     if not document.has_pages_to_see:
-        raise NotDrawn("it has no pages of its own: its text is shown")
+        raise NoPageImage("this document has no pages: its text is shown")
     roles = ("original", "pdf") if document.status is IndexStatus.SUCCESS else ("pdf", "original")
     for role in roles:
         for file in files:
             if file.role == role:
                 _refuse_locked(document)
                 return file
-    raise NotDrawn(f"document {document.id} has no file in the workspace: what was read elsewhere has its text alone")
+    raise NoPageImage(f"document {document.id} was read elsewhere: only its text is stored")
 
 
 def _refuse_locked(document: Document) -> None:
-    """Raise `NotDrawn` if the file needs a password that this process has not: credentials are per service."""
+    """Raise `NoPageImage` if the file needs a password that this process has not: credentials are per service."""
     name = _password_credential(document.settings)
     if name is not None and not Path(os.environ.get("CREDENTIALS_DIRECTORY", "/nowhere"), name).is_file():
-        raise NotDrawn(
-            f"its file opens with the password {name!r}, and `pagemill serve` has no such credential",
-            f"give it to pagemill-web.service as well (LoadCredential={name}:…), and restart it",
+        raise NoPageImage(
+            f"the file needs the password {name!r}, and `pagemill serve` has no such credential",
+            f"add LoadCredential={name}:… to pagemill-web.service, and restart it",
         )
 
 
@@ -186,7 +187,7 @@ def _password_credential(settings: str) -> str | None:
     return name if isinstance(name, str) else None
 
 
-def _is_there(target: Path) -> bool:
+def _is_cached(target: Path) -> bool:
     try:
         # Record the view: a sweep deletes the least recently viewed images first.
         os.utime(_words_of(target))
@@ -200,76 +201,73 @@ def _words_of(target: Path) -> Path:
     return target.with_suffix(".json")
 
 
-def _drawn(target: Path) -> PageImage:
+def _cached(target: Path) -> PageImage:
     try:
-        told = json.loads(_words_of(target).read_bytes())
+        stored = json.loads(_words_of(target).read_bytes())
     except (OSError, ValueError) as error:
-        raise NotDrawn("its image has just been swept", "ask again") from error
-    width, height = told["size"]
-    return PageImage(target, [PlacedWord(*one) for one in told["words"]], (width, height))
+        raise NoPageImage("the image has just been deleted", "reload the page") from error
+    width, height = stored["size"]
+    return PageImage(target, [PlacedWord(*one) for one in stored["words"]], (width, height))
 
 
-class Drawer:
+class PageRenderer:
     """Renders one page at a time for all threads of a process."""
 
     def __init__(self, settings: Settings, *, idle_seconds: float = _IDLE_SECONDS) -> None:
         self._settings, self._idle_seconds = settings, idle_seconds
-        self._wishes: queue.Queue[_Wish | None] = queue.Queue(_WAITING_MOST)
+        self._requests: queue.Queue[_RenderRequest | None] = queue.Queue(_QUEUE_MAX)
         self._lock = Lock()
         self._thread: Thread | None = None
         self._count = 0
 
     @property
-    def is_at_work(self) -> bool:
+    def is_running(self) -> bool:
         return self._thread is not None
 
-    def draw(self, wish: _Wish, wait_seconds: float) -> None:
+    def render(self, request: _RenderRequest, wait_seconds: float) -> None:
         """Queue the request and wait until the image exists."""
         with self._lock:
             try:
-                self._wishes.put_nowait(wish)
+                self._requests.put_nowait(request)
             except queue.Full:
-                raise DrawsOthers("too many pages are being drawn", "ask again in a moment") from None
+                raise RendererBusy("too many pages are being rendered", "try again in a moment") from None
             if self._thread is None:
                 self._thread = Thread(target=self._serve, name="page-images", daemon=True)
                 self._thread.start()
         try:
-            wish.answer.result(wait_seconds)
+            request.rendered.result(wait_seconds)
         except TimeoutError:
-            raise DrawsOthers("it takes too long to draw it", "ask again in a moment") from None
+            raise RendererBusy("rendering takes too long", "try again in a moment") from None
 
-    def is_to_be_swept(self) -> bool:
+    def must_sweep(self) -> bool:
         """Return True for the first page and then for every 50th."""
         self._count += 1
-        return self._count % _WRITTEN_MOST == 1
+        return self._count % _PAGES_PER_SWEEP == 1
 
     def close(self) -> None:
         with self._lock:
             thread = self._thread
         if thread is not None:
-            self._refuse_all(ChildError("it stops"))
+            self._refuse_all(ChildError("the server is stopping"))
             with suppress(queue.Full):
-                self._wishes.put_nowait(None)
+                self._requests.put_nowait(None)
             # Do not wait for a slow page: its renderer exits with this process.
             thread.join(_CLOSE_SECONDS)
 
     # --- in its own thread ---
 
     def _serve(self) -> None:
-        wish: _Wish | None = None
         while True:
             try:
-                wish = self._serve_while_alive(wish)
+                self._serve_until_idle()
             except (ChildError, OSError) as error:
                 self._refuse_all(error)
-                wish = None
             with self._lock:
-                if wish is None and self._wishes.empty():
+                if self._requests.empty():
                     self._thread = None
                     return
 
-    def _serve_while_alive(self, wish: _Wish | None) -> _Wish | None:
-        """Serve requests until the queue is idle. Return the unfinished request if the fork server died."""
+    def _serve_until_idle(self) -> None:
         with tempfile.TemporaryDirectory(prefix="pagemill-", ignore_cleanup_errors=True) as place:
             begin = Begin(
                 Path(place) / "staging",
@@ -280,67 +278,54 @@ class Drawer:
                 is_without_installed=True,
             )
             self._settings.hand_to_handlers()
-            with open_pool(begin) as (fork_server, described):
-                if not described or described[0].set_aside:
-                    raise ChildError(described[0].set_aside or "" if described else "nothing here draws pages")
-                number = 0
-                while fork_server.is_alive:
-                    if wish is None:
-                        try:
-                            wish = self._wishes.get(timeout=self._idle_seconds)
-                        except queue.Empty:
-                            return None
-                        if wish is None:
-                            return None
-                    number += 1
-                    _answer(fork_server, wish, number, described[0].facts.job_type)
-                    # The fork server's death may not be the page's fault, so the next fork server tries it again.
-                    wish = None if wish.answer.done() else wish
-                return wish
+            with open_pool(begin) as (pool, [handler]):
+                if handler.set_aside:
+                    raise ChildError(handler.set_aside)
+                for number in itertools.count(1):
+                    try:
+                        request = self._requests.get(timeout=self._idle_seconds)
+                    except queue.Empty:
+                        return
+                    if request is None:
+                        return
+                    _answer(pool, request, number, handler.facts.job_type)
 
     def _refuse_all(self, error: Exception) -> None:
-        while True:
-            try:
-                wish = self._wishes.get_nowait()
-            except queue.Empty:
-                return
-            if wish is not None:
-                wish.answer.set_exception(NotDrawn(f"no page can be drawn here: {error}"))
+        with suppress(queue.Empty):
+            while True:
+                if (request := self._requests.get_nowait()) is not None:
+                    request.rendered.set_exception(NoPageImage(f"no page can be rendered: {error}"))
 
 
-class _Died(Exception):
-    """The fork server died while it was rendering."""
-
-
-def _answer(fork_server: LocalPool, wish: _Wish, number: int, job_type: str) -> None:
+def _answer(pool: LocalPool, request: _RenderRequest, number: int, job_type: str) -> None:
     try:
         # Another request may have rendered it meanwhile.
-        if not (wish.target.is_file() and _words_of(wish.target).is_file()):
-            _draw(fork_server, wish, number, job_type)
-    except _Died as error:
-        if number == 1:
-            # The first request of a new fork server: do not restart it forever.
-            wish.answer.set_exception(NotDrawn(f"it could not be drawn: {error}"))
+        if not (request.target.is_file() and _words_of(request.target).is_file()):
+            _render(pool, request, number, job_type)
     except (PagemillError, OSError) as error:
-        refusal = error if isinstance(error, NotDrawn) else NotDrawn(f"it could not be drawn: {error}")
-        wish.answer.set_exception(refusal)
+        refusal = error if isinstance(error, NoPageImage) else NoPageImage(f"the page could not be rendered: {error}")
+        request.rendered.set_exception(refusal)
     else:
-        wish.answer.set_result(None)
+        request.rendered.set_result(None)
 
 
-def _draw(fork_server: LocalPool, wish: _Wish, number: int, job_type: str) -> None:
-    payload = json.dumps({"page": wish.page, "width": wish.width})
-    document = KnownDocument(settings=wish.settings)
-    inputs = {"original": wish.source.absolute()}
-    fork_server.launch(Order(number, 1, job_type, "local", None, payload, None, inputs=inputs, document=document))
-    ended = next(one for one in attempt_events(fork_server, seconds=_WAIT_SECONDS) if isinstance(one, Ended))
-    if ended.code == "FORK_SERVER_DIED":
-        raise _Died(ended.message)
+def _render(pool: LocalPool, request: _RenderRequest, number: int, job_type: str, *, is_retry: bool = False) -> None:
+    if not pool.is_alive:
+        pool.restart()
+    payload = json.dumps({"page": request.page, "width": request.width})
+    document = KnownDocument(settings=request.settings)
+    inputs = {"original": request.source.absolute()}
+    pool.launch(Order(number, 1, job_type, "local", None, payload, None, inputs=inputs, document=document))
+    ended = next(one for one in attempt_events(pool, seconds=_WAIT_SECONDS) if isinstance(one, Ended))
+    if ended.code == "FORK_SERVER_DIED" and not is_retry:
+        # It may have died before this page, which is not to blame then.
+        _render(pool, request, number, job_type, is_retry=True)
+        return
     if ended.how is not How.DONE:
-        said = ended.message.strip().splitlines() or [ended.how.value]
-        raise NotDrawn(f"page {wish.page} could not be drawn: {said[-1]}")
-    wish.target.parent.mkdir(parents=True, exist_ok=True)
+        message = ended.message.strip().splitlines() or [ended.how.value]
+        raise NoPageImage(f"page {request.page} could not be rendered: {message[-1]}")
+    request.target.parent.mkdir(parents=True, exist_ok=True)
     # Words first: an image that exists always has its words.
-    for path, target in zip(reversed(ended.files), (_words_of(wish.target), wish.target), strict=True):
+    for path, target in zip(reversed(ended.files), (_words_of(request.target), request.target), strict=True):
         move_file(path, target)
     shutil.rmtree(ended.files[0].parent, ignore_errors=True)

@@ -14,7 +14,7 @@ import hmac
 import os
 import pwd
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar, cast
@@ -48,10 +48,10 @@ OPEN = ("/healthz", "/readyz", SIGN_IN, "/static/")
 
 SAFE = ("GET", "HEAD", "OPTIONS")
 
-FAILURES_MOST = 10
+FAILURES_MAX = 10
 """Unknown tokens accepted from one address per minute before it gets 429."""
 _WINDOW_SECONDS = 60.0
-_ADDRESSES_MOST = 4096
+_ADDRESSES_MAX = 4096
 REQUESTS_MAX = 200
 """Authenticated requests open at a time, event streams included."""
 REQUESTS_PER_VISITOR_MAX = 64
@@ -228,30 +228,28 @@ def note_failure(request: HTTPConnection) -> None:
     failures: SignInFailures = request.app.state.failures
     address = request.client.host if request.client else ""
     count, seconds = failures.note(address)
-    if count in (1, FAILURES_MOST + 1):
+    if count in (1, FAILURES_MAX + 1):
         # Log only the first failure and the first refusal, so that a flood of tokens does not flood the log.
         request.app.state.log.warning(events.VISITOR_REFUSED, address=address, failures=count)
-    if count > FAILURES_MOST:
+    if count > FAILURES_MAX:
         raise TooManySignInFailures(seconds)
 
 
 class SignInFailures:
-    """Failed sign-ins per client address in the last minute."""
+    """Failed sign-ins per client address, counted anew every minute."""
 
     def __init__(self) -> None:
-        self._at: dict[str, deque[float]] = {}
+        self._counts: Counter[str] = Counter()
+        self._ends_at = 0.0
 
     def note(self, address: str) -> tuple[int, float]:
-        """Count a failure. Return the number in the last minute and the seconds until the oldest expires."""
+        """Count a failure. Return the number in this minute, and the seconds until the next."""
         now = time.monotonic()
-        at = self._at.pop(address, None) or deque(maxlen=FAILURES_MOST + 1)
-        while at and at[0] < now - _WINDOW_SECONDS:
-            at.popleft()
-        at.append(now)
-        self._at[address] = at
-        while len(self._at) > _ADDRESSES_MOST:
-            self._at.pop(next(iter(self._at)), None)
-        return len(at), max(1.0, at[0] + _WINDOW_SECONDS - now)
+        if now >= self._ends_at or len(self._counts) > _ADDRESSES_MAX:
+            self._counts.clear()
+            self._ends_at = now + _WINDOW_SECONDS
+        self._counts[address] += 1
+        return self._counts[address], max(1.0, self._ends_at - now)
 
 
 class TokenUses:

@@ -25,7 +25,7 @@ from worker_service.base.sd_notify import Notifier
 from worker_service.services import tokens
 from worker_service.services.database import open_session
 from worker_service.services.overview import statistics
-from worker_service.services.page_images import Drawer
+from worker_service.services.page_images import PageRenderer
 from worker_service.services.server_address import told_where
 from worker_service.settings.config import Settings
 from worker_service.settings.value_types import LISTEN
@@ -41,18 +41,7 @@ from worker_service.web.error_responses import internal_error, refuse, refuse_ht
 from worker_service.web.http_server import create_server, open_socket, run_until_signal
 from worker_service.web.middleware import CHANGES_AT_ONCE, CsrfMiddleware, EdgeMiddleware
 from worker_service.web.signing import load_signing_key
-from worker_service.web.views import (
-    STATIC,
-    activity,
-    batches,
-    documents,
-    errors,
-    home,
-    jobs,
-    keywords,
-    schedules,
-    workers,
-)
+from worker_service.web.views import STATIC, batches, documents, home, jobs, keywords, system
 from worker_service.web.views import uploads as upload_page
 
 THREADS = 8
@@ -68,8 +57,7 @@ _SWEEP_SECONDS = 600.0
 """Interval at which unused uploads are removed. Each sweep reads all documents."""
 
 # Each module ends with its routes.
-PAGES = (home, documents, upload_page, batches, jobs, errors, workers, schedules, keywords, activity)
-MODULES = (sign_in, *openapi.MODULES, *PAGES)
+MODULES = (sign_in, openapi, home, documents, upload_page, batches, jobs, keywords, system)
 
 
 def app(settings: Settings, *, log: events.Log | None = None, on_ready: Callable[[], None] = lambda: None) -> Starlette:
@@ -89,7 +77,7 @@ def app(settings: Settings, *, log: events.Log | None = None, on_ready: Callable
     state.settings, state.sessions = settings, SessionPool(settings)
     state.database_version, state.key = DatabaseVersion(settings), load_signing_key(settings.database)
     state.failures, state.token_uses = SignInFailures(), TokenUses()
-    state.drawer, state.turns = Drawer(settings), asyncio.Semaphore(CHANGES_AT_ONCE)
+    state.drawer, state.turns = PageRenderer(settings), asyncio.Semaphore(CHANGES_AT_ONCE)
     state.streams, state.is_stopping = EventStreams(made), lambda: False
     state.metrics, state.numbers = CachedValue(metrics_text), CachedValue(statistics)
     state.log, state.on_ready = log or events.begin_logging(settings.log_format), on_ready

@@ -17,7 +17,7 @@ from starlette.responses import JSONResponse, Response
 from worker_service.base import errors, events
 from worker_service.base.errors import PagemillError, Problem
 from worker_service.services.exports import FileGone, NotExported
-from worker_service.services.page_images import DrawsOthers, NotDrawn
+from worker_service.services.page_images import NoPageImage, RendererBusy
 
 
 class HttpProblem(PagemillError):
@@ -66,8 +66,8 @@ _STATUS: dict[type[PagemillError], int] = {
     errors.BatchNotFound: 404,
     NotExported: 404,
     FileGone: 410,
-    NotDrawn: 404,
-    DrawsOthers: 503,
+    NoPageImage: 404,
+    RendererBusy: 503,
     errors.Refused: 409,
     errors.RuleBroken: 409,
     errors.WaitTimedOut: 504,

@@ -1,1 +1,1 @@
-"""The JSON API under /api. Each module ends with its `routes`, which `app` collects."""
+"""The JSON API under /api. `openapi` collects the endpoints of all modules."""

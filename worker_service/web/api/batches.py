@@ -18,7 +18,7 @@ from worker_service.services import enqueue as enqueuing
 from worker_service.services.batches import BatchDetails, BatchPage
 from worker_service.services.jobs import require_jobs
 from worker_service.services.parse import read_job
-from worker_service.web.api.endpoint import ApiRequest, ApiResponse, Endpoint, endpoint
+from worker_service.web.api.endpoint import ApiRequest, ApiResponse, endpoint
 from worker_service.web.api.jobs import FollowUp, JobOfBatch, Priority, words_of
 from worker_service.web.parameters import Given, about
 from worker_service.web.resources import batches as resource
@@ -57,25 +57,25 @@ class BatchSubmitted(BatchAdded, frozen=True):
     lacking: Annotated[Sequence[str], about("Missing programs or models that its jobs wait for.")] = ()
 
 
-@endpoint("GET", "/api/batches", "List batches with their progress, newest first.", is_time_dependent=True)
+@endpoint("GET", "/api/batches", is_time_dependent=True)
 def list_batches(call: ApiRequest, query: BatchesQuery) -> BatchPage:
+    """List batches with their progress, newest first."""
     return resource.list_batches(call.session, call.visitor, query)
 
 
-@endpoint("GET", "/api/batches/{id}", "One batch and its progress.", refusals=(404,), is_time_dependent=True)
+@endpoint("GET", "/api/batches/{id}", is_time_dependent=True)
 def batch(call: ApiRequest) -> BatchDetails:
+    """Return one batch and its progress."""
     return batches.get_batch_details(call.session, _visible(call))
 
 
-@endpoint(
-    "POST",
-    "/api/batches",
-    "Start a batch: all of its jobs are inserted, or none. The setting owner_policy decides whether the owner's other "
-    "active batches wait until it ends, or it waits for them.",
-    statuses=(201,),
-    refusals=(400, 403, 404, 409, 422),
-)
+@endpoint("POST", "/api/batches", statuses=(201,), refusals=(404, 422))
 def add_batch(call: ApiRequest, body: BatchToAdd) -> ApiResponse[BatchSubmitted]:
+    """Start a batch: all of its jobs are inserted, or none.
+
+    The setting owner_policy decides whether the owner's other active batches wait until it ends, or it waits for
+    them.
+    """
     if (body.sources is UNSET) == (body.jobs is UNSET):
         raise BadInput("a batch needs either sources or jobs")
     if body.jobs is not UNSET and body.read:
@@ -113,41 +113,35 @@ def _job(call: ApiRequest, job: JobOfBatch, owner: str) -> NewJob:
     return new
 
 
-@endpoint("POST", "/api/batches/{id}/stop", "Start no more of its jobs; running ones go back.", refusals=(404, 409))
+@endpoint("POST", "/api/batches/{id}/stop")
 def stop_batch(call: ApiRequest) -> Batch:
+    """Stop a batch: no more of its jobs start, and running ones go back to the queue."""
     return batches.stop_batch(call.session, _visible(call))
 
 
-@endpoint("POST", "/api/batches/{id}/resume", "Continue its pending, failed and cancelled jobs.", refusals=(404, 409))
+@endpoint("POST", "/api/batches/{id}/resume")
 def resume_batch(call: ApiRequest) -> BatchMoved:
+    """Resume a batch with its pending, failed and cancelled jobs."""
     return batches.resume_batch(call.session, _visible(call))
 
 
-@endpoint("POST", "/api/batches/{id}/retry", "Retry its failed jobs only.", refusals=(404, 409))
+@endpoint("POST", "/api/batches/{id}/retry")
 def retry_batch(call: ApiRequest) -> BatchMoved:
+    """Retry the failed jobs of a batch."""
     return batches.retry_batch(call.session, _visible(call))
 
 
-@endpoint("POST", "/api/batches/{id}/cancel", "Stop it and cancel its remaining jobs.", refusals=(404, 409))
+@endpoint("POST", "/api/batches/{id}/cancel")
 def cancel_batch(call: ApiRequest) -> BatchMoved:
+    """Stop a batch and cancel its remaining jobs."""
     return batches.cancel_batch(call.session, _visible(call))
 
 
-@endpoint(
-    "DELETE",
-    "/api/batches/{id}",
-    "Remove a batch that has no live jobs. Its jobs and documents are kept.",
-    refusals=(404, 409),
-)
+@endpoint("DELETE", "/api/batches/{id}")
 def delete_batch(call: ApiRequest) -> Batch:
+    """Remove a batch that has no live jobs. Its jobs and documents are kept."""
     return batches.remove_batch(call.session, _visible(call))
 
 
 def _visible(call: ApiRequest) -> int:
     return visible_batch(call.session, call.visitor, call.id).id
-
-
-ENDPOINTS: Sequence[Endpoint] = (
-    list_batches, add_batch, batch, stop_batch, resume_batch, retry_batch, cancel_batch, delete_batch,
-)  # fmt: skip
-routes = [one.route for one in ENDPOINTS]

@@ -14,11 +14,10 @@ from worker_service.base.sanitize import as_json
 from worker_service.jobs.library import Document, Hit, Removed, Weight
 from worker_service.services import documents, exports, keyword_counts
 from worker_service.services.documents import DocumentDetails, DocumentPage
-from worker_service.services.exports import ROLES
 from worker_service.services.keyword_counts import TermCounts
 from worker_service.services.page_images import WIDTHS
 from worker_service.services.page_layouts import TableOnPage, tables_of
-from worker_service.web.api.endpoint import ApiRequest, ApiResponse, Endpoint, endpoint
+from worker_service.web.api.endpoint import ApiRequest, ApiResponse, endpoint
 from worker_service.web.parameters import DryRunParameter, Given, Id, about
 from worker_service.web.resources import documents as resource
 from worker_service.web.resources.documents import (
@@ -34,6 +33,8 @@ from worker_service.web.resources.documents import (
 from worker_service.web.resources.jobs import refuse_server_files_in_follow_ups, visible_job
 from worker_service.web.resources.read_requests import ReadRequested, submit_reindex
 from worker_service.web.streaming import stream_lines
+
+_FILE: dict[str, Any] = {"media": "application/octet-stream", "statuses": (200, 206), "refusals": (410, 416)}
 
 
 class PagesQuery(Struct, frozen=True):
@@ -125,29 +126,22 @@ class KeywordTable(Struct, frozen=True):
     items: Sequence[KeywordRow]
 
 
-@endpoint(
-    "GET",
-    "/api/documents",
-    "List documents, newest first; the first page also has the jobs that failed before there was a document.",
-    refusals=(404,),
-)
+@endpoint("GET", "/api/documents", refusals=(404,))
 def list_documents(call: ApiRequest, query: DocumentsQuery) -> DocumentPage:
+    """List documents, newest first; the first page also has the jobs that failed before there was a document."""
     return resource.list_documents(call.session, call.visitor, query)
 
 
-@endpoint(
-    "GET",
-    "/api/documents/{id}",
-    "One document: its progress, its pages and how each was read, and its files.",
-    refusals=(404,),
-)
+@endpoint("GET", "/api/documents/{id}")
 def document(call: ApiRequest) -> DocumentDetails:
+    """Return one document: its progress, its pages and how each was read, and its files."""
     _visible(call)
     return documents.get_document_details(call.session, call.id)
 
 
-@endpoint("GET", "/api/documents/{id}/text", "The text of a document, page by page.", refusals=(404,))
+@endpoint("GET", "/api/documents/{id}/text")
 def text(call: ApiRequest, query: PagesQuery) -> DocumentText:
+    """Return the text of a document, page by page."""
     _visible(call)
     found, pages = documents.document_text(call.session, call.id, pages=query.pages)
     return DocumentText(
@@ -155,19 +149,16 @@ def text(call: ApiRequest, query: PagesQuery) -> DocumentText:
     )
 
 
-@endpoint("GET", "/api/documents/{id}/tables", "The tables of a document: rows of cells, as text.", refusals=(400, 404))
+@endpoint("GET", "/api/documents/{id}/tables")
 def tables(call: ApiRequest, query: PagesQuery) -> DocumentTables:
+    """Return the tables of a document: rows of cells, as text."""
     found = _visible(call)
     return DocumentTables(call.id, found.name, [*tables_of(call.session, call.id, pages=query.pages)])
 
 
-@endpoint(
-    "GET",
-    "/api/documents/{id}/pages/{number}",
-    "One page: its text, how it was read, and the positions of its words.",
-    refusals=(404,),
-)
+@endpoint("GET", "/api/documents/{id}/pages/{number}")
 def page(call: ApiRequest) -> PageWithLayout:
+    """Return one page: its text, how it was read, and the positions of its words."""
     _visible(call)
     number = call.path("number")
     found = documents.get_page(call.session, call.id, number)
@@ -177,67 +168,40 @@ def page(call: ApiRequest) -> PageWithLayout:
     return PageWithLayout(found.number, found.method, found.confidence, found.text, layout)
 
 
-@endpoint(
-    "GET",
-    "/api/documents/{id}/pages/{number}/image",
-    "One page as an image, rendered in a sandboxed process if it is not cached.",
-    media="image/webp",
-    statuses=(200, 304),
-    refusals=(404,),
-)
+@endpoint("GET", "/api/documents/{id}/pages/{number}/image", media="image/webp", statuses=(200, 304))
 def image(call: ApiRequest, query: ImageQuery) -> Response:
+    """Return one page as an image, rendered in a sandboxed process if it is not cached."""
     return page_image_response(call.request, call.session, call.id, call.path("number"), query.width)
 
 
-@endpoint(
-    "GET",
-    "/api/documents/{id}/files/{form}",
-    f"One file of a document, whole or a range: {', '.join(ROLES)}.",
-    media="application/octet-stream",
-    statuses=(200, 206),
-    refusals=(400, 404, 410, 416),
-)
+@endpoint("GET", "/api/documents/{id}/files/{form}", **_FILE)
 def file(call: ApiRequest) -> Response:
+    """Send one file of a document, whole or a range."""
     _visible(call)
     found, name = exports.find_file(call.session, call.id, call.path("form"))
     return FileResponse(found.path, media_type="application/octet-stream", filename=name)
 
 
-@endpoint(
-    "GET",
-    "/api/jobs/{id}/files/{number}",
-    "One file that a job has published. `/api/jobs/{id}` lists their ids.",
-    media="application/octet-stream",
-    statuses=(200, 206),
-    refusals=(404, 410, 416),
-)
+@endpoint("GET", "/api/jobs/{id}/files/{number}", **_FILE)
 def file_of_job(call: ApiRequest) -> Response:
+    """Send one file that a job has published. `/api/jobs/{id}` lists their ids."""
     visible_job(call.session, call.visitor, call.id)
     found = exports.find_job_file(call.session, call.id, call.path("number"))
     return FileResponse(found.path, media_type="application/octet-stream", filename=found.name)
 
 
-@endpoint(
-    "POST",
-    "/api/documents/{id}/reindex",
-    "Read a document again if its file or the options have changed; with force, in any case.",
-    statuses=(202,),
-    refusals=(400, 404, 409),
-)
+@endpoint("POST", "/api/documents/{id}/reindex", statuses=(202,))
 def reindex(call: ApiRequest, body: ReindexBody) -> ApiResponse[ReadRequest]:
+    """Read a document again if its file or the options have changed; with force, in any case."""
     _visible(call)
     refuse_server_files_in_follow_ups(call.visitor, body.read)
     made = ReadRequest.of(submit_reindex(call.session, call.id, body.read, is_forced=body.force))
     return ApiResponse(made, 202, f"/api/jobs/{made.id}" if made.id else None)
 
 
-@endpoint(
-    "DELETE",
-    "/api/documents/{id}",
-    "Remove a document that is not being read, with its pages and files. This cannot be undone.",
-    refusals=(404, 409),
-)
+@endpoint("DELETE", "/api/documents/{id}")
 def delete_document(call: ApiRequest, query: RemovalQuery) -> Removed | Weight:
+    """Remove a document that is not being read, with its pages and files. This cannot be undone."""
     found = _visible(call)
     if query.dry_run:
         return documents.weigh_removal(call.session, [found])
@@ -254,25 +218,19 @@ def _visible(call: ApiRequest) -> Document:
 # ── Search and keywords ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@endpoint(
-    "GET",
-    "/api/search",
-    'Find the best pages: words, "a phrase", a NEAR b, a OR b, a NOT b, begin*. Snippets mark matches with [ and ].',
-    refusals=(400, 404),
-)
+@endpoint("GET", "/api/search", refusals=(404,))
 def search(call: ApiRequest, query: SearchQuery) -> Hits:
+    """Find the best pages: words, "a phrase", a NEAR b, a OR b, a NOT b, begin*.
+
+    Snippets mark matches with [ and ].
+    """
     found = resource.search(call.session, call.visitor, query)
     return Hits(found.hits, found.is_partial)
 
 
-@endpoint(
-    "GET",
-    "/api/keywords",
-    "How often each term occurs in each document, zeros included; null if the document has no text yet.",
-    answer=KeywordTable,
-    refusals=(400, 404),
-)
+@endpoint("GET", "/api/keywords", answer=KeywordTable, refusals=(404,))
 def keywords(call: ApiRequest, query: KeywordsQuery) -> Any:
+    """Count how often each term occurs in each document, zeros included; null if the document has no text yet."""
     scope = search_scope(call.session, call.visitor, query.owner, query.batch)
     if scope is None:
         return {"terms": query.term, "items": []}
@@ -293,9 +251,3 @@ def _keyword_json(terms: Sequence[str], rows: Iterable[TermCounts]) -> Iterator[
 
 def _json(value: object) -> str:
     return as_json(value, indent=None, is_ascii=False)
-
-
-ENDPOINTS: Sequence[Endpoint] = (
-    list_documents, document, text, tables, page, image, file, file_of_job, reindex, delete_document, search, keywords,
-)  # fmt: skip
-routes = [one.route for one in ENDPOINTS]

@@ -148,7 +148,6 @@ class Endpoint(Struct, frozen=True):
 def endpoint(
     method: str,
     path: str,
-    about: str,
     *,
     answer: Any = None,
     body: type[Struct] | None = None,
@@ -160,20 +159,21 @@ def endpoint(
     needs_all_owners: bool = False,
     headers: Mapping[str, str] | None = None,
 ) -> Callable[[Run], Endpoint]:
-    """Declare an endpoint. `answer` and `body` are for functions whose annotations cannot say them.
+    """Declare an endpoint, which the docstring of its function describes in the OpenAPI file.
 
-    A coroutine function streams the request or the response, and gets no thread or session.
+    `answer` and `body` are for functions whose annotations cannot say them. A coroutine function streams the request
+    or the response, and gets no thread or session.
     """
     headers = headers or {}
     if method == "POST":
         headers = {**headers, IDEMPOTENCY: "A request repeated with the same key within 30 days is executed once."}
-        refusals = sorted({*refusals, 400, 409})
 
     def declare(run: Run) -> Endpoint:
         types = get_type_hints(run, include_extras=True)
         returns = answer or types["return"]
         if get_origin(returns) is ApiResponse:
             [returns] = get_args(returns)
+        about = " ".join((run.__doc__ or "").split())
         return Endpoint(
             method, path, about, run, types.get("query", NoParameters), types.get("body", body),
             None if returns is Response else returns, statuses, refusals, headers, media, body_media, is_time_dependent,

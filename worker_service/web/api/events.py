@@ -27,7 +27,7 @@ from worker_service.services import feed
 from worker_service.services.feed import EventCursor, JobProgress, NewEvents
 from worker_service.services.serialize import as_object
 from worker_service.web.access import Visitor
-from worker_service.web.api.endpoint import Endpoint, endpoint
+from worker_service.web.api.endpoint import endpoint
 from worker_service.web.error_responses import HttpProblem
 from worker_service.web.parameters import Id, about
 
@@ -174,12 +174,11 @@ def _event(kind: str, value: object, cursor: EventCursor | None = None) -> str:
 @endpoint(
     "GET",
     "/api/events",
-    "Stream server-sent events: job, notice, progress, reset, end.",
     headers={"Last-Event-ID": "The same as after; browsers send it when they reconnect."},
     media="text/event-stream",
-    refusals=(400, 429, 503),
 )
 async def listen(request: Request, visitor: Visitor, query: EventsQuery) -> Response:
+    """Stream server-sent events: job, notice, progress, reset, end."""
     after = request.headers.get("last-event-id") or query.after
     reader = EventReader(request.app, visitor, query, feed.parse_cursor(after) if after else None)
     streams: EventStreams = request.app.state.streams
@@ -202,7 +201,3 @@ async def _stream(streams: EventStreams, visitor: Visitor, reader: EventReader) 
             yield _event("end", {})
     finally:
         streams.leave(visitor.name)
-
-
-ENDPOINTS: tuple[Endpoint, ...] = (listen,)
-routes = [one.route for one in ENDPOINTS]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from typing import Annotated, Any, Literal, get_type_hints
 
 import msgspec
@@ -21,7 +20,7 @@ from worker_service.services.job_control import Plan
 from worker_service.services.jobs import FoundJobs, JobDetails, Why
 from worker_service.services.serialize import as_object
 from worker_service.web.access import Visitor
-from worker_service.web.api.endpoint import ApiRequest, ApiResponse, Endpoint, Items, endpoint
+from worker_service.web.api.endpoint import ApiRequest, ApiResponse, Items, endpoint
 from worker_service.web.parameters import DryRunParameter, FilledText, Given, Id, Number, about
 from worker_service.web.resources import jobs as resource
 from worker_service.web.resources.jobs import JobFilters, JobsQuery, visible_job
@@ -118,24 +117,19 @@ JobAnswer = msgspec.defstruct("JobDetails", list(_details.items()))
 # ── Reading ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@endpoint(
-    "GET",
-    "/api/jobs",
-    "List jobs, newest first. If no index serves the filters, the search stops after a time limit: then is_partial is "
-    "true, and the search continues from next.",
-)
+@endpoint("GET", "/api/jobs")
 def list_jobs(call: ApiRequest, query: JobsQuery) -> FoundJobs:
+    """List jobs, newest first.
+
+    If no index serves the filters, the search stops after a time limit: then is_partial is true, and the search
+    continues from next.
+    """
     return resource.list_jobs(call.session, call.visitor, query)
 
 
-@endpoint(
-    "GET",
-    "/api/jobs/{id}",
-    "Everything about one job: its row, attempts, history, the jobs it waits for, its files, and the end of its log.",
-    answer=JobAnswer,
-    refusals=(404,),
-)
+@endpoint("GET", "/api/jobs/{id}", answer=JobAnswer)
 def job(call: ApiRequest) -> Any:
+    """Return one job with its attempts, history, the jobs it waits for, its files, and the end of its log."""
     visible_job(call.session, call.visitor, call.id)
     whole = jobs.get_job_details(call.session, call.id)
     if call.visitor.owner is not None:
@@ -144,20 +138,16 @@ def job(call: ApiRequest) -> Any:
     return details.pop("job") | details
 
 
-@endpoint(
-    "GET",
-    "/api/jobs/{id}/why",
-    "Why a job has not started, or has failed: each gate that holds it, and what to do.",
-    refusals=(404,),
-    is_time_dependent=True,
-)
+@endpoint("GET", "/api/jobs/{id}/why", is_time_dependent=True)
 def why(call: ApiRequest) -> Why:
+    """Explain why a job has not started, or has failed: each gate that holds it, and what to do."""
     visible_job(call.session, call.visitor, call.id)
     return jobs.why(call.session, call.id)
 
 
-@endpoint("GET", "/api/jobs/{id}/log", "The newest 3,000 lines that a job has logged.", refusals=(404,))
+@endpoint("GET", "/api/jobs/{id}/log")
 def log(call: ApiRequest, query: LogQuery) -> Items[LogLine]:
+    """Return the newest 3,000 lines that a job has logged."""
     visible_job(call.session, call.visitor, call.id)
     return Items([line for line in jobs.read_log(call.session, call.id) if line.id > query.after])
 
@@ -173,14 +163,9 @@ def _may_see(call: ApiRequest, job_id: int) -> bool:
 # ── Enqueue ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@endpoint(
-    "POST",
-    "/api/jobs",
-    "Enqueue a job. Once the response is sent, the job survives a power cut.",
-    statuses=(201, 200),
-    refusals=(400, 403, 404, 409, 422),
-)
+@endpoint("POST", "/api/jobs", statuses=(201, 200), refusals=(404, 422))
 def enqueue(call: ApiRequest, query: EnqueueQuery, body: JobToEnqueue) -> ApiResponse[EnqueuedJob]:
+    """Enqueue a job. Once the response is sent, the job survives a power cut."""
     words = words_of(call.visitor, body)
     jobs.require_jobs(call.session, body.after or (), call.visitor.owner)
     made = enqueuing.enqueue(call.session, words, lambda _: b"", is_checked=query.check)
@@ -208,35 +193,30 @@ def words_of(visitor: Visitor, body: JobOfBatch) -> dict[str, Any]:
 # ── Change one job ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@endpoint(
-    "POST",
-    "/api/jobs/{id}/cancel",
-    "Cancel a job. A pending job ends at once (200); a running one is asked to stop (202), and ends once its processes "
-    "are gone.",
-    statuses=(200, 202),
-    refusals=(404, 409),
-)
+@endpoint("POST", "/api/jobs/{id}/cancel", statuses=(200, 202))
 def cancel_job(call: ApiRequest, query: NowQuery) -> ApiResponse[ChangedJobs]:
+    """Cancel a job.
+
+    A pending job ends at once (200); a running one is asked to stop (202), and ends once its processes are gone.
+    """
     return _change_one(call, "cancel", is_immediate=query.now)
 
 
-@endpoint("POST", "/api/jobs/{id}/retry", "Run an ended job again, with a fresh retry budget.", refusals=(404, 409))
+@endpoint("POST", "/api/jobs/{id}/retry")
 def retry_job(call: ApiRequest) -> ApiResponse[ChangedJobs]:
+    """Run an ended job again, with a fresh retry budget."""
     return _change_one(call, "retry")
 
 
-@endpoint("POST", "/api/jobs/{id}/priority", "Set the priority of a job and its follow-ups.", refusals=(404, 409))
+@endpoint("POST", "/api/jobs/{id}/priority")
 def priority_of_job(call: ApiRequest, body: PriorityBody) -> ApiResponse[ChangedJobs]:
+    """Set the priority of a job and its follow-ups."""
     return _change_one(call, "priority", priority=body.priority)
 
 
-@endpoint(
-    "DELETE",
-    "/api/jobs/{id}",
-    "Delete a job that is not running, with its log and history. This cannot be undone.",
-    refusals=(404, 409),
-)
+@endpoint("DELETE", "/api/jobs/{id}")
 def delete_job(call: ApiRequest) -> ApiResponse[ChangedJobs]:
+    """Delete a job that is not running, with its log and history. This cannot be undone."""
     return _change_one(call, "delete")
 
 
@@ -251,33 +231,27 @@ def _change_one(
 # ── Change all jobs of a selector ───────────────────────────────────────────────────────────────────────────────────
 
 
-@endpoint("POST", "/api/jobs/cancel", "Cancel all matching jobs.", refusals=(400, 404, 409))
+@endpoint("POST", "/api/jobs/cancel", refusals=(404,))
 def cancel_jobs(call: ApiRequest, query: CancelQuery) -> ApiResponse[ChangedJobs]:
+    """Cancel all matching jobs."""
     return _change_many(call, "cancel", query, is_immediate=query.now)
 
 
-@endpoint(
-    "POST",
-    "/api/jobs/retry",
-    "Run all matching jobs again; without status or id, the failed and cancelled ones.",
-    refusals=(400, 404, 409),
-)
+@endpoint("POST", "/api/jobs/retry", refusals=(404,))
 def retry_jobs(call: ApiRequest, query: ChangeQuery) -> ApiResponse[ChangedJobs]:
+    """Run all matching jobs again; without status or id, the failed and cancelled ones."""
     return _change_many(call, "retry", query)
 
 
-@endpoint("POST", "/api/jobs/priority", "Set the priority of all matching jobs.", refusals=(400, 404, 409))
+@endpoint("POST", "/api/jobs/priority", refusals=(404,))
 def priority_of_jobs(call: ApiRequest, query: ChangeQuery, body: PriorityBody) -> ApiResponse[ChangedJobs]:
+    """Set the priority of all matching jobs."""
     return _change_many(call, "priority", query, priority=body.priority)
 
 
-@endpoint(
-    "POST",
-    "/api/jobs/delete",
-    "Delete all matching jobs. This cannot be undone, so `expect` must be their number, as dry_run returns it.",
-    refusals=(400, 404, 409),
-)
+@endpoint("POST", "/api/jobs/delete", refusals=(404,))
 def delete_jobs(call: ApiRequest, query: ChangeQuery) -> ApiResponse[ChangedJobs]:
+    """Delete all matching jobs. This cannot be undone, so `expect` must be their number, as dry_run returns it."""
     return _change_many(call, "delete", query)
 
 
@@ -311,10 +285,3 @@ def _apply(call: ApiRequest, plan: Plan, *, is_immediate: bool) -> ApiResponse[C
 def changed_jobs(done: Changed) -> ChangedJobs:
     refused = [RefusedChange(job_id, reason) for job_id, reason in done.refused.items()]
     return ChangedJobs(action=done.action_id, items=[*done.job_ids], asked=[*done.asked], refused=refused)
-
-
-ENDPOINTS: Sequence[Endpoint] = (
-    list_jobs, enqueue, job, why, log, cancel_job, retry_job, priority_of_job, delete_job, cancel_jobs, retry_jobs,
-    priority_of_jobs, delete_jobs,
-)  # fmt: skip
-routes = [one.route for one in ENDPOINTS]

@@ -6,7 +6,6 @@ API shows up in a commit."""
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from http import HTTPStatus
@@ -34,7 +33,7 @@ from worker_service.web.parameters import FilledText, Id
 
 _MODULES = (jobs, batches, documents, uploads, events, system)
 
-ENDPOINTS: Sequence[Endpoint] = [one for module in _MODULES for one in module.ENDPOINTS]
+ENDPOINTS = [one for module in _MODULES for one in vars(module).values() if isinstance(one, Endpoint)]
 
 _PROBLEM = {
     "type": "object",
@@ -88,6 +87,7 @@ def _operation(one: Endpoint, schemas: _Schemas) -> dict[str, Any]:
         responses[304] = {"description": HTTPStatus(304).phrase}
     refusals = {*_ALWAYS_REFUSED, *one.refusals, *((413, 415) if one.body is not None else ())}
     refusals |= {404} if "{" in one.path else set()
+    refusals |= {409} if one.method != "GET" else set()
     responses |= {status: {"description": HTTPStatus(status).phrase, **_REFUSAL} for status in sorted(refusals)}
     made: dict[str, Any] = {
         "operationId": one.name,
@@ -202,5 +202,4 @@ def _text() -> str:
     return json.dumps(document(), ensure_ascii=False, indent=1)
 
 
-routes = [Route("/api/openapi.json", openapi)]
-MODULES = (*_MODULES, sys.modules[__name__])
+routes = [*(one.route for one in ENDPOINTS), Route("/api/openapi.json", openapi)]

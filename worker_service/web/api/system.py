@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import datetime
 from typing import Annotated, Literal
 
@@ -17,7 +16,7 @@ from worker_service.services import job_control, overview
 from worker_service.services.health import Health, check_health
 from worker_service.services.overview import Overview, SchedulerStatus, Statistics
 from worker_service.services.schedules import ScheduleState, StartedSchedule
-from worker_service.web.api.endpoint import ApiRequest, ApiResponse, Endpoint, Items, endpoint
+from worker_service.web.api.endpoint import ApiRequest, ApiResponse, Items, endpoint
 from worker_service.web.api.jobs import ChangedJobs, changed_jobs
 from worker_service.web.api.metrics import MEDIA_TYPE
 from worker_service.web.cached_value import CachedValue
@@ -58,99 +57,66 @@ class UndoQuery(Struct, frozen=True):
     dry_run: DryRunParameter = False
 
 
-@endpoint(
-    "GET",
-    "/api/scheduler/status",
-    "Running jobs in the order of their start, the number of pending jobs by platform, and whether a worker is alive.",
-    is_time_dependent=True,
-)
+@endpoint("GET", "/api/scheduler/status", is_time_dependent=True)
 def scheduler_status(call: ApiRequest) -> SchedulerStatus:
+    """Return the running jobs by start, the number of pending jobs by platform, and whether a worker is alive."""
     return overview.scheduler_status(call.session, call.visitor.owner)
 
 
-@endpoint(
-    "GET",
-    "/api/status",
-    "Health for monitoring: the level is ok, warning, critical or unknown.",
-    is_time_dependent=True,
-    needs_all_owners=True,
-)
+@endpoint("GET", "/api/status", is_time_dependent=True, needs_all_owners=True)
 def status(call: ApiRequest) -> Health:
+    """Return the health for monitoring: the level is ok, warning, critical or unknown."""
     return check_health(Overview(call.session))
 
 
-@endpoint(
-    "GET",
-    "/api/stats",
-    "Number of jobs by type and status, of pending ones by platform, and what each owner stores.",
-    is_time_dependent=True,
-    needs_all_owners=True,
-)
+@endpoint("GET", "/api/stats", is_time_dependent=True, needs_all_owners=True)
 def stats(call: ApiRequest) -> Statistics:
     # It counts all jobs, so concurrent requests share one result.
+    """Return the number of jobs by type and status, of pending ones by platform, and what each owner stores."""
     numbers: CachedValue[Statistics] = call.request.app.state.numbers
     return numbers.get(call.session)
 
 
-@endpoint(
-    "GET",
-    "/metrics",
-    "Metrics for Prometheus, computed from the database.",
-    media="text/plain",
-    is_time_dependent=True,
-    needs_all_owners=True,
-)
+@endpoint("GET", "/metrics", media="text/plain", is_time_dependent=True, needs_all_owners=True)
 def metrics(call: ApiRequest) -> Response:
+    """Return metrics for Prometheus, computed from the database."""
     text: CachedValue[str] = call.request.app.state.metrics
     return Response(text.get(call.session), media_type=MEDIA_TYPE)
 
 
-@endpoint(
-    "GET",
-    "/api/errors",
-    "Failed jobs by error code and type, most frequent first.",
-    refusals=(400,),
-    is_time_dependent=True,
-)
+@endpoint("GET", "/api/errors", is_time_dependent=True)
 def errors(call: ApiRequest, query: ErrorsQuery) -> Items[ErrorCount]:
+    """Count failed jobs by error code and type, most frequent first."""
     return Items(resource.list_errors(call.session, call.visitor, query))
 
 
-@endpoint(
-    "GET",
-    "/api/workers",
-    "The daemons on this database, whether each is alive, and the nodes of the cluster.",
-    is_time_dependent=True,
-    needs_all_owners=True,
-)
+@endpoint("GET", "/api/workers", is_time_dependent=True, needs_all_owners=True)
 def workers(call: ApiRequest) -> WorkersAndNodes:
+    """List the daemons on this database, whether each is alive, and the nodes of the cluster."""
     return resource.list_workers(call.session)
 
 
 # ── Pauses ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@endpoint("GET", "/api/pauses", "List the pauses.", is_time_dependent=True)
+@endpoint("GET", "/api/pauses", is_time_dependent=True)
 def list_pauses(call: ApiRequest) -> Items[Pause]:
+    """List the pauses."""
     return Items(resource.list_pauses(call.session, call.visitor))
 
 
-@endpoint(
-    "POST",
-    "/api/pauses",
-    "Start no more jobs of a type, of an owner, or at all. Running jobs continue.",
-    statuses=(201,),
-    refusals=(400, 403),
-)
+@endpoint("POST", "/api/pauses", statuses=(201,))
 def pause(call: ApiRequest, body: PauseBody) -> ApiResponse[PausedScope]:
+    """Start no more jobs of a type, of an owner, or at all. Running jobs continue."""
     paused = resource.pause(
         call.session, call.visitor, body.scope, body.name, length=body.length or None, reason=body.reason or None
     )
     return ApiResponse(PausedScope(body.scope, body.name, paused.until), 201)
 
 
-@endpoint("DELETE", "/api/pauses", "Lift a pause.", refusals=(400, 403, 409))
+@endpoint("DELETE", "/api/pauses")
 def unpause(call: ApiRequest, query: UnpauseQuery) -> UnpausedScope:
+    """Lift a pause."""
     resource.unpause(call.session, call.visitor, query.scope, query.name)
     return UnpausedScope(query.scope, query.name)
 
@@ -158,46 +124,35 @@ def unpause(call: ApiRequest, query: UnpauseQuery) -> UnpausedScope:
 # ── Schedules ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@endpoint("GET", "/api/schedules", "List the schedules with their last and next runs.", is_time_dependent=True)
+@endpoint("GET", "/api/schedules", is_time_dependent=True)
 def list_schedules(call: ApiRequest) -> Items[ScheduleState]:
+    """List the schedules with their last and next runs."""
     return Items(resource.list_schedules(call.session, call.visitor))
 
 
-@endpoint(
-    "POST",
-    "/api/schedules/{name}/run",
-    "Run a schedule now. Its next runs stay as they are.",
-    statuses=(201,),
-    refusals=(400, 409),
-)
+@endpoint("POST", "/api/schedules/{name}/run", statuses=(201,))
 def run_schedule(call: ApiRequest) -> ApiResponse[StartedSchedule]:
+    """Run a schedule now. Its next runs stay as they are."""
     return ApiResponse(resource.run_schedule(call.session, call.visitor, call.path("name")), 201)
 
 
 # ── Actions ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@endpoint("GET", "/api/actions", "List what users have changed, newest first.")
+@endpoint("GET", "/api/actions")
 def list_actions(call: ApiRequest, query: ActionsQuery) -> Items[Action]:
+    """List what users have changed, newest first."""
     return Items(resource.list_actions(call.session, call.visitor, query.limit))
 
 
-@endpoint(
-    "POST",
-    "/api/actions/{id}/undo",
-    "Undo an action for every job that has not changed since. Undoing another user's action needs the scope admin.",
-    refusals=(403, 409),
-)
+@endpoint("POST", "/api/actions/{id}/undo")
 def undo(call: ApiRequest, query: UndoQuery) -> ChangedJobs | Action:
+    """Undo an action for every job that has not changed since.
+
+    Undoing another user's action needs the scope admin.
+    """
     action = resource.undoable_action(call.session, call.visitor, call.id)
     if query.dry_run:
         return action
     done = job_control.undo(call.session, action)
     return replace(changed_jobs(done), batch=done.batch_id)
-
-
-ENDPOINTS: Sequence[Endpoint] = (
-    scheduler_status, status, stats, errors, workers, list_pauses, pause, unpause, list_schedules, run_schedule,
-    list_actions, undo, metrics,
-)  # fmt: skip
-routes = [one.route for one in ENDPOINTS]

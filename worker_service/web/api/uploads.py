@@ -14,12 +14,12 @@ from starlette.responses import Response
 from worker_service.services.database import Session
 from worker_service.web.access import Visitor
 from worker_service.web.api.documents import ReadRequest
-from worker_service.web.api.endpoint import ApiResponse, Endpoint, endpoint, respond_once, stored
+from worker_service.web.api.endpoint import ApiResponse, endpoint, respond_once, stored
 from worker_service.web.database_sessions import session_of
 from worker_service.web.middleware import write_turn_of
 from worker_service.web.multipart import ReceivedForm, receive_form
 from worker_service.web.parameters import about
-from worker_service.web.resources.uploads import submit_upload
+from worker_service.web.resources.read_requests import submit_upload
 
 
 class UploadForm(Struct, frozen=True):
@@ -52,14 +52,14 @@ class UploadedFiles(Struct, frozen=True):
 @endpoint(
     "POST",
     "/api/uploads",
-    "Upload files and read them, as `pagemill ingest` does. Several files become a batch.",
     answer=UploadedFiles,
     body=UploadForm,
     body_media="multipart/form-data",
     statuses=(201,),
-    refusals=(400, 403, 413, 415, 507),
+    refusals=(507,),
 )
 async def upload(request: Request, visitor: Visitor) -> Response:
+    """Upload files and read them, as `pagemill ingest` does. Several files become a batch."""
     async with receive_form(request) as form, write_turn_of(request):
         return await run_in_threadpool(_submit, request, visitor, form)
 
@@ -75,7 +75,3 @@ def _response(session: Session, visitor: Visitor, form: ReceivedForm) -> ApiResp
     items = [UploadedFile(**asdict(ReadRequest.of(made)), name=name) for name, made in upload.accepted]
     refused = [RefusedFile(name, "empty_file", f"{name!r} is empty") for name in upload.empty]
     return ApiResponse(UploadedFiles(items, refused, upload.batch_id), 201)
-
-
-ENDPOINTS: tuple[Endpoint, ...] = (upload,)
-routes = [one.route for one in ENDPOINTS]

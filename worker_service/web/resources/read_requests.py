@@ -13,15 +13,22 @@ from msgspec import Struct
 from job_handlers.crawl.requests import SourceOptions, jobs_of_request
 from job_handlers.reading.find_files import LeftOut
 from job_handlers.reading.requests import ReadOptions, download_job, parse_options, reindex_job
+from worker_service.base.errors import BadInput
 from worker_service.jobs.job import Enqueued, NewJob
 from worker_service.services import batches, exports
 from worker_service.services.database import Session
 from worker_service.services.enqueue import check_action_payload, enqueue_job, missing_capability_warnings
+from worker_service.web.access import Visitor
+from worker_service.web.multipart import ReceivedForm
+from worker_service.web.resources.jobs import owner_for, refuse_server_files_in_follow_ups
 
 Words = Mapping[str, Sequence[str]]
 
 _NAME_CHARACTERS_MAX = 40
 _SOURCES_KEPT_MAX = 100
+_TRUE, _FALSE = ("true", "1", "yes", "on"), ("", "false", "0", "no", "off")
+_OWN_FIELDS = ("owner", "force", "csrf")
+"""Form fields that are no reading options."""
 
 
 class ReadRequested(Struct, frozen=True):
@@ -83,3 +90,33 @@ def _check(session: Session, options: ReadOptions) -> Sequence[str]:
     for action in options.actions():
         check_action_payload(session, action)
     return missing_capability_warnings(session, options.asked())
+
+
+# ── Uploads ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Upload(Struct, frozen=True):
+    accepted: Sequence[tuple[str, ReadRequested]]
+    """Name and read request of each file."""
+    empty: Sequence[str]
+    """Names of empty files, which were left out."""
+    batch_id: int | None
+
+
+def submit_upload(session: Session, visitor: Visitor, form: ReceivedForm) -> Upload:
+    """Submit the files that are not empty. Raise `BadInput` if all are empty."""
+    files = [(name, incoming) for name, incoming in form.files if name or incoming.size]
+    if not files:
+        raise BadInput("the upload contains no file", "curl -F file=@report.pdf")
+    empty = [name for name, incoming in files if not incoming.size]
+    if len(empty) == len(files):
+        raise BadInput(", ".join(f"{name!r} is empty" for name in empty))
+    owner = owner_for(visitor, form.one("owner") or None)
+    options = {name: values for name, values in form.fields.items() if name not in _OWN_FIELDS}
+    refuse_server_files_in_follow_ups(visitor, options)
+    force = (form.one("force") or "").lower()
+    if force not in (*_TRUE, *_FALSE):
+        raise BadInput(f"force must be true or false, not {force!r}")
+    paths = [incoming.keep(name, owner) for name, incoming in files if incoming.size]
+    made, batch_id = submit_files(session, paths, options, owner=owner, is_forced=force in _TRUE)
+    return Upload([(path.name, one) for path, one in zip(paths, made, strict=True)], empty, batch_id)

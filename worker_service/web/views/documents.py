@@ -29,7 +29,7 @@ from worker_service.jobs.library import Document, Hit, PageSummary
 from worker_service.jobs.selector import Selector
 from worker_service.services import actions, documents, enqueue, exports, jobs
 from worker_service.services.database import Session
-from worker_service.services.page_images import WIDTHS, why_none
+from worker_service.services.page_images import WIDTHS, reason_for_no_image
 from worker_service.services.page_layouts import tables_of, write_tables
 from worker_service.web.access import Power, Visitor, visitor_of
 from worker_service.web.database_sessions import session_of
@@ -217,7 +217,7 @@ def document_page(request: Request) -> Response:
             number=number,
             query=query,
             hits=hits,
-            no_image=why_none(document, whole.files),
+            no_image=reason_for_no_image(document, whole.files),
             widths=WIDTHS,
             pages=_strip(whole.page_items, hits, number),
             last=last,

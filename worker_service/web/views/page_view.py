@@ -18,7 +18,7 @@ from msgspec import Struct
 from worker_service.base.errors import BadInput
 from worker_service.jobs.documents import CONFIDENCE_LEAST, PageResult
 from worker_service.services.database import Session
-from worker_service.services.page_images import Drawer, NotDrawn, page_image
+from worker_service.services.page_images import NoPageImage, PageRenderer, page_image
 from worker_service.services.page_layouts import TableOnPage, tables_in
 
 SURE, FAIR = 90, 70
@@ -90,7 +90,7 @@ def as_typed(query: str) -> str:
 
 
 def page_view(
-    session: Session, document_id: int, number: int, *, query: str = "", drawer: Drawer | None = None
+    session: Session, document_id: int, number: int, *, query: str = "", drawer: PageRenderer | None = None
 ) -> PageView | None:
     """Return a page for viewing, or None if it has no readable text.
 
@@ -172,7 +172,7 @@ def _box(corners: Any, where: _Stretch, hits: Sequence[_Stretch], *, doubt: str 
 
 def _own_boxes(
     session: Session,
-    drawer: Drawer | None,
+    drawer: PageRenderer | None,
     document_id: int,
     page: PageResult,
     hits: Sequence[_Stretch],
@@ -185,7 +185,7 @@ def _own_boxes(
         return None
     try:
         drawn = page_image(session, drawer, document_id, page.number, wait_seconds=_PATIENCE_SECONDS)
-    except NotDrawn:
+    except NoPageImage:
         return None
     words = [(one.x0, one.y0, one.x1, one.y1, one.text) for one in drawn.words]
     placed = _placed(page.text or "", words)

@@ -27,7 +27,7 @@ from worker_service.web.multipart import ReceivedForm, receive_form
 from worker_service.web.parameters import Id, read_known
 from worker_service.web.resources.batches import visible_batch
 from worker_service.web.resources.jobs import visible_job
-from worker_service.web.resources.uploads import Upload, submit_upload
+from worker_service.web.resources.read_requests import Upload, submit_upload
 from worker_service.web.views import render
 from worker_service.web.views.documents import owners_of
 
