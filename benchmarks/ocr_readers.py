@@ -41,7 +41,7 @@ def engine(paths: Sequence[str], most: int) -> tuple[float, float, list[str]]:
 
 
 def pytesseract(paths: Sequence[str], most: int) -> tuple[float, float, list[str]]:
-    import pytesseract as library  # type: ignore[import-untyped]
+    import pytesseract as library
     from PIL import Image
 
     begin, cpu_begin = time.perf_counter(), _cpu_seconds()

@@ -16,7 +16,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from job_handlers.reading import ocr_pages as shipped
-from job_handlers.reading.ocr.engine import WayToRead
+from job_handlers.reading.ocr import WayToRead
 from job_handlers.reading.page_settings import PageSource, read_ranges
 from worker_service.handlers import Context, Done, Handler
 
@@ -55,14 +55,14 @@ class _Sleeper:
         self._told: deque[tuple[int, float]] = deque()
         self._free_at = 0.0
 
-    def tell(self, *numbers: int) -> None:
+    def request(self, *numbers: int) -> None:
         self._told += [(number, time.monotonic()) for number in numbers]
 
     @property
-    def is_told(self) -> bool:
+    def has_pending(self) -> bool:
         return bool(self._told)
 
-    def hear(self) -> tuple[int, shipped.DrawnPage | shipped.ReadPage]:
+    def receive(self) -> tuple[int, shipped.DrawnPage | shipped.ReadPage]:
         number, told_at = self._told.popleft()
         part = _DRAWING if number > 0 else 1 - _DRAWING
         self._free_at = max(self._free_at, told_at) + self._seconds * part

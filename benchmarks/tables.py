@@ -23,8 +23,8 @@ from benchmarks.table import Fact, Goal, Row, at_least, at_most, at_most_above
 from benchmarks.tables_accuracy import Rows, blocks_in_order, cell_counts, f1
 from benchmarks.tables_corpus import Page
 from job_handlers.reading import layout, ocr, pdf
-from job_handlers.reading.ingest import look
-from job_handlers.reading.ocr.engine import WayToRead
+from job_handlers.reading.ingest import examine_page
+from job_handlers.reading.ocr import WayToRead
 from job_handlers.reading.ocr_pages import PagePicture, ReadPage, read_page
 from job_handlers.reading.preprocess import Gray
 
@@ -229,7 +229,7 @@ def _look_ms(path: Path) -> float:
     with pdf.PagedFile(path) as book:
         begin = time.process_time()
         for number in range(1, book.pages + 1):
-            look(book, number)
+            examine_page(book, number)
         return 1000 * (time.process_time() - begin) / book.pages
 
 
@@ -250,7 +250,7 @@ def _scanned(sizes: Sizes) -> Iterator[Row]:
     printed = (page for page in tables_corpus.tables(seed, 4 * sizes.scans) if page.tables)
     with_tables = list(islice(filter(tables_corpus.is_printable, printed), sizes.scans))
     for key, quality in ("cells_scanned", "fast"), ("cells_scanned_auto", "auto"):
-        layouts = [layout.read(one.layout or "") for one in _recognised(with_tables, quality)]
+        layouts = [layout.decode(one.layout or "") for one in _recognised(with_tables, quality)]
         wrong = _share_wrong([[_rows_of(one) for one in page.tables] for page in layouts], with_tables)
         told = f"{len(with_tables)} pages with tables, scanned at {_DPI} dpi, by `{quality}`: cells"
         yield Row(key, told, "", "% not right (1 - F1)", [wrong], [])

@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from job_handlers.file_kinds import FileKind
 from job_handlers.reading import formats, ocr, pdf
-from job_handlers.reading.ocr.engine import WayToRead
+from job_handlers.reading.ocr import WayToRead
 from job_handlers.settings import HandlersSettings, credential_text, value_of
 from worker_service.base.files import sha256_of
 from worker_service.handlers import Context, IsCurrent, KnownDocument, Permanent
@@ -48,7 +48,7 @@ class HowToRead(Struct, frozen=True, kw_only=True):
     Its name must begin with `password`, which keeps all other secrets out of reach.
     """
 
-    def said(self) -> dict[str, Any]:
+    def given_settings(self) -> dict[str, Any]:
         ways = {name: getattr(self, name) for name in HowToRead.__struct_fields__}
         plain: dict[str, Any] = msgspec.to_builtins({name: way for name, way in ways.items() if way is not None})
         return plain
@@ -75,7 +75,9 @@ def document_of(context: Context[Any]) -> KnownDocument:
 def how_to_read(context: Context[H]) -> HowToRead:
     remembered = context.document.settings if context.document is not None else ""
     try:
-        how = msgspec.convert({**msgspec.json.decode(remembered or "{}"), **context.payload.said()}, HowToRead)
+        how = msgspec.convert(
+            {**msgspec.json.decode(remembered or "{}"), **context.payload.given_settings()}, HowToRead
+        )
     except msgspec.MsgspecError as error:
         raise Permanent("SETTINGS_INVALID", f"how the document is to be read: {error}") from error
     for language in how.languages or ():

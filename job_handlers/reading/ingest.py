@@ -37,11 +37,11 @@ from job_handlers.reading.page_settings import (
     PageSource,
     Scan,
     costs_of,
+    divide_pages,
     format_ranges,
     job_digest,
     layer_digest,
     ocr_digest,
-    parts,
 )
 from job_handlers.reading.text_layer import PageInk, Verdict, classify_page
 from worker_service.handlers import (
@@ -263,7 +263,7 @@ def _page_reader(original: Path, password: str) -> Callable[[int], Answer]:
         try:
             if number == _THUMBNAIL:
                 return Thumbnail(book.thumbnail())
-            return look(book, number)
+            return examine_page(book, number)
         except pdf.PageTooLarge as error:
             return Refusal(TOO_LARGE, str(error))
         except pdf.Broken as error:
@@ -298,16 +298,16 @@ def _flow_reader(original: Path, kind: FileKind, staging: Path) -> Callable[[int
     return read
 
 
-def look(book: pdf.PagedFile, number: int) -> ExaminedPage:
+def examine_page(book: pdf.PagedFile, number: int) -> ExaminedPage:
     found = book.text(number)
     needs_look = found.may_be_scan or not found.text.strip()
     verdict = classify_page(found.text, book.drawn(number) if needs_look else PageInk())
     if verdict is Verdict.OCR:
         return ExaminedPage(verdict, scan=Scan(*book.packed(number)))
     if verdict is Verdict.BLANK:
-        return ExaminedPage(verdict, "", layout.written(layout.Layout(found.size)))
+        return ExaminedPage(verdict, "", layout.encode(layout.Layout(found.size)))
     return ExaminedPage(
-        verdict, found.text, layout.written(layout.Layout(found.size, blocks=found.blocks, tables=found.tables))
+        verdict, found.text, layout.encode(layout.Layout(found.size, blocks=found.blocks, tables=found.tables))
     )
 
 
@@ -357,7 +357,7 @@ def _ocr_range_jobs(
 ) -> list[NewJob]:
     to_recognise, engine = sorted(numbers), how.engine
     way = [content, engine.languages, engine.quality, how.password_file]
-    some = parts(to_recognise, _parallel_ranges(context, len(to_recognise)), costs_of(scans))
+    some = divide_pages(to_recognise, _parallel_ranges(context, len(to_recognise)), costs_of(scans))
     return [_range_job(context, "ocr_pages", one, way) for one in some]
 
 
@@ -373,5 +373,5 @@ def _range_job(context: Context[HowToRead], job_type: str, numbers: Sequence[int
 
 
 def _follow_up_job(context: Context[HowToRead], job_type: str, payload: dict[str, Any]) -> NewJob:
-    text = json.dumps({**payload, **context.payload.said()})
+    text = json.dumps({**payload, **context.payload.given_settings()})
     return NewJob(job_type, context.platform, context.account, text)

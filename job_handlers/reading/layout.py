@@ -110,7 +110,7 @@ _encoder = msgspec.json.Encoder(decimal_format="number")
 _decoder: msgspec.json.Decoder[Layout] = msgspec.json.Decoder(Layout)
 
 
-def written(layout: Layout) -> str:
+def encode(layout: Layout) -> str:
     text = _encoder.encode(layout)
     if len(text) > LAYOUT_BYTES_MAX:
         text = _encoder.encode(msgspec.structs.replace(layout, lines=[], blocks=[], tables=[], is_cut=True))
@@ -127,7 +127,7 @@ def encode_flow(flow: Flow) -> str | None:
     return text.decode()
 
 
-def read(text: str) -> Layout:
+def decode(text: str) -> Layout:
     return _decoder.decode(text)
 
 

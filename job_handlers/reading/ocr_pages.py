@@ -30,8 +30,7 @@ from job_handlers.reading.document import (
     original_of,
     refuse_stale,
 )
-from job_handlers.reading.ocr import Reader
-from job_handlers.reading.ocr.engine import WayToRead
+from job_handlers.reading.ocr import Reader, WayToRead
 from job_handlers.reading.ocr.recognition import RecognisedPage
 from job_handlers.reading.page_process import Lost, PageProcess, TooLarge
 from job_handlers.reading.page_settings import (
@@ -161,10 +160,10 @@ def _wait_for_data(context: Context[OcrPagesPayload], wanted: WayToRead) -> None
 class PageServer(Protocol):
     """Interface of the process that draws and recognises pages: `PageProcess`."""
 
-    def tell(self, *numbers: int) -> None: ...
-    def hear(self) -> tuple[int, DrawnPage | ReadPage | TooLarge | Lost]: ...
+    def request(self, *numbers: int) -> None: ...
+    def receive(self) -> tuple[int, DrawnPage | ReadPage | TooLarge | Lost]: ...
     @property
-    def is_told(self) -> bool: ...
+    def has_pending(self) -> bool: ...
 
 
 @dataclass(slots=True)
@@ -188,16 +187,16 @@ class PageRange:
         of_file = {number: (job_digest(own := self._file_digest(number), key), own) for number in self.numbers}
         coming = iter(self._without_results(of_file))
         drawn = [*islice(coming, _AT_ONCE)]
-        process.tell(*drawn)
-        while process.is_told:
-            number, found = process.hear()
+        process.request(*drawn)
+        while process.has_pending:
+            number, found = process.receive()
             if isinstance(found, DrawnPage):
                 self._digests[number] = pixels_digest(
                     found.shown, self.engine.languages, self.engine.quality, self.identity
                 )
             elif isinstance(found, Lost) and -_SECOND_TRY < number < 0:
                 self.context.log(f"page {-number}: {found} while it was read; trying again in parts")
-                process.tell(number - _SECOND_TRY)
+                process.request(number - _SECOND_TRY)
             else:
                 self._save(abs(number) % _SECOND_TRY, found)
             if drawn and number == drawn[-1]:
@@ -205,7 +204,7 @@ class PageRange:
                 drawn = [*islice(coming, _AT_ONCE)]
                 # The next pages are drawn before the last of these is recognised, so that the lookup overlaps with
                 # recognition.
-                process.tell(*(-one for one in left[:-1]), *drawn, *(-one for one in left[-1:]))
+                process.request(*(-one for one in left[:-1]), *drawn, *(-one for one in left[-1:]))
 
     def _without_results(self, names: Mapping[int, Sequence[str]]) -> list[int]:
         """Save the pages with a stored result under one of their digests; return the numbers of the others."""
@@ -330,7 +329,7 @@ def read_page(reader: Reader, picture: PagePicture) -> ReadPage:
         return read
     own = picture.own
     return ReadPage(
-        own.text, "layer", layout=layout.written(layout.Layout(own.size, blocks=own.blocks, tables=own.tables))
+        own.text, "layer", layout=layout.encode(layout.Layout(own.size, blocks=own.blocks, tables=own.tables))
     )
 
 
@@ -341,20 +340,20 @@ def _recognise(reader: Reader, picture: PagePicture) -> ReadPage:
     except RuntimeError as error:
         return ReadPage("", UNREADABLE, why=f"the OCR engine failed: {error}")
     if found.is_blank:
-        return ReadPage("", PARTIAL if is_damaged else "blank", layout=layout.written(layout.Layout(size)))
+        return ReadPage("", PARTIAL if is_damaged else "blank", layout=layout.encode(layout.Layout(size)))
     arranged = ocr_layout.arranged(found.lines, lambda: _rules(found.seen, dpi))
 
-    def shown(lines: list[list[layout.Word]]) -> list[list[layout.Word]]:
+    def to_page(lines: list[list[layout.Word]]) -> list[list[layout.Word]]:
         return layout.on_page(lines, size, dpi, found.turn, found.skew)
 
-    placed = [layout.table(begin, end, [shown(row) for row in some]) for begin, end, some in arranged.tables]
+    placed = [layout.table(begin, end, [to_page(row) for row in some]) for begin, end, some in arranged.tables]
     looked_at_again = set(found.second)
     second = [at for at, some in enumerate(arranged.came_from) if not looked_at_again.isdisjoint(some)]
     unread = ocr.unread(found.script, found.languages)
-    written = layout.written(
+    written = layout.encode(
         layout.Layout(
             size,
-            shown(arranged.lines),
+            to_page(arranged.lines),
             tables=placed,
             turn=found.turn,
             skew=found.skew,

@@ -19,7 +19,7 @@ from job_handlers.file_kinds import FileKind
 from job_handlers.reading import hocr, layout, pdf, searchable
 from job_handlers.reading.document import HowToRead, content_of
 from job_handlers.reading.page_process import Lost, PageProcess, TooLarge
-from job_handlers.reading.page_settings import PARTIAL, TOO_LARGE, UNREADABLE, named
+from job_handlers.reading.page_settings import PARTIAL, TOO_LARGE, UNREADABLE, pages_in_words
 from worker_service.handlers import (
     CONFIDENCE_LEAST,
     Context,
@@ -98,7 +98,7 @@ class Assembly:
             self._partial.append(page.number)
         unread = None
         if page.layout is not None and (self._hocr is not None or layout.has_lines(page.layout)):
-            found = layout.read(page.layout)
+            found = layout.decode(page.layout)
             if found.lines:
                 self._has_words = True
                 self._layouts.write(f"{page.number} {page.layout}\n")
@@ -131,16 +131,16 @@ class Assembly:
             )
         notes = [facts.note] if facts.note else []
         if self._left_out:
-            notes.append(f"left out as broken or too large: {named(self._left_out)}")
+            notes.append(f"left out as broken or too large: {pages_in_words(self._left_out)}")
         if self._partial:
-            notes.append(f"damaged, read in part: {named(self._partial)}")
+            notes.append(f"damaged, read in part: {pages_in_words(self._partial)}")
         if self._unsure:
-            notes.append(f"recognised with less than {CONFIDENCE_LEAST} % confidence: {named(self._unsure)}")
+            notes.append(f"recognised with less than {CONFIDENCE_LEAST} % confidence: {pages_in_words(self._unsure)}")
         for unread, numbers in self._unread.items():
             how = f"{unread.install}, then " if unread.install else ""
             letters = unread.script.replace("_", " ")
             again = f"{how}read it with --lang {unread.language}"
-            notes.append(f"seems to be in {letters} letters ({again}): {named(numbers)}")
+            notes.append(f"seems to be in {letters} letters ({again}): {pages_in_words(numbers)}")
         if draw is not None:
             context.progress(80, "searchable PDF")
             notes += self._publish_pdf()
@@ -211,7 +211,7 @@ def _stored_pages(context: Context[Any], first: int, pages: int) -> Iterator[Pag
         if lacking:
             raise Permanent(
                 "PAGES_MISSING",
-                f"{named(lacking)} have not been read",
+                f"{pages_in_words(lacking)} have not been read",
                 "read the document again with `pagemill reindex`",
             )
         yield from (found[number] for number in range(first, last + 1))
@@ -255,4 +255,4 @@ def _read_spool(spool: Path) -> Iterator[tuple[int, layout.Layout]]:
     with spool.open(encoding="utf-8") as lines:
         for line in lines:
             number, _, text = line.partition(" ")
-            yield int(number), layout.read(text)
+            yield int(number), layout.decode(text)

@@ -93,22 +93,22 @@ class PageProcess(Generic[R]):
         waiting = iter(numbers)
         while True:
             if len(self._pending) <= _AHEAD // 2:
-                self.tell(*islice(waiting, _AHEAD - len(self._pending)))
-            if not self.is_told:
+                self.request(*islice(waiting, _AHEAD - len(self._pending)))
+            if not self.has_pending:
                 return
-            yield self.hear()
+            yield self.receive()
 
-    def tell(self, *numbers: int) -> None:
+    def request(self, *numbers: int) -> None:
         """Send the numbers of the pages to read next."""
         self._pending += numbers
         self._send_numbers(numbers)
 
     @property
-    def is_told(self) -> bool:
+    def has_pending(self) -> bool:
         """True if pages are still unanswered."""
         return bool(self._pending)
 
-    def hear(self) -> tuple[int, R | TooLarge | Lost]:
+    def receive(self) -> tuple[int, R | TooLarge | Lost]:
         """Wait for the answer to the oldest unanswered page."""
         body = self._receive_answer(is_hurried=len(self._pending) < _MANY)
         number = self._pending.popleft()

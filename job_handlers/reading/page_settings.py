@@ -75,7 +75,7 @@ def format_ranges(numbers: Iterable[int]) -> str:
     return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in ranges)
 
 
-def named(numbers: Sequence[int]) -> str:
+def pages_in_words(numbers: Sequence[int]) -> str:
     """Return `pages 1-3,7` for [1, 2, 3, 7]."""
     return f"page{'s' if len(numbers) > 1 else ''} {format_ranges(numbers)}"
 
@@ -116,7 +116,7 @@ def costs_of(scans: Mapping[int, Scan]) -> dict[int, float]:
     }
 
 
-def parts(numbers: Sequence[int], slots: int, costs: Mapping[int, float]) -> list[list[int]]:
+def divide_pages(numbers: Sequence[int], slots: int, costs: Mapping[int, float]) -> list[list[int]]:
     """Divide the pages into even ranges of at most 12 pages.
 
     Their number is a multiple of `slots`, so that no slot is idle at the end. Ranges that run side by side share their

@@ -1,6 +1,6 @@
 """Prepare a page's gray pixels for OCR: detect ink, skew and lines; turn, straighten, crop and soften.
 
-Pillow does all per-pixel work: pytesseract depends on it anyway, and it starts no threads when imported. Skew is found
+Pillow does all per-pixel work; it starts no threads when imported. Skew is found
 by shearing a few narrow strips of a small copy; only a skewed page is resampled.
 """
 

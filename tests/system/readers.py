@@ -56,7 +56,7 @@ def _noted_page(reader: Reader, picture: shipped.PagePicture) -> shipped.ReadPag
         time.sleep(0.005)
     if _is_noise:
         time.sleep(_NOISE_SECONDS)
-        return shipped.ReadPage(noise(picture.number), "ocr", 90.0, layout.written(layout.Layout(picture.size)))
+        return shipped.ReadPage(noise(picture.number), "ocr", 90.0, layout.encode(layout.Layout(picture.size)))
     return _read_page(reader, picture)
 
 

@@ -118,7 +118,7 @@ class Mail:
         if "\ufffd" in value:
             # Some programs write a header in the encoding of the text, without saying so.
             body = self._raw_header(name).encode("ascii", "surrogateescape")
-            charset = web.known(self._message.get_content_charset(""))
+            charset = web.codec_for(self._message.get_content_charset(""))
             value = body.decode(charset, "replace") if charset else decode(body)[0]
         return " ".join(value.split())
 
@@ -233,7 +233,7 @@ def _text_of(part: EmailMessage) -> str:
         except _UNREAD as error:
             raise UnreadableDocument(f"the mail is broken ({error})") from error
     body = _bytes_of(part)
-    charset = web.known(part.get_content_charset(""))
+    charset = web.codec_for(part.get_content_charset(""))
     return body.decode(charset, "replace") if charset else decode(body)[0]
 
 

@@ -63,7 +63,7 @@ class Page(HTMLParser):
         """Column → number of rows that a cell still covers, the open row included."""
         self._begins_table = self._has_heads = False
 
-    def taken(self) -> list[Piece]:
+    def take_pieces(self) -> list[Piece]:
         """Return the pieces completed since the last call."""
         found, self._found = self._found, []
         return found
@@ -212,9 +212,9 @@ def pieces_of(blocks: Iterator[str], resolve: Resolve, *, has_title: bool = True
     page = Page(resolve, _SILENT if has_title else _SILENT | {"title"})
     for block in blocks:
         page.feed(block)
-        yield from page.taken()
+        yield from page.take_pieces()
     page.close()
-    yield from page.taken()
+    yield from page.take_pieces()
 
 
 def encoding_of(head: bytes) -> str:
@@ -223,10 +223,10 @@ def encoding_of(head: bytes) -> str:
     if text_like in WIDE or head.startswith(b"\xef\xbb\xbf"):
         return text_like
     found = _CHARSET.search(head)
-    return (known(found[1].decode()) if found else "") or text_like
+    return (codec_for(found[1].decode()) if found else "") or text_like
 
 
-def known(charset: str) -> str:
+def codec_for(charset: str) -> str:
     """Return Python's codec for a declared charset, with the browsers' substitutes by Windows code pages.
 
     Return "" if the name is unknown, or cannot be right: a page in which it was found byte by byte is not UTF-16.

@@ -1,7 +1,4 @@
-"""Recognise the pixels of a page. This module chooses the engine, and whether a second engine rereads uncertain lines.
-
-To add an engine, add its module to `ENGINES`.
-"""
+"""Recognise the pixels of a page. This module chooses the languages, and if a second engine rereads uncertain lines."""
 
 from collections.abc import Mapping, Sequence
 
@@ -9,19 +6,13 @@ from msgspec.structs import replace
 
 from job_handlers.reading.layout import UnreadScript
 from job_handlers.reading.ocr import languages, neural, tesseract
-from job_handlers.reading.ocr.engine import Engine, Maker
-from job_handlers.reading.ocr.engine import WayToRead as WayToRead
 from job_handlers.reading.ocr.recognition import Reader as Reader
 from job_handlers.reading.ocr.second_pass import SecondReader
+from job_handlers.reading.ocr.tesseract import Engine
+from job_handlers.reading.ocr.tesseract import WayToRead as WayToRead
+from job_handlers.reading.ocr.tesseract import missing as missing
 from worker_service.base import language_id
-from worker_service.handlers import Choices, Problem
-
-ENGINES: tuple[Maker, ...] = (tesseract,)
-"""The first engine with nothing missing is used."""
-
-
-def chosen() -> Maker:
-    return next((one for one in ENGINES if one.missing() is None), ENGINES[0])
+from worker_service.handlers import Choices
 
 
 def way_to_read(languages: Sequence[str] | None, quality: str) -> WayToRead:
@@ -37,7 +28,7 @@ def way_to_read(languages: Sequence[str] | None, quality: str) -> WayToRead:
 
 def reader_for(wanted: WayToRead) -> Reader:
     def engine(some: Sequence[str]) -> Engine:
-        return chosen().engine_for(_for_first_engine(replace(wanted, languages=some)))
+        return tesseract.engine_for(_for_first_engine(replace(wanted, languages=some)))
 
     def second(some: Sequence[str]) -> SecondReader | None:
         return asked if asked is not None and _has_second(some) else None
@@ -48,20 +39,15 @@ def reader_for(wanted: WayToRead) -> Reader:
 
 def identity_of(wanted: WayToRead) -> str:
     """Return a text that identifies everything that can change the recognised words; `none` without an engine."""
-    each = [chosen().identity(_for_first_engine(replace(wanted, languages=some))) for some in _alternatives(wanted)]
+    each = [tesseract.identity(_for_first_engine(replace(wanted, languages=some))) for some in _alternatives(wanted)]
     if "none" in each:
         return "none"
     return " or ".join(each) + (f" + {neural.name()}" if _is_second_asked(wanted) else "")
 
 
-def missing() -> Problem | None:
-    """Return the problem that keeps this machine from recognising pages."""
-    return chosen().missing()
-
-
 def offers() -> str | None:
     """Return a sentence about the languages and engines on this machine."""
-    of_first = chosen().offers()
+    of_first = tesseract.offers()
     lacks = neural.missing()
     of_second = f"a second opinion by {neural.name()}" if lacks is None else f"no second opinion: {lacks}"
     return of_first and f"{of_first}; {of_second}"
@@ -72,7 +58,7 @@ def identity() -> Sequence[str]:
     if missing():
         return []
     # A machine with a second engine reads other words than one without.
-    return [*chosen().identities(), f"second opinion: {'none' if neural.missing() else neural.name()}"]
+    return [*tesseract.identities(), f"second opinion: {'none' if neural.missing() else neural.name()}"]
 
 
 def unread(script: str | None, read_in: Sequence[str]) -> UnreadScript | None:
@@ -80,20 +66,20 @@ def unread(script: str | None, read_in: Sequence[str]) -> UnreadScript | None:
     codes = languages.readers_of(script or "")
     if script is None or not codes or not set(codes).isdisjoint(read_in):
         return None
-    there = [one for one in codes if one in chosen().languages_of("fast")]
+    there = [one for one in codes if one in tesseract.languages_of("fast")]
     return UnreadScript(script, (there or codes)[0], "" if there else languages.how_to_get(codes[:1]))
 
 
 def choices() -> Mapping[str, Choices]:
     """Return the possible values of payload keys, with those that could be installed."""
-    of_first = chosen().choices()
-    best = ["best"] if neural.missing() is None or chosen().languages_of("best") else []
+    of_first = tesseract.choices()
+    best = ["best"] if neural.missing() is None or tesseract.languages_of("best") else []
     return {**of_first, "quality": Choices(["fast", "auto", *best], {"best": neural.HOW_TO_GET})}
 
 
 def _likely_languages() -> Sequence[str]:
     """Return the installed languages that can be identified; English first, and alone if there are none."""
-    there = [one for one in chosen().languages_of("fast") if one in language_id.KNOWN]
+    there = [one for one in tesseract.languages_of("fast") if one in language_id.KNOWN]
     return sorted(there, key=lambda one: (one != "eng", one)) or ["eng"]
 
 
@@ -115,6 +101,6 @@ def _for_first_engine(wanted: WayToRead) -> WayToRead:
     They ask for its best data only if no second engine can improve on `fast`.
     """
     is_best = wanted.quality == "best" and not (
-        _has_second(wanted.languages) and not set(wanted.languages) <= set(chosen().languages_of("best"))
+        _has_second(wanted.languages) and not set(wanted.languages) <= set(tesseract.languages_of("best"))
     )
     return replace(wanted, quality="best" if is_best else "fast")

@@ -32,7 +32,7 @@ _GUESSED_MOST = 3
 """Letters."""
 
 
-def put_in(lines: list[list[Word]], gray: Gray, read: Callable[[Gray], list[Word]]) -> list[list[Word]]:
+def insert_figures(lines: list[list[Word]], gray: Gray, read: Callable[[Gray], list[Word]]) -> list[list[Word]]:
     """Return the lines with figures added. `read` recognises an image of one line."""
     words = [word for line in lines for word in line]
     figures = [word for word in words if any(map(str.isdigit, word.text))]

@@ -124,7 +124,7 @@ def is_known(code: str) -> bool:
     return code in NAMES or code == "osd" or code.removeprefix("script/") in _SCRIPTS
 
 
-def known() -> list[str]:
+def all_codes() -> list[str]:
     return [*NAMES, *(f"script/{name}" for name in _SCRIPTS)]
 
 

@@ -16,8 +16,8 @@ from msgspec.structs import replace
 from job_handlers.reading import layout, ocr_layout
 from job_handlers.reading.layout import Word
 from job_handlers.reading.ocr import dot_leaders, isolated_digits
-from job_handlers.reading.ocr.engine import Engine
 from job_handlers.reading.ocr.second_pass import SecondReader
+from job_handlers.reading.ocr.tesseract import Engine
 from job_handlers.reading.preprocess import (
     Gray,
     bands,
@@ -191,12 +191,12 @@ def recognise(engine: Engine, gray: Gray, dpi: float) -> RecognisedPage:
     dpi = min(dpi, min(gray.width, gray.height) / _PAGE_INCHES_LEAST)
 
     @cache
-    def seen(is_uneven: bool) -> Gray:
+    def prepared(is_uneven: bool) -> Gray:
         # Grain is darker than its neighbourhood and so becomes ink; strokes of small letters are as thin as grain.
         return softened(gray) if is_uneven and (is_coarse or is_grainy(gray)) else gray
 
     def read(turn: int, is_uneven: bool) -> RecognisedPage:
-        return _read_turned(engine, seen(is_uneven), dpi, turn, is_uneven)
+        return _read_turned(engine, prepared(is_uneven), dpi, turn, is_uneven)
 
     first = read(0, is_uneven)
     if not is_uneven and (_is_nearly_empty(first) or _is_weak(first)):
@@ -237,7 +237,7 @@ def _read_turned(engine: Engine, gray: Gray, dpi: float, turn: int, is_uneven: b
         rows_of_it = tell_apart(dot_leaders.arrange_rows(words(is_sparse=True)))
         if dot_leaders.are_most(rows_of_it) and dot_leaders.worth(rows_of_it) > _SPARSE * dot_leaders.worth(lines):
             lines = rows_of_it
-    lines = isolated_digits.put_in(lines, straight, line)
+    lines = isolated_digits.insert_figures(lines, straight, line)
     return RecognisedPage(ocr_layout.tidy_lines(lines, straight.width), turn, skew, seen=straight)
 
 

@@ -1,26 +1,23 @@
-"""Recognise images with Tesseract. The only module that uses it.
+"""Recognise images with Tesseract, by tesserocr. The only module that uses it.
 
-tesserocr runs it in process, without starting a program or writing an image, which halves the time. If its wheel does
-not load, pytesseract runs the program. Each engine uses one thread: threads of one engine slow each other down, and
-there is a process for every page that can be read at the same time.
+tesserocr runs the engine in process, which takes half the time of its program. An engine uses one thread: threads of
+one engine slow each other down, and there is a process for every page that can be read at the same time.
 """
 
 from __future__ import annotations
 
-import os
-import shutil
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
 from functools import cache
 from itertools import combinations
 from pathlib import Path
 from typing import Any
 
+from msgspec import Struct
+
 from job_handlers.reading.layout import Word
 from job_handlers.reading.ocr import languages
-from job_handlers.reading.ocr.engine import Engine, WayToRead
-from job_handlers.reading.preprocess import Gray, halve, image_of
+from job_handlers.reading.preprocess import Gray, halve
 from worker_service.handlers import CAPABILITY_MISSING, Choices, HandlerError, MissingDependency, Permanent, Problem
 
 try:
@@ -42,9 +39,7 @@ DATA = {
     ),
 }
 _PLAUSIBLE_DPI = (70, 600)
-_COLUMNS = 12
 _BLOCK_BYTES = 1 << 16
-_PSM_AUTO, _PSM_LINE, _PSM_SPARSE = 3, 7, 11
 _OTSU, _SAUVOLA = "0", "2"
 _VERTICAL = 7
 _WRITING = range(1, 9)
@@ -59,9 +54,17 @@ On 20 noisy Latin pages a wrong script reached 0.7; Arabic, Cyrillic and Japanes
 _DIRECTIONS = "\u200e\u200f"
 
 
+class WayToRead(Struct, frozen=True):
+    languages: Sequence[str]
+    quality: str
+    is_one_of_them: bool = False
+    """True if the language is not set: each page is in one of `languages`."""
+
+
 def missing() -> Problem | None:
-    if tesserocr is None and not shutil.which("tesseract"):
-        return Problem(CAPABILITY_MISSING, "there is no OCR engine", "apt-get install tesseract-ocr")
+    """Return the problem that keeps this machine from using the engine."""
+    if tesserocr is None:
+        return Problem(CAPABILITY_MISSING, "tesserocr, the OCR engine, cannot be loaded", "pip install tesserocr")
     if not _data_directories("fast"):
         remedy = "apt-get install tesseract-ocr-eng tesseract-ocr-osd"
         return Problem(CAPABILITY_MISSING, "there is no trained data for OCR", remedy)
@@ -84,16 +87,16 @@ def languages_of(quality: str) -> list[str]:
 
 def choices() -> Mapping[str, Choices]:
     """Return the languages that payloads may ask for."""
-    to_get = {code: languages.how_to_get([code]) for code in languages.known()}
+    to_get = {code: languages.how_to_get([code]) for code in languages.all_codes()}
     return {"languages": Choices(_installed_languages(), to_get, languages.CALLED)}
 
 
 def engine_for(wanted: WayToRead) -> Engine:
-    data = _data_for(wanted)
-    return _InProcess(wanted, data) if tesserocr is not None else _Program(wanted, data)
+    return Engine(wanted, _data_for(wanted))
 
 
 def identity(wanted: WayToRead) -> str:
+    """Return a text that identifies engine and trained data; `none` without an engine."""
     try:
         data = _data_for(wanted)
     except HandlerError:
@@ -123,11 +126,7 @@ def _checksum_of(path: Path) -> str:
 
 @cache
 def _engine_name() -> str:
-    if tesserocr is not None:
-        return f"tesseract {tesserocr.tesseract_version().split()[1]} (tesserocr)"
-    import pytesseract  # type: ignore[import-untyped]
-
-    return f"tesseract {pytesseract.get_tesseract_version()} (program)"
+    return f"tesseract {tesserocr.tesseract_version().split()[1]} (tesserocr)"
 
 
 # --- trained data -----------------------------------------------------------------------------------------
@@ -168,10 +167,10 @@ def _how_to_install(quality: str) -> str:
     return f"put it into {DATA[quality][0]}"
 
 
-# --- the engines ------------------------------------------------------------------------------------------
+# --- the engine -------------------------------------------------------------------------------------------
 
 
-class _InProcess:
+class Engine:
     def __init__(self, wanted: WayToRead, data: Path) -> None:
         self.name = _engine_name()
         self._data = f"{data}/"
@@ -183,6 +182,12 @@ class _InProcess:
     def words(
         self, gray: Gray, dpi: float, *, is_uneven: bool = False, is_large: bool = False, is_sparse: bool = False
     ) -> list[list[Word]]:
+        """Return the words by line, in pixels, with an empty line between paragraphs.
+
+        `is_uneven` chooses the threshold per neighbourhood instead of per page. `is_large` says that the letters are
+        still legible at half the size. `is_sparse` returns each separate piece of text as a line, in no particular
+        order.
+        """
         self._reader.SetVariable("thresholding_method", _SAUVOLA if is_uneven else _OTSU)
         if is_sparse:
             self._reader.SetPageSegMode(tesserocr.PSM.SPARSE_TEXT)
@@ -198,6 +203,7 @@ class _InProcess:
             self._reader.SetPageSegMode(tesserocr.PSM.AUTO)
 
     def line(self, gray: Gray, dpi: float, *, is_uneven: bool = False) -> list[Word]:
+        """Return the words of an image that contains one line, or part of one."""
         self._reader.SetVariable("thresholding_method", _SAUVOLA if is_uneven else _OTSU)
         self._reader.SetPageSegMode(tesserocr.PSM.SINGLE_LINE)
         try:
@@ -228,10 +234,12 @@ class _InProcess:
         ]
 
     def turn(self, gray: Gray, dpi: float) -> int | None:
+        """Return the degrees clockwise by which the page must be turned; None if that is uncertain."""
         found = self._orientation(gray, dpi)
         return None if found is None else -int(found["orient_deg"]) % 360
 
     def script(self, gray: Gray, dpi: float) -> str | None:
+        """Return the script of a page, such as Latin or Arabic; None if that is uncertain."""
         found = self._orientation(gray, dpi)
         return found["script_name"] if found is not None and found["script_conf"] >= _SCRIPT_SURE else None
 
@@ -297,76 +305,5 @@ def _set_image(reader: Any, gray: Gray, dpi: float) -> None:
     reader.SetSourceResolution(_plausible_dpi(dpi))
 
 
-class _Program:
-    def __init__(self, wanted: WayToRead, data: Path) -> None:
-        import pytesseract
-
-        os.environ["OMP_THREAD_LIMIT"] = "1"
-        self.name = _engine_name()
-        self._pytesseract = pytesseract
-        self._language = "+".join(wanted.languages)
-        self._data = data
-
-    def words(
-        self, gray: Gray, dpi: float, *, is_uneven: bool = False, is_large: bool = False, is_sparse: bool = False
-    ) -> list[list[Word]]:
-        return self._read(gray, dpi, _PSM_SPARSE if is_sparse else _PSM_AUTO, is_uneven=is_uneven)
-
-    def line(self, gray: Gray, dpi: float, *, is_uneven: bool = False) -> list[Word]:
-        return [word for line in self._read(gray, dpi, _PSM_LINE, is_uneven=is_uneven) for word in line]
-
-    def _read(self, gray: Gray, dpi: float, mode: int, *, is_uneven: bool) -> list[list[Word]]:
-        method = _SAUVOLA if is_uneven else _OTSU
-        said = self._pytesseract.image_to_data(
-            image_of(gray),
-            lang=self._language,
-            config=f"--psm {mode} --oem 1 --dpi {_plausible_dpi(dpi)} -c thresholding_method={method}"
-            f' --tessdata-dir "{self._data}"',
-        )
-        return _parse_table(said.splitlines()[1:])
-
-    def turn(self, gray: Gray, dpi: float) -> int | None:
-        found = self._orientation(gray, dpi)
-        return None if found is None else -int(found["orientation"]) % 360
-
-    def script(self, gray: Gray, dpi: float) -> str | None:
-        found = self._orientation(gray, dpi)
-        return found["script"] if found is not None and float(found["script_conf"]) >= _SCRIPT_SURE else None
-
-    def _orientation(self, gray: Gray, dpi: float) -> Any:
-        if not (self._data / "osd.traineddata").is_file():
-            return None
-        with suppress(self._pytesseract.TesseractError):
-            return self._pytesseract.image_to_osd(
-                image_of(gray),
-                config=f'--dpi {_plausible_dpi(dpi)} --tessdata-dir "{self._data}"',
-                output_type=self._pytesseract.Output.DICT,
-            )
-        return None
-
-
 def _plausible_dpi(dpi: float) -> int:
     return round(min(max(dpi, _PLAUSIBLE_DPI[0]), _PLAUSIBLE_DPI[1]))
-
-
-def _parse_table(rows: Iterable[str]) -> list[list[Word]]:
-    """Parse Tesseract's table.
-
-    Its columns: level, page, block, paragraph, line, word, left, top, width, height, confidence, text.
-    """
-    lines: list[list[Word]] = []
-    line = paragraph = None
-    for row in rows:
-        cells = row.split("\t", _COLUMNS - 1)
-        if len(cells) < _COLUMNS or cells[0] != "5" or not cells[11].strip():
-            continue
-        if cells[2:4] != paragraph:
-            if lines:
-                lines.append([])
-            paragraph = cells[2:4]
-        if cells[2:5] != line:
-            lines.append([])
-            line = cells[2:5]
-        left, top, width, height = map(int, cells[6:10])
-        lines[-1].append(Word(left, top, left + width, top + height, max(float(cells[10]), 0.0), cells[11].strip()))
-    return lines

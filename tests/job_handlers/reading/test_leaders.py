@@ -77,7 +77,7 @@ def test_a_title_its_dots_and_its_page_are_a_line_of_text_and_words_with_their_p
         read = read_page(ocr.reader_for(ocr.WayToRead(("eng",), "fast")), draw(opened, 1))
 
     assert character_errors([read.text], book.truth) < 1
-    told = layout.read(read.layout or "")
+    told = layout.decode(read.layout or "")
     assert [word.text for one in told.lines for word in one] == read.text.split()
     led = [word for one in told.lines for word in one if word.text.startswith("......")]
     assert len(led) == 8

@@ -49,7 +49,7 @@ def test_a_figure_alone_in_its_cell_is_read(dpi: int) -> None:
     read = read_page(ocr.reader_for(ocr.WayToRead(("eng",), "fast")), page_of(dpi))
 
     assert read.text.strip().split("\n") == ["\t".join(row) for row in ROWS]
-    [table] = layout.read(read.layout or "").tables
+    [table] = layout.decode(read.layout or "").tables
     assert [[cell.text if cell else "" for cell in row] for row in table.rows] == [list(row) for row in ROWS]
 
 
@@ -81,7 +81,9 @@ def test_only_a_figure_in_a_row_and_in_a_column_of_figures_is_put_in(
 ) -> None:
     lines = words((100, 50, "Region"), (500, 50, "2024"), (100, 100, "North"), (300, 100, "12"))
 
-    found = isolated_digits.put_in(lines, marked(mark), lambda piece: [Word(5, 5, 20, 30, 90.0, said)] if said else [])
+    found = isolated_digits.insert_figures(
+        lines, marked(mark), lambda piece: [Word(5, 5, 20, 30, 90.0, said)] if said else []
+    )
 
     texts = [[word.text for word in line] for line in found]
     assert texts == [["Region"], ["2024"], ["North"], ["12", *([said] if is_put_in else [])]]

@@ -139,8 +139,8 @@ def test_a_page_tells_who_read_it_and_what_of_it_the_second_read(library: Librar
     assert library.read(original).how is How.DONE
 
     [page] = library.by_number.values()
-    told = layout.read(page.layout or "")
-    first = ocr.chosen().identity(ocr.WayToRead(("eng",), "fast")).rpartition(" ")[0]
+    told = layout.decode(page.layout or "")
+    first = ocr.tesseract.identity(ocr.WayToRead(("eng",), "fast")).rpartition(" ")[0]
     assert told.readers == [first, neural.name()]
     lines = [" ".join(word.text for word in one) for one in told.lines]
     assert "In accordance with custom, im-" in [lines[at] for at in told.second]

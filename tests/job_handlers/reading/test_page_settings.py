@@ -11,10 +11,10 @@ from job_handlers.reading.page_settings import (
     PageSource,
     Scan,
     costs_of,
+    divide_pages,
     format_ranges,
     layer_digest,
     ocr_digest,
-    parts,
     pixels_digest,
     read_ranges,
 )
@@ -37,7 +37,7 @@ from worker_service.handlers import Permanent
     ],
 )
 def test_ranges_are_at_most_twelve_pages_and_fill_the_slots(pages: int, slots: int, sizes: list[int]) -> None:
-    found = parts(list(range(1, pages + 1)), slots, {})
+    found = divide_pages(list(range(1, pages + 1)), slots, {})
 
     assert [len(one) for one in found] == sizes
     assert [number for one in found for number in one] == list(range(1, pages + 1))
@@ -49,9 +49,9 @@ def test_ranges_that_run_side_by_side_end_together(pages: int, slots: int) -> No
     chance = random.Random(pages)
     costs = {number: chance.uniform(0.2, 1.8) for number in numbers}
 
-    found = parts(numbers, slots, costs)
+    found = divide_pages(numbers, slots, costs)
 
-    assert len(found) == len(parts(numbers, slots, {}))
+    assert len(found) == len(divide_pages(numbers, slots, {}))
     assert sorted(number for one in found for number in one) == numbers
     for one in found:
         assert one == sorted(one)
@@ -68,7 +68,9 @@ def test_ranges_that_run_side_by_side_end_together(pages: int, slots: int) -> No
 def test_neighbours_stay_together_where_nothing_is_gained() -> None:
     numbers = list(range(1, 15))
 
-    assert parts(numbers, 2, {number: 1 + number % 3 / 100 for number in numbers}) == parts(numbers, 2, {})
+    assert divide_pages(numbers, 2, {number: 1 + number % 3 / 100 for number in numbers}) == divide_pages(
+        numbers, 2, {}
+    )
 
 
 def test_a_page_costs_what_it_is_packed_into_beside_its_like() -> None:

@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 
 from job_handlers.reading import ocr_pages as ocr_module
-from job_handlers.reading.ocr.engine import WayToRead
+from job_handlers.reading.ocr import WayToRead
 from job_handlers.reading.ocr_pages import ocr_pages
 from tests.job_handlers.reading.documents import (
     character_errors,

@@ -15,7 +15,7 @@ from benchmarks.tables_accuracy import blocks_in_order, cell_counts, f1
 from job_handlers.reading import layout, ocr, pdf
 from job_handlers.reading import ocr_layout as rows
 from job_handlers.reading.layout import Word
-from job_handlers.reading.ocr.engine import WayToRead
+from job_handlers.reading.ocr import WayToRead
 from job_handlers.reading.ocr_pages import PagePicture, ReadPage, read_page
 from job_handlers.reading.pdf import text
 from job_handlers.reading.preprocess import Gray, ruled_lines
@@ -380,7 +380,7 @@ def scanned() -> list[tuple[tables_corpus.Page, ReadPage]]:
 def test_rows_of_scanned_tables_stay_rows(scanned: list[tuple[tables_corpus.Page, ReadPage]]) -> None:
     page, read = scanned[0]
 
-    found = layout.read(read.layout or "")
+    found = layout.decode(read.layout or "")
 
     assert f1(*cell_counts([rows_of(one) for one in found.tables], page.tables)) > 0.965
     [table] = found.tables

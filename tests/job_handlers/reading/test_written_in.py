@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -103,7 +104,11 @@ def test_a_page_costs_a_second_reading_only_where_the_first_was_in_another_langu
 ) -> None:
     counted: Counter[str] = Counter()
     among = ["eng", "bul", "deu", "ell", "rus"]
-    reader = Reader([[one] for one in among], lambda some: Speaker(some[0], (language, text), counted), lambda _: None)
+
+    def speaker(languages: Sequence[str]) -> Any:
+        return Speaker(languages[0], (language, text), counted)
+
+    reader = Reader([[one] for one in among], speaker, lambda _: None)
 
     found = reader.read(gray_of(ENGLISH), 150)
 
