@@ -26,15 +26,12 @@ if TYPE_CHECKING:
     from worker_service.base.events import Log
 
 OrderedReport = PagesRead | Checkpointed | Asked
-"""Reports that must not be lost and keep their order."""
 
 _REPORT_BYTES_LEAST = 500
 
 
 @dataclass(slots=True)
 class Attempt:
-    """A claimed attempt and what remains to be written about it."""
-
     job: Job
     lease: Lease
     job_class: str
@@ -48,7 +45,6 @@ class Attempt:
     is_held_up: bool = False
     """The batch is stopped: the job is released, as when the daemon stops. An at-most-once job runs to its end."""
     stopped_at: float | None = None
-    """When the child process was asked to stop."""
     is_stopped_now: bool = False
     percent: float | None = None
     message: str | None = None
@@ -59,12 +55,10 @@ class Attempt:
     has_begun: bool = False
     """The child process was about to call the handler."""
     node: str | None = None
-    """The node that runs the attempt; None for the local fork server."""
     has_news: bool = False
     refused: Failure | None = None
     unwritten: deque[OrderedReport] = field(default_factory=deque)
     unwritten_bytes: int = 0
-    """Approximate size, used for the limit."""
     question: Asked | None = None
     """The entry of `unwritten` whose answer the child process is waiting for."""
     asked_at: float = 0.0
@@ -115,7 +109,6 @@ class Attempt:
             self.question = None
 
     def drop_question(self) -> Asked | None:
-        """Remove the pending question, if any, and return it."""
         asked = self.question
         if asked is not None:
             self.remove_report(asked)
@@ -140,7 +133,6 @@ class Attempt:
         self.refused = self.refused or failure
 
     def put_back(self, report: Report) -> None:
-        """Merge a report that could not be written into the next one."""
         if self.percent is None:
             self.percent, self.count = report.percent, report.count
         self.message = report.message if self.message is None else self.message
@@ -180,7 +172,6 @@ class Slots:
     """Attempts that may have unwritten reports. With thousands of slots, no turn can afford to check all of them."""
     _attempts: dict[Key, Attempt] = field(default_factory=dict)
     _numbers: Counter[str] = field(default_factory=Counter)
-    """Number of attempts by class."""
 
     def __len__(self) -> int:
         return len(self._attempts)
@@ -213,7 +204,6 @@ class Slots:
         return self.sizes.get(job_class, 0) - self.used(job_class)
 
     def prefetched(self, job_class: str) -> int:
-        """Return how many attempts were claimed ahead of a free slot."""
         return self._numbers[job_class] - self.used(job_class)
 
     def by_type(self, job_class: str) -> Counter[str]:
@@ -222,12 +212,10 @@ class Slots:
         return Counter(one.job.job_type for one in self._attempts.values() if one.job_class == job_class)
 
     def leases(self) -> tuple[Lease, ...]:
-        """Return the leases that are not known to be lost."""
         return tuple(attempt.lease for attempt in self._attempts.values() if not attempt.is_lost)
 
 
 PAUSE_SECONDS = 1.0
-"""Wait before an unavailable store is tried again."""
 
 
 @dataclass(slots=True)

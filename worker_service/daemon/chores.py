@@ -29,7 +29,6 @@ from worker_service.settings.value_types import NEVER
 from worker_service.workspace import FORGOTTEN_AT_ONCE, FREE_BYTES_LEAST, link, link_due, sweep_gone
 
 Chore = Callable[[], float]
-"""Run the chore once; return the seconds until its next run."""
 
 _PRUNED_AT_ONCE = 500
 _NOTIFY_SECONDS = 5.0
@@ -178,7 +177,6 @@ class BeginScheduled:
 
 
 def send_notifications(context: DaemonContext) -> float:
-    """Send the messages that the `[[notify]]` rules ask for."""
     from worker_service.services import notifications  # imported only if a rule exists
     from worker_service.services.database import Session
 
@@ -189,7 +187,6 @@ def send_notifications(context: DaemonContext) -> float:
 
 
 def update_status_line(context: DaemonContext, notifier: Notifier) -> float:
-    """Update the line that `systemctl status` shows."""
     counts, slots = context.store.reading.counts(), context.slots
     oldest = counts.oldest_pending_at
     age = None if oldest is None else (context.clock() - from_text(oldest)).total_seconds()
@@ -307,7 +304,6 @@ class FailUnknown:
         return _SOON_SECONDS if is_more else min(_LOOK_SECONDS, grace_seconds)
 
     def _fail(self, job_type: str, since: datetime) -> bool:
-        """Fail one batch of jobs; return whether there may be more."""
         failed = self.context.store.upkeep.fail_unknown(job_type, since=since, most=_FAILED_AT_ONCE)
         if failed:
             self.context.log.warning(events.TYPE_UNKNOWN, job_type=job_type, jobs=len(failed))
@@ -346,7 +342,6 @@ class NameDocuments:
 
 
 def link_last_documents(context: DaemonContext) -> None:
-    """Link the documents that were published last, before the daemon exits."""
     _log_failed_links(context, link_due(context.store, context.settings.workspace))
 
 

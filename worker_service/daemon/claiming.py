@@ -51,7 +51,6 @@ class Claiming:
         self.is_deadline_known = False
 
     def fill_slots(self, described: Mapping[str, Described]) -> bool:
-        """Claim jobs for the free slots and start them; return whether any was started."""
         slots = self.context.slots
         before = len(slots)
         for job_class in slots.sizes:
@@ -144,14 +143,12 @@ MOMENT_SECONDS = 0.02
 PREFETCHED_MOST = 32
 """Prefetched jobs per slot. One short transaction claims them for all slots, another completes them."""
 _NEWEST_WEIGHT = 0.3
-"""Weight of the newest duration in the moving average."""
 
 
 @dataclass(slots=True)
 class Prefetch:
     slots: Slots
     _seconds: dict[str, float] = field(default_factory=dict)
-    """Moving average of the seconds that one attempt takes, by job type."""
 
     def learn_durations(self, attempts: Iterable[Attempt]) -> None:
         for attempt in attempts:
@@ -188,7 +185,6 @@ _CHECKED_CHARACTERS_MAX = 65_536
 
 
 def refusal(job: Job, found: Described | None) -> Ended | None:
-    """Return the outcome of a job that must not start, or None if it may start."""
     if found is None or found.set_aside is not None:
         message = f"no handler for {job.job_type}" if found is None else found.set_aside or ""
         return Ended(job.id, job.fence, How.PERMANENT, code="HANDLER_SET_ASIDE", message=message)

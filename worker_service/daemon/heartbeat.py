@@ -46,7 +46,6 @@ class Heartbeat:
     leases: Sequence[Lease] = ()
     """The loop replaces the whole sequence and the thread reads it whole, so no lock is needed."""
     committed: int = 0
-    """Number of committed beats."""
     committed_at: float = 0.0
     """Start time of the newest committed beat, which other workers judge by."""
     _answers: deque[BeatAnswer] = field(default_factory=deque)
@@ -65,7 +64,6 @@ class Heartbeat:
         return self._events
 
     def beat_soon(self) -> None:
-        """Ask the thread to beat without waiting for the interval to end."""
         self._asked.set()
 
     def beat_now(self, store: Store) -> None:
@@ -150,7 +148,6 @@ class Ownership:
 
     @property
     def is_silent(self) -> bool:
-        """True if the last beat is so old that another worker may have requeued the jobs of this one."""
         return self.heartbeat.silent_seconds() > self.context.settings.orphan_after_seconds * FENCED_FRACTION
 
     def apply_beat_results(self) -> bool:
@@ -229,7 +226,6 @@ class Ownership:
 
 
 def own_worker(context: DaemonContext, handlers: Iterable[Described]) -> Worker:
-    """Return the row with which this worker registers."""
     own, sizes = context.identity, context.slots.sizes
     facts = [described.facts for described in handlers]
     return Worker(

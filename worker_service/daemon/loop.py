@@ -63,10 +63,8 @@ class Loop:
     signals: Signals
     notifier: Notifier
     is_draining_queue: bool = False
-    """Exit when no job can run now or soon."""
     chores: Mapping[str, Chore] = field(default_factory=dict)
     nodes: Nodes | None = None
-    """The nodes of the Ray cluster; None without a cluster."""
 
     _exit_code: int | None = None
     _due_at: dict[str, float] = field(default_factory=dict)
@@ -77,7 +75,6 @@ class Loop:
     _poll_at: float = 0.0
     _turned_at: float = 0.0
     _has_changed: bool = False
-    """Set when another connection committed during the wait."""
     _beats_notified: int = -1
     _restart_at: float = 0.0
     _restart_wait: float = 0.5
@@ -96,7 +93,6 @@ class Loop:
     # ── Turns ──
 
     def run(self) -> int:
-        """Run turns until the daemon is done; return the exit code."""
         while self._exit_code is None:
             try:
                 self.turn()
@@ -121,7 +117,6 @@ class Loop:
         return self._exit_code
 
     def turn(self) -> None:
-        """Run one turn of the main loop."""
         self._turned_at = self.context.monotonic()
         if not self._is_database_ours():
             return
@@ -363,7 +358,6 @@ class Loop:
 
 
 def filter_types(described: Iterable[Described], types: Sequence[str]) -> dict[str, Described]:
-    """Return the handlers of the types that WORKER_TYPES allows, by type."""
     return {one.facts.job_type: one for one in described if wants(types, one.facts.job_type)}
 
 
@@ -417,7 +411,6 @@ class Signals:
         return self._reader.fileno()
 
     def drain(self) -> None:
-        """Discard the pending wake-up bytes, so that the next wait blocks."""
         with suppress(BlockingIOError):
             while self._reader.recv(64):
                 pass
@@ -440,7 +433,6 @@ class Stopping:
     ownership: Ownership
     signals: Signals
     at: float | None = None
-    """End of the grace period; None until the daemon is asked to stop."""
     _is_now: bool = False
 
     def read_signals(self) -> bool:
@@ -485,7 +477,6 @@ class Stopping:
         return max(STOP_SECONDS, self.context.settings.grace_period_seconds) if is_spared else STOP_SECONDS
 
     def next_at(self) -> float | None:
-        """Return when to check again; None if nothing is being stopped."""
         now = self.context.monotonic()
         moments = [now + 1.0 for attempt in self.context.slots if attempt.stopped_at is not None]
         if self.at is not None and len(self.context.slots):

@@ -22,7 +22,6 @@ _LOOK_SECONDS = 1.0
 _FIRST_NODE_SECONDS = 60.0
 """Longest wait of a draining daemon for its first node."""
 _FIRST_MACHINE_SECONDS = 900.0
-"""Longest wait if Ray's autoscaler has to start a machine."""
 
 
 @dataclass(slots=True)
@@ -71,7 +70,6 @@ class Nodes:
 
     @property
     def may_still_come(self) -> bool:
-        """True if there is no slot yet and a node may still appear."""
         seconds = _FIRST_MACHINE_SECONDS if self.autoscale else _FIRST_NODE_SECONDS
         has_slots = self.pool.local_slots or (self._seen is not None and any(node.slots for node in self._seen.nodes))
         return not has_slots and self.context.monotonic() < self._started_at + seconds

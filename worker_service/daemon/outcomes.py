@@ -82,7 +82,6 @@ class SnoozeUntil(Struct, frozen=True):
     until: datetime
     why: Failure
     resting: str = ""
-    """The source to pause until then."""
 
 
 class Release(Struct, frozen=True):
@@ -283,7 +282,6 @@ class OutcomeWriter:
         return True
 
     def _fail_after_all(self, attempt: Attempt, ended: Ended, code: str, error: Exception) -> None:
-        """Replace the outcome with a retryable failure, which is written with the other failures."""
         failed = replace(ended, how=How.RETRYABLE, code=code, message=str(error), remedy="")
         self._waiting[attempt.key] = (attempt, failed)
 
@@ -440,7 +438,6 @@ class Publisher(Struct, frozen=True):
             raise StagedFileMissing(f"{name} was replaced in the staging directory before its publication")
 
     def published(self, ended: Ended) -> list[NewFile]:
-        """Return the rows of the moved files."""
         new = []
         for one in ended.published:
             to = self._target(ended, one.path)
@@ -449,7 +446,6 @@ class Publisher(Struct, frozen=True):
         return new
 
     def retract(self, ended: Ended) -> None:
-        """Delete the files of a completion that was rejected."""
         if ended.files:
             self._forget_staging(ended)
             shutil.rmtree(self.place(ended.job_id, ended.fence), ignore_errors=True)

@@ -35,7 +35,6 @@ from worker_service.runner.worker_lock import (
 )
 
 DYING_SECONDS_MOST = 5.0
-"""Grace for the child processes of a dead daemon to exit on their own."""
 _SOON_SECONDS = 0.1
 _SWEEP_SECONDS = 2.0
 
@@ -105,12 +104,10 @@ class Recovery:
             self.context.log.info(events.JOB_REQUEUED, job_id=job.id, fence=job.fence, status=job.status.value)
 
     def _sweep(self, worker: WorkerState) -> bool:
-        """Kill the remaining processes of the worker's attempts; return whether all are gone."""
         pool_id = pool_id_of(staging_root(self.context.settings.workspace, worker.id))
         return sweep_until_gone(pool_id, seconds=_SWEEP_SECONDS)
 
     def _rest(self, worker: WorkerState) -> Sequence[int]:
-        """Return the living processes of the worker, except its daemon."""
         found = lock_holders(lock_path(self.context.settings.database, worker.id))
         return [pid for pid in found if pid not in (worker.pid, pid_in(worker.id), os.getpid())]
 

@@ -46,7 +46,6 @@ _LINES_AT_ONCE = 500
 _PAGES_AT_ONCE = 200
 _PAGE_BYTES_AT_ONCE = 8 << 20
 _BUSY_SECONDS = 0.2
-"""Longest time spent writing in one turn."""
 _REFUSALS = (RuleBroken, BadPayload, BadInput, Refused)
 
 
@@ -83,7 +82,6 @@ class Reporter:
 
     @property
     def next_at(self) -> float | None:
-        """When to write next; None if nothing waits."""
         if not any(attempt.has_news or attempt.unwritten for attempt in self._attempts):
             return None
         is_urgent = any(one.question is not None for one in self._attempts) or self._unwritten_bytes > _URGENT_BYTES

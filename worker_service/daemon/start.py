@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from worker_service.daemon.nodes import Nodes
 
 _DESCRIPTORS_MIN = 256
-"""Database, pipes of some twenty child processes, and their files."""
 _LOCKED = "another program keeps the write lock: look for a sqlite3 session with an open transaction"
 
 
@@ -137,7 +136,6 @@ def _open_store(settings: Settings, stack: ExitStack, log: Log) -> Store:
 
 
 def _prepare_workspace(context: DaemonContext, stack: ExitStack) -> Path:
-    """Create the directories of the workspace; return this worker's staging directory."""
     workspace = context.settings.workspace
     take_workspace(workspace, context.store.reading.database_id())
     staging = staging_root(workspace, context.identity.worker_id)
@@ -160,7 +158,6 @@ def _set_environment(settings: Settings) -> None:
 class _StartedPool(NamedTuple):
     pool: LocalPool | ClusterPool
     described: Mapping[str, Described]
-    """The handlers of the types that WORKER_TYPES allows."""
     known_types: Collection[str]
     """Types with a handler here, whether or not WORKER_TYPES allows them."""
     nodes: Nodes | None

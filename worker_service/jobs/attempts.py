@@ -13,8 +13,6 @@ from worker_service.jobs.job import Lease, NewJob
 
 
 class ChildProcess(Struct, frozen=True):
-    """Child process of an attempt. `pid_started`, in clock ticks, tells it from a later process with the same pid."""
-
     pid: int
     pid_started: int
     sandbox: str
@@ -35,16 +33,12 @@ class Report(Struct, frozen=True):
     message: str | None = None
     lines: Sequence[str] = ()
     child: ChildProcess | None = None
-    """Reported once, when the child process has started."""
     node: str | None = None
-    """Cluster node of the attempt. None: it runs on the daemon's own machine."""
     count: Count | None = None
     """Replaces the stored count if `percent` is given."""
 
 
 class Usage(Struct, frozen=True):
-    """Resource use of an attempt, and the signal that ended its process."""
-
     cpu_seconds: float | None = None
     memory_peak_bytes: int | None = None
     signal: str | None = None
@@ -96,11 +90,8 @@ class AttemptRow(Struct, frozen=True):
     pid_started: int | None
     sandbox: str | None
     heard_at: str | None
-    """Time of the last report from its handler."""
     node: str | None
-    """Cluster node that it ran on. None: the daemon's own machine."""
 
     @property
     def error_text(self) -> str:
-        """Error message and remedy in one sentence."""
         return in_a_sentence(self.error_message or "", self.error_remedy)

@@ -31,14 +31,10 @@ class BatchState(StrEnum):
 
 
 class OwnerPolicy(StrEnum):
-    """Rule for an owner's other active batches when a batch starts or resumes."""
-
     REPLACE = "replace"
     """The other batches wait, and resume when this one has ended or is stopped."""
     QUEUE = "queue"
-    """The other batches continue, and this one waits."""
     OFF = "off"
-    """All batches run at the same time."""
 
 
 class NewBatch(Struct, frozen=True):
@@ -52,8 +48,6 @@ class NewBatch(Struct, frozen=True):
 
 
 class BatchOfJobs(Struct, frozen=True):
-    """A batch to be inserted, with its first jobs."""
-
     new: NewBatch
     jobs: Sequence[NewJob]
     policy: OwnerPolicy
@@ -87,8 +81,6 @@ def unique_key_in_batch(key: str, batch_id: int) -> str:
 
 
 class InBatch(NamedTuple):
-    """Result of one submitted job. See `Enqueued`."""
-
     job_id: int | None
     """None: no job was inserted, because its document needs none."""
     existing: bool = False
@@ -104,42 +96,30 @@ class BatchAdded(Struct, frozen=True):
     batch: Batch
     jobs: Sequence[InBatch]
     replaced: Sequence[int] = ()
-    """Ids of the owner's other batches, which wait until this one ends."""
 
 
 class LiveWork(NamedTuple):
-    """A live job that already does what a new job would do."""
-
     job_id: int
     batch_id: int | None
     document_id: int | None = None
 
 
 class WorkToSubmit(Struct, frozen=True):
-    """Preview of a submission. Jobs are identified by their position."""
-
     new: Sequence[int]
-    """Positions of jobs that would be inserted."""
     live: Mapping[int, LiveWork]
     """Position → live job of the same owner that does the same work. The other positions need no job, because their
     documents have been read or are being read."""
 
 
 class BatchMoved(Struct, frozen=True):
-    """Result of retrying, resuming or cancelling a batch."""
-
     batch: Batch
     job_ids: Sequence[int] = ()
-    """Jobs that were retried or cancelled."""
     asked: Sequence[int] = ()
-    """Running jobs that were asked to stop."""
     refused: Mapping[int, str] = field(default_factory=dict)
     replaced: Sequence[int] = ()
 
 
 class BatchFacts(Struct, frozen=True):
-    """Counts from which the progress of a batch is computed."""
-
     jobs: Mapping[Status, int]
     documents: Mapping[IndexStatus, int]
     files_on_the_way: int
@@ -149,20 +129,14 @@ class BatchFacts(Struct, frozen=True):
     files_cancelled: int
     """Number of sources without a document whose last job was cancelled."""
     documents_cancelled: int
-    """Number of failed documents whose reading was cancelled."""
     may_find_more: bool
     """True if a live job belongs to no document and no single source, such as a crawl or a custom job."""
     pages: int
-    """Total pages of the documents whose page count is known."""
     pages_read: int
     pages_left: int
-    """Unread pages of queued or indexing documents whose page count is known."""
     uncounted: int
-    """Number of queued or indexing documents whose page count is unknown."""
     size: int
-    """Total bytes of the originals in the workspace."""
     pages_lately: int
-    """Number of pages stored in the last `lately_seconds`."""
     lately_seconds: float
     current: tuple[str, int, int | None] | None = None
     """(name, pages read, pages) of the document that advanced last."""

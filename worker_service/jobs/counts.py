@@ -54,13 +54,9 @@ class ErrorCount(Struct, frozen=True):
 
 
 class WorkDone(Struct, frozen=True):
-    """Summary of the jobs that ended in a period."""
-
     jobs: int
-    """Number of jobs that completed, failed or were cancelled."""
     failed: int
     pages: int
-    """Number of page results stored."""
     waits: Sequence[float]
     """Seconds that a sample of the jobs waited for the first attempt, in ascending order."""
 
@@ -76,8 +72,6 @@ class BrokenPromise(NamedTuple):
 
 
 class Check(Struct, frozen=True):
-    """One line of `pagemill db check`."""
-
     name: str
     is_good: bool
     detail: str

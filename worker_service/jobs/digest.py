@@ -9,7 +9,6 @@ _canonical = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_asci
 
 
 def canonical(value: object) -> str:
-    """Return canonical JSON: sorted keys, no spaces, no NaN."""
     return _canonical(value)
 
 

@@ -35,15 +35,12 @@ class DeferredAction(Struct, frozen=True):
 
     job_type: str
     payload: str = ""
-    """JSON. Empty: no payload."""
     on_end: OnEnd = OnEnd.SUCCESS
     is_standing: bool = False
     """True: repeat it for each generation of the document."""
 
 
 class AskedAction(DeferredAction, frozen=True):
-    """A requested action of a document, with the job that it has started."""
-
     document_id: int = 0
     generation: int = 0
     fired_at: str | None = None
@@ -51,8 +48,6 @@ class AskedAction(DeferredAction, frozen=True):
 
 
 class OwnersAction(DeferredAction, frozen=True):
-    """An action for every document of an owner."""
-
     owner: str = ""
 
 
@@ -100,7 +95,6 @@ class DocumentRequest(Struct, frozen=True):
     document permanently."""
     name: str
     content: str = ""
-    """SHA-256 of its file. Empty: unknown."""
     settings: str = ""
     """JSON: requested reading settings that can change the text. A missing key keeps the document's stored value, null
     restores the default. If the resulting settings differ from the stored ones, the document is read again."""
@@ -108,14 +102,11 @@ class DocumentRequest(Struct, frozen=True):
     is_standing: bool = False
     """True for automatic requests: a known document keeps its stored settings, and `settings` is ignored."""
     actions: Sequence[DeferredAction] = ()
-    """Actions to add to the ones already requested for the document."""
     revision: str = ""
     """The source's name for this content, such as a revision id. Empty: there is none that is stable."""
 
 
 class Decision(StrEnum):
-    """Result of a document request."""
-
     ACCEPTED = "accepted"
     TAKEN_OVER = "taken over"
     """Accepted although work was under way, because that work had not advanced for too long or is held up."""
@@ -126,35 +117,25 @@ class Decision(StrEnum):
 
 
 class KnownDocument(Struct, frozen=True):
-    """Facts about a job's document at the start of an attempt."""
-
     content: str = ""
     """SHA-256 of its newest published original. Empty: unknown."""
     kind: str | None = None
     pages: int | None = None
-    """None: not counted yet."""
     settings: str = ""
-    """JSON: reading settings of the newest generation."""
     status: str = ""
-    """Status of the newest generation: queued, indexing, success or failed."""
     source_key: str = ""
-    """Id at the source, as in `DocumentRequest`."""
     name: str = ""
     generation: int | None = None
-    """The newest requested generation."""
     batch_id: int | None = None
-    """The newest batch that has requested the document."""
 
 
 class DocumentFacts(Struct, frozen=True):
     """Facts that a job has found out about its document. None: unchanged."""
 
     kind: str | None = None
-    """pdf, image, sheet, text, mail, …"""
     pages: int | None = None
     content: str | None = None
     note: str | None = None
-    """Note for users, such as "repaired"."""
 
 
 CONFIDENCE_LEAST = 50
@@ -165,7 +146,6 @@ class PageResult(Struct, frozen=True):
     """Text of one page. Pages with the same digest have the same text, also across documents and owners."""
 
     number: int
-    """Page number, starting at 1."""
     digest: str
     text: str | None = None
     """None: the text is stored already under this digest."""
@@ -174,7 +154,6 @@ class PageResult(Struct, frozen=True):
     confidence: float | None = None
     """OCR confidence, 0 to 100. 0 if the page is in a script for which it was not recognised."""
     layout: str | None = None
-    """JSON: page size, and words with their boxes."""
     also: str = ""
     """Second digest (alias) under which the page can be found."""
 
@@ -185,15 +164,12 @@ class PublishedFile(Struct, frozen=True):
     role: str
     name: str
     path: str
-    """Path relative to the workspace."""
     size: int
     sha256: str
     md5: str
 
 
 class NewFile(Struct, frozen=True):
-    """A file that a completion publishes."""
-
     name: str
     path: str
     """Path relative to the workspace, where the file is already."""
@@ -213,35 +189,25 @@ class FileAgain(Struct, frozen=True):
 
 
 class CrawlItem(Struct, frozen=True):
-    """A file or folder as the crawl saw it last."""
-
     id: str
     parent_id: str = ""
     name: str = ""
     kind: str = ""
-    """file, folder, or the source's own word."""
     revision: str = ""
-    """Text that changes when the content changes."""
     size: int | None = None
     note: str = ""
     """Reason why the item was not enqueued. Empty: it was enqueued."""
     is_gone: bool = False
     detail: str = ""
-    """Data of the crawl handler for its next run."""
     walk: int = 0
     """Number of the full walk that saw the item last. Set in answers only."""
 
 
 class CrawlPage(Struct, frozen=True):
-    """Items that a crawl has found, stored together with a checkpoint."""
-
     crawl: str
-    """Key of the crawl, the same in each run."""
     items: Sequence[CrawlItem] = ()
     walk: int = 0
-    """Number of the full walk that saw the items."""
     state: str | None = None
-    """JSON for the next run. None: unchanged."""
     keys: str = ""
     """Prefix of the unique keys of jobs that fetch items; the item's id and a colon follow. Pending jobs of an item are
     cancelled when the item disappears. Empty: no job is cancelled."""
@@ -270,8 +236,6 @@ class KnownDigests(QuestionAnswer, frozen=True):
 
 
 class KnownPages(Question[KnownDigests], Struct, frozen=True):
-    """Asks which of these digests have a stored page."""
-
     digests: Sequence[str]
 
 
@@ -280,8 +244,6 @@ class PagesAnswer(QuestionAnswer, frozen=True):
 
 
 class DocumentPages(Question[PagesAnswer], Struct, frozen=True):
-    """Asks for the stored pages `first` to `last` of the job's document and generation."""
-
     first: int
     last: int
     with_layout: bool = False

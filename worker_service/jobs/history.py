@@ -20,8 +20,6 @@ class Event(Struct, frozen=True):
 
 
 class JobMove(Struct, frozen=True):
-    """A change of a job's status, with facts about the job."""
-
     id: int
     at: str
     job_id: int
@@ -33,16 +31,12 @@ class JobMove(Struct, frozen=True):
     batch_id: int | None
     document_id: int | None
     error_code: str | None
-    """Code of the job's last error."""
 
 
 class Notice(Struct, frozen=True):
-    """A row of the `notice` table, from which notifications are sent."""
-
     id: int
     at: str
     kind: str
-    """document.ready, batch.done, job.failed, …"""
     owner: str = ""
     job_id: int | None = None
     document_id: int | None = None
@@ -85,11 +79,8 @@ class Action(Struct, frozen=True):
     undone_at: str | None
     jobs: int
     documents: int
-    """Number of documents that it removed."""
     tokens: str = ""
-    """Tokens that it created or removed, each with its scopes."""
     batch_id: int | None = None
-    """The batch that it cancelled, stopped, resumed, retried or removed as a whole."""
 
     @property
     def opposite(self) -> str | None:
@@ -105,6 +96,5 @@ class Changed(Struct, frozen=True):
     asked: Sequence[int] = ()
     refused: Mapping[int, str] = field(default_factory=dict)
     batch_id: int | None = None
-    """The batch that an undo has resumed."""
     waiting: Sequence[int] = ()
     """Batches that wait because a retry started another batch of their owner, or them, again."""

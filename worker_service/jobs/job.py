@@ -26,8 +26,6 @@ class Status(StrEnum):
 
 
 class NewJob(Struct, frozen=True):
-    """A job to be inserted. It has no id yet."""
-
     job_type: str
     platform: str = "local"
     account: str | None = None
@@ -48,14 +46,12 @@ class NewJob(Struct, frozen=True):
     name: str | None = None
     """Display name, usually a file name. None: the name of its document or of its parent job."""
     source_key: str | None = None
-    """Source key of the document that this job would add."""
     after: Sequence[int] = ()
     after_any: bool = False
     """True: wait until the jobs in `after` have ended in any way. False: wait until they have completed."""
     after_earlier: bool = False
     """Wait also until the preceding jobs in the same list of follow-ups have completed."""
     on_failure: Sequence[DeferredAction] = ()
-    """Actions to run if the job fails."""
     document: DocumentRequest | None = None
     """If set, the job is inserted only if this document has to be read, and takes its next generation."""
     brings: DocumentRequest | None = None
@@ -70,26 +66,19 @@ class Enqueued(NamedTuple):
     """Nothing was inserted: `job_id` is a live job with the same unique_key, or one that reads the same document."""
     document_id: int | None = None
     decision: Decision | None = None
-    """Result of the document request. None: the job has no document."""
 
 
 class ScheduleRun(Struct, frozen=True):
-    """The last run of a schedule."""
-
     slot: str | None
-    """Scheduled time. None: a user started it."""
     at: str
     job_id: int | None
     batch_id: int | None = None
 
 
 class StartedWork(Struct, frozen=True):
-    """The job or batch that a schedule's slot has started."""
-
     job_id: int | None
     batch_id: int | None = None
     existing: bool = False
-    """The job was live already; no job was inserted."""
 
 
 class Lease(NamedTuple):
@@ -157,12 +146,10 @@ class Job(NamedTuple):
 
     @property
     def error_text(self) -> str:
-        """Error message and remedy in one sentence."""
         return in_a_sentence(self.error_message or "", self.error_remedy)
 
     @property
     def lease(self) -> Lease:
-        """Lease of a job that has just been claimed."""
         if self.worker_id is None:
             raise ValueError(f"job {self.id} is {self.status}: only a running job has a lease")
         return Lease(self.id, self.fence, self.worker_id)
@@ -173,14 +160,11 @@ _STATUSES = {str(status): status for status in Status}
 
 
 class Gate(Struct, frozen=True):
-    """A reason why a pending job cannot start now."""
-
     code: str
     detail: str
     remedy: str = ""
     """Empty: the remedy follows from the code alone."""
     count: int = 0
-    """Number of jobs ahead, for AHEAD_IN_QUEUE only."""
 
 
 class Pause(Struct, frozen=True):

@@ -11,14 +11,11 @@ from worker_service.jobs.documents import IndexStatus
 
 
 class DocumentSelector(Struct, frozen=True):
-    """Documents that match all given fields. An empty selector matches every document."""
-
     ids: Sequence[int] = ()
     statuses: Sequence[IndexStatus] = ()
     owners: Sequence[str] = ()
     platforms: Sequence[str] = ()
     name: str = ""
-    """Part of the document's name; case is ignored."""
     source_keys: Sequence[str] = ()
     is_readable: bool = False
     """True: select only documents with a published generation."""
@@ -40,7 +37,6 @@ class Document(Struct, frozen=True):
     kind: str | None
     pages: int | None
     status: IndexStatus
-    """Status of the newest generation."""
     state: str
     """The status, preceded by "readable, " if an older generation is published: success; failed; readable, failed."""
     percent: int
@@ -60,12 +56,10 @@ class Document(Struct, frozen=True):
 
     @property
     def error_text(self) -> str:
-        """Error message and remedy in one sentence."""
         return in_a_sentence(self.error_message or "", self.error_remedy)
 
     @property
     def has_failed_anew(self) -> bool:
-        """True if a generation is published and a newer one has failed."""
         return self.status is IndexStatus.FAILED and self.current_generation is not None
 
     @property
@@ -79,16 +73,12 @@ class Document(Struct, frozen=True):
 
 
 class Provenance(Struct, frozen=True):
-    """Origin of a document, and the facts by which a reader can verify it."""
-
     folder: str
-    """Folder at the source. Empty: unknown."""
     size: int | None
     """Bytes of its original. None: the workspace has no original of it."""
     sha256: str
     md5: str
     read_at: str | None
-    """Time when the current generation was published."""
 
 
 class ReadingSpeed(Struct, frozen=True):
@@ -97,11 +87,9 @@ class ReadingSpeed(Struct, frozen=True):
     documents: int
     pages: int
     size: int
-    """Total bytes of their originals."""
     seconds: float
 
     def seconds_for(self, size: int) -> float:
-        """Estimate the seconds that `size` bytes take."""
         return size * self.seconds / self.size
 
 
@@ -112,9 +100,7 @@ class Weight(Struct, frozen=True):
     pages: int = 0
     files: int = 0
     size: int = 0
-    """Total bytes of these files."""
     shared_files: int = 0
-    """Number of files that other documents use as well."""
 
     def __add__(self, other: Weight) -> Weight:
         return Weight(
@@ -127,8 +113,6 @@ class Weight(Struct, frozen=True):
 
 
 class Removed(Struct, frozen=True):
-    """Result of removing documents."""
-
     action_id: int | None
     document_ids: Sequence[int]
     refused: Mapping[int, str]
@@ -141,18 +125,13 @@ class OwnerSize(Struct, frozen=True):
     pages: int
     files: int
     size: int
-    """Total bytes of the files."""
 
 
 class PublishedPath(Struct, frozen=True):
-    """A published file as recorded in its row."""
-
     id: int
     path: str
-    """Path relative to the workspace."""
     size: int
     sha256: str
-    """Empty: unknown."""
     document_id: int | None
 
 
@@ -164,8 +143,6 @@ class PageSummary(Struct, frozen=True):
 
 
 class Hit(Struct, frozen=True):
-    """A page found by a search."""
-
     document_id: int
     name: str
     number: int
@@ -187,5 +164,4 @@ class KeywordCount(Struct, frozen=True):
     term: str
     document_id: int
     number: int
-    """Page number."""
     count: int

@@ -34,16 +34,12 @@ _SUFFIXES = {"text": ".txt", "pdf": ".ocr.pdf"}
 
 
 class LinkFacts(Struct, frozen=True):
-    """Facts from which the names of a document's links are made."""
-
     document_id: int
     owner: str
     name: str
     source_key: str
     folders: Sequence[str]
-    """Folders in which the crawl found the document, outermost first."""
     files: Sequence[tuple[str, str, str]]
-    """(role, name, path) of the newest file in each role."""
 
 
 class Links(Struct, frozen=True):
@@ -53,10 +49,8 @@ class Links(Struct, frozen=True):
     folders: Sequence[str] = ()
     stem: str = ""
     targets: Sequence[tuple[str, str]] = ()
-    """(suffix, path of the file) of each link."""
 
     def stems(self) -> Iterator[str]:
-        """Return the names to try, in order of preference."""
         yield self.stem
         yield (numbered := f"{self.stem} ({self.document_id})")
         for number in range(2, 100):
@@ -117,7 +111,6 @@ def _folders_of_url(url: str) -> Sequence[str]:
 
 
 def _owner_folder(owner: str) -> str:
-    """Return a folder name that no other owner has."""
     if not owner:
         return _NO_OWNER
     safe = safe_name(owner)

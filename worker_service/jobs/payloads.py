@@ -27,10 +27,7 @@ _SCHEMAS = ("items", "additionalProperties", "propertyNames", "not", "contains")
 
 
 class PayloadCheck:
-    """Compiled payload schema of one handler."""
-
     def __init__(self, schema: str | None) -> None:
-        """Compile the schema. With None, every payload passes."""
         self._validator = None if schema is None else _validator(schema)
 
     def fault(self, payload: str | None) -> str | None:
@@ -81,5 +78,4 @@ def _loosen(schema: Any) -> Any:
 
 
 def _path_text(path: Any) -> str:
-    """Format a path as in ``payload.pages[3]``."""
     return "payload" + "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)

@@ -26,7 +26,6 @@ class Pace(NamedTuple):
 
 
 def pace_of(job: Job, now: datetime) -> Pace:
-    """Return how fast a running job advances. Reads no clock."""
     if job.status is not Status.RUNNING or job.started_at is None:
         return Pace()
     started_at = from_text(job.started_at)

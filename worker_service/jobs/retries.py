@@ -25,8 +25,6 @@ def may_have_run_detail(code: str, message: str) -> str:
 
 
 class RetryRule(Struct, frozen=True):
-    """Retry settings of a job type."""
-
     max: int | None = None
     """Maximum number of retries for new jobs of this type. None: the default of the table."""
     first_seconds: float = 10.0

@@ -28,7 +28,6 @@ class Column(Struct, frozen=True):
     written: str = ""
     """Help of the flag for inserting a job. Empty: users cannot set the column."""
     is_filled: bool = False
-    """True if a blank value is rejected."""
     chosen_by: str = ""
     """Field of `Selector`. Empty: users cannot filter by the column."""
     divides: bool = False
@@ -36,7 +35,6 @@ class Column(Struct, frozen=True):
     is_part: bool = False
     """True if a filter matches any part of the value; case is ignored."""
     about: str = ""
-    """Help of the flag for filtering, if its name is not enough."""
 
 
 # The order of the columns in lists.
@@ -72,7 +70,6 @@ class Selector(Struct, frozen=True):
     batch_id: int | None = None
     error_code: str | None = None
     name: str | None = None
-    """Part of the name; case is ignored."""
     since: str | None = None
     """Ended at this time or later; for live jobs: created at this time or later."""
     older_than: str | None = None
@@ -88,7 +85,6 @@ class Selector(Struct, frozen=True):
 
     @property
     def names_more(self) -> bool:
-        """True if jobs are named by batch or document."""
         return bool(self.batch_ids or self.document_ids)
 
 

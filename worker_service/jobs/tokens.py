@@ -66,10 +66,7 @@ def new_secret() -> str:
 
 
 class GrantedRequest(Struct, frozen=True):
-    """A request with an Idempotency-Key that was accepted."""
-
     wish: str
-    """Digest of the request."""
     at: str
     status: int | None
     answer: str | None
@@ -86,7 +83,6 @@ def is_secret(secret: str, digest: str) -> bool:
 
 
 def token_text(token_id: int, secret: str) -> str:
-    """Return the text that a client sends to authenticate."""
     return f"pm_{token_id}_{secret}"
 
 

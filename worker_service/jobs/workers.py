@@ -11,8 +11,6 @@ from worker_service.jobs.job import Lease
 
 
 class HandlerFacts(Struct, frozen=True):
-    """Registration of one job type by a worker that has a handler for it."""
-
     job_type: str
     job_class: str = "cpu"
     missing: str | None = None
@@ -37,8 +35,6 @@ def wants(types: Sequence[str], job_type: str) -> bool:
 
 
 class Worker(Struct, frozen=True):
-    """One daemon, as it registers itself."""
-
     id: str
     host: str
     boot_id: str
@@ -51,8 +47,6 @@ class Worker(Struct, frozen=True):
 
 
 class WorkerState(Struct, frozen=True):
-    """A row of the `worker` table, with the number of its running jobs."""
-
     id: str
     host: str
     boot_id: str
@@ -73,20 +67,15 @@ NODE = "node"
 
 
 class NodeState(Struct, frozen=True):
-    """A cluster node as the Ray driver sees it."""
-
     name: str
     state: str
     """starting, up, draining, refused or down."""
     slots: int = 0
     version: str = ""
     reason: str = ""
-    """Reason why the node is not up."""
 
 
 class NodeRow(Struct, frozen=True):
-    """A row of the `node` table."""
-
     name: str
     worker_id: str
     state: str
@@ -98,26 +87,18 @@ class NodeRow(Struct, frozen=True):
 
 
 class NodeWork(Struct, frozen=True):
-    """A running job and the node of its attempt."""
-
     node: str
     job_id: int
 
 
 class LeaseRow(Struct, frozen=True):
-    """A worker's lease as stored, with the requests to stop it."""
-
     lease: Lease
     is_cancelled: bool
-    """Cancellation of the job has been requested."""
     without_grace: bool = False
-    """The cancellation was requested without a grace period."""
     is_stopped: bool = False
     """The job's batch is stopped or waiting: release the job."""
 
 
 class Beat(Struct, frozen=True):
-    """Answer to a heartbeat: leases that need action."""
-
     lost: Sequence[Lease]
     to_cancel: Sequence[Lease]

@@ -15,7 +15,6 @@ AUTOSCALE_MAX = 1000
 LOCAL = "local"
 """Name of this machine's own row in the `node` table."""
 SLOTS_MAX = 1000
-"""Upper limit for the slots of one node, also if Ray reports more."""
 
 _ADDRESS = re.compile(r"ray:([^\s/]+):(\d{1,5})")
 
@@ -32,7 +31,6 @@ _TYPES = ValueType("a list of job types", lambda raw, _, __: tuple(parse_words(r
 
 class Cluster(Struct, frozen=True):
     address: Annotated[str, ValueType("the address of a Ray head such as ray:10.0.0.1:6379", _parse_address)]
-    """HOST:PORT."""
     types: Annotated[tuple[str, ...], _TYPES] = ()
     """Job types that run on nodes. Empty: all types whose handlers declare `runs_on_cluster`."""
     local_slots: Annotated[int | None, whole_number(f"a number of slots from 0 to {SLOTS_MAX}", 0, SLOTS_MAX)] = field(

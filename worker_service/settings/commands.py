@@ -83,8 +83,6 @@ class Placeholder(Struct, frozen=True):
 
 
 class Template(Struct, frozen=True):
-    """One argument as written in the settings."""
-
     written: str
     parts: tuple[str | Placeholder, ...]
 
@@ -199,15 +197,12 @@ _Variable = Annotated[str, Meta(pattern=r"\A[A-Za-z_][A-Za-z0-9_]*\Z")]
 
 
 class Program(Struct, frozen=True):
-    """A validated table [commands.X]."""
-
     argv: Annotated[tuple[tuple[Template, ...], ...], _ARGV]
     """The program and its arguments, in groups that are passed or left out as a whole."""
     stdin: Annotated[Template | None, _STDIN] = None
     """Text for standard input, one line per value of a list."""
     timeout: Annotated[int, WHOLE_SECONDS] = 3600
     memory: Annotated[int | None, _MEMORY] = None
-    """Memory limit of each process in bytes."""
     files: Annotated[
         tuple[_Pattern, ...] | None,
         Meta(description='a list of patterns of files in the job\'s directory, such as ["*.json", "media/*"]'),
@@ -279,7 +274,6 @@ def _not_options(template: Template, arguments: list[str]) -> list[str]:
 
 
 def read_program(table: Mapping[str, object], label: str) -> Program:
-    """Return the program, or raise `ConfigError`. Does not check whether the program exists."""
     program = read_struct(Program, table, label)
     if program.sandbox == "off":
         for key in ("read", "write", "network"):

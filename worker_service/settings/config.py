@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from worker_service.settings.schedules import Schedule
 
 HANDLERS_SETTINGS = "worker_service.settings"
-"""Entry point group of the handlers' settings modules."""
 _FILE_VARIABLE = "WORKER_CONFIG"
 
 OWN_PLACE = Path(__file__).resolve().parents[1]
@@ -242,11 +241,9 @@ class Settings:
     upload_bytes_max = Setting(kinds.FILE_BYTES, 2_000_000_000, "how large a file may be that a browser sends")
 
     values: Mapping[str, Any]
-    """Values by key."""
     origins: Mapping[str, str]
     """Origin of each value, by TOML key: a flag, a variable, a file, 'default' or, for the database, 'the service'."""
     file: Path | None = None
-    """The settings file in use."""
 
     def __post_init__(self) -> None:
         # Plain attributes, because the main loop reads some of them in every turn.
@@ -260,7 +257,6 @@ class Settings:
 
     @property
     def web_address(self) -> str:
-        """The web page's address, as typed into a browser."""
         if self.web_urls:
             return self.web_urls[0]
         return (
@@ -328,7 +324,6 @@ def every_setting() -> dict[str, Setting[Any]]:
 def load_settings(
     flags: Mapping[str, str] | None = None, *, environ: Mapping[str, str] | None = None, directory: Path | None = None
 ) -> Settings:
-    """Read the settings for this process: its environment and its current directory."""
     environ = os.environ if environ is None else environ
     directory = Path.cwd() if directory is None else directory
     file, from_file, is_shared = _read_file(environ, directory)
@@ -475,7 +470,6 @@ def _own_database(environ: Mapping[str, str]) -> Path:
 
 
 def own_configuration(environ: Mapping[str, str]) -> Path:
-    """Return the directory of this user's settings."""
     return _xdg(environ, "XDG_CONFIG_HOME", ".config")
 
 

@@ -77,8 +77,6 @@ _ADDRESS = ValueType("an address such as mailto:ops@example.com, https://example
 
 
 class NotifyRule(Struct, frozen=True):
-    """A table [[notify]]."""
-
     name: FilledText
     to: Annotated[str, ValueType(f"{_ADDRESS.what}, or {OWNER!r}", _parse_to)]
     when: Annotated[Sequence[str], ValueType(f"a list of {', '.join(KINDS)}", _parse_kinds)] = (
@@ -98,7 +96,6 @@ class NotifyRule(Struct, frozen=True):
     quiet: Annotated[tuple[time, time] | None, ValueType("hours such as 22:00-07:00", _parse_quiet)] = None
     """Hours without messages, which may span midnight. Messages are sent when they are over."""
     zone: Annotated[str, ZONE] = ""
-    """Empty: the zone of the settings."""
 
     def is_quiet(self, moment: datetime, zone: str) -> bool:
         if self.quiet is None:
@@ -114,13 +111,10 @@ class NotifyRule(Struct, frozen=True):
         return notice.kind in self.when and (not self.owners or notice.owner in self.owners)
 
     def is_time(self, oldest: Notice, now: datetime, zone: str) -> bool:
-        """Return whether to send now what has collected since `oldest`."""
         return not self.is_quiet(now, zone) and (now - from_text(oldest.at)).total_seconds() >= self.group_seconds
 
 
 class Notification(Struct, frozen=True):
-    """A message to one address."""
-
     to: str
     subject: str
     text: str
@@ -250,6 +244,5 @@ def _read_rule(raw: object, label: str) -> NotifyRule:
 
 
 def read_addresses(raw: object, label: str) -> dict[str, str]:
-    """Return the addresses by owner."""
     addresses = read_table(raw, f"{label}: addresses")
     return {owner: _ADDRESS.read(address, f"{label}: addresses.{owner}") for owner, address in addresses.items()}

@@ -104,7 +104,6 @@ class Schedule(Struct, frozen=True):
     name: Annotated[str, _SCHEDULE_NAME]
     cron: Annotated[str, _CRON]
     zone: Annotated[str, ZONE] = ""
-    """Empty: the zone of the settings."""
     owner: Text = ""
     priority: Annotated[int, Meta(ge=1, le=10, description="1 (highest) to 10 (lowest)")] = 7
     """By default lower than that of jobs that a user waits for."""
@@ -119,7 +118,6 @@ class Schedule(Struct, frozen=True):
 
     @property
     def word(self) -> str:
-        """Kind of work: `job`, `crawl` or `batch`."""
         return next((word for word in (JOB, CRAWL, BATCH) if getattr(self, word) is not None), "")
 
     @property
@@ -133,7 +131,6 @@ class Schedule(Struct, frozen=True):
 
     @property
     def what(self) -> str:
-        """Short description for lists."""
         wish = self.wish
         if isinstance(wish, NewJob):
             return wish.job_type
@@ -147,7 +144,6 @@ class Schedule(Struct, frozen=True):
 
 
 def slots(schedule: Schedule, after: datetime) -> Iterator[datetime]:
-    """Yield the slots after `after`, in UTC."""
     last = after
     # CronSim may repeat a local time in the hour that occurs twice.
     for local in CronSim(_WORDS.get(schedule.cron, schedule.cron), after.astimezone(zone_of(schedule.zone))):
@@ -157,7 +153,6 @@ def slots(schedule: Schedule, after: datetime) -> Iterator[datetime]:
 
 
 def next_slot(schedule: Schedule, after: datetime) -> datetime | None:
-    """Return the next slot, or None if there is none in the next fifty years."""
     return next(slots(schedule, after), None)
 
 

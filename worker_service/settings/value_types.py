@@ -23,7 +23,6 @@ T = TypeVar("T")
 S = TypeVar("S", bound=Struct)
 
 _PAYLOAD_BYTES_MOST = 1_000_000_000
-"""Our databases accept no larger value."""
 _YEAR_SECONDS = 31_536_000.0
 _LIMITED = ("type", "class", "owner")
 
@@ -37,7 +36,6 @@ NEVER = "never"
 
 
 Listen = tuple[str, int] | Path
-"""A host and a port, or the path of a Unix socket."""
 
 
 class ValueType(Struct, Generic[T], frozen=True):
