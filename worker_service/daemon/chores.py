@@ -1,6 +1,6 @@
 """Periodic work of the daemon. Each chore runs once and returns the seconds until its next run.
 
-A chore that fails is logged and retried later; it never stops the loop. Recovery is in `recovery.py`.
+A chore that fails is logged and retried later; it never stops the loop.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def chores(
 
 @dataclass(slots=True)
 class Prune:
-    """Deletes what is older than its retention setting, in small steps so that other writers get their turn."""
+    """Deletes what is older than its retention setting, in small steps: other writers wait meanwhile."""
 
     context: DaemonContext
     _untold: Counter[str] = field(default_factory=Counter)
@@ -247,11 +247,7 @@ def forget(context: DaemonContext) -> float:
 
 
 def sweep_kept(context: DaemonContext) -> float:
-    """Delete directories in `keep` that no attempt has used for `KEEP_AGE`.
-
-    Handlers keep data there between attempts, such as a partial download. The process that uses a directory touches it
-    and locks it for as long as it runs.
-    """
+    """Delete directories in `keep` that no attempt has used for `KEEP_AGE`. Their users touch and lock them."""
     oldest = (context.clock() - KEEP_AGE).timestamp()
     swept = sum(_is_swept(folder, oldest) for folder in list((context.settings.workspace / "keep").iterdir()))
     if swept:

@@ -1,8 +1,7 @@
 """The worker's heartbeat, and what it proves about the worker and its leases.
 
-A thread with its own store, so that nothing the loop waits for can hold it up. At each interval it beats for the worker
-and its leases in one short transaction, and passes the answer to the loop through a queue and an eventfd. A worker that
-has not beaten for too long is fenced: it no longer assumes that it owns anything. This module stops no process.
+A thread with its own store beats in one short transaction, and passes the answer to the loop through a queue and an
+eventfd. A worker that has not beaten for too long is fenced: it no longer assumes that it owns anything.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
 """The daemon's main loop: collect events, write outcomes, start jobs, wait.
 
-The loop is one thread that runs one turn after another; event sources queue their events and never call into it. The
-heartbeat has its own thread and child processes belong to the fork server, so a loop that waits for the store holds up
-neither. `reporting` writes what child processes report, `outcomes` how they ended; `claiming` starts jobs, `heartbeat`
-tracks what this worker still owns, and `recovery` finds dead workers.
+One thread runs one turn after another. Event sources queue their events and never call into the loop; the heartbeat has
+its own thread, so a loop that waits for the store does not hold it up.
 """
 
 from __future__ import annotations
@@ -393,11 +391,7 @@ STOP_SECONDS = 10.0
 
 
 class Signals:
-    """Counts SIGTERM and SIGINT: the first asks the daemon to finish, the second to stop at once.
-
-    The handler only counts, and writes a byte that ends the loop's wait. Create it in the main thread: Python runs
-    signal handlers there.
-    """
+    """Counts SIGTERM and SIGINT: the first asks the daemon to finish, the second to stop at once."""
 
     def __init__(self) -> None:
         self.asked_to_stop = 0
@@ -469,10 +463,7 @@ class Stopping:
                 self.pool.stop(job.id, job.fence, now=True)
 
     def _grace_of(self, attempt: Attempt, is_over: bool) -> float:
-        """Return how many seconds an attempt that was asked to stop may take to exit.
-
-        An attempt that stops only because its batch was stopped gets the daemon's grace period to finish its page.
-        """
+        # An attempt that stops only because its batch was stopped may finish its page.
         is_spared = attempt.is_held_up and not (attempt.is_cancelled or attempt.refused or is_over)
         return max(STOP_SECONDS, self.context.settings.grace_period_seconds) if is_spared else STOP_SECONDS
 

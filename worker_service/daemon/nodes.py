@@ -61,11 +61,7 @@ class Nodes:
         return self.context.slots.sizes[NODE] > before
 
     def _waiting_slots(self, slots: int) -> int:
-        """Return how many attempts may wait in Ray beyond the existing slots.
-
-        Waiting attempts make Ray's autoscaler start machines. The number is kept small, because a claim is where the
-        queue applies priorities.
-        """
+        # Waiting attempts make Ray's autoscaler start machines. Few, because a claim is where priorities apply.
         return min(max(0, self.autoscale - slots), max(slots, 2))
 
     @property

@@ -1,10 +1,9 @@
 """Outcomes of attempts: decide what follows, publish the files, write the rows.
 
-`verdict` decides what follows; it reads no clock and writes no row. The files of a finished attempt are moved to
-`workspace/objects/<job>-<fence>/` before its completion is written (P5): no row refers to them until that commits, and
-if it is rejected they are deleted. Many completions are written in one transaction, all other outcomes one by one. An
-outcome that cannot be written now (the database is locked, the disk is full) is kept and retried. If that fails for too
-long, the daemon exits, and recovery requeues its jobs.
+The files of a finished attempt are moved to `workspace/objects/<job>-<fence>/` before its completion is written (P5):
+no row refers to them until that commits, and if it is rejected they are deleted. Completions share a transaction; other
+outcomes are written one by one. An outcome that cannot be written is retried. If that fails for too long, the daemon
+exits, and recovery requeues its jobs.
 """
 
 from __future__ import annotations
@@ -197,10 +196,7 @@ class OutcomeWriter:
         return self._again_at if self._ready() else None
 
     def with_unwritten_reports(self) -> list[Attempt]:
-        """Return the attempts whose reports must be written before their outcomes.
-
-        A completion writes the child process itself, so a new child alone is no reason.
-        """
+        # A completion writes the child process itself, so a new child alone is no reason.
         return [
             attempt
             for attempt, ended in self._waiting.values()
@@ -217,10 +213,7 @@ class OutcomeWriter:
         return [waiting for waiting in self._waiting.values() if not waiting[0].unwritten]
 
     def write(self) -> list[Attempt]:
-        """Write the waiting outcomes; return the attempts that are finished with.
-
-        Raise `CannotLand` if writing has failed for longer than `patience_seconds`.
-        """
+        """Write the waiting outcomes; return their attempts. Raise `CannotLand` after `patience_seconds` of failure."""
         finished: list[Attempt] = []
         if not self._ready() or self.context.monotonic() < self._again_at:
             return finished
@@ -385,10 +378,7 @@ class Publisher(Struct, frozen=True):
     staging: Path
 
     def publish(self, ended: Ended) -> None:
-        """Move the files to their published place, durably. Files that an earlier try moved stay there.
-
-        Raise `StagedFileMissing` if a file is in neither place.
-        """
+        """Move the files to their published place, durably. An earlier try may have moved some already."""
         if not ended.files:
             return
         objects, name = self.workspace / "objects", self.place(ended.job_id, ended.fence).name

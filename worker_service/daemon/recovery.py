@@ -1,10 +1,8 @@
 """Requeue the jobs of dead workers.
 
-Runs while the handlers are being imported, before the first claim, then every `recovery_interval_seconds`; more often
-while a worker is dying. On this host death is known, not guessed: a worker and its processes hold a lock file, so a
-lock that can be taken means they are gone. The child processes of a silent worker are killed before its jobs are
-requeued; its daemon is spared, and finds that it owns nothing if it wakes up. For a worker of another host, only its
-row counts. The store decides how often a job may be requeued.
+On this host death is known, not guessed: a worker and its processes hold a lock file, so a lock that can be taken means
+they are gone. The child processes of a silent worker are killed before its jobs are requeued; its daemon is spared, and
+finds that it owns nothing if it wakes up. For a worker of another host, only its row counts.
 """
 
 from __future__ import annotations

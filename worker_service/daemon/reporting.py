@@ -1,10 +1,9 @@
 """Write what the child processes of attempts report, in few transactions.
 
-Progress and log lines are written a few times a second and may be lost. Pages and checkpoints may not: for each attempt
-they are written in the order in which they were reported, before its outcome and before the answer to a later question,
-so that a handler reads its own writes. While the store is unavailable they wait here, up to a limit. Above the limit
-the loop stops reading from the fork server, which stops reading from the child processes, which then block while
-writing.
+Progress and log lines may be lost. Pages and checkpoints may not: for each attempt they are written in the order of the
+reports, before its outcome and before the answer to a later question, so that a handler reads its own writes. While the
+store is unavailable they wait here. Above a limit the loop stops reading from the fork server, and in the end the child
+processes block while writing.
 """
 
 from __future__ import annotations
@@ -88,10 +87,7 @@ class Reporter:
         return max(0.0 if is_urgent else self._next_at, self.context.store_again_at)
 
     def report(self, ending: Sequence[Attempt] = ()) -> None:
-        """Write what is due, and everything about the attempts in `ending`, whose outcomes are written next.
-
-        Raise `CannotLand` if the store has been unavailable for longer than `patience_seconds`.
-        """
+        """Write what is due, and everything about the attempts in `ending`, whose outcomes are written next."""
         now = self.context.monotonic()
         self.context.slots.forget_silent()
         self._drop_stale(now)

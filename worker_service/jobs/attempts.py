@@ -1,4 +1,4 @@
-"""Attempts of jobs: what a child process reports, and how the attempt ends. All values are immutable."""
+"""Attempts of jobs: what a child process reports, and how the attempt ends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Batches: jobs that a user has submitted together, and their progress. All values are immutable."""
+"""Batches: jobs that a user has submitted together, and their progress."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Counts for overviews, and findings of checks. All values are immutable."""
+"""Counts for overviews, and findings of checks."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
-"""Documents, their files and pages, crawl items, and the questions of handlers. All values are immutable.
+"""Documents, their files and pages, crawl items, and the questions of handlers.
 
-A document is one item to read: its source, the content of its file, and the status of its text. Each accepted request
-to read it starts a new generation; only jobs of the newest generation may publish (P11).
+Each accepted request to read a document starts a new generation; only jobs of the newest generation may publish (P11).
 """
 
 from __future__ import annotations
@@ -60,10 +59,7 @@ _WORD = re.compile(r"\{(\w+)\}")
 
 
 def filled(payload: str, facts: Mapping[str, object]) -> str:
-    """Return the payload with its placeholders, such as {document_id}, replaced by facts.
-
-    A string that consists of one placeholder becomes the fact itself, which may be a number or null.
-    """
+    """Return the payload with facts for its placeholders. One alone becomes the fact itself, such as a number."""
 
     def fill(value: object) -> object:
         if isinstance(value, dict):
@@ -84,20 +80,15 @@ def _fact_text(fact: object) -> str:
 
 
 class DocumentRequest(Struct, frozen=True):
-    """A request to read a document, attached to the job that would read it.
-
-    The transaction that inserts the job takes the document's next generation. If there is nothing to do, no job is
-    inserted.
-    """
+    """A request to read a document, attached to the job that would read it and is not inserted without need."""
 
     source_key: str
-    """Id at the source: a Drive file id, a URL or an absolute path. With platform and owner it identifies the
-    document permanently."""
+    """Drive file id, URL or absolute path. With platform and owner it identifies the document permanently."""
     name: str
     content: str = ""
     settings: str = ""
-    """JSON: requested reading settings that can change the text. A missing key keeps the document's stored value, null
-    restores the default. If the resulting settings differ from the stored ones, the document is read again."""
+    """JSON: reading settings that can change the text. A missing key keeps the stored value, null restores the default.
+    If a setting changes, the document is read again."""
     is_forced: bool = False
     is_standing: bool = False
     """True for automatic requests: a known document keeps its stored settings, and `settings` is ignored."""
@@ -209,8 +200,8 @@ class CrawlPage(Struct, frozen=True):
     walk: int = 0
     state: str | None = None
     keys: str = ""
-    """Prefix of the unique keys of jobs that fetch items; the item's id and a colon follow. Pending jobs of an item are
-    cancelled when the item disappears. Empty: no job is cancelled."""
+    """Prefix of the unique keys of jobs that fetch items; the item's id and a colon follow. When an item disappears,
+    its pending jobs are cancelled. Empty: none are."""
 
 
 # ── Questions of handlers, each with its answer ──
@@ -254,10 +245,7 @@ class Files(QuestionAnswer, frozen=True):
 
 
 class SameContent(Question[Files], Struct, frozen=True):
-    """Asks for published files with the same content.
-
-    SHA-256 finds files of all owners; MD5 with size finds files of the job's owner only.
-    """
+    """Published files with the same content. SHA-256 finds files of all owners; MD5 with size those of the job's."""
 
     sha256: str = ""
     md5: str = ""
@@ -269,7 +257,7 @@ class Currency(QuestionAnswer, frozen=True):
 
 
 class IsCurrent(Question[Currency], Struct, frozen=True):
-    """Asks whether the job's generation is still the newest. Use it before expensive work."""
+    """Is the job's generation still the newest? Ask before expensive work."""
 
 
 class CrawlMemory(QuestionAnswer, frozen=True):
@@ -278,11 +266,7 @@ class CrawlMemory(QuestionAnswer, frozen=True):
 
 
 class CrawlItems(Question[CrawlMemory], Struct, frozen=True):
-    """Asks for the state of a crawl, and for the items with these ids.
-
-    With `not_seen_in` or `with_note` instead of `ids`, the answer has up to 1,000 existing items in the order of their
-    ids, starting after the id `after`.
-    """
+    """State of a crawl, and items by ids; with `not_seen_in` or `with_note`, up to 1,000 items after the id `after`."""
 
     crawl: str
     ids: Sequence[str] = ()

@@ -1,7 +1,4 @@
-"""Rules that decide whether a document request takes the next generation, and with which settings.
-
-Called inside the transaction that would insert the job. Reads no clock and no row.
-"""
+"""Rules that decide whether a document request takes the next generation, and with which settings."""
 
 from __future__ import annotations
 
@@ -21,10 +18,7 @@ class TakeoverTimeouts(Struct, frozen=True):
 
 
 def way_to_read(request: DocumentRequest, status: IndexStatus, settings: str, settings_before: str | None) -> str:
-    """Return the settings for the next reading, as JSON: the document's own, updated with those of the request.
-
-    After a failed reading, the document's own settings are those of its last success, if there is one.
-    """
+    """Return the settings for the next reading, as JSON: those of the last success, updated with the request's."""
     has_failed = status is IndexStatus.FAILED and settings_before is not None
     remembered = json.loads((settings_before if has_failed else settings) or "{}")
     is_heard = status is IndexStatus.NOT_INDEXED or not request.is_standing

@@ -1,4 +1,4 @@
-"""Records of what has happened: status changes, log lines, notices and actions of users. All values are immutable."""
+"""Records of what has happened: status changes, log lines, notices and actions of users."""
 
 from __future__ import annotations
 

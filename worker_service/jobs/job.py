@@ -1,4 +1,4 @@
-"""Jobs: the rows of `worker_job_queue`, what is inserted, and why a pending job waits. All values are immutable."""
+"""Jobs: the rows of `worker_job_queue`, what is inserted, and why a pending job waits."""
 
 from __future__ import annotations
 
@@ -90,10 +90,7 @@ class Lease(NamedTuple):
 
 
 class Job(NamedTuple):
-    """A row of worker_job_queue as it was when it was read. Times are UTC text.
-
-    A tuple, because creating a struct of 41 fields would cost more than reading the row.
-    """
+    """A row of worker_job_queue. Times are UTC text. Creating a struct of 41 fields would cost more than reading."""
 
     id: int
     job_type: str

@@ -1,4 +1,4 @@
-"""Values for showing documents, pages, files and search results. All are immutable."""
+"""Documents, pages, files and search results as they are shown."""
 
 from __future__ import annotations
 

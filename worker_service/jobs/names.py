@@ -1,7 +1,7 @@
 """Safe file and folder names, and the names of the links to a document's files in the workspace.
 
-Names from a source may be unsafe. A safe name has no separators, no control characters, no characters that reverse or
-hide text, no leading dot, and a limited length. Links are arranged by owner, folder and name.
+A safe name has no separators, control characters or leading dot, nothing that reverses or hides text, and a limited
+length.
 """
 
 from __future__ import annotations

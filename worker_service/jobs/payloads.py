@@ -1,8 +1,7 @@
-"""Check payloads against the JSON Schema of their handler. Pure; a valid payload takes microseconds.
+"""Check payloads against the JSON Schema of their handler. A valid payload takes microseconds.
 
-The check reports an error to the user at once and saves a child process. The final decision is made by the handler's
-own decoder in the child, so this check must not reject a payload that the decoder accepts. Schema keywords that the
-two interpret differently are removed first, and in doubt the payload passes.
+The handler's own decoder decides in the child process, so this check must not reject a payload that it accepts. Schema
+keywords that the two interpret differently are removed first, and in doubt the payload passes.
 """
 
 from __future__ import annotations

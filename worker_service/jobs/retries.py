@@ -1,7 +1,6 @@
-"""Retry policy: whether a failed job gets another attempt, and when. Reads no clock and writes no row.
+"""Retry policy: whether a failed job gets another attempt, and when.
 
-Attempts, crashes and requeues are each capped (P6). The store enforces the cap on requeues. A job's row has its maximum
-number of retries; the rule of its type sets the waits, and the default maximum for new jobs.
+Attempts, crashes and requeues are each capped (P6); the store enforces the cap on requeues.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Selectors of jobs, shared by the command line, the HTTP API and the web page. Pure; the store turns them into SQL."""
+"""Selectors of jobs, shared by the command line, the HTTP API and the web page. The store turns them into SQL."""
 
 from __future__ import annotations
 
@@ -14,10 +14,7 @@ from worker_service.jobs.job import Status
 
 
 class Column(Struct, frozen=True):
-    """A job column that users set, filter by or see in lists, declared once for command line, HTTP and SQL.
-
-    A new column needs a field of `Job`; also of `NewJob` if users set it, and of `Selector` if they filter by it.
-    """
+    """A column that users set, filter by or see. It needs a field of `Job`, and one of `NewJob` or `Selector`."""
 
     name: str
     flag: str

@@ -1,8 +1,7 @@
-"""API tokens, one-time links and browser sessions. Pure.
+"""API tokens, one-time links and browser sessions.
 
 Only the SHA-256 of a secret is stored; the secret is long and random, so it cannot be recovered from the digest. The
-text that the user receives also contains the token's id, by which the row is found. Secrets are compared in constant
-time.
+text that the user receives also contains the token's id. Secrets are compared in constant time.
 """
 
 from __future__ import annotations

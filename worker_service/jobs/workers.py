@@ -1,4 +1,4 @@
-"""Daemons and cluster nodes as they register, and the leases that they hold. All values are immutable."""
+"""Daemons and cluster nodes as they register, and the leases that they hold."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """The settings table [commands.X]: a program of the user's, its arguments and its permissions.
 
-Read with the settings, so that a mistake is reported before it costs a job, and again by the handler that runs the
-program. No shell is involved. In `argv` and `stdin` a placeholder stands for a value of the job:
+No shell is involved. In `argv` and `stdin` a placeholder stands for a value of the job:
 
     {payload.user}      one value; a job without it is rejected
     {payload.user?}     one or none: if it is null or absent, the argument and its group are left out
@@ -249,10 +248,7 @@ class Program(Struct, frozen=True):
         return schema
 
     def arguments(self, job: Mapping[str, object]) -> list[str]:
-        """Return the program's arguments for a job. Raise `PlaceholderError` if it lacks a required value.
-
-        `job` has the keys payload, account, platform, job_type and job_id.
-        """
+        """Return the program's arguments. `job` has the keys payload, account, platform, job_type and job_id."""
         arguments: list[str] = []
         for group in self.argv:
             filled = [_not_options(template, template.arguments(job)) for template in group]

@@ -1,12 +1,8 @@
 """The settings and where each comes from: a flag, a WORKER_* variable, the TOML file, or the default.
 
-Each setting is declared once, as an attribute of `Settings`. Its variable, its TOML key, its line in `pagemill config
-show` and its row in docs/settings.md (`./run docs`) are derived from that. Handlers declare their settings in the same
-way, in a light module of their own, which is imported only if a word is not ours or if all settings are listed.
-
-Settings are read once, at the start of each command. Every value remembers its origin. An unknown key is an error: a
-setting that silently does nothing is worse than none. The valid values are defined by the setting's kind, in
-`value_types`.
+Each setting is declared once, as an attribute of `Settings`; its variable, TOML key, line in `pagemill config show` and
+row in docs/settings.md are derived from that. Handlers declare theirs in light modules, imported only if a key is not
+ours. An unknown key is an error: a setting that silently does nothing is worse than none.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""The settings tables [[notify]] and [addresses], and the text of notification messages.
-
-Pure functions: notices come in as values and go out as messages. The store records which notices were sent; the
-channels (`worker_service.handlers`) deliver the messages.
-"""
+"""The settings tables [[notify]] and [addresses], and the text of notification messages."""
 
 from __future__ import annotations
 
@@ -130,10 +126,7 @@ def messages(
     names: Mapping[int, str] = {},
     page: str | None = None,
 ) -> Iterator[Notification]:
-    """Yield one message for each address; an owner without an address gets none.
-
-    `names` maps the id of a notice to the name of its file or job; `page` is the address of the web page.
-    """
+    """Yield one message per address. `names`: file or job by id of the notice; `page`: address of the web page."""
     by_address: dict[str, list[Notice]] = {}
     for notice in notices:
         to = addresses.get(notice.owner, "") if rule.to == OWNER else rule.to

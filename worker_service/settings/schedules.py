@@ -1,9 +1,8 @@
 """The settings table [[schedule]] and its slots: the times of a cron expression in a time zone.
 
-Read with the settings, so that a mistake is reported before a night is lost. A slot is a moment in UTC. When clocks go
-forward, a fixed time that does not exist comes right after the change; when they go back, a fixed time that occurs
-twice is one slot, the first. Times given by * or */ follow elapsed time (as in Debian's cron). `services/schedules.py`
-decides when to check; the store records which slots have begun.
+A slot is a moment in UTC. When clocks go forward, a fixed time that does not exist comes right after the change; when
+they go back, a fixed time that occurs twice is one slot, the first. Times given by * or */ follow elapsed time (as in
+Debian's cron).
 """
 
 from __future__ import annotations

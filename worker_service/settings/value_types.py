@@ -1,7 +1,4 @@
-"""Settings and their kinds: each is declared once and parsed from a flag, a variable or TOML.
-
-`config` finds the raw values and declares pagemill's own settings. Handlers declare theirs (`worker_service.handlers`).
-"""
+"""Types of settings: each parses a value from a flag, a variable or TOML, and describes it."""
 
 from __future__ import annotations
 
@@ -56,10 +53,7 @@ class ValueType(Struct, Generic[T], frozen=True):
 
 @dataclass(slots=True, eq=False)
 class Setting(Generic[T]):
-    """A setting, declared as an attribute of a class. Its key is the attribute's name without a unit.
-
-    On the class the attribute is the declaration; on an instance (`config.Settings`) it is the value.
-    """
+    """A setting, declared as an attribute of a class; on an instance the attribute is the value."""
 
     kind: ValueType[T]
     default: object
@@ -223,11 +217,7 @@ def read_table(raw: object, label: str) -> dict[str, object]:
 
 
 def read_struct(struct: type[S], raw: object, label: str) -> S:
-    """Convert a table of the settings file.
-
-    The table may have the fields that are annotated with a ValueType, or with a Meta that has a description. Rules
-    across fields are the caller's.
-    """
+    """Convert a table of the settings file, whose keys are the fields with a ValueType or a described Meta."""
     table = read_table(raw, label)
     types = {one.encode_name: (one, value_type) for one in msgspec.structs.fields(struct)
              if (value_type := _value_type_of(one.type)) is not None}  # fmt: skip
