@@ -21,6 +21,7 @@ from worker_service.jobs.job import NewJob
 from worker_service.runner.messages import Begin
 from worker_service.runner.pool import LocalPool
 from worker_service.runner.worker_lock import own_identity
+from worker_service.store.database import WriteOptions
 from worker_service.store.opening import open_store
 
 
@@ -36,7 +37,9 @@ def loop(tmp_path: Path, database: Path, log: Any) -> Iterator[Loop]:
         fork_server = LocalPool(Begin(tmp_path / "staging", tmp_path / "keep", sandbox="off", types=[""]))
         stack.callback(fork_server.close)
         fork_server.start()
-        heartbeat = Heartbeat(lambda: open_store(database, is_durable=False), context.identity.worker_id, log, 30.0)
+        heartbeat = Heartbeat(
+            lambda: open_store(database, writing=WriteOptions(is_durable=False)), context.identity.worker_id, log, 30.0
+        )
         watch = store.watch()
         stack.callback(watch.close)
         outcomes = OutcomeWriter(context, Publisher(tmp_path / "workspace", tmp_path / "staging"))

@@ -26,7 +26,7 @@ from worker_service.jobs.selector import Selector
 from worker_service.jobs.workers import Beat
 from worker_service.store.batches import Batches
 from worker_service.store.completions import Completions
-from worker_service.store.database import Database, Transaction
+from worker_service.store.database import Database, Transaction, WriteOptions
 from worker_service.store.leases import Leases
 from worker_service.store.steering import Steering
 from worker_service.store.store import Store
@@ -83,7 +83,13 @@ class WatchedDatabase(Database):
     """`actor`: whose it is; None for people, whom nothing befalls."""
 
     def __init__(self, path: Path, statements: dict[str, str], orphan_after_seconds: int) -> None:
-        super().__init__(path, statements, wall_clock, orphan_after_seconds=orphan_after_seconds, is_durable=False)
+        super().__init__(
+            path,
+            statements,
+            wall_clock,
+            orphan_after_seconds=orphan_after_seconds,
+            writing=WriteOptions(is_durable=False),
+        )
         self._deed = Deed("read")
         self.leave()
         self.writer.exec_trace = self._trace

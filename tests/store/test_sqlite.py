@@ -17,6 +17,7 @@ from worker_service.jobs.attempts import Report
 from worker_service.jobs.job import NewJob
 from worker_service.store import connection
 from worker_service.store.backup import back_up
+from worker_service.store.database import WriteOptions
 from worker_service.store.lock_owner import lasting_lock_owner_of, lock_owner_of
 from worker_service.store.opening import initialise, open_store
 from worker_service.store.store import Store
@@ -53,7 +54,7 @@ def test_what_is_acknowledged_survives_a_power_cut(sqlite: Store, path: Path) ->
 
 
 def test_a_store_for_beats_may_lose_its_last_writes(path: Path, sqlite: Store) -> None:
-    beats = open_store(path, is_durable=False)
+    beats = open_store(path, writing=WriteOptions(is_durable=False))
 
     assert beats.database.writer.execute("PRAGMA synchronous").fetchall() == [(1,)]
     beats.close()

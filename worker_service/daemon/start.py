@@ -28,7 +28,7 @@ from worker_service.runner.messages import Begin, Described
 from worker_service.runner.pool import LocalPool
 from worker_service.runner.worker_lock import WorkerLock, cluster_staging_root, lock_path, own_identity, staging_root
 from worker_service.settings.config import Settings, load_settings
-from worker_service.store.database import WritePauses
+from worker_service.store.database import WriteOptions, WritePauses
 from worker_service.store.errors import read_only_error
 from worker_service.store.lock_owner import LockOwner
 from worker_service.store.opening import open_as_set
@@ -126,7 +126,7 @@ def _run(settings: Settings, stack: ExitStack, log: Log, *, drain: bool) -> int:
 
 def _open_store(settings: Settings, stack: ExitStack, log: Log) -> Store:
     # Open the database before creating any folder: without a database, startup must leave nothing behind.
-    store = open_as_set(settings, on_long_wait=partial(_log_locked, log), pauses=WritePauses())
+    store = open_as_set(settings, WriteOptions(on_long_wait=partial(_log_locked, log), pauses=WritePauses()))
     stack.callback(store.close)
     refuse_the_services(settings)
     if (fault := read_only_error(settings.database)) is not None:
@@ -200,7 +200,7 @@ def _start_pool(
 def _build_heartbeat(context: DaemonContext, notifier: Notifier) -> Heartbeat:
     settings = context.settings
     return Heartbeat(
-        partial(open_as_set, settings, is_durable=False, on_long_wait=partial(_log_locked, context.log)),
+        partial(open_as_set, settings, WriteOptions(is_durable=False, on_long_wait=partial(_log_locked, context.log))),
         context.identity.worker_id,
         context.log,
         beat_seconds(settings.heartbeat_interval_seconds, notifier.watchdog_seconds),

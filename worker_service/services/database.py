@@ -18,6 +18,7 @@ from worker_service.jobs.counts import Check
 from worker_service.settings.config import Settings
 from worker_service.store import opening
 from worker_service.store.backup import back_up
+from worker_service.store.database import WriteOptions
 from worker_service.store.library import Library
 from worker_service.store.reading import Reading
 from worker_service.store.store import Store
@@ -57,7 +58,7 @@ class Session(Struct, frozen=True):
 
 def open_session(settings: Settings, *, actor: str | None = None, on_long_wait: OnLongWait | None = None) -> Session:
     """Open the database of the settings. `actor` is by default the user who runs this process."""
-    return Session(opening.open_as_set(settings, on_long_wait=on_long_wait), settings, actor or _person())
+    return Session(opening.open_as_set(settings, WriteOptions(on_long_wait=on_long_wait)), settings, actor or _person())
 
 
 def initialise(settings: Settings, *, on_long_wait: OnLongWait | None = None) -> bool:

@@ -22,7 +22,7 @@ class FileWatch:
 
     inotify on the database's folder gives hints. This process's own writes cause hints too, and a hint arrives before
     the commit is visible. Therefore the change counter decides: after a hint it is read at growing intervals until it
-    has changed. Reading the counter every 10 ms instead would cost 0.3 % of a core; an idle daemon takes 0.03 %.
+    has changed. Reading the counter every 10 ms instead would cost 0.8 % of a core; an idle daemon takes 0.03 %.
 
     If the database or its log is deleted or replaced, commits succeed and are lost. SQLite does not notice; the names
     of this process's open files show it.

@@ -16,6 +16,7 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 import apsw
+from msgspec import Struct
 
 from worker_service.base.clock import Clock, as_text
 from worker_service.jobs.retries import RetryRule
@@ -36,6 +37,14 @@ _LONG_SECONDS = 0.005
 """After a longer write, the pause is as long as the write, since waiting programs retry at growing intervals."""
 
 
+class WriteOptions(Struct, frozen=True):
+    is_durable: bool = True
+    """False for heartbeats and progress, which a power cut may lose."""
+    on_long_wait: OnLongWait | None = None
+    pauses: WritePauses | None = None
+    """Lets other programs write between two transactions."""
+
+
 class Database:
     """Connections and statements of one store, for one thread."""
 
@@ -46,20 +55,16 @@ class Database:
         clock: Clock,
         *,
         orphan_after_seconds: int = 300,
-        is_durable: bool = True,
-        on_long_wait: OnLongWait | None = None,
-        pauses: WritePauses | None = None,
         retries: Mapping[str, RetryRule] = MappingProxyType({}),
+        writing: WriteOptions | None = None,
     ) -> None:
         self.path = path
         self.retries = retries
         """Job type → retry settings, for jobs without settings of their own."""
-        self.pauses = pauses
-        self._on_long_wait = on_long_wait
+        self.writing = writing or WriteOptions()
         self.statements = statements
         self.clock = clock
         self._orphan_after = timedelta(seconds=orphan_after_seconds)
-        self._is_durable = is_durable
         self._writing: apsw.Connection | None = None
         self._reading: apsw.Connection | None = None
         self._last_write: Callable[[], None] | None = None
@@ -80,7 +85,9 @@ class Database:
     @property
     def writer(self) -> apsw.Connection:
         if self._writing is None:
-            self._writing = connect(self.path, is_durable=self._is_durable, on_long_wait=self._on_long_wait)
+            self._writing = connect(
+                self.path, is_durable=self.writing.is_durable, on_long_wait=self.writing.on_long_wait
+            )
         return self._writing
 
     @property
@@ -145,7 +152,7 @@ class Database:
 
         It is IMMEDIATE, because SQLite refuses to upgrade a read transaction without waiting.
         """
-        return Transaction(lambda: self.writer, self.path, self.pauses, self._last_write)
+        return Transaction(lambda: self.writer, self.path, self.writing.pauses, self._last_write)
 
     def relaxed_durability(self) -> Database:
         """Return this database on the same connections, with `synchronous = NORMAL`: a power cut may lose its last
@@ -181,7 +188,7 @@ class Database:
             try:
                 connection.execute("BEGIN IMMEDIATE")
             finally:
-                connection.set_busy_handler(BusyHandler(self.path, self._on_long_wait))
+                connection.set_busy_handler(BusyHandler(self.path, self.writing.on_long_wait))
             try:
                 yield
             finally:
@@ -192,7 +199,7 @@ class _RelaxedDatabase(Database):
     """A separate connection's commits would wake up the main loop, and SQLite would drop the page caches."""
 
     def __init__(self, durable: Database) -> None:
-        super().__init__(durable.path, durable.statements, durable.clock, pauses=durable.pauses)
+        super().__init__(durable.path, durable.statements, durable.clock, writing=durable.writing)
         self._durable = durable
 
     def close(self) -> None:
@@ -207,7 +214,7 @@ class _RelaxedDatabase(Database):
         return self._durable.reader
 
     def transaction(self) -> Transaction:
-        return _RelaxedTransaction(lambda: self.writer, self.path, self.pauses)
+        return _RelaxedTransaction(lambda: self.writer, self.path, self.writing.pauses)
 
 
 # ── Rows ──

@@ -16,7 +16,7 @@ from worker_service.jobs.generations import TakeoverTimeouts
 from worker_service.jobs.retries import RetryRule
 from worker_service.settings.config import Settings
 from worker_service.store.connection import SQLITE_VERSION, OnLongWait, connect_to_read, create
-from worker_service.store.database import Database, Transaction, WritePauses
+from worker_service.store.database import Database, Transaction, WriteOptions
 from worker_service.store.errors import translate_errors
 from worker_service.store.migrations import SCHEMA_VERSION, migrate, newer, schema_sql, schema_version_of
 from worker_service.store.store import Store, sqlite_statements
@@ -39,21 +39,13 @@ PAYLOAD_BYTES_MAX = 1_048_576
 NETWORK_FILE_SYSTEMS = ("nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "fuse.sshfs", "fuse.glusterfs")
 
 
-def open_as_set(
-    settings: Settings,
-    *,
-    is_durable: bool = True,
-    on_long_wait: OnLongWait | None = None,
-    pauses: WritePauses | None = None,
-) -> Store:
+def open_as_set(settings: Settings, writing: WriteOptions | None = None) -> Store:
     return open_store(
         settings.database,
         orphan_after_seconds=settings.orphan_after_seconds,
-        is_durable=is_durable,
         patience=TakeoverTimeouts(settings.queued_patience_seconds, settings.indexing_patience_seconds),
         retries=settings.retries,
-        on_long_wait=on_long_wait,
-        pauses=pauses,
+        writing=writing,
     )
 
 
@@ -62,26 +54,14 @@ def open_store(
     *,
     orphan_after_seconds: int = 300,
     clock: Clock = wall_clock,
-    is_durable: bool = True,
     patience: TakeoverTimeouts = TakeoverTimeouts(),  # noqa: B008  frozen
     retries: Mapping[str, RetryRule] = {},
-    on_long_wait: OnLongWait | None = None,
-    pauses: WritePauses | None = None,
+    writing: WriteOptions | None = None,
 ) -> Store:
-    """Open a database that `initialise` has created.
-
-    `is_durable=False` is for heartbeats and progress. `pauses` lets other programs write between two transactions.
-    """
+    """Open a database that `initialise` has created."""
     refuse_network_file_system(path)
     database = Database(
-        path,
-        _statements(),
-        clock,
-        orphan_after_seconds=orphan_after_seconds,
-        is_durable=is_durable,
-        on_long_wait=on_long_wait,
-        pauses=pauses,
-        retries=retries,
+        path, _statements(), clock, orphan_after_seconds=orphan_after_seconds, retries=retries, writing=writing
     )
     try:
         with translate_errors(path):

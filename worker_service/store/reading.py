@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -45,6 +45,9 @@ _LASTING_GATES = (
 _UNKNOWN_TYPE = "UNKNOWN_TYPE"
 
 _RunQuery = Callable[..., list[Row]]
+
+_Term = tuple[str, Sequence[Any]]
+"""Term of a WHERE clause and its values."""
 
 _PATH = re.compile(r"\w+(\.\w+|\[\d+\])*")
 
@@ -328,17 +331,18 @@ def _where_between(selector: Selector, before_id: int | None, from_id: int | Non
 
 
 def where(selector: Selector) -> tuple[str, list[Any]]:
-    terms: list[str] = ["1"]
-    values: list[Any] = []
+    terms: list[_Term] = [
+        ("1", ()),
+        *_id_terms(selector),
+        *_column_terms(selector),
+        *_index_terms(selector),
+        *_time_terms(selector),
+    ]
+    terms += [_match_term(path, wanted) for path, wanted in selector.match]
+    return " AND ".join(term for term, _ in terms), [value for _, values in terms for value in values]
 
-    def add(term: str, *bound: object) -> None:
-        terms.append(term)
-        values.extend(bound)
 
-    def add_any(column: str, wanted: Sequence[object]) -> None:
-        if wanted:
-            add(f"{column} IN ({', '.join('?' * len(wanted))})", *wanted)
-
+def _id_terms(selector: Selector) -> Iterator[_Term]:
     named = [
         (ids, sql)
         for ids, sql in (
@@ -349,37 +353,49 @@ def where(selector: Selector) -> tuple[str, list[Any]]:
         if ids
     ]
     if named:
-        add(f"id IN ({' UNION ALL '.join(sql for _, sql in named)})", *(json.dumps(list(ids)) for ids, _ in named))
-    add_any("status", [str(status) for status in selector.statuses])
+        queries = " UNION ALL ".join(sql for _, sql in named)
+        yield f"id IN ({queries})", [json.dumps(list(ids)) for ids, _ in named]
+
+
+def _column_terms(selector: Selector) -> Iterator[_Term]:
+    if selector.statuses:
+        yield _any_term("status", [str(status) for status in selector.statuses])
     for column in CHOSEN_BY:
         wanted = getattr(selector, column.chosen_by)
         if column.is_part and wanted is not None:
-            add(f"instr(lower({column.name}), lower(?)) > 0", wanted)
+            yield f"instr(lower({column.name}), lower(?)) > 0", [wanted]
         elif isinstance(wanted, int | str):
-            add(f"{column.name} = ?", wanted)
+            yield f"{column.name} = ?", [wanted]
         elif wanted:
-            add_any(column.name, wanted)
-    # These terms let the planner use the partial indexes.
+            yield _any_term(column.name, wanted)
+
+
+def _any_term(column: str, wanted: Sequence[object]) -> _Term:
+    return f"{column} IN ({', '.join('?' * len(wanted))})", wanted
+
+
+def _index_terms(selector: Selector) -> Iterator[_Term]:
+    """Yield terms that let the planner use the partial indexes."""
     if selector.accounts:
-        add("account IS NOT NULL")
+        yield "account IS NOT NULL", ()
     if selector.error_code is not None:
-        add("error_code IS NOT NULL")
+        yield "error_code IS NOT NULL", ()
     if selector.owners and "" not in selector.owners:
-        add("owner <> ''")
+        yield "owner <> ''", ()
+
+
+def _time_terms(selector: Selector) -> Iterator[_Term]:
     if selector.since is not None:
-        add("ifnull(completed_at, created_at) >= ?", selector.since)
+        yield "ifnull(completed_at, created_at) >= ?", [selector.since]
     if selector.older_than is not None:
-        add("ifnull(completed_at, created_at) < ?", selector.older_than)
-    for path, wanted in selector.match:
-        _add_match(add, path, wanted)
-    return " AND ".join(terms), values
+        yield "ifnull(completed_at, created_at) < ?", [selector.older_than]
 
 
-def _add_match(add: Any, path: str, wanted: object) -> None:
+def _match_term(path: str, wanted: object) -> _Term:
     if not _PATH.fullmatch(path):
         raise BadInput(f"{path!r} is not a path into the payload", "write it like file_id or page_range[0]")
     # `->` returns JSON text, in which 1 differs from "1" and from true.
-    add("payload -> ? = json(?)", f"$.{path}", json.dumps(wanted))
+    return "payload -> ? = json(?)", [f"$.{path}", json.dumps(wanted)]
 
 
 # ── Gates ──

@@ -67,7 +67,7 @@ class Store:
         self.requests = Requests(database)
 
     def watch(self) -> FileWatch:
-        pauses = self.database.pauses
+        pauses = self.database.writing.pauses
         begins_turn = (lambda: None) if pauses is None else pauses.turn
         return FileWatch(self.database.path, self.database.change_counter, begins_turn=begins_turn)
 
