@@ -15,7 +15,7 @@ from worker_service.cli import Verbs, group, output
 from worker_service.cli.context import BatchId, Invocation, completes, confirm, confirming, status_option, verb
 from worker_service.jobs.batches import Batch, BatchAdded, BatchMoved, BatchState
 from worker_service.services import batches as operations
-from worker_service.services.batches import BatchDetails, describe_progress, rounded_paces, titled_progress
+from worker_service.services.batches import BatchDetails, describe_progress, titled_progress
 from worker_service.services.serialize import as_object
 
 _COLUMNS = ("ID", "STATE", "OWNER", "NAME", "FILES", "FAILED", "PAGES", "PRIORITY", "BEGAN", "NOTE")
@@ -67,7 +67,9 @@ def show(call: Invocation, batch_id: int) -> None:
     times = {"created_at": output.seconds(found.batch.created_at), "ended_at": output.seconds(found.batch.ended_at)}
     output.show_values(_in_lines(whole["batch"] | times))
     output.show()
-    output.show_values(_in_lines(whole["progress"] | rounded_paces(found.progress)))
+    paces = {name: whole["progress"][name] for name in ("pages_a_minute", "seconds_left")}
+    rounded = {name: "" if value is None else f"{value:.0f}" for name, value in paces.items()}
+    output.show_values(_in_lines(whole["progress"] | rounded))
     for sentence in _moves(found):
         output.say(sentence)
 

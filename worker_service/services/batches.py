@@ -1,8 +1,4 @@
-"""Batches: start, follow, stop and resume them, and wait for their end.
-
-The caller turns what the user asked for into jobs. Progress is computed from stored rows only, so it also says what is
-not known yet.
-"""
+"""Batches: start, follow, stop and resume them, and wait for their end. The caller makes the jobs."""
 
 from __future__ import annotations
 
@@ -39,35 +35,32 @@ PRIORITY = 3
 
 _UNDER_WAY = (BatchState.ACTIVE, BatchState.WAITING)
 _SHOWN_MOST = 3
-_SURE_PAGES = 2
+_PAGES_FOR_PACE = 2
 
 
 class BatchProgress(Struct, frozen=True):
-    """Progress of a batch as far as it is stored. Files are its documents and the sources still to become one."""
-
     jobs: int
     jobs_ended: int
     jobs_failed: int
     files: int
+    """Documents, and sources that will become one."""
     files_ended: int
     files_failed: int
     files_cancelled: int
     """Not included in `files_failed`."""
     may_find_more: bool
-    """More files or jobs may still be found."""
     pages: int
-    """Total pages of the documents whose pages are counted."""
+    """Counted pages only."""
     pages_read: int
     pages_left: int | None
-    """None while the pages of some unread file are not counted."""
+    """None while some unread file is not counted."""
     pages_a_minute: float | None
-    """Average of the last five minutes; None if too few pages were read to tell."""
+    """Average of the last five minutes; None if too few pages were read."""
     seconds_left: float | None
-    """Estimate at that pace; None if unknown."""
     size: int
     """Bytes of the original files in the workspace."""
     name: str = ""
-    """Name of the file being read that progressed last; empty if none is being read."""
+    """The file that progressed last; empty if none is being read."""
     name_pages_read: int = 0
     name_pages: int | None = None
     by_job_status: Mapping[Status, int] = field(default_factory=dict)
@@ -77,12 +70,10 @@ class BatchProgress(Struct, frozen=True):
     def percent(self) -> int:
         """Percentage of pages if all are counted, else of files, else of jobs."""
         if self.pages_left is not None and self.pages:
-            whole, part = self.pages_read + self.pages_left, self.pages_read
-        elif self.files:
-            whole, part = self.files, self.files_ended
+            part, total = self.pages_read, self.pages_read + self.pages_left
         else:
-            whole, part = self.jobs, self.jobs_ended
-        return 100 * part // whole if whole else 100
+            part, total = (self.files_ended, self.files) if self.files else (self.jobs_ended, self.jobs)
+        return 100 * part // total if total else 100
 
 
 class BatchDetails(Struct, frozen=True):
@@ -92,12 +83,8 @@ class BatchDetails(Struct, frozen=True):
 
 class BatchPage(Struct, frozen=True):
     items: Sequence[BatchDetails]
-    """Newest first."""
     next: int | None
-    """The `before_id` of the next page; None on the last page."""
-
-
-# ── Queries ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+    """The `before_id` of the next page."""
 
 
 def list_batches(
@@ -119,7 +106,6 @@ def get_batch(session: Session, batch_id: int) -> Batch:
 
 
 def newest_live_batches(session: Session) -> Sequence[BatchDetails]:
-    """Return the newest few batches that are active or waiting."""
     return list_batches(session, states=_UNDER_WAY, limit=_SHOWN_MOST).items
 
 
@@ -132,39 +118,37 @@ def _details(session: Session, batch: Batch) -> BatchDetails:
 
 
 def with_progress(batch: Batch, facts: BatchFacts) -> BatchDetails:
-    """Combine a batch and its progress; only an active batch has an estimate of the time left."""
-    found = progress_of(facts)
-    return BatchDetails(batch, found if batch.state is BatchState.ACTIVE else replace(found, seconds_left=None))
+    """Only an active batch has an estimate of the time left."""
+    progress = progress_of(facts)
+    return BatchDetails(batch, progress if batch.state is BatchState.ACTIVE else replace(progress, seconds_left=None))
 
 
 def progress_of(facts: BatchFacts) -> BatchProgress:
-    documents = facts.documents
-    read, unreadable = documents.get(IndexStatus.SUCCESS, 0), documents.get(IndexStatus.FAILED, 0)
+    documents, jobs = facts.documents, sum(facts.jobs.values())
     cancelled = facts.documents_cancelled + facts.files_cancelled
-    failed = unreadable + facts.files_not_brought_in - cancelled
+    failed = documents.get(IndexStatus.FAILED, 0) + facts.files_not_brought_in - cancelled
+    finished = documents.get(IndexStatus.SUCCESS, 0) + documents.get(IndexStatus.NOT_INDEXED, 0)
     live = facts.jobs.get(Status.PENDING, 0) + facts.jobs.get(Status.RUNNING, 0)
-    is_all_known = not (facts.uncounted or facts.files_on_the_way or facts.may_find_more)
-    pace = (
-        60 * facts.pages_lately / facts.lately_seconds
-        if facts.pages_lately >= _SURE_PAGES and facts.lately_seconds >= 1
-        else None
-    )
-    jobs = sum(facts.jobs.values())
+    is_all_counted = not (facts.uncounted or facts.files_on_the_way or facts.may_find_more)
+    pages_left = facts.pages_left if is_all_counted else None
+    pace = None
+    if facts.pages_lately >= _PAGES_FOR_PACE and facts.lately_seconds >= 1:
+        pace = 60 * facts.pages_lately / facts.lately_seconds
     name, name_pages_read, name_pages = facts.current or ("", 0, None)
     return BatchProgress(
         jobs=jobs,
         jobs_ended=jobs - live,
         jobs_failed=facts.jobs.get(Status.FAILED, 0),
         files=sum(documents.values()) + facts.files_on_the_way + facts.files_not_brought_in,
-        files_ended=read + failed + cancelled + documents.get(IndexStatus.NOT_INDEXED, 0),
+        files_ended=finished + failed + cancelled,
         files_failed=failed,
         files_cancelled=cancelled,
         may_find_more=facts.may_find_more,
         pages=facts.pages,
         pages_read=facts.pages_read,
-        pages_left=facts.pages_left if is_all_known else None,
+        pages_left=pages_left,
         pages_a_minute=pace,
-        seconds_left=60 * facts.pages_left / pace if pace and is_all_known else None,
+        seconds_left=60 * pages_left / pace if pace and pages_left is not None else None,
         size=facts.size,
         name=name,
         name_pages_read=name_pages_read,
@@ -176,42 +160,31 @@ def progress_of(facts: BatchFacts) -> BatchProgress:
 
 def describe_progress(found: BatchDetails) -> str:
     """Describe the progress, such as `30 of 120 files · 4,664 pages · 44 pages/min · 14 min left`."""
-    batch, now = found.batch, found.progress
-    failed, cancelled = now.files_failed or now.jobs_failed, now.files_cancelled
-    counts = [f"{failed:,} failed"] * bool(failed) + [f"{cancelled:,} cancelled"] * bool(cancelled)
+    batch, progress = found.batch, found.progress
+    failed = progress.files_failed or progress.jobs_failed
+    problems = [(failed, "failed"), (progress.files_cancelled, "cancelled")]
+    counts = [f"{number:,} {word}" for number, word in problems if number]
+    total = counted(progress.files, "file") if progress.files else counted(progress.jobs, "job")
+    pages = counted(progress.pages_read, "page")
     if batch.state.is_ended:
-        whole = counted(now.files, "file") if now.files else counted(now.jobs, "job")
-        how = ", ".join([batch.state.word, *counts])
-        return " · ".join([how, whole, *([counted(now.pages_read, "page")] if now.files else [])])
-    ended, whole = (now.files_ended, "file") if now.files else (now.jobs_ended, "job")
-    done = f"{ended:,} of {counted(now.files or now.jobs, whole)}"
-    if now.may_find_more:
-        done += " found so far"
-    parts = [", ".join([done, *counts])]
-    if now.pages_read:
-        parts.append(counted(now.pages_read, "page"))
+        return " · ".join([", ".join([batch.state.word, *counts]), total, *[pages] * bool(progress.files)])
+    ended = progress.files_ended if progress.files else progress.jobs_ended
+    so_far = " found so far" if progress.may_find_more else ""
+    parts = [", ".join([f"{ended:,} of {total}{so_far}", *counts]), *[pages] * bool(progress.pages_read)]
     if batch.state is not BatchState.ACTIVE:
         state = str(batch.state) if batch.replaced_by is None else f"replaced by batch {batch.replaced_by}"
         return " · ".join([state, *parts])
-    if now.pages_a_minute is not None:
-        parts.append(f"{now.pages_a_minute:.0f} pages/min")
-    if now.seconds_left is not None:
-        parts.append(f"{_length(now.seconds_left)} left")
-    elif now.files:
+    if progress.pages_a_minute is not None:
+        parts.append(f"{progress.pages_a_minute:.0f} pages/min")
+    if progress.seconds_left is not None:
+        parts.append(f"{_length(progress.seconds_left)} left")
+    elif progress.files:
         parts.append("still counting pages")
     return " · ".join(parts)
 
 
 def titled_progress(found: BatchDetails) -> str:
     return f"{found.batch.title}: {describe_progress(found)}"
-
-
-def rounded_paces(now: BatchProgress) -> Mapping[str, str]:
-    """Format the pace and the time left for display, rounded to whole numbers."""
-    return {
-        "pages_a_minute": "" if now.pages_a_minute is None else f"{now.pages_a_minute:.0f}",
-        "seconds_left": "" if now.seconds_left is None else f"{now.seconds_left:.0f}",
-    }
 
 
 def _length(seconds: float) -> str:
@@ -250,17 +223,15 @@ def add_batch(
 
 
 class BatchSubmission(Struct, frozen=True):
-    """Jobs to submit as a batch, and which of them would be new."""
-
     jobs: Sequence[NewJob]
     work: WorkToSubmit
 
 
 class SubmittedBatch(Struct, frozen=True):
     items: Sequence[InBatch]
-    """One for each job of the submission, in its order."""
+    """In the order of the submission."""
     added: BatchAdded | None
-    """None if nothing was left to do, so that no batch was started and none replaced."""
+    """None if there was nothing to do."""
     waiting: Sequence[Batch] = ()
     """Waiting batches that already include some of the work."""
 
@@ -280,10 +251,7 @@ def submit_batch(
     priority: int = PRIORITY,
     asked: Mapping[str, Any] | None = None,
 ) -> SubmittedBatch:
-    """Start a batch of the new and known jobs.
-
-    Start none if no job is new, so that repeating a command replaces no batch.
-    """
+    """Start a batch, but none if no job is new, so that repeating a command replaces no batch."""
     jobs, live = submission.jobs, submission.work.live
     rest = [at for at in range(len(jobs)) if at not in live]
     added: BatchAdded | None = None
@@ -307,7 +275,7 @@ def _existing(work: LiveWork) -> InBatch:
 
 
 def batches_to_replace(session: Session, owner: str, *, by: int | None = None) -> Sequence[BatchDetails]:
-    """Return the batches that will wait if this owner's batch `by`, or a new one, starts now."""
+    """Return the batches that will wait when this owner's batch `by`, or a new one, starts."""
     if not owner or _policy(session) is not OwnerPolicy.REPLACE:
         return []
     active = list_batches(session, owners=[owner], states=[BatchState.ACTIVE]).items
@@ -315,16 +283,17 @@ def batches_to_replace(session: Session, owner: str, *, by: int | None = None) -
 
 
 def batches_replaced_by(session: Session, batch: Batch) -> Sequence[Batch]:
-    """Return the batches that this one has replaced and that still wait."""
     waiting = session.store.batches.list(owners=[batch.owner], states=[BatchState.WAITING])
     return [one for one in waiting if one.replaced_by == batch.id]
 
 
 def extend_batch(session: Session, batch_id: int, jobs: Sequence[NewJob], *, owner: str = "") -> BatchAdded:
-    """Add jobs to a batch that has not ended. Raise `BadInput` if `owner` is given and is not the batch's."""
+    """Add jobs to a batch that has not ended."""
     batch = session.store.batches.get(batch_id)
     if owner and owner != batch.owner:
-        raise BadInput(f"{batch.title} belongs to {batch.owner or 'nobody'}", "leave --owner out, or begin a new batch")
+        raise BadInput(
+            f"{batch.title} belongs to {batch.owner or 'no owner'}", "leave --owner out, or start a new batch"
+        )
     return session.store.batches.extend(batch_id, with_lost_files_forced(session, jobs, owner=batch.owner))
 
 
@@ -345,7 +314,6 @@ def cancel_batch(session: Session, batch_id: int) -> BatchMoved:
 
 
 def remove_batch(session: Session, batch_id: int) -> Batch:
-    """Remove the batch; its jobs and documents stay."""
     return session.store.batches.remove(batch_id, actor=session.actor)
 
 
@@ -363,7 +331,6 @@ def wait_for_batch(
     timeout: str | None = None,
     watch: Callable[[BatchDetails], None] | None = None,
 ) -> BatchDetails:
-    """Wait until the batch has ended. Raise `Refused` if it is stopped, and `WaitTimedOut` after `timeout`."""
     for found in poll(session, lambda: get_batch_details(session, batch_id), deadline=deadline_after(timeout)):
         if watch is not None:
             watch(found)
