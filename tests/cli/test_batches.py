@@ -467,7 +467,7 @@ def test_a_batch_that_waits_for_its_turn_says_so(run: Run, shelf: Shelf, monkeyp
     assert "BATCH_WAITING" in why
     assert "pagemill batch ls --owner 'ann'" in why
     run("batch", "stop", 2)
-    assert "to go on with it: pagemill batch resume 2" in run("why", 2, fails=3).stdout
+    assert "to resume the batch: pagemill batch resume 2" in run("why", 2, fails=3).stdout
 
 
 def test_an_undo_of_a_batch_cancel_lets_the_batch_go_on(run: Run, shelf: Shelf) -> None:

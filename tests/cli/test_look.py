@@ -15,7 +15,7 @@ from tests.store.kit import ByHand
 from worker_service.base.clock import as_text, wall_clock
 from worker_service.jobs.attempts import Failure, Report
 from worker_service.jobs.job import WATCHING, NewJob
-from worker_service.services.jobs import NEXT_MOVES
+from worker_service.services.job_advice import NEXT_MOVES
 
 pytestmark = pytest.mark.usefixtures("database")
 
@@ -190,7 +190,7 @@ def test_why_says_what_an_ended_job_is(run: Run, daemon: Daemon) -> None:
     assert ended.startswith("job 1 (ocr_pages) is failed with HTTP_503 since ")
     assert ended.endswith(": the server is busy")
     # It had retries left, and was given up all the same.
-    assert move == "    next: the same would happen again; once it is put right: pagemill retry 1"
+    assert move == "    next: it would fail again in the same way; when the cause is fixed: pagemill retry 1"
 
 
 def test_why_tells_the_remedy_that_a_failed_job_names_and_no_retry_that_would_fail(run: Run, shelf: Shelf) -> None:

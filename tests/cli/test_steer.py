@@ -411,7 +411,7 @@ def test_what_jobs_have_made_stays_when_they_are_pruned(run: Run, shelf: Shelf) 
 def test_a_job_that_waits_for_its_time_is_let_start_at_once(run: Run) -> None:
     run("enqueue", "ocr_pages", "--run-at", "+1d")
     enqueue(run, 2)
-    assert "to have it at once: pagemill run-now 1" in run("why", 1, fails=3).stdout
+    assert "to start it now: pagemill run-now 1" in run("why", 1, fails=3).stdout
 
     assert run("run-now", 1, 2).stdout == "job 1 waits no longer\njob 2 waited for no time\n"
 

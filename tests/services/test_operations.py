@@ -13,8 +13,9 @@ from worker_service.base.errors import BadInput, JobNotFound
 from worker_service.jobs.job import Status
 from worker_service.services.database import Session, open_session
 from worker_service.services.enqueue import enqueue
+from worker_service.services.job_advice import why
 from worker_service.services.job_control import apply_plan, find_undoable, make_plan, undo
-from worker_service.services.jobs import get_job_details, list_jobs, why
+from worker_service.services.jobs import get_job_details, list_jobs
 from worker_service.services.overview import Overview, statistics
 from worker_service.services.parse import read_selector
 from worker_service.services.serialize import as_object

@@ -16,7 +16,7 @@ from worker_service.jobs.attempts import Failure
 from worker_service.jobs.job import NewJob
 from worker_service.services.database import Session, open_session
 from worker_service.services.health import Level, check_health
-from worker_service.services.jobs import why
+from worker_service.services.job_advice import why
 from worker_service.services.overview import CheckedNode, CheckedWorker, Overview
 from worker_service.services.serialize import as_object
 from worker_service.settings.config import load_settings
@@ -63,7 +63,8 @@ def test_a_cause_after_a_colon_is_no_remedy(session: Session) -> None:
     error = ended.value
     job_id = failed(session, Failure(error.code, error.detail, remedy=error.remedy))
 
-    assert why(session, job_id).helps == f"the same would happen again; once it is put right: pagemill retry {job_id}"
+    advice = why(session, job_id).helps
+    assert advice == f"it would fail again in the same way; when the cause is fixed: pagemill retry {job_id}"
 
 
 def test_a_remedy_is_kept_apart_from_the_job_to_its_notice(session: Session) -> None:

@@ -16,7 +16,8 @@ from worker_service.jobs.job import Job, NewJob
 from worker_service.jobs.progress import Pace, pace_of
 from worker_service.jobs.workers import HandlerFacts
 from worker_service.services.database import Session
-from worker_service.services.jobs import progress_in_words, why
+from worker_service.services.job_advice import why
+from worker_service.services.jobs import progress_in_words
 from worker_service.settings.config import load_settings
 from worker_service.store.opening import open_store
 

@@ -21,7 +21,7 @@ from worker_service.cli.context import (
 from worker_service.jobs.attempts import AttemptRow
 from worker_service.jobs.job import Job
 from worker_service.jobs.selector import COLUMNS, Selector
-from worker_service.services import jobs
+from worker_service.services import job_advice, jobs
 from worker_service.services.jobs import progress_in_words, state_of, title_of_job
 from worker_service.services.serialize import as_object
 
@@ -128,7 +128,7 @@ def why(call: Invocation, job_id: int | None) -> int:
     job_id = job_id or _newest_with_a_problem(call)
     if job_id is None:
         return 0
-    found = jobs.why(call.session, job_id)
+    found = job_advice.why(call.session, job_id)
     job = found.job
     if call.as_json:
         whole = {"id": job.id, "status": job.status, "state": state_of(job), "items": found.gates}
@@ -203,7 +203,7 @@ def _what_it_is(job: Job, lost: str) -> str:
     return f"{title_of_job(job)} is {job.status}{code} since {output.seconds(job.completed_at)}{message}"
 
 
-def _progress_of(found: jobs.Why) -> str:
+def _progress_of(found: job_advice.Why) -> str:
     """Return how long a running job has been silent, where it is worth a look, and its time limit."""
     parts = []
     if (silent := found.silent_seconds) is not None and silent >= _SILENT_SECONDS:
@@ -214,7 +214,7 @@ def _progress_of(found: jobs.Why) -> str:
 
 
 def _newest_with_a_problem(call: Invocation) -> int | None:
-    job_id = jobs.newest_with_a_problem(call.session)
+    job_id = job_advice.newest_with_a_problem(call.session)
     if job_id is None and not call.printed_json({"id": None, "items": []}):
         output.say("no job has a problem")
     return job_id

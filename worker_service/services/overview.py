@@ -76,6 +76,10 @@ class Overview:
         return [one for one in self.workers if one.is_alive]
 
     @property
+    def lost_workers(self) -> list[CheckedWorker]:
+        return [one for one in self.workers if not one.is_alive]
+
+    @property
     def dead_ids(self) -> list[str]:
         """The ids of dead workers, whose rows may still show recent heartbeats."""
         return [one.id for one in self.workers if one.state in ("dead", "dying")]

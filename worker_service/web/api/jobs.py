@@ -15,9 +15,10 @@ from worker_service.jobs.history import Changed, LogLine
 from worker_service.jobs.job import Job
 from worker_service.jobs.selector import Selector
 from worker_service.services import enqueue as enqueuing
-from worker_service.services import job_control, jobs
+from worker_service.services import job_advice, job_control, jobs
+from worker_service.services.job_advice import Why
 from worker_service.services.job_control import Plan
-from worker_service.services.jobs import FoundJobs, JobDetails, Why
+from worker_service.services.jobs import FoundJobs, JobDetails
 from worker_service.services.serialize import as_object
 from worker_service.web.access import Visitor
 from worker_service.web.api.endpoint import ApiRequest, ApiResponse, Items, endpoint
@@ -142,7 +143,7 @@ def job(call: ApiRequest) -> Any:
 def why(call: ApiRequest) -> Why:
     """Explain why a job has not started, or has failed: each gate that holds it, and what to do."""
     visible_job(call.session, call.visitor, call.id)
-    return jobs.why(call.session, call.id)
+    return job_advice.why(call.session, call.id)
 
 
 @endpoint("GET", "/api/jobs/{id}/log")

@@ -15,7 +15,7 @@ from worker_service.jobs.job import Gate
 from worker_service.services.batches import list_batches
 from worker_service.services.database import Session
 from worker_service.services.health import Level, check_health
-from worker_service.services.jobs import NEXT_MOVES, advice_for, is_given_up
+from worker_service.services.job_advice import NEXT_MOVES, advice_for, is_given_up
 from worker_service.services.overview import Overview, title_of_pause
 from worker_service.services.schedules import TICKS, overdue_schedules
 

@@ -19,7 +19,7 @@ from worker_service.jobs.attempts import AttemptRow
 from worker_service.jobs.job import Job, Status
 from worker_service.jobs.selector import Selector
 from worker_service.services import enqueue as enqueuing
-from worker_service.services import job_control, jobs
+from worker_service.services import job_advice, job_control, jobs
 from worker_service.services.database import Session
 from worker_service.services.job_control import LIVE
 from worker_service.services.jobs import JobDetails, progress_in_words, state_of
@@ -273,10 +273,10 @@ def job_page(request: Request) -> Response:
             job=job,
             state=state_of(job),
             progress=progress_in_words(job),
-            stops_at=jobs.stops_at(session, job) if job.status is Status.RUNNING else None,
+            stops_at=job_advice.stops_at(session, job) if job.status is Status.RUNNING else None,
             whole=whole,
             history=_history(whole),
-            why=None if job.status is Status.COMPLETED else jobs.why(session, job.id),
+            why=None if job.status is Status.COMPLETED else job_advice.why(session, job.id),
             log=jobs.read_log(session, job.id)[-_LOG_LINES_MAX:],
             log_lines_max=_LOG_LINES_MAX,
             actions=_allowed_actions(job),

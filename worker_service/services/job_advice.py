@@ -1,0 +1,145 @@
+"""Why a job waits, fails or does not progress, and what the user can do about it. Read-only."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+
+from msgspec import Struct
+
+from worker_service.base.clock import as_text, from_text
+from worker_service.jobs.job import WATCHING, Gate, Job, Status
+from worker_service.jobs.progress import pace_of
+from worker_service.jobs.selector import Selector
+from worker_service.services.database import Session
+from worker_service.services.enqueue import installed_types
+from worker_service.services.overview import Overview
+from worker_service.settings.config import Settings
+
+_LIVE_JOBS_MOST = 100
+
+_OPEN_ALONE = set("NOT_YET WAITS_FOR OWNER_BUSY KEY_BUSY TYPE_FULL SLOTS_FULL AHEAD_IN_QUEUE BATCH_WAITING".split())
+"""Gates that open without help."""
+
+_START_NOW = "to start it now: pagemill run-now {id}"
+NEXT_MOVES = {
+    "WORKER_DOWN": "systemctl start pagemill, or here: pagemill run",
+    "PAUSED": "to lift the pause: pagemill unpause {job_type}, or --owner NAME, or --all; `pagemill` shows the pauses",
+    "BATCH_STOPPED": "to resume the batch: pagemill batch resume {batch_id}",
+    "BATCH_WAITING": "the batch starts after the ones before it; to start it now: pagemill batch resume {batch_id}; "
+    "to list them: pagemill batch ls --owner '{owner}'",
+    "DRAINING": "wait until the worker is back, or start another one",
+    "NOT_YET": _START_NOW,
+    "BACKOFF": "to see what failed: pagemill show {id}; " + _START_NOW,
+    "WAITS_FOR": "to see what it waits for: pagemill show {id}, then pagemill why on those",
+    "OWNER_BUSY": "to see what runs: pagemill ls --status running --owner '{owner}'",
+    "KEY_BUSY": "to see what runs: pagemill ls --status running",
+    "TYPE_FULL": "to see what runs: pagemill ls --status running --type {job_type}",
+    "SLOTS_FULL": "to see what runs: pagemill ls --status running",
+    "NO_NODE": "to see the nodes: pagemill cluster",
+    "CAPABILITY_MISSING": "install what is missing, then restart the worker; a job with a time to start again needs no "
+    "restart",
+    "UNKNOWN_TYPE": "install a handler for {job_type}, then: systemctl restart pagemill (a daemon looks for handlers "
+    "when it starts); or, if the name is wrong: pagemill delete {id}",
+    "DISK_LOW": "free some space: pagemill stats shows what each owner keeps, pagemill documents rm removes documents",
+    "SOURCE_RESTING": "wait: the source asked for a pause, and then all its jobs continue",
+    "AHEAD_IN_QUEUE": "to move it ahead: pagemill priority 1 {id}",
+}
+
+
+class NextMove(Gate, frozen=True):
+    next: str = ""
+    """What to do about the gate."""
+
+
+class Why(Struct, frozen=True):
+    job: Job
+    gates: Sequence[NextMove]
+    worker_state: str
+    """State of the worker that runs the job; empty if none does."""
+    helps: str
+    """Advice for a job that failed, was cancelled or makes no progress."""
+    silent_seconds: float | None = None
+    """Running jobs: time since the handler last reported progress or logged a line, or since the start."""
+    limit_seconds: int | None = None
+    """Running jobs: time limit of the attempt."""
+
+
+def why(session: Session, job_id: int) -> Why:
+    job, overview = session.reading.get(job_id), Overview(session)
+    gates = session.reading.explain(job_id, dead=overview.dead_ids)
+    moves = [
+        NextMove(gate.code, gate.detail, gate.remedy, gate.count, _next_move(gate, job, session.settings))
+        for gate in gates
+    ]
+    if job.status is not Status.RUNNING:
+        return Why(job, moves, "", advice_for(job))
+    state = next((one.state for one in overview.workers if one.id == job.worker_id), "")
+    is_silent = pace_of(job, session.clock()).silent_seconds is not None
+    advice = f"to stop it at once: pagemill cancel {job.id} --now" if is_silent else ""
+    return Why(job, moves, state, advice, _silent_seconds(session, job), session.reading.time_limit(job_id))
+
+
+def _silent_seconds(session: Session, job: Job) -> float | None:
+    heard_at = next((one.heard_at for one in session.reading.attempts(job.id) if one.fence == job.fence), None)
+    since = heard_at or job.started_at
+    return None if since is None else max(0.0, (session.clock() - from_text(since)).total_seconds())
+
+
+def stops_at(session: Session, job: Job) -> str | None:
+    """Return when the time limit ends the attempt of a running job."""
+    limit = session.reading.time_limit(job.id)
+    if job.started_at is None or limit is None:
+        return None
+    return as_text(from_text(job.started_at) + timedelta(seconds=limit))
+
+
+def newest_with_a_problem(session: Session) -> int | None:
+    """Return the newest job that failed, lost its worker, was snoozed, or waits at a gate that needs help."""
+    overview = Overview(session)
+    failed = session.reading.list(Selector(statuses=(Status.FAILED,)), most=1)
+    live = session.reading.list(Selector(statuses=(Status.PENDING, Status.RUNNING)), most=_LIVE_JOBS_MOST)
+    newest_first = sorted([*failed, *live], key=lambda job: -job.id)
+    return next((job.id for job in newest_first if _has_a_problem(session, job, overview)), None)
+
+
+def _has_a_problem(session: Session, job: Job, overview: Overview) -> bool:
+    if job.status is not Status.PENDING:
+        return job.status is Status.FAILED or any(one.id == job.worker_id for one in overview.lost_workers)
+    codes = {gate.code for gate in session.reading.explain(job.id, dead=overview.dead_ids)}
+    if codes - _OPEN_ALONE or "NOT_YET" not in codes:
+        return bool(codes - _OPEN_ALONE)
+    attempts = session.reading.attempts(job.id)
+    return bool(attempts) and attempts[-1].outcome == "snoozed" and attempts[-1].error_code != WATCHING
+
+
+def advice_for(job: Job) -> str:
+    """Return advice for a job that failed or was cancelled; empty for any other job."""
+    retry = f"pagemill retry {job.id}"
+    if job.status is Status.CANCELLED:
+        return f"to run it again: {retry}"
+    if job.status is not Status.FAILED:
+        return ""
+    if not is_given_up(job):
+        return f"it was tried {job.retry_count + 1} times; to run it again: {retry}"
+    again = f"pagemill reindex {job.document_id}" if job.document_id is not None else retry
+    if job.error_remedy:
+        return f"{job.error_remedy}; then: {again}"
+    return f"it would fail again in the same way; when the cause is fixed: {again}"
+
+
+def is_given_up(job: Job) -> bool:
+    """Return whether it failed with retries left, because another attempt would end in the same way."""
+    return job.status is Status.FAILED and not job.retry_count >= job.max_retries > 0
+
+
+def _next_move(gate: Gate, job: Job, settings: Settings) -> str:
+    if gate.code == "UNKNOWN_TYPE" and job.job_type in installed_types(settings):
+        return (
+            "its handler is installed, but no running daemon has loaded it: systemctl restart pagemill (a daemon looks "
+            "for handlers when it starts, and takes the types of WORKER_TYPES)"
+        )
+    if gate.remedy:
+        return f"{gate.remedy}; then restart the worker, unless the line above says when the job starts again"
+    move = NEXT_MOVES.get(gate.code, "pagemill show {id}")
+    return move.format(id=job.id, job_type=job.job_type, owner=job.owner, batch_id=job.batch_id)
