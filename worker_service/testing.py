@@ -5,8 +5,8 @@
 
         assert run.result == {"words": 12}
 
-The handler must be an attribute of a module, so that the child can import it. `Run` has everything that the attempt
-reported.
+The handler must be an attribute of a module, so that the child can import it. `HandlerRun` has everything that the
+attempt reported.
 
 Questions of the handler are answered from the pages that it has saved, otherwise as from an empty database, unless
 `answers` returns an answer: it is a function from question to answer, or a mapping from question types to answers or
@@ -24,7 +24,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 import msgspec
 from msgspec import Struct
@@ -62,7 +62,7 @@ from worker_service.runner.messages import (
 from worker_service.runner.pool import attempt_events, open_pool
 from worker_service.runner.questions import decode_question, empty_answer
 
-__all__ = ["Answers", "How", "Publication", "Run", "run_handler", "run_stopped_and_again"]
+__all__ = ["Answers", "HandlerRun", "How", "JobFields", "Publication", "run_handler", "run_stopped_and_again"]
 
 Answers = (
     Mapping[type[Question[Any]], QuestionAnswer | Callable[[Any], QuestionAnswer | None]]
@@ -74,9 +74,7 @@ _WAIT_SECONDS = 60.0
 _WRAPPER = "pagemill_stopped_handler"
 
 
-class Run(Struct, frozen=True):
-    """All messages of one attempt, and its end."""
-
+class HandlerRun(Struct, frozen=True):
     events: Sequence[AttemptEvent]
     ended: Ended
 
@@ -94,7 +92,6 @@ class Run(Struct, frozen=True):
 
     @property
     def published(self) -> Sequence[Publication]:
-        """The published files with role, name and digests."""
         return self.ended.published
 
     @property
@@ -134,8 +131,23 @@ class Run(Struct, frozen=True):
 
     @property
     def state(self) -> str | None:
-        """The last checkpoint, as JSON."""
         return self.checkpoints[-1].state if self.checkpoints else None
+
+
+class JobFields(TypedDict, total=False):
+    """Fields of the job, as `Order` has them."""
+
+    account: str | None
+    platform: str
+    state: str | None
+    timeout_seconds: int | None
+    job_id: int
+    fence: int
+    document_id: int | None
+    generation: int | None
+    inputs: Mapping[str, Path] | None
+    document: KnownDocument | None
+    parent_id: int | None
 
 
 def run_handler(
@@ -143,29 +155,15 @@ def run_handler(
     payload: object = None,
     *,
     directory: Path,
-    account: str | None = None,
-    platform: str = "local",
-    state: str | None = None,
-    timeout_seconds: int | None = None,
     commands: Mapping[str, Mapping[str, object]] | None = None,
     sandbox: str = "strict",
-    job_id: int = 1,
-    fence: int = 1,
-    document_id: int | None = None,
-    generation: int | None = None,
-    inputs: Mapping[str, Path] | None = None,
-    document: KnownDocument | None = None,
-    parent_id: int | None = None,
     answers: Answers | None = None,
-) -> Run:
+    **job: Unpack[JobFields],
+) -> HandlerRun:
     """Run one attempt. `handler` is a Handler, or the job type of an installed one; `payload` is JSON text, or a value
     that can be encoded as JSON. Staging, kept files and published files are in `directory`."""
-    spec = None if isinstance(handler, str) else _spec_of(handler)
-    order = _order(handler, payload, account, platform, document_id, generation, inputs, document)
-    order = replace(
-        order, job_id=job_id, fence=fence, timeout_seconds=timeout_seconds, state=state, parent_id=parent_id
-    )
-    return _run(order, directory, spec, _Answerer(answers), commands, sandbox)
+    runner = _Runner(directory, commands or {}, sandbox, _Answerer(answers))
+    return runner.run(_order(handler, payload, job), None if isinstance(handler, str) else _spec_of(handler))
 
 
 def run_stopped_and_again(
@@ -175,29 +173,22 @@ def run_stopped_and_again(
     directory: Path,
     step: int,
     sandbox: str = "strict",
-    account: str | None = None,
-    platform: str = "local",
-    document_id: int | None = None,
-    generation: int | None = None,
-    inputs: Mapping[str, Path] | None = None,
-    document: KnownDocument | None = None,
     answers: Answers | None = None,
-) -> tuple[Run, Run]:
+    **job: Unpack[JobFields],
+) -> tuple[HandlerRun, HandlerRun]:
     """Kill the attempt with SIGKILL after its nth call (progress, log, checkpoint, save_page, save_pages or ask; the
     call itself completes), then run the job again with its last checkpoint and its saved pages, as the daemon would.
     The second run of a good handler ends as if there had been no first."""
     wrapper = directory / "path" / f"{_WRAPPER}.py"
     wrapper.parent.mkdir(parents=True, exist_ok=True)
-    spec = _spec_of(handler)
-    job_type = handler.job_type
+    spec, job_type = _spec_of(handler), handler.job_type
     wrapper.write_text(
         f"from worker_service.testing import stopped_at\nhandler = stopped_at({spec!r}, {job_type!r}, {step})\n"
     )
-    order = _order(handler, payload, account, platform, document_id, generation, inputs, document)
-    answering = _Answerer(answers)
-    first = _run(order, directory, f"{_WRAPPER}:handler", answering, None, sandbox, [wrapper.parent])
-    again = replace(order, fence=2, state=first.state)
-    return first, _run(again, directory, spec, answering, None, sandbox)
+    order = _order(handler, payload, job)
+    runner = _Runner(directory, {}, sandbox, _Answerer(answers))
+    first = runner.run(order, f"{_WRAPPER}:handler", [wrapper.parent])
+    return first, runner.run(replace(order, fence=2, state=first.state), spec)
 
 
 def stopped_at(spec: str, job_type: str, step: int) -> Handler[Any]:
@@ -262,56 +253,47 @@ class _Answerer:
         return empty_answer(question)
 
 
-def _order(
-    handler: Handler[Any] | str,
-    payload: object,
-    account: str | None,
-    platform: str,
-    document_id: int | None,
-    generation: int | None,
-    inputs: Mapping[str, Path] | None,
-    document: KnownDocument | None,
-) -> Order:
-    """Build the order for the first attempt of a job. Without `document`, the document's digest is taken from its
-    original."""
-    job_type = handler if isinstance(handler, str) else handler.job_type
+@dataclass(slots=True)
+class _Runner:
+    directory: Path
+    commands: Mapping[str, Mapping[str, object]]
+    sandbox: str
+    answerer: _Answerer
+
+    def run(self, order: Order, spec: str | None, path: Sequence[Path] = ()) -> HandlerRun:
+        begin = Begin(
+            self.directory / "staging",
+            self.directory / "keep",
+            commands=self.commands,
+            sandbox=self.sandbox,
+            types=[order.job_type],
+            grace_seconds=1.0,
+            extra_handlers=[] if spec is None else [spec],
+            is_without_installed=spec is not None,
+        )
+        with open_pool(begin, extra_path=[*path, *_path_of_tests()]) as (pool, _):
+            pool.launch(order)
+            seconds = (order.timeout_seconds or 0) + _WAIT_SECONDS
+            events: list[AttemptEvent] = []
+            for one in attempt_events(pool, seconds=seconds, answer=self.answerer):
+                events.append(one)
+                if isinstance(one, PagesRead):
+                    self.answerer.pages += one.pages
+        return HandlerRun(events, next(one for one in events if isinstance(one, Ended)))
+
+
+def _order(handler: Handler[Any] | str, payload: object, job: JobFields) -> Order:
+    """Build the order for an attempt. Without `document`, the document's digest is taken from its original."""
     text = payload if payload is None or isinstance(payload, str) else msgspec.json.encode(payload).decode()
-    files = {role: path.absolute() for role, path in (inputs or {}).items()}
-    if document_id is not None:
-        generation = 1 if generation is None else generation
-        original = files.get("original")
-        content = "" if original is None else sha256_of(original)
-        document = document or KnownDocument(content)
-    return Order(1, 1, job_type, platform, account, text, None, None, document_id, generation, files, document=document)
-
-
-def _run(
-    order: Order,
-    directory: Path,
-    spec: str | None,
-    answering: _Answerer,
-    commands: Mapping[str, Mapping[str, object]] | None,
-    sandbox: str,
-    path: Sequence[Path] = (),
-) -> Run:
-    begin = Begin(
-        directory / "staging",
-        directory / "keep",
-        commands=commands or {},
-        sandbox=sandbox,
-        types=[order.job_type],
-        grace_seconds=1.0,
-        extra_handlers=[] if spec is None else [spec],
-        is_without_installed=spec is not None,
-    )
-    with open_pool(begin, extra_path=[*path, *_path_of_tests()]) as (pool, _):
-        pool.launch(order)
-        events: list[AttemptEvent] = []
-        for one in attempt_events(pool, seconds=(order.timeout_seconds or 0) + _WAIT_SECONDS, answer=answering):
-            events.append(one)
-            if isinstance(one, PagesRead):
-                answering.pages += one.pages
-    return Run(events, next(one for one in events if isinstance(one, Ended)))
+    fields: dict[str, Any] = {"job_id": 1, "fence": 1, "platform": "local", "account": None, "timeout_seconds": None}
+    fields |= job
+    fields["inputs"] = {role: path.absolute() for role, path in (job.get("inputs") or {}).items()}
+    if job.get("document_id") is not None:
+        original = fields["inputs"].get("original")
+        fields["generation"] = 1 if job.get("generation") is None else job["generation"]
+        fields["document"] = job.get("document") or KnownDocument("" if original is None else sha256_of(original))
+    job_type = handler if isinstance(handler, str) else handler.job_type
+    return Order(job_type=job_type, payload=text, **fields)
 
 
 def _spec_of(handler: Handler[Any]) -> str:
@@ -323,7 +305,6 @@ def _spec_of(handler: Handler[Any]) -> str:
 
 
 def _path_of_tests() -> list[Path]:
-    """Return what the test runner added to sys.path, so that the fork server finds the same modules."""
     return [
         Path(entry).absolute() for entry in sys.path if entry and not entry.startswith((sys.prefix, sys.base_prefix))
     ]

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from worker_service.store.store import Store
 
 FORGOTTEN_AT_ONCE = 50
-"""Pages removed in one transaction, so that other writers get their turn."""
+"""In one transaction, so that other writers get their turn."""
 FREE_BYTES_LEAST = 128 * 1024 * 1024
-"""Minimum free space on the workspace's disk; no attempt starts with less."""
+"""No attempt starts with less."""
 _MARK = ".database"
 _AT_ONCE = 50
 _WORKSPACE_ERRNOS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EIO)
@@ -36,8 +36,6 @@ _WORKSPACE_ERRNOS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno
 
 
 class PathOccupied(PagemillError):
-    """A file or folder that pagemill did not make is in the place of a link or a folder."""
-
     code = "in_the_way"
 
 
@@ -59,7 +57,6 @@ def take_workspace(workspace: Path, database_id: str) -> None:
 
 
 def fault_of_workspace(workspace: Path, database_id: str) -> ConfigError | None:
-    """Return the error if the workspace belongs to another database, or None."""
     try:
         found = (workspace / _MARK).read_text().strip()
     except FileNotFoundError:
@@ -102,7 +99,6 @@ def file_exists(file: Path) -> bool:
 
 
 def link_due(store: Store, workspace: Path) -> Sequence[str]:
-    """Update the links of all changed documents; return error messages."""
     errors: list[str] = []
     while ids := [document_id for document_id in store.upkeep.links_due(_AT_ONCE) if document_id]:
         errors += link(store, workspace, ids)
@@ -110,8 +106,7 @@ def link_due(store: Store, workspace: Path) -> Sequence[str]:
 
 
 def link(store: Store, workspace: Path, document_ids: Sequence[int]) -> Sequence[str]:
-    """Update the rows and links of these documents, and make missing links; return error messages. An error in one
-    document does not stop the others."""
+    """Update the rows and links of these documents; return error messages."""
     errors: list[str] = []
     before = {document_id: store.upkeep.links_of(document_id) for document_id in document_ids}
     wanted = []
@@ -142,7 +137,7 @@ def link(store: Store, workspace: Path, document_ids: Sequence[int]) -> Sequence
 
 
 def _has_links(links: Links, present: Sequence[tuple[str, str]]) -> bool:
-    """Return True if the document has these links, under its name or its name with a number."""
+    """Return whether the document has them, under its name or its name with a number."""
     folder = "/".join(links.folders)
     return any(
         sorted((f"{folder}/{stem}{ending}", target) for ending, target in links.targets) == sorted(present)
@@ -196,7 +191,7 @@ def _remove_link(workspace: Path, path: str) -> None:
 
 @contextmanager
 def _open_folder(workspace: Path, folders: Sequence[str], *, makes: bool = False) -> Iterator[int]:
-    """Open the last of the nested folders. Raise `PathOccupied` if one is a link or a file."""
+    """Raise `PathOccupied` if one is a link or a file."""
     with ExitStack() as stack:
         try:
             folder = stack.enter_context(open_nested_folder(workspace, folders, makes=makes))
@@ -211,8 +206,7 @@ def _open_folder(workspace: Path, folders: Sequence[str], *, makes: bool = False
 
 
 def sweep_gone(store: Store, workspace: Path) -> Sequence[str]:
-    """Remove the files that no row references any more; return those that could not be removed. The rows about them are
-    deleted last, so that an interrupted sweep is repeated."""
+    """Return the files that could not be removed. Rows are deleted last, so that an interrupted sweep is repeated."""
     while paths := store.upkeep.gone_files():
         left = [path for path in paths if not _is_removed(workspace, path)]
         store.upkeep.forget_gone_files([path for path in paths if path not in left])

@@ -160,4 +160,4 @@ def test_questions_are_answered_by_the_digests_in_the_order(place: Path) -> None
 )
 def test_a_node_that_does_not_fit_says_why(place: Path, changes: dict[str, Any], fault: str) -> None:
     with Session(place, terms(**changes)) as session:
-        assert fault in json.loads(session.connection.hello)["fault"]
+        assert fault in session.connection.fault

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from worker_service.runner import seccomp
-from worker_service.runner.seccomp import Machine
+from worker_service.runner.seccomp import Architecture
 
 MACHINES = ("x86_64", "aarch64")
 HEADERS = {
@@ -72,7 +72,7 @@ def numbers_of(machine: str) -> dict[str, int]:
     return {name: int(number) for name, number in found}
 
 
-def on(machine: str) -> Machine:
+def on(machine: str) -> Architecture:
     found = seccomp.machine(machine)
     assert found is not None
     return found

@@ -28,7 +28,7 @@ def wall_clock() -> datetime:
 
 
 def boot_clock() -> float:
-    """Return seconds since boot. Runs on while the machine sleeps, and never jumps."""
+    """Return seconds since boot; they go on while the machine sleeps."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
@@ -45,7 +45,6 @@ def from_text(text: str) -> datetime:
 
 
 def zone_of(name: str) -> tzinfo:
-    """Return the time zone of this name, such as Europe/Berlin."""
     if name == "UTC":
         return UTC
     from zoneinfo import ZoneInfo  # slow to import

@@ -26,8 +26,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 @contextmanager
 def open_nested_folder(root: Path, folders: Sequence[str] = (), *, makes: bool = False) -> Iterator[int]:
-    """Open the last of the nested folders. `root` may be a link; no folder may. With `makes`, create missing
-    folders."""
+    """Open the last folder. `root` may be a link; no folder may. With `makes`, create missing folders."""
     top = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         folder = open_folder(top, folders, makes=makes)
@@ -40,7 +39,7 @@ def open_nested_folder(root: Path, folders: Sequence[str] = (), *, makes: bool =
 
 
 def open_folder(directory: int, folders: Sequence[str], *, makes: bool = False) -> int:
-    """Open one folder after another. If one is not a folder, its name is the `filename` of the error."""
+    """Open the last folder. If one is not a folder, its name is the `filename` of the error."""
     folder = os.dup(directory)
     try:
         for name in folders:

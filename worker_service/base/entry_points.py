@@ -1,8 +1,5 @@
-"""Read the entry points of installed distributions from their `entry_points.txt`.
-
-importlib.metadata reads all metadata of each distribution; with a hundred of them that was a fifth of the start time of
-a process. This module reads only the file that lists entry points. Nothing is imported before `load`.
-"""
+"""Read the entry points of installed distributions from their `entry_points.txt`. importlib.metadata reads all metadata
+of each distribution, which was a fifth of the start time of a process. Nothing is imported before `load`."""
 
 from __future__ import annotations
 
@@ -23,15 +20,12 @@ _NAME = re.compile(r"^Name:\s*(\S+)", re.MULTILINE)
 
 
 class EntryPoint(Struct, frozen=True):
-    """An entry point that has not been imported."""
-
     name: str
     spec: str
     """module:attribute"""
     distribution: str
 
     def load(self) -> Any:
-        """Import and return the object. Errors of the import are raised unchanged."""
         module, _, attribute = self.spec.partition("[")[0].partition(":")
         names = filter(None, attribute.strip().split("."))
         return reduce(getattr, names, import_module(module.strip()))
@@ -62,7 +56,6 @@ def _abouts(directory: str) -> list[Path]:
 
 
 def _listed(about: Path, group: str) -> Iterator[tuple[str, str]]:
-    """Yield the names and specs of one group."""
     try:
         text = (about / "entry_points.txt").read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):

@@ -44,20 +44,18 @@ class PagemillError(Exception):
 
 
 def nearest(word: str, known: Iterable[str], cutoff: float = 0.6) -> str:
-    """Return the known word closest to `word`, or '' if none is close."""
     import difflib  # only needed after a mistake
 
     return next(iter(difflib.get_close_matches(word, list(known), 1, cutoff)), "")
 
 
 def did_you_mean(word: str, known: Iterable[str], otherwise: str, cutoff: float = 0.6) -> str:
-    """Return a suggestion of the closest known word, or `otherwise` if none is close."""
     near = nearest(word, known, cutoff)
     return f"did you mean {near}?" if near else otherwise
 
 
 class BadInput(PagemillError, code="bad_input", exit_code=2):
-    """The user's input cannot be parsed."""
+    pass
 
 
 class BadTime(BadInput, code="bad_time"): ...
@@ -67,7 +65,7 @@ class BadPayload(PagemillError, code="bad_payload", exit_code=65): ...
 
 
 class ProgramAbsent(PagemillError, code="program_absent", exit_code=69):
-    """A required program is not installed."""
+    pass
 
 
 class ConfigError(PagemillError, code="bad_configuration", exit_code=78): ...
@@ -77,11 +75,11 @@ class StoreError(PagemillError, code="store_error", exit_code=74): ...
 
 
 class StoreAbsent(StoreError, code="database_absent", exit_code=69):
-    """There is no database yet."""
+    pass
 
 
 class StoreUnusable(StoreError, code="database_unusable", exit_code=78):
-    """The file is not a database that pagemill can use."""
+    pass
 
 
 class SchemaMismatch(StoreUnusable, code="schema_mismatch"): ...
@@ -98,7 +96,7 @@ class FileSystemReadOnly(StoreReadOnly, code="READ_ONLY"): ...
 
 
 class StoreForbidden(StoreError, code="not_allowed", exit_code=77):
-    """The user may not read the database."""
+    pass
 
 
 class DiskFull(StoreError, code="disk_full"): ...

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import os
+import select
 import socket
-from typing import Any
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from worker_service.base.errors import ConfigError
 from worker_service.base.humanize import counted
 from worker_service.cli import output
 from worker_service.cli.context import DefaultVerbGroup, Invocation, completions, verb
@@ -15,10 +21,15 @@ from worker_service.cli.output import NODE_COLUMNS, node_row
 from worker_service.cluster import ray_environment
 from worker_service.services.job_control import drain_node
 from worker_service.services.overview import Overview
-from worker_service.settings.config import SERVICE_CONFIGURATION, own_configuration
+from worker_service.settings.config import SERVICE_CONFIGURATION, Settings, own_configuration
+
+if TYPE_CHECKING:
+    from worker_service.cluster.pool import RayPool
+    from worker_service.jobs.workers import NodeState
 
 _NO_CLUSTER = "there is no cluster: to set one up, `pagemill cluster init ADDRESS`"
 _NO_NODE = "no node is known yet: `pagemill status` shows whether a daemon runs, `pagemill cluster test` tries Ray"
+_PROBE_SECONDS_MAX = 120.0
 _HEAD_WORDS = "--num-cpus=0 --include-dashboard=false --include-log-monitor=false --disable-usage-stats"
 
 
@@ -113,9 +124,7 @@ def test(call: Invocation) -> int:
     Connect to Ray as the daemon would, and check on each node the version, the sandbox, the handlers and their trained
     data. Exit code 1 if a node cannot be used.
     """
-    from worker_service.cluster.trial import try_nodes  # imports all handlers, in processes of their own
-
-    found = try_nodes(call.settings)
+    found = _try_nodes(call.settings)
     good = [one for one in found if one.state == "up"]
     if not call.printed_json({"items": found}):
         rows = [(one.name, one.state, one.slots or None, one.version, one.reason) for one in found]
@@ -155,3 +164,48 @@ def _drain(call: Invocation, name: str, *, is_draining: bool) -> None:
     sentence = drain_node(call.session, name, is_draining=is_draining)
     if not call.printed_json({"node": name, "is_draining": is_draining}):
         output.show(sentence)
+
+
+def _try_nodes(settings: Settings) -> Sequence[NodeState]:
+    """Return the state of all nodes once the driver has checked each of them."""
+    # Only this verb needs them.
+    from worker_service.cluster.pool import RayPool, cluster_begin, cluster_types
+    from worker_service.runner.messages import Begin
+    from worker_service.runner.pool import describe
+
+    cluster = settings.cluster
+    if cluster is None:
+        raise ConfigError("there is no cluster", "set WORKER_CLUSTER=ray:HOST:6379, or [cluster] in the settings")
+    settings.hand_to_handlers()
+    handlers = describe(settings.commands, settings.sandbox, settings.handlers_dir)
+    described = {one.facts.job_type: one for one in handlers}
+    types = cluster_types(described, cluster)
+    with tempfile.TemporaryDirectory(prefix="pagemill-", ignore_cleanup_errors=True) as place:
+        begin = Begin(
+            Path(place) / "staging",
+            Path(place) / "keep",
+            sandbox=settings.sandbox,
+            types=types,
+            cluster=cluster_begin(cluster, described, types, Path(place)),
+        )
+        pool = RayPool(begin, {})
+        try:
+            pool.begin()
+            return _await_probes(pool)
+        finally:
+            pool.close()
+
+
+def _await_probes(pool: RayPool) -> Sequence[NodeState]:
+    deadline = time.monotonic() + _PROBE_SECONDS_MAX
+    while time.monotonic() < deadline and pool.is_alive:
+        select.select([pool], [], [], 0.5)
+        pool.take_events()
+        nodes = () if pool.seen is None else pool.seen.nodes
+        if nodes and all(node.state != "starting" for node in nodes):
+            return nodes
+    if pool.seen is None:
+        from worker_service.runner.pool import ChildError
+
+        raise ChildError("the Ray driver has ended before it has seen a node", "pip install 'pagemill[ray]'")
+    return pool.seen.nodes

@@ -1,10 +1,7 @@
-"""The node server: the one process of a node that owns its fork server and lends it to the Ray worker processes.
-
-A Ray task starts it as `python -m worker_service.cluster.node_server DIRECTORY`, with the terms of the head on stdin.
-It listens on a Unix socket in that directory. Each connection is a Ray worker process and runs one attempt at a time.
-An attempt ends with its connection, or when the task has been silent for `SILENCE_SECONDS`: then the node is cut off
-from the head. The server ends `IDLE_SECONDS` after the last connection.
-"""
+"""The process of a node that owns its fork server and lends it to the Ray worker processes. A Ray task starts it as
+`python -m worker_service.cluster.node_server DIRECTORY`, with the terms of the head on stdin. Each connection to its
+Unix socket is a Ray worker process and runs one attempt at a time. An attempt ends with its connection, or after
+`SILENCE_SECONDS` without a word: then the node is cut off from the head."""
 
 from __future__ import annotations
 
@@ -38,13 +35,13 @@ _FRAME_BYTES_MAX = 1 << 32
 
 
 class Terms(msgspec.Struct, frozen=True):
-    """The settings and the identity that the head demands of every node."""
+    """What the head demands of every node."""
 
     version: str
     sandbox: str
     grace_seconds: float
     identity: Mapping[str, Sequence[str]]
-    """Programs and data that results depend on, such as versions of libraries and trained data, by job type."""
+    """`Handler.identity` on the head, by job type."""
 
 
 class NodeServer:
@@ -94,15 +91,13 @@ class NodeServer:
             await asyncio.sleep(0.01)
 
     async def _attend(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Serve one connection until the Ray worker process closes it."""
         if not self._pool.is_alive:
             # The task tries again until another server has started.
             writer.close()
             return
-        hello = {"fault": self._fault, "version": VERSION, "landlock": sandbox.landlock_version()}
         connection = _WorkerConnection(writer)
         self._connections.add(connection)
-        connection.send(HELLO, msgspec.json.encode(hello))
+        connection.send(HELLO, self._fault.encode())
         try:
             while True:
                 kind, length = HEADER.unpack(await reader.readexactly(HEADER.size))
@@ -144,7 +139,6 @@ class NodeServer:
         self._pool.launch_with_environment(msgspec.structs.replace(launch, order=replace(order, inputs=paths)))
 
     def _pass_on(self) -> None:
-        """Send what attempts say to the Ray worker processes that run them."""
         for event in self._pool.take_events():
             connection = self._by_key.get(event.key)
             if connection is None:
@@ -178,13 +172,10 @@ class NodeServer:
 
 
 class _WorkerConnection:
-    """A Ray worker process."""
-
     def __init__(self, writer: asyncio.StreamWriter) -> None:
         self._writer = writer
         self.is_open = True
         self.key: Key | None = None
-        """The attempt that it runs."""
         self.known: frozenset[str] = frozenset()
         self.files: list[bytes] = []
         self.heard_at = time.monotonic()
@@ -194,7 +185,6 @@ class _WorkerConnection:
             self._writer.write(frame(kind, body))
 
     def close(self) -> None:
-        """Close the connection when everything has been sent."""
         self._writer.close()
 
 
@@ -216,7 +206,7 @@ def fault_of(terms: Terms, described: Mapping[str, Described]) -> str:
 
 
 def _locked(folder: Path) -> int | None:
-    """Return a descriptor that holds the lock of this directory, or None if another server holds it."""
+    """Return a descriptor, or None if another server holds the lock."""
     lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

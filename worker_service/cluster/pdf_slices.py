@@ -1,9 +1,6 @@
-"""Cut the pages that one attempt reads out of its original, so that a node does not get the whole file.
-
-A separate process forks a child for each original, with the sandbox and the limits of the handler that slices it. The
-child keeps the file open while more slices of it are wanted. If slicing fails, the whole file is sent. An original
-on which a child died or hung is not sliced again.
-"""
+"""Cut the pages that one attempt reads out of its original, so that a node does not get the whole file. A separate
+process forks a child for each original, with the sandbox and the limits of its handler. If slicing fails, the whole
+file is sent. An original on which a child died or hung is not sliced again."""
 
 from __future__ import annotations
 
@@ -29,7 +26,7 @@ from worker_service.runner import sandbox as confinement
 from worker_service.runner.messages import Order
 
 SLICE = "slice"
-"""The role of a slice in the inputs of an attempt. An attempt that gets one gets no other file."""
+"""Role of a slice in the inputs of an attempt, which then gets no other file."""
 ORIGINAL = "original"
 SLICED_BYTES_MIN = 32 << 10
 """Smaller files are sent whole."""
@@ -52,12 +49,10 @@ class _Request(msgspec.Struct):
 
 
 class Slicer:
-    """The driver's side of the slicer process."""
-
     def __init__(
         self, specs: Mapping[str, str], place: Path, sandbox: str, *, seconds_max: float = _SLICE_SECONDS_MAX
     ) -> None:
-        """Start the process. `specs` maps job types to entry points (module:attribute) of handlers with a slicer."""
+        """Start the process. `specs` maps job types to entry points of handlers with a slicer."""
         shutil.rmtree(place, ignore_errors=True)
         place.mkdir(mode=0o700, parents=True)
         self._specs, self._place = specs, place
@@ -110,7 +105,7 @@ class _SlicerProcess:
         self._specs, self._place, self._sandbox, self._seconds_max = specs, place, sandbox, seconds_max
         self._handlers: dict[str, Handler[Any]] = {}
         self._children: dict[tuple[str, str], _Child] = {}
-        """Children by job type and original, the least recently used first."""
+        """By job type and original, the least recently used first."""
         self._bad_originals: dict[tuple[str, str], None] = {}
         self._count = 0
 

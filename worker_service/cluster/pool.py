@@ -1,8 +1,5 @@
-"""The daemon's pool if it has a cluster: its own fork server, and the Ray driver.
-
-An attempt on a node has no effect outside the node, and only the driver that submitted it reads what it says. So the
-attempts of a driver end with it, and may run again at once.
-"""
+"""The daemon's pool if it has a cluster: its own fork server, and the Ray driver. Only the driver that submitted an
+attempt reads what it says, so the attempts of a driver end with it."""
 
 from __future__ import annotations
 
@@ -35,14 +32,12 @@ from worker_service.runner.pool import ChildError, LocalPool, _ForkServerConnect
 from worker_service.settings.cluster import LOCAL, Cluster
 
 _RESTART_SECONDS_MIN, _RESTART_SECONDS_MAX = 0.25, 30.0
-"""Interval between two starts of the driver."""
 _RESTART_FACTOR = 1.5
-"""The interval grows by it until a start has found a node."""
+"""The interval between two starts grows by it until a start has found a node."""
 _NEEDS_A_CREDENTIAL = ("CREDENTIAL_ABSENT", "SECRET_ABSENT")
 
 
 def cluster_types(described: Mapping[str, Described], cluster: Cluster) -> list[str]:
-    """Return the job types that run on nodes: those that declare it, and that the settings name if they name any."""
     return sorted(
         job_type
         for job_type, one in described.items()
@@ -56,7 +51,7 @@ def _may_run_on_nodes(one: Described) -> bool:
 
 
 def with_node_class(described: Mapping[str, Described], types: Collection[str]) -> dict[str, Described]:
-    """Return the handlers as they are claimed: nodes may have what this machine lacks for one of these types."""
+    """Ignore what this machine lacks for these types: nodes may have it."""
     return {job_type: _on_nodes(one) if job_type in types else one for job_type, one in described.items()}
 
 
@@ -76,20 +71,17 @@ def cluster_begin(
 
 
 class RayPool(LocalPool):
-    """The Ray driver process, with the interface of the local pool."""
-
     module = "worker_service.cluster.ray_driver"
     # A driver that hangs is noticed after 9 s.
     ping_seconds = 1.5
 
     def __init__(self, begin: Begin, environment: Mapping[str, Sequence[str]]) -> None:
-        """Create the pool. `environment` lists the variables that a handler may see, by job type."""
+        """Show a handler only the variables that `environment` lists for its job type."""
         super().__init__(begin)
         self._variables = environment
         self.seen: NodesSeen | None = None
-        """The newest report of the driver; None before the first."""
         self.is_connected = False
-        """True if the running driver has reported the cluster's nodes."""
+        """The running driver has reported the cluster's nodes."""
 
     def begin(self) -> None:
         """Start the driver without waiting for its first message."""
@@ -128,8 +120,6 @@ def _without_driver(node: NodeState) -> NodeState:
 
 
 class ClusterPool:
-    """Runs attempts in the local pool and the Ray pool."""
-
     def __init__(
         self, local: LocalPool, ray: RayPool, types: Collection[str], local_slots: int, log_death: Callable[[str], None]
     ) -> None:
@@ -141,7 +131,6 @@ class ClusterPool:
         self._local_keys: set[Key] = set()
         self._placed_here: list[AttemptEvent] = []
         self._orders: dict[Key, Order] = {}
-        """Orders of the attempts on nodes."""
         self._was_alive = False
         self._started_at, self._wait_seconds = -math.inf, _RESTART_SECONDS_MIN
         self._epoll = select.epoll()
@@ -154,7 +143,6 @@ class ClusterPool:
 
     @property
     def next_check_at(self) -> float | None:
-        """When to call `take_events` although nothing is readable, by the monotonic clock."""
         return None if self.ray.is_alive else time.monotonic() + _RESTART_SECONDS_MIN
 
     def fileno(self) -> int:

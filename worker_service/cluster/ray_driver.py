@@ -1,9 +1,5 @@
-"""The Ray driver: runs attempts as tasks on a Ray cluster, and speaks the fork server's protocol to the daemon.
-
-The daemon starts it as `python -m worker_service.cluster.ray_driver FD`. It opens no database. Ray knows the machines,
-gives each attempt a CPU of one of them, carries its input there and its messages back, and starts machines for
-attempts that wait. When this process ends, Ray ends all tasks that it has submitted.
-"""
+"""The Ray driver: runs attempts as tasks on a Ray cluster, and speaks the fork server's protocol to the daemon. It
+opens no database. When this process ends, Ray ends all tasks that it has submitted."""
 
 from __future__ import annotations
 
@@ -35,7 +31,6 @@ from worker_service.runner import sandbox
 from worker_service.runner.messages import (
     Assigned,
     AttemptOver,
-    Begin,
     ClusterBegin,
     Drain,
     Ended,
@@ -61,6 +56,7 @@ from worker_service.runner.protocol import (
     decode_node_message,
     encode_frame,
     encode_message,
+    receive_begin,
     wrap_frame,
 )
 from worker_service.settings.cluster import SLOTS_MAX
@@ -74,9 +70,9 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy  # noq
 CONNECT_SECONDS = 5.0
 LOOK_SECONDS = 0.5
 SILENCE_SECONDS = 30.0
-"""A stream without messages for this long is broken, because its task yields every few seconds."""
+"""A task yields every few seconds, so a stream that is silent for so long is broken."""
 REFUSED_SECONDS = 300.0
-"""Time after which a refused node is probed again."""
+"""Then a refused node is probed again."""
 PROBE_SECONDS = 120.0
 WAITING_SECONDS = 2.0
 _DEAD_NODES_MAX = 20
@@ -92,7 +88,7 @@ class _Attempt:
     relay: asyncio.Task[None] | None = None
     stream: Any = None
     node_id: str = ""
-    """The node that runs the task; '' until the task has reported it."""
+    """Empty until the task has reported it."""
     heard_at: float = 0.0
     is_stopped: bool = False
 
@@ -103,8 +99,6 @@ class _Attempt:
 
 @dataclass(slots=True)
 class _Node:
-    """A node of Ray that is alive."""
-
     node_id: str
     name: str
     slots: int
@@ -118,20 +112,18 @@ class RayDriver:
     def __init__(self, control: socket.socket) -> None:
         self._control = control
         self._inbox = Inbox(RELAY_BYTES_MAX)
-        self._unsent = bytearray()
+        self._writer: asyncio.StreamWriter
         self._attempts: dict[Key, _Attempt] = {}
         self._nodes: dict[str, _Node] = {}
         self._draining: Collection[str] = ()
-        """Names of nodes that get no new attempts."""
         self._dead_nodes: deque[str] = deque(maxlen=_DEAD_NODES_MAX)
         self._nodes_told: tuple[NodeState, ...] | None = None
 
     def serve(self) -> None:
-        begin, rest = self._receive_begin()
+        begin, rest = receive_begin(self._control, self._inbox)
         cluster = begin.cluster
         assert cluster is not None
-        self._begin = begin
-        self._add_unsent(Hello(1, ()))
+        self._control.sendall(encode_frame(Hello(1, ())))
         begin.staging_root.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._terms = encode_message(Terms(VERSION, begin.sandbox, begin.grace_seconds, cluster.identity))
         self._inputs = TaskInputs(cluster.slicers, begin.staging_root / "slices", begin.sandbox)
@@ -140,7 +132,8 @@ class RayDriver:
         writes = [*map(Path, _WRITABLE), begin.staging_root]
         sandbox.apply(sandbox.SandboxRules(reads, writes, network=True, starts_programs=False), begin.sandbox)
         if fault := _connect(cluster):
-            self._add_unsent(NodesSeen((NodeState("ray", "down", reason=safe_text(fault, _REASON_CHARACTERS_MAX)),)))
+            down = NodeState("ray", "down", reason=safe_text(fault, _REASON_CHARACTERS_MAX))
+            self._control.sendall(encode_frame(NodesSeen((down,))))
             sys.exit(fault)
         self._task = ray.remote(
             num_cpus=1,
@@ -151,42 +144,22 @@ class RayDriver:
         self._probe_task = ray.remote(num_cpus=0, max_retries=0)(ray_task.probe)
         asyncio.run(self._serve(rest))
 
-    def _receive_begin(self) -> tuple[Begin, list[bytes]]:
-        bodies: list[bytes] = []
-        while not bodies:
-            received = self._control.recv(_READ_BYTES)
-            if not received:
-                sys.exit(0)
-            bodies = self._inbox.feed(received)
-        begin = decode_daemon_message(bodies[0])
-        assert isinstance(begin, Begin)
-        return begin, bodies[1:]
-
-    async def _serve(self, rest: list[bytes]) -> None:
-        self._is_closed = asyncio.Event()
-        self._control.setblocking(False)
-        asyncio.get_running_loop().add_reader(self._control, self._receive)
-        for body in rest:
-            self._handle_message(body)
+    async def _serve(self, bodies: list[bytes]) -> None:
+        reader, self._writer = await asyncio.open_unix_connection(sock=self._control)
         looking = asyncio.create_task(self._watch_nodes())
-        await self._is_closed.wait()
+        with contextlib.suppress(ConnectionError):
+            while True:
+                for body in bodies:
+                    self._handle_message(body)
+                received = await reader.read(_READ_BYTES)
+                if not received:
+                    break
+                bodies = self._inbox.feed(received)
         looking.cancel()
         # Ray ends all tasks of a driver that has ended.
         os._exit(0)
 
     # --- the daemon ---
-
-    def _receive(self) -> None:
-        try:
-            received = self._control.recv(_READ_BYTES)
-        except BlockingIOError:
-            return
-        except ConnectionError:
-            received = b""
-        if not received:
-            self._is_closed.set()
-        for body in self._inbox.feed(received):
-            self._handle_message(body)
 
     def _handle_message(self, body: bytes) -> None:
         message = decode_daemon_message(body)
@@ -195,7 +168,7 @@ class RayDriver:
             self._attempts[attempt.key] = attempt
             attempt.relay = asyncio.create_task(self._run(attempt, message))
         elif isinstance(message, Ping):
-            self._add_unsent(Pong())
+            self._send(Pong())
         elif isinstance(message, Drain):
             self._draining = message.nodes
         elif isinstance(message, Stop):
@@ -204,24 +177,8 @@ class RayDriver:
                 stopped.is_stopped = True
                 _cancel(stopped, force=message.now)
 
-    def _add_unsent(self, message: msgspec.Struct | bytes) -> None:
-        was_empty = not self._unsent
-        self._unsent += message if isinstance(message, bytes) else encode_frame(message)
-        if was_empty:
-            self._flush()
-
-    def _flush(self) -> None:
-        is_blocking = self._control.getblocking()
-        try:
-            while self._unsent:
-                del self._unsent[: self._control.send(self._unsent)]
-        except BlockingIOError:
-            asyncio.get_running_loop().add_writer(self._control, self._flush)
-            return
-        except OSError:
-            self._unsent.clear()
-        if not is_blocking:
-            asyncio.get_running_loop().remove_writer(self._control)
+    def _send(self, message: msgspec.Struct | bytes) -> None:
+        self._writer.write(message if isinstance(message, bytes) else encode_frame(message))
 
     # --- one attempt ---
 
@@ -245,30 +202,30 @@ class RayDriver:
             self._attempts.pop(attempt.key, None)
 
     async def _relay(self, attempt: _Attempt) -> bool:
-        """Pass on what the task yields. Return whether the attempt has sent its end."""
+        """Return whether the attempt has sent its end."""
         has_ended = False
         async for reference in attempt.stream:
             messages = await reference
             attempt.heard_at = time.monotonic()
             if not attempt.node_id:
                 attempt.node_id = messages[0].decode()
-                self._add_unsent(Assigned(*attempt.key, self._name_of(attempt.node_id)))
+                self._send(Assigned(*attempt.key, self._name_of(attempt.node_id)))
                 continue
             for message in messages:
                 # The node may be broken or hostile: a message that no honest node would send raises `Garbled`.
                 said = decode_node_message(message[1:], attempt.order)
                 # Log lines and names were sanitised; the rest is passed on as it came, which costs less.
-                self._add_unsent(said if isinstance(said, Logged | Started) else wrap_frame(message[1:]))
+                self._send(said if isinstance(said, Logged | Started) else wrap_frame(message[1:]))
                 has_ended |= isinstance(said, AttemptOver)
         return has_ended
 
     def _fail(self, attempt: _Attempt, error: Exception) -> None:
-        """End an attempt whose task has failed. Check for Ray's task errors first: they also have the cause's type."""
+        """Check for Ray's task errors first: they also have the cause's type."""
         where = self._name_of(attempt.node_id) if attempt.node_id else "the node"
         cause = error.cause if isinstance(error, ray_errors.RayTaskError) else None
         if attempt.is_stopped or isinstance(error, ray_errors.TaskCancelledError):
             self._end(attempt, How.STOPPED, "STOPPED", "it was asked to stop")
-        elif isinstance(cause, ray_task.Unfit):
+        elif isinstance(cause, ray_task.NodeUnfit):
             self._refuse(cause.node_id, cause.reason)
             self._end(attempt, How.STOPPED, "NOT_BEGUN", f"{where} cannot run it: {cause}")
         elif isinstance(error, ray_errors.RayTaskError):
@@ -292,7 +249,7 @@ class RayDriver:
 
     def _end(self, attempt: _Attempt, how: How, code: str, message: str) -> None:
         ended = encode_message(Ended(*attempt.key, how, code=code, message=safe_text(message, _REASON_CHARACTERS_MAX)))
-        self._add_unsent(AttemptOver(msgspec.Raw(ended), Usage()))
+        self._send(AttemptOver(msgspec.Raw(ended), Usage()))
 
     def _placement(self) -> Mapping[str, Any]:
         """Keep the task away from nodes that drain, or are not known to be fit.
@@ -348,7 +305,6 @@ class RayDriver:
                 node.probe = asyncio.create_task(self._probe(node))
 
     async def _probe(self, node: _Node) -> None:
-        """Start the fork server of a node, and find out whether it can run attempts of this head."""
         affinity = NodeAffinitySchedulingStrategy(node.node_id, soft=False)
         reference = self._probe_task.options(scheduling_strategy=affinity).remote(self._terms)
         try:
@@ -377,13 +333,13 @@ class RayDriver:
                 self._abandon(attempt, How.CRASHED, "NODE_LOST", message)
             elif not attempt.node_id and now > attempt.submitted_at + WAITING_SECONDS:
                 attempt.submitted_at = math.inf
-                self._add_unsent(Progressed(*attempt.key, 0.0, "waits for a machine of the Ray cluster"))
+                self._send(Progressed(*attempt.key, 0.0, "waits for a machine of the Ray cluster"))
 
     def _report_nodes(self) -> None:
         nodes = tuple(self._state(node) for node in self._nodes.values())
         if nodes != self._nodes_told:
             self._nodes_told = nodes
-            self._add_unsent(NodesSeen(nodes))
+            self._send(NodesSeen(nodes))
 
     def _state(self, node: _Node) -> NodeState:
         if not node.is_fit:
@@ -400,7 +356,7 @@ class RayDriver:
 
 
 def _connect(cluster: ClusterBegin) -> str:
-    """Connect to Ray. Return the reason if that is impossible, or ''."""
+    """Return the reason if that is impossible."""
     if fault := ray_environment.fault(cluster.address, os.environ):
         return str(fault)
     host, _, port = cluster.address.rpartition(":")

@@ -1,7 +1,5 @@
 """The environment variables with which the driver reaches Ray: the token, and timeouts in seconds instead of minutes.
-
-Ray reads its environment when it is imported, so these are set before. This module imports no Ray.
-"""
+Ray reads them when it is imported; this module imports no Ray."""
 
 from __future__ import annotations
 
@@ -56,7 +54,6 @@ def token_path(environ: Mapping[str, str]) -> Path | None:
 
 
 def make_token(path: Path) -> str:
-    """Return the token in this file. Make one if there is no file."""
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
         with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
@@ -65,7 +62,7 @@ def make_token(path: Path) -> str:
 
 
 def prepare(environ: MutableMapping[str, str]) -> Path | None:
-    """Set the missing variables for a process that imports Ray. Return the token's file, if there is one."""
+    """Set the missing variables. Return the token's file, if there is one."""
     token = token_path(environ)
     variables = dict(_DRIVER)
     if environ.get("RAY_AUTH_TOKEN"):

@@ -1,14 +1,10 @@
-"""The Ray task: passes one attempt to the fork server of its node and yields the attempt's messages.
-
-Runs in a Ray worker process, of which a node has one for each slot, so it imports little. The task asks no questions
-and writes nothing outside the node: a task that the driver no longer reads wastes CPU and nothing else.
-"""
+"""The Ray task: passes one attempt to the fork server of its node and yields the attempt's messages. Runs in a Ray
+worker process, of which a node has one for each slot, so it imports little."""
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
 import os
 import select
 import socket
@@ -20,13 +16,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 GATHER_SECONDS = 0.25
-"""Messages within this time are yielded together: the daemon writes progress and pages no more often."""
+"""Messages within this time are yielded together."""
 ALIVE_SECONDS = 5.0
 """The task yields at least this often, so that the driver knows that the stream works."""
 INTERRUPT_SECONDS = 0.5
 """Ray's cancellation is a Python exception, which waits for the end of a system call."""
 START_SECONDS = 60.0
-"""Time for the fork server of a node to import its handlers."""
 ITEMS_AHEAD = 2
 """Items that Ray takes before the driver has read them. Then `yield` blocks, and the node server notices."""
 
@@ -34,9 +29,7 @@ HELLO, LAUNCH, FILE, ALIVE, STOP, MESSAGE, ENDED = b"H", b"L", b"F", b"A", b"S",
 HEADER = struct.Struct(">cQ")
 
 
-class Unfit(Exception):
-    """The node cannot run attempts of this cluster."""
-
+class NodeUnfit(Exception):
     def __init__(self, reason: str, node_id: str) -> None:
         super().__init__(reason, node_id)
         self.reason, self.node_id = reason, node_id
@@ -46,7 +39,7 @@ class Unfit(Exception):
 
 
 class NodeServerLost(Exception):
-    """The node server ended while it ran this attempt."""
+    pass
 
 
 def run_attempt(launch: bytes, terms: bytes, *files: bytes) -> Iterator[list[bytes]]:
@@ -69,9 +62,9 @@ def run_attempt(launch: bytes, terms: bytes, *files: bytes) -> Iterator[list[byt
         raise
 
 
-def probe(terms: bytes) -> bytes:
-    """Start the node server if it is absent, and return its description as JSON. Raise `Unfit` if it has a fault."""
-    return _connect(terms, _node_id()).hello
+def probe(terms: bytes) -> None:
+    """Start the node server if it is absent. Raise `NodeUnfit` if it has a fault."""
+    _connect(terms, _node_id())
 
 
 def frame(kind: bytes, body: bytes) -> bytes:
@@ -85,18 +78,19 @@ def _node_id() -> str:
 
 
 class _NodeConnection:
-    """A connection to the node server. It runs one attempt at a time, and lives as long as this Ray worker process."""
+    """Lives as long as this Ray worker process, and runs one attempt at a time."""
 
     def __init__(self, line: socket.socket) -> None:
         self._line = line
         self._unread = bytearray()
-        kind, self.hello = self._next(START_SECONDS) or (b"", b"")
+        kind, fault = self._next(START_SECONDS) or (b"", b"")
+        self.fault = fault.decode()
         if kind != HELLO:
             raise ConnectionError("the node server ended before it was ready")
 
     @property
     def is_usable(self) -> bool:
-        """True if the server is still connected and has no messages left about an earlier attempt."""
+        """True if no messages about an earlier attempt are left."""
         return self._line.fileno() >= 0 and not self._unread and not select.select([self._line], [], [], 0)[0]
 
     def send(self, frames: Sequence[tuple[bytes, bytes]]) -> None:
@@ -119,7 +113,7 @@ class _NodeConnection:
         return messages
 
     def stop(self) -> None:
-        """Stop the attempt and return when all its processes are gone."""
+        """Return when all processes of the attempt are gone."""
         global _connection
         _connection = None
         with contextlib.suppress(OSError, ConnectionError, NodeServerLost), self._line:
@@ -156,14 +150,12 @@ _connection: _NodeConnection | None = None
 
 
 def _connect(terms: bytes, node_id: str) -> _NodeConnection:
-    """Return the connection of this process. Start the node server if no other Ray worker process has started it."""
     global _connection
     if _connection is None or not _connection.is_usable:
         _connection = _open(_place(terms, node_id), terms)
-    fault = json.loads(_connection.hello)["fault"]
-    if fault:
+    if fault := _connection.fault:
         _connection = None
-        raise Unfit(fault, node_id)
+        raise NodeUnfit(fault, node_id)
     return _connection
 
 
@@ -187,7 +179,7 @@ def _open(place: Path, terms: bytes) -> _NodeConnection:
 
 
 def connect(line: socket.socket, place: Path) -> None:
-    """Connect to the socket in a directory whose path may be longer than the 107 bytes of a socket's address."""
+    """Connect to the socket in a directory whose path may be longer than the 107 bytes of an address."""
     folder = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         line.connect(f"/proc/self/fd/{folder}/socket")
@@ -196,7 +188,7 @@ def connect(line: socket.socket, place: Path) -> None:
 
 
 def _place(terms: bytes, node_id: str) -> Path:
-    """Return the directory of the node server: one for each Ray node, and each version and settings of a head."""
+    """Return the directory of the node server: one for each version and settings of a head."""
     return state_directory() / f"{node_id[:16]}-{hashlib.blake2s(terms, digest_size=8).hexdigest()}"
 
 

@@ -14,7 +14,7 @@ from worker_service.cluster.pdf_slices import SLICE, Slicer
 from worker_service.runner.messages import Order
 
 _STORED_BYTES_MAX = 256 << 20
-"""Bytes of whole files that are kept in Ray's object store for later attempts of the same document."""
+"""Whole files kept in Ray's object store for later attempts of the same document."""
 
 
 class TaskInputs:
@@ -23,10 +23,10 @@ class TaskInputs:
         self._slicer = Slicer(slicers, place, sandbox) if slicers else None
         self._lock = threading.Lock()
         self._stored: OrderedDict[str, tuple[Any, int]] = OrderedDict()
-        """Whole files by their digest: Ray's reference and the size."""
+        """Ray's reference and the size, by digest."""
 
     def put(self, order: Order) -> tuple[Order, Sequence[Any]]:
-        """Return the order as the node gets it, and Ray's references to its inputs in the same order."""
+        """Return the order for the node, and Ray's references to its inputs in the same order."""
         if self._slicer is not None and self._slicer.can_slice(order):
             path = self._slicer.slice(order)
             if path is not None:

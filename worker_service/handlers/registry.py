@@ -25,8 +25,6 @@ Commands = Mapping[str, Mapping[str, object]]
 
 
 class Offer(Struct, frozen=True):
-    """The handlers that one entry point provides."""
-
     handlers: Sequence[Handler[Any]] = ()
     refused: Mapping[str, str] = field(default_factory=dict)
     """Job types that it names and cannot provide, each with the reason."""
@@ -40,8 +38,7 @@ def find(extra: Sequence[str] = (), path: Sequence[str] | None = None, group: st
 
 
 def find_dropped(directory: Path) -> list[EntryPoint]:
-    """Return the files of the handlers directory, sorted by name. The `spec` is the path; each file is its own
-    distribution."""
+    """Return the files of the directory; each is its own distribution, and its `spec` is the path."""
     try:
         files = sorted(file for file in directory.iterdir() if file.suffix == ".py")
     except OSError:
@@ -63,7 +60,6 @@ def load(found: EntryPoint, settings: Mapping[str, Commands]) -> Offer:
 
 
 def _load_dropped(path: Path) -> Any:
-    """Import a file of the handlers directory and return its `handlers` or its `handler`."""
     for place in (path.parent, path):
         facts = place.stat()
         if facts.st_uid not in (0, os.geteuid()):
@@ -84,8 +80,7 @@ def _load_dropped(path: Path) -> Any:
 
 
 def find_clashes(claims: Iterable[tuple[str, EntryPoint]]) -> dict[str, str]:
-    """Return the job types that more than one entry point provides, each with a message. None of them can be used,
-    because the right one is unknown."""
+    """Return the job types that several entry points provide, each with a message. None of them can be used."""
     by_type: dict[str, list[EntryPoint]] = {}
     for job_type, found in claims:
         by_type.setdefault(job_type, []).append(found)

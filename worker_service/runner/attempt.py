@@ -40,8 +40,7 @@ _PIPE_BYTES = 1 << 20
 _PROGRESS_SECONDS = 0.1
 _LINES_SECONDS = 0.1
 _LINES_PER_SECOND = 2000
-"""Also the limit in KiB per second; more output waits. Less than the table can store, and more than a person can
-read."""
+"""Also the limit in KiB per second. Less than the table can store."""
 _WAITING_CHARACTERS_MAX = 1 << 20
 _LAST_LINES = 12
 _LAST_LINES_CHARACTERS_MAX = 2000
@@ -56,26 +55,24 @@ class RunningAttempt:
         self.child = child
         self.began_at = time.monotonic()
         self.stop_at = self.began_at + seconds
-        """When the time limit is reached."""
         self._timeout_message = f"it was not done after {seconds} s"
         self.end_at = math.inf
-        """When the grace period ends and SIGKILL follows."""
+        """When SIGKILL follows."""
         self.status: int | None = None
-        """Set once its child has been waited for."""
+        """The exit status, once its child has been waited for."""
         self._usage: resource.struct_rusage | None = None
         self._reason: tuple[How, str, str] | None = None
         self._end_report: tuple[Ended, bytes] | None = None
         self._ended_before_stop = False
-        """True if it ended before it was stopped; then its result counts."""
+        """Then its result counts."""
         self._progress: bytes | None = None
         self._progress_at = -math.inf
         self._lines = LogBuffer()
         self._lines_at = -math.inf
-        """When the next lines may be sent."""
         self._last_lines: deque[str] = deque(maxlen=_LAST_LINES)
         self._open_question: int | None = None
         self._question: bytes | None = None
-        """A question that is held back, because the child asks too often."""
+        """Held back, because the child asks too often."""
         self._questions_allowed = float(_QUESTIONS_BURST)
         self._questions_counted_at = 0.0
         child.attempt = self
@@ -101,13 +98,11 @@ class RunningAttempt:
 
     @property
     def is_not_begun(self) -> bool:
-        """True if its reused child died before it took this order."""
         is_silent = self._end_report is None and self._reason is None
         return is_silent and self.child.served > 1 and not self.child.has_begun_order
 
     @property
     def must_wait_to_print(self) -> bool:
-        """True if its unsent output exceeds the limit; then its pipe is not read."""
         return self._lines.characters > _WAITING_CHARACTERS_MAX
 
     def started_message(self) -> bytes:
@@ -118,7 +113,6 @@ class RunningAttempt:
     # --- messages of the child ---
 
     def read(self, pipe: int, now: float) -> Iterator[bytes]:
-        """Read a pipe and yield the messages to pass on."""
         received = self.child.read_piece(pipe)
         if pipe == self.child.output:
             self._take_output(received)
@@ -130,7 +124,7 @@ class RunningAttempt:
                 self.stop(How.GARBLED, "GARBLED", f"it wrote nonsense to its pipe: {error}", grace=0.0, now=now)
 
     def drain(self, now: float) -> Iterator[bytes]:
-        """Yield the remaining messages of an ended child, at most as much as a pipe can hold."""
+        """Yield the remaining messages of an ended child."""
         for pipe in sorted(self.child.open_pipes):
             for _ in range(1 + _PIPE_BYTES // READ_BYTES):
                 yield from self.read(pipe, now)
@@ -207,7 +201,6 @@ class RunningAttempt:
         self._last_lines.append(shown)
 
     def answer(self, reply: Reply) -> None:
-        """Pass a reply to the child; ignore it if no question is open."""
         if reply.number == self._open_question and self._question is None:
             self._open_question = None
             self.child.unsent += encode_frame(reply)
@@ -215,8 +208,7 @@ class RunningAttempt:
     # --- stopping ---
 
     def stop(self, how: How, code: str, message: str, *, grace: float, now: float) -> None:
-        """Send SIGTERM to the process group; SIGKILL follows after the grace period. The first reason and the shortest
-        grace period count."""
+        """Send SIGTERM, and SIGKILL after the grace period. The first reason and the shortest grace period count."""
         if self._reason is None:
             self._reason = (how, code, message)
             self._ended_before_stop = self._end_report is not None
@@ -226,7 +218,6 @@ class RunningAttempt:
         self.end_at = min(self.end_at, now + grace)
 
     def enforce_deadlines(self, now: float, *, grace: float) -> None:
-        """Stop the attempt at its time limit, and kill it when the grace period is over."""
         if self.has_exited:
             return
         if self._reason is None and now >= self.stop_at:
@@ -247,8 +238,7 @@ class RunningAttempt:
     # --- the outcome ---
 
     def end_message(self, staging_root: Path) -> bytes:
-        """Move the files to a directory of their own and return the end message. Call only when no process of the
-        attempt is left."""
+        """Call only when no process of the attempt is left."""
         ended, body = self._end()
         usage, took_seconds = self._usage_and_duration(ended)
         if ended.published:
@@ -269,8 +259,7 @@ class RunningAttempt:
         return ended, encode_message(ended)
 
     def _usage_and_duration(self, ended: Ended) -> tuple[Usage, float | None]:
-        """Return usage and duration: from the kernel once the child has ended, from a reused child's own message
-        otherwise."""
+        """Take them from the kernel once the child has ended, and from a reused child's own message."""
         seconds = time.monotonic() - self.began_at
         if self._usage is None:
             self.child.cpu_seconds += ended.usage.cpu_seconds or 0.0

@@ -1,10 +1,4 @@
-"""A child process from its fork to its exit.
-
-Most children serve one attempt. A reused child gives each attempt an empty directory, and continues only if a check
-after each attempt finds it unchanged: no new thread, no new descriptor, no file outside the attempt's staging, the same
-directory, umask, environment, limits and signals. A reused child starts no other process. The exit status carries no
-result: a child that ends without sending `Ended` has crashed.
-"""
+"""A child process from its fork to its exit. A child that ends without sending `Ended` has crashed."""
 
 from __future__ import annotations
 
@@ -35,26 +29,21 @@ from worker_service.runner.reuse_check import ReuseCheck
 FULL_SANDBOX = "landlock+seccomp"
 _KEEP_RETRY_SECONDS = 30.0
 HandlerLoader = Handler[Any] | Callable[[], Handler[Any]]
-"""The handler, or the function that imports it."""
 
 
 class ChildSpec(Struct, frozen=True):
-    """Everything that the fork server has prepared for one child."""
-
     launch: Launch
-    """The first order."""
     begin: Begin
     number: int
     staging: Path
     """Empty before each attempt."""
     attempts: int
-    """Maximum number of attempts that the child may serve."""
     messages: int
     output: int
-    """Receives log lines and stdout and stderr, including those of C libraries and programs that the child starts."""
+    """Receives log lines, stdout and stderr, also those of C libraries and programs that the child starts."""
     answers: int
     begun: mmap.mmap | None
-    """Shared memory where the child counts the attempts that it has begun; None if it serves one."""
+    """Where a reused child counts the attempts that it has begun."""
 
 
 def run_child(spec: ChildSpec, loader: HandlerLoader) -> None:
@@ -66,7 +55,6 @@ def run_child(spec: ChildSpec, loader: HandlerLoader) -> None:
 
 
 def _serve(spec: ChildSpec, loader: HandlerLoader, pipe: Pipe, cancel: Cancellation) -> None:
-    """Serve one attempt after another, until the limit is reached or one did not end cleanly."""
     order: Order | None = spec.launch.order
     child_sandbox = _ChildSandbox(spec, loader)
     change_check = ReuseCheck(spec.staging, spec.begun) if spec.attempts > 1 else None
@@ -148,8 +136,6 @@ def _prepare_process(spec: ChildSpec) -> None:
 
 
 class _ChildSandbox:
-    """The child's sandbox, applied once before its first attempt."""
-
     def __init__(self, spec: ChildSpec, loader: HandlerLoader) -> None:
         self.spec = spec
         self.level = ""
@@ -158,7 +144,6 @@ class _ChildSandbox:
 
     @property
     def is_complete(self) -> bool:
-        """True if the kernel provides the whole sandbox; otherwise the child serves only one attempt."""
         return self.level == FULL_SANDBOX
 
     def handler(self) -> Handler[Any]:
@@ -194,7 +179,7 @@ def _decode(handler: Handler[Any], payload: str | None) -> Any:
 
 
 class KeepDirectory(Struct, frozen=True):
-    """The directory for an attempt's `keep_key`, locked until the attempt has ended."""
+    """Locked until the attempt has ended."""
 
     path: Path
     descriptor: int

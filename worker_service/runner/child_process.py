@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 from worker_service.base import directories
 from worker_service.base.forks import fork_process
 from worker_service.runner.child import ChildSpec, HandlerLoader, run_child
+from worker_service.runner.handler_probe import LoadedHandler
 from worker_service.runner.log_lines import OutputLines
 from worker_service.runner.messages import Begin, Ended, Launch
 from worker_service.runner.protocol import FRAME_BYTES_MAX, Inbox, check_files, check_paths, wrap_frame
-from worker_service.runner.sandbox import FULL_SANDBOX
 
 if TYPE_CHECKING:
     from worker_service.runner.attempt import RunningAttempt
@@ -27,46 +27,38 @@ READ_BYTES = 1 << 16
 
 
 class ChildProcess:
-    """The process and this side of its pipes."""
-
     def __init__(
         self,
         number: int,
         home: Path,
         launch: Launch,
         begin: Begin,
-        loader: HandlerLoader,
-        *,
-        job_class: str,
+        handler: LoadedHandler,
         reuse: int,
     ) -> None:
         self.number = number
-        """Number of the child in this fork server; its processes are marked with it."""
         self.job_type = launch.order.job_type
-        self.job_class = job_class
+        self.job_class = handler.described.facts.job_class
         self.attempts_left = reuse
         self.home = home
         """Contains the staging directory; only the fork server can write it."""
         self.inbox = Inbox(FRAME_BYTES_MAX)
         self.output_lines = OutputLines()
         self.unsent = bytearray()
-        """Data that its pipe has not taken yet: an answer or its next order."""
         self.is_watched = False
-        """True while the selector waits until the pipe takes more."""
         self.attempt: RunningAttempt | None = None
         self.served = 0
         """Number of attempts, including the current one."""
         self.sandbox = ""
-        """The level that `Started` reported."""
         self.idle_since = 0.0
         self.cpu_seconds = 0.0
-        """CPU time of its attempts that have ended."""
+        """Of its attempts that have ended."""
         self.was_full = False
-        """True if the last read filled the buffer, so that more may wait."""
+        """The last read filled the buffer, so more may wait."""
         self._begun = mmap.mmap(-1, 8) if reuse > 1 else None
         self._staging = os.open(self.staging, directories.OPEN_DIRECTORY)
         try:
-            self._fork(launch, begin, loader)
+            self._fork(launch, begin, handler.loader)
         except BaseException:
             os.close(self._staging)
             raise
@@ -74,7 +66,8 @@ class ChildProcess:
         self.pipes = (self.messages, self.output)
         self.open_pipes = {*self.pipes}
 
-    def _fork(self, launch: Launch, begin: Begin, loader: HandlerLoader) -> None:
+    def _fork(self, launch: Launch, begin: Begin, loader: HandlerLoader | None) -> None:
+        assert loader is not None
         with contextlib.ExitStack() as near, contextlib.ExitStack() as far:
             ends = []
             for does_it_write in (True, True, False):
@@ -103,14 +96,6 @@ class ChildProcess:
     def staging(self) -> Path:
         return self.home / "staging"
 
-    @property
-    def is_home_empty(self) -> bool:
-        """True if the staging directory is empty and still the original one."""
-        with contextlib.suppress(OSError):
-            is_the_same = os.path.samestat(os.fstat(self._staging), self.staging.lstat())
-            return is_the_same and self.sandbox == FULL_SANDBOX and not os.listdir(self._staging)  # noqa: PTH208
-        return False
-
     def move_files(self, ended: Ended, place: Path) -> None:
         """Move the files that the attempt publishes out of the child's reach, and check them there, where no process
         can replace them.
@@ -135,7 +120,6 @@ class ChildProcess:
         return self._begun is None or int.from_bytes(self._begun[:8]) == self.served
 
     def queue_order(self, message: bytes) -> None:
-        """Queue the next order, encoded as received."""
         self.unsent += wrap_frame(message)
 
     def send(self) -> None:
@@ -149,8 +133,7 @@ class ChildProcess:
             self.unsent.clear()
 
     def read_piece(self, pipe: int) -> bytes:
-        """Read a bounded piece, so that a child with much output gets no more time than others. Return b"" if nothing
-        waits."""
+        """Read a bounded piece, so that a child with much output gets no more time than others."""
         self.was_full = False
         try:
             received = os.read(pipe, READ_BYTES)

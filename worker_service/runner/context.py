@@ -43,13 +43,12 @@ from worker_service.runner.questions import decode_answer, encode_question
 _READ_BYTES = 1 << 16
 _PAGES_AT_ONCE = 100
 _CHARACTERS_AT_ONCE = 1 << 18
-"""Limit of one message; a larger page is sent alone."""
+"""A larger page is sent alone."""
 A = TypeVar("A", bound=QuestionAnswer)
 
 
 class Cancellation:
-    """The state of a SIGTERM. A handler that calls `cancelled` may finish its current piece of work; any other is
-    interrupted once."""
+    """A handler that calls `cancelled` may finish its current piece of work; any other is interrupted once."""
 
     def __init__(self) -> None:
         self.is_requested = False
@@ -58,13 +57,11 @@ class Cancellation:
         self._is_due = False
 
     def listen(self) -> None:
-        """Handle SIGTERM for a new attempt."""
         self.is_polled = False
         signal.signal(signal.SIGTERM, self._on_sigterm)
 
     @contextmanager
     def deferred(self) -> Iterator[None]:
-        """Delay the interruption until the end of the block."""
         if threading.current_thread() is not threading.main_thread():
             # Python runs signal handlers only in the main thread.
             yield
@@ -105,7 +102,7 @@ class Pipe:
         self._asked = self._answered = 0
 
     def log(self, text: str) -> None:
-        """Write to the stream of printed output, so that log lines and output keep their order."""
+        """Use the stream of printed output, so that log lines and output keep their order."""
         with self._deferred(), self._log_lock:
             _write(self._output, text.encode("utf-8", "replace"))
 
@@ -120,7 +117,7 @@ class Pipe:
             _write(self._descriptor, b"".join(frames))
 
     def ask(self, order: Order, kind: str, body: str) -> Reply:
-        """Ask one question and wait for its reply. Replies to questions that a signal interrupted are read first."""
+        """Read the replies to questions that a signal interrupted first."""
         with self._ask_lock:
             while self._answered < self._asked:
                 self._next_reply()
@@ -130,7 +127,7 @@ class Pipe:
             return self._next_reply()
 
     def next_order(self) -> Order | None:
-        """Wait for the next order of a reused child. Return None if the fork server is gone."""
+        """Return None if the fork server is gone."""
         while True:
             while self._received:
                 message = self._received.popleft()
@@ -166,7 +163,7 @@ class ChildContext:
     ) -> None:
         self.payload = payload
         self.is_over = False
-        """True if the attempt has ended while its child lives on."""
+        """The attempt has ended while its child lives on."""
         self.job_type = order.job_type
         self.platform = order.platform
         self.account = order.account
@@ -255,7 +252,7 @@ def _write(descriptor: int, data: bytes) -> None:
 
 
 def _count(done: float, total: float | None, unit: str, rate: float | None) -> Count | None:
-    """Return the numbers that a table can store, or None if `done` is not one of them."""
+    """Return the numbers that a table can store."""
 
     def to_int(number: float | None) -> int | None:
         return int(number) if number is not None and 0 <= number < 2**53 else None

@@ -37,27 +37,33 @@ from worker_service.runner.attempt import RunningAttempt
 from worker_service.runner.child_process import ChildProcess
 from worker_service.runner.handler_probe import LoadedHandler
 from worker_service.runner.messages import AttemptOver, Begin, Ended, Hello, How, Key, Launch, Ping, Pong, Reply, Stop
-from worker_service.runner.protocol import RELAY_BYTES_MAX, Inbox, decode_daemon_message, encode_frame, encode_message
+from worker_service.runner.protocol import (
+    RELAY_BYTES_MAX,
+    Inbox,
+    decode_daemon_message,
+    encode_frame,
+    encode_message,
+    receive_begin,
+)
 
 _READ_BYTES = 1 << 16
 _UNSENT_BYTES_MAX = 1 << 20
 _PAUSE_SECONDS = 0.002
-"""Pause in reading a full pipe: slows down the child that floods it, not the other children."""
+"""Slows down the child that floods its pipe, not the other children."""
 _FLOOD_PAUSE_FACTOR = 4
-"""Pause after a read from a flooded pipe, as a multiple of the time that the read took."""
+"""Multiple of the time that the last read took."""
 _FIRST_PAUSE_SECONDS = 0.005
 _GATHER_SECONDS = 0.002
 _SWEEP_SECONDS = 0.001
 _SWEEP_SECONDS_MAX = 0.2
 _SELECT_SECONDS_MAX = 3600.0
 _SWEEPS_AT_ONCE = 20
-"""Repeating the sweep at once catches a process that forks and ends for ever."""
+"""Catches a process that forks and ends for ever."""
 
 
 class _QueuedOrder(Struct, frozen=True):
     launch: Launch
     body: bytes
-    """The encoded launch as received, to be passed on to an idle child."""
     handler: LoadedHandler
     since: float
 
@@ -71,8 +77,7 @@ class _QueuedOrder(Struct, frozen=True):
 
     @property
     def reuse(self) -> int:
-        """Number of attempts that the child may serve. An order with inputs gets a child of its own, because the
-        sandbox of a reused child cannot be fitted to one order."""
+        """An order with inputs gets a child of its own, because the sandbox is applied once."""
         return 1 if self.launch.order.inputs else self.handler.described.reuse
 
 
@@ -84,26 +89,23 @@ class ForkServer:
         self._selector = selectors.DefaultSelector()
         self._handlers: dict[str, LoadedHandler] = {}
         self._children: dict[int, ChildProcess] = {}
-        """Forked children that have not been waited for, by pid."""
+        """Not yet waited for, by pid."""
         self._attempts: dict[Key, RunningAttempt] = {}
         self._queues: defaultdict[str, deque[_QueuedOrder]] = defaultdict(deque)
-        """First-in first-out queues by job class."""
         self._flush_at = math.inf
         self._last_start_at: dict[str, float] = {}
-        """When the last waiting order of a job class was started."""
         self._idle: list[ChildProcess] = []
-        """Children that can take another order, longest idle first."""
+        """The longest idle first."""
         self._paused_pipes: dict[int, tuple[ChildProcess, float]] = {}
         self._cleaners: set[int] = set()
         self._forks = 0
-        self._free_homes: list[Path] = []
-        """Empty home directories of ended children: checking one is faster than making one."""
         self._sweep_seconds = _SWEEP_SECONDS
         self._is_closing = False
         self._begin: Begin
 
     def serve(self) -> None:
-        remaining = self._read_begin()
+        self._begin, remaining = receive_begin(self._control, self._inbox)
+        self._control.setblocking(False)
         self._watch_sigchld()
         sandbox.adopt_orphans()
         self._load_handlers()
@@ -151,24 +153,6 @@ class ForkServer:
         return min(max(min(times, default=math.inf) - now, 0.0), _SELECT_SECONDS_MAX)
 
     # --- the daemon ---
-
-    def _read_begin(self) -> list[bytes]:
-        self._control.setblocking(True)
-        bodies: list[bytes] = []
-        while not bodies:
-            try:
-                received = self._control.recv(_READ_BYTES)
-            except ConnectionError:
-                received = b""
-            if not received:
-                sys.exit(0)
-            bodies = self._inbox.feed(received)
-        begin = decode_daemon_message(bodies[0])
-        if not isinstance(begin, Begin):
-            sys.exit("the daemon did not begin")
-        self._begin = begin
-        self._control.setblocking(False)
-        return bodies[1:]
 
     def _read_control(self) -> None:
         try:
@@ -301,7 +285,6 @@ class ForkServer:
         self._refuse(queued.key, How.STOPPED, "NOT_BEGUN", message, self._begin.wait_seconds)
 
     def _start(self, queued: _QueuedOrder) -> None:
-        """Start the attempt in an idle child of its type, or in a new child."""
         seconds = queued.launch.order.timeout_seconds or queued.handler.described.facts.timeout_seconds
         child = self._find_idle_child(queued)
         if child is not None:
@@ -317,12 +300,11 @@ class ForkServer:
         try:
             child = ChildProcess(
                 self._forks,
-                self._take_home(),
+                self._make_home(),
                 queued.launch,
                 self._begin,
-                queued.handler.loader,
-                job_class=queued.job_class,
-                reuse=queued.reuse,
+                queued.handler,
+                queued.reuse,
             )
         except OSError as error:
             self._refuse(queued.key, How.RETRYABLE, "LAUNCH_FAILED", f"no child could be started: {error}")
@@ -333,12 +315,7 @@ class ForkServer:
         for pipe in child.pipes:
             self._paused_pipes[pipe] = (child, time.monotonic() + _FIRST_PAUSE_SECONDS)
 
-    def _take_home(self) -> Path:
-        while self._free_homes:
-            home = self._free_homes.pop()
-            # An administrator may have emptied the workspace by hand.
-            if (home / "staging").is_dir():
-                return home
+    def _make_home(self) -> Path:
         home = self._begin.staging_root / f"child-{self._forks}"
         _make_empty(home)
         (home / "staging").mkdir(mode=0o700)
@@ -387,7 +364,6 @@ class ForkServer:
                     self._selector.register(pipe, selectors.EVENT_READ, child)
 
     def _send(self, child: ChildProcess) -> None:
-        """Send what the child's pipe takes. Watch the pipe only while something is left to send."""
         child.send()
         if bool(child.unsent) is child.is_watched:
             return
@@ -406,7 +382,6 @@ class ForkServer:
     # --- the end of an attempt ---
 
     def _end_and_keep_child(self, attempt: RunningAttempt, now: float) -> None:
-        """End an attempt whose child left nothing behind, and keep the child for the next order."""
         # All its output is in the pipe by now, and the next attempt has not started.
         self._add_unsent(attempt.drain(now))
         if not attempt.is_over:
@@ -444,8 +419,7 @@ class ForkServer:
         self._sweep_seconds = _SWEEP_SECONDS
 
     def _orphans(self) -> set[int]:
-        """Return children that this process did not fork and that belong to no running attempt: leftovers of ended
-        attempts."""
+        """Return leftovers of ended attempts: children that this process did not fork."""
         own_marks = {processes.child_mark(child.number) for child in self._children.values()}
         not_forked_here = processes.children_of(os.getpid()) - self._children.keys() - self._cleaners
         return {pid for pid in not_forked_here if (processes.marks_of(pid) or (0, 0))[0] not in own_marks}
@@ -465,7 +439,6 @@ class ForkServer:
     # --- the end of a child ---
 
     def _retire_surplus_child(self, queued: _QueuedOrder) -> None:
-        """Retire an idle child if the class has as many children, idle ones included, as slots."""
         size = self._begin.slots.get(queued.job_class, math.inf)
         children = [child for child in self._children.values() if child.job_class == queued.job_class]
         idle_children = [child for child in self._idle if child in children]
@@ -507,11 +480,7 @@ class ForkServer:
 
     def _forget(self, child: ChildProcess) -> None:
         self._unwatch(child)
-        is_home_reusable = child.is_home_empty
         child.close()
-        if is_home_reusable:
-            self._free_homes.append(child.home)
-            return
         cleaner = _discard(child.home)
         if cleaner is not None:
             self._cleaners.add(cleaner)
@@ -527,8 +496,7 @@ def _make_empty(directory: Path) -> None:
 
 
 def _discard(directory: Path) -> int | None:
-    """Remove a directory. If it is not empty, fork a process for that and return its pid: deleting a million files
-    would block all attempts."""
+    """Return the pid of the process that removes it: deleting a million files would block all attempts."""
     with contextlib.suppress(OSError):
         with contextlib.suppress(OSError):
             (directory / "staging").rmdir()

@@ -51,8 +51,6 @@ def call_handler(handler: Handler[Any], order: Order, context: ChildContext) -> 
 
 
 def outcome_of(order: Order, attempt: Callable[[], Ended]) -> Ended:
-    """Run the attempt and turn every exception into its outcome."""
-
     def ended(how: How, code: str, message: object, remedy: object = "", after: float | None = None) -> Ended:
         detail, remedy_text = (strip_surrogates(clip(str(one), MESSAGE_CHARACTERS_MAX)) for one in (message, remedy))
         return Ended(*order.key, how, code=code, message=detail, remedy=remedy_text, after_seconds=after)
@@ -112,7 +110,6 @@ def _location(steps: TracebackType | None) -> str:
 
 
 def is_clean(ended: Ended) -> bool:
-    """Return whether the handler chose this outcome."""
     is_chosen = ended.how in (How.DONE, How.PERMANENT, How.RETRYABLE, How.SNOOZED)
     return is_chosen and ended.code not in ("HANDLER_ERROR", "SANDBOX_UNAVAILABLE", "INTERRUPTED")
 

@@ -37,9 +37,8 @@ from worker_service.runner.messages import Begin, Declared, Described
 from worker_service.runner.protocol import Garbled, decode_as, encode_message
 
 SHIPPED = "pagemill"
-"""The distribution whose handlers need no probe unless one of them fails."""
 _SHARED_FRACTION = 0.25
-"""The share of the import time for several entry points together, since each may be probed again alone."""
+"""The share of the import time for several entry points together."""
 
 Tables = Mapping[str, registry.Commands]
 
@@ -47,7 +46,6 @@ Tables = Mapping[str, registry.Commands]
 class LoadedHandler(Struct, frozen=True):
     described: Described
     loader: HandlerLoader | None
-    """None if the handler is set aside."""
 
 
 class ProbeResult(Struct, frozen=True):
@@ -180,7 +178,7 @@ def _schema(handler: Handler[Any]) -> str | None:
 
 
 def _import_shipped(found: Iterable[EntryPoint], tables: Tables, *, seconds: float) -> dict[EntryPoint, ProbeResult]:
-    """Import and describe the entry points in this process. End the fork server unless all are sound."""
+    """End the fork server unless all entry points are sound."""
     # SIGALRM also ends an import that hangs in C code.
     signal.setitimer(signal.ITIMER_REAL, seconds)
     results = {one: _describe_entry_point(one, tables) for one in found}
@@ -202,7 +200,7 @@ def _probe_all(
 def _run_probes(
     groups: Sequence[Sequence[EntryPoint]], tables: Tables, seconds: float, control: int
 ) -> dict[EntryPoint, ProbeResult]:
-    """Probe all groups at the same time. End the fork server if the daemon closes its socket meanwhile."""
+    """End the fork server if the daemon closes its socket meanwhile."""
     probes = [_Probe(group, tables) for group in groups]
     running = {probe.pipe: probe for probe in probes}
     poll = select.poll()
@@ -228,8 +226,6 @@ def _run_probes(
 
 
 class _Probe:
-    """A process that imports entry points in turn."""
-
     def __init__(self, found: Sequence[EntryPoint], tables: Tables) -> None:
         self._found = found
         self._received = b""
@@ -280,7 +276,7 @@ def _exit_reason(status: int) -> str:
 
 
 def _kill_orphans() -> None:
-    """Kill the orphans of probes, which became children of this process."""
+    """Kill what probes have started."""
     while orphans := processes.children_of(os.getpid()):
         for orphan in orphans:
             processes.kill(orphan)

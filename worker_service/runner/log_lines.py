@@ -13,8 +13,7 @@ GAP = "… older lines are left out here"
 
 
 class LogBuffer:
-    """Lines that an attempt has logged and printed, waiting to be written in order. If they come faster than they can
-    be written, the oldest are dropped, since the table would not keep them either."""
+    """The oldest lines are dropped when they come faster than they can be written; the table would not keep them."""
 
     def __init__(self) -> None:
         self._lines: deque[str] = deque()
@@ -31,7 +30,6 @@ class LogBuffer:
         self._forget_older()
 
     def put_back(self, lines: Iterable[str]) -> None:
-        """Return lines from the last `take`; they are older than all that wait."""
         several = list(lines)
         self._lines.extendleft(reversed(several))
         self.characters += sum(map(len, several))
@@ -53,7 +51,7 @@ LINE_BYTES_MAX = 4 * LINE_CHARACTERS_MAX
 
 
 class OutputLines:
-    """Output of a child, split into lines. Of an unfinished line only the beginning is kept."""
+    """Of an unfinished line only the beginning is kept."""
 
     def __init__(self) -> None:
         self.lines: deque[bytes] = deque()

@@ -1,9 +1,6 @@
-"""The daemon's side of the child processes: start one fork server, end it when it dies, and start it again.
-
-Every launched order gets exactly one `Ended`, even if the child or the fork server crashes or sends garbage. When its
-`Ended` arrives, the staging directory of an attempt is empty or removed, unless the `Ended` names files: then the code
-that publishes them removes it.
-"""
+"""The daemon's side of the child processes. Every launched order gets exactly one `Ended`, even if the child or the
+fork server crashes or sends garbage. The attempt's staging directory is then empty or removed, unless the `Ended` names
+files."""
 
 from __future__ import annotations
 
@@ -60,26 +57,24 @@ from worker_service.runner.questions import decode_question, empty_answer
 PING_SECONDS = 10.0
 UNANSWERED_PINGS_MAX = 6
 _START_SECONDS = 40.0
-"""Time limit of the start, without the time for handler trials."""
+"""Without the time for handler probes."""
 _CLOSE_SECONDS = 15.0
 _EXIT_SECONDS = 2.0
 _READ_BYTES = 1 << 16
 _READS_MAX = 64
-"""Reads in one call; the rest waits for the next call."""
+"""Reads in one call."""
 
 
 class ChildError(PagemillError, code="nursery_failed", exit_code=69):
-    """The fork server could not be started, or died. All its processes are gone; it can be started again."""
+    """The fork server could not be started, or died. All its processes are gone."""
 
 
 class _EndedBeforeHello(ChildError):
-    """The fork server ended before it had described its handlers."""
+    pass
 
 
 @dataclass(slots=True)
 class _ForkServerConnection:
-    """One fork server process and the socket to it."""
-
     process: subprocess.Popen[bytes]
     socket: socket.socket
     inbox: Inbox = field(default_factory=lambda: Inbox(RELAY_BYTES_MAX))
@@ -93,9 +88,7 @@ class _ForkServerConnection:
     unanswered_pings: int = 0
 
     def must_ping(self, ping_seconds: float) -> bool:
-        """Return whether it is time for another ping. Mark the connection broken after
-        `UNANSWERED_PINGS_MAX` unanswered pings. A machine that slept counts as one, because pings are only counted
-        while the daemon runs."""
+        """Count unanswered pings. Only a running daemon counts them, so a sleep of the machine counts as one."""
         now = time.monotonic()
         if self.is_broken or self.hello is None or now < self.pinged_at + ping_seconds:
             return False
@@ -105,7 +98,7 @@ class _ForkServerConnection:
         return not self.is_broken
 
     def close_sending(self) -> None:
-        """Close the sending side. The fork server then stops its children and ends."""
+        """Let the fork server stop its children and end."""
         if self.socket.fileno() >= 0:
             with contextlib.suppress(OSError):
                 self.socket.shutdown(socket.SHUT_WR)
@@ -113,12 +106,9 @@ class _ForkServerConnection:
 
 class LocalPool:
     module = "worker_service.runner.fork_server"
-    """The program at the other end of the socket. Any program that speaks the protocol can replace it."""
     ping_seconds: float = PING_SECONDS
-    """Interval between pings."""
 
     def __init__(self, begin: Begin, *, extra_path: Sequence[Path] = ()) -> None:
-        """Create the pool without starting a process. `extra_path` is for tests, where nothing is installed."""
         if begin.sandbox not in ("strict", "best-effort", "off"):
             raise ValueError(f"sandbox is strict, best-effort or off, not {begin.sandbox!r}")
         self._staging_root = begin.staging_root.absolute()
@@ -140,10 +130,8 @@ class LocalPool:
         self._events: list[AttemptEvent] = []
 
     def start(self, meanwhile: Callable[[], float] | None = None) -> Sequence[Described]:
-        """Start the fork server and wait, within bounds, until it has described its handlers.
-
-        While it imports them, `meanwhile` is called; it returns the number of seconds until its next call.
-        """
+        """Wait until the fork server has described its handlers. Meanwhile, call `meanwhile`, which returns the seconds
+        until its next call."""
         if self._connection is not None:
             raise ChildError("the fork server is running already")
         hello = self._start_process(self._begin, meanwhile or (lambda: math.inf))
@@ -156,7 +144,7 @@ class LocalPool:
 
     @property
     def next_check_at(self) -> float | None:
-        """When to call `take_events` although nothing is readable, by the monotonic clock; None for never."""
+        """When to call `take_events` although nothing is readable."""
         return None
 
     @property
@@ -165,7 +153,7 @@ class LocalPool:
 
     @property
     def threads(self) -> int | None:
-        """Threads of the fork server after loading all handlers; any number but 1 is a fault."""
+        """Any number but 1 is a fault."""
         return (
             self._connection.hello.threads
             if self._connection is not None and self._connection.hello is not None
@@ -177,12 +165,10 @@ class LocalPool:
         return self._connection is not None and not self._connection.is_broken
 
     def launch(self, order: Order) -> None:
-        """Ask for a child process. `take_events` reports the outcome, including a refusal."""
         names = self._environment.get(order.job_type, ())
         self.launch_with_environment(Launch(order, {name: os.environ[name] for name in names if name in os.environ}))
 
     def launch_with_environment(self, launch: Launch) -> None:
-        """Send a launch whose environment the caller has chosen."""
         connection, order = self._connection, launch.order
         if connection is not None and order.key in connection.keys:
             raise ValueError(f"attempt {attempt_name(order.key)} has been launched already")
@@ -202,16 +188,12 @@ class LocalPool:
         self._flush(connection)
 
     def stop(self, job_id: int, fence: int, *, now: bool = False) -> None:
-        """Stop an attempt: SIGTERM to its process group, then SIGKILL after the grace period (at once if `now`).
-
-        Its `Ended` comes when all of it is gone. Does nothing for an attempt that has ended already.
-        """
+        """Send SIGTERM to its process group, and SIGKILL after the grace period (at once if `now`)."""
         if self._connection is not None and (job_id, fence) in self._connection.keys:
             self._send(self._connection, Stop(job_id, fence, now))
 
     def answer(self, asked: Asked, answer: QuestionAnswer | None, *, code: str = "", message: str = "") -> None:
-        """Send an answer to the child that waits for it, if it is still running. Without an answer, `code` and
-        `message` say why."""
+        """Pass `code` and `message` instead of an answer to refuse one."""
         body = b"null" if answer is None else msgspec.json.encode(answer)
         if len(body) > FRAME_BYTES_MAX:
             message = f"the answer takes {len(body)} bytes, and {FRAME_BYTES_MAX} fit: ask for less at once"
@@ -220,7 +202,7 @@ class LocalPool:
             self._send(self._connection, Reply(*asked.key, asked.number, msgspec.Raw(body), code, message))
 
     def take_events(self) -> list[AttemptEvent]:
-        """Return what has happened since the last call. Blocks for 20 ms at most, while the kernel ends a process."""
+        """Return what has happened. Blocks for 20 ms at most, while the kernel ends a process."""
         with contextlib.suppress(BlockingIOError):
             os.eventfd_read(self._wakeup_fd)
         events, self._events = self._events, []
@@ -234,8 +216,6 @@ class LocalPool:
         return events
 
     def restart(self) -> Sequence[Described]:
-        """Start a new fork server after the old one died. The next call of `take_events` returns the endings that
-        it has not returned yet."""
         connection = self._connection
         if connection is not None:
             if not connection.is_broken:
@@ -246,7 +226,7 @@ class LocalPool:
         return self.start()
 
     def close(self) -> None:
-        """Stop everything, and return when it is gone. A second call does nothing."""
+        """Stop everything, and return when it is gone."""
         if self._epoll.closed:
             return
         connection, deadline = self._connection, time.monotonic() + _CLOSE_SECONDS
@@ -398,10 +378,8 @@ class LocalPool:
         raise Garbled("a fork server has no nodes")
 
     def _clean_up_after(self, connection: _ForkServerConnection, *, seconds: float) -> list[AttemptEvent]:
-        """Kill what is left of a dead fork server, and return the endings of its attempts.
-
-        If processes are left after `seconds`, return nothing and let the next call try again.
-        """
+        """Kill what is left of a dead fork server, and return the ends of its attempts; nothing if processes are
+        left."""
         self._unregister(connection)
         deadline = time.monotonic() + seconds
         if connection.process.poll() is None:
@@ -439,7 +417,6 @@ class LocalPool:
 
 
 def _wait_until(condition: Callable[[], bool], deadline: float) -> bool:
-    """Check at least once. A process that got SIGKILL is gone within a millisecond or two."""
     while not condition():
         if time.monotonic() > deadline:
             return False
@@ -456,7 +433,6 @@ def _names(keys: set[Key]) -> str:
 
 @contextmanager
 def open_pool(begin: Begin, *, extra_path: Sequence[Path] = ()) -> Iterator[tuple[LocalPool, Sequence[Described]]]:
-    """Start a fork server, yield the pool and its handlers, and stop everything at the end of the block."""
     pool = LocalPool(begin, extra_path=extra_path)
     try:
         yield pool, pool.start()
@@ -467,7 +443,6 @@ def open_pool(begin: Begin, *, extra_path: Sequence[Path] = ()) -> Iterator[tupl
 def describe(
     commands: Mapping[str, Mapping[str, object]], sandbox: str, handlers_dir: Path | None
 ) -> Sequence[Described]:
-    """Start a fork server and return the descriptions of the installed handlers."""
     with tempfile.TemporaryDirectory(prefix="pagemill-", ignore_cleanup_errors=True) as directory:
         # It runs no jobs: no handler has the empty name, so none is preloaded.
         begin = Begin(
@@ -488,11 +463,8 @@ def attempt_events(
     seconds: float | None = None,
     answer: Callable[[Question[QuestionAnswer]], QuestionAnswer] = empty_answer,
 ) -> Iterator[AttemptEvent]:
-    """Yield what the one launched attempt reports; its `Ended` is the last.
-
-    `seconds` bounds the wait; None relies on the attempt's own time limit. Without `answer`, questions are answered as
-    from an empty database.
-    """
+    """Yield the events of the one launched attempt. Without `answer`, questions are answered as from an empty
+    database."""
     deadline = None if seconds is None else time.monotonic() + seconds
     while True:
         left = None if deadline is None else deadline - time.monotonic()

@@ -17,7 +17,6 @@ import time
 from pathlib import Path
 
 ATTEMPT = "PAGEMILL_ATTEMPT"
-"""Environment variable with the name of the attempt that a process works for."""
 
 _EMPTY_LOOKS = 30
 
@@ -27,7 +26,7 @@ def pool_id_of(staging_root: Path) -> str:
 
 
 def pool_mark(pool_id: str) -> int:
-    """Return a number that is unlikely to be anything else: bit 61 and 60 bits of the digest."""
+    """Return a number that is unlikely to be another limit: bit 61 and 60 bits of the digest."""
     return 1 << 61 | int(pool_id, 16) >> 4
 
 
@@ -43,7 +42,7 @@ def mark_process(pool_id: str, number: int) -> None:
 
 
 def marks_of(pid: int) -> tuple[int, int] | None:
-    """Return the marks of the child and the pool, 0 where there is none; None if there is no such process."""
+    """Return the marks of child and pool, 0 where there is none; None if there is no such process."""
     try:
         text = _read(f"/proc/{pid}/limits")
     except OSError:
@@ -56,14 +55,13 @@ def marks_of(pid: int) -> tuple[int, int] | None:
 
 
 def started_at(pid: int) -> int:
-    """Return the start time in clock ticks since boot, or 0. Pid and start time together identify one process for
-    ever."""
+    """Return clock ticks since boot, or 0. Pid and start time together identify one process for ever."""
     fields = _stat(pid)
     return int(fields[19]) if fields else 0
 
 
 def children_of(pid: int) -> set[int]:
-    """Return the children of a single-threaded process. Reads twice: the kernel may skip one while another ends."""
+    """Read twice: the kernel may skip one child while another ends."""
     path = f"/proc/{pid}/task/{pid}/children"
     try:
         return {int(one) for _ in range(2) for one in _read(path).split()}
@@ -72,12 +70,9 @@ def children_of(pid: int) -> set[int]:
 
 
 def sweep(pool_id: str) -> list[int]:
-    """Send SIGKILL to every process of the pool, and return the pids that were found; call again until the result is
-    empty. A zombie counts as dead; its parent waits for it.
-
-    The result is empty only after many scans in a row found nothing: a process that forks and ends for ever may slip
-    through a single scan. Each scan after the first looks only at new pids, which takes a fraction of a millisecond.
-    """
+    """Send SIGKILL to every process of the pool, and return their pids; call again until there is none. A process that
+    forks and ends for ever may slip through one scan, so an empty result needs many. Scans after the first look only at
+    new pids."""
     others: set[int] = set()
     for _ in range(_EMPTY_LOOKS):
         if left := _sweep_once(pool_id, others):
@@ -86,8 +81,6 @@ def sweep(pool_id: str) -> list[int]:
 
 
 def sweep_until_gone(pool_id: str, *, seconds: float) -> bool:
-    """Sweep until nothing is left or `seconds` are over. Blocks; for a daemon that starts after a crash, and for
-    tests."""
     deadline = time.monotonic() + seconds
     while sweep(pool_id):
         if time.monotonic() > deadline:
@@ -137,7 +130,7 @@ def _stat(pid: int) -> list[bytes]:
 
 
 def _read(path: str) -> bytes:
-    """Read a file in a third of the time of `Path.read_bytes`; this runs for each attempt."""
+    """Read in a third of the time of `Path.read_bytes`; this runs for each attempt."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         whole = received = os.read(descriptor, 1 << 16)

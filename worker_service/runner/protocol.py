@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import os
 import re
+import socket
 import stat
 import struct
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TypeVar
@@ -30,6 +32,7 @@ from worker_service.runner.messages import (
     AttemptEvent,
     AttemptOver,
     AttemptReport,
+    Begin,
     Checkpointed,
     ChildInput,
     ChildMessage,
@@ -53,9 +56,8 @@ from worker_service.runner.questions import decode_question
 
 VERSION = 8
 FRAME_BYTES_MAX = 8 << 20
-"""Limit of one message from a child."""
 RELAY_BYTES_MAX = 4 * FRAME_BYTES_MAX
-"""Limit of one message between daemon and fork server: a child's message in an envelope."""
+"""Between daemon and fork server: a child's message in an envelope."""
 _NAME_CHARACTERS_MAX = 1000
 _WORD_CHARACTERS_MAX = 200
 _NUMBER_MAX = 2**53
@@ -65,7 +67,7 @@ M = TypeVar("M")
 
 
 class Garbled(ValueError):
-    """The message does not follow the protocol."""
+    pass
 
 
 _OWN_WORDS = (How.DONE, How.RETRYABLE, How.PERMANENT, How.SNOOZED, How.OUT_OF_MEMORY)
@@ -84,6 +86,7 @@ def _decode_other(kind: type, value: object) -> object:
 
 
 _HEADER = struct.Struct(">cBI")
+_READ_BYTES = 1 << 16
 _encoder = msgspec.json.Encoder(enc_hook=_encode_other)
 # Created before children are forked, so that no child has to analyse the types again.
 _daemon_decoder: msgspec.json.Decoder[DaemonMessage] = msgspec.json.Decoder(DaemonMessage, dec_hook=_decode_other)
@@ -110,6 +113,23 @@ def decode_daemon_message(body: bytes) -> DaemonMessage:
     return _read(_daemon_decoder, body)
 
 
+def receive_begin(control: socket.socket, inbox: Inbox) -> tuple[Begin, list[bytes]]:
+    """Return the daemon's first message, and the messages after it. Exit if the daemon is gone."""
+    bodies: list[bytes] = []
+    while not bodies:
+        try:
+            received = control.recv(_READ_BYTES)
+        except ConnectionError:
+            received = b""
+        if not received:
+            sys.exit(0)
+        bodies = inbox.feed(received)
+    begin = decode_daemon_message(bodies[0])
+    if not isinstance(begin, Begin):
+        sys.exit("the daemon did not begin")
+    return begin, bodies[1:]
+
+
 def decode_child_input(body: bytes) -> ChildInput:
     return _read(_child_input_decoder, body)
 
@@ -119,8 +139,6 @@ def decode_as(kind: type[M], body: bytes) -> M:
 
 
 def decode_child_message(body: bytes, order: Order) -> ChildMessage:
-    """Decode a message from the child of this order. Raise `Garbled` for anything that an honest child would not
-    send."""
     message = _read(_child_decoder, body)
     _check_report(message, order)
     if isinstance(message, Ended) and message.how not in _OWN_WORDS:
@@ -129,8 +147,6 @@ def decode_child_message(body: bytes, order: Order) -> ChildMessage:
 
 
 def decode_node_message(body: bytes, order: Order) -> NodeMessage:
-    """Decode a message from a node about the attempt of this order. Raise `Garbled` for anything that an honest node
-    would not send."""
     message = _read(_node_decoder, body)
     word: AttemptReport = (
         _read(_ended_decoder, memoryview(message.ended)) if isinstance(message, AttemptOver) else message
@@ -172,7 +188,6 @@ def _check_report(message: AttemptReport, order: Order) -> None:
 
 
 def check_paths(ended: Ended) -> None:
-    """Raise `Garbled` unless every published path, role and digest is valid."""
     for file in ended.published:
         if file.path.is_absolute() or ".." in file.path.parts or not file.path.parts or "\0" in str(file.path):
             raise Garbled("a file outside its staging")
@@ -181,8 +196,8 @@ def check_paths(ended: Ended) -> None:
 
 
 def check_files(ended: Ended, directory: int) -> None:
-    """Raise `Garbled` unless every published path is a regular file beneath this directory, which no process may write
-    any more."""
+    """Raise `Garbled` unless every path is a regular file beneath this directory, which no process may write any
+    more."""
     for file in ended.published:
         try:
             descriptor = open_beneath(directory, file.path, os.O_PATH)
@@ -202,7 +217,7 @@ def _check_digests(file: Publication) -> None:
 
 
 def decode_pool_message(body: bytes, staging_root: Path) -> Hello | Pong | NodesSeen | AttemptEvent:
-    """Decode a message for the daemon: published files get their full path, and texts are made safe to show."""
+    """Give published files their full path, and make texts safe to show."""
     message = _read(_pool_decoder, body)
     if isinstance(message, AttemptOver):
         return _with_safe_texts(_read(_ended_decoder, memoryview(message.ended)), message, staging_root)
@@ -239,8 +254,6 @@ def _read(decoder: msgspec.json.Decoder[M], body: bytes | memoryview) -> M:
 
 
 class Inbox:
-    """Received bytes, split into complete messages."""
-
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
         self._buffer = bytearray()
@@ -285,13 +298,11 @@ def _check_page(page: PageResult, order: Order) -> None:
 
 
 def _check_numbers(*numbers: float | None) -> None:
-    """Raise `Garbled` for a number that a column cannot store."""
     if not all(0 <= number <= _NUMBER_MAX for number in numbers if number is not None):
         raise Garbled("a number that is none")
 
 
 def _check_json(value: str | None) -> None:
-    """Raise `Garbled` unless the text is JSON; its column accepts nothing else."""
     try:
         msgspec.json.decode(value if value is not None else "null")
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:

@@ -37,7 +37,6 @@ def decode_answer(kind: str, body: bytes | msgspec.Raw) -> QuestionAnswer:
 
 
 def empty_answer(question: Question[Any]) -> QuestionAnswer:
-    """Return the answer of an empty database."""
     return QUESTIONS[type(question).__name__][1]()
 
 

@@ -1,4 +1,5 @@
-"""Check whether an attempt left its child process unchanged, so that it can be reused."""
+"""Check whether an attempt left its child process unchanged, so that it can be reused: no new thread, descriptor or
+file outside its staging; the same directory, umask, environment, limits and signals."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ _THREADS, _DESCRIPTORS = Path("/proc/self/task"), Path("/proc/self/fd")
 
 
 class ReuseCheck:
-    """Checks whether an attempt left its child unchanged. Cannot see what the handler keeps in variables."""
+    """Cannot see what the handler keeps in variables."""
 
     def __init__(self, staging: Path, begun: mmap.mmap | None) -> None:
         self._staging = staging
@@ -61,8 +62,7 @@ class ReuseCheck:
         return Usage(round(_cpu_seconds() - self._cpu_seconds, 6), peak)
 
     def is_unchanged(self, published: Sequence[Publication]) -> bool:
-        """Return whether the child is unchanged, and remove all files from staging except those to be published, which
-        the fork server moves away."""
+        """Compare the state with that before, and empty the staging directory except for files to be published."""
         flush_output()
         try:
             os.waitpid(-1, os.WNOHANG)

@@ -78,8 +78,7 @@ def adopt_orphans() -> None:
 
 
 def raise_oom_score() -> None:
-    """Make the kernel's OOM killer choose a child before the daemon, the fork server and most other processes. An
-    unprivileged process can only raise its score."""
+    """Make the kernel's OOM killer choose a child before the daemon and the fork server."""
     with contextlib.suppress(OSError):
         file = os.open("/proc/self/oom_score_adj", os.O_WRONLY | os.O_CLOEXEC)
         try:
@@ -89,7 +88,6 @@ def raise_oom_score() -> None:
 
 
 def limit(limits: Limits, attempts: int = 1) -> None:
-    """Set the limits of one attempt. A reused child also calls `renew_cpu` before each attempt."""
     _set(resource.RLIMIT_CORE, 0, 0)
     if limits.memory_bytes is not None:
         _set(resource.RLIMIT_AS, limits.memory_bytes, limits.memory_bytes)
@@ -103,7 +101,7 @@ def limit(limits: Limits, attempts: int = 1) -> None:
 
 
 def renew_cpu(limits: Limits) -> None:
-    """Raise the soft CPU limit by the time that earlier attempts have used."""
+    """Add the time that earlier attempts have used."""
     if limits.cpu_seconds is not None:
         usage = resource.getrusage(resource.RUSAGE_SELF)
         used = math.ceil(usage.ru_utime + usage.ru_stime)
@@ -130,7 +128,6 @@ def set_environment(environment: Mapping[str, str]) -> None:
 
 
 def basic_environment() -> dict[str, str]:
-    """Return the environment variables for the fork server and its children."""
     wanted = {name: os.environ.get(name) for name in ("PATH", "LANG", "TZ")}
     environment = {name: value for name, value in wanted.items() if value}
     environment.setdefault("PATH", os.defpath)
@@ -140,7 +137,6 @@ def basic_environment() -> dict[str, str]:
 
 
 def reset_signals() -> None:
-    """Reset signal handling to the defaults of a new program."""
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     for one in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD, signal.SIGHUP, signal.SIGXCPU):
@@ -152,7 +148,7 @@ def reset_signals() -> None:
 
 
 class SandboxError(OSError):
-    """The kernel, or the service's own confinement, does not provide what the settings require."""
+    pass
 
 
 class SandboxRules(Struct, frozen=True):
@@ -165,7 +161,7 @@ class SandboxRules(Struct, frozen=True):
 
 
 def apply(rules: SandboxRules, sandbox: str) -> str:
-    """Apply the sandbox and return the level that was reached: landlock+seccomp, landlock, seccomp, none or off."""
+    """Return the level that was reached: landlock+seccomp, landlock, seccomp, none or off."""
     if sandbox == "off":
         return "off"
     reached: list[str] = []
@@ -187,7 +183,7 @@ def _apply(rules: SandboxRules, sandbox: str, reached: list[str]) -> str:
 
 
 def prepare() -> None:
-    """Compute and open what is the same for all children. Called once by the process that forks them."""
+    """Compute and open what is the same for all children."""
     code_paths()
     for network in (False, True):
         for starts_programs in (False, True):
@@ -200,14 +196,13 @@ def prepare() -> None:
 
 
 def _outermost(paths: Iterable[Path]) -> list[Path]:
-    """Drop paths inside other paths: a rule for a directory covers its contents, and each rule costs time in every
-    child."""
+    """Drop paths inside other paths: a rule covers a directory's contents, and each costs time in every child."""
     real = {path.resolve() for path in paths}
     return sorted(path for path in real if real.isdisjoint(path.parents))
 
 
 def rule_descriptors() -> list[int]:
-    """Return the descriptors that a child needs to apply its sandbox, which closes them."""
+    """Return the descriptors that `apply` needs and closes."""
     return [descriptor for rules in _common_rules.values() for _, descriptor in rules]
 
 
@@ -218,8 +213,7 @@ def _close_rules() -> None:
 
 
 def code_paths(path: Iterable[str] | None = None) -> list[Path]:
-    """Return the paths of Python code. For a checkout on `path`, only its packages and modules: databases and settings
-    may lie beside them."""
+    """Return the paths of Python code. Of a checkout, only packages and modules: databases may lie beside them."""
     return list(_own_code_paths()) if path is None else _code_paths(path)
 
 
@@ -256,7 +250,6 @@ def _renounce_privileges(rules: SandboxRules) -> bool:
 
 
 def _drop_capabilities() -> None:
-    """Drop what root may do beyond an ordinary user. Does nothing for a process without capabilities."""
     # EPERM: the process may not lower its bounding set; because of no_new_privs, programs that it starts gain nothing.
     # EINVAL: the number is beyond the last capability that the kernel knows.
     with contextlib.suppress(OSError):
@@ -278,7 +271,7 @@ def _drop_capabilities() -> None:
 
 
 def landlock_version() -> int:
-    """Return the ABI version; 0 if Landlock is not available."""
+    """Return 0 if Landlock is not available."""
     try:
         return _call(_LANDLOCK_CREATE_RULESET, None, ctypes.c_size_t(0), ctypes.c_uint(1))
     except OSError:
@@ -310,7 +303,6 @@ def _landlock(rules: SandboxRules) -> bool:
 
 
 def _readable(network: bool) -> list[Path]:
-    """Return the paths that every child reads, except those of its own handler and order."""
     names = [*_READABLE, *_READABLE_WITH_NETWORK] if network else _READABLE
     return [*map(Path, names), *code_paths()]
 
@@ -327,7 +319,6 @@ def _allow(ruleset: int, place: Path | int, wanted: int) -> None:
 
 
 def _open_rule(path: Path, wanted: int) -> list[tuple[int, int]]:
-    """Return the rights and the descriptor for a rule, or nothing if there is no such path."""
     try:
         descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
     except (FileNotFoundError, NotADirectoryError, PermissionError):
@@ -360,5 +351,5 @@ def _seccomp(rules: SandboxRules) -> bool:
 
 
 def _filter_guards_truncation() -> bool:
-    """Return whether the filter must check truncation, because Landlock does so only from version 3."""
+    """Return whether Landlock does not check truncation, as before version 3."""
     return landlock_version() < 3

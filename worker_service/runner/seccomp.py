@@ -100,27 +100,25 @@ _SUCCEED, _EPERM, _ENOSYS, _ENOTTY, _ENOTSUP = (
 )
 
 
-class Machine(Struct, frozen=True):
+class Architecture(Struct, frozen=True):
     audit_architecture: int
     numbers: Mapping[str, int]
     has_x32: bool = False
-    """True if the calls have a second set of numbers (the x32 ABI)."""
+    """The calls have a second set of numbers (the x32 ABI)."""
 
 
 class Condition(Struct, frozen=True):
-    """A test of one 32-bit word of the call."""
-
     word: int
     """Offset in `struct seccomp_data`."""
     test: int
     value: int
     is_true: bool = True
-    """The result of the test that the rule requires."""
+    """The required result of the test."""
     mask: int = _WHOLE_WORD
 
 
-class Rule(Struct, frozen=True):
-    """The verdict for these calls if all conditions hold. Without calls, it applies to every call."""
+class FilterRule(Struct, frozen=True):
+    """Applies if all conditions hold; without calls, to every call."""
 
     calls: Sequence[str]
     verdict: int
@@ -128,16 +126,16 @@ class Rule(Struct, frozen=True):
 
 
 @functools.cache
-def this_machine() -> Machine | None:
-    """Return None for a machine without numbers in the table; there, Landlock is the whole sandbox."""
+def this_machine() -> Architecture | None:
+    """Return None for a machine without numbers; there, Landlock is the whole sandbox."""
     return machine(platform.machine()) if sys.maxsize > 2**32 else None
 
 
-def machine(name: str) -> Machine | None:
+def machine(name: str) -> Architecture | None:
     if name == "x86_64":
-        return Machine(0xC000003E, _numbers(1), has_x32=True)
+        return Architecture(0xC000003E, _numbers(1), has_x32=True)
     if name == "aarch64":
-        return Machine(0xC00000B7, _numbers(2))
+        return Architecture(0xC00000B7, _numbers(2))
     return None
 
 
@@ -150,7 +148,7 @@ def _numbers(column: int) -> dict[str, int]:
 def program(
     network: bool, starts_programs: bool, guards_truncation: bool
 ) -> tuple[ctypes.Array[ctypes.c_char], ctypes.Array[ctypes.c_char]] | None:
-    """Return this machine's `struct sock_fprog` and the instructions that it points to; the caller keeps both alive."""
+    """Return `struct sock_fprog` and the instructions that it points to; the caller keeps both alive."""
     here = this_machine()
     if here is None:
         return None
@@ -159,70 +157,67 @@ def program(
     return ctypes.create_string_buffer(struct.pack("@HP", len(code) // 8, ctypes.addressof(memory))), memory
 
 
-# ── Rules
-# ───────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# --- rules ---
 
 
-def rules(network: bool, starts_programs: bool, guards_truncation: bool) -> list[Rule]:
-    """Return the rules in order. `guards_truncation` is for Landlock before version 3, which does not check
-    truncation."""
+def rules(network: bool, starts_programs: bool, guards_truncation: bool) -> list[FilterRule]:
+    """Return the rules in order. `guards_truncation` is for Landlock before version 3."""
     return [
         *_limit_rules(),
         *_process_rules(starts_programs),
         *_file_rules(guards_truncation),
-        Rule(_NEVER, _EPERM),
-        Rule(_LASTING, _EPERM),
-        *([] if network else [Rule(_SOCKETS, _EPERM)]),
+        FilterRule(_NEVER, _EPERM),
+        FilterRule(_LASTING, _EPERM),
+        *([] if network else [FilterRule(_SOCKETS, _EPERM)]),
     ]
 
 
-def _limit_rules() -> list[Rule]:
-    """Forbid changing the limits of other processes, and the limit that marks the child's processes
-    (`processes.mark_process`)."""
+def _limit_rules() -> list[FilterRule]:
+    """Protect other processes, and the limit that marks this one (`processes.mark_process`)."""
     return [
-        Rule(["prlimit64"], _EPERM, [_differs(0, 0)]),
-        Rule(["prlimit64"], _EPERM, [_equals(1, resource.RLIMIT_RTTIME)]),
-        Rule(["setrlimit"], _EPERM, [_equals(0, resource.RLIMIT_RTTIME)]),
+        FilterRule(["prlimit64"], _EPERM, [_differs(0, 0)]),
+        FilterRule(["prlimit64"], _EPERM, [_equals(1, resource.RLIMIT_RTTIME)]),
+        FilterRule(["setrlimit"], _EPERM, [_equals(0, resource.RLIMIT_RTTIME)]),
     ]
 
 
-def _process_rules(starts_programs: bool) -> list[Rule]:
+def _process_rules(starts_programs: bool) -> list[FilterRule]:
     found = [
         # The flags of clone3 are in memory, which a filter cannot read. After ENOSYS, glibc calls clone.
-        Rule(["clone3"], _ENOSYS),
-        Rule(["clone"], _EPERM, [_has_any(0, _NAMESPACES)]),
+        FilterRule(["clone3"], _ENOSYS),
+        FilterRule(["clone"], _EPERM, [_has_any(0, _NAMESPACES)]),
         # Thread id 0 is the calling thread.
-        Rule(["sched_setaffinity"], _EPERM, [_differs(0, 0)]),
+        FilterRule(["sched_setaffinity"], _EPERM, [_differs(0, 0)]),
     ]
     if not starts_programs:
         found += [
-            Rule(["fork", "vfork"], _EPERM),
-            Rule(["clone"], _EPERM, [_has_none(0, _CLONE_THREAD)]),
+            FilterRule(["fork", "vfork"], _EPERM),
+            FilterRule(["clone"], _EPERM, [_has_none(0, _CLONE_THREAD)]),
         ]
     return found
 
 
-def _file_rules(guards_truncation: bool) -> list[Rule]:
+def _file_rules(guards_truncation: bool) -> list[FilterRule]:
     times_are_now = [_equals(2, 0), _equals(2, 0, upper=True)]
     found = [
         # Path.touch sets the time of a path to now, and creates the file if that fails: a pretended success would leave
         # no file. A call without a path applies to a descriptor.
-        Rule(["utimensat"], _EPERM, [*times_are_now, _differs(1, 0)]),
-        Rule(["utimensat"], _EPERM, [*times_are_now, _differs(1, 0, upper=True)]),
-        Rule(_IGNORED, _SUCCEED),
-        Rule(_ATTRIBUTES, _ENOTSUP),
-        Rule(["file_setattr"], _ENOSYS),
-        *(Rule(["ioctl"], _ENOTTY, [_equals(1, letter, mask=0xFF00)]) for letter in _FILE_IOCTLS),
+        FilterRule(["utimensat"], _EPERM, [*times_are_now, _differs(1, 0)]),
+        FilterRule(["utimensat"], _EPERM, [*times_are_now, _differs(1, 0, upper=True)]),
+        FilterRule(_IGNORED, _SUCCEED),
+        FilterRule(_ATTRIBUTES, _ENOTSUP),
+        FilterRule(["file_setattr"], _ENOSYS),
+        *(FilterRule(["ioctl"], _ENOTTY, [_equals(1, letter, mask=0xFF00)]) for letter in _FILE_IOCTLS),
     ]
     for call, mode in (("mknod", 1), ("mknodat", 2)):
         for kind in (stat.S_IFCHR, stat.S_IFBLK):
-            found.append(Rule([call], _EPERM, [_equals(mode, kind, mask=0o170000)]))
+            found.append(FilterRule([call], _EPERM, [_equals(mode, kind, mask=0o170000)]))
     if guards_truncation:
         # Truncating writes to the file, even if it is opened only for reading.
         for call, flags in (("open", 1), ("openat", 2)):
-            found.append(Rule([call], _EPERM, [_has_any(flags, os.O_TRUNC), _has_none(flags, os.O_ACCMODE)]))
+            found.append(FilterRule([call], _EPERM, [_has_any(flags, os.O_TRUNC), _has_none(flags, os.O_ACCMODE)]))
         # The flags of openat2 are in memory, like those of clone3.
-        found += [Rule(["truncate"], _EPERM), Rule(["openat2"], _ENOSYS)]
+        found += [FilterRule(["truncate"], _EPERM), FilterRule(["openat2"], _ENOSYS)]
     return found
 
 
@@ -243,40 +238,65 @@ def _has_none(argument: int, bits: int) -> Condition:
 
 
 def _word(argument: int, upper: bool = False) -> int:
-    """Return the offset of the argument's lower half; both machines are little-endian."""
+    """Return the offset of the lower half; both machines are little-endian."""
     return _FIRST_ARGUMENT + 8 * argument + 4 * upper
 
 
-# ── BPF program
-# ─────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-_Instruction = tuple[int, int, int, int]
-"""Operation, instructions to skip if the test is true, and if it is false, operand."""
+# --- BPF program ---
 
 
-def compiled(given: Sequence[Rule], on: Machine) -> bytes:
-    guards = [Rule([], _KILL, [Condition(_ARCHITECTURE, _EQUAL, on.audit_architecture, is_true=False)])]
+class _Instruction(Struct, frozen=True):
+    operation: int
+    operand: int
+    if_true: str = ""
+    """Label to jump to; '' continues with the next instruction."""
+    if_false: str = ""
+
+
+def compiled(given: Sequence[FilterRule], on: Architecture) -> bytes:
+    guards = [FilterRule([], _KILL, [Condition(_ARCHITECTURE, _EQUAL, on.audit_architecture, is_true=False)])]
     if on.has_x32:
-        guards.append(Rule([], _KILL, [Condition(_NUMBER, _AT_LEAST, _X32_NUMBERS)]))
-    instructions: list[_Instruction] = []
-    for rule in (*guards, *given):
-        instructions += _compiled_rule(rule, on.numbers)
-    instructions.append((_RETURN, 0, 0, _ALLOW))
-    return b"".join(struct.pack("<HBBI", *one) for one in instructions)
+        guards.append(FilterRule([], _KILL, [Condition(_NUMBER, _AT_LEAST, _X32_NUMBERS)]))
+    program: list[_Instruction | str] = []
+    for number, rule in enumerate((*guards, *given)):
+        program += _compiled_rule(rule, on.numbers, f"rule {number}")
+    return _assembled([*program, _Instruction(_RETURN, _ALLOW)])
 
 
-def _compiled_rule(rule: Rule, numbers: Mapping[str, int]) -> list[_Instruction]:
-    """Compile one rule from its end, so that a failed test can skip everything after it."""
-    code: list[_Instruction] = [(_RETURN, 0, 0, rule.verdict)]
-    for condition in reversed(rule.when):
-        skipped = (0, len(code)) if condition.is_true else (len(code), 0)
-        masked = [] if condition.mask == _WHOLE_WORD else [(_MASK, 0, 0, condition.mask)]
-        code = [(_LOAD, 0, 0, condition.word), *masked, (condition.test, *skipped, condition.value), *code]
-    if not rule.calls:
-        return code
-    calls = [numbers[name] for name in rule.calls if name in numbers]
-    if not calls:
+def _compiled_rule(rule: FilterRule, numbers: Mapping[str, int], name: str) -> list[_Instruction | str]:
+    calls = [numbers[call] for call in rule.calls if call in numbers]
+    if rule.calls and not calls:
         return []
-    # A matching test skips the tests of the remaining calls.
-    tests = [(_EQUAL, len(calls) - 1 - at, 0, number) for at, number in enumerate(calls[:-1])]
-    return [(_LOAD, 0, 0, _NUMBER), *tests, (_EQUAL, 0, len(code), calls[-1]), *code]
+    conditions, end = f"conditions of {name}", f"end of {name}"
+    code: list[_Instruction | str] = []
+    if calls:
+        code.append(_Instruction(_LOAD, _NUMBER))
+        code += [_Instruction(_EQUAL, number, if_true=conditions) for number in calls[:-1]]
+        code.append(_Instruction(_EQUAL, calls[-1], if_false=end))
+    code.append(conditions)
+    for condition in rule.when:
+        code.append(_Instruction(_LOAD, condition.word))
+        if condition.mask != _WHOLE_WORD:
+            code.append(_Instruction(_MASK, condition.mask))
+        jump = {"if_false": end} if condition.is_true else {"if_true": end}
+        code.append(_Instruction(condition.test, condition.value, **jump))
+    return [*code, _Instruction(_RETURN, rule.verdict), end]
+
+
+def _assembled(program: Sequence[_Instruction | str]) -> bytes:
+    """Replace labels by the number of instructions to skip."""
+    places: dict[str, int] = {}
+    instructions: list[_Instruction] = []
+    for one in program:
+        if isinstance(one, str):
+            places[one] = len(instructions)
+        else:
+            instructions.append(one)
+
+    def skipped(label: str, at: int) -> int:
+        return places[label] - at - 1 if label else 0
+
+    return b"".join(
+        struct.pack("<HBBI", one.operation, skipped(one.if_true, at), skipped(one.if_false, at), one.operand)
+        for at, one in enumerate(instructions)
+    )

@@ -1,10 +1,6 @@
-"""The identity of this worker, and the lock files that show which workers are alive.
-
-The lock file is `<folder of the database>/workers/<worker id>.lock`. The daemon holds it with flock, and the fork
-server and every child inherit the descriptor: no other process can take the lock while one of them is alive. A lock
-that can be taken means that all of them are dead, and so does another boot id. Recovery and every command that shows
-workers use this module.
-"""
+"""The identity of this worker, and the lock files that show which workers are alive. The daemon holds `<folder of the
+database>/workers/<worker id>.lock` with flock, and the fork server and every child inherit the descriptor. A lock that
+can be taken means that all of them are dead, and so does another boot id."""
 
 from __future__ import annotations
 
@@ -46,14 +42,12 @@ def own_host() -> str:
 
 
 def pid_in(worker_id: str) -> int:
-    """Return the pid in the worker id, or 0 if the id has another form."""
     found = re.fullmatch(r".+-(\d+)-[0-9a-f]{8}", worker_id)
     return int(found[1]) if found else 0
 
 
 def boot_id(environ: Mapping[str, str] | None = None) -> str:
-    """Return the id of this boot, or '' if it is unknown. The systemd unit hides /proc/sys and passes the id in the
-    environment."""
+    """Return '' if it is unknown. The systemd unit hides /proc/sys and passes the id in the environment."""
     try:
         found = _BOOT_ID.read_text()
     except OSError:
@@ -67,18 +61,16 @@ def lock_path(database: Path, worker_id: str) -> Path:
 
 
 def staging_root(workspace: Path, worker_id: str) -> Path:
-    """Return the directory where this worker's attempts write. It is unique, so that the mark derived from it is as
-    well."""
+    """Return a directory that no other worker has, because the mark of its processes is derived from it."""
     return workspace / "staging" / worker_id
 
 
 def cluster_staging_root(workspace: Path, worker_id: str) -> Path:
-    """Return the directory where the worker's Ray driver keeps slices of PDFs until they are in Ray's object store."""
     return staging_root(workspace, worker_id) / "cluster"
 
 
 class WorkerLock:
-    """The worker's own lock, held until every process that has the descriptor is gone."""
+    """Held until every process that has the descriptor is gone."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -96,8 +88,7 @@ class WorkerLock:
             raise
 
     def remove(self) -> None:
-        """Remove the file after the worker's row is deleted. Otherwise the file stays for the worker that recovers its
-        jobs."""
+        """Call once the worker's row is deleted; until then, recovery needs the file."""
         self.path.unlink(missing_ok=True)
 
     def close(self) -> None:
@@ -105,7 +96,7 @@ class WorkerLock:
 
 
 def is_free(path: Path) -> bool | None:
-    """Return whether every process that held the lock is gone; None if the file does not exist."""
+    """Return None if there is no lock file."""
     try:
         # Read-only, so that users who may not write can check as well.
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -125,7 +116,7 @@ def is_free(path: Path) -> bool | None:
 
 
 def lock_holders(path: Path) -> list[int]:
-    """Return the pids on this machine that have the lock file open, as far as this user may see them."""
+    """Return the pids that have the file open, as far as this user may see them."""
     try:
         wanted = path.stat()
     except OSError:
@@ -162,15 +153,13 @@ def _has_open(pid: int, wanted: tuple[int, int]) -> bool:
 class Fate(Enum):
     ALIVE = "alive"
     DYING = "dying"
-    """The worker's daemon is dead; at least one of its processes is alive."""
+    """Its daemon is dead; at least one of its processes is alive."""
     SILENT = "silent"
-    """The worker is alive, and its last heartbeat is too old."""
+    """It is alive, and its last heartbeat is too old."""
     GONE = "dead"
 
 
 class Observation(Struct, frozen=True):
-    """The facts known about another worker."""
-
     is_lock_free: bool | None
     """None if there is no lock file."""
     is_same_machine: bool
@@ -178,8 +167,7 @@ class Observation(Struct, frozen=True):
     """Its machine is this one, before the last reboot."""
     is_daemon_running: bool
     silent_seconds: float
-    """Time for which this process has seen the same heartbeat. By the boot clock, so that a stepped wall clock frees
-    nothing."""
+    """Time for which this process has seen the same heartbeat. A stepped wall clock does not count."""
     row_silent_seconds: float
     """Age of its last heartbeat by the wall clock."""
 
@@ -199,8 +187,7 @@ def decide_fate(seen: Observation, *, orphan_after_seconds: float) -> Fate:
 def observe(
     worker: WorkerState, database: Path, *, host: str, boot: str, now: datetime, silent_seconds: float | None = None
 ) -> Observation:
-    """Gather the facts about a worker. `host` and `boot` are this machine's. `silent_seconds` is how long the caller
-    has seen the same heartbeat; None uses the row's age instead."""
+    """Use the row's age if `silent_seconds` is None. `host` and `boot` are this machine's."""
     row_silent_seconds = (now - from_text(worker.heartbeat_at)).total_seconds()
     return Observation(
         is_lock_free=is_free(lock_path(database, worker.id)),

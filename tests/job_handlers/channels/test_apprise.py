@@ -9,10 +9,10 @@ import pytest
 
 from job_handlers.channels import notify
 from tests.job_handlers.channels.conftest import Server
-from worker_service.testing import How, Run, run_handler
+from worker_service.testing import HandlerRun, How, run_handler
 
 
-def send(directory: Path, to: str = "apprise:ops") -> Run:
+def send(directory: Path, to: str = "apprise:ops") -> HandlerRun:
     payload = {"to": to, "subject": "3 jobs failed", "text": "TIMEOUT: 2"}
     return run_handler(notify.notify, payload, directory=directory / "run")
 

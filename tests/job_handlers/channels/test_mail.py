@@ -14,7 +14,7 @@ from aiosmtpd.smtp import AuthResult, Envelope, LoginPassword
 
 from job_handlers.channels import notify
 from tests.ports import free_port
-from worker_service.testing import How, Run, run_handler
+from worker_service.testing import HandlerRun, How, run_handler
 
 
 class Inbox:
@@ -55,7 +55,7 @@ def port(inbox: Inbox) -> Iterator[int]:
     server.stop()
 
 
-Send = Callable[..., Run]
+Send = Callable[..., HandlerRun]
 
 
 @pytest.fixture
@@ -65,7 +65,7 @@ def send(tmp_path: Path, port: int, monkeypatch: pytest.MonkeyPatch) -> Send:
     monkeypatch.setenv("WORKER_MAIL_FROM", "pagemill@example.com")
     monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(tmp_path))
 
-    def send(*, fence: int = 1, **payload: Any) -> Run:
+    def send(*, fence: int = 1, **payload: Any) -> HandlerRun:
         said = {
             "to": "mailto:ops@example.com",
             "subject": "3 jobs failed",

@@ -20,14 +20,14 @@ from job_handlers.channels import notify, webhook
 from job_handlers.fetch import http_client
 from tests.job_handlers.channels.conftest import Server
 from worker_service.handlers import Done, HandlerError, Permanent, Retryable
-from worker_service.testing import How, Run, run_handler
+from worker_service.testing import HandlerRun, How, run_handler
 
 KEY = b"k" * 32
 SECRET = "whsec_" + base64.b64encode(KEY).decode()
 EVENT = {"type": "report.ready", "data": {"id": 42, "name": "Zürich"}}
 
 
-Post = Callable[..., Run]
+Post = Callable[..., HandlerRun]
 Here = Callable[..., Done | HandlerError]
 
 
@@ -47,7 +47,7 @@ def post(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Post:
         fence: int = 1,
         document_id: int | None = None,
         **more: object,
-    ) -> Run:
+    ) -> HandlerRun:
         monkeypatch.setenv(webhook.ALLOW.variable, allow)
         return run_handler(
             webhook.webhook,
@@ -91,7 +91,7 @@ def here(post: Post, monkeypatch: pytest.MonkeyPatch) -> Here:
     return here
 
 
-def verdict(run: Run) -> tuple[How, str]:
+def verdict(run: HandlerRun) -> tuple[How, str]:
     return run.how, run.ended.code
 
 

@@ -34,7 +34,7 @@ from worker_service.handlers import (
 from worker_service.jobs.attempts import Count
 from worker_service.jobs.documents import Files
 from worker_service.runner.messages import Progressed
-from worker_service.testing import How, Run, run_handler
+from worker_service.testing import HandlerRun, How, run_handler
 
 CONTENT = pdf(200_000)
 SHA256 = hashlib.sha256(CONTENT).hexdigest()
@@ -44,13 +44,13 @@ OCTETS = "application/octet-stream"
 PACKED = b"\x78\x9f\x3e\x22" * 9
 OUTLOOK = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + bytes(1024) + "__properties_version1.0".encode("utf-16-le")
 
-Download = Callable[..., Run]
+Download = Callable[..., HandlerRun]
 Here_ = Callable[..., Done | HandlerError]
 
 
 @pytest.fixture
 def run(tmp_path: Path) -> Download:
-    def run(source: str, *, fence: int = 1, answers: object = None, **more: object) -> Run:
+    def run(source: str, *, fence: int = 1, answers: object = None, **more: object) -> HandlerRun:
         return run_handler(
             quick,
             {"source": source, **more},
@@ -83,7 +83,7 @@ def code_of(ended: Done | HandlerError) -> str:
     return ended.code
 
 
-def verdict(run: Run) -> tuple[How, str]:
+def verdict(run: HandlerRun) -> tuple[How, str]:
     return run.how, run.ended.code
 
 

@@ -28,7 +28,7 @@ from worker_service.jobs.documents import (
 from worker_service.runner.messages import Begin, Ended, How, Order, PagesRead
 from worker_service.runner.pool import LocalPool, attempt_events
 from worker_service.runner.questions import empty_answer
-from worker_service.testing import Run
+from worker_service.testing import HandlerRun
 
 HANDLERS = [f"job_handlers.reading.{one}:{one}" for one in ("ingest", "ocr_pages", "extract_rows", "assemble")]
 PATIENCE_SECONDS = 90.0
@@ -65,7 +65,7 @@ class Library:
     credentials: Path
     by_digest: dict[str, PageResult] = field(default_factory=dict)
     by_number: dict[int, PageResult] = field(default_factory=dict)
-    runs: list[tuple[str, Run]] = field(default_factory=list)
+    runs: list[tuple[str, HandlerRun]] = field(default_factory=list)
     known: KnownDocument = field(default_factory=KnownDocument)
     """What the jobs before have told of it."""
     current_for: float = math.inf
@@ -76,7 +76,7 @@ class Library:
         self.by_digest, self.by_number, self.runs, self.current_for = {}, {}, [], math.inf
         self.known = KnownDocument()
 
-    def read(self, original: Path, **how: object) -> Run:
+    def read(self, original: Path, **how: object) -> HandlerRun:
         """Returns the last run: of `assemble`, or of the first that did not end well."""
         self.by_number, self.runs, self.known = {}, [], KnownDocument(settings=json.dumps(how))
         last = self.run("ingest", {}, original)
@@ -86,7 +86,7 @@ class Library:
                 break
         return last
 
-    def run_job(self, job: NewJob, original: Path) -> Run:
+    def run_job(self, job: NewJob, original: Path) -> HandlerRun:
         return self.run(job.job_type, json.loads(job.payload or "{}"), original)
 
     def run(
@@ -98,7 +98,7 @@ class Library:
         job_id: int | None = None,
         document_id: int | None = 1,
         timeout_seconds: int | None = None,
-    ) -> Run:
+    ) -> HandlerRun:
         self._jobs += 1
         order = Order(
             job_id or self._jobs,
@@ -121,7 +121,7 @@ class Library:
             if isinstance(one, PagesRead):
                 for page in one.pages:
                     self.keep(page)
-        run = Run(events, next(one for one in events if isinstance(one, Ended)))
+        run = HandlerRun(events, next(one for one in events if isinstance(one, Ended)))
         self.runs.append((job_type, run))
         if (facts := run.ended.document) is not None:
             self.known = replace(self.known, kind=facts.kind or self.known.kind, pages=facts.pages or self.known.pages)
@@ -160,9 +160,9 @@ class Library:
     def methods(self) -> list[str]:
         return [page.method for _, page in sorted(self.by_number.items())]
 
-    def jobs(self, job_type: str) -> Sequence[Run]:
+    def jobs(self, job_type: str) -> Sequence[HandlerRun]:
         return [run for name, run in self.runs if name == job_type]
 
 
-def published(run: Run) -> dict[str, Path]:
+def published(run: HandlerRun) -> dict[str, Path]:
     return {one.role: one.path for one in run.published}
