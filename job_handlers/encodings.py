@@ -36,11 +36,9 @@ _LATIN = {
 }
 """Language → its Windows code page, if that is not cp1252."""
 _AMBIGUOUS = ("slk", "slv")
-"""Languages too similar to another one with the same letters to be told apart."""
 
 
 def decode(body: bytes) -> tuple[str, str]:
-    """Return the text and its encoding."""
     encoding = detect_encoding(body[:HEAD_BYTES])
     return _decode_as(body, encoding), encoding
 
@@ -76,7 +74,6 @@ def is_guessed(encoding: str) -> bool:
 
 
 def _decode_as(body: bytes, encoding: str, errors: str | None = None) -> str:
-    """Decode, without a character that is cut at the end of a head."""
     is_whole = len(body) != HEAD_BYTES
     return codecs.getincrementaldecoder(encoding)(errors or error_handler(encoding)).decode(body, is_whole)
 
@@ -99,7 +96,6 @@ def _utf_16_without_mark(head: bytes) -> str:
 
 
 def _is_nearly_utf_8(head: bytes) -> bool:
-    """Return whether only a few bytes are not UTF-8, as where two texts were joined or a byte is damaged."""
     found = _SEQUENCE.findall(head)
     return len(found) >= _SEQUENCES_LEAST * (_high_bytes(head) - sum(map(len, found)))
 

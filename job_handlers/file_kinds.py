@@ -1,9 +1,8 @@
-"""Recognise file formats by their content. Used by the crawl, by downloads, and by the jobs that read.
+"""Recognise file formats by their content.
 
-A downloaded file must also be what its source claims (`verify_format`): by its Content-Type, else by its name. PDFs,
-images and spreadsheets have signatures. CSV, text and Markdown have none: a file is taken for one only if it is claimed
-to be one, and never if it is markup or JSON, which servers send as error messages with the status of a success. A web
-page is accepted only if the file name says so.
+A downloaded file must be what its Content-Type or its name claims (`verify_format`). CSV, text and Markdown have no
+signature: a file is one of them only if that is claimed, and never if it is markup or JSON, which servers send as
+errors with the status of a success.
 """
 
 from __future__ import annotations
@@ -29,8 +28,6 @@ _DELIMITER_LINES = 20
 
 
 class FileKind(StrEnum):
-    """Formats that are read in the same way share a kind."""
-
     PDF = "pdf"
     IMAGE = "image"
     SHEET = "sheet"
@@ -151,7 +148,6 @@ _LOCKED = re.compile("EncryptedPackage".encode("utf-16-le"))
 _PACKED = (XLSX, ODS, DOCX, PPTX, ODT, ODP, EPUB, ZIP)
 _MIMETYPE = "mimetype"
 _BY_MIMETYPE_FILE = {one.mimes[0].encode(): one for one in (ODS, ODT, ODP, EPUB)}
-"""Content of the archive's first file, which is named mimetype → format."""
 _BY_PART = (
     (re.compile(r"xl/workbook\.(?:xml|bin)"), FileKind.SHEET),
     # Word for the web numbers it.
@@ -203,7 +199,6 @@ def _locked() -> Permanent:
 
 
 def format_named(name: str) -> Format | None:
-    """Return the format that the file name's extension stands for."""
     return next((one for one in FORMATS if one.is_named_by(name)), None)
 
 
@@ -252,7 +247,6 @@ def is_text(head: bytes) -> bool:
 
 
 def delimiter_of(text: str) -> str | None:
-    """Return the delimiter that occurs equally often in most lines."""
     lines = [line for line in text.splitlines()[:_DELIMITER_LINES] if line.strip()]
     best, most = None, 0
     for delimiter in _DELIMITERS:
@@ -282,7 +276,6 @@ def _find_format(head: bytes, claimed: list[Format]) -> Format | None:
 
 
 def _text_format(head: bytes, claimed: Sequence[Format]) -> Format | None:
-    """Return the claimed text format that the head may be."""
     markup = markup_in(head)
     for one in claimed:
         if one in (HTML, MARKDOWN) and markup == "a web page":

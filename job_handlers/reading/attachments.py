@@ -1,8 +1,7 @@
 """Turn the files inside a zip archive or a mail into documents of their own.
 
-They are published, and then read like any other document, with the same owner, batch and settings. Such a document is
-identified by its container and its path inside it, so that a new version of the archive creates new generations of the
-same documents. Files that cannot be read are left out and named in a note.
+A document is identified by its container and its path inside it, so that a new version of the archive creates new
+generations of the same documents. Files that cannot be read are left out and named in a note.
 """
 
 from __future__ import annotations
@@ -37,7 +36,6 @@ from worker_service.handlers import (
 )
 
 WITHIN = "!/"
-"""Separates a container from the path inside it."""
 
 _FILES_MAX = 1000
 _DEPTH_MAX = 3
@@ -48,15 +46,12 @@ _COUNT_FILES = 1
 """Pseudo page number that returns the number of files; the numbers of the files follow."""
 _PLACE_CHARACTERS_MAX = 1000
 _NAMED_MAX = 5
-"""Maximum number of omitted files named in a note."""
 
 
 class UnpackedFile(msgspec.Struct, tag=True, frozen=True):
     place: str
-    """Path inside the container."""
     name: str
     file: str
-    """File name in the attempt's staging directory."""
     sha256: str
     size: int
 
@@ -118,7 +113,6 @@ def unpack(context: Context[Any], process: PageProcess[Any], kind: FileKind) -> 
 
 
 def _unused_path(place: str, places: Container[str]) -> str:
-    """Return a path that is not in use, without the separator for nested containers."""
     plain = place.replace(WITHIN, "!")
     tries = (plain if number == 1 else f"{plain} ({number})" for number in count(1))
     return next(one for one in tries if one not in places)
@@ -180,7 +174,6 @@ def unpacker(writing: FlowDocument, staging: Path) -> Callable[[int], Answer]:
 
 
 def _printable_path(place: str) -> str:
-    """Return the path without unprintable characters, cut to the maximum length of a key."""
     return "".join(one for one in place if one.isprintable())[-_PLACE_CHARACTERS_MAX:] or "file"
 
 

@@ -1,7 +1,6 @@
 """Access to a job's document: its file, its reading settings, and whether its generation is still current.
 
-The settings are stored with the document. A field of the payload overrides them, so that a row inserted by hand can ask
-for something else; its follow-up jobs inherit that field.
+A field of the payload overrides a setting of the document, for this job and its follow-up jobs.
 """
 
 from __future__ import annotations
@@ -25,7 +24,6 @@ Quality = Literal["fast", "auto", "best"]
 H = TypeVar("H", bound="HowToRead")
 
 ENVIRONMENT = [HandlersSettings.ocr_quality.variable]
-"""Environment variables needed by a handler that reads these settings."""
 
 _LANGUAGE = re.compile(r"[A-Za-z][A-Za-z0-9_]{1,30}(?:/[A-Za-z0-9_]{1,30})?")
 _PASSWORD = re.compile(r"password[\w.-]*", re.ASCII)
@@ -105,7 +103,6 @@ def content_of(context: Context[Any]) -> str:
 
 
 def library_of(kind: FileKind) -> str:
-    """Return the name and version of the library that opens files of this kind."""
     return formats.LIBRARY if kind.is_flowing else pdf.LIBRARY
 
 

@@ -1,6 +1,6 @@
-"""hOCR: pages, lines and words with their boxes, as HTML read by many digital library programs. Pure functions.
+"""hOCR: pages, lines and words with their boxes, as HTML. Pure functions.
 
-Boxes are in pixels of the image that was read, as hOCR requires; pages with their own text use 72 dpi.
+Boxes are in pixels of the image that was read; pages with their own text use 72 dpi.
 """
 
 from __future__ import annotations

@@ -79,7 +79,6 @@ _REPAIRED = "the file was broken and has been repaired"
 class PageCount(msgspec.Struct, tag=True, frozen=True):
     pages: int
     note: str = ""
-    """A note for the user."""
     was_repaired: bool = False
 
 
@@ -343,7 +342,6 @@ def _ingest_table(context: Context[HowToRead], original: Path, kind: FileKind, c
 
 
 def _done_with_ranges(context: Context[HowToRead], facts: DocumentFacts, ranges: list[NewJob]) -> Done:
-    """Return the jobs that read the ranges and then assemble the document."""
     assemble = _follow_up_job(context, "assemble", {"note": facts.note} if facts.note else {})
     return Done(
         {"kind": facts.kind, "pages": facts.pages, "ranges": len(ranges)},

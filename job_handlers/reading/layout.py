@@ -92,9 +92,7 @@ class Layout(msgspec.Struct, frozen=True, omit_defaults=True):
 class TextTable(msgspec.Struct, frozen=True):
     begin: int
     end: int
-    """Range of the rows in the page's text."""
     rows: list[list[str]]
-    """Rows of equal length."""
 
 
 class Flow(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -137,7 +135,6 @@ def has_lines(text: str) -> bool:
 
 
 def around(some: Sequence[Word | TableCell]) -> tuple[float, float, float, float]:
-    """Return the bounding box."""
     return (
         min([one.x0 for one in some]),
         min([one.y0 for one in some]),
@@ -147,7 +144,6 @@ def around(some: Sequence[Word | TableCell]) -> tuple[float, float, float, float
 
 
 def table(begin: int, end: int, rows: Sequence[Sequence[Sequence[Word]]]) -> PageTable:
-    """Build a table from the words of its cells."""
 
     def cell(words: Sequence[Word]) -> TableCell | None:
         if not words:

@@ -1,8 +1,7 @@
 """Arrange the words of an OCR engine: rows of tables as rows, and columns one after the other. Pure functions.
 
-The engine's lines and paragraphs are kept unless there is evidence against them. Words pass through `tidy_lines` before
-the second engine and through `arranged` after it. All coordinates are pixels of the image that was read, deskewed and
-turned upright.
+The engine's lines are kept unless there is evidence against them. Coordinates are pixels of the image that was read,
+deskewed and turned upright.
 """
 
 from __future__ import annotations
@@ -22,12 +21,10 @@ from job_handlers.reading.ocr.dot_leaders import DOTS_LEAST, are_most, is_leader
 from job_handlers.reading.tables import FoundTable, RulingLine, TextPiece
 
 _APART = 0.9
-"""Maximum gap between words that certainly share a cell, in letter heights."""
 _SPACE_MOST = 1.75
 """Maximum gap in justified lines and after a sentence, in letter heights."""
 _SPACES_LEAST = 3
 _EDGE = 0.005
-"""Share of the page's width."""
 _LEVEL = 0.2
 """Words that overlap by less than this share of the lower word are at different heights."""
 _SAME_ROW = 0.6
@@ -40,12 +37,10 @@ _LEADS = re.compile(rf"\.{{{DOTS_LEAST}}}")
 
 class ArrangedPage(Struct, frozen=True):
     lines: list[list[Word]]
-    """An empty line separates paragraphs."""
     came_from: list[list[int]]
     """Numbers of the input lines that each line's words are from."""
     text: str
     tables: list[tuple[int, int, list[list[list[Word]]]]] = field(default_factory=list)
-    """Begin and end in the text, and the rows of cells."""
 
 
 def tidy_lines(lines: Sequence[list[Word]], width: int) -> list[list[Word]]:
@@ -77,7 +72,6 @@ def _split_rows(above: list[Word], below: list[Word]) -> list[list[Word]]:
 
 
 def _split_by_height(line: Sequence[Word]) -> list[list[Word]]:
-    """Split the line where a word lies above or below the word before it."""
     parts = [[line[0]]]
     for one, other in pairwise(line):
         if min(one.y1, other.y1) - max(one.y0, other.y0) < _LEVEL * min(one.y1 - one.y0, other.y1 - other.y0):
@@ -87,7 +81,6 @@ def _split_by_height(line: Sequence[Word]) -> list[list[Word]]:
 
 
 def _stand_in_a_row(some: Sequence[Word], others: Sequence[Word]) -> bool:
-    """Return whether the words are side by side at the same height."""
     tops, bottoms = ([median([getattr(word, side) for word in words]) for words in (some, others)]
                      for side in ("y0", "y1"))  # fmt: skip
     is_level = min(bottoms) - max(tops) > _SAME_ROW * min(b - a for a, b in zip(tops, bottoms, strict=True))
@@ -148,7 +141,6 @@ def _without_walls(lines: list[list[Word]], rules: Sequence[RulingLine], em: flo
 
 
 def _group_pieces(words: Sequence[tuple[Word, int]], em: float) -> list[TextPiece]:
-    """Group the words of each line into pieces without a wide gap."""
     groups: list[list[int]] = []
     lines = [[*some] for _, some in groupby(range(len(words)), lambda at: words[at][1])]
     are_contents = are_most([[words[at][0] for at in line] for line in lines])
@@ -177,7 +169,6 @@ def _group_pieces(words: Sequence[tuple[Word, int]], em: float) -> list[TextPiec
 
 
 def _leads_to_one(line: Sequence[Word], em: float) -> bool:
-    """Return whether the line's dot leaders lead to one entry, such as a page number, not to columns of figures."""
     last = max((at for at, word in enumerate(line) if is_leader(word)), default=-1)
     figures = [word for word in line[last + 1 :] if any(map(str.isdigit, word.text))]
     return last > 0 and all(other.x0 - one.x1 <= _APART * em for one, other in pairwise(figures))
@@ -203,7 +194,6 @@ def _without_spaces(text: str) -> str:
 
 
 def _numbers(piece: TextPiece) -> range:
-    """Return the numbers of the piece's words."""
     return range(piece.at, piece.at + piece.text.count(" ") + 1)
 
 
@@ -258,10 +248,7 @@ def _arrange_blocks(
 def _without_tables(
     lines: Sequence[list[Word]], found: Sequence[FoundTable]
 ) -> tuple[list[list[Word]], list[list[int]], dict[int, int]]:
-    """Return the lines without the words of tables, their numbers by paragraph, and number → table.
-
-    A table is represented by the line in which it begins.
-    """
+    """Return the lines without the words of tables, their numbers by paragraph, and number → table."""
     of_table = {
         at: number
         for number, one in enumerate(found)

@@ -1,9 +1,8 @@
 """Recognise a range of pages and save each one at once, so that a killed attempt resumes there.
 
-One question to the daemon tells which pages of this file are already stored. Then, for every two pages that have been
-drawn, and while the page before them is being recognised, another question tells whether any file has a page with the
-same pixels, and whether the document still needs this generation. Questions are batched because the daemon answers them
-on its single main thread.
+The daemon is asked which pages of this file are already stored; then, for every two pages that have been drawn, whether
+any file has a page with the same pixels, and whether the document still needs this generation. Questions are batched
+because the daemon answers them on its single main thread.
 """
 
 from __future__ import annotations
@@ -158,7 +157,7 @@ def _wait_for_data(context: Context[OcrPagesPayload], wanted: WayToRead) -> None
 
 
 class PageServer(Protocol):
-    """Interface of the process that draws and recognises pages: `PageProcess`."""
+    """Interface of `PageProcess`. Benchmarks replace it."""
 
     def request(self, *numbers: int) -> None: ...
     def receive(self) -> tuple[int, DrawnPage | ReadPage | TooLarge | Lost]: ...
@@ -168,10 +167,7 @@ class PageServer(Protocol):
 
 @dataclass(slots=True)
 class PageRange:
-    """The pages of one range on their way through the page process.
-
-    Each page is drawn, and recognised unless a result for the same pixels is stored.
-    """
+    """The pages of one range. Each is drawn, and recognised unless a result for the same pixels is stored."""
 
     context: Context[OcrPagesPayload]
     numbers: Sequence[int]
@@ -255,9 +251,7 @@ def _stop_if_asked(context: Context[OcrPagesPayload]) -> None:
 def _page_reader(
     original: Path, password: str, wanted: WayToRead, places: Mapping[int, int], *, is_forced: bool
 ) -> Callable[[int], DrawnPage | ReadPage]:
-    """Return the function that draws and recognises pages.
-
-    Runs in the page process, which holds the file and the engines.
+    """Return the function that draws and recognises pages. Runs in the page process.
 
     A positive number draws a page, its negative recognises it, and beyond `_SECOND_TRY` it is recognised in parts.
     `places` maps page numbers to positions in the file where they differ.
@@ -290,13 +284,11 @@ def _page_reader(
 class PagePicture(NamedTuple):
     number: int
     size: tuple[float, float]
-    """Size of the page as it is shown, in points."""
     gray: Gray
     dpi: float
     is_damaged: bool = False
     """True if part of the page could not be drawn."""
     is_in_parts: bool = False
-    """True if the engine crashed on the page, which is then read in parts."""
     own: pdf.PageText | None = None
     """The page's own text, if it may contain more of the page than the engine reads."""
 
@@ -381,10 +373,7 @@ _SURE = 60.0
 
 
 def _flow_reader(original: Path, kind: FileKind, wanted: WayToRead) -> Callable[[int], DrawnPage | ReadPage]:
-    """Return the function that reads the pages of a flowing document. Runs in the page process.
-
-    The text recognised in a picture takes the place of the picture.
-    """
+    """Return the function that reads the pages of a flowing document. Runs in the page process."""
     writing, reader = formats.open_document(original, kind), ocr.reader_for(wanted)
     pages: list[formats.Leaf] = []
 
@@ -402,8 +391,6 @@ def _flow_reader(original: Path, kind: FileKind, wanted: WayToRead) -> Callable[
 
 
 class _DamagedPicture:
-    """Placeholder for a damaged picture."""
-
     def __repr__(self) -> str:
         return "damaged"
 

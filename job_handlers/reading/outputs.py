@@ -1,7 +1,7 @@
 """Build and publish a document's files: text, pages.json, a searchable PDF, a thumbnail, hOCR.
 
-Pages are written as they arrive, and stored pages are fetched in slices, so that ten thousand pages take no more memory
-than twenty. The optional files (PDF, thumbnail) are left out if they cannot be made.
+Pages are written as they arrive and fetched in slices, so that ten thousand take no more memory than twenty. The PDF
+and the thumbnail are left out if they cannot be made.
 """
 
 from __future__ import annotations
@@ -38,7 +38,6 @@ _SLICE = 100
 """Pages per request; fewer if they are too large for one answer."""
 _PDF_CPU_SECONDS = 60
 _PDF_CPU_PAGES = 10
-"""Pages for each additional second."""
 
 
 class _PdfResult(msgspec.Struct, frozen=True):
@@ -50,7 +49,6 @@ class Assembly:
         self._context, self._original, self._kind, self._how = context, original, kind, how
         self._files: list[File | SameFile] = []
         self.pages = 0
-        """Number of pages added so far."""
         self._methods: Counter[str] = Counter()
         self._left_out: list[int] = []
         self._partial: list[int] = []
@@ -85,7 +83,6 @@ class Assembly:
         self._files.append(File(path, role, f"{self._stem}{ending}"))
 
     def add(self, page: PageResult) -> None:
-        """Add the next page."""
         text = page.text or ""
         self._text.write(f"{text}\f")
         self._json.write(("\n" if page.number == 1 else ",\n") + _page_json(page))
@@ -111,15 +108,11 @@ class Assembly:
             self._unsure.append(page.number)
 
     def add_rest(self, pages: int) -> None:
-        """Add the stored pages up to this number."""
         for page in _stored_pages(self._context, self.pages + 1, pages):
             self.add(page)
 
     def published(self, facts: DocumentFacts, draw: Callable[[], bytes] | None) -> Done:
-        """Finish and return the outcome, once all pages have been added.
-
-        `draw` returns the thumbnail; None if there is none.
-        """
+        """Finish and return the outcome. `draw` returns the thumbnail."""
         context = self._context
         self._json.write("\n]}\n")
         if self._hocr is not None:
@@ -155,7 +148,6 @@ class Assembly:
         )
 
     def _publish_pdf(self) -> list[str]:
-        """Make the searchable PDF; return notes for the user."""
         if not self._has_words and self._kind == FileKind.PDF:
             # The original is already searchable.
             same = self._context.ask(SameContent(sha256=content_of(self._context))).files

@@ -1,7 +1,6 @@
 """Draw one page for the document viewer, with the positions of its words if the page has text of its own.
 
-The web server runs it in a child process like any attempt, because a serving process must never open files from
-strangers. It is not a job type and not installed as a handler.
+The web server runs it in a child process, because it must not open files from strangers. It is not a job type.
 """
 
 from __future__ import annotations
@@ -22,7 +21,6 @@ _WIDTH_LEAST, _WIDTH_MOST = 50, 3000
 class PageImagePayload(HowToRead, frozen=True, kw_only=True):
     page: int
     width: int
-    """Pixels."""
 
 
 def run(context: Context[PageImagePayload]) -> Done:

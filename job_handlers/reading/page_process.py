@@ -1,8 +1,7 @@
 """Read pages in a separate process, so that a bad page costs only itself.
 
-The process is forked by the attempt's child process and shares its sandbox and limits. The kernel enforces a CPU limit
-for each page, even while a library holds the GIL. A process that dies is replaced, and the page it died on is reported.
-Answers travel as msgpack.
+The process shares the attempt's sandbox and limits. The kernel enforces a CPU limit for each page, even while a library
+holds the GIL. A process that dies is replaced, and the page it died on is reported.
 """
 
 from __future__ import annotations
@@ -31,10 +30,7 @@ _NUMBER = struct.Struct("<i")
 _AHEAD = 128
 _MANY = 64
 _NAP_SECONDS = 0.01
-"""Delay that batches answers while many pages are queued.
-
-A wake-up for each answer costs both processes more than reading an ordinary page.
-"""
+"""Delay that batches answers while many pages are queued: a wake-up costs more than reading an ordinary page."""
 _PIPE_BYTES = 1 << 18
 _READ_BYTES = 1 << 16
 _OBJECTS_AT_ONCE = 50_000
@@ -82,14 +78,13 @@ class PageProcess(Generic[R]):
             self._start()
 
     def read(self, number: int) -> R:
-        """Read one page. Raise `TooLarge` or `Lost`."""
         found = next(iter(self.read_all([number])))[1]
         if isinstance(found, TooLarge | Lost):
             raise found
         return found
 
     def read_all(self, numbers: Iterable[int]) -> Iterator[tuple[int, R | TooLarge | Lost]]:
-        """Yield the pages in order. Numbers are sent ahead, so that the process never waits for its next page."""
+        """Yield the pages in order."""
         waiting = iter(numbers)
         while True:
             if len(self._pending) <= _AHEAD // 2:
@@ -99,13 +94,11 @@ class PageProcess(Generic[R]):
             yield self.receive()
 
     def request(self, *numbers: int) -> None:
-        """Send the numbers of the pages to read next."""
         self._pending += numbers
         self._send_numbers(numbers)
 
     @property
     def has_pending(self) -> bool:
-        """True if pages are still unanswered."""
         return bool(self._pending)
 
     def receive(self) -> tuple[int, R | TooLarge | Lost]:

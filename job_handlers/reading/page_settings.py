@@ -20,7 +20,7 @@ UNREADABLE = "unreadable"
 # Increase a number whenever the same page may now give another result.
 LAYER_RULES = 7
 OCR_RULES = 11
-ROW_RULES = 2
+ROW_RULES = 3
 
 RANGE_PAGES_MAX = 12
 _COSTS = (0.1, 2.0)
@@ -32,13 +32,11 @@ _RANGE = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?")
 
 class PageSource(NamedTuple):
     content: str
-    """SHA-256 of the file."""
     library: str
-    """Name and version of the library that opens the file."""
 
 
 def layer_digest(source: PageSource, number: int) -> str:
-    """Return the digest of a page read from its text layer. Languages cannot change it and are left out."""
+    """Return the digest of a page read from its text layer. Languages cannot change it."""
     return digest([source.content, number, "layer", LAYER_RULES, source.library])
 
 
@@ -48,10 +46,7 @@ def ocr_digest(source: PageSource, number: int, languages: Sequence[str], qualit
 
 
 def pixels_digest(shown: str, languages: Sequence[str], quality: str, engine: str) -> str:
-    """Return the digest of a recognised page, by its pixels, which are all an engine sees.
-
-    It is the same in every file.
-    """
+    """Return the digest of a recognised page by its pixels: the same in every file."""
     return digest([shown, "shown", OCR_RULES, list(languages), quality, engine])
 
 
@@ -65,7 +60,6 @@ def job_digest(page_digest: str, key: str) -> str:
 
 
 def format_ranges(numbers: Iterable[int]) -> str:
-    """Return `1-3,7` for [1, 2, 3, 7]."""
     ranges: list[list[int]] = []
     for number in sorted(set(numbers)):
         if ranges and ranges[-1][1] == number - 1:
@@ -76,7 +70,6 @@ def format_ranges(numbers: Iterable[int]) -> str:
 
 
 def pages_in_words(numbers: Sequence[int]) -> str:
-    """Return `pages 1-3,7` for [1, 2, 3, 7]."""
     return f"page{'s' if len(numbers) > 1 else ''} {format_ranges(numbers)}"
 
 
@@ -100,10 +93,7 @@ class Scan(Struct, frozen=True):
 
 
 def costs_of(scans: Mapping[int, Scan]) -> dict[int, float]:
-    """Return page number → cost relative to the median page of the same packing.
-
-    Costs are capped: a photograph is large but quickly read.
-    """
+    """Return page number → cost relative to the median page of the same packing, capped for photographs."""
     sizes: dict[str, list[int]] = {}
     for scan in scans.values():
         sizes.setdefault(scan.packing, []).append(scan.packed_bytes)
@@ -117,10 +107,9 @@ def costs_of(scans: Mapping[int, Scan]) -> dict[int, float]:
 
 
 def divide_pages(numbers: Sequence[int], slots: int, costs: Mapping[int, float]) -> list[list[int]]:
-    """Divide the pages into even ranges of at most 12 pages.
+    """Divide the pages into even ranges of at most 12 pages, so many that no slot is idle at the end.
 
-    Their number is a multiple of `slots`, so that no slot is idle at the end. Ranges that run side by side share their
-    pages so that they end together. A page without a cost costs 1.
+    Ranges that run side by side share their pages so that they end together.
     """
     if not numbers:
         return []

@@ -1,7 +1,6 @@
 """Prepare a page's gray pixels for OCR: detect ink, skew and lines; turn, straighten, crop and soften.
 
-Pillow does all per-pixel work; it starts no threads when imported. Skew is found
-by shearing a few narrow strips of a small copy; only a skewed page is resampled.
+Pillow does all per-pixel work. Skew is found by shearing a few narrow strips of a small copy.
 """
 
 from __future__ import annotations
@@ -25,12 +24,10 @@ _SKEW_LEAST = 0.4
 """Degrees. The OCR engine copes with a smaller skew, and resampling costs some quality."""
 _SKEW_GAIN = 1.15
 _LIKELY = 3
-"""Number of best coarse angles that are examined closely."""
 _INK_WIDTH = 310
 _MARKS_WIDTH = 620
 _INK_MARGIN = 0.03
 _INK_DEPTH = 40
-"""Minimum difference from the paper's tone."""
 _INK_LEAST = 0.00015
 _DEPTH = 70
 """Minimum difference for a single pixel, large enough to ignore grain."""
@@ -45,10 +42,7 @@ _LETTERS = re.compile(rb"\xff+(?:\x00{1,8}\xff+)*")
 _TWO_TONED = 0.99
 _SHADE_BLOCKS = 8
 _SHADE_MOST = 40
-"""Minimum difference between the darkest and the brightest paper.
-
-Above it, one threshold for the page loses whole lines.
-"""
+"""Difference of the paper's shades above which one threshold for the page loses whole lines."""
 _GRAIN = 10
 """Median difference between neighbouring pixels above which the noise is a scanner's, not that of print or film."""
 _PAPER = 255
@@ -56,7 +50,7 @@ _LETTER_INCHES = 16 / 300
 """Width of a letter or two. All ink in it counts as one mark, as high as a small letter if it contains no tall one."""
 _LETTERS_BESIDE = 10
 _MARKED, _MARKS = 16, 0.6
-"""Minimum ink of a mark, of 255: thin strokes pass, specks do not. Minimum share of marks in a row of letters."""
+"""Minimum ink of a mark, of 255: specks do not pass. Minimum share of marks in a row of letters."""
 _LETTERS_HIGH = range(7, 71)
 """Pixels at 300 dpi. Anything lower is a line or dash, anything higher a picture."""
 _LETTERS_LEAST = 20
@@ -76,7 +70,6 @@ class Gray(Struct, frozen=True):
     width: int
     height: int
     samples: bytes
-    """One byte per pixel, row by row without padding; 255 is white."""
 
 
 class Damaged(Exception):
@@ -110,10 +103,7 @@ def decode_picture(packed: bytes) -> Gray | None:
 
 
 def pixels_hash(gray: Gray, dpi: float, size: tuple[float, float]) -> str:
-    """Return the SHA-256 of everything the recognised text depends on.
-
-    A weaker hash could be forged to put words into another user's page.
-    """
+    """Return the SHA-256 of everything the recognised text depends on. A weaker hash could be forged."""
     found = hashlib.sha256(repr((gray.width, gray.height, dpi, size)).encode())
     found.update(gray.samples)
     return found.hexdigest()
@@ -124,10 +114,7 @@ def image_of(gray: Gray) -> Image.Image:
 
 
 def whiten_missing_rows(gray: Gray) -> Gray:
-    """Make the rows below the last one with content white.
-
-    Decoders fill missing rows with black or gray, which would be taken for the paper.
-    """
+    """Make the rows below the last one with content white: decoders fill them with black or gray."""
     end = len(gray.samples)
     row = gray.samples[-1:] * gray.width
     while end and gray.samples.endswith(row, 0, end):
@@ -136,10 +123,7 @@ def whiten_missing_rows(gray: Gray) -> Gray:
 
 
 def bands(gray: Gray, height: int) -> list[tuple[int, Gray]]:
-    """Cut the page into bands of at most `height` pixels, each at the whitest row of its last third.
-
-    Return each band with its distance from the top.
-    """
+    """Cut the page into bands of at most `height` pixels, each at its whitest row. Return their tops too."""
     shades = image_of(gray).resize((1, gray.height), Image.Resampling.BOX).tobytes()
     found: list[tuple[int, Gray]] = []
     top = 0
@@ -168,16 +152,12 @@ def is_blank(gray: Gray) -> bool:
 
 
 def unread_ink(gray: Gray, boxes: Iterable[Box]) -> float:
-    """Return the share of the ink outside these boxes."""
     ink, total, _ = _ink_outside(gray, boxes, _INK_WIDTH)
     return ink.histogram()[_PAPER] / max(total, 1)
 
 
 def unread_marks(gray: Gray, boxes: Iterable[Box], *, most: int) -> list[Box]:
-    """Return the boxes of connected ink outside these boxes.
-
-    Return none if there are more than `most`, which means dirt or a picture.
-    """
+    """Return the boxes of connected ink outside these boxes; none if there are more than `most`, which means dirt."""
     ink, _, step = _ink_outside(gray, boxes, _MARKS_WIDTH)
     whole: list[list[int]] = []
     growing: list[list[int]] = []
@@ -241,13 +221,11 @@ def height_of_letters(gray: Gray, dpi: float) -> int:
 
 
 def halve(gray: Gray) -> Gray:
-    """Return the image at half the size. Two tones become five, and specks fade."""
     image = image_of(gray).reduce(2)
     return Gray(image.width, image.height, image.tobytes())
 
 
 def is_unevenly_lit(gray: Gray) -> bool:
-    """Return whether the brightness of the paper varies across the page, by uneven light or stains."""
     small = _reduce_to_width(gray, _INK_WIDTH)
     across, down = (
         list(pairwise(length * at // _SHADE_BLOCKS for at in range(_SHADE_BLOCKS + 1))) for length in small.size
@@ -291,7 +269,6 @@ def straightened(gray: Gray, skew: float) -> Gray:
 
 
 def turned(gray: Gray, degrees: int) -> Gray:
-    """Turn the image clockwise by a multiple of 90 degrees."""
     if not degrees:
         return gray
     how = {90: Image.Transpose.ROTATE_270, 180: Image.Transpose.ROTATE_180, 270: Image.Transpose.ROTATE_90}[degrees]
@@ -306,7 +283,6 @@ def softened(gray: Gray) -> Gray:
 
 
 def cropped(gray: Gray, box: tuple[float, float, float, float]) -> tuple[Gray, int, int]:
-    """Return the part of the image inside the box, and its left and top."""
     image, left, top = _crop_image(gray, box)
     return Gray(image.width, image.height, image.tobytes()), left, top
 
@@ -329,10 +305,7 @@ def _crop_image(gray: Gray, box: tuple[float, float, float, float]) -> tuple[Ima
 
 
 def ruled_lines(gray: Gray, dpi: float) -> list[tuple[float, float, float, float]]:
-    """Return horizontal and vertical lines at least a few letters long.
-
-    A leaning line is returned as several segments, one for each row of pixels.
-    """
+    """Return horizontal and vertical lines at least a few letters long; a leaning line as several segments."""
     ink = _ink(gray)
     step = max(round(dpi * _RULE_STEP_INCHES), 4)
     level = _segments(ink, step)
@@ -368,7 +341,6 @@ def _segments(ink: Image.Image, step: int) -> list[tuple[float, float, float, fl
 
 
 def _ink(gray: Gray) -> Image.Image:
-    """Return the ink as 255 on 0."""
     dark = _most_common(_reduce_to_width(gray, _INK_WIDTH).histogram()) - _DEPTH
     return image_of(gray).point([_PAPER if value < dark else 0 for value in range(256)])
 
@@ -378,13 +350,11 @@ def _threshold_table(least: float) -> list[int]:
 
 
 def _reduce_to_width(gray: Gray, width: int) -> Image.Image:
-    """Reduce the image to about this width."""
     step = max(gray.width // width, 1)
     return image_of(gray).reduce(step) if step > 1 else image_of(gray)
 
 
 def _tones(image: Image.Image, *shares: tuple[int, int]) -> list[int]:
-    """Return the tones that have these shares of the pixels below them, such as (1, 2)."""
     counts = list(accumulate(image.histogram()))
     return [bisect_right(counts, counts[-1] * part // of) for part, of in shares]
 
@@ -396,7 +366,6 @@ def _most_common(counts: list[int]) -> int:
 def _sharpest(
     strips: Image.Image, strip_width: float, angles: Iterable[float], best: tuple[int, float]
 ) -> tuple[int, float]:
-    """Return the first of the sharpest results, as (sharpness, angle)."""
     for angle in angles:
         sharp = _sharpness(strips, angle, strip_width)
         if sharp > best[0]:

@@ -1,9 +1,8 @@
 """Reading order of the blocks on a page. Pure functions over boxes.
 
-The order of the file, or of the OCR engine, is kept unless it moves up within a column, or jumps between columns and
-back. Then the blocks are ordered by an X-Y cut: split at vertical gaps into columns, at horizontal gaps into rows, and
-recurse. A horizontal line that spans several columns separates what is above it from what is below. Distances are in
-the unit of the boxes.
+The given order is kept unless it moves up within a column, or jumps between columns and back. Then the blocks are
+ordered by an X-Y cut: split at vertical gaps into columns, at horizontal gaps into rows, and recurse. A horizontal line
+that spans several columns separates what is above it from what is below.
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ from math import inf
 from operator import itemgetter
 
 Box = tuple[float, float, float, float]
-"""x0, y0, x1, y1; y grows downwards."""
 
 BLOCKS_MOST = 400
 _RULES_MOST = 1000
@@ -27,8 +25,6 @@ _TOUCH = 0.2
 
 @dataclass(slots=True)
 class OrderedPart:
-    """Consecutive lines of text, or one table."""
-
     box: Box
     lines: list[int]
     table: int | None = None
@@ -45,9 +41,8 @@ def arranged(
 ) -> list[OrderedPart]:
     """Return the blocks in reading order, split where their lines jump to another column.
 
-    Lines that belong to a table (`of_table`) are replaced by the table, at the position of the first of them.
-    `is_given` is as for `in_order`. `rules` returns the lines drawn on the page and is called only if the order has to
-    be computed.
+    The first line of each table (`of_table`) is replaced by the table. `rules` returns the lines drawn on the page and
+    is called only if the order has to be computed.
     """
     parts: list[OrderedPart] = []
     met: set[int] = set()
@@ -120,10 +115,7 @@ def _has_nested_boxes(boxes: Sequence[Box]) -> bool:
 
 
 def _separators(rules: Sequence[Box], boxes: Sequence[Box], lowest: float) -> list[Box]:
-    """Return horizontal lines that separate what is above from what is below, each moved into the gap between boxes.
-
-    Only a line across boxes that lie side by side is returned, and only if it cuts through none.
-    """
+    """Return horizontal lines across boxes that lie side by side, each moved into the gap between them."""
     return [
         wall
         for rule in _join_segments(rules, lowest)
@@ -134,10 +126,7 @@ def _separators(rules: Sequence[Box], boxes: Sequence[Box], lowest: float) -> li
 
 
 def _join_segments(rules: Sequence[Box], lowest: float) -> list[Box]:
-    """Join the segments of lines that continue each other, each a little higher or lower than the last.
-
-    The ends are shortened, because they are not exact.
-    """
+    """Join the segments of lines, each a little higher or lower than the last, and shorten their inexact ends."""
     lines: list[tuple[Box, Box]] = []
     for one in sorted(one for one in rules if one[3] - one[1] < min(_THIN * lowest, one[2] - one[0]))[:_RULES_MOST]:
         for at, (whole, last) in enumerate(lines):
@@ -183,7 +172,6 @@ def _is_top_to_bottom(boxes: Sequence[Box]) -> bool:
 
 
 def _moves_up_in_column(boxes: Sequence[Box]) -> bool:
-    """Return whether a block follows one that it lies above, in the same column."""
     return any(
         later[1] < earlier[1] and later[3] <= earlier[1] + _TOUCH * (earlier[3] - earlier[1])
         and min(later[2], earlier[2]) - max(later[0], earlier[0])
@@ -230,17 +218,15 @@ def _xy_cut(some: list[int], boxes: Sequence[Box], lowest: float) -> list[int]:
 
 
 def _is_sidebar(left: Sequence[int], right: Sequence[int], boxes: Sequence[Box], lowest: float) -> bool:
-    """Return whether the left column is a sidebar, which is read after the main text, even if it comes first.
+    """Return whether the left column is a sidebar, which is read after the main text.
 
-    A sidebar is much narrower than the main text and has a block of several lines; a column of single lines is labels
-    for the text beside it.
+    It is much narrower and has a block of several lines; a column of single lines is labels for the text beside it.
     """
     wide, narrow = (max(boxes[at][2] for at in some) - min(boxes[at][0] for at in some) for some in (right, left))
     return narrow < 0.6 * wide and max(boxes[at][3] - boxes[at][1] for at in left) > 3 * lowest
 
 
 def _split_at_gaps(some: Sequence[int], boxes: Sequence[Box], axis: int) -> list[list[int]]:
-    """Split the boxes along the axis wherever no box crosses."""
     parts: list[list[int]] = []
     end = -inf
     for begin, own_end, one in sorted([(boxes[at][axis], boxes[at][axis + 2], at) for at in some], key=_begin):

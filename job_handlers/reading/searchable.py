@@ -1,7 +1,6 @@
 """Invisible text that makes a scan searchable: one content stream per page, drawn below its image. Pure functions.
 
-Each word has the position and size at which it was read. The font is named Helvetica, but no glyph is ever shown:
-characters are encoded in blocks of 256, with one font and one character map per block.
+Characters are encoded in blocks of 256, with one font and one character map per block. No glyph is ever shown.
 """
 
 from __future__ import annotations
@@ -25,8 +24,6 @@ _END = "endcmap CMapName currentdict /CMap defineresource pop end end\n"
 
 @dataclass(slots=True)
 class Fonts:
-    """The blocks of characters in use, in order of appearance."""
-
     blocks: list[int] = field(default_factory=list)
 
     def place(self, block: int) -> int:
@@ -39,12 +36,10 @@ class Fonts:
             self.place(ord(character) >> 8)
 
     def sources(self) -> list[str]:
-        """Return the fonts for `pdf.add_streams`: character map and font source."""
         return [_character_map(block) + "{font}" + _font() for block in self.blocks]
 
 
 def widths() -> str:
-    """Return the widths, which all fonts share."""
     return f"[{' '.join([str(_WIDTH)] * 256)}]"
 
 

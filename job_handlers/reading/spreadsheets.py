@@ -9,10 +9,12 @@ import csv
 import datetime
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from importlib.metadata import version
 from itertools import islice
 from pathlib import Path
 from typing import Any
+from zipfile import is_zipfile
 
 import msgspec
 import python_calamine
@@ -21,6 +23,7 @@ from msgspec import Struct
 from job_handlers.encodings import decode, error_handler
 from job_handlers.file_kinds import HEAD_BYTES, FileKind, delimiter_of
 from job_handlers.reading.formats import DocumentLocked, UnreadableDocument
+from job_handlers.reading.formats.office import Office
 from job_handlers.reading.layout import LAYOUT_BYTES_MAX, TEXT_CHARACTERS_MAX
 from job_handlers.reading.page_process import Refusal
 
@@ -31,17 +34,15 @@ ROWS_PER_RANGE = 3000
 _RANGES_MOST = 20
 """Every range reads its worksheets again, so a huge worksheet is not cut into hundreds of ranges."""
 _CELL_CHARACTERS_MAX = 1 << 20
+_TEXT_BOXES = "Text boxes"
 
 Value = str | int | float | bool | None
 
 
 class RowRange(Struct, frozen=True):
-    """The rows of one page."""
-
     sheet: int
     name: str
     first: int
-    """Row number, from 1."""
     last: int
 
 
@@ -65,31 +66,43 @@ class SheetFile:
         return row_ranges_of(self._heights())
 
     def page(self, place: RowRange) -> tuple[str, str]:
-        """Return the page's text and layout."""
         if self._held != place.sheet:
             self._rows, self._held = list(self._all_rows(place.sheet)), place.sheet
         values = [_values(row) for row in self._rows[place.first - 1 : place.last]]
-        text = "\n".join("\t".join(_cell_text(value) for value in row) for row in values)
+        lines = ["\t".join(_cell_text(value) for value in row) for row in values]
+        if place.first == 1 and place.name:
+            # Searches find the worksheet's name. It follows the rows, because each row is the line of its number.
+            lines.append(place.name)
+        text = "\n".join(lines)
         return text[:TEXT_CHARACTERS_MAX], _encode(RowLayout(place.name, place.first, values))
 
     def _heights(self) -> list[tuple[str, int]]:
         if self._kind is FileKind.CSV:
             return [("", sum(1 for _ in self._all_rows(0)))]
         with _open_workbook(self._path) as book:
-            return [(name, _height(book.get_sheet_by_index(at))) for at, name in enumerate(book.sheet_names)]
+            heights = [(name, _height(book.get_sheet_by_index(at))) for at, name in enumerate(book.sheet_names)]
+        return [*heights, (_TEXT_BOXES, len(self._text_boxes))]
+
+    @cached_property
+    def _text_boxes(self) -> list[str]:
+        """Texts of the shapes on the worksheets, which calamine leaves out. They become a worksheet of their own."""
+        return Office(self._path, FileKind.SHEET).text_boxes() if is_zipfile(self._path) else []
 
     def _all_rows(self, sheet: int) -> Iterator[list[Any]]:
         if self._kind is FileKind.CSV:
             yield from _csv_rows(self._path)
             return
         with _open_workbook(self._path) as book:
-            yield from book.get_sheet_by_index(sheet).to_python(skip_empty_area=False)
+            if sheet == len(book.sheet_names):
+                yield from ([text] for text in self._text_boxes)
+            else:
+                yield from book.get_sheet_by_index(sheet).to_python(skip_empty_area=False)
 
 
 def sheet_reader(original: Path, kind: FileKind) -> Callable[[int], list[RowRange] | tuple[str, str] | Refusal]:
     """Return the function that answers for a spreadsheet. Runs in the page process.
 
-    Page number 0 returns the row ranges of all pages; any other number returns the text and layout of that page.
+    Page number 0 returns the row ranges of all pages; any other number the text and layout of that page.
     """
     sheet = SheetFile(original, kind)
     ranges: list[RowRange] = []

@@ -1,7 +1,7 @@
-"""Files with flowing text: notes, web pages, mails, books, office documents. One module for each family of formats.
+"""Files with flowing text. One module for each family of formats.
 
 A module yields paragraphs, table rows, pictures and the author's page breaks, in order; `paginate` divides them into
-pages. References to anything outside the file, such as addresses, other files and entities, are never followed.
+pages. References to anything outside the file are never followed.
 """
 
 from __future__ import annotations
@@ -31,9 +31,7 @@ _CHARACTERS_MAX = 100_000_000
 _UNSEEN = re.compile("[\u00ad\ud800-\udfff]")
 """Soft hyphens, which would hide a word from search, and lone surrogates, which UTF-8 cannot encode."""
 _LIGATURES = re.compile("[\ufb00-\ufb06]")
-"""Expanded, because users do not type them when they search."""
 _CELLS_MAX = 20_000
-"""Maximum number of cells of a table. A page holds fewer that are not empty."""
 
 _PICTURES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")
 
@@ -72,7 +70,7 @@ class PictureReference(NamedTuple):
     """A picture at its position among the paragraphs."""
 
     key: str
-    """Argument of `Writing.picture`."""
+    """Argument of `FlowDocument.picture`."""
 
 
 class TableRow(str):
@@ -93,7 +91,7 @@ Leaf = tuple[Piece, ...]
 
 
 class FlowDocument(Protocol):
-    """An open file. Its methods raise `Unreadable`."""
+    """An open file. Its methods raise `UnreadableDocument`."""
 
     notes: list[str]
     """Notes for the user about content that was left out. Complete once all pieces have been yielded."""
@@ -109,12 +107,10 @@ def open_document(path: Path, kind: FileKind) -> FlowDocument:
 
 
 def is_picture(name: str) -> bool:
-    """Return whether the file name is that of a supported image format."""
     return name.lower().endswith(_PICTURES)
 
 
 def note_of_unread(pictures: Collection[str]) -> list[str]:
-    """Return the note about pictures of other kinds, such as drawings."""
     return [f"{counted(len(pictures), 'picture')} of a kind that is not read: {min(pictures)}"] if pictures else []
 
 
@@ -152,7 +148,6 @@ def _searchable_text(text: str) -> str:
 
 
 def _cut_long(paragraph: str) -> Iterator[str]:
-    """Yield the paragraph, cut between words if it is longer than a page may be."""
     if isinstance(paragraph, TableRow) and len(paragraph) <= _PAGE_CHARACTERS_MAX:
         yield paragraph
         return

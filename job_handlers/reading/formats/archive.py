@@ -17,7 +17,6 @@ from job_handlers.file_kinds import FileKind
 from job_handlers.reading.formats import Piece, UnreadableDocument
 
 MEMBER_BYTES_MAX = 256 << 20
-"""Maximum size of a file that is read at once."""
 _MEMBERS_MAX = 20_000
 BROKEN = (zipfile.BadZipFile, zlib.error, OSError, ValueError, NotImplementedError, RuntimeError, EOFError, KeyError)
 _IS_LOCKED, _SAYS_UTF_8 = 0x1, 0x800
@@ -26,7 +25,6 @@ _DESKTOP_FILES = ("__MACOSX/", ".DS_Store", "Thumbs.db", "desktop.ini")
 
 class Member(NamedTuple):
     name: str
-    """Path inside the archive."""
     info: zipfile.ZipInfo
     """Needed because two files may have the same name."""
     refusal: str = ""

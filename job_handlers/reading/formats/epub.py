@@ -34,7 +34,6 @@ class EpubBook:
         self._names = set(self._archive.names)
         self.notes: list[str] = []
         self._unread: dict[str, None] = {}
-        """Names of pictures, used as an ordered set."""
 
     def pieces(self) -> Iterator[Piece]:
         chapters, locked = self._chapters(), self._encrypted_names()
@@ -75,7 +74,6 @@ class EpubBook:
         return [name for name in there if name not in strange]
 
     def _encrypted_names(self) -> set[str]:
-        """Return the names of encrypted files, which are often only fonts."""
         if _ENCRYPTION not in self._names:
             return set()
         found = self._parse_xml(_ENCRYPTION).iterfind(".//{*}CipherReference")
@@ -101,7 +99,6 @@ class EpubBook:
 
 
 def _with_fallback(item: ElementTree.Element, items: Mapping[str | None, ElementTree.Element]) -> ElementTree.Element:
-    """Return the chapter, or its fallback for programs that cannot show it."""
     for _ in range(_FALLBACKS_MAX):
         if not item.get("href", "").lower().endswith(_NO_CHAPTERS) or item.get("fallback") not in items:
             break

@@ -1,4 +1,4 @@
-"""Mails in files (.eml): sender, recipients, subject and text, read with Python's email package.
+"""Mails in files (.eml): sender, recipients, subject and text.
 
 Attachments become documents of their own.
 """
@@ -28,10 +28,7 @@ _BYTES_MAX = 128 << 20
 """Python's parser takes six times as much memory."""
 _HEADER_CHARACTERS_MAX = 64 << 10
 _PART_HEADER_CHARACTERS_MAX = 4 << 10
-"""Python's parser takes quadratic time in a header's length: 1 s for 64 KiB of addresses, hours for 3 MB.
-
-64 KiB of a hostile Content-Disposition take 38 s. A header of a part is parsed several times.
-"""
+"""Python's parser takes quadratic time: 38 s for 64 KiB of a hostile Content-Disposition."""
 _DEPTH_MAX = 50
 _STUB = 0.5
 """A plain text with less than this share of the words of its HTML alternative only says that there is one."""
@@ -128,8 +125,7 @@ class Mail:
     def _texts(self, part: EmailMessage, depth: int) -> Iterator[Piece]:
         """Yield the text that is not attached.
 
-        Of alternatives, choose the first complete one with tables, which a plain text reduces to words; otherwise the
-        first complete one.
+        Of alternatives, choose the first complete one with tables, otherwise the first complete one.
         """
         if depth > _DEPTH_MAX:
             return
@@ -162,7 +158,6 @@ class Mail:
         return {_content_id(part): part for part in reversed(list(self._walk())) if _is_inline_picture(part)}
 
     def _walk(self) -> Iterator[EmailMessage]:
-        """Yield the parts, without those of attached mails."""
         waiting = [self._message]
         while waiting:
             part = waiting.pop()
@@ -187,14 +182,12 @@ def _parts_of(part: EmailMessage) -> list[EmailMessage]:
 
 
 def _is_text(part: EmailMessage) -> bool:
-    """Return whether the part is text of the mail itself, not an attachment."""
     kind = part.get_content_maintype()
     is_text = kind == "text" or (kind == "multipart" and not part.is_multipart()) or part.get_content_type() == _BOUNCE
     return is_text and not _name_of(part) and not _is_attachment(part)
 
 
 def _is_inline_picture(part: EmailMessage) -> bool:
-    """Return whether the part is an inline picture."""
     return part.get_content_type() in _PICTURES and bool(_content_id(part)) and not _is_attachment(part)
 
 

@@ -1,8 +1,7 @@
 """Office documents: Word, PowerPoint, OpenDocument text and presentations.
 
-All are XML in a zip archive and differ in the names of their elements, so one parser reads them all, part by part.
-Headers, text boxes, notes, comments, charts, diagrams, hidden slides and speaker notes are included; deleted text kept
-for revision tracking, and link targets, are not.
+All are XML in a zip archive and differ in the names of their elements, so one parser reads them all. Notes, comments,
+hidden slides and speaker notes are included; deleted text kept for revision tracking is not.
 """
 
 from __future__ import annotations
@@ -39,9 +38,7 @@ _BLOCK_BYTES = 1 << 20
 _SPACES = re.compile(r"[ \t\r\n]+")
 _SPACES_MAX = 200
 _TIMES_MAX = 200
-"""Larger repeat counts are cut to this."""
 _ALIKE_CHARACTERS = 1 << 12
-"""Maximum number of characters made by repeating a cell or row."""
 _DIGITS_MAX = 9
 _CODE = re.compile("[0-9A-Fa-f]{1,4}")
 _NUMBER = re.compile(r"(\d+)\.xml\Z")
@@ -56,11 +53,9 @@ class _ElementNames(Struct, frozen=True):
     rows: Sequence[str]
     tables: Sequence[str]
     silent: Sequence[str]
-    """Elements whose content is not shown."""
     texts: Sequence[str] = ()
     """If given, only the content of these elements is text; otherwise all content of a paragraph."""
     pages: Sequence[str] = ()
-    """Elements that mark where a page began when the document was last shown."""
 
 
 _WORD = _ElementNames(
@@ -121,7 +116,6 @@ class Office:
         self._is_within = not isinstance(file, Path)
         self.notes: list[str] = []
         self._unread: dict[str, None] = {}
-        """Names of pictures, used as an ordered set."""
 
     def pieces(self) -> Iterator[Piece]:
         if self._is_open:
@@ -136,6 +130,12 @@ class Office:
 
     def picture(self, key: str) -> bytes:
         return self._archive.read(key)
+
+    def text_boxes(self) -> list[str]:
+        """Return the texts of the shapes on the worksheets of an xlsx file."""
+        drawings = self._numbered_files("xl/drawings/drawing")
+        pieces = [piece for name in drawings for piece in self._part(name, _SLIDE, {})]
+        return [piece for piece in pieces if isinstance(piece, str)]
 
     def _open_document(self) -> Iterator[Piece]:
         manifest = "META-INF/manifest.xml"
@@ -168,7 +168,6 @@ class Office:
                     yield from self._related(beside, _SLIDE)
 
     def _slides_in_order(self) -> list[str]:
-        """Return the slides in the order in which they are shown."""
         main = "ppt/presentation.xml"
         related = self._relations(main, "/slide")
         wanted: list[str] = []
@@ -183,7 +182,6 @@ class Office:
         return [related[key] for key in wanted if key in related]
 
     def _numbered_files(self, begins: str) -> list[str]:
-        """Return the files with this prefix, ordered by number."""
         found = [name for name in self._names if name.startswith(begins) and name.endswith(".xml")]
         return sorted(found, key=lambda name: int(number[1]) if (number := _NUMBER.search(name)) else 0)
 
@@ -232,7 +230,6 @@ class Office:
             yield from self._inserted_file(name)
 
     def _inserted_file(self, name: str) -> Iterator[Piece]:
-        """Yield the text of an inserted file of another kind, as in reports made by programs."""
         body = self._archive.read(name)
         ending = posixpath.splitext(name)[1].lower()
         if ending in (".html", ".htm", ".xhtml"):
@@ -276,7 +273,6 @@ class _OpenRow:
     depth: int
     """Number of open paragraphs around the row."""
     cells: list[list[str]] = field(default_factory=list)
-    """Texts of the cells so far."""
     spans: int = 1
     """Number of columns of the open cell."""
     repeats: int = 1
@@ -296,22 +292,18 @@ class _OpenRow:
 class _PartParser:
     """Parser state for one part.
 
-    A row becomes a line with tabs between its cells. A note or text box inside a paragraph, which has paragraphs of its
-    own, follows that paragraph, so that no sentence is cut and no words are joined.
+    A note or text box inside a paragraph follows that paragraph, so that no sentence is cut and no words are joined.
     """
 
     words: _ElementNames
     related: Mapping[str, str]
     found: list[Piece | _PartReference] = field(default_factory=list)
     unread: list[str] = field(default_factory=list)
-    """Names of pictures of unsupported kinds."""
     _before_frame: int = 0
     """Length of `unread` at the start of the open frame."""
     _lines: list[list[str]] = field(default_factory=list)
-    """Text of the open paragraphs, the innermost last."""
     _after_paragraph: list[str] = field(default_factory=list)
     _rows: list[_OpenRow] = field(default_factory=list)
-    """Open rows, the innermost last."""
     _is_new_table: bool = False
     _silent: int = 0
     _texts: int = 0
@@ -460,7 +452,6 @@ def _number(attributes: Mapping[str, str], name: str, most: int = _TIMES_MAX) ->
 
 
 def _element_text(name: str, attributes: Mapping[str, str]) -> str:
-    """Return the text of an element that stands for characters."""
     if name in ("br", "line-break", "cr"):
         return "\n"
     if name in ("tab", "ptab"):

@@ -1,8 +1,7 @@
 """HTML as users see it, read with Python's parser, which accepts broken pages.
 
-Scripts and styles are left out; text that a page hides until it is opened is included. Mails and many pages use tables
-for layout. A table row therefore becomes a line with tabs only if each cell has at most one line, or a few if the table
-has headings; otherwise the lines are those of the page.
+Mails and many pages use tables for layout. A table row therefore becomes a line with tabs only if each cell has at most
+one line, or a few if the table has headings.
 """
 
 from __future__ import annotations
@@ -34,7 +33,6 @@ _ROW_PIECES_MAX = 1000
 _OPEN_CHARACTERS_MAX = 1 << 16
 _CELL_LINES_MAX = 10
 _COLUMNS_MAX = 200
-"""Larger spans are cut to this."""
 _ROWS_MOST = 1 << 20
 _CHARSET = re.compile(rb"""(?:charset|<\?xml[^>]{0,200}\sencoding)\s*=\s*["']?\s*([\w-]+)""", re.IGNORECASE)
 _SUBSTITUTES = {"iso8859-1": "cp1252", "gb2312": "gb18030", "gbk": "gb18030", "shift_jis": "cp932", "euc_kr": "cp949"}
@@ -54,7 +52,6 @@ class Page(HTMLParser):
         self._line: list[str] = []
         self._found: list[Piece] = []
         self._cells: list[list[Piece]] = []
-        """Cells of the open row."""
         self._in_row = 0
         self._is_row_open = False
         self._column = 0
@@ -64,7 +61,6 @@ class Page(HTMLParser):
         self._begins_table = self._has_heads = False
 
     def take_pieces(self) -> list[Piece]:
-        """Return the pieces completed since the last call."""
         found, self._found = self._found, []
         return found
 
@@ -145,7 +141,6 @@ class Page(HTMLParser):
             self._end_row()
 
     def _row_boundary(self, tag: str) -> None:
-        """Handle the begin or end of a row or a group of rows."""
         if tag in _ROW_ENDS:
             self._end_row()
         if tag in _ROW_GROUPS:
@@ -229,7 +224,7 @@ def encoding_of(head: bytes) -> str:
 def codec_for(charset: str) -> str:
     """Return Python's codec for a declared charset, with the browsers' substitutes by Windows code pages.
 
-    Return "" if the name is unknown, or cannot be right: a page in which it was found byte by byte is not UTF-16.
+    Return "" if the name is unknown, or cannot be right.
     """
     try:
         name = codecs.lookup(charset).name
@@ -243,13 +238,11 @@ def codec_for(charset: str) -> str:
 
 
 def _number(attributes: str | None) -> int:
-    """Return the number, at least 1."""
     attributes = (attributes or "").strip()
     return min(max(int(attributes[:4]), 1), _COLUMNS_MAX) if attributes.isdecimal() else 1
 
 
 def inside(address: str) -> str | None:
-    """Return the address of an image embedded in the page."""
     return address if _DATA.match(address) else None
 
 

@@ -46,7 +46,6 @@ def identity_of(wanted: WayToRead) -> str:
 
 
 def offers() -> str | None:
-    """Return a sentence about the languages and engines on this machine."""
     of_first = tesseract.offers()
     lacks = neural.missing()
     of_second = f"a second opinion by {neural.name()}" if lacks is None else f"no second opinion: {lacks}"
@@ -71,7 +70,6 @@ def unread(script: str | None, read_in: Sequence[str]) -> UnreadScript | None:
 
 
 def choices() -> Mapping[str, Choices]:
-    """Return the possible values of payload keys, with those that could be installed."""
     of_first = tesseract.choices()
     best = ["best"] if neural.missing() is None or tesseract.languages_of("best") else []
     return {**of_first, "quality": Choices(["fast", "auto", *best], {"best": neural.HOW_TO_GET})}

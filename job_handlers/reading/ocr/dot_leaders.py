@@ -1,8 +1,7 @@
 """Recover dot leaders, which connect a title in a table of contents with its page number.
 
-An engine reads letters into the dots, loses text beside them, and may take titles and page numbers for two columns.
-This module finds the dots in the pixels: small, similar, evenly spaced marks at one height. Each becomes a dot in the
-text, followed by the text it leads to; the text beside the dots is read again on its own.
+An engine reads letters into the dots and loses text beside them. This module finds the dots in the pixels: small,
+similar, evenly spaced marks at one height. The text beside them is read again on its own.
 """
 
 from __future__ import annotations
@@ -30,7 +29,6 @@ _DOT, _APART = 0.3, 2.2
 _SPECK = 0.07
 """Line heights. A narrower mark is ignored."""
 _UNEVEN = 0.25
-"""Maximum deviation from the usual distance between dots."""
 _INK_MOST = 3.0
 """Ink in dots. More at the next dot's position is a letter, not a speck beside a dot."""
 _NEAR = 3.5
@@ -115,15 +113,11 @@ def _count_with_dots(lines: Sequence[Sequence[Word]]) -> int:
 
 
 def worth(lines: Sequence[Sequence[Word]]) -> float:
-    """Return the score of the text beside the dot leaders."""
     return sum(_score([word for word in line if not is_leader(word)]) for line in lines)
 
 
 def arrange_rows(pieces: Sequence[list[Word]]) -> list[list[Word]]:
-    """Arrange separately read pieces in rows, from left to right. The best pieces define where the rows are.
-
-    A gap wider than usual ends a paragraph.
-    """
+    """Arrange separately read pieces in rows. The best pieces define where the rows are."""
     ranked = sorted(filter(None, pieces), key=_score, reverse=True)
     # The better pieces are words; the others may be only dots.
     heights = [word.y1 - word.y0 for piece in ranked[: len(ranked) // 3 + 1] for word in piece]
@@ -155,7 +149,6 @@ def _box_of(line: Sequence[Word]) -> Box:
 
 
 def _next_in_row(boxes: dict[int, Box], box: Box) -> int | None:
-    """Return the index of the next line in the same row."""
     _, y0, x1, y1 = box
     beside = [
         at for at, (left, top, _, bottom) in boxes.items()
@@ -165,7 +158,6 @@ def _next_in_row(boxes: dict[int, Box], box: Box) -> int | None:
 
 
 def _without_gaps(lines: list[list[Word]]) -> list[list[Word]]:
-    """Keep one empty line between paragraphs."""
     found = [line for at, line in enumerate(lines) if line or (at and lines[at - 1])]
     return found if not found or found[-1] else found[:-1]
 
@@ -209,7 +201,6 @@ def _score(words: Sequence[Word]) -> float:
 
 
 def find_leaders(gray: Gray, box: Box, height: float) -> list[Leader]:
-    """Return the dot leaders in a line of text of this height, from left to right."""
     ink, left, top = ink_within(gray, box)
     wide = max(_DOT * height, 3.0)
     columns = ink.reduce((1, ink.height))
@@ -232,7 +223,6 @@ def find_leaders(gray: Gray, box: Box, height: float) -> list[Leader]:
 
 
 def _dot(ink: Image.Image, begin: int, end: int, wide: float) -> Mark | None:
-    """Return the dot between these columns of pixels, or None."""
     mark = ink.crop((begin, 0, end, ink.height)).getbbox() if end - begin <= wide else None
     if mark is None or mark[3] - mark[1] > wide or mark[1] < ink.height / 3:
         return None
@@ -272,7 +262,7 @@ def _usual_step(some: Sequence[Mark]) -> float:
 
 
 def _extend_row(some: list[Mark], ink: Image.Image, summed: Sequence[int], wide: float, begin: int) -> list[Mark]:
-    """Extend the row of dots on both sides, across specks close to a dot, as far as the previous row's end."""
+    """Extend the row of dots on both sides, across specks, as far as the previous row's end."""
     step = _usual_step(some)
     of_dot = median([summed[one[2]] - summed[one[0]] for one in some])
 

@@ -1,7 +1,7 @@
 """Recover isolated figures in a column, far from the rest of their row, which the engine takes for dirt.
 
-The ink left over in rows and columns of the page is read again. Only a figure, or a dash for an empty value, is added:
-otherwise the cell would appear empty, and the missing figure would go unnoticed.
+The ink left over is read again. Only a figure, or a dash for an empty value, is added: otherwise the cell would appear
+empty.
 """
 
 from __future__ import annotations
@@ -17,12 +17,9 @@ from job_handlers.reading.preprocess import Box, Gray, cropped, unread_marks
 
 _MARKS_MOST = 400
 _READ_MOST = 60
-"""Per page."""
 _ROOM = 0.3
 _HIGH_MOST = 1.6
-"""Maximum height of a mark, in line heights."""
 _TOGETHER = 0.8
-"""Maximum gap inside a number, in line heights."""
 _NEAR = 16.0
 """Maximum distance to another figure of the column, in line heights."""
 _BESIDE = 0.5
@@ -65,7 +62,6 @@ def _box_of(word: Word) -> Box:
 
 
 def _distance(line: Sequence[Word], box: Box) -> float:
-    """Return the distance to the nearest word level with the box."""
     return min([abs(word.x1 - box[0]) for word in line if _is_level(word, box)], default=inf)
 
 
@@ -74,7 +70,6 @@ def _with_margin(word: Word, em: float) -> Box:
 
 
 def _join_marks(marks: Sequence[Box], em: float) -> list[Box]:
-    """Join neighbouring marks at the same height into boxes."""
     found: list[Box] = []
     for mark in sorted((one for one in marks if one[3] - one[1] < _HIGH_MOST * em), key=lambda one: one[0]):
         beside = [

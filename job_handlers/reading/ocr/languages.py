@@ -1,9 +1,4 @@
-"""The languages that Tesseract has data for: its codes, Debian's packages, and other names.
-
-Constants and pure functions.
-
-From Debian's list (`apt-cache search tesseract-ocr-`). Trained data of one's own may have any name.
-"""
+"""Tesseract's languages: codes, Debian's packages (`apt-cache search tesseract-ocr-`), and other names."""
 
 from __future__ import annotations
 
@@ -56,7 +51,6 @@ def _pairs(listed: str) -> dict[str, str]:
 
 
 NAMES = _pairs(_LISTED)
-"""Code → name."""
 
 
 def _common_names() -> dict[str, str]:

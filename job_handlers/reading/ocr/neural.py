@@ -1,7 +1,7 @@
 """Read single lines, and find lines on a page, with the small PP-OCR networks from the rapidocr wheel.
 
-The only module that uses them and onnxruntime, which is imported when the first line is read. Only the wheel's models
-are used: its own code would look for other models, start threads and load OpenCV. Nothing is ever downloaded.
+The only module that uses them and onnxruntime. The wheel's own code would look for other models, start threads and load
+OpenCV, so only its models are used. Nothing is ever downloaded.
 """
 
 from __future__ import annotations
@@ -38,9 +38,7 @@ LANGUAGES = frozenset(
 _PACKAGES = ("rapidocr", "onnxruntime")
 _LINES, _FINDS = "PP-OCRv6_rec_small.onnx", "PP-OCRv6_det_small.onnx"
 _HEIGHT = 48
-"""Height of the lines in the training data."""
 _STEP = 8
-"""Pixels for each position of a character."""
 WIDTH_MOST = 40
 """Maximum width of a line, in line heights: memory grows with it. Longer lines are squeezed."""
 _ABOVE, _BESIDE = 0.12, 0.3
@@ -50,7 +48,6 @@ _GAP = 0.9
 _FULL_WIDTH = {code: code - 0xFEE0 for code in range(0xFF01, 0xFF5F)} | {0x3000: 0x20, 0x3001: 0x2C, 0x3002: 0x2E}
 
 _SIDE = 672
-"""Length of the page's shorter side, in pixels."""
 _PIXELS_MOST = 680_000
 """Memory grows with them: 450 bytes each."""
 _TEXT, _SURE = 0.3, 0.6
@@ -92,7 +89,7 @@ class LineReader:
     def read(self, gray: Gray, box: Box, between: tuple[float, float] = (-inf, inf)) -> list[Word]:
         """Return the words with their positions on the page, which are only approximate along the line.
 
-        The line is read with a margin, but without the neighbouring text that ends and begins at `between`.
+        The margin of the line ends where the neighbouring text ends and begins (`between`).
         """
         session, numpy = self._ready()
         x0, y0, x1, y1 = _with_margin(box, gray)
@@ -163,10 +160,7 @@ def _onnxruntime() -> Any:
 
 @contextmanager
 def _silent_stderr() -> Iterator[None]:
-    """Silence stderr while onnxruntime is imported.
-
-    It complains that the sandbox shows no graphics card, before its log level can be set.
-    """
+    """Silence stderr while onnxruntime is imported: it complains that the sandbox shows no graphics card."""
     kept = os.dup(2)
     nothing = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nothing, 2)
@@ -223,14 +217,12 @@ def _words(text: Sequence[str], sure: Sequence[float], x: Sequence[float], box: 
 
 
 def _size_for_finding(gray: Gray) -> tuple[int, int]:
-    """Return a size in multiples of 32."""
     side = min(gray.width, gray.height)
     scale = min(_SIDE / side, (_PIXELS_MOST / (gray.width * gray.height)) ** 0.5)
     return max(round(gray.width * scale / 32), 1) * 32, max(round(gray.height * scale / 32), 1) * 32
 
 
 def _islands(mask: Any, found: Any) -> list[Box]:
-    """Return the boxes of connected areas, row by row: runs that touch belong together."""
     roots: list[int] = []
     boxes: list[list[float]] = []
 

@@ -1,7 +1,4 @@
-"""Recognise one page: deskew it if necessary, and turn it if the result makes no sense.
-
-Most pages are read once. A page is read again if its first result was weak, or its words run up or down the page.
-"""
+"""Recognise one page: deskew it if necessary, and turn it if the result makes no sense."""
 
 from __future__ import annotations
 
@@ -63,12 +60,10 @@ class RecognisedPage(Struct, frozen=True):
     """The deskewed and turned image to which the words' coordinates refer."""
     readers: list[str] = field(default_factory=list)
     second: list[int] = field(default_factory=list)
-    """Numbers of the lines with words from the second engine."""
     languages: list[str] = field(default_factory=list)
     script: str | None = None
     """Script of a page that was read with little confidence."""
     is_partial: bool = False
-    """True if the engine failed on part of the page."""
 
     @property
     def confidence(self) -> float | None:
@@ -76,18 +71,13 @@ class RecognisedPage(Struct, frozen=True):
 
 
 class Reader:
-    """Reads pages with the same settings, one by one."""
-
     def __init__(
         self,
         languages: Sequence[Sequence[str]],
         engine: Callable[[Sequence[str]], Engine],
         second: Callable[[Sequence[str]], SecondReader | None],
     ) -> None:
-        """`languages` lists alternatives: each page is in one of them, which is one language or several at once.
-
-        The alternative of the previous page is tried first.
-        """
+        """`languages` lists alternatives: each page is in one of them, which is one language or several at once."""
         self._languages = languages
         self._engine = cache(lambda at: engine(languages[at]))
         self._second = second
@@ -154,7 +144,6 @@ class Reader:
         return found
 
     def _first_reading(self, gray: Gray, dpi: float) -> tuple[int, RecognisedPage]:
-        """Return the first engine's reading, and the index of its language."""
         at = self._likeliest
         found = recognise(self._engine(at), gray, dpi)
         if found.is_blank or len(self._languages) == 1:
@@ -252,7 +241,6 @@ def _is_weak(read: RecognisedPage) -> bool:
 
 
 def _runs_vertically(lines: Sequence[Sequence[Word]]) -> bool:
-    """Return whether most words run up or down the page, which their boxes show. The engine reads such words too."""
     long = [word for line in lines for word in line if len(word.text) > 3]
     upright = sum(word.y1 - word.y0 > 1.5 * (word.x1 - word.x0) for word in long)
     return bool(long) and upright > len(long) * _UPRIGHT_SHARE

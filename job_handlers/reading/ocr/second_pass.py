@@ -1,9 +1,8 @@
 """Reread uncertain lines with a second engine, and merge both readings.
 
-The first engine's layout and order are kept, and its words wherever it is confident or both agree. The second engine
-reads single lines better, but is worse at spaces: words are therefore compared by their positions. It was trained to
-write likely text, which is no help with numbers: where only digits differ, the first engine's are kept unless it was
-guessing.
+The first engine's layout is kept, and its words wherever it is confident or both agree. The second is worse at spaces:
+words are compared by their positions. It was trained to write likely text: where only digits differ, the first engine's
+are kept unless it was guessing.
 """
 
 from __future__ import annotations
@@ -43,12 +42,9 @@ _BARE = 1.2
 """Width without words that makes a line worth reading, in line heights."""
 _SAME_ROW = 0.6
 _NEAR = 6.0
-"""Maximum gap inside a row, in line heights; beyond it another column begins."""
 _OVERLAP = 0.4
-"""Share of the narrower of two words."""
 
 _TOUCHING = 0.1
-"""Line heights."""
 
 Group = tuple[list[Word], list[Word]]
 """Words of the first and of the second engine at one position."""
@@ -126,7 +122,6 @@ def _spans(line: Sequence[Word], below: float) -> list[tuple[int, int]]:
 
 
 def _pieces(line: Sequence[Word], found: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """Cut the ranges so that none is too wide to be read."""
     for begin, end in found:
         while begin < end:
             last = begin + 1
@@ -142,7 +137,6 @@ def _is_readable(box: Box) -> bool:
 
 
 def _box_of(line: Sequence[Word], begin: int, end: int) -> Box:
-    """Return the box of these words, as high as the line."""
     _, y0, _, y1 = layout.around(line)
     x0, _, x1, _ = layout.around(line[begin:end])
     return x0, y0, x1, y1
@@ -159,7 +153,6 @@ def _between(box: Box, words: Sequence[Word]) -> tuple[float, float]:
 
 
 def merge_line(first: Sequence[Word], second: Sequence[Word]) -> list[Word]:
-    """Merge the readings of one line."""
     if not second:
         return list(first)
     read_well = _mean_confidence(second) >= _READ_WELL
@@ -191,7 +184,6 @@ def _better_reading(mine: Sequence[Word], theirs: Sequence[Word], *, read_well: 
 
 
 def are_better_figures(mine: str, my: float, theirs: str, their: float) -> bool:
-    """Return whether the second engine's number or code is better, given both confidences."""
     if theirs.isalnum() and not theirs.isdigit() and mine.isalpha():
         # A word, not a code.
         return False
@@ -206,7 +198,6 @@ def _with_confidence(word: Word, confidence: float) -> Word:
 
 
 def _spread_over(words: Sequence[Word], text: str, confidence: float) -> list[Word]:
-    """Spread a text over the positions of these words, so that the number and sign of two columns stay in theirs."""
     ends = [0, *accumulate(len(_joined_text([word])) for word in words)]
     return [
         Word(word.x0, word.y0, word.x1, word.y1, confidence, text[begin:end])
@@ -282,7 +273,6 @@ def _box_with_margin(word: Word) -> Box:
 
 
 def _unread_boxes(lines: Sequence[Sequence[Word]], boxes: Sequence[Box]) -> list[Box]:
-    """Return the boxes with room for more than a character, from top to bottom."""
     words = [word for line in lines for word in line]
 
     def bare_width(box: Box) -> float:
@@ -301,10 +291,7 @@ def _unread_boxes(lines: Sequence[Sequence[Word]], boxes: Sequence[Box]) -> list
 
 
 def _insert_words(lines: list[list[Word]], words: list[Word], changed: list[int]) -> None:
-    """Insert the words into the line they belong to or continue.
-
-    If there is none, they become a new line below the nearest one above them.
-    """
+    """Insert the words into the line they belong to or continue, or as a line of their own."""
     x0, y0, x1, y1 = layout.around(words)
     below = 0
     for at, line in enumerate(lines):

@@ -1,7 +1,7 @@
 """Recognise images with Tesseract, by tesserocr. The only module that uses it.
 
 tesserocr runs the engine in process, which takes half the time of its program. An engine uses one thread: threads of
-one engine slow each other down, and there is a process for every page that can be read at the same time.
+one engine slow each other down.
 """
 
 from __future__ import annotations
@@ -45,7 +45,6 @@ _VERTICAL = 7
 _WRITING = range(1, 9)
 """Tesseract's text block types; the others are pictures, lines and noise."""
 _MARGIN = 6
-"""Pixels around a block."""
 _SCRIPT_SURE = 1.0
 """Minimum confidence.
 
@@ -72,21 +71,18 @@ def missing() -> Problem | None:
 
 
 def offers() -> str | None:
-    """Return a sentence about the languages it can read, by quality."""
     of_quality = {quality: languages_of(quality) for quality in DATA}
     told = [f"{', '.join(found)} ({quality})" for quality, found in of_quality.items() if found]
     return f"trained data for {'; '.join(told)}" + ("" if missing() else f", for {_engine_name()}") if told else None
 
 
 def languages_of(quality: str) -> list[str]:
-    """Return the languages with data of this quality, without the orientation data."""
     places = _data_directories(quality)
     found = {str(file.relative_to(one).with_suffix("")) for one in places for file in one.rglob("*.traineddata")}
     return sorted(found - {"osd", "equ"})
 
 
 def choices() -> Mapping[str, Choices]:
-    """Return the languages that payloads may ask for."""
     to_get = {code: languages.how_to_get([code]) for code in languages.all_codes()}
     return {"languages": Choices(_installed_languages(), to_get, languages.CALLED)}
 
@@ -105,7 +101,6 @@ def identity(wanted: WayToRead) -> str:
 
 
 def identities() -> list[str]:
-    """Return the engine's name, and each language with the size of its data."""
     data = [
         file
         for quality in DATA
@@ -137,7 +132,6 @@ def _data_directories(quality: str) -> list[Path]:
 
 
 def _data_for(wanted: WayToRead) -> Path:
-    """Return the directory with data for all of the languages."""
     if (lacks := missing()) is not None:
         raise MissingDependency(lacks.detail, lacks.remedy)
     found = _data_directories(wanted.quality)
@@ -184,9 +178,8 @@ class Engine:
     ) -> list[list[Word]]:
         """Return the words by line, in pixels, with an empty line between paragraphs.
 
-        `is_uneven` chooses the threshold per neighbourhood instead of per page. `is_large` says that the letters are
-        still legible at half the size. `is_sparse` returns each separate piece of text as a line, in no particular
-        order.
+        `is_uneven` chooses the threshold per neighbourhood. `is_large`: the letters are still legible at half the size.
+        `is_sparse` returns each separate piece of text as a line, in no particular order.
         """
         self._reader.SetVariable("thresholding_method", _SAUVOLA if is_uneven else _OTSU)
         if is_sparse:
@@ -216,7 +209,6 @@ class Engine:
             self._reader.SetPageSegMode(tesserocr.PSM.AUTO)
 
     def _words_in(self, blocks: Sequence[Box], half: Gray, dpi: float) -> list[list[Word]]:
-        """Read the blocks at half size. Columns and paragraphs are found better at full size, words as well at half."""
         self._reader.SetPageSegMode(tesserocr.PSM.SINGLE_BLOCK)
         try:
             _set_image(self._reader, half, dpi)
@@ -255,7 +247,7 @@ class Engine:
 
 
 def _blocks(reader: Any) -> list[Box]:
-    """Return the text blocks in order. Empty if they are not plain boxes beside or below each other."""
+    """Return the text blocks in order; none if they are not plain boxes beside or below each other."""
     found: list[Box] = []
     at = reader.AnalyseLayout()
     is_more = at is not None
@@ -271,7 +263,6 @@ def _blocks(reader: Any) -> list[Box]:
 
 
 def _overlap(one: Box, other: Box) -> bool:
-    """Return whether the boxes overlap by more than their margins."""
     across, down = min(one[2], other[2]) - max(one[0], other[0]), min(one[3], other[3]) - max(one[1], other[1])
     return min(across, down) > 2 * _MARGIN
 

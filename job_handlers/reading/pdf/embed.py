@@ -27,9 +27,8 @@ def add_streams(
     """Append text to a copy of a PDF.
 
     `draw` gets a page number and `matrix`, six numbers that map points of the page as it is shown to its own space. It
-    returns a content stream, which is placed below the page's own, or nothing. The stream uses the `fonts` by position
-    as /PmF0, /PmF1 and so on. Each font is its character map, {font}, and PDF source with the placeholders {maps} and
-    {widths}.
+    returns a content stream, which is placed below the page's own. The stream uses the `fonts` by position as /PmF0,
+    /PmF1 and so on. Each font is its character map, {font}, and PDF source with the placeholders {maps} and {widths}.
     """
     with translate_errors(), pymupdf.open(original) as document:
         if document.needs_pass:
@@ -65,10 +64,7 @@ def _to_own_space(page: Any) -> tuple[float, ...]:
 
 
 def _add_below(document: Any, page: Any, stream: bytes, references: Sequence[int]) -> None:
-    """Put the stream below the page's content, and add the fonts to its resources.
-
-    The resources may be shared by several pages, which is harmless: all pages get the same fonts.
-    """
+    """Put the stream below the page's content, and add the fonts to its resources, which pages may share."""
     contents = [_add_stream(document, stream), *page.get_contents()]
     document.xref_set_key(page.xref, "Contents", f"[{' '.join(f'{one} 0 R' for one in contents)}]")
     own = pymupdf._as_pdf_page(page)
@@ -108,7 +104,6 @@ def _save_appended(document: Any, target: Path) -> None:
 
 
 def pdf_of_image(original: Path, target: Path) -> None:
-    """Write a PDF with the same pixels. A JPEG is embedded unchanged."""
     with translate_errors(), pymupdf.open(original) as document:
         if document.page_count > 1:
             target.write_bytes(document.convert_to_pdf())

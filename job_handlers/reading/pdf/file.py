@@ -1,7 +1,6 @@
-"""An open PDF or image: reads, measures and draws its pages.
+"""An open PDF or image: reads, measures and draws its pages, which are numbered from 1.
 
-Files are opened by path: opening a file of 100 MB takes half a millisecond that way, and fifty and 100 MB of memory
-when it is read first. Page numbers start at 1.
+Opening a file of 100 MB by its path takes half a millisecond, and fifty and 100 MB of memory when it is read first.
 """
 
 from __future__ import annotations
@@ -29,11 +28,7 @@ class PagedFile:
     """An open file. It may be left open until its process ends."""
 
     def __init__(self, path: Path, password: str = "", *, is_mapped: bool = False) -> None:
-        """Open the file.
-
-        `is_mapped` maps a PDF into memory, for a caller that reads much of a file that does not change; otherwise it is
-        read in blocks of 4 KiB.
-        """
+        """Open the file. `is_mapped` maps a PDF into memory, for a caller that reads much of it."""
         with translate_errors():
             self._document = document = pymupdf.open(**_open_arguments(path)) if is_mapped else pymupdf.open(path)
             if document.needs_pass and not document.authenticate(password):
@@ -106,13 +101,11 @@ class PagedFile:
             return pixels.encode_image(page, _THUMBNAIL_PIXELS / max(page.rect.width, page.rect.height, 1.0), "JPEG")
 
     def image(self, number: int, width: int) -> bytes:
-        """Return the page in colour as WebP, `width` pixels wide or narrower if the page is very long."""
         with self._page(number) as page:
             longest = (_SHOWN_PIXELS_MAX / (max(page.rect.width, 1.0) * max(page.rect.height, 1.0))) ** 0.5
             return pixels.encode_image(page, min(width / max(page.rect.width, 1.0), longest), "WEBP")
 
     def words(self, number: int) -> list[tuple[float, float, float, float, str]]:
-        """Return the words of the page's own text, in its order."""
         with self._page(number) as page:
             found = page.get_text("words", flags=FLAGS)[:_WORDS_MOST]
             turn = page.rotation_matrix
@@ -146,7 +139,6 @@ def _open_arguments(path: Path) -> dict[str, Any]:
 
 
 def _warm_up() -> None:
-    """Create what the library builds on first use, mainly colour tables, once before processes are forked."""
     with pymupdf.open() as document:
         page = document.new_page()
         page.insert_text((72, 72), "warm")

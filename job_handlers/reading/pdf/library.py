@@ -38,7 +38,6 @@ class PageTooLarge(Exception):
 
 @contextmanager
 def translate_errors() -> Iterator[None]:
-    """Translate all errors of PyMuPDF into `Broken` or `PageTooLarge`."""
     try:
         yield
     except (pymupdf.FileDataError, pymupdf.EmptyFileError, pymupdf.FileNotFoundError) as error:

@@ -1,7 +1,7 @@
 """Draw the pages of a PDF or an image: in gray for OCR, in colour for people.
 
-Most scanned pages are one JPEG that covers them, and nothing else. Pillow decodes it, which is faster than drawing the
-page and needs no resampling. Every other page is drawn.
+Most scanned pages are one JPEG that covers them. Pillow decodes it, which is faster than drawing the page and needs no
+resampling.
 """
 
 from __future__ import annotations
@@ -20,14 +20,11 @@ _PIXELS_MAX = 40_000_000
 """Pixels of a page drawn for OCR. An A4 page at 300 dpi has 9 million, an A0 page at 150 dpi has 35 million."""
 _DPI_LEAST = 70.0
 _IMAGE_BYTES_MAX = 400_000_000
-"""Size of one embedded image, unpacked."""
 _SCAN_WIDTH_LEAST = 1200
 _SHRUNK_WIDTH_LEAST = 1500
-"""Minimum width after shrinking: an image 1,000 pixels wide that claims 360 dpi gives a wrong resolution."""
 _OFF_MOST = 0.02
 """Maximum deviation of an embedded image's resolution from the wanted one, as a share, if it is used unscaled."""
 _MARGIN_MOST = 1.5
-"""Pixels by which an image may fall short of the page's edges or exceed them."""
 _CONTENT_BYTES_MAX = 400
 """Size of a compressed content stream. Showing one image takes fifty bytes."""
 _ONE_IMAGE = re.compile(rb"\s*(?:q\s+)*(?:(?:[-+.\d]+\s+){6}cm\s+)+/(?P<name>[\w.+-]+)\s+Do(?:\s+Q)*\s*")
@@ -38,20 +35,15 @@ _PLAIN_COLOURS = (
     "DeviceGray", "DeviceRGB", "ICCBased(RGB,sRGB", "ICCBased(RGB,Artifex Software sRGB",
     "ICCBased(Gray,Artifex Software sGray",
 )  # fmt: skip
-"""Prefixes of colour spaces in which gray can be read without applying a profile."""
 _MODES = {1: "L", 3: "RGB"}
 DAMAGE = re.compile(
     r"premature end|truncated image|overflow in|read error|ran out of output|jbig2|library error: (?!FT_)",
     re.IGNORECASE,
 )
-"""MuPDF draws what it can of a damaged image and reports the damage only in its warnings.
-
-Font errors (FT_) and syntax errors do not count: they are common in PDFs that look right.
-"""
+"""MuPDF reports damaged images only in its warnings. Font and syntax errors are common in PDFs that look right."""
 
 
 def picture_of(document: Any, page: Any) -> tuple[Gray, float]:
-    """Return the page as gray pixels, and their resolution in dpi."""
     images = page.get_image_info()
     wanted = _wanted_dpi(page, images)
     return embedded_scan(document, page, images, wanted) or (_draw_gray(page, wanted), wanted)
@@ -60,7 +52,7 @@ def picture_of(document: Any, page: Any) -> tuple[Gray, float]:
 def is_whole_jpeg(path: Path) -> bool:
     """Return whether every pixel of a JPEG is present.
 
-    Many files lack only the end marker. If more is missing, bytes appended before that marker change the pixels.
+    Many files lack only the end marker. If more is missing, bytes appended before it change the pixels.
     """
 
     def pixels(appended: bytes) -> bytes:
@@ -76,7 +68,6 @@ def is_whole_jpeg(path: Path) -> bool:
 
 
 def without_checksums(warnings: str) -> str:
-    """Drop reports of a wrong checksum: the data itself is complete."""
     return "\n".join(one for one in warnings.splitlines() if "data check" not in one)
 
 
@@ -102,7 +93,7 @@ def encode_image(page: Any, scale: float, form: str) -> bytes:
 def _wanted_dpi(page: Any, images: list[dict[str, Any]]) -> float:
     """Return a scan's own resolution between 150 and 300 dpi, otherwise 300.
 
-    A wide image on a page that claims to be huge comes from a scanner with wrong settings: it is read pixel by pixel.
+    A wide image on a page that claims to be huge is read pixel by pixel.
     """
     width, height = page.rect.width, page.rect.height
     own, own_width = _own_resolution(page, images)
@@ -162,7 +153,6 @@ def embedded_scan(document: Any, page: Any, images: list[dict[str, Any]], wanted
 
 
 def _covers_page(shown: dict[str, Any], page: Any) -> bool:
-    """Return whether the image is upright and unmasked, and covers the page from edge to edge."""
     right, skew_y, skew_x, down, x, y = shown["transform"]
     width, height = page.rect.width, page.rect.height
     if right <= 0 or down <= 0 or abs(skew_x) + abs(skew_y) > 0.01 or shown["has-mask"]:
@@ -174,7 +164,6 @@ def _covers_page(shown: dict[str, Any], page: Any) -> bool:
 
 
 def _only_image(document: Any, page: Any) -> int | None:
-    """Return the xref of the image if it is all the page shows."""
     streams = page.get_contents()
     if len(streams) != 1 or document.xref_get_key(page.xref, "Annots")[0] != "null":
         return None

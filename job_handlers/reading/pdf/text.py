@@ -1,8 +1,7 @@
 """Read the text of a PDF's page, with its blocks and tables.
 
-Most pages are read below PyMuPDF's Python layer, which saves a fifth of the time per page. PyMuPDF's own API reads the
-pages for which equal results are not certain. Either way the result is JSON in hundredths of a point: lines with their
-positions cost hardly more than the plain text.
+Most pages are read below PyMuPDF's Python layer, which saves a fifth of the time. Its own API reads the pages for which
+equal results are not certain. Either way the result is JSON in hundredths of a point.
 """
 
 from __future__ import annotations
@@ -40,7 +39,6 @@ _CONTENTS, _LENGTH = mupdf.PDF_ENUM_NAME_Contents, mupdf.PDF_ENUM_NAME_Length
 
 class PageText(Struct, frozen=True):
     size: tuple[float, float]
-    """Size of the page as it is shown, in points."""
     text: str
     blocks: list[Block]
     tables: list[PageTable]
@@ -63,13 +61,10 @@ class _Line(msgspec.Struct, gc=False):
     bbox: _Corners
     font: _Font
     y: int
-    """Baseline."""
     text: str
 
 
 class _PageBlock(msgspec.Struct, gc=False):
-    """A block of text, or a drawn shape."""
-
     bbox: _Corners | None = None
     lines: list[_Line] = []
     stroked: int = 0
@@ -103,10 +98,7 @@ def read_text(document: Any, number: int) -> PageText:
 
 
 def _packed_length(own: Any) -> int:
-    """Return the compressed size of the page's content if it is one stream.
-
-    Shapes are not collected from very large content, as of a map.
-    """
+    """Return the compressed size of the page's content if it is one stream."""
     contents = own.obj().pdf_dict_get(_CONTENTS)
     length: int = contents.pdf_dict_get(_LENGTH).pdf_to_int() if contents.pdf_is_stream() else 0
     return length
@@ -277,7 +269,6 @@ def _rules_in(read: Any, found: list[_PageBlock]) -> list[tables.RulingLine]:
 def _stored_table(
     grid: tables.FoundTable, begin: int, end: int, boxes: Sequence[tuple[float, ...]], turn: Any
 ) -> PageTable:
-    """Return the stored table. Its cells are as high as their lines."""
 
     def cell(pieces: Sequence[tables.TextPiece], text: str) -> TableCell | None:
         if not pieces:
@@ -323,10 +314,7 @@ def _to_page_space(box: Sequence[float], turn: Any) -> tuple[float, float, float
 
 
 def _has_pictures(own: Any) -> bool:
-    """Return whether the page has images or forms, which may contain images.
-
-    Listing them takes longer than this check.
-    """
+    """Return whether the page has images or forms, in less time than it takes to list them."""
     return bool(inherited(own, RESOURCES).pdf_dict_get(_XOBJECT).m_internal)
 
 

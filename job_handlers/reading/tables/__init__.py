@@ -1,9 +1,8 @@
-"""Find tables on a page from the positions of its text and lines, and return their rows and cells. Pure functions.
+"""Find tables on a page from the positions of its text and lines. Pure functions.
 
-The input is pieces of text, each on one line and without a wide gap inside, and the ruling lines drawn on the page, in
-any unit. A table is either drawn, as a grid of ruling lines, or aligned: consecutive lines with gaps in the same
-places. Running prose, where a line ends because the next word would not fit, is not a table, so that two columns of a
-report stay two columns. All distances are multiples of `em`, the median height of a piece.
+A table is either drawn, as a grid of ruling lines, or aligned: consecutive lines with gaps in the same places. Running
+prose, where a line ends because the next word would not fit, is not a table, so that two columns of a report stay two
+columns. All distances are multiples of `em`, the median height of a piece.
 """
 
 from __future__ import annotations
@@ -36,7 +35,6 @@ class FoundTable(Struct, frozen=True):
     texts: list[list[str]]
 
     def as_text(self) -> str:
-        """Return one line per row, with tabs between cells."""
         return "".join(["\t".join(row).rstrip("\t") + "\n" for row in self.texts])
 
 

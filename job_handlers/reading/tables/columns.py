@@ -10,19 +10,15 @@ from itertools import pairwise
 from job_handlers.reading.tables.pieces import SIGNS_BEFORE, SIGNS_BEHIND, Band, Split, TextPiece, join_words
 
 Column = tuple[float, float]
-"""Left and right edge."""
 Line = list[list[TextPiece]]
-"""Cells by column."""
 
 _GAP_LEAST = 0.25
-"""Minimum distance between two columns, in em."""
 _TWO_NUMBERS = re.compile(r"[\d,]*\.\d+,\d{3}\.[\d,.]*")
 _HEADS_MOST = 3
 """Lines with titles across several columns, at most."""
 
 
 def find_columns(bands: Sequence[Band], walls: Sequence[float], em: float) -> list[Column]:
-    """Return the columns. `walls` are the x positions of vertical ruling lines."""
     if len(walls) < 3:
         return _by_gaps(bands, em)
     inner = list(pairwise(walls))
@@ -36,7 +32,6 @@ def find_columns(bands: Sequence[Band], walls: Sequence[float], em: float) -> li
 
 
 def _between_walls(bands: Sequence[Band], begin: float, end: float, em: float) -> list[Column]:
-    """Return the columns between two walls: several if most lines have a gap there."""
     within = [
         some for band in bands
         if (some := [one for one in band if begin <= (one.x0 + one.x1) / 2 <= end])
@@ -94,7 +89,6 @@ def _covered_ranges(bands: Sequence[Band], tolerated: int, em: float) -> list[Co
 
 
 def cut_at_columns(band: Band, columns: Sequence[Column], split: Split, em: float) -> Band:
-    """Split pieces that cross a column boundary with a gap."""
     return [part for one in band for part in _cut_piece(one, columns, split, em)]
 
 
@@ -116,12 +110,10 @@ def _cut_piece(one: TextPiece, columns: Sequence[Column], split: Split, em: floa
 
 
 def _spans_columns(x0: float, x1: float, columns: Sequence[Column]) -> bool:
-    """Return whether the range overlaps more than one column."""
     return sum([x0 < end and x1 > begin for begin, end in columns]) > 1
 
 
 def main_column(one: TextPiece, columns: Sequence[Column]) -> int:
-    """Return the column that contains most of the piece."""
     best, main, x0, x1 = -1e9, 0, one.x0, one.x1
     for at, (begin, end) in enumerate(columns):
         shared = (x1 if x1 < end else end) - (x0 if x0 > begin else begin)

@@ -16,7 +16,7 @@ _SNAP = 0.35
 
 @dataclass
 class Evidence:
-    """What speaks for and against a table. Properties are computed when a rule asks for them."""
+    """Facts for and against a table, computed when a rule asks for them."""
 
     lines: Sequence[Line]
     texts: Sequence[Sequence[str]]

@@ -21,13 +21,11 @@ _ENDS = frozenset(".?!:")
 SIGNS_BEFORE = frozenset("$€£¥(<>+-–~") | {"US$", "EUR", "USD", "GBP", "CHF", "C$", "A$", "($", "($)", "Rs", "Rs."}
 SIGNS_BEHIND = frozenset(")%*†‡]") | {")%", "%)", "**", "pp", "x"}
 _SPACE = 0.55
-"""Minimum gap between two columns inside a piece, in em; wider after a sentence, and than the piece's usual space."""
+"""Minimum gap between two columns inside a piece, in em."""
 _WIDER, _SENTENCE = 1.4, 1.7
 
 
 class TextPiece(msgspec.Struct, frozen=True, order=True, gc=False):
-    """Text on one line, without a wide gap inside."""
-
     x0: float
     y0: float
     x1: float
@@ -47,7 +45,6 @@ class RulingLine(NamedTuple):
 
 
 Band = list[TextPiece]
-"""Pieces on one line, from left to right."""
 Split = Callable[[TextPiece], Sequence[TextPiece]]
 """Returns the words of a piece that may cross a column boundary."""
 
@@ -79,7 +76,6 @@ def bounding_box(pieces: Sequence[TextPiece]) -> tuple[float, float, float, floa
 
 
 def group_lines(pieces: Sequence[TextPiece], em: float) -> list[Band]:
-    """Group pieces, ordered from top to bottom, into lines."""
     bands: list[Band] = []
     line = -1e9
     for one in pieces:
@@ -103,10 +99,7 @@ def middle(band: Band) -> float:
 
 
 def split_narrow_columns(bands: Sequence[Band], split: Split | None, em: float) -> Sequence[Band]:
-    """Split pieces that hold several narrow columns: adjacent numbers, and words with more than a space between them.
-
-    A piece split by mistake is joined again in its cell.
-    """
+    """Split pieces that hold several narrow columns: adjacent numbers, and words with wide gaps."""
     if split is None:
         return bands
     return [[part for one in band for part in _split_piece(one, split, em)] for band in bands]
@@ -136,5 +129,4 @@ def _split_piece(one: TextPiece, split: Split, em: float) -> Sequence[TextPiece]
 
 
 def join_words(words: Sequence[TextPiece], one: TextPiece) -> TextPiece:
-    """Return these words of a piece as a piece of their own."""
     return TextPiece(words[0].x0, one.y0, words[-1].x1, one.y1, " ".join([word.text for word in words]), words[0].at)

@@ -1,4 +1,4 @@
-"""Where tables may be: between ruling lines, and in runs of lines with gaps that are not prose."""
+"""Find the regions of tables: between ruling lines, and in runs of lines with gaps that are not prose."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ _ROW_DISTANCE_MOST = 3.4
 _ALONE_MOST = 2
 """Maximum number of consecutive lines without a gap inside a table."""
 _PROSE_CHARACTERS_LEAST = 16
-"""Mean length of the lines of prose."""
 
 
 # --- prose ------------------------------------------------------------------------------------------------
@@ -33,7 +32,6 @@ def prose_ids(pieces: Sequence[TextPiece], em: float) -> set[int]:
 
 
 def _stacks(pieces: Sequence[TextPiece], em: float) -> list[list[TextPiece]]:
-    """Group pieces that lie below each other with nearly the same left edge."""
     stacks: list[list[TextPiece]] = []
     growing: list[list[TextPiece]] = []
     for one in pieces:
@@ -55,7 +53,7 @@ def _stacks(pieces: Sequence[TextPiece], em: float) -> list[list[TextPiece]]:
 
 
 def _are_cells(flow: Sequence[TextPiece], middles: Sequence[float], em: float) -> bool:
-    """Return whether these are table cells of several lines each: every cell starts on a line with other pieces."""
+    """Return whether these are cells of several lines each: every cell starts on a line with other pieces."""
     if len(flow) > 12:
         return False
     beside = [
@@ -66,7 +64,6 @@ def _are_cells(flow: Sequence[TextPiece], middles: Sequence[float], em: float) -
 
 
 def _prose_runs(stack: Sequence[TextPiece], em: float) -> Iterator[Sequence[TextPiece]]:
-    """Yield the parts of the stack in which each line is full, and most lines begin in lower case."""
     right = max([one.x1 for one in stack])
     wraps = [_wraps(line, following, right, em) for line, following in pairwise(stack)]
     begin = lowers = 0
@@ -93,7 +90,6 @@ def _wraps(line: TextPiece, following: TextPiece, right: float, em: float) -> bo
 
 
 def lines_near_gaps(bands: Sequence[Band]) -> list[Band]:
-    """Return the lines with gaps, and their neighbours, where several such lines are close together."""
     wide = [at for at, band in enumerate(bands) if len(band) > 1]
     kept: set[int] = set()
     for one, other in pairwise(wide):
@@ -154,7 +150,6 @@ def _begins_above(one: TextPiece, band: Band, steps: Sequence[float], em: float)
 
 
 def _continues_cell(band: Band, one: TextPiece, em: float) -> bool:
-    """Return whether the piece lies below one of the band and looks like the rest of its sentence."""
     over = [other for other in band if abs(other.x0 - one.x0) < 0.5 * em]
     return bool(over) and not one.text[:1].isupper() and not is_number(one.text)
 

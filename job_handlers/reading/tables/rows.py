@@ -16,7 +16,7 @@ _YEAR = re.compile(r"(?:FY\s?)?(?:19|20)\d\d[*†]?")
 
 
 class LineEvidence(Struct, frozen=True):
-    """What a line and the row above it have, in which columns."""
+    """Facts about a line and the row above it."""
 
     text: str
     """Its first cell that is not empty."""
@@ -24,14 +24,13 @@ class LineEvidence(Struct, frozen=True):
     before: set[int]
     """Columns that are filled in the row above."""
     has_values: bool
-    """True if it has a number in a numeric column."""
     values_above: bool
     is_tight: bool
     """True if it is closer to the line above than usual."""
 
 
 class RowMerger:
-    """Merges the lines of each row: those between the same two ruling lines, and those that continue the line above."""
+    """Merges the lines between the same two ruling lines, and those that continue the line above."""
 
     def __init__(self, bands: Sequence[Band], lines: Sequence[Line], texts: Sequence[Sequence[str]], em: float) -> None:
         self._lines, self._texts, self._em = lines, texts, em
@@ -111,10 +110,7 @@ class RowMerger:
         return 0
 
     def _is_wrapped_head(self, at: int) -> bool:
-        """Return whether a line of the head continues the line above it.
-
-        Column titles of two lines are one row; a title that spans several columns is a row of its own.
-        """
+        """Return whether a line of the head continues the line above it. A title over several columns does not."""
         above, line = self._lines[at - 1], self._lines[at]
         if not all(_is_above(cell, below) for cell, below in zip(above, line, strict=True) if cell and below):
             return False
@@ -134,7 +130,6 @@ def _is_above(cell: Sequence[TextPiece], below: Sequence[TextPiece]) -> bool:
 
 
 def _is_spanning(above: Sequence[Sequence[TextPiece]], line: Sequence[Sequence[TextPiece]]) -> bool:
-    """Return whether a title is above several of the titles below it, or few titles are above many."""
     if any(cell and sum(bool(below) and _is_above(cell, below) for below in line) > 1 for cell in above):
         return True
     filled = sum(map(bool, above))

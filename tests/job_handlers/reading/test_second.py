@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from job_handlers.reading.layout import Word
-from job_handlers.reading.ocr.second_pass import are_better_figures, merge_line, spans
+from job_handlers.reading.ocr.second_pass import are_better_figures, merge_line
 
 
 def line(*words: tuple[str, float], width: float = 10.0) -> list[Word]:
@@ -22,23 +22,6 @@ def text(words: list[Word]) -> str:
     return " ".join(word.text for word in words)
 
 
-def test_only_words_that_are_not_sure_are_read_again_each_with_its_neighbours() -> None:
-    sure = [("word", 96.0)] * 9
-
-    assert spans(line(*sure), 85) == []
-    assert spans(line(*sure[:4], ("guess", 50.0), *sure[:4]), 85) == [(3, 6)]
-    assert spans(line(("guess", 50.0), *sure, ("guess", 50.0)), 85) == [(0, 2), (9, 11)]
-    assert spans(line(*sure[:2], ("guess", 50.0), ("a", 90.0), ("guess", 50.0), *sure[:2]), 85) == [(1, 6)]
-    # Where most of a line was guessed, all of it.
-    assert spans(line(("guess", 50.0), ("guess", 50.0), ("word", 96.0)), 85) == [(0, 3)]
-
-
-def test_a_row_of_dots_is_not_read_again_and_nothing_over_it() -> None:
-    found = spans(line(("Risks", 50.0), ("........", 99.0), ("5", 60.0), ("sure", 96.0), ("sure", 96.0)), 85)
-
-    assert found == [(0, 1), (2, 4)]
-
-
 def test_numbers_that_only_the_first_told_apart_stay_apart() -> None:
     first = line(("140,873", 40.0), ("$", 40.0))
     second = [Word(0, 0, 90, 20, 99.0, "140,813$")]
@@ -47,40 +30,12 @@ def test_numbers_that_only_the_first_told_apart_stay_apart() -> None:
     assert text(merge_line(line(("140,813", 40.0), ("$", 40.0)), second)) == "140,813 $"
 
 
-def test_of_two_words_in_a_place_the_surer_stays() -> None:
-    first = line(("Theekact", 0.0), ("cause", 93.0), ("of", 95.0), ("the", 95.0))
-    second = line(("The", 99.6), ("exact", 99.0), ("cause", 99.0), ("of", 99.0), ("tbe", 60.0))
-
-    assert text(merge_line(first, [*second[:2], *line_at(first, 1, second[2:])])) == "The exact cause of the"
-
-
 def line_at(first: list[Word], begin: int, words: list[Word]) -> list[Word]:
     """The same words, where those of another line stand."""
     return [
         Word(there.x0 + 1, 0, there.x1 - 1, 20, word.confidence, word.text)
         for there, word in zip(first[begin:], words, strict=False)
     ]
-
-
-def test_where_both_read_the_same_the_first_keeps_its_spaces_and_marks_and_both_are_surer() -> None:
-    first = line(("U.S.", 91.0), ("Grant’s", 93.0))
-    [whole] = line(("U.S.Grant's", 99.0))
-
-    found = merge_line(first, [whole])
-
-    assert text(found) == "U.S. Grant’s"
-    assert [word.confidence for word in found] == [99.0, 99.0]
-
-
-def test_dirt_that_only_the_first_saw_goes_and_a_word_that_only_the_second_saw_comes() -> None:
-    first = line(("thereof.", 95.0), (":", 30.0))
-
-    assert text(merge_line(first, line_at(first, 0, line(("thereof.", 99.0))))) == "thereof."
-    assert text(merge_line(first[:1], line(("thereof.", 99.0), ("Then", 97.0)))) == "thereof. Then"
-    assert text(merge_line(first[:1], line(("thereof.", 99.0), ("Then", 70.0)))) == "thereof."
-    # But who read nothing well is no judge of it.
-    assert text(merge_line(first, line_at(first, 0, line(("thcrcof", 41.0))))) == "thereof. :"
-    assert merge_line(first, []) == first
 
 
 @pytest.mark.parametrize(

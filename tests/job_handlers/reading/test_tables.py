@@ -8,7 +8,6 @@ from typing import Any
 import msgspec
 import pymupdf as partly_typed
 import pytest
-from PIL import Image, ImageDraw
 
 from benchmarks import tables_corpus
 from benchmarks.tables_accuracy import blocks_in_order, cell_counts, f1
@@ -18,7 +17,7 @@ from job_handlers.reading.layout import Word
 from job_handlers.reading.ocr import WayToRead
 from job_handlers.reading.ocr_pages import PagePicture, ReadPage, read_page
 from job_handlers.reading.pdf import text
-from job_handlers.reading.preprocess import Gray, ruled_lines
+from job_handlers.reading.preprocess import Gray
 from job_handlers.reading.reading_order import in_order
 from job_handlers.reading.tables import RulingLine, TextPiece, find
 
@@ -144,25 +143,14 @@ def test_labels_and_what_they_say_stay_beside_each_other() -> None:
 
 
 def test_no_word_of_a_page_is_lost_to_its_tables(tmp_path: Path) -> None:
-    pages = tables_corpus.tables("words", 24)
+    pages = tables_corpus.tables("words", 12)
     tables_corpus.save(pages, tmp_path / "pages.pdf")
 
     with pdf.PagedFile(tmp_path / "pages.pdf") as book, pymupdf.open(tmp_path / "pages.pdf") as plain:
-        for number in range(1, 25):
+        for number in range(1, 13):
             ours, theirs = book.text(number).text.split(), plain[number - 1].get_text().split()
             # Dots that lead the eye through a table of contents say nothing.
             assert sorted(one.strip(".") for one in ours) == sorted(one.strip(".") for one in theirs), number
-
-
-def test_two_columns_whose_lines_stand_side_by_side_are_no_table(tmp_path: Path) -> None:
-    left = [f"the left column flows on and on {word}" for word in "from line to line until it ends".split()]
-    right = [f"and the right one is read after it {word}" for word in "which is what the reader does here".split()]
-    both = [(x, 100 + 12 * down, text) for x, lines in ((60, left), (310, right)) for down, text in enumerate(lines)]
-
-    found = drawn(tmp_path / "a.pdf", *both)
-
-    assert not found.tables
-    assert found.text.splitlines() == [*left, *right]
 
 
 def test_columns_that_were_written_line_by_line_are_read_one_after_the_other(tmp_path: Path) -> None:
@@ -207,8 +195,8 @@ CELLS_LEAST, IN_ORDER_LEAST = 0.965, 0.985
 @pytest.fixture(scope="module")
 def kept_back(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[tables_corpus.Page], Path]:
     path = tmp_path_factory.mktemp("tables") / "pages.pdf"
-    layouts = [*tables_corpus.layouts("kept back", 40), *tables_corpus.storeys("kept back", 20)]
-    pages = [*tables_corpus.tables("kept back", 96), *layouts]
+    layouts = [*tables_corpus.layouts("kept back", 20), *tables_corpus.storeys("kept back", 10)]
+    pages = [*tables_corpus.tables("kept back", 48), *layouts]
     tables_corpus.save(pages, path)
     return pages, path
 
@@ -252,85 +240,6 @@ def test_blocks_are_told_as_they_are_read(kept_back: tuple[list[tables_corpus.Pa
 def read(y: float, *words: tuple[float, str], letter: float = 10, height: float = 20) -> list[Word]:
     """A line, its words beginning where it is said."""
     return [Word(x, y, x + letter * len(text), y + height, 95, text) for x, text in words]
-
-
-def spaced(y: float, text: str, space: float, right: float = 0) -> list[Word]:
-    """A line, its words so far apart, or as far as they have to be."""
-    words = text.split()
-    if right:
-        space = (right - 10 * sum(map(len, words))) / (len(words) - 1)
-    places = [sum(10 * len(word) + space for word in words[:at]) for at in range(len(words))]
-    return read(y, *zip(places, words, strict=True))
-
-
-def test_prose_that_is_spread_to_its_margin_is_no_table() -> None:
-    lines = [
-        spaced(40 * at, text, 0, right=360)
-        for at, text in enumerate((
-            "I SHALL never forget the scold-", "ing that I gave him to begin with. One",
-            "of the advantages of being a Fairy", "—even quite a common one—is", "that no Lion can bite you.",
-            "their mouths, and even if they", "catch you, if you just get behind",
-        ))
-    ]  # fmt: skip
-
-    found = rows.arranged(lines, list)
-
-    assert not found.tables
-    assert found.text.splitlines() == [" ".join(word.text for word in line) for line in lines]
-
-
-def test_prose_above_a_table_is_none_of_its_rows_however_an_engine_has_boxed_it() -> None:
-    prose = [
-        spaced(0, "Fatality data are from the same source and are subject to the same limits as those", 10),
-        spaced(24, "in the second figure. Georgia (which was included in the study of last year) is", 10),
-        spaced(48, "not included in this study for lack of Census data and follows in the next one.", 10),
-    ]
-    # The first box is as long as three words.
-    prose[0][0] = Word(0, 0, 180, 20, 95, "Fatality")
-    table = [
-        read(96 + 24 * at, (0, name), *((300 + 100 * column, str(number)) for column, number in enumerate(numbers)))
-        for at, (name, *numbers) in enumerate((
-            ("", 1926, 1927, 1928, 1929), ("Alabama", 319, 361, 375, 445), ("Florida", 515, 425, 404, 488),
-            ("Kentucky", 277, 299, 342, 389), ("Virginia", 303, 376, 412, 457),
-        ))
-    ]  # fmt: skip
-    table[0] = table[0][1:]
-
-    found = rows.arranged([*prose, *table], list)
-
-    [(begin, end, some)] = found.tables
-    assert found.text[begin:end].startswith("\t1926\t1927\t1928\t1929\nAlabama\t319\t")
-    assert len(some) == 5
-    assert found.text[:begin].splitlines() == [" ".join(word.text for word in line) for line in prose] + [""]
-
-
-def test_a_row_of_which_two_lines_were_given_a_part_each_is_one_line() -> None:
-    upper = [*read(0, (0, "following"), (100, "figures:")), *read(22, (300, "1"), (400, "1"))]
-    lower = [*read(44, (0, "Estimated"), (100, "travel")), *read(22, (312, "926"), (412, "927"), (500, "1928"))]
-
-    found = rows.tidy_lines([upper, lower], 600)
-
-    assert [[word.text for word in line] for line in found] == [
-        ["following", "figures:"], ["1", "926", "1", "927", "1928"], ["Estimated", "travel"],
-    ]  # fmt: skip
-
-
-def test_a_raised_mark_stays_in_its_line() -> None:
-    lines = [read(0, (0, "As"), (40, "said")), [*read(30, (0, "before")), *read(22, (70, "2"), height=7)]]
-
-    assert rows.tidy_lines(lines, 600) == lines
-
-
-def test_the_edge_of_the_paper_is_not_read() -> None:
-    menu = read(80, (0, "Home"), (60, "|"), (90, "News"))
-    lines = [read(0, (0, "text"), (597, "|")), [], read(40, (597, "|")), [], menu]
-
-    found = rows.tidy_lines(lines, 600)
-    assert [[word.text for word in line] for line in found] == [
-        ["text"],
-        [],
-        ["Home", "|", "News"],
-    ]
 
 
 def test_what_was_read_of_the_rules_between_columns_is_not_told() -> None:
@@ -396,21 +305,3 @@ def test_scanned_columns_are_read_one_after_the_other(scanned: list[tuple[tables
     good, of = blocks_in_order(read.text, page.blocks)
 
     assert good == of
-
-
-def test_level_and_upright_rules_are_seen_and_letters_are_none() -> None:
-    image = Image.new("L", (800, 600), 255)
-    pen = ImageDraw.Draw(image)
-    pen.line((100, 100, 700, 100), fill=0, width=2)
-    pen.line((300, 100, 300, 500), fill=0, width=2)
-    pen.rectangle((400, 300, 600, 400), fill=0)
-    pen.text((120, 200), "EEE HHH TTT LLL " * 3, fill=0)
-
-    found = ruled_lines(Gray(800, 600, image.tobytes()), 200.0)
-
-    level = [one for one in found if one[1] == one[3] and abs(one[1] - 100) < 4]
-    upright = [one for one in found if one[0] == one[2] and abs(one[0] - 300) < 4]
-    assert min(one[0] for one in level) == pytest.approx(100, abs=15)
-    assert max(one[2] for one in level) == pytest.approx(700, abs=15)
-    assert max(one[3] for one in upright) == pytest.approx(500, abs=15)
-    assert not [one for one in found if 190 < one[1] < 230 and one[1] == one[3]]
