@@ -215,20 +215,19 @@ class CrawlRun:
     def _record_entry(
         self, entry: Entry, target: Entry | None, parent: ParentFolder, known: dict[str, CrawlItem], found: PageFindings
     ) -> None:
-        recorder = self._recorder
+        recorder = self._recorder(parent, found)
         if target is None:
-            recorder.add_dangling(entry, parent, known.get(entry.target_id), found)
+            recorder.add_dangling(entry, known.get(entry.target_id))
         elif target is entry:
-            recorder.add(entry, parent, known.get(entry.id), found)
+            recorder.add(entry, known.get(entry.id))
         else:
-            recorder.add_shortcut(entry, parent, found)
-            recorder.add(target, parent, known.get(target.id), found, via=entry.id)
+            recorder.add_shortcut(entry)
+            recorder.add(target, known.get(target.id), entry.id)
             if self._corpus and target.corpus != self._corpus:
                 self._state.is_abroad = True
 
-    @property
-    def _recorder(self) -> EntryRecorder:
-        return EntryRecorder(self._wanted, self._state.walk, self._download_job)
+    def _recorder(self, parent: ParentFolder, found: PageFindings) -> EntryRecorder:
+        return EntryRecorder(self._wanted, self._state.walk, self._download_job, parent, found)
 
     def _download_job(self, entry: Entry, is_changed: bool) -> NewJob:
         return download_job(entry, self._context, self._tree, is_changed=is_changed)
@@ -309,7 +308,7 @@ class CrawlRun:
                 self._mark_gone(before, found)
             else:
                 parent = ParentFolder(before.parent_id, max(0, detail.depth - 1), detail.key, "")
-                self._recorder.add(entry, parent, before, found, via=detail.via)
+                self._recorder(parent, found).add(entry, before, detail.via)
 
     def _mark_gone(self, before: CrawlItem | None, found: PageFindings) -> None:
         if before is None or before.is_gone:
@@ -398,87 +397,86 @@ class ParentFolder(Struct, frozen=True):
 
 
 class EntryRecorder(Struct, frozen=True):
-    """Decides for each entry whether it is listed later, enqueued or skipped. Asks neither source nor database."""
+    """Decides for each entry of a folder whether it is listed later, enqueued or skipped, and adds it to `found`."""
 
     wanted: FilesWanted
     walk: int
     """Items with this number were met in this walk, or since."""
     new_job: Callable[[Entry, bool], NewJob]
     """Takes the entry, and True if an earlier revision of it was enqueued before."""
+    parent: ParentFolder
+    found: PageFindings
 
-    def add(
-        self, entry: Entry, parent: ParentFolder, before: CrawlItem | None, found: PageFindings, *, via: str = ""
-    ) -> None:
-        """`before` is the item as earlier pages left it, `via` the shortcut that led to it."""
+    def add(self, entry: Entry, before: CrawlItem | None, via: str = "") -> None:
+        """`before` is the item as it was stored before this page, `via` the shortcut that led to it."""
         if len(entry.id) > _ID_CHARACTERS_MAX:
-            found.counts.update(["found", "skipped"])
+            self.found.counts.update(["found", "skipped"])
             return
-        before = found.items.get(entry.id, before)
+        before = self.found.items.get(entry.id, before)
         # An item that was reached by a shortcut keeps it: the shortcut may outlast its place in our folders.
         via = via or ("" if before is None or before.is_gone else ItemDetail.of(before).via)
-        entry = replace(entry, name=entry.name[:_NAME_CHARACTERS_MAX], key=entry.key or parent.key)
+        entry = replace(entry, name=entry.name[:_NAME_CHARACTERS_MAX], key=entry.key or self.parent.key)
         if entry.kind == "folder":
-            self._add_folder(entry, parent, before, found, via)
+            self._add_folder(entry, before, via)
         else:
-            self._add_file(entry, parent, before, found, via)
+            self._add_file(entry, before, via)
 
-    def add_shortcut(self, entry: Entry, parent: ParentFolder, found: PageFindings) -> None:
+    def add_shortcut(self, entry: Entry) -> None:
         name = entry.name[:_NAME_CHARACTERS_MAX]
-        found.items[entry.id] = CrawlItem(entry.id, parent.id, name, "shortcut", note="followed", walk=self.walk)
+        self._store(CrawlItem(entry.id, self.parent.id, name, "shortcut", note="followed", walk=self.walk))
 
-    def add_dangling(self, entry: Entry, parent: ParentFolder, before: CrawlItem | None, found: PageFindings) -> None:
+    def add_dangling(self, entry: Entry, before: CrawlItem | None) -> None:
         """Record a shortcut and its missing target, which may be shared with us one day."""
-        self.add_shortcut(entry, parent, found)
-        found.counts.update(["found", "skipped", "dangling"])
-        if (before is None or before.note == _DANGLING) and entry.target_id not in found.items:
+        self.add_shortcut(entry)
+        self.found.counts.update(["found", "skipped", "dangling"])
+        if (before is None or before.note == _DANGLING) and entry.target_id not in self.found.items:
+            parent, target_id = self.parent, entry.target_id
             detail = ItemDetail(parent.depth, entry.key, parent.corpus, entry.id).text
-            found.items[entry.target_id] = CrawlItem(
-                entry.target_id, parent.id, entry.name, "file", note=_DANGLING, detail=detail, walk=self.walk
+            self._store(
+                CrawlItem(target_id, parent.id, entry.name, "file", note=_DANGLING, detail=detail, walk=self.walk)
             )
 
-    def _add_folder(
-        self, entry: Entry, parent: ParentFolder, before: CrawlItem | None, found: PageFindings, via: str
-    ) -> None:
-        depth, depth_max = parent.depth + 1, self.wanted.depth
-        if before is not None and self._is_met(before) and before.kind == "folder":
+    def _add_folder(self, entry: Entry, before: CrawlItem | None, via: str) -> None:
+        depth, depth_max = self.parent.depth + 1, self.wanted.depth
+        if before is not None and before.kind == "folder" and not before.is_gone and before.walk >= self.walk:
             known = ItemDetail.of(before)
             is_nearer = depth_max is not None and depth < known.depth
             if not is_nearer:
                 is_still_there = via or before.parent_id in entry.parent_ids
-                parent_id = before.parent_id if is_still_there else parent.id
+                parent_id = before.parent_id if is_still_there else self.parent.id
                 changed = replace(before, parent_id=parent_id, name=entry.name, detail=replace(known, via=via).text)
                 if changed != before:
-                    found.items[entry.id] = changed
+                    self._store(changed)
                 return
         note = TOO_DEEP if depth_max is not None and depth > depth_max else TO_LIST
         detail = ItemDetail(depth, entry.key, entry.corpus, via).text
-        found.items[entry.id] = CrawlItem(
-            entry.id, parent.id, entry.name, "folder", note=note, detail=detail, walk=self.walk
-        )
+        parent_id = self.parent.id
+        self._store(CrawlItem(entry.id, parent_id, entry.name, "folder", note=note, detail=detail, walk=self.walk))
 
-    def _add_file(
-        self, entry: Entry, parent: ParentFolder, before: CrawlItem | None, found: PageFindings, via: str
-    ) -> None:
+    def _add_file(self, entry: Entry, before: CrawlItem | None, via: str) -> None:
         existing = None if before is None or before.is_gone else before
-        note, detail = skip_reason(entry, self.wanted), ItemDetail(via=via).text
         item = CrawlItem(
-            entry.id, parent.id, entry.name, entry.kind, entry.revision, entry.size, note, detail=detail, walk=self.walk
+            entry.id,
+            self.parent.id,
+            entry.name,
+            entry.kind,
+            entry.revision,
+            entry.size,
+            skip_reason(entry, self.wanted),
+            detail=ItemDetail(via=via).text,
+            walk=self.walk,
         )
-        is_same = existing is not None and existing.revision == entry.revision and existing.note == note
+        is_same = existing is not None and (existing.revision, existing.note) == (item.revision, item.note)
         if existing is not None and is_same and existing.walk >= self.walk:
             # Met again in another of its folders, or on a page that was listed twice.
             if existing.detail != item.detail or existing.name != item.name:
-                found.items[entry.id] = replace(existing, name=item.name, detail=item.detail)
+                self._store(replace(existing, name=item.name, detail=item.detail))
             return
-        found.items[entry.id] = item
-        found.counts["found"] += 1
-        if note:
-            found.counts["skipped"] += 1
-        elif is_same:
-            found.counts["unchanged"] += 1
-        else:
-            found.counts["enqueued"] += 1
-            found.jobs[entry.id] = self.new_job(entry, before is not None and not before.note)
+        self._store(item)
+        fate = "skipped" if item.note else "unchanged" if is_same else "enqueued"
+        self.found.counts.update(["found", fate])
+        if fate == "enqueued":
+            self.found.jobs[entry.id] = self.new_job(entry, before is not None and not before.note)
 
-    def _is_met(self, before: CrawlItem) -> bool:
-        return not before.is_gone and before.walk >= self.walk
+    def _store(self, item: CrawlItem) -> None:
+        self.found.items[item.id] = item

@@ -7,11 +7,11 @@ import hashlib
 import json
 import os
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from msgspec import Struct, field
+from msgspec import Struct
 
 from job_handlers import file_kinds
 from job_handlers.fetch.errors import FetchError
@@ -39,7 +39,7 @@ class FileFacts(Struct, frozen=True):
     size: int | None
     """None if the source cannot say."""
     key: str
-    """Identifies the revision. If empty, the bytes are not kept for another attempt."""
+    """Identifies the revision. The bytes are only kept for another attempt if it is known and `can_resume`."""
     md5: str = ""
     sha256: str = ""
     can_resume: bool = True
@@ -47,13 +47,9 @@ class FileFacts(Struct, frozen=True):
     """True if the file was read directly, so that no server could have sent another one."""
     is_settled: bool = False
     """True if `key` will never name other bytes, even if the file changes later."""
-    marks: Mapping[str, str] = field(default_factory=dict)
-    """Headers such as ETag: a different value means other bytes, an equal one proves nothing. Only used without
-    digests."""
 
-    def has_same_content(self, before: FileFacts) -> bool:
-        is_same = (self.key, self.size, self.md5, self.sha256) == (before.key, before.size, before.md5, before.sha256)
-        return is_same and all(self.marks.get(name) == value for name, value in before.marks.items())
+    def has_same_content(self, other: FileFacts) -> bool:
+        return (self.key, self.size, self.md5, self.sha256) == (other.key, other.size, other.md5, other.sha256)
 
 
 class PartialFile:
@@ -87,8 +83,7 @@ class PartialFile:
 
     def adopt(self, facts: FileFacts, *, has_md5: bool = False) -> None:
         """Keep the bytes if they belong to this revision, or discard them. Call before the first byte is written."""
-        revision: dict[str, Any] = {"key": facts.key, "size": facts.size, "md5": facts.md5, "sha256": facts.sha256}
-        revision["marks"] = dict(facts.marks)
+        revision = {"key": facts.key, "size": facts.size, "md5": facts.md5, "sha256": facts.sha256}
         is_same = all(self._saved.get(name) == value for name, value in revision.items())
         is_possible = facts.size is None or self.length <= facts.size
         if not (is_same and is_possible and facts.key and facts.can_resume):
@@ -109,15 +104,11 @@ class PartialFile:
         left = memoryview(block)
         while left:
             written = _write_to_disk(os.pwrite, self.descriptor, left, self.length)
-            self._grow(written)
             left = left[written:]
+            self.length += written
+        if self._digests is not None:
+            self._digests.advance(self.length)
         return len(block)
-
-    def copy_from(self, descriptor: int, offset: int, most: int) -> int:
-        """Copy inside the kernel, which may share the blocks instead."""
-        count = os.copy_file_range(descriptor, self.descriptor, most, offset, self.length)
-        self._grow(count)
-        return count
 
     def digests(self, on_progress: Callable[[int], None]) -> Digests:
         """Wait for the digests of the whole file. `on_progress` receives the number of bytes done, and may raise."""
@@ -138,11 +129,6 @@ class PartialFile:
     def delete(self) -> None:
         self.path.unlink(missing_ok=True)
         self._sidecar.unlink(missing_ok=True)
-
-    def _grow(self, count: int) -> None:
-        self.length += count
-        if self._digests is not None:
-            self._digests.advance(self.length)
 
     def _read_sidecar(self) -> dict[str, Any]:
         try:

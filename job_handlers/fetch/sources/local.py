@@ -35,7 +35,6 @@ _STEP_BYTES = 1 << 20
 _PAGE_ENTRIES = 1000
 _HIDDEN_BY_SYSTEMD = ("/home", "/root", "/run/user", "/tmp", "/var/tmp")
 _PSEUDO_FILE_SYSTEMS = ("proc", "sys", "dev")
-_NO_KERNEL_COPY = (errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.ETXTBSY, errno.EPERM)
 
 
 def reference(text: str) -> Reference | None:
@@ -116,7 +115,6 @@ class LocalFile:
         self._path = path
         self._actual = actual_path(path)
         self._timeouts = timeouts
-        self._has_kernel_copy = True
         self._opened_at = time.time()
 
     def facts(self) -> FileFacts:
@@ -140,41 +138,23 @@ class LocalFile:
         )
 
     def download_into(self, part: PartialFile, facts: FileFacts, length: int | None) -> Iterator[int]:
+        left = length if length is not None else facts.size or 0
         try:
             descriptor = os.open(self._actual, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+            with os.fdopen(descriptor, "rb", buffering=0) as file:
+                while left > 0:
+                    block = os.pread(file.fileno(), min(left, _STEP_BYTES), part.length)
+                    if not block:
+                        raise FetchError("CHANGED")  # it is shorter than before
+                    left -= len(block)
+                    yield part.append(block)
         except OSError as error:
             raise self._fetch_error(error) from error
-        try:
-            left = length if length is not None else facts.size or 0
-            while left > 0:
-                count = self._copy_step(descriptor, part, min(left, _STEP_BYTES))
-                if count == 0:
-                    raise FetchError("CHANGED")  # it is shorter than before
-                left -= count
-                yield count
-        finally:
-            os.close(descriptor)
 
     def close(self) -> None:
         pass
 
-    def _copy_step(self, descriptor: int, part: PartialFile, most: int) -> int:
-        if self._has_kernel_copy:
-            try:
-                return part.copy_from(descriptor, part.length, most)
-            except OSError as error:
-                if error.errno not in _NO_KERNEL_COPY:
-                    raise self._fetch_error(error) from error
-                self._has_kernel_copy = False
-        try:
-            block = os.pread(descriptor, most, part.length)
-        except OSError as error:
-            raise self._fetch_error(error) from error
-        return part.append(block) if block else 0
-
     def _fetch_error(self, error: OSError) -> FetchError:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            return FetchError("DISK_FULL")
         if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.ELOOP):
             return _unreadable(self._path, error)
         return FetchError("CONNECTION_LOST", host=self._path, reason=error.strerror)

@@ -28,7 +28,9 @@ class HttpsFile:
         self._final_url = url
         """The end of the redirects, until it fails."""
         self._request = request
-        self._validator = ""
+        self._revision = ""
+        """A strong validator if the server gives one, else something that changes with most changes of the file."""
+        self._revision_of = _strong_validator
         self._host = parse_url(url).host
         self._client = HttpClient(self._host, timeouts, is_stopping, AddressPolicy(ALLOW))
 
@@ -38,33 +40,30 @@ class HttpsFile:
             size = answer.length if answer.status == 200 else answer.total_length
             if answer.status == 206:
                 answer.read(_SMALL_BYTES)  # the one byte, which keeps the connection
-            has_digest = bool(self._request.sha256 or self._request.md5)
-            self._validator = _strong_validator(headers)
-            can_resume = answer.status == 206 and size is not None and bool(self._validator or has_digest)
-            if size is None and not has_digest:
+            digest = self._request.sha256 or self._request.md5
+            validator = _strong_validator(headers)
+            if size is None and not digest:
                 answer.check_length_known()
+            self._revision_of = _strong_validator if validator or digest else _weak_validator
+            self._revision = self._revision_of(headers)
             return FileFacts(
                 _file_name(headers, self._url),
                 headers.get_content_type() if "Content-Type" in headers else "",
                 size,
-                self._validator or f"{self._request.sha256}{self._request.md5}",
-                can_resume=can_resume,
-                marks={} if has_digest else _marks(headers),
+                self._revision or digest,
+                can_resume=answer.status == 206 and size is not None and bool(validator or digest),
             )
 
     def download_into(self, part: PartialFile, facts: FileFacts, length: int | None) -> Iterator[int]:
         headers: dict[str, str] = {}
         if facts.can_resume and length is not None:
             headers["Range"] = f"bytes={part.length}-{part.length + length - 1}"
-            if self._validator:
-                headers["If-Range"] = self._validator
+            if self._revision:
+                headers["If-Range"] = self._revision
         with self._get(headers) as answer:
-            validator = _strong_validator(answer.headers)
-            has_other_validator = validator and self._validator and validator != self._validator
+            revision = self._revision_of(answer.headers)
             # A partial answer need not repeat all headers (RFC 9110), so a missing one means nothing.
-            if has_other_validator or any(
-                facts.marks.get(name, value) != value for name, value in _marks(answer.headers).items()
-            ):
+            if revision and self._revision and revision != self._revision:
                 raise FetchError("CHANGED")
             if answer.status == 206:
                 answer.check_range(part.length, facts.size)
@@ -113,14 +112,11 @@ def _strong_validator(headers: Message) -> str:
     return headers.get("Last-Modified", "") if is_strong else ""
 
 
-def _marks(headers: Message) -> dict[str, str]:
+def _weak_validator(headers: Message) -> str:
+    """Return a weak ETag, or a date that is not just the time of the answer."""
     age = _age_seconds(headers)
     is_stamped = age is not None and age <= _STAMPED_SECONDS
-    marks = {
-        "ETag": headers.get("ETag", "").strip(),
-        "Last-Modified": "" if is_stamped else headers.get("Last-Modified", "").strip(),
-    }
-    return {name: value for name, value in marks.items() if value}
+    return headers.get("ETag", "").strip() or ("" if is_stamped else headers.get("Last-Modified", "").strip())
 
 
 def _age_seconds(headers: Message) -> float | None:
