@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from itertools import count
@@ -13,6 +12,7 @@ from urllib.parse import urlsplit
 
 import httpx
 import pytest
+import uvicorn
 
 from tests.store.kit import lay_out
 from worker_service.jobs.tokens import Power
@@ -50,8 +50,11 @@ def session(settings: Settings) -> Iterator[Session]:
 
 @pytest.fixture
 def site(settings: Settings) -> Iterator[httpx.Client]:
-    with site_of(settings) as client:
+    """A client with a token for everything. Its server stops while the next test runs."""
+    server, _, address = _start(settings, ("127.0.0.1", 0))
+    with httpx.Client(base_url=address, headers=bearer(settings)) as client:
         yield client
+    server.should_exit = True
 
 
 @contextmanager
@@ -77,18 +80,29 @@ def sign_in(site: httpx.Client, settings: Settings, name: str = "admin") -> None
 
 @contextmanager
 def served(settings: Settings, listen: Listen = ("127.0.0.1", 0)) -> Iterator[str]:
-    """Its address."""
-    with http_server.open_socket(listen) as line:
-        running = http_server.create_server(app.app(settings))
-        thread = threading.Thread(target=running.run, kwargs={"sockets": [line]})
-        thread.start()
-        try:
-            while not running.started and thread.is_alive():
-                time.sleep(0.002)
-            yield "http://{}:{}".format(*line.getsockname()) if line.family == socket.AF_INET else str(listen)
-        finally:
-            running.should_exit = True
-            thread.join()
+    """Yield the address of a server that has stopped at the end of the block."""
+    server, thread, address = _start(settings, listen)
+    try:
+        yield address
+    finally:
+        server.should_exit = True
+        thread.join()
+
+
+def _start(settings: Settings, listen: Listen) -> tuple[uvicorn.Server, threading.Thread, str]:
+    listener = http_server.open_socket(listen)
+    is_tcp = listener.family == socket.AF_INET
+    address = "http://{}:{}".format(*listener.getsockname()) if is_tcp else str(listen)
+    server = http_server.create_server(app.app(settings))
+
+    def run() -> None:
+        with listener:
+            server.run(sockets=[listener])
+
+    # The socket listens already, so a client need not wait for the server.
+    thread = threading.Thread(target=run)
+    thread.start()
+    return server, thread, address
 
 
 def with_url(settings: Settings, url: str) -> Settings:

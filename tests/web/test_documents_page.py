@@ -305,19 +305,6 @@ def test_what_is_sent_by_a_plain_form_is_watched_on_the_page_that_follows(
     assert "http-equiv" not in over
 
 
-@pytest.mark.parametrize(
-    ("files", "why"),
-    [({}, "multipart"), ({"file": ("empty.pdf", b"")}, "is empty"), ({"other": ("", b"")}, "no file")],
-)
-def test_a_form_without_a_file_is_refused_in_words(
-    site: httpx.Client, shelf: Shelf, files: dict[str, tuple[str, bytes]], why: str
-) -> None:
-    answer = site.post("/upload", files=files, headers=PAGE)
-
-    assert answer.status_code in (400, 415)
-    assert why in unescape(answer.text)
-
-
 def test_nobody_watches_what_somebody_else_has_sent(site: httpx.Client, shelf: Shelf, session: Session) -> None:
     sent = site.post("/upload", files={"file": ("bobs.pdf", b"%PDF-1.7")}, data={"owner": "bob"})
     alice = tokens.create_token(session, "alice", owner="alice").word

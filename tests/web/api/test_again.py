@@ -26,6 +26,10 @@ KEY = {"Idempotency-Key": "k1"}
 Ask = Callable[[httpx.Client], httpx.Response]
 
 
+def job(site: httpx.Client) -> httpx.Response:
+    return site.post("/api/jobs", json={"job_type": "a"}, headers=KEY)
+
+
 def batch(site: httpx.Client, name: str = "reports", **headers: str) -> httpx.Response:
     return site.post("/api/batches", json={"name": name, "jobs": [{"job_type": "a"}]}, headers=KEY | headers)
 
@@ -42,7 +46,7 @@ def all_jobs(session: Session) -> list[int]:
     return [*session.store.reading.ids(Selector())]
 
 
-@pytest.mark.parametrize("ask", [batch, file])
+@pytest.mark.parametrize("ask", [job, batch, file])
 def test_what_is_sent_again_and_at_the_same_time_is_done_once_and_answered_alike(
     site: httpx.Client, session: Session, ask: Ask
 ) -> None:

@@ -24,7 +24,6 @@ from tests.web.conftest import bearer, served, site_of
 from worker_service.jobs.attempts import Failure
 from worker_service.jobs.documents import DocumentFacts, PageResult
 from worker_service.jobs.job import Status
-from worker_service.jobs.selector import Selector
 from worker_service.services import database
 from worker_service.services.database import Session, open_session
 from worker_service.settings.config import Settings, load_settings
@@ -181,6 +180,7 @@ def test_an_empty_file_is_named_and_the_others_are_taken(site: httpx.Client) -> 
         {"name": "empty.pdf", "code": "empty_file", "detail": "'empty.pdf' is empty"},
     ]
     assert len(site.get("/api/jobs").json()["items"]) == 2
+    assert "<bdi>empty.pdf</bdi> is empty and was not uploaded." in site.get("/upload?empty=empty.pdf").text
 
 
 def test_an_upload_of_several_files_is_a_batch_that_replaces_the_older_one(
@@ -210,6 +210,7 @@ def test_an_upload_of_several_files_is_a_batch_that_replaces_the_older_one(
         ({"data": {"owner": "a\0"}, "files": {"file": ("a.pdf", b"%PDF")}}, 400, "'owner' holds a NUL byte"),
         ({"files": {"file": ("a.pdf", b"%PDF")}, "data": {"lang": "../x"}}, 400, "is not a language"),
         ({"files": {"file": ("a.pdf", b"%PDF")}, "data": {"colour": "red"}}, 400, "there is no option 'colour'"),
+        ({"files": {"file": ("a.pdf", b"%PDF")}, "data": {"force": "maybe"}}, 400, "force must be true or false"),
         (
             {
                 "content": b'--b\r\nContent-Disposition: form-data; name="file"; filename="a.pdf"\r\n\r\n%PDF',
@@ -318,13 +319,6 @@ def test_what_was_sent_is_read_and_then_removed_from_where_it_came_in(tmp_path: 
         session.close()
     finally:
         system.close()
-
-
-def test_a_word_that_is_neither_yes_nor_no_forces_nothing(site: httpx.Client, session: Session) -> None:
-    refused = site.post("/api/uploads", files={"file": ("a.csv", b"1")}, data={"force": "maybe"})
-
-    assert (refused.status_code, refused.json()["detail"]) == (400, "force must be true or false, not 'maybe'")
-    assert session.store.reading.list(Selector(), most=1) == []
 
 
 def test_uploads_take_turns_with_all_other_changes(settings: Settings) -> None:

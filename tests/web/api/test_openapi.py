@@ -59,7 +59,7 @@ def test_every_answer_is_as_the_file_says_whatever_is_asked(
             [
                 Path(sys.executable).with_name("schemathesis"), "run", manual.OPENAPI, "--url", address,
                 "--header", f"Authorization: {bearer(settings)['Authorization']}",
-                "--phases", "fuzzing", "--max-examples", "6", "--generation-deterministic", "--workers", "2",
+                "--phases", "fuzzing", "--max-examples", "3", "--generation-deterministic", "--workers", "2",
                 "--no-color", "--request-timeout", "60", "--suppress-health-check", "too_slow",
                 # A stream has no end, and a form with files no JSON; both have tests of their own.
                 "--exclude-path", "/api/events", "--exclude-path", "/api/uploads",

@@ -82,10 +82,6 @@ def test_its_files_are_taken_away_as_csv_in_which_nothing_is_a_formula(
     assert (header[1], row[1]) == ("NAME", "'=cmd()")
 
 
-def test_a_batch_that_is_not_there_is_told_in_words(site: httpx.Client) -> None:
-    assert "there is no batch 9" in look(site, "/batches/9", status=404).text
-
-
 def test_a_batch_is_begun_by_a_form_without_any_script(site: httpx.Client, session: Session, tmp_path: Path) -> None:
     for name in ("a.pdf", "b.pdf"):
         (tmp_path / name).write_bytes(b"%PDF")

@@ -11,7 +11,6 @@ from worker_service.jobs.attempts import Report
 from worker_service.jobs.job import Status
 from worker_service.jobs.selector import Selector
 from worker_service.services.database import Session
-from worker_service.services.jobs import find_jobs
 
 HOSTILE = '<script>alert(1)</script>" onload="x \u202egnp.exe\x1b[2J'
 
@@ -25,12 +24,6 @@ def test_the_address_chooses_by_the_words_of_the_command_line(site: httpx.Client
     assert "two.pdf" in found.links
     assert "one.pdf" not in found.links
     assert "pagemill ls --type download --owner bob --status pending" in found.text
-
-
-def test_a_filter_that_nobody_can_read_is_refused_in_words(site: httpx.Client) -> None:
-    refused = look(site, "/jobs?status=runing", status=400)
-
-    assert "did you mean running?" in refused.text
 
 
 def test_what_is_ticked_is_changed_after_a_look_and_can_be_undone(
@@ -104,42 +97,6 @@ def test_a_job_that_waits_says_why(site: httpx.Client, pending: Make) -> None:
     assert "pagemill run" in page.text
 
 
-def test_a_job_that_is_not_there_is_told_in_words(site: httpx.Client) -> None:
-    assert "there is no job 77" in look(site, "/jobs/77", status=404).text
-
-
-def test_text_from_outside_is_shown_and_does_nothing(site: httpx.Client, session: Session, running: Make) -> None:
-    job = running(name=HOSTILE, payload='{"a": "<img src=x onerror=alert(1)>"}', message=HOSTILE, owner=HOSTILE)
-    session.store.leases.report([Report(job.lease, lines=[HOSTILE])])
-
-    for path in ("/", "/jobs", f"/jobs/{job.id}"):
-        page = look(site, path)
-        raw = page.answer.text
-        assert "\u202e" not in raw
-        assert "\x1b" not in raw
-        assert "<script>alert" not in raw
-        assert "<img" not in raw
-        assert not any(name.startswith("on") for _, own in page.tags for name in own)
-        assert "<script>alert(1)</script>" in page.text
-
-
-def test_a_rare_job_is_looked_for_in_a_bounded_time_and_the_look_can_go_on(
-    session: Session, pending: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("worker_service.services.jobs._STRETCH", 2)
-    rare = pending("download")
-    for _ in range(5):
-        pending()
-    wanted = Selector(job_types=("download",))
-
-    hurried = find_jobs(session, wanted, limit=50, seconds=0.0)
-    assert (list(hurried.items), hurried.next, hurried.is_partial) == ([], 5, True)
-    patient = find_jobs(session, wanted, limit=50, seconds=10.0, before_id=hurried.next)
-
-    assert [job.id for job in patient.items] == [rare.id]
-    assert (patient.next, patient.is_partial) == (None, False)
-
-
 def test_a_change_is_asked_about_in_a_bounded_time_and_then_done_to_all_that_match(
     site: httpx.Client, session: Session, pending: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -159,19 +116,6 @@ def test_a_change_is_asked_about_in_a_bounded_time_and_then_done_to_all_that_mat
     assert "3 jobs cancelled" in done.text
     cancelled = session.store.reading.list(Selector(statuses=(Status.CANCELLED,)))
     assert sorted(job.id for job in cancelled) == [job.id for job in rare]
-
-
-def test_a_part_of_a_name_chooses_jobs_here_by_http_and_on_the_command_line(site: httpx.Client, pending: Make) -> None:
-    wanted = pending(name="Annual Report, Übersicht.pdf")
-    pending(name="invoice.pdf")
-    pending()
-
-    shown = look(site, "/jobs?name=annual+report")
-    listed = site.get("/api/jobs", params={"name": "REPORT"}).json()["items"]
-
-    assert ("Annual Report, Übersicht.pdf" in shown.links, "invoice.pdf" in shown.links) == (True, False)
-    assert "pagemill ls --name 'annual report'" in shown.text
-    assert [one["id"] for one in listed] == [wanted.id]
 
 
 def test_a_job_is_enqueued_by_a_form_without_any_script(site: httpx.Client, session: Session) -> None:
