@@ -11,9 +11,8 @@ import pytest
 from worker_service.base.clock import period_of
 from worker_service.base.errors import ConfigError
 from worker_service.jobs.job import NewJob
-from worker_service.services.schedules import EXAMPLE
 from worker_service.settings.config import Settings, load_settings
-from worker_service.settings.schedules import Schedule, next_slot, slots, slots_between, to_begin
+from worker_service.settings.schedules import EXAMPLE, Schedule, next_slot, slots, slots_between, to_begin
 
 JOB = 'job = { type = "report" }'
 MINUTE, HOUR, DAY = timedelta(minutes=1), timedelta(hours=1), timedelta(days=1)

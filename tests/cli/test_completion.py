@@ -111,7 +111,7 @@ def test_a_type_that_nobody_knows_is_told_and_waits(run: Run, daemon: Daemon) ->
     told = run("enqueue", "downlod")
 
     assert told.stdout == "1\n"
-    assert told.stderr == "job 1 waits: no handler here knows 'downlod': did you mean download?\n"
+    assert told.stderr == "job 1 waits: no handler is installed for 'downlod': did you mean download?\n"
     assert "handlers ls" in run("enqueue", "zzzzzz").stderr
     assert run("enqueue", "download", "--set", "source=/srv/a").stderr == ""
     # Installed, though no worker that runs now takes it.

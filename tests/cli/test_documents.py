@@ -599,7 +599,7 @@ def test_a_removal_stands_in_the_list_of_actions_and_undo_passes_it_over(run: Ru
 
     assert lines[0] == "ACTION AT (UTC) WHO VERB BATCH JOBS DOCUMENTS UNDONE (UTC) TOKENS".split()
     assert lines[1][-6:] == ["remove", "-", "-", "1", "-", "-"]
-    assert "it was a remove, and what it removed is gone for good" in run("undo", action, "--yes", fails=1).stderr
+    assert "it was a remove, which removes permanently" in run("undo", action, "--yes", fails=1).stderr
     run("undo", "--yes")
     assert states(run)[2] == "pending"
 

@@ -229,7 +229,7 @@ def test_an_action_that_its_handler_cannot_read_is_refused_before_anything_is_re
     told = run(*verb, "--then", 'webhook={"link": "https://example.com"}', fails=65).stderr
 
     assert 'the payload does not fit webhook: payload: "url" is a required property' in told
-    assert told.endswith("`pagemill handlers show webhook` tells what fits\n")
+    assert told.endswith("`pagemill handlers show webhook` shows what fits\n")
     assert not shelf.store.reading.list(Selector())
 
 
@@ -254,14 +254,13 @@ def test_what_this_machine_lacks_is_told_at_once_and_what_nobody_knows_is_refuse
     shelf.store.workers.register(Worker("w2", "here", "boot", 1, "0", 1, 1, [facts]))
 
     unknown = run(*verb, "--lang", "eng+german", fails=2).stderr
-    assert "'german' is none of the languages that are known: did you mean deu? deu, eng can be used" in unknown
+    assert "'german' is not one of the known languages: did you mean deu? installed: deu, eng" in unknown
     assert len(shelf.store.reading.list(Selector())) == before
 
     absent = run(*verb, "--lang", "fra+deu", "--quality", "best").stderr.splitlines()
     assert absent[:2] == [
-        "fra is not installed (languages that are: deu, eng), and what needs it waits: "
-        "apt-get install tesseract-ocr-fra",
-        "best is not installed (quality that are: fast), and what needs it waits: put it into /usr/share/tessdata_best",
+        "fra is not installed, so its jobs wait (installed languages: deu, eng): apt-get install tesseract-ocr-fra",
+        "best is not installed, so its jobs wait (installed quality: fast): put it into /usr/share/tessdata_best",
     ]
     assert len(shelf.store.reading.list(Selector())) == before + 1
 
@@ -810,4 +809,4 @@ def test_that_nobody_knows_what_is_to_follow_is_told_where_it_is_asked_for(
 
     said = run(*words).stderr
 
-    assert "what is to follow will wait: no handler here knows 'webhok': did you mean webhook?" in said
+    assert "the follow-up jobs will wait: no handler is installed for 'webhok': did you mean webhook?" in said

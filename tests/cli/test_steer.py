@@ -351,7 +351,7 @@ def test_cancel_now_says_which_jobs_still_stop_and_why(
     as_json = json.loads(run("cancel", "1", "--now", "--json", fails=1).stdout)
 
     assert told.stdout == "cancelled 1 job\nasked 2 jobs to stop\n"
-    assert "job 1 still stops: worker w1 (pid 1 on here) has yet to prove its processes gone" in told.stderr
+    assert "job 1 still stops: worker w1 (pid 1 on here) still has to prove its processes gone" in told.stderr
     assert (as_json["asked"], [one["id"] for one in as_json["unended"]]) == ([1], [1])
     assert {held.lease.job_id: held.without_grace for held in daemon.store.leases.leases_of("w1")} == {
         1: True,
@@ -371,7 +371,7 @@ def test_cancel_now_of_a_job_whose_worker_is_gone_says_who_ends_it(
 
     told = run("cancel", "1", "--now", fails=1)
 
-    assert "its worker w1 is gone or silent: the next daemon that looks after it ends it" in told.stderr
+    assert "its worker w1 is gone or silent: the next daemon ends the job" in told.stderr
 
 
 def test_without_now_nobody_is_hurried(run: Run, daemon: Daemon) -> None:

@@ -10,6 +10,7 @@ from worker_service.cli import group, output
 from worker_service.cli.context import Invocation, completions, verb
 from worker_service.services import schedules as operations
 from worker_service.services.jobs import state_of
+from worker_service.settings.schedules import EXAMPLE
 
 _COLUMNS = ("NAME", "WHAT", "CRON", "ZONE", "NEXT (UTC)", "LAST (UTC)", "BEGAN", "STATE", "ERROR")
 
@@ -86,8 +87,8 @@ def example(call: Invocation) -> None:
 
     Two schedules, as the settings file takes them.
     """
-    if not call.printed_json({"toml": operations.EXAMPLE}):
-        output.show_text(operations.EXAMPLE)
+    if not call.printed_json({"toml": EXAMPLE}):
+        output.show_text(EXAMPLE)
 
 
 schedule = group(

@@ -57,19 +57,18 @@ class Session(Struct, frozen=True):
 
 
 def open_session(settings: Settings, *, actor: str | None = None, on_long_wait: OnLongWait | None = None) -> Session:
-    """Open the database of the settings. `actor` is by default the user who runs this process."""
     return Session(opening.open_as_set(settings, WriteOptions(on_long_wait=on_long_wait)), settings, actor or _person())
 
 
 def initialise(settings: Settings, *, on_long_wait: OnLongWait | None = None) -> bool:
-    """Create the database. Return False if a sound one exists already."""
+    """Create the database. Return False if a sound one exists."""
     return opening.initialise(
         settings.database, payload_bytes_max=settings.payload_bytes_max, on_long_wait=on_long_wait
     )
 
 
 def migrate(settings: Settings, *, dry_run: bool, on_long_wait: OnLongWait | None = None) -> list[str]:
-    """Migrate the tables to this version. Return the steps that were taken or, with `dry_run`, would be."""
+    """Return the steps that were taken or, with `dry_run`, would be."""
     return opening.migrate(settings.database, dry_run=dry_run, on_long_wait=on_long_wait)
 
 
@@ -88,9 +87,9 @@ def backup(
     clock: Clock = wall_clock,
     on_long_wait: OnLongWait | None = None,
 ) -> BackedUp:
-    """Write a consistent copy while other processes continue. An existing file is never overwritten.
+    """Write a consistent copy while other processes continue. No existing file is overwritten.
 
-    If `target` is a directory, the copy is named by the time, and only the newest `keep` copies stay.
+    In a directory, the copy is named by the time, and only the newest `keep` copies stay.
     """
     path, older = target, list[Path]()
     if target.is_dir():
@@ -98,7 +97,7 @@ def backup(
         named = re.compile(rf"{re.escape(settings.database.stem)}-\d{{4}}-\d\d-\d\dT\d{{6}}Z\.db")
         older = sorted(one for one in target.iterdir() if named.fullmatch(one.name))
     elif keep is not None:
-        raise BadInput(f"{target} is no directory: what is kept of older copies is said where they have one")
+        raise BadInput(f"{target} is not a directory: --keep needs one")
     back_up(settings.database, path, on_long_wait=on_long_wait)
     # Only after success: if no copy can be made, the old ones are needed most.
     removed = [] if keep is None else older[: max(0, len(older) - keep + 1)]
@@ -108,7 +107,6 @@ def backup(
 
 
 def check_database(session: Session) -> Sequence[Check]:
-    """Return the checks of the database and its surroundings, good and bad."""
     return session.store.integrity.check()
 
 
@@ -118,15 +116,15 @@ def rebuild_search(session: Session) -> int:
 
 
 def versions(settings: Settings) -> dict[str, object]:
-    """Return the versions of the library, of the existing tables (None if unreadable) and of the current tables."""
-    there: int | None = None
+    """Return the versions of the library, of the tables in the database (None if unreadable) and of our tables."""
+    schema: int | None = None
     with suppress(PagemillError):
-        there = opening.schema_version(settings.database)
-    return {"library": opening.LIBRARY, "schema": there, "schema_of_this_version": opening.SCHEMA_VERSION}
+        schema = opening.schema_version(settings.database)
+    return {"library": opening.LIBRARY, "schema": schema, "schema_of_this_version": opening.SCHEMA_VERSION}
 
 
 def _person() -> str:
-    """Return the user name for the audit log; under sudo, that of the user who called it."""
+    """Return the user's name; under sudo, that of the user who called it."""
     if person := os.environ.get("SUDO_USER"):
         return person
     with suppress(KeyError):

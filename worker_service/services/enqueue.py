@@ -34,15 +34,15 @@ def enqueue(
 ) -> Enqueued:
     """Enqueue the job that `words` describe (see `read_job`).
 
-    With `once_per`, its unique key stands for one job per period, even after that job has ended. With `is_checked`,
-    raise `BadPayload` if no live worker's handler accepts the payload.
+    With `once_per`, its unique key allows one job per period, even after that job has ended. With `is_checked`, raise
+    `BadPayload` if no live worker's handler accepts the payload.
     """
     period, now = words.get("once_per"), session.clock()
     job = read_job(words, session.settings, now=now, stdin=stdin)
     if period is not None and (job.unique_key is None or period not in PERIODS):
-        raise BadInput(f"--once-per is one of {', '.join(PERIODS)}, and needs a --unique KEY that it is remembered by")
+        raise BadInput(f"--once-per is one of {', '.join(PERIODS)}, and needs a --unique KEY")
     if is_checked:
-        check_payload(session, job, otherwise=", and --no-check puts it into the queue all the same")
+        check_payload(session, job, otherwise="; --no-check enqueues it anyway")
         for action in job.on_failure:
             check_action_payload(session, action)
     require_jobs(session, job.after)
@@ -62,10 +62,7 @@ def enqueue_jobs(session: Session, jobs: Sequence[NewJob]) -> list[Enqueued]:
 
 
 def with_lost_files_forced(session: Session, jobs: Sequence[NewJob], *, owner: str | None = None) -> Sequence[NewJob]:
-    """Return the jobs, with a download forced for files whose copies were deleted from the workspace by hand.
-
-    A known file otherwise needs no job. `owner` overrides the jobs' owners.
-    """
+    """Force the download of known files whose copies were deleted by hand. `owner` overrides the jobs' owners."""
     made = [*jobs]
     brought: dict[tuple[str, str], list[tuple[int, str]]] = {}
     for at, job in enumerate(jobs):
@@ -81,13 +78,13 @@ def with_lost_files_forced(session: Session, jobs: Sequence[NewJob], *, owner: s
 
 
 def check_action_payload(session: Session, action: DeferredAction) -> None:
-    """Check an action's payload with a sample value, usually a number, for each fact."""
+    """Check an action's payload with a sample value for each fact."""
     payload = filled(action.payload, FACTS) if action.payload else None
     check_payload(session, NewJob(action.job_type, payload=payload))
 
 
 def check_payload(session: Session, job: NewJob, *, otherwise: str = "") -> None:
-    """Raise `BadPayload` if no live worker's handler accepts the payload. `otherwise` ends the error message."""
+    """Raise `BadPayload` if no live worker's handler accepts the payload. `otherwise` ends the message."""
     schemas = session.store.reading.payload_schemas(job.job_type)
     if not schemas or None in schemas:
         return
@@ -95,10 +92,8 @@ def check_payload(session: Session, job: NewJob, *, otherwise: str = "") -> None
 
     faults = [PayloadCheck(schema).fault(job.payload) for schema in schemas]
     if None not in faults:
-        raise BadPayload(
-            f"the payload does not fit {job.job_type}: {faults[0]}; `pagemill handlers show {job.job_type}` tells "
-            f"what fits{otherwise}"
-        )
+        hint = f"`pagemill handlers show {job.job_type}` shows what fits{otherwise}"
+        raise BadPayload(f"the payload does not fit {job.job_type}: {faults[0]}; {hint}")
 
 
 # ── Job types ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -116,19 +111,18 @@ def unknown_type_warning(session: Session, job_type: str) -> str:
 
     It is only a warning because the handler may be installed later.
     """
-    told = session.store.reading.names("handler", "", most=_TYPES_MOST)
-    if job_type in told or job_type in (installed := installed_types(session.settings)):
+    known = session.reading.names("handler", "", most=_TYPES_MOST)
+    if job_type in known or job_type in (installed := installed_types(session.settings)):
         return ""
-    meant = did_you_mean(job_type, {*told, *installed}, "`pagemill handlers ls` lists those that are installed")
-    return f"no handler here knows {job_type!r}: {meant}"
+    hint = did_you_mean(job_type, {*known, *installed}, "`pagemill handlers ls` lists the installed ones")
+    return f"no handler is installed for {job_type!r}: {hint}"
 
 
 def unknown_type_warnings(session: Session, actions: Sequence[DeferredAction]) -> list[str]:
-    """Return warnings about unknown types of actions now, while the user still sees them."""
     sentences = (
         unknown_type_warning(session, job_type) for job_type in dict.fromkeys(action.job_type for action in actions)
     )
-    return [f"what is to follow will wait: {sentence}" for sentence in sentences if sentence]
+    return [f"the follow-up jobs will wait: {sentence}" for sentence in sentences if sentence]
 
 
 # ── Missing capabilities ──────────────────────────────────────────────────────────────────────────────────────────────
@@ -140,24 +134,23 @@ def missing_capability_warnings(session: Session, asked: Mapping[str, object]) -
     Raise `BadInput` for a word that no worker knows.
     """
     described = _choices(session)
-    sentences: list[str] = []
+    warnings: list[str] = []
     for key, wanted in asked.items():
         choices = [one[key] for one in described if key in one]
-        there = list(dict.fromkeys(word for one in choices for word in one.there))
         words = wanted if isinstance(wanted, list) else [wanted]
         for word in words if choices else ():
-            if isinstance(word, str) and word not in there:
-                sentences.append(_lacking(word, key, choices, ", ".join(there)))
-    return sentences
+            if isinstance(word, str) and not any(word in one.there for one in choices):
+                warnings.append(_missing_capability(word, key, choices))
+    return warnings
 
 
-def offered(session: Session) -> Mapping[str, Sequence[str]]:
+def offered_choices(session: Session) -> Mapping[str, Sequence[str]]:
     """Return the choices, such as languages, that the live workers' machines offer, by key."""
-    there: dict[str, dict[str, None]] = {}
+    found: dict[str, dict[str, None]] = {}
     for described in _choices(session):
         for key, choices in described.items():
-            there.setdefault(key, {}).update(dict.fromkeys(choices.there))
-    return {key: list(words) for key, words in there.items()}
+            found.setdefault(key, {}).update(dict.fromkeys(choices.there))
+    return {key: list(words) for key, words in found.items()}
 
 
 def _choices(session: Session) -> list[dict[str, Choices]]:
@@ -167,20 +160,18 @@ def _choices(session: Session) -> list[dict[str, Choices]]:
     from worker_service.handlers.contract import Choices
 
     described: list[dict[str, Choices]] = []
-    for text in session.store.reading.choices():
+    for text in session.reading.choices():
         with suppress(msgspec.MsgspecError):  # an entry that no daemon wrote
             described.append(msgspec.json.decode(text, type=dict[str, Choices]))
     return described
 
 
-def _lacking(word: str, key: str, choices: Sequence[Choices], there: str) -> str:
+def _missing_capability(word: str, key: str, choices: Sequence[Choices]) -> str:
+    installed = ", ".join(dict.fromkeys(one for some in choices for one in some.there)) or "none"
     for one in choices:
         if word in one.to_get:
-            there = there or "none"
-            return f"{word} is not installed ({key} that are: {there}), and what needs it waits: {one.to_get[word]}"
+            return f"{word} is not installed, so its jobs wait (installed {key}: {installed}): {one.to_get[word]}"
     near = next((near for one in choices if (near := one.closest(word))), None)
     hint = f"did you mean {near}? " if near else ""
-    raise BadInput(
-        f"{word!r} is none of the {key} that are known",
-        f"{hint}{there or 'none'} can be used (restart the worker after you have installed more)",
-    )
+    remedy = f"{hint}installed: {installed} (restart the worker after you have installed more)"
+    raise BadInput(f"{word!r} is not one of the known {key}", remedy)

@@ -26,8 +26,6 @@ DRIVE_CHECK = "job_handlers.fetch.sources.drive.identity:who_am_i"
 
 
 class HandlerAbsent(PagemillError):
-    """No handler here can run jobs of this type."""
-
     code = "handler_absent"
     exit_code = 69
 
@@ -52,7 +50,7 @@ def run_one_job(
     platform: str = "local",
     directory: Path | None = None,
 ) -> Iterator[AttemptEvent]:
-    """Run one attempt in a real child process and yield its events, the outcome last.
+    """Run one attempt in a child process and yield its events, the outcome last.
 
     Its files are kept in `directory`; without one, they are deleted when the caller stops iterating.
     """

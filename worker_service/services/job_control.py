@@ -1,7 +1,6 @@
 """Change jobs: cancel, retry, delete, prioritise, undo, prune, pause.
 
-A bulk change is planned first, so that the user can confirm it; the plan is then carried out as one action in one
-transaction.
+A bulk change is planned first, so that the user can confirm it, and is then one action in one transaction.
 """
 
 from __future__ import annotations
@@ -47,8 +46,6 @@ _MEANT = {
 
 
 class Plan(Struct, frozen=True):
-    """The jobs that a verb would change."""
-
     verb: str
     selector: Selector
     jobs: int
@@ -57,10 +54,10 @@ class Plan(Struct, frozen=True):
     failing: Sequence[int]
     """Documents being read that the change will make fail."""
     error_code: str
-    """The error code of those documents; empty if the verb makes no document fail."""
+    """Empty if the verb makes no document fail."""
     priority: int | None = None
     is_partial: bool = False
-    """Counting was cut off by the time limit: there may be more jobs and documents."""
+    """The time limit ended the counting: there may be more."""
 
     @property
     def is_single(self) -> bool:
@@ -72,7 +69,7 @@ class Paused(Struct, frozen=True):
     until: datetime | None
     """None until unpaused."""
     is_known: bool
-    """True if one of the newest jobs has this type or owner."""
+    """One of the newest jobs has this type or owner."""
 
 
 def make_plan(
@@ -91,7 +88,7 @@ def make_plan(
         priority = read_priority(priority)
     meant = _meant(session, verb, selector)
     statuses, code = _FAILS.get(verb, ((), ""))
-    reading = session.store.reading
+    reading = session.reading
     if seconds is None:
         failing = reading.documents_failing(meant, statuses) if statuses else ()
         return Plan(verb, meant, reading.count(meant), reading.list(meant, most=SAMPLE), failing, code, priority)
@@ -117,7 +114,7 @@ def apply_plan(session: Session, plan: Plan, *, without_grace: bool = False) -> 
 
 
 def bring_forward(session: Session, ids: Sequence[int]) -> Sequence[int]:
-    """Let pending jobs start now instead of at their scheduled time; return the jobs that had one."""
+    """Let pending jobs start now; return the ones that had a scheduled time."""
     return session.store.steering.bring_forward(ids)
 
 
@@ -160,7 +157,7 @@ def _meant(session: Session, verb: str, selector: Selector) -> Selector:
         raise BadInput(f"only jobs that are {words} can be {DONE[verb]}, not {' or '.join(selector.statuses)} ones")
     if selector.ids and selector.names_more and not selector.statuses and verb != "priority":
         # Jobs selected by id are included in any status.
-        others = session.store.reading.ids(replace(selector, ids=(), statuses=statuses))
+        others = session.reading.ids(replace(selector, ids=(), statuses=statuses))
         return replace(selector, ids=(*selector.ids, *others), batch_ids=(), document_ids=())
     return replace(selector, statuses=statuses)
 
@@ -170,9 +167,9 @@ def _unended(session: Session, ids: Sequence[int]) -> Iterator[tuple[int, str]]:
     for job in each_job(session, ids, LIVE):
         worker = alive.get(job.worker_id or "")
         if worker is None:
-            why = f"its worker {job.worker_id} is gone or silent: the next daemon that looks after it ends it"
+            why = f"its worker {job.worker_id} is gone or silent: the next daemon ends the job"
         else:
-            why = f"worker {worker.id} (pid {worker.pid} on {worker.host}) has yet to prove its processes gone"
+            why = f"worker {worker.id} (pid {worker.pid} on {worker.host}) still has to prove its processes gone"
         yield job.id, why
 
 
@@ -182,10 +179,8 @@ def _unended(session: Session, ids: Sequence[int]) -> Iterator[tuple[int, str]]:
 def find_undoable(session: Session, action_id: int | None) -> Action:
     """Return the action with this id, or without one the newest that can be undone. Raise `Refused` if it cannot be."""
     found = session.reading.actions(most=_ACTIONS_MOST)
-    if action_id is None:
-        action = next((one for one in found if one.undone_at is None and one.opposite), None)
-    else:
-        action = next((one for one in found if one.id == action_id), None)
+    chosen = [one for one in found if (one.id == action_id if action_id else one.undone_at is None and one.opposite)]
+    action = next(iter(chosen), None)
     if action is None:
         which = "nothing" if action_id is None else f"no action {action_id}"
         raise Refused(f"there is {which} to undo", "see pagemill undo --list")
@@ -205,11 +200,11 @@ def _why_not(action: Action) -> str:
         case "resume_batch" | "retry_batch":
             return f"it started batch {action.batch_id} again; `pagemill batch stop {action.batch_id}` stops it"
         case _:
-            return f"it was a {action.verb}, and what it removed is gone for good"
+            return f"it was a {action.verb}, which removes permanently"
 
 
 def newest_final(session: Session, action: Action) -> Action | None:
-    """Return the newest action if it is later than `action` and cannot be undone."""
+    """Return the newest action if it is later than `action` and permanent."""
     [newest, *_] = session.reading.actions(most=1)
     return newest if newest.id > action.id and newest.opposite is None else None
 
@@ -243,12 +238,12 @@ def pause(session: Session, scope: str, name: str, *, length: str | None = None,
     until = None if length is None else add_duration(session.clock(), parse_length(length))
     session.store.steering.pause(scope, name, until=until, reason=reason)
     column = {"type": "job_type", "owner": "owner"}.get(scope)
-    return Paused(until, column is None or name in session.store.reading.names(column, name))
+    return Paused(until, column is None or name in session.reading.names(column, name))
 
 
 def unpause(session: Session, scope: str, name: str) -> None:
     if not session.store.steering.unpause(scope, name):
-        pauses = session.store.reading.pauses()
+        pauses = session.reading.pauses()
         paused = ", ".join(title_of_pause(pause.scope, pause.name) for pause in pauses) or "nothing"
         raise Refused(f"{title_of_pause(scope, name)} was not paused; paused: {paused}")
 

@@ -1,7 +1,7 @@
 """Send notifications: what happened since the last message, and conditions that last too long.
 
-Each rule of the settings reads the notices after its own position. Its messages are enqueued as jobs in the transaction
-that advances the position, so a crash neither loses nor repeats any.
+Each rule reads the notices after its own position. Its messages are enqueued as jobs in the transaction that advances
+the position, so a crash neither loses nor repeats any.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import socket
 from collections.abc import Iterator, Sequence
-from datetime import datetime
 
 from msgspec import Struct
 from msgspec.structs import asdict
@@ -28,6 +27,7 @@ from worker_service.services import server_address
 from worker_service.services.database import Session
 from worker_service.services.overview import Overview
 from worker_service.services.queries import IDS_AT_ONCE, chunks
+from worker_service.services.serialize import iso
 from worker_service.settings.config import hidden
 from worker_service.settings.notifications import OWNER, NotifyRule, messages
 
@@ -37,20 +37,18 @@ _PRIORITY = 3
 
 
 class RuleState(Struct, frozen=True):
-    """A rule and its number of waiting notices."""
-
     name: str
     when: Sequence[str]
     to: str
     """Address without its secret parts."""
     waiting: int
-    """Notices of the next message, which waits for the grouping time and for quiet hours to end."""
+    """Notices that wait for the grouping time or for quiet hours to end."""
 
 
 def send_due_notifications(session: Session) -> int:
     """Enqueue the messages that are due; return how many."""
-    _look_around(session)
-    return sum(_tell(session, rule) for rule in session.settings.notify)
+    _note_lasting_conditions(session)
+    return sum(_send_rule(session, rule) for rule in session.settings.notify)
 
 
 def list_rules(session: Session) -> Sequence[RuleState]:
@@ -74,17 +72,17 @@ def send_test(session: Session, name: str | None) -> Sequence[Enqueued]:
     )
     for address in to:
         _refuse_unknown(address)
-    text = "This is a test: pagemill can reach you. What it tells you is set in [[notify]]."
-    subject = f"pagemill on {_machine()}: a test"
+    text = "This is a test: pagemill can reach you. The settings [[notify]] say what it reports."
+    subject = f"pagemill on {socket.gethostname()}: a test"
     return session.store.intake.enqueue_many(
-        [_job(Message(one, subject, text, {"test": True}, _written(session.clock()))) for one in to]
+        [_job(Message(one, subject, text, {"test": True}, _iso_now(session))) for one in to]
     )
 
 
 # ── Notices ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _tell(session: Session, rule: NotifyRule) -> int:
+def _send_rule(session: Session, rule: NotifyRule) -> int:
     since, concerned, newest = _concerning(session, rule)
     now = session.clock()
     if not concerned:
@@ -98,26 +96,25 @@ def _tell(session: Session, rule: NotifyRule) -> int:
         rule,
         concerned,
         session.settings.addresses,
-        machine=_machine(),
+        machine=socket.gethostname(),
         names=_names(session, concerned),
         page=server_address.address(session.settings),
     )
-    jobs = [_job(Message(one.to, one.subject, one.text, one.data, _written(now))) for one in told]
+    jobs = [_job(Message(one.to, one.subject, one.text, one.data, _iso_now(session))) for one in told]
     return len(session.store.notices.tell(_reader(rule), since, newest, jobs) or ())
 
 
 def _names(session: Session, notices: Sequence[Notice]) -> dict[int, str]:
     """Return the name of the file, or otherwise of the job, that each notice is about."""
-    store = session.store
     documents = [one.document_id for one in notices if one.document_id is not None]
     jobs = [one.job_id for one in notices if one.document_id is None and one.job_id is not None]
     of_documents = {
         one.id: one.name
         for part in chunks(documents)
-        for one in store.library.documents(DocumentSelector(ids=part), most=IDS_AT_ONCE)
+        for one in session.library.documents(DocumentSelector(ids=part), most=IDS_AT_ONCE)
     }
     of_jobs = {
-        job.id: job.name for part in chunks(jobs) for job in store.reading.list(Selector(part), most=IDS_AT_ONCE)
+        job.id: job.name for part in chunks(jobs) for job in session.reading.list(Selector(part), most=IDS_AT_ONCE)
     }
     found = {one.id: of_documents.get(one.document_id or 0) or of_jobs.get(one.job_id or 0) for one in notices}
     return {number: harmless(name) for number, name in found.items() if name}
@@ -134,13 +131,17 @@ def _concerning(session: Session, rule: NotifyRule) -> tuple[int, Sequence[Notic
     own = {
         job.id
         for part in chunks(failed)
-        for job in session.store.reading.list(Selector(part, job_types=(NOTIFY,)), most=IDS_AT_ONCE)
+        for job in session.reading.list(Selector(part, job_types=(NOTIFY,)), most=IDS_AT_ONCE)
     }
     return since, [one for one in concerned if one.job_id not in own], read[-1].id if read else since
 
 
 def _reader(rule: NotifyRule) -> str:
     return f"notify:{rule.name}"
+
+
+def _iso_now(session: Session) -> str:
+    return str(iso(as_text(session.clock())))
 
 
 def _job(message: Message) -> NewJob:
@@ -152,13 +153,13 @@ def _refuse_unknown(address: str) -> None:
     scheme = address.partition(":")[0]
     known = [point.name for point in find(group=_CHANNELS)]
     if scheme not in known:
-        raise BadInput(f"nobody here knows how to tell {hidden(address)}: an address begins with {', '.join(known)}")
+        raise BadInput(f"{hidden(address)} is not an address: it begins with one of {', '.join(known)}")
 
 
 # ── Conditions that last too long ─────────────────────────────────────────────────────────────────────────────────────
 
 
-def _look_around(session: Session) -> None:
+def _note_lasting_conditions(session: Session) -> None:
     wanted = {kind for rule in session.settings.notify for kind in rule.when}
     looks = {"worker.silent": _silent, "disk.low": _disk_low, "queue.old": _old}
     for kind, look in looks.items():
@@ -167,29 +168,20 @@ def _look_around(session: Session) -> None:
 
 
 def _silent(session: Session) -> Iterator[Episode]:
-    for one in Overview(session).workers:
-        if not one.is_alive:
-            yield Episode(one.id, f"worker {one.id} is {one.state}: {counted(one.running, 'job')} of it run nowhere")
+    for one in Overview(session).lost_workers:
+        yield Episode(one.id, f"worker {one.id} is {one.state}: {counted(one.running, 'job')} of it do not run")
 
 
 def _disk_low(session: Session) -> Iterator[Episode]:
-    for one in Overview(session).workers:
-        if one.is_alive and one.is_disk_low:
-            yield Episode(one.id, f"worker {one.id} begins nothing: too little is free on its disk")
+    for one in Overview(session).live_workers:
+        if one.is_disk_low:
+            yield Episode(one.id, f"worker {one.id} starts no jobs: its disk is nearly full")
 
 
 def _old(session: Session) -> Iterator[Episode]:
-    oldest = session.store.reading.counts().oldest_pending_at
+    oldest = session.reading.counts().oldest_pending_at
     if oldest is None:
         return
     waited = (session.clock() - from_text(oldest)).total_seconds()
     if waited > session.settings.notify_old_after_seconds:
         yield Episode("", f"the oldest job that is ready has waited since {oldest} UTC: see pagemill status")
-
-
-def _machine() -> str:
-    return socket.gethostname()
-
-
-def _written(moment: datetime) -> str:
-    return as_text(moment).replace(" ", "T") + "Z"

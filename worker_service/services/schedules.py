@@ -1,7 +1,6 @@
 """Run schedules: enqueue what is due, or one schedule now.
 
-A tick is short, and several may run at once, for instance from cron, a timer and the daemon. A schedule enqueues a job,
-a crawl, or a batch.
+Several ticks may run at once, for instance from cron, a timer and the daemon.
 """
 
 from __future__ import annotations
@@ -38,32 +37,10 @@ TICKS = (
     "systemctl enable --now pagemill-schedule.timer; or schedule_in_daemon = true in the settings, and restart the "
     "daemon"
 )
-"""Remedy if nothing ticks."""
-
-EXAMPLE = """\
-# Into the settings file. Then let something tick: `systemctl enable --now pagemill-schedule.timer`, or
-# schedule_in_daemon = true and a restart of the daemon, or `* * * * * pagemill schedule tick` in a crontab.
-
-[[schedule]]
-name = "nightly"
-cron = "30 2 * * *"             # minute hour day month weekday; or @hourly, @daily, @weekly, @monthly
-zone = "UTC"                    # or "Europe/Berlin", …: in summer and in winter at the same time on the wall
-job = { type = "nightly_report", payload = { day = "{day}", slot = "{slot}" } }
-priority = 7                    # 1 is the highest; a person's wishes go before
-missed = "once"                 # what nobody saw in time: "skip", "once" (the newest), "all"
-missed_most = 10                # of "all", the newest so many
-
-[[schedule]]
-name = "reports of the week"
-cron = "0 6 * * MON-FRI"
-crawl = "/srv/reports"          # or { folder = "https://drive.google.com/…", mime = ["application/pdf"] }
-owner = "alice"
-"""
+"""Remedy if no tick runs."""
 
 
 class ScheduleState(Struct, frozen=True):
-    """A schedule and its state."""
-
     name: str
     what: str
     cron: str
@@ -71,20 +48,19 @@ class ScheduleState(Struct, frozen=True):
     owner: str
     missed: str
     next_at: str | None
-    """None if there is no next slot."""
     last_at: str | None
     """When it last enqueued something."""
     last_slot: str | None
-    """The slot that the last run was for; None if a user started it, or if it never ran."""
+    """None if a user started it, or if it never ran."""
     job_id: int | None
     job: Job | None
-    """The job of the last run; None if there was no run, a batch, or the job is gone."""
+    """None if there was no run, it was a batch, or the job has been removed."""
     batch_id: int | None
     batch: Batch | None
     is_waiting: bool
-    """True if a slot is overdue because nothing has ticked for minutes, or nothing has ever ticked."""
+    """A slot is overdue because no tick has run for minutes, or none has ever run."""
     trouble: str | None
-    """Reason why the schedule cannot run."""
+    """Why the schedule cannot run."""
 
 
 class StartedSchedule(Struct, frozen=True):
@@ -94,13 +70,13 @@ class StartedSchedule(Struct, frozen=True):
     job_id: int | None
     batch_id: int | None
     existing: bool
-    """True if a live job covers it already."""
+    """A live job does it already."""
 
 
 class MissedSlots(Struct, frozen=True):
     schedule: str
     slots: int
-    """Number of slots that were seen too late, and for which nothing was enqueued."""
+    """Number of slots that were seen too late."""
     is_all: bool
     """False if there were more."""
     until: str
@@ -126,7 +102,6 @@ class Tick(Struct, frozen=True):
 
 
 def list_schedules(session: Session) -> Sequence[ScheduleState]:
-    """Return the schedules in the order of the file. Read-only."""
     return [_state(session, one) for one in session.settings.schedule]
 
 
@@ -140,26 +115,26 @@ def run_tick(session: Session) -> Tick:
 
     A schedule that fails does not hold up the others, and is tried again by the next tick.
     """
-    begun: list[StartedSchedule] = []
+    started: list[StartedSchedule] = []
     missed: list[MissedSlots] = []
-    troubles: list[ScheduleFault] = []
+    faults: list[ScheduleFault] = []
     for schedule in session.settings.schedule:
         try:
-            _tick(session, schedule, begun, missed)
+            _start_due_slots(session, schedule, started, missed)
         except PagemillError as error:
             if isinstance(error, StoreError) and not isinstance(error, RuleBroken | BadPayload):
                 raise
-            troubles.append(ScheduleFault(schedule.name, str(error)))
-    return Tick(begun, missed, troubles, send_due_notifications(session))
+            faults.append(ScheduleFault(schedule.name, str(error)))
+    return Tick(started, missed, faults, send_due_notifications(session))
 
 
 def start_schedule_now(session: Session, name: str) -> StartedSchedule:
     """Run a schedule now, without affecting its slots."""
-    schedule = _named(session, name)
-    taken = session.store.schedules.run_now(name, work_of(session, schedule, session.clock()))
-    if taken is None:
-        raise Refused(f"somebody begins {name!r} in this moment", "`pagemill schedule ls` shows its job")
-    return StartedSchedule(name, None, taken.job_id, taken.batch_id, taken.existing)
+    schedule = _find_schedule(session, name)
+    work = session.store.schedules.run_now(name, work_of(session, schedule, session.clock()))
+    if work is None:
+        raise Refused(f"{name!r} is being started at this moment", "`pagemill schedule ls` shows its job")
+    return StartedSchedule(name, None, work.job_id, work.batch_id, work.existing)
 
 
 def seconds_to_next(session: Session) -> float:
@@ -174,31 +149,26 @@ def work_of(session: Session, schedule: Schedule, slot: datetime) -> NewJob | Ba
     if isinstance(schedule.wish, NewJob):
         job = schedule.wish
         return replace(job, payload=of_slot(job, slot, schedule.zone), name=job.name or schedule.name)
-    made = _made(schedule)
+    from job_handlers.crawl import requests  # not needed for plain jobs
+
+    make = requests.scheduled_crawl if schedule.word == CRAWL else requests.scheduled_batch
+    try:
+        made: NewJob | Sequence[NewJob] = make(schedule.wish, owner=schedule.owner)
+    except PagemillError as error:
+        raise BadInput(f"schedule {schedule.name}: {schedule.word}: {error}") from error
     if isinstance(made, NewJob):
         return replace(made, priority=schedule.priority)
     asked = json.dumps({"schedule": schedule.name, schedule.word: schedule.wish}, ensure_ascii=False, default=str)
     new = NewBatch(schedule.owner, schedule.name, schedule.priority, asked)
     # No user waits for a scheduled batch, so it must not replace a user's batch.
-    is_off = session.settings.owner_policy == OwnerPolicy.OFF
-    policy = OwnerPolicy.OFF if is_off else OwnerPolicy.QUEUE
-    jobs = with_lost_files_forced(
-        session, [replace(job, priority=schedule.priority) for job in made], owner=schedule.owner
-    )
-    return BatchOfJobs(new, jobs, policy)
+    policy = OwnerPolicy.OFF if session.settings.owner_policy == OwnerPolicy.OFF else OwnerPolicy.QUEUE
+    jobs = [replace(job, priority=schedule.priority) for job in made]
+    return BatchOfJobs(new, with_lost_files_forced(session, jobs, owner=schedule.owner), policy)
 
 
-def _made(schedule: Schedule) -> NewJob | Sequence[NewJob]:
-    from job_handlers.crawl import requests  # not needed for plain jobs
-
-    make = requests.scheduled_crawl if schedule.word == CRAWL else requests.scheduled_batch
-    try:
-        return make(schedule.wish, owner=schedule.owner)
-    except PagemillError as error:
-        raise BadInput(f"schedule {schedule.name}: {schedule.word}: {error}") from error
-
-
-def _tick(session: Session, schedule: Schedule, begun: list[StartedSchedule], missed: list[MissedSlots]) -> None:
+def _start_due_slots(
+    session: Session, schedule: Schedule, started: list[StartedSchedule], missed: list[MissedSlots]
+) -> None:
     store, plan, now = session.store.schedules, schedule.plan, session.clock()
     after = store.seen_until(schedule.name, plan)
     if after is None:
@@ -206,45 +176,47 @@ def _tick(session: Session, schedule: Schedule, begun: list[StartedSchedule], mi
         return
     due, is_all = slots_between(schedule, after, now)
     chosen = to_begin(schedule, due, now)
-    left = due[: len(due) - len(chosen)]
-    lost = MissedSlots(schedule.name, len(left), is_all, as_text(left[-1])) if left else None
-    if lost is not None and not chosen:
-        is_ours = store.pass_over(schedule.name, plan, left[-1], lost.sentence, schedule.owner)
-        missed += [lost] if is_ours else []
+    skipped = due[: len(due) - len(chosen)]
+    lost = MissedSlots(schedule.name, len(skipped), is_all, as_text(skipped[-1])) if skipped else None
+    if (
+        lost is not None
+        and not chosen
+        and store.pass_over(schedule.name, plan, skipped[-1], lost.sentence, schedule.owner)
+    ):
+        missed.append(lost)
     for slot in chosen:
         work = work_of(session, schedule, slot)
         taken = store.take(schedule.name, plan, slot, work, "" if lost is None else lost.sentence)
-        # None if a concurrent tick has already taken the slot.
-        if taken is not None:
-            begun.append(StartedSchedule(schedule.name, as_text(slot), taken.job_id, taken.batch_id, taken.existing))
-            missed += [] if lost is None else [lost]
+        if taken is None:  # a concurrent tick has taken the slot
+            continue
+        started.append(StartedSchedule(schedule.name, as_text(slot), taken.job_id, taken.batch_id, taken.existing))
+        if lost is not None:
+            missed.append(lost)
             lost = None
 
 
-def _named(session: Session, name: str) -> Schedule:
-    for schedule in session.settings.schedule:
-        if schedule.name == name:
-            return schedule
-    known = [one.name for one in session.settings.schedule]
-    meant = did_you_mean(name, known, f"there are {', '.join(known) or 'none: pagemill schedule example'}")
-    raise BadInput(f"there is no schedule {name!r}", meant)
+def _find_schedule(session: Session, name: str) -> Schedule:
+    known = {one.name: one for one in session.settings.schedule}
+    if name in known:
+        return known[name]
+    names = f"the schedules are {', '.join(known)}" if known else "there are none: pagemill schedule example"
+    raise BadInput(f"there is no schedule {name!r}", did_you_mean(name, known, names))
 
 
 def _state(session: Session, schedule: Schedule) -> ScheduleState:
-    now = session.clock()
-    last = session.store.schedules.last_run(schedule.name)
-    coming = next_slot(schedule, now)
-    trouble = None
+    now, last = session.clock(), session.store.schedules.last_run(schedule.name)
+    next_at = next_slot(schedule, now)
+    job_id, batch_id = (None, None) if last is None else (last.job_id, last.batch_id)
+    trouble: str | None = None
+    batch: Batch | None = None
     try:
         work_of(session, schedule, now)
     except PagemillError as error:
         trouble = str(error)
-    job_id, batch_id = (None, None) if last is None else (last.job_id, last.batch_id)
-    batch = None
     if batch_id is not None:
         with suppress(BatchNotFound):
             batch = session.store.batches.get(batch_id)
-    jobs = () if job_id is None else session.store.reading.list(Selector(ids=(job_id,)))
+    jobs = () if job_id is None else session.reading.list(Selector(ids=(job_id,)))
     return ScheduleState(
         name=schedule.name,
         what=schedule.what,
@@ -252,7 +224,7 @@ def _state(session: Session, schedule: Schedule) -> ScheduleState:
         zone=schedule.zone,
         owner=schedule.owner,
         missed=schedule.missed,
-        next_at=None if coming is None else as_text(coming),
+        next_at=None if next_at is None else as_text(next_at),
         last_at=None if last is None else last.at,
         last_slot=None if last is None else last.slot,
         job_id=job_id,

@@ -34,11 +34,10 @@ _NAME_MOST = 100
 
 
 class CreatedToken(Struct, frozen=True):
-    """A new token, link or session. `word` is what the client presents; it is not stored."""
-
     id: int
     name: str
     word: str
+    """The secret text that the client sends. It is not stored."""
     until: str | None
 
 
@@ -66,7 +65,7 @@ def create_link(
     owner: str | None = None,
     until: str | None = None,
 ) -> CreatedToken:
-    """Create a link with which one browser can sign in once, within `LINK_FOR` unless `until` is given."""
+    """Create a link with which one browser can sign in once."""
     session.store.tokens.forget_old()
     now = session.clock()
     last = add_duration(now, LINK_FOR) if until is None else read_end(until, now=now)
@@ -81,7 +80,7 @@ def begin_session(session: Session, word: str) -> CreatedToken | None:
 
     A wrong word costs no write, so that guessing cannot hold up the database.
     """
-    by = _known(session, word, TokenKind.TOKEN, TokenKind.LINK)
+    by = _find(session, word, TokenKind.TOKEN, TokenKind.LINK)
     if by is None:
         return None
     session.store.tokens.forget_old()
@@ -95,12 +94,11 @@ def begin_session(session: Session, word: str) -> CreatedToken | None:
 
 
 def find_token(session: Session, word: str) -> Token | None:
-    """Return the token with this word, or None if it is unknown or expired."""
-    return _known(session, word, TokenKind.TOKEN)
+    return _find(session, word, TokenKind.TOKEN)
 
 
 def find_session(session: Session, word: str) -> Token | None:
-    return _known(session, word, TokenKind.SESSION)
+    return _find(session, word, TokenKind.SESSION)
 
 
 def list_tokens(session: Session) -> Sequence[Token]:
@@ -115,10 +113,7 @@ def list_tokens(session: Session) -> Sequence[Token]:
 
 
 def remove_tokens(session: Session, words: Sequence[str]) -> int:
-    """Remove tokens by name, and tokens, links and sessions by id, with the sessions that began with them.
-
-    Return how many.
-    """
+    """Remove tokens by name or id, and links and sessions by id, with the sessions that they began. Return how many."""
     there = session.store.tokens.list()
     by_name = {one.name: one.id for one in there if one.kind is TokenKind.TOKEN}
     by_name |= {str(one.id): one.id for one in there}
@@ -130,7 +125,6 @@ def remove_tokens(session: Session, words: Sequence[str]) -> int:
 
 
 def end_session(session: Session, word: str) -> None:
-    """Sign the browser of this session out."""
     if (found := find_session(session, word)) is not None:
         session.store.tokens.remove([found.id], actor=None)
 
@@ -140,11 +134,11 @@ def note_use(session: Session, used: Mapping[int, str]) -> None:
 
 
 def read_end(text: str, *, now: datetime) -> datetime:
-    """Return the time in 90d (from now), or a time, that must be in the future."""
+    """Return the time of 90d (from now) or of a date; it must be in the future."""
     is_length = text[:1].isdigit() and text[-1].isalpha() and text[-1] != "Z"
     last = add_duration(now, parse_duration(text)) if is_length else read_time(text, now=now)
     if last <= now:
-        raise BadTime(f"{text!r} is over", "write when it is to end like 90d, or '2027-01-31 10:00' (UTC)")
+        raise BadTime(f"{text!r} is in the past", "write the end as 90d, or '2027-01-31 10:00' (UTC)")
     return last
 
 
@@ -157,7 +151,7 @@ def _make(
     return None if token_id is None else CreatedToken(token_id, name, token_text(token_id, secret), last)
 
 
-def _known(session: Session, word: str, *kinds: TokenKind) -> Token | None:
+def _find(session: Session, word: str, *kinds: TokenKind) -> Token | None:
     read = parse_token_text(word)
     found = None if read is None else session.store.tokens.find(read[0])
     if read is None or found is None:
@@ -169,7 +163,7 @@ def _known(session: Session, word: str, *kinds: TokenKind) -> Token | None:
 
 def _name(name: str) -> str:
     if not name.strip() or not name.isprintable() or len(name) > _NAME_MOST or name.isdigit():
-        raise BadInput(f"the name of a token is one line of at most {_NAME_MOST} letters, and no number")
+        raise BadInput(f"the name of a token is one line of at most {_NAME_MOST} letters, and not a number")
     return name
 
 

@@ -99,6 +99,27 @@ _JOB = ValueType('a table such as { type = "report" }', _parse_job)
 _ANYTHING: ValueType[object] = ValueType("", lambda raw, _, __: raw)
 
 
+EXAMPLE = """\
+# For the settings file. Ticks are run by `systemctl enable --now pagemill-schedule.timer`, by the daemon after
+# schedule_in_daemon = true and a restart, or by `* * * * * pagemill schedule tick` in a crontab.
+
+[[schedule]]
+name = "nightly"
+cron = "30 2 * * *"             # minute hour day month weekday; or @hourly, @daily, @weekly, @monthly
+zone = "UTC"                    # or "Europe/Berlin", …: the same local time in summer and winter
+job = { type = "nightly_report", payload = { day = "{day}", slot = "{slot}" } }
+priority = 7                    # 1 is the highest; users' jobs have higher ones
+missed = "once"                 # slots seen too late: "skip", "once" (the newest), "all"
+missed_most = 10                # limit for "all": only the newest count
+
+[[schedule]]
+name = "reports of the week"
+cron = "0 6 * * MON-FRI"
+crawl = "/srv/reports"          # or { folder = "https://drive.google.com/…", mime = ["application/pdf"] }
+owner = "alice"
+"""
+
+
 class Schedule(Struct, frozen=True):
     name: Annotated[str, _SCHEDULE_NAME]
     cron: Annotated[str, _CRON]

@@ -229,7 +229,7 @@ def document_page(request: Request) -> Response:
             generations=_generations(worked.items),
             live_jobs=[job for job in worked.items if not job.status.is_ended],
             options=_reading_options(document),
-            offered=enqueue.offered(session),
+            offered=enqueue.offered_choices(session),
             link=ReaderLink(document.id, query),
         )
 

@@ -13,6 +13,7 @@ from worker_service.base.humanize import counted
 from worker_service.jobs.counts import ErrorCount
 from worker_service.services import job_control, schedules
 from worker_service.services.overview import title_of_pause
+from worker_service.settings.schedules import EXAMPLE
 from worker_service.web.access import visitor_of
 from worker_service.web.database_sessions import session_of
 from worker_service.web.middleware import form_of
@@ -133,7 +134,7 @@ def schedules_page(request: Request) -> Response:
             schedules=found,
             is_scheduler_off=any(one.is_waiting for one in found),
             how_to_start=schedules.TICKS,
-            example=schedules.EXAMPLE,
+            example=EXAMPLE,
             settings_file=str(session.settings.file or ""),
         )
 
