@@ -3,10 +3,17 @@
 import gc
 import sys
 
-from worker_service.daemon.start import main
+from worker_service.base.memory import TooLittleMemory, require_address_space
 
 if __name__ == "__main__":
-    code = main()
+    try:
+        require_address_space()
+        from worker_service.daemon.start import main  # imports large libraries
+
+        code = main()
+    except TooLittleMemory as error:
+        print(f"pagemill: {error}", file=sys.stderr)
+        code = error.exit_code
     # Skip the garbage collection at exit, which would visit every imported object.
     gc.freeze()
     sys.exit(code)

@@ -221,6 +221,18 @@ def test_a_daemon_that_may_open_too_few_files_says_so(system: System) -> None:
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize("command", ["worker_service", "worker_service.cli run"])
+@pytest.mark.parametrize("kibibytes", [60_000, 100_000, 120_000])
+def test_a_daemon_with_too_little_memory_says_so(system: System, kibibytes: int, command: str) -> None:
+    line = f'ulimit -v {kibibytes}; exec "$0" -m {command}'
+    words = ["sh", "-c", line, sys.executable]
+    done = subprocess.run(words, env=system.environment(), capture_output=True, text=True, timeout=60, check=False)
+
+    assert done.returncode == 78
+    assert f"limit of address space is {kibibytes >> 10} MiB" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
 def on_a_read_only_file_system(system: System, *command: str) -> subprocess.CompletedProcess[str]:
     script = 'mount --bind "$1" "$1" && mount -o remount,bind,ro "$1" && shift && exec "$@"'
     place = system.database.parent

@@ -21,8 +21,10 @@ EXPOSURE_MOST = {
     "pagemill-schedule.service": 5,
     "pagemill-backup.service": 5,
     "pagemill-web.service": 16,
+    # Most of what is counted needs rights that a user's systemd does not have. SECURITY.md says the figure.
+    "pagemill-user.service": 78,
 }
-"""Ten times what `systemd-analyze security` prints. A user's systemd has next to none of what it counts."""
+"""Ten times what `systemd-analyze security` prints."""
 
 
 def analyze(*words: str) -> subprocess.CompletedProcess[str]:
@@ -53,7 +55,7 @@ def test_systemd_understands_each_timer_and_what_it_begins(timer: str, tmp_path:
 
 
 @pytest.mark.parametrize("unit", EXPOSURE_MOST)
-def test_each_unit_of_the_system_is_hardened(unit: str, tmp_path: Path) -> None:
+def test_no_unit_is_more_exposed_than_its_bound(unit: str, tmp_path: Path) -> None:
     instance = tmp_path / unit.replace("@", "@ocr_pages")
     instance.write_bytes((PLACE / unit).read_bytes())
 
@@ -62,8 +64,8 @@ def test_each_unit_of_the_system_is_hardened(unit: str, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout
 
 
-def test_every_unit_is_hardened_but_that_of_a_user() -> None:
-    assert set(UNITS) - set(EXPOSURE_MOST) == {"pagemill-user.service"}
+def test_the_exposure_of_every_unit_is_bounded() -> None:
+    assert set(UNITS) == set(EXPOSURE_MOST)
 
 
 _OF_THE_DAEMON = sorted(

@@ -95,6 +95,7 @@ _MODULES = {verb: module for verbs in INDEX.values() for verb, (module, _) in ve
 EXIT_BUG = 70
 EXIT_IO = 74
 EXIT_NOT_ALLOWED = 77
+EXIT_CONFIGURATION = 78
 EXIT_INTERRUPTED = 130
 
 
@@ -295,6 +296,9 @@ def _ended(run: Any, *, as_json: bool) -> int:
         return _say("not_allowed", _file_sentence(error), EXIT_NOT_ALLOWED, as_json)
     except OSError as error:
         return _say("io", _file_sentence(error), EXIT_IO, as_json)
+    except MemoryError:
+        remedy = "raise the limit of address space (ulimit -v, LimitAS= in a unit), or free memory"
+        return _say("too_little_memory", "there is not enough memory", EXIT_CONFIGURATION, as_json, remedy=remedy)
     except Exception as error:
         if os.environ.get("PAGEMILL_DEBUG"):
             raise

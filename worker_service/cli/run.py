@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import click
 
+from worker_service.base.memory import require_address_space
 from worker_service.cli.context import Invocation, verb
 
 
@@ -24,7 +25,8 @@ def run(call: Invocation, drain: bool) -> int:
     --drain ends with exit code 0. It waits for retries, snoozes and starts that come within a minute, so that a folder
     that is watched more often than that keeps it going; what comes later, or waits for a person, is left.
     """
-    from worker_service.daemon import start
+    require_address_space()
+    from worker_service.daemon import start  # imports large libraries
 
     settings = call.settings
     if call.as_json:

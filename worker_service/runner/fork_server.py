@@ -30,7 +30,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from worker_service.base.forks import fork_process
+from worker_service.base.forks import EXIT_OUT_OF_MEMORY, fork_process
 from worker_service.jobs.attempts import Usage
 from worker_service.runner import handler_probe, processes, sandbox
 from worker_service.runner.attempt import RunningAttempt
@@ -519,7 +519,10 @@ def main() -> None:
     # The daemon handles these signals and stops the fork server itself.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    ForkServer(socket.socket(fileno=descriptor)).serve()
+    try:
+        ForkServer(socket.socket(fileno=descriptor)).serve()
+    except MemoryError:
+        os._exit(EXIT_OUT_OF_MEMORY)
 
 
 if __name__ == "__main__":

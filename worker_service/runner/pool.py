@@ -23,6 +23,7 @@ from pathlib import Path
 import msgspec
 
 from worker_service.base.errors import PagemillError
+from worker_service.base.forks import EXIT_OUT_OF_MEMORY
 from worker_service.jobs.documents import Question, QuestionAnswer
 from worker_service.runner import processes, sandbox
 from worker_service.runner.messages import (
@@ -316,9 +317,8 @@ class LocalPool:
                     raise ChildError(
                         "the fork server sends garbage, or has closed its socket without ending"
                     ) from error
-                raise _EndedBeforeHello(
-                    f"the fork server ended before it had described its handlers (exit code {code})"
-                )
+                why = "out of memory" if code == EXIT_OUT_OF_MEMORY else f"exit code {code}"
+                raise _EndedBeforeHello(f"the fork server ended before it had described its handlers ({why})")
         return connection.hello
 
     def _send(self, connection: _ForkServerConnection, message: DaemonMessage) -> None:
