@@ -21,6 +21,7 @@ from worker_service.jobs.history import Changed
 from worker_service.jobs.job import Enqueued, Job, Lease, NewJob, Status
 from worker_service.jobs.selector import Selector
 from worker_service.jobs.workers import HandlerFacts, Worker
+from worker_service.store.connection import connect_to_read
 from worker_service.store.opening import initialise, open_store
 from worker_service.store.store import Store
 
@@ -84,9 +85,25 @@ class ByHand:
 
     def __call__(self, sql: str) -> list[dict[str, object]]:
         """Run it and return the rows of its SELECT."""
+        if sql.startswith("SELECT ") and " v_" not in sql and self.path.exists():
+            return self._read(sql)
         out = self.run("-json", "-bail", sql)
         rows: list[dict[str, object]] = json.loads(out) if out.strip() else []
         return rows
+
+    def _read(self, sql: str) -> list[dict[str, object]]:
+        """Read a table without the program: five times as fast, and no promise is about it."""
+        connection = connect_to_read(self.path)
+        try:
+            cursor = connection.execute(sql)
+            names: list[str] = []
+            rows = []
+            for row in cursor:
+                names = names or [name for name, _ in cursor.get_description()]
+                rows.append(dict(zip(names, row, strict=True)))
+            return rows
+        finally:
+            connection.close()
 
     def run(self, *arguments: str) -> str:
         *options, sql = arguments
