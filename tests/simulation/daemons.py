@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from tests.simulation.children import DESCRIBED, STAGING, SimulatedForkServer
-from tests.simulation.room import ORPHAN_AFTER_SECONDS
-from tests.simulation.watching import WatchedStore
+from tests.simulation.store_pool import ORPHAN_AFTER_SECONDS
+from tests.simulation.watched_store import WatchedStore
 from worker_service.base.clock import Clock
 from worker_service.base.sd_notify import Notifier
 from worker_service.daemon.attempts import DaemonContext, Slots
@@ -34,13 +34,13 @@ HEARTBEAT_SECONDS = 30.0
 
 
 class Machine(Protocol):
-    """What a daemon needs of the world it runs in."""
+    """The part of the world that a daemon uses."""
 
     chance: random.Random
 
     def wall(self) -> Any: ...
     def boot(self) -> float: ...
-    def open(self) -> WatchedStore: ...
+    def open_store(self) -> WatchedStore: ...
     def fault(self, sentence: str) -> None: ...
     def rescued(self, worker: WorkerState) -> None: ...
     def launched(self, daemon: Daemon, key: tuple[int, int]) -> None: ...
@@ -48,7 +48,7 @@ class Machine(Protocol):
 
 
 class SimulatedRecovery(Recovery):
-    """The real one, whose hands reach only as far as its own machine."""
+    """The real recovery, which can stop processes on its own machine only."""
 
     machine: Machine
 
@@ -83,11 +83,11 @@ class Daemon:
     is_dead: bool = False
     has_stores: bool = True
     is_gone: bool = False
-    """It left in good order: its row, too."""
+    """True after an orderly exit, which removes its row."""
     still_until: float = 0.0
-    """It was stopped (SIGSTOP), and goes on then."""
+    """Time until which it is stopped (SIGSTOP)."""
     mute_until: float = 0.0
-    """Its beats fail, and it goes on then."""
+    """Time until which its beats fail."""
     bad_turns: int = 0
     beat_at: float = 0.0
 
@@ -100,8 +100,8 @@ class Daemon:
 
 
 def start(machine: Machine, identity: Identity, place: Path) -> Daemon:
-    """Registered, and about to turn for the first time."""
-    store, heart_store = machine.open(), machine.open()
+    """Return a registered daemon before its first turn."""
+    store, heart_store = machine.open_store(), machine.open_store()
     log: Any = _Log(machine)
     heartbeat = Heartbeat(lambda: heart_store, identity.worker_id, log, HEARTBEAT_SECONDS, machine.boot)
     clock: Clock = machine.wall
@@ -148,7 +148,7 @@ def settings_in(place: Path) -> Settings:
 
 
 class _Watch:
-    """A hint that comes most of the time."""
+    """Reports a change most of the time."""
 
     look_at: float | None = None
     is_doubtful = False
@@ -188,7 +188,7 @@ class _Publisher:
 
 
 class _Log:
-    """Nobody reads it; but a chore that failed for any other reason than the store's troubles is a fault."""
+    """Reports a chore that fails for another reason than a simulated error of the store."""
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine

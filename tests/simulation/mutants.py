@@ -26,7 +26,7 @@ from functools import cache
 from pathlib import Path
 from types import CodeType, FunctionType
 
-from tests.simulation.room import Room
+from tests.simulation.store_pool import StorePool
 from worker_service.store.store import sqlite_statements
 
 CHECKOUT = Path(__file__).resolve().parents[2]
@@ -40,7 +40,7 @@ class Mutant:
     edits: tuple[tuple[str, str], ...]
 
     def texts(self) -> dict[Path, str]:
-        """The files that it changes, as they are then."""
+        """Return the changed files."""
         changed: dict[Path, str] = {}
         for old, new in self.edits:
             places = [path for path, text in sources().items() if old in text]
@@ -50,21 +50,21 @@ class Mutant:
         return changed
 
     @contextmanager
-    def room(self) -> Iterator[Room]:
-        """A room in which it is at work, for as long as that is open."""
+    def stores(self) -> Iterator[StorePool]:
+        """Return stores with the mutant at work."""
         with ExitStack() as stack:
             changed = self.texts()
             stack.enter_context(_read_instead(changed))
             for path, text in changed.items():
                 if path.suffix == ".py":
                     _swap_functions(path, text, stack)
-            yield stack.enter_context(Room(sqlite_statements()))
+            yield stack.enter_context(StorePool(sqlite_statements()))
 
 
 @cache
 def sources() -> dict[Path, str]:
-    room = CHECKOUT / "worker_service"
-    paths = [CHECKOUT / "schema.sql", *sorted(room.rglob("*.py")), *sorted(room.rglob("*.sql"))]
+    package = CHECKOUT / "worker_service"
+    paths = [CHECKOUT / "schema.sql", *sorted(package.rglob("*.py")), *sorted(package.rglob("*.sql"))]
     return {path: path.read_text() for path in paths if "migrations" not in path.parts}
 
 
@@ -83,7 +83,7 @@ def _read_instead(texts: dict[Path, str]) -> Iterator[None]:
 
 
 def _swap_functions(path: Path, text: str, stack: ExitStack) -> None:
-    """Each function of the module gets the code that this text gives it, whoever holds the function already."""
+    """Give each function of the module the code of this text, also where it is referred to already."""
     module = next(one for one in list(sys.modules.values()) if getattr(one, "__file__", None) == str(path))
     codes = {code.co_qualname: code for code in _codes(compile(text, str(path), "exec"))}
     owners = [module, *(one for one in vars(module).values() if isinstance(one, type))]

@@ -1,4 +1,4 @@
-"""What the simulation has found, each as the few steps that it takes."""
+"""Faults that the simulation has found, each in the few steps that it takes."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tests.length import short
 from tests.simulation.mutants import MUTANTS, Mutant
-from tests.simulation.room import Room
+from tests.simulation.store_pool import StorePool
 from tests.simulation.world import KINDS, Plan, plan_of, play
 
 HISTORIES = short(20, full=60)
@@ -49,8 +49,8 @@ FOUND_BY = {
 
 
 @pytest.fixture(scope="module")
-def room() -> Iterator[Room]:
-    with Room() as furnished:
+def stores() -> Iterator[StorePool]:
+    with StorePool() as furnished:
         yield furnished
 
 
@@ -69,32 +69,34 @@ _plans = st.builds(
     phases=[Phase.generate, Phase.shrink],
 )
 @given(plan=_plans)
-def test_whatever_befalls_them_no_promise_is_broken(room: Room, plan: Plan) -> None:
-    assert play(plan, room) == []
+def test_whatever_befalls_them_no_promise_is_broken(stores: StorePool, plan: Plan) -> None:
+    assert play(plan, stores) == []
 
 
-def test_no_promise_is_broken_in_the_histories_that_find_out_the_mutants(room: Room) -> None:
-    broken = {seed: faults for seed in {*range(HISTORIES), *FOUND_BY.values()} if (faults := play(plan_of(seed), room))}
+def test_no_promise_is_broken_in_the_histories_that_find_out_the_mutants(stores: StorePool) -> None:
+    broken = {
+        seed: faults for seed in {*range(HISTORIES), *FOUND_BY.values()} if (faults := play(plan_of(seed), stores))
+    }
 
     assert broken == {}
 
 
 @pytest.mark.parametrize("mutant", [one for one in MUTANTS if one.found_by == "simulation"], ids=lambda one: one.name)
 def test_a_guard_that_is_taken_away_is_missed(mutant: Mutant) -> None:
-    with mutant.room() as its_room:
-        assert any(play(plan_of(seed), its_room) for seed in (FOUND_BY.get(mutant.name, 0), *range(HISTORIES)))
+    with mutant.stores() as mutated:
+        assert any(play(plan_of(seed), mutated) for seed in (FOUND_BY.get(mutant.name, 0), *range(HISTORIES)))
 
 
 def test_every_mutant_takes_away_what_is_there_and_somebody_misses_it() -> None:
     assert all(mutant.texts() and mutant.found_by for mutant in MUTANTS)
 
 
-def test_the_same_plan_is_the_same_history(room: Room) -> None:
-    with MUTANTS[0].room() as its_room:
-        seed = next(seed for seed in range(HISTORIES) if play(plan_of(seed), its_room))
-        first = play(plan_of(seed), its_room)
-        again = play(plan_of(seed), its_room)
-        with MUTANTS[0].room() as another:
+def test_the_same_plan_is_the_same_history(stores: StorePool) -> None:
+    with MUTANTS[0].stores() as mutated:
+        seed = next(seed for seed in range(HISTORIES) if play(plan_of(seed), mutated))
+        first = play(plan_of(seed), mutated)
+        again = play(plan_of(seed), mutated)
+        with MUTANTS[0].stores() as another:
             elsewhere = play(plan_of(seed), another)
 
     assert first == again == elsewhere != []

@@ -19,10 +19,10 @@ from pathlib import Path
 
 import apsw
 
-from tests.simulation import books, daemons, deeds
+from tests.simulation import daemons, events, invariants
 from tests.simulation.daemons import Daemon
-from tests.simulation.room import ORPHAN_AFTER_SECONDS, Room
-from tests.simulation.watching import LIMITS, Rows, WatchedStore
+from tests.simulation.store_pool import ORPHAN_AFTER_SECONDS, StorePool
+from tests.simulation.watched_store import LIMITS, Rows, WatchedStore
 from tests.store.kit import START
 from worker_service.base.clock import from_text
 from worker_service.base.errors import PagemillError, StoreBusy, StoreError
@@ -30,7 +30,7 @@ from worker_service.daemon.reporting import CannotLand
 from worker_service.jobs.workers import WorkerState
 from worker_service.runner.worker_lock import Identity
 
-KINDS = tuple(deeds.BEFALLING)
+KINDS = tuple(events.EVENTS)
 _DEPTH_MOST = 3
 _LATE = {
     "complete": 0.3,
@@ -41,7 +41,7 @@ _LATE = {
     "release": 0.1,
     "confirm_cancel": 0.2,
 }
-"""Verbs that a lease allows: late, they must find that it is gone."""
+"""Verbs that need a lease → probability that it is lost by then."""
 _CALM_ROUNDS = 150
 
 
@@ -50,7 +50,7 @@ class Plan:
     seed: int
     steps: int = 60
     kinds: frozenset[str] = frozenset(KINDS)
-    """What may befall them. Each history has some of it: faults that come alone are found sooner."""
+    """Kinds of events. Each history has some of them: faults that come alone are found sooner."""
 
 
 def plan_of(seed: int) -> Plan:
@@ -62,14 +62,14 @@ def plan_of(seed: int) -> Plan:
 
 
 class _Crash(BaseException):
-    """A daemon is dead; its own frames end here."""
+    """Ends the frames of a dead daemon."""
 
 
-def play(plan: Plan, room: Room) -> list[str]:
-    """Run one history; return the sentences that say what was broken."""
-    world = World(plan, room)
+def play(plan: Plan, stores: StorePool) -> list[str]:
+    """Run one history and return the broken promises."""
+    world = World(plan, stores)
     try:
-        with world.lied_to():
+        with world.with_simulated_processes():
             world.run()
     except Exception as error:
         world.fault(f"nobody expected {error!r}")
@@ -81,7 +81,7 @@ def play(plan: Plan, room: Room) -> list[str]:
 @dataclass(slots=True)
 class World:
     plan: Plan
-    room: Room
+    stores: StorePool
     chance: random.Random = field(init=False)
     faults: list[str] = field(default_factory=list)
     rows: Rows = field(default_factory=dict)
@@ -89,25 +89,25 @@ class World:
     people: WatchedStore = field(init=False)
     now: float = 0.0
     step_of_wall: float = 0.0
-    boots: dict[str, int] = field(default_factory=lambda: dict.fromkeys(deeds.HOSTS, 0))
+    boots: dict[str, int] = field(default_factory=lambda: dict.fromkeys(events.HOSTS, 0))
     known: dict[str, Daemon] = field(default_factory=dict)
     acknowledged: list[int] = field(default_factory=list)
     _stack: list[tuple[Daemon, str]] = field(default_factory=list)
     _left_alone: set[tuple[int, int]] = field(default_factory=set)
-    """Attempts that were given up for dead from another machine, which cannot stop them: time alone had to do."""
+    """Attempts that were requeued from another machine, which cannot stop their processes."""
     _is_calm: bool = False
     _strays: Counter[tuple[int, int]] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
         self.chance = random.Random(self.plan.seed)
-        self.people = self.open()
+        self.people = self.open_store()
         for kind, most in LIMITS.items():
             self.people.workers.set_limits(kind, most)
 
     def close(self) -> None:
         for daemon in self.known.values():
             daemon.close()
-        self.room.tidy(is_sound=not self.faults)
+        self.stores.tidy(is_sound=not self.faults)
 
     # ── What daemons need of the world ──
 
@@ -117,8 +117,8 @@ class World:
     def boot(self) -> float:
         return self.now
 
-    def open(self) -> WatchedStore:
-        return self.room.lend(self, self.wall)
+    def open_store(self) -> WatchedStore:
+        return self.stores.lend(self, self.wall)
 
     def fault(self, sentence: str) -> None:
         self.faults.append(sentence)
@@ -127,7 +127,7 @@ class World:
         return self.known[worker_id]
 
     def rescued(self, worker: WorkerState) -> None:
-        """Given up for dead, by what was read of it. Where the clock is set, a row tells nothing."""
+        """Check that a requeued worker was silent. If the clock is set, its row proves nothing."""
         silent = self.wall() - from_text(worker.heartbeat_at)
         is_fresh = silent < timedelta(seconds=ORPHAN_AFTER_SECONDS) and "clock" not in self.plan.kinds
         if is_fresh and not self.known[worker.id].is_dead:
@@ -141,8 +141,8 @@ class World:
                 if living[0] == key[0] and other.identity.host == daemon.identity.host:
                     self.fault(f"P1: attempt {key} begins while {living} still lives on the same machine")
 
-    def lied_to(self) -> ExitStack:
-        """Recovery asks the world who lives, instead of the kernel."""
+    def with_simulated_processes(self) -> ExitStack:
+        """Let recovery ask the world which processes live, instead of the kernel."""
         from worker_service.daemon import recovery
         from worker_service.jobs import retries
         from worker_service.runner import worker_lock
@@ -174,7 +174,7 @@ class World:
             return
         if may_enter and len(self._stack) < _DEPTH_MOST:
             if "cancel" in self.plan.kinds and verb in _LATE and verb != "beat" and self.chance.random() < 0.08:
-                deeds.cancel(self)
+                events.cancel(self)
             is_late = "still" in self.plan.kinds and self.chance.random() < _LATE.get(verb, 0.0)
             if is_late:
                 self._stand_still(actor)
@@ -190,15 +190,15 @@ class World:
             raise self.chance.choice([apsw.FullError, apsw.BusyError])("simulated")
 
     def answer(self, actor: object) -> None:
-        """A claim has committed. Whether its worker hears of that is another matter."""
+        """Raise an error at times after a claim has committed."""
         is_befallen = isinstance(actor, Daemon) and not self._is_calm and "trouble" in self.plan.kinds
         if is_befallen and self.chance.random() < 0.05:
             raise StoreBusy("simulated")
 
     def _stand_still(self, actor: Daemon) -> None:
-        """With the pen in its hand, until the others have taken it for dead, and what it held."""
+        """Stop the daemon in the middle of a verb until the others have requeued its jobs."""
         actor.still_until = self.now + 1e9
-        deeds.orphans(self)
+        events.orphans(self)
         for _ in range(8):
             self.now += ORPHAN_AFTER_SECONDS * 0.2
             for daemon in list(self.daemons):
@@ -212,22 +212,22 @@ class World:
     # ── Steps ──
 
     def run(self) -> None:
-        for name in deeds.HOSTS:
+        for name in events.HOSTS:
             self.begin(name)
         for _ in range(3):
-            deeds.enqueue(self)
+            events.enqueue(self)
         for _ in range(self.plan.steps):
             if self.faults:
                 return
             self._step()
         self._be_calm()
         if not self.faults:
-            self.faults += books.of(self.people, self.known.values(), self.acknowledged)
+            self.faults += invariants.end_faults(self.people, self.known.values(), self.acknowledged)
 
     def _step(self) -> None:
         self.now += self.chance.choice([0.01, 0.3, 2.0, 30.0])
         if not self.daemons or self.chance.random() < 0.15:
-            self._befall()
+            self._apply_event()
             return
         daemon = self.chance.choice(self.daemons)
         if self.now - daemon.beat_at >= daemons.HEARTBEAT_SECONDS:
@@ -244,12 +244,12 @@ class World:
         is_busy = any(one is daemon and other == thread for one, other in self._stack)
         return not is_busy and not daemon.is_dead and self.now >= daemon.still_until
 
-    def _befall(self) -> None:
+    def _apply_event(self) -> None:
         chosen = self.chance.choice(["enqueue", "enqueue", "orphans", *sorted(self.plan.kinds)])
-        deeds.ANY[chosen](self)
+        events.ALL_EVENTS[chosen](self)
 
     def _move(self, daemon: Daemon, thread: str, deed: Callable[[Daemon], None]) -> None:
-        """One step of a thread of a daemon: of its loop, or of its heart."""
+        """Run one step of a daemon's loop or heartbeat thread."""
         if not self._may_move(daemon, thread):
             return
         self._stack.append((daemon, thread))
@@ -288,11 +288,11 @@ class World:
             self._leave(daemon, loop._exit_code)
 
     def _is_silent(self, daemon: Daemon) -> bool:
-        """For so long that others are about to take it for dead."""
+        """Return True if other daemons are about to take it for dead."""
         return daemon.heartbeat.silent_seconds() > ORPHAN_AFTER_SECONDS * 0.9
 
     def _look_for_strays(self, daemon: Daemon) -> None:
-        """P13: a child whose lease its daemon knows to be lost has been asked to stop one turn later."""
+        """P13: a child whose lease is known to be lost is asked to stop within one turn."""
         for key, child in daemon.pool.living.items():
             attempt = daemon.loop.context.slots.get(key)
             is_stray = attempt is not None and attempt.is_lost and not child.is_asked_to_stop
@@ -301,7 +301,7 @@ class World:
                 self.fault(f"P13: attempt {key} goes on, and its lease is lost")
 
     def _leave(self, daemon: Daemon, code: int) -> None:
-        """As `start` does it: the children are gone before the row is."""
+        """Exit as `daemon.start` does: the children are gone before the row is removed."""
         daemon.pool.die()
         if code == 0:
             with suppress(PagemillError):
@@ -325,16 +325,16 @@ class World:
         self._give_back(daemon)
 
     def _give_back(self, daemon: Daemon) -> None:
-        """The stores of the dead, once none of their frames stands any more."""
+        """Take back the stores of a dead daemon once it has no frames on the stack."""
         if daemon.is_dead and daemon.has_stores and not any(daemon is one for one, _ in self._stack):
             daemon.has_stores = False
-            self.room.take_back(daemon.store)
-            self.room.take_back(daemon.heart_store)
+            self.stores.take_back(daemon.store)
+            self.stores.take_back(daemon.heart_store)
 
     def begin(self, host: str) -> None:
         number = len(self.known) + 1
         identity = Identity(f"w{number}", host, f"boot{self.boots[host]}", number)
-        daemon = daemons.start(self, identity, self.room.place)
+        daemon = daemons.start(self, identity, self.stores.place)
         daemon.pool.is_calm = self._is_calm
         self.known[identity.worker_id] = daemon
         self.daemons.append(daemon)
@@ -345,19 +345,19 @@ class World:
     # ── Calm ──
 
     def _be_calm(self) -> None:
-        """Nothing befalls anybody any more, and time goes on: every job has to end."""
+        """Stop all events and let time pass until every job has ended."""
         if self.faults:
             return
         self._is_calm = True
         self.people.steering.unpause("all")
-        deeds.go_on(self)
+        events.go_on(self)
         for daemon in self.known.values():
             daemon.pool.is_calm = True
             daemon.still_until = daemon.mute_until = 0.0
             if daemon.is_dead:
                 daemon.pool.die()
         for _ in range(_CALM_ROUNDS):
-            for host in dict.fromkeys(deeds.HOSTS):
+            for host in dict.fromkeys(events.HOSTS):
                 if not self.number_on(host):
                     self.begin(host)
             if not any(row.status in ("pending", "running") for row in self.rows.values()):
@@ -386,7 +386,7 @@ class World:
     # ── The books ──
 
     def committed(self, actor: object, before: Rows, after: Rows) -> None:
-        """P7: a row leaves its attempt only when the processes of that are gone, as far as the machine goes."""
+        """P7: when a job's attempt ends, its processes on this machine are gone."""
         if not isinstance(actor, Daemon):
             return
         for job_id, was in before.items():

@@ -46,7 +46,7 @@ def clock() -> MovableClock:
 
 @pytest.fixture
 def path() -> Iterator[Path]:
-    """In memory where that is possible: a commit of a test does not wait for a disk."""
+    """Return a path in memory if possible, so that no commit waits for a disk."""
     folder = Path(tempfile.mkdtemp(dir=MEMORY))
     yield folder / "pagemill.db"
     shutil.rmtree(folder)

@@ -129,9 +129,13 @@ class ByHand:
             check=False,
         )
 
-    def dump(self) -> str:
-        """The whole database as SQL: equal before and after means that nothing was written."""
-        return self.run(".dump")
+    def dump(self) -> bytes:
+        """Return the whole database: equal before and after means that nothing was written."""
+        connection = connect_to_read(self.path)
+        try:
+            return connection.serialize("main")
+        finally:
+            connection.close()
 
     def one(self, sql: str) -> object:
         (row,) = self(sql)
@@ -217,7 +221,7 @@ def end(store: Store, lease: Lease, how: Status) -> None:
 
 
 def requeue(store: Store, lease: Lease) -> None:
-    """As after the death of its worker, which comes back."""
+    """Requeue the jobs of a worker as after its death, and register it again."""
     store.leases.requeue(lease.worker_id)
     store.workers.register(new_worker(lease.worker_id))
 
@@ -276,7 +280,7 @@ def claim(store: Store, job_type: str | None = None) -> Job:
 
 
 def begun(store: Store, key: str = "report.pdf", **fields: Any) -> Job:
-    """A wish, and its job that runs."""
+    """Request a document and claim its job."""
     ask_for(store, key, **fields)
     return claim(store, "ingest")
 
@@ -290,7 +294,7 @@ def save(store: Store, lease: Lease, *texts: str, first: int = 1) -> list[Lease]
 
 
 def ranges(*parts: tuple[int, int]) -> list[NewJob]:
-    """What an ingest leads to."""
+    """Return the follow-up jobs of an ingest."""
     jobs = [NewJob("ocr_pages", payload=json.dumps({"pages": list(part)})) for part in parts]
     return [*jobs, NewJob("assemble", after_earlier=True)]
 

@@ -1,4 +1,4 @@
-"""What every store promises of what follows: added and never replaced, and fired once for a generation."""
+"""Deferred actions: added and never replaced, and run once for each generation."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def publish_it(store: Store) -> Job:
 
 
 def settle(store: Store) -> None:
-    """What a claim does first; this one takes nothing."""
+    """Settle ended jobs by a claim that takes nothing."""
     store.steering.pause("all")
     assert store.leases.claim("w1", 5) == []
     store.steering.unpause("all")

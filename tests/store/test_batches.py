@@ -1,4 +1,4 @@
-"""What every store promises about batches: who is held by one, what comes of one, when one has ended, who is told."""
+"""Batches: the jobs that they hold, their follow-up jobs, their ends, and notices."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def told(by_hand: ByHand, of: str = "") -> list[object]:
 
 
 def settle(store: Store) -> None:
-    """What a claim does first; this one takes nothing."""
+    """Settle ended jobs by a claim that takes nothing."""
     store.steering.pause("all")
     assert store.leases.claim("w1", 5) == []
     store.steering.unpause("all")
@@ -390,7 +390,7 @@ def test_a_batch_that_goes_on_does_not_wait_for_a_document_that_stands_in_one_th
 
 
 def end_all(store: Store) -> None:
-    """Whatever there is to do is done."""
+    """Complete all jobs, follow-up jobs included."""
     while jobs := [store.reading.get(job_id) for job_id in claimed_ids(store)]:
         store.leases.complete_many([Completion(job.lease, publishes=job.generation is not None) for job in jobs])
 
@@ -547,7 +547,7 @@ def test_replace_lets_the_owners_other_active_batch_wait_and_nobody_elses(store:
 
 
 def work_off(store: Store, batch: Batch) -> None:
-    """Complete the jobs of this batch, which has to be the one that runs."""
+    """Complete the jobs of this batch; no other batch may run."""
     for job_id in jobs_of(store, batch):
         lease = claim_one(store).lease
         assert lease.job_id == job_id

@@ -1,4 +1,4 @@
-"""What a person can do to the table with the distribution's own `sqlite3` program, and what it refuses in words."""
+"""Changes of the job table by the distribution's own `sqlite3` program, and the refusals that users read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a person with the distribution's own `sqlite3` can do to documents, and what is refused in words."""
+"""Changes of documents by the distribution's own `sqlite3` program, and the refusals that users read."""
 
 from __future__ import annotations
 
@@ -173,7 +173,7 @@ def test_the_distributions_own_program_searches_as_well(by_hand: ByHand) -> None
 
 
 def tampered(store: Store, path: Path, statement: str) -> list[str]:
-    """What the audit says after somebody has written into the books."""
+    """Return the audit's findings after rows were changed by hand."""
     subprocess.run(["sqlite3", str(path), f"PRAGMA ignore_check_constraints = 1; {statement}"], check=True)
     return [str(broken) for broken in store.integrity.audit()]
 

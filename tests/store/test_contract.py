@@ -1,4 +1,4 @@
-"""What every store promises to producers, and in which order it hands jobs out."""
+"""Inserting jobs, and the order in which they are claimed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every store promises of documents: whose turn a generation is, what lands with a completion, what is refused."""
+"""Documents: which generation is read, what a completion publishes, and what is refused."""
 
 from __future__ import annotations
 

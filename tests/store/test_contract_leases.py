@@ -1,4 +1,4 @@
-"""What every store promises to the holder of a lease, and against one who has lost it."""
+"""Writes of a worker with a lease, and of one that has lost it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a store promises of nodes: their slots are a class of their own, and what they lose is taken back."""
+"""Nodes: their slots are a class of their own, and jobs of a lost node lose no retry."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_p12_without_a_node_nothing_is_claimed_and_the_gate_says_so(head: Store)
 
 
 def test_who_does_not_know_the_type_is_not_asked_why_it_waits(head: Store) -> None:
-    """As beside every daemon that reads documents there is one for a person's own programs."""
+    """Register a second worker without nodes."""
     head.workers.register(Worker("commands", "here", "boot", 2, "0", 2, 2, [HandlerFacts("command")]))
     has(head, n1=0)
     job = enqueue(head)

@@ -1,4 +1,4 @@
-"""What every store promises to readers and to the operator: lists, counts, change counter, backup, check."""
+"""Queries of users and operators: lists, counts, the change counter, `explain`, checks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every store promises of what is begun at its time."""
+"""Runs of schedules: each slot once."""
 
 from __future__ import annotations
 

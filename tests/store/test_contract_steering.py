@@ -1,4 +1,4 @@
-"""What every store promises to people who steer: cancel, retry, delete, priority, undo, pause, prune."""
+"""Changes by users: cancel, retry, delete, priority, undo, pause, prune."""
 
 from __future__ import annotations
 
@@ -257,7 +257,7 @@ UNDONE_BY = [("cancel", PENDING, PENDING), ("priority", PENDING, PENDING), *(("r
 
 
 def _in_state(store: Store, enqueue: Enqueue, status: Status) -> int:
-    """With an attempt, a log line, a dependency and every field that an undo has to keep."""
+    """Insert a job with an attempt, a log line, a dependency and every field that an undo keeps."""
     needed = _ended(store, enqueue, COMPLETED)
     job_id = enqueue(
         priority=2,

@@ -1,4 +1,4 @@
-"""What every store promises of those who may come in from outside."""
+"""API tokens, links and sessions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every store promises about jobs that wait for other jobs."""
+"""Jobs that wait for other jobs."""
 
 from __future__ import annotations
 

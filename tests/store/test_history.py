@@ -32,7 +32,7 @@ def begin(store: Store) -> Callable[..., Lease]:
 
 
 def tampered(store: Store, path: Path, statements: str) -> list[str]:
-    """What the audit says after somebody has taken the guards away and written into the books."""
+    """Return the audit's findings after rows were changed without the guards."""
     dropped = "".join(f"DROP TRIGGER {name};" for name in TRIGGERS)
     subprocess.run(["sqlite3", str(path), f"{dropped} DROP INDEX job_key_running; {statements}"], check=True)
     return [str(broken) for broken in store.integrity.audit()]

@@ -1,4 +1,4 @@
-"""What people read and find: the pages of current generations, and nothing else."""
+"""Users read and find the pages of current generations only."""
 
 from __future__ import annotations
 

@@ -126,7 +126,7 @@ def schema_of(hand: ByHand) -> list[dict[str, object]]:
 
 
 def original_table(path: Path) -> ByHand:
-    """With a row of every kind, made by the distribution's own program."""
+    """Create the plain table with a row of every kind, by the `sqlite3` program."""
     script = path.with_suffix(".sql")
     inserts = []
     for fields in ROWS.values():
@@ -256,12 +256,12 @@ def test_an_empty_original_table_is_adopted(path: Path, clock: MovableClock) -> 
 
 def test_a_migration_that_fails_leaves_the_database_as_it_was(original: ByHand, path: Path) -> None:
     original("CREATE TABLE worker_job_log (mine TEXT)")
-    before = original.dump()
+    before = original.run(".dump")
 
     with pytest.raises(Exception, match="worker_job_log"):
         migrate(path)
 
-    assert original.dump() == before
+    assert original.run(".dump") == before
 
 
 def test_both_ways_end_in_the_same_schema(original: ByHand, path: Path, tmp_path: Path) -> None:
@@ -453,14 +453,14 @@ def test_a_text_file_is_not_a_database_and_stays_as_it_is(path: Path) -> None:
 def test_somebody_elses_database_is_not_taken_for_ours(path: Path) -> None:
     hand = ByHand(path)
     hand("CREATE TABLE diary (entry TEXT)")
-    before = hand.dump()
+    before = hand.run(".dump")
 
     with pytest.raises(StoreAbsent):
         open_store(path)
     with pytest.raises(StoreAbsent):
         migrate(path)
 
-    assert hand.dump() == before
+    assert hand.run(".dump") == before
 
 
 def test_initialising_twice_keeps_the_jobs(path: Path, clock: MovableClock) -> None:

@@ -1,4 +1,4 @@
-"""Where a database may be, and where not."""
+"""File systems and paths on which a database is refused."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ def large_table(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def plan(
     request: pytest.FixtureRequest, large_table: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Callable[[str], list[str]]]:
-    """To explain a statement runs nothing: all tests ask the same copy."""
+    """Explaining a statement runs nothing, so all tests share a copy."""
     path = tmp_path_factory.mktemp(request.param) / "plans.db"
     shutil.copyfile(large_table, path)
     connection = connect(path)
@@ -170,7 +170,7 @@ def test_a_list_sorts_nothing_and_finds_its_page_by_an_index(
 
 
 class _Steps:
-    """How many instructions of SQLite's virtual machine something takes."""
+    """Counts the instructions of SQLite's virtual machine."""
 
     def __init__(self, store: Store) -> None:
         self.store, self.count = store, 0
@@ -191,7 +191,7 @@ class _Steps:
 
 @pytest.fixture(scope="module")
 def steps(tmp_path_factory: pytest.TempPathFactory) -> StepsOf:
-    """Of a deed in a table that was prepared so; each table is prepared once, and every deed gets a copy of it."""
+    """Return the steps of a verb on a copy of a prepared table; each table is prepared once."""
     place, clock = tmp_path_factory.mktemp("steps"), MovableClock()
 
     @cache
@@ -243,7 +243,7 @@ def _busy_key(store: Store, clock: MovableClock) -> None:
 
 
 def _many(gate: Callable[[Store], object] = lambda store: None, **fields: Any) -> Prepare:
-    """So many of a kind, behind a gate."""
+    """Jobs of a kind behind a gate."""
 
     def prepare(store: Store, clock: MovableClock) -> None:
         store.intake.enqueue_many([NewJob(**{"job_type": "ocr_pages", "priority": 1, **fields}) for _ in range(MANY)])

@@ -1,4 +1,4 @@
-"""What only the SQLite store promises: durable writes, readers that never wait, and words for what goes wrong."""
+"""The SQLite file: durable writes, readers that never wait, and errors that say what to do."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def sqlite(path: Path, clock: MovableClock) -> Iterator[Store]:
 
 @pytest.fixture
 def waits(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How often somebody waited for a lock; nobody does so for long."""
+    """Count the waits for a lock; none is long."""
     asked: list[int] = []
 
     def give_up(self: object, calls: int) -> bool:

@@ -166,7 +166,7 @@ def test_a_pause_of_the_one_whose_turn_it_is_holds_at_once(known: Queue) -> None
 @pytest.mark.parametrize("most", [1, 5])
 @pytest.mark.parametrize("lanes", [1, 2, 6])
 def test_a_claim_for_some_types_ends_where_the_turn_of_another_begins(path: Path, lanes: int, most: int) -> None:
-    """Ahead of a free slot nobody is overtaken."""
+    """Prefetching overtakes no job."""
     queue = Queue(path)
     claim = queue.daemon.leases.claim
     queue.daemon.intake.enqueue_many([NewJob("ocr_pages", priority=1), NewJob("ocr_pages", priority=1)])

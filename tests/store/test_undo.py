@@ -31,7 +31,7 @@ def _act(store: Store, verb: str) -> Changed:
 
 
 def _standing(job: Job) -> tuple[Status, int, int]:
-    """Who is asked to stop will be cancelled: that is no move of its own."""
+    """A job that was asked to stop counts as cancelled."""
     return Status.CANCELLED if job.cancel_requested_at else job.status, job.fence, job.priority
 
 

@@ -80,7 +80,7 @@ steps: st.SearchStrategy[list[Step]] = st.builds(
 )
 
 
-class World:
+class RandomStore:
     """A database in some state, reached by verbs and by hands."""
 
     def __init__(self, folder: Path) -> None:
@@ -211,9 +211,9 @@ class World:
 
 
 @contextmanager
-def a_world() -> Iterator[World]:
+def a_world() -> Iterator[RandomStore]:
     folder = Path(tempfile.mkdtemp(dir=MEMORY))
-    world = World(folder)
+    world = RandomStore(folder)
     try:
         yield world
     finally:

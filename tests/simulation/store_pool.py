@@ -1,7 +1,7 @@
-"""A database in memory, and stores that are open on it, for one history after another.
+"""A database in memory and open stores, which one history after another uses.
 
-To open a store and to prepare its statements takes longer than a history does. So both are kept: after a history that
-ended well its rows are removed; after any other the room is furnished anew.
+Opening a store and preparing its statements takes longer than a history. After a sound history only the rows are
+removed; after any other the database is created anew.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 
 import apsw
 
-from tests.simulation.watching import Surroundings, WatchedStore
+from tests.simulation.watched_store import Surroundings, WatchedStore
 from worker_service.store.opening import initialise
 from worker_service.store.store import sqlite_statements
 
@@ -29,23 +29,23 @@ def statements() -> dict[str, str]:
     return sqlite_statements()
 
 
-class Room:
-    """`texts`: the statements of its stores, changed where a mutant is tried."""
+class StorePool:
+    """`texts` are the statements, changed if a mutant is tried."""
 
     def __init__(self, texts: dict[str, str] | None = None) -> None:
         self._texts = texts or statements()
         self._stores: list[WatchedStore] = []
-        self._furnish()
+        self._create_database()
 
-    def __enter__(self) -> Room:
+    def __enter__(self) -> StorePool:
         return self
 
     def __exit__(self, *_: object) -> None:
         self._clear()
 
     def lend(self, world: Surroundings, clock: Callable[[], datetime]) -> WatchedStore:
-        """A store that nobody has now. Whoever is dead needs none."""
-        store = self._free.pop() if self._free else self._open()
+        """Return a store that is not in use."""
+        store = self._free.pop() if self._free else self._open_store()
         store.database.enter(world, clock)
         return store
 
@@ -54,7 +54,7 @@ class Room:
         self._free.append(store)
 
     def tidy(self, *, is_sound: bool) -> None:
-        """After a history: all stores are free again, and the database is as it was at first."""
+        """Take back all stores after a history and empty the database."""
         for store in self._stores:
             store.database.leave()
         self._free = list(reversed(self._stores))
@@ -62,9 +62,9 @@ class Room:
             self._empty()
         else:
             self._clear()
-            self._furnish()
+            self._create_database()
 
-    def _furnish(self) -> None:
+    def _create_database(self) -> None:
         self.place = Path(tempfile.mkdtemp(dir=_MEMORY))
         self._stores, self._free = [], []
         initialise(self.place / "pagemill.db")
@@ -74,13 +74,13 @@ class Room:
             store.close()
         shutil.rmtree(self.place)
 
-    def _open(self) -> WatchedStore:
+    def _open_store(self) -> WatchedStore:
         store = WatchedStore(self.place / "pagemill.db", self._texts, ORPHAN_AFTER_SECONDS)
         self._stores.append(store)
         return store
 
     def _empty(self) -> None:
-        """Row by row, through the table's own guards: to restore a file would prepare every statement anew."""
+        """Delete the rows: after restoring a file, every statement would have to be prepared again."""
         connection = apsw.Connection(str(self.place / "pagemill.db"))
         try:
             made = dict(connection.execute("SELECT name, sql FROM sqlite_master WHERE type = 'table'"))

@@ -1,11 +1,11 @@
-"""What must be true of a world: at any moment of its gates, and after a history of all that it left behind."""
+"""Invariants of a history: of the gates at any moment, and of all rows at its end."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 
 from tests.simulation.daemons import Daemon
-from tests.simulation.watching import WatchedStore
+from tests.simulation.watched_store import WatchedStore
 from tests.store.kit import EVERY_JOB
 from worker_service.jobs.batches import BatchState
 from worker_service.jobs.job import Status
@@ -13,8 +13,8 @@ from worker_service.jobs.selector import Selector
 from worker_service.store.scheduler import claim_values, make_ready
 
 
-def gates(people: WatchedStore, workers: Sequence[str]) -> Iterator[str]:
-    """P12: who has no gate is whom some worker would take next, and nobody else is."""
+def gate_faults(people: WatchedStore, workers: Sequence[str]) -> Iterator[str]:
+    """P12: the jobs without a gate are exactly those that some worker would claim next."""
     free = {
         job_id
         for job_id in people.reading.ids(Selector(statuses=(Status.PENDING,)))
@@ -33,8 +33,8 @@ def gates(people: WatchedStore, workers: Sequence[str]) -> Iterator[str]:
         yield f"P12: {sorted(free)} have no gate, and the next claims would take {sorted(next_ones)}"
 
 
-def of(people: WatchedStore, daemons: Collection[Daemon], acknowledged: Sequence[int]) -> Iterator[str]:
-    """Every job has ended; what is wrong with how?"""
+def end_faults(people: WatchedStore, daemons: Collection[Daemon], acknowledged: Sequence[int]) -> Iterator[str]:
+    """Check all rows after every job has ended."""
     yield from map(str, people.integrity.audit())
     jobs = {job.id: job for job in people.reading.list(EVERY_JOB, most=10_000)}
     yield from (f"P3: job {job_id} was acknowledged and is lost" for job_id in acknowledged if job_id not in jobs)

@@ -1,8 +1,8 @@
-"""The store under simulation: the real one, with an eye on every commit.
+"""The real store, checked at every commit.
 
-Before each statement the world may let others come in, or end the daemon. After each commit the rows before and after
+Before each statement the world may let other daemons run, or end this one. After each commit the rows before and after
 are compared with what the verb and its leases allow. What the audit asks of the whole history afterwards
-(`worker_service.store.history`) is asked here of each single step, with what only a simulation knows: who lives.
+(`integrity.sql`) is asked here of each single step, with what only a simulation knows: who lives.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ Rows = dict[int, Row]
 
 @dataclass(frozen=True, slots=True)
 class Deed:
-    """What is being done, and by which right."""
+    """The verb that is running, and the leases that allow its writes."""
 
     verb: str
     leases: frozenset[Lease] = frozenset()
@@ -69,7 +69,7 @@ class Deed:
 
 
 class Surroundings(Protocol):
-    """What the store needs of the world."""
+    """The part of the world that the store uses."""
 
     rows: Rows
 
@@ -80,7 +80,7 @@ class Surroundings(Protocol):
 
 
 class WatchedDatabase(Database):
-    """`actor`: whose it is; None for people, whom nothing befalls."""
+    """`actor` is the daemon that uses it; None for users, who are never interrupted."""
 
     def __init__(self, path: Path, statements: dict[str, str], orphan_after_seconds: int) -> None:
         super().__init__(
@@ -233,7 +233,7 @@ class _WatchedBatches(Batches):
 
 
 class _Watched(Transaction):
-    """A transaction that is looked at when it commits."""
+    """Transaction that is checked when it commits."""
 
     def __init__(self, real: Transaction, database: WatchedDatabase) -> None:
         self._real = real
@@ -257,7 +257,7 @@ class _Watched(Transaction):
 
 
 def broken(deed: Deed, before: Rows, after: Rows) -> Iterator[str]:
-    """What this commit did and should not have done."""
+    """Return the promises that this commit has broken."""
     for job_id, was in before.items():
         now = after.get(job_id)
         if now is None:

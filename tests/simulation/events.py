@@ -1,6 +1,6 @@
-"""What befalls a history from outside: each deed is one function, and whom it hits is the history's own chance.
+"""Random events of a history, such as crashes and users' requests. Each is a function that chooses its victim.
 
-Deeds come between two steps, and in the middle of a verb as well; what daemons do by themselves is `world`'s.
+Events happen between two steps and in the middle of a verb. What daemons do by themselves is in `world`.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from tests.simulation import books
-from tests.simulation.room import ORPHAN_AFTER_SECONDS
+from tests.simulation import invariants
+from tests.simulation.store_pool import ORPHAN_AFTER_SECONDS
 from tests.store.kit import ids
 from worker_service.base.errors import Refused
 from worker_service.jobs.batches import BatchState
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 HOSTS = ("here", "here", "there")
-"""Where daemons are wanted: two on one machine, one on another."""
+"""Hosts that should have daemons: two on one machine, one on another."""
 BATCHES = {"ann": 7, "bob": 8}
-"""The batch of each owner who has one."""
+"""Owner → batch."""
 _JOBS_MOST = 14
 
 
@@ -48,7 +48,7 @@ def enqueue(world: World) -> None:
 
 
 def orphans(world: World) -> None:
-    """Children whose daemon is dead follow it; and somebody starts a new one."""
+    """End the children of dead daemons, and start a new daemon."""
     for daemon in world.known.values():
         if daemon.is_dead and daemon.pool.living:
             daemon.pool.die()
@@ -58,24 +58,24 @@ def orphans(world: World) -> None:
 
 
 def crash(world: World) -> None:
-    if daemon := _any(world):
+    if daemon := _random_daemon(world):
         world.end(daemon)
 
 
 def stand_still(world: World) -> None:
-    if daemon := _any(world):
+    if daemon := _random_daemon(world):
         daemon.still_until = world.now + ORPHAN_AFTER_SECONDS * world.chance.choice([0.5, 0.9, 1.5])
         world.now += world.chance.choice([1.0, ORPHAN_AFTER_SECONDS])
 
 
 def lose_the_voice(world: World) -> None:
-    """Its beats do not commit, and all else of it goes on."""
-    if daemon := _any(world):
+    """Let its beats fail while everything else continues."""
+    if daemon := _random_daemon(world):
         daemon.mute_until = world.now + ORPHAN_AFTER_SECONDS * world.chance.choice([0.9, 1.5])
 
 
 def stop(world: World) -> None:
-    if daemon := _any(world):
+    if daemon := _random_daemon(world):
         daemon.loop.signals.asked_to_stop += 1
 
 
@@ -89,12 +89,12 @@ def reboot(world: World) -> None:
 
 
 def lose_the_fork_server(world: World) -> None:
-    if daemon := _any(world):
+    if daemon := _random_daemon(world):
         daemon.pool.die()
 
 
 def have_trouble(world: World) -> None:
-    """The store's troubles come at moments."""
+    """Do nothing here: `World.moment` raises the store's errors."""
 
 
 def set_the_clock(world: World) -> None:
@@ -102,12 +102,12 @@ def set_the_clock(world: World) -> None:
 
 
 def cancel(world: World) -> None:
-    if job_id := _one(world, "running", "pending", "running"):
+    if job_id := _random_job(world, "running", "pending", "running"):
         world.people.steering.cancel(ids(job_id), actor="ann")
 
 
 def retry(world: World) -> None:
-    if job_id := _one(world, "failed", "cancelled", "completed"):
+    if job_id := _random_job(world, "failed", "cancelled", "completed"):
         world.people.steering.retry(ids(job_id), actor="ann")
 
 
@@ -117,7 +117,7 @@ def pause(world: World) -> None:
 
 
 def batch(world: World) -> None:
-    """Stop one, or go on with one that is stopped or has ended."""
+    """Stop an active batch, or resume one that is stopped or has ended."""
     found = world.people.batches.list(owners=[world.chance.choice(list(BATCHES))])
     if found and found[0].state in (BatchState.ACTIVE, BatchState.WAITING):
         world.people.batches.stop(found[0].id, actor="ann")
@@ -131,22 +131,22 @@ def go_on(world: World) -> None:
         world.people.batches.resume(found.id, actor="ann")
 
 
-def look(world: World) -> None:
-    world.faults += books.gates(world.people, list(world.known))
+def check_gates(world: World) -> None:
+    world.faults += invariants.gate_faults(world.people, list(world.known))
 
 
-def _any(world: World) -> Daemon | None:
+def _random_daemon(world: World) -> Daemon | None:
     return world.chance.choice(world.daemons) if world.daemons else None
 
 
-def _one(world: World, *statuses: str) -> int | None:
+def _random_job(world: World, *statuses: str) -> int | None:
     found = [row.id for row in world.rows.values() if row.status in statuses]
     return world.chance.choice(found) if found else None
 
 
 Deed = Callable[["World"], None]
 
-BEFALLING: dict[str, Deed] = {
+EVENTS: dict[str, Deed] = {
     "crash": crash,
     "still": stand_still,
     "stop": stop,
@@ -157,10 +157,10 @@ BEFALLING: dict[str, Deed] = {
     "cancel": cancel,
     "retry": retry,
     "pause": pause,
-    "look": look,
+    "look": check_gates,
     "voice": lose_the_voice,
     "batch": batch,
 }
-"""By the name that a plan gives it. Their order is a part of every plan that was ever drawn."""
+"""Name in a plan → event. The order is part of every plan that was ever drawn."""
 
-ANY: dict[str, Deed] = {"enqueue": enqueue, "orphans": orphans, **BEFALLING}
+ALL_EVENTS: dict[str, Deed] = {"enqueue": enqueue, "orphans": orphans, **EVENTS}
