@@ -6,6 +6,7 @@ A second SQLite library is never loaded into this process: SQL by hand is run by
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
@@ -128,6 +129,20 @@ class ByHand:
             timeout=30,
             check=False,
         )
+
+    def refusals(self, statements: Sequence[str]) -> list[str]:
+        """Run statements of one line, all of which must be refused. Return the refusals in their order."""
+        done = subprocess.run(
+            ["sqlite3", "-cmd", ".timeout 5000", str(self.path)],
+            input="\n".join(f"{statement};" for statement in statements),
+            capture_output=True,
+            text=True,
+            timeout=30,
+            check=False,
+        )
+        found = re.findall(r"near line (\d+): (.*)", done.stderr)
+        assert [int(line) for line, _ in found] == [*range(1, len(statements) + 1)], done.stderr
+        return [sentence for _, sentence in found]
 
     def dump(self) -> bytes:
         """Return the whole database: equal before and after means that nothing was written."""

@@ -182,14 +182,6 @@ def test_delete_removes_what_is_not_running(store: Store, enqueue: Enqueue) -> N
         store.reading.get(pending)
 
 
-def test_an_id_is_never_used_twice(store: Store, enqueue: Enqueue) -> None:
-    last = [enqueue() for _ in range(3)][-1]
-
-    store.steering.delete(ids(last), actor="ann")
-
-    assert enqueue() > last
-
-
 # ── priority ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -365,33 +357,6 @@ def test_undo_leaves_and_names_what_has_moved_since(
     assert list(undone.refused) == [moves]
     assert "it has moved since" in undone.refused[moves]
     assert store.reading.get(moves) == moved
-
-
-def test_undo_leaves_a_job_that_ran_since_and_stands_as_before(
-    store: Store, enqueue: Enqueue, worker: AddWorker
-) -> None:
-    worker()
-    job_id = enqueue()
-    changed = store.steering.cancel(ids(job_id), actor="ann")
-    store.steering.retry(ids(job_id), actor="cid")
-    end(store, claim_one(store).lease, CANCELLED)
-
-    undone = undo(store, changed.action_id)
-
-    assert list(undone.refused) == [job_id]
-    assert status_of(store, job_id) is CANCELLED
-
-
-def test_undo_of_a_retry_leaves_a_job_that_runs_by_now(store: Store, enqueue: Enqueue) -> None:
-    job_id = _ended(store, enqueue, FAILED)
-    changed = store.steering.retry(ids(job_id), actor="ann")
-    lease = claim_one(store).lease
-
-    undone = undo(store, changed.action_id)
-
-    assert list(undone.refused) == [job_id]
-    store.leases.complete(lease)
-    assert status_of(store, job_id) is COMPLETED
 
 
 def test_p7_undo_does_not_take_back_a_request_to_stop_and_runs_the_job_again_once_it_has_ended(
@@ -606,14 +571,3 @@ def test_prune_takes_only_what_the_selector_means(store: Store, enqueue: Enqueue
     assert store.steering.prune(Selector(older_than=cut, statuses=(COMPLETED,))) == 1
     assert set(everything(store)) == {old_failed, young}
     assert old not in everything(store)
-
-
-def test_what_was_pruned_is_left_and_named_by_an_undo(store: Store, enqueue: Enqueue) -> None:
-    job_id, other = enqueue(), enqueue()
-    changed = store.steering.cancel(ids(job_id, other), actor="ann")
-    assert store.steering.prune(ids(job_id)) == 1
-
-    undone = undo(store, changed.action_id)
-
-    assert list(undone.job_ids) == [other]
-    assert list(undone.refused) == [job_id]

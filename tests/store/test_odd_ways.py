@@ -115,16 +115,6 @@ def test_a_batch_takes_one_job_of_a_key_from_all_its_lanes_together(
     assert claimed_ids(store, most=10) == []
 
 
-@pytest.mark.parametrize("change", ["fence = NULL", "held = NULL", "held = 1", "held = 4", "held = 8", "id = NULL"])
-def test_what_the_table_keeps_is_not_set_by_hand(store: Store, enqueue: Enqueue, by_hand: ByHand, change: str) -> None:
-    job_id = enqueue()
-
-    with pytest.raises(RefusedByHand):
-        by_hand(f"UPDATE worker_job_queue SET {change} WHERE id = {job_id}")
-
-    assert claimed_ids(store) == [job_id]
-
-
 def test_a_hold_in_an_insert_is_the_tables_own_affair(store: Store, enqueue: Enqueue, by_hand: ByHand) -> None:
     by_hand(
         "INSERT INTO worker_job_queue (job_type, platform, held, concurrency_key) VALUES ('ocr_pages', 'x', 8, 'k')"
