@@ -130,21 +130,6 @@ def test_a_text_is_read_line_by_line_in_whichever_encoding(tmp_path: Path) -> No
     assert pages_of(tmp_path / "e.txt") == ["A PDF begins with %PDF-1.4, they say."]
 
 
-def test_letters_that_are_joined_are_those_that_people_type(tmp_path: Path) -> None:
-    (tmp_path / "a.html").write_text("<p>ﬁnancial oﬃce<table><tr><td>ﬂow</table>")
-
-    assert pages_of(tmp_path / "a.html") == ["financial office\nflow"]
-    assert pages_of(word(tmp_path / "a.docx", paragraph("eﬀects"))) == ["effects"]
-
-
-def test_a_word_that_may_be_parted_is_one_word(tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_text("sustain\u00adability\n")
-    (tmp_path / "a.html").write_text("<p>sustain&shy;ability")
-
-    for path in (tmp_path / "a.txt", tmp_path / "a.html", word(tmp_path / "a.docx", paragraph("sustain\u00adability"))):
-        assert pages_of(path) == ["sustainability"]
-
-
 @pytest.mark.parametrize(
     ("body", "text"),
     [
@@ -274,49 +259,91 @@ def test_no_sentence_of_a_word_document_is_cut_or_glued_by_what_stands_in_it(tmp
     assert read.notes == ["word/afchunk.rtf, which is put into it, is left out"]
 
 
-def test_a_cell_over_several_columns_moves_none_of_those_after_it(tmp_path: Path) -> None:
-    def cell(text: str, said: str = "") -> str:
-        return f"<w:tc><w:tcPr>{said}</w:tcPr>{paragraph(text)}</w:tc>"
-
-    wide, before = '<w:gridSpan w:val="2"/>', '<w:trPr><w:gridBefore w:val="1"/></w:trPr>'
-    rows = [cell("a", wide) + cell("b"), before + cell("c") + cell("d"), cell("e") + cell("f", wide)]
-    docx = word(tmp_path / "a.docx", f"<w:tbl>{''.join(f'<w:tr>{row}</w:tr>' for row in rows)}</w:tbl>")
-    content = (
-        "<o:d xmlns:o='http://o' xmlns:t='http://t' xmlns:b='http://b'><b:table><b:table-row><b:table-cell><t:p>a</t:p>"
-        "</b:table-cell><b:table-cell b:number-columns-repeated='2'/><b:table-cell><t:p>b</t:p></b:table-cell>"
-        "<b:table-cell b:number-columns-repeated='16380'/></b:table-row></b:table></o:d>"
-    )
-    odt = packed(tmp_path / "a.odt", {"mimetype": "application/vnd.oasis.opendocument.text", "content.xml": content})
-
-    assert pages_of(docx) == ["a\t\tb\n\tc\td\ne\tf"]
-    assert pages_of(odt) == ["a\t\t\tb"]
+def word_row(*cells: str, before: str = "") -> str:
+    return f"<w:tr>{before}{''.join(cells)}</w:tr>"
 
 
-def test_how_a_cell_was_before_it_was_changed_moves_no_other(tmp_path: Path) -> None:
-    was = "<w:tcPr><w:tcPrChange><w:tcPr><w:gridSpan w:val='3'/></w:tcPr></w:tcPrChange></w:tcPr>"
-    rows = f"<w:tr><w:tc>{was}{paragraph('a')}</w:tc><w:tc>{paragraph('b')}</w:tc></w:tr>"
-
-    assert pages_of(word(tmp_path / "a.docx", f"<w:tbl>{rows}</w:tbl>")) == ["a\tb"]
+def word_cell(text: str, properties: str = "") -> str:
+    return f"<w:tc><w:tcPr>{properties}</w:tcPr>{paragraph(text)}</w:tc>"
 
 
-def test_a_page_that_begins_within_a_cell_parts_its_words(tmp_path: Path) -> None:
-    broken = '<w:p><w:r><w:t>Total</w:t><w:br w:type="page"/><w:t>revenue</w:t></w:r></w:p>'
-
-    assert pages_of(word(tmp_path / "a.docx", f"<w:tbl><w:tr><w:tc>{broken}</w:tc></w:tr></w:tbl>")) == [
-        "Total revenue"
-    ]
+WIDE = '<w:gridSpan w:val="2"/>'
+CHANGED = "<w:tcPrChange><w:tcPr><w:gridSpan w:val='3'/></w:tcPr></w:tcPrChange>"
+NO_NUMBERS = "".join(f'<w:tc><w:tcPr><w:gridSpan w:val="{n}"/></w:tcPr><w:p/></w:tc>' for n in ("x", "9" * 5000, "-1"))
 
 
-def test_rows_that_are_alike_are_as_many_as_is_said_and_no_more_than_are_bearable(tmp_path: Path) -> None:
-    def table(cell: str) -> Path:
-        rows = f"<b:table-row b:number-rows-repeated='2'><b:table-cell b:number-columns-repeated='3'><t:p>{cell}</t:p>"
-        names = "xmlns:o='http://o' xmlns:t='http://t' xmlns:b='http://b'"
-        content = f"<o:d {names}><b:table>{rows}</b:table-cell></b:table-row></b:table></o:d>"
-        kind = {"mimetype": "application/vnd.oasis.opendocument.text"}
-        return packed(tmp_path / "a.odt", {**kind, "content.xml": content})
+@pytest.mark.parametrize(
+    ("body", "text"),
+    [
+        pytest.param(paragraph("eﬀects"), "effects", id="ligature"),
+        pytest.param(paragraph("sustain\u00adability"), "sustainability", id="soft hyphen"),
+        pytest.param(word_row(word_cell("a", WIDE), word_cell("b")), "a\t\tb", id="wide cell"),
+        pytest.param(
+            word_row(word_cell("c"), before='<w:trPr><w:gridBefore w:val="1"/></w:trPr>'), "\tc", id="no first cell"
+        ),
+        pytest.param(word_row(word_cell("a", CHANGED), word_cell("b")), "a\tb", id="cell was wide once"),
+        pytest.param(
+            word_row('<w:tc><w:p><w:t>Total</w:t><w:br w:type="page"/><w:t>revenue</w:t></w:p></w:tc>'),
+            "Total revenue",
+            id="page break in a cell",
+        ),
+        pytest.param(
+            "<w:p><w:t>a</w:t>"
+            + "".join(f'<w:sym w:char="{code}"/>' for code in ("zz", "D800", "-1", "FFFFFFFFFF", "20AC"))
+            + f"</w:p>{word_row(NO_NUMBERS)}",
+            "a€",
+            id="numbers that are none",
+        ),
+    ],
+)
+def test_a_word_document_is_read_as_shown(tmp_path: Path, body: str, text: str) -> None:
+    table = f"<w:tbl>{body}</w:tbl>" if body.startswith("<w:tr>") else body
 
-    assert pages_of(table("a")) == ["a\ta\ta\na\ta\ta"]
-    assert pages_of(table("a" * 5000)) == ["a" * 5000]
+    assert pages_of(word(tmp_path / "a.docx", table)) == [text]
+
+
+MATH = "<math xmlns='http://www.w3.org/1998/Math/MathML'>{}</math>"
+DOCTYPE = '<!DOCTYPE math:math PUBLIC "-//OpenOffice.org//DTD Modified W3C MathML 1.01//EN" "math.dtd">'
+REPEATED = (
+    "<b:table><b:table-row b:number-rows-repeated='2'><b:table-cell b:number-columns-repeated='3'><t:p>{}</t:p>"
+    "</b:table-cell></b:table-row></b:table>"
+)
+
+
+@pytest.mark.parametrize(
+    ("body", "text", "formula"),
+    [
+        pytest.param("<t:p>one\n     line<t:tab/>of two</t:p>", "one line\tof two", "", id="spaces"),
+        pytest.param("<t:p>b<t:s t:c='x'/><t:s t:c=''/>c</t:p>", "b  c", "", id="numbers that are none"),
+        pytest.param(REPEATED.format("a"), "a\ta\ta\na\ta\ta", "", id="repeated cells"),
+        pytest.param(REPEATED.format("a" * 5000), "a" * 5000, "", id="long cells are not repeated"),
+        pytest.param(
+            "<b:table><b:table-row><b:table-cell><t:p>a</t:p></b:table-cell>"
+            ""
+            "<b:table-cell b:number-columns-repeated='2'/><b:table-cell><t:p>b</t:p></b:table-cell>"
+            "<b:table-cell b:number-columns-repeated='16380'/></b:table-row>"
+            "</b:table>",
+            "a\t\t\tb",
+            "",
+            id="empty cells",
+        ),
+        pytest.param(
+            "<t:p><b:object x:href='./Formula/'/></t:p>",
+            "E=m",
+            MATH.format("<semantics>\n <mi>E</mi><mo>=</mo><mi>m</mi><annotation>E = m</annotation></semantics>"),
+            id="formula",
+        ),
+        pytest.param("<b:object x:href='./Formula'/>", "E", DOCTYPE + MATH.format("<mi>E</mi>"), id="OpenOffice 3"),
+    ],
+)
+def test_an_open_document_is_read_as_shown(tmp_path: Path, body: str, text: str, formula: str) -> None:
+    members = {
+        "mimetype": "application/vnd.oasis.opendocument.text",
+        "content.xml": f"<o:d xmlns:o='http://o' xmlns:t='http://t' xmlns:b='http://b' xmlns:x='http://x'>{body}</o:d>",
+        **({"Formula/content.xml": formula} if formula else {}),
+    }
+
+    assert pages_of(packed(tmp_path / "a.odt", members)) == [text]
 
 
 def test_tables_are_told_apart_from_what_is_only_laid_out_as_one(tmp_path: Path) -> None:
@@ -394,28 +421,6 @@ def test_an_open_document_is_read(tmp_path: Path) -> None:
     assert pages_of(path) == ["Head\none  two three\tfour\na\t\tc", "<Pictures/p.png>\nsecond"]
 
 
-def test_spaces_and_formulas_of_an_open_document_are_what_they_mean(tmp_path: Path) -> None:
-    formula = (
-        "<math xmlns='http://www.w3.org/1998/Math/MathML'><semantics>\n <mi>E</mi><mo>=</mo><mi>m</mi>"
-        "<annotation encoding='StarMath 5.0'>E = m</annotation></semantics></math>"
-    )
-    content = (
-        "<o:d xmlns:o='http://o' xmlns:t='http://t' xmlns:x='http://x' xmlns:draw='http://d'>"
-        "<t:p>one\n     line<t:tab/>"
-        "of two</t:p><t:p><draw:object x:href='./Formula/'/></t:p></o:d>"
-    )
-    path = packed(
-        tmp_path / "a.odt",
-        {
-            "mimetype": "application/vnd.oasis.opendocument.text",
-            "content.xml": content,
-            "Formula/content.xml": formula,
-        },
-    )
-
-    assert pages_of(path) == ["one line\tof two\nE=m"]
-
-
 def test_an_open_presentation_is_read_slide_by_slide_with_what_its_speaker_noted(tmp_path: Path) -> None:
     content = (
         "<o:d xmlns:o='http://o' xmlns:t='http://t' xmlns:b='http://b' xmlns:draw='http://d' xmlns:p='http://p'>"
@@ -477,18 +482,6 @@ def test_a_book_is_read_chapter_by_chapter_in_its_order(tmp_path: Path) -> None:
     )
 
     assert pages_of(path) == ["the first\n<OPS/p.png>", "the second"]
-
-
-def test_a_number_that_is_none_costs_no_other_word(tmp_path: Path) -> None:
-    symbols = "".join(f'<w:sym w:char="{code}"/>' for code in ("zz", "D800", "-1", "FFFFFFFFFF", "20AC"))
-    spans = "".join(f'<w:tc><w:tcPr><w:gridSpan w:val="{n}"/></w:tcPr><w:p/></w:tc>' for n in ("x", "9" * 5000, "-1"))
-    docx = word(tmp_path / "a.docx", f"<w:p><w:t>a</w:t>{symbols}</w:p><w:tbl><w:tr>{spans}</w:tr></w:tbl>")
-    spaces = "".join(f'<t:s t:c="{n}"/>' for n in ("x", "9" * 5000, ""))
-    content = f'<d xmlns:t="t"><t:p>b{spaces}c</t:p></d>'
-    odt = packed(tmp_path / "a.odt", {"mimetype": "application/vnd.oasis.opendocument.text", "content.xml": content})
-
-    assert pages_of(docx) == ["a€"]
-    assert pages_of(odt)[0].split() == ["b", "c"]
 
 
 @pytest.mark.parametrize("charset", ["unicode_escape", "raw_unicode_escape", "utf-7"])
@@ -618,17 +611,6 @@ def test_what_is_encrypted_is_said_to_be(tmp_path: Path) -> None:
     (tmp_path / "a.docx").write_bytes(begins + "EncryptedPackage".encode("utf-16-le"))
     with pytest.raises(Permanent, match="locked with a password"):
         kind_of(tmp_path / "a.docx")
-
-
-def test_a_formula_with_the_doctype_of_openoffice_3_is_read(tmp_path: Path) -> None:
-    says = '<!DOCTYPE math:math PUBLIC "-//OpenOffice.org//DTD Modified W3C MathML 1.01//EN" "math.dtd">'
-    formula = f'{says}<math:math xmlns:math="http://m"><math:mi>E</math:mi></math:math>'
-    body = '<d xmlns:t="t" xmlns:x="x"><t:p>before</t:p><x:object x:href="./Object 1"/></d>'
-
-    odt = {"mimetype": "application/vnd.oasis.opendocument.text", "content.xml": body}
-    path = packed(tmp_path / "a.odt", {**odt, "Object 1/content.xml": formula})
-
-    assert pages_of(path) == ["before\nE"]
 
 
 READS = """
@@ -1009,19 +991,6 @@ def test_long_headers_of_a_mail_are_cut_before_they_are_parsed(tmp_path: Path, h
     assert read.notes == (["longer than 64 KiB and cut: To"] if header.startswith("To") else [])
 
 
-def test_a_mail_of_many_pictures_is_walked_through_once(tmp_path: Path) -> None:
-    shown = "".join(f'<img src="cid:{number}">' for number in range(300))
-    parts = part("text/html", shown) + "".join(part("image/png", "x", f"Content-ID: <{n}>") for n in range(300))
-    read = open_document(raw_mail(tmp_path / "a.eml", f"{parts}--b--"), FileKind.MAIL)
-
-    began = time.process_time()
-    keys = [piece.key for piece in read.pieces() if isinstance(piece, PictureReference)]
-
-    assert keys == [str(number) for number in range(300)]
-    assert [read.picture(key) for key in keys] == [b"x"] * 300
-    assert time.process_time() - began < 10
-
-
 def test_a_picture_that_unpacks_to_more_than_anybody_reads_is_left_out(tmp_path: Path) -> None:
     from PIL import Image
 
@@ -1048,23 +1017,6 @@ def test_a_gray_picture_is_as_gray_whatever_it_is_written_in(mode: str, shade: i
 
     assert found is not None
     assert set(found.samples) == {128}
-
-
-@pytest.mark.parametrize("kind", ["PNG", "JPEG"])
-def test_a_large_picture_is_read_from_half_its_pixels_each_way(kind: str) -> None:
-    from PIL import Image
-
-    from job_handlers.reading.preprocess import decode_picture
-
-    large, page = io.BytesIO(), io.BytesIO()
-    Image.new("L", (5000, 4000), 128).save(large, kind)
-    Image.new("L", (3000, 4000), 128).save(page, kind)
-
-    whole, half = decode_picture(page.getvalue()), decode_picture(large.getvalue())
-
-    assert whole is not None
-    assert half is not None
-    assert [(one.width, one.height) for one in (whole, half)] == [(3000, 4000), (2500, 2000)]
 
 
 def test_a_table_of_more_cells_than_a_page_can_hold_is_none() -> None:
