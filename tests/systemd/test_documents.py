@@ -200,7 +200,7 @@ def test_a_member_of_the_group_has_files_read_that_the_service_may_read(
     code, sentence, remedy = failure(hidden := ingest("/home/ann/reports/annual.pdf"))
     assert code == "UNREADABLE"
     assert sentence.startswith("/home/ann/reports/annual.pdf cannot be read")
-    assert "as is told in pagemill.service" in remedy
+    assert "as pagemill.service explains" in remedy
 
     # What the sentences and the unit say to do.
     box.must("chgrp", "pagemill", "/srv/reports/private.pdf")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib.util
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from importlib import metadata
 from itertools import pairwise
@@ -66,10 +66,21 @@ def missing() -> Problem | None:
     return None
 
 
-@cache
 def name() -> str:
     """Return a name that includes the versions of everything that can change the result."""
-    return f"PP-OCRv6 small (rapidocr {metadata.version('rapidocr')}, onnxruntime {metadata.version('onnxruntime')})"
+    return _NAME
+
+
+def _name_with_versions() -> str:
+    with suppress(metadata.PackageNotFoundError):
+        return (
+            f"PP-OCRv6 small (rapidocr {metadata.version('rapidocr')}, onnxruntime {metadata.version('onnxruntime')})"
+        )
+    return "PP-OCRv6 small"
+
+
+# Found out in the fork server: the sandbox of a child process may hide the list of packages.
+_NAME = _name_with_versions()
 
 
 @cache
