@@ -39,6 +39,10 @@ _FIRST = (
 )
 _OBJECTS_AT_ONCE = 20_000
 
+# A shell ignores SIGINT in what it starts in the background, and so would every process that a test starts from there.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
 
 def pytest_sessionstart() -> None:
     gc.disable()

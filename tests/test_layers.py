@@ -66,7 +66,7 @@ SQLITE = re.compile(r"\b wal \b | \b data_version \b | -shm \b | sqlite", re.VER
 TOLD = (
     "path of the SQLite file",
     "this version speaks SQLite only",
-    "A queue of jobs in one SQLite database",
+    "a job queue in one SQLite file",
     "sqlite3 program",
     'words = ["sqlite3"',
     "sqlite3 pagemill.db",

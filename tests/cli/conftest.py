@@ -147,10 +147,10 @@ def commands(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     """The commands that would have been run."""
     given: list[list[str]] = []
 
-    def take(step: service.Run) -> None:
+    def take(step: service.RunCommand) -> None:
         given.append([*step.argv])
 
-    monkeypatch.setattr(service.Run, "do", take)
+    monkeypatch.setattr(service.RunCommand, "do", take)
     return given
 
 

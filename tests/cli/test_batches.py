@@ -36,7 +36,7 @@ def state_of(shelf: Shelf, batch_id: int) -> BatchState:
 
 
 def test_the_list_tells_of_each_how_far_it_is(run: Run, shelf: Shelf) -> None:
-    assert "there is no batch yet: pagemill batch add" in run("batch", "ls").stderr
+    assert "there are no batches yet: pagemill batch add" in run("batch", "ls").stderr
     begun(shelf, "a.pdf", "b.pdf", "c.pdf")
     begun(shelf, "d.pdf", owner="bob", name="")
     shelf.publish(shelf.next_job(), "a.pdf", "one", "two")
@@ -44,7 +44,18 @@ def test_the_list_tells_of_each_how_far_it_is(run: Run, shelf: Shelf) -> None:
 
     lines = run("batch", "ls").stdout.splitlines()
 
-    assert lines[0].split() == ["ID", "STATE", "OWNER", "NAME", "FILES", "FAILED", "PAGES", "PRIORITY", "BEGAN", "NOTE"]
+    assert lines[0].split() == [
+        "ID",
+        "STATE",
+        "OWNER",
+        "NAME",
+        "FILES",
+        "FAILED",
+        "PAGES",
+        "PRIORITY",
+        "STARTED",
+        "NOTE",
+    ]
     assert [line.split()[:6] for line in lines[1:]] == [
         ["2", "finished", "bob", "-", "1/1", "1"],
         ["1", "active", "ann", "reports", "1/3", "-"],
@@ -74,7 +85,7 @@ def test_a_batch_is_stopped_and_gone_on_with(run: Run, shelf: Shelf) -> None:
     assert run("batch", "stop", 1).stdout == "stopped batch 1 (reports)\n"
     assert state_of(shelf, 1) is BatchState.STOPPED
     assert "pagemill batch resume 1" in run("batch", "show", 1).stderr
-    assert run("batch", "resume", 1).stdout == "batch 1 (reports) goes on\n"
+    assert run("batch", "resume", 1).stdout == "batch 1 (reports) continues\n"
     assert state_of(shelf, 1) is BatchState.ACTIVE
 
 
@@ -98,7 +109,7 @@ def test_retry_tries_again_what_failed_and_nothing_else(run: Run, shelf: Shelf) 
     fail(shelf, "DAMAGED", "it is damaged")
     assert state_of(shelf, 1) is BatchState.FAILED
 
-    assert run("batch", "retry", 1).stdout == "batch 1 (reports) tries again, with 1 job again\n"
+    assert run("batch", "retry", 1).stdout == "batch 1 (reports) retries, retrying 1 job\n"
 
     assert shelf.store.reading.count(Selector(batch_id=1, statuses=(Status.PENDING,))) == 1
     assert "nothing of it is left to do" in _done(run, shelf)
@@ -125,12 +136,12 @@ def test_cancel_asks_first_and_leaves_a_batch_that_can_be_gone_on_with(run: Run,
     shelf.next_job()
 
     assert run("batch", "cancel", 1, "--dry-run").stdout == "would cancel 3 jobs of batch 1 (reports)\n"
-    assert "say --yes" in run("batch", "cancel", 1, fails=1).stderr
+    assert "add --yes" in run("batch", "cancel", 1, fails=1).stderr
     done = run("batch", "cancel", 1, "--yes")
 
     assert done.stdout == "cancelled 2 jobs of batch 1 (reports)\nasked 1 job to stop\n"
     assert state_of(shelf, 1) is BatchState.STOPPED
-    assert run("batch", "resume", 1).stdout == "batch 1 (reports) goes on, with 2 jobs again\n"
+    assert run("batch", "resume", 1).stdout == "batch 1 (reports) continues, retrying 2 jobs\n"
 
 
 def test_a_batch_is_forgotten_once_nothing_of_it_is_left_to_do(run: Run, shelf: Shelf) -> None:
@@ -138,9 +149,9 @@ def test_a_batch_is_forgotten_once_nothing_of_it_is_left_to_do(run: Run, shelf: 
     assert "has 1 live job: `pagemill batch cancel 1`" in run("batch", "rm", 1, "--yes", fails=1).stderr
     shelf.publish(shelf.next_job(), "a.pdf", "one")
 
-    assert run("batch", "rm", 1, "--dry-run").stdout == "would forget batch 1 (reports) (done, 1 file)\n"
-    assert "say --yes" in run("batch", "rm", 1, fails=1).stderr
-    assert run("batch", "rm", 1, "--yes").stdout == "forgot batch 1 (reports); its jobs and documents stay\n"
+    assert run("batch", "rm", 1, "--dry-run").stdout == "would delete batch 1 (reports) (done, 1 file)\n"
+    assert "add --yes" in run("batch", "rm", 1, fails=1).stderr
+    assert run("batch", "rm", 1, "--yes").stdout == "deleted batch 1 (reports); its jobs and documents stay\n"
 
     assert len(items(run("documents", "--json"))) == 1
     assert "there is no batch 1" in run("batch", "show", 1, fails=66).stderr
@@ -261,7 +272,7 @@ def test_a_credential_is_for_what_is_fetched_with_one(run: Run, shelf: Shelf) ->
 def test_a_retry_of_what_has_not_failed_says_so(run: Run, shelf: Shelf) -> None:
     begun(shelf, "a.pdf")
 
-    assert run("batch", "retry", 1).stderr == "nothing of batch 1 (reports) has failed so far: it goes on as it did\n"
+    assert run("batch", "retry", 1).stderr == "no job of batch 1 (reports) has failed; nothing changed\n"
 
 
 def test_what_follows_a_batch_is_kept_with_it_and_a_webhook_says_how_it_ended(run: Run, shelf: Shelf) -> None:
@@ -462,7 +473,7 @@ def test_a_batch_that_waits_for_its_turn_says_so(run: Run, shelf: Shelf, monkeyp
     told = run("batch", "add", "b.csv", "--owner", "ann")
 
     assert told.stderr == "batch 2 waits for the owner's other batch: pagemill batch ls --owner ann\n"
-    assert "what is before it: pagemill batch ls --owner ann --status active" in run("batch", "show", 2).stderr
+    assert "batches before it: pagemill batch ls --owner ann --status active" in run("batch", "show", 2).stderr
     why = run("why", 2, fails=3).stdout
     assert "BATCH_WAITING" in why
     assert "pagemill batch ls --owner 'ann'" in why
@@ -479,7 +490,7 @@ def test_an_undo_of_a_batch_cancel_lets_the_batch_go_on(run: Run, shelf: Shelf) 
     )
     undone = run("undo", "--yes")
 
-    assert undone.stdout == f"batch {batch_id} goes on\nretried 2 jobs\n"
+    assert undone.stdout == f"batch {batch_id} continues\nretried 2 jobs\n"
     assert state_of(shelf, batch_id) is BatchState.ACTIVE
     run("batch", "stop", batch_id)
     assert f"pagemill batch resume {batch_id}" in run("undo", 2, fails=1).stderr

@@ -10,7 +10,7 @@ import pytest
 
 from tests.cli.conftest import Run
 from tests.installed import install
-from worker_service.cli import BROUGHT, brought
+from worker_service.cli import VERBS, installed_verbs
 
 VERB = '''
 import click
@@ -35,11 +35,11 @@ def greet(call: Invocation, name: str) -> int:
 def _others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     (tmp_path / "others_verbs.py").write_text(VERB)
     names = {"greet": "others_verbs:greet", "documents greet": "others_verbs:greet", "broken": "no_such_module:verb"}
-    install(tmp_path, "others", {}, {BROUGHT: {**names, "ls": "others_verbs:greet"}})
+    install(tmp_path, "others", {}, {VERBS: {**names, "ls": "others_verbs:greet"}})
     monkeypatch.syspath_prepend(str(tmp_path))
-    brought.cache_clear()
+    installed_verbs.cache_clear()
     yield
-    brought.cache_clear()
+    installed_verbs.cache_clear()
     sys.modules.pop("others_verbs", None)
 
 

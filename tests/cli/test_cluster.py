@@ -43,7 +43,7 @@ def test_cluster_shows_each_node_and_why_it_is_not_up(store: Store, run: Run) ->
 
     shown = run("cluster").stdout.splitlines()
 
-    assert shown[0].split() == ["NODE", "STATE", "SLOTS", "RUNNING", "VERSION", "WHY"]
+    assert shown[0].split() == ["NODE", "STATE", "SLOTS", "RUNNING", "VERSION", "REASON"]
     assert shown[1].split()[:4] == ["n1", "up", "8", "0"]
     assert shown[2].rstrip().endswith("Ray has given it up")
     assert "install the same" in shown[3]

@@ -228,7 +228,7 @@ def test_once_per_day_holds_after_the_job_has_ended_and_was_removed(run: Run, da
     again = run(*once, "month")
 
     assert again.stdout == "1\n"
-    assert "was enqueued in this month, and has this unique key already: nothing was added" in again.stderr
+    assert "nothing was added: job 1 with this unique key is live or was added this month" in again.stderr
     # Another period is told by itself, and so is the key alone.
     assert run(*once, "week").stdout == "2\n"
     assert run(*once[:-1]).stdout == "2\n"

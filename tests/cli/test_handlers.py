@@ -88,7 +88,7 @@ def test_an_attempt_is_told_on_stderr_and_its_result_is_data(process: Process, i
     said = result.stderr.splitlines()
     assert said.index("for u on local") < said.index("printed by the way")
     assert " 40 % page 4 of 10\n" in result.stderr
-    assert "it would be followed by: assemble" in result.stderr
+    assert "follow-up job: assemble" in result.stderr
 
 
 def test_a_payload_may_stand_in_a_file(process: Process, install: Install, tmp_path: Path) -> None:

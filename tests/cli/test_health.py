@@ -159,7 +159,7 @@ def test_a_job_whose_worker_has_no_row_is_seen_by_all_who_look(
     asked = run("cancel", 1).stdout, run("why", 1).stdout
 
     assert asked[0] == "asked 1 job to stop\n"
-    assert "on w1, which has no row, and was asked to stop\n    next: any daemon takes it back" in asked[1]
+    assert "on w1, which is unknown; it was asked to stop\n    next: start a daemon, which puts it back" in asked[1]
     assert findings(fails=1)["worker w1"]["detail"] == "it has no row, and held 1 job"
     assert [worker["state"] for worker in items(run("workers", "--json"))] == ["no row"]
     assert "no worker is alive (1 no row)" in run("status", fails=2).stdout

@@ -163,7 +163,7 @@ def test_why_is_silent_about_a_job_that_nothing_holds(run: Run, daemon: Daemon) 
     assert json.loads(run("why", 1, "--json").stdout)["items"] == []
 
     daemon.claim()
-    assert "is running" in run("why", 1).stdout
+    assert "has been running" in run("why", 1).stdout
 
 
 def test_why_says_how_long_a_running_job_is_silent_and_how_long_it_may_take(
@@ -187,7 +187,7 @@ def test_why_says_what_an_ended_job_is(run: Run, daemon: Daemon) -> None:
     daemon.fail("HTTP_503")
 
     ended, move = run("why", 1).stdout.splitlines()
-    assert ended.startswith("job 1 (ocr_pages) is failed with HTTP_503 since ")
+    assert ended.startswith("job 1 (ocr_pages) failed with HTTP_503 at ")
     assert ended.endswith(": the server is busy")
     # It had retries left, and was given up all the same.
     assert move == "    next: it would fail again in the same way; when the cause is fixed: pagemill retry 1"
@@ -230,7 +230,7 @@ def test_without_an_id_it_is_the_newest_job_that_has_a_problem(run: Run, daemon:
     daemon.complete()
 
     # What is to come, and what is done, is no problem.
-    assert run("why").stdout.startswith("job 1 (ocr_pages) is failed")
+    assert run("why").stdout.startswith("job 1 (ocr_pages) failed")
     assert run("logs").stdout.endswith("half way\n")
 
     run("enqueue", "ocr_pages")
@@ -367,4 +367,4 @@ def test_status_says_which_source_rests_and_until_when_while_nothing_else_is_pen
 
 
 def test_who_asks_to_see_a_batch_is_told_where(run: Run) -> None:
-    assert "of a batch: pagemill batch show batch:6" in run("show", "batch:6", fails=2).stderr
+    assert "for a batch: pagemill batch show batch:6" in run("show", "batch:6", fails=2).stderr

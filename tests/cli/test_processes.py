@@ -81,10 +81,10 @@ def test_without_a_database_every_verb_says_init(run: Run, words: list[str], no_
 
 
 def test_init_twice_changes_nothing(process: Process, run: Run, no_database: Path) -> None:
-    assert process("init").stdout == f"made {no_database}\n"
+    assert process("init").stdout == f"created {no_database}\n"
     run("enqueue", "a")
 
-    assert "there already" in process("init").stdout
+    assert "exists already" in process("init").stdout
 
     assert len(json.loads(run("ls", "--json").stdout)["items"]) == 1
 
@@ -244,7 +244,7 @@ def test_on_a_terminal_a_delete_asks_first(run: Run) -> None:
     assert on_a_terminal("delete", "2", "3", typed="y\n", columns=120)[0] == 1
     two = on_a_terminal("delete", "2", "3", typed="2\n", columns=120)
 
-    assert "Delete 1 job? It cannot be brought back." in one[1]
+    assert "Delete 1 job? This cannot be undone." in one[1]
     assert "deleted 1 job" in one[1]
     assert "deleted 2 jobs" in two[1]
 

@@ -56,7 +56,7 @@ def test_a_list_tells_when_its_job_is_gone_and_that_nobody_ticks(run: Run, minut
     listed = run("schedule", "ls")
 
     assert "gone" in listed.stdout
-    assert "nobody ticks: systemctl enable --now pagemill-schedule.timer" in listed.stderr
+    assert "no timer runs the schedules: systemctl enable --now pagemill-schedule.timer" in listed.stderr
 
 
 @pytest.mark.usefixtures("minutely")
@@ -75,7 +75,7 @@ def test_a_tick_that_could_not_begin_all_ends_with_1(run: Run, minutely: ByHand)
 
 @pytest.mark.usefixtures("database")
 def test_without_schedules_the_list_says_how_to_write_one(run: Run) -> None:
-    assert "`pagemill schedule example`" in run("schedule", "ls").stderr
+    assert "pagemill schedule example" in run("schedule", "ls").stderr
     assert "[[schedule]]" in run("schedule", "example").stdout
 
 

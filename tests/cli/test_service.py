@@ -77,7 +77,7 @@ def test_it_says_how_the_service_gets_a_key_and_who_gets_to_enqueue(run: Run, mo
     # The name by which downloads and crawls ask for it, unless told otherwise.
     assert "LoadCredential=drive:/etc/pagemill/drive.json" in said
     assert "chmod 600 /etc/pagemill/drive.json" in said
-    assert "usermod -aG pagemill ann;" in said
+    assert "usermod -aG pagemill ann," in said
     assert "pagemill-offline@TYPE" in said
 
 
@@ -125,7 +125,7 @@ def test_uninstall_without_an_install_has_nothing_to_do(run: Run, root: Path, co
     result = run("service", "uninstall", "--root", root)
 
     assert result.stdout == ""
-    assert "nothing of it is installed" in result.stderr
+    assert "the service is not installed" in result.stderr
     assert commands == []
 
 

@@ -38,8 +38,8 @@ def test_a_delete_is_for_good_and_asks_first_even_for_one(run: Run) -> None:
 
     one, two = run("delete", 1, fails=1).stderr, run("delete", 1, 2, fails=1).stderr
 
-    assert "Delete 1 job? It cannot be brought back. There is nobody to ask" in one
-    assert "Delete 2 jobs? They cannot be brought back. There is nobody to ask" in two
+    assert "Delete 1 job? This cannot be undone. Nothing was done" in one
+    assert "Delete 2 jobs? This cannot be undone. Nothing was done, because this is not a terminal" in two
     assert states(run) == {1: "pending", 2: "pending", 3: "pending"}
     done = run("delete", 1, 2, "--yes")
     assert (done.stdout, done.stderr) == ("deleted 2 jobs\n", "")
@@ -133,7 +133,7 @@ def test_nothing_said_is_not_everything(run: Run) -> None:
 
 
 def test_nothing_that_matches_is_nothing_to_do(run: Run) -> None:
-    assert "nothing to do" in run("retry", "--status", "failed").stderr
+    assert "no job matches" in run("retry", "--status", "failed").stderr
 
 
 def test_a_running_job_is_asked_to_stop(run: Run, daemon: Daemon) -> None:
@@ -282,7 +282,7 @@ def test_prune_removes_only_ended_jobs_that_are_old_enough(run: Run, daemon: Dae
 
     assert "0 jobs" in run("prune", "--older-than", "1d", "--yes").stdout
     assert run("prune", "--older-than", "2199-01-01", "--dry-run").stdout.startswith("would prune 2 jobs")
-    assert "removes 2 jobs for good" in run("prune", "--older-than", "2199-01-01", fails=1).stderr
+    assert "deletes 2 jobs for good" in run("prune", "--older-than", "2199-01-01", fails=1).stderr
     assert run("prune", "--older-than", "2199-01-01", "--status", "failed", "--yes").stdout == "pruned 1 job\n"
 
     assert states(run) == {1: "completed", 3: "pending"}
@@ -319,7 +319,7 @@ def test_a_pause_ends_by_itself_when_it_was_told_how_long(run: Run) -> None:
 
 def test_a_pause_is_of_one_thing(run: Run) -> None:
     for words in ([], ["ocr_pages", "--all"], ["--owner", "a", "--all"]):
-        assert "say what" in run("pause", *words, fails=2).stderr
+        assert "give one of TYPE" in run("pause", *words, fails=2).stderr
 
 
 def test_lifting_a_pause_that_is_not_there_says_what_is_paused(run: Run) -> None:
@@ -331,7 +331,7 @@ def test_lifting_a_pause_that_is_not_there_says_what_is_paused(run: Run) -> None
 def test_pausing_a_type_that_nobody_has_heard_of_is_said(run: Run) -> None:
     enqueue(run, 1)
 
-    assert "is it spelled" in run("pause", "ocr_page").stderr
+    assert "check the spelling" in run("pause", "ocr_page").stderr
     assert run("pause", "ocr_pages").stderr == ""
 
 
@@ -341,7 +341,7 @@ def test_pausing_a_type_that_nobody_has_heard_of_is_said(run: Run) -> None:
 def test_cancel_now_says_which_jobs_still_stop_and_why(
     run: Run, daemon: Daemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(job_control, "_ENDS_SECONDS", 0.0)
+    monkeypatch.setattr(job_control, "_END_SECONDS", 0.0)
     for _ in range(3):
         run("enqueue", "ocr_pages")
     daemon.claim(2)
@@ -351,7 +351,7 @@ def test_cancel_now_says_which_jobs_still_stop_and_why(
     as_json = json.loads(run("cancel", "1", "--now", "--json", fails=1).stdout)
 
     assert told.stdout == "cancelled 1 job\nasked 2 jobs to stop\n"
-    assert "job 1 still stops: worker w1 (pid 1 on here) still has to prove its processes gone" in told.stderr
+    assert "job 1 is still stopping: worker w1 (pid 1 on here) still has to prove its processes gone" in told.stderr
     assert (as_json["asked"], [one["id"] for one in as_json["unended"]]) == ([1], [1])
     assert {held.lease.job_id: held.without_grace for held in daemon.store.leases.leases_of("w1")} == {
         1: True,
@@ -362,7 +362,7 @@ def test_cancel_now_says_which_jobs_still_stop_and_why(
 def test_cancel_now_of_a_job_whose_worker_is_gone_says_who_ends_it(
     run: Run, daemon: Daemon, database: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(job_control, "_ENDS_SECONDS", 0.0)
+    monkeypatch.setattr(job_control, "_END_SECONDS", 0.0)
     run("enqueue", "ocr_pages")
     daemon.claim()
     an_hour_ago = open_store(database, clock=lambda: wall_clock() - timedelta(hours=1))
@@ -384,7 +384,7 @@ def test_without_now_nobody_is_hurried(run: Run, daemon: Daemon) -> None:
 
 
 def test_a_hurry_ends_with_its_attempt(run: Run, daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(job_control, "_ENDS_SECONDS", 0.0)
+    monkeypatch.setattr(job_control, "_END_SECONDS", 0.0)
     run("enqueue", "ocr_pages")
     [job] = daemon.claim()
     run("cancel", "1", "--now", fails=1)
@@ -413,7 +413,7 @@ def test_a_job_that_waits_for_its_time_is_let_start_at_once(run: Run) -> None:
     enqueue(run, 2)
     assert "to start it now: pagemill run-now 1" in run("why", 1, fails=3).stdout
 
-    assert run("run-now", 1, 2).stdout == "job 1 waits no longer\njob 2 waited for no time\n"
+    assert run("run-now", 1, 2).stdout == "job 1 no longer waits for a time\njob 2 waits for no time\n"
 
     assert "NOT_YET" not in run("why", 1, fails=3).stdout
     run("cancel", 3)

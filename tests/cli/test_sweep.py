@@ -111,7 +111,7 @@ WORDS = [
 ]
 # It is the sqlite3 program; and the daemon, whose log is looked at elsewhere. A report prints words of its own, and
 # what strangers wrote stands in it as JSON.
-INTO_FILES = {"opened.write", "sheet.write"}
+INTO_FILES = {"file.write", "opened.write", "sheet.write"}
 NOT_SWEPT = {"db shell", "report", "run"}
 
 

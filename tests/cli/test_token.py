@@ -19,7 +19,7 @@ def test_a_token_is_printed_once_and_nothing_else_on_stdout(run: Run) -> None:
     made = run("token", "make", "grafana")
 
     assert re.fullmatch(r"pm_1_[\w-]{43}\n", made.stdout)
-    assert "shown this once" in made.stderr
+    assert "this token is not shown again" in made.stderr
     assert made.stdout.strip() not in run("token", "ls").stdout + run("token", "ls", "--json").stdout
 
 
@@ -87,7 +87,7 @@ def test_an_address_with_a_path_or_without_a_scheme_is_refused(
 
 
 def test_nobody_listed_is_told_what_that_means(run: Run) -> None:
-    assert "no tokens yet" in run("token", "ls").stderr
+    assert "there are no tokens" in run("token", "ls").stderr
 
 
 def test_who_may_come_in_is_audited_without_its_secret(run: Run) -> None:

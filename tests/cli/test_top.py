@@ -87,16 +87,16 @@ def test_a_type_of_which_all_jobs_are_held_is_pending(run: Run) -> None:
     shown = run("top", "--once").stdout
 
     assert "ocr_pages 0 1" in " ".join(shown.split())
-    assert "nothing is pending" not in shown
+    assert "no job is pending" not in shown
 
 
 @pytest.mark.usefixtures("database")
 def test_an_empty_queue_without_a_worker_is_said(run: Run) -> None:
     shown = run("top", "--once").stdout
 
-    assert "no worker: start one" in shown
-    assert "nothing is running" in shown
-    assert "nothing is pending" in shown
+    assert "no daemon is running" in shown
+    assert "no job is running" in shown
+    assert "no job is pending" in shown
 
 
 def test_where_stdout_is_no_terminal_it_looks_once(run: Run, daemon: Daemon) -> None:
@@ -120,7 +120,7 @@ def test_with_json_the_frame_is_one_object(run: Run, daemon: Daemon) -> None:
 @pytest.mark.parametrize("key", ["q", "Q"])
 def test_it_is_drawn_again_until_somebody_presses_q(run: Run, key: str) -> None:
     with top_on_a_terminal() as screen:
-        screen.until("nothing is pending")
+        screen.until("no job is pending")
         run("enqueue", "ocr_pages")
         screen.until("1 pending")
 
@@ -134,7 +134,7 @@ def test_it_is_drawn_again_until_somebody_presses_q(run: Run, key: str) -> None:
 @pytest.mark.usefixtures("database")
 def test_ctrl_c_ends_it_in_good_order() -> None:
     with top_on_a_terminal() as screen:
-        screen.until("nothing is pending")
+        screen.until("no job is pending")
 
         screen.child.send_signal(signal.SIGINT)
 

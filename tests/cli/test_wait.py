@@ -14,11 +14,16 @@ from tests.cli.conftest import COMMAND, Daemon, Run
 from tests.cli.shelf import Shelf
 from tests.cli.test_processes import on_a_terminal
 from tests.store.kit import FAR_FUTURE
-from worker_service.cli.progress import Bars, Lines
+from worker_service.cli.progress import Display, watch_jobs
 from worker_service.jobs.attempts import Checkpoint, Failure, Report
 from worker_service.jobs.job import WATCHING, NewJob, Status
 from worker_service.jobs.selector import Selector
 from worker_service.services.wait import JobsProgress
+
+
+class Terminal(StringIO):
+    def isatty(self) -> bool:
+        return True
 
 
 def begin(*words: object) -> subprocess.Popen[str]:
@@ -62,7 +67,7 @@ def test_what_ended_before_anybody_waited_counts_where_it_is_named_and_not_where
 ) -> None:
     run("enqueue", "ocr_pages", "--owner", "alice", "--batch", "7")
     daemon.fail()
-    assert run("wait", "--owner", "alice").stdout == "nothing is left to wait for\n"
+    assert run("wait", "--owner", "alice").stdout == "no live job matches\n"
 
     run("enqueue", "ocr_pages", "--owner", "alice")
     [job] = daemon.claim()
@@ -84,7 +89,7 @@ def test_without_follow_it_is_said_what_goes_on(run: Run, daemon: Daemon) -> Non
     waited = run("wait", 1)
 
     assert waited.stdout == "1 completed\n"
-    assert waited.stderr == "still to do: 2 jobs that came of this; --follow waits for all of it\n"
+    assert waited.stderr == "2 follow-up jobs still live; --follow waits for them, too\n"
 
 
 def test_a_watch_is_waited_for_until_it_has_looked_and_what_it_found_is_done(run: Run, shelf: Shelf) -> None:
@@ -102,7 +107,7 @@ def test_a_watch_is_waited_for_until_it_has_looked_and_what_it_found_is_done(run
 
     out, said = waiting.communicate(timeout=60)
     assert (waiting.returncode, out) == (0, "1 completed\n")
-    assert said == "1 job still watching; to end that: pagemill cancel 1\n"
+    assert said == "1 job still watching; to stop: pagemill cancel 1\n"
     assert json.loads(run("wait", 1, "--json").stdout)["watching"] == [1]
 
 
@@ -192,11 +197,13 @@ def test_without_a_terminal_progress_is_lines_on_stderr_and_stdout_stays_data(ru
 def test_a_line_comes_every_ten_seconds(run: Run, daemon: Daemon) -> None:
     run("enqueue", "ocr_pages")
     waiting, said, now = JobsProgress(3, {Status.COMPLETED: 1}, daemon.claim()), StringIO(), [0.0]
-    lines = Lines(said, monotonic=lambda: now[0])
+    watch = watch_jobs(Display(said, monotonic=lambda: now[0]))
+    assert watch is not None
 
     for moment in (0.0, 0.1, 9.9, 10.0, 10.1, 25.0, 34.9):
         now[0] = moment
-        lines(lambda most: waiting, False)
+        watch(lambda most: waiting, False)
+    watch(lambda most: waiting, True)
 
     assert said.getvalue().splitlines() == ["1 of 3 jobs ended; job 1 (ocr_pages) 0%"] * 3
 
@@ -222,16 +229,17 @@ def test_bars_are_drawn_over_the_ones_before_and_never_wider_than_the_terminal(r
         run("enqueue", "ocr_pages")
     [job] = daemon.claim()
     daemon.store.leases.report([Report(job.lease, percent=50, message="第" * 200)])
-    screen, now = StringIO(), [0.0]
-    bars = Bars(screen, monotonic=lambda: now[0], size=lambda: (60, 6))
+    screen, now = Terminal(), [0.0]
+    watch = watch_jobs(Display(screen, monotonic=lambda: now[0], size=lambda: (60, 6)))
+    assert watch is not None
 
     for moment in (0.0, 0.1, 0.5):
         now[0] = moment
-        bars(lambda most: JobsProgress(9, {Status.PENDING: 9}, daemon.store.reading.list(Selector())[-most:]), False)
+        watch(lambda most: JobsProgress(9, {Status.PENDING: 9}, daemon.store.reading.list(Selector())[-most:]), False)
 
     first, second = screen.getvalue().split("\x1b[5A")
     lines = [line.removesuffix("\x1b[K") for line in second.splitlines()]
-    assert lines[4] == "0 of 9 jobs have ended: 9 pending"
+    assert lines[4] == "0 of 9 jobs ended: 9 pending"
     assert "█████░░░░░   50%" in lines[3]
     assert all(len(line) + line.count("第") < 60 for line in lines[:5])
     assert "\x1b[5A" not in first
@@ -254,7 +262,7 @@ def test_of_sixty_jobs_a_screen_shows_what_runs_and_what_failed_and_counts_the_r
     assert len(lines) == 21
     assert [int(line.split()[0]) for line in lines[:15]] == list(range(31, 46))
     assert [line.split()[-1] for line in lines[15:20]] == ["HTTP_503"] * 5
-    assert lines[20] == "28 of 60 jobs have ended: 15 pending, 17 running, 20 completed, 8 failed"
+    assert lines[20] == "28 of 60 jobs ended: 15 pending, 17 running, 20 completed, 8 failed"
 
 
 def test_a_length_is_one_grammar_in_every_option_and_an_age_names_its_unit(run: Run, database: Path) -> None:

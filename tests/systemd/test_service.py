@@ -281,7 +281,7 @@ def test_install_makes_it_run_and_uninstall_takes_it_away_again(box: Box) -> Non
         assert box.run("systemctl", "cat", unit).returncode != 0
     assert box.run("pgrep", "-u", "pagemill").stdout == ""
     box.must("test", "-e", f"{STATE}/pagemill.db")
-    assert "nothing of it is installed" in box.run(*words, "uninstall").stderr
+    assert "the service is not installed" in box.run(*words, "uninstall").stderr
 
 
 def test_the_timers_begin_what_is_scheduled_and_copies_as_the_services_user_and_go_with_the_rest(box: Box) -> None:

@@ -1,7 +1,7 @@
-"""The `pagemill` command: the index of verbs, and how every verb ends.
+"""The `pagemill` command: its verbs by group, and how each verb ends.
 
-A verb's module is imported only when the verb is called, so that `pagemill ls` starts in a moment. A verb returns its
-exit code (None is 0); every error becomes one sentence on stderr, or one object with --json, and its own exit code.
+A verb's module is imported only when the verb is called, so that `pagemill ls` starts quickly. A verb returns its exit
+code (None is 0). Every error becomes one sentence on stderr, or one JSON object with --json, and its own exit code.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from __future__ import annotations
 import gc
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from importlib import import_module
 from io import TextIOWrapper
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
@@ -22,72 +22,70 @@ from worker_service.base.errors import PagemillError, did_you_mean, in_a_sentenc
 if TYPE_CHECKING:
     from worker_service.base.entry_points import EntryPoint
 
-BROUGHT = "worker_service.verbs"
-"""The group of the entry points of other verbs."""
+VERBS = "worker_service.verbs"
+"""Entry point group of the verbs of other distributions."""
 
-# verb: (module, what it does). The headings are the help's.
+# {heading of the help: {verb: (module, summary)}}
 INDEX: dict[str, dict[str, tuple[str, str]]] = {
-    "Jobs": {
-        "enqueue": ("enqueue", "Put a job into the queue and print its id."),
-        "ls": ("jobs", "List jobs, the newest first."),
-        "show": ("jobs", "Everything about one job."),
-        "why": ("jobs", "Why a job has not started, and what to do about it."),
-        "logs": ("jobs", "The lines that a job has logged."),
-        "wait": ("wait", "Wait until jobs have ended."),
-    },
-    "Documents": {
+    "Everyday commands": {
         "ingest": ("reading", "Read files and directories."),
         "crawl": ("crawl", "Read a folder, or watch it."),
+        "search": ("contents", "Find pages by words and phrases."),
+        "documents": ("documents", "List, adopt or remove documents."),
+        "text": ("contents", "Print the text of a document."),
+        "ls": ("jobs", "List jobs, newest first."),
+        "show": ("jobs", "Show everything about one job or document."),
+        "why": ("jobs", "Explain why a job waits or failed, and what to do."),
+        "cancel": ("job_control", "Stop pending or running jobs."),
+        "retry": ("job_control", "Run failed or cancelled jobs again."),
+        "status": ("status", "Print the health in one line, for monitoring."),
+    },
+    "Documents": {
+        "batch": ("batches", "Submit sources together; list, stop and resume batches."),
         "reindex": ("reading", "Read documents again."),
-        "documents": ("documents", "The documents, and how far they are."),
-        "text": ("documents", "The text of a document."),
-        "search": ("documents", "Find pages, the best first."),
-        "tables": ("documents", "The tables on the pages of a document."),
-        "keywords": ("documents", "How often terms stand in each document."),
-        "then": ("actions", "What follows for each document of an owner."),
-        "export": ("documents", "Copy what was made of documents."),
+        "export": ("contents", "Copy texts, searchable PDFs and other files of documents."),
+        "tables": ("contents", "Print or export the tables of a document."),
+        "keywords": ("contents", "Count how often terms occur in each document."),
+        "then": ("actions", "Manage the follow-up jobs of each owner's documents."),
     },
-    "Steering": {
-        "cancel": ("job_control", "Stop jobs, pending or running."),
-        "retry": ("job_control", "Run ended jobs again, with a fresh budget."),
-        "delete": ("job_control", "Remove jobs that are not running."),
-        "priority": ("job_control", "Move pending jobs ahead, or back."),
-        "run-now": ("job_control", "Let jobs start at once that wait for their time."),
-        "batch": ("batches", "What was submitted together: how far it is; stop it, go on with it."),
-        "pause": ("job_control", "Start no more jobs of a type, of an owner, or at all."),
-        "unpause": ("job_control", "Lift a pause."),
-        "schedule": ("schedules", "What is begun at which times."),
-        "notify": ("notify", "Who is told what happens, and a message to try it."),
-        "undo": ("job_control", "Put back what the last change of many jobs did."),
-        "prune": ("job_control", "Remove old ended jobs for good."),
+    "Jobs": {
+        "enqueue": ("enqueue", "Add a job to the queue."),
+        "logs": ("jobs", "Print the log of a job."),
+        "wait": ("wait", "Wait for jobs, batches or documents."),
+        "delete": ("job_control", "Delete jobs that are not running."),
+        "priority": ("job_control", "Change the priority of jobs."),
+        "run-now": ("job_control", "Start jobs that wait for a time or a retry."),
+        "pause": ("job_control", "Start no new jobs of a type, of an owner, or at all."),
+        "unpause": ("job_control", "End a pause."),
+        "undo": ("job_control", "Undo the last cancel, retry or change of priority."),
+        "prune": ("job_control", "Delete old ended jobs."),
+        "schedule": ("schedules", "List and run the schedules in the settings."),
+        "notify": ("notify", "List and test the notification rules in the settings."),
     },
-    "Numbers": {
-        "stats": ("status", "How many jobs there are, by type and status."),
-        "errors": ("status", "What failed lately, by error code."),
+    "Monitoring": {
+        "top": ("top", "Show running work, updated every second."),
+        "stats": ("status", "Count jobs by type and status, and documents by owner."),
+        "errors": ("status", "Count recent failures by error code."),
+        "workers": ("status", "List the daemons and cluster nodes."),
+        "doctor": ("status", "Find problems and say how to fix them."),
+        "report": ("status", "Write a support report without names and contents."),
     },
-    "Daemon": {
-        "run": ("run", "Run jobs, until somebody asks it to stop."),
-        "cluster": ("cluster", "The nodes of the Ray cluster that run attempts."),
-        "top": ("top", "What goes on now, drawn again every second."),
-        "workers": ("status", "The daemons on this database."),
-        "status": ("status", "Whether all is well, for monitoring."),
-        "doctor": ("status", "Look for what is wrong, and say how to put it right."),
-        "report": ("status", "Write what somebody who helps wants to see, in one file."),
+    "Daemon, server, cluster": {
+        "run": ("run", "Run the daemon in the foreground."),
+        "serve": ("serve", "Serve the web page and the HTTP API."),
+        "token": ("token", "Manage API tokens and sign-in links."),
+        "cluster": ("cluster", "Set up and list the nodes of a Ray cluster."),
     },
     "Handlers": {
-        "handlers": ("handlers", "The handlers that are installed, and a new one."),
-        "run-one": ("handlers", "Run one attempt here and now, without a database."),
+        "handlers": ("handlers", "List the installed handlers, or create one."),
+        "run-one": ("handlers", "Run one attempt without a database, for testing."),
     },
-    "HTTP and the page": {
-        "serve": ("serve", "Answer browsers and programs."),
-        "token": ("token", "Tokens for programs, and links that sign a browser in."),
-    },
-    "Upkeep": {
-        "init": ("database", "Make the database."),
-        "db": ("database", "Migrate, back up, check or open the database."),
-        "service": ("service", "Put the daemon under systemd, or take it away."),
-        "config": ("settings", "The settings, and where each comes from."),
-        "completion": ("completion", "Print the script that completes pagemill's words in a shell."),
+    "Setup and maintenance": {
+        "init": ("database", "Create the database."),
+        "service": ("service", "Install or remove the systemd units."),
+        "config": ("settings", "Show the settings and their origin."),
+        "db": ("database", "Back up, restore, check or open the database."),
+        "completion": ("completion", "Print a shell completion script."),
     },
 }
 _MODULES = {verb: module for verbs in INDEX.values() for verb, (module, _) in verbs.items()}
@@ -100,37 +98,52 @@ EXIT_INTERRUPTED = 130
 
 
 @cache
-def brought() -> Mapping[str, EntryPoint]:
-    """The verbs that come in by the door, by what people type. To look for them takes longer than most verbs need to
-    begin, so that they are looked for only where none of our own is meant."""
+def installed_verbs() -> Mapping[str, EntryPoint]:
+    """Return the verbs of other distributions, by what users type.
+
+    Searching the installed distributions takes longer than most commands, so look here only after our own verbs.
+    """
     from worker_service.base.entry_points import entry_points
 
-    return {point.name: point for point in entry_points(BROUGHT)}
+    return {point.name: point for point in entry_points(VERBS)}
 
 
-class Verbs(click.Group):
-    """A group that other distributions may add verbs to, and that suggests the right verb for a misspelt one."""
+class VerbGroup(click.Group):
+    """A group of verbs that imports a verb's module when the verb is called, and suggests the verb for a typing error.
 
-    begins: str | None = None
-    """What is typed before its verbs; None: other distributions add none."""
-    imported_later: ClassVar[Mapping[str, str]] = {}
-    """Modules of the verbs that are imported only when they are called, by verb."""
+    With a `prefix`, such as `"documents "`, other distributions may add verbs to it.
+    """
+
+    def __init__(
+        self,
+        name: str | None = None,
+        about: str | None = None,
+        *verbs: click.Command,
+        imported_later: Mapping[str, str] | None = None,
+        prefix: str | None = None,
+        **attributes: Any,
+    ) -> None:
+        super().__init__(name, **{"help": about, **attributes})
+        for one in verbs:
+            self.add_command(one)
+        self._modules = imported_later or {}
+        self._prefix = prefix
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        own = [*super().list_commands(ctx), *self.imported_later]
-        if self.begins is None:
+        own = [*super().list_commands(ctx), *self._modules]
+        if self._prefix is None:
             return own
-        words = [name.removeprefix(self.begins) for name in brought() if name.startswith(self.begins)]
+        words = [name.removeprefix(self._prefix) for name in installed_verbs() if name.startswith(self._prefix)]
         return [*own, *(word for word in words if " " not in word and word not in own)]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         own = super().get_command(ctx, cmd_name)
-        if own is None and cmd_name in self.imported_later:
-            own = getattr(import_module(f"{__name__}.{self.imported_later[cmd_name]}"), cmd_name)
-        if own is not None or self.begins is None:
+        if own is None and cmd_name in self._modules:
+            own = getattr(import_module(f"{__name__}.{self._modules[cmd_name]}"), cmd_name.replace("-", "_"))
+        if own is not None or self._prefix is None:
             return own
-        point = brought().get(f"{self.begins}{cmd_name}")
-        return None if point is None else _loaded(point)
+        point = installed_verbs().get(f"{self._prefix}{cmd_name}")
+        return None if point is None else _load(point)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -139,6 +152,50 @@ class Verbs(click.Group):
             suggestion = _suggestion(args[0], self.list_commands(ctx))
             raise click.UsageError(f"there is no command {args[0]!r}{suggestion}", ctx)
         return super().resolve_command(ctx, args)
+
+
+class DefaultVerbGroup(VerbGroup):
+    """A verb with subcommands, such as `crawl FOLDER` and `crawl ls`."""
+
+    def __init__(self, name: str, default: click.Command, *others: click.Command, **attributes: Any) -> None:
+        super().__init__(name, default.help, *others, params=default.params, **attributes)
+        self.short_help = default.short_help
+        self._default = default
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        is_completing = not args and extra.get("resilient_parsing")
+        if is_completing or args[:1] == ["--help"]:
+            return super().make_context(info_name, args, parent, **extra)
+        if args and args[0].isalpha() and (other := self.get_command(click.Context(self), args[0])) is not None:
+            return other.make_context(f"{info_name} {args[0]}", args[1:], parent, **extra)
+        return self._default.make_context(info_name, args, parent, **extra)
+
+    def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
+        return self._default.collect_usage_pieces(ctx)
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        self._default.format_options(ctx, formatter)
+        self.format_commands(ctx, formatter)
+
+
+class VerbUnusable(PagemillError, code="verb_unusable", exit_code=69):
+    """The module of an installed verb cannot be imported."""
+
+
+def _load(point: EntryPoint) -> click.Command:
+    try:
+        command: click.Command = point.load()
+    except Exception as error:  # foreign code, which must not break our own verbs
+        sentence = f"{point.name} cannot be used: {point.spec}: {error}"
+        anything = {"ignore_unknown_options": True, "allow_extra_args": True}
+
+        def refuse() -> None:
+            raise VerbUnusable(sentence)
+
+        return click.Command(point.name, callback=refuse, short_help=sentence, context_settings=anything)
+    return command
 
 
 def refuse_empty_words(command: click.Command, ctx: click.Context, args: Sequence[str]) -> None:
@@ -151,69 +208,26 @@ def refuse_empty_words(command: click.Command, ctx: click.Context, args: Sequenc
     given, _, _ = command.make_parser(ctx).parse_args([*args])
     for param in command.get_params(ctx):
         value = given.get(param.name or "")
-        values = value if isinstance(value, list | tuple) else [value]
-        if "" not in values:
+        if "" not in (value if isinstance(value, list | tuple) else [value]):
             continue
-        if isinstance(param, click.Argument):
-            raise click.UsageError(f"{param.make_metavar(ctx)} is empty: is a variable of the shell unset?", ctx)
-        if isinstance(param.type, click.Path | click.File):
-            raise click.UsageError(f"{param.opts[-1]} is empty: is a variable of the shell unset?", ctx)
+        is_argument = isinstance(param, click.Argument)
+        if is_argument or isinstance(param.type, click.Path | click.File):
+            label = param.make_metavar(ctx) if is_argument else param.opts[-1]
+            raise click.UsageError(f"{label} is empty: is a variable of the shell unset?", ctx)
 
 
-def group(name: str, about: str, *verbs: click.Command, cls: type[Verbs] = Verbs) -> Verbs:
-    made = cls(name, help=about)
-    for one in verbs:
-        made.add_command(one)
-    return made
-
-
-class VerbUnusable(PagemillError):
-    """Somebody has installed it, and it cannot be loaded."""
-
-    code = "verb_unusable"
-    exit_code = 69
-
-
-def _loaded(point: EntryPoint) -> click.Command:
-    try:
-        command: click.Command = point.load()
-    except Exception as error:  # somebody else's code, which may not spoil what is ours
-        sentence = f"{point.name} cannot be used: {point.spec}: {error}"
-
-        anything = {"ignore_unknown_options": True, "allow_extra_args": True}
-
-        def refuse() -> None:
-            raise VerbUnusable(sentence)
-
-        return click.Command(point.name, callback=refuse, short_help=sentence, context_settings=anything)
-    return command
-
-
-class Pagemill(Verbs):
-    """The group of all verbs, which knows their names without importing them."""
-
-    begins = ""
+class _Pagemill(VerbGroup):
+    """All verbs."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         refuse_empty_words(self, ctx, args)
         return super().parse_args(ctx, args)
 
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return [*_MODULES, *super().list_commands(ctx)]
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in _MODULES:
-            return super().get_command(ctx, cmd_name)
-        module = import_module(f"{__name__}.{_MODULES[cmd_name]}")
-        command: click.Command = getattr(module, cmd_name.replace("-", "_"))
-        return command
-
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         shown = {heading: [(verb, summary) for verb, (_, summary) in verbs.items()] for heading, verbs in INDEX.items()}
-        for word in super().list_commands(ctx):
-            command = super().get_command(ctx, word)
-            heading = getattr(command, "heading", "") or "Others"
-            shown.setdefault(heading, []).append((word, command.get_short_help_str(100) if command else ""))
+        for word in self.list_commands(ctx):
+            if word not in _MODULES and (command := self.get_command(ctx, word)) is not None:
+                shown.setdefault("From other packages", []).append((word, command.get_short_help_str(100)))
         for heading, verbs in shown.items():
             with formatter.section(heading):
                 formatter.write_dl(verbs)
@@ -223,25 +237,28 @@ class Pagemill(Verbs):
     ) -> NoReturn:
         words = list(sys.argv[1:] if args is None else args)
         extra["standalone_mode"] = False
-        # The name is ours however we were started: usage lines and completion are made from it.
-        sys.exit(_ended(lambda: super(Pagemill, self).main(words, "pagemill", **extra), as_json="--json" in words))
+        # Usage lines and completion are made from the name, which is the same however the program was started.
+        sys.exit(_run(lambda: super(_Pagemill, self).main(words, "pagemill", **extra), as_json="--json" in words))
 
 
 @click.group(
-    cls=Pagemill,
+    cls=_Pagemill,
     invoke_without_command=True,
-    help="\b\n"
-    "pagemill                                        the state of the queue\n"
-    "pagemill enqueue scrape_account --set id=42     a job into the queue\n"
-    "pagemill ls --status failed --since 1d          what failed today\n"
-    "pagemill why 42                                 why job 42 does not start\n"
-    "pagemill retry --status failed --since 1d       run it all again\n\n"
-    "A queue of jobs in one SQLite database, to see and to steer. Each verb has its own --help with examples.",
-    epilog="Exit codes: 0 done · 1 refused, or some failed · 2 usage · 3 not yet · 65 bad payload · 66 no such job · "
+    imported_later=_MODULES,
+    prefix="",
+    help="A self-hosted document worker: OCR, search and a job queue in one SQLite file.\n\n"
+    "\b\n"
+    "pagemill                                 show the state of the queue\n"
+    "pagemill ingest reports/ --wait          read the files of a directory\n"
+    "pagemill search 'climate NEAR risk'      find pages\n"
+    "pagemill ls --status failed --since 1d   list today's failures\n"
+    "pagemill why 42                          explain why job 42 waits or failed\n\n"
+    "Run `pagemill COMMAND --help` for the options and examples of a command.",
+    epilog="Exit codes: 0 done · 1 refused, or some failed · 2 usage · 3 not yet · 65 bad payload · 66 not found · "
     "69 database or handler absent · 70 bug · 74 I/O · 75 busy, try again · 77 not allowed · 78 configuration · "
     "124 wait timed out.",
 )
-@click.option("--json", "as_json", is_flag=True, help="One JSON object instead of text.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
 @click.option("--database", metavar="PATH", type=click.Path(), help="Use this database.")
 @click.option("--version", is_flag=True, help="Print the version.")
 @click.pass_context
@@ -253,61 +270,59 @@ def pagemill(ctx: click.Context, as_json: bool, database: str | None, version: b
 
         output.show(f"pagemill {VERSION}")
         ctx.exit(0)
-    if ctx.invoked_subcommand is not None:
-        return
-    from worker_service.cli.status import show_state
+    if ctx.invoked_subcommand is None:
+        from worker_service.cli.status import show_state
 
-    show_state(as_json, database)
-    return
+        show_state(as_json, database)
 
 
 def main() -> NoReturn:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
-            # A name that the terminal cannot spell is no reason to stop.
+            # Print names that the terminal's encoding lacks with question marks.
             stream.reconfigure(errors="replace")
     try:
         pagemill.main()
     finally:
-        # Else the interpreter looks through all that was imported before it leaves: an eighth of a command.
+        # A last garbage collection over all imported modules would take an eighth of a command's time.
         gc.freeze()
 
 
 # ── How a verb ends ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _ended(run: Any, *, as_json: bool) -> int:
-    """Run it, and turn however it ends into an exit code. The outermost frame: it catches everything."""
+def _run(verb: Callable[[], Any], *, as_json: bool) -> int:
+    """Run the verb, report its error, and return the exit code. The outermost frame: it catches everything."""
     try:
-        code = run()
+        code = verb()
     except PagemillError as error:
-        return _say(error.code, error.detail, error.exit_code, as_json, remedy=error.remedy)
+        return _report(error.code, error.detail, error.exit_code, as_json, remedy=error.remedy)
     except click.UsageError as error:
         path = error.ctx.command_path if error.ctx is not None else "pagemill"
-        return _say("usage", _usage_sentence(error), error.exit_code, as_json, hint=f"help: {path} --help")
+        return _report("usage", _usage_sentence(error), error.exit_code, as_json, hint=f"help: {path} --help")
     except click.ClickException as error:
-        return _say("error", error.format_message(), error.exit_code, as_json)
+        return _report("error", error.format_message(), error.exit_code, as_json)
     except click.Abort:
         return EXIT_INTERRUPTED
     except UnicodeEncodeError as error:
         around = error.object[max(0, error.start - 20) : error.end + 20]
-        return _say("bad_input", f"that is not UTF-8 text: …{around}…", 2, as_json)
+        return _report("bad_input", f"that is not UTF-8 text: …{around}…", 2, as_json)
     except PermissionError as error:
-        return _say("not_allowed", _file_sentence(error), EXIT_NOT_ALLOWED, as_json)
+        return _report("not_allowed", _file_sentence(error), EXIT_NOT_ALLOWED, as_json)
     except OSError as error:
-        return _say("io", _file_sentence(error), EXIT_IO, as_json)
+        return _report("io", _file_sentence(error), EXIT_IO, as_json)
     except MemoryError:
         remedy = "raise the limit of address space (ulimit -v, LimitAS= in a unit), or free memory"
-        return _say("too_little_memory", "there is not enough memory", EXIT_CONFIGURATION, as_json, remedy=remedy)
+        return _report("too_little_memory", "there is not enough memory", EXIT_CONFIGURATION, as_json, remedy=remedy)
     except Exception as error:
         if os.environ.get("PAGEMILL_DEBUG"):
             raise
         sentence = f"a bug in pagemill: {type(error).__name__}: {error}"
-        return _say("bug", sentence, EXIT_BUG, as_json, hint="set PAGEMILL_DEBUG=1 to see where")
+        return _report("bug", sentence, EXIT_BUG, as_json, hint="set PAGEMILL_DEBUG=1 to see where")
     return code if isinstance(code, int) else 0
 
 
-def _say(code: str, detail: str, exit_code: int, as_json: bool, *, remedy: str = "", hint: str = "") -> int:
+def _report(code: str, detail: str, exit_code: int, as_json: bool, *, remedy: str = "", hint: str = "") -> int:
     from worker_service.cli import output
 
     if as_json:
@@ -322,7 +337,7 @@ def _say(code: str, detail: str, exit_code: int, as_json: bool, *, remedy: str =
 
 def _usage_sentence(error: click.UsageError) -> str:
     if isinstance(error, click.exceptions.NoArgsIsHelpError) and isinstance(error.ctx.command, click.Group):
-        return f"say what to do: {', '.join(error.ctx.command.list_commands(error.ctx))}"
+        return f"add a command: {', '.join(error.ctx.command.list_commands(error.ctx))}"
     if isinstance(error, click.NoSuchOption):
         options = (option for one in (error.ctx.command.params if error.ctx else ()) for option in one.opts)
         return f"there is no option {error.option_name}{_suggestion(error.option_name, options)}"
@@ -330,12 +345,12 @@ def _usage_sentence(error: click.UsageError) -> str:
     return (message[:1].lower() + message[1:]).rstrip(".")
 
 
-_MEANT = {"purge": "jobs that wait are removed by `pagemill delete --status pending`, ended ones by `pagemill prune`"}
-"""Words of other queues for what has another name here."""
+# Commands of other queues that have another name here.
+_OTHER_NAMES = {"purge": "to delete pending jobs: `pagemill delete --status pending`; ended ones: `pagemill prune`"}
 
 
 def _suggestion(word: str, known: Iterable[str]) -> str:
-    hint = _MEANT.get(word) or did_you_mean(word, known, "")
+    hint = _OTHER_NAMES.get(word) or did_you_mean(word, known, "")
     return hint and f": {hint}"
 
 

@@ -1,4 +1,4 @@
-"""`pagemill then`: what follows for each document of an owner, and what follows for one."""
+"""`pagemill then`: follow-up jobs of documents."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import click
 
-from worker_service.cli import group, output
+from worker_service.cli import VerbGroup, output
 from worker_service.cli.context import DocumentId, Function, Invocation, completes, verb
 from worker_service.jobs.actions import read_action
 from worker_service.jobs.documents import DeferredAction, OnEnd
@@ -14,8 +14,8 @@ from worker_service.services import actions, enqueue
 
 
 def _rule(function: Function) -> Function:
-    click.option("--on-failure", is_flag=True, help="Once it has failed; else once it is read.")(function)
-    click.option("--owner", required=True, metavar="NAME", shell_complete=completes("owner"), help="Whose documents.")(
+    click.option("--on-failure", is_flag=True, help="Run it after a failure instead of after a success.")(function)
+    click.option("--owner", required=True, metavar="NAME", shell_complete=completes("owner"), help="Their owner.")(
         function
     )
     return click.argument("action", metavar="TYPE[=JSON]")(function)
@@ -28,7 +28,7 @@ def ls(call: Invocation, document: int | None) -> None:
     pagemill then ls
     pagemill then ls document:7
 
-    What follows for each document of an owner; or for one document, and which job it became.
+    List the follow-up jobs of each owner's documents; or of one document, with the jobs that were started.
     """
     if document is None:
         rules = call.session.library.actions_of_owners()
@@ -37,8 +37,8 @@ def ls(call: Invocation, document: int | None) -> None:
         return
     asked = actions.actions_of_document(call.session, document)
     if not call.printed_json({"items": asked}):
-        rows = [(one.generation, *_row(one), output.seconds(one.fired_at), one.job_id) for one in asked]
-        output.show_table(("GENERATION", *_HEADINGS, "FIRED (UTC)", "JOB"), rows)
+        rows = [(one.generation, *_row(one), output.to_the_second(one.fired_at), one.job_id) for one in asked]
+        output.show_table(("GENERATION", *_HEADINGS, "STARTED (UTC)", "JOB"), rows)
 
 
 @verb
@@ -48,13 +48,13 @@ def add(call: Invocation, action: str, owner: str, on_failure: bool) -> None:
     pagemill then add --owner alice 'webhook={"url": "https://example.com/read"}'
     pagemill then add --owner alice --on-failure call_alice
 
-    From now on such a job follows for each document of this owner, once for each time that it is read.
+    Enqueue this job each time that a document of this owner is read from now on.
     """
     is_new = actions.add_standing_action(call.session, owner, action, on_failure=on_failure)
     for sentence in enqueue.unknown_type_warnings(call.session, [read_action(action)]):
         output.say(sentence)
     if not call.printed_json({"owner": owner, "is_new": is_new}) and not is_new:
-        output.say("it does already: nothing was added")
+        output.say("nothing was added: the owner has this rule already")
 
 
 @verb
@@ -63,7 +63,7 @@ def rm(call: Invocation, action: str, owner: str, on_failure: bool) -> None:
     """\b
     pagemill then rm --owner alice 'webhook={"url": "https://example.com/read"}'
 
-    It follows no longer. What has been fired goes on.
+    Remove a rule. Jobs that it has started continue.
     """
     actions.remove_standing_action(call.session, owner, action, on_failure=on_failure)
     call.printed_json({"owner": owner})
@@ -73,14 +73,13 @@ _HEADINGS = ("AFTER", "TYPE", "PAYLOAD")
 
 
 def _row(one: DeferredAction) -> Sequence[object]:
-    return ("it failed" if one.on_end is OnEnd.FAILURE else "it is read", one.job_type, one.payload)
+    return ("failure" if one.on_end is OnEnd.FAILURE else "success", one.job_type, one.payload)
 
 
-then = group(
+then = VerbGroup(
     "then",
     "\b\npagemill then ls\npagemill then add --owner alice call_alice\n\n"
-    "What follows for each document of an owner. What follows for one is asked for where it is brought in: "
-    "`pagemill ingest … --then TYPE`.",
+    "Manage the follow-up jobs of each owner's documents. For a single document, use `pagemill ingest … --then TYPE`.",
     ls,
     add,
     rm,

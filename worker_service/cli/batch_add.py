@@ -15,10 +15,10 @@ from job_handlers.reading.find_files import LeftOut
 from worker_service.base.errors import BadInput
 from worker_service.base.path_text import legible, path_of
 from worker_service.cli import output
-from worker_service.cli.batches import say_of_batch, say_what_is_replaced
+from worker_service.cli.batches import report_batch, report_replaced
 from worker_service.cli.context import Invocation, completes_directory, read_stdin, verb
 from worker_service.cli.estimate import ToRead, count_folder, estimate_files, show_estimate
-from worker_service.cli.progress import await_batches, telling_that_jobs_go_on
+from worker_service.cli.progress import await_batches, reporting_interruption
 from worker_service.cli.submit import (
     credential_option,
     dry_run_option,
@@ -90,14 +90,13 @@ def add(
         return 0
     say_what_is_left_out(call, left_out)
     asked = {"sources": _shortened(words), **options.asked(), **options.follows(standing=True)}
-    say_what_is_replaced(call, owner)
+    report_replaced(call, owner)
     added = batches.add_batch(
         call.session, jobs, owner=owner, name=name, priority=priority or PRIORITY, asked=asked, actions=actions
     )
-    if not call.as_json:
-        say_of_batch(call, added)
+    report_batch(call, added)
     if is_waiting:
-        with telling_that_jobs_go_on():
+        with reporting_interruption():
             return await_batches(call, [added.batch.id], timeout=timeout)
     answer = {"batch": added.batch, "items": added.jobs, "replaced": added.replaced, **left_out.as_answer()}
     if not call.printed_json(answer):

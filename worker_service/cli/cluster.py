@@ -1,4 +1,4 @@
-"""`pagemill cluster`: the nodes of the Ray cluster that run attempts for this machine."""
+"""`pagemill cluster`: the nodes of the Ray cluster."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ import click
 
 from worker_service.base.errors import ConfigError
 from worker_service.base.humanize import counted
-from worker_service.cli import output
-from worker_service.cli.context import DefaultVerbGroup, Invocation, completions, verb
+from worker_service.cli import DefaultVerbGroup, output
+from worker_service.cli.context import Invocation, completions, verb
 from worker_service.cli.output import NODE_COLUMNS, node_row
 from worker_service.cluster import ray_environment
 from worker_service.services.job_control import drain_node
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from worker_service.cluster.pool import RayPool
     from worker_service.jobs.workers import NodeState
 
-_NO_CLUSTER = "there is no cluster: to set one up, `pagemill cluster init ADDRESS`"
-_NO_NODE = "no node is known yet: `pagemill status` shows whether a daemon runs, `pagemill cluster test` tries Ray"
+_NO_CLUSTER = "there is no cluster; to set one up: pagemill cluster init ADDRESS"
+_NO_NODE = "no node is known; check the daemon with pagemill status, and Ray with pagemill cluster test"
 _PROBE_SECONDS_MAX = 120.0
 _HEAD_WORDS = "--num-cpus=0 --include-dashboard=false --include-log-monitor=false --disable-usage-stats"
 
@@ -47,7 +47,7 @@ def ls(call: Invocation) -> None:
     pagemill cluster ls
     pagemill cluster ls --json
 
-    Show the nodes, as `pagemill cluster` alone does.
+    List the nodes, like `pagemill cluster` alone.
     """
     _ls(call)
 
@@ -58,7 +58,7 @@ def drain(call: Invocation, name: str) -> None:
     """\b
     pagemill cluster drain box2
 
-    Give a node no new attempts. It finishes those that run there. `pagemill cluster use box2` takes that back.
+    Start no new attempts on a node. Running ones finish. To undo: pagemill cluster use box2
     """
     _drain(call, name, is_draining=True)
 
@@ -69,22 +69,22 @@ def use(call: Invocation, name: str) -> None:
     """\b
     pagemill cluster use box2
 
-    Give a node new attempts again after `drain`.
+    Start attempts on a node again after `drain`.
     """
     _drain(call, name, is_draining=False)
 
 
 @verb
 @click.argument("address", required=False)
-@click.option("--port", default=ray_environment.PORT, show_default=True, help="Of the Ray head.")
-@click.option("--slots", type=click.IntRange(1, 1000), metavar="N", help="Attempts at once on each node.")
+@click.option("--port", default=ray_environment.PORT, show_default=True, help="Port of the Ray head.")
+@click.option("--slots", type=click.IntRange(1, 1000), metavar="N", help="Number of concurrent attempts on each node.")
 def init(call: Invocation, address: str | None, port: int, slots: int | None) -> None:
     """\b
     sudo pagemill cluster init 10.0.0.1
     pagemill cluster init 10.0.0.1 --slots 8
 
-    Make a token, unless there is one, and print the commands that start Ray on this machine and on each node. ADDRESS
-    is this machine's, by which the nodes reach it. Who has the token can run programs on all machines of the cluster.
+    Create a token, unless there is one, and print the commands that start Ray on this machine and on each node. The
+    nodes reach this machine at ADDRESS. The token allows to run programs on all machines of the cluster.
     """
     address = address or socket.gethostname()
     directory = SERVICE_CONFIGURATION if call.settings.is_of_the_service else own_configuration(os.environ)
@@ -110,9 +110,7 @@ def init(call: Invocation, address: str | None, port: int, slots: int | None) ->
     output.show("\n".join(node))
     output.show("\n# In the settings of this machine; then restart the daemon:")
     output.show(f'cluster = "ray:{where}"')
-    output.say(
-        "then: pagemill cluster test. The token is a password: who has it can run programs on all these machines"
-    )
+    output.say("then: pagemill cluster test. Keep the token secret: it allows to run programs on all these machines")
 
 
 @verb
@@ -121,20 +119,20 @@ def test(call: Invocation) -> int:
     pagemill cluster test
     WORKER_CLUSTER=ray:10.0.0.1:6379 pagemill cluster test
 
-    Connect to Ray as the daemon would, and check on each node the version, the sandbox, the handlers and their trained
-    data. Exit code 1 if a node cannot be used.
+    Connect to Ray like the daemon, and check the version, sandbox, handlers and OCR data of each node. Exit code 1 if a
+    node cannot be used.
     """
     found = _try_nodes(call.settings)
     good = [one for one in found if one.state == "up"]
     if not call.printed_json({"items": found}):
         rows = [(one.name, one.state, one.slots or None, one.version, one.reason) for one in found]
-        output.show_table(("NODE", "STATE", "SLOTS", "VERSION", "WHY"), rows, whole=("WHY",))
+        output.show_table(("NODE", "STATE", "SLOTS", "VERSION", "REASON"), rows, whole=("REASON",))
         output.say(f"{len(good)} of {counted(len(found), 'node')} can be used")
     return 0 if good and len(good) == len(found) else 1
 
 
 @verb
-def shown(call: Invocation) -> None:
+def list_nodes(call: Invocation) -> None:
     """\b
     pagemill cluster
     pagemill cluster --json
@@ -142,12 +140,12 @@ def shown(call: Invocation) -> None:
     pagemill cluster test
     pagemill cluster drain box2         # or: use box2
 
-    Show the nodes of the cluster: the state of each, its slots, and how many attempts run there.
+    List the nodes of the cluster, with their state, slots and running attempts.
     """
     _ls(call)
 
 
-cluster = DefaultVerbGroup("cluster", shown, ls, drain, use, test, init)
+cluster = DefaultVerbGroup("cluster", list_nodes, ls, drain, use, test, init)
 
 
 def _ls(call: Invocation) -> None:

@@ -1,4 +1,4 @@
-"""`pagemill completion`: the script that a shell reads to complete pagemill's words."""
+"""`pagemill completion`: shell completion scripts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def completion(call: Invocation, shell: str) -> None:
     pagemill completion zsh > ~/.zfunc/_pagemill
     pagemill completion fish > ~/.config/fish/completions/pagemill.fish
 
-    Print the script that completes verbs, options, and the ids, types and owners in the database.
+    Print a script for your shell that completes commands, options, and the ids, types and owners in the database.
     """
     kind = get_completion_class(shell)
     if kind is None:

@@ -1,8 +1,4 @@
-"""What every verb stands on: the options that all have, the selectors that many have, and the question before a change.
-
-A verb's function is given a `Invocation` first: the settings, the database once it is asked for, and whether
-to speak JSON.
-"""
+"""What all verbs share: the common options, the selectors of jobs, completion, and the question before a change."""
 
 from __future__ import annotations
 
@@ -29,6 +25,8 @@ Function = Callable[..., Any]
 
 
 class Invocation:
+    """One call of a verb: the settings, a database session that is opened when first used, and --json."""
+
     def __init__(self, *, as_json: bool, database: str | None) -> None:
         self.as_json = as_json
         self._database = database
@@ -47,7 +45,7 @@ class Invocation:
         return self._session
 
     def printed_json(self, value: object) -> bool:
-        """Where JSON is asked for, this is the answer, and nothing else is to be shown."""
+        """With --json, print the value, which is then the whole answer, and return True."""
         if self.as_json:
             output.show_json(value)
         return self.as_json
@@ -58,21 +56,17 @@ class Invocation:
 
 
 def say_that_it_waits(_: float, holder: object) -> None:
-    """At once, and not after half a minute: somebody may have left a transaction open."""
-    output.say(f"waiting to write: {holder or 'somebody else'} keeps the write lock")
+    output.say(f"waiting to write: {holder or 'another process'} holds the write lock")
 
 
 class Verb(click.Command):
-    heading = ""
-    """Under which `pagemill --help` lists it, if it came in by the door."""
-
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         refuse_empty_words(self, ctx, args)
         return super().parse_args(ctx, args)
 
 
-def verb(function: Function, heading: str = "") -> Verb:
-    """A function as a verb. Its docstring is the help; its options are given to it after the call, by name."""
+def verb(function: Function) -> Verb:
+    """Make a verb of a function, which gets an `Invocation` and the options by name. Its docstring is the help."""
 
     @functools.wraps(function)
     def run(as_json: bool, database: str | None, **values: Any) -> Any:
@@ -84,33 +78,15 @@ def verb(function: Function, heading: str = "") -> Verb:
             call.close()
 
     named: Function = click.option("--database", metavar="PATH", type=click.Path(), help="Use this database.")(run)
-    named = click.option("--json", "as_json", is_flag=True, help="One JSON object instead of text.")(named)
-    # The common options stand last in the help, after the verb's own.
+    named = click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")(named)
+    # The help lists the common options after the verb's own.
     params: list[click.Parameter] = named.__click_params__  # type: ignore[attr-defined]
     params[:] = params[-2:] + params[:-2]
-    made = click.command(function.__name__.replace("_", "-"), cls=Verb, short_help=_summary(function))(named)
-    made.heading = heading
-    return made
-
-
-class DefaultVerbGroup(click.Group):
-    """A verb that has subcommands: `crawl FOLDER`, and `crawl ls`."""
-
-    def __init__(self, name: str, default: Verb, *others: click.Command) -> None:
-        named = {one.name: one for one in others if one.name is not None}
-        super().__init__(name, named, help=default.help, short_help=default.short_help, params=default.params)
-        self._default = default
-
-    def make_context(
-        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
-    ) -> click.Context:
-        if args and (other := self.commands.get(args[0])) is not None:
-            return other.make_context(f"{info_name} {args[0]}", args[1:], parent, **extra)
-        return self._default.make_context(info_name, args, parent, **extra)
+    return click.command(function.__name__.replace("_", "-"), cls=Verb, short_help=_summary(function))(named)
 
 
 def _summary(function: Function) -> str:
-    """The first sentence after the examples."""
+    """Return the first sentence after the examples."""
     prose = (function.__doc__ or "").split("\n\n")[1]
     return " ".join(prose.split()).split(". ")[0].rstrip(".") + "."
 
@@ -122,41 +98,50 @@ Complete = Callable[[click.Context, click.Parameter, str], list[Any]]
 
 
 def completes(column: str) -> Complete:
-    """Complete from the values in the database; never fail, for a person is in the middle of typing."""
-    return lambda ctx, _, begun: completions(ctx, lambda call: _names(call, begun, column))
+    """Complete from the values of a column in the database."""
+    return lambda ctx, _, begun: completions(ctx, lambda call: _values(call, begun, column))
 
 
 def completes_type(ctx: click.Context, _: click.Parameter, begun: str) -> list[Any]:
-    """Of what workers and installed handlers can run, and of jobs that are there."""
-    known = completions(ctx, lambda call: _names(call, begun, "handler", "job_type"))
-    installed = completions(ctx, lambda call: _installed(call, begun))
+    """Complete job types: those of the workers, the installed handlers, and the jobs in the database."""
+    known = completions(ctx, lambda call: _values(call, begun, "handler", "job_type"))
+    installed = completions(ctx, lambda call: _installed_types(call, begun))
     return sorted({*known, *installed})
 
 
 def completes_directory(_: click.Context, __: click.Parameter, begun: str) -> list[Any]:
-    """The shell completes it."""
     from click.shell_completion import CompletionItem
 
+    # The shell itself completes an item of this type.
     return [CompletionItem(begun, type="dir")]
 
 
-def _names(call: Invocation, begun: str, *columns: str) -> list[str]:
+def completes_setting(names: Callable[[Settings], Sequence[str]]) -> Complete:
+    """Complete from names in the settings."""
+
+    def complete(ctx: click.Context, _: click.Parameter, begun: str) -> list[Any]:
+        return completions(ctx, lambda call: [name for name in names(call.settings) if name.startswith(begun)])
+
+    return complete
+
+
+def _values(call: Invocation, begun: str, *columns: str) -> list[str]:
     return [name for column in columns for name in call.session.reading.names(column, begun)]
 
 
-def _installed(call: Invocation, begun: str) -> list[str]:
+def _installed_types(call: Invocation, begun: str) -> list[str]:
     from worker_service.services.enqueue import installed_types
 
     return [name for name in installed_types(call.settings) if name.startswith(begun)]
 
 
 def completions(ctx: click.Context, names: Callable[[Invocation], Sequence[str]]) -> list[str]:
+    """Return the names. An error gives none, because the user is typing."""
     try:
-        call = Invocation(
-            as_json=False, database=ctx.params.get("database") or (ctx.find_root().obj or {}).get("database")
-        )
+        above = ctx.find_root().obj or {}
+        call = Invocation(as_json=False, database=ctx.params.get("database") or above.get("database"))
         try:
-            # A shell's reply is lines: what cannot stand on one, or cannot be seen, has to be typed.
+            # The shell reads one name per line, so leave out names with control characters.
             return [name for name in names(call) if name.isprintable() and name]
         finally:
             call.close()
@@ -164,9 +149,12 @@ def completions(ctx: click.Context, names: Callable[[Invocation], Sequence[str]]
         return []
 
 
+# ── Ids ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
 class JobId(click.ParamType[int]):
     name = "id"
-    sentence = "is not the id of a job: ids are numbers, as pagemill ls shows them"
+    sentence = "is not a job id, which is a number as in pagemill ls"
     prefix = ""
     least = 1
 
@@ -179,18 +167,18 @@ class JobId(click.ParamType[int]):
 
 class DocumentId(JobId):
     name = "document"
-    sentence = "is not a document: they are numbers, as pagemill documents shows them"
+    sentence = "is not a document id, which is a number as in pagemill documents"
     prefix = "document:"
 
 
 class BatchId(JobId):
     name = "batch"
-    sentence = "is not a batch: they are numbers, as pagemill batch ls shows them"
+    sentence = "is not a batch id, which is a number as in pagemill batch ls"
     prefix = "batch:"
     least = 0
 
 
-class _Name(click.ParamType[str]):
+class _SelectorName(click.ParamType[str]):
     """42, batch:7 or document:3."""
 
     name = "name"
@@ -203,17 +191,15 @@ class _Name(click.ParamType[str]):
         return str(value)
 
 
-def job_or_problem_argument(function: Function) -> Function:
-    """None: the newest job that has a problem is meant."""
-    argument = click.argument("job_id", metavar="[ID]", required=False, type=JobId(), shell_complete=completes("id"))
-    return argument(function)
+job_or_problem_argument = click.argument(
+    "job_id", metavar="[ID]", required=False, type=JobId(), shell_complete=completes("id")
+)
 
 
 # ── Selectors ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _flag(column: Column) -> Callable[[Function], Function]:
-    """That chooses by this column."""
+def _column_option(column: Column) -> Callable[[Function], Function]:
     several = isinstance(getattr(Selector(), column.chosen_by), tuple)
     complete = completes_type if column.name == "job_type" else completes(column.name)
     return click.option(
@@ -234,21 +220,21 @@ def status_option(statuses: Sequence[str]) -> Callable[[Function], Function]:
         multiple=True,
         metavar="STATUS",
         shell_complete=lambda _, __, begun: [str(one) for one in statuses if one.startswith(begun)],
-        help=f"{', '.join(statuses[:-1])} or {statuses[-1]}; several by commas.",
+        help=f"{', '.join(statuses[:-1])} or {statuses[-1]}; several separated by commas.",
     )
 
 
 _SELECTORS: Sequence[Callable[[Function], Function]] = (
     status_option([*Status]),
-    *map(_flag, CHOSEN_BY),
-    click.option("--since", metavar="TIME", help="Created or ended since then: 2h, 3d (ago), or a time."),
-    click.option("--older-than", metavar="TIME", help="Ended (or, of live jobs, created) before then: 30d, or a time."),
-    click.option("--match", multiple=True, metavar="payload.KEY=VALUE", help="Jobs with this in their payload."),
+    *map(_column_option, CHOSEN_BY),
+    click.option("--since", metavar="TIME", help="Created or ended since: 2h or 3d (ago), or a time."),
+    click.option("--older-than", metavar="TIME", help="Ended before (live jobs: created before): 30d, or a time."),
+    click.option("--match", multiple=True, metavar="payload.KEY=VALUE", help="Jobs with this value in their payload."),
 )
 
 
 def selecting(function: Function) -> Function:
-    """Give the verb the selectors; its function gets a `Selector` after the call."""
+    """Add the selectors of jobs to a verb, whose function gets a `Selector`."""
 
     @functools.wraps(function)
     def run(call: Invocation, **values: Any) -> Any:
@@ -257,36 +243,39 @@ def selecting(function: Function) -> Function:
 
     for option in reversed(_SELECTORS):
         option(run)
-    return click.argument("ids", metavar="[ID]...", nargs=-1, type=_Name(), shell_complete=completes("id"))(run)
+    ids = click.argument("ids", metavar="[ID]...", nargs=-1, type=_SelectorName(), shell_complete=completes("id"))
+    return ids(run)
+
+
+# ── Questions ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+dry_run_option = click.option("--dry-run", is_flag=True, help="Show what would be done, and change nothing.")
 
 
 def confirming(function: Function) -> Function:
-    """Give the verb --dry-run and --yes."""
-    click.option("--yes", is_flag=True, help="Do not ask.")(function)
-    return click.option("--dry-run", is_flag=True, help="Only say what would be done.")(function)
+    """Add --dry-run and --yes to a verb."""
+    return dry_run_option(click.option("--yes", is_flag=True, help="Do not ask.")(function))
 
 
-def read_stdin(most: int) -> bytes:
-    # None: it was closed before we began.
-    return sys.stdin.buffer.read(most) if sys.stdin is not None else b""
+def read_stdin(bytes_max: int) -> bytes:
+    # sys.stdin is None if it was closed before the start.
+    return sys.stdin.buffer.read(bytes_max) if sys.stdin is not None else b""
 
 
 def confirm(question: str, *, yes: bool, sample: Sequence[str] = (), number: int | None = None) -> None:
-    """Return if the person agrees. `number`: what they have to type, where nothing brings it back."""
+    """Return if the user agrees, otherwise raise `Refused`. `number` has to be typed where a change is final."""
     if yes:
         return
     if not (output.is_terminal(sys.stdin) and output.is_terminal(sys.stderr)):
-        raise Refused(
-            f"{question} There is nobody to ask, so nothing was done", "say --yes, or --dry-run to look first"
-        )
+        raise Refused(f"{question} Nothing was done, because this is not a terminal", "add --yes, or --dry-run")
     for line in sample:
         output.say(line)
     question = harmless(question)
     if number is None:
         agrees = click.confirm(question, err=True)
     else:
-        agrees = str(
-            click.prompt(f"{question} Type {number} to go on", default="", show_default=False, err=True)
-        ) == str(number)
+        typed = click.prompt(f"{question} Type {number} to continue", default="", show_default=False, err=True)
+        agrees = str(typed) == str(number)
     if not agrees:
         raise Refused("nothing was done")

@@ -14,9 +14,8 @@ from job_handlers.crawl.requests import CrawlOptions, crawl_job, for_batch
 from worker_service.base.errors import BadInput
 from worker_service.base.humanize import counted
 from worker_service.base.path_text import legible, written
-from worker_service.cli import output
+from worker_service.cli import DefaultVerbGroup, output
 from worker_service.cli.context import (
-    DefaultVerbGroup,
     Function,
     Invocation,
     completes_directory,
@@ -117,7 +116,7 @@ def _report_existing(job: Job, asked: NewJob) -> None:
             f"{job.id}, then repeat this command"
         )
     elif job.run_at is not None and job.status is Status.PENDING:
-        next_at = output.seconds(job.run_at)
+        next_at = output.to_the_second(job.run_at)
         output.say(
             f"job {job.id} already watches this folder; next run {next_at} UTC; now: pagemill crawl now {job.id}"
         )
@@ -193,7 +192,15 @@ def ls(call: Invocation, owner: str | None) -> None:
         output.say("no folder is watched or being crawled; to watch one: pagemill crawl FOLDER --watch 1h")
         return
     rows = [
-        (one.job_id, one.state, one.name, one.owner, _interval(one), output.seconds(one.next_at) or "now", one.found)
+        (
+            one.job_id,
+            one.state,
+            one.name,
+            one.owner,
+            _interval(one),
+            output.to_the_second(one.next_at) or "now",
+            one.found,
+        )
         for one in found
     ]
     columns = ("JOB", "STATE", "FOLDER", "OWNER", "INTERVAL", "NEXT RUN (UTC)", "FOUND")

@@ -11,8 +11,8 @@ import click
 
 from worker_service.base.errors import ProgramAbsent, StoreAbsent
 from worker_service.base.humanize import counted
-from worker_service.cli import group, output
-from worker_service.cli.context import Invocation, confirm, confirming, say_that_it_waits, verb
+from worker_service.cli import VerbGroup, output
+from worker_service.cli.context import Invocation, confirm, confirming, dry_run_option, say_that_it_waits, verb
 from worker_service.services import database as operations
 
 if TYPE_CHECKING:
@@ -25,25 +25,25 @@ def init(call: Invocation) -> None:
     pagemill init
     pagemill init --database /var/lib/pagemill/pagemill.db
 
-    Make the database. Doing it again changes nothing.
+    Create the database. An existing database is not changed.
     """
     database = call.settings.database
     is_new = operations.initialise(call.settings, on_long_wait=say_that_it_waits)
     if call.printed_json({"database": database, "created": is_new}):
         return
-    output.show(f"made {database}" if is_new else f"{database} is there already, and sound")
+    output.show(f"created {database}" if is_new else f"{database} exists already")
     if is_new:
         output.say("next: pagemill ingest report.pdf, or pagemill enqueue --help")
 
 
 @verb
-@click.option("--dry-run", is_flag=True, help="Only say what would be done.")
+@dry_run_option
 def migrate(call: Invocation, dry_run: bool) -> None:
     """\b
     pagemill db backup before.db && pagemill db migrate --dry-run
     pagemill db migrate
 
-    Bring the database to this version's tables. A plain table of the original proposal is adopted with all its rows.
+    Update the database to this version's tables. A plain worker_job_queue table is adopted with all its rows.
     """
     steps = operations.migrate(call.settings, dry_run=dry_run, on_long_wait=say_that_it_waits)
     if call.printed_json({"dry_run": dry_run, "items": steps}):
@@ -53,30 +53,30 @@ def migrate(call: Invocation, dry_run: bool) -> None:
     if not steps:
         output.say("the database is up to date")
     elif dry_run:
-        output.say("that is what would be done; nothing was changed")
+        output.say("nothing was changed (--dry-run)")
 
 
 @verb
 @click.argument("target", type=click.Path(path_type=Path))
 @click.option(
-    "--keep", type=click.IntRange(1), metavar="N", help="In a directory: leave so many copies, this one included."
+    "--keep", type=click.IntRange(1), metavar="N", help="In a directory: keep this many copies, and delete older ones."
 )
 def backup(call: Invocation, target: Path, keep: int | None) -> None:
     """\b
     pagemill db backup /var/backups/pagemill.db
     pagemill db backup /var/backups/pagemill/ --keep 14
 
-    Write a sound copy of the database while others go on. A file that is there already is never overwritten; in a
-    directory the copy is named by the time. `systemctl enable --now pagemill-backup.timer` makes one each night.
+    Write a consistent copy of the database while the daemon runs. An existing file is never overwritten; in a
+    directory, the copy is named by the time. For a nightly backup: systemctl enable --now pagemill-backup.timer
 
-    Copy the workspace after it: each file that the copy names is then there.
+    Copy the workspace afterwards, so that it has every file that the copy names.
     """
     made = operations.backup(call.settings, target, keep=keep, on_long_wait=say_that_it_waits)
     if call.printed_json({"backup": made.path, "bytes": made.size, "removed": made.removed}):
         return
     output.show(f"wrote {made.path}, {counted(made.size, 'byte')}")
     if made.removed:
-        output.say(f"removed {counted(len(made.removed), 'older one')}")
+        output.say(f"deleted {counted(len(made.removed), 'older copy', 'older copies')}")
 
 
 @verb
@@ -87,11 +87,10 @@ def restore(call: Invocation, file: Path, dry_run: bool, yes: bool) -> int:
     pagemill db restore /var/backups/pagemill/pagemill-2026-11-19.db --dry-run
     pagemill db restore /var/backups/pagemill/pagemill-2026-11-19.db
 
-    Put a backup in the place of the database, here or on another machine. The database that was there is kept beside
-    it, under another name.
+    Replace the database with a backup, on this or another machine. The old database is kept under another name.
 
-    The backup is checked first, and brought to this version's tables. What was running in it goes back into the queue;
-    late results of before are refused. It is refused while a daemon runs, or anybody else has the database open.
+    The backup is checked first, and updated to this version's tables. Jobs that were running in it return to the queue;
+    late results of earlier attempts are refused. Stop the daemon and close all other connections first.
     """
     from worker_service.services import restore as operations
 
@@ -100,25 +99,25 @@ def restore(call: Invocation, file: Path, dry_run: bool, yes: bool) -> int:
         if not call.printed_json({"dry_run": True, "jobs": plan.jobs, "running": plan.running, "backup": plan.backup}):
             for sentence in _sentences(plan):
                 output.show(sentence)
-            output.say("that is what would be done; nothing was changed")
+            output.say("nothing was changed (--dry-run)")
         return 0
-    confirm(f"Put {file} in the place of {plan.database}?", yes=yes, sample=_sentences(plan))
+    confirm(f"Replace {plan.database} with {file}?", yes=yes, sample=_sentences(plan))
     done = operations.restore(call.settings, plan)
     if call.printed_json(done):
         return 0
     for step in done.restored.steps:
         output.show(step)
-    output.show(f"{plan.database} is {file} of {output.seconds(plan.backup.newest_at)}")
+    output.show(f"restored {plan.database} from {file} of {output.to_the_second(plan.backup.newest_at)}")
     if done.restored.requeued:
-        output.show(f"{output.jobs(done.restored.requeued)} that were running went back into the queue")
+        output.show(f"{counted(done.restored.requeued, 'job')} that were running returned to the queue")
     if done.restored.replaced is not None:
-        output.show(f"what was there before is kept at {done.restored.replaced}")
+        output.show(f"the old database is kept at {done.restored.replaced}")
     if done.missing:
         number = len(done.missing)
         output.say(
-            f"{counted(number, 'file')} that it names {'is' if number == 1 else 'are'} not in "
-            f"{call.settings.workspace}, such as {done.missing[0]}: before the daemon starts, bring the copy of the "
-            "workspace there"
+            f"{counted(number, 'file')} that it names {'is' if number == 1 else 'are'} missing in "
+            f"{call.settings.workspace}, such as {done.missing[0]}: restore the copy of the workspace before you start "
+            "the daemon"
         )
     output.say("next: pagemill doctor, then systemctl start pagemill pagemill-commands")
     return 1 if done.missing else 0
@@ -130,12 +129,12 @@ def check(call: Invocation) -> int:
     pagemill db check
     pagemill db check --json
 
-    Look for what is wrong with the database and its surroundings. Exit code 1 if something is.
+    Check the database and its environment. Exit code 1 if a check fails.
     """
     checks = operations.check_database(call.session)
     if not call.printed_json({"items": checks}):
         output.show_table(
-            ("CHECK", "IS", "DETAIL"), [(c.name, "good" if c.is_good else "wrong", c.detail) for c in checks]
+            ("CHECK", "RESULT", "DETAIL"), [(c.name, "good" if c.is_good else "wrong", c.detail) for c in checks]
         )
         for wrong in checks:
             if not wrong.is_good and wrong.fix:
@@ -148,8 +147,8 @@ def rebuild_search(call: Invocation) -> None:
     """\b
     pagemill db rebuild-search
 
-    Build the search index again from the text of the pages, when `pagemill db check` says that it is damaged. The
-    daemon goes on meanwhile; until it is done, a search finds only some of the pages.
+    Rebuild the search index from the text of the pages, if `pagemill db check` reports that it is damaged. The daemon
+    may run meanwhile; until the end, a search finds only some of the pages.
     """
     pages = operations.rebuild_search(call.session)
     if not call.printed_json({"pages": pages}):
@@ -157,7 +156,7 @@ def rebuild_search(call: Invocation) -> None:
 
 
 @verb
-@click.option("--write", is_flag=True, help="Allow changes; else the database is opened read-only.")
+@click.option("--write", is_flag=True, help="Allow changes. Default: read-only.")
 @click.argument("statements", metavar="[SQL]...", nargs=-1)
 def shell(call: Invocation, write: bool, statements: tuple[str, ...]) -> None:
     """\b
@@ -165,7 +164,7 @@ def shell(call: Invocation, write: bool, statements: tuple[str, ...]) -> None:
     pagemill db shell "SELECT * FROM v_queue"
     pagemill db shell --write "UPDATE worker_job_queue SET priority = 1 WHERE id = 42"
 
-    Open the database with the sqlite3 program, read-only unless --write is given. It waits up to 5 seconds for others.
+    Open the database with the sqlite3 program, read-only by default. A statement waits up to 5 seconds for a lock.
     """
     database = call.settings.database
     if not database.exists():
@@ -181,7 +180,7 @@ def shell(call: Invocation, write: bool, statements: tuple[str, ...]) -> None:
         raise ProgramAbsent("the sqlite3 program is not installed", "apt install sqlite3") from error
 
 
-db = group(
+db = VerbGroup(
     "db",
     "\b\npagemill db backup /var/backups/pagemill.db\npagemill db migrate --dry-run\npagemill db check\n"
     'pagemill db shell "SELECT * FROM v_jobs LIMIT 5"\n\nMigrate, back up, check or open the database.',
@@ -191,9 +190,11 @@ db = group(
 
 def _sentences(plan: RestorePlan) -> list[str]:
     backup = plan.backup
-    newest = f", the newest thing in it is of {output.seconds(backup.newest_at)}" if backup.newest_at else ""
+    newest = f"; last change {output.to_the_second(backup.newest_at)}" if backup.newest_at else ""
     return [
-        f"the backup is sound: {output.jobs(plan.jobs)}, {plan.running} running{newest}",
-        f"it replaces {plan.database}, which is kept beside it" if plan.replaces else f"it becomes {plan.database}",
-        "jobs that have ended since then run again; those that came in since then are not in it",
+        f"the backup is intact: {counted(plan.jobs, 'job')}, {plan.running} running{newest}",
+        f"it replaces {plan.database}, which is kept under another name"
+        if plan.replaces
+        else f"it becomes {plan.database}",
+        "jobs that ended after the backup run again; jobs that were added after it are lost",
     ]

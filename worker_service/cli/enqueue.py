@@ -1,4 +1,4 @@
-"""`pagemill enqueue`: a job into the queue."""
+"""`pagemill enqueue`: add a job to the queue."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from worker_service.services import enqueue as operations
 
 
 def _columns(function: Function) -> Function:
-    """The flags of the columns that people write."""
+    """Add an option for each column that users may set."""
     for column in reversed(WRITTEN):
         click.option(
             column.flag,
@@ -31,23 +31,30 @@ def _columns(function: Function) -> Function:
 @verb
 @click.argument("job_type", metavar="JOB_TYPE", shell_complete=completes_type)
 @click.option("--payload", metavar="JSON|@FILE|-", help="The job's input: JSON, a file, or standard input.")
-@click.option("--set", "assignments", multiple=True, metavar="KEY=VALUE", help="One value in the payload; repeat it.")
+@click.option(
+    "--set", "assignments", multiple=True, metavar="KEY=VALUE", help="Set one value of the payload. Repeatable."
+)
 @_columns
-@click.option("--priority", type=int, metavar="1-10", help="1 is the highest; 5 unless given.")
-@click.option("--run-at", metavar="TIME", help="Not before: '2026-11-18 10:00' (UTC), or +10m.")
-@click.option("--after", metavar="ID,ID", help="Not before these jobs have completed.")
-@click.option("--after-any", is_flag=True, help="With --after: once they have ended, in whatever way.")
-@click.option("--unique", "unique_key", metavar="KEY", help="Not if a live job has this key; that one's id is printed.")
+@click.option("--priority", type=int, metavar="1-10", help="1 is the highest. Default: 5.")
+@click.option("--run-at", metavar="TIME", help="Start no earlier than '2026-11-18 10:00' (UTC), or +10m.")
+@click.option("--after", metavar="ID,ID", help="Start after these jobs have completed.")
+@click.option("--after-any", is_flag=True, help="With --after: start also if they fail or are cancelled.")
+@click.option("--unique", "unique_key", metavar="KEY", help="If a live job has this key, add none and print its id.")
 @click.option(
     "--once-per",
     type=click.Choice(PERIODS),
-    help="With --unique: nor if a job with this key was enqueued in this one before, whatever has become of it.",
+    help="With --unique: at most one job per hour, day, week or month, even if it has ended.",
 )
-@click.option("--key", "concurrency_key", metavar="KEY", help="Never two running jobs with this key.")
-@click.option("--max-retries", type=int, metavar="N", help="Unless given: as [retries.TYPE] says, else 3.")
-@click.option("--timeout", metavar="LENGTH", help="Of one attempt: 10m; a number means seconds, as in every LENGTH.")
-@click.option("--on-failure", multiple=True, metavar="TYPE[=JSON]", help="Once it has failed for good, such a job.")
-@click.option("--no-check", is_flag=True, help="Do not ask first whether the payload fits its handler.")
+@click.option("--key", "concurrency_key", metavar="KEY", help="Run only one job with this key at a time.")
+@click.option(
+    "--max-retries",
+    type=int,
+    metavar="N",
+    help="Retries after a failure. Default: [retries.TYPE] in the settings, else 3.",
+)
+@click.option("--timeout", metavar="LENGTH", help="Limit of one attempt: 10m, or seconds.")
+@click.option("--on-failure", multiple=True, metavar="TYPE[=JSON]", help="Enqueue this job if this one fails finally.")
+@click.option("--no-check", is_flag=True, help="Do not check the payload against the handler's schema.")
 def enqueue(call: Invocation, no_check: bool, **words: Any) -> None:
     """\b
     pagemill enqueue scrape_account --platform instagram --set scrape_type=full
@@ -56,12 +63,12 @@ def enqueue(call: Invocation, no_check: bool, **words: Any) -> None:
     pagemill enqueue download --set source=/srv/a.pdf --run-at +10m --unique nightly
     pagemill enqueue nightly_report --unique nightly --once-per day
 
-    Put a job into the queue and print its id. Once the id is printed, the job survives a power cut.
+    Add a job to the queue and print its id. When the id is printed, the job is on disk.
 
-    A job whose type no handler here knows waits until one is installed: a warning on stderr says so, and the exit
-    code is 0. Where a running daemon knows the type, a payload that its handler cannot read is refused.
+    A job of an unknown type waits until a handler for it is installed; a warning says so, and the exit code is 0. If a
+    running daemon knows the type, a payload that does not fit the handler is refused.
 
-    A --set value is JSON where it can be read as JSON, else text; `--set page.from=1` goes one object deeper.
+    A --set value is parsed as JSON if possible, otherwise it is text. `--set page.from=1` sets a value in an object.
     """
     enqueued = operations.enqueue(call.session, words, read_stdin, is_checked=not no_check)
     doubt = operations.unknown_type_warning(call.session, words["job_type"])
@@ -74,5 +81,5 @@ def enqueue(call: Invocation, no_check: bool, **words: Any) -> None:
     for sentence in operations.unknown_type_warnings(call.session, [read_action(word) for word in words["on_failure"]]):
         output.say(sentence)
     if enqueued.existing:
-        before = f" or was enqueued in this {words['once_per']}," if words["once_per"] else ""
-        output.say(f"job {enqueued.job_id} is live{before} and has this unique key already: nothing was added")
+        before = f" or was added this {words['once_per']}" if words["once_per"] else ""
+        output.say(f"nothing was added: job {enqueued.job_id} with this unique key is live{before}")

@@ -1,4 +1,4 @@
-"""`pagemill handlers` and `run-one`: what a handler's author asks for. No database is opened."""
+"""`pagemill handlers` and `run-one`: for authors of handlers. No database is opened."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pathlib import Path
 import click
 
 from worker_service.base.errors import BadInput, Refused, in_a_sentence
-from worker_service.cli import group, output
+from worker_service.cli import VerbGroup, output
 from worker_service.cli.context import Invocation, completes_type, read_stdin, verb
 from worker_service.runner.messages import AttemptEvent, Declared, Described, Ended, How, Logged, Progressed
 from worker_service.services import handlers as operations
@@ -40,7 +40,7 @@ def ls(call: Invocation) -> None:
     pagemill handlers ls
     pagemill handlers ls --json
 
-    List the handlers that are installed, what each may use, and why one cannot be used.
+    List the installed handlers, the limits of each, and why one cannot be used.
     """
     found = operations.installed_handlers(call.settings)
     if call.printed_json({"items": [_object(one, call) for one in found]}):
@@ -48,22 +48,22 @@ def ls(call: Invocation) -> None:
     if found:
         output.show_table(_COLUMNS, [_row(one, call) for one in found])
     else:
-        output.say("no handler is installed: pagemill handlers new NAME writes one")
+        output.say("no handler is installed; to create one: pagemill handlers new NAME")
 
 
 @verb
 @click.argument("job_type", metavar="TYPE", shell_complete=completes_type)
-@click.option("--schema", is_flag=True, help="Only the JSON Schema of its payload.")
+@click.option("--schema", is_flag=True, help="Print only the JSON Schema of the payload.")
 def show(call: Invocation, job_type: str, schema: bool) -> None:
     """\b
     pagemill handlers show ocr_pages
     pagemill handlers show ocr_pages --schema > ocr_pages.schema.json
 
-    Everything that one handler declares, and the JSON Schema of its payload.
+    Show everything that a handler declares, and the JSON Schema of its payload.
     """
     values = _object(operations.get_handler(call.settings, job_type), call)
     if schema and values["payload_schema"] is None:
-        raise Refused(f"the payload of {job_type} is of a type that JSON Schema cannot describe, or it is set aside")
+        raise Refused(f"{job_type} has no JSON Schema: its payload has an unusual type, or the handler is set aside")
     if schema or call.as_json:
         output.show_json(_as_table(values["payload_schema"]) if schema else values)
         return
@@ -80,16 +80,16 @@ def new(call: Invocation, name: str) -> None:
     """\b
     pagemill handlers new count_words
 
-    Write NAME.py with a handler, test_NAME.py with its test and a pyproject.toml, here.
+    Create a handler in the current directory: NAME.py, test_NAME.py and pyproject.toml.
 
-    Nothing is overwritten: where there is a pyproject.toml, the lines for it are printed. The test passes as it is:
+    No file is overwritten; for an existing pyproject.toml, the lines to add are printed. The test passes as it is:
     `pytest test_NAME.py`.
     """
     _refuse_as_name(name)
     files = {f"{name}.py": _HANDLER.replace("NAME", name), f"test_{name}.py": _TEST.replace("NAME", name)}
     for file in files:
         if Path(file).exists():
-            raise Refused(f"{file} is there already, so nothing was written")
+            raise Refused(f"{file} exists already, so nothing was written")
     for file, text in files.items():
         with Path(file).open("x", encoding="utf-8") as opened:
             opened.write(text)
@@ -109,10 +109,10 @@ def new(call: Invocation, name: str) -> None:
     output.say("then restart the daemon: systemctl restart pagemill")
 
 
-handlers = group(
+handlers = VerbGroup(
     "handlers",
     "\b\npagemill handlers ls\npagemill handlers show count_words\npagemill handlers new count_words\n\n"
-    "The handlers that are installed, what they may use, and a new one to begin with.",
+    "List the installed handlers, or create one.",
     *(ls, show, new),
 )
 
@@ -127,16 +127,16 @@ handlers = group(
     required=True,
     metavar="TYPE",
     shell_complete=completes_type,
-    help="The job type, as `enqueue` has it.",
+    help="The job type.",
 )
 @click.option("--payload", metavar="JSON|@FILE|-", help="The job's input: JSON, a file, or standard input.")
 @click.option("--account", metavar="NAME", help="The remote account that the job is about.")
-@click.option("--platform", default="local", metavar="NAME", help="'local' unless given.")
+@click.option("--platform", default="local", metavar="NAME", help="Default: local.")
 @click.option(
     "--directory",
     type=click.Path(file_okay=False, path_type=Path),
     metavar="DIR",
-    help="Work in here and leave its files; else they are thrown away.",
+    help="Work in this directory and keep its files. Default: a temporary one.",
 )
 def run_one(
     call: Invocation, job_type: str, payload: str | None, account: str | None, platform: str, directory: Path | None
@@ -145,10 +145,10 @@ def run_one(
     pagemill run-one --type webhook --payload @job.json
     pagemill run-one --type scrape_account --account user123 --payload '{"scrape_type": "full"}'
 
-    Run one attempt in a real child, with its limits and its sandbox, and without a database.
+    Run one attempt in a child process, with its limits and sandbox, but without a database.
 
-    Its log lines and progress go to stderr, its result to stdout. Nothing is enqueued, retried or published. Exit
-    code 0 if it is done, 1 if not, 65 if the payload does not fit, 69 if nothing here can run it.
+    Log lines and progress go to stderr, the result to stdout. Nothing is enqueued, retried or published. Exit code 0 if
+    the attempt succeeded, 1 if it failed, 65 if the payload does not fit, 69 if no installed handler can run it.
     """
     events = operations.run_one_job(
         call.settings, job_type, payload, read_stdin, account=account, platform=platform, directory=directory
@@ -156,11 +156,11 @@ def run_one(
     for happening in events:
         if isinstance(happening, Ended):
             return _show_end(call, happening)
-        _tell(happening)
+        _show_event(happening)
     raise AssertionError("an attempt that was launched has an end")
 
 
-def _tell(happening: AttemptEvent) -> None:
+def _show_event(happening: AttemptEvent) -> None:
     if isinstance(happening, Logged):
         for line in happening.lines:
             output.say(line)
@@ -189,13 +189,13 @@ def _show_end(call: Invocation, ended: Ended) -> int:
     for file in ended.files:
         output.say(f"file: {file}")
     for follow_up in ended.follow_ups:
-        output.say(f"it would be followed by: {follow_up.job_type}")
+        output.say(f"follow-up job: {follow_up.job_type}")
     if not is_done and not call.as_json:
-        _say_why(ended)
+        _show_failure(ended)
     return 0 if is_done else _EXIT_CODES.get(ended.code, EXIT_NOT_DONE)
 
 
-def _say_why(ended: Ended) -> None:
+def _show_failure(ended: Ended) -> None:
     after = "" if ended.after_seconds is None else f", again after {ended.after_seconds:g} s"
     output.say(f"{ended.how.value.replace('_', ' ')}{f' ({ended.code})' if ended.code else ''}{after}")
     for line in in_a_sentence(ended.message, ended.remedy).splitlines():
@@ -208,7 +208,7 @@ def _say_why(ended: Ended) -> None:
 def _row(one: Described, call: Invocation) -> Sequence[object]:
     state = "ready"
     if reason := one.set_aside or one.facts.missing_text:
-        # Of a traceback the last line says the most.
+        # The last line of a traceback has the reason.
         state = f"{'set aside' if one.set_aside else 'missing'}: {reason.strip().splitlines()[-1].strip()}"
     if one.declared is None:
         return (one.facts.job_type, None, None, None, None, None, None, one.distribution, state)
@@ -221,7 +221,6 @@ def _row(one: Described, call: Invocation) -> Sequence[object]:
 
 
 def _object(one: Described, call: Invocation) -> dict[str, object]:
-    """All that is known of it; what was set aside could not say much."""
     facts = one.facts
     values: dict[str, object] = {
         "type": facts.job_type,
@@ -258,14 +257,14 @@ def _time(seconds: int | None) -> str | None:
 
 
 def _refuse_as_name(name: str) -> None:
-    """It becomes a job type and a module."""
+    """Raise `BadInput` if the name cannot be a job type and a module."""
     if not re.fullmatch(r"[a-z][a-z0-9_]{0,59}", name) or keyword.iskeyword(name):
         raise BadInput(f"{name!r} cannot name a handler", "use small letters, digits and _, such as count_words")
     if name in sys.stdlib_module_names or name in ("worker_service", "job_handlers", "tests"):
-        raise BadInput(f"{name} is a module already", f"choose another name, such as {name}_pages")
+        raise BadInput(f"{name} is an existing module", f"choose another name, such as {name}_pages")
 
 
-_HANDLER = '''"""NAME: find the longest of some words. Say here what yours does, and what it needs."""
+_HANDLER = '''"""NAME: find the longest word. Describe here what your handler does, and what it needs."""
 
 from __future__ import annotations
 
@@ -276,16 +275,16 @@ from worker_service.handlers import Context, Done, Handler, Limits, Permanent
 
 @dataclass(frozen=True, slots=True)
 class Payload:
-    """What a job is given. What does not fit fails with PAYLOAD_INVALID before `run` is called."""
+    """Input of a job. A payload that does not fit fails with PAYLOAD_INVALID before `run` is called."""
 
     words: list[str]
 
 
 def run(context: Context[Payload]) -> Done:
-    # It may be stopped between any two lines, and run again: write into context.staging only.
+    # It may be stopped at any line, and run again: write into context.staging only.
     words = context.payload.words
     if not words:
-        # No other attempt can succeed. Where one can: raise Retryable("the server is busy", after=60).
+        # A permanent failure. For a temporary one: raise Retryable("the server is busy", after=60).
         raise Permanent("NO_WORDS", "there are no words")
     longest = ""
     for number, word in enumerate(words, start=1):
@@ -314,7 +313,7 @@ _ENTRY_POINT = """[project.entry-points."worker_service.handlers"]
 NAME = "NAME:handler"
 """
 
-_TEST = '''"""NAME in a real child, with its limits and its sandbox, and without a database."""
+_TEST = '''"""Run NAME in a child process, with its limits and sandbox, but without a database."""
 
 from pathlib import Path
 

@@ -1,7 +1,7 @@
-"""Changing jobs: `cancel`, `retry`, `delete`, `priority`, `undo`, `prune`, `pause` and `unpause`.
+"""Change jobs: `cancel`, `retry`, `delete`, `priority`, `run-now`, `undo`, `prune`, `pause` and `unpause`.
 
-One job given by its id is changed at once. Where there may be many, or where nothing brings them back, the person sees
-how many and some of them first, and says yes. Each change is one action; `pagemill undo` does the opposite.
+A change of one job by its id is made at once. A change of several jobs, or a final one, is shown and confirmed first.
+Each change is one action, which `pagemill undo` reverses.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from worker_service.services.overview import title_of_pause
 from worker_service.services.serialize import as_object
 
 _REFUSALS_SHOWN = 10
-_ENDS_SECONDS = 15.0
-_NAMED_MOST = 20
+_END_SECONDS = 15.0
+_NAMED_MAX = 20
 
 
 @verb
 @selecting
 @confirming
-@click.option("--now", is_flag=True, help="Without grace: stop their processes by force, and wait until they are gone.")
+@click.option("--now", is_flag=True, help="Kill the processes at once, and wait until they are gone.")
 def cancel(call: Invocation, selector: Selector, dry_run: bool, yes: bool, now: bool) -> int:
     """\b
     pagemill cancel 42
@@ -49,12 +49,14 @@ def cancel(call: Invocation, selector: Selector, dry_run: bool, yes: bool, now: 
     pagemill cancel --type ocr_pages --owner alice --dry-run
     pagemill cancel --batch 7 --yes
 
-    Stop jobs. A pending one ends at once; a running one is asked to stop, and ends once its processes are gone.
+    Stop jobs. A pending job ends at once. A running job is asked to stop, and ends when its processes are gone.
 
-    With --now the command ends when they are, or after 15 seconds with what still goes on and exit code 1. A document
-    that they were reading is failed by it (CANCELLED), until `pagemill retry` or `pagemill reindex` has it read on.
+    A document that a cancelled job was reading fails (CANCELLED) until `pagemill retry` or `pagemill reindex` continues
+    it. With --now, the exit code is 1 if a process is still there after 15 seconds.
     """
-    return _change(call, "cancel", selector, dry_run=dry_run, yes=yes, without_grace=now)
+    return _change(
+        call, operations.make_plan(call.session, "cancel", selector), dry_run=dry_run, yes=yes, is_killing=now
+    )
 
 
 @verb
@@ -66,11 +68,11 @@ def retry(call: Invocation, selector: Selector, dry_run: bool, yes: bool) -> int
     pagemill retry --status failed --type download --since 1d --dry-run
     pagemill retry --error HTTP_503 --yes
 
-    Run ended jobs again, with a fresh budget of retries. What failed only because of them is revived.
+    Run ended jobs again, with all their retries. Jobs that failed only because of them run again, too.
 
-    Without --status or ids, these are failed and cancelled ones.
+    Without --status or ids, failed and cancelled jobs are chosen.
     """
-    return _change(call, "retry", selector, dry_run=dry_run, yes=yes)
+    return _change(call, operations.make_plan(call.session, "retry", selector), dry_run=dry_run, yes=yes)
 
 
 @verb
@@ -81,10 +83,11 @@ def delete(call: Invocation, selector: Selector, dry_run: bool, yes: bool) -> in
     pagemill delete 42
     pagemill delete --status cancelled --older-than 7d --yes
 
-    Remove jobs that are not running, for good, with their logs and history: so it asks first, and scripts say --yes. A
-    document that a pending one would have read is failed by it (JOB_DELETED). Documents: `pagemill documents rm`.
+    Delete jobs that are not running, with their logs and history. This cannot be undone, so it always asks first.
+
+    A document that a pending job would have read fails (JOB_DELETED). To delete documents: `pagemill documents rm`.
     """
-    return _change(call, "delete", selector, dry_run=dry_run, yes=yes)
+    return _change(call, operations.make_plan(call.session, "delete", selector), dry_run=dry_run, yes=yes)
 
 
 @verb
@@ -97,10 +100,10 @@ def priority(call: Invocation, selector: Selector, level: int, dry_run: bool, ye
     pagemill priority 1 batch:7 document:3 --yes
     pagemill priority 10 --type extract_rows --owner alice --yes
 
-    Give jobs another priority: 1 is the highest, 10 the lowest. It reaches what they will ask for, so running ones have
-    it as well.
+    Change the priority of pending and running jobs: 1 is the highest, 10 the lowest. Follow-up jobs inherit it.
     """
-    return _change(call, "priority", selector, dry_run=dry_run, yes=yes, level=level)
+    plan = operations.make_plan(call.session, "priority", selector, priority=level)
+    return _change(call, plan, dry_run=dry_run, yes=yes)
 
 
 @verb
@@ -109,19 +112,18 @@ def run_now(call: Invocation, ids: tuple[int, ...]) -> None:
     """\b
     pagemill run-now 42
 
-    Let jobs start at once that wait for their time: that of their --run-at, or of their next try. What else holds them
-    holds them still: `pagemill why 42`.
+    Start jobs now that wait for a time (--run-at) or for their next retry. Other gates still apply: `pagemill why 42`.
     """
     forward = operations.run_now(call.session, ids)
     if call.printed_json({"ids": forward}):
         return
     for job_id in ids:
-        output.show(f"job {job_id} " + ("waits no longer" if job_id in forward else "waited for no time"))
+        output.show(f"job {job_id} " + ("no longer waits for a time" if job_id in forward else "waits for no time"))
 
 
 @verb
 @click.argument("action_id", metavar="[ACTION]", type=click.IntRange(1, 2**62), required=False)
-@click.option("--list", "is_list", is_flag=True, help="The last actions, the newest first.")
+@click.option("--list", "is_list", is_flag=True, help="List the last actions, newest first.")
 @confirming
 def undo(call: Invocation, action_id: int | None, is_list: bool, dry_run: bool, yes: bool) -> int:
     """\b
@@ -129,12 +131,11 @@ def undo(call: Invocation, action_id: int | None, is_list: bool, dry_run: bool, 
     pagemill undo --list
     pagemill undo 7
 
-    Do the opposite of an action to every job that has not changed since. Without a number, this is the newest action
-    that can be undone. Asks first if that action changed several jobs, if a newer one cannot be undone, or if another
-    user made it; scripts say --yes, or name the action.
+    Undo an action for each job that has not changed since. Without a number, this is the newest action that can be
+    undone. Asks first if that action changed several jobs, is not the newest one, or was made by another user.
 
-    Cancelled jobs are retried with a fresh budget, and a cancelled batch goes on. Retried jobs are cancelled.
-    Priorities become what they were before. A delete cannot be undone.
+    Cancelled jobs are retried, with all their retries; a cancelled batch continues. Retried jobs are cancelled. Changed
+    priorities are restored. Deletions cannot be undone.
     """
     if is_list:
         return _show_actions(call)
@@ -148,21 +149,20 @@ def undo(call: Invocation, action_id: int | None, is_list: bool, dry_run: bool, 
         first = ""
         if final is not None:
             first = f"The newest action, {final.id}, cannot be undone: the {_described(final)}. "
-        verb_name = action.opposite
-        told = "put the priority back" if verb_name == "priority" else f"{verb_name} what it changed"
-        confirm(f"{first}Undo action {action.id}, the {_described(action)}: {told}?", yes=yes)
-    return _show_changed(call, operations.DONE[action.opposite or ""], operations.undo(call.session, action))
+        effect = "restore the priorities" if action.opposite == "priority" else f"{action.opposite} what it changed"
+        confirm(f"{first}Undo action {action.id}, the {_described(action)}: {effect}?", yes=yes)
+    return _show_changed(call, action.opposite or "", operations.undo(call.session, action))
 
 
 def _described(action: Action) -> str:
-    """``cancel of batch 4 (5 jobs) by root at 2026-11-20 10:00:00``"""
-    what = output.jobs(action.jobs)
+    """Return, for example, ``cancel of batch 4 (5 jobs) by root at 2026-11-20 10:00:00``."""
+    what = counted(action.jobs, "job")
     if action.documents:
         what = counted(action.documents, "document")
     if action.batch_id is not None:
         what = f"batch {action.batch_id}" + (f" ({what})" if action.jobs else "")
-    verb_name = action.verb.removesuffix("_batch").replace("_", " ")
-    return f"{verb_name} of {action.tokens or what} by {action.actor} at {output.seconds(action.at)}"
+    name = action.verb.removesuffix("_batch").replace("_", " ")
+    return f"{name} of {action.tokens or what} by {action.actor} at {output.to_the_second(action.at)}"
 
 
 @verb
@@ -173,69 +173,57 @@ def prune(call: Invocation, selector: Selector, dry_run: bool, yes: bool) -> int
     pagemill prune --older-than 30d --dry-run
     pagemill prune --older-than 30d --status completed --yes
 
-    Remove old ended jobs for good, with their logs and history. This is not undone: without --yes, the number of jobs
-    has to be typed.
+    Delete old ended jobs, with their logs and history. This cannot be undone: without --yes, you have to type the
+    number of jobs.
     """
     if selector.older_than is None:
-        raise click.UsageError("say how old: --older-than 30d", click.get_current_context())
+        raise click.UsageError("give an age: --older-than 30d", click.get_current_context())
     plan = operations.make_plan(call.session, "prune", selector)
     if dry_run:
         return _show_dry_run(call, plan)
     if plan.jobs:
-        question = f"This removes {output.jobs(plan.jobs)} for good."
-        confirm(question, yes=yes, sample=_sample(plan), number=plan.jobs)
+        confirm(f"This deletes {counted(plan.jobs, 'job')} for good.", yes=yes, sample=_sample(plan), number=plan.jobs)
     pruned = operations.prune_jobs(call.session, plan) if plan.jobs else 0
     if not call.printed_json({"pruned": pruned}):
-        output.show(f"pruned {output.jobs(pruned)}")
+        output.show(f"pruned {counted(pruned, 'job')}")
     return 0
 
 
-# ── One way for all ─────────────────────────────────────────────────────────────────────────────────────────────
+# ── Plan, confirm, change, show ─────────────────────────────────────────────────────────────────────────────────
 
 
-def _change(
-    call: Invocation,
-    verb_name: str,
-    selector: Selector,
-    *,
-    dry_run: bool,
-    yes: bool,
-    level: int | None = None,
-    without_grace: bool = False,
-) -> int:
-    plan = operations.make_plan(call.session, verb_name, selector, priority=level)
+def _change(call: Invocation, plan: Plan, *, dry_run: bool, yes: bool, is_killing: bool = False) -> int:
     if dry_run:
         return _show_dry_run(call, plan)
     if plan.jobs == 0 and not plan.is_single:
         if not call.printed_json({"action": None, "items": [], "asked": [], "refused": []}):
-            output.say("no job matches: nothing to do")
+            output.say("no job matches")
         return 0
-    if verb_name == "delete" or not plan.is_single:
-        question = f"{verb_name.capitalize()} {output.jobs(plan.jobs)}?"
-        if verb_name == "delete":
-            question += f" {'It' if plan.jobs == 1 else 'They'} cannot be brought back."
-        if sentence := _of_documents(plan, "will be"):
-            question = f"{sentence}. {question}"
-        number = plan.jobs if verb_name == "delete" and not plan.is_single else None
+    is_delete = plan.verb == "delete"
+    if is_delete or not plan.is_single:
+        documents = f"{sentence}. " if (sentence := _failed_documents(plan, "will be")) else ""
+        final = " This cannot be undone." if is_delete else ""
+        question = f"{documents}{plan.verb.capitalize()} {counted(plan.jobs, 'job')}?{final}"
+        number = plan.jobs if is_delete and not plan.is_single else None
         confirm(question, yes=yes, sample=_sample(plan), number=number)
-    changed = operations.apply_plan(call.session, plan, without_grace=without_grace)
-    unended = operations.await_ends(call.session, changed.asked, seconds=_ENDS_SECONDS) if without_grace else None
-    return _show_changed(call, operations.DONE[verb_name], changed, plan=plan, unended=unended)
+    changed = operations.apply_plan(call.session, plan, without_grace=is_killing)
+    unended = operations.await_ends(call.session, changed.asked, seconds=_END_SECONDS) if is_killing else None
+    return _show_changed(call, plan.verb, changed, plan=plan, unended=unended)
 
 
-def _of_documents(plan: Plan | None, are: str) -> str:
-    """What becomes of them, and how they are read again; empty, where nothing does."""
+def _failed_documents(plan: Plan | None, are: str) -> str:
+    """Describe the documents that the change fails, and how to read them again; empty if there are none."""
     if plan is None or not plan.failing:
         return ""
     ids = plan.failing
-    which = " ".join(map(str, ids)) if len(ids) <= _NAMED_MOST else "--status failed"
+    which = " ".join(map(str, ids)) if len(ids) <= _NAMED_MAX else "--status failed"
     again = f"pagemill reindex {which} reads {'it' if len(ids) == 1 else 'them'} again"
     return f"{counted(len(ids), 'document')} {are} failed ({plan.error_code}); {again}"
 
 
 def _sample(plan: Plan) -> list[str]:
     rows = [
-        (job.id, state_of(job), job.job_type, job.name, job.owner, output.seconds(job.created_at), job.error_code)
+        (job.id, state_of(job), job.job_type, job.name, job.owner, output.to_the_second(job.created_at), job.error_code)
         for job in plan.sample
     ]
     headers = ("ID", "STATE", "TYPE", "NAME", "OWNER", "CREATED (UTC)", "ERROR")
@@ -243,11 +231,11 @@ def _sample(plan: Plan) -> list[str]:
 
 
 def _show_dry_run(call: Invocation, plan: Plan) -> int:
-    documents = {"documents": plan.failing} if plan.error_code else {}
-    if call.printed_json({"dry_run": True, "jobs": plan.jobs, "items": [job.id for job in plan.sample], **documents}):
+    answer: dict[str, object] = {"dry_run": True, "jobs": plan.jobs, "items": [job.id for job in plan.sample]}
+    if call.printed_json({**answer, **({"documents": plan.failing} if plan.error_code else {})}):
         return 0
-    output.show(f"would {plan.verb} {output.jobs(plan.jobs)}")
-    if sentence := _of_documents(plan, "would be"):
+    output.show(f"would {plan.verb} {counted(plan.jobs, 'job')}")
+    if sentence := _failed_documents(plan, "would be"):
         output.show(sentence)
     for line in _sample(plan) if plan.jobs else ():
         output.show(line)
@@ -258,13 +246,13 @@ def _show_dry_run(call: Invocation, plan: Plan) -> int:
 
 def _show_changed(
     call: Invocation,
-    done: str,
+    verb_name: str,
     changed: Changed,
     *,
     plan: Plan | None = None,
     unended: Mapping[int, str] | None = None,
 ) -> int:
-    """`unended`: of those that were asked to stop, the ones that were waited for in vain; None: nobody waited."""
+    """Print the result. `unended` are the killed jobs whose processes are still there; None if none was awaited."""
     refused, still = _reasons(changed.refused), _reasons(unended or {})
     if plan is not None and plan.is_single and refused and not changed.job_ids and not changed.asked:
         raise Refused("job {id}: {reason}".format(**refused[0]))
@@ -277,27 +265,31 @@ def _show_changed(
     if call.printed_json({**answer, "refused": refused}):
         return exit_code
     if changed.batch_id is not None:
-        output.show(f"batch {changed.batch_id} goes on")
-    asked_too = set(changed.asked if unended is None else unended)
-    number = len({*changed.job_ids, *changed.asked} - asked_too)
-    if number or not asked_too:
-        output.show(f"{done} {output.jobs(number)}")
-    if asked_too:
-        output.show(f"asked {output.jobs(len(asked_too))} to stop")
-    are = "will be" if asked_too else "is" if plan is not None and len(plan.failing) == 1 else "are"
-    if sentence := _of_documents(plan, are):
+        output.show(f"batch {changed.batch_id} continues")
+    stopping = set(changed.asked if unended is None else unended)
+    number = len({*changed.job_ids, *changed.asked} - stopping)
+    if number or not stopping:
+        output.show(f"{operations.DONE[verb_name]} {counted(number, 'job')}")
+    if stopping:
+        output.show(f"asked {counted(len(stopping), 'job')} to stop")
+    are = "will be" if stopping else "is" if plan is not None and len(plan.failing) == 1 else "are"
+    if sentence := _failed_documents(plan, are):
         output.say(sentence)
     for batch_id in changed.waiting:
         output.say(f"batch {batch_id} waits for another batch of its owner: pagemill batch show {batch_id}")
     for one in still[:_REFUSALS_SHOWN]:
-        output.say("job {id} still stops: {reason}".format(**one))
-    for left in refused[:_REFUSALS_SHOWN]:
-        output.say("job {id}: {reason}".format(**left))
+        output.say("job {id} is still stopping: {reason}".format(**one))
+    show_refusals(changed.refused)
+    if plan is not None and plan.verb in OPPOSITE and number > 1:
+        output.say(f"to undo: pagemill undo {changed.action_id}")
+    return exit_code
+
+
+def show_refusals(refused: Mapping[int, str]) -> None:
+    for one in _reasons(refused)[:_REFUSALS_SHOWN]:
+        output.say("job {id}: {reason}".format(**one))
     if len(refused) > _REFUSALS_SHOWN:
         output.say(f"… and {len(refused) - _REFUSALS_SHOWN:,} more")
-    if plan is not None and plan.verb in OPPOSITE and number > 1:
-        output.say(f"to take it back: pagemill undo {changed.action_id}")
-    return exit_code
 
 
 def _reasons(by_job: Mapping[int, str]) -> list[dict[str, object]]:
@@ -310,17 +302,16 @@ def _show_actions(call: Invocation) -> int:
         return 0
     rows = [
         (
-            one.id, output.seconds(one.at), one.actor, one.verb, one.batch_id, one.jobs or None, one.documents or None,
-            output.seconds(one.undone_at), one.tokens,
+            one.id, output.to_the_second(one.at), one.actor, one.verb, one.batch_id, one.jobs or None,
+            one.documents or None, output.to_the_second(one.undone_at), one.tokens,
         )
         for one in actions
     ]  # fmt: skip
     if rows:
-        output.show_table(
-            ("ACTION", "AT (UTC)", "WHO", "VERB", "BATCH", "JOBS", "DOCUMENTS", "UNDONE (UTC)", "TOKENS"), rows
-        )
+        headers = ("ACTION", "AT (UTC)", "USER", "VERB", "BATCH", "JOBS", "DOCUMENTS", "UNDONE (UTC)", "TOKENS")
+        output.show_table(headers, rows)
     else:
-        output.say("nobody has changed anything yet")
+        output.say("there are no actions yet")
     return 0
 
 
@@ -335,8 +326,8 @@ def _scope_options(function: Function) -> Function:
 
 @verb
 @_scope_options
-@click.option("--for", "length", metavar="LENGTH", help="Until this long from now: 1h, 30m. Else until unpaused.")
-@click.option("--reason", metavar="TEXT", help="Shown to everybody who asks why.")
+@click.option("--for", "length", metavar="LENGTH", help="End the pause after this time: 1h, 30m. Default: never.")
+@click.option("--reason", metavar="TEXT", help="Reason that `pagemill why` shows.")
 def pause(
     call: Invocation, job_type: str | None, owner: str | None, everything: bool, length: str | None, reason: str | None
 ) -> None:
@@ -346,17 +337,17 @@ def pause(
     pagemill pause --owner alice
     pagemill pause --all
 
-    Start no more jobs of a type, of an owner, or at all. What runs goes on; what comes waits.
+    Start no more jobs of a type, of an owner, or at all. Running jobs continue; new jobs wait.
     """
     scope, name = _scope(job_type, owner, everything)
     paused = operations.pause(call.session, scope, name, length=length, reason=reason)
     until, what = paused.until, title_of_pause(scope, name)
     if call.printed_json({"scope": scope, "name": name, "until": until, "reason": reason}):
         return
-    ends_at = "until it is unpaused" if until is None else f"until {output.seconds(as_text(until))} UTC"
+    ends_at = "until it is unpaused" if until is None else f"until {output.to_the_second(as_text(until))} UTC"
     output.show(f"paused {what} {ends_at}")
     if not paused.is_known:
-        output.say(f"none of the newest jobs is of {what}: is it spelled as pagemill ls shows it?")
+        output.say(f"no recent job is of {what}; check the spelling in pagemill ls")
 
 
 @verb
@@ -367,7 +358,7 @@ def unpause(call: Invocation, job_type: str | None, owner: str | None, everythin
     pagemill unpause --owner alice
     pagemill unpause --all
 
-    Lift a pause. Each pause is lifted by itself: --all lifts the pause of everything, not the pause of a type.
+    End a pause. Each pause ends separately: --all ends the pause of all jobs, but not the pause of a type.
     """
     scope, name = _scope(job_type, owner, everything)
     operations.unpause(call.session, scope, name)
@@ -378,6 +369,6 @@ def unpause(call: Invocation, job_type: str | None, owner: str | None, everythin
 def _scope(job_type: str | None, owner: str | None, everything: bool) -> tuple[str, str]:
     given = [("type", job_type)] * bool(job_type) + [("owner", owner)] * bool(owner) + [("all", "")] * everything
     if len(given) != 1:
-        raise click.UsageError("say what: a TYPE, or --owner NAME, or --all", click.get_current_context())
+        raise click.UsageError("give one of TYPE, --owner NAME, --all", click.get_current_context())
     scope, name = given[0]
     return scope, name or ""

@@ -1,4 +1,4 @@
-"""Looking at jobs: `ls`, `show`, `why`, `logs`. Nothing here changes anything."""
+"""Look at jobs: `ls`, `show`, `why` and `logs`."""
 
 from __future__ import annotations
 
@@ -38,17 +38,16 @@ _ATTEMPT_COLUMNS = (
     "SANDBOX",
 )  # fmt: skip
 
-_LOST = {"dead": ", which is dead", "dying": ", which is dead", "silent": ", which has not beaten for long",
-         "no row": ", which has no row"}  # fmt: skip
-_TAKEN_BACK = "any daemon takes it back: systemctl start pagemill, or here: pagemill run"
+_LOST = {"dead": ", which is dead", "dying": ", which is dead", "silent": ", which sends no heartbeat",
+         "no row": ", which is unknown"}  # fmt: skip
+_ENDED = {"completed": "completed", "failed": "failed", "cancelled": "was cancelled"}
+_REQUEUE_HINT = "start a daemon, which puts it back into the queue: systemctl start pagemill, or pagemill run"
 
 
 @verb
 @selecting
-@click.option(
-    "--limit", type=click.IntRange(1, 1000), default=50, metavar="N", help="At most so many; 50 unless given."
-)
-@click.option("--before", "before_id", type=JobId(), metavar="ID", help="The next page: jobs with smaller ids.")
+@click.option("--limit", type=click.IntRange(1, 1000), default=50, metavar="N", help="Number of jobs. Default: 50.")
+@click.option("--before", "before_id", type=JobId(), metavar="ID", help="Next page: jobs with smaller ids.")
 def ls(call: Invocation, selector: Selector, limit: int, before_id: int | None) -> None:
     """\b
     pagemill ls
@@ -56,7 +55,7 @@ def ls(call: Invocation, selector: Selector, limit: int, before_id: int | None) 
     pagemill ls --type ocr_pages,download --owner alice --json
     pagemill ls --match payload.source=/srv/a.pdf
 
-    List jobs, the newest first.
+    List jobs, newest first.
     """
     page = jobs.list_jobs(call.session, selector, limit=limit, before_id=before_id)
     if call.printed_json(page):
@@ -67,7 +66,7 @@ def ls(call: Invocation, selector: Selector, limit: int, before_id: int | None) 
     else:
         output.say("the queue is empty" if selector.is_empty and before_id is None else "no job matches")
     if page.next is not None:
-        output.say(f"more: the same with --before {page.next}")
+        output.say(f"for more, add --before {page.next}")
 
 
 @verb
@@ -78,8 +77,8 @@ def show(call: Invocation, what: str) -> None:
     pagemill show document:7
     pagemill show 42 --json
 
-    Everything about one job: its row, attempts, events, what it waits for, and the last lines of its log; or about one
-    document: its pages, how each was read, and where its files are.
+    Show everything about one job (its row, attempts, events, dependencies, files and the end of its log) or about one
+    document (its pages, how each was read, and its files).
     """
     if what.startswith("document:"):
         from worker_service.cli.documents import show_document
@@ -87,7 +86,7 @@ def show(call: Invocation, what: str) -> None:
         show_document(call, DocumentId().convert(what, None, None))
         return
     if what.startswith("batch:"):
-        raise click.UsageError(f"show tells of one job, or of one document; of a batch: pagemill batch show {what}")
+        raise click.UsageError(f"show takes a job or a document; for a batch: pagemill batch show {what}")
     job_id = JobId().convert(what, None, None)
     found = jobs.get_job_details(call.session, job_id)
     if call.as_json:
@@ -99,16 +98,16 @@ def show(call: Invocation, what: str) -> None:
     output.show_values({"id": job.id, "state": state_of(job), **row})
     output.show_section(_ATTEMPT_COLUMNS, [*map(_attempt_row, found.attempts)], title="attempts")
     output.show_section(("ID", "STATUS"), found.waits_for, title="waits for")
-    events = [(output.seconds(one.at), one.from_status, one.to_status) for one in found.events]
+    events = [(output.to_the_second(one.at), one.from_status, one.to_status) for one in found.events]
     output.show_section(("AT (UTC)", "FROM", "TO"), events, title="events")
     shown = [(file.name, file.size, file.path) for file in files[:_FILES_SHOWN]]
     output.show_section(("NAME", "BYTES", "PATH"), shown, title="files")
     if len(files) > len(shown):
         output.say(
-            f"and {counted(len(files) - len(shown), 'file')} more: --json has all, "
+            f"and {counted(len(files) - len(shown), 'file')} more: --json lists all, "
             f"pagemill export --job {job_id} copies them"
         )
-    lines = [(output.seconds(one.at), one.line) for one in found.log]
+    lines = [(output.to_the_second(one.at), one.line) for one in found.log]
     output.show_section(("AT (UTC)", "LINE"), lines, title="log")
 
 
@@ -120,10 +119,11 @@ def why(call: Invocation, job_id: int | None) -> int:
     pagemill why 42
     pagemill why 42 --json
 
-    Why a job has not started or has failed: each gate that holds it, and the next move. The gates are the claim's own
-    conditions. Without an ID it is about the newest job that has a problem.
+    Explain why a job waits or has failed, and what to do. For a pending job, this lists each gate that holds it; the
+    gates are the conditions under which the daemon starts jobs. Without an ID, it explains the newest job with a
+    problem.
 
-    Exit code 3 if something holds it, 0 if nothing does.
+    Exit code 3 if a gate holds the job, otherwise 0.
     """
     job_id = job_id or _newest_with_a_problem(call)
     if job_id is None:
@@ -136,11 +136,11 @@ def why(call: Invocation, job_id: int | None) -> int:
         output.show_json({**whole, "next": found.helps})
     elif job.status != "pending":
         lost = _LOST.get(found.worker_state, "")
-        output.show(_what_it_is(job, lost) + ("" if lost else _progress_of(found)))
-        if move := _TAKEN_BACK if lost else found.helps:
+        output.show(_describe(job, lost) + ("" if lost else _progress_of(found)))
+        if move := _REQUEUE_HINT if lost else found.helps:
             output.show(f"    next: {move}")
     elif not found.gates:
-        output.show(f"nothing holds {title_of_job(job)}: the next claim can take it")
+        output.show(f"nothing holds {title_of_job(job)}: it starts as soon as a slot is free")
     elif job.name:
         output.show(f"{title_of_job(job)} waits:")
     for gate in found.gates if not call.as_json else ():
@@ -151,14 +151,14 @@ def why(call: Invocation, job_id: int | None) -> int:
 
 @verb
 @job_or_problem_argument
-@click.option("--follow", "-f", is_flag=True, help="Go on until the job has ended.")
+@click.option("--follow", "-f", is_flag=True, help="Print new lines until the job has ended.")
 def logs(call: Invocation, job_id: int | None, follow: bool) -> None:
     """\b
     pagemill logs 42
     pagemill logs -f 42
 
-    The lines that a job has logged or printed; the newest 3,000 are kept. Without an ID, those of the newest job that
-    has a problem. With --json and -f, one object on each line.
+    Print the log of a job: what its handler logged or printed, the newest 3,000 lines. Without an ID, this is the
+    newest job with a problem. With --json and -f, each line is one object.
     """
     job_id = job_id or _newest_with_a_problem(call)
     if job_id is None:
@@ -168,19 +168,19 @@ def logs(call: Invocation, job_id: int | None, follow: bool) -> None:
         return
     for line in jobs.follow_log(call.session, job_id) if follow else jobs.read_log(call.session, job_id):
         if not call.printed_json(line):
-            output.show(f"{output.seconds(line.at)}  {line.line}")
+            output.show(f"{output.to_the_second(line.at)}  {line.line}")
 
 
-# ── One job in words ────────────────────────────────────────────────────────────────────────────────────────────
+# ── One job ────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _row(job: Job, now: datetime) -> Sequence[object]:
     state = state_of(job, now=now)
     note = job.error_text or progress_in_words(job, now=now)
     if state in ("scheduled", "backoff"):
-        note = f"at {output.seconds(job.run_at)}"
+        note = f"at {output.to_the_second(job.run_at)}"
     tries = f"{job.retry_count}/{job.max_retries}"
-    created = output.when(job.created_at, now=now)
+    created = output.short_time(job.created_at, now=now)
     columns = (getattr(job, column.name) for column in _LISTED)
     return (job.id, state, *columns, job.priority, tries, f"{job.progress_percent}%", created, job.error_code, note)
 
@@ -188,23 +188,24 @@ def _row(job: Job, now: datetime) -> Sequence[object]:
 def _attempt_row(attempt: AttemptRow) -> Sequence[object]:
     peak = attempt.memory_peak_bytes
     return (
-        attempt.fence, attempt.worker_id, attempt.node, output.seconds(attempt.started_at),
-        output.seconds(attempt.ended_at), attempt.outcome or "open", attempt.error_code, attempt.signal,
+        attempt.fence, attempt.worker_id, attempt.node, output.to_the_second(attempt.started_at),
+        output.to_the_second(attempt.ended_at), attempt.outcome or "open", attempt.error_code, attempt.signal,
         attempt.cpu_seconds, None if peak is None else peak // 1_000_000, attempt.sandbox,
     )  # fmt: skip
 
 
-def _what_it_is(job: Job, lost: str) -> str:
+def _describe(job: Job, lost: str) -> str:
     if job.status == "running":
-        asked = ", and was asked to stop" if job.cancel_requested_at else ""
-        return f"{title_of_job(job)} is running since {output.seconds(job.started_at)} on {job.worker_id}{lost}{asked}"
+        asked = "; it was asked to stop" if job.cancel_requested_at else ""
+        since = output.to_the_second(job.started_at)
+        return f"{title_of_job(job)} has been running since {since} on {job.worker_id}{lost}{asked}"
     code = f" with {job.error_code}" if job.error_code else ""
     message = f": {job.error_message.splitlines()[0]}" if job.error_message else ""
-    return f"{title_of_job(job)} is {job.status}{code} since {output.seconds(job.completed_at)}{message}"
+    return f"{title_of_job(job)} {_ENDED[job.status]}{code} at {output.to_the_second(job.completed_at)}{message}"
 
 
 def _progress_of(found: job_advice.Why) -> str:
-    """Return how long a running job has been silent, where it is worth a look, and its time limit."""
+    """Return how long a running job has reported no progress, and its time limit."""
     parts = []
     if (silent := found.silent_seconds) is not None and silent >= _SILENT_SECONDS:
         parts.append(f"no progress for {output.length(timedelta(seconds=int(silent)))}")

@@ -1,8 +1,7 @@
-"""How values are shown: tables for eyes, one object with --json. stdout is data, stderr is talk.
+"""Print results: tables for people, one JSON object with --json. Results go to stdout, messages to stderr.
 
-Tables are cut to the width of a terminal; where they are piped nothing is cut. All that a command prints goes through
-here, and is made harmless here: a file, a row or a log line may hold what a terminal obeys. Only what was `styled` here
-keeps its power.
+All output goes through here and is sanitised, because a file name, a row or a log line may contain control sequences of
+a terminal. Only text that was `styled` here keeps them. Tables are cut to the width of a terminal, and whole elsewhere.
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ from typing import TYPE_CHECKING, Any, TextIO
 import click
 
 from worker_service.base.clock import as_text, from_text
-from worker_service.base.humanize import counted
 from worker_service.base.humanize import length as length
 from worker_service.base.humanize import size as size
 from worker_service.base.sanitize import as_json, escaped_json, harmless, harmless_text
@@ -27,8 +25,10 @@ if TYPE_CHECKING:
 Rows = Sequence[Sequence[object]]
 
 _GAP = "  "
-_COMFORTABLE = 20
-_NARROWEST = (10, 5)
+_COMFORTABLE_COLUMNS = 20
+_NARROWEST_COLUMNS = (10, 5)
+_PIPED_PADDING_MAX = 32
+"""Without a terminal, a longer cell does not widen its column, so that one long name does not pad every row."""
 _COLOURS = {
     "failed": "red", "stopping": "yellow", "running": "green", "cancelled": "bright_black", "wrong": "red",
 }  # fmt: skip
@@ -36,7 +36,7 @@ _HOME, _TO_LINE_END, _TO_SCREEN_END = "\x1b[H", "\x1b[K", "\x1b[J"
 
 
 class Styled(str):
-    """Made harmless already, and with what we want a terminal to obey."""
+    """Sanitised text with control sequences of our own."""
 
     __slots__ = ()
 
@@ -46,20 +46,20 @@ def styled(text: str, **style: Any) -> Styled:
 
 
 def joined(*parts: str) -> Styled:
-    return Styled("".join(map(_ready, parts)))
+    return Styled("".join(map(_sanitised, parts)))
 
 
 def say(sentence: str) -> None:
-    """Talk: one line for the person, not for the next program."""
-    click.echo(_ready(sentence), err=True)
+    """Print a message for the user to stderr."""
+    click.echo(_sanitised(sentence), err=True)
 
 
 def show(line: str = "") -> None:
-    click.echo(_ready(line))
+    click.echo(_sanitised(line))
 
 
 def show_text(text: str) -> None:
-    """As it is divided into lines and pages."""
+    """Print text with its line breaks and form feeds."""
     click.echo(harmless_text(text), nl=False)
 
 
@@ -71,7 +71,7 @@ def show_table(
 
 
 def show_section(headers: Sequence[str], rows: Rows, *, title: str = "") -> None:
-    """A table below others, if anything stands in it."""
+    """Print a table below other output, unless it is empty."""
     if rows:
         show()
         if title:
@@ -80,7 +80,7 @@ def show_section(headers: Sequence[str], rows: Rows, *, title: str = "") -> None
 
 
 def show_values(values: Mapping[str, object]) -> None:
-    """A line for each that is there."""
+    """Print a line for each value that is not empty."""
     for name, value in values.items():
         if value not in (None, "", []):
             show(f"{name:20} {', '.join(map(str, value)) if isinstance(value, list) else value}")
@@ -94,13 +94,11 @@ def show_csv(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
 
 
 def show_json_text(text: str) -> None:
-    """What is JSON already."""
     click.echo(escaped_json(text))
 
 
 def show_json(value: object) -> None:
-    """Any value, and all that is in it."""
-    from worker_service.services.serialize import as_object  # not for every command
+    from worker_service.services.serialize import as_object  # not needed by every command
 
     indent = 2 if is_terminal(sys.stdout) else None
     click.echo(_json_text(as_object(value), sys.stdout, indent=indent))
@@ -116,7 +114,7 @@ def _json_text(value: object, to: TextIO | None, *, indent: int | None = None) -
 
 
 def draw(lines: Iterable[str]) -> None:
-    """Over the last picture, not after a cleared screen: that would flicker."""
+    """Draw over the last picture. Clearing the screen first would flicker."""
     click.echo(_HOME + picture(lines), nl=False)
 
 
@@ -125,21 +123,17 @@ def show_cursor(*, is_shown: bool) -> None:
 
 
 def picture(lines: Iterable[str], *, over: int = 0) -> str:
-    """Drawn `over` so many lines of the one before."""
+    """Return lines that a terminal draws over that many lines of the previous picture."""
     up = f"\x1b[{over}A" if over else ""
-    return up + "".join(f"{_ready(line)}{_TO_LINE_END}\n" for line in lines) + _TO_SCREEN_END
+    return up + "".join(f"{_sanitised(line)}{_TO_LINE_END}\n" for line in lines) + _TO_SCREEN_END
 
 
-def over_line(line: str) -> str:
-    return f"\r{harmless(line)}{_TO_LINE_END}"
-
-
-def _ready(line: str) -> str:
+def _sanitised(line: str) -> str:
     return line if isinstance(line, Styled) else harmless(line)
 
 
 def is_terminal(stream: TextIO | None) -> bool:
-    """A stream that was closed before we began is None."""
+    # A standard stream is None if it was closed before the start.
     return stream is not None and stream.isatty()
 
 
@@ -154,12 +148,12 @@ def table_lines(
     gives_up: Sequence[str] = (),
     whole: Collection[str] = (),
 ) -> list[str]:
-    """The lines of a table, cut to `width` (None: to the terminal's). Piped, nothing is cut and no column left out.
+    """Return the lines of a table, cut to `width`, by default that of the terminal. Without a terminal, cut nothing.
 
-    Where it is narrow, the columns that it `gives_up` go, the first of them first, until the others have room enough;
-    what stands in a column that is `whole` is not cut."""
+    A narrow table leaves out the columns in `gives_up`, the first of them first, and cuts all columns except `whole`.
+    """
     if width is None and is_terminal(sys.stdout):
-        import shutil  # brings the compressors along: not where nobody looks
+        import shutil  # also imports the compression modules
 
         width = shutil.get_terminal_size().columns
     if width is not None:
@@ -168,11 +162,13 @@ def table_lines(
     headers = [harmless(header) for header in headers]
     cells = [[harmless(str(cell)) if cell not in (None, "") else "-" for cell in row] for row in rows]
     widths = [max(map(_width, column)) for column in zip(headers, *cells, strict=True)]
-    if width is not None:
-        kept = _kept(headers, widths, width, gives_up, whole)
+    if width is None:
+        widths = [min(one, _PIPED_PADDING_MAX) for one in widths]
+    else:
+        kept = _columns_that_fit(headers, widths, width, gives_up, whole)
         headers, widths = [headers[i] for i in kept], [widths[i] for i in kept]
         cells = [[row[i] for i in kept] for row in cells]
-        widths = _fitting(widths, width, [header in whole for header in headers])
+        widths = _reduced_widths(widths, width, [header in whole for header in headers])
     numeric = [_is_numeric([row[i] for row in cells]) for i in range(len(headers))]
     is_cut = width is not None
     has_colour = is_terminal(sys.stdout) and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
@@ -185,25 +181,25 @@ def _is_numeric(column: Sequence[str]) -> bool:
     return any(cell != "-" for cell in column) and all(cell == "-" or cell.isdigit() for cell in column)
 
 
-def _kept(
+def _columns_that_fit(
     headers: Sequence[str], widths: Sequence[int], total: int, gives_up: Sequence[str], whole: Collection[str]
 ) -> list[int]:
-    """Which columns stay, where none is to become less than comfortable."""
+    """Return the columns that stay if each gets up to 20 terminal columns."""
     kept = list(range(len(headers)))
     for given_up in gives_up:
-        needed = sum(widths[i] if headers[i] in whole else min(widths[i], _COMFORTABLE) for i in kept)
+        needed = sum(widths[i] if headers[i] in whole else min(widths[i], _COMFORTABLE_COLUMNS) for i in kept)
         if needed + len(_GAP) * (len(kept) - 1) > total:
             kept = [i for i in kept if headers[i] != given_up]
     return kept
 
 
-def _fitting(widths: list[int], total: int, is_whole: Sequence[bool]) -> list[int]:
-    """Take from the widest column until all fit; from the narrow ones, where states stand, only in need."""
+def _reduced_widths(widths: list[int], total: int, is_whole: Sequence[bool]) -> list[int]:
+    """Take from the widest column until all fit; from narrow columns, such as states, only if that is not enough."""
     widths = list(widths)
     spare = sum(widths) + len(_GAP) * (len(widths) - 1) - total
-    cut = [i for i, whole in enumerate(is_whole) if not whole]
-    for narrowest in _NARROWEST:
-        while spare > 0 and (wide := [i for i in cut if widths[i] > narrowest]):
+    may_shrink = [i for i, whole in enumerate(is_whole) if not whole]
+    for narrowest in _NARROWEST_COLUMNS:
+        while spare > 0 and (wide := [i for i in may_shrink if widths[i] > narrowest]):
             widths[max(wide, key=widths.__getitem__)] -= 1
             spare -= 1
     return widths
@@ -212,15 +208,14 @@ def _fitting(widths: list[int], total: int, is_whole: Sequence[bool]) -> list[in
 def _line(row: list[str], widths: list[int], numeric: list[bool], *, is_cut: bool, is_coloured: bool = False) -> Styled:
     parts = []
     for cell, width, is_number in zip(row, widths, numeric, strict=True):
-        text = cut(cell, width) if is_cut else cell
+        text = truncate(cell, width) if is_cut else cell
         padding = " " * (width - _width(text))
         text = click.style(text, fg=_COLOURS[cell]) if is_coloured and cell in _COLOURS else text
         parts.append(padding + text if is_number else text + padding)
     return Styled(_GAP.join(parts).rstrip())
 
 
-def cut(text: str, width: int) -> str:
-    """No wider than this on a terminal."""
+def truncate(text: str, width: int) -> str:
     if _width(text) <= width:
         return text
     while text and _width(text) > width - 1:
@@ -229,7 +224,7 @@ def cut(text: str, width: int) -> str:
 
 
 def _width(text: str) -> int:
-    """How many columns a terminal gives it."""
+    """Return how many columns of a terminal the text takes."""
     if text.isascii():
         return len(text)
     import unicodedata
@@ -243,19 +238,18 @@ def _width(text: str) -> int:
 # ── Values ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def seconds(text: str | None) -> str | None:
-    """A time to the second, as tables show it."""
+def to_the_second(text: str | None) -> str | None:
     return None if text is None else text[:19]
 
 
-def when(text: str, *, now: datetime) -> str:
-    """A time as lists show it: whole when piped; on a terminal the time of day, or the date if that is another."""
+def short_time(text: str, *, now: datetime) -> str:
+    """Return the time of day, or the date of another day; without a terminal, both."""
     if not is_terminal(sys.stdout):
         return text[:19]
     return text[11:19] if text[:10] == as_text(now)[:10] else text[:10]
 
 
-NODE_COLUMNS = ("NODE", "STATE", "SLOTS", "RUNNING", "VERSION", "WHY")
+NODE_COLUMNS = ("NODE", "STATE", "SLOTS", "RUNNING", "VERSION", "REASON")
 
 
 def node_row(node: CheckedNode) -> tuple[object, ...]:
@@ -265,7 +259,3 @@ def node_row(node: CheckedNode) -> tuple[object, ...]:
 
 def age(text: str, *, now: datetime) -> str:
     return length(now - from_text(text))
-
-
-def jobs(number: int) -> str:
-    return counted(number, "job")

@@ -17,7 +17,7 @@ from worker_service.cli import output
 from worker_service.cli.context import Invocation, confirm, confirming, verb
 from worker_service.cli.documents import choosing, show_documents
 from worker_service.cli.estimate import estimate_files, show_estimate
-from worker_service.cli.progress import await_batches, await_reading, telling_that_jobs_go_on
+from worker_service.cli.progress import await_batches, await_reading, reporting_interruption
 from worker_service.cli.submit import (
     batch_option,
     dry_run_option,
@@ -105,7 +105,7 @@ def ingest(
     if not is_waiting:
         _show_results(call, results, **left_out.as_answer(), **({} if added is None else {"batch": added.batch.id}))
         return 0
-    with telling_that_jobs_go_on():
+    with reporting_interruption():
         if added is not None and batch is not None:
             return await_batches(call, [added.batch.id], timeout=timeout)
         awaited = [AwaitedDocument(one.name, one.job_id, one.document_id, owner, one.source_key) for one in results]

@@ -11,19 +11,19 @@ from worker_service.cli.context import Invocation, verb
 
 
 @verb
-@click.option("--drain", is_flag=True, help="End when nothing runs, and nothing will within a minute.")
+@click.option("--drain", is_flag=True, help="Exit when no job is running, and none will start within a minute.")
 def run(call: Invocation, drain: bool) -> int:
     """\b
     pagemill run
     pagemill run --drain
     WORKER_CONCURRENCY=4 WORKER_TYPES='!command' pagemill run
 
-    Run jobs, until somebody asks it to stop. Ctrl-C lets the running ones finish; twice stops them at once.
+    Run the daemon, which runs jobs until it is stopped. Ctrl-C lets running jobs finish; a second Ctrl-C stops them.
 
-    It is what `systemctl start pagemill` starts. Jobs that are stopped go back into the queue and lose no retry.
+    `systemctl start pagemill` starts the same daemon. Stopped jobs return to the queue and lose no retry.
 
-    --drain ends with exit code 0. It waits for retries, snoozes and starts that come within a minute, so that a folder
-    that is watched more often than that keeps it going; what comes later, or waits for a person, is left.
+    --drain waits for jobs that start within a minute, such as retries, and then exits with code 0. Later jobs stay in
+    the queue. A folder that is watched at a shorter interval keeps it running.
     """
     require_address_space()
     from worker_service.daemon import start  # imports large libraries

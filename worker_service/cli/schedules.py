@@ -1,18 +1,16 @@
-"""`pagemill schedule`: what is begun at which times."""
+"""`pagemill schedule`: the schedules in the settings."""
 
 from __future__ import annotations
 
-from typing import Any
-
 import click
 
-from worker_service.cli import group, output
-from worker_service.cli.context import Invocation, completions, verb
+from worker_service.cli import VerbGroup, output
+from worker_service.cli.context import Invocation, completes_setting, verb
 from worker_service.services import schedules as operations
 from worker_service.services.jobs import state_of
 from worker_service.settings.schedules import EXAMPLE
 
-_COLUMNS = ("NAME", "WHAT", "CRON", "ZONE", "NEXT (UTC)", "LAST (UTC)", "BEGAN", "STATE", "ERROR")
+_COLUMNS = ("NAME", "WHAT", "CRON", "ZONE", "NEXT (UTC)", "LAST (UTC)", "STARTED", "STATE", "ERROR")
 
 
 @verb
@@ -21,20 +19,20 @@ def ls(call: Invocation) -> None:
     pagemill schedule ls
     pagemill schedule ls --json
 
-    The schedules: what each begins, when next and when last, the job that this was, and how that stands.
+    List the schedules: what each one starts, its next and last run, and the state of the last job.
     """
     found = operations.list_schedules(call.session)
     if call.printed_json({"items": found}):
         return
     if not found:
-        output.say("there are no schedules: `pagemill schedule example` prints two, for the settings file")
+        output.say("there are no schedules; for an example: pagemill schedule example")
         return
     output.show_table(_COLUMNS, [_row(one) for one in found], gives_up=("ZONE", "ERROR", "CRON"))
     for one in found:
         if one.trouble is not None:
             output.say(one.trouble)
     if any(one.is_waiting for one in found):
-        output.say(f"nobody ticks: {operations.TICKS}")
+        output.say(f"no timer runs the schedules: {operations.TICKS}")
 
 
 @verb
@@ -43,14 +41,13 @@ def tick(call: Invocation) -> int:
     pagemill schedule tick
     * * * * *  pagemill schedule tick       # in a crontab, if there is no systemd
 
-    Begin what is due, and tell people what [[notify]] has to tell. It takes a moment, and any number of them may run at
-    once: each slot begins its job once.
+    Start what is due, and send due notifications. Several ticks may run at once: each slot starts its job once.
     """
     done = operations.run_tick(call.session)
     if not call.printed_json(done):
         for one in done.items:
-            is_there = ", which is live already" if one.existing else ""
-            output.show(f"{one.schedule}: {output.seconds(one.slot)} UTC: {_named(one)}{is_there}")
+            is_there = ", which is already live" if one.existing else ""
+            output.show(f"{one.schedule}: {output.to_the_second(one.slot)} UTC: {_named(one)}{is_there}")
         for missed in done.missed:
             output.say(missed.sentence)
         for trouble in done.troubles:
@@ -58,25 +55,20 @@ def tick(call: Invocation) -> int:
     return 1 if done.troubles else 0
 
 
-def _complete(ctx: click.Context, _: click.Parameter, begun: str) -> list[Any]:
-    names = completions(ctx, lambda call: [one.name for one in call.settings.schedule])
-    return [name for name in names if name.startswith(begun)]
-
-
 @verb
-@click.argument("name", shell_complete=_complete)
+@click.argument("name", shell_complete=completes_setting(lambda settings: [one.name for one in settings.schedule]))
 def run_now(call: Invocation, name: str) -> None:
     """\b
     pagemill schedule run-now nightly
 
-    Begin one now, and print the id of its job, or batch:7. Its slots come all the same.
+    Start a schedule now, and print the id of its job, or batch:7. Its next slot does not change.
     """
     begun = operations.start_schedule_now(call.session, name)
     if call.printed_json(begun):
         return
     output.show(str(begun.job_id) if begun.batch_id is None else f"batch:{begun.batch_id}")
     if begun.existing:
-        output.say(f"job {begun.job_id} is live and does it already: nothing was added")
+        output.say(f"nothing was added: job {begun.job_id} already does this")
 
 
 @verb
@@ -85,17 +77,17 @@ def example(call: Invocation) -> None:
     pagemill schedule example
     pagemill schedule example >> /etc/pagemill/pagemill.toml
 
-    Two schedules, as the settings file takes them.
+    Print two example schedules for the settings file.
     """
     if not call.printed_json({"toml": EXAMPLE}):
         output.show_text(EXAMPLE)
 
 
-schedule = group(
+schedule = VerbGroup(
     "schedule",
     "\b\npagemill schedule example >> /etc/pagemill/pagemill.toml\npagemill schedule ls\npagemill schedule tick\n"
     "pagemill schedule run-now nightly\n\n"
-    "What is begun at which times: each [[schedule]] of the settings.",
+    "List and run the schedules: each [[schedule]] in the settings.",
     *(ls, tick, run_now, example),
 )
 
@@ -111,6 +103,6 @@ def _row(one: operations.ScheduleState) -> tuple[object, ...]:
         state, error = state_of(one.job), one.job.error_code
     elif one.batch is not None:
         state = one.batch.state
-    last, coming = output.seconds(one.last_slot or one.last_at), output.seconds(one.next_at) or "never"
+    last, coming = output.to_the_second(one.last_slot or one.last_at), output.to_the_second(one.next_at) or "never"
     began = _named(one) if has_begun else None
     return (one.name, one.what, one.cron, one.zone, coming, last, began, state, error)

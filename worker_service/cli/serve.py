@@ -1,4 +1,4 @@
-"""`pagemill serve`: HTTP and the page, in the foreground."""
+"""`pagemill serve`: the web page and the HTTP API."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from worker_service.settings.value_types import LISTEN
 
 
 @verb
-@click.option("--listen", metavar="HOST:PORT", help="Here, and not at web_listen; or the path of a socket.")
+@click.option(
+    "--listen", metavar="HOST:PORT", help="Address, or path of a Unix socket. Default: the setting web_listen."
+)
 def serve(call: Invocation, listen: str | None) -> int:
     """\b
     pagemill serve
@@ -24,8 +26,8 @@ def serve(call: Invocation, listen: str | None) -> int:
 
     Serve the page and the HTTP API until stopped. Stopping or starting it touches no job.
 
-    On a terminal it prints a link that signs one browser in, once, within ten minutes; `pagemill token link` prints
-    another. Programs need a token: `pagemill token make`.
+    On a terminal, it prints a link that signs one browser in, once, within ten minutes; `pagemill token link` prints
+    another. Programs need a token: `pagemill token make NAME`.
     """
     from worker_service.web.app import serve as run
 
@@ -34,14 +36,14 @@ def serve(call: Invocation, listen: str | None) -> int:
         settings = _with(settings, "web_listen", LISTEN.read(listen, "--listen", Path.cwd()))
     if call.as_json:
         settings = _with(settings, "log_format", "json")
-    return run(settings, lambda: _tell(call, settings))
+    return run(settings, lambda: _print_address(call, settings))
 
 
 def _with(settings: Settings, key: str, value: object) -> Settings:
     return replace(settings, values={**settings.values, key: value})
 
 
-def _tell(call: Invocation, settings: Settings) -> None:
+def _print_address(call: Invocation, settings: Settings) -> None:
     """Print the sign-in link on a terminal only: other readers of this line may be a log."""
     from worker_service.services import tokens
 

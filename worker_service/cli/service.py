@@ -1,7 +1,7 @@
-"""`pagemill service`: put the daemon under systemd, and take it away again.
+"""`pagemill service`: install or remove the systemd units.
 
-Prints every file and every command before it does the first of them. The files are those of `systemd/`, which the
-wheel carries along; only the path of Python in them is this installation's own.
+Every file and command is printed before the first one is executed. The files are those of `systemd/`, which the wheel
+includes, with the path of this installation's Python.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from msgspec import Struct
 
 from worker_service.base.errors import PagemillError, ProgramAbsent, Refused
 from worker_service.base.files import atomic_write
-from worker_service.cli import group, output
+from worker_service.cli import VerbGroup, output
 from worker_service.cli.context import Function, Invocation, verb
 from worker_service.settings.config import SERVICE_CONFIGURATION, SERVICE_STATE
 
@@ -39,7 +39,7 @@ LEFT_UNITS = (
     BACKUP_TIMER,
     WEB_UNIT,
 )
-"""Written, and left to the owner to enable."""
+"""Written, but not enabled."""
 USER_UNIT = "pagemill-user.service"
 _NAMES = {
     "sysusers.d/pagemill.conf": "pagemill.sysusers.conf",
@@ -48,38 +48,38 @@ _NAMES = {
 STATE, CONFIGURATION = str(SERVICE_STATE), str(SERVICE_CONFIGURATION)
 COMMAND = "/usr/local/bin/pagemill"
 _HINTS = (
-    "who uses it joins the group, and logs in again: usermod -aG pagemill {person}; then `pagemill` in any shell is "
-    f"about {STATE}/pagemill.db",
-    f"a key for Google Drive is root's own file, handed on by a drop-in: chmod 600 {CONFIGURATION}/drive.json && "
+    "to give a user access: usermod -aG pagemill {person}, and log in again; `pagemill` then uses "
+    f"{STATE}/pagemill.db",
+    f"for a Google Drive key, which only root may read: chmod 600 {CONFIGURATION}/drive.json && "
     f"systemctl edit pagemill, with [Service] LoadCredential=drive:{CONFIGURATION}/drive.json",
-    "to run a job type without a network, such as the one that reads pages: systemctl enable --now "
+    "to run a job type without network access, such as ocr_pages: systemctl enable --now "
     "pagemill-offline@TYPE, and systemctl edit pagemill, with [Service] Environment=WORKER_TYPES=!@commands,!TYPE",
-    f"for browsers and programs of this machine, at http://127.0.0.1:8470: systemctl enable --now {WEB_UNIT}",
-    f"to begin each [[schedule]] of the settings at its times: systemctl enable --now {SCHEDULE_TIMER}",
-    f"to have a copy of the database in /var/backups/pagemill each night: systemctl enable --now {BACKUP_TIMER}",
+    f"for the web page and API at http://127.0.0.1:8470: systemctl enable --now {WEB_UNIT}",
+    f"to run the schedules in the settings: systemctl enable --now {SCHEDULE_TIMER}",
+    f"for a nightly copy of the database in /var/backups/pagemill: systemctl enable --now {BACKUP_TIMER}",
 )
-_USER_HINTS = ("to have it run when you are not logged in: loginctl enable-linger",)
-# What ProtectHome hides from the unit.
+_USER_HINTS = ("to keep it running after you log out: loginctl enable-linger",)
+# Directories that ProtectHome hides from the units.
 _HIDDEN = ("/root", "/home", "/run/user")
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
-class NotAllowed(PagemillError):
+class NeedsRoot(PagemillError):
     code = "not_allowed"
     exit_code = 77
 
 
 class StepFailed(PagemillError):
-    """A command of the plan ended badly. What was done before it stays, and doing it all again does no harm."""
+    """A command failed. Earlier steps stay; repeating all of them is safe."""
 
     code = "step_failed"
 
 
-class Write(Struct, frozen=True):
+class WriteFile(Struct, frozen=True):
     path: Path
     text: str
     is_kept: bool = False
-    """A file that is there already stays as it is: it is the owner's."""
+    """Do not overwrite an existing file, which the administrator may have edited."""
     mode: int = 0o644
 
     def __str__(self) -> str:
@@ -107,7 +107,7 @@ class Link(Struct, frozen=True):
 
     def do(self) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        # One that leads nowhere is left of an earlier place.
+        # A dangling link is left from an earlier installation.
         self.path.unlink(missing_ok=True)
         self.path.symlink_to(self.target)
 
@@ -122,7 +122,7 @@ class Remove(Struct, frozen=True):
         self.path.unlink(missing_ok=True)
 
 
-class Run(Struct, frozen=True):
+class RunCommand(Struct, frozen=True):
     argv: Sequence[str]
 
     def __str__(self) -> str:
@@ -140,23 +140,23 @@ class Run(Struct, frozen=True):
             raise StepFailed(f"{shlex.join(self.argv)} ended with {done.returncode}: {said}")
 
 
-Step = Write | Link | Remove | Run
+Step = WriteFile | Link | Remove | RunCommand
 
 
 # ── The verbs ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _placing(function: Function) -> Function:
+def _target_options(function: Function) -> Function:
     root = click.Path(path_type=Path, file_okay=False, exists=True, resolve_path=True)
-    click.option("--dry-run", is_flag=True, help="Only say what would be done.")(function)
-    click.option("--user", "for_user", is_flag=True, help="For yourself alone, with systemctl --user.")(function)
-    return click.option("--root", type=root, help="In the file system of an image; nothing is started.")(function)
+    click.option("--dry-run", is_flag=True, help="Show what would be done, and change nothing.")(function)
+    click.option("--user", "for_user", is_flag=True, help="For your user only, with systemctl --user.")(function)
+    return click.option("--root", type=root, help="In the file system of an image; start nothing.")(function)
 
 
 @verb
-@_placing
-@click.option("--web", "with_web", is_flag=True, help="Start HTTP and the page as well, for this machine.")
-@click.option("--python", metavar="PATH", help="The Python that has pagemill; by default this one.")
+@_target_options
+@click.option("--web", "with_web", is_flag=True, help="Also start the web page and the API, on this machine only.")
+@click.option("--python", metavar="PATH", help="Python that has pagemill. Default: this one.")
 def install(
     call: Invocation, for_user: bool, dry_run: bool, root: Path | None, with_web: bool, python: str | None
 ) -> None:
@@ -166,18 +166,18 @@ def install(
     sudo pagemill service install --web
     pagemill service install --user
 
-    Print every file and command that puts the daemon under systemd, then do it. Again does no harm: it takes newer
-    units and restarts. Settings that are there are kept. From then on `pagemill` is found in every shell, and is about
-    the service's database.
+    Install the systemd units and start the daemon. Prints each file and command first. Repeating it updates the units
+    and restarts the daemon; existing settings are kept. `pagemill` then works in every shell, with the service's
+    database.
 
-    Two daemons: pagemill.service for documents, and pagemill-commands.service for your own programs, which is
-    hardened less. With --web also pagemill-web.service, which is `pagemill serve`.
+    There are two daemons: pagemill.service for documents, and the less hardened pagemill-commands.service for your own
+    programs. --web adds pagemill-web.service, which is `pagemill serve`.
     """
     _check(for_user=for_user, dry_run=dry_run, root=root)
     if for_user and with_web:
-        raise click.UsageError("--web is for the whole machine: for yourself, start `pagemill serve`")
+        raise click.UsageError("--web and --user cannot be combined: for your user, start `pagemill serve`")
     if not for_user:
-        refuse_hidden(python)
+        _refuse_hidden(python)
     elif call.settings.is_of_the_service:
         raise Refused(
             f"this machine's service is installed, and your database is {call.settings.database}: for one of your own, "
@@ -195,36 +195,36 @@ def install(
 
 
 @verb
-@_placing
+@_target_options
 def uninstall(call: Invocation, for_user: bool, dry_run: bool, root: Path | None) -> None:
     """\b
     sudo pagemill service uninstall --dry-run
     sudo pagemill service uninstall
     pagemill service uninstall --user
 
-    Stop the daemon and take its units away. The database, the settings and the user pagemill stay.
+    Stop the daemon and remove its units. The database, the settings and the user pagemill stay.
 
-    Running jobs get their time to end; what does not end in it goes back into the queue.
+    Running jobs get the grace period to finish; the others return to the queue.
     """
     _check(for_user=for_user, dry_run=dry_run, root=root)
     steps = [*(_user_uninstall() if for_user else _uninstall(root))]
     do_steps(call, steps, dry_run=dry_run)
     if not steps and not call.as_json:
-        output.say("nothing of it is installed")
+        output.say("the service is not installed")
     elif not call.as_json and not dry_run and not for_user and root is None:
         output.say(f"kept: {STATE}, {CONFIGURATION} and the user pagemill")
 
 
-service = group(
+service = VerbGroup(
     "service",
     "\b\nsudo pagemill service install --dry-run\nsudo pagemill service install\n"
     "pagemill service install --user\nsudo pagemill service uninstall\n\n"
-    "Put the daemon under systemd, and take it away again.",
+    "Install or remove the systemd units.",
     *(install, uninstall),
 )
 
 
-# ── What is to be done ──────────────────────────────────────────────────────────────────────────────────────────
+# ── Steps ──────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _install(python: str, root: Path | None, *, with_web: bool) -> Iterator[Step]:
@@ -235,46 +235,46 @@ def _install(python: str, root: Path | None, *, with_web: bool) -> Iterator[Step
 
     below = [] if root is None else [f"--root={root}"]
     for unit in (*UNITS, *LEFT_UNITS):
-        yield Write(at(f"/etc/systemd/system/{unit}"), unit_text(unit, python))
+        yield WriteFile(at(f"/etc/systemd/system/{unit}"), unit_text(unit, python))
     for name, shipped in _NAMES.items():
-        yield Write(at(f"/etc/{name}"), shipped_file(shipped))
-    yield Write(at(f"{CONFIGURATION}/pagemill.toml"), shipped_file("pagemill.toml"), is_kept=True)
+        yield WriteFile(at(f"/etc/{name}"), shipped_file(shipped))
+    yield WriteFile(at(f"{CONFIGURATION}/pagemill.toml"), shipped_file("pagemill.toml"), is_kept=True)
     script = script_of(python)
     if at(str(script)).exists() and not at(COMMAND).exists():
         yield Link(at(COMMAND), script)
-    yield Run(["systemd-sysusers", *below, "pagemill.conf"])
-    yield Run(["systemd-tmpfiles", "--create", *below, "pagemill.conf"])
+    yield RunCommand(["systemd-sysusers", *below, "pagemill.conf"])
+    yield RunCommand(["systemd-tmpfiles", "--create", *below, "pagemill.conf"])
     if root is not None:
-        yield Run(["systemctl", *below, "enable", *units])
+        yield RunCommand(["systemctl", *below, "enable", *units])
         return
-    # As the service would: with its settings, its user, and a umask that lets the group write.
+    # Like the service: with its settings, its user, and a umask that lets the group write.
     own = [f"PATH={_PATH}", f"HOME={STATE}", f"STATE_DIRECTORY={STATE}", f"CONFIGURATION_DIRECTORY={CONFIGURATION}"]
     who = ["setpriv", "--reuid=pagemill", "--regid=pagemill", "--init-groups"]
     init = 'umask 0007 && exec "$0" -m worker_service.cli init'
-    yield Run(["env", "-i", *own, *who, "sh", "-c", init, python])
-    yield Run(["systemctl", "daemon-reload"])
-    yield Run(["systemctl", "enable", *units])
+    yield RunCommand(["env", "-i", *own, *who, "sh", "-c", init, python])
+    yield RunCommand(["systemctl", "daemon-reload"])
+    yield RunCommand(["systemctl", "enable", *units])
     # Not --now, which would leave the old version running.
-    yield Run(["systemctl", "restart", *units])
+    yield RunCommand(["systemctl", "restart", *units])
     if not with_web:
-        # Somebody may have started it by hand.
-        yield Run(["systemctl", "try-restart", WEB_UNIT])
+        # It may have been started by hand.
+        yield RunCommand(["systemctl", "try-restart", WEB_UNIT])
 
 
 def _uninstall(root: Path | None) -> Iterator[Step]:
     etc = (root or Path("/")) / "etc"
     units = [unit for unit in UNITS if (etc / "systemd/system" / unit).exists()]
-    # systemctl refuses a unit that is not there; then there is nothing to stop either.
+    # systemctl refuses a unit that does not exist; then there is nothing to stop either.
     if units and root is None:
-        yield Run(["systemctl", "disable", "--now", *units])
-        yield Run(["systemctl", "disable", OFFLINE_UNIT])
-        # Older ones had none.
+        yield RunCommand(["systemctl", "disable", "--now", *units])
+        yield RunCommand(["systemctl", "disable", OFFLINE_UNIT])
+        # Older installations have no such units.
         for unit in (SCHEDULE_TIMER, BACKUP_TIMER, WEB_UNIT):
             if (etc / "systemd/system" / unit).exists():
-                yield Run(["systemctl", "disable", "--now", unit])
-        yield Run(["systemctl", "stop", OFFLINE_UNIT.replace("@", "@*")])
+                yield RunCommand(["systemctl", "disable", "--now", unit])
+        yield RunCommand(["systemctl", "stop", OFFLINE_UNIT.replace("@", "@*")])
     elif units:
-        yield Run(
+        yield RunCommand(
             ["systemctl", f"--root={root}", "disable", *units, OFFLINE_UNIT, SCHEDULE_TIMER, BACKUP_TIMER, WEB_UNIT]
         )
     written = (*(f"systemd/system/{unit}" for unit in (*UNITS, *LEFT_UNITS)), *_NAMES)
@@ -283,27 +283,26 @@ def _uninstall(root: Path | None) -> Iterator[Step]:
     if link.is_symlink() and link.readlink() == script_of(sys.executable):
         yield Remove(link)
     if units and root is None:
-        yield Run(["systemctl", "daemon-reload"])
+        yield RunCommand(["systemctl", "daemon-reload"])
 
 
 def _user_install(python: str) -> Iterator[Step]:
-    yield Write(_user_unit(), unit_text(USER_UNIT, python))
-    yield Run([python, "-m", "worker_service.cli", "init"])
-    yield Run(["systemctl", "--user", "daemon-reload"])
-    yield Run(["systemctl", "--user", "enable", "pagemill.service"])
-    yield Run(["systemctl", "--user", "restart", "pagemill.service"])
+    yield WriteFile(_user_unit(), unit_text(USER_UNIT, python))
+    yield RunCommand([python, "-m", "worker_service.cli", "init"])
+    yield RunCommand(["systemctl", "--user", "daemon-reload"])
+    yield RunCommand(["systemctl", "--user", "enable", "pagemill.service"])
+    yield RunCommand(["systemctl", "--user", "restart", "pagemill.service"])
 
 
 def _user_uninstall() -> Iterator[Step]:
     if not _user_unit().exists():
         return
-    yield Run(["systemctl", "--user", "disable", "--now", "pagemill.service"])
+    yield RunCommand(["systemctl", "--user", "disable", "--now", "pagemill.service"])
     yield Remove(_user_unit())
-    yield Run(["systemctl", "--user", "daemon-reload"])
+    yield RunCommand(["systemctl", "--user", "daemon-reload"])
 
 
 def script_of(python: str) -> Path:
-    """The command as this installation has it."""
     return Path(python).with_name("pagemill")
 
 
@@ -314,8 +313,7 @@ def _user_unit() -> Path:
 
 
 def unit_text(unit: str, python: str) -> str:
-    """A shipped unit with the Python of this installation."""
-    # systemd reads % as the begin of a specifier and takes quoted words as they are.
+    # systemd expands % in a unit, and takes quoted words literally.
     word = python.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
     quote = '"' if re.search(r"[\s\"\\]", python) else ""
     return re.sub(
@@ -331,7 +329,7 @@ def shipped_file(name: str) -> str:
     return (carried if carried.exists() else _PACKAGE.parent / "systemd" / name).read_text("utf-8")
 
 
-# ── Whether, and how ────────────────────────────────────────────────────────────────────────────────────────────
+# ── Checks and execution ────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _check(*, for_user: bool, dry_run: bool, root: Path | None) -> None:
@@ -339,26 +337,25 @@ def _check(*, for_user: bool, dry_run: bool, root: Path | None) -> None:
     if context.params.get("database") or (context.find_root().obj or {}).get("database"):
         raise click.UsageError(f"set the database in the settings: {CONFIGURATION}/pagemill.toml", context)
     if for_user and root is not None:
-        raise click.UsageError("--user is for yourself on this machine, --root for an image: give one", context)
+        raise click.UsageError("--user and --root cannot be combined", context)
     if not (for_user or dry_run or root is not None) and os.geteuid() != 0:
-        raise NotAllowed("only root can do this for the whole machine", "use sudo, or --user for yourself alone")
+        raise NeedsRoot("only root can install the service", "use sudo, or --user for your user only")
 
 
-def refuse_hidden(python: str | None = None, *, extra: str = "", then: str = "service install") -> None:
-    """The unit would not see a Python, or its packages, in somebody's home. `then`: what to do with one that it sees,
-    `extra`: what has to be installed with it."""
+def _refuse_hidden(python: str | None) -> None:
+    """Raise `Refused` if Python or its packages are in a home directory, which the units cannot see."""
     ours: Sequence[str | Path] = (sys.executable, sys.prefix, sys.base_prefix, _PACKAGE)
     for path in [python] if python is not None else ours:
         if any(Path(os.path.abspath(path)).is_relative_to(hidden) for hidden in _HIDDEN):  # noqa: PTH100  links stay
             raise Refused(
-                f"{path} is hidden from the service, which sees no homes",
+                f"{path} is in a home directory, which the service cannot see",
                 f"/usr/bin/python3 -m venv /opt/pagemill && "
-                f"/opt/pagemill/bin/pip install {shlex.quote(_origin() + extra)} && /opt/pagemill/bin/pagemill {then}",
+                f"/opt/pagemill/bin/pip install {shlex.quote(_origin())} && /opt/pagemill/bin/pagemill service install",
             )
 
 
 def _origin() -> str:
-    """What this pagemill was installed from, as pip takes it."""
+    """Return what pip has to install to get this pagemill."""
     with suppress(PackageNotFoundError):
         given = distribution("pagemill").read_text("direct_url.json")
         if given is not None:
@@ -378,7 +375,7 @@ def do_steps(call: Invocation, steps: Sequence[Step], *, dry_run: bool) -> None:
 
 
 def _as_object(step: Step) -> dict[str, object]:
-    if isinstance(step, Run):
+    if isinstance(step, RunCommand):
         return {"step": "run", "argv": step.argv}
     more = {"target": step.target} if isinstance(step, Link) else {}
     return {"step": str(step).split()[0], "path": step.path, **more}

@@ -1,10 +1,10 @@
-"""`pagemill config`: the settings, and where each comes from."""
+"""`pagemill config`: the settings."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from worker_service.cli import group, output
+from worker_service.cli import VerbGroup, output
 from worker_service.cli.context import Invocation, verb
 from worker_service.settings.config import every_setting
 from worker_service.settings.value_types import Setting
@@ -16,7 +16,7 @@ def show(call: Invocation) -> None:
     pagemill config show
     WORKER_DATABASE=/tmp/try.db pagemill config show --json
 
-    Each setting with its value and where it comes from: a flag, the environment, a file, or the default.
+    Show each setting with its value and origin: a flag, the environment, a file, or the default.
     """
     settings = list(call.settings.shown())
     items = [{"key": key, "value": value, "origin": origin} for key, value, origin in settings]
@@ -29,7 +29,7 @@ def docs(call: Invocation) -> None:
     """\b
     pagemill config docs
 
-    Every setting that there is, those of the installed handlers included, as a table in Markdown.
+    Describe every setting, including those of the installed handlers, in a Markdown table.
     """
     settings = every_setting().values()
     if call.printed_json({"items": [_as_object(setting) for setting in settings]}):
@@ -54,8 +54,8 @@ def _as_object(setting: Setting[Any]) -> dict[str, object]:
     }
 
 
-config = group(
+config = VerbGroup(
     "config",
-    "\b\npagemill config show\npagemill config docs\n\nThe settings, and where each comes from.",
+    "\b\npagemill config show\npagemill config docs\n\nShow the settings and their origin.",
     *(show, docs),
 )

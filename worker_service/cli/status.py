@@ -1,4 +1,4 @@
-"""How things stand: `pagemill` alone, `workers`, `status`, `doctor`, in numbers, and all of it in one file."""
+"""The state of the service: `pagemill` alone, `status`, `workers`, `stats`, `errors`, `doctor` and `report`."""
 
 from __future__ import annotations
 
@@ -54,14 +54,14 @@ def workers(call: Invocation) -> None:
     pagemill workers
     pagemill workers --json
 
-    The daemons on this database: what they run, and when they last said that they live; below them their nodes.
+    List the daemons on this database, with their running jobs and last heartbeat, and their cluster nodes.
     """
     state = Overview(call.session)
     found, nodes = state.workers, state.nodes
     if call.printed_json({"items": found, "nodes": nodes}):
         return
     if not found:
-        output.say("no worker: start one with `systemctl start pagemill`, or here with `pagemill run`")
+        output.say("no daemon is running: systemctl start pagemill, or pagemill run")
         return
     now = state.at
     output.show_table(
@@ -78,13 +78,13 @@ def workers(call: Invocation) -> None:
 
 
 @verb
-@click.option("--oldest", metavar="LENGTH", help="Warn when a job has been pending for longer than this, e.g. 1h.")
+@click.option("--oldest", metavar="LENGTH", help="Warn if a job has been pending for longer than this, such as 1h.")
 def status(call: Invocation, oldest: str | None) -> int:
     """\b
     pagemill status
     pagemill status --oldest 1h
 
-    Whether all is well, in one line. Exit code as monitoring wants it: 0 ok, 1 warning, 2 critical, 3 unknown.
+    Print the health in one line. The exit code is as in Nagios: 0 ok, 1 warning, 2 critical, 3 unknown.
     """
     from worker_service.services.health import Level, check_health, summary
 
@@ -103,10 +103,8 @@ def status(call: Invocation, oldest: str | None) -> int:
 
 
 @verb
-@click.option(
-    "--audit", is_flag=True, help="Read all rows, their history and every published file: is any promise broken?"
-)
-@click.option("--online", is_flag=True, help="Ask Google as well: who each credential is, and what it may do.")
+@click.option("--audit", is_flag=True, help="Check all rows, their history and every published file instead.")
+@click.option("--online", is_flag=True, help="Ask Google, too, which account each credential has, and what it may do.")
 def doctor(call: Invocation, audit: bool, online: bool) -> int:
     """\b
     pagemill doctor
@@ -114,10 +112,10 @@ def doctor(call: Invocation, audit: bool, online: bool) -> int:
     pagemill doctor --audit
     pagemill doctor --online
 
-    Look for what is wrong, and say how to put it right. ✓ is good, ! is worth a look, ✗ is wrong; then exit code 1.
+    Find problems and say how to fix them. ✓ is good, ! is a warning, ✗ is a problem, with exit code 1.
 
-    --audit asks one thing only: whether rows, attempts, events and published files break a promise (P1 … P13), each
-    by its number. It reads every published file; without it, doctor looks at the size of each.
+    --audit only checks whether rows, attempts, events and published files break a promise (P1 … P13). It reads every
+    published file; without it, doctor compares sizes.
     """
     from worker_service.services import doctor as findings_of
     from worker_service.services.health import Level
@@ -138,12 +136,12 @@ def doctor(call: Invocation, audit: bool, online: bool) -> int:
 
 
 def _pause(pause: Pause) -> str:
-    until = f" until {output.seconds(pause.until)}" if pause.until else ""
+    until = f" until {output.to_the_second(pause.until)}" if pause.until else ""
     reason = f" ({pause.reason})" if pause.reason else ""
     return overview.title_of_pause(pause.scope, pause.name) + until + reason
 
 
-# ── Numbers, and all of it ──────────────────────────────────────────────────────────────────────────────────────────
+# ── Numbers and the report ──────────────────────────────────────────────────────────────────────────────────────────
 
 
 @verb
@@ -152,9 +150,8 @@ def stats(call: Invocation) -> None:
     pagemill stats
     pagemill stats --json
 
-    How many jobs there are, by type and status. HELD are pending jobs that wait for a time, a job or a key. Below them,
-    pending jobs by platform, and what each owner keeps in the workspace; a file that two share counts for both, and
-    once for all.
+    Count jobs by type and status, pending jobs by platform, and each owner's documents and files. HELD are pending jobs
+    that wait for a time, another job or a busy key. A file of two owners counts for both, and once in the total.
     """
     found = overview.statistics(call.session)
     if call.printed_json(found):
@@ -175,14 +172,14 @@ def stats(call: Invocation) -> None:
 
 
 @verb
-@click.option("--since", default="1d", metavar="TIME", help="1d (ago) unless given; or a time.")
+@click.option("--since", default="1d", metavar="TIME", help="Since 2h or 3d (ago), or a time. Default: 1d.")
 def errors(call: Invocation, since: str) -> None:
     """\b
     pagemill errors
     pagemill errors --since 2h
     pagemill retry --error HTTP_503 --since 1d
 
-    What failed lately: each error code, how often, and the newest job that has it.
+    Count recent failures by error code, with the newest job of each.
     """
     found = overview.recent_errors(call.session, since=since)
     if call.printed_json({"items": found}):
@@ -190,7 +187,7 @@ def errors(call: Invocation, since: str) -> None:
     if found:
         rows = [(e.code, e.job_type, e.jobs, e.newest_job_id, e.newest_name, e.newest_text) for e in found]
         output.show_table(("ERROR", "TYPE", "JOBS", "NEWEST", "NAME", "MESSAGE"), rows, whole=("ERROR",))
-        output.say("to see one: pagemill show ID; to run them again: pagemill retry --error CODE")
+        output.say("details: pagemill show ID; to run them again: pagemill retry --error CODE")
     else:
         output.say(f"nothing failed since {since}")
 
@@ -203,18 +200,18 @@ def errors(call: Invocation, since: str) -> None:
     type=click.Path(dir_okay=False, path_type=Path),
     default=Path("pagemill-report.tar.gz"),
     metavar="FILE",
-    help="pagemill-report.tar.gz unless given.",
+    help="Default: pagemill-report.tar.gz.",
 )
 @click.option("--with-names", is_flag=True, help="Include names of files and owners, all settings, and error messages.")
-@click.option("--force", is_flag=True, help="Replace the file.")
+@click.option("--force", is_flag=True, help="Replace an existing file.")
 def report(call: Invocation, target: Path, with_names: bool, force: bool) -> None:
     """\b
     pagemill report
     pagemill report -o bundle.tar.gz
     pagemill report -o bundle.tar.gz --with-names --force
 
-    Write what somebody who helps wants to see: versions, settings, what doctor and status say, workers, counts, errors,
-    the newest failed jobs and events. Prints what is in it; look into it before you pass it on.
+    Write a support report: versions, settings, the output of doctor and status, workers, counts, errors, the newest
+    failed jobs and events. Prints its contents; check it before you share it.
 
     Payloads, results, logs, the text of documents and credentials are never in it. Names of files and owners, paths and
     messages are in it only with --with-names. A message may repeat what a program printed or a part of its payload.
@@ -225,6 +222,6 @@ def report(call: Invocation, target: Path, with_names: bool, force: bool) -> Non
     items = [{"name": part.name, "bytes": len(part.content), "about": part.about} for part in parts]
     if call.printed_json({"report": target, "with_names": with_names, "items": items}):
         return
-    output.show_table(("FILE", "BYTES", "WHAT IT TELLS"), [(one.name, len(one.content), one.about) for one in parts])
-    names = "with names and messages: read it before you pass it on" if with_names else "without names and messages"
+    output.show_table(("FILE", "BYTES", "CONTENT"), [(one.name, len(one.content), one.about) for one in parts])
+    names = "with names and messages: check it before you share it" if with_names else "without names and messages"
     output.say(f"wrote {target}; {names}")

@@ -13,7 +13,7 @@ from job_handlers.reading.find_files import LeftOut, in_words
 from job_handlers.reading.requests import QUALITIES, ReadOptions
 from worker_service.base.errors import BadInput
 from worker_service.cli import output
-from worker_service.cli.batches import say_of_batch, say_what_is_replaced
+from worker_service.cli.batches import report_batch, report_replaced
 from worker_service.cli.context import Function, Invocation
 from worker_service.jobs.batches import BatchAdded, InBatch
 from worker_service.jobs.job import Enqueued, NewJob
@@ -106,13 +106,13 @@ def submit(
         added = batches.extend_batch(call.session, number, urgent, owner=owner)
         items = added.jobs
     elif batch is not None:
-        say_what_is_replaced(call, owner)
+        report_replaced(call, owner)
         added = batches.add_batch(call.session, submitted, owner=owner, name=batch, priority=urgency, asked=asked)
         items = added.jobs
     elif name is not None:
         submission = batches.prepare_submission(call.session, submitted)
         if submission.work.new:
-            say_what_is_replaced(call, owner)
+            report_replaced(call, owner)
         title = name if len(name) <= _NAME_CHARACTERS_MAX else f"…{name[1 - _NAME_CHARACTERS_MAX :]}"
         done = batches.submit_batch(call.session, submission, owner=owner, name=title, priority=urgency, asked=asked)
         items, added = done.items, done.added
@@ -120,8 +120,8 @@ def submit(
             output.say(f"{one.title} already includes some of this; to start it now: pagemill batch resume {one.id}")
     else:
         items = enqueue.enqueue_jobs(call.session, [replace(one, priority=urgency) for one in submitted])
-    if added is not None and not call.as_json:
-        say_of_batch(call, added)
+    if added is not None:
+        report_batch(call, added)
     return items, added
 
 

@@ -1,4 +1,4 @@
-"""`pagemill top`: what goes on now, drawn again every second."""
+"""`pagemill top`: running work, updated every second."""
 
 from __future__ import annotations
 
@@ -30,16 +30,15 @@ _JOBS_LEAST = 3
 
 
 @verb
-@click.option("--once", is_flag=True, help="Print one frame and end.")
+@click.option("--once", is_flag=True, help="Print once and exit.")
 def top(call: Invocation, once: bool) -> None:
     """\b
     pagemill top
     pagemill top --once
 
-    What goes on now, drawn again every second: how far batches are, the slots of each worker, what runs and how far it
-    is, what waits.
+    Show batches, workers, running jobs and pending jobs, updated every second.
 
-    q or Ctrl-C ends it. With --json, or where stdout is no terminal, it looks once.
+    Press q or Ctrl-C to quit. With --json, or without a terminal, it prints once.
     """
     if call.as_json:
         found = Overview(call.session)
@@ -50,16 +49,16 @@ def top(call: Invocation, once: bool) -> None:
         for line in frame(Overview(call.session)):
             output.show(line)
     else:
-        _draw_until_asked_to_end(call)
+        _draw_until_quit(call)
 
 
 def frame(overview: Overview, *, height: int | None = None) -> list[str]:
-    """The lines of one picture. With a height, only as many jobs as fit between what is above and below them."""
+    """Return the lines of one picture. With a height, leave out running jobs that do not fit."""
     above = [_summary(overview), *map(titled_progress, overview.batches), "", *_worker_lines(overview)]
     below = _pending_lines(overview)
     most = len(overview.running_jobs)
     if height is not None:
-        # Two lines around the jobs, their headings, the line about the rest, and the last one of the terminal.
+        # Empty line, headings, count of the others, and the last line of the terminal.
         most = max(_JOBS_LEAST, height - len(above) - len(below) - 4)
     lines = [*above, *_running_lines(overview, most), *below]
     return lines if height is None else lines[: max(1, height - 1)]
@@ -79,9 +78,9 @@ def _summary(overview: Overview) -> str:
 
 def _worker_lines(overview: Overview) -> list[str]:
     if not overview.workers:
-        return ["no worker: start one with `systemctl start pagemill`, or here with `pagemill run`"]
+        return ["no daemon is running: systemctl start pagemill, or pagemill run"]
     rows = [
-        (one.id, one.state, _room(one), one.host, f"{output.age(one.heartbeat_at, now=overview.at)} ago")
+        (one.id, one.state, _slots(one), one.host, f"{output.age(one.heartbeat_at, now=overview.at)} ago")
         for one in overview.workers
     ]
     lines = output.table_lines(("WORKER", "STATE", "RUNNING", "HOST", "BEAT"), rows)
@@ -90,7 +89,7 @@ def _worker_lines(overview: Overview) -> list[str]:
     return lines
 
 
-def _room(worker: CheckedWorker) -> str:
+def _slots(worker: CheckedWorker) -> str:
     classes = [f"{worker.cpu_slots} cpu", f"{worker.io_slots} io"]
     classes += [f"{worker.node_slots} on nodes"] if worker.node_slots else []
     slots = worker.cpu_slots + worker.io_slots + worker.node_slots
@@ -100,7 +99,7 @@ def _room(worker: CheckedWorker) -> str:
 def _running_lines(overview: Overview, most: int) -> list[str]:
     total = max(overview.counts.by_status[Status.RUNNING], len(overview.running_jobs))
     if not total:
-        return ["", "nothing is running"]
+        return ["", "no job is running"]
     rows = [
         (
             job.id, job.job_type, job.name, job.account, job.worker_id,
@@ -111,13 +110,13 @@ def _running_lines(overview: Overview, most: int) -> list[str]:
     ]  # fmt: skip
     headers = ("ID", "TYPE", "NAME", "ACCOUNT", "WORKER", "FOR", "STATE", "DONE", "MESSAGE")
     left_out = total - len(rows)
-    rest = [f"… and {output.jobs(left_out)} more"] if left_out > 0 else []
+    rest = [f"… and {counted(left_out, 'job')} more"] if left_out > 0 else []
     return ["", *output.table_lines(headers, rows, gives_up=("WORKER", "STATE", "ACCOUNT")), *rest]
 
 
 def _pending_lines(overview: Overview) -> list[str]:
     if not overview.pending_types:
-        return ["", "nothing is pending"]
+        return ["", "no job is pending"]
     rows = [(one.job_type, one.pending, one.held) for one in overview.pending_types[:_TYPES_MOST]]
     left_out = len(overview.pending_types) - len(rows)
     rest = [f"… and {counted(left_out, 'type')} more"] if left_out else []
@@ -127,40 +126,40 @@ def _pending_lines(overview: Overview) -> list[str]:
 # ── On a terminal ───────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _draw_until_asked_to_end(call: Invocation) -> None:
+def _draw_until_quit(call: Invocation) -> None:
     try:
-        with _keys_at_once():
+        with _raw_keyboard():
             click.clear()
             while True:
                 output.draw(frame(Overview(call.session), height=shutil.get_terminal_size().lines))
-                if _is_asked_to_end():
+                if _is_quit_pressed():
                     return
     except KeyboardInterrupt:
         return
 
 
-def _is_asked_to_end() -> bool:
-    """Wait for a key, and not longer than until the next picture."""
+def _is_quit_pressed() -> bool:
+    """Wait until a key is pressed or the next picture is due."""
     if not output.is_terminal(sys.stdin):
         select.select([], [], [], _EVERY_SECONDS)
         return False
     keyboard = sys.stdin.fileno()
     if not select.select([keyboard], [], [], _EVERY_SECONDS)[0]:
         return False
-    # Nothing: the terminal has been closed.
+    # A closed terminal reads as empty.
     return os.read(keyboard, 1) in (b"q", b"Q", b"")
 
 
 @contextmanager
-def _keys_at_once() -> Iterator[None]:
-    """Keys reach us without Enter, and are not shown. However it ends, the terminal is as it was."""
+def _raw_keyboard() -> Iterator[None]:
+    """Read keys without Enter and without echo; restore the terminal at the end."""
     if not output.is_terminal(sys.stdin):
         yield
         return
     keyboard = sys.stdin.fileno()
     before = termios.tcgetattr(keyboard)
     try:
-        # What was typed while we started counts.
+        # TCSADRAIN keeps what was typed during the start.
         tty.setcbreak(keyboard, termios.TCSADRAIN)
         output.show_cursor(is_shown=False)
         yield

@@ -1,9 +1,6 @@
-"""`pagemill wait`: until jobs have ended, or documents have been read."""
+"""`pagemill wait`: wait for jobs, batches or documents."""
 
 from __future__ import annotations
-
-import sys
-import time
 
 import click
 
@@ -18,9 +15,9 @@ from worker_service.services.wait import AwaitedDocument, wait_for_jobs
 
 @verb
 @selecting
-@click.option("--timeout", metavar="LENGTH", help="Give up after this long: 30s, 10m.")
-@click.option("--follow", is_flag=True, help="And for the jobs that come of them.")
-@click.option("--progress", is_flag=True, help="Show how far they are: bars on a terminal, else a line every 10 s.")
+@click.option("--timeout", metavar="LENGTH", help="Give up after this time, such as 30s or 10m.")
+@click.option("--follow", is_flag=True, help="Also wait for the jobs that these jobs create.")
+@click.option("--progress", is_flag=True, help="Show the progress: bars on a terminal, else a line every 10 s.")
 def wait(call: Invocation, selector: Selector, timeout: str | None, follow: bool, progress: bool) -> int:
     """\b
     pagemill wait 42
@@ -30,35 +27,35 @@ def wait(call: Invocation, selector: Selector, timeout: str | None, follow: bool
     pagemill wait document:7 --progress
     pagemill wait $(pagemill enqueue download --set source=/srv/a.pdf)
 
-    Wait until jobs have ended: those with these ids or of a batch, or, of those that match otherwise, the ones that are
-    live now; until a batch has ended, with all that comes of it; or until a document was read. A folder that is watched
-    is waited for until it was looked at. What --progress shows goes to stderr.
+    Wait until jobs have ended, a batch has ended with everything in it, or documents have been read.
 
-    Exit code 0 if all completed, 1 if some failed or were cancelled, 124 if the time ran out.
+    Jobs named by id or batch count in any status; other selectors choose the jobs that are live now. A job that watches
+    a folder is awaited until its next check. The progress goes to stderr.
+
+    Exit code 0 if all completed, 1 if some failed or were cancelled, 124 after the timeout.
     """
     if selector.batch_ids and selector == Selector(batch_ids=selector.batch_ids):
         return await_batches(call, selector.batch_ids, timeout=timeout, is_watched=progress)
     if selector.document_ids:
         return _wait_for_documents(call, selector, timeout=timeout, is_watched=progress)
-    watch = watch_jobs(sys.stderr, monotonic=time.monotonic) if progress else None
+    watch = watch_jobs() if progress else None
     waited = wait_for_jobs(call.session, selector, timeout=timeout, watch=watch, follows=follow)
     exit_code = 0 if waited.is_good else 1
     if call.printed_json(waited):
         return exit_code
     counts = {name: getattr(waited, name) for name in ("completed", "failed", "cancelled", "gone")}
-    ends = ", ".join(f"{number} {word}" for word, number in counts.items() if number)
-    output.show(ends or "nothing is left to wait for")
+    output.show(", ".join(f"{number} {word}" for word, number in counts.items() if number) or "no live job matches")
     if waited.watching:
         ids = " ".join(map(str, waited.watching))
-        output.say(f"{counted(len(waited.watching), 'job')} still watching; to end that: pagemill cancel {ids}")
+        output.say(f"{counted(len(waited.watching), 'job')} still watching; to stop: pagemill cancel {ids}")
     if waited.going_on:
-        output.say(f"still to do: {counted(waited.going_on, 'job')} that came of this; --follow waits for all of it")
+        output.say(f"{counted(waited.going_on, 'follow-up job')} still live; --follow waits for them, too")
     return exit_code
 
 
 def _wait_for_documents(call: Invocation, selector: Selector, *, timeout: str | None, is_watched: bool) -> int:
     if selector != Selector(document_ids=selector.document_ids):
-        raise BadInput("wait for documents or for jobs, not for both at once", "pagemill wait document:7 document:8")
+        raise BadInput("documents and jobs cannot be awaited together", "pagemill wait document:7 document:8")
     documents = [call.session.library.document(document_id) for document_id in selector.document_ids]
     awaited = [AwaitedDocument(one.name, document_id=one.id) for one in documents]
     return await_reading(call, awaited, timeout=timeout, is_watched=is_watched)

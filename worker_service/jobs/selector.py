@@ -36,16 +36,21 @@ class Column(Struct, frozen=True):
 
 # The order of the columns in lists.
 COLUMNS = (
-    Column("job_type", "--type", "TYPE", heading="TYPE", chosen_by="job_types", divides=True),
+    Column("job_type", "--type", "TYPE", heading="TYPE", chosen_by="job_types", divides=True,
+           about="Jobs of this type; several separated by commas."),
     Column("name", "--name", "TEXT", heading="NAME", is_filled=True, chosen_by="name", is_part=True,
-           written="What it is about, as lists show it: a file's name.", about="Jobs with this in their name."),
+           written="Name in lists, such as a file name.", about="Jobs with this in their name."),
     Column("platform", "--platform", heading="PLATFORM", chosen_by="platforms", divides=True, is_filled=True,
-           written="'local' unless given."),
+           written="Default: local.",
+           about="Jobs of this platform; several separated by commas."),
     Column("account", "--account", heading="ACCOUNT", chosen_by="accounts",
-           written="The remote account that the job is about.", about="The remote account that jobs are about."),
-    Column("owner", "--owner", heading="OWNER", chosen_by="owners", written="The person it belongs to."),
-    Column("source", "--source", written="What may ask for a rest, such as a credential."),
-    Column("batch_id", "--batch", "N", is_number=True, chosen_by="batch_id", written="The batch that it belongs to."),
+           written="The job's remote account.", about="Jobs of this remote account."),
+    Column("owner", "--owner", heading="OWNER", chosen_by="owners", written="Owner of the job.",
+           about="Jobs of this owner."),
+    Column("source", "--source",
+           written="Source that the job uses, such as a credential; a busy source delays its jobs."),
+    Column("batch_id", "--batch", "N", is_number=True, chosen_by="batch_id", written="Add the job to this batch.",
+           about="Jobs of this batch."),
     Column("error_code", "--error", "CODE", chosen_by="error_code", about="Jobs whose last error has this code."),
 )  # fmt: skip
 WRITTEN = tuple(column for column in COLUMNS if column.written)

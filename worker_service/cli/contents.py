@@ -1,0 +1,342 @@
+"""What documents contain: `text`, `search`, `tables`, `keywords` and `export`."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from worker_service.base.errors import BadInput, PagemillError, Refused
+from worker_service.base.files import atomic_write
+from worker_service.base.humanize import counted
+from worker_service.base.sanitize import harmless
+from worker_service.cli import output
+from worker_service.cli.context import DocumentId, Invocation, JobId, completes, verb
+from worker_service.cli.documents import batch_option, choosing, document_argument, owner_option
+from worker_service.jobs.documents import IndexStatus
+from worker_service.jobs.library import Document, DocumentSelector, Hit
+from worker_service.services import documents, exports, keyword_counts
+from worker_service.services.exports import ROLES, IfExists, TargetExists
+from worker_service.services.keyword_counts import count_cells, count_headers, write_workbook
+from worker_service.services.page_layouts import tables_of, write_csv, write_tables
+
+# Marks around the hits in a snippet. The text of a document contains neither.
+_MARKS = ("\x02", "\x03")
+_MARKED = re.compile("\x02([^\x02\x03]*)\x03")
+
+_pages_option = click.option("--pages", metavar="A-B", help="Only these pages: 3, 3-5, 3- or -5.")
+
+
+@verb
+@document_argument
+@_pages_option
+def text(call: Invocation, document_id: int, pages: str | None) -> int:
+    """\b
+    pagemill text 7
+    pagemill text 7 --pages 3-5 | less
+    pagemill text 7 --json
+
+    Print the text of a document. Pages are separated by a form feed, as in pdftotext.
+
+    Exit code 1 if there is no text.
+    """
+    document, found = documents.document_text(call.session, document_id, pages=pages)
+    items = [
+        {"number": one.number, "method": one.method, "confidence": one.confidence, "text": one.text} for one in found
+    ]
+    if not call.printed_json({"document": document_id, "name": document.name, "items": items}):
+        output.show_text("\f".join(f"{(one.text or '').rstrip()}\n" for one in found))
+    if not found:
+        output.say(f"document {document_id} has no text to show: {_why_no_text(document)}")
+    return 0 if found else 1
+
+
+def _why_no_text(document: Document) -> str:
+    if document.status is IndexStatus.FAILED:
+        return f"it could not be read ({document.error_code}: {document.error_text})"
+    if document.status is IndexStatus.SUCCESS:
+        return f"it has {counted(document.pages or 0, 'page')}"
+    return f"it is {document.status}"
+
+
+# ── Search ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@verb
+@click.argument("words", metavar="QUERY", nargs=-1, required=True)
+@owner_option
+@batch_option
+@click.option(
+    "--document",
+    "document_id",
+    type=DocumentId(),
+    shell_complete=completes("document"),
+    metavar="N",
+    help="Only pages of this document.",
+)
+@click.option("--limit", type=click.IntRange(1, 1000), default=20, metavar="N", help="Number of pages. Default: 20.")
+@click.option("--sure", "is_sure", is_flag=True, help="Leave out pages with an OCR confidence below 50 %.")
+@click.option("--all", "needs_all", is_flag=True, help="Only pages with all words of the query.")
+def search(
+    call: Invocation,
+    words: Sequence[str],
+    owner: str | None,
+    batch_id: int | None,
+    document_id: int | None,
+    limit: int,
+    is_sure: bool,
+    needs_all: bool,
+) -> int:
+    """\b
+    pagemill search 'climate NEAR risk'
+    pagemill search what are the climate risks of our suppliers
+    pagemill search '"scope 3" emissions' --owner alice
+    pagemill search 'sustainab* NOT water' --json
+
+    Find pages, best match first: those with all words of the query, then those with some. A query may also have
+    "a phrase", a NEAR b, a OR b, a NOT b, or begin*. Punctuation in a word, as in scope-3, keeps its parts together.
+
+    Exit code 1 if nothing was found.
+    """
+    marks = ("[", "]") if call.as_json else _MARKS
+    documents.require_batches(call.session, () if batch_id is None else (batch_id,))
+    found = call.session.library.search(
+        " ".join(words),
+        owner=owner,
+        document_id=document_id,
+        batch_id=batch_id,
+        most=limit,
+        marks=marks,
+        is_sure=is_sure,
+        needs_all=needs_all,
+    )
+    if not call.printed_json({"items": found.hits, "is_partial": found.is_partial}):
+        for hit in found.hits:
+            output.show(_hit_line(hit))
+        if not found.hits:
+            output.say("no page matches")
+        elif not found.hits[0].has_all_words:
+            output.say("no page has all of these words; these pages have some of them")
+        elif not found.hits[-1].has_all_words:
+            output.say("the first pages have all of these words, the others some of them; --all leaves those out")
+    if found.is_partial:
+        output.say("too many pages match: only the newest pages were ranked")
+    return 0 if found.hits else 1
+
+
+def _hit_line(hit: Hit) -> str:
+    parts = _MARKED.split(" ".join(hit.snippet.split()))
+    # Every second part was between marks.
+    snippet = (_highlighted(part) if at % 2 else part for at, part in enumerate(parts))
+    return output.joined(f"{hit.document_id}:{hit.number}  {hit.name}  ", *snippet)
+
+
+def _highlighted(word: str) -> str:
+    return output.styled(word, bold=True) if output.is_terminal(sys.stdout) else f"[{word}]"
+
+
+# ── Tables and keywords ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+@verb
+@document_argument
+@_pages_option
+@click.option(
+    "--csv",
+    "directory",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="Write a CSV file for each table.",
+)
+@click.option(
+    "--xlsx",
+    metavar="FILE",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write a workbook with a sheet for each table.",
+)
+@click.option("--force", is_flag=True, help="With --csv and --xlsx: replace existing files.")
+def tables(
+    call: Invocation, document_id: int, pages: str | None, directory: Path | None, xlsx: Path | None, force: bool
+) -> int:
+    """\b
+    pagemill tables 7
+    pagemill tables 7 --pages 3-5 --csv out/
+    pagemill tables 7 --xlsx tables.xlsx
+    pagemill tables 7 --json
+
+    Print the tables of a document: one line per row, with tabs between the cells. Cells are text as on the page; no
+    cell becomes a formula.
+
+    Exit code 1 if there are none.
+    """
+    document = call.session.library.document(document_id)
+    found = list(tables_of(call.session, document_id, pages=pages))
+    written: list[Path] = []
+    if xlsx is not None:
+        _require_free(xlsx, force)
+        if found:
+            with atomic_write(xlsx) as file:
+                write_tables(file, found)
+            output.say(f"wrote {xlsx}")
+    for table in found if directory is not None else ():
+        path = directory / f"{table.name}.csv"  # type: ignore[operator]
+        _require_free(path, force)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with atomic_write(path) as file:
+            write_csv(file, table)
+        written.append(path)
+    answer = {"items": written} if directory is not None else None
+    if call.printed_json(answer or {"document": document_id, "name": document.name, "items": found}):
+        return 0 if found else 1
+    for path in written:
+        output.show(str(path))
+    for table in found if directory is None and xlsx is None else ():
+        output.say(f"page {table.page}, table {table.number}:")
+        output.show_text("".join("\t".join(map(harmless, row)).rstrip("\t") + "\n" for row in table.rows))
+    if not found:
+        output.say(_why_no_tables(document))
+    return 0 if found else 1
+
+
+def _require_free(path: Path, force: bool) -> None:
+    if path.exists() and not force:
+        raise Refused(f"{path} exists", "--force replaces it")
+
+
+def _why_no_tables(document: Document) -> str:
+    why = "" if document.current_generation is not None else ": it is not read yet"
+    if document.kind == "sheet":
+        why = f": it is a spreadsheet; to get the file: pagemill export {document.id} --format original"
+    return f"document {document.id} has no tables on these pages{why}"
+
+
+class _TermsFile(click.File):
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if isinstance(value, str) and value != "-" and not Path(value).exists():
+            raise BadInput(f"there is no file {value}")
+        return super().convert(value, param, ctx)
+
+
+@verb
+@click.argument("terms", metavar="TERMS.txt", type=_TermsFile(encoding="utf-8"))
+@owner_option
+@batch_option
+@click.option("--pages", "by_page", is_flag=True, help="Print a row for each page with a term, not for each document.")
+@click.option("--csv", "as_csv", is_flag=True, help="Print CSV.")
+@click.option("--xlsx", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path), help="Write a workbook.")
+@click.option("--force", is_flag=True, help="With --xlsx: replace an existing file.")
+def keywords(
+    call: Invocation,
+    terms: Any,
+    owner: str | None,
+    batch_id: int | None,
+    by_page: bool,
+    as_csv: bool,
+    xlsx: Path | None,
+    force: bool,
+) -> None:
+    """\b
+    pagemill keywords terms.txt
+    pagemill keywords terms.txt --csv > counts.csv
+    pagemill keywords terms.txt --xlsx counts.xlsx --owner alice
+
+    Count how often each term of a file occurs in each document. The file has one term per line: a word, a phrase, or
+    begin*. The table has a row for each document and a column for each term; documents with no matches are listed, too,
+    with zeros. The workbook also has a sheet with pages.
+    """
+    if xlsx is not None:
+        _require_free(xlsx, force)
+    try:
+        words = keyword_counts.parse_terms(terms.read())
+    except UnicodeDecodeError as error:
+        raise BadInput(f"{terms.name} is not UTF-8 text", "save it as UTF-8") from error
+    found = list(keyword_counts.count_keywords(call.session, words, owner=owner, batch_id=batch_id))
+    whole = [row for part in found for row in part.by_document]
+    pages = [row for part in found for row in part.by_page]
+    rows = pages if by_page else whole
+    if xlsx is not None:
+        with atomic_write(xlsx) as file:
+            write_workbook(file, words, found)
+        output.say(f"wrote {xlsx}")
+    elif call.printed_json({"terms": words, "items": [row.as_object(words) for row in rows]}):
+        return
+    else:
+        show = output.show_csv if as_csv else output.show_table
+        show(count_headers(words, of_pages=by_page), [*map(count_cells, rows)])
+    if unread := sum(not row.is_read for row in whole):
+        output.say(f"{counted(unread, 'document')} without text could not be counted: pagemill documents")
+    if not pages:
+        output.say("no term occurs on any page")
+
+
+# ── Export ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@verb
+@choosing
+@click.option("--format", "form", type=click.Choice(list(ROLES)), default="txt", help="Kind of file. Default: txt.")
+@click.option(
+    "-o",
+    "--output",
+    "directory",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path(),
+    metavar="DIR",
+    help="Directory for the copies. Default: the current one.",
+)
+@click.option("--update", is_flag=True, help="Replace existing files that have changed.")
+@click.option("--force", is_flag=True, help="Replace all existing files.")
+@click.option("--job", "job_id", type=JobId(), metavar="ID", help="Copy the files of this job instead of documents.")
+def export(
+    call: Invocation,
+    chosen: DocumentSelector,
+    form: str,
+    directory: Path,
+    update: bool,
+    force: bool,
+    job_id: int | None,
+) -> int:
+    """\b
+    pagemill export 7
+    pagemill export 7 8 9 --format pdf -o out/
+    pagemill export --owner alice --format json -o out/ --update
+    pagemill export --batch 7 -o out/
+    pagemill export --job 42 -o out/
+
+    Copy files of documents: txt (the text), pdf (searchable), json (all words with their places), hocr, or original.
+    Prints the path of each copy.
+
+    Exit code 1 if some files could not be copied; the others are copied.
+    """
+    if update and force:
+        raise BadInput("--force replaces all existing files, --update only changed ones", "use one of them")
+    there = IfExists.REPLACED if force else IfExists.UPDATED if update else IfExists.KEPT
+    if job_id is not None:
+        if not chosen.is_empty:
+            raise BadInput("--job cannot be combined with documents", "leave out one of them")
+        found = exports.export_job_files(call.session, job_id, directory, there)
+    else:
+        found = exports.export_documents(call.session, chosen, form, directory, there)
+    if found.chosen == 1 and found.failures:
+        raise found.failures[0]
+    if not call.printed_json({"items": found.items, "unchanged": found.unchanged}):
+        for path in found.items:
+            output.show(str(path))
+        if found.unchanged:
+            output.say(f"{counted(len(found.unchanged), 'file')} already there, unchanged")
+        if not found.chosen:
+            output.say("no document matches")
+    for sentence in _failure_lines(found.failures):
+        output.say(sentence)
+    return 1 if found.failures else 0
+
+
+def _failure_lines(failures: Sequence[PagemillError]) -> list[str]:
+    """Return a line for each failure; of existing files, name only the first."""
+    existing = [str(error) for error in failures if isinstance(error, TargetExists)]
+    more = [f"{counted(len(existing) - 1, 'other file')} already there"] if len(existing) > 1 else []
+    return [*existing[:1], *more, *(str(error) for error in failures if not isinstance(error, TargetExists))]
