@@ -20,6 +20,7 @@ from msgspec.structs import replace
 
 from job_handlers.file_kinds import FileKind, kind_of
 from job_handlers.reading import attachments, formats, layout, ocr, pdf, spreadsheets
+from job_handlers.reading.assemble import Assembly
 from job_handlers.reading.document import (
     ENVIRONMENT,
     HowToRead,
@@ -29,7 +30,6 @@ from job_handlers.reading.document import (
     library_of,
     original_of,
 )
-from job_handlers.reading.outputs import Assembly
 from job_handlers.reading.page_process import Lost, PageProcess, Refusal, TooLarge
 from job_handlers.reading.page_settings import (
     TOO_LARGE,
@@ -148,7 +148,7 @@ def _ingest_pages(context: Context[HowToRead], how: HowToRead, original: Path, k
             done = _done_with_ranges(context, facts, _ocr_range_jobs(context, how, content, to_recognise, scans))
         else:
             assembly.add_rest(counted.pages)
-            done = assembly.published(facts, None if is_flow else lambda: _thumbnail(process))
+            done = assembly.finish(facts, None if is_flow else lambda: _thumbnail(process))
     if inside is None:
         return done
     return replace(done, files=[*done.files, *inside.files], follow_ups=[*done.follow_ups, *inside.follow_ups])

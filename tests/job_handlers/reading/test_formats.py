@@ -319,7 +319,6 @@ REPEATED = (
         pytest.param(REPEATED.format("a" * 5000), "a" * 5000, "", id="long cells are not repeated"),
         pytest.param(
             "<b:table><b:table-row><b:table-cell><t:p>a</t:p></b:table-cell>"
-            ""
             "<b:table-cell b:number-columns-repeated='2'/><b:table-cell><t:p>b</t:p></b:table-cell>"
             "<b:table-cell b:number-columns-repeated='16380'/></b:table-row>"
             "</b:table>",
