@@ -9,6 +9,9 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
+from tests.length import short
 from tests.store.kit import ByHand, lay_out
 from worker_service.jobs.batches import NewBatch
 from worker_service.jobs.documents import DeferredAction, DocumentRequest
@@ -16,7 +19,7 @@ from worker_service.jobs.job import NewJob
 from worker_service.store.opening import open_store
 
 ROOT = Path(__file__).resolve().parents[2]
-FILES = 2
+FILES = short(1, full=2)
 
 
 def a_batch(place: Path, state: str = "active") -> Path:
@@ -46,20 +49,17 @@ def killed(deed: str, base: Path) -> Iterator[ByHand]:
         yield ByHand(base.with_name(f"{base.stem}-{each}.db"))
 
 
-def test_a_stop_that_is_killed_at_any_statement_holds_all_or_none_and_is_made_again(tmp_path: Path) -> None:
-    for left in killed("stop", a_batch(tmp_path)):
-        assert left("SELECT state, (SELECT count(*) FROM worker_job_queue WHERE held = 16) AS held FROM batch") == [
-            {"state": "stopped", "held": FILES + 1}
-        ]
-        assert left("SELECT count(*) AS n FROM notice WHERE kind = 'batch.stopped'") == [{"n": 1}]
-
-
-def test_one_that_goes_on_and_is_killed_at_any_statement_frees_all_or_none(tmp_path: Path) -> None:
-    for left in killed("resume", a_batch(tmp_path, "stopped")):
-        assert left("SELECT state, (SELECT count(*) FROM worker_job_queue WHERE held = 0) AS free FROM batch") == [
-            {"state": "active", "free": FILES + 1}
-        ]
-        assert left("SELECT count(*) AS n FROM notice WHERE kind = 'batch.resumed'") == [{"n": 1}]
+@pytest.mark.parametrize(
+    ("deed", "before", "after", "held", "notice"),
+    [("stop", "active", "stopped", 16, "batch.stopped"), ("resume", "stopped", "active", 0, "batch.resumed")],
+)
+def test_a_stop_or_resume_that_is_killed_at_any_statement_holds_all_jobs_or_none_and_can_be_repeated(
+    deed: str, before: str, after: str, held: int, notice: str, tmp_path: Path
+) -> None:
+    for left in killed(deed, a_batch(tmp_path, before)):
+        jobs = f"(SELECT count(*) FROM worker_job_queue WHERE held = {held}) AS jobs"
+        assert left(f"SELECT state, {jobs} FROM batch") == [{"state": after, "jobs": FILES + 1}]
+        assert left(f"SELECT count(*) AS n FROM notice WHERE kind = '{notice}'") == [{"n": 1}]
 
 
 def test_whoever_is_killed_at_any_statement_each_action_fires_once(tmp_path: Path) -> None:

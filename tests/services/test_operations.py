@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from tests.store.kit import lay_out
+from tests.store.kit import MovableClock
 from worker_service.base.errors import BadInput, JobNotFound
 from worker_service.jobs.job import Status
-from worker_service.services.database import Session, open_session
+from worker_service.services.database import Session
 from worker_service.services.enqueue import enqueue
 from worker_service.services.job_advice import why
 from worker_service.services.job_control import apply_plan, find_undoable, make_plan, undo
@@ -19,16 +17,6 @@ from worker_service.services.jobs import get_job_details, list_jobs
 from worker_service.services.overview import Overview, statistics
 from worker_service.services.parse import read_selector
 from worker_service.services.serialize import as_object
-from worker_service.settings.config import load_settings
-
-
-@pytest.fixture
-def session(tmp_path: Path) -> Iterator[Session]:
-    settings = load_settings(environ={"HOME": str(tmp_path)}, directory=tmp_path)
-    lay_out(settings.database)
-    opened = open_session(settings, actor="ann")
-    yield opened
-    opened.close()
 
 
 def put(session: Session, **words: object) -> int:
@@ -76,8 +64,11 @@ def test_a_plan_tells_what_a_change_would_do_and_what_was_done_can_be_undone(ses
     assert Overview(session).counts.by_status[Status.PENDING] == 8
 
 
-def test_why_answers_with_gates_and_the_next_move_of_each(session: Session) -> None:
-    found = why(session, put(session))
+def test_why_answers_with_gates_and_the_next_move_of_each(session: Session, clock: MovableClock) -> None:
+    job_id = put(session)
+    clock.advance(3600)  # its worker is silent
+
+    found = why(session, job_id)
 
     assert [(gate.code, gate.next.partition(",")[0]) for gate in found.gates] == [
         ("WORKER_DOWN", "systemctl start pagemill")

@@ -4,38 +4,27 @@ from __future__ import annotations
 
 import ast
 import json
-from collections.abc import Iterator
+import re
 from pathlib import Path
 
 import pytest
 
 from job_handlers.fetch.errors import FetchError, RetryPolicy, Timeouts
-from tests.store.kit import ByHand, lay_out, new_worker
+from tests.store.kit import ByHand
 from worker_service.handlers import Permanent
 from worker_service.jobs.attempts import Failure
 from worker_service.jobs.job import NewJob
-from worker_service.services.database import Session, open_session
+from worker_service.services.database import Session
 from worker_service.services.health import Level, check_health
 from worker_service.services.job_advice import why
 from worker_service.services.overview import CheckedNode, CheckedWorker, Overview
 from worker_service.services.serialize import as_object
-from worker_service.settings.config import load_settings
 from worker_service.settings.notifications import NotifyRule, messages
 from worker_service.store.errors import PAYLOAD_RULES
 from worker_service.web.views.alerts import list_alerts
 
 AT = "2026-11-18 09:59:50.000"
 ALIVE = CheckedWorker("w1", "here", "boot", 1, "0", 2, 4, False, False, AT, AT, 1, state="alive")
-
-
-@pytest.fixture
-def session(tmp_path: Path) -> Iterator[Session]:
-    settings = load_settings(environ={"HOME": str(tmp_path)}, directory=tmp_path)
-    lay_out(settings.database)
-    opened = open_session(settings, actor="ann")
-    opened.store.workers.register(new_worker())
-    yield opened
-    opened.close()
 
 
 def failed(session: Session, failure: Failure) -> int:
@@ -113,6 +102,9 @@ def test_home_offers_a_retry_only_where_it_can_help(session: Session) -> None:
 
 _FOR_PEOPLE = {"detail", "error_message", "newest_message", "reason", "remedy"}
 _CUTS = {"endswith", "partition", "rpartition", "rsplit", "split", "startswith"}
+_PEOPLE = "|".join(_FOR_PEOPLE)
+_MAY_CUT = re.compile(rf'": "\)|({_PEOPLE})\.({"|".join(_CUTS)})\(|" in [\w.]*({_PEOPLE})\b')
+"""Parsing all modules takes seconds; a module without these has nothing to find."""
 
 
 def cuts_in(source: str) -> list[int]:
@@ -142,7 +134,8 @@ def test_no_code_reads_a_sentence_that_was_written_for_people() -> None:
         f"{path}:{line}"
         for package in ("worker_service", "job_handlers")
         for path in Path(package).rglob("*.py")
-        for line in cuts_in(path.read_text())
+        if _MAY_CUT.search(source := path.read_text())
+        for line in cuts_in(source)
     ]
 
     assert found == []

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import datetime, timedelta
-from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
-from tests.store.kit import MovableClock, lay_out, new_worker
+from tests.store.kit import MovableClock, new_worker
 from worker_service.base.clock import from_text
 from worker_service.jobs.attempts import Count, Report
 from worker_service.jobs.job import Job, NewJob
@@ -18,23 +16,12 @@ from worker_service.jobs.workers import HandlerFacts
 from worker_service.services.database import Session
 from worker_service.services.job_advice import why
 from worker_service.services.jobs import progress_in_words
-from worker_service.settings.config import load_settings
-from worker_service.store.opening import open_store
 
 
 @pytest.fixture
-def clock() -> MovableClock:
-    return MovableClock()
-
-
-@pytest.fixture
-def session(tmp_path: Path, clock: MovableClock) -> Iterator[Session]:
-    settings = load_settings(environ={"HOME": str(tmp_path)}, directory=tmp_path)
-    lay_out(settings.database)
-    opened = Session(open_store(settings.database, clock=clock), settings, "ann", clock)
-    opened.store.workers.register(replace(new_worker(), handlers=[HandlerFacts("ocr_pages", timeout_seconds=7200)]))
-    yield opened
-    opened.close()
+def session(session: Session) -> Session:
+    session.store.workers.register(replace(new_worker(), handlers=[HandlerFacts("ocr_pages", timeout_seconds=7200)]))
+    return session
 
 
 def running(session: Session, percent: float, message: str = "", count: Count | None = None) -> Job:

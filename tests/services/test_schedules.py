@@ -31,11 +31,6 @@ Open = Callable[[str], Session]
 
 
 @pytest.fixture
-def clock() -> MovableClock:
-    return MovableClock()
-
-
-@pytest.fixture
 def opened(tmp_path: Path, clock: MovableClock, request: pytest.FixtureRequest) -> Open:
     """A session with these settings, over one database."""
     lay_out(tmp_path / "pagemill.db")
@@ -186,7 +181,7 @@ def minutes_from(begin: object, number: int) -> list[tuple[object, object]]:
 
 
 def test_ticks_that_run_at_once_begin_each_slot_once(tmp_path: Path) -> None:
-    database = left_behind(tmp_path, 150)
+    database = left_behind(tmp_path, 60)
     command = [sys.executable, "-m", "worker_service.cli", "schedule", "tick", "--json"]
     environ = {**os.environ, "WORKER_CONFIG": str(tmp_path / "own.toml")}
 
@@ -195,7 +190,7 @@ def test_ticks_that_run_at_once_begin_each_slot_once(tmp_path: Path) -> None:
 
     found = taken(database)
     assert (sum(begun), found) == (len(found), minutes_from(found[0][0], len(found)))
-    assert len(found) >= 150
+    assert len(found) >= 60
 
 
 def killed_ticks(place: Path, base: Path) -> int:
@@ -204,16 +199,16 @@ def killed_ticks(place: Path, base: Path) -> int:
 
 
 def test_a_tick_that_is_killed_at_any_statement_has_taken_a_slot_with_its_job_or_has_not(tmp_path: Path) -> None:
-    base = left_behind(tmp_path, 3)
+    base = left_behind(tmp_path, 2)
 
     killed = killed_ticks(tmp_path, base)
 
     for number in range(1, killed + 1):
         found = taken(base.with_name(f"{base.stem}-{number}.db"))
         assert found == minutes_from(found[0][0], len(found)), number
-        assert 3 <= len(found) <= 4
+        assert 2 <= len(found) <= 3
     # BEGIN and COMMIT for each slot.
-    assert killed >= 3 * 2
+    assert killed >= 2 * 2
 
 
 def test_a_tick_that_is_killed_at_any_statement_has_begun_a_whole_batch_or_none(tmp_path: Path) -> None:

@@ -1,0 +1,37 @@
+"""An open database for the services, with a clock that the test moves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+
+from tests.store.kit import MEMORY, MovableClock, lay_out, new_worker
+from worker_service.services.database import Session
+from worker_service.settings.config import load_settings
+from worker_service.store.opening import open_store
+
+
+@pytest.fixture
+def tmp_path() -> Iterator[Path]:
+    """In memory: no test here is about a power cut, and a sync of the disk takes longer than what is tested."""
+    with TemporaryDirectory(dir=MEMORY, prefix="pagemill-test-") as place:
+        yield Path(place)
+
+
+@pytest.fixture
+def clock() -> MovableClock:
+    return MovableClock()
+
+
+@pytest.fixture
+def session(tmp_path: Path, clock: MovableClock) -> Iterator[Session]:
+    """With one worker, `w1`."""
+    settings = load_settings(environ={"HOME": str(tmp_path)}, directory=tmp_path)
+    lay_out(settings.database)
+    opened = Session(open_store(settings.database, clock=clock), settings, "ann", clock)
+    opened.store.workers.register(new_worker())
+    yield opened
+    opened.close()
