@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from worker_service.store.store import Store
 
 FORGOTTEN_AT_ONCE = 50
-"""In one transaction, so that other writers get their turn."""
+"""Rows per transaction, so that other writers get their turn."""
 FREE_BYTES_LEAST = 128 * 1024 * 1024
 """No attempt starts with less."""
 _MARK = ".database"

@@ -20,7 +20,7 @@ from contextlib import suppress
 from pathlib import Path
 from statistics import median
 
-from tests.cluster.conftest import Cluster, made_lab
+from tests.cluster.conftest import ClusterSystem, made_lab
 from tests.cluster.ray_lab import HEAD, NetworkLab, is_alive, parent_of, reason_against
 from tests.kit.system import Daemon, System, wait_until
 from worker_service.jobs.job import Job, Status
@@ -32,8 +32,8 @@ _WAITING_MAX = 8
 _EXPECTED_FAILURE = "REQUEUED_TOO_OFTEN"
 
 
-class Storm:
-    def __init__(self, cluster: Cluster, lab: NetworkLab, seed: int) -> None:
+class ClusterStorm:
+    def __init__(self, cluster: ClusterSystem, lab: NetworkLab, seed: int) -> None:
         self._cluster, self._system, self._lab = cluster, cluster.system, lab
         self._random = random.Random(seed)
         self._daemon: Daemon = cluster.start()
@@ -195,9 +195,9 @@ def main() -> int:
         (Path(place) / "ray").mkdir()
         (Path(place) / "head").mkdir()
         lab = made_lab(NetworkLab, Path(place) / "ray", slots=2)
-        cluster = Cluster(lab, System(Path(place) / "head"))
+        cluster = ClusterSystem(lab, System(Path(place) / "head"))
         try:
-            storm = Storm(cluster, lab, given.seed)
+            storm = ClusterStorm(cluster, lab, given.seed)
             storm.run(60 * given.minutes)
             faults = list(storm.faults())
         finally:

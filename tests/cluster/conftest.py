@@ -22,7 +22,7 @@ READERS = ("download", "ingest", "ocr_pages", "assemble")
 Lab = TypeVar("Lab", bound=RayLab)
 
 
-class Cluster:
+class ClusterSystem:
     """A daemon whose attempts run on the nodes of a lab."""
 
     def __init__(self, lab: RayLab, system: System) -> None:
@@ -146,7 +146,7 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayLab]:
 
 
 @pytest.fixture
-def cluster(lab: RayLab, tmp_path: Path) -> Iterator[Cluster]:
-    made = Cluster(lab, System(tmp_path))
+def cluster(lab: RayLab, tmp_path: Path) -> Iterator[ClusterSystem]:
+    made = ClusterSystem(lab, System(tmp_path))
     yield made
     made.system.close()

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from tests.cluster.conftest import NODES, Cluster
+from tests.cluster.conftest import NODES, ClusterSystem
 from tests.cluster.ray_lab import is_alive, needs_ray, parent_of
 from tests.kit.system import ROOT, wait_until
 from worker_service.jobs.job import Status
@@ -21,7 +21,7 @@ LOST_SECONDS = 9.0
 """An attempt runs again after so long at most."""
 
 
-def test_attempts_run_on_the_nodes_and_tell_progress_and_log_lines(cluster: Cluster) -> None:
+def test_attempts_run_on_the_nodes_and_tell_progress_and_log_lines(cluster: ClusterSystem) -> None:
     cluster.start()
 
     jobs = [cluster.system.enqueue("talk") for _ in range(4)]
@@ -34,7 +34,7 @@ def test_attempts_run_on_the_nodes_and_tell_progress_and_log_lines(cluster: Clus
     cluster.assert_nothing_is_left()
 
 
-def test_as_many_attempts_run_at_once_as_the_nodes_have_slots(cluster: Cluster) -> None:
+def test_as_many_attempts_run_at_once_as_the_nodes_have_slots(cluster: ClusterSystem) -> None:
     cluster.start()
     jobs = [cluster.system.enqueue("sleep", seconds=60) for _ in range(3)]
 
@@ -45,7 +45,7 @@ def test_as_many_attempts_run_at_once_as_the_nodes_have_slots(cluster: Cluster) 
     assert [gate.code for gate in cluster.system.store.reading.explain(jobs[2])] == ["SLOTS_FULL"]
 
 
-def test_an_attempt_that_is_cancelled_ends_within_two_seconds(cluster: Cluster) -> None:
+def test_an_attempt_that_is_cancelled_ends_within_two_seconds(cluster: ClusterSystem) -> None:
     cluster.start()
     job = cluster.system.enqueue("sleep")
     pid, _ = cluster.runs(job)
@@ -60,7 +60,7 @@ def test_an_attempt_that_is_cancelled_ends_within_two_seconds(cluster: Cluster) 
     cluster.system.wait_for(again, Status.COMPLETED)
 
 
-def test_a_killed_ray_worker_process_costs_no_retry(cluster: Cluster) -> None:
+def test_a_killed_ray_worker_process_costs_no_retry(cluster: ClusterSystem) -> None:
     cluster.start()
     job = cluster.system.enqueue("sleep")
     pid, machine = cluster.runs(job)
@@ -74,7 +74,7 @@ def test_a_killed_ray_worker_process_costs_no_retry(cluster: Cluster) -> None:
     wait_until(lambda: not is_alive(pid), "its child has ended")
 
 
-def test_a_killed_fork_server_of_a_node_costs_no_retry(cluster: Cluster) -> None:
+def test_a_killed_fork_server_of_a_node_costs_no_retry(cluster: ClusterSystem) -> None:
     cluster.start()
     job = cluster.system.enqueue("sleep")
     pid, _ = cluster.runs(job)
@@ -85,7 +85,7 @@ def test_a_killed_fork_server_of_a_node_costs_no_retry(cluster: Cluster) -> None
     assert cluster.system.job(job).retry_count == 0
 
 
-def test_a_killed_raylet_costs_no_retry_and_the_node_comes_back(cluster: Cluster) -> None:
+def test_a_killed_raylet_costs_no_retry_and_the_node_comes_back(cluster: ClusterSystem) -> None:
     cluster.start()
     job = cluster.system.enqueue("sleep")
     pid, machine = cluster.runs(job)
@@ -102,7 +102,7 @@ def test_a_killed_raylet_costs_no_retry_and_the_node_comes_back(cluster: Cluster
     cluster.wait_for_nodes()
 
 
-def test_an_attempt_on_a_frozen_node_is_given_up_although_no_connection_is_closed(cluster: Cluster) -> None:
+def test_an_attempt_on_a_frozen_node_is_given_up_although_no_connection_is_closed(cluster: ClusterSystem) -> None:
     cluster.start()
     job = cluster.system.enqueue("sleep")
     pid, machine = cluster.runs(job)
@@ -122,7 +122,7 @@ def test_an_attempt_on_a_frozen_node_is_given_up_although_no_connection_is_close
     cluster.wait_for_nodes()
 
 
-def test_an_attempt_whose_node_dies_before_its_first_word_is_ended(cluster: Cluster) -> None:
+def test_an_attempt_whose_node_dies_before_its_first_word_is_ended(cluster: ClusterSystem) -> None:
     cluster.start()
     busy = cluster.system.enqueue("sleep", seconds=60)
     _, machine = cluster.runs(busy)
@@ -142,7 +142,7 @@ def test_an_attempt_whose_node_dies_before_its_first_word_is_ended(cluster: Clus
     cluster.wait_for_nodes()
 
 
-def test_a_killed_driver_is_started_again_and_costs_no_retry(cluster: Cluster) -> None:
+def test_a_killed_driver_is_started_again_and_costs_no_retry(cluster: ClusterSystem) -> None:
     daemon = cluster.start()
     job = cluster.system.enqueue("sleep")
     pid, _ = cluster.runs(job)
@@ -157,7 +157,7 @@ def test_a_killed_driver_is_started_again_and_costs_no_retry(cluster: Cluster) -
     assert daemon.events("ray_driver.died")
 
 
-def test_after_a_kill_of_the_daemon_nothing_of_it_is_left_on_the_nodes(cluster: Cluster) -> None:
+def test_after_a_kill_of_the_daemon_nothing_of_it_is_left_on_the_nodes(cluster: ClusterSystem) -> None:
     daemon = cluster.start()
     job = cluster.system.enqueue("sleep")
     pid, _ = cluster.runs(job)
@@ -171,7 +171,7 @@ def test_after_a_kill_of_the_daemon_nothing_of_it_is_left_on_the_nodes(cluster: 
     assert cluster.system.job(job).retry_count == 0
 
 
-def test_a_daemon_that_is_stopped_releases_what_runs_on_nodes(cluster: Cluster) -> None:
+def test_a_daemon_that_is_stopped_releases_what_runs_on_nodes(cluster: ClusterSystem) -> None:
     daemon = cluster.start()
     job = cluster.system.enqueue("sleep")
     cluster.runs(job)
@@ -185,7 +185,7 @@ def test_a_daemon_that_is_stopped_releases_what_runs_on_nodes(cluster: Cluster) 
     cluster.assert_nothing_is_left()
 
 
-def test_a_node_that_drains_gets_no_new_attempts(cluster: Cluster) -> None:
+def test_a_node_that_drains_gets_no_new_attempts(cluster: ClusterSystem) -> None:
     cluster.start()
     cluster.system.store.steering.drain_node("n1", is_draining=True)
     wait_until(lambda: cluster.nodes()["n1"].state == "draining", "n1 drains")
@@ -199,7 +199,7 @@ def test_a_node_that_drains_gets_no_new_attempts(cluster: Cluster) -> None:
     cluster.wait_for_nodes()
 
 
-def test_an_attempt_that_needs_a_credential_runs_on_the_head(cluster: Cluster) -> None:
+def test_an_attempt_that_needs_a_credential_runs_on_the_head(cluster: ClusterSystem) -> None:
     cluster.start()
 
     job = cluster.system.enqueue("secret")
@@ -210,7 +210,7 @@ def test_an_attempt_that_needs_a_credential_runs_on_the_head(cluster: Cluster) -
     ]
 
 
-def test_an_attempt_that_publishes_files_fails_on_a_node(cluster: Cluster) -> None:
+def test_an_attempt_that_publishes_files_fails_on_a_node(cluster: ClusterSystem) -> None:
     cluster.start()
 
     job = cluster.system.enqueue("chaos")
@@ -218,7 +218,7 @@ def test_an_attempt_that_publishes_files_fails_on_a_node(cluster: Cluster) -> No
     assert cluster.system.wait_for(job, Status.FAILED).error_code == "FILES_ON_NODE"
 
 
-def test_local_slots_take_attempts_of_the_same_types(cluster: Cluster) -> None:
+def test_local_slots_take_attempts_of_the_same_types(cluster: ClusterSystem) -> None:
     cluster.start(local=1)
 
     jobs = [cluster.system.enqueue("sleep", seconds=60) for _ in range(3)]
@@ -228,7 +228,7 @@ def test_local_slots_take_attempts_of_the_same_types(cluster: Cluster) -> None:
     assert {cluster.system.store.reading.attempts(job)[0].node for job in jobs} == {"local", *NODES}
 
 
-def test_a_daemon_that_ends_with_the_queue_waits_for_a_first_node(cluster: Cluster) -> None:
+def test_a_daemon_that_ends_with_the_queue_waits_for_a_first_node(cluster: ClusterSystem) -> None:
     job = cluster.system.enqueue("noop")
 
     daemon = cluster.start("--drain")
@@ -237,7 +237,7 @@ def test_a_daemon_that_ends_with_the_queue_waits_for_a_first_node(cluster: Clust
     assert cluster.system.status(job) is Status.COMPLETED
 
 
-def test_a_node_that_lacks_a_handler_is_refused_with_the_reason(cluster: Cluster) -> None:
+def test_a_node_that_lacks_a_handler_is_refused_with_the_reason(cluster: ClusterSystem) -> None:
     path = cluster.lab.environment["PYTHONPATH"]
     cluster.lab.environment["PYTHONPATH"] = str(ROOT)
     try:
@@ -258,7 +258,7 @@ def test_a_node_that_lacks_a_handler_is_refused_with_the_reason(cluster: Cluster
     assert states == {"n1": ("up", 1), "n2": ("up", 1), "n3": ("refused", 0)}
 
 
-def test_with_autoscale_attempts_wait_with_ray_and_run_on_a_machine_that_comes(cluster: Cluster) -> None:
+def test_with_autoscale_attempts_wait_with_ray_and_run_on_a_machine_that_comes(cluster: ClusterSystem) -> None:
     cluster.start(autoscale=4)
     jobs = [cluster.system.enqueue("sleep", seconds=60) for _ in range(3)]
     waits = "waits for a machine of the Ray cluster"
@@ -278,7 +278,7 @@ def test_with_autoscale_attempts_wait_with_ray_and_run_on_a_machine_that_comes(c
         cluster.lab.kill("n3")
 
 
-def test_where_ray_cannot_be_reached_jobs_wait_and_say_why(cluster: Cluster) -> None:
+def test_where_ray_cannot_be_reached_jobs_wait_and_say_why(cluster: ClusterSystem) -> None:
     cluster.system.start(config=_config(cluster, "ray:127.0.0.1:1"))
     job = cluster.system.enqueue("noop")
     wait_until(lambda: "ray" in cluster.nodes(), "the driver has told why")
@@ -289,6 +289,6 @@ def test_where_ray_cannot_be_reached_jobs_wait_and_say_why(cluster: Cluster) -> 
     assert "ray is down (Ray at 127.0.0.1:1 cannot be reached" in gate.detail
 
 
-def _config(cluster: Cluster, address: str) -> object:
+def _config(cluster: ClusterSystem, address: str) -> object:
     cluster.config.write_text(f'[cluster]\naddress = "{address}"\nlocal = 0\n')
     return cluster.config

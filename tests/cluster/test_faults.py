@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.conftest import NODES, Cluster, made_lab
+from tests.cluster.conftest import NODES, ClusterSystem, made_lab
 from tests.cluster.ray_lab import HEAD, NetworkLab, is_alive, needs_ray
 from tests.kit.system import System, wait_until
 from tests.length import IS_FULL
@@ -37,14 +37,14 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NetworkLab]:
 
 
 @pytest.fixture
-def cluster(lab: NetworkLab, tmp_path: Path) -> Iterator[Cluster]:
-    made = Cluster(lab, System(tmp_path))
+def cluster(lab: NetworkLab, tmp_path: Path) -> Iterator[ClusterSystem]:
+    made = ClusterSystem(lab, System(tmp_path))
     yield made
     made.system.close()
 
 
 def test_an_attempt_on_a_node_that_is_cut_off_runs_elsewhere_and_its_child_ends(
-    cluster: Cluster, lab: NetworkLab
+    cluster: ClusterSystem, lab: NetworkLab
 ) -> None:
     cluster.start()
     job = cluster.system.enqueue("sleep")
@@ -66,7 +66,7 @@ def test_an_attempt_on_a_node_that_is_cut_off_runs_elsewhere_and_its_child_ends(
     cluster.wait_for_nodes()
 
 
-def test_an_attempt_on_a_machine_that_loses_its_power_runs_elsewhere(cluster: Cluster, lab: NetworkLab) -> None:
+def test_an_attempt_on_a_machine_that_loses_its_power_runs_elsewhere(cluster: ClusterSystem, lab: NetworkLab) -> None:
     cluster.start()
     job = cluster.system.enqueue("sleep")
     _, machine = cluster.runs(job)
@@ -84,7 +84,9 @@ def test_an_attempt_on_a_machine_that_loses_its_power_runs_elsewhere(cluster: Cl
     cluster.wait_for_nodes()
 
 
-def test_attempts_run_again_after_ray_s_head_was_killed_and_started_again(cluster: Cluster, lab: NetworkLab) -> None:
+def test_attempts_run_again_after_ray_s_head_was_killed_and_started_again(
+    cluster: ClusterSystem, lab: NetworkLab
+) -> None:
     cluster.start()
     job = cluster.system.enqueue("sleep")
     pid, _ = cluster.runs(job)
@@ -101,7 +103,7 @@ def test_attempts_run_again_after_ray_s_head_was_killed_and_started_again(cluste
     assert again < HEAD_SECONDS
 
 
-def test_a_short_cut_costs_nothing(cluster: Cluster, lab: NetworkLab) -> None:
+def test_a_short_cut_costs_nothing(cluster: ClusterSystem, lab: NetworkLab) -> None:
     cluster.start()
     job = cluster.system.enqueue("sleep", seconds=8)
     _, machine = cluster.runs(job)
@@ -114,7 +116,7 @@ def test_a_short_cut_costs_nothing(cluster: Cluster, lab: NetworkLab) -> None:
     assert cluster.system.outcomes(job) == ["completed"]
 
 
-def test_jobs_end_each_once_while_nodes_come_and_go(cluster: Cluster, lab: NetworkLab) -> None:
+def test_jobs_end_each_once_while_nodes_come_and_go(cluster: ClusterSystem, lab: NetworkLab) -> None:
     cluster.start()
     jobs = [cluster.system.enqueue("sleep", seconds=3) for _ in range(10)]
 

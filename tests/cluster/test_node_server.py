@@ -22,14 +22,14 @@ from worker_service.runner.messages import Launch, Order
 from worker_service.runner.protocol import encode_message
 
 
-class Session:
+class TaskSession:
     """What a Ray task does with its connection."""
 
     def __init__(self, place: Path, wanted: bytes | None = None) -> None:
         self.connection = ray_task._open(place, wanted or terms())
         self.messages: list[dict[str, Any]] = []
 
-    def __enter__(self) -> Session:
+    def __enter__(self) -> TaskSession:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -83,7 +83,7 @@ def terms(**changes: Any) -> bytes:
 
 
 def test_several_ray_worker_processes_share_one_fork_server(place: Path) -> None:
-    with Session(place) as first, Session(place) as second:
+    with TaskSession(place) as first, TaskSession(place) as second:
         first.launch("sleep", 1)
         second.launch("sleep", 2)
 
@@ -92,8 +92,8 @@ def test_several_ray_worker_processes_share_one_fork_server(place: Path) -> None
 
 
 def test_an_attempt_ends_with_its_ray_worker_process(place: Path) -> None:
-    with Session(place) as other:
-        with Session(place) as session:
+    with TaskSession(place) as other:
+        with TaskSession(place) as session:
             session.launch("sleep")
             pid = session.child()
 
@@ -102,7 +102,7 @@ def test_an_attempt_ends_with_its_ray_worker_process(place: Path) -> None:
 
 
 def test_an_attempt_that_is_stopped_is_gone_when_stop_returns(place: Path) -> None:
-    with Session(place) as session:
+    with TaskSession(place) as session:
         session.launch("sleep")
         pid = session.child()
 
@@ -112,7 +112,7 @@ def test_an_attempt_that_is_stopped_is_gone_when_stop_returns(place: Path) -> No
 
 
 def test_a_stop_before_anything_was_launched_returns_at_once(place: Path) -> None:
-    with Session(place) as session:
+    with TaskSession(place) as session:
         begun = time.monotonic()
         session.connection.stop()
 
@@ -120,7 +120,7 @@ def test_a_stop_before_anything_was_launched_returns_at_once(place: Path) -> Non
 
 
 def test_a_killed_fork_server_ends_its_attempts_and_the_next_connection_starts_another(place: Path) -> None:
-    with Session(place) as session:
+    with TaskSession(place) as session:
         session.launch("sleep")
         pid = session.child()
 
@@ -128,13 +128,13 @@ def test_a_killed_fork_server_ends_its_attempts_and_the_next_connection_starts_a
 
         assert session.heard("AttemptOver")["ended"]["code"] == "FORK_SERVER_DIED"
         wait_until(lambda: not is_alive(pid), "its child has ended")
-        with Session(place) as again:
+        with TaskSession(place) as again:
             again.launch("sleep")
             assert again.child() != pid
 
 
 def test_the_server_ends_after_its_last_connection_and_leaves_nothing(place: Path) -> None:
-    with Session(place):
+    with TaskSession(place):
         [pid] = server_pids(place)
 
     wait_until(lambda: not is_alive(pid), "the server has ended", seconds=20)
@@ -142,7 +142,7 @@ def test_the_server_ends_after_its_last_connection_and_leaves_nothing(place: Pat
 
 
 def test_questions_are_answered_by_the_digests_in_the_order(place: Path) -> None:
-    with Session(place) as session:
+    with TaskSession(place) as session:
         session.launch("read", payload={"pages": 3}, document_id=1, known_digests=["d2"])
 
         session.heard("AttemptOver")
@@ -159,5 +159,5 @@ def test_questions_are_answered_by_the_digests_in_the_order(place: Path) -> None
     ],
 )
 def test_a_node_that_does_not_fit_says_why(place: Path, changes: dict[str, Any], fault: str) -> None:
-    with Session(place, terms(**changes)) as session:
+    with TaskSession(place, terms(**changes)) as session:
         assert fault in session.connection.fault

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from job_handlers.reading import ocr
-from tests.cluster.conftest import NODES, READERS, Cluster
+from tests.cluster.conftest import NODES, READERS, ClusterSystem
 from tests.cluster.ray_lab import RayLab, needs_ray
 from tests.job_handlers.reading.documents import picture, prose, scan
 from tests.kit.system import System
@@ -61,7 +61,7 @@ def test_pages_that_nodes_have_read_have_the_text_that_this_machine_reads(lab: R
         (tmp_path / name).mkdir()
         systems[name] = System(tmp_path / name, shipped=READERS)
     try:
-        cluster = Cluster(lab, systems["there"])
+        cluster = ClusterSystem(lab, systems["there"])
         cluster.start()
         systems["here"].start()
 

@@ -1,4 +1,4 @@
-"""A real fork server with the saboteurs, and a desk to hear what happens."""
+"""A real fork server with the saboteurs, and a client to hear what happens."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SABOTEURS = ("tests.saboteurs.handlers:handlers",)
 PATIENCE_SECONDS = 30.0
 
 
-class Desk:
+class PoolClient:
     """Launches, and listens until something is true. The one deadline is the suite's patience."""
 
     def __init__(self, fork_server: LocalPool) -> None:
@@ -83,7 +83,7 @@ class Desk:
 
 
 @contextmanager
-def opened_desk(place: Path, **settings: Any) -> Iterator[Desk]:
+def opened_client(place: Path, **settings: Any) -> Iterator[PoolClient]:
     chosen: dict[str, Any] = {
         "staging_root": place / "staging",
         "keep_root": place / "keep",
@@ -95,30 +95,30 @@ def opened_desk(place: Path, **settings: Any) -> Iterator[Desk]:
     fork_server = LocalPool(Begin(**chosen))
     try:
         fork_server.start()
-        yield Desk(fork_server)
+        yield PoolClient(fork_server)
     finally:
         fork_server.close()
 
 
-MakeDesk = Callable[..., Desk]
+MakeClient = Callable[..., PoolClient]
 
 
 @pytest.fixture
-def make_desk(tmp_path: Path) -> Iterator[MakeDesk]:
+def make_client(tmp_path: Path) -> Iterator[MakeClient]:
     with ExitStack() as stack:
-        yield lambda **settings: stack.enter_context(opened_desk(tmp_path, **settings))
+        yield lambda **settings: stack.enter_context(opened_client(tmp_path, **settings))
 
 
 @pytest.fixture(scope="module")
-def open_all_day(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
-    with opened_desk(tmp_path_factory.mktemp("fork-server")) as desk:
-        yield desk
+def shared_client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PoolClient]:
+    with opened_client(tmp_path_factory.mktemp("fork-server")) as client:
+        yield client
 
 
 @pytest.fixture
-def desk(open_all_day: Desk) -> Iterator[Desk]:
+def client(shared_client: PoolClient) -> Iterator[PoolClient]:
     """One fork server for a whole file: what a test does to a child must not harm the next test."""
-    pid = open_all_day.pool.pid
-    yield open_all_day
-    open_all_day.clear()
-    assert open_all_day.pool.pid == pid
+    pid = shared_client.pool.pid
+    yield shared_client
+    shared_client.clear()
+    assert shared_client.pool.pid == pid

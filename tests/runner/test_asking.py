@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.runner.conftest import Desk, MakeDesk
+from tests.runner.conftest import MakeClient, PoolClient
 from worker_service.jobs.documents import Currency, FileAgain, KnownDigests, PageResult, PagesAnswer
 from worker_service.runner.messages import Asked, Checkpointed, How, Order, PagesRead
 from worker_service.runner.questions import decode_question, empty_answer
@@ -18,32 +18,32 @@ OF_DOCUMENT: dict[str, Any] = {"document_id": 3, "generation": 2}
 LARGE = PagesAnswer([PageResult(1, "d", "x" * (4 << 20))])
 
 
-def asked(desk: Desk, order: Order) -> Asked:
+def asked(client: PoolClient, order: Order) -> Asked:
     """The next question that this test has not answered yet."""
-    number = sum(isinstance(one, Asked) for one in desk.of(order))
-    desk.until(lambda: sum(isinstance(one, Asked) for one in desk.of(order)) > number)
-    return [one for one in desk.of(order) if isinstance(one, Asked)][number]
+    number = sum(isinstance(one, Asked) for one in client.of(order))
+    client.until(lambda: sum(isinstance(one, Asked) for one in client.of(order)) > number)
+    return [one for one in client.of(order) if isinstance(one, Asked)][number]
 
 
-def test_what_a_handler_says_before_it_asks_is_heard_before_its_question(desk: Desk) -> None:
-    order = desk.launch("reads_a_document", **OF_DOCUMENT)
-    desk.pool.answer(asked(desk, order), KnownDigests(["d1"]))
-    desk.pool.answer(asked(desk, order), PagesAnswer([PageResult(1, "d1", "one"), PageResult(2, "d2", "two")]))
+def test_what_a_handler_says_before_it_asks_is_heard_before_its_question(client: PoolClient) -> None:
+    order = client.launch("reads_a_document", **OF_DOCUMENT)
+    client.pool.answer(asked(client, order), KnownDigests(["d1"]))
+    client.pool.answer(asked(client, order), PagesAnswer([PageResult(1, "d1", "one"), PageResult(2, "d2", "two")]))
 
-    ended = desk.ended(order)
+    ended = client.ended(order)
 
-    kinds = [type(one) for one in desk.of(order) if isinstance(one, Asked | PagesRead | Checkpointed)]
+    kinds = [type(one) for one in client.of(order) if isinstance(one, Asked | PagesRead | Checkpointed)]
     assert kinds == [Asked, PagesRead, Checkpointed, Asked]
     assert json.loads(ended.result or "") == {"known": 1, "text": "one two"}
 
 
-def test_an_end_tells_all_that_a_handler_knows_of_its_files_and_its_document(desk: Desk) -> None:
-    order = desk.launch("reads_a_document", **OF_DOCUMENT)
+def test_an_end_tells_all_that_a_handler_knows_of_its_files_and_its_document(client: PoolClient) -> None:
+    order = client.launch("reads_a_document", **OF_DOCUMENT)
     for _ in range(2):
-        question = asked(desk, order)
-        desk.pool.answer(question, empty_answer(decode_question(question.kind, question.body)))
+        question = asked(client, order)
+        client.pool.answer(question, empty_answer(decode_question(question.kind, question.body)))
 
-    ended = desk.ended(order)
+    ended = client.ended(order)
 
     [file] = ended.published
     assert (file.path.name, file.role, file.name, file.sha256) == ("all.txt", "text", "Report.txt", "ab" * 32)
@@ -52,12 +52,12 @@ def test_an_end_tells_all_that_a_handler_knows_of_its_files_and_its_document(des
     assert ended.document.pages == 2
 
 
-def test_a_childs_inputs_are_readable_and_nothing_beside_them(make_desk: MakeDesk, tmp_path: Path) -> None:
+def test_a_childs_inputs_are_readable_and_nothing_beside_them(make_client: MakeClient, tmp_path: Path) -> None:
     for name in ("paper.pdf", "another"):
         (tmp_path / name).write_text(name)
-    desk = make_desk(sandbox="strict")
+    client = make_client(sandbox="strict")
 
-    ended = desk.run("reads_its_inputs", inputs={"original": tmp_path / "paper.pdf"}, **OF_DOCUMENT)
+    ended = client.run("reads_its_inputs", inputs={"original": tmp_path / "paper.pdf"}, **OF_DOCUMENT)
 
     assert json.loads(ended.result or ended.message) == {
         "document": [3, 2],
@@ -71,122 +71,122 @@ def test_a_childs_inputs_are_readable_and_nothing_beside_them(make_desk: MakeDes
     ("answer", "code", "how"), [(None, "ASK_FAILED", How.RETRYABLE), (LARGE, "", How.DONE)], ids=["none", "large"]
 )
 def test_where_there_is_no_answer_the_handler_is_told_so(
-    desk: Desk, answer: PagesAnswer | None, code: str, how: How
+    client: PoolClient, answer: PagesAnswer | None, code: str, how: How
 ) -> None:
-    order = desk.launch("reads_a_document", **OF_DOCUMENT)
-    desk.pool.answer(asked(desk, order), KnownDigests())
+    order = client.launch("reads_a_document", **OF_DOCUMENT)
+    client.pool.answer(asked(client, order), KnownDigests())
 
-    desk.pool.answer(asked(desk, order), answer, code=code, message="the lease is lost" if code else "")
+    client.pool.answer(asked(client, order), answer, code=code, message="the lease is lost" if code else "")
 
-    ended = desk.ended(order)
+    ended = client.ended(order)
     assert (ended.how, ended.code, ended.message) == (how, code, "the lease is lost" if code else "")
 
 
-def test_an_answer_that_does_not_fit_is_none(desk: Desk) -> None:
-    order = desk.launch("reads_a_document", **OF_DOCUMENT)
-    desk.pool.answer(asked(desk, order), KnownDigests())
+def test_an_answer_that_does_not_fit_is_none(client: PoolClient) -> None:
+    order = client.launch("reads_a_document", **OF_DOCUMENT)
+    client.pool.answer(asked(client, order), KnownDigests())
 
-    desk.pool.answer(asked(desk, order), PagesAnswer([*LARGE.pages] * 3))
+    client.pool.answer(asked(client, order), PagesAnswer([*LARGE.pages] * 3))
 
-    ended = desk.ended(order)
+    ended = client.ended(order)
     assert (ended.how, ended.code) == (How.PERMANENT, "TOO_LARGE")
     assert "ask for less" in ended.message
 
 
-def test_a_page_that_does_not_fit_is_refused_for_good(desk: Desk) -> None:
-    ended = desk.run("saves_what_does_not_fit", **OF_DOCUMENT)
+def test_a_page_that_does_not_fit_is_refused_for_good(client: PoolClient) -> None:
+    ended = client.run("saves_what_does_not_fit", **OF_DOCUMENT)
 
     assert (ended.how, ended.code) == (How.PERMANENT, "TOO_LARGE")
 
 
-def test_a_page_without_a_number_is_nonsense(desk: Desk) -> None:
-    assert desk.run("saves_a_page_of_nothing", **OF_DOCUMENT).how is How.GARBLED
+def test_a_page_without_a_number_is_nonsense(client: PoolClient) -> None:
+    assert client.run("saves_a_page_of_nothing", **OF_DOCUMENT).how is How.GARBLED
 
 
-def test_a_child_that_asks_for_ever_is_slowed_down_and_its_neighbours_are_served(desk: Desk) -> None:
-    order = desk.launch("asks_for_ever")
+def test_a_child_that_asks_for_ever_is_slowed_down_and_its_neighbours_are_served(client: PoolClient) -> None:
+    order = client.launch("asks_for_ever")
     answered = 0
 
     def answer() -> int:
         nonlocal answered
-        questions = [one for one in desk.of(order) if isinstance(one, Asked)]
+        questions = [one for one in client.of(order) if isinstance(one, Asked)]
         for question in questions[answered:]:
-            desk.pool.answer(question, Currency())
+            client.pool.answer(question, Currency())
         answered = len(questions)
         return answered
 
     # Beyond the first hundred it waits in the fork server, longer than the pipes take to fall silent.
-    desk.until(lambda: answer() >= 100)
+    client.until(lambda: answer() >= 100)
     for _ in range(5):
-        neighbour = desk.launch("silent")
-        while not any(type(one).__name__ == "Ended" for one in desk.of(neighbour)):
-            select.select([desk.pool], [], [], 10)
-            desk.heard += desk.pool.take_events()
+        neighbour = client.launch("silent")
+        while not any(type(one).__name__ == "Ended" for one in client.of(neighbour)):
+            select.select([client.pool], [], [], 10)
+            client.heard += client.pool.take_events()
             answer()
-    desk.pool.stop(order.job_id, order.fence)
+    client.pool.stop(order.job_id, order.fence)
 
-    assert desk.ended(order).how is How.STOPPED
+    assert client.ended(order).how is How.STOPPED
 
 
-def test_an_answer_that_is_never_read_holds_up_nobody(desk: Desk) -> None:
-    deaf = desk.launch("never_reads_its_answer")
-    desk.pool.answer(asked(desk, deaf), LARGE)
-    desk.until_progress(deaf)
+def test_an_answer_that_is_never_read_holds_up_nobody(client: PoolClient) -> None:
+    deaf = client.launch("never_reads_its_answer")
+    client.pool.answer(asked(client, deaf), LARGE)
+    client.until_progress(deaf)
 
     for _ in range(5):
-        assert desk.run("silent").how is How.DONE
+        assert client.run("silent").how is How.DONE
 
-    desk.pool.stop(deaf.job_id, deaf.fence)
-    assert desk.ended(deaf).how is How.STOPPED
+    client.pool.stop(deaf.job_id, deaf.fence)
+    assert client.ended(deaf).how is How.STOPPED
 
 
-def test_a_child_that_asks_on_without_reading_is_stopped(desk: Desk) -> None:
-    order = desk.launch("asks_again_without_reading")
+def test_a_child_that_asks_on_without_reading_is_stopped(client: PoolClient) -> None:
+    order = client.launch("asks_again_without_reading")
 
-    desk.pool.answer(asked(desk, order), LARGE)
+    client.pool.answer(asked(client, order), LARGE)
 
-    ended = desk.ended(order)
+    ended = client.ended(order)
     assert (ended.how, ended.code) == (How.GARBLED, "GARBLED")
 
 
-def test_pages_that_do_not_fit_into_one_message_are_saved_all_the_same(desk: Desk) -> None:
-    order = desk.launch("saves_more_at_once_than_fits", **OF_DOCUMENT)
+def test_pages_that_do_not_fit_into_one_message_are_saved_all_the_same(client: PoolClient) -> None:
+    order = client.launch("saves_more_at_once_than_fits", **OF_DOCUMENT)
 
-    assert desk.ended(order).how is How.DONE
-    pages = [page.number for one in desk.of(order) if isinstance(one, PagesRead) for page in one.pages]
+    assert client.ended(order).how is How.DONE
+    pages = [page.number for one in client.of(order) if isinstance(one, PagesRead) for page in one.pages]
     assert pages == list(range(1, 304))
 
 
-def test_a_flood_of_pages_waits_for_whoever_listens_and_arrives_whole_and_in_order(desk: Desk) -> None:
-    order = desk.launch("floods_pages", **OF_DOCUMENT)
+def test_a_flood_of_pages_waits_for_whoever_listens_and_arrives_whole_and_in_order(client: PoolClient) -> None:
+    order = client.launch("floods_pages", **OF_DOCUMENT)
 
-    ended = desk.ended(order)
+    ended = client.ended(order)
 
     assert ended.how is How.DONE
-    assert [page.number for one in desk.of(order) if isinstance(one, PagesRead) for page in one.pages] == list(
+    assert [page.number for one in client.of(order) if isinstance(one, PagesRead) for page in one.pages] == list(
         range(1, 2001)
     )
 
 
-def test_an_answer_to_what_nobody_asked_is_dropped(desk: Desk) -> None:
-    order = desk.launch("waits")
-    desk.until_progress(order)
-    desk.pool.answer(Asked(order.job_id, order.fence, 1, "IsCurrent", "{}"), Currency())
-    desk.pool.answer(Asked(99, 1, 1, "IsCurrent", "{}"), Currency())
+def test_an_answer_to_what_nobody_asked_is_dropped(client: PoolClient) -> None:
+    order = client.launch("waits")
+    client.until_progress(order)
+    client.pool.answer(Asked(order.job_id, order.fence, 1, "IsCurrent", "{}"), Currency())
+    client.pool.answer(Asked(99, 1, 1, "IsCurrent", "{}"), Currency())
 
-    assert desk.run("silent").how is How.DONE
+    assert client.run("silent").how is How.DONE
 
 
 def test_a_stop_interrupts_the_wait_for_an_answer_and_what_comes_late_is_not_taken_for_another(
-    make_desk: MakeDesk,
+    make_client: MakeClient,
 ) -> None:
-    desk = make_desk(grace_seconds=30.0)
-    order = desk.launch("waits_for_an_answer")
-    first = asked(desk, order)
-    desk.pool.stop(order.job_id, order.fence)
-    desk.pool.answer(first, Currency())
+    client = make_client(grace_seconds=30.0)
+    order = client.launch("waits_for_an_answer")
+    first = asked(client, order)
+    client.pool.stop(order.job_id, order.fence)
+    client.pool.answer(first, Currency())
 
-    desk.pool.answer(asked(desk, order), KnownDigests(["d"]))
+    client.pool.answer(asked(client, order), KnownDigests(["d"]))
 
-    assert desk.ended(order).how is How.STOPPED
-    assert desk.lines(order) == ["1 known"]
+    assert client.ended(order).how is How.STOPPED
+    assert client.lines(order) == ["1 known"]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.length import short
-from tests.runner.conftest import Desk, MakeDesk
+from tests.runner.conftest import MakeClient, PoolClient
 from worker_service.runner import processes
 from worker_service.runner.messages import Ended, Order, Started
 
@@ -24,9 +24,9 @@ AT_ONCE = 6
 
 
 @pytest.mark.parametrize("seed", range(short(1, full=3)))
-def test_each_order_ends_once(make_desk: MakeDesk, tmp_path: Path, seed: int) -> None:
+def test_each_order_ends_once(make_client: MakeClient, tmp_path: Path, seed: int) -> None:
     dice = random.Random(seed)
-    desk = make_desk(grace_seconds=0.05)
+    client = make_client(grace_seconds=0.05)
     orders: list[Order] = []
     running: dict[int, Order] = {}
     fork_servers_killed = 0
@@ -34,7 +34,7 @@ def test_each_order_ends_once(make_desk: MakeDesk, tmp_path: Path, seed: int) ->
 
     def look() -> bool:
         nonlocal seen
-        new, seen = desk.heard[seen:], len(desk.heard)
+        new, seen = client.heard[seen:], len(client.heard)
         for one in new:
             if isinstance(one, Ended):
                 del running[one.job_id]
@@ -43,21 +43,21 @@ def test_each_order_ends_once(make_desk: MakeDesk, tmp_path: Path, seed: int) ->
         return bool(new)
 
     while len(orders) < ORDERS or running:
-        if not desk.pool.is_alive:
-            desk.pool.restart()
+        if not client.pool.is_alive:
+            client.pool.restart()
         while len(orders) < ORDERS and len(running) < AT_ONCE:
-            order = desk.launch(dice.choice(KINDS))
+            order = client.launch(dice.choice(KINDS))
             orders.append(order)
             running[order.job_id] = order
         for order in list(running.values()):
             if order.job_type in ENDLESS or dice.random() < 0.1:
-                desk.pool.stop(order.job_id, order.fence, now=dice.random() < 0.5)
-        if dice.random() < 0.03 and fork_servers_killed < 4 and desk.pool.pid:
-            os.kill(desk.pool.pid, signal.SIGKILL)
+                client.pool.stop(order.job_id, order.fence, now=dice.random() < 0.5)
+        if dice.random() < 0.03 and fork_servers_killed < 4 and client.pool.pid:
+            os.kill(client.pool.pid, signal.SIGKILL)
             fork_servers_killed += 1
-        desk.until(look)
+        client.until(look)
 
-    ended = [(one.job_id, one.fence) for one in desk.heard if isinstance(one, Ended)]
+    ended = [(one.job_id, one.fence) for one in client.heard if isinstance(one, Ended)]
     assert sorted(ended) == sorted((order.job_id, order.fence) for order in orders)
     assert processes.sweep(processes.pool_id_of(tmp_path / "staging")) == []
 
@@ -68,8 +68,8 @@ def _kill_child(started: Started) -> None:
         processes.kill(started.pid)
 
 
-def test_the_desk_hears_of_all_of_many_at_once(desk: Desk) -> None:
-    orders = [desk.launch("silent") for _ in range(50)]
+def test_the_client_hears_of_all_of_many_at_once(client: PoolClient) -> None:
+    orders = [client.launch("silent") for _ in range(50)]
 
     for order in orders:
-        assert desk.ended(order).how == "done"
+        assert client.ended(order).how == "done"

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.runner.conftest import Desk, MakeDesk
+from tests.runner.conftest import MakeClient, PoolClient
 from worker_service.runner import sandbox, seccomp
 from worker_service.runner.messages import How, Started
 
@@ -26,17 +26,12 @@ needs_filter = pytest.mark.skipif(seccomp.this_machine() is None, reason="the sy
 _GETFLAGS, _GETVERSION, _FSGETXATTR = 0x80086601, 0x80087601, 0x801C581F
 
 
-@pytest.fixture
-def desk(make_desk: MakeDesk) -> Desk:
-    return make_desk()
+def level_of(client: PoolClient, job_id: int) -> str:
+    return next(one.sandbox for one in client.heard if isinstance(one, Started) and one.job_id == job_id)
 
 
-def level_of(desk: Desk, order_id: int) -> str:
-    return next(one.sandbox for one in desk.heard if isinstance(one, Started) and one.job_id == order_id)
-
-
-def test_a_child_inherits_its_three_pipes_and_nothing_else(desk: Desk) -> None:
-    report = json.loads(desk.run("reports_itself").result or "")
+def test_a_child_inherits_its_three_pipes_and_nothing_else(client: PoolClient) -> None:
+    report = json.loads(client.run("reports_itself").result or "")
 
     opened = report["descriptors"]
     assert opened.pop("0") == "/dev/null"
@@ -48,22 +43,22 @@ def test_a_child_inherits_its_three_pipes_and_nothing_else(desk: Desk) -> None:
     assert all(name.startswith("pipe:") for name in opened.values())
 
 
-def test_the_workers_lock_is_held_by_the_child_too(make_desk: MakeDesk, tmp_path: Path) -> None:
+def test_the_workers_lock_is_held_by_the_child_too(make_client: MakeClient, tmp_path: Path) -> None:
     lock = os.open(tmp_path / "lock", os.O_RDWR | os.O_CREAT)
-    desk = make_desk(lock_fd=lock)
+    client = make_client(lock_fd=lock)
 
-    report = json.loads(desk.run("reports_itself").result or "")
+    report = json.loads(client.run("reports_itself").result or "")
 
     os.close(lock)
     assert str(tmp_path / "lock") in report["descriptors"].values()
 
 
-def test_its_environment_is_clean(make_desk: MakeDesk, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_its_environment_is_clean(make_client: MakeClient, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "canary")
     monkeypatch.setenv("TZ", "Europe/Berlin")
-    desk = make_desk()
+    client = make_client()
 
-    report = json.loads(desk.run("reports_itself").result or "")
+    report = json.loads(client.run("reports_itself").result or "")
 
     environment = report["environment"]
     assert set(environment) <= {"PATH", "LANG", "LC_CTYPE", "TZ", "HOME", "PAGEMILL_ATTEMPT"}
@@ -73,84 +68,88 @@ def test_its_environment_is_clean(make_desk: MakeDesk, monkeypatch: pytest.Monke
     assert "canary" not in "".join(report["seen_from_outside"])
 
 
-def test_a_variable_reaches_the_handler_that_asks_for_it(make_desk: MakeDesk, monkeypatch: pytest.MonkeyPatch) -> None:
-    desk = make_desk()
+def test_a_variable_reaches_the_handler_that_asks_for_it(client: PoolClient, monkeypatch: pytest.MonkeyPatch) -> None:
     # After the fork server has started: it has none of it.
     monkeypatch.setenv("TEST_ASKED_FOR", "value")
 
-    assert json.loads(desk.run("asks_for_a_variable").result or "") == "value"
-    assert "TEST_ASKED_FOR" not in json.loads(desk.run("reports_itself").result or "")["environment"]
+    assert json.loads(client.run("asks_for_a_variable").result or "") == "value"
+    assert "TEST_ASKED_FOR" not in json.loads(client.run("reports_itself").result or "")["environment"]
 
 
 @needs_landlock
 def test_a_handler_reads_the_credentials_that_it_declares_and_no_others(
-    make_desk: MakeDesk, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    make_client: MakeClient, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     for name in ("mine", "theirs"):
         (tmp_path / name).write_text("secret")
     monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(tmp_path))
-    desk = make_desk()
+    client = make_client()
 
-    assert json.loads(desk.run("reads_credentials").result or "") == ["allowed", "PermissionError"]
-    assert "CREDENTIALS_DIRECTORY" not in json.loads(desk.run("reports_itself").result or "")["environment"]
+    assert json.loads(client.run("reads_credentials").result or "") == ["allowed", "PermissionError"]
+    assert "CREDENTIALS_DIRECTORY" not in json.loads(client.run("reports_itself").result or "")["environment"]
 
 
-def test_it_lives_in_a_session_and_a_private_directory_of_its_own(desk: Desk) -> None:
-    report = json.loads(desk.run("reports_itself", state='{"page": 7}').result or "")
+def test_it_lives_in_a_session_and_a_private_directory_of_its_own(client: PoolClient) -> None:
+    ended = client.run("reports_itself", state='{"page": 7}')
+    report = json.loads(ended.result or "")
 
     assert report["session"]
     assert report["mode"] == "0o700"
     assert report["cwd"] == report["staging"]
-    assert (report["key"], report["account"], report["state"]) == ("1", "user123", {"page": 7})
+    assert (report["key"], report["account"], report["state"]) == (str(ended.job_id), "user123", {"page": 7})
 
 
-def test_what_is_kept_is_there_for_the_next_attempt_of_the_same_key(desk: Desk) -> None:
-    results = [desk.run("keeps", json.dumps({"path": key})).result for key in ("a", "a", "b", "../../a")]
+def test_what_is_kept_is_there_for_the_next_attempt_of_the_same_key(client: PoolClient) -> None:
+    results = [client.run("keeps", json.dumps({"path": key})).result for key in ("a", "a", "b", "../../a")]
 
     assert results == ['"x"', '"xx"', '"x"', '"x"']
 
 
 @pytest.mark.parametrize("given", ["strict", "off"])
 def test_a_link_in_the_place_of_the_staging_directory_publishes_nothing(
-    make_desk: MakeDesk, tmp_path: Path, given: str
+    make_client: MakeClient, tmp_path: Path, given: str
 ) -> None:
     outside = tmp_path / "outside"
     outside.mkdir()
     (outside / "canary").write_text("the daemon's")
 
-    ended = make_desk(sandbox=given).run("exchanges_its_staging", json.dumps({"path": str(outside)}))
+    client = make_client(sandbox=given)
+    ended = client.run("exchanges_its_staging", json.dumps({"path": str(outside)}))
 
     # In a sandbox the link is refused; without one its file is not found in the directory that the fork server made.
     assert (ended.how, ended.published) == (How.RETRYABLE if given == "strict" else How.GARBLED, [])
     assert (outside / "canary").read_text() == "the daemon's"
+    assert (level_of(client, ended.job_id) == "off") is (given == "off")
 
 
-def test_a_link_in_the_place_of_a_kept_directory_is_not_followed(desk: Desk, tmp_path: Path) -> None:
+def test_a_link_in_the_place_of_a_kept_directory_is_not_followed(make_client: MakeClient, tmp_path: Path) -> None:
+    client = make_client()
     payload = json.dumps({"path": "a"})
-    desk.run("keeps", payload)
+    client.run("keeps", payload)
     [keep] = (tmp_path / "keep").iterdir()
     keep.rename(tmp_path / "outside")
     keep.symlink_to(tmp_path / "outside")
 
-    ended = desk.run("keeps", payload)
+    ended = client.run("keeps", payload)
 
     assert ended.how is How.RETRYABLE
     assert "NotADirectoryError" in ended.message
     assert (tmp_path / "outside" / "file.part").read_text() == "x"
 
 
-def test_the_fork_server_has_one_thread(desk: Desk) -> None:
-    assert desk.pool.threads == 1
-    assert len(list(Path(f"/proc/{desk.pool.pid}/task").iterdir())) == 1
+def test_the_fork_server_has_one_thread(client: PoolClient) -> None:
+    assert client.pool.threads == 1
+    assert len(list(Path(f"/proc/{client.pool.pid}/task").iterdir())) == 1
 
 
 @needs_landlock
-def test_a_strict_sandbox_shows_a_child_nothing_but_its_own(desk: Desk, tmp_path: Path) -> None:
+def test_a_strict_sandbox_shows_a_child_nothing_but_its_own(client: PoolClient, tmp_path: Path) -> None:
     outside = tmp_path / "outside"
     outside.mkdir()
     (outside / "secret").write_text("s")
 
-    report = json.loads(desk.run("looks_over_the_wall", json.dumps({"path": str(outside)})).result or "")
+    ended = client.run("looks_over_the_wall", json.dumps({"path": str(outside)}))
+    report = json.loads(ended.result or "")
 
     allowed = {what for what, answer in report.items() if answer == "allowed"}
     expected = {"write inside", "run a program", "its own limits"}
@@ -159,13 +158,13 @@ def test_a_strict_sandbox_shows_a_child_nothing_but_its_own(desk: Desk, tmp_path
     if sandbox.landlock_version() < 6:
         expected |= {"signal the parent"}
     assert allowed == expected
-    assert level_of(desk, 1) == ("landlock+seccomp" if seccomp.this_machine() else "landlock")
+    assert level_of(client, ended.job_id) == ("landlock+seccomp" if seccomp.this_machine() else "landlock")
 
 
 @needs_landlock
 @needs_filter
-def test_a_child_reaches_nothing_through_system_calls_that_need_no_file(desk: Desk) -> None:
-    ended = desk.run("knocks_at_the_kernel", json.dumps({"path": ""}))
+def test_a_child_reaches_nothing_through_system_calls_that_need_no_file(client: PoolClient) -> None:
+    ended = client.run("knocks_at_the_kernel", json.dumps({"path": ""}))
     assert ended.message == ""
     found, capabilities = json.loads(ended.result or "")
 
@@ -191,7 +190,7 @@ def _looks_of(path: Path) -> object:
 @needs_filter
 @pytest.mark.parametrize("given", ["strict", "off"])
 def test_a_child_changes_no_mode_owner_time_or_attribute_of_what_it_may_name_or_read(
-    make_desk: MakeDesk, tmp_path: Path, given: str
+    make_client: MakeClient, tmp_path: Path, given: str
 ) -> None:
     unreadable, readable = tmp_path / "pagemill.db", tmp_path / "report.pdf"
     for file in (unreadable, readable):
@@ -200,8 +199,8 @@ def test_a_child_changes_no_mode_owner_time_or_attribute_of_what_it_may_name_or_
             os.setxattr(file, f"user.{number}", b"x")
     before = [_looks_of(unreadable), _looks_of(readable)]
 
-    desk = make_desk(sandbox=given)
-    result = desk.run("changes_modes", json.dumps({"path": str(unreadable)}), inputs={"original": readable}).result
+    client = make_client(sandbox=given)
+    result = client.run("changes_modes", json.dumps({"path": str(unreadable)}), inputs={"original": readable}).result
 
     after = [_looks_of(unreadable), _looks_of(readable)]
     assert (after == before) is (given == "strict")
@@ -210,11 +209,11 @@ def test_a_child_changes_no_mode_owner_time_or_attribute_of_what_it_may_name_or_
 
 
 @needs_landlock
-def test_what_copies_files_with_their_modes_and_times_works_in_a_sandbox(desk: Desk, tmp_path: Path) -> None:
+def test_what_copies_files_with_their_modes_and_times_works_in_a_sandbox(client: PoolClient, tmp_path: Path) -> None:
     original = tmp_path / "report.pdf"
     original.write_text("content")
 
-    ended = desk.run("copies", "{}", inputs={"original": original})
+    ended = client.run("copies", "{}", inputs={"original": original})
 
     assert (ended.message, ended.result) == ("", '[10, "content"]')
 
@@ -245,23 +244,15 @@ def test_where_landlock_does_not_look_at_truncating_the_filter_does(tmp_path: Pa
 
 
 @needs_landlock
-def test_a_handler_that_declares_the_network_has_it(desk: Desk) -> None:
+def test_a_handler_that_declares_the_network_has_it(client: PoolClient) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
-        order = desk.launch("calls_home", json.dumps({"port": server.getsockname()[1]}))
+        order = client.launch("calls_home", json.dumps({"port": server.getsockname()[1]}))
         server.settimeout(30)
         line, _ = server.accept()
         with line:
             line.sendall(b"hello")
 
-    assert json.loads(desk.ended(order).result or "") == "hello"
-
-
-def test_without_a_sandbox_the_level_says_so(make_desk: MakeDesk) -> None:
-    desk = make_desk(sandbox="off")
-
-    desk.run("silent")
-
-    assert level_of(desk, 1) == "off"
+    assert json.loads(client.ended(order).result or "") == "hello"
 
 
 def test_strict_fails_closed_and_best_effort_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -301,15 +292,15 @@ def test_of_what_pip_installs_into_a_home_all_code_is_shown(tmp_path: Path) -> N
     assert shown == {"namespace", "compiled", "package.libs"}
 
 
-def test_an_unknown_sandbox_is_refused(tmp_path: Path, make_desk: MakeDesk) -> None:
+def test_an_unknown_sandbox_is_refused(tmp_path: Path, make_client: MakeClient) -> None:
     with pytest.raises(ValueError, match="best-effort"):
-        make_desk(sandbox="loose")
+        make_client(sandbox="loose")
 
 
-def test_a_handler_that_starts_threads_at_import_is_imported_in_each_child(make_desk: MakeDesk) -> None:
-    desk = make_desk(extra_handlers=("tests.saboteurs.threads_at_import:handler",))
+def test_a_handler_that_starts_threads_at_import_is_imported_in_each_child(make_client: MakeClient) -> None:
+    client = make_client(extra_handlers=("tests.saboteurs.threads_at_import:handler",))
 
-    ended = desk.run("threads_at_import")
+    ended = client.run("threads_at_import")
 
     assert (ended.how, ended.result) == (How.DONE, "2")
-    assert desk.pool.threads == 1
+    assert client.pool.threads == 1

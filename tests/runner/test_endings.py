@@ -11,15 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.runner.conftest import Desk, MakeDesk
+from tests.runner.conftest import MakeClient, PoolClient
 from worker_service.runner.messages import Checkpointed, How, Order, Progressed, Started
 
 
-def test_a_clean_end_brings_the_result_its_files_and_what_follows(make_desk: MakeDesk, tmp_path: Path) -> None:
-    desk = make_desk()
-    order = desk.launch("clean", "{}")
+def test_a_clean_end_brings_the_result_its_files_and_what_follows(make_client: MakeClient, tmp_path: Path) -> None:
+    client = make_client()
+    order = client.launch("clean", "{}")
 
-    ended = desk.ended(order)
+    ended = client.ended(order)
 
     assert ended.how is How.DONE
     assert json.loads(ended.result or "") == {"pages": 1}
@@ -30,35 +30,35 @@ def test_a_clean_end_brings_the_result_its_files_and_what_follows(make_desk: Mak
     assert (ended.usage.memory_peak_bytes or 0) > 1 << 20
 
 
-def test_what_it_says_is_heard_in_its_order(desk: Desk) -> None:
-    order = desk.launch("clean", "{}")
+def test_what_it_says_is_heard_in_its_order(client: PoolClient) -> None:
+    order = client.launch("clean", "{}")
 
-    desk.ended(order)
+    client.ended(order)
 
-    heard = desk.of(order)
+    heard = client.of(order)
     assert isinstance(heard[0], Started)
-    assert desk.lines(order) == ["first line", "second line"]
+    assert client.lines(order) == ["first line", "second line"]
     assert [one.state for one in heard if isinstance(one, Checkpointed)] == ['{"page": 1}']
     progress = [one for one in heard if isinstance(one, Progressed)]
     assert (progress[0].percent, progress[0].message) == (10, "begun")
     assert (progress[-1].percent, progress[-1].message) == (100, "done")
 
 
-def test_staging_is_removed_unless_it_holds_what_is_to_be_published(make_desk: MakeDesk, tmp_path: Path) -> None:
-    desk = make_desk()
-    desk.run("raises")
-    [published] = desk.run("clean").published
+def test_staging_is_removed_unless_it_holds_what_is_to_be_published(make_client: MakeClient, tmp_path: Path) -> None:
+    client = make_client()
+    client.run("raises")
+    [published] = client.run("clean").published
 
     files = [path for path in (tmp_path / "staging").rglob("*") if not path.is_dir()]
     assert files == [published.path]
     assert published.path.is_relative_to(tmp_path / "staging" / "2-1")
 
 
-def test_a_workspace_that_was_swept_costs_no_attempt(make_desk: MakeDesk, tmp_path: Path) -> None:
-    desk = make_desk()
+def test_a_workspace_that_was_swept_costs_no_attempt(make_client: MakeClient, tmp_path: Path) -> None:
+    client = make_client()
     shutil.rmtree(tmp_path / "staging", ignore_errors=True)
 
-    assert desk.run("silent").how is How.DONE
+    assert client.run("silent").how is How.DONE
 
 
 @pytest.mark.parametrize(
@@ -91,123 +91,123 @@ def test_a_workspace_that_was_swept_costs_no_attempt(make_desk: MakeDesk, tmp_pa
         ("nobody_knows_it", How.PERMANENT, "UNKNOWN_TYPE", "nobody_knows_it"),
     ],
 )
-def test_each_end_has_its_name(desk: Desk, job_type: str, how: How, code: str, word: str) -> None:
-    ended = desk.run(job_type)
+def test_each_end_has_its_name(client: PoolClient, job_type: str, how: How, code: str, word: str) -> None:
+    ended = client.run(job_type)
 
     assert (ended.how, ended.code) == (how, code)
     assert word in ended.message
 
 
-def test_a_signal_is_named_in_the_usage(desk: Desk) -> None:
-    assert desk.run("segfaults").usage.signal == "SIGSEGV"
+def test_a_signal_is_named_in_the_usage(client: PoolClient) -> None:
+    assert client.run("segfaults").usage.signal == "SIGSEGV"
 
 
-def test_a_handler_says_how_long_to_wait(desk: Desk) -> None:
-    assert desk.run("retryable").after_seconds == 42.0
-    assert desk.run("snoozes").after_seconds == pytest.approx(3600, abs=30)
+def test_a_handler_says_how_long_to_wait(client: PoolClient) -> None:
+    assert client.run("retryable").after_seconds == 42.0
+    assert client.run("snoozes").after_seconds == pytest.approx(3600, abs=30)
 
 
 @pytest.mark.parametrize("payload", ['{"port": "eighty"}', "[1]", "not json", '{"path": 7}'])
-def test_a_payload_that_does_not_fit_is_permanent(desk: Desk, payload: str) -> None:
-    ended = desk.run("clean", payload)
+def test_a_payload_that_does_not_fit_is_permanent(client: PoolClient, payload: str) -> None:
+    ended = client.run("clean", payload)
 
     assert (ended.how, ended.code) == (How.PERMANENT, "PAYLOAD_INVALID")
 
 
-def test_a_link_is_not_published(desk: Desk, tmp_path: Path) -> None:
+def test_a_link_is_not_published(client: PoolClient, tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("s")
 
-    ended = desk.run("publishes_what_is_not_its_own", json.dumps({"path": str(tmp_path / "secret")}))
+    ended = client.run("publishes_what_is_not_its_own", json.dumps({"path": str(tmp_path / "secret")}))
 
     assert (ended.how, list(ended.files)) == (How.RETRYABLE, [])
 
 
-def test_the_jobs_own_timeout_comes_first_and_reaches_native_code_that_is_deaf(desk: Desk) -> None:
+def test_the_jobs_own_timeout_comes_first_and_reaches_native_code_that_is_deaf(client: PoolClient) -> None:
     began = time.monotonic()
 
-    ended = desk.run("ignores_sigterm", timeout_seconds=1)
+    ended = client.run("ignores_sigterm", timeout_seconds=1)
 
     assert ended.how is How.TIMED_OUT
     assert ended.usage.signal == "SIGKILL"
     assert time.monotonic() - began < 10
 
 
-def test_a_stop_lets_a_handler_clean_up(desk: Desk) -> None:
-    order = desk.launch("waits")
-    desk.until_progress(order)
+def test_a_stop_lets_a_handler_clean_up(client: PoolClient) -> None:
+    order = client.launch("waits")
+    client.until_progress(order)
 
-    desk.pool.stop(order.job_id, order.fence)
+    client.pool.stop(order.job_id, order.fence)
 
-    assert desk.ended(order).how is How.STOPPED
-    assert desk.lines(order) == ["cleaned up"]
+    assert client.ended(order).how is How.STOPPED
+    assert client.lines(order) == ["cleaned up"]
 
 
 @pytest.mark.parametrize("now", [False, True])
 @pytest.mark.parametrize("job_type", ["stops_when_asked", "ignores_sigterm"])
-def test_a_stop_ends_the_deaf_too(desk: Desk, job_type: str, now: bool) -> None:
-    order = desk.launch(job_type)
-    desk.until_progress(order)
+def test_a_stop_ends_the_deaf_too(client: PoolClient, job_type: str, now: bool) -> None:
+    order = client.launch(job_type)
+    client.until_progress(order)
 
-    desk.pool.stop(order.job_id, order.fence, now=now)
+    client.pool.stop(order.job_id, order.fence, now=now)
 
-    assert desk.ended(order).how is How.STOPPED
-
-
-def test_a_stop_now_shortens_the_grace_of_a_stop(make_desk: MakeDesk) -> None:
-    desk = make_desk(grace_seconds=600.0)
-    order = desk.launch("ignores_sigterm")
-    desk.until_progress(order)
-    desk.pool.stop(order.job_id, order.fence)
-
-    desk.pool.stop(order.job_id, order.fence, now=True)
-
-    assert desk.ended(order).how is How.STOPPED
+    assert client.ended(order).how is How.STOPPED
 
 
-def test_a_stop_of_what_has_ended_changes_nothing(desk: Desk) -> None:
-    order = desk.launch("silent")
-    desk.ended(order)
+def test_a_stop_now_shortens_the_grace_of_a_stop(make_client: MakeClient) -> None:
+    client = make_client(grace_seconds=600.0)
+    order = client.launch("ignores_sigterm")
+    client.until_progress(order)
+    client.pool.stop(order.job_id, order.fence)
 
-    desk.pool.stop(order.job_id, order.fence, now=True)
+    client.pool.stop(order.job_id, order.fence, now=True)
 
-    assert desk.run("silent").how is How.DONE
-    assert len([one for one in desk.of(order) if type(one).__name__ == "Ended"]) == 1
+    assert client.ended(order).how is How.STOPPED
 
 
-def test_an_attempt_is_launched_once(desk: Desk) -> None:
-    order = desk.launch("waits")
+def test_a_stop_of_what_has_ended_changes_nothing(client: PoolClient) -> None:
+    order = client.launch("silent")
+    client.ended(order)
+
+    client.pool.stop(order.job_id, order.fence, now=True)
+
+    assert client.run("silent").how is How.DONE
+    assert len([one for one in client.of(order) if type(one).__name__ == "Ended"]) == 1
+
+
+def test_an_attempt_is_launched_once(client: PoolClient) -> None:
+    order = client.launch("waits")
 
     with pytest.raises(ValueError, match="launched already"):
-        desk.pool.launch(order)
+        client.pool.launch(order)
 
 
-def test_a_flood_on_stdout_holds_up_nobody(desk: Desk) -> None:
-    flood = desk.launch("floods_stdout")
-    desk.until_progress(flood)
+def test_a_flood_on_stdout_holds_up_nobody(client: PoolClient) -> None:
+    flood = client.launch("floods_stdout")
+    client.until_progress(flood)
 
     for _ in range(5):
-        assert desk.run("silent").how is How.DONE
+        assert client.run("silent").how is How.DONE
 
-    desk.pool.stop(flood.job_id, flood.fence, now=True)
-    assert desk.ended(flood).how is How.STOPPED
+    client.pool.stop(flood.job_id, flood.fence, now=True)
+    assert client.ended(flood).how is How.STOPPED
 
 
-def test_a_flood_of_progress_leaves_as_a_trickle_with_the_last_word(desk: Desk) -> None:
-    order = desk.launch("floods_progress")
+def test_a_flood_of_progress_leaves_as_a_trickle_with_the_last_word(client: PoolClient) -> None:
+    order = client.launch("floods_progress")
 
-    ended = desk.ended(order)
+    ended = client.ended(order)
 
-    progress = [one for one in desk.of(order) if isinstance(one, Progressed)]
+    progress = [one for one in client.of(order) if isinstance(one, Progressed)]
     assert int(ended.result or "0") > 1000
     assert len(progress) <= 25
     assert progress[-1].message == "last"
 
 
-def test_the_child_is_named_by_pid_and_start(desk: Desk) -> None:
-    order = desk.launch("waits")
-    desk.until_progress(order)
+def test_the_child_is_named_by_pid_and_start(client: PoolClient) -> None:
+    order = client.launch("waits")
+    client.until_progress(order)
 
-    started = desk.of(order)[0]
+    started = client.of(order)[0]
 
     assert isinstance(started, Started)
     assert started.pid_started > 0
@@ -215,39 +215,38 @@ def test_the_child_is_named_by_pid_and_start(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize("seconds", [30 * 86_400, 10**18])
-def test_a_time_limit_that_no_clock_can_wait_for_ends_no_fork_server(desk: Desk, seconds: int) -> None:
-    fork_server = desk.pool.pid
+def test_a_time_limit_that_no_clock_can_wait_for_ends_no_fork_server(client: PoolClient, seconds: int) -> None:
+    fork_server = client.pool.pid
 
-    endless = desk.launch("waits", timeout_seconds=seconds)
-    desk.until_progress(endless)
+    endless = client.launch("waits", timeout_seconds=seconds)
+    client.until_progress(endless)
 
-    assert desk.run("silent").how is How.DONE
-    desk.pool.stop(endless.job_id, endless.fence, now=True)
-    assert desk.ended(endless).how is How.STOPPED
-    assert desk.pool.pid == fork_server
+    assert client.run("silent").how is How.DONE
+    client.pool.stop(endless.job_id, endless.fence, now=True)
+    assert client.ended(endless).how is How.STOPPED
+    assert client.pool.pid == fork_server
 
 
-@pytest.mark.parametrize("what", ["payload", "account"])
-def test_an_order_that_cannot_be_passed_fails_and_no_other(desk: Desk, what: str) -> None:
-    fork_server = desk.pool.pid
-    beside = desk.launch("waits")
-    large = {what: json.dumps("x" * 40_000_000)}
-    order = Order(99, 1, "silent", "local", large.get("account"), large.get("payload"), None)
-    desk.pool.launch(order)
+def test_an_order_that_cannot_be_passed_fails_and_no_other(client: PoolClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    fork_server = client.pool.pid
+    beside = client.launch("waits")
+    monkeypatch.setattr("worker_service.runner.pool.RELAY_BYTES_MAX", 1 << 20)
+    order = Order(99, 1, "silent", "local", "x" * (1 << 20), None, None)
+    client.pool.launch(order)
 
-    ended = desk.ended(order)
+    ended = client.ended(order)
 
     assert (ended.how, ended.code) == (How.PERMANENT, "TOO_LARGE")
-    assert desk.run("silent").how is How.DONE
-    desk.pool.stop(beside.job_id, beside.fence, now=True)
-    assert desk.ended(beside).how is How.STOPPED
-    assert desk.pool.pid == fork_server
+    assert client.run("silent").how is How.DONE
+    client.pool.stop(beside.job_id, beside.fence, now=True)
+    assert client.ended(beside).how is How.STOPPED
+    assert client.pool.pid == fork_server
 
 
-def test_a_fork_server_that_can_open_too_few_pipes_says_so_and_keeps_none_of_them_open(desk: Desk) -> None:
-    fork_server = desk.pool.pid
+def test_a_fork_server_that_can_open_too_few_pipes_says_so_and_keeps_none_of_them_open(client: PoolClient) -> None:
+    fork_server = client.pool.pid
     assert fork_server is not None
-    desk.ended(desk.launch("clean", "{}"))
+    client.ended(client.launch("clean", "{}"))
 
     def open_ones() -> set[int]:
         return {int(one.name) for one in Path(f"/proc/{fork_server}/fd").iterdir()}
@@ -256,9 +255,9 @@ def test_a_fork_server_that_can_open_too_few_pipes_says_so_and_keeps_none_of_the
     free = [number for number in range(limit[0]) if number not in before]
     resource.prlimit(fork_server, resource.RLIMIT_NOFILE, (free[4] + 1, limit[1]))
 
-    refused = desk.ended(desk.launch("clean", "{}"))
+    refused = client.ended(client.launch("clean", "{}"))
 
     assert (refused.how, refused.code) == (How.RETRYABLE, "LAUNCH_FAILED")
     assert open_ones() == before
     resource.prlimit(fork_server, resource.RLIMIT_NOFILE, limit)
-    assert desk.ended(desk.launch("clean", "{}")).how is How.DONE
+    assert client.ended(client.launch("clean", "{}")).how is How.DONE

@@ -11,12 +11,13 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.kit.system import is_running
-from tests.runner.conftest import SABOTEURS, Desk, MakeDesk
+from tests.runner.conftest import SABOTEURS, MakeClient, PoolClient
 from worker_service.runner import processes
 from worker_service.runner.messages import Begin, Ended, How, Started
 from worker_service.runner.pool import ChildError
@@ -24,8 +25,12 @@ from worker_service.runner.protocol import encode_frame
 
 
 @pytest.fixture
-def desk(make_desk: MakeDesk) -> Desk:
-    return make_desk()
+def client(shared_client: PoolClient) -> Iterator[PoolClient]:
+    """Use one pool for the whole file, and start its fork server again after a test that killed it."""
+    if not shared_client.pool.is_alive:
+        shared_client.pool.restart()
+    yield shared_client
+    shared_client.clear()
 
 
 def is_free(lock: Path) -> bool:
@@ -48,117 +53,117 @@ def pid_in(path: Path) -> int:
 
 @pytest.mark.parametrize("job_type", ["leaves_a_daemon", "leaves_a_nameless_daemon"])
 def test_a_grandchild_that_hides_is_gone_before_the_attempt_has_ended(
-    desk: Desk, tmp_path: Path, job_type: str
+    client: PoolClient, tmp_path: Path, job_type: str
 ) -> None:
-    ended = desk.run(job_type, at(tmp_path / "pid"))
+    ended = client.run(job_type, at(tmp_path / "pid"))
 
     assert ended.how is How.DONE
     assert not is_running(pid_in(tmp_path / "pid"))
 
 
-def test_a_grandchild_that_forks_for_ever_is_caught(desk: Desk, tmp_path: Path) -> None:
-    ended = desk.run("leaves_a_runaway", at(tmp_path / "lock"))
+def test_a_grandchild_that_forks_for_ever_is_caught(client: PoolClient, tmp_path: Path) -> None:
+    ended = client.run("leaves_a_runaway", at(tmp_path / "lock"))
 
     assert ended.how is How.DONE
     assert is_free(tmp_path / "lock")
 
 
-@pytest.mark.parametrize("again", range(5))
-def test_it_is_caught_after_the_fork_servers_death_too(desk: Desk, tmp_path: Path, again: int) -> None:
-    order = desk.launch("runs_beside_a_runaway", at(tmp_path / "lock"))
-    desk.until_progress(order)
+@pytest.mark.parametrize("again", range(2))
+def test_it_is_caught_after_the_fork_servers_death_too(client: PoolClient, tmp_path: Path, again: int) -> None:
+    order = client.launch("runs_beside_a_runaway", at(tmp_path / "lock"))
+    client.until_progress(order)
 
-    os.kill(desk.pool.pid or 0, signal.SIGKILL)
+    os.kill(client.pool.pid or 0, signal.SIGKILL)
 
-    assert desk.ended(order).code == "FORK_SERVER_DIED"
+    assert client.ended(order).code == "FORK_SERVER_DIED"
     assert is_free(tmp_path / "lock")
 
 
-def test_a_grandchild_of_a_running_attempt_is_left_alone_while_another_ends(desk: Desk, tmp_path: Path) -> None:
-    order = desk.launch("runs_beside_a_nameless_daemon", at(tmp_path / "pid"))
-    desk.until_progress(order)
+def test_a_grandchild_of_a_running_attempt_is_left_alone_while_another_ends(client: PoolClient, tmp_path: Path) -> None:
+    order = client.launch("runs_beside_a_nameless_daemon", at(tmp_path / "pid"))
+    client.until_progress(order)
 
-    desk.run("leaves_a_daemon", at(tmp_path / "other"))
+    client.run("leaves_a_daemon", at(tmp_path / "other"))
 
     assert is_running(pid_in(tmp_path / "pid"))
     assert not is_running(pid_in(tmp_path / "other"))
 
 
 @pytest.mark.parametrize("job_type", ["runs_beside_a_daemon", "runs_beside_a_nameless_daemon"])
-def test_a_stop_reaches_a_grandchild_that_hides(desk: Desk, tmp_path: Path, job_type: str) -> None:
-    order = desk.launch(job_type, at(tmp_path / "pid"))
-    desk.until_progress(order)
+def test_a_stop_reaches_a_grandchild_that_hides(client: PoolClient, tmp_path: Path, job_type: str) -> None:
+    order = client.launch(job_type, at(tmp_path / "pid"))
+    client.until_progress(order)
 
-    desk.pool.stop(order.job_id, order.fence)
+    client.pool.stop(order.job_id, order.fence)
 
-    assert desk.ended(order).how is How.STOPPED
+    assert client.ended(order).how is How.STOPPED
     assert not is_running(pid_in(tmp_path / "pid"))
 
 
 @pytest.mark.parametrize("job_type", ["runs_beside_a_daemon", "runs_beside_a_nameless_daemon"])
-def test_a_fork_server_that_was_killed_takes_everything_along(desk: Desk, tmp_path: Path, job_type: str) -> None:
-    orders = [desk.launch(job_type, at(tmp_path / f"{number}")) for number in range(2)]
+def test_a_killed_fork_server_takes_everything_along(client: PoolClient, tmp_path: Path, job_type: str) -> None:
+    orders = [client.launch(job_type, at(tmp_path / f"{number}")) for number in range(2)]
     for order in orders:
-        desk.until_progress(order)
+        client.until_progress(order)
 
-    os.kill(desk.pool.pid or 0, signal.SIGKILL)
+    os.kill(client.pool.pid or 0, signal.SIGKILL)
 
     for number, order in enumerate(orders):
-        ended = desk.ended(order)
+        ended = client.ended(order)
         assert (ended.how, ended.code) == (How.CRASHED, "FORK_SERVER_DIED")
-        started = desk.of(order)[0]
+        started = client.of(order)[0]
         assert isinstance(started, Started)
         assert not is_running(started.pid)
         assert not is_running(pid_in(tmp_path / f"{number}"))
-        assert not (tmp_path / "staging" / f"{order.job_id}-1").exists()
+        assert not (client.pool._staging_root / f"{order.job_id}-1").exists()
 
 
-def test_after_its_death_it_can_be_started_again(desk: Desk) -> None:
-    order = desk.launch("waits")
-    desk.until_progress(order)
-    os.kill(desk.pool.pid or 0, signal.SIGKILL)
-    desk.ended(order)
-    assert desk.run("silent").code == "FORK_SERVER_DIED"
-    descriptor = desk.pool.fileno()
+def test_after_its_death_it_can_be_started_again(client: PoolClient) -> None:
+    order = client.launch("waits")
+    client.until_progress(order)
+    os.kill(client.pool.pid or 0, signal.SIGKILL)
+    client.ended(order)
+    assert client.run("silent").code == "FORK_SERVER_DIED"
+    descriptor = client.pool.fileno()
 
-    described = desk.pool.restart()
+    described = client.pool.restart()
 
-    assert desk.pool.is_alive
-    assert desk.pool.fileno() == descriptor
+    assert client.pool.is_alive
+    assert client.pool.fileno() == descriptor
     assert "silent" in {one.facts.job_type for one in described}
-    assert desk.run("silent").how is How.DONE
+    assert client.run("silent").how is How.DONE
 
 
-def test_a_restart_before_anybody_listened_still_tells_of_every_end(desk: Desk) -> None:
-    order = desk.launch("waits")
-    desk.until_progress(order)
-    os.kill(desk.pool.pid or 0, signal.SIGKILL)
-    desk.until(lambda: not desk.pool.is_alive)
+def test_a_restart_before_anybody_listened_still_tells_of_every_end(client: PoolClient) -> None:
+    order = client.launch("waits")
+    client.until_progress(order)
+    os.kill(client.pool.pid or 0, signal.SIGKILL)
+    client.until(lambda: not client.pool.is_alive)
 
-    desk.pool.restart()
+    client.pool.restart()
 
-    assert desk.ended(order).code == "FORK_SERVER_DIED"
+    assert client.ended(order).code == "FORK_SERVER_DIED"
 
 
-def test_a_fork_server_that_is_stuck_is_given_up(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    order = desk.launch("waits")
-    desk.until_progress(order)
-    monkeypatch.setattr(desk.pool, "ping_seconds", 0.02)
-    fork_server = desk.pool.pid or 0
+def test_a_fork_server_that_is_stuck_is_given_up(client: PoolClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    order = client.launch("waits")
+    client.until_progress(order)
+    monkeypatch.setattr(client.pool, "ping_seconds", 0.02)
+    fork_server = client.pool.pid or 0
 
     os.kill(fork_server, signal.SIGSTOP)
 
     # Nothing arrives, so it is asked as a daemon asks at each of its turns.
-    while not any(isinstance(one, Ended) for one in desk.of(order)):
-        select.select([desk.pool], [], [], 0.01)
-        desk.heard += desk.pool.take_events()
-    assert desk.ended(order).code == "FORK_SERVER_DIED"
+    while not any(isinstance(one, Ended) for one in client.of(order)):
+        select.select([client.pool], [], [], 0.01)
+        client.heard += client.pool.take_events()
+    assert client.ended(order).code == "FORK_SERVER_DIED"
     assert not is_running(fork_server)
 
 
-def test_a_fork_server_that_answers_is_kept(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(desk.pool, "ping_seconds", 0.0)
-    order = desk.launch("waits")
+def test_a_fork_server_that_answers_is_kept(client: PoolClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client.pool, "ping_seconds", 0.0)
+    order = client.launch("waits")
     asked = 0
 
     def has_been_asked_often() -> bool:
@@ -166,25 +171,25 @@ def test_a_fork_server_that_answers_is_kept(desk: Desk, monkeypatch: pytest.Monk
         asked += 1
         return asked > 50
 
-    desk.until(has_been_asked_often)
+    client.until(has_been_asked_often)
 
-    assert desk.pool.is_alive
-    desk.pool.stop(order.job_id, order.fence)
-    assert desk.ended(order).how is How.STOPPED
+    assert client.pool.is_alive
+    client.pool.stop(order.job_id, order.fence)
+    assert client.ended(order).how is How.STOPPED
 
 
-def test_a_fork_server_that_is_alive_is_not_restarted(desk: Desk) -> None:
+def test_a_fork_server_that_is_alive_is_not_restarted(client: PoolClient) -> None:
     with pytest.raises(ChildError, match="is running"):
-        desk.pool.restart()
+        client.pool.restart()
 
 
-def test_closing_stops_everything(make_desk: MakeDesk, tmp_path: Path) -> None:
-    desk = make_desk(grace_seconds=600.0)
-    order = desk.launch("runs_beside_a_nameless_daemon", at(tmp_path / "pid"))
-    desk.until_progress(order)
-    fork_server = desk.pool.pid or 0
+def test_closing_stops_everything(make_client: MakeClient, tmp_path: Path) -> None:
+    client = make_client(grace_seconds=600.0)
+    order = client.launch("runs_beside_a_nameless_daemon", at(tmp_path / "pid"))
+    client.until_progress(order)
+    fork_server = client.pool.pid or 0
 
-    desk.pool.close()
+    client.pool.close()
 
     assert not is_running(fork_server)
     assert not is_running(pid_in(tmp_path / "pid"))
@@ -192,6 +197,7 @@ def test_closing_stops_everything(make_desk: MakeDesk, tmp_path: Path) -> None:
 
 DAEMON = """
 import json, select, sys
+from collections.abc import Iterator
 from pathlib import Path
 from worker_service.runner.messages import Begin, Order, Progressed
 from worker_service.runner.pool import LocalPool
@@ -210,6 +216,7 @@ sys.stdin.read()
 
 SLOW_TO_LOAD = """
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from worker_service.handlers import Handler
 
@@ -272,11 +279,11 @@ def test_when_the_daemon_is_killed_its_lock_can_be_taken_once_all_of_them_are_go
         assert not is_running(pid_in(tmp_path / "pid"))
 
 
-def test_marks_of_another_house_are_not_ours(desk: Desk, tmp_path: Path) -> None:
-    order = desk.launch("waits")
-    desk.until_progress(order)
-    [started] = [one for one in desk.of(order) if isinstance(one, Started)]
+def test_marks_of_another_house_are_not_ours(client: PoolClient, tmp_path: Path) -> None:
+    order = client.launch("waits")
+    client.until_progress(order)
+    [started] = [one for one in client.of(order) if isinstance(one, Started)]
 
     assert processes.sweep(processes.pool_id_of(tmp_path / "elsewhere")) == []
 
-    assert processes.sweep(processes.pool_id_of(tmp_path / "staging")) == [started.pid]
+    assert processes.sweep(processes.pool_id_of(client.pool._staging_root)) == [started.pid]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.installed import install
-from tests.runner.conftest import SABOTEURS, Desk, MakeDesk
+from tests.runner.conftest import SABOTEURS, MakeClient, PoolClient
 from worker_service.runner.messages import Begin, Described, How
 from worker_service.runner.pool import ChildError, LocalPool
 
@@ -39,26 +39,26 @@ def test_entry_points_that_cannot_be_imported_are_set_aside_with_the_reason(tmp_
     pool = LocalPool(begin)
 
     with started_pool(pool) as described:
-        desk = Desk(pool)
+        client = PoolClient(pool)
         for name, reason in BROKEN.items():
             assert reason in (described[name].set_aside or "")
-        assert desk.run("silent").how is How.DONE
-        refused = desk.run("tests.saboteurs.crashes_at_import:handler")
+        assert client.run("silent").how is How.DONE
+        refused = client.run("tests.saboteurs.crashes_at_import:handler")
         assert (refused.how, refused.code) == (How.RETRYABLE, "HANDLER_SET_ASIDE")
         assert "SIGSEGV" in refused.message
         assert '"port"' in (described["clean"].facts.payload_schema or "")
         assert (described["clean"].facts.job_class, described["loops"].facts.timeout_seconds) == ("cpu", 1)
 
 
-def test_a_job_type_that_two_entry_points_provide_runs_neither(make_desk: MakeDesk) -> None:
-    desk = make_desk(extra_handlers=(*SABOTEURS, "tests.saboteurs.twice:handler"))
+def test_a_job_type_that_two_entry_points_provide_runs_neither(make_client: MakeClient) -> None:
+    client = make_client(extra_handlers=(*SABOTEURS, "tests.saboteurs.twice:handler"))
 
-    ended = desk.run("silent")
+    ended = client.run("silent")
 
     assert ended.code == "HANDLER_SET_ASIDE"
     assert "tests.saboteurs.handlers:handlers" in ended.message
     assert "tests.saboteurs.twice:handler" in ended.message
-    assert desk.run("clean").how is How.DONE
+    assert client.run("clean").how is How.DONE
 
 
 def test_a_fork_server_that_cannot_start_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,7 +121,7 @@ def test_a_shipped_handler_that_stops_the_fork_server_is_probed_and_set_aside(
     with started_pool(pool) as described:
         assert described["first"].set_aside is None
         assert reason in (described["second"].set_aside or "")
-        assert Desk(pool).run("first").how is How.DONE
+        assert PoolClient(pool).run("first").how is How.DONE
 
 
 def test_processes_and_threads_that_an_import_starts_are_not_left_in_the_fork_server(tmp_path: Path) -> None:

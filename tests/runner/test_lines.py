@@ -6,17 +6,17 @@ import random
 
 import pytest
 
-from tests.runner.conftest import Desk, MakeDesk
+from tests.runner.conftest import MakeClient, PoolClient
 from worker_service.jobs.history import LOG_LINES_MOST
 from worker_service.runner.log_lines import GAP
 from worker_service.runner.messages import How, Logged
 
 
-def test_what_is_printed_is_heard_as_what_is_logged_in_one_order(desk: Desk) -> None:
-    order = desk.launch("prints")
+def test_what_is_printed_is_heard_as_what_is_logged_in_one_order(client: PoolClient) -> None:
+    order = client.launch("prints")
 
-    assert desk.ended(order).how is How.DONE
-    *before, long, red, empty, again, unfinished = desk.lines(order)
+    assert client.ended(order).how is How.DONE
+    *before, long, red, empty, again, unfinished = client.lines(order)
     assert before == [
         "logged", "printed", "wrong", "warned", "put by C", "written in two", "echoed", "100 %",
         "not UTF-8: \\udcff",
@@ -38,59 +38,59 @@ def test_what_is_printed_is_heard_as_what_is_logged_in_one_order(desk: Desk) -> 
     ],
 )  # fmt: skip
 def test_an_exception_is_told_in_a_line_and_its_traceback_is_in_the_log(
-    desk: Desk, job_type: str, sentence: str, traceback: list[str]
+    client: PoolClient, job_type: str, sentence: str, traceback: list[str]
 ) -> None:
-    order = desk.launch(job_type)
+    order = client.launch(job_type)
 
-    message = desk.ended(order).message
+    message = client.ended(order).message
 
     before, _, after = sentence.partition("LINE")
     assert message.startswith(before)
     assert message.endswith(after)
-    said = "\n".join(desk.lines(order))
+    said = "\n".join(client.lines(order))
     assert all(line in said for line in traceback), said
     assert sentence.splitlines()[0].partition(" (handlers")[0] in said
     assert "child.py" not in said
 
 
-def test_the_last_words_of_a_child_that_crashes_are_heard(desk: Desk) -> None:
-    order = desk.launch("prints_and_crashes")
+def test_the_last_words_of_a_child_that_crashes_are_heard(client: PoolClient) -> None:
+    order = client.launch("prints_and_crashes")
 
-    ended = desk.ended(order)
+    ended = client.ended(order)
 
     assert (ended.code, ended.message) == ("CRASHED", "it was ended by SIGABRT\nthe last thing that it did")
-    assert desk.lines(order) == ["the last thing that it did"]
+    assert client.lines(order) == ["the last thing that it did"]
 
 
-def test_of_a_flood_the_newest_lines_are_heard_without_a_gap(desk: Desk) -> None:
-    order = desk.launch("floods_log")
+def test_of_a_flood_the_newest_lines_are_heard_without_a_gap(client: PoolClient) -> None:
+    order = client.launch("floods_log")
 
-    desk.ended(order)
+    client.ended(order)
 
-    numbers = [int(line.split()[1]) for line in desk.lines(order) if line != GAP]
+    numbers = [int(line.split()[1]) for line in client.lines(order) if line != GAP]
     assert numbers[-LOG_LINES_MOST:] == [*range(5000 - LOG_LINES_MOST, 5000)]
 
 
-def test_an_endless_flood_leaves_at_a_pace(desk: Desk) -> None:
-    order = desk.launch("floods_log_for_ever")
-    desk.until(lambda: len(desk.lines(order)) > 2 * LOG_LINES_MOST)
+def test_an_endless_flood_leaves_at_a_pace(client: PoolClient) -> None:
+    order = client.launch("floods_log_for_ever")
+    client.until(lambda: len(client.lines(order)) > 2 * LOG_LINES_MOST)
 
-    desk.pool.stop(order.job_id, order.fence)
+    client.pool.stop(order.job_id, order.fence)
 
-    assert desk.ended(order).how is How.STOPPED
-    told = [len(one.lines) for one in desk.of(order) if isinstance(one, Logged)]
+    assert client.ended(order).how is How.STOPPED
+    told = [len(one.lines) for one in client.of(order) if isinstance(one, Logged)]
     assert max(told) <= LOG_LINES_MOST + 1
-    numbers = [int(line.split()[1]) for line in desk.lines(order) if line != GAP]
+    numbers = [int(line.split()[1]) for line in client.lines(order) if line != GAP]
     assert numbers == sorted(numbers)
     assert numbers[-LOG_LINES_MOST:] == [*range(numbers[-1] - LOG_LINES_MOST + 1, numbers[-1] + 1)]
 
 
-def test_each_attempt_of_a_kept_child_prints_into_its_own_log(make_desk: MakeDesk) -> None:
-    desk = make_desk(extra_handlers=["tests.saboteurs.kept:handlers"], slots={"cpu": 1}, wait_seconds=30.0)
+def test_each_attempt_of_a_kept_child_prints_into_its_own_log(make_client: MakeClient) -> None:
+    client = make_client(extra_handlers=["tests.saboteurs.kept:handlers"], slots={"cpu": 1}, wait_seconds=30.0)
     lengths = [random.choice([0, 0, 1, 3, 2500]) for _ in range(15)]
-    orders = [desk.launch("prints", f'{{"how": "{lines}"}}') for lines in lengths]
+    orders = [client.launch("prints", f'{{"how": "{lines}"}}') for lines in lengths]
 
     for order, lines in zip(orders, lengths, strict=True):
-        assert desk.ended(order).how is How.DONE
+        assert client.ended(order).how is How.DONE
         own = order.job_id
-        assert desk.lines(order) == [f"line of {own}"] * lines + [f"end of {own}"]
+        assert client.lines(order) == [f"line of {own}"] * lines + [f"end of {own}"]

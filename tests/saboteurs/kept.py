@@ -34,25 +34,25 @@ handlers: list[Handler[Any]] = []
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class Request:
     how: str = ""
 
 
-Run = Callable[[Context[Wish]], Done | None]
+Run = Callable[[Context[Request]], Done | None]
 
 _kept: list[Any] = []
 
 
 def kept(**declared: Any) -> Callable[[Run], Run]:
     def enlist(run: Run) -> Run:
-        handlers.append(Handler(run.__name__, run, Wish, **{"reuse": REUSE, **declared}))
+        handlers.append(Handler(run.__name__, run, Request, **{"reuse": REUSE, **declared}))
         return run
 
     return enlist
 
 
 @kept()
-def tells(context: Context[Wish]) -> Done:
+def tells(context: Context[Request]) -> Done:
     """Who runs it, and what it finds."""
     context.progress(50, "half")
     found = sorted(one.name for one in context.staging.iterdir())
@@ -72,7 +72,7 @@ def tells(context: Context[Wish]) -> Done:
 
 
 @kept(reuse=50)
-def prints(context: Context[Wish]) -> None:
+def prints(context: Context[Request]) -> None:
     """Its own number, past Python, and where nobody sees the end of a line."""
     for _ in range(int(context.payload.how)):
         os.write(1, f"line of {context.idempotency_key}\n".encode())
@@ -80,12 +80,12 @@ def prints(context: Context[Wish]) -> None:
 
 
 @kept(reuse=100)
-def quick(context: Context[Wish]) -> Done:
+def quick(context: Context[Request]) -> Done:
     return Done(os.getpid())
 
 
 @kept()
-def says_how(context: Context[Wish]) -> Done:
+def says_how(context: Context[Request]) -> Done:
     """The ends that are clean, and those that are not."""
     if context.payload.how == "retryable":
         raise Retryable("later", after=1)
@@ -108,18 +108,18 @@ def says_how(context: Context[Wish]) -> Done:
 
 
 @kept(limits=Limits(network=True))
-def leaves(context: Context[Wish]) -> Done:
+def leaves(context: Context[Request]) -> Done:
     """Something behind, by what the payload says."""
     if context.payload.how:
         LEFT[context.payload.how](context)
     return Done(os.getpid())
 
 
-def _a_thread(context: Context[Wish]) -> None:
+def _a_thread(context: Context[Request]) -> None:
     threading.Thread(target=time.sleep, args=(600,), daemon=True).start()
 
 
-LEFT: dict[str, Callable[[Context[Wish]], object]] = {
+LEFT: dict[str, Callable[[Context[Request]], object]] = {
     "thread": _a_thread,
     "open file": lambda context: _kept.append((context.staging / "open").open("w")),
     "directory": lambda context: os.chdir("/"),
@@ -132,7 +132,7 @@ LEFT: dict[str, Callable[[Context[Wish]], object]] = {
 
 
 @kept()
-def writes_beside_its_staging(context: Context[Wish]) -> Done:
+def writes_beside_its_staging(context: Context[Request]) -> Done:
     """Which would let it put a link in the place of its staging directory."""
     staging = context.staging
     tried = {
@@ -145,7 +145,7 @@ def writes_beside_its_staging(context: Context[Wish]) -> Done:
 
 
 @kept()
-def starts_a_program(context: Context[Wish]) -> Done:
+def starts_a_program(context: Context[Request]) -> Done:
     return Done({"program": _tried(_a_program), "fork": _tried(os.fork), "thread": _tried(_a_thread_that_ends)})
 
 
@@ -169,7 +169,7 @@ def _tried(attempt: Callable[[], object]) -> str:
 
 
 @kept()
-def keeps_its_context(context: Context[Wish]) -> Done:
+def keeps_its_context(context: Context[Request]) -> Done:
     """And speaks in the name of the attempt before."""
     _kept.append(context)
     _kept[0].progress(77, "from the past")
@@ -177,7 +177,7 @@ def keeps_its_context(context: Context[Wish]) -> Done:
 
 
 @kept()
-def answers_for_the_one_before(context: Context[Wish]) -> Done:
+def answers_for_the_one_before(context: Context[Request]) -> Done:
     _kept.append(context)
     if len(_kept) == 2:
         first = _kept[0]._order
@@ -188,7 +188,7 @@ def answers_for_the_one_before(context: Context[Wish]) -> Done:
 
 
 @kept()
-def publishes_what_is_not_its_own(context: Context[Wish]) -> Done:
+def publishes_what_is_not_its_own(context: Context[Request]) -> Done:
     if context.payload.how:
         order = context._order  # type: ignore[attr-defined]
         files = [Publication(Path("../../outside"))]
@@ -199,7 +199,7 @@ def publishes_what_is_not_its_own(context: Context[Wish]) -> Done:
 
 
 @kept()
-def hangs_after_its_end(context: Context[Wish]) -> Done:
+def hangs_after_its_end(context: Context[Request]) -> Done:
     if context.payload.how:
         _kept.append(_HangsWhenForgotten())
         _kept.clear()
@@ -212,7 +212,7 @@ class _HangsWhenForgotten:
 
 
 @kept()
-def waits(context: Context[Wish]) -> Done:
+def waits(context: Context[Request]) -> Done:
     """Until it is asked to stop, if it is told to."""
     context.progress(1, "waiting")
     while context.payload.how and not context.cancelled():
@@ -221,7 +221,7 @@ def waits(context: Context[Wish]) -> Done:
 
 
 @kept()
-def never_asks(context: Context[Wish]) -> Done:
+def never_asks(context: Context[Request]) -> Done:
     context.progress(1, "busy")
     while context.payload.how:
         time.sleep(600)
@@ -229,7 +229,7 @@ def never_asks(context: Context[Wish]) -> Done:
 
 
 @kept(reuse=10)
-def takes(context: Context[Wish]) -> Done:
+def takes(context: Context[Request]) -> Done:
     """Memory, or time of the processor."""
     if context.payload.how == "memory":
         block = bytearray(64 * MIB)
@@ -242,8 +242,8 @@ def takes(context: Context[Wish]) -> Done:
 
 
 @kept(limits=Limits(cpu_seconds=1), reuse=10)
-def takes_its_time(context: Context[Wish]) -> Done:
-    """0.55 s of the one that each attempt may take."""
+def takes_its_time(context: Context[Request]) -> Done:
+    """Take 0.55 s of the one that each attempt may take."""
     until = time.process_time() + (60 if context.payload.how else 0.55)
     while time.process_time() < until:
         pass
@@ -251,14 +251,14 @@ def takes_its_time(context: Context[Wish]) -> Done:
 
 
 @kept()
-def asks(context: Context[Wish]) -> Done:
+def asks(context: Context[Request]) -> Done:
     known = context.ask(KnownPages(["d1"]))
     context.checkpoint({"known": list(known.digests)})
     return Done(os.getpid())
 
 
 @kept(sandbox="default")
-def counts(context: Context[Wish]) -> Done:
+def counts(context: Context[Request]) -> Done:
     """What a handler keeps in its own variables stays, as long as its child does."""
     _kept.append(None)
     return Done(len(_kept))

@@ -78,7 +78,7 @@ def test_p7_a_cancelled_one_is_gone_before_its_row_says_so_and_the_others_go_on(
 
 def test_after_kill_9_what_was_claimed_ahead_is_taken_back_and_runs_once(system: System) -> None:
     first = system.start()
-    jobs = many(system, "kept", 1500)
+    jobs = many(system, "kept", 800)
     system.wait_for_all(Status.COMPLETED, 200)
     first.signal(signal.SIGKILL)
     first.ends()
@@ -107,10 +107,10 @@ def test_a_stop_gives_back_what_was_not_begun(system: System) -> None:
 
 def test_others_insert_while_it_runs_flat_out(system: System) -> None:
     daemon = system.start()
-    many(system, "kept", 20_000)
+    many(system, "kept", 6_000)
     system.wait_for_all(Status.COMPLETED, 100)
     statement = "INSERT INTO worker_job_queue (job_type, platform) VALUES ('noop', 'local')"
-    for _ in range(30):
+    for _ in range(15):
         inserted = system.sqlite3(statement)
         assert inserted.returncode == 0, inserted.stderr
     daemon.signal(signal.SIGTERM)

@@ -35,7 +35,7 @@ _FRAME_BYTES_MAX = 1 << 32
 
 
 class Terms(msgspec.Struct, frozen=True):
-    """What the head demands of every node."""
+    """Conditions of the head that every node must meet."""
 
     version: str
     sandbox: str

@@ -105,7 +105,7 @@ class _SlicerProcess:
         self._specs, self._place, self._sandbox, self._seconds_max = specs, place, sandbox, seconds_max
         self._handlers: dict[str, Handler[Any]] = {}
         self._children: dict[tuple[str, str], _Child] = {}
-        """By job type and original, the least recently used first."""
+        """Children by job type and original, the least recently used first."""
         self._bad_originals: dict[tuple[str, str], None] = {}
         self._count = 0
 

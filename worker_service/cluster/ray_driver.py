@@ -72,7 +72,7 @@ LOOK_SECONDS = 0.5
 SILENCE_SECONDS = 30.0
 """A task yields every few seconds, so a stream that is silent for so long is broken."""
 REFUSED_SECONDS = 300.0
-"""Then a refused node is probed again."""
+"""Time after which a refused node is probed again."""
 PROBE_SECONDS = 120.0
 WAITING_SECONDS = 2.0
 _DEAD_NODES_MAX = 20

@@ -18,7 +18,7 @@ from worker_service.base.sanitize import safe_text
 from worker_service.jobs.attempts import Usage
 from worker_service.jobs.history import LOG_LINES_MOST
 from worker_service.runner import processes
-from worker_service.runner.child_process import READ_BYTES, ChildProcess
+from worker_service.runner.child_process import READ_BYTES, ForkedChild
 from worker_service.runner.log_lines import LINE_BYTES_MAX, LogBuffer, visible_part
 from worker_service.runner.messages import (
     LINE_CHARACTERS_MAX,
@@ -49,7 +49,7 @@ _QUESTIONS_PER_SECOND = 100
 
 
 class RunningAttempt:
-    def __init__(self, launch: Launch, child: ChildProcess, *, seconds: int) -> None:
+    def __init__(self, launch: Launch, child: ForkedChild, *, seconds: int) -> None:
         self.launch = launch
         self.order = launch.order
         self.child = child
@@ -64,7 +64,7 @@ class RunningAttempt:
         self._reason: tuple[How, str, str] | None = None
         self._end_report: tuple[Ended, bytes] | None = None
         self._ended_before_stop = False
-        """Then its result counts."""
+        """If True, its result counts."""
         self._progress: bytes | None = None
         self._progress_at = -math.inf
         self._lines = LogBuffer()

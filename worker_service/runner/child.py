@@ -43,7 +43,7 @@ class ChildSpec(Struct, frozen=True):
     """Receives log lines, stdout and stderr, also those of C libraries and programs that the child starts."""
     answers: int
     begun: mmap.mmap | None
-    """Where a reused child counts the attempts that it has begun."""
+    """Shared memory where a reused child counts the attempts that it has begun."""
 
 
 def run_child(spec: ChildSpec, loader: HandlerLoader) -> None:

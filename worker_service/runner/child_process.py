@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 READ_BYTES = 1 << 16
 
 
-class ChildProcess:
+class ForkedChild:
     def __init__(
         self,
         number: int,
@@ -52,7 +52,7 @@ class ChildProcess:
         self.sandbox = ""
         self.idle_since = 0.0
         self.cpu_seconds = 0.0
-        """Of its attempts that have ended."""
+        """CPU time of its attempts that have ended."""
         self.was_full = False
         """The last read filled the buffer, so more may wait."""
         self._begun = mmap.mmap(-1, 8) if reuse > 1 else None

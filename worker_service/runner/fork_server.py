@@ -34,7 +34,7 @@ from worker_service.base.forks import EXIT_OUT_OF_MEMORY, fork_process
 from worker_service.jobs.attempts import Usage
 from worker_service.runner import handler_probe, processes, sandbox
 from worker_service.runner.attempt import RunningAttempt
-from worker_service.runner.child_process import ChildProcess
+from worker_service.runner.child_process import ForkedChild
 from worker_service.runner.handler_probe import LoadedHandler
 from worker_service.runner.messages import AttemptOver, Begin, Ended, Hello, How, Key, Launch, Ping, Pong, Reply, Stop
 from worker_service.runner.protocol import (
@@ -88,15 +88,15 @@ class ForkServer:
         self._unsent = bytearray()
         self._selector = selectors.DefaultSelector()
         self._handlers: dict[str, LoadedHandler] = {}
-        self._children: dict[int, ChildProcess] = {}
+        self._children: dict[int, ForkedChild] = {}
         """Not yet waited for, by pid."""
         self._attempts: dict[Key, RunningAttempt] = {}
         self._queues: defaultdict[str, deque[_QueuedOrder]] = defaultdict(deque)
         self._flush_at = math.inf
         self._last_start_at: dict[str, float] = {}
-        self._idle: list[ChildProcess] = []
+        self._idle: list[ForkedChild] = []
         """The longest idle first."""
-        self._paused_pipes: dict[int, tuple[ChildProcess, float]] = {}
+        self._paused_pipes: dict[int, tuple[ForkedChild, float]] = {}
         self._cleaners: set[int] = set()
         self._forks = 0
         self._sweep_seconds = _SWEEP_SECONDS
@@ -298,7 +298,7 @@ class ForkServer:
         self._retire_surplus_child(queued)
         self._forks += 1
         try:
-            child = ChildProcess(
+            child = ForkedChild(
                 self._forks,
                 self._make_home(),
                 queued.launch,
@@ -321,14 +321,14 @@ class ForkServer:
         (home / "staging").mkdir(mode=0o700)
         return home
 
-    def _find_idle_child(self, queued: _QueuedOrder) -> ChildProcess | None:
+    def _find_idle_child(self, queued: _QueuedOrder) -> ForkedChild | None:
         if queued.reuse == 1:
             return None
         return next((child for child in reversed(self._idle) if child.job_type == queued.launch.order.job_type), None)
 
     # --- messages from children ---
 
-    def _read(self, pipe: int, child: ChildProcess) -> None:
+    def _read(self, pipe: int, child: ForkedChild) -> None:
         now = time.monotonic()
         # While the daemon does not read, its children wait as well.
         must_pause = len(self._unsent) >= _UNSENT_BYTES_MAX
@@ -363,7 +363,7 @@ class ForkServer:
                 if pipe in child.open_pipes:
                     self._selector.register(pipe, selectors.EVENT_READ, child)
 
-    def _send(self, child: ChildProcess) -> None:
+    def _send(self, child: ForkedChild) -> None:
         child.send()
         if bool(child.unsent) is child.is_watched:
             return
@@ -373,7 +373,7 @@ class ForkServer:
         else:
             self._selector.unregister(child.answers)
 
-    def _unwatch(self, child: ChildProcess) -> None:
+    def _unwatch(self, child: ForkedChild) -> None:
         for pipe in (*child.pipes, child.answers):
             if self._paused_pipes.pop(pipe, None) is None:
                 with contextlib.suppress(KeyError):
@@ -449,7 +449,7 @@ class ForkServer:
         while self._idle and (self._is_closing or now >= self._idle[0].idle_since + self._begin.idle_seconds):
             self._retire(self._idle[0])
 
-    def _retire(self, child: ChildProcess) -> None:
+    def _retire(self, child: ForkedChild) -> None:
         if child in self._idle:
             self._idle.remove(child)
         processes.signal_group(child.pid)
@@ -478,7 +478,7 @@ class ForkServer:
                         self._idle.remove(child)
                     self._forget(child)
 
-    def _forget(self, child: ChildProcess) -> None:
+    def _forget(self, child: ForkedChild) -> None:
         self._unwatch(child)
         child.close()
         cleaner = _discard(child.home)

@@ -51,7 +51,7 @@ LINE_BYTES_MAX = 4 * LINE_CHARACTERS_MAX
 
 
 class OutputLines:
-    """Of an unfinished line only the beginning is kept."""
+    """Lines of output. Only the beginning of an unfinished line is kept."""
 
     def __init__(self) -> None:
         self.lines: deque[bytes] = deque()

@@ -154,7 +154,7 @@ class How(StrEnum):
 
 class Publication(Struct, frozen=True):
     path: Path
-    """In the staging directory, fsynced: relative in the child's message, absolute in the daemon's."""
+    """A file in staging, fsynced: relative in the child's message, absolute in the daemon's."""
     role: str = ""
     name: str = ""
     sha256: str = ""
@@ -182,7 +182,7 @@ class Ended(AttemptReport, tag=True, frozen=True):
     pauses_source: bool = False
     """No other job of the source should start either."""
     took_seconds: float | None = None
-    """For an order that was not started, its minimum wait."""
+    """Duration, or the minimum wait of an order that was not started."""
     is_reusable: bool = False
 
     @property
@@ -229,7 +229,7 @@ class Begin(msgspec.Struct, tag=True, frozen=True):
     pool_id: str = ""
     credentials: Path | None = None
     cluster: ClusterBegin | None = None
-    """Only for the Ray driver."""
+    """Set only for the Ray driver."""
 
 
 class Launch(msgspec.Struct, tag=True, frozen=True):
@@ -255,7 +255,7 @@ class Drain(msgspec.Struct, tag=True, frozen=True):
 
 
 class Reply(msgspec.Struct, tag=True, frozen=True):
-    """With a `code` there is no answer; `message` says why."""
+    """A `code` means that there is no answer; `message` says why."""
 
     job_id: int
     fence: int

@@ -1,10 +1,7 @@
-"""How messages travel between daemon, fork server and children: their frames, and the checks on their contents.
-
-The fork server checks a child's messages (`Started` … `Ended`) and passes them on as the same bytes. It adds one
-message of its own, `AttemptOver`: the child and all that it started have ended. A frame is ``P``, one byte of version,
-four bytes of length, and one JSON message. The receiver trusts nothing: a message with another header, beyond the size
-limit, or of the wrong type raises `Garbled`.
-"""
+"""Frames of the messages between daemon, fork server and children, and checks of their contents. The fork server passes
+a child's messages on as the same bytes. It adds one of its own, `AttemptOver`: the child and all that it started have
+ended. A frame is ``P``, one byte of version, four bytes of length, and one JSON message. The receiver trusts nothing:
+it raises `Garbled` for another header, beyond the size limit, or for a wrong type."""
 
 from __future__ import annotations
 

@@ -155,7 +155,7 @@ class Fate(Enum):
     DYING = "dying"
     """Its daemon is dead; at least one of its processes is alive."""
     SILENT = "silent"
-    """It is alive, and its last heartbeat is too old."""
+    """The worker is alive, and its last heartbeat is too old."""
     GONE = "dead"
 
 
