@@ -39,14 +39,16 @@ class Library:
     store: Store
     raw: apsw.Connection
     queries: Sequence[str]
+    words: Sequence[str]
+    """The vocabulary, most frequent words first."""
 
     def search_p95(self) -> float:
         """Milliseconds."""
-        return _p95([_took(partial(self.store.library.search, one, most=_SHOWN)) for one in self.queries])
+        return p95([took(partial(self.store.library.search, one, most=_SHOWN)) for one in self.queries])
 
     def raw_p95(self) -> float:
         """Milliseconds of the index alone: ranks every hit, ignores owners."""
-        return _p95([_took(partial(self._ask_index, one)) for one in self.queries])
+        return p95([took(partial(self._ask_index, one)) for one in self.queries])
 
     def _ask_index(self, query: str) -> object:
         return self.raw.execute(_RAW, (_as_index_says(query),)).fetchall()
@@ -65,12 +67,15 @@ def library(path: Path, pages: int, queries: int, *, seed: int) -> Library:
     for first in range(0, pages, PAGES_A_DOCUMENT):
         count = min(PAGES_A_DOCUMENT, pages - first)
         texts = [" ".join(chance.choices(words, cum_weights=weights, k=_WORDS_A_PAGE)) for _ in range(count)]
-        _publish(store, f"/library/{first}.pdf", first, texts)
-    raw = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
-    return Library(store, raw, list(_queries(chance, words, queries)))
+        publish(store, f"/library/{first}.pdf", first, texts)
+    return Library(store, read_only(path), list(_queries(chance, words, queries)), words)
 
 
-def _publish(store: Store, name: str, first: int, texts: Sequence[str]) -> None:
+def read_only(path: Path) -> apsw.Connection:
+    return apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
+
+
+def publish(store: Store, name: str, first: int, texts: Sequence[str]) -> None:
     wish = DocumentRequest(name, name.rpartition("/")[2], content=f"{first:064}", settings='{"reader":"bench"}')
     store.intake.enqueue(NewJob("ingest", payload=json.dumps({"path": name}), document=wish))
     [job] = store.leases.claim(WORKER, 1)
@@ -104,11 +109,11 @@ def _as_index_says(query: str) -> str:
     return f"NEAR({one} {other}, 10)" if near else query
 
 
-def _took(work: Callable[[], object]) -> float:
+def took(work: Callable[[], object]) -> float:
     begin = time.perf_counter()
     work()
     return (time.perf_counter() - begin) * 1000
 
 
-def _p95(figures: Sequence[float]) -> float:
+def p95(figures: Sequence[float]) -> float:
     return quantiles(figures, n=20)[-1]

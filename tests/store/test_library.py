@@ -279,7 +279,9 @@ def test_a_question_finds_pages_with_some_of_its_words_behind_those_with_all(sto
     assert store.library.marked(1, 2, "wing flow", ("<", ">")) == "a <wing>"
 
 
-@pytest.mark.parametrize("query", ["wing AND oil", "wing (oil)", "wing NOT oil", "wing NEAR oil", '"wing oil"'])
+@pytest.mark.parametrize(
+    "query", ["wing AND oil", "wing OR (oil AND gas)", "wing NOT oil", "wing NEAR oil", '"wing oil"']
+)
 def test_a_query_with_operators_finds_only_what_matches_all_of_it(store: Store, query: str) -> None:
     publish(store, "wings.pdf", "a wing", "oil")
 
@@ -293,6 +295,29 @@ def test_within_a_document_pages_with_some_of_the_words_come_only_where_none_has
 
     assert found(store, "wing oil", document_id=1) == [(1, 2)]
     assert sorted(found(store, "wing water", document_id=1)) == [(1, 1), (1, 2)]
+
+
+@pytest.mark.parametrize(
+    ("text", "query"),
+    [
+        ("the risk of a flood in the valley is high and it was not known to them", "flooding"),
+        ("the risk of a flood in the valley is high and it was not known to them", "floods valleys"),
+        ("der Schutz vor den Überschwemmungen ist nicht mit dem Tal und auf dem Berg", "Überschwemmung"),
+        ("le risque est dans la vallée et il ne se voit pas avec les inondations que nous avons", "inondation"),
+    ],
+)
+def test_other_forms_of_a_word_are_found_in_the_language_of_the_pages(store: Store, text: str, query: str) -> None:
+    publish(store, "floods.pdf", text, "another page")
+
+    assert found(store, query) == [(1, 1)]
+    assert store.library.search(query).hits[0].has_all_words
+
+
+def test_a_word_that_is_in_quotes_or_has_a_star_is_taken_as_it_is(store: Store) -> None:
+    publish(store, "floods.pdf", "the risk of a flood in the valley is high and it was not known to them")
+
+    assert found(store, '"flooding of" risks OR "floods of"') == []
+    assert found(store, "flooding*") == []
 
 
 def test_a_word_on_many_pages_does_not_choose_pages(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,6 +21,7 @@ _TOKEN = re.compile(
     r'|(?P<word>[^\s"()]+(?:\([^\s"()]*\)[^\s"()]*)*)'
     r"|(?P<bracket>[()])"
 )
+_LETTERS = re.compile(r"[^\W_]+")
 _NEAR = re.compile(r"NEAR(?:/(\d{1,6}))?")
 _OPERATORS = ("AND", "OR", "NOT")
 
@@ -31,11 +32,23 @@ def fts_query(text: str) -> str:
 
 
 def plain_operands(text: str) -> list[str]:
-    """Return the words and phrases of a query without operators and brackets, else an empty list."""
-    tokens = [*_TOKEN.finditer(_clean_query(text))]
-    if any(token["bracket"] or token["near"] is not None or _is_operator(token["word"] or "") for token in tokens):
+    """Return the words and phrases of a query without operators, else an empty list.
+
+    In a query of several words, those that punctuation holds together (high-speed) are returned one by one.
+    """
+    tokens = [token for token in _TOKEN.finditer(_clean_query(text)) if not token["bracket"]]
+    if any(token["near"] is not None or _is_operator(token["word"] or "") for token in tokens):
         return []
-    return [*dict.fromkeys(operand for token in tokens if (operand := _operand(token)))]
+    operands = [operand for token in tokens if (operand := _operand(token))]
+    if len(operands) > 1:
+        operands = [part for token in tokens for part in _parts(token)]
+    return [*dict.fromkeys(operands)]
+
+
+def _parts(token: re.Match[str]) -> list[str]:
+    if token["word"] is None or token["word"].endswith("*"):
+        return [operand] if (operand := _operand(token)) else []
+    return [fts_phrase(word) for word in _LETTERS.findall(token["word"])]
 
 
 def any_of(operands: Sequence[str]) -> str:

@@ -33,6 +33,7 @@ from worker_service.jobs.names import folder_at_source
 from worker_service.store.connection import register_fts_count
 from worker_service.store.database import Database, Row
 from worker_service.store.fts_query import any_of, fts_phrase, fts_query, plain_operands
+from worker_service.store.ranking import RERANKED_MOST, rank_pages, stemmer_for, term_of
 
 RANKED_MOST = 2000
 """Maximum number of hits that are ranked. With more hits, only the pages stored last are ranked."""
@@ -40,8 +41,12 @@ RANKED_MOST = 2000
 ANY_RANKED_MOST = 10_000
 """The same for pages that have some of the words."""
 
-COMMON_MOST = 5000
+COMMON_MOST = 2000
 """A word on more pages than this is left out when pages with some of the words are looked for."""
+
+
+_SAMPLE = 12
+"""Number of pages by which the language of a query is chosen."""
 
 
 class Library:
@@ -150,37 +155,64 @@ class Library:
         """Return the best pages for a query: first those with all its words, then those with some of them.
 
         Syntax: words, "a phrase", a NEAR b, a OR b, a NOT b, prefix*. Accents, case and punctuation are ignored; any
-        text with a letter or digit is a valid query. A query with operators or brackets, or with `needs_all`, finds
+        text with a letter or digit is a valid query. A query with operators, or with `needs_all`, finds
         only pages that match all of it; within one document, pages with some of the words are returned only if none
         has all. With more than `RANKED_MOST` hits, only the pages stored last are ranked and the result has
         `is_partial` set. `is_sure` leaves out pages below `CONFIDENCE_LEAST`.
         """
-        values: dict[str, object] = {"owner": owner, "batch_id": batch_id, "most": most, "document_id": document_id}
+        values: dict[str, object] = {"owner": owner, "batch_id": batch_id, "document_id": document_id}
         values["confidence_least"] = CONFIDENCE_LEAST if is_sure else 0
-        result = self._best_hits(fts_query(query) or _raise_no_words(query), values, RANKED_MOST, marks)
-        operands = plain_operands(query)
-        if needs_all or len(operands) < 2 or len(result.hits) >= (most if document_id is None else 1):
-            return result
-        others = self._best_hits(any_of(self._without_common(operands)), values, ANY_RANKED_MOST, marks)
-        found = {(hit.document_id, hit.number) for hit in result.hits}
-        more = [replace(hit, has_all_words=False) for hit in others.hits if (hit.document_id, hit.number) not in found]
-        return SearchResult([*result.hits, *more][:most], is_partial=result.is_partial or others.is_partial)
+        expression, operands = fts_query(query) or _raise_no_words(query), plain_operands(query)
+        rows = self._best_pages(expression, values, most=most, ranked=RANKED_MOST)
+        is_partial = bool(rows) and rows[0][5] >= RANKED_MOST
+        hits = self._hits(rows, expression, marks)
+        if operands and not (needs_all or is_partial) and len(rows) < (most if document_id is None else 1):
+            found = {row[0] for row in rows}
+            expression, others = self._pages_with_some(operands, values, most)
+            more = self._hits([row for row, _ in others], expression, marks)
+            hits += [
+                replace(hit, has_all_words=has_all)
+                for hit, (row, has_all) in zip(more, others, strict=True)
+                if row[0] not in found
+            ]
+        return SearchResult(hits[:most], is_partial)
 
-    def _best_hits(self, query: str, values: Mapping[str, object], ranked: int, marks: tuple[str, str]) -> SearchResult:
+    def _best_pages(self, query: str, values: Mapping[str, object], *, most: int, ranked: int) -> list[Row]:
         statement = "search" if values["document_id"] is None else "search_document"
-        rows = self._db.read(statement, **values, query=query, ranked=ranked)
+        return self._db.read(statement, **values, query=query, most=most, ranked=ranked)
+
+    def _pages_with_some(
+        self, operands: Sequence[str], values: Mapping[str, object], most: int
+    ) -> tuple[str, list[tuple[Row, bool]]]:
+        """Return an FTS5 query for all forms of the words, and its pages, best first, with whether they have all words.
+
+        Words on many pages cost much and say little, so they are left out unless all are common.
+        """
+        sample = self._db.read("texts_with", query=any_of(operands), most=_SAMPLE) or self._db.read(
+            "newest_texts", most=_SAMPLE
+        )
+        stem = stemmer_for([text for (text,) in sample])
+        terms = [term_of(operand, stem) for operand in operands]
+        counts = {term: self._db.read("pages_with", query=term.query, most=COMMON_MOST)[0][0] for term in terms}
+        chosen = {term: count for term, count in counts.items() if 0 < count < COMMON_MOST} or counts
+        query = any_of([term.query for term in chosen])
+        rows = self._best_pages(query, values, most=max(most, RERANKED_MOST), ranked=ANY_RANKED_MOST)
+        candidates = {row[0]: row for row in rows[:RERANKED_MOST]}
+        texts: dict[int, str] = dict(self._db.read("texts", result_ids=json.dumps([*candidates])))
+        [(pages,)] = self._db.read("last_result")
+        ranked = rank_pages(texts, chosen, pages or 0, stem)
+        is_whole = all(counts.values())
+        return query, [
+            *((candidates[result_id], has_all and is_whole) for result_id, has_all in ranked),
+            *((row, False) for row in rows[RERANKED_MOST:]),
+        ]
+
+    def _hits(self, rows: Sequence[Row], query: str, marks: tuple[str, str]) -> list[Hit]:
         snippets = self._snippets([row[0] for row in rows], query, marks)
-        hits = [
+        return [
             Hit(document_id, name, number, snippets.get(result_id, ""), rank)
             for result_id, document_id, number, name, rank, _ in rows
         ]
-        return SearchResult(hits, is_partial=bool(rows) and rows[0][5] >= ranked)
-
-    def _without_common(self, operands: Sequence[str]) -> Sequence[str]:
-        """Leave out words on many pages, which would cost much and say little, unless all are common."""
-        pages = {operand: self._db.read("pages_with", query=operand, most=COMMON_MOST)[0][0] for operand in operands}
-        rare = [operand for operand in operands if 0 < pages[operand] < COMMON_MOST]
-        return rare or operands
 
     def _snippets(self, result_ids: Sequence[int], query: str, marks: tuple[str, str]) -> dict[int, str]:
         if not result_ids:

@@ -135,6 +135,19 @@ SELECT result_id, document_id, number, name, rank, (SELECT count(*) FROM hit)
 -- On how many pages a word occurs, counted up to :most.
 SELECT count(*) FROM (SELECT 1 FROM page_text WHERE page_text MATCH :query LIMIT :most);
 
+-- name: texts_with
+SELECT text FROM page_result
+ WHERE id IN (SELECT rowid FROM page_text WHERE page_text MATCH :query ORDER BY rowid DESC LIMIT :most);
+
+-- name: newest_texts
+SELECT text FROM page_result ORDER BY id DESC LIMIT :most;
+
+-- name: texts
+SELECT id, text FROM page_result WHERE id IN (SELECT value FROM json_each(:result_ids));
+
+-- name: last_result
+SELECT max(id) FROM page_result;
+
 -- name: search_document
 -- The results of a document usually have ids close together, so only this range of the index is searched.
 WITH own AS MATERIALIZED (

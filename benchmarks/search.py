@@ -1,0 +1,121 @@
+"""Search that answers questions: quality on a collection with judged questions, and the time over many pages.
+
+The collection is a directory given on the command line, in the form of the Cranfield collection: `cran.all.1400.xml`,
+`cran.qry.xml` and `cranqrel.trec.txt`. Without it, only times are measured. The peer is the bare index, asked for all
+words and for any word.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import re
+import tempfile
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from benchmarks import ocr_search
+from benchmarks.fixtures import opened
+from benchmarks.queue import disk
+from benchmarks.table import Fact, Goal, Row, at_most
+from worker_service.store.fts_query import any_of, fts_query, plain_operands
+
+_DEPTH = 10
+_QUESTIONS = 100
+_BARE = "SELECT rowid FROM page_text WHERE page_text MATCH ? ORDER BY bm25(page_text), rowid LIMIT 10"
+
+
+@dataclass(frozen=True)
+class Collection:
+    texts: Mapping[int, str]
+    questions: Mapping[int, str]
+    judged: Mapping[int, Mapping[int, int]]
+    """Relevance of documents by question."""
+
+
+def measure(is_quick: bool, parts: Sequence[str] = (), *, corpus: Path | None = None) -> Iterator[Row | Fact]:
+    with tempfile.TemporaryDirectory(dir=disk()) as place:
+        if corpus is not None:
+            yield from _quality(Path(place) / "collection.db", _read(corpus))
+        yield from _times(Path(place) / "library.db", 2_000 if is_quick else 100_000)
+
+
+def _quality(path: Path, collection: Collection) -> Iterator[Row]:
+    store = opened(path, job_types=("ingest",))
+    documents = [*collection.texts]
+    ocr_search.publish(store, "/collection.pdf", 0, [*collection.texts.values()])
+    bare = ocr_search.read_only(path)
+
+    def own(question: str) -> list[int]:
+        return [documents[hit.number - 1] for hit in store.library.search(question, most=_DEPTH).hits]
+
+    def index(expression: Callable[[str], str], question: str) -> list[int]:
+        rows = bare.execute(_BARE, (expression(question),)).fetchall()
+        return [documents[row[0] - 1] for row in rows]  # type: ignore[index,operator]
+
+    ours = _ndcg(collection, own)
+    for key, beside, expression in (
+        ("all_words", "the bare index, all words", fts_query),
+        ("any_word", "the bare index, any word", lambda question: any_of(plain_operands(question))),
+    ):
+        peer = _ndcg(collection, partial(index, expression))
+        goal = Goal("≥ 0.38 nDCG@10", median_at_least=0.38) if key == "any_word" else Goal()
+        what = f"{len(collection.questions)} questions to {len(documents):,} abstracts"
+        yield Row(f"questions_{key}", what, beside, "nDCG@10", [ours], [peer], goal)
+    bare.close()
+    store.close()
+
+
+def _times(path: Path, pages: int) -> Iterator[Row]:
+    library = ocr_search.library(path, pages, _QUESTIONS, seed=7)
+    questions = [*_questions(random.Random(3), library.words)]
+    own = [ocr_search.took(partial(library.store.library.search, one, most=20)) for one in questions]
+    bare = [ocr_search.took(partial(_ask_index, library, any_of(plain_operands(one)))) for one in questions]
+    what = f"questions of 8 words over {pages:,} pages, p95"
+    yield Row("question_p95", what, "the bare index, any word", "ms", [ocr_search.p95(own)], [ocr_search.p95(bare)],
+              at_most(50, "ms"))  # fmt: skip
+    library.close()
+
+
+def _ask_index(library: ocr_search.Library, expression: str) -> object:
+    return library.raw.execute(_BARE, (expression,)).fetchall()
+
+
+def _questions(chance: random.Random, words: Sequence[str]) -> Iterator[str]:
+    """Yield questions of two words on most pages, two on many, two on some and two on few."""
+    for _ in range(_QUESTIONS):
+        groups = (words[:5], words[5:60], words[300:2_000], words[2_000:20_000])
+        yield " ".join(word for group in groups for word in chance.sample(group, 2))
+
+
+def _ndcg(collection: Collection, search: Callable[[str], Sequence[int]]) -> float:
+    """Return the mean normalised discounted cumulative gain of the first ten pages."""
+    return sum(
+        _gain([collection.judged[number].get(one, 0) for one in search(question)])
+        / _gain(sorted(collection.judged[number].values(), reverse=True))
+        for number, question in collection.questions.items()
+    ) / len(collection.questions)
+
+
+def _gain(relevance: Sequence[int]) -> float:
+    return sum(max(0, each) / math.log2(at + 2) for at, each in enumerate(relevance[:_DEPTH])) or 1e-9
+
+
+def _read(corpus: Path) -> Collection:
+    texts = {
+        int(number): text
+        for number, text in re.findall(
+            r"<docno>(\d+)</docno>.*?<text>(.*?)</text>", (corpus / "cran.all.1400.xml").read_text(), re.DOTALL
+        )
+    }
+    titles = re.findall(r"<num>\s*\d+</num>\s*<title>(.*?)</title>", (corpus / "cran.qry.xml").read_text(), re.DOTALL)
+    judged: defaultdict[int, dict[int, int]] = defaultdict(dict)
+    for line in (corpus / "cranqrel.trec.txt").read_text().splitlines():
+        number, _, document, relevance = map(int, line.split())
+        judged[number][document] = relevance
+    # The judgements number the questions by their place among all of them, not by `num`.
+    questions = {number: " ".join(title.split()) for number, title in zip(sorted(judged), titles, strict=True)}
+    return Collection(texts, questions, judged)
