@@ -11,7 +11,7 @@ from worker_service.jobs.documents import DeferredAction, DocumentRequest, Index
 from worker_service.jobs.job import NewJob, Status
 from worker_service.jobs.selector import Selector
 
-DOCUMENTS = 24
+DOCUMENTS = 10
 
 
 def followed(system: System) -> Counter[int]:
@@ -29,7 +29,7 @@ def test_each_document_is_followed_once_wherever_the_daemon_is_killed(system: Sy
     wishes = [DocumentRequest(f"/{number}.pdf", f"{number}.pdf", "ab", actions=follows) for number in range(DOCUMENTS)]
     jobs = [NewJob("read", payload=json.dumps({"pages": 1}), document=wish) for wish in wishes]
     documents = [one.document_id for one in system.store.intake.enqueue_many(jobs)]
-    for done in range(2, DOCUMENTS, 6):
+    for done in range(2, DOCUMENTS, 4):
         daemon = system.start()
         wait_for_followed(system, done)
         daemon.signal(signal.SIGKILL)
@@ -52,7 +52,7 @@ def test_each_failure_is_followed_once_wherever_the_daemon_is_killed(system: Sys
     follows = [DeferredAction("noop", '{"n":"{job_id}"}')]
     jobs = [NewJob("fail", payload='{"how":"permanent"}', on_failure=follows) for _ in range(DOCUMENTS)]
     failing = [one.job_id for one in system.store.intake.enqueue_many(jobs)]
-    for done in range(2, DOCUMENTS, 8):
+    for done in range(2, DOCUMENTS, 4):
         daemon = system.start()
         wait_for_followed(system, done)
         daemon.signal(signal.SIGKILL)
@@ -86,13 +86,13 @@ handlers = [
 def test_a_document_whose_reading_goes_on_is_never_failed_in_between(system: System) -> None:
     system.install("stages", IN_TWO_STAGES)
     reaction = DeferredAction("noop", on_end=OnEnd.FAILURE)
-    wishes = [DocumentRequest(f"/{number}.pdf", f"{number}.pdf", "ab", actions=[reaction]) for number in range(300)]
+    wishes = [DocumentRequest(f"/{number}.pdf", f"{number}.pdf", "ab", actions=[reaction]) for number in range(60)]
     system.store.intake.enqueue_many([NewJob("begin", document=wish) for wish in wishes])
 
     system.start()
 
     read = system.store.library.counts_by_state
-    wait_until(lambda: read().get(IndexStatus.SUCCESS) == 300, "all are read")
+    wait_until(lambda: read().get(IndexStatus.SUCCESS) == 60, "all are read")
     failures = "SELECT count(*) FROM notice WHERE kind = 'document.failed'"
     reactions = "SELECT count(*) FROM worker_job_queue WHERE job_type = 'noop'"
     assert system.sqlite3(f"SELECT ({failures}), ({reactions})").stdout == "0|0\n"

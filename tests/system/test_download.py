@@ -1,4 +1,4 @@
-"""A download of 100 MB through a daemon that is killed again and again, from a Drive that cuts connections."""
+"""A download through a daemon that is killed again and again, from a Drive that falls silent."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.job_handlers.fetch.kit import drive_for, pdf
 from tests.kit.system import System, wait_until
 from worker_service.jobs.job import NewJob, Status
 
-SIZE = 100_000_000
+SIZE = 60_000_000
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[DriveSer
         yield server
 
 
-def test_100_mb_arrive_whole_however_often_the_daemon_is_killed(system: System, server: DriveServer) -> None:
+def test_a_file_arrives_whole_although_the_daemon_is_killed_twice(system: System, server: DriveServer) -> None:
     content = pdf(SIZE)
     item = server.store.add("report.pdf", content)
     payload = json.dumps({"source": item.id, "ingest": False})
@@ -40,7 +40,7 @@ def test_100_mb_arrive_whole_however_often_the_daemon_is_killed(system: System, 
     keep = system.workspace / "keep"
     lengths: list[int] = []
 
-    for kills in range(1, 5):
+    for kills in range(1, 3):
         # Silent after so much, so that each daemon is met in the middle of a chunk.
         server.arm(Fault("stall", skip=2, at=(1 << 20) * kills))
         daemon = system.start(drive_endpoint=server.url)
@@ -69,7 +69,7 @@ def test_100_mb_arrive_whole_however_often_the_daemon_is_killed(system: System, 
 def test_a_cancel_ends_a_download_that_waits_for_a_silent_drive_and_its_bytes_stay(
     system: System, server: DriveServer
 ) -> None:
-    item = server.store.add("report.pdf", pdf(20_000_000))
+    item = server.store.add("report.pdf", pdf(6_000_000))
     server.arm(Fault("stall", at=3 << 20))
     payload = json.dumps({"source": item.id, "ingest": False})
     job = system.store.intake.enqueue(NewJob("download", platform="gdrive", payload=payload)).job_id

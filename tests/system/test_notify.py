@@ -49,7 +49,7 @@ def test_each_failure_is_told_once_although_the_daemon_is_killed_again_and_again
     daemon = system.start(**told)
     wait_until(lambda: system.store.notices.begin("notify:ops") >= 0)
     failing: list[int] = []
-    for _ in range(4):
+    for _ in range(2):
         jobs = [NewJob("fail", payload="{}", max_retries=0) for _ in range(5)]
         failing += [one.job_id for one in system.store.intake.enqueue_many(jobs)]
         system.wait_for(failing[-5], Status.FAILED)
@@ -57,7 +57,7 @@ def test_each_failure_is_told_once_although_the_daemon_is_killed_again_and_again
         daemon.ends()
         daemon = system.start(**told)
 
-    wait_until(lambda: len(heard(server)) == 20, "all failures are told", seconds=60)
+    wait_until(lambda: len(heard(server)) == 10, "all failures are told", seconds=60)
 
     assert heard(server) == Counter(failing)
     system.assert_sound()
@@ -65,7 +65,7 @@ def test_each_failure_is_told_once_although_the_daemon_is_killed_again_and_again
 
 def test_many_failures_are_one_message(system: System, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(system.place))
-    system.start(**settings(system, server, group="3s"))
+    system.start(**settings(system, server, group="1s"))
     system.store.intake.enqueue_many([NewJob("fail", payload="{}", max_retries=0) for _ in range(100)])
 
     wait_until(lambda: server.heard, "somebody is told", seconds=60)

@@ -1,4 +1,4 @@
-"""A real server that remembers what it was sent."""
+"""A real web server, and notifications sent in this process."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
 
 import pytest
+
+from job_handlers.channels import notify
+from worker_service.handlers import Done, HandlerError, Message
 
 
 @dataclass
@@ -24,6 +27,26 @@ class Server:
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}/hooks?token=hush"
+
+
+class Context:
+    """A handler's context in this process."""
+
+    idempotency_key = "7"
+
+    def __init__(self, message: Message) -> None:
+        self.payload = message
+
+    def log(self, line: str) -> None:
+        pass
+
+
+def notify_here(message: dict[str, Any]) -> Done | HandlerError:
+    context: Any = Context(Message(**message))
+    try:
+        return notify.run(context)
+    except HandlerError as error:
+        return error
 
 
 @pytest.fixture

@@ -8,13 +8,14 @@ from pathlib import Path
 import pytest
 
 from job_handlers.channels import notify
-from tests.job_handlers.channels.conftest import Server
-from worker_service.testing import HandlerRun, How, run_handler
+from tests.job_handlers.channels.conftest import Server, notify_here
+from worker_service.handlers import Permanent, Retryable
+from worker_service.testing import run_handler
 
+# Apprise imports modules of the library that are deprecated.
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
-def send(directory: Path, to: str = "apprise:ops") -> HandlerRun:
-    payload = {"to": to, "subject": "3 jobs failed", "text": "TIMEOUT: 2"}
-    return run_handler(notify.notify, payload, directory=directory / "run")
+MESSAGE = {"to": "apprise:ops", "subject": "3 jobs failed", "text": "TIMEOUT: 2"}
 
 
 @pytest.fixture
@@ -26,7 +27,7 @@ def credential(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_each_address_of_the_credential_is_told(credential: Path, server: Server) -> None:
     credential.write_text(f"# the team\njson://127.0.0.1:{server.port}/a\njson://127.0.0.1:{server.port}/b\n")
 
-    run = send(credential.parent)
+    run = run_handler(notify.notify, MESSAGE, directory=credential.parent / "run")
 
     assert run.result == {"addresses": 2}
     told = {path: json.loads(body) for path, _, body in server.heard}
@@ -39,10 +40,11 @@ def test_an_address_that_does_not_take_it_is_tried_again(credential: Path, serve
     server.status = 500
     credential.write_text(f"json://127.0.0.1:{server.port}/a?token=hush\n")
 
-    run = send(credential.parent)
+    ended = notify_here(MESSAGE)
 
-    assert (run.how, run.ended.code) == (How.RETRYABLE, "NOT_DELIVERED")
-    assert "hush" not in str(run)
+    assert isinstance(ended, Retryable)
+    assert ended.code == "NOT_DELIVERED"
+    assert "hush" not in str(ended)
 
 
 @pytest.mark.parametrize(
@@ -57,7 +59,8 @@ def test_an_address_that_does_not_take_it_is_tried_again(credential: Path, serve
 def test_what_is_no_address_is_refused_and_not_told(credential: Path, to: str, lines: str, code: str) -> None:
     credential.write_text(lines)
 
-    run = send(credential.parent, to)
+    ended = notify_here({**MESSAGE, "to": to})
 
-    assert (run.how, run.ended.code) == (How.PERMANENT, code)
-    assert "hush" not in str(run)
+    assert isinstance(ended, Permanent)
+    assert ended.code == code
+    assert "hush" not in str(ended)

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from email import message_from_bytes
 from email.message import Message as Received
 from pathlib import Path
-from typing import Any
 
 import pytest
 from aiosmtpd.controller import Controller
 from aiosmtpd.smtp import AuthResult, Envelope, LoginPassword
 
 from job_handlers.channels import notify
+from tests.job_handlers.channels.conftest import notify_here
 from tests.ports import free_port
-from worker_service.testing import HandlerRun, How, run_handler
+from worker_service.handlers import Done, HandlerError, MissingDependency, Permanent, Retryable
+from worker_service.testing import How, run_handler
 
 
 class Inbox:
@@ -55,107 +56,90 @@ def port(inbox: Inbox) -> Iterator[int]:
     server.stop()
 
 
-Send = Callable[..., HandlerRun]
+MESSAGE = {"to": "mailto:ops@example.com", "subject": "3 jobs failed", "text": "TIMEOUT: 2\nHTTP_404: 1"}
 
 
-@pytest.fixture
-def send(tmp_path: Path, port: int, monkeypatch: pytest.MonkeyPatch) -> Send:
+@pytest.fixture(autouse=True)
+def _settings(tmp_path: Path, port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORKER_MAIL_SECURITY", "none")
     monkeypatch.setenv("WORKER_MAIL_SERVER", f"127.0.0.1:{port}")
     monkeypatch.setenv("WORKER_MAIL_FROM", "pagemill@example.com")
     monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(tmp_path))
 
-    def send(*, fence: int = 1, **payload: Any) -> HandlerRun:
-        said = {
-            "to": "mailto:ops@example.com",
-            "subject": "3 jobs failed",
-            "text": "TIMEOUT: 2\nHTTP_404: 1",
-            **payload,
-        }
-        return run_handler(notify.notify, said, directory=tmp_path / "run", job_id=7, fence=fence)
 
-    return send
+def code_of(ended: Done | HandlerError, kind: type[HandlerError]) -> str:
+    assert isinstance(ended, kind), ended
+    return str(getattr(ended, "code", ""))
 
 
-def test_a_message_arrives_as_it_was_written(send: Send, inbox: Inbox) -> None:
-    assert send(subject="3 Aufträge\nBcc: all@example.com", text="Zürich: 2").how is How.DONE
+def test_a_message_arrives_as_it_was_written(inbox: Inbox, tmp_path: Path) -> None:
+    message = {**MESSAGE, "subject": "3 Aufträge\nBcc: all@example.com", "text": "Zürich: 2"}
 
-    [(to, received)] = inbox.received
+    for fence in (1, 2):
+        run = run_handler(notify.notify, message, directory=tmp_path / "run", fence=fence)
+        assert run.how is How.DONE, run.ended.message
+
+    [(to, received), (_, again)] = inbox.received
     assert to == ["ops@example.com"]
     assert received["From"] == "pagemill@example.com"
     assert "Bcc" not in received
     assert received.get_payload(decode=True) == "Zürich: 2\r\n".encode()
-
-
-def test_a_second_attempt_sends_the_same_message(send: Send, inbox: Inbox) -> None:
-    send()
-    send(fence=2)
-
-    assert len({received["Message-ID"] for _, received in inbox.received}) == 1
+    assert again["Message-ID"] == received["Message-ID"]
 
 
 @pytest.mark.parametrize(
-    ("refusal", "how", "code"),
-    [
-        ("450 mailbox is busy", How.RETRYABLE, "SMTP_450"),
-        ("550 no such mailbox", How.PERMANENT, "SMTP_550"),
-    ],
+    ("refusal", "kind", "code"),
+    [("450 mailbox is busy", Retryable, "SMTP_450"), ("550 no such mailbox", Permanent, "SMTP_550")],
 )
-def test_what_the_server_refuses_for_now_is_tried_again(
-    send: Send, inbox: Inbox, refusal: str, how: How, code: str
-) -> None:
+def test_a_temporary_refusal_is_tried_again(inbox: Inbox, refusal: str, kind: type[HandlerError], code: str) -> None:
     inbox.refuses = refusal
 
-    run = send()
+    ended = notify_here(MESSAGE)
 
-    assert (run.how, run.ended.code) == (how, code)
-    assert refusal[4:] in run.ended.message
+    assert code_of(ended, kind) == code
+    assert refusal[4:] in str(ended)
 
 
-def test_a_server_that_is_away_is_tried_again(send: Send, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_is_away_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORKER_MAIL_SERVER", "127.0.0.1:1")
 
-    run = send()
-
-    assert (run.how, run.ended.code) == (How.RETRYABLE, "CONNECTION_FAILED")
+    assert code_of(notify_here(MESSAGE), Retryable) == "CONNECTION_FAILED"
 
 
-def test_of_a_server_that_does_not_encrypt_the_setting_is_named(send: Send, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_a_server_that_does_not_encrypt_the_setting_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORKER_MAIL_SECURITY", "starttls")
 
-    run = send()
+    ended = notify_here(MESSAGE)
 
-    assert (run.how, run.ended.code) == (How.RETRYABLE, "MAIL_REFUSED")
-    assert "mail_security (starttls)" in run.ended.message
+    assert code_of(ended, Retryable) == "MAIL_REFUSED"
+    assert "mail_security (starttls)" in str(ended)
 
 
 @pytest.mark.parametrize(("password", "code"), [("hush\n", ""), ("guess", "MAIL_REFUSED"), (None, "SECRET_ABSENT")])
 def test_it_logs_in_with_the_credential(
-    send: Send, inbox: Inbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, password: str | None, code: str
+    inbox: Inbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, password: str | None, code: str
 ) -> None:
     monkeypatch.setenv("WORKER_MAIL_USER", "pagemill")
     if password is not None:
         (tmp_path / "mail-password").write_text(password)
 
-    run = send()
+    ended = notify_here(MESSAGE)
 
-    assert run.ended.code == code, run.ended.message
+    assert isinstance(ended, Done) if not code else code_of(ended, Permanent) == code
     assert len(inbox.received) == (not code)
-    assert "guess" not in run.ended.message
+    assert "guess" not in str(ended)
 
 
-def test_without_a_server_it_waits_and_says_what_to_set(send: Send, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_server_it_waits_and_says_what_to_set(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("WORKER_MAIL_SERVER")
 
-    run = send()
+    ended = notify_here(MESSAGE)
 
-    assert (run.how, run.ended.code) == (How.SNOOZED, "CAPABILITY_MISSING")
-    assert "mail_server" in run.ended.remedy
+    assert isinstance(ended, MissingDependency)
+    assert "mail_server" in ended.remedy
 
 
 @pytest.mark.parametrize("to", ["mailto:ops", "mailto:a@example.com, b@example.com", "slack:ops", "ops@example.com"])
-def test_what_is_no_address_is_refused(send: Send, inbox: Inbox, to: str) -> None:
-    run = send(to=to)
-
-    assert (run.how, run.ended.code) == (How.PERMANENT, "PAYLOAD_INVALID")
+def test_what_is_no_address_is_refused(inbox: Inbox, to: str) -> None:
+    assert code_of(notify_here({**MESSAGE, "to": to}), Permanent) == "PAYLOAD_INVALID"
     assert not inbox.received

@@ -23,11 +23,3 @@ def run_quickly(context: Context[download.DownloadPayload]) -> Done:
 
 
 quick = replace(download.download, run=run_quickly)
-
-
-def run_surely(context: Context[download.DownloadPayload]) -> Done:
-    return download.run(context, replace(QUICK, settled_seconds=-1.0))
-
-
-sure = replace(download.download, run=run_surely)
-"""The same, to which each file has been left alone for long enough."""

@@ -1,16 +1,18 @@
-"""The download handler as it runs: in a real child with its sandbox, against a real Drive server."""
+"""The download handler, against a real Drive server."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import os
-from collections.abc import Callable
+import traceback
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from job_handlers.fetch import download
 from job_handlers.fetch.errors import FetchError, Timeouts
@@ -19,62 +21,71 @@ from job_handlers.fetch.sources.drive import credentials as drive_credentials
 from job_handlers.fetch.sources.local import LocalFile, revision_of
 from tests.drive_server import DriveServer, Fault
 from tests.drive_server.answers import Plain
-from tests.job_handlers.fetch.kit import Here, pdf
-from tests.job_handlers.fetch.quick_handlers import QUICK, quick, sure
+from tests.drive_server.model import ME
+from tests.job_handlers.fetch.kit import Here as HandlerContext
+from tests.job_handlers.fetch.kit import pdf
+from tests.job_handlers.fetch.quick_handlers import QUICK, quick
 from worker_service.handlers import (
     Done,
-    File,
     HandlerError,
     PauseSource,
     Permanent,
     PublishedFile,
-    SameContent,
     Snooze,
 )
 from worker_service.jobs.attempts import Count
-from worker_service.jobs.documents import Files
 from worker_service.runner.messages import Progressed
 from worker_service.testing import HandlerRun, How, run_handler
 
 CONTENT = pdf(200_000)
 SHA256 = hashlib.sha256(CONTENT).hexdigest()
 MD5 = hashlib.md5(CONTENT).hexdigest()
+KNOWN = PublishedFile(7, 3, "original", "old.pdf", "objects/3-1/old.pdf", len(CONTENT), SHA256, MD5)
 
+GOOGLE_DOCUMENT = "application/vnd.google-apps.document"
 OCTETS = "application/octet-stream"
 PACKED = b"\x78\x9f\x3e\x22" * 9
 OUTLOOK = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + bytes(1024) + "__properties_version1.0".encode("utf-16-le")
 
-Download = Callable[..., HandlerRun]
-Here_ = Callable[..., Done | HandlerError]
+InChild = Callable[..., HandlerRun]
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Download:
-    def run(source: str, *, fence: int = 1, answers: object = None, **more: object) -> HandlerRun:
-        return run_handler(
-            quick,
-            {"source": source, **more},
-            directory=tmp_path / "run",
-            fence=fence,
-            answers=answers,  # type: ignore[arg-type]
-        )
+def run(tmp_path: Path) -> InChild:
+    """Download in a real child with its sandbox."""
+
+    def run(source: str, **more: object) -> HandlerRun:
+        return run_handler(quick, {"source": source, **more}, directory=tmp_path / "run")
 
     return run
 
 
-@pytest.fixture
-def here(tmp_path: Path) -> Callable[..., Done | HandlerError]:
-    """The same in this process, for the many verdicts."""
+class Here:
+    """Download in this process."""
 
-    def here(source: str, **more: object) -> Done | HandlerError:
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.known: Sequence[PublishedFile] = ()
+        self.timeouts = QUICK
+        self.context: Any = None
+
+    def __call__(self, source: str, **more: object) -> Done | HandlerError:
         payload = msgspec.convert({"source": source, **more}, download.DownloadPayload)
-        context: Any = Here(payload=payload, directory=tmp_path / "here")
+        self.context = HandlerContext(payload=payload, directory=self.directory, known=self.known)
         try:
-            return download.run(context, QUICK)
+            return download.run(self.context, self.timeouts)
         except HandlerError as error:
             return error
 
-    return here
+    def done(self, source: str, **more: object) -> Any:
+        done = self(source, **more)
+        assert isinstance(done, Done), done
+        return done
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Here:
+    return Here(tmp_path / "here")
 
 
 def code_of(ended: Done | HandlerError) -> str:
@@ -83,14 +94,10 @@ def code_of(ended: Done | HandlerError) -> str:
     return ended.code
 
 
-def verdict(run: HandlerRun) -> tuple[How, str]:
-    return run.how, run.ended.code
-
-
 # --- what comes of it ---------------------------------------------------------------------------------
 
 
-def test_a_file_of_drive_is_published_whole_and_read(server: DriveServer, run: Download, tmp_path: Path) -> None:
+def test_a_file_of_drive_is_published_whole_and_read(server: DriveServer, run: InChild, tmp_path: Path) -> None:
     item = server.store.add("Annual report", CONTENT)
 
     done = run(f"https://drive.google.com/file/d/{item.id}/view?usp=sharing", read={"languages": ["deu"]})
@@ -115,87 +122,47 @@ def test_a_file_of_drive_is_published_whole_and_read(server: DriveServer, run: D
     assert list((tmp_path / "run" / "keep").rglob("*.*")) == []
 
 
-def test_without_ingest_it_is_published_and_no_more(server: DriveServer, run: Download) -> None:
+def test_the_request_to_read_carries_settings_and_force(server: DriveServer, here: Here) -> None:
     item = server.store.add("a.pdf", CONTENT)
 
-    done = run(item.id, ingest=False, name="Mine")
+    published = here.done(item.id, ingest=False, name="Mine")
+    done = [here.done(item.id, **more) for more in ({}, {"read": {"a": 1}}, {"force": True})]
 
-    assert [one.name for one in done.published] == ["Mine.pdf"]
-    assert done.follow_ups == []
-
-
-def test_other_settings_are_another_wish_and_force_is_told(server: DriveServer, here: Here_) -> None:
-    item = server.store.add("a.pdf", CONTENT)
-
-    done = [here(item.id, **more) for more in ({}, {"read": {"a": 1}}, {"force": True})]
-
-    first, other, forced = (one.follow_ups[0].document for one in done if isinstance(one, Done))
-    assert first is not None
-    assert other is not None
-    assert forced is not None
+    assert ([Path(file.path).name for file in published.files], published.follow_ups) == (["Mine.pdf"], [])
+    first, other, forced = (one.follow_ups[0].document for one in done)
     assert first.settings == forced.settings != other.settings
     assert [first.is_forced, other.is_forced, forced.is_forced] == [False, False, True]
 
 
-def test_a_file_that_somebody_has_is_published_again_without_a_byte(server: DriveServer, run: Download) -> None:
+def test_a_published_file_with_the_same_content_is_published_again(server: DriveServer, here: Here) -> None:
     item = server.store.add("again.pdf", CONTENT)
-    known = PublishedFile(7, 3, "original", "old.pdf", "objects/3-1/old.pdf", len(CONTENT), SHA256, MD5)
+    server.plain["a.pdf"] = Plain(CONTENT)
+    here.known = [KNOWN]
 
-    done = run(item.id, answers={SameContent: Files([known])})
+    by_digest, without = here.done(item.id), here.done(f"{server.url}/plain/a.pdf")
 
-    assert done.how is How.DONE, done.ended.message
-    assert [(one.file_id, one.role, one.name) for one in done.published_again] == [(7, "original", "again.pdf")]
-    assert done.follow_ups[0].document is not None
-    assert done.follow_ups[0].document.content == SHA256
+    # Drive names a digest before a byte is fetched; of a URL it is known afterwards.
     assert server.asked("media") == []
-    assert done.questions == [SameContent(SHA256, MD5, len(CONTENT))]
+    for done, name in ((by_digest, "again.pdf"), (without, "a.pdf")):
+        [file] = done.files
+        assert (file.file_id, file.role, file.name) == (7, "original", name)
+        assert (done.result["same_as"], done.follow_ups[0].document.content) == (7, SHA256)
+    assert list(here.context.keep.rglob("*.*")) == []
 
 
-def test_what_only_the_payload_says_of_the_content_proves_nothing(server: DriveServer, run: Download) -> None:
-    """Who knows the digest of a file must not get the file without having fetched it."""
+def test_a_digest_in_the_payload_does_not_give_the_file(server: DriveServer, here: Here) -> None:
     server.plain["a.pdf"] = Plain(CONTENT)
-    known = PublishedFile(7, 3, "original", "old.pdf", "objects/3-1/old.pdf", len(CONTENT), SHA256, MD5)
+    here.known = [KNOWN]
 
-    done = run(f"{server.url}/plain/a.pdf", expected_sha256=SHA256, answers={SameContent: Files([known])})
+    done = here.done(f"{server.url}/plain/a.pdf", expected_sha256=SHA256)
 
-    assert (done.how, done.result["bytes_fetched"]) == (How.DONE, len(CONTENT))
-
-
-def test_of_a_file_without_digests_that_somebody_has_no_second_copy_is_kept(
-    server: DriveServer, run: Download, tmp_path: Path
-) -> None:
-    server.plain["a.pdf"] = Plain(CONTENT)
-    known = PublishedFile(7, 3, "original", "old.pdf", "objects/3-1/old.pdf", len(CONTENT), SHA256, MD5)
-
-    done = run(f"{server.url}/plain/a.pdf", answers={SameContent: Files([known])})
-
-    assert [(one.file_id, one.role, one.name) for one in done.published_again] == [(7, "original", "a.pdf")]
-    assert done.result["same_as"] == 7
-    assert [done.files, *(tmp_path / "run" / "keep").rglob("*.*")] == [[]]
-    assert [one.document.content for one in done.follow_ups if one.document] == [SHA256]
-
-
-# --- it goes on where it was stopped ------------------------------------------------------------------
-
-
-def test_an_attempt_that_gives_up_keeps_its_bytes_for_the_next(server: DriveServer, run: Download) -> None:
-    item = server.store.add("a.pdf", CONTENT)
-    server.arm(Fault("status", skip=1, times=6, status=503))
-
-    first = run(item.id)
-    asked = len(server.asked("media"))
-    second = run(item.id, fence=2)
-
-    assert verdict(first) == (How.RETRYABLE, "SERVER_ERROR")
-    assert second.files[0].read_bytes() == CONTENT
-    assert server.asked("media")[asked].begin == QUICK.chunk_bytes
-    assert second.result["bytes_fetched"] == len(CONTENT) - QUICK.chunk_bytes
+    assert done.result["bytes_fetched"] == len(CONTENT)
 
 
 # --- verdicts -----------------------------------------------------------------------------------------
 
 
-def test_a_quota_defers_for_hours_and_longer_each_time(server: DriveServer, here: Here_) -> None:
+def test_a_quota_defers_for_hours_and_longer_each_time(server: DriveServer, here: Here) -> None:
     item = server.store.add("a.pdf", CONTENT)
     server.arm(Fault("status", times=2, status=403, reason="downloadQuotaExceeded"))
 
@@ -215,7 +182,7 @@ def test_a_quota_defers_for_hours_and_longer_each_time(server: DriveServer, here
     ],
 )
 def test_trouble_with_the_credential_rests_all_that_use_it(
-    server: DriveServer, here: Here_, on: str, fault: str, words: str
+    server: DriveServer, here: Here, on: str, fault: str, words: str
 ) -> None:
     item = server.store.add("a.pdf", CONTENT)
     if on == "token":
@@ -237,7 +204,7 @@ def test_trouble_with_the_credential_rests_all_that_use_it(
         ({"is_trashed": True}, "IN_TRASH", "trash"),
         ({"can_download": False}, "DOWNLOAD_FORBIDDEN", "robot@project"),
         ({"is_abusive": True}, "ABUSE_NOT_ACKNOWLEDGED", "acknowledge_abuse"),
-        ({"mime": "application/vnd.google-apps.document"}, "NATIVE_DOCUMENT", "export"),
+        ({"mime": GOOGLE_DOCUMENT}, "NATIVE_DOCUMENT", "export"),
         ({"mime": "application/vnd.google-apps.folder"}, "NO_FILE", "folder"),
         ({"content": b""}, "EMPTY", "empty"),
         ({"content": b"MZ" * 5000}, "NOT_WHAT_IT_SAYS", "a PDF"),
@@ -248,7 +215,7 @@ def test_trouble_with_the_credential_rests_all_that_use_it(
     ],
 )
 def test_what_no_attempt_can_change_says_what_a_person_can(
-    server: DriveServer, here: Here_, more: dict[str, object], code: str, words: str
+    server: DriveServer, here: Here, more: dict[str, object], code: str, words: str
 ) -> None:
     item = server.store.add(**{"name": "a.pdf", "content": CONTENT, **more})  # type: ignore[arg-type]
 
@@ -258,30 +225,34 @@ def test_what_no_attempt_can_change_says_what_a_person_can(
     assert words in str(ended)
 
 
-def test_a_person_may_take_what_google_holds_for_malware(server: DriveServer, here: Here_) -> None:
-    item = server.store.add("a.pdf", CONTENT, is_abusive=True)
+@pytest.mark.parametrize(
+    ("item", "more"),
+    [({"is_abusive": True}, {"acknowledge_abuse": True}), ({"mime": GOOGLE_DOCUMENT}, {"export": "pdf"})],
+    ids=["malware", "a document of Google's own"],
+)
+def test_what_is_refused_may_be_asked_for(
+    server: DriveServer, here: Here, item: dict[str, Any], more: dict[str, object]
+) -> None:
+    minutes = server.store.add("Minutes", CONTENT, **item)
 
-    assert isinstance(here(item.id, acknowledge_abuse=True), Done)
+    [file] = here.done(minutes.id, **more).files
 
-
-def test_a_document_of_googles_own_is_exported(server: DriveServer, here: Here_) -> None:
-    item = server.store.add("Minutes", CONTENT, mime="application/vnd.google-apps.document")
-
-    done = here(item.id, export="pdf")
-
-    assert isinstance(done, Done)
-    [file] = done.files
-    assert isinstance(file, File)
     assert (Path(file.path).name, Path(file.path).read_bytes()) == ("Minutes.pdf", CONTENT)
 
 
-def test_an_expectation_that_drive_contradicts_costs_no_byte(server: DriveServer, here: Here_) -> None:
+def test_an_impossible_file_costs_no_byte(server: DriveServer, here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
     item = server.store.add("a.pdf", CONTENT)
+    server.plain["a.pdf"] = Plain(CONTENT)
+    url = f"{server.url}/plain/a.pdf"
 
-    ended = here(item.id, expected_md5="0" * 32)
-
-    assert code_of(ended) == "NOT_AS_EXPECTED"
+    assert code_of(here(item.id, expected_md5="0" * 32)) == "NOT_AS_EXPECTED"
     assert server.asked("media") == []
+    monkeypatch.setenv(download.BYTES_MAX.variable, "1000")
+    assert code_of(here(url)) == "TOO_LARGE"
+    assert len(server.asked("plain")) == 1
+    monkeypatch.setenv(https.ALLOW.variable, "")
+    assert code_of(here(url)) == "ADDRESS_REFUSED"
+    assert len(server.asked("plain")) == 1
 
 
 @pytest.mark.parametrize(
@@ -296,13 +267,13 @@ def test_an_expectation_that_drive_contradicts_costs_no_byte(server: DriveServer
     ],
 )
 @pytest.mark.usefixtures("server")
-def test_a_payload_that_makes_no_sense_is_refused(here: Here_, payload: dict[str, str]) -> None:
+def test_a_payload_that_makes_no_sense_is_refused(here: Here, payload: dict[str, str]) -> None:
     ended = here(**payload)
 
     assert code_of(ended) in ("SOURCE_UNKNOWN", "PAYLOAD_INVALID")
 
 
-def test_an_old_link_shows_its_resource_key(server: DriveServer, here: Here_) -> None:
+def test_an_old_link_shows_its_resource_key(server: DriveServer, here: Here) -> None:
     item = server.store.add("a.pdf", CONTENT, resource_key="0-abc")
     link = f"https://drive.google.com/open?id={item.id}"
 
@@ -311,7 +282,7 @@ def test_an_old_link_shows_its_resource_key(server: DriveServer, here: Here_) ->
     assert isinstance(here(link, resource_key="0-abc"), Done)
 
 
-def test_a_shortcut_is_followed_and_a_shared_drive_is_seen(server: DriveServer, here: Here_) -> None:
+def test_a_shortcut_is_followed_and_a_shared_drive_is_seen(server: DriveServer, here: Here) -> None:
     shared = server.store.shared_drive("Team")
     item = server.store.add("a.pdf", CONTENT, drive_id=shared.drive_id, resource_key="0-key")
     shortcut = server.store.shortcut("to a", item.id, target_key="0-key")
@@ -322,27 +293,43 @@ def test_a_shortcut_is_followed_and_a_shared_drive_is_seen(server: DriveServer, 
 # --- secrets ------------------------------------------------------------------------------------------
 
 
-def test_no_secret_is_ever_told(server: DriveServer, run: Download, tmp_path: Path) -> None:
+def write_credential(tmp_path: Path, name: str, text: str, mode: int = 0o600) -> None:
+    file = tmp_path / "credentials" / name
+    file.write_text(text)
+    file.chmod(mode)
+
+
+def test_messages_and_logs_contain_no_secret(server: DriveServer, here: Here, tmp_path: Path) -> None:
     item = server.store.add("a.pdf", CONTENT)
-    user = tmp_path / "credentials" / "drive_user"
-    user.write_text(server.tokens.user())
-    user.chmod(0o600)
-    told = ""
+    write_credential(tmp_path, "drive_user", server.tokens.user())
+    shown = ""
     for credential, fault in (
         ("drive", Fault("status", status=401, reason="authError", on="metadata", times=9)),
         ("drive", Fault("garbage", on="metadata", times=9)),
         ("drive_user", Fault("page", status=403, on="media", times=9)),
+        ("drive_user", None),
     ):
         server.faults.clear()
-        server.arm(fault)
-        told += repr(run(item.id, credential=credential))
-    server.faults.clear()
-    server.tokens.client_secret = "another"
-    told += repr(run(item.id, credential="drive_user"))
+        if fault is None:
+            server.tokens.client_secret = "another"
+        else:
+            server.arm(fault)
+        ended = here(item.id, credential=credential)
+        assert isinstance(ended, HandlerError)
+        shown += "\n".join(traceback.format_exception(ended) + here.context.lines)
 
-    assert "ended=" in told
     for secret in ("SECRET", "BEGIN PRIVATE", "Bearer", "assertion", "client_secret"):
-        assert secret not in told
+        assert secret not in shown
+
+
+@pytest.mark.parametrize("kind", ["user", "subject"])
+def test_other_credentials_work_as_well(server: DriveServer, here: Here, tmp_path: Path, kind: str) -> None:
+    anna = "anna@example.com"
+    item = server.store.add("a.pdf", CONTENT, readers={anna} if kind == "subject" else {ME})
+    key = server.tokens.service_account(subject=anna) if kind == "subject" else server.tokens.user()
+    write_credential(tmp_path, "drive_other", key)
+
+    assert here.done(item.id, credential="drive_other")
 
 
 @pytest.mark.parametrize(
@@ -358,12 +345,10 @@ def test_no_secret_is_ever_told(server: DriveServer, run: Download, tmp_path: Pa
 )
 @pytest.mark.usefixtures("server")
 def test_a_credential_that_is_not_right_is_refused(
-    here: Here_, tmp_path: Path, text: str | None, mode: int, code: str
+    here: Here, tmp_path: Path, text: str | None, mode: int, code: str
 ) -> None:
     if text is not None:
-        file = tmp_path / "credentials" / "drive_odd"
-        file.write_text(text)
-        file.chmod(mode)
+        write_credential(tmp_path, "drive_odd", text, mode)
 
     ended = here("1234567890abc", credential="drive_odd")
 
@@ -371,17 +356,8 @@ def test_a_credential_that_is_not_right_is_refused(
     assert "SECRET" not in str(ended)
 
 
-def test_a_user_token_serves_as_well(server: DriveServer, here: Here_, tmp_path: Path) -> None:
-    item = server.store.add("a.pdf", CONTENT)
-    file = tmp_path / "credentials" / "drive_user"
-    file.write_text(server.tokens.user())
-    file.chmod(0o600)
-
-    assert isinstance(here(item.id, credential="drive_user"), Done)
-
-
 def test_application_default_credentials_serve_as_well(
-    server: DriveServer, run: Download, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    server: DriveServer, run: InChild, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     item = server.store.add("a.pdf", CONTENT)
     key = tmp_path / "elsewhere.json"
@@ -391,15 +367,8 @@ def test_application_default_credentials_serve_as_well(
     assert run(item.id, credential="adc").how is How.DONE
 
 
-def test_a_subject_is_whom_google_sees(server: DriveServer, here: Here_, tmp_path: Path) -> None:
-    item = server.store.add("a.pdf", CONTENT, readers={"anna@example.com"})
-    (tmp_path / "credentials" / "drive").write_text(server.tokens.service_account(subject="anna@example.com"))
-
-    assert isinstance(here(item.id), Done)
-
-
 @pytest.mark.usefixtures("server")
-def test_another_drive_is_only_ever_this_machine(here: Here_, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_drive_is_only_ever_this_machine(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
     for elsewhere in ("http://127.0.0.1.example.com:80", "https://drive.example.com", "http://127.0.0.1:80/x"):
         monkeypatch.setenv(drive_credentials.ENDPOINT.variable, elsewhere)
 
@@ -409,7 +378,21 @@ def test_another_drive_is_only_ever_this_machine(here: Here_, monkeypatch: pytes
 # --- local files --------------------------------------------------------------------------------------
 
 
-def test_a_local_file_is_copied_and_left_where_it_is(run: Download, tmp_path: Path) -> None:
+def test_a_local_file_is_read_once_it_is_stable_and_known_once_it_has_settled(here: Here, tmp_path: Path) -> None:
+    file = tmp_path / "report.pdf"
+    file.write_bytes(CONTENT)
+
+    with pytest.raises(FetchError) as written:
+        LocalFile(str(file), Timeouts(stable_seconds=60)).facts()
+    fresh = here.done(str(file)).follow_ups[0].document
+    here.timeouts = replace(QUICK, settled_seconds=-1.0)
+    settled = here.done(str(file)).follow_ups[0].document
+
+    assert written.value.code == "STILL_WRITTEN"
+    assert (fresh.revision, settled.revision) == ("", revision_of(file.stat()))
+
+
+def test_a_local_file_is_copied_and_left_where_it_is(run: InChild, tmp_path: Path) -> None:
     file = tmp_path / "scans" / "a report.pdf"
     file.parent.mkdir()
     file.write_bytes(CONTENT)
@@ -421,19 +404,6 @@ def test_a_local_file_is_copied_and_left_where_it_is(run: Download, tmp_path: Pa
     assert done.published[0].sha256 == SHA256
     assert done.follow_ups[0].document is not None
     assert done.follow_ups[0].document.source_key == str(file)
-
-
-def test_a_local_file_is_known_by_its_revision_once_it_has_been_left_alone(run: Download, tmp_path: Path) -> None:
-    file = tmp_path / "report.pdf"
-    file.write_bytes(CONTENT)
-
-    fresh = run(str(file)).follow_ups[0].document
-    settled = run_handler(sure, {"source": str(file)}, directory=tmp_path / "later").follow_ups[0].document
-
-    assert fresh is not None
-    assert fresh.revision == ""
-    assert settled is not None
-    assert settled.revision == revision_of(file.stat())
 
 
 def test_who_writes_into_a_file_and_sets_its_time_back_leaves_another_revision(tmp_path: Path) -> None:
@@ -454,7 +424,7 @@ def test_who_writes_into_a_file_and_sets_its_time_back_leaves_another_revision(t
     "what", ["absent", "a directory", "a pipe", "a device", "a credential", "a link to one", "outside"]
 )
 def test_a_path_that_is_no_file_for_jobs_is_refused(
-    server: DriveServer, here: Here_, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+    server: DriveServer, here: Here, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
     path = tmp_path / "file.pdf"
     if what == "a directory":
@@ -475,41 +445,3 @@ def test_a_path_that_is_no_file_for_jobs_is_refused(
 
     assert code_of(ended) in ("UNREADABLE", "NO_FILE", "PATH_REFUSED")
     assert "PRIVATE" not in str(ended)
-
-
-def test_a_local_file_that_is_still_written_is_waited_for(tmp_path: Path) -> None:
-    file = tmp_path / "a.pdf"
-    file.write_bytes(CONTENT)
-    source = LocalFile(str(file), Timeouts(stable_seconds=60))
-
-    with pytest.raises(FetchError) as told:
-        source.facts()
-    os.utime(file, (1, 1))
-
-    assert told.value.code == "STILL_WRITTEN"
-    assert source.facts().size == len(CONTENT)
-
-
-# --- https --------------------------------------------------------------------------------------------
-
-
-def test_a_private_address_is_refused_and_so_is_plain_http(
-    server: DriveServer, here: Here_, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    server.plain["a.pdf"] = Plain(CONTENT)
-    monkeypatch.setenv(https.ALLOW.variable, "")
-
-    ended = here(f"{server.url}/plain/a.pdf")
-
-    assert code_of(ended) == "ADDRESS_REFUSED"
-    assert server.log == []
-
-
-def test_too_large_a_file_is_refused_before_it_is_fetched(
-    server: DriveServer, here: Here_, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    server.plain["a.pdf"] = Plain(CONTENT)
-    monkeypatch.setenv(download.BYTES_MAX.variable, "1000")
-
-    assert code_of(here(f"{server.url}/plain/a.pdf")) == "TOO_LARGE"
-    assert len(server.log) == 1
