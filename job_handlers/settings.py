@@ -85,7 +85,7 @@ class HandlersSettings:
 def value_of(setting: Setting[T]) -> T:
     """Read a setting in a handler's child process, from the environment variables that the handler declares."""
     try:
-        return setting.here()
+        return setting.from_environment()
     except ConfigError as error:
         raise Permanent("SETTING_INVALID", str(error)) from error
 

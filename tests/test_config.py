@@ -92,7 +92,7 @@ def test_a_flag_wins_over_the_environment_which_wins_over_the_file(home: dict[st
 
     settings = load_settings({"database": "/flag.db"}, environ=environ, directory=tmp_path)
 
-    shown = [*settings.shown()]
+    shown = [*settings.describe_values()]
     assert ("database", "/flag.db", "--database") in shown
     assert ("payload_bytes_max", "2048", str(file)) in shown
     assert ("orphan_after", "120s", "WORKER_ORPHAN_AFTER") in shown
@@ -129,8 +129,8 @@ def test_where_the_service_is_installed_its_settings_and_its_database_are_everyb
 
     assert (settings.database, settings.workspace) == (service / "state/pagemill.db", service / "state/workspace")
     assert (settings.io_concurrency, settings.is_of_the_service) == (7, True)
-    assert ("database", str(service / "state/pagemill.db"), "the service") in settings.shown()
-    assert ("io_concurrency", "7", str(file)) in settings.shown()
+    assert ("database", str(service / "state/pagemill.db"), "the service") in settings.describe_values()
+    assert ("io_concurrency", "7", str(file)) in settings.describe_values()
     assert (elsewhere.database, elsewhere.is_of_the_service) == (Path("/data/q.db"), True)
 
 
@@ -291,14 +291,14 @@ def test_tables_of_the_file_reach_the_settings(home: dict[str, str], tmp_path: P
     assert settings.limits == {"type": {"ocr_pages": 2}, "owner": {"*": 3}}
     assert settings.commands["scrape_account"]["timeout"] == "2h"
     assert settings.retries == {"ocr_pages": RetryRule(5, 30, 3600), "download": RetryRule(None, 1, 1)}
-    assert ("retries.ocr_pages", "max 5, first 30s, most 3600s", str(file)) in settings.shown()
-    assert [(key, *rest) for key, *rest in settings.shown() if key.startswith("prune.")] == [
+    assert ("retries.ocr_pages", "max 5, first 30s, most 3600s", str(file)) in settings.describe_values()
+    assert [(key, *rest) for key, *rest in settings.describe_values() if key.startswith("prune.")] == [
         ("prune.completed", "800d", str(file)),
         ("prune.failed", "never", str(file)),
         ("prune.cancelled", "90d", "default"),
         ("prune.logs", "30d", "default"),
     ]
-    assert ("commands.scrape_account", "/opt/scrape", str(file)) in settings.shown()
+    assert ("commands.scrape_account", "/opt/scrape", str(file)) in settings.describe_values()
 
 
 def test_what_handlers_are_set_by_is_read_like_any_other_and_reaches_them_by_name(
@@ -317,16 +317,16 @@ def test_what_handlers_are_set_by_is_read_like_any_other_and_reaches_them_by_nam
     settings = load_settings(environ=given, directory=tmp_path)
     settings.hand_to_handlers()
 
-    shown = [line for line in settings.shown() if line[0].startswith(("webhook", "download"))]
+    shown = [line for line in settings.describe_values() if line[0].startswith(("webhook", "download"))]
     assert sorted(shown) == [
         ("download_allow", "", "default"),
         ("download_bytes_max", "1000", str(file)),
         ("download_roots", f"/srv/reports:{tmp_path}/scans", str(file)),
         ("webhook_allow", "192.168.0.0/16,::1/128", "WORKER_WEBHOOK_ALLOW"),
     ]
-    assert HandlersSettings.webhook_allow.here() == ("192.168.0.0/16", "::1/128")
-    assert HandlersSettings.download_roots.here() == ("/srv/reports", f"{tmp_path}/scans")
-    assert HandlersSettings.download_bytes_max.here() == 1000
+    assert HandlersSettings.webhook_allow.from_environment() == ("192.168.0.0/16", "::1/128")
+    assert HandlersSettings.download_roots.from_environment() == ("/srv/reports", f"{tmp_path}/scans")
+    assert HandlersSettings.download_bytes_max.from_environment() == 1000
     assert os.environ["WORKER_DOWNLOAD_ALLOW"] == ""
 
 
@@ -355,7 +355,7 @@ def test_settings_of_anybodys_handlers_are_as_those_of_the_house(
     scrapers(DECLARED)
     home["WORKER_CONFIG"] = str(write(tmp_path / "own.toml", "scrape_pages_max = 7\n"))
 
-    assert ("scrape_pages_max", "7", home["WORKER_CONFIG"]) in load_settings(environ=home).shown()
+    assert ("scrape_pages_max", "7", home["WORKER_CONFIG"]) in load_settings(environ=home).describe_values()
     for wrong, sentence in (("scrape_pages_max = 0", "is a number of pages"), ("scrape_page_max = 1", "did you mean")):
         write(tmp_path / "own.toml", wrong)
         with pytest.raises(ConfigError, match=sentence):
@@ -384,7 +384,7 @@ def test_settings_that_a_handler_cannot_declare_are_refused_only_where_they_may_
 def test_a_length_of_time_is_shown_as_it_can_be_written(home: dict[str, str], tmp_path: Path) -> None:
     environ = {**home, "WORKER_UNKNOWN_TYPE_GRACE": "30d", "WORKER_POLL_INTERVAL": "0.25"}
 
-    shown = {key: value for key, value, _ in load_settings(environ=environ, directory=tmp_path).shown()}
+    shown = {key: value for key, value, _ in load_settings(environ=environ, directory=tmp_path).describe_values()}
     again = {**home, "WORKER_UNKNOWN_TYPE_GRACE": shown["unknown_type_grace"]}
 
     assert (shown["unknown_type_grace"], shown["poll_interval"]) == ("2592000s", "0.25s")

@@ -14,7 +14,7 @@ from tests import manual
 from tests.test_layers import HEIGHT
 from worker_service.settings.commands import Program
 from worker_service.settings.config import Settings, every_setting
-from worker_service.settings.value_types import declared_in
+from worker_service.settings.value_types import find_settings
 
 ROOT = Path(__file__).resolve().parent.parent
 README_LINES_MOST = 120
@@ -152,7 +152,7 @@ def test_every_setting_stands_in_the_page_of_the_settings() -> None:
 
 
 def test_the_house_names_no_setting_of_a_handler() -> None:
-    own = {*declared_in(Settings)}
+    own = {*find_settings(Settings)}
     of_handlers = re.compile("|".join(every_setting().keys() - own), re.IGNORECASE)
 
     assert of_handlers.search("WORKER_WEBHOOK_ALLOW")

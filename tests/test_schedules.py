@@ -12,7 +12,7 @@ from worker_service.base.clock import period_of
 from worker_service.base.errors import ConfigError
 from worker_service.jobs.job import NewJob
 from worker_service.settings.config import Settings, load_settings
-from worker_service.settings.schedules import EXAMPLE, Schedule, next_slot, slots, slots_between, to_begin
+from worker_service.settings.schedules import EXAMPLE, Schedule, choose_slots, next_slot, slots, slots_between
 
 JOB = 'job = { type = "report" }'
 MINUTE, HOUR, DAY = timedelta(minutes=1), timedelta(hours=1), timedelta(days=1)
@@ -57,7 +57,7 @@ def test_a_schedule_says_when_and_what(tmp_path: Path) -> None:
         Schedule("nightly", "30 2 * * MON-FRI", "Europe/Berlin", "ann", job=job),
         Schedule("reports", "@daily", "Asia/Kolkata", missed="all", crawl="/srv"),
     )
-    shown = {key: value for key, value, _ in settings.shown()}
+    shown = {key: value for key, value, _ in settings.describe_values()}
     assert shown["schedule.nightly"] == "30 2 * * MON-FRI (Europe/Berlin): report"
     assert shown["schedule.reports"] == "@daily (Asia/Kolkata): crawl /srv"
 
@@ -162,15 +162,15 @@ NIGHTS = [utc(f"2026-11-{day} 02:00") for day in range(10, 15)]
 def test_what_nobody_saw_in_time_is_passed_over_made_up_once_or_made_up_with_a_cap(
     missed: str, most: int, chosen: list[datetime]
 ) -> None:
-    assert to_begin(plan("0 2 * * *", missed=missed, most=most), NIGHTS, NIGHTS[-1] + HOUR) == chosen
+    assert choose_slots(plan("0 2 * * *", missed=missed, most=most), NIGHTS, NIGHTS[-1] + HOUR) == chosen
 
 
 def test_who_comes_in_time_for_the_newest_makes_up_nothing_else_unless_all_is_said() -> None:
     now = NIGHTS[-1] + MINUTE
 
-    assert to_begin(plan("0 2 * * *", missed="skip"), NIGHTS, now) == NIGHTS[-1:]
-    assert to_begin(plan("0 2 * * *", missed="once"), NIGHTS, now) == NIGHTS[-1:]
-    assert to_begin(plan("0 2 * * *", missed="all", most=1), NIGHTS, now) == NIGHTS[-2:]
+    assert choose_slots(plan("0 2 * * *", missed="skip"), NIGHTS, now) == NIGHTS[-1:]
+    assert choose_slots(plan("0 2 * * *", missed="once"), NIGHTS, now) == NIGHTS[-1:]
+    assert choose_slots(plan("0 2 * * *", missed="all", most=1), NIGHTS, now) == NIGHTS[-2:]
 
 
 # --- periods ----------------------------------------------------------------------------------------

@@ -359,7 +359,7 @@ def test_a_commands_max_running_is_a_limit_of_its_type_unless_one_is_set(tmp_pat
     )
 
     settings = load_settings(environ={"WORKER_CONFIG": str(file), "HOME": str(tmp_path)}, directory=tmp_path)
-    found = settings.limits_wanted
+    found = settings.wanted_limits
 
     assert found == {
         "type": {"scrape": 1, "fetch": 7},

@@ -57,15 +57,15 @@ class SimulatedRecovery(Recovery):
         super()._requeue(worker, reason)
 
     def _sweep(self, worker: WorkerState) -> bool:
-        self._stop_rest(worker)
+        self._stop_processes(worker)
         return True
 
-    def _rest(self, worker: WorkerState) -> Sequence[int]:
+    def _living_processes(self, worker: WorkerState) -> Sequence[int]:
         rest = self.machine.daemon_of(worker.id)
         is_near = rest.identity.host == self.context.identity.host
         return [key[0] for key in rest.pool.living] if is_near else []
 
-    def _stop_rest(self, worker: WorkerState) -> None:
+    def _stop_processes(self, worker: WorkerState) -> None:
         rest = self.machine.daemon_of(worker.id)
         if rest.identity.host == self.context.identity.host:
             rest.pool.die()

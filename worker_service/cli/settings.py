@@ -18,7 +18,7 @@ def show(call: Invocation) -> None:
 
     Show each setting with its value and origin: a flag, the environment, a file, or the default.
     """
-    settings = list(call.settings.shown())
+    settings = list(call.settings.describe_values())
     items = [{"key": key, "value": value, "origin": origin} for key, value, origin in settings]
     if not call.printed_json({"items": items}):
         output.show_table(("KEY", "VALUE", "ORIGIN"), settings)

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from worker_service.base import events
 from worker_service.base.clock import as_text, boot_clock, from_text, parse_duration
-from worker_service.base.humanize import counted
+from worker_service.base.humanize import counted, length
 from worker_service.base.sd_notify import Notifier
 from worker_service.daemon.attempts import DaemonContext
 from worker_service.jobs.counts import Counts
@@ -98,11 +98,11 @@ class LogNotices:
     def run(self) -> float:
         while notices := self.context.store.notices.after(self._seen):
             for notice in notices:
-                self._tell(notice)
+                self._log_notice(notice)
                 self._seen = notice.id
         return 2.0
 
-    def _tell(self, notice: Notice) -> None:
+    def _log_notice(self, notice: Notice) -> None:
         has_run = (
             notice.kind == events.JOB_FAILED and notice.job_id and self.context.store.reading.attempts(notice.job_id)
         )
@@ -113,8 +113,8 @@ class LogNotices:
         }
         if notice.kind.startswith("batch."):
             fields["reason"] = notice.message
-        tell = self.context.log.warning if notice.kind.endswith(".failed") else self.context.log.info
-        tell(notice.kind, **{name: value for name, value in fields.items() if value not in (None, "")})
+        log = self.context.log.warning if notice.kind.endswith(".failed") else self.context.log.info
+        log(notice.kind, **{name: value for name, value in fields.items() if value not in (None, "")})
 
 
 def tidy(context: DaemonContext) -> float:
@@ -200,15 +200,8 @@ def status_line(taken: Mapping[str, tuple[int, int]], counts: Counts, *, oldest_
     parts = [f"{used}/{size} {name}" for name, (used, size) in taken.items()]
     parts.append(f"{counts.by_status[Status.PENDING]} pending")
     if oldest_seconds is not None:
-        parts.append(f"oldest {_length(oldest_seconds)}")
+        parts.append(f"oldest {length(timedelta(seconds=oldest_seconds))}")
     return " · ".join(parts)
-
-
-def _length(seconds: float) -> str:
-    for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
-        if seconds >= size:
-            return f"{int(seconds // size)} {unit}"
-    return f"{max(0, int(seconds))} s"
 
 
 # ── Leftover files ────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -48,15 +48,15 @@ class Recovery:
         """Check every other worker once; return the seconds until the next check."""
         known = [*self.context.store.reading.workers(), *self.context.store.reading.absent_workers()]
         others = [worker for worker in known if worker.id != self.context.identity.worker_id]
-        fates = [self._look(worker) for worker in others]
+        fates = [self._check_worker(worker) for worker in others]
         there = {worker.id for worker in others}
         self._beats = {name: seen for name, seen in self._beats.items() if name in there}
         if self.context.settings.cluster is None and self.context.store.reading.nodes():
             self.context.store.workers.forget_nodes_of_dead_workers()
         return _SOON_SECONDS if Fate.DYING in fates else self.context.settings.recovery_interval_seconds
 
-    def _look(self, worker: WorkerState) -> Fate:
-        found = decide_fate(self._seen(worker), orphan_after_seconds=self.context.settings.orphan_after_seconds)
+    def _check_worker(self, worker: WorkerState) -> Fate:
+        found = decide_fate(self._observe(worker), orphan_after_seconds=self.context.settings.orphan_after_seconds)
         if found is Fate.GONE:
             # A grandchild may have closed the lock's descriptor; the sweep finds it by marks that it cannot remove.
             if self._sweep(worker):
@@ -64,14 +64,14 @@ class Recovery:
         elif found is Fate.DYING:
             since = self._dying_since.setdefault(worker.id, self.clock())
             if self.clock() - since > DYING_SECONDS_MOST:
-                self._stop_rest(worker)
+                self._stop_processes(worker)
         elif found is Fate.SILENT:
-            self._stop_rest(worker)
-            if not self._rest(worker) and self._sweep(worker):
+            self._stop_processes(worker)
+            if not self._living_processes(worker) and self._sweep(worker):
                 self._requeue(worker, "it has not beaten for too long")
         return found
 
-    def _seen(self, worker: WorkerState) -> Observation:
+    def _observe(self, worker: WorkerState) -> Observation:
         now = self.clock()
         beat, since = self._beats.get(worker.id, ("", now))
         if beat != worker.heartbeat_at:
@@ -105,17 +105,17 @@ class Recovery:
         pool_id = pool_id_of(staging_root(self.context.settings.workspace, worker.id))
         return sweep_until_gone(pool_id, seconds=_SWEEP_SECONDS)
 
-    def _rest(self, worker: WorkerState) -> Sequence[int]:
+    def _living_processes(self, worker: WorkerState) -> Sequence[int]:
         found = lock_holders(lock_path(self.context.settings.database, worker.id))
         return [pid for pid in found if pid not in (worker.pid, pid_in(worker.id), os.getpid())]
 
-    def _stop_rest(self, worker: WorkerState) -> None:
-        for pid in self._rest(worker):
+    def _stop_processes(self, worker: WorkerState) -> None:
+        for pid in self._living_processes(worker):
             # Check again through a descriptor: the pid may have been reused.
             with suppress(OSError):
                 fd = os.pidfd_open(pid)
                 try:
-                    if pid in self._rest(worker):
+                    if pid in self._living_processes(worker):
                         signal.pidfd_send_signal(fd, signal.SIGKILL)
                         # It exits in a moment; one that hangs in the kernel is checked again next time.
                         select.select([fd], [], [], 1.0)

@@ -253,9 +253,9 @@ def write_limits(store: Store, settings: Settings, log: Log) -> None:
     """Write the limits of the settings; warn if this changes the limits that a running daemon uses."""
     written = store.reading.limits()
     others = [worker.id for worker in store.reading.workers()]
-    if others and (changes := list(settings.limits_unlike(written))):
+    if others and (changes := list(settings.limit_differences(written))):
         log.warning(events.LIMITS_REPLACED, changes=changes, workers=others)
-    for kind, most in settings.limits_wanted.items():
+    for kind, most in settings.wanted_limits.items():
         store.workers.set_limits(kind, dict(most))
 
 

@@ -203,7 +203,7 @@ def _recurring_failures(session: Session, overview: Overview) -> Iterator[Findin
 def _limits(session: Session) -> Iterator[Finding]:
     """Report limits that differ from the database. Before the first daemon, no limits are written."""
     reading = session.reading
-    for difference in session.settings.limits_unlike(reading.limits()) if reading.workers() else ():
+    for difference in session.settings.limit_differences(reading.limits()) if reading.workers() else ():
         fix = "give every daemon, and yourself, the same settings file (WORKER_CONFIG), and restart the daemons"
         yield Finding(Level.WARNING, "limits", difference, fix)
 

@@ -28,7 +28,7 @@ from worker_service.services.database import Session
 from worker_service.services.overview import Overview
 from worker_service.services.queries import IDS_AT_ONCE, chunks
 from worker_service.services.serialize import iso
-from worker_service.settings.config import hidden
+from worker_service.settings.config import hide_secrets
 from worker_service.settings.notifications import OWNER, NotifyRule, messages
 
 _CHANNELS = "worker_service.channels"
@@ -53,7 +53,7 @@ def send_due_notifications(session: Session) -> int:
 
 def list_rules(session: Session) -> Sequence[RuleState]:
     return [
-        RuleState(rule.name, rule.when, hidden(rule.to), len(_concerning(session, rule)[1]))
+        RuleState(rule.name, rule.when, hide_secrets(rule.to), len(_concerning(session, rule)[1]))
         for rule in session.settings.notify
     ]
 
@@ -153,7 +153,7 @@ def _refuse_unknown(address: str) -> None:
     scheme = address.partition(":")[0]
     known = [point.name for point in find(group=_CHANNELS)]
     if scheme not in known:
-        raise BadInput(f"{hidden(address)} is not an address: it begins with one of {', '.join(known)}")
+        raise BadInput(f"{hide_secrets(address)} is not an address: it begins with one of {', '.join(known)}")
 
 
 # ── Conditions that last too long ─────────────────────────────────────────────────────────────────────────────────────

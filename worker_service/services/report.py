@@ -176,7 +176,7 @@ def _machine() -> dict[str, object]:
 
 def _config(settings: Settings, with_names: bool) -> object:
     found = []
-    for key, value, origin in settings.shown():
+    for key, value, origin in settings.describe_values():
         if with_names:
             is_secret = _SECRET.search(key) and value not in ("", "-")
             found.append({"key": key, "value": "<secret>" if is_secret else value, "origin": origin})

@@ -31,7 +31,7 @@ from worker_service.jobs.selector import Selector
 from worker_service.services.database import Session
 from worker_service.services.enqueue import with_lost_files_forced
 from worker_service.services.notifications import send_due_notifications
-from worker_service.settings.schedules import CRAWL, LATE, Schedule, next_slot, of_slot, slots_between, to_begin
+from worker_service.settings.schedules import CRAWL, LATE, Schedule, choose_slots, fill_slot, next_slot, slots_between
 
 TICKS = (
     "systemctl enable --now pagemill-schedule.timer; or schedule_in_daemon = true in the settings, and restart the "
@@ -148,7 +148,7 @@ def work_of(session: Session, schedule: Schedule, slot: datetime) -> NewJob | Ba
     """Return the job or batch of a slot."""
     if isinstance(schedule.wish, NewJob):
         job = schedule.wish
-        return replace(job, payload=of_slot(job, slot, schedule.zone), name=job.name or schedule.name)
+        return replace(job, payload=fill_slot(job, slot, schedule.zone), name=job.name or schedule.name)
     from job_handlers.crawl import requests  # not needed for plain jobs
 
     make = requests.scheduled_crawl if schedule.word == CRAWL else requests.scheduled_batch
@@ -175,7 +175,7 @@ def _start_due_slots(
         store.begin(schedule.name, plan)
         return
     due, is_all = slots_between(schedule, after, now)
-    chosen = to_begin(schedule, due, now)
+    chosen = choose_slots(schedule, due, now)
     skipped = due[: len(due) - len(chosen)]
     lost = MissedSlots(schedule.name, len(skipped), is_all, as_text(skipped[-1])) if skipped else None
     if (

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from worker_service.base.entry_points import entry_points
-from worker_service.base.errors import ConfigError, nearest
+from worker_service.base.errors import ConfigError, did_you_mean, nearest
 from worker_service.settings import value_types as kinds
 from worker_service.settings.value_types import Setting, ValueType, length
 
@@ -79,21 +79,21 @@ def _parse_cluster(raw: object, label: str, _: Path) -> Cluster | None:
     return read_cluster(raw, label)
 
 
-def _told(rules: Sequence[NotifyRule]) -> dict[str, str]:
-    return {one.name: f"{', '.join(one.when)}: {hidden(one.to)}" for one in rules}
+def _show_rules(rules: Sequence[NotifyRule]) -> dict[str, str]:
+    return {one.name: f"{', '.join(one.when)}: {hide_secrets(one.to)}" for one in rules}
 
 
-def _plans(schedules: Sequence[Schedule]) -> dict[str, str]:
+def _show_schedules(schedules: Sequence[Schedule]) -> dict[str, str]:
     return {one.name: f"{one.cron} ({one.zone}): {one.what}" for one in schedules}
 
 
-def _programs(commands: Mapping[str, Mapping[str, object]]) -> dict[str, str]:
+def _show_commands(commands: Mapping[str, Mapping[str, object]]) -> dict[str, str]:
     # Show only the program: an argument may be a secret, though it should not be.
     argvs = {name: table.get("argv") for name, table in commands.items()}
     return {name: str(argv[0]) if isinstance(argv, list) and argv else "" for name, argv in argvs.items()}
 
 
-def hidden(address: str) -> str:
+def hide_secrets(address: str) -> str:
     """Return the address without its secret parts: credentials, and the path of a URL."""
     return re.sub(r"(?<=://)(?:[^/@]*@)?([^/]*).*", r"\1/…", address)
 
@@ -174,12 +174,15 @@ class Settings:
         table="[limits.KIND]",
     )
     commands = Setting(
-        ValueType("a table", _parse_commands, _programs), {}, "your own programs, by job type", table="[commands.TYPE]"
+        ValueType("a table", _parse_commands, _show_commands),
+        {},
+        "your own programs, by job type",
+        table="[commands.TYPE]",
     )
     retries = Setting(kinds.RETRIES, {}, "how a job type is tried again, if not as any other", table="[retries.TYPE]")
     zone = Setting(kinds.ZONE, "UTC", "the time zone of schedules that name none, and of `enqueue --once-per`")
     schedule = Setting(
-        ValueType("a list of tables", _parse_schedules, _plans),
+        ValueType("a list of tables", _parse_schedules, _show_schedules),
         [],
         "what is begun at which times: [schedules.md](schedules.md)",
         table="[[schedule]]",
@@ -204,14 +207,14 @@ class Settings:
     )
 
     notify = Setting(
-        ValueType("a list of tables", _parse_notify, _told),
+        ValueType("a list of tables", _parse_notify, _show_rules),
         [],
         "who is told what: [notify.md](notify.md)",
         otherwise="nobody",
         table="[[notify]]",
     )
     addresses = Setting(
-        ValueType("a table", _parse_addresses, lambda written: {one: hidden(to) for one, to in written.items()}),
+        ValueType("a table", _parse_addresses, lambda written: {one: hide_secrets(to) for one, to in written.items()}),
         {},
         "where a `[[notify]]` whose `to` is `owner` finds each owner",
         table="[addresses]",
@@ -260,7 +263,7 @@ class Settings:
         )
 
     @property
-    def limits_wanted(self) -> Limits:
+    def wanted_limits(self) -> Limits:
         """The limits by kind, as the database stores them. `limits.type` overrides a command's `max_running`."""
         most_of = {name: table.get("max_running") for name, table in self.commands.items()}
         of_commands = {name: most for name, most in most_of.items() if isinstance(most, int)}
@@ -271,9 +274,9 @@ class Settings:
             "payload": {"bytes": self.payload_bytes_max},
         }
 
-    def limits_unlike(self, written: Limits) -> Iterator[str]:
+    def limit_differences(self, written: Limits) -> Iterator[str]:
         """Yield the differences from the database, such as `type ocr_pages: 2 in the database, 4 in these settings`."""
-        wanted = self.limits_wanted
+        wanted = self.wanted_limits
         for kind in sorted(written.keys() | wanted.keys()):
             there, here = written.get(kind, {}), wanted.get(kind, {})
             for name in sorted(there.keys() | here.keys()):
@@ -281,7 +284,7 @@ class Settings:
                     was, now = (most.get(name, "no limit") for most in (there, here))
                     yield f"{kind} {name}: {was} in the database, {now} in these settings"
 
-    def shown(self) -> Iterator[tuple[str, str, str]]:
+    def describe_values(self) -> Iterator[tuple[str, str, str]]:
         """Yield the key, value and origin of each setting, written as they would be in the TOML file."""
         for key, setting in every_setting().items():
             value = self.values[key] if key in self.values else setting.kind.read(setting.default, key)
@@ -297,7 +300,7 @@ class Settings:
         os.environ.update({every[key].variable: str(every[key].kind.write(self.values[key])) for key in given})
 
 
-_OWN = kinds.declared_in(Settings)
+_OWN = kinds.find_settings(Settings)
 
 
 def every_setting() -> dict[str, Setting[Any]]:
@@ -305,7 +308,7 @@ def every_setting() -> dict[str, Setting[Any]]:
     every = dict(_OWN)
     for point in entry_points(HANDLERS_SETTINGS):
         try:
-            declared = kinds.declared_in(point.load())
+            declared = kinds.find_settings(point.load())
         except Exception as error:
             # Do not skip it: one of its settings may keep jobs away from something.
             raise ConfigError(
@@ -354,7 +357,7 @@ def load_settings(
     if origins["heartbeat_interval"] == "default":
         # A short `orphan_after` alone must not be an error.
         values["heartbeat_interval"] = min(values["heartbeat_interval"], values["orphan_after"] / 4)
-    _refuse_slow_heart(values["heartbeat_interval"], values["orphan_after"])
+    _refuse_slow_heartbeat(values["heartbeat_interval"], values["orphan_after"])
     said = kinds.read_table(from_file.get("prune", {}), "prune")
     origins |= {f"prune.{what}": "default" for what in values["prune"] if what not in said}
     return Settings(values, origins, file)
@@ -373,23 +376,18 @@ def _declared(
     every = every_setting()
     for key in from_file:
         if key not in every:
-            raise ConfigError(f"{file}: there is no setting {key!r}{_suggestion(key, every, cutoff=0.5)}")
+            near = did_you_mean(key, every, f"the settings are {', '.join(every)}", 0.5)
+            raise ConfigError(f"{file}: there is no setting {key!r}", near)
     # Other programs have WORKER_ variables too, so report only those that nearly match one of ours.
     words = {name.removeprefix("WORKER_"): name for name in {*_variables(every), _FILE_VARIABLE}}
     for name in sorted(variables - _variables(every)):
-        if near := _suggestion(name.removeprefix("WORKER_"), words, cutoff=0.75):
-            raise ConfigError(f"there is no setting {name!r}{near.replace('did you mean ', 'did you mean WORKER_')}")
+        if near := nearest(name.removeprefix("WORKER_"), words, 0.75):
+            raise ConfigError(f"there is no setting {name!r}", f"did you mean WORKER_{near}?")
     return every
 
 
 def _variables(settings: Mapping[str, Setting[Any]]) -> set[str]:
     return {setting.variable for setting in settings.values() if not setting.table}
-
-
-def _suggestion(word: str, known: Iterable[str], *, cutoff: float) -> str:
-    if near := nearest(word, known, cutoff):
-        return f": did you mean {near}?"
-    return "" if cutoff > 0.5 else f": the settings are {', '.join(known)}"
 
 
 def _with_commands(types: Sequence[str], commands: Iterable[str]) -> tuple[str, ...]:
@@ -398,7 +396,7 @@ def _with_commands(types: Sequence[str], commands: Iterable[str]) -> tuple[str, 
     return tuple(name for word in types for name in (word, *stands_for.get(word, ())))
 
 
-def _refuse_slow_heart(heartbeat: float, orphan_after: int) -> None:
+def _refuse_slow_heartbeat(heartbeat: float, orphan_after: int) -> None:
     if heartbeat * 2 > orphan_after:
         raise ConfigError(
             f"heartbeat_interval is {length(heartbeat)} and orphan_after {orphan_after}s: a worker would be given up "

@@ -187,7 +187,7 @@ def slots_between(schedule: Schedule, after: datetime, now: datetime) -> tuple[S
         span *= 8
 
 
-def to_begin(schedule: Schedule, due: Sequence[datetime], now: datetime) -> Sequence[datetime]:
+def choose_slots(schedule: Schedule, due: Sequence[datetime], now: datetime) -> Sequence[datetime]:
     """Return the due slots that create something. A slot is missed if it was not seen within `LATE`."""
     in_time = [slot for slot in due if now - slot <= LATE]
     missed = due[: len(due) - len(in_time)]
@@ -198,7 +198,7 @@ def to_begin(schedule: Schedule, due: Sequence[datetime], now: datetime) -> Sequ
     return [*missed[-schedule.missed_most :], *in_time]
 
 
-def of_slot(job: NewJob, slot: datetime, zone: str) -> str | None:
+def fill_slot(job: NewJob, slot: datetime, zone: str) -> str | None:
     """Return the job's payload with {slot} and {day} replaced by the slot's local time and date in `zone`."""
     here = slot.astimezone(zone_of(zone))
     return job.payload and job.payload.replace("{slot}", here.isoformat()).replace("{day}", here.date().isoformat())

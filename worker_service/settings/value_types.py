@@ -85,12 +85,12 @@ class Setting(Generic[T]):
     def flag(self) -> str:
         return f"--{self.key.replace('_', '-')}"
 
-    def here(self) -> T:
+    def from_environment(self) -> T:
         """Return the value in a handler's child process, which is given only the variable."""
         return self.kind.read(os.environ.get(self.variable) or self.default, self.variable)
 
 
-def declared_in(declarations: type) -> dict[str, Setting[Any]]:
+def find_settings(declarations: type) -> dict[str, Setting[Any]]:
     return {one.key: one for one in vars(declarations).values() if isinstance(one, Setting)}
 
 
