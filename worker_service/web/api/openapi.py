@@ -158,7 +158,10 @@ def _components(kinds: Iterable[Any]) -> tuple[Sequence[Any], dict[str, Any]]:
     schemas, components = msgspec.json.schema_components(
         kinds, schema_hook=_schema_of_path, ref_template="#/components/schemas/{name}"
     )
-    return schemas, {name: {key: one[key] for key in one if key != "title"} for name, one in components.items()}
+    # Titles repeat the names, and docstrings are for those who read the code.
+    return schemas, {
+        name: {key: one[key] for key in one if key not in ("title", "description")} for name, one in components.items()
+    }
 
 
 def _schema_of_path(kind: type) -> dict[str, Any]:
