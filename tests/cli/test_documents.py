@@ -330,13 +330,13 @@ def test_an_export_that_cannot_be_is_refused_and_leaves_no_half_a_file(run: Run,
     shelf.fail("b.pdf", "PDF_BROKEN", "it is broken")
     run("export", 1)
 
-    assert "a-1.txt is there already: --update replaces what has changed, --force" in run("export", 1, fails=1).stderr
+    assert "a-1.txt exists already: --update replaces what has changed, --force" in run("export", 1, fails=1).stderr
     assert run("export", 1, "--force").stdout == "a-1.txt\n"
-    assert "has no hocr: pagemill reindex 1 --hocr makes it" in run("export", 1, "--format", "hocr", fails=1).stderr
+    assert "has no hocr: pagemill reindex 1 --hocr creates it" in run("export", 1, "--format", "hocr", fails=1).stderr
     shelf.read("c.xlsx", "one", kind="sheet")
     shelf.read("d.pdf", "one", note="no searchable PDF could be made")
-    assert "has no pdf: of a spreadsheet there is none" in run("export", 3, "--format", "pdf", fails=1).stderr
-    assert "has no hocr: of a spreadsheet there is none" in run("export", 3, "--format", "hocr", fails=1).stderr
+    assert "has no pdf: it is a spreadsheet" in run("export", 3, "--format", "pdf", fails=1).stderr
+    assert "has no hocr: it is a spreadsheet" in run("export", 3, "--format", "hocr", fails=1).stderr
     assert "has no pdf: no searchable PDF could be made" in run("export", 4, "--format", "pdf", fails=1).stderr
     assert "document 2 (b.pdf) has no txt: it is failed" in run("export", 2, fails=1).stderr
     assert "say which documents to export" in run("export", fails=2).stderr
@@ -344,7 +344,7 @@ def test_an_export_that_cannot_be_is_refused_and_leaves_no_half_a_file(run: Run,
     for file in shelf.workspace.rglob("text"):
         file.unlink()
     told = run("export", 1, "--force", fails=74).stderr
-    assert "is not in the workspace any more: pagemill reindex 1 --force makes it again" in told
+    assert "is no longer in the workspace: pagemill reindex 1 --force creates it again" in told
     assert [path.name for path in Path().iterdir() if "unfinished" in path.name] == []
     assert Path("a-1.txt").read_text() == "one"
 
@@ -364,7 +364,7 @@ def test_a_nightly_export_passes_over_what_is_the_same_and_replaces_what_has_cha
     # What is missing is written in any case.
     assert refused.stdout == "out/c-3.txt\n"
     assert len(refused.stderr.splitlines()) == 2
-    assert "out/b-2.txt is there already: --update replaces what has changed, --force everything" in refused.stderr
+    assert "out/b-2.txt exists already: --update replaces what has changed, --force everything" in refused.stderr
     assert "1 other file already there" in refused.stderr
     assert (told.stdout, told.stderr) == ("out/b-2.txt\n", "2 files already there, unchanged\n")
     assert Path("out/b-2.txt").read_text() == "b.pdf"
@@ -484,7 +484,7 @@ def test_what_people_read_stays_readable_in_every_place_when_a_newer_reading_fai
     assert "readers see generation 1; generation 2 failed: it fell over." in shown.stderr
     assert "pagemill reindex 1 restores its settings" in shown.stderr
     assert run("export", "--name", "a").stdout == "a-1.txt\n"
-    assert "has no hocr: pagemill reindex 1 --hocr makes it" in run("export", 1, "--format", "hocr", fails=1).stderr
+    assert "has no hocr: pagemill reindex 1 --hocr creates it" in run("export", 1, "--format", "hocr", fails=1).stderr
     assert "readable, failed" in run("documents", "rm", "1", "--dry-run").stdout
 
 

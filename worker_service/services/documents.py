@@ -1,13 +1,9 @@
-"""Documents: list, show and remove them.
-
-Requests to read documents are built by the reading handlers' commands; the store decides about them in the transaction
-that accepts them.
-"""
+"""Documents: list, show and remove them."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
 from msgspec import Struct
@@ -37,9 +33,8 @@ _PAUSE_SECONDS = 0.005
 
 class DocumentPage(Struct, frozen=True):
     items: Sequence[Document]
-    """Newest first."""
     next: int | None
-    """The `before_id` of the next page; None on the last page."""
+    """The `before_id` of the next page."""
     not_brought_in: Sequence[Job]
     """Jobs that failed before there was a document; only on the first page."""
     are_more_not_brought_in: bool
@@ -62,7 +57,6 @@ def list_documents(
 
 
 def each_document(session: Session, selector: DocumentSelector) -> Iterator[Document]:
-    """Yield the documents, newest first."""
     for found in _some_at_once(session, selector):
         yield from found
 
@@ -126,7 +120,7 @@ def get_page(session: Session, document_id: int, number: int) -> PageResult | No
 
 
 def record_document(session: Session, request: DocumentRequest, *, platform: str, owner: str) -> int:
-    """Record a document without requesting to read it. Return its id, also if it is known already."""
+    """Record a document without reading it. Return its id, also if it is known already."""
     return session.store.intake.record_document(request, platform=platform, owner=owner)
 
 
@@ -138,17 +132,12 @@ def weigh_removal(session: Session, documents: Sequence[Document]) -> Weight:
     return session.store.upkeep.weigh([document.id for document in documents])
 
 
-def remove_documents(
-    session: Session, documents: Sequence[Document], *, sleep: Callable[[float], None] = time.sleep
-) -> tuple[Removed, Sequence[str]]:
-    """Remove documents with their pages and files; return the result and the files that could not be deleted.
-
-    A daemon deletes those files later, as well as anything left after an interruption.
-    """
+def remove_documents(session: Session, documents: Sequence[Document]) -> tuple[Removed, Sequence[str]]:
+    """Remove documents with their pages and files; return the result and the files that a daemon has to delete."""
     store, workspace = session.store, session.settings.workspace
     removed = store.upkeep.remove_documents([document.id for document in documents], actor=session.actor)
     while store.upkeep.forget_gone(FORGOTTEN_AT_ONCE):
-        sleep(_PAUSE_SECONDS)
+        time.sleep(_PAUSE_SECONDS)
     left = sweep_gone(store, workspace)
     delete_images(workspace, removed.document_ids)
     with suppress(OSError):  # a daemon may have the permissions that this user lacks

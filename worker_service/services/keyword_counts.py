@@ -19,8 +19,6 @@ _COUNTED_AT_ONCE = 2000
 
 
 class TermCounts(Struct, frozen=True):
-    """Number of occurrences of each term in a document or on one of its pages."""
-
     document: Document
     page: int | None
     """None for the whole document."""

@@ -1,7 +1,4 @@
-"""What the stored layouts of pages contain: the tables on a page, and how the page was recognised.
-
-No page is read again.
-"""
+"""Stored layouts of pages: the tables on a page, and how the page was recognised. No page is read again."""
 
 from __future__ import annotations
 
@@ -48,7 +45,6 @@ def tables_of(session: Session, document_id: int, *, pages: str | None = None) -
 
 
 def tables_in(page: int, layout: str | None) -> list[TableOnPage]:
-    """Return the tables of one page from its layout."""
     # A cheap check before parsing: in the text of a page, a quotation mark is always escaped.
     if not layout or '"tables":' not in layout:
         return []
@@ -60,7 +56,7 @@ def tables_in(page: int, layout: str | None) -> list[TableOnPage]:
 
 
 def _text_of(cell: Any) -> str:
-    """Return the text of a cell, which is stored with or without its position."""
+    """A cell is stored with or without its position."""
     if isinstance(cell, str):
         return cell
     return str(cell[4]) if cell else ""
@@ -89,8 +85,6 @@ def write_tables(file: IO[bytes], found: Iterable[TableOnPage]) -> int:
 
 
 class PageReaders(Struct, frozen=True):
-    """How a page was recognised, as recorded in its layout."""
-
     written_in: list[str] = []
     """Detected languages, if the user chose none."""
     readers: list[str] = []

@@ -1,7 +1,6 @@
 """Wait until jobs have ended or documents have been read, and report their progress meanwhile.
 
-A document is awaited through the job that brings it in while that is live, and then through its own state: its state
-before the job is no answer. The database is queried only after a commit. The caller shows the progress.
+A document is awaited through the job that brings it in while that is live, and then through its own state.
 """
 
 from __future__ import annotations
@@ -27,12 +26,10 @@ from worker_service.services.queries import chunks, deadline_after, poll
 
 
 class JobsProgress(Struct, frozen=True):
-    """Progress of the awaited jobs."""
-
     total: int
     by_status: Mapping[Status, int]
     jobs: Sequence[Job]
-    """All jobs if there are few; otherwise the running and the newest failed ones, as many as requested."""
+    """All jobs if there are few; otherwise the running and the newest failed ones."""
 
     @property
     def ended(self) -> int:
@@ -40,21 +37,18 @@ class JobsProgress(Struct, frozen=True):
 
 
 WatchJobs = Callable[[Callable[[int], JobsProgress], bool], None]
-"""Called repeatedly during the wait, and at last with True. It may query the progress with that many jobs; a query
-costs some milliseconds."""
+"""Called repeatedly, and at the end with True. It may query the progress with at most that many jobs."""
 
 
 class WaitResult(Struct, frozen=True):
-    """Result of waiting for jobs."""
-
     completed: int
     failed: int
     cancelled: int
     gone: int
     watching: Sequence[int]
-    """Ids of jobs that check for changes again and again, for whose end the wait is not held up."""
+    """Ids of jobs that check for changes again and again; their end was not awaited."""
     going_on: int
-    """Number of live jobs that the awaited jobs created and that were not awaited."""
+    """Live jobs that the awaited jobs created and that were not awaited."""
 
     @property
     def is_good(self) -> bool:
@@ -140,11 +134,10 @@ def _jobs_progress(session: Session, ids: Sequence[int], most: int) -> JobsProgr
 
 
 def _newest(session: Session, ids: Sequence[int], status: Status, most: int) -> list[Job]:
-    """Return the newest jobs of a status, in ascending order of their ids."""
     found: list[Job] = []
     for part in reversed(chunks(ids)):
-        if (room := most - len(found)) > 0:
-            found += session.reading.list(Selector(part, (status,)), most=room)
+        if (free := most - len(found)) > 0:
+            found += session.reading.list(Selector(part, (status,)), most=free)
     return sorted(found, key=_by_id)
 
 
@@ -157,7 +150,6 @@ def _by_id(job: Job) -> int:
 
 class AwaitedDocument(Struct, frozen=True):
     name: str
-    """Name shown to the user."""
     job_id: int | None = None
     """The job that reads the document."""
     document_id: int | None = None
@@ -167,25 +159,21 @@ class AwaitedDocument(Struct, frozen=True):
 
 
 class UnreadDocument(Struct, frozen=True):
-    """A document that could not be read, and the reason."""
-
     name: str
     code: str
     message: str
 
 
 class ReadingProgress(Struct, frozen=True):
-    """Progress of the awaited documents."""
-
     documents: int
     ended: int
     pages_done: int
     pages: int
     pages_left: int | None
-    """Pages left in unfinished documents; None if the pages of one are not counted yet."""
+    """None if the pages of an unfinished document are not counted yet."""
     failed: Sequence[UnreadDocument] = ()
     found: Sequence[Document | None] = ()
-    """The document of each awaited entry; None if there is none, or not yet."""
+    """In the order of the awaited documents; None if there is no document yet."""
 
 
 WatchDocuments = Callable[[ReadingProgress], None]
@@ -243,8 +231,7 @@ def _documents_progress(session: Session, awaited: Sequence[AwaitedDocument]) ->
     )
     by_source = {(one.owner, one.source_key): one for one in each_document(session, _sources(awaited))}
     failed, found = list[UnreadDocument](), list[Document | None]()
-    left: list[int | None] = []
-    """For each unfinished document, its pages to read; None if they are not counted yet."""
+    left: list[int | None] = []  # pages to read of each unfinished document; None if they are not counted yet
     for one in awaited:
         job = working.get(one.job_id or 0)
         if job is not None and not job.status.is_ended:
