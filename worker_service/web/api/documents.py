@@ -222,7 +222,7 @@ def _visible(call: ApiRequest) -> Document:
 def search(call: ApiRequest, query: SearchQuery) -> Hits:
     """Find the best pages: words, "a phrase", a NEAR b, a OR b, a NOT b, begin*.
 
-    Snippets mark matches with [ and ].
+    Pages with all words come first, then those with some of them (`has_all_words`). Snippets mark matches with [ and ].
     """
     found = resource.search(call.session, call.visitor, query)
     return Hits(found.hits, found.is_partial)

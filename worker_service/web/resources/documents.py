@@ -42,6 +42,7 @@ class SearchQuery(Struct, frozen=True, kw_only=True):
     document: Annotated[Id, about("Only this document.")] | None = None
     batch: BatchParameter | None = None
     sure: Annotated[bool, about("Leave out pages recognised with less than 50 % confidence.")] = False
+    all: Annotated[bool, about("Leave out pages without some of the words.")] = False
     limit: Annotated[int, Meta(ge=1, le=1000, description="Maximum number of pages; default 20.")] = 20
 
 
@@ -70,6 +71,7 @@ def search(
         most=query.limit,
         marks=marks,
         is_sure=query.sure,
+        needs_all=query.all,
     )
 
 
