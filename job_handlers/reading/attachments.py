@@ -209,8 +209,8 @@ def _members_of(writing: FlowDocument) -> Iterator[tuple[str, str, Callable[[], 
     if isinstance(writing, Archive):
         for member in writing.members():
             yield member.name, member.refusal, partial(writing.open, member.info)
-    elif isinstance(writing, mail.Mail):
-        for name, part in writing.attached():
+    elif isinstance(writing, mail.MailDocument):
+        for name, part in writing.attachments():
             yield name, "", partial(_open_part, part)
 
 

@@ -291,7 +291,7 @@ def _flow_reader(original: Path, kind: FileKind, staging: Path) -> Callable[[int
         if any(isinstance(piece, formats.PictureReference) for piece in page):
             return ExaminedPage(Verdict.OCR, scan=Scan("", 0))
         lines = [piece for piece in page if isinstance(piece, str)]
-        found = layout.Flow(formats.tables_in(lines))
+        found = layout.FlowLayout(formats.tables_in(lines))
         return ExaminedPage(Verdict.LAYER, "\n".join(lines), layout.encode_flow(found))
 
     return read
@@ -300,9 +300,9 @@ def _flow_reader(original: Path, kind: FileKind, staging: Path) -> Callable[[int
 def examine_page(book: pdf.PagedFile, number: int) -> ExaminedPage:
     found = book.text(number)
     needs_look = found.may_be_scan or not found.text.strip()
-    verdict = classify_page(found.text, book.drawn(number) if needs_look else PageInk())
+    verdict = classify_page(found.text, book.measure_ink(number) if needs_look else PageInk())
     if verdict is Verdict.OCR:
-        return ExaminedPage(verdict, scan=Scan(*book.packed(number)))
+        return ExaminedPage(verdict, scan=Scan(*book.scan_packing(number)))
     if verdict is Verdict.BLANK:
         return ExaminedPage(verdict, "", layout.encode(layout.Layout(found.size)))
     return ExaminedPage(

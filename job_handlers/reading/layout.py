@@ -95,7 +95,7 @@ class TextTable(msgspec.Struct, frozen=True):
     rows: list[list[str]]
 
 
-class Flow(msgspec.Struct, frozen=True, omit_defaults=True):
+class FlowLayout(msgspec.Struct, frozen=True, omit_defaults=True):
     """Layout of a page of flowing text, which has no positions."""
 
     tables: list[TextTable] = []
@@ -115,9 +115,9 @@ def encode(layout: Layout) -> str:
     return text.decode()
 
 
-def encode_flow(flow: Flow) -> str | None:
+def encode_flow(flow: FlowLayout) -> str | None:
     """Return the JSON value, or None if there is nothing to store."""
-    if flow == Flow():
+    if flow == FlowLayout():
         return None
     text = _encoder.encode(flow)
     if len(text) > LAYOUT_BYTES_MAX:
@@ -134,7 +134,7 @@ def has_lines(text: str) -> bool:
     return '"lines":' in text
 
 
-def around(some: Sequence[Word | TableCell]) -> tuple[float, float, float, float]:
+def bounds_of(some: Sequence[Word | TableCell]) -> tuple[float, float, float, float]:
     return (
         min([one.x0 for one in some]),
         min([one.y0 for one in some]),
@@ -143,16 +143,16 @@ def around(some: Sequence[Word | TableCell]) -> tuple[float, float, float, float
     )
 
 
-def table(begin: int, end: int, rows: Sequence[Sequence[Sequence[Word]]]) -> PageTable:
+def build_table(begin: int, end: int, rows: Sequence[Sequence[Sequence[Word]]]) -> PageTable:
 
     def cell(words: Sequence[Word]) -> TableCell | None:
         if not words:
             return None
-        return TableCell(*around(words), " ".join(one.text for one in words))
+        return TableCell(*bounds_of(words), " ".join(one.text for one in words))
 
     cells = [[cell(words) for words in row] for row in rows]
     found = [one for row in cells for one in row if one is not None]
-    return PageTable(around(found), begin, end, cells)
+    return PageTable(bounds_of(found), begin, end, cells)
 
 
 def text_of(lines: Sequence[Sequence[Word]]) -> str:
@@ -166,7 +166,7 @@ def confidence_of(lines: Sequence[Sequence[Word]]) -> float | None:
     return round(sum(weight * value for weight, value in weights) / total, 1) if total else None
 
 
-def on_page(
+def to_page_points(
     lines: Sequence[Sequence[Word]], size: tuple[float, float], dpi: float, turn: int, skew: float
 ) -> list[list[Word]]:
     """Convert from pixels of the deskewed and turned image to points of the page as it is shown."""

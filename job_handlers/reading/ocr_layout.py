@@ -17,7 +17,7 @@ from msgspec import Struct, field
 
 from job_handlers.reading import layout, reading_order, tables
 from job_handlers.reading.layout import Word
-from job_handlers.reading.ocr.dot_leaders import DOTS_LEAST, are_most, is_leader
+from job_handlers.reading.ocr.dot_leaders import DOTS_LEAST, is_contents_page, is_leader
 from job_handlers.reading.tables import FoundTable, RulingLine, TextPiece
 
 _APART = 0.9
@@ -91,7 +91,7 @@ def _stand_in_a_row(some: Sequence[Word], others: Sequence[Word]) -> bool:
     )
 
 
-def arranged(lines: list[list[Word]], rules: Callable[[], Sequence[RulingLine]]) -> ArrangedPage:
+def arrange_page(lines: list[list[Word]], rules: Callable[[], Sequence[RulingLine]]) -> ArrangedPage:
     """Return the words in reading order, with tables. `rules` is called only if there may be a table or columns."""
     rules = cache(rules)
     words = _words_with_lines(lines)
@@ -143,7 +143,7 @@ def _without_walls(lines: list[list[Word]], rules: Sequence[RulingLine], em: flo
 def _group_pieces(words: Sequence[tuple[Word, int]], em: float) -> list[TextPiece]:
     groups: list[list[int]] = []
     lines = [[*some] for _, some in groupby(range(len(words)), lambda at: words[at][1])]
-    are_contents = are_most([[words[at][0] for at in line] for line in lines])
+    are_contents = is_contents_page([[words[at][0] for at in line] for line in lines])
     for line in lines:
         if are_contents and _leads_to_one([words[at][0] for at in line], em):
             groups.append(line)
@@ -205,9 +205,9 @@ def _arrange_blocks(
 ) -> ArrangedPage | None:
     """Return the page with its tables and its blocks in reading order; None if the engine's order stays."""
     entries, blocks, tables_at = _without_tables(lines, found)
-    parts = reading_order.arranged(
+    parts = reading_order.arrange_blocks(
         blocks,
-        [layout.around(line) for line in entries],
+        [layout.bounds_of(line) for line in entries],
         [(one.x0, one.y0, one.x1, one.y1) for one in found],
         tables_at,
         is_given=False,

@@ -44,7 +44,7 @@ from job_handlers.reading.page_settings import (
 )
 from job_handlers.reading.preprocess import Damaged, Gray, decode_picture, pixels_hash, ruled_lines, whiten_missing_rows
 from job_handlers.reading.tables import RulingLine
-from job_handlers.reading.text_layer import is_fuller, may_be_fuller
+from job_handlers.reading.text_layer import is_fuller, is_worth_comparing
 from worker_service.handlers import (
     Context,
     Done,
@@ -123,7 +123,7 @@ def slice_pages(original: Path) -> Callable[[OcrPagesPayload, Path], bool]:
     if kind_of(original) is not FileKind.PDF:
         return lambda payload, target: False
     book = pdf.PagedFile(original, is_mapped=True)
-    return lambda payload, target: book.cut(read_ranges(payload.pages, _PAGES_MAX), target)
+    return lambda payload, target: book.write_slice(read_ranges(payload.pages, _PAGES_MAX), target)
 
 
 ocr_pages = Handler(
@@ -263,7 +263,7 @@ def _page_reader(
         page = abs(number) % _SECOND_TRY
         try:
             # A picture drawn by a process that has since crashed is drawn again.
-            picture = (drawn.pop(page, None) if number < 0 else None) or draw(
+            picture = (drawn.pop(page, None) if number < 0 else None) or draw_page(
                 book, page, places.get(page), is_forced=is_forced
             )
         except pdf.PageTooLarge as error:
@@ -293,7 +293,7 @@ class PagePicture(NamedTuple):
     """The page's own text, if it may contain more of the page than the engine reads."""
 
 
-def draw(book: pdf.PagedFile, number: int, place: int | None = None, *, is_forced: bool = False) -> PagePicture:
+def draw_page(book: pdf.PagedFile, number: int, place: int | None = None, *, is_forced: bool = False) -> PagePicture:
     """Draw a page. `place` is its position in this file if that is not its number."""
     at = place or number
     size = book.size(at)
@@ -306,7 +306,7 @@ def _own_text(book: pdf.PagedFile, at: int) -> pdf.PageText | None:
     if not book.is_pdf:
         return None
     found = book.text(at)
-    return found if may_be_fuller(found.text, book.drawn(at)) else None
+    return found if is_worth_comparing(found.text, book.measure_ink(at)) else None
 
 
 def _pixels_digest(picture: PagePicture) -> str:
@@ -333,12 +333,12 @@ def _recognise(reader: Reader, picture: PagePicture) -> ReadPage:
         return ReadPage("", UNREADABLE, why=f"the OCR engine failed: {error}")
     if found.is_blank:
         return ReadPage("", PARTIAL if is_damaged else "blank", layout=layout.encode(layout.Layout(size)))
-    arranged = ocr_layout.arranged(found.lines, lambda: _rules(found.seen, dpi))
+    arranged = ocr_layout.arrange_page(found.lines, lambda: _rules(found.seen, dpi))
 
     def to_page(lines: list[list[layout.Word]]) -> list[list[layout.Word]]:
-        return layout.on_page(lines, size, dpi, found.turn, found.skew)
+        return layout.to_page_points(lines, size, dpi, found.turn, found.skew)
 
-    placed = [layout.table(begin, end, [to_page(row) for row in some]) for begin, end, some in arranged.tables]
+    placed = [layout.build_table(begin, end, [to_page(row) for row in some]) for begin, end, some in arranged.tables]
     looked_at_again = set(found.second)
     second = [at for at, some in enumerate(arranged.came_from) if not looked_at_again.isdisjoint(some)]
     unread = ocr.unread(found.script, found.languages)
@@ -375,7 +375,7 @@ _SURE = 60.0
 def _flow_reader(original: Path, kind: FileKind, wanted: WayToRead) -> Callable[[int], DrawnPage | ReadPage]:
     """Return the function that reads the pages of a flowing document. Runs in the page process."""
     writing, reader = formats.open_document(original, kind), ocr.reader_for(wanted)
-    pages: list[formats.Leaf] = []
+    pages: list[formats.FlowPage] = []
 
     def read(number: int) -> DrawnPage | ReadPage:
         nonlocal pages
@@ -430,9 +430,9 @@ def _read_flow_page(
             is_partial = is_partial or found.is_partial
             if (found.confidence or 0) >= _SURE:
                 seen.append(found)
-                lines.append(ocr_layout.arranged(found.lines, partial(_rules, found.seen, _PICTURE_DPI)).text)
+                lines.append(ocr_layout.arrange_page(found.lines, partial(_rules, found.seen, _PICTURE_DPI)).text)
     readers, languages = _distinct([one.readers for one in seen]), _distinct([one.languages for one in seen])
-    flow = layout.encode_flow(layout.Flow(formats.tables_in(lines), readers, languages))
+    flow = layout.encode_flow(layout.FlowLayout(formats.tables_in(lines), readers, languages))
     confidence = min((one.confidence or 0 for one in seen), default=None)
     method = PARTIAL if is_partial else "ocr" if seen else "layer"
     return ReadPage("\n".join(lines), method, confidence, flow)

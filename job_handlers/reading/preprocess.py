@@ -122,7 +122,7 @@ def whiten_missing_rows(gray: Gray) -> Gray:
     return Gray(gray.width, gray.height, gray.samples[:end].ljust(len(gray.samples), b"\xff"))
 
 
-def bands(gray: Gray, height: int) -> list[tuple[int, Gray]]:
+def cut_into_bands(gray: Gray, height: int) -> list[tuple[int, Gray]]:
     """Cut the page into bands of at most `height` pixels, each at its whitest row. Return their tops too."""
     shades = image_of(gray).resize((1, gray.height), Image.Resampling.BOX).tobytes()
     found: list[tuple[int, Gray]] = []
@@ -263,12 +263,12 @@ def skew_of(gray: Gray) -> float:
     return round(angle, 2)
 
 
-def straightened(gray: Gray, skew: float) -> Gray:
-    turned = image_of(gray).rotate(skew, Image.Resampling.BICUBIC, fillcolor=_PAPER)
-    return Gray(turned.width, turned.height, turned.tobytes())
+def deskew(gray: Gray, skew: float) -> Gray:
+    image = image_of(gray).rotate(skew, Image.Resampling.BICUBIC, fillcolor=_PAPER)
+    return Gray(image.width, image.height, image.tobytes())
 
 
-def turned(gray: Gray, degrees: int) -> Gray:
+def turn_image(gray: Gray, degrees: int) -> Gray:
     if not degrees:
         return gray
     how = {90: Image.Transpose.ROTATE_270, 180: Image.Transpose.ROTATE_180, 270: Image.Transpose.ROTATE_90}[degrees]
@@ -276,13 +276,13 @@ def turned(gray: Gray, degrees: int) -> Gray:
     return Gray(image.width, image.height, image.tobytes())
 
 
-def softened(gray: Gray) -> Gray:
+def soften(gray: Gray) -> Gray:
     """Blur slightly: single-pixel specks fade, strokes stay."""
     image = image_of(gray).filter(ImageFilter.GaussianBlur(0.6))
     return Gray(image.width, image.height, image.tobytes())
 
 
-def cropped(gray: Gray, box: tuple[float, float, float, float]) -> tuple[Gray, int, int]:
+def crop(gray: Gray, box: tuple[float, float, float, float]) -> tuple[Gray, int, int]:
     image, left, top = _crop_image(gray, box)
     return Gray(image.width, image.height, image.tobytes()), left, top
 

@@ -30,7 +30,7 @@ class OrderedPart:
     table: int | None = None
 
 
-def arranged(
+def arrange_blocks(
     blocks: Sequence[Sequence[int]],
     lines: Sequence[Box],
     tables: Sequence[Box],
@@ -69,7 +69,7 @@ def arranged(
         if len(part.lines) > 1:
             x0, y0, x1, y1 = zip(*[lines[at] for at in part.lines], strict=True)
             part.box = min(x0), min(y0), max(x1), max(y1)
-    return [parts[at] for at in in_order([part.box for part in parts], is_given=is_given, rules=rules)]
+    return [parts[at] for at in block_order([part.box for part in parts], is_given=is_given, rules=rules)]
 
 
 def _is_in_other_column(last: Box, own: Box) -> bool:
@@ -86,7 +86,9 @@ def _union(one: Box, other: Box) -> Box:
     return min(one[0], other[0]), min(one[1], other[1]), max(one[2], other[2]), max(one[3], other[3])
 
 
-def in_order(boxes: Sequence[Box], *, is_given: bool = True, rules: Callable[[], Sequence[Box]] = tuple) -> list[int]:
+def block_order(
+    boxes: Sequence[Box], *, is_given: bool = True, rules: Callable[[], Sequence[Box]] = tuple
+) -> list[int]:
     """Return the indexes of `boxes` in reading order.
 
     `is_given` is True for a text layer, whose order is trusted more than an OCR engine's.

@@ -23,7 +23,7 @@ from msgspec import Struct
 from job_handlers.encodings import decode, error_handler
 from job_handlers.file_kinds import HEAD_BYTES, FileKind, delimiter_of
 from job_handlers.reading.formats import DocumentLocked, UnreadableDocument
-from job_handlers.reading.formats.office import Office
+from job_handlers.reading.formats.office import OfficeDocument
 from job_handlers.reading.layout import LAYOUT_BYTES_MAX, TEXT_CHARACTERS_MAX
 from job_handlers.reading.page_process import Refusal
 
@@ -86,7 +86,7 @@ class SheetFile:
     @cached_property
     def _text_boxes(self) -> list[str]:
         """Texts of the shapes on the worksheets, which calamine leaves out. They become a worksheet of their own."""
-        return Office(self._path, FileKind.SHEET).text_boxes() if is_zipfile(self._path) else []
+        return OfficeDocument(self._path, FileKind.SHEET).text_boxes() if is_zipfile(self._path) else []
 
     def _all_rows(self, sheet: int) -> Iterator[list[Any]]:
         if self._kind is FileKind.CSV:

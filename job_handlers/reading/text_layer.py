@@ -72,7 +72,7 @@ def _is_garbage_without_leaders(text: str, characters: int) -> bool:
     return len(rest) == len(text) or not letters or is_garbage(rest, letters)
 
 
-def may_be_fuller(text: str, drawn: PageInk) -> bool:
+def is_worth_comparing(text: str, drawn: PageInk) -> bool:
     """Return whether a page's own text is worth a comparison: visible and meaningful."""
     characters = len("".join(text.split()))
     return characters > 0 and drawn.invisible <= 0.5 and _count_bad(text) <= characters * _GARBAGE_SHARE

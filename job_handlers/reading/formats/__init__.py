@@ -87,7 +87,7 @@ class TableRow(str):
 
 
 Piece = str | PictureReference
-Leaf = tuple[Piece, ...]
+FlowPage = tuple[Piece, ...]
 
 
 class FlowDocument(Protocol):
@@ -114,9 +114,9 @@ def note_of_unread(pictures: Collection[str]) -> list[str]:
     return [f"{counted(len(pictures), 'picture')} of a kind that is not read: {min(pictures)}"] if pictures else []
 
 
-def paginate(pieces: Iterable[Piece]) -> list[Leaf]:
+def paginate(pieces: Iterable[Piece]) -> list[FlowPage]:
     """Return the pages: the author's, divided further where they are long."""
-    made: list[Leaf] = []
+    made: list[FlowPage] = []
     page: list[Piece] = []
     on_page = total = 0
     for piece in pieces:

@@ -51,7 +51,7 @@ class EpubBook:
         self.notes += note_of_unread(self._unread)
 
     def picture(self, key: str) -> bytes:
-        return web.unpacked(key) if key.startswith("data:") else self._archive.read(key)
+        return web.decode_data_url(key) if key.startswith("data:") else self._archive.read(key)
 
     def _chapters(self) -> list[str]:
         root = self._parse_xml(_CONTAINER).find(".//{*}rootfile")
@@ -82,7 +82,7 @@ class EpubBook:
     def _picture_key(self, chapter: str, address: str) -> str | None:
         name = self._resolve_path(chapter, address)
         if name not in self._names:
-            return web.inside(address)
+            return web.embedded_address(address)
         if not is_picture(name):
             self._unread[name] = None
             return None

@@ -57,7 +57,7 @@ def _max_length(name: str) -> int:
     return _HEADER_CHARACTERS_MAX if name.title() in _HEADERS else _PART_HEADER_CHARACTERS_MAX
 
 
-class Mail:
+class MailDocument:
     def __init__(self, path: Path) -> None:
         self.notes: list[str] = []
         if path.stat().st_size > _BYTES_MAX:
@@ -91,16 +91,16 @@ class Mail:
             key = _content_id(part)
             if _is_inline_picture(part) and key not in in_their_places:
                 yield PictureReference(key)
-        for name, _ in self.attached():
+        for name, _ in self.attachments():
             yield f"Attached: {name}"
 
     def picture(self, key: str) -> bytes:
         if key.startswith("data:"):
-            return web.unpacked(key)
+            return web.decode_data_url(key)
         part = self._inline_pictures.get(key)
         return _bytes_of(part) if part is not None else b""
 
-    def attached(self) -> Iterator[tuple[str, EmailMessage]]:
+    def attachments(self) -> Iterator[tuple[str, EmailMessage]]:
         """Yield the attachments with their names. An attached mail is an attachment too."""
         for number, part in enumerate(self._walk(), 1):
             if not (_is_inline_picture(part) or _is_text(part)):
@@ -148,7 +148,7 @@ class Mail:
 
     def _picture_key(self, address: str) -> str | None:
         if not address.startswith("cid:"):
-            return web.inside(address)
+            return web.embedded_address(address)
         key = unquote(address.removeprefix("cid:"))
         return key if key in self._inline_pictures else None
 
@@ -245,5 +245,5 @@ def _content_id(part: EmailMessage) -> str:
         return ""
 
 
-def open_document(path: Path, kind: FileKind) -> Mail:
-    return Mail(path)
+def open_document(path: Path, kind: FileKind) -> MailDocument:
+    return MailDocument(path)

@@ -108,7 +108,7 @@ class _PartReference(NamedTuple):
     name: str
 
 
-class Office:
+class OfficeDocument:
     def __init__(self, file: Path | IO[bytes], kind: FileKind) -> None:
         self._archive = Archive(file)
         self._names = set(self._archive.names)
@@ -234,11 +234,11 @@ class Office:
         ending = posixpath.splitext(name)[1].lower()
         if ending in (".html", ".htm", ".xhtml"):
             text = body.decode(web.encoding_of(body), "replace")
-            yield from web.pieces_of(iter([text]), web.inside)
+            yield from web.pieces_of(iter([text]), web.embedded_address)
         elif ending == ".txt":
             yield from decode(body)[0].splitlines()
         elif ending in (".docx", ".docm") and not self._is_within:
-            inner = Office(io.BytesIO(body), FileKind.DOCX)
+            inner = OfficeDocument(io.BytesIO(body), FileKind.DOCX)
             yield from (piece for piece in inner.pieces() if isinstance(piece, str))
             self.notes += inner.notes
         else:
@@ -477,5 +477,5 @@ def _local(name: str) -> str:
     return name.rpartition(" ")[2]
 
 
-def open_document(path: Path, kind: FileKind) -> Office:
-    return Office(path, kind)
+def open_document(path: Path, kind: FileKind) -> OfficeDocument:
+    return OfficeDocument(path, kind)

@@ -12,7 +12,7 @@ from job_handlers.reading.formats import Piece, UnreadableDocument
 _LINE_CHARACTERS_MAX = 1 << 20
 
 
-class Plain:
+class TextDocument:
     def __init__(self, path: Path) -> None:
         self._path = path
         self.notes: list[str] = []
@@ -30,5 +30,5 @@ class Plain:
         raise UnreadableDocument("a text has no pictures")
 
 
-def open_document(path: Path, kind: FileKind) -> Plain:
-    return Plain(path)
+def open_document(path: Path, kind: FileKind) -> TextDocument:
+    return TextDocument(path)

@@ -43,7 +43,7 @@ Resolve = Callable[[str], str | None]
 """Maps an image's address to its key; None if the image is not part of the file."""
 
 
-class Page(HTMLParser):
+class PageParser(HTMLParser):
     def __init__(self, resolve: Resolve, silent: Set[str]) -> None:
         super().__init__(convert_charrefs=True)
         self._resolve, self._never_shown = resolve, silent
@@ -187,7 +187,7 @@ class Page(HTMLParser):
             self._found += [one for cell in cells for one in cell]
 
 
-class Web:
+class HtmlDocument:
     def __init__(self, path: Path) -> None:
         self._path = path
         self.notes: list[str] = []
@@ -196,15 +196,15 @@ class Web:
         with self._path.open("rb") as file:
             encoding = encoding_of(file.read(HEAD_BYTES))
         with self._path.open(encoding=encoding, errors="replace") as file:
-            yield from pieces_of(iter(lambda: file.read(_STEP_CHARACTERS), ""), inside)
+            yield from pieces_of(iter(lambda: file.read(_STEP_CHARACTERS), ""), embedded_address)
 
     def picture(self, key: str) -> bytes:
-        return unpacked(key)
+        return decode_data_url(key)
 
 
 def pieces_of(blocks: Iterator[str], resolve: Resolve, *, has_title: bool = True) -> Iterator[Piece]:
     """Yield the pieces of a page. `has_title` is False if the title is not shown."""
-    page = Page(resolve, _SILENT if has_title else _SILENT | {"title"})
+    page = PageParser(resolve, _SILENT if has_title else _SILENT | {"title"})
     for block in blocks:
         page.feed(block)
         yield from page.take_pieces()
@@ -242,16 +242,16 @@ def _number(attributes: str | None) -> int:
     return min(max(int(attributes[:4]), 1), _COLUMNS_MAX) if attributes.isdecimal() else 1
 
 
-def inside(address: str) -> str | None:
+def embedded_address(address: str) -> str | None:
     return address if _DATA.match(address) else None
 
 
-def unpacked(address: str) -> bytes:
+def decode_data_url(address: str) -> bytes:
     try:
         return base64.b64decode(address.partition(",")[2])
     except (binascii.Error, ValueError) as error:
         raise UnreadableDocument(f"a picture in it is broken: {error}") from error
 
 
-def open_document(path: Path, kind: FileKind) -> Web:
-    return Web(path)
+def open_document(path: Path, kind: FileKind) -> HtmlDocument:
+    return HtmlDocument(path)

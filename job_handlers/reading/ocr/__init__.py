@@ -62,11 +62,11 @@ def identity() -> Sequence[str]:
 
 def unread(script: str | None, read_in: Sequence[str]) -> UnreadScript | None:
     """Return the language a page in this script needs, if it was read in languages that do not cover the script."""
-    codes = languages.readers_of(script or "")
+    codes = languages.codes_for_script(script or "")
     if script is None or not codes or not set(codes).isdisjoint(read_in):
         return None
     there = [one for one in codes if one in tesseract.languages_of("fast")]
-    return UnreadScript(script, (there or codes)[0], "" if there else languages.how_to_get(codes[:1]))
+    return UnreadScript(script, (there or codes)[0], "" if there else languages.install_command(codes[:1]))
 
 
 def choices() -> Mapping[str, Choices]:

@@ -18,7 +18,7 @@ from PIL import Image
 
 from job_handlers.reading import layout
 from job_handlers.reading.layout import Word
-from job_handlers.reading.preprocess import Gray, cropped, ink_within, unread_ink
+from job_handlers.reading.preprocess import Gray, crop, ink_within, unread_ink
 
 Box = tuple[float, float, float, float]
 Mark = tuple[int, int, int, int]
@@ -89,7 +89,7 @@ def separate_leaders(lines: list[list[Word]], gray: Gray, read: Callable[[Gray],
     return found if len(found) == sum(map(bool, found)) else _without_gaps(found)
 
 
-def are_left_out(lines: Sequence[Sequence[Word]], gray: Gray) -> bool:
+def misses_text_beside(lines: Sequence[Sequence[Word]], gray: Gray) -> bool:
     """Return whether there are many dot leaders and some text beside them, or other ink, was not read."""
     if _count_with_dots(lines) < _ROWS_LEAST:
         return False
@@ -99,7 +99,7 @@ def are_left_out(lines: Sequence[Sequence[Word]], gray: Gray) -> bool:
     return any(is_leader(line[-1]) for line in lines if line) or unread_ink(gray, boxes) > _INK_LEFT_OUT
 
 
-def are_most(lines: Sequence[Sequence[Word]]) -> bool:
+def is_contents_page(lines: Sequence[Sequence[Word]]) -> bool:
     """Return whether most lines have dot leaders, as in a table of contents with one column."""
     return _count_with_dots(lines) > _MOST * sum(map(bool, lines))
 
@@ -112,7 +112,7 @@ def _count_with_dots(lines: Sequence[Sequence[Word]]) -> int:
     return sum(any(map(is_leader, line)) for line in lines)
 
 
-def worth(lines: Sequence[Sequence[Word]]) -> float:
+def score_beside(lines: Sequence[Sequence[Word]]) -> float:
     return sum(_score([word for word in line if not is_leader(word)]) for line in lines)
 
 
@@ -143,7 +143,7 @@ def arrange_rows(pieces: Sequence[list[Word]]) -> list[list[Word]]:
 
 def _box_of(line: Sequence[Word]) -> Box:
     """Return the line's box, as high as its confidently read words."""
-    x0, y0, x1, y1 = layout.around(line)
+    x0, y0, x1, y1 = layout.bounds_of(line)
     sure = [word for word in line if word.confidence >= _WORD]
     return (x0, min(word.y0 for word in sure), x1, max(word.y1 for word in sure)) if sure else (x0, y0, x1, y1)
 
@@ -184,7 +184,7 @@ def _words_beside(line: Sequence[Word], box: Box, gray: Gray, read: Callable[[Gr
     whole = [word for word in there if word.x0 > begin - _DOT * high and word.x1 < end + _DOT * high]
     if there and len(whole) == len(there) and min(word.confidence for word in whole) >= _READ_WELL:
         return whole
-    piece, left, above = cropped(gray, (begin, top - _MARGIN * high, end, bottom + _MARGIN * high))
+    piece, left, above = crop(gray, (begin, top - _MARGIN * high, end, bottom + _MARGIN * high))
     again = [
         Word(one.x0 + left, one.y0 + above, one.x1 + left, one.y1 + above, one.confidence, one.text)
         for one in read(piece)

@@ -13,7 +13,7 @@ from statistics import median
 
 from job_handlers.reading import layout
 from job_handlers.reading.layout import Word
-from job_handlers.reading.preprocess import Box, Gray, cropped, unread_marks
+from job_handlers.reading.preprocess import Box, Gray, crop, unread_marks
 
 _MARKS_MOST = 400
 _READ_MOST = 60
@@ -99,11 +99,11 @@ def _is_level(word: Word, box: Box) -> bool:
 def _read_figure(
     box: Box, row: Sequence[Word], gray: Gray, read: Callable[[Gray], list[Word]], em: float
 ) -> Word | None:
-    _, y0, _, y1 = layout.around(row)
-    piece, left, top = cropped(gray, (box[0] - _BESIDE * em, y0 - _ROOM * em, box[2] + _BESIDE * em, y1 + _ROOM * em))
+    _, y0, _, y1 = layout.bounds_of(row)
+    piece, left, top = crop(gray, (box[0] - _BESIDE * em, y0 - _ROOM * em, box[2] + _BESIDE * em, y1 + _ROOM * em))
     words = read(piece)
     text = "".join(word.text for word in words)
     if not _FIGURE.fullmatch(text):
         return None
-    x0, y0, x1, y1 = layout.around(words)
+    x0, y0, x1, y1 = layout.bounds_of(words)
     return Word(x0 + left, y0 + top, x1 + left, y1 + top, min(word.confidence for word in words), text)

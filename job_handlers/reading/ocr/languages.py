@@ -104,12 +104,12 @@ _READ_BY = {
 }  # fmt: skip
 
 
-def readers_of(script: str) -> tuple[str, ...]:
+def codes_for_script(script: str) -> tuple[str, ...]:
     """Return the codes that read this script, the one to install first. Empty for Latin and for unknown scripts."""
     return _READ_BY.get(script, ())
 
 
-def how_to_get(codes: Iterable[str]) -> str:
+def install_command(codes: Iterable[str]) -> str:
     """Return the command that installs these codes. They must be known to Debian."""
     return f"apt-get install {' '.join(map(_package, codes))}"
 

@@ -17,16 +17,16 @@ from job_handlers.reading.ocr.second_pass import SecondReader
 from job_handlers.reading.ocr.tesseract import Engine
 from job_handlers.reading.preprocess import (
     Gray,
-    bands,
+    cut_into_bands,
+    deskew,
     has_two_tones,
     height_of_letters,
     is_blank,
     is_grainy,
     is_unevenly_lit,
     skew_of,
-    softened,
-    straightened,
-    turned,
+    soften,
+    turn_image,
 )
 from worker_service.base import language_id
 
@@ -101,7 +101,7 @@ class Reader:
         lines: list[list[Word]] = []
         second: list[int] = []
         read: list[RecognisedPage] = []
-        parts = bands(gray, max(min(gray.height // _PARTS, gray.width * 3 // 2, _SIDE_MAX), 1))
+        parts = cut_into_bands(gray, max(min(gray.height // _PARTS, gray.width * 3 // 2, _SIDE_MAX), 1))
         for top, band in parts:
             try:
                 found = self._read_whole(band, dpi)
@@ -135,7 +135,7 @@ class Reader:
         readers, changed = [engine.name], list[int]()
         lines = found.lines
         if second is not None:
-            lines, changed = second.improved(lines, found.seen, is_weak=_is_weak(found) or _is_nearly_empty(found))
+            lines, changed = second.improve(lines, found.seen, is_weak=_is_weak(found) or _is_nearly_empty(found))
             readers += [second.name] if changed else []
         languages = list(self._languages[at])
         found = replace(found, lines=lines, second=changed, readers=readers, languages=languages)
@@ -164,7 +164,7 @@ class Reader:
 def _upright(found: RecognisedPage, band: Gray, top: int) -> list[list[Word]]:
     """Return the words of a band in pixels of the whole page, as it lies."""
     # At 72 dpi a point is a pixel.
-    placed = layout.on_page(found.lines, (band.width, band.height), 72.0, found.turn, found.skew)
+    placed = layout.to_page_points(found.lines, (band.width, band.height), 72.0, found.turn, found.skew)
     return [[msgspec.structs.replace(one, y0=one.y0 + top, y1=one.y1 + top) for one in line] for line in placed]
 
 
@@ -182,7 +182,7 @@ def recognise(engine: Engine, gray: Gray, dpi: float) -> RecognisedPage:
     @cache
     def prepared(is_uneven: bool) -> Gray:
         # Grain is darker than its neighbourhood and so becomes ink; strokes of small letters are as thin as grain.
-        return softened(gray) if is_uneven and (is_coarse or is_grainy(gray)) else gray
+        return soften(gray) if is_uneven and (is_coarse or is_grainy(gray)) else gray
 
     def read(turn: int, is_uneven: bool) -> RecognisedPage:
         return _read_turned(engine, prepared(is_uneven), dpi, turn, is_uneven)
@@ -210,22 +210,23 @@ def recognise(engine: Engine, gray: Gray, dpi: float) -> RecognisedPage:
 
 
 def _read_turned(engine: Engine, gray: Gray, dpi: float, turn: int, is_uneven: bool) -> RecognisedPage:
-    straight = turned(gray, turn)
+    straight = turn_image(gray, turn)
     is_large = (
         dpi >= _FINE_DPI and not is_uneven and has_two_tones(straight) and height_of_letters(straight, dpi) >= _LARGE
     )
     skew = skew_of(straight)
     if skew:
-        straight = straightened(straight, skew)
+        straight = deskew(straight, skew)
     words = partial(engine.words, straight, dpi, is_uneven=is_uneven)
     line = partial(engine.line, dpi=dpi, is_uneven=is_uneven)
     tell_apart = partial(dot_leaders.separate_leaders, gray=straight, read=line)
     lines = tell_apart(words(is_large=is_large))
-    if dot_leaders.are_left_out(lines, straight):
+    if dot_leaders.misses_text_beside(lines, straight):
         # Dot leaders are taken for lines and noise, and the titles beside them are lost with them.
-        rows_of_it = tell_apart(dot_leaders.arrange_rows(words(is_sparse=True)))
-        if dot_leaders.are_most(rows_of_it) and dot_leaders.worth(rows_of_it) > _SPARSE * dot_leaders.worth(lines):
-            lines = rows_of_it
+        rows = tell_apart(dot_leaders.arrange_rows(words(is_sparse=True)))
+        least = _SPARSE * dot_leaders.score_beside(lines)
+        if dot_leaders.is_contents_page(rows) and dot_leaders.score_beside(rows) > least:
+            lines = rows
     lines = isolated_digits.insert_figures(lines, straight, line)
     return RecognisedPage(ocr_layout.tidy_lines(lines, straight.width), turn, skew, seen=straight)
 

@@ -61,7 +61,7 @@ class SecondReader:
         self._lines = neural.LineReader()
         self._finder = neural.LineFinder()
 
-    def improved(self, lines: Sequence[list[Word]], gray: Gray, *, is_weak: bool) -> tuple[list[list[Word]], list[int]]:
+    def improve(self, lines: Sequence[list[Word]], gray: Gray, *, is_weak: bool) -> tuple[list[list[Word]], list[int]]:
         """Return the merged lines, and the numbers of those with words from the second engine.
 
         `is_weak` is True if the first engine found little.
@@ -85,7 +85,7 @@ class SecondReader:
     def _reread(self, line: list[Word], words: Sequence[Word], gray: Gray, below: float) -> list[Word]:
         better: list[Word] = []
         done = 0
-        for begin, end in _pieces(line, spans(line, below)):
+        for begin, end in _pieces(line, unsure_spans(line, below)):
             box = _box_of(line, begin, end)
             again = self._lines.read(gray, box, _between(box, words))
             better += [*line[done:begin], *merge_line(line[begin:end], again)]
@@ -98,7 +98,7 @@ def _reread_below(confidence: float) -> float:
     return next(sure for least, sure in _SURE if confidence >= least)
 
 
-def spans(line: Sequence[Word], below: float) -> list[tuple[int, int]]:
+def unsure_spans(line: Sequence[Word], below: float) -> list[tuple[int, int]]:
     """Return the ranges of words to reread: uncertain words with their neighbours, without crossing dot leaders."""
     dots = [-1, *(at for at, word in enumerate(line) if is_leader(word)), len(line)]
     return [
@@ -137,8 +137,8 @@ def _is_readable(box: Box) -> bool:
 
 
 def _box_of(line: Sequence[Word], begin: int, end: int) -> Box:
-    _, y0, _, y1 = layout.around(line)
-    x0, _, x1, _ = layout.around(line[begin:end])
+    _, y0, _, y1 = layout.bounds_of(line)
+    x0, _, x1, _ = layout.bounds_of(line[begin:end])
     return x0, y0, x1, y1
 
 
@@ -292,12 +292,12 @@ def _unread_boxes(lines: Sequence[Sequence[Word]], boxes: Sequence[Box]) -> list
 
 def _insert_words(lines: list[list[Word]], words: list[Word], changed: list[int]) -> None:
     """Insert the words into the line they belong to or continue, or as a line of their own."""
-    x0, y0, x1, y1 = layout.around(words)
+    x0, y0, x1, y1 = layout.bounds_of(words)
     below = 0
     for at, line in enumerate(lines):
         if not line:
             continue
-        left, top, right, bottom = layout.around(line)
+        left, top, right, bottom = layout.bounds_of(line)
         if _in_row(Word(left, top, right, bottom, 0, ""), y0, y1) and max(left - x1, x0 - right) < _NEAR * (y1 - y0):
             within = [word for word in line if min(word.x1, x1) > max(word.x0, x0)]
             others = [word for word in line if word not in within]

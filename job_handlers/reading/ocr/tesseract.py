@@ -83,7 +83,7 @@ def languages_of(quality: str) -> list[str]:
 
 
 def choices() -> Mapping[str, Choices]:
-    to_get = {code: languages.how_to_get([code]) for code in languages.all_codes()}
+    to_get = {code: languages.install_command([code]) for code in languages.all_codes()}
     return {"languages": Choices(_installed_languages(), to_get, languages.CALLED)}
 
 
@@ -149,7 +149,7 @@ def _data_for(wanted: WayToRead) -> Path:
             near = choices()["languages"].closest(one)
             hint = f"did you mean {near}?" if near else f"data of your own goes into {found[0]}"
             raise Permanent("LANGUAGE_UNKNOWN", f"there is no trained data for {one!r}, {there}", hint)
-    how = languages.how_to_get(lacking) if wanted.quality == "fast" else _how_to_install(wanted.quality)
+    how = languages.install_command(lacking) if wanted.quality == "fast" else _how_to_install(wanted.quality)
     raise MissingDependency(f"there is no trained data for {', '.join(lacking)}, {there}", how)
 
 

@@ -51,7 +51,7 @@ class PagedFile:
         with translate_errors():
             return read_text(self._document, number)
 
-    def drawn(self, number: int) -> PageInk:
+    def measure_ink(self, number: int) -> PageInk:
         with self._page(number) as page:
             whole = pymupdf.Rect(page.rect) * page.derotation_matrix
             area = abs(whole.get_area()) or 1.0
@@ -88,7 +88,7 @@ class PagedFile:
                 is_damaged = False
             return gray, dpi, is_damaged
 
-    def packed(self, number: int) -> tuple[str, int]:
+    def scan_packing(self, number: int) -> tuple[str, int]:
         with self._page(number) as page:
             return pixels.packing_of(self._document, page) if self.is_pdf else ("", 0)
 
@@ -111,13 +111,13 @@ class PagedFile:
             turn = page.rotation_matrix
             return [(*round_box(pymupdf.Rect(one[:4]) * turn), one[4]) for one in found]
 
-    def cut(self, numbers: Sequence[int], target: Path) -> bool:
+    def write_slice(self, numbers: Sequence[int], target: Path) -> bool:
         """Write a PDF of these pages, each with the same pixels.
 
         Return False if that is not certain, or if the result would be the whole file again.
         """
         with translate_errors():
-            return self.is_pdf and len(numbers) < self.pages and slices.cut(self._document, numbers, target)
+            return self.is_pdf and len(numbers) < self.pages and slices.write_slice(self._document, numbers, target)
 
     @contextmanager
     def _page(self, number: int) -> Iterator[Any]:

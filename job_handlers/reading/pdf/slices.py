@@ -19,7 +19,7 @@ _CATALOG_KEYS = ("OCProperties", "OutputIntents")
 _NEW_PAGE_KEYS = 12
 
 
-def cut(document: Any, numbers: Sequence[int], target: Path) -> bool:
+def write_slice(document: Any, numbers: Sequence[int], target: Path) -> bool:
     source = pymupdf._as_pdf_document(document)
     made = mupdf.PdfDocument()
     # Copy shared objects once.

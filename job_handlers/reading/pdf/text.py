@@ -18,7 +18,7 @@ import msgspec
 from msgspec import Struct
 
 from job_handlers.reading import reading_order, tables
-from job_handlers.reading.layout import TEXT_CHARACTERS_MAX, Block, PageTable, TableCell, around
+from job_handlers.reading.layout import TEXT_CHARACTERS_MAX, Block, PageTable, TableCell, bounds_of
 from job_handlers.reading.pdf.library import RESOURCES, inherited, mupdf, pymupdf, round_box, size_of
 
 _SCAN_PIXELS_LEAST = 300_000
@@ -183,7 +183,7 @@ def _page_text(
     rules = cache(lambda: _rules_in(read, found))
     grids = _tables_in(read, found, lines, rules) if tables.may_have_tables([one.y for one in lines]) else []
     of_table = {piece.at: at for at, grid in enumerate(grids) for row in grid.rows for cell in row for piece in cell}
-    parts = reading_order.arranged(
+    parts = reading_order.arrange_blocks(
         groups,
         boxes,
         [(one.x0, one.y0, one.x1, one.y1) for one in grids],
@@ -284,7 +284,7 @@ def _stored_table(
         [cell(*one) for one in zip(row, texts, strict=True)] for row, texts in zip(grid.rows, grid.texts, strict=True)
     ]
     found = [one for row in rows for one in row if one is not None]
-    return PageTable(around(found), begin, end, rows)
+    return PageTable(bounds_of(found), begin, end, rows)
 
 
 def _text_beside_table(grid: tables.FoundTable, lines: Sequence[_Line]) -> str:

@@ -37,7 +37,7 @@ def test_what_people_call_a_language_is_understood(word: str, code: str | None) 
 
 def test_each_name_is_that_of_a_language_there_is() -> None:
     assert all(languages.is_known(code) for code in (*languages.CALLED.values(), *languages.all_codes()))
-    assert languages.how_to_get(["chi_sim", "script/Latin"]) == (
+    assert languages.install_command(["chi_sim", "script/Latin"]) == (
         "apt-get install tesseract-ocr-chi-sim tesseract-ocr-script-latn"
     )
 
@@ -48,7 +48,7 @@ def test_each_package_is_one_of_debians() -> None:
     if "tesseract-ocr-deu" not in listed.stdout.split():
         pytest.skip("no lists of packages")
 
-    wanted = set(languages.how_to_get(languages.all_codes()).split()[2:])
+    wanted = set(languages.install_command(languages.all_codes()).split()[2:])
 
     assert wanted <= set(listed.stdout.split())
 

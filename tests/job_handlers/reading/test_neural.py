@@ -93,11 +93,11 @@ def test_what_the_first_has_missed_is_found_and_put_where_it_stands() -> None:
     assert [layout.text_of([line]) for line in whole] == said
 
     gaps = [*whole[:2], [*whole[3][:2], *whole[3][4:]], whole[4][:3]]
-    found, changed = SecondReader(is_thorough=False).improved(gaps, page, is_weak=False)
+    found, changed = SecondReader(is_thorough=False).improve(gaps, page, is_weak=False)
 
     assert [layout.text_of([line]) for line in found] == said
     assert changed == [2, 3, 4, 5]
-    unchanged, none = SecondReader(is_thorough=False).improved(whole, page, is_weak=False)
+    unchanged, none = SecondReader(is_thorough=False).improve(whole, page, is_weak=False)
     assert (unchanged, none) == (whole, [])
 
 
@@ -119,7 +119,7 @@ def test_of_a_number_the_sign_in_the_next_column_is_no_part(gap: float) -> None:
     page = Gray(drawn.width, drawn.height, bytes(drawn.samples))
 
     for lines in ([first[:1], first[1:]], [first]):
-        found, _ = SecondReader(is_thorough=False).improved(lines, page, is_weak=False)
+        found, _ = SecondReader(is_thorough=False).improve(lines, page, is_weak=False)
 
         assert [word.text for line in found for word in line] == ["140,813", "$", "97,250"]
 

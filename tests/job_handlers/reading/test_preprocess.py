@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from PIL import Image, ImageDraw
 
-from job_handlers.reading.preprocess import Gray, is_blank, is_grainy, skew_of, straightened, turned
+from job_handlers.reading.preprocess import Gray, deskew, is_blank, is_grainy, skew_of, turn_image
 from tests.job_handlers.reading.documents import picture, prose
 
 
@@ -26,7 +26,7 @@ def test_skew_is_found_to_a_tenth_and_taken_away(skew: float, noise: float) -> N
     found = skew_of(page)
 
     assert found == pytest.approx(skew, abs=0.11)
-    assert skew_of(straightened(page, found)) == 0.0
+    assert skew_of(deskew(page, found)) == 0.0
 
 
 @pytest.mark.parametrize("noise", [0.0, 60.0])
@@ -64,7 +64,7 @@ def test_the_shadow_along_an_edge_is_no_ink() -> None:
 def test_four_turns_make_a_whole_one() -> None:
     page = gray(picture("Turn me", dpi=40))
 
-    assert (turned(page, 90).width, turned(page, 90).height) == (page.height, page.width)
-    assert turned(turned(page, 90), 270) == page
-    assert turned(turned(page, 180), 180) == page
-    assert turned(turned(page, 90), 90) == turned(page, 180)
+    assert (turn_image(page, 90).width, turn_image(page, 90).height) == (page.height, page.width)
+    assert turn_image(turn_image(page, 90), 270) == page
+    assert turn_image(turn_image(page, 180), 180) == page
+    assert turn_image(turn_image(page, 90), 90) == turn_image(page, 180)

@@ -18,7 +18,7 @@ from job_handlers.reading.ocr import WayToRead
 from job_handlers.reading.ocr_pages import PagePicture, ReadPage, read_page
 from job_handlers.reading.pdf import text
 from job_handlers.reading.preprocess import Gray
-from job_handlers.reading.reading_order import in_order
+from job_handlers.reading.reading_order import block_order
 from job_handlers.reading.tables import RulingLine, TextPiece, find
 
 pymupdf: Any = partly_typed
@@ -164,9 +164,9 @@ def test_columns_that_were_written_line_by_line_are_read_one_after_the_other(tmp
 def test_an_order_in_which_nothing_is_odd_stays_as_it_is() -> None:
     columns = [(60.0, 100.0, 280.0, 300.0), (60.0, 310.0, 280.0, 500.0), (310.0, 100.0, 530.0, 500.0)]
 
-    assert in_order(columns) == [0, 1, 2]
-    assert in_order([columns[2], columns[0], columns[1]]) == [0, 1, 2]
-    assert in_order([columns[1], columns[0], columns[2]]) == [1, 0, 2]
+    assert block_order(columns) == [0, 1, 2]
+    assert block_order([columns[2], columns[0], columns[1]]) == [0, 1, 2]
+    assert block_order([columns[1], columns[0], columns[2]]) == [1, 0, 2]
 
 
 def test_a_rule_over_several_columns_ends_them() -> None:
@@ -177,7 +177,7 @@ def test_a_rule_over_several_columns_ends_them() -> None:
     boxes = [*left, *right]
 
     def ordered(*rules: tuple[float, float, float, float]) -> list[int]:
-        return in_order(boxes, is_given=False, rules=lambda: rules)
+        return block_order(boxes, is_given=False, rules=lambda: rules)
 
     assert ordered((60, 215, 300, 215), (295, 216, 530, 216)) == [0, 2, 1, 3]
     # Within a column, or through what stands there, it ends nothing.
@@ -250,7 +250,7 @@ def test_what_was_read_of_the_rules_between_columns_is_not_told() -> None:
         read(90, (10, "(a|b)"), (220, "(1,204)"), (350, "n/a]")),
     ]
 
-    found = rows.arranged(lines, lambda: walls)
+    found = rows.arrange_page(lines, lambda: walls)
 
     assert found.text.splitlines() == ["Item\t2023\t2024", "Revenue\t98,028\t717", "(a|b)\t(1,204)\tn/a"]
 
@@ -264,7 +264,7 @@ def test_numbers_that_were_read_as_one_cost_no_other_cell() -> None:
         ))
     ]  # fmt: skip
 
-    [(_, _, some)] = rows.arranged([[one for one in line if one.text] for line in lines], list).tables
+    [(_, _, some)] = rows.arrange_page([[one for one in line if one.text] for line in lines], list).tables
 
     texts = [[" ".join(word.text for word in cell) for cell in row] for row in some]
     assert texts[0] == ["Item", "2022", "2023", "2024"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from job_handlers.reading.text_layer import PageInk, Verdict, classify_page, is_fuller, may_be_fuller
+from job_handlers.reading.text_layer import PageInk, Verdict, classify_page, is_fuller, is_worth_comparing
 from tests.job_handlers.reading.documents import prose
 
 TEXT = prose(1)
@@ -80,6 +80,6 @@ def test_the_fuller_of_two_texts_of_a_page_is_kept(own: str, recognised: str, is
 
 
 def test_text_that_nobody_sees_or_that_has_no_meaning_is_not_compared() -> None:
-    assert may_be_fuller("Labels of a chart", PageInk(covered=0.7))
-    assert not may_be_fuller("Text of another engine", PageInk(covered=1.0, invisible=0.9))
-    assert not may_be_fuller("\x03\x04\x05\x06 abc", PageInk())
+    assert is_worth_comparing("Labels of a chart", PageInk(covered=0.7))
+    assert not is_worth_comparing("Text of another engine", PageInk(covered=1.0, invisible=0.9))
+    assert not is_worth_comparing("\x03\x04\x05\x06 abc", PageInk())
