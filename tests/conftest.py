@@ -19,23 +19,33 @@ from pathlib import Path
 import pytest
 
 _HERE = Path(__file__).parent
+# By the seconds that they take.
 _FIRST = (
-    "test_benchmarks.py",
+    "cluster/test_cluster.py",
     "systemd/test_service.py",
     "systemd/test_documents.py",
+    "store/test_by_hand.py",
+    "job_handlers/reading/test_neural.py",
+    "job_handlers/reading/test_reading.py",
+    "job_handlers/reading/test_tesseract.py",
+    "job_handlers/reading/test_formats.py",
+    "cli/test_incoming.py",
+    "test_scans.py",
+    "job_handlers/fetch/test_faults.py",
+    "services/test_killed.py",
+    "job_handlers/reading/test_odd_files.py",
     "web/browser/test_browser.py",
-    "cluster/test_cluster.py",
-    "system/test_readme.py",
+    "system/test_actions.py",
     "system/test_team.py",
     "system/test_hostile.py",
-    "simulation/test_simulation.py",
-    "system/test_chaos.py",
-    "system/test_reading.py",
-    "system/test_daemon.py",
-    "system/test_bad_surroundings.py",
+    "system/test_readme.py",
     "system/test_kills.py",
-    "system/test_reuse.py",
-    "test_wheel.py",
+    "system/test_demo.py",
+    "system/test_reading.py",
+    "simulation/test_simulation.py",
+    "system/test_bad_surroundings.py",
+    "system/test_commands.py",
+    "store/test_contract_documents.py",
 )
 _OBJECTS_AT_ONCE = 20_000
 

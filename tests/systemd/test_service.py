@@ -110,18 +110,6 @@ def test_a_stopped_daemon_is_restarted_by_the_watchdog(service: Service) -> None
     assert service.shown("NRestarts") == "1"
 
 
-def test_a_stop_lets_the_running_job_end(service: Service) -> None:
-    service.systemctl("start")
-    job = service.enqueue("nap", "--set", "seconds=1")
-    wait_until(lambda: service.lines("naps") == ["begun"], "the job has begun")
-
-    service.systemctl("stop")
-
-    assert (service.shown("ActiveState"), service.shown("Result")) == ("inactive", "success")
-    assert is_completed(service, job)
-    assert service.lines("naps") == ["begun", "ended"]
-
-
 def test_a_stop_releases_what_does_not_end_in_time_and_spends_no_retry(service: Service) -> None:
     service.drop_in("grace", "Environment=WORKER_GRACE_PERIOD=1s")
     service.systemctl("start")
