@@ -15,7 +15,7 @@ from worker_service.testing import Answers, How, run_handler, run_stopped_and_ag
 
 
 def test_a_handler_runs_in_a_real_child(tmp_path: Path) -> None:
-    run = run_handler(steps.resumes, steps.PageCount(3), directory=tmp_path)
+    run = run_handler(steps.resumes, steps.PagesToRead(3), directory=tmp_path)
 
     assert run.how is How.DONE
     assert run.result == {"pages": [0, 1, 2], "begun_with": 0}
@@ -51,11 +51,11 @@ def test_its_lines_are_what_was_logged_and_printed_and_the_traceback(tmp_path: P
 
 
 def test_a_handler_without_a_name_cannot_be_found(tmp_path: Path) -> None:
-    def nowhere(context: Context[steps.PageCount]) -> None:
+    def nowhere(context: Context[steps.PagesToRead]) -> None:
         return None
 
     with pytest.raises(LookupError, match="give it a name"):
-        run_handler(Handler("nowhere", nowhere, steps.PageCount), directory=tmp_path)
+        run_handler(Handler("nowhere", nowhere, steps.PagesToRead), directory=tmp_path)
 
 
 @pytest.mark.parametrize("step", range(1, 8))

@@ -54,11 +54,25 @@ def test_staging_is_removed_unless_it_holds_what_is_to_be_published(make_client:
     assert published.path.is_relative_to(tmp_path / "staging" / "2-1")
 
 
-def test_a_workspace_that_was_swept_costs_no_attempt(make_client: MakeClient, tmp_path: Path) -> None:
+def test_an_empty_home_is_used_again_unless_the_workspace_was_swept(make_client: MakeClient, tmp_path: Path) -> None:
     client = make_client()
-    shutil.rmtree(tmp_path / "staging", ignore_errors=True)
 
+    def homes() -> list[str]:
+        return sorted(path.name for path in (tmp_path / "staging").iterdir())
+
+    client.run("silent")
+    client.run("silent")
+    assert homes() == ["child-1"]
+
+    shutil.rmtree(tmp_path / "staging" / "child-1")
     assert client.run("silent").how is How.DONE
+
+    client.run("writes_too_much")
+    client.run("silent")
+    # A process of its own removes the home that is not empty.
+    while "child-3" in homes():
+        client.run("silent")
+    assert homes() == ["child-5"]
 
 
 @pytest.mark.parametrize(

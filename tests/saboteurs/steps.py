@@ -7,11 +7,11 @@ from worker_service.handlers import Context, DocumentPages, Done, Handler, Known
 
 
 @dataclass(frozen=True, slots=True)
-class PageCount:
+class PagesToRead:
     pages: int
 
 
-def _resume(context: Context[PageCount]) -> Done:
+def _resume(context: Context[PagesToRead]) -> Done:
     read: list[int] = context.state or []
     begun_with = len(read)
     for page in range(len(read), context.payload.pages):
@@ -20,11 +20,11 @@ def _resume(context: Context[PageCount]) -> Done:
     return Done({"pages": read, "begun_with": begun_with})
 
 
-resumes = Handler("resumes", _resume, PageCount)
-several: list[Handler[Any]] = [Handler("one_of_several", _resume, PageCount)]
+resumes = Handler("resumes", _resume, PagesToRead)
+several: list[Handler[Any]] = [Handler("one_of_several", _resume, PagesToRead)]
 
 
-def _read(context: Context[PageCount]) -> Done:
+def _read(context: Context[PagesToRead]) -> Done:
     """Saves a page as soon as it is read, and reads none twice."""
     numbers = range(1, context.payload.pages + 1)
     known = set(context.ask(KnownPages([f"d{number}" for number in numbers])).digests)
@@ -36,4 +36,4 @@ def _read(context: Context[PageCount]) -> Done:
     return Done([page.text for page in pages])
 
 
-reads = Handler("reads", _read, PageCount)
+reads = Handler("reads", _read, PagesToRead)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import select
 import socket
 import tempfile
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 _NO_CLUSTER = "there is no cluster; to set one up: pagemill cluster init ADDRESS"
 _NO_NODE = "no node is known; check the daemon with pagemill status, and Ray with pagemill cluster test"
 _PROBE_SECONDS_MAX = 120.0
+_PORT = 6379
 _HEAD_WORDS = "--num-cpus=0 --include-dashboard=false --include-log-monitor=false --disable-usage-stats"
 
 
@@ -76,7 +78,7 @@ def use(call: Invocation, name: str) -> None:
 
 @verb
 @click.argument("address", required=False)
-@click.option("--port", default=ray_environment.PORT, show_default=True, help="Port of the Ray head.")
+@click.option("--port", default=_PORT, show_default=True, help="Port of the Ray head.")
 @click.option("--slots", type=click.IntRange(1, 1000), metavar="N", help="Number of concurrent attempts on each node.")
 def init(call: Invocation, address: str | None, port: int, slots: int | None) -> None:
     """\b
@@ -89,7 +91,7 @@ def init(call: Invocation, address: str | None, port: int, slots: int | None) ->
     address = address or socket.gethostname()
     directory = SERVICE_CONFIGURATION if call.settings.is_of_the_service else own_configuration(os.environ)
     path = directory / ray_environment.TOKEN
-    token = ray_environment.make_token(path)
+    token = _make_token(path)
     where = f"{address}:{port}"
     health = " ".join(f"{name}={value}" for name, value in ray_environment.HEALTH_CHECKS.items())
     reconnect = " ".join(f"{name}={value}" for name, value in ray_environment.RECONNECT.items())
@@ -207,3 +209,11 @@ def _await_probes(pool: RayPool) -> Sequence[NodeState]:
 
         raise ChildError("the Ray driver has ended before it has seen a node", "pip install 'pagemill[ray]'")
     return pool.seen.nodes
+
+
+def _make_token(path: Path) -> str:
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            file.write(secrets.token_hex(32))
+    return path.read_text().strip()

@@ -36,7 +36,6 @@ _SLICE_SECONDS_MAX = 10.0
 _CHILD_CPU_SECONDS = 60
 _CHILDREN_MAX = 8
 _IDLE_SECONDS = 60.0
-_BAD_ORIGINALS_MAX = 1000
 _SLICED, _WHOLE = b"1", b"0"
 _OUTPUT = "slice"
 
@@ -106,7 +105,7 @@ class _SlicerProcess:
         self._handlers: dict[str, Handler[Any]] = {}
         self._children: dict[tuple[str, str], _Child] = {}
         """Children by job type and original, the least recently used first."""
-        self._bad_originals: dict[tuple[str, str], None] = {}
+        self._bad_originals: set[tuple[str, str]] = set()
         self._count = 0
 
     def serve(self, line: socket.socket) -> None:
@@ -136,9 +135,7 @@ class _SlicerProcess:
         except _ChildLost:
             if child is not None:
                 child.end()
-            self._bad_originals[key] = None
-            if len(self._bad_originals) > _BAD_ORIGINALS_MAX:
-                del self._bad_originals[next(iter(self._bad_originals))]
+            self._bad_originals.add(key)
             return False
         self._children[key] = child
         return is_sliced

@@ -13,7 +13,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from worker_service.jobs.documents import QuestionAnswer
-from worker_service.jobs.workers import NODE, NodeState
+from worker_service.jobs.workers import NodeState
 from worker_service.runner.messages import (
     Asked,
     Assigned,
@@ -38,25 +38,13 @@ _NEEDS_A_CREDENTIAL = ("CREDENTIAL_ABSENT", "SECRET_ABSENT")
 
 
 def cluster_types(described: Mapping[str, Described], cluster: Cluster) -> list[str]:
+    # A node has handlers that are installed there, and not the files of the head's handlers directory.
     return sorted(
         job_type
         for job_type, one in described.items()
-        if _may_run_on_nodes(one) and (not cluster.types or job_type in cluster.types)
+        if one.runs_on_cluster and one.set_aside is None and not one.spec.endswith(".py")
+        if not cluster.types or job_type in cluster.types
     )
-
-
-def _may_run_on_nodes(one: Described) -> bool:
-    # A node has handlers that are installed there, and not the files of the head's handlers directory.
-    return one.runs_on_cluster and one.set_aside is None and not one.spec.endswith(".py")
-
-
-def with_node_class(described: Mapping[str, Described], types: Collection[str]) -> dict[str, Described]:
-    """Ignore what this machine lacks for these types: nodes may have it."""
-    return {job_type: _on_nodes(one) if job_type in types else one for job_type, one in described.items()}
-
-
-def _on_nodes(one: Described) -> Described:
-    return replace(one, facts=replace(one.facts, job_class=NODE, missing=None, missing_remedy=""))
 
 
 def cluster_begin(

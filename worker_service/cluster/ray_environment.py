@@ -4,7 +4,6 @@ Ray reads them when it is imported; this module imports no Ray."""
 from __future__ import annotations
 
 import os
-import secrets
 from collections.abc import Mapping, MutableMapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -14,7 +13,6 @@ from worker_service.settings.cluster import is_loopback
 from worker_service.settings.config import SERVICE_CONFIGURATION, own_configuration
 
 TOKEN = "ray.token"
-PORT = 6379
 
 HEALTH_CHECKS = {
     # The head drops a silent node after 8 s instead of 64.
@@ -51,14 +49,6 @@ def token_path(environ: Mapping[str, str]) -> Path | None:
         service_token(),
     ]
     return next((path for path in places if os.access(path, os.R_OK)), None)
-
-
-def make_token(path: Path) -> str:
-    if not path.exists():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-            file.write(secrets.token_hex(32))
-    return path.read_text().strip()
 
 
 def prepare(environ: MutableMapping[str, str]) -> Path | None:

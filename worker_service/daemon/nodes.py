@@ -11,7 +11,7 @@ import msgspec
 
 from worker_service.base import events
 from worker_service.base.errors import StoreError, WorkerUnknown
-from worker_service.cluster.pool import ClusterPool, RayPool, cluster_begin, cluster_types, with_node_class
+from worker_service.cluster.pool import ClusterPool, RayPool, cluster_begin, cluster_types
 from worker_service.daemon.attempts import DaemonContext
 from worker_service.jobs.workers import NODE, NodeState
 from worker_service.runner.messages import Begin, Described, NodesSeen
@@ -43,7 +43,13 @@ class Nodes:
         return self._look_at
 
     def described(self, described: Mapping[str, Described]) -> dict[str, Described]:
-        return with_node_class(described, self.types)
+        """Give the cluster's types their own class, and ignore what this machine lacks for them: nodes may have it."""
+
+        def on_nodes(one: Described) -> Described:
+            facts = msgspec.structs.replace(one.facts, job_class=NODE, missing=None, missing_remedy="")
+            return msgspec.structs.replace(one, facts=facts)
+
+        return {job_type: on_nodes(one) if job_type in self.types else one for job_type, one in described.items()}
 
     def update(self) -> bool:
         """Update slots and rows from the cluster. Return whether there are more slots than before."""

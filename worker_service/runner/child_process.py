@@ -19,6 +19,7 @@ from worker_service.runner.handler_probe import LoadedHandler
 from worker_service.runner.log_lines import OutputLines
 from worker_service.runner.messages import Begin, Ended, Launch
 from worker_service.runner.protocol import FRAME_BYTES_MAX, Inbox, check_files, check_paths, wrap_frame
+from worker_service.runner.sandbox import FULL_SANDBOX
 
 if TYPE_CHECKING:
     from worker_service.runner.attempt import RunningAttempt
@@ -95,6 +96,14 @@ class ForkedChild:
     @property
     def staging(self) -> Path:
         return self.home / "staging"
+
+    @property
+    def is_home_empty(self) -> bool:
+        """True if the staging directory is empty and still the original one."""
+        with contextlib.suppress(OSError):
+            is_the_same = os.path.samestat(os.fstat(self._staging), self.staging.lstat())
+            return is_the_same and self.sandbox == FULL_SANDBOX and not os.listdir(self._staging)  # noqa: PTH208
+        return False
 
     def move_files(self, ended: Ended, place: Path) -> None:
         """Move the files that the attempt publishes out of the child's reach, and check them there, where no process
