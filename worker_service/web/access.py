@@ -170,11 +170,11 @@ class AuthenticationMiddleware:
         is_reading = scope["method"] in SAFE or scope["path"].startswith(f"{SIGN_IN}/")
         visitor.must(Power.READ if is_reading else Power.OPERATE)
         scope["state"]["visitor"] = visitor
-        with self._counted(visitor), connection_of(request).admitted():
+        with self._limit_requests(visitor), connection_of(request).admitted():
             await self._app(scope, receive, send)
 
     @contextmanager
-    def _counted(self, visitor: Visitor) -> Iterator[None]:
+    def _limit_requests(self, visitor: Visitor) -> Iterator[None]:
         key = visitor.name, visitor.owner
         if self._requests[key] >= REQUESTS_PER_VISITOR_MAX:
             raise VisitorTooBusy(f"{visitor.name} has {REQUESTS_PER_VISITOR_MAX} requests open", "wait for one to end")

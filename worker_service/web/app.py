@@ -47,7 +47,7 @@ from worker_service.web.views import uploads as upload_page
 THREADS = 8
 """Threads that answer requests; each uses one database session at a time."""
 
-_DRAWING_THREADS = 3
+_RENDERING_THREADS = 3
 """Threads for requests that wait for a page image or a workbook, outside `THREADS`."""
 
 _TOKEN_USES_SECONDS = 60.0
@@ -77,7 +77,7 @@ def app(settings: Settings, *, log: events.Log | None = None, on_ready: Callable
     state.settings, state.sessions = settings, SessionPool(settings)
     state.database_version, state.key = DatabaseVersion(settings), load_signing_key(settings.database)
     state.failures, state.token_uses = SignInFailures(), TokenUses()
-    state.drawer, state.turns = PageRenderer(settings), asyncio.Semaphore(CHANGES_AT_ONCE)
+    state.renderer, state.turns = PageRenderer(settings), asyncio.Semaphore(CHANGES_AT_ONCE)
     state.streams, state.is_stopping = EventStreams(made), lambda: False
     state.metrics, state.numbers = CachedValue(metrics_text), CachedValue(statistics)
     state.log, state.on_ready = log or events.begin_logging(settings.log_format), on_ready
@@ -122,7 +122,7 @@ def _readyz(request: Request) -> PlainTextResponse:
 @asynccontextmanager
 async def _lifespan(made: Starlette) -> AsyncIterator[None]:
     current_default_thread_limiter().total_tokens = THREADS
-    made.state.drawing = CapacityLimiter(_DRAWING_THREADS)
+    made.state.rendering = CapacityLimiter(_RENDERING_THREADS)
     chores = [
         asyncio.create_task(_repeat(_TOKEN_USES_SECONDS, _write_token_uses, made)),
         asyncio.create_task(_repeat(_SWEEP_SECONDS, _sweep_uploads, made)),
@@ -138,7 +138,7 @@ async def _lifespan(made: Starlette) -> AsyncIterator[None]:
         for chore in chores:
             chore.cancel()
         await run_in_threadpool(_write_token_uses, made)
-        made.state.drawer.close()
+        made.state.renderer.close()
         made.state.database_version.close()
         made.state.sessions.close()
 

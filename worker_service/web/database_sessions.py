@@ -28,7 +28,7 @@ class SessionPool:
 
     @contextmanager
     def borrow(self, actor: str) -> Iterator[Session]:
-        file, session = self._taken()
+        file, session = self._take_idle()
         is_sound = False
         try:
             yield replace(session, actor=actor)
@@ -51,8 +51,8 @@ class SessionPool:
         for _, session in idle:
             session.close()
 
-    def _taken(self) -> tuple[tuple[int, int], Session]:
-        file = self._file()
+    def _take_idle(self) -> tuple[tuple[int, int], Session]:
+        file = self._file_id()
         while True:
             with self._lock:
                 if not self._idle:
@@ -63,7 +63,7 @@ class SessionPool:
             session.close()  # belongs to a database file that was replaced
         return file, open_session(self.settings, actor="web")
 
-    def _file(self) -> tuple[int, int]:
+    def _file_id(self) -> tuple[int, int]:
         try:
             found = self.settings.database.stat()
         except OSError:

@@ -105,8 +105,8 @@ class EdgeMiddleware:
             await self._app(scope, receive, send)
             return
         request = Request(scope)
-        body = _Body(request, receive)
-        answer = _Answer(body, send)
+        body = _LimitedBody(request, receive)
+        answer = _SafeResponse(body, send)
         with connection_of(request).answering():
             try:
                 refuse_host(request)
@@ -155,7 +155,7 @@ class CsrfMiddleware:
             scope["state"]["form"] = _parse_form(body)
             refuse_without_csrf_token(request)
         async with write_turn_of(request):
-            await self._app(scope, _again(body, receive), send)
+            await self._app(scope, _replay(body, receive), send)
 
 
 def write_turn_of(request: Request) -> asyncio.Semaphore:
@@ -207,8 +207,8 @@ def refuse_without_csrf_token(request: Request) -> None:
     visitor = visitor_of(request)
     if not visitor.csrf:
         return
-    said = request.headers.get("x-csrf-token") or form_of(request).get("csrf") or request.query_params.get("csrf")
-    if not said or not visitor.has_csrf_token(said):
+    token = request.headers.get("x-csrf-token") or form_of(request).get("csrf") or request.query_params.get("csrf")
+    if not token or not visitor.has_csrf_token(token):
         raise FormOutdated("this form is out of date", "reload the page and try again")
 
 
@@ -217,8 +217,8 @@ def _parse_form(body: bytes) -> Form:
         fields = parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=FIELDS_MAX, errors="strict")
     except ValueError as error:
         raise HttpProblem(f"the form cannot be read: {error}") from error
-    for name, said in fields:
-        if "\0" in said:
+    for name, text in fields:
+        if "\0" in text:
             raise HttpProblem(f"{name[:50]!r} holds a NUL byte")
     return Form(fields)
 
@@ -226,7 +226,7 @@ def _parse_form(body: bytes) -> Form:
 # ── Bodies ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-class _Body:
+class _LimitedBody:
     """The request's body, within limits of size and time."""
 
     def __init__(self, request: Request, receive: Receive) -> None:
@@ -242,13 +242,13 @@ class _Body:
         if self.has_ended:
             return await self._receive()
         self._refuse_large(self._announced)
-        message = await self._next()
+        message = await self._receive_in_time()
         self._had += len(message.get("body", b""))
         self._refuse_large(self._had)
         self.has_ended = not message.get("more_body", False)
         return message
 
-    async def _next(self) -> Message:
+    async def _receive_in_time(self) -> Message:
         now = asyncio.get_running_loop().time()
         if self._until is None:
             self._until = now + self._seconds
@@ -262,7 +262,7 @@ class _Body:
         if size > self._most:
             raise BodyTooLarge(f"the request is larger than the limit of {self._most} bytes")
 
-    async def let_go(self) -> None:
+    async def drain(self) -> None:
         """Read and drop the rest, because a client that is still sending would miss the response."""
         with suppress(TimeoutError):
             async with asyncio.timeout(LEFT_OVER_SECONDS):
@@ -281,23 +281,23 @@ def _limits(request: Request) -> tuple[int, float, float]:
     return max(BODY_BYTES_MAX, 2 * settings.payload_bytes_max), PAUSE_SECONDS, BODY_SECONDS
 
 
-def _again(body: bytes, receive: Receive) -> Receive:
+def _replay(body: bytes, receive: Receive) -> Receive:
     """Return a `receive` that yields the buffered body first, then continues with the original."""
     rest = [{"type": "http.request", "body": body, "more_body": False}]
 
-    async def again() -> Message:
+    async def receive_body() -> Message:
         return rest.pop() if rest else await receive()
 
-    return again
+    return receive_body
 
 
 # ── Responses ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-class _Answer:
+class _SafeResponse:
     """Adds the security headers and `Cache-Control: no-store`, unless the response sets its own."""
 
-    def __init__(self, body: _Body, send: Send) -> None:
+    def __init__(self, body: _LimitedBody, send: Send) -> None:
         self._body = body
         self._send = send
         self.has_begun = False
@@ -314,6 +314,6 @@ class _Answer:
         elif not self._body.has_ended and not message.get("more_body", False):
             # The response is sent. Drain the request body before ending the response, which closes the connection.
             await self._send({**message, "more_body": True})
-            await self._body.let_go()
+            await self._body.drain()
             message = {"type": "http.response.body", "body": b"", "more_body": False}
         await self._send(message)

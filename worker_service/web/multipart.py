@@ -28,7 +28,7 @@ class ReceivedForm:
     files: list[tuple[str, IncomingFile]] = field(default_factory=list)
     """The client's name for each file, and its content."""
 
-    def one(self, name: str) -> str | None:
+    def first_value(self, name: str) -> str | None:
         return next(iter(self.fields.get(name, ())), None)
 
 

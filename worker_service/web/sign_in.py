@@ -36,9 +36,9 @@ def show_sign_in(request: Request) -> Response:
     """Show the page that asks for a token, or for one click if the visitor followed a link."""
     word = request.query_params.get("link")
     if word is None:
-        return _asked(request)
+        return _sign_in_page(request)
     if parse_token_text(word) is None:
-        return _asked(request, _NOT_A_LINK)
+        return _sign_in_page(request, _NOT_A_LINK)
     return render(request, "sign_in.html", title="Sign in", word=word)
 
 
@@ -46,19 +46,19 @@ def sign_in(request: Request) -> Response:
     """Start a session for a token or a link. The field also accepts the link's whole address."""
     form = form_of(request)
     word = str(form.get("token", "")).strip().rpartition("link=")[2]
-    made = _begun(request, word) if parse_token_text(word) else None
+    made = _begin_session(request, word) if parse_token_text(word) else None
     if made is None:
         note_failure(request)
-        return _asked(request, _NOT_A_LINK if "link" in form else "This token is unknown or has expired.")
-    return _let_in(request, made, _inside(form.get("next")))
+        return _sign_in_page(request, _NOT_A_LINK if "link" in form else "This token is unknown or has expired.")
+    return _start_session(request, made, _safe_path(form.get("next")))
 
 
-def me(request: Request) -> Response:
+def account(request: Request) -> Response:
     """Show who is signed in, with a button to sign out."""
-    return render(request, "me.html", title="You")
+    return render(request, "me.html", title="Account")
 
 
-def go_out(request: Request) -> Response:
+def sign_out(request: Request) -> Response:
     """End the session in the database, so that copies of its cookie stop working, too."""
     word = request.cookies.get(cookie_name(request), "").rpartition(".")[0]
     with request.app.state.sessions.borrow("web") as session:
@@ -68,12 +68,12 @@ def go_out(request: Request) -> Response:
     return answer
 
 
-def _begun(request: Request, word: str) -> CreatedToken | None:
+def _begin_session(request: Request, word: str) -> CreatedToken | None:
     with request.app.state.sessions.borrow("web") as session:
         return tokens.begin_session(session, word)
 
 
-def _let_in(request: Request, made: CreatedToken, to: str) -> Response:
+def _start_session(request: Request, made: CreatedToken, to: str) -> Response:
     answer = RedirectResponse(to, 303)
     until = wall_clock() if made.until is None else from_text(made.until)
     answer.set_cookie(
@@ -91,14 +91,14 @@ def _seconds_until(moment: datetime) -> int:
     return max(0, int((moment - wall_clock()).total_seconds()))
 
 
-def _asked(request: Request, refused: str = "") -> Response:
-    if not refused and request.method == "GET" and _is_in(request):
-        return RedirectResponse(_inside(request.query_params.get("next")), 303)
-    to = _inside(request.query_params.get("next"))
+def _sign_in_page(request: Request, refused: str = "") -> Response:
+    if not refused and request.method == "GET" and _is_signed_in(request):
+        return RedirectResponse(_safe_path(request.query_params.get("next")), 303)
+    to = _safe_path(request.query_params.get("next"))
     return render(request, "login.html", title="Sign in", refused=refused, to=to, status=401 if refused else 200)
 
 
-def _is_in(request: Request) -> bool:
+def _is_signed_in(request: Request) -> bool:
     try:
         find_visitor(request)
     except SignInRequired:
@@ -106,7 +106,7 @@ def _is_in(request: Request) -> bool:
     return True
 
 
-def _inside(wanted: Any) -> str:
+def _safe_path(wanted: Any) -> str:
     """Return a path of this site, never an address elsewhere."""
     path = wanted if isinstance(wanted, str) else ""
     is_ours = path.startswith("/") and not path.startswith(("//", "/\\")) and path.isprintable() and path.isascii()
@@ -116,6 +116,6 @@ def _inside(wanted: Any) -> str:
 routes = [
     Route(SIGN_IN, show_sign_in),
     Route(SIGN_IN, sign_in, methods=["POST"]),
-    Route(f"{SIGN_IN}/me", me),
-    Route(f"{SIGN_IN}/end", go_out, methods=["POST"]),
+    Route(f"{SIGN_IN}/me", account),
+    Route(f"{SIGN_IN}/end", sign_out, methods=["POST"]),
 ]

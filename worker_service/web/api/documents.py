@@ -75,7 +75,7 @@ class ReadRequest(Struct, frozen=True):
     lacking: Annotated[Sequence[str], about("Missing programs or models that the job waits for.")]
 
     @classmethod
-    def of(cls, made: ReadRequested) -> ReadRequest:
+    def from_request(cls, made: ReadRequested) -> ReadRequest:
         one = made.enqueued
         return cls(one.job_id or None, one.existing, one.document_id, one.decision, made.lacking)
 
@@ -195,7 +195,7 @@ def reindex(call: ApiRequest, body: ReindexBody) -> ApiResponse[ReadRequest]:
     """Read a document again if its file or the options have changed; with force, in any case."""
     _visible(call)
     refuse_server_files_in_follow_ups(call.visitor, body.read)
-    made = ReadRequest.of(submit_reindex(call.session, call.id, body.read, is_forced=body.force))
+    made = ReadRequest.from_request(submit_reindex(call.session, call.id, body.read, is_forced=body.force))
     return ApiResponse(made, 202, f"/api/jobs/{made.id}" if made.id else None)
 
 

@@ -122,23 +122,23 @@ class Endpoint(Struct, frozen=True):
         return await run_in_threadpool(self._run, request, visitor, arguments)
 
     def _run(self, request: Request, visitor: Visitor, arguments: Mapping[str, Struct]) -> Response:
-        asked = digest([str(request.url.query), visitor.name, visitor.owner])[:12]
-        state = f"{version_of(request)}-{asked}" if self.has_etag and not self.is_time_dependent else ""
+        request_digest = digest([str(request.url.query), visitor.name, visitor.owner])[:12]
+        state = f"{version_of(request)}-{request_digest}" if self.has_etag and not self.is_time_dependent else ""
         known = _known_etag(request) if self.has_etag else ("", "")
         if state and known[0] == state:
             return _not_modified(state, known[1])
         with session_of(request) as session:
             call = ApiRequest(request, session, visitor)
             if self.method == "POST":
-                asked_for = msgspec.to_builtins(arguments)
-                return respond_once(request, session, asked_for, lambda: stored(self.run(call, **arguments)))
+                content = msgspec.to_builtins(arguments)
+                return respond_once(request, session, content, lambda: stored(self.run(call, **arguments)))
             answer = self.run(call, **arguments)
             if isinstance(answer, Response):
                 return answer
             written = stored(answer)
         headers = {}
         if self.has_etag:
-            content = digest([written.answer, asked])[:16]
+            content = digest([written.answer, request_digest])[:16]
             if known[1] == content:
                 return _not_modified(state, content)
             headers = _etag_headers(state, content)
@@ -186,23 +186,23 @@ def endpoint(
 # ── Responses ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def respond_once(request: Request, session: Session, asked: object, grant: Callable[[], StoredResponse]) -> Response:
+def respond_once(request: Request, session: Session, identity: object, grant: Callable[[], StoredResponse]) -> Response:
     """Call `grant`, or return its stored response if the same Idempotency-Key was used before.
 
-    `asked` is everything that distinguishes this request from others with the same key.
+    `identity` is everything that distinguishes this request from others with the same key.
     """
     key = request.headers.get(IDEMPOTENCY)
     if key is None:
-        told = grant()
+        response = grant()
     elif not 0 < len(key) <= _KEY_CHARACTERS_MAX or not key.isprintable():
         raise BadInput(f"an {IDEMPOTENCY} is one line of at most {_KEY_CHARACTERS_MAX} characters")
     else:
         visitor = visitor_of(request)
-        told = run_once(
-            session, f"{visitor.name}\n{visitor.owner or ''}\n{key}", digest([request.url.path, asked]), grant
+        response = run_once(
+            session, f"{visitor.name}\n{visitor.owner or ''}\n{key}", digest([request.url.path, identity]), grant
         )
-    headers = {} if told.location is None else {"Location": told.location}
-    return Response(told.answer + "\n", told.status, headers, media_type="application/json")
+    headers = {} if response.location is None else {"Location": response.location}
+    return Response(response.answer + "\n", response.status, headers, media_type="application/json")
 
 
 def stored(answer: Any) -> StoredResponse:
@@ -233,8 +233,8 @@ def _read_query(request: Request, kind: type[Struct]) -> Struct:
     pairs = [(word.replace("-", "_"), value) for word, value in request.query_params.multi_items()]
     for name, _ in pairs:
         if name not in kind.__struct_encode_fields__:
-            meant = did_you_mean(name, kind.__struct_encode_fields__, _choices(kind))
-            raise BadInput(f"{request.url.path} has no parameter {name!r}", meant)
+            hint = did_you_mean(name, kind.__struct_encode_fields__, _choices(kind))
+            raise BadInput(f"{request.url.path} has no parameter {name!r}", hint)
     return read_parameters(pairs, kind)
 
 
@@ -267,8 +267,8 @@ def _decode_body(raw: bytes, kind: type[Struct]) -> Struct:
         raise BadInput("the body must be a JSON object, such as {}")
     for name in value:
         if name not in kind.__struct_encode_fields__:
-            meant = did_you_mean(name, kind.__struct_encode_fields__, _choices(kind))
-            raise BadInput(f"the body has an unknown field {name!r}", meant)
+            hint = did_you_mean(name, kind.__struct_encode_fields__, _choices(kind))
+            raise BadInput(f"the body has an unknown field {name!r}", hint)
     _refuse_nul("body", value)
     try:
         return msgspec.convert(value, kind)

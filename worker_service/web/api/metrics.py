@@ -23,7 +23,7 @@ Sample = tuple[Mapping[str, object], float]
 
 
 def metrics_text(session: Session) -> str:
-    return "".join(f"{line}\n" for family in _families(session) for line in _written(*family))
+    return "".join(f"{line}\n" for family in _families(session) for line in _format_family(*family))
 
 
 def _families(session: Session) -> Iterator[tuple[str, str, Sequence[Sample]]]:
@@ -42,62 +42,62 @@ def _families(session: Session) -> Iterator[tuple[str, str, Sequence[Sample]]]:
     )
     oldest = counts.oldest_pending_at
     waited = 0.0 if oldest is None else max(0.0, (found.at - from_text(oldest)).total_seconds())
-    yield "oldest_pending_age_seconds", "How long the oldest job that could start has waited.", [({}, waited)]
+    yield "oldest_pending_age_seconds", "Waiting time of the oldest job that could start.", [({}, waited)]
     failed = session.reading.errors(since=as_text(add_duration(found.at, -_LATELY)))[:_TYPES_MOST]
     yield (
         "failed_jobs_last_day",
-        "Jobs that have failed within a day.",
+        "Jobs that failed in the last 24 hours.",
         [({"code": one.code, "job_type": one.job_type}, one.jobs) for one in failed],
     )
     states = Counter(one.state for one in found.workers)
-    yield "workers", "Workers by how they are.", [({"state": state}, number) for state, number in states.items()]
-    yield "worker_healthy", "1: a worker lives.", [({}, int(found.is_healthy))]
+    yield "workers", "Workers by state.", [({"state": state}, number) for state, number in states.items()]
+    yield "worker_healthy", "1 if a worker is alive.", [({}, int(found.is_healthy))]
     alive = [one for one in found.workers if one.is_alive]
     yield (
         "worker_slots",
-        "Room for running jobs, by class.",
+        "Slots for running jobs, by class.",
         [
             ({"class": "cpu"}, sum(one.cpu_slots for one in alive)),
             ({"class": "io"}, sum(one.io_slots for one in alive)),
             ({"class": "node"}, sum(one.node_slots for one in alive)),
         ],
     )
-    yield from _of_nodes(found.nodes)
+    yield from _node_families(found.nodes)
     yield (
         "worker_heartbeat_timestamp_seconds",
-        "The last beat of a worker.",
+        "Last heartbeat of a worker.",
         [({"worker": one.id}, from_text(one.heartbeat_at).timestamp()) for one in found.workers],
     )
     documents = session.library.counts_by_state()
     yield "documents", "Documents by status.", [({"status": status}, number) for status, number in documents.items()]
-    yield "pauses", "What is paused.", [({}, len(found.pauses))]
+    yield "pauses", "Number of pauses.", [({}, len(found.pauses))]
     settings = session.settings
     if settings.workspace.exists():
         free = shutil.disk_usage(settings.workspace).free
-        yield "workspace_free_bytes", "Of the disk on which files are published.", [({}, free)]
-    yield "database_bytes", "Of the database file.", [({}, settings.database.stat().st_size)]
+        yield "workspace_free_bytes", "Free space on the disk of the workspace.", [({}, free)]
+    yield "database_bytes", "Size of the database file.", [({}, settings.database.stat().st_size)]
     yield "build_info", "Always 1.", [({"version": VERSION}, 1)]
 
 
-def _of_nodes(nodes: Sequence[CheckedNode]) -> Iterator[tuple[str, str, Sequence[Sample]]]:
+def _node_families(nodes: Sequence[CheckedNode]) -> Iterator[tuple[str, str, Sequence[Sample]]]:
     if not nodes:
         return
-    yield "node_up", "1: a node takes work.", [({"node": one.name}, int(one.state == "up")) for one in nodes]
+    yield "node_up", "1 if a node accepts work.", [({"node": one.name}, int(one.state == "up")) for one in nodes]
     about = [({"node": one.name, "state": one.state, "version": one.version}, 1) for one in nodes]
-    yield "node_info", "Always 1: how a node is, and its version.", about
-    yield "node_slots", "Room for running jobs on a node.", [({"node": one.name}, one.slots) for one in nodes]
-    yield "node_running", "What a node runs.", [({"node": one.name}, one.running) for one in nodes]
+    yield "node_info", "Always 1; state and version of a node.", about
+    yield "node_slots", "Slots for running jobs on a node.", [({"node": one.name}, one.slots) for one in nodes]
+    yield "node_running", "Jobs running on a node.", [({"node": one.name}, one.running) for one in nodes]
 
 
-def _written(name: str, about: str, samples: Sequence[Sample]) -> Iterator[str]:
+def _format_family(name: str, about: str, samples: Sequence[Sample]) -> Iterator[str]:
     yield f"# HELP pagemill_{name} {about}"
     yield f"# TYPE pagemill_{name} gauge"
     for labels, value in samples:
-        told = ",".join(f'{label}="{_escaped(str(text))}"' for label, text in labels.items())
+        label_text = ",".join(f'{label}="{_escape_label(str(text))}"' for label, text in labels.items())
         number = int(value) if float(value).is_integer() else value
-        yield f"pagemill_{name}{{{told}}} {number}" if told else f"pagemill_{name} {number}"
+        yield f"pagemill_{name}{{{label_text}}} {number}" if label_text else f"pagemill_{name} {number}"
 
 
-def _escaped(text: str) -> str:
+def _escape_label(text: str) -> str:
     plain = text.encode("utf-8", "replace").decode()
     return plain.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

@@ -100,12 +100,12 @@ def _operation(one: Endpoint, schemas: _Schemas) -> dict[str, Any]:
         made["parameters"] = parameters
     if one.body is not None:
         is_required = any(field.required for field in fields(one.body))
-        made["requestBody"] = {"required": is_required, "content": {one.body_media: {"schema": schemas.of(one.body)}}}
+        made["requestBody"] = {"required": is_required, "content": {one.body_media: {"schema": schemas.get(one.body)}}}
     return made
 
 
 def _response(one: Endpoint, status: int, schemas: _Schemas) -> dict[str, Any]:
-    schema = {"type": "string"} if one.answer is None else schemas.of(one.answer)
+    schema = {"type": "string"} if one.answer is None else schemas.get(one.answer)
     content = {"schema": schema} if one.media not in ("application/octet-stream", "image/webp") else {}
     return {"description": HTTPStatus(status).phrase, "content": {one.media: content}}
 
@@ -145,11 +145,11 @@ class _Schemas:
         bodies = dict.fromkeys(one.body for one in endpoints if one.body is not None)
         answers = dict.fromkeys(kind for one in endpoints for kind in _members(one.answer) if kind is not None)
         schemas, self.components = _components(bodies)
-        of_answers, components = _components(answers)
-        self._schemas = dict(zip([*bodies, *answers], [*schemas, *of_answers], strict=True))
-        self.components |= _as_serialised(components)
+        answer_schemas, components = _components(answers)
+        self._schemas = dict(zip([*bodies, *answers], [*schemas, *answer_schemas], strict=True))
+        self.components |= _adapt_to_serializer(components)
 
-    def of(self, kind: Any) -> Any:
+    def get(self, kind: Any) -> Any:
         schemas = [self._schemas[member] for member in _members(kind)]
         return schemas[0] if len(schemas) == 1 else {"anyOf": schemas}
 
@@ -170,7 +170,7 @@ def _schema_of_path(kind: type) -> dict[str, Any]:
     raise NotImplementedError
 
 
-def _as_serialised(components: dict[str, Any]) -> Mapping[str, Any]:
+def _adapt_to_serializer(components: dict[str, Any]) -> Mapping[str, Any]:
     """Adapt the schemas of responses to what `as_object` makes of the types."""
     for kind in (Job, Needed, InBatch):
         # Tuples with names become objects.

@@ -72,6 +72,6 @@ def _submit(request: Request, visitor: Visitor, form: ReceivedForm) -> Response:
 
 def _response(session: Session, visitor: Visitor, form: ReceivedForm) -> ApiResponse[UploadedFiles]:
     upload = submit_upload(session, visitor, form)
-    items = [UploadedFile(**asdict(ReadRequest.of(made)), name=name) for name, made in upload.accepted]
+    items = [UploadedFile(**asdict(ReadRequest.from_request(made)), name=name) for name, made in upload.accepted]
     refused = [RefusedFile(name, "empty_file", f"{name!r} is empty") for name in upload.empty]
     return ApiResponse(UploadedFiles(items, refused, upload.batch_id), 201)

@@ -110,7 +110,7 @@ def visible_document(session: Session, visitor: Visitor, document_id: int) -> Do
 
 def page_image_response(request: Request, session: Session, document_id: int, number: int, width: int) -> Response:
     visible_document(session, visitor_of(request), document_id)
-    found = page_image(session, request.app.state.drawer, document_id, number, width)
+    found = page_image(session, request.app.state.renderer, document_id, number, width)
     # The name contains file, page and width. Reading the document again may change the file.
     tag = f'"{found.path.stem}"'
     headers = {"Cache-Control": "private, max-age=60", "ETag": tag}

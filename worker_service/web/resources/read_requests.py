@@ -111,10 +111,10 @@ def submit_upload(session: Session, visitor: Visitor, form: ReceivedForm) -> Upl
     empty = [name for name, incoming in files if not incoming.size]
     if len(empty) == len(files):
         raise BadInput(", ".join(f"{name!r} is empty" for name in empty))
-    owner = owner_for(visitor, form.one("owner") or None)
+    owner = owner_for(visitor, form.first_value("owner") or None)
     options = {name: values for name, values in form.fields.items() if name not in _OWN_FIELDS}
     refuse_server_files_in_follow_ups(visitor, options)
-    force = (form.one("force") or "").lower()
+    force = (form.first_value("force") or "").lower()
     if force not in (*_TRUE, *_FALSE):
         raise BadInput(f"force must be true or false, not {force!r}")
     paths = [incoming.keep(name, owner) for name, incoming in files if incoming.size]

@@ -34,8 +34,8 @@ def bars(
         parts.append(_bar(at * step, height, step, kind))
         if failures and failures[at]:
             parts.append(_bar(at * step, max(1.5, _height(failures[at], top)), step, "bar-b"))
-    told = f"{title}: {sum(values):,} in {len(values)} hours, at most {max(values):,} per hour."
-    return _drawn(parts, f"{top:,}" if any(values) else "", times, told)
+    label = f"{title}: {sum(values):,} in {len(values)} hours, at most {max(values):,} per hour."
+    return _svg(parts, f"{top:,}" if any(values) else "", times, label)
 
 
 def lines(
@@ -43,13 +43,13 @@ def lines(
     times: Sequence[str],
     main: Sequence[float | None],
     other: Sequence[float | None],
-    said: Callable[[float], str],
+    format_value: Callable[[float], str],
 ) -> Markup:
     known = [value for value in (*main, *other) if value is not None]
     top = max([*known, 1.0])
     parts = [*_lines(other, top, "line-b"), *_lines(main, top, "line-a")]
-    told = f"{title}: at most {said(top)}." if known else f"{title}: no data yet."
-    return _drawn(parts, said(top) if known else "", times, told)
+    label = f"{title}: at most {format_value(top)}." if known else f"{title}: no data yet."
+    return _svg(parts, format_value(top) if known else "", times, label)
 
 
 def _height(value: float, top: float) -> float:
@@ -84,10 +84,10 @@ def _lines(values: Sequence[float | None], top: float, kind: str) -> list[str]:
     return drawn
 
 
-def _drawn(parts: Sequence[str], top: str, times: Sequence[str], told: str) -> Markup:
+def _svg(parts: Sequence[str], top: str, times: Sequence[str], label: str) -> Markup:
     base = HEIGHT - _FOOT
     return Markup(
-        f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(told)}">{"".join(parts)}'
+        f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(label)}">{"".join(parts)}'
         f'<line class="base" x1="0" y1="{base}.5" x2="{WIDTH}" y2="{base}.5"/>'
         f'<text x="0" y="{HEIGHT - 4}">{len(times)} h ago</text>'
         f'<text x="{WIDTH}" y="{HEIGHT - 4}" text-anchor="end">now</text>'

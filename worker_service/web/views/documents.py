@@ -48,7 +48,7 @@ from worker_service.web.streaming import WORKBOOK, stream_file
 from worker_service.web.views import render
 from worker_service.web.views.flash import flash_of, redirect
 from worker_service.web.views.forms import same_page
-from worker_service.web.views.page_view import FAIR, SURE, as_typed, page_view
+from worker_service.web.views.page_view import FAIR, SURE, page_view, with_prefix
 from worker_service.web.views.template_filters import command
 
 _HITS_SHOWN = 40
@@ -117,7 +117,7 @@ def documents_page(request: Request) -> Response:
 
 def _search(session: Session, visitor: Visitor, query: DocumentsPageQuery) -> SearchHits:
     wanted = SearchQuery(
-        q=as_typed(query.q.strip()),
+        q=with_prefix(query.q.strip()),
         owner=next(iter(query.owner), None),
         batch=query.batch,
         sure=query.sure,
@@ -157,7 +157,7 @@ def _command(query: DocumentsPageQuery) -> str:
     filters = [word for owner in query.owner for word in ("--owner", owner)]
     filters += ["--batch", str(query.batch)] if query.batch else []
     if query.q.strip():
-        return command("search", as_typed(query.q.strip()), *filters, *(["--sure"] if query.sure else []))
+        return command("search", with_prefix(query.q.strip()), *filters, *(["--sure"] if query.sure else []))
     status = [word for one in query.status for word in ("--status", one)]
     return command("documents", *status, *filters, *(["--name", query.name] if query.name else []))
 
@@ -204,8 +204,11 @@ def document_page(request: Request) -> Response:
         hits = _pages_with(session, document.id, query) if query else []
         last = max((one.number for one in whole.page_items), default=0)
         number = min(asked.page or next(iter(hits), 1), last) or 1
-        drawer = request.app.state.drawer
-        view = page_view(session, document.id, number, query=as_typed(query), drawer=drawer) if last else None
+        view = (
+            page_view(session, document.id, number, request.app.state.renderer, query=with_prefix(query))
+            if last
+            else None
+        )
         worked = jobs.list_jobs(session, Selector(document_ids=(document.id,)), limit=_JOBS_SHOWN)
         return render(
             request,
@@ -262,7 +265,7 @@ def _label(page: PageSummary) -> str:
 
 def _pages_with(session: Session, document_id: int, query: str) -> list[int]:
     try:
-        found = session.library.search(as_typed(query), document_id=document_id, most=1000)
+        found = session.library.search(with_prefix(query), document_id=document_id, most=1000)
     except BadInput:
         return []
     return sorted({hit.number for hit in found.hits})
@@ -300,7 +303,7 @@ class ImageWidth(Struct, frozen=True):
 
 async def image(request: Request) -> Response:
     """Send a page image. Drawing is slow, so it uses threads of its own."""
-    return await to_thread.run_sync(_image, request, limiter=request.app.state.drawing)
+    return await to_thread.run_sync(_image, request, limiter=request.app.state.rendering)
 
 
 def _image(request: Request) -> Response:

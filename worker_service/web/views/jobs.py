@@ -61,13 +61,13 @@ class Filters(Struct, frozen=True):
     pairs: Sequence[tuple[str, str]]
 
     @classmethod
-    def of(cls, form: ImmutableMultiDict[str, str]) -> Filters:
+    def read(cls, form: ImmutableMultiDict[str, str]) -> Filters:
         return cls([(name, word) for name, word in form.multi_items() if name in JobFilters.__struct_fields__ and word])
 
     def get(self, name: str) -> str:
         return next((word for known, word in self.pairs if known == name), "")
 
-    def all(self, name: str) -> list[str]:
+    def values(self, name: str) -> list[str]:
         return [part.strip() for known, word in self.pairs if known == name for part in word.split(",") if part.strip()]
 
     def __bool__(self) -> bool:
@@ -97,7 +97,7 @@ class Filters(Struct, frozen=True):
 
 
 def jobs_page(request: Request) -> Response:
-    visitor, filters = visitor_of(request), Filters.of(request.query_params)
+    visitor, filters = visitor_of(request), Filters.read(request.query_params)
     query = read_known(request.query_params.multi_items(), JobsQuery)
     with session_of(request) as session:
         found = resource.list_jobs(session, visitor, query)
@@ -133,7 +133,7 @@ def _tabs(
     request: Request, filters: Filters, counts: Mapping[Status, int]
 ) -> Sequence[tuple[str, str, int | None, bool]]:
     """Return label, address, number of jobs, and whether the tab is chosen."""
-    chosen = filters.all("status")
+    chosen = filters.values("status")
     every = ("All", same_page(request, status=None, before=None), sum(counts.values()) if counts else None, not chosen)
     return [
         every,
@@ -148,7 +148,7 @@ def _count(filters: Filters, counts: Mapping[Status, int]) -> int | None:
     """Return how many jobs match, or None if counting would need another query."""
     if not counts:
         return None
-    statuses = filters.all("status")
+    statuses = filters.values("status")
     return sum(count for status, count in counts.items() if not statuses or status in statuses)
 
 
@@ -158,7 +158,7 @@ def _count(filters: Filters, counts: Mapping[Status, int]) -> int | None:
 def preview_change(request: Request) -> Response:
     """Show what a bulk change would do."""
     query, visitor = request.query_params, visitor_of(request)
-    verb, filters = _verb(query.get("verb")), Filters.of(query).in_scope(query.get("scope"))
+    verb, filters = _verb(query.get("verb")), Filters.read(query).in_scope(query.get("scope"))
     if not filters:
         return redirect("/jobs", message="nothing")
     priority = _priority(verb, query.get("priority"))
@@ -181,7 +181,7 @@ def preview_change(request: Request) -> Response:
 
 def change(request: Request) -> Response:
     form = form_of(request)
-    verb, filters = _verb(form.get("verb")), Filters.of(form).in_scope(form.get("scope"))
+    verb, filters = _verb(form.get("verb")), Filters.read(form).in_scope(form.get("scope"))
     with session_of(request) as session:
         selector = _selector(session, visitor_of(request), filters)
         plan = job_control.make_plan(session, verb, selector, priority=_priority(verb, form.get("priority")), seconds=0)

@@ -86,7 +86,7 @@ def counts_csv(request: Request) -> Response:
 
 async def counts_workbook(request: Request) -> Response:
     """Send the counts as XLSX. A workbook is built before it is sent, so it uses threads of its own."""
-    return await to_thread.run_sync(_workbook, request, limiter=request.app.state.drawing)
+    return await to_thread.run_sync(_workbook, request, limiter=request.app.state.rendering)
 
 
 def _workbook(request: Request) -> Response:

@@ -31,7 +31,7 @@ _BEGUN_LEAST = 3
 _LAST_WORD = re.compile(r"(?:^|[\s(])([^\W_]+(?:-[^\W_]+)*)$")
 _OPERATORS = ("AND", "OR", "NOT", "NEAR")
 
-_Stretch = tuple[int, int]
+TextRange = tuple[int, int]
 """Start and end of a range in a page's text."""
 
 
@@ -81,7 +81,7 @@ class PageView(Struct, frozen=True):
     """True if the positions of some hits on the image are not known yet."""
 
 
-def as_typed(query: str) -> str:
+def with_prefix(query: str) -> str:
     """Return the query with its last word as a prefix, since the user may still be typing it."""
     found = _LAST_WORD.search(query)
     if found is None or query.count('"') % 2 or found[1] in _OPERATORS or len(found[1]) < _BEGUN_LEAST:
@@ -90,24 +90,24 @@ def as_typed(query: str) -> str:
 
 
 def page_view(
-    session: Session, document_id: int, number: int, *, query: str = "", drawer: PageRenderer | None = None
+    session: Session, document_id: int, number: int, renderer: PageRenderer, *, query: str = ""
 ) -> PageView | None:
     """Return a page for viewing, or None if it has no readable text.
 
-    Positions of hits in a text layer come from the drawer; without one, or until the page is rendered, there are none.
+    Positions of hits in a text layer come from the renderer; until the page is rendered there are none.
     """
     for page in session.library.page_texts(document_id, number, number, with_layout=True):
         layout = json.loads(page.layout or "{}")
-        hits = _hits(session, document_id, number, query) if query else []
+        hits = _find_hits(session, document_id, number, query) if query else []
         words = [word for line in layout.get("lines", ()) for word in line]
         lacks_boxes = False
         text = page.text or ""
         if words:
-            places = list(_placed(text, words))
+            places = list(_locate_words(text, words))
             boxes = [_box(word, where, hits, doubt=_doubt(word[4])) for word, where in places]
             lines = _lines(text, [(where, _doubt(word[4])) for word, where in places], hits)
         else:
-            found = _own_boxes(session, drawer, document_id, page, hits) if hits and "blocks" in layout else []
+            found = _hit_boxes(session, renderer, document_id, page, hits) if hits and "blocks" in layout else []
             boxes, lacks_boxes = found or [], found is None
             lines = _lines(text, [], hits)
         size = layout.get("size")
@@ -132,7 +132,7 @@ def page_view(
 # ── Search hits ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _hits(session: Session, document_id: int, number: int, query: str) -> list[_Stretch]:
+def _find_hits(session: Session, document_id: int, number: int, query: str) -> list[TextRange]:
     # Random marks, which cannot occur in the text.
     begin, end = f"\x02{secrets.token_hex(8)}", f"\x03{secrets.token_hex(8)}"
     try:
@@ -140,7 +140,7 @@ def _hits(session: Session, document_id: int, number: int, query: str) -> list[_
     except BadInput:  # the query has no letter and no digit
         return []
     first, *others = marked.split(begin)
-    hits, at = list[_Stretch](), len(first)
+    hits, at = list[TextRange](), len(first)
     for one in others:
         hit, _, plain = one.partition(end)
         hits.append((at, at + len(hit)))
@@ -148,14 +148,14 @@ def _hits(session: Session, document_id: int, number: int, query: str) -> list[_
     return hits
 
 
-def _is_hit(where: _Stretch, hits: Sequence[_Stretch]) -> bool:
+def _is_hit(where: TextRange, hits: Sequence[TextRange]) -> bool:
     return any(begin < where[1] and where[0] < end for begin, end in hits)
 
 
 # ── Words and their positions ─────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _placed(text: str, words: Sequence[Any]) -> Iterator[tuple[Any, _Stretch]]:
+def _locate_words(text: str, words: Sequence[Any]) -> Iterator[tuple[Any, TextRange]]:
     """Yield each word (x0, y0, x1, y1, …, text) with its range in the text; both are in the same order."""
     at = 0
     for word in words:
@@ -165,30 +165,28 @@ def _placed(text: str, words: Sequence[Any]) -> Iterator[tuple[Any, _Stretch]]:
             yield word, (found, at)
 
 
-def _box(corners: Any, where: _Stretch, hits: Sequence[_Stretch], *, doubt: str = "") -> WordBox:
+def _box(corners: Any, where: TextRange, hits: Sequence[TextRange], *, doubt: str = "") -> WordBox:
     x0, y0, x1, y1 = corners[:4]
     return WordBox(round(x0, 1), round(y0, 1), round(x1 - x0, 1), round(y1 - y0, 1), doubt, _is_hit(where, hits))
 
 
-def _own_boxes(
+def _hit_boxes(
     session: Session,
-    drawer: PageRenderer | None,
+    renderer: PageRenderer,
     document_id: int,
     page: PageResult,
-    hits: Sequence[_Stretch],
+    hits: Sequence[TextRange],
 ) -> list[WordBox] | None:
     """Return the boxes of the hits, or None if the page is not rendered yet.
 
     The box of a whole paragraph is no substitute: it would mark words that are not hits.
     """
-    if drawer is None:
-        return None
     try:
-        drawn = page_image(session, drawer, document_id, page.number, wait_seconds=_PATIENCE_SECONDS)
+        drawn = page_image(session, renderer, document_id, page.number, wait_seconds=_PATIENCE_SECONDS)
     except NoPageImage:
         return None
     words = [(one.x0, one.y0, one.x1, one.y1, one.text) for one in drawn.words]
-    placed = _placed(page.text or "", words)
+    placed = _locate_words(page.text or "", words)
     return [box for corners, where in placed if (box := _box(corners, where, hits)).is_hit]
 
 
@@ -210,7 +208,7 @@ def _doubt(confidence: float) -> str:
 # ── Text and cells ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _lines(text: str, doubts: Sequence[tuple[_Stretch, str]], hits: Sequence[_Stretch]) -> list[list[TextRun]]:
+def _lines(text: str, doubts: Sequence[tuple[TextRange, str]], hits: Sequence[TextRange]) -> list[list[TextRun]]:
     """Split each line of the text into pieces with the same markup."""
     kinds: list[tuple[str, bool]] = [("", False)] * len(text)
     for (begin, end), doubt in doubts:

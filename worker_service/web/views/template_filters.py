@@ -1,6 +1,6 @@
 """Template filters: times, durations, sizes and states; sanitising of untrusted text.
 
-Jinja passes every value through `shown`. Text with line breaks goes through `lines`.
+Jinja passes every value through `sanitise`. Text with line breaks goes through `lines`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _NOT_OF_A_NAME = re.compile(r"[^a-z0-9]+")
 
 
 def register_filters(environment: Environment) -> None:
-    environment.finalize = shown
+    environment.finalize = sanitise
     environment.filters.update(
         iso=iso,
         utc=utc,
@@ -49,7 +49,7 @@ def register_filters(environment: Environment) -> None:
     )
 
 
-def shown(value: object) -> object:
+def sanitise(value: object) -> object:
     """Sanitise a string for display on one line. `Markup` is trusted and returned as is."""
     return harmless(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 

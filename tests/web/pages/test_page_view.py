@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from worker_service.web.views.page_view import as_typed
+from worker_service.web.views.page_view import with_prefix
 
 
 @pytest.mark.parametrize(
@@ -24,4 +24,4 @@ from worker_service.web.views.page_view import as_typed
     ],
 )
 def test_the_last_word_may_be_going_on_still(said: str, meant: str) -> None:
-    assert as_typed(said) == meant
+    assert with_prefix(said) == meant
