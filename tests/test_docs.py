@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from tests import manual
-from tests.test_layers import HEIGHT
+from tests.test_layers import LEVEL
 from worker_service.settings.commands import Program
 from worker_service.settings.config import Settings, every_setting
 from worker_service.settings.value_types import find_settings
@@ -74,14 +74,14 @@ def test_the_arrows_of_the_architecture_point_down() -> None:
     [drawn] = re.findall(
         r"^```\n(\w+ → .*?)^```", (ROOT / "ARCHITECTURE.md").read_text("utf-8"), re.MULTILINE | re.DOTALL
     )
-    floors = [[HEIGHT[room] for room in floor.replace(",", " ").split()] for floor in drawn.split("→")]
+    layers = [[LEVEL[package] for package in layer.replace(",", " ").split()] for layer in drawn.split("→")]
 
-    assert all(min(above) > max(below) for above, below in pairwise(floors))
+    assert all(min(above) > max(below) for above, below in pairwise(layers))
 
 
 def test_the_architecture_speaks_of_what_is_there() -> None:
     text = (ROOT / "ARCHITECTURE.md").read_text("utf-8")
-    held = [path for room in ("worker_service", "job_handlers", "tests") for path in (ROOT / room).rglob("*.*")]
+    held = [path for package in ("worker_service", "job_handlers", "tests") for path in (ROOT / package).rglob("*.*")]
     files = {str(path.relative_to(ROOT)) for path in held} | {path.name for path in ROOT.glob("*.*")}
     source = "".join(path.read_text("utf-8") for path in [ROOT / "schema.sql", *held] if path.suffix in (".py", ".sql"))
 
@@ -89,8 +89,8 @@ def test_the_architecture_speaks_of_what_is_there() -> None:
         assert any(f"/{file}".endswith(f"/{name}") for file in files), name
     for name in re.findall(r"`(\w*_\w*)`", text):
         assert re.search(rf"\b{name}\b", source), name
-    for room in ("base", "settings", "jobs", "store", "handlers", "runner", "cluster", "services", "daemon"):
-        for path in (ROOT / "worker_service" / room).glob("*.py"):
+    for package in ("base", "settings", "jobs", "store", "handlers", "runner", "cluster", "services", "daemon"):
+        for path in (ROOT / "worker_service" / package).glob("*.py"):
             assert path.name == "__init__.py" or path.name in text, path
 
 
@@ -151,7 +151,7 @@ def test_every_setting_stands_in_the_page_of_the_settings() -> None:
         assert f"| `{setting.table or key}` |" in page
 
 
-def test_the_house_names_no_setting_of_a_handler() -> None:
+def test_our_settings_name_no_setting_of_a_handler() -> None:
     own = {*find_settings(Settings)}
     of_handlers = re.compile("|".join(every_setting().keys() - own), re.IGNORECASE)
 

@@ -1,8 +1,8 @@
-"""The arrows of the house, drawn from the source, and the rules that they obey.
+"""The imports of the repository, and the rules that they obey.
 
 An arrow is an import, on whichever line it stands: at the top, inside a function, under ``TYPE_CHECKING``, or
-written as ``import_module("…")``. Each rule is also shown a small house that breaks it, so that a rule which
-sees nothing does not pass for a house that is in order.
+written as ``import_module("…")``. Each rule is also tested on a small repository that breaks
+it, so that a rule which finds nothing cannot pass unnoticed.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 
-# From the ground up. A room imports from floors below its own: never from above, nor from beside.
-FLOORS = (
+# From the bottom up. A package imports from layers below its own: never from above, nor from beside.
+LAYERS = (
     ("worker_service", "base"),
     ("jobs",),
     ("settings",),
@@ -32,9 +32,9 @@ FLOORS = (
     ("verbs",),
     ("__main__",),
 )
-HEIGHT = {room: height for height, floor in enumerate(FLOORS) for room in floor}
+LEVEL = {package: level for level, layer in enumerate(LAYERS) for package in layer}
 
-# What the floors alone would allow.
+# What the layers alone would allow.
 NEVER = {
     ("runner", "store"): "a child holds no database",
     ("cluster", "store"): "what speaks with other machines holds no database",
@@ -62,8 +62,8 @@ SQL_AT_THE_START = re.compile(rf"\s* (?: {SQL} )", re.VERBOSE | re.DOTALL | re.I
 SHOWN_LINE = re.compile(r'\b (?: pagemill[ ]db[ ]shell | sqlite3 ) \b [^"\n]* "[^"\n]*"', re.VERBOSE)
 
 SQLITE = re.compile(r"\b wal \b | \b data_version \b | -shm \b | sqlite", re.VERBOSE | re.IGNORECASE)
-# Where a person is told what it is, or which program to type.
-TOLD = (
+# Texts for people, about what it is or which program to type.
+TEXTS_FOR_PEOPLE = (
     "path of the SQLite file",
     "this version speaks SQLite only",
     "a job queue in one SQLite file",
@@ -95,46 +95,46 @@ class Arrow:
 
 
 @dataclass(frozen=True, slots=True)
-class House:
+class Codebase:
     root: Path
     sources: tuple[Source, ...]
     arrows: tuple[Arrow, ...]
 
 
-Rule = Callable[[House], Iterator[str]]
+Rule = Callable[[Codebase], Iterator[str]]
 
 
 # --- the rules: each yields one sentence for each thing that breaks it -----------------------------
 
 
-def every_room_has_a_floor(house: House) -> Iterator[str]:
-    for source in house.sources:
-        if top(source.module) == "worker_service" and room(source.module) not in HEIGHT:
-            yield f"{source.path}: the room {room(source.module)} stands on no floor; give it one in FLOORS"
+def every_package_has_a_layer(codebase: Codebase) -> Iterator[str]:
+    for source in codebase.sources:
+        if top(source.module) == "worker_service" and package_of(source.module) not in LEVEL:
+            yield f"{source.path}: the package {package_of(source.module)} has no layer; give it one in LAYERS"
 
 
-def imports_point_down(house: House) -> Iterator[str]:
-    for arrow in house.arrows:
+def imports_point_down(codebase: Codebase) -> Iterator[str]:
+    for arrow in codebase.arrows:
         if top(arrow.origin) != "worker_service" or top(arrow.target) != "worker_service":
             continue
-        below, above = room(arrow.target), room(arrow.origin)
-        if below == above or above not in HEIGHT:
+        below, above = package_of(arrow.target), package_of(arrow.origin)
+        if below == above or above not in LEVEL:
             continue
-        if below not in HEIGHT:
-            yield f"{arrow} leads to a room that stands on no floor"
-        elif HEIGHT[below] > HEIGHT[above]:
+        if below not in LEVEL:
+            yield f"{arrow} leads to a package without a layer"
+        elif LEVEL[below] > LEVEL[above]:
             yield f"{arrow} points up"
-        elif HEIGHT[below] == HEIGHT[above]:
-            yield f"{arrow} points to a room on its own floor"
+        elif LEVEL[below] == LEVEL[above]:
+            yield f"{arrow} points to a package of its own layer"
         elif (above, below) in NEVER:
             yield f"{arrow}: {NEVER[above, below]}"
 
 
-def only_services_speak_to_the_store(house: House) -> Iterator[str]:
-    for arrow in house.arrows:
+def only_services_speak_to_the_store(codebase: Codebase) -> Iterator[str]:
+    for arrow in codebase.arrows:
         if is_above_services(arrow.origin) and is_within(arrow.target, "worker_service.store"):
             yield f"{arrow} goes past the services"
-    for source in house.sources:
+    for source in codebase.sources:
         if is_above_services(source.module):
             for node in ast.walk(source.tree):
                 if isinstance(node, ast.Attribute) and node.attr == "store":
@@ -142,11 +142,11 @@ def only_services_speak_to_the_store(house: House) -> Iterator[str]:
 
 
 def is_above_services(module: str) -> bool:
-    return top(module) == "job_handlers" or (top(module) == "worker_service" and room(module) in ABOVE_SERVICES)
+    return top(module) == "job_handlers" or (top(module) == "worker_service" and package_of(module) in ABOVE_SERVICES)
 
 
-def handlers_know_only_their_contract(house: House) -> Iterator[str]:
-    for arrow in house.arrows:
+def handlers_know_only_their_contract(codebase: Codebase) -> Iterator[str]:
+    for arrow in codebase.arrows:
         is_ours = top(arrow.target) in OURS - {"job_handlers"}
         allowed = ["worker_service.handlers", "worker_service.base"]
         if arrow.origin.endswith(".requests"):
@@ -155,25 +155,25 @@ def handlers_know_only_their_contract(house: House) -> Iterator[str]:
             yield f"{arrow}: a handler imports {', '.join(allowed)}, and nothing else of ours"
 
 
-def the_house_knows_nothing_outside(house: House) -> Iterator[str]:
-    for arrow in house.arrows:
-        may_know = room(arrow.origin) in SURFACES or (arrow.is_lazy and room(arrow.origin) == "services")
+def the_service_imports_nothing_outside(codebase: Codebase) -> Iterator[str]:
+    for arrow in codebase.arrows:
+        may_know = package_of(arrow.origin) in SURFACES or (arrow.is_lazy and package_of(arrow.origin) == "services")
         known = {"worker_service", "job_handlers"} if may_know else {"worker_service"}
         if top(arrow.origin) == "worker_service" and top(arrow.target) in OURS - known:
-            yield f"{arrow} leads out of the house"
+            yield f"{arrow} leads out of the service"
         if arrow.origin == "cli" and top(arrow.target) in OURS and arrow.target != "worker_service.cli":
-            yield f"{arrow}: the checkout's door opens on worker_service.cli alone"
+            yield f"{arrow}: cli.py imports worker_service.cli alone"
 
 
-def only_the_store_imports_apsw(house: House) -> Iterator[str]:
-    for arrow in house.arrows:
+def only_the_store_imports_apsw(codebase: Codebase) -> Iterator[str]:
+    for arrow in codebase.arrows:
         is_inside = is_within(arrow.origin, "worker_service.store")
         if top(arrow.target) == "apsw" and top(arrow.origin) in SHIPPED and not is_inside:
             yield f"{arrow}: SQLite is spoken to in worker_service.store only"
 
 
-def only_the_cluster_package_imports_ray(house: House) -> Iterator[str]:
-    for arrow in house.arrows:
+def only_the_cluster_package_imports_ray(codebase: Codebase) -> Iterator[str]:
+    for arrow in codebase.arrows:
         is_shipped = top(arrow.origin) in SHIPPED
         if top(arrow.target) == "ray" and is_shipped and not is_within(arrow.origin, "worker_service.cluster"):
             yield f"{arrow}: Ray is imported in worker_service/cluster only"
@@ -181,40 +181,40 @@ def only_the_cluster_package_imports_ray(house: House) -> Iterator[str]:
             yield f"{arrow}: the Ray driver is a process of its own, started by its name"
 
 
-def nobody_imports_sqlite3(house: House) -> Iterator[str]:
-    for arrow in house.arrows:
+def nobody_imports_sqlite3(codebase: Codebase) -> Iterator[str]:
+    for arrow in codebase.arrows:
         if top(arrow.target) in {"sqlite3", "_sqlite3", "pysqlite3"}:
             yield f"{arrow}: two SQLite libraries on one file drop each other's locks; use apsw or the sqlite3 program"
 
 
-def sql_stays_in_the_store(house: House) -> Iterator[str]:
-    for source in house.sources:
+def sql_stays_in_the_store(codebase: Codebase) -> Iterator[str]:
+    for source in codebase.sources:
         if top(source.module) in SHIPPED and not is_within(source.module, "worker_service.store"):
             for line, written in strings(source.tree):
                 text = SHOWN_LINE.sub("", written)
                 if SQL_IN_CAPITALS.search(text) or SQL_AT_THE_START.match(text):
                     yield f"{source.path}:{line}: SQL outside worker_service/store: {' '.join(written.split())[:60]}"
-    store = house.root / "worker_service" / "store"
+    store = codebase.root / "worker_service" / "store"
     for name in ("worker_service", "job_handlers"):
-        for path in sorted((house.root / name).rglob("*.sql")):
+        for path in sorted((codebase.root / name).rglob("*.sql")):
             if not path.is_relative_to(store):
-                yield f"{path.relative_to(house.root)}: SQL outside worker_service/store"
+                yield f"{path.relative_to(codebase.root)}: SQL outside worker_service/store"
 
 
-def the_store_alone_knows_sqlite(house: House) -> Iterator[str]:
-    for source in house.sources:
+def the_store_alone_knows_sqlite(codebase: Codebase) -> Iterator[str]:
+    for source in codebase.sources:
         if top(source.module) in SHIPPED and not is_within(source.module, "worker_service.store"):
-            for number, line in enumerate((house.root / source.path).read_text("utf-8").splitlines(), 1):
-                if SQLITE.search(line) and not any(told in line for told in TOLD):
+            for number, line in enumerate((codebase.root / source.path).read_text("utf-8").splitlines(), 1):
+                if SQLITE.search(line) and not any(text in line for text in TEXTS_FOR_PEOPLE):
                     yield f"{source.path}:{number}: outside worker_service/store: {line.strip()[:80]}"
 
 
 RULES: tuple[Rule, ...] = (
-    every_room_has_a_floor,
+    every_package_has_a_layer,
     imports_point_down,
     only_services_speak_to_the_store,
     handlers_know_only_their_contract,
-    the_house_knows_nothing_outside,
+    the_service_imports_nothing_outside,
     only_the_store_imports_apsw,
     only_the_cluster_package_imports_ray,
     nobody_imports_sqlite3,
@@ -227,20 +227,20 @@ RULES: tuple[Rule, ...] = (
 
 
 @pytest.fixture(scope="module")
-def house() -> House:
-    return draw(ROOT)
+def codebase() -> Codebase:
+    return read_codebase(ROOT)
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
-def test_the_house_obeys(rule: Rule, house: House) -> None:
-    broken = list(rule(house))
+def test_the_codebase_obeys(rule: Rule, codebase: Codebase) -> None:
+    broken = list(rule(codebase))
 
     if broken:
         pytest.fail("\n".join(broken), pytrace=False)
 
 
-def test_the_arrows_of_the_real_house_are_seen(house: House) -> None:
-    drawn = {(arrow.origin, arrow.target) for arrow in house.arrows}
+def test_the_imports_of_the_repository_are_found(codebase: Codebase) -> None:
+    drawn = {(arrow.origin, arrow.target) for arrow in codebase.arrows}
 
     assert ("cli", "worker_service.cli") in drawn
     assert ("tests.test_layers", "pytest") in drawn
@@ -296,12 +296,12 @@ FLAWS: dict[str, tuple[str, int, str, str]] = {
     "for types only": ("worker_service/jobs/retries.py", 3,
         "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import worker_service.services.job_control as q",
         "-> worker_service.services.job_control points up"),
-    "on one floor": ("worker_service/web/pages.py", 1, "from worker_service.daemon import run",
-        "-> worker_service.daemon points to a room on its own"),
+    "in one layer": ("worker_service/web/pages.py", 1, "from worker_service.daemon import run",
+        "-> worker_service.daemon points to a package of its own"),
     "a child at the store": ("worker_service/runner/child.py", 1, "import worker_service.store.queue",
         "-> worker_service.store.queue: a child holds"),
-    "a room without a floor": ("worker_service/attic.py", 0, "", "the room attic stands on no floor"),
-    "an arrow to a room without a floor": ("worker_service/services/job_control.py", 1, "import worker_service.cellar",
+    "a package without a layer": ("worker_service/attic.py", 0, "", "the package attic has no layer"),
+    "an import of such a package": ("worker_service/services/job_control.py", 1, "import worker_service.cellar",
         "-> worker_service.cellar leads to"),
     "a command inside the store": ("worker_service/cli/ls.py", 1, "from worker_service.store import queue",
         "-> worker_service.store.queue goes past"),
@@ -315,15 +315,15 @@ FLAWS: dict[str, tuple[str, int, str, str]] = {
         "-> worker_service.services.job_control: a handler imports"),
     "a handler at something called like its contract": ("job_handlers/ocr.py", 1,
         "import worker_service.handlers_of_mine", "-> worker_service.handlers_of_mine: a handler imports"),
-    "the house at its guests": ("worker_service/daemon/loop.py", 1, "import job_handlers.drive",
+    "the service at its handlers": ("worker_service/daemon/loop.py", 1, "import job_handlers.drive",
         "-> job_handlers.drive leads out"),
     "a service at a handler before it is called": ("worker_service/services/job_control.py", 1,
         "import job_handlers.drive", "-> job_handlers.drive leads out"),
-    "the house at its tests": ("worker_service/services/job_control.py", 1, "from tests.store import example",
+    "the service at its tests": ("worker_service/services/job_control.py", 1, "from tests.store import example",
         "-> tests.store leads out"),
-    "the door at a back room": ("cli.py", 2,
+    "cli.py at another package": ("cli.py", 2,
         "from worker_service.cli import main\nimport worker_service.services.job_control",
-        "-> worker_service.services.job_control: the checkout's door"),
+        "-> worker_service.services.job_control: cli.py imports"),
     "apsw outside the store": ("worker_service/services/job_control.py", 1, "from apsw import Connection",
         "-> apsw: SQLite is spoken to in worker_service.store only"),
     "Ray in the daemon": ("worker_service/daemon/__init__.py", 3, "def f():\n    if 1:\n        import ray.util",
@@ -353,7 +353,7 @@ FLAWS: dict[str, tuple[str, int, str, str]] = {
 # fmt: on
 
 
-def test_a_house_in_order_is_left_alone(tmp_path: Path) -> None:
+def test_a_sound_codebase_is_left_alone(tmp_path: Path) -> None:
     build(tmp_path, SOUND)
 
     assert complaints(tmp_path) == []
@@ -380,23 +380,23 @@ def build(root: Path, files: Mapping[str, str]) -> None:
 
 
 def complaints(root: Path) -> list[str]:
-    house = draw(root)
-    return [sentence for rule in RULES for sentence in rule(house)]
+    codebase = read_codebase(root)
+    return [sentence for rule in RULES for sentence in rule(codebase)]
 
 
-# --- drawing --------------------------------------------------------------------------------------
+# --- reading the source --------------------------------------------------------------------------------------
 
 
 _LEAVES = (ast.Name, ast.Constant, ast.expr_context, ast.operator, ast.cmpop)
 
 
-def draw(root: Path) -> House:
+def read_codebase(root: Path) -> Codebase:
     sources = tuple(read(root))
     known = {source.module for source in sources}
     # A folder is a module too, with or without an __init__.py.
     known |= {module.rpartition(".")[0] for module in known if "." in module}
     arrows = dict.fromkeys(arrow for source in sources for arrow in arrows_from(source, known))
-    return House(root, sources, tuple(arrows))
+    return Codebase(root, sources, tuple(arrows))
 
 
 def read(root: Path) -> Iterator[Source]:
@@ -477,8 +477,8 @@ def top(module: str) -> str:
     return module.partition(".")[0]
 
 
-def room(module: str) -> str:
-    """The room that a module of `worker_service` is in; the package's own file counts as a room."""
+def package_of(module: str) -> str:
+    """Return the package of `worker_service` that the module is in; the top file counts as one."""
     parts = module.split(".")
     return parts[1] if len(parts) > 1 else parts[0]
 
