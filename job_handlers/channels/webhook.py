@@ -47,7 +47,7 @@ _SECRET_NAME = re.compile(r"webhook[\w.-]*", re.ASCII)
 
 class WebhookPayload(Struct, frozen=True):
     url: str
-    """Where the event is posted."""
+    """The URL that receives the event."""
     event: dict[str, Any] | None = None
     """The body, as JSON. If left out, it describes the document or job that this job follows."""
     secret: str = "webhook"

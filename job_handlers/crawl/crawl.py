@@ -58,7 +58,7 @@ def crawl_tree(context: Context[CrawlPayload], tree: Tree) -> Done:
 
 def _reads(payload: CrawlPayload) -> Sequence[Path]:
     source, reference = read_folder(payload.folder)
-    return source.reads(reference, payload.credential)
+    return source.files_to_read(reference, payload.credential)
 
 
 prepare()

@@ -25,7 +25,7 @@ class FilesWanted(Struct, frozen=True):
     name: str | None = None
     """A pattern such as *report*.pdf; case does not matter."""
     size_max: int | None = None
-    """In bytes."""
+    """The largest file, in bytes."""
     newer_than: str | None = None
     """UTC, ISO 8601."""
     depth: int | None = None
@@ -39,7 +39,7 @@ class CrawlPayload(Struct, frozen=True):
     credential: str = ""
     """The name of a file in $CREDENTIALS_DIRECTORY; empty: the default of the source, such as drive."""
     dry_run: bool = False
-    """Only count, and show what the crawl would enqueue now."""
+    """Count, and show what the crawl would enqueue now; enqueue nothing."""
     reconcile: bool = False
     """Rescan the whole folder and detect files that were deleted without notice."""
     watch_seconds: int | None = None

@@ -19,7 +19,7 @@ from msgspec.structs import asdict, replace
 
 from job_handlers.fetch.errors import FetchError
 from job_handlers.fetch.sources import Source, folders_in_words, read_folder, read_reference
-from job_handlers.fetch.sources.local import actual_path
+from job_handlers.fetch.sources.local import resolve_path
 from job_handlers.reading.find_files import LeftOut, find_files
 from job_handlers.reading.requests import ReadOptions, download_job, parse_options
 from worker_service.base.clock import parse_length
@@ -89,7 +89,7 @@ def crawl_job(
         platform=source.PLATFORM,
         owner=owner,
         payload=canonical(payload),
-        source=source.rests_with(options.credential),
+        source=source.source_of_jobs(options.credential),
         unique_key=None if is_dry_run else f"{key}:reconcile" if options.reconcile else key,
         concurrency_key=None if is_dry_run else key,
     )
@@ -182,7 +182,7 @@ def job_of_address(address: str, options: SourceOptions, *, owner: str) -> NewJo
         platform=reference.platform,
         owner=owner,
         payload=canonical(payload),
-        source=source.rests_with(credential),
+        source=source.source_of_jobs(credential),
         source_key=reference.key,
         on_failure=options.after_failure(),
     )
@@ -229,6 +229,6 @@ def _require_readable_place(word: str) -> None:
             f"{word[:200]!r} is neither an absolute path, such as /srv/reports, nor an address with its https://"
         )
     try:
-        actual_path(word if is_file else written(Path(word)))
+        resolve_path(word if is_file else written(Path(word)))
     except FetchError as error:
         raise BadInput(error.detail, error.remedy) from error

@@ -1,4 +1,4 @@
-"""What a crawl remembers: during a run, so that the next attempt continues it, and between runs, so that only changes
+"""The memory of a crawl: during a run, so that the next attempt continues it, and between runs, so that only changes
 are enqueued. Everything is saved in one transaction with the jobs that it asks for.
 """
 
@@ -39,7 +39,7 @@ class Phase(StrEnum):
 
 
 class RunState(Struct, omit_defaults=True):
-    """Where the next attempt of this run continues. Stored as JSON."""
+    """The point from which the next attempt of this run continues. Stored as JSON."""
 
     phase: Phase = Phase.WALK
     run: int = 0
@@ -68,7 +68,7 @@ class RunState(Struct, omit_defaults=True):
 
 
 class Bookmark(Struct, frozen=True):
-    """Where the next run of the crawl continues. Stored as JSON."""
+    """The point from which the next run of the crawl continues. Stored as JSON."""
 
     run: int = 0
     """The number of runs that have begun."""
@@ -92,7 +92,7 @@ class ItemDetail(Struct, frozen=True):
     """Why it could not be listed."""
 
     @classmethod
-    def of(cls, item: CrawlItem | None) -> ItemDetail:
+    def of_item(cls, item: CrawlItem | None) -> ItemDetail:
         return cls(**json.loads(item.detail)) if item is not None and item.detail else cls()
 
     @property
@@ -140,8 +140,7 @@ class CrawlRecord:
             yield items
 
     def save(self, found: PageFindings, walk: int, state: RunState | None, bookmark: Bookmark | None = None) -> None:
-        """Store the results of a page. `state` is None after the last run of a repeated crawl; `bookmark` is None if
-        it does not change."""
+        """Store the results of a page. Without `bookmark`, the stored one stays."""
         new_state = None if state is None else msgspec.to_builtins(state)
         *parts, last = _split(list(found.items.values()), found.jobs)
         for part in parts:

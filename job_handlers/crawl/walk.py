@@ -154,8 +154,8 @@ class CrawlRun:
             # First the folder that the last attempt was listing; then by depth, because the shortest of several ways
             # to a folder decides how deep it is.
             begun = [folder for folder in folders if folder.id == self._state.folder]
-            nearest = min(ItemDetail.of(folder).depth for folder in folders)
-            for folder in begun or [folder for folder in folders if ItemDetail.of(folder).depth == nearest]:
+            nearest = min(ItemDetail.of_item(folder).depth for folder in folders)
+            for folder in begun or [folder for folder in folders if ItemDetail.of_item(folder).depth == nearest]:
                 self._list(folder)
 
     def _list(self, folder: CrawlItem) -> None:
@@ -189,7 +189,7 @@ class CrawlRun:
         self._finish_folder(folder, found, LISTED_IN_PART if is_partial else "")
 
     def _children(self, folder: CrawlItem, page: str) -> Listing:
-        detail = ItemDetail.of(folder)
+        detail = ItemDetail.of_item(folder)
         for _ in range(_TRIES):
             listing = self._tree.children(folder.id, detail.key, detail.corpus, page)
             if not listing.is_partial:
@@ -199,13 +199,13 @@ class CrawlRun:
     def _finish_folder(self, folder: CrawlItem, found: PageFindings, note: str, why: str = "") -> None:
         # A shortcut in the folder may have led back to it and changed it. It is saved last, with the new state.
         folder = found.items.pop(folder.id, folder)
-        detail = replace(ItemDetail.of(folder), why=why[:_WHY_CHARACTERS_MAX]).text
+        detail = replace(ItemDetail.of_item(folder), why=why[:_WHY_CHARACTERS_MAX]).text
         found.items[folder.id] = replace(folder, note=note, detail=detail)
         self._state.folder, self._state.page, self._state.is_partial = "", "", False
         self._save(found)
 
     def _record_entries(self, entries: Sequence[Entry], folder: CrawlItem) -> PageFindings:
-        parent, found = ParentFolder.of(folder), PageFindings()
+        parent, found = ParentFolder.of_item(folder), PageFindings()
         pairs = [(entry, self._target_of(entry)) for entry in entries]
         known = self._record.items(entry.target_id if target is None else target.id for entry, target in pairs)
         for entry, target in pairs:
@@ -271,7 +271,7 @@ class CrawlRun:
             else:
                 self._mark_gone(known.get(gone_id), found)
         folders = {
-            one.id: ParentFolder.of(one) for one in known.values() if _is_open(one) and one.id not in found.items
+            one.id: ParentFolder.of_item(one) for one in known.values() if _is_open(one) and one.id not in found.items
         }
         waiting: Sequence[Entry] = [entry for entry in changes.entries if entry.id != root_id]
         # A new folder makes the entries in it ours, in whatever order they are listed.
@@ -280,7 +280,7 @@ class CrawlRun:
             for entry in ready:
                 parent = next(folders[parent] for parent in entry.parent_ids if parent in folders)
                 self._record_change(entry, parent, known, found)
-            folders |= {one.id: ParentFolder.of(one) for one in found.items.values() if _is_open(one)}
+            folders |= {one.id: ParentFolder.of_item(one) for one in found.items.values() if _is_open(one)}
         self._record_outside(waiting, known, found)
         return found
 
@@ -300,9 +300,9 @@ class CrawlRun:
     def _record_outside(self, entries: Sequence[Entry], known: dict[str, CrawlItem], found: PageFindings) -> None:
         """Record changed entries outside our folders: they are unrelated, moved out, or reached by a shortcut."""
         ours = [(entry, known[entry.id]) for entry in entries if entry.id in known]
-        shortcuts = self._record.items(ItemDetail.of(before).via for _, before in ours)
+        shortcuts = self._record.items(ItemDetail.of_item(before).via for _, before in ours)
         for entry, before in ours:
-            detail = ItemDetail.of(before)
+            detail = ItemDetail.of_item(before)
             shortcut = found.items.get(detail.via) or shortcuts.get(detail.via)
             if shortcut is None or shortcut.is_gone:
                 self._mark_gone(before, found)
@@ -391,8 +391,8 @@ class ParentFolder(Struct, frozen=True):
     corpus: str
 
     @classmethod
-    def of(cls, item: CrawlItem) -> ParentFolder:
-        detail = ItemDetail.of(item)
+    def of_item(cls, item: CrawlItem) -> ParentFolder:
+        detail = ItemDetail.of_item(item)
         return cls(item.id, detail.depth, detail.key, detail.corpus)
 
 
@@ -414,7 +414,7 @@ class EntryRecorder(Struct, frozen=True):
             return
         before = self.found.items.get(entry.id, before)
         # An item that was reached by a shortcut keeps it: the shortcut may outlast its place in our folders.
-        via = via or ("" if before is None or before.is_gone else ItemDetail.of(before).via)
+        via = via or ("" if before is None or before.is_gone else ItemDetail.of_item(before).via)
         entry = replace(entry, name=entry.name[:_NAME_CHARACTERS_MAX], key=entry.key or self.parent.key)
         if entry.kind == "folder":
             self._add_folder(entry, before, via)
@@ -439,7 +439,7 @@ class EntryRecorder(Struct, frozen=True):
     def _add_folder(self, entry: Entry, before: CrawlItem | None, via: str) -> None:
         depth, depth_max = self.parent.depth + 1, self.wanted.depth
         if before is not None and before.kind == "folder" and not before.is_gone and before.walk >= self.walk:
-            known = ItemDetail.of(before)
+            known = ItemDetail.of_item(before)
             is_nearer = depth_max is not None and depth < known.depth
             if not is_nearer:
                 is_still_there = via or before.parent_id in entry.parent_ids

@@ -74,9 +74,9 @@ class DownloadPayload(Struct, frozen=True):
     name: str = ""
     """The name of the published file; empty: the name that the source gives."""
     expected_md5: str = ""
-    """In hex. A file with another digest is never published."""
+    """The digest in hex. A file with another one is never published."""
     expected_sha256: str = ""
-    """In hex. If neither the source nor the payload names a digest, the document's note says so."""
+    """The digest in hex. If neither the source nor the payload names one, the document's note says so."""
     acknowledge_abuse: bool = False
     """Fetch the file even if Google marks it as malware or spam."""
     export: str = ""
@@ -124,9 +124,9 @@ def keep_key(payload: DownloadPayload) -> str:
     return "\n".join([reference.platform, reference.key, payload.export])
 
 
-def reads(payload: DownloadPayload) -> Sequence[Path]:
+def _files_to_read(payload: DownloadPayload) -> Sequence[Path]:
     source, reference = read_reference(payload.source)
-    return source.reads(reference, payload.credential)
+    return source.files_to_read(reference, payload.credential)
 
 
 prepare()
@@ -139,7 +139,7 @@ download = Handler(
     keep_key=keep_key,
     environment=[*environment(), BYTES_MAX.variable],
     credentials=credentials(),
-    reads_payload=reads,
+    reads_payload=_files_to_read,
 )
 
 

@@ -31,7 +31,7 @@ class ErrorRule(Struct, frozen=True):
     detail: str
     remedy: str = ""
     grace: int = 0
-    """How often the error is retried before its kind applies."""
+    """Retries before the kind applies."""
     restarts: int = 1
     """RESTART: fresh starts in one attempt; then `then` applies."""
     then: Literal["PERMANENT", "RETRYABLE"] = "PERMANENT"
@@ -138,10 +138,10 @@ def limit_wait(after: float | None) -> tuple[float | None, str]:
 
 
 class Timeouts(Struct, frozen=True):
-    """How long and how often a download tries. Tests scale the defaults."""
+    """The limits of a download. Tests scale the defaults."""
 
     retries: int = 5
-    """In a row, without a new byte."""
+    """Retries in a row without a new byte."""
     first_wait_seconds: float = 2.0
     """Doubles with each retry: 2, 4, 8, 16, 32."""
     longest_wait_seconds: float = 120.0

@@ -136,8 +136,7 @@ class HttpClient:
     def __init__(
         self, name: str, timeouts: Timeouts, is_stopping: Callable[[], bool], policy: AddressPolicy | None = None
     ) -> None:
-        """`name` stands for the host in messages. Without `policy` every address may be reached: only for hosts that
-        the administrator has chosen."""
+        """`name` stands for the host in messages. Leave out `policy` only for hosts that the administrator chose."""
         self.name = name
         self._timeouts, self._policy = timeouts, policy
         self._connections: dict[tuple[bool, str, int], _Connection] = {}

@@ -32,7 +32,7 @@ class Digests(Struct, frozen=True):
 
 
 class FileFacts(Struct, frozen=True):
-    """What a source says about its file."""
+    """The description of a file by its source."""
 
     name: str
     mime: str
@@ -77,7 +77,7 @@ class PartialFile:
 
     @property
     def deferrals(self) -> int:
-        """How often the download was deferred, over all attempts."""
+        """Deferrals of the download, over all attempts."""
         count = self._saved.get("deferrals", 0)
         return count if isinstance(count, int) else 0
 
@@ -169,7 +169,7 @@ class DigestThread:
         self._changed = threading.Condition()
         self._written = 0
         self._target = 0
-        """How far to read now. Follows `_written` in strides."""
+        """The end of the bytes to read now. Follows `_written` in strides."""
         self._done = 0
         self._restarts = 0
         self._is_closed = False
@@ -179,7 +179,7 @@ class DigestThread:
         self._thread.start()
 
     def advance(self, length: int) -> None:
-        """The file has grown to `length` bytes."""
+        """Tell the thread that the file has `length` bytes."""
         self._written = length
         if length - self._target >= _STRIDE_BYTES:
             self._set_target(length)

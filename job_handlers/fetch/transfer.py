@@ -222,7 +222,7 @@ class _Transfer:
                 raise self._wrong_digest(name, found, expected)
 
     def _wrong_digest(self, name: str, found: str, expected: str) -> FetchError:
-        """The same wrong bytes twice are what the source has; different ones were damaged on their way."""
+        """Return `DIGEST_WRONG` for the same wrong bytes twice, and `SPOILT` for different ones: these were damaged."""
         is_different = self._last_wrong_digest not in ("", found)
         self._last_wrong_digest = found
         return FetchError("SPOILT" if is_different else "DIGEST_WRONG", digest=name, found=found, expected=expected)

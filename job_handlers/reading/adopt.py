@@ -7,7 +7,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from job_handlers.fetch.sources.local import ROOTS, readable
+from job_handlers.fetch.sources.local import ROOTS, readable_paths
 from worker_service.handlers import Context, DocumentFacts, Done, File, Handler, PageResult, Permanent, digest
 
 
@@ -18,7 +18,7 @@ class AdoptPayload(Struct, frozen=True):
 
 def run(context: Context[AdoptPayload]) -> Done:
     path = context.payload.text
-    allowed = readable(path)
+    allowed = readable_paths(path)
     if not allowed:
         raise Permanent("PATH_REFUSED", f"{path} may not be read by jobs")
     try:
@@ -41,7 +41,7 @@ def run(context: Context[AdoptPayload]) -> Done:
 
 
 def _paths_to_read(payload: AdoptPayload) -> Sequence[Path]:
-    return readable(payload.text)
+    return readable_paths(payload.text)
 
 
 adopt = Handler("adopt", run, AdoptPayload, job_class="io", environment=[ROOTS.variable], reads_payload=_paths_to_read)

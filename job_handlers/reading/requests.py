@@ -182,7 +182,7 @@ def reindex_job(document: Document, options: ReadOptions, *, has_original: bool,
     # Force reading: the document was adopted, or its files were lost.
     read = {"read": options.asked(), "force": True, **options.follows()}
     body = {"source": document.source_key, "name": document.name, **read}
-    rests = next((source.rests_with("") for source in sources() if platform == source.PLATFORM), "")
+    rests = next((source.source_of_jobs("") for source in sources() if platform == source.PLATFORM), "")
     return NewJob(
         "download",
         platform=platform,

@@ -41,14 +41,14 @@ class Reference(Struct, frozen=True):
 
 
 class FileRequest(Struct, frozen=True):
-    """What a job asks of the file behind a reference."""
+    """The options of a download that sources use."""
 
     credential: str = ""
     resource_key: str = ""
     export: str = ""
     acknowledge_abuse: bool = False
     md5: str = ""
-    """In small hex digits. A file with another digest is refused."""
+    """The expected digest in small hex digits; a file with another one is refused."""
     sha256: str = ""
     bytes_max: int = 4 << 30
 
@@ -69,9 +69,9 @@ class Source(Protocol):
 
     PLATFORM: str
     ADDRESSES: str
-    """What a person can write, for messages."""
+    """The forms of an address, for messages."""
     FOLDERS: str
-    """What a person can write for a folder; empty if the source has none."""
+    """The forms of a folder's address; empty if the source has no folders."""
     IS_FOR_ANY_HOST: bool
     """True for the source that takes every URL that no other source knows."""
     ENVIRONMENT: Sequence[str]
@@ -79,13 +79,14 @@ class Source(Protocol):
     CREDENTIALS: Sequence[str]
     """Patterns of the credentials that it reads."""
 
-    def reference(self, text: str) -> Reference | None:
+    def parse_reference(self, text: str) -> Reference | None:
         """Return None if the address belongs to another source. Raise `Permanent` if it is malformed."""
 
-    def rests_with(self, credential: str) -> str:
-        """Return the name under which jobs rest together when the source asks for a pause; empty if it never does."""
+    def source_of_jobs(self, credential: str) -> str:
+        """Return the `source` of jobs with this credential: they rest together when it asks for a pause. Empty if it
+        never does."""
 
-    def reads(self, reference: Reference, credential: str) -> Sequence[Path]:
+    def files_to_read(self, reference: Reference, credential: str) -> Sequence[Path]:
         """Return the files, beside credentials, that the sandbox must allow."""
 
     def open_file(
@@ -95,7 +96,7 @@ class Source(Protocol):
     def open_tree(
         self, reference: Reference, credential: str, timeouts: Timeouts, is_stopping: IsStopping
     ) -> AbstractContextManager[Tree]:
-        """Only called if the source has folders."""
+        """Called if the source has folders."""
 
 
 @cache
@@ -107,7 +108,7 @@ def sources() -> Sequence[Source]:
 def read_reference(address: str) -> tuple[Source, Reference]:
     text = address.strip()
     for source in sources():
-        if (found := source.reference(text)) is not None:
+        if (found := source.parse_reference(text)) is not None:
             return source, found
     raise Permanent("SOURCE_UNKNOWN", f"a source is {_list_choices(source.ADDRESSES for source in _by_platform())}")
 

@@ -37,18 +37,18 @@ _HIDDEN_BY_SYSTEMD = ("/home", "/root", "/run/user", "/tmp", "/var/tmp")
 _PSEUDO_FILE_SYSTEMS = ("proc", "sys", "dev")
 
 
-def reference(text: str) -> Reference | None:
+def parse_reference(text: str) -> Reference | None:
     if text.startswith("/"):
         return Reference(PLATFORM, text)
     return Reference(PLATFORM, written(path_of(text))) if text.startswith(FILE_URL) else None
 
 
-def rests_with(credential: str) -> str:
+def source_of_jobs(credential: str) -> str:
     return ""
 
 
-def reads(reference: Reference, credential: str) -> Sequence[Path]:
-    return readable(reference.key)
+def files_to_read(reference: Reference, credential: str) -> Sequence[Path]:
+    return readable_paths(reference.key)
 
 
 def open_file(reference: Reference, request: FileRequest, timeouts: Timeouts, is_stopping: IsStopping) -> LocalFile:
@@ -66,15 +66,15 @@ def revision_of(found: os.stat_result) -> str:
     return f"{found.st_ino}-{found.st_size}-{found.st_mtime_ns}-{found.st_ctime_ns}"
 
 
-def readable(path: str) -> list[Path]:
+def readable_paths(path: str) -> list[Path]:
     """Return the path that a child's sandbox must allow: the resolved path, or nothing if jobs may not read it."""
     try:
-        return [actual_path(path)]
+        return [resolve_path(path)]
     except FetchError:
         return []
 
 
-def actual_path(text: str) -> Path:
+def resolve_path(text: str) -> Path:
     """Resolve symbolic links. Raise `FetchError` if jobs may not read the result."""
     path = path_of(text)
     if not path.is_absolute() or "\0" in str(path):
@@ -113,7 +113,7 @@ class LocalFile:
 
     def __init__(self, path: str, timeouts: Timeouts) -> None:
         self._path = path
-        self._actual = actual_path(path)
+        self._actual = resolve_path(path)
         self._timeouts = timeouts
         self._opened_at = time.time()
 
@@ -175,7 +175,7 @@ class LocalTree:
 
     def root(self) -> Entry:
         try:
-            actual = actual_path(self.root_name)
+            actual = resolve_path(self.root_name)
         except FetchError as error:
             raise ItemError(error.detail, error.remedy) from error
         if not actual.is_dir():

@@ -72,7 +72,7 @@ class TreeChanges(Struct, frozen=True):
 class Tree(Protocol):
     platform: str
     source: str
-    """The name under which jobs rest together when the source asks for a pause."""
+    """The `source` of the crawl's jobs, which rest together when it asks for a pause."""
     root_name: str
     """Identifies the crawled folder without asking the source."""
 

@@ -32,7 +32,7 @@ ENVIRONMENT = ("AWS_REGION",)
 CREDENTIALS = ("s3*",)
 
 
-def reference(text):
+def parse_reference(text):
     return Reference(PLATFORM, text) if text.startswith(("s3://", "https://bucket.s3.example/")) else None
 '''
 

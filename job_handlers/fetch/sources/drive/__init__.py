@@ -32,7 +32,7 @@ _IN_PATH = re.compile(r"/(?:d|folders|folder)/([A-Za-z0-9_-]{10,120})(?:/|$)")
 _RESOURCE_KEY = re.compile(r"[A-Za-z0-9_-]{1,120}")
 
 
-def reference(text: str) -> Reference | None:
+def parse_reference(text: str) -> Reference | None:
     if _ID.fullmatch(text):
         return Reference(PLATFORM, text)
     try:
@@ -52,11 +52,11 @@ def reference(text: str) -> Reference | None:
     return Reference(PLATFORM, file_id, key if _RESOURCE_KEY.fullmatch(key) else "", is_folder="/folder" in parts.path)
 
 
-def rests_with(credential: str) -> str:
+def source_of_jobs(credential: str) -> str:
     return f"{PLATFORM}:{credential or credentials.DEFAULT}"
 
 
-def reads(reference: Reference, credential: str) -> Sequence[Path]:
+def files_to_read(reference: Reference, credential: str) -> Sequence[Path]:
     return credentials.files_of(credential)
 
 

@@ -310,7 +310,7 @@ class Drive:
 
 
 class _TokenAnswer(Struct):
-    """What google-auth expects of an answer."""
+    """An answer as google-auth expects it."""
 
     status: int
     headers: Mapping[str, str]

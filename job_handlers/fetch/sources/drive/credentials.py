@@ -17,7 +17,7 @@ DEFAULT = "drive"
 APPLICATION_DEFAULT = "adc"
 ADC_FILE = "GOOGLE_APPLICATION_CREDENTIALS"
 ENDPOINT = HandlersSettings.drive_endpoint
-"""Only this machine is allowed, because the endpoint receives our tokens."""
+"""The setting accepts this machine only, because the endpoint receives our tokens."""
 
 ENVIRONMENT = (ENDPOINT.variable, ADC_FILE, "SSL_CERT_FILE")
 

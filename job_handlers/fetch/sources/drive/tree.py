@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from job_handlers.fetch.errors import FetchError, RetryPolicy, Timeouts, Wait
 from job_handlers.fetch.sources import Reference
-from job_handlers.fetch.sources.drive import PLATFORM, SHARED_WITH_ME, rests_with
+from job_handlers.fetch.sources.drive import PLATFORM, SHARED_WITH_ME, source_of_jobs
 from job_handlers.fetch.sources.drive.client import Drive
 from job_handlers.fetch.sources.tree import Entry, ItemError, Listing, ListingExpired, TreeChanges
 from worker_service.handlers import Permanent, Stopped
@@ -29,7 +29,7 @@ class DriveTree:
         is_stopping: Callable[[], bool],
         timeouts: Timeouts = Timeouts(),  # noqa: B008 - frozen
     ) -> None:
-        self.source = rests_with(service.credential)
+        self.source = source_of_jobs(service.credential)
         self.root_name = folder.key
         self._drive = service
         self._folder = folder

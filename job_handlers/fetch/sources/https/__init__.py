@@ -25,7 +25,7 @@ ENVIRONMENT: Sequence[str] = (ALLOW.variable, "SSL_CERT_FILE")
 CREDENTIALS: Sequence[str] = ()
 
 
-def reference(text: str) -> Reference | None:
+def parse_reference(text: str) -> Reference | None:
     if not text.lower().startswith(("https://", "http://")):
         return None
     try:
@@ -35,11 +35,11 @@ def reference(text: str) -> Reference | None:
     return Reference(PLATFORM, text)
 
 
-def rests_with(credential: str) -> str:
+def source_of_jobs(credential: str) -> str:
     return ""
 
 
-def reads(reference: Reference, credential: str) -> Sequence[Path]:
+def files_to_read(reference: Reference, credential: str) -> Sequence[Path]:
     return ()
 
 
