@@ -110,11 +110,6 @@ class Answers:
                 return _told({"kind": "drive#startPageToken", "startPageToken": str(len(self.drive.store.changes))})
             case ["changes"]:
                 return self._changes()
-            case ["drives", drive_id]:
-                if drive_id not in self.drive.store.drives:
-                    raise Wrong(404, "notFound", f"Shared drive not found: {drive_id}", "driveId")
-                mask = read_fields(self.query.get("fields", "kind,id,name"), language.SHARED_DRIVE)
-                return _told(masked({"id": drive_id, "name": self.drive.store.drives[drive_id]}, mask))
         raise Wrong(404, "notFound")
 
     def _authorize(self) -> None:

@@ -36,16 +36,12 @@ ABOUT: Mask = {
     "user": dict.fromkeys(("kind", "displayName", "emailAddress", "me", "permissionId")),
     "storageQuota": None,
 }
-SHARED_DRIVE: Mask = dict.fromkeys(("kind", "id", "name"))
 
-_TOKENS = re.compile(r"\s*([(),/]|[A-Za-z0-9*]+)")
+_TOKENS = re.compile(r"\s*([(),]|[A-Za-z0-9*]+)")
 _TERM = re.compile(
     r"""\s*(?:
         '(?P<parent>(?:[^'\\]|\\.)*)'\s+in\s+parents
       | (?P<flag>trashed|sharedWithMe)\s*=\s*(?P<value>true|false)
-      | mimeType\s*(?P<equals>!?=)\s*'(?P<mime>[^']*)'
-      | modifiedTime\s*(?P<order>[<>]=?)\s*'(?P<time>[^']*)'
-      | name\s*(?P<how>=|contains)\s*'(?P<name>(?:[^'\\]|\\.)*)'
     )\s*""",
     re.VERBOSE,
 )
@@ -76,18 +72,10 @@ def _condition(found: re.Match[str]) -> Condition:
     if found["parent"] is not None:
         parent = re.sub(r"\\(.)", r"\1", found["parent"])
         return lambda item: parent in item.parents
-    if found["flag"]:
-        wanted = found["value"] == "true"
-        if found["flag"] == "trashed":
-            return lambda item: item.is_trashed is wanted
-        return lambda item: item.is_shared_with_me is wanted
-    if found["mime"] is not None:
-        return lambda item: (item.mime == found["mime"]) is (found["equals"] == "=")
-    if found["name"] is not None:
-        name = re.sub(r"\\(.)", r"\1", found["name"])
-        return lambda item: item.name == name if found["how"] == "=" else item.name.startswith(name)
-    is_after = found["order"].startswith(">")
-    return lambda item: (item.modified.strftime("%Y-%m-%dT%H:%M:%S") > found["time"][:19]) is is_after
+    wanted = found["value"] == "true"
+    if found["flag"] == "trashed":
+        return lambda item: item.is_trashed is wanted
+    return lambda item: item.is_shared_with_me is wanted
 
 
 def read_fields(text: str, known: Mask) -> Mask | None:
@@ -118,19 +106,11 @@ def _level(tokens: list[str], known: Mask) -> tuple[Mask | None, list[str]]:
                 if tokens[:1] != [")"]:
                     raise Refused("fields")
                 tokens = tokens[1:]
-            elif tokens[:1] == ["/"]:
-                mask[name], tokens = _level_of_one(tokens[1:], below or {})
         if tokens[:1] == [","]:
             tokens = tokens[1:]
             if not tokens:
                 raise Refused("fields")
     return None if is_all else mask, tokens
-
-
-def _level_of_one(tokens: list[str], known: Mask) -> tuple[Mask | None, list[str]]:
-    if not tokens or (tokens[0] not in known and tokens[0] != "*"):
-        raise Refused("fields")
-    return (None if tokens[0] == "*" else {tokens[0]: None}), tokens[1:]
 
 
 def masked(value: Any, mask: Mask | None) -> Any:

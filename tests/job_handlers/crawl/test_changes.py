@@ -146,7 +146,7 @@ def test_a_file_that_comes_back_is_no_longer_gone_and_enqueued_again(crawls: Cra
     assert crawls.downloads(status=Status.PENDING) == ["a.pdf"]
 
 
-@pytest.mark.parametrize("how", ["removed", "trashed", "moved away", "no longer shared"])
+@pytest.mark.parametrize("how", ["trashed", "moved away"])
 def test_a_folder_takes_along_what_is_below_it_in_the_same_run(crawls: Crawls, top: Item, how: str) -> None:
     store = crawls.server.store
     folder = store.folder("folder", parents=[top.id])

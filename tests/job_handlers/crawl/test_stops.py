@@ -63,21 +63,21 @@ def test_a_page_that_lands_in_parts_may_be_stopped_between_them(crawls: Crawls) 
     store.shortcut("to itself", top.id, id="aaa-met-first", parents=[top.id])
     inner = store.folder("inner", id="folder-inner", parents=[top.id])
     deep = store.add("deep.pdf", PDF, id="file-deep", parents=[inner.id])
-    for number in range(300):
-        store.add(f"{number:03}{'long' * 500}.pdf", PDF, id=f"file-{number:03}", parents=[top.id])
-    owners = [REFERENCE, *(f"stopped-{number}" for number in range(1, 8))]
+    for number in range(140):
+        store.add(f"{number:03}{'long' * 900}.pdf", PDF, id=f"file-{number:03}", parents=[top.id])
+    owners = [REFERENCE, *(f"stopped-{number}" for number in range(1, 5))]
 
     first = {owner: crawls.run(top, owner=owner, stop_at=stop_at) for stop_at, owner in enumerate(owners)}
-    assert first[REFERENCE].enqueued == 301
+    assert first[REFERENCE].enqueued == 141
     for owner in owners:
         crawls.document(deep, owner)
         assert crawls.downloads(owner) == crawls.downloads(REFERENCE), owner
     store.remove(inner)
-    for number in range(300):
+    for number in range(140):
         store.write(store.items[f"file-{number:03}"], PDF + b"more")
     later = {owner: crawls.run(top, owner=owner, stop_at=stop_at) for stop_at, owner in enumerate(owners)}
 
-    assert later[REFERENCE].enqueued == 300
+    assert later[REFERENCE].enqueued == 140
     assert {crawls.is_gone(deep, owner) for owner in owners} == {True}
     assert {tuple(crawls.downloads(owner)) for owner in owners} == {tuple(crawls.downloads(REFERENCE))}
     assert min(one.words for one in (first[REFERENCE], later[REFERENCE])) >= len(owners) - 1
@@ -88,7 +88,7 @@ def test_a_crawl_that_never_ends_is_made_good_by_the_next(crawls: Crawls) -> Non
     reference = crawls.run(top, owner=REFERENCE)
     names = crawls.downloads(REFERENCE)
 
-    for owner, stop_at in _each(reference):
+    for owner, stop_at in _each(reference)[::2]:
         crawls.stopped(crawls.begin(top, owner=owner), stop_at=stop_at)
         # In a folder that may have been listed already.
         late = crawls.server.store.add(f"late {stop_at}.pdf", PDF, parents=["folder-inner"])
@@ -101,7 +101,7 @@ def test_a_crawl_that_never_ends_is_made_good_by_the_next(crawls: Crawls) -> Non
 def test_a_stopped_crawl_that_another_has_overtaken_begins_anew(crawls: Crawls) -> None:
     top = _world(crawls)
     words = crawls.run(top, owner=REFERENCE).words
-    for stop_at in range(1, words, 3):
+    for stop_at in range(1, words, 5):
         owner = f"overtaken-{stop_at}"
         old = crawls.begin(top, owner=owner)
         crawls.stopped(old, stop_at=stop_at)
