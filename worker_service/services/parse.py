@@ -1,7 +1,6 @@
 """Parse jobs and selectors as users write them; shared by the command line and the HTTP API.
 
-Each function returns a value or raises an error that says what to write instead. Nothing is written, and nothing is
-read except the file that a payload names.
+Each function returns a value or raises an error that says what to write instead.
 """
 
 from __future__ import annotations
@@ -9,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,6 @@ from worker_service.settings.config import Settings
 
 _PAGES = re.compile(r"(\d{1,9})?(-)?(\d{1,9})?")
 
-_KEYS = {"unique_key": "--unique", "concurrency_key": "--key"}
 _NAMES = {"": "ids", "batch": "batch_ids", "document": "document_ids"}
 _BATCH_NAME_MOST = 200
 _EARLIEST = 1970
@@ -49,25 +48,26 @@ def read_job(words: Mapping[str, Any], settings: Settings, *, now: datetime, std
 
     The payload also has `assignments`, and `timeout` gives `timeout_seconds`.
     """
-    said = {name: word for name, word in words.items() if word is not None}
-    plain = NewJob(_filled("the job type", said["job_type"]))
+    given = {name: word for name, word in words.items() if word is not None}
+    default = NewJob(_check_filled("the job type", given["job_type"]))
     # If there is a default, ignore an empty word: a variable in a crontab line may be empty.
-    named = [c for c in WRITTEN if c.name in said and (said[c.name] != "" or getattr(plain, c.name) is None)]
-    read: dict[str, Any] = {column.name: _column(column, said[column.name]) for column in named}
-    read |= {name: _filled(flag, said[name]) for name, flag in _KEYS.items() if name in said}
-    read["payload"] = read_payload(said.get("payload"), said.get("assignments", ()), settings.payload_bytes_max, stdin)
-    if "priority" in said:
-        read["priority"] = read_priority(said["priority"])
-    read["on_failure"] = [read_action(word, OnEnd.FAILURE) for word in said.get("on_failure", ())]
-    if "run_at" in said:
-        read["run_at"] = read_time(said["run_at"], now=now)
-    if "after" in said:
-        read["after"] = _read_ids(said["after"])
-    if "max_retries" in said:
-        read["max_retries"] = _number("--max-retries", said["max_retries"])
-    if "timeout" in said:
-        read["timeout_seconds"] = _read_timeout(said["timeout"])
-    return replace(plain, after_any=said.get("after_any", False), **read)
+    named = [c for c in WRITTEN if c.name in given and (given[c.name] != "" or getattr(default, c.name) is None)]
+    fields: dict[str, Any] = {column.name: _read_column(column, given[column.name]) for column in named}
+    readers: dict[str, Callable[[Any], Any]] = {
+        "unique_key": partial(_check_filled, "--unique"),
+        "concurrency_key": partial(_check_filled, "--key"),
+        "priority": read_priority,
+        "run_at": partial(read_time, now=now),
+        "after": _read_ids,
+        "max_retries": partial(_check_number, "--max-retries"),
+    }
+    fields |= {name: read(given[name]) for name, read in readers.items() if name in given}
+    if "timeout" in given:
+        fields["timeout_seconds"] = _read_timeout(given["timeout"])
+    on_failure = [read_action(word, OnEnd.FAILURE) for word in given.get("on_failure", ())]
+    payload = read_payload(given.get("payload"), given.get("assignments", ()), settings.payload_bytes_max, stdin)
+    after_any = given.get("after_any", False)
+    return replace(default, payload=payload, on_failure=on_failure, after_any=after_any, **fields)
 
 
 def read_payload(
@@ -99,7 +99,7 @@ def read_priority(number: int | None) -> int:
 def read_name_of_batch(word: str) -> str:
     if len(word) > _BATCH_NAME_MOST or not word.isprintable():
         raise BadInput(f"the name of a batch is one line of at most {_BATCH_NAME_MOST} characters")
-    return _text("the name of a batch", word.strip())
+    return _check_text("the name of a batch", word.strip())
 
 
 def read_time(text: str, *, now: datetime) -> datetime:
@@ -111,7 +111,7 @@ def read_time(text: str, *, now: datetime) -> datetime:
 
 def _payload_text(words: str, bytes_max: int, stdin: Callable[[int], bytes]) -> str:
     if words != "-" and not words.startswith("@"):
-        return _text("--payload", words)
+        return _check_text("--payload", words)
     if words == "-":
         raw = stdin(bytes_max + 1)
     else:
@@ -134,7 +134,7 @@ def _dump_json(value: object) -> str:
     try:
         text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     except ValueError as error:
-        raise BadPayload("a number in the payload is larger than JSON numbers are kept") from error
+        raise BadPayload("a number in the payload is too large for JSON") from error
     try:
         text.encode()
     except UnicodeEncodeError:  # half of a surrogate pair, which JSON can only express as an escape
@@ -144,7 +144,7 @@ def _dump_json(value: object) -> str:
 
 def _assign(value: dict[str, object], assignment: str) -> None:
     """Set `key=value`; a dot descends into an object. The value is JSON if it parses as JSON, otherwise text."""
-    path, equals, word = _text("--set", assignment).partition("=")
+    path, equals, word = _check_text("--set", assignment).partition("=")
     keys = path.split(".")
     if not equals or not all(keys):
         raise BadInput(f"{assignment!r} does not say what to set", "write it like file_id=abc")
@@ -161,10 +161,8 @@ def _assign(value: dict[str, object], assignment: str) -> None:
 
 def _refuse_large(size: int, bytes_max: int) -> None:
     if size > bytes_max:
-        raise BadPayload(
-            f"the payload is larger than {bytes_max} bytes (payload_bytes_max): "
-            "put the data into a file and its path into the payload"
-        )
+        detail = f"the payload is larger than {bytes_max} bytes (payload_bytes_max)"
+        raise BadPayload(detail, "put the data into a file and its path into the payload")
 
 
 def _read_ids(text: str) -> tuple[int, ...]:
@@ -177,7 +175,7 @@ def _read_ids(text: str) -> tuple[int, ...]:
 def _read_timeout(text: str) -> int:
     seconds = parse_length(text).total_seconds()
     if seconds < 1:
-        raise BadTime(f"{text!r} is no time at all: a timeout is 1s or longer")
+        raise BadTime(f"{text!r} is too short", "a timeout is 1s or longer")
     return int(seconds)
 
 
@@ -198,22 +196,24 @@ def read_selector(
 
     `chosen` has values as written, by the names of the `Selector` fields in `CHOSEN_BY`.
     """
-    named = [read_name(word) for word in ids]
+    named: dict[str, dict[int, None]] = {field: {} for field in _NAMES.values()}
+    for field, number in map(read_name, ids):
+        named[field][number] = None
     columns = {column.chosen_by: column for column in CHOSEN_BY}
     return Selector(
-        ids=_numbers(named, "ids"),
-        batch_ids=_numbers(named, "batch_ids"),
-        document_ids=_numbers(named, "document_ids"),
+        ids=tuple(named["ids"]),
+        batch_ids=tuple(named["batch_ids"]),
+        document_ids=tuple(named["document_ids"]),
         statuses=read_statuses(Status, statuses),
         since=None if since is None else as_text(read_past(since, now=now)),
         older_than=None if older_than is None else as_text(read_past(older_than, now=now)),
         match=tuple(_read_match(text) for text in match),
-        **{name: _chosen(columns[name], words) for name, words in chosen.items() if words is not None},
+        **{name: _read_chosen(columns[name], words) for name, words in chosen.items() if words is not None},
     )
 
 
 def read_statuses(kind: type[S], words: Sequence[str]) -> tuple[S, ...]:
-    return tuple(dict.fromkeys(one_of(kind, word) for word in _divided(words)))
+    return tuple(dict.fromkeys(one_of(kind, word) for word in _split(words)))
 
 
 def read_name(word: int | str) -> tuple[str, int]:
@@ -227,10 +227,6 @@ def read_name(word: int | str) -> tuple[str, int]:
     return _NAMES[what], int(number)
 
 
-def _numbers(named: Sequence[tuple[str, int]], field: str) -> tuple[int, ...]:
-    return tuple(dict.fromkeys(number for of, number in named if of == field))
-
-
 def read_document_selector(
     ids: Sequence[int] = (),
     statuses: Sequence[str] = (),
@@ -242,24 +238,24 @@ def read_document_selector(
     return DocumentSelector(tuple(ids), states, tuple(owners), name=name, batch_ids=tuple(batch_ids))
 
 
-def _chosen(column: Column, words: Any) -> Any:
+def _read_chosen(column: Column, words: Any) -> Any:
     if column.is_number:
-        return _number(column.flag, words)
+        return _check_number(column.flag, words)
     if isinstance(words, str):
-        word = _text(column.flag, words)
+        word = _check_text(column.flag, words)
         return FORMER_ERROR_CODES.get(word, word) if column.name == "error_code" else word
-    return tuple(_divided(words)) if column.divides else tuple(_text(column.flag, word) for word in words)
+    return tuple(_split(words)) if column.divides else tuple(_check_text(column.flag, word) for word in words)
 
 
-def _column(column: Column, word: Any) -> Any:
+def _read_column(column: Column, word: Any) -> Any:
     if column.is_number:
-        return _number(column.flag, word)
-    return _filled(column.flag, word) if column.is_filled else _text(column.flag, word)
+        return _check_number(column.flag, word)
+    return _check_filled(column.flag, word) if column.is_filled else _check_text(column.flag, word)
 
 
 def _read_match(text: str) -> tuple[str, object]:
     try:
-        return parse_match(_text("--match", text))
+        return parse_match(_check_text("--match", text))
     except RecursionError as error:
         raise BadInput("the value of --match is nested too deeply") from error
 
@@ -275,8 +271,8 @@ def read_past(text: str, *, now: datetime) -> datetime:
 # ── Words ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _text(label: str, word: str) -> str:
-    """Return the word. Raise `BadInput` if it is not UTF-8 or has a NUL byte, which cannot be stored."""
+def _check_text(label: str, word: str) -> str:
+    """Raise `BadInput` if the word is not UTF-8 or has a NUL byte, which cannot be stored."""
     try:
         word.encode()
     except UnicodeEncodeError as error:
@@ -286,21 +282,21 @@ def _text(label: str, word: str) -> str:
     return word
 
 
-def _number(label: str, number: int) -> int:
+def _check_number(label: str, number: int) -> int:
     if not 0 <= number <= _LARGEST:
         raise BadInput(f"{label} is a number from 0 to {_LARGEST}, not {number}")
     return number
 
 
-def _filled(label: str, word: str) -> str:
+def _check_filled(label: str, word: str) -> str:
     if not word.strip():
         raise BadInput(f"{label} is empty")
-    return _text(label, word)
+    return _check_text(label, word)
 
 
-def _divided(words: Sequence[str]) -> list[str]:
+def _split(words: Sequence[str]) -> list[str]:
     """Split at commas: `--status failed,cancelled` is `--status failed --status cancelled`."""
-    return [part.strip() for word in words for part in _text("a selector", word).split(",") if part.strip()]
+    return [part.strip() for word in words for part in _check_text("a selector", word).split(",") if part.strip()]
 
 
 def read_pages(text: str | None) -> tuple[int, int | None]:
@@ -313,5 +309,5 @@ def read_pages(text: str | None) -> tuple[int, int | None]:
     first = int(found[1] or 1)
     last = None if found[2] and not found[3] else int(found[3] or first)
     if first < 1 or (last is not None and last < first):
-        raise BadInput(f"{text!r} names no pages: the first is 1, and the last comes after it")
+        raise BadInput(f"{text!r} names no pages", "the first is 1, and the last comes after it")
     return first, last
