@@ -22,6 +22,7 @@ from tests.store.kit import claim, ranges, save
 from worker_service.base.errors import WaitTimedOut
 from worker_service.base.path_text import path_of
 from worker_service.cli.progress import Display, reading_in_words, watch_reading
+from worker_service.cli.waiting import AwaitedDocument, ReadingProgress, wait_for_documents
 from worker_service.jobs.attempts import Completion, Failure
 from worker_service.jobs.documents import DocumentFacts, DocumentRequest
 from worker_service.jobs.job import Job, NewJob
@@ -29,7 +30,6 @@ from worker_service.jobs.library import DocumentSelector
 from worker_service.jobs.selector import Selector
 from worker_service.jobs.workers import HandlerFacts, Worker
 from worker_service.services.database import Session
-from worker_service.services.wait import AwaitedDocument, ReadingProgress, wait_for_documents
 from worker_service.settings.config import load_settings
 
 

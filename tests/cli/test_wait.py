@@ -15,10 +15,10 @@ from tests.cli.shelf import Shelf
 from tests.cli.test_processes import on_a_terminal
 from tests.store.kit import FAR_FUTURE
 from worker_service.cli.progress import Display, watch_jobs
+from worker_service.cli.waiting import JobsProgress
 from worker_service.jobs.attempts import Checkpoint, Failure, Report
 from worker_service.jobs.job import WATCHING, NewJob, Status
 from worker_service.jobs.selector import Selector
-from worker_service.services.wait import JobsProgress
 
 
 class Terminal(StringIO):

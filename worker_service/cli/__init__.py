@@ -68,7 +68,7 @@ INDEX: dict[str, dict[str, tuple[str, str]]] = {
         "errors": ("status", "Count recent failures by error code."),
         "workers": ("status", "List the daemons and cluster nodes."),
         "doctor": ("status", "Find problems and say how to fix them."),
-        "report": ("status", "Write a support report without names and contents."),
+        "report": ("report", "Write a support report without names and contents."),
     },
     "Daemon, server, cluster": {
         "run": ("run", "Run the daemon in the foreground."),

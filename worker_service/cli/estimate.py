@@ -19,13 +19,13 @@ from worker_service.base.path_text import written
 from worker_service.cli import output
 from worker_service.cli.context import Invocation
 from worker_service.cli.submit import report_waiting, say_what_is_left_out
+from worker_service.cli.waiting import wait_for_jobs
 from worker_service.jobs.documents import IndexStatus
 from worker_service.jobs.job import NewJob
 from worker_service.jobs.library import DocumentSelector
 from worker_service.jobs.selector import Selector
 from worker_service.services import documents, enqueue
 from worker_service.services.batches import PRIORITY
-from worker_service.services.wait import wait_for_jobs
 
 
 class ToRead(Struct, frozen=True):

@@ -16,11 +16,7 @@ from worker_service.base.humanize import counted
 from worker_service.base.sanitize import harmless
 from worker_service.cli import output
 from worker_service.cli.context import Invocation
-from worker_service.jobs.batches import BatchState
-from worker_service.jobs.job import Job, Status
-from worker_service.services.batches import BatchDetails, describe_progress, titled_progress, wait_for_batch
-from worker_service.services.jobs import progress_in_words, state_of, title_of_job
-from worker_service.services.wait import (
+from worker_service.cli.waiting import (
     AwaitedDocument,
     JobsProgress,
     ReadingProgress,
@@ -28,6 +24,10 @@ from worker_service.services.wait import (
     WatchJobs,
     wait_for_documents,
 )
+from worker_service.jobs.batches import BatchState
+from worker_service.jobs.job import Job, Status
+from worker_service.services.batches import BatchDetails, describe_progress, titled_progress, wait_for_batch
+from worker_service.services.jobs import progress_in_words, state_of, title_of_job
 
 _DRAW_SECONDS = 0.2
 _LINE_SECONDS = 10.0

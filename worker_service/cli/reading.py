@@ -30,12 +30,12 @@ from worker_service.cli.submit import (
     submit,
     timeout_option,
 )
+from worker_service.cli.waiting import AwaitedDocument
 from worker_service.jobs.batches import InBatch
 from worker_service.jobs.documents import Decision, DocumentRequest, IndexStatus
 from worker_service.jobs.job import Enqueued
 from worker_service.jobs.library import Document, DocumentSelector
 from worker_service.services import documents, enqueue, exports
-from worker_service.services.wait import AwaitedDocument
 
 _LIVING = (IndexStatus.QUEUED, IndexStatus.INDEXING, IndexStatus.SUCCESS)
 

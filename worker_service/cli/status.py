@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 
 import click
 
@@ -190,38 +189,3 @@ def errors(call: Invocation, since: str) -> None:
         output.say("details: pagemill show ID; to run them again: pagemill retry --error CODE")
     else:
         output.say(f"nothing failed since {since}")
-
-
-@verb
-@click.option(
-    "-o",
-    "--output",
-    "target",
-    type=click.Path(dir_okay=False, path_type=Path),
-    default=Path("pagemill-report.tar.gz"),
-    metavar="FILE",
-    help="Default: pagemill-report.tar.gz.",
-)
-@click.option("--with-names", is_flag=True, help="Include names of files and owners, all settings, and error messages.")
-@click.option("--force", is_flag=True, help="Replace an existing file.")
-def report(call: Invocation, target: Path, with_names: bool, force: bool) -> None:
-    """\b
-    pagemill report
-    pagemill report -o bundle.tar.gz
-    pagemill report -o bundle.tar.gz --with-names --force
-
-    Write a support report: versions, settings, the output of doctor and status, workers, counts, errors, the newest
-    failed jobs and events. Prints its contents; check it before you share it.
-
-    Payloads, results, logs, the text of documents and credentials are never in it. Names of files and owners, paths and
-    messages are in it only with --with-names. A message may repeat what a program printed or a part of its payload.
-    """
-    from worker_service.services import report as operations  # loads the runner
-
-    parts = operations.report(call.settings, lambda: call.session, target, with_names=with_names, is_forced=force)
-    items = [{"name": part.name, "bytes": len(part.content), "about": part.about} for part in parts]
-    if call.printed_json({"report": target, "with_names": with_names, "items": items}):
-        return
-    output.show_table(("FILE", "BYTES", "CONTENT"), [(one.name, len(one.content), one.about) for one in parts])
-    names = "with names and messages: check it before you share it" if with_names else "without names and messages"
-    output.say(f"wrote {target}; {names}")

@@ -9,8 +9,8 @@ from worker_service.base.humanize import counted
 from worker_service.cli import output
 from worker_service.cli.context import Invocation, selecting, verb
 from worker_service.cli.progress import await_batches, await_reading, watch_jobs
+from worker_service.cli.waiting import AwaitedDocument, wait_for_jobs
 from worker_service.jobs.selector import Selector
-from worker_service.services.wait import AwaitedDocument, wait_for_jobs
 
 
 @verb

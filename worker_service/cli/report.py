@@ -1,6 +1,6 @@
-"""Diagnostic report for support: versions, settings, state of the service, and recent failures, in one archive.
+"""`pagemill report`: versions, settings, state of the service, and recent failures, in one archive.
 
-Each file has only the fields listed below, so that a new field is left out until somebody adds it here. Names of files
+Each file has only the fields listed below, so that a new field is left out until it is listed here. Names of files
 and owners, values of other settings, and sentences are included on request only: a sentence may repeat anything. If a
 file cannot be made, for instance because the database cannot be opened, it says why instead.
 """
@@ -18,12 +18,15 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import click
 from msgspec import Struct
 
 from worker_service import VERSION
 from worker_service.base.errors import PagemillError, Refused
 from worker_service.base.files import atomic_write
 from worker_service.base.sanitize import as_json
+from worker_service.cli import output
+from worker_service.cli.context import Invocation, verb
 from worker_service.jobs.job import Status
 from worker_service.jobs.selector import Selector
 from worker_service.services.database import Session, versions
@@ -87,7 +90,40 @@ class ReportFile(Struct, frozen=True):
     content: bytes
 
 
-def report(
+@verb
+@click.option(
+    "-o",
+    "--output",
+    "target",
+    type=click.Path(dir_okay=False, path_type=Path),
+    default=Path("pagemill-report.tar.gz"),
+    metavar="FILE",
+    help="Default: pagemill-report.tar.gz.",
+)
+@click.option("--with-names", is_flag=True, help="Include names of files and owners, all settings, and error messages.")
+@click.option("--force", is_flag=True, help="Replace an existing file.")
+def report(call: Invocation, target: Path, with_names: bool, force: bool) -> None:
+    """\b
+    pagemill report
+    pagemill report -o bundle.tar.gz
+    pagemill report -o bundle.tar.gz --with-names --force
+
+    Write a support report: versions, settings, the output of doctor and status, workers, counts, errors, the newest
+    failed jobs and events. Prints its contents; check it before you share it.
+
+    Payloads, results, logs, the text of documents and credentials are never in it. Names of files and owners, paths and
+    messages are in it only with --with-names. A message may repeat what a program printed or a part of its payload.
+    """
+    parts = write_report(call.settings, lambda: call.session, target, with_names=with_names, is_forced=force)
+    items = [{"name": part.name, "bytes": len(part.content), "about": part.about} for part in parts]
+    if call.printed_json({"report": target, "with_names": with_names, "items": items}):
+        return
+    output.show_table(("FILE", "BYTES", "CONTENT"), [(one.name, len(one.content), one.about) for one in parts])
+    names = "with names and messages: check it before you share it" if with_names else "without names and messages"
+    output.say(f"wrote {target}; {names}")
+
+
+def write_report(
     settings: Settings, open_session: Callable[[], Session], target: Path, *, with_names: bool, is_forced: bool
 ) -> list[ReportFile]:
     """Write the report to `target`, readable only by the caller; return its files."""
