@@ -161,7 +161,7 @@ def run_handler(
     **job: Unpack[JobFields],
 ) -> HandlerRun:
     """Run one attempt. `handler` is a Handler, or the job type of an installed one; `payload` is JSON text, or a value
-    that can be encoded as JSON. Staging, kept files and published files are in `directory`."""
+    that can be encoded as JSON. All files are in `directory`."""
     runner = _Runner(directory, commands or {}, sandbox, _Answerer(answers))
     return runner.run(_order(handler, payload, job), None if isinstance(handler, str) else _spec_of(handler))
 
@@ -176,9 +176,9 @@ def run_stopped_and_again(
     answers: Answers | None = None,
     **job: Unpack[JobFields],
 ) -> tuple[HandlerRun, HandlerRun]:
-    """Kill the attempt with SIGKILL after its nth call (progress, log, checkpoint, save_page, save_pages or ask; the
-    call itself completes), then run the job again with its last checkpoint and its saved pages, as the daemon would.
-    The second run of a good handler ends as if there had been no first."""
+    """Kill the attempt after its nth call (progress, log, checkpoint, save_page, save_pages or ask), then run the job
+    again with its last checkpoint and its saved pages. The second run of a good handler ends as if there had been no
+    first."""
     wrapper = directory / "path" / f"{_WRAPPER}.py"
     wrapper.parent.mkdir(parents=True, exist_ok=True)
     spec, job_type = _spec_of(handler), handler.job_type
@@ -225,8 +225,6 @@ class _KilledAfter:
 
 @dataclass(slots=True)
 class _Answerer:
-    """Answers questions in place of the store, across the runs of one job."""
-
     answers: Answers | None
     pages: list[PageResult] = field(default_factory=list)
 

@@ -125,8 +125,8 @@ def begin_logging(log_format: str, *, environ: Mapping[str, str] | None = None, 
 
 @contextmanager
 def _without_rich() -> Iterator[None]:
-    """Hide rich while structlog is imported: it would import rich to render tracebacks, which takes longer than
-    structlog itself and is not used here."""
+    """Hide rich while structlog is imported: importing it takes longer than structlog itself, and it is not used
+    here."""
     if "rich" in sys.modules:
         yield
         return

@@ -1,9 +1,6 @@
-"""The contract between pagemill and the code for one job type.
-
-A handler is called with a `Context`, works inside `context.staging`, and returns `Done` or raises one of the errors
-below. It may run twice for one job, and it may be stopped between any two of its lines. `registry` finds handlers;
-`worker_service.runner` runs them.
-"""
+"""The contract between pagemill and the code for one job type. A handler works inside `context.staging`, and returns
+`Done` or raises one of the errors below. It may run twice for one job, and it may be stopped between any two of its
+lines."""
 
 from __future__ import annotations
 
@@ -34,7 +31,7 @@ class Context(Protocol[P_co]):
 
     @property
     def payload(self) -> P_co:
-        """The payload, validated and decoded into the handler's own type."""
+        """The payload, decoded into the handler's own type."""
 
     @property
     def job_type(self) -> str: ...
@@ -47,14 +44,14 @@ class Context(Protocol[P_co]):
 
     @property
     def document_id(self) -> int | None:
-        """The document that the job works for, and its generation; None if the job has no document."""
+        """None if the job has no document."""
 
     @property
     def generation(self) -> int | None: ...
 
     @property
     def document(self) -> KnownDocument | None:
-        """The known facts about the document, so that no payload has to carry them."""
+        """Known facts about the document, so that no payload has to carry them."""
 
     @property
     def parent_id(self) -> int | None:
@@ -62,7 +59,7 @@ class Context(Protocol[P_co]):
 
     @property
     def inputs(self) -> Mapping[str, Path]:
-        """Published files of the job's document by role ('original', …), readable in the sandbox."""
+        """Published files of the document by role ('original', …), readable in the sandbox."""
 
     @property
     def staging(self) -> Path:
@@ -70,7 +67,7 @@ class Context(Protocol[P_co]):
 
     @property
     def keep(self) -> Path:
-        """A directory that outlives attempts, for handlers with a `keep_key`. Only one attempt at a time has it."""
+        """A directory that outlives attempts, for handlers with a `keep_key`. One attempt at a time has it."""
 
     @property
     def state(self) -> Any:
@@ -82,7 +79,7 @@ class Context(Protocol[P_co]):
 
     @property
     def slots(self) -> int:
-        """The number of attempts that can run at once, here or on nodes; for handlers that split their work."""
+        """Number of attempts that can run at once, here or on nodes; for handlers that split their work."""
 
     def progress(
         self,
@@ -94,49 +91,45 @@ class Context(Protocol[P_co]):
         unit: str = "",
         rate: float | None = None,
     ) -> None:
-        """Report progress as a percentage, or as `done` of `total` units (`pages`, `bytes`), from which pagemill
-        computes rate and time left. Without `percent` it is computed from the count. Pass `rate` (units per second) if
-        the handler has a better figure than the average. Calls are cheap; call it as often as you like."""
+        """Report a percentage, or `done` of `total` units (`pages`, `bytes`), from which pagemill computes rate and
+        time left. Pass `rate` (units per second) if the handler has a better figure than the average. Calls are
+        cheap."""
 
     def log(self, line: str) -> None:
-        """Write a line to the job's log, which also receives stdout and stderr. The newest 3,000 lines of a job are
-        kept."""
+        """Write a line to the job's log, which also receives stdout and stderr. The newest 3,000 lines are kept."""
 
     def cancelled(self) -> bool:
-        """Return True once the attempt should end. A handler that calls it may finish its current piece of work, within
-        the grace period; in a handler that never calls it, `Stopped` is raised at any line."""
+        """Return True once the attempt should end. A handler that calls it may finish its piece of work within the
+        grace period; in any other, `Stopped` is raised at any line."""
 
     def checkpoint(self, state: object, follow_ups: Sequence[NewJob] = (), crawl: CrawlPage | None = None) -> None:
         """Keep `state` (JSON) for the next attempt, enqueue `follow_ups`, and record what a crawl has found, in one
-        transaction under the lease. Returns when the state is sent, before it is written; messages are written in
-        order."""
+        transaction. Returns when the state is sent, before it is written; messages are written in order."""
 
     def save_page(self, page: PageResult) -> None:
-        """Save what was read of a page of the job's document, even if the attempt fails later."""
+        """Save a page of the job's document, even if the attempt fails later."""
 
     def save_pages(self, pages: Sequence[PageResult]) -> None:
-        """Save several pages at once, which is cheaper than one by one, for pages that are read quickly."""
+        """Save several pages at once, which is cheaper than one by one."""
 
     def ask(self, question: Question[A]) -> A:
         """Query the database. Takes milliseconds, so ask for many things at once."""
 
 
 class File(Struct, frozen=True):
-    """A file in the staging directory that is to be published."""
-
     path: Path | str
     role: str = ""
-    """Its role in the document: original, text, pages, pdf, hocr, thumbnail. Empty: not part of a document."""
+    """original, text, pages, pdf, hocr or thumbnail. Empty: not part of a document."""
     name: str = ""
     """Name for users; empty uses the name in staging."""
     sha256: str = ""
     md5: str = ""
     note: str = ""
-    """A note for users. The note of an original is also shown with its document."""
+    """For users. The note of an original is also shown with its document."""
 
 
 class SameFile(Struct, frozen=True):
-    """A file that was published before, to be published again without a copy."""
+    """A published file, to be published again without a copy."""
 
     file_id: int
     role: str = ""
@@ -144,22 +137,19 @@ class SameFile(Struct, frozen=True):
 
 
 class Done(Struct, frozen=True):
-    """The job succeeded."""
-
     result: object = None
     """A value that can be encoded as JSON."""
     files: Sequence[Path | str | File | SameFile] = ()
-    """Files in the staging directory, fsynced and published after the handler has returned."""
+    """Files in staging, published after the handler has returned."""
     follow_ups: Sequence[NewJob] = ()
     document: DocumentFacts | None = None
-    """New facts about the job's document."""
     publishes: bool = False
-    """True if users should now see the generation of the document that the job works for."""
+    """Users should now see this generation of the document."""
 
 
 class HandlerError(Exception):
-    """The attempt failed. `code` is stable and used for statistics; `detail` says what is wrong, `remedy` what the user
-    can do about it. The two are shown separately, so a detail does not end with its remedy."""
+    """The attempt failed. `code` is stable; `detail` says what is wrong, `remedy` what the user can do about it. They
+    are shown separately, so a detail does not end with its remedy."""
 
     def __init__(self, code: str, detail: str, remedy: str) -> None:
         super().__init__(code, detail, remedy)
@@ -191,8 +181,8 @@ class Permanent(HandlerError):
 
 
 class Snooze(HandlerError):
-    """The job is fine but must wait; costs no attempt. Pass `after` in seconds, or `until` with a time zone. The code
-    `WATCHING` marks a job that checks again for ever, so that its end is not awaited."""
+    """The job must wait; costs no attempt. Pass `after` in seconds, or `until` with a time zone. The code `WATCHING`
+    marks a job that checks again for ever, so that its end is not awaited."""
 
     def __init__(
         self,
@@ -212,16 +202,16 @@ class Snooze(HandlerError):
 
 
 class MissingDependency(Snooze):
-    """This machine lacks something that this job needs and other jobs of its type do not. The job is tried again after
-    a while and meanwhile shown as waiting for CAPABILITY_MISSING."""
+    """This machine lacks something that only some jobs of the type need. The job is tried again after a while, and
+    shown as waiting for CAPABILITY_MISSING."""
 
     def __init__(self, detail: str, remedy: str = "", *, after: float = 60.0) -> None:
         super().__init__(detail, remedy, after=after, code=CAPABILITY_MISSING)
 
 
 class PauseSource(HandlerError):
-    """The job's source must pause, for example because a quota is used up or a credential is refused: no job of this
-    source starts for `after` seconds. Costs no attempt; users see the problem and the remedy."""
+    """The job's source must pause, for example because a quota is used up: no job of this source starts for `after`
+    seconds. Costs no attempt."""
 
     def __init__(self, detail: str, remedy: str = "", *, after: float, code: str = "RESTING") -> None:
         super().__init__(code, detail, remedy)
@@ -246,7 +236,7 @@ class Limits(Struct, frozen=True):
 
 
 class Choices(Struct, frozen=True):
-    """The allowed values of one payload key, so that a wrong value is rejected at once."""
+    """The allowed values of one payload key."""
 
     there: Sequence[str]
     """Values available on this machine."""
@@ -256,7 +246,6 @@ class Choices(Struct, frozen=True):
     """Aliases in lower case, and the value of each."""
 
     def closest(self, word: str) -> str | None:
-        """Return the closest known value, or None."""
         plain = word.lower().replace("-", "_")
         known = {**{one.lower(): one for one in (*self.there, *self.to_get)}, **self.called}
         # A word of two or three letters is close to many values.
@@ -265,39 +254,35 @@ class Choices(Struct, frozen=True):
 
 
 class Handler(Struct, Generic[P], frozen=True):
-    """The code for one job type, and its declarations."""
-
     job_type: str
     run: Callable[[Context[P]], Done | None]
     payload: type[P]
-    """Usually a frozen dataclass. A payload that does not fit it fails the job with PAYLOAD_INVALID. If it has a field
-    `pages`, that is shown to users when the job fails its document."""
+    """Usually a frozen dataclass. A payload that does not fit fails the job with PAYLOAD_INVALID. A field `pages` is
+    shown to users when the job fails its document."""
     job_class: JobClass = "cpu"
     limits: Limits = field(default_factory=Limits)
     at_most_once: bool = False
-    """True if the job must not run twice: once started, it fails with MAY_HAVE_RUN unless the handler itself asks for
-    another attempt."""
+    """Once started, the job fails with MAY_HAVE_RUN instead of running again, unless the handler asks for another
+    attempt."""
     keep_key: Callable[[P], str] | None = None
     """Attempts with the same key share `context.keep`, one at a time."""
     missing: Callable[[], str | Problem | None] | None = None
-    """Returns what this machine lacks to run it ("tesseract is not installed"), or None. A `Problem` also has the
-    remedy ("apt-get install tesseract-ocr")."""
+    """Returns what this machine lacks to run it, or None. A `Problem` also has the remedy."""
     offers: Callable[[], str | None] | None = None
     """Returns what users can choose from on this machine ("trained data for deu, eng")."""
     choices: Callable[[], Mapping[str, Choices]] | None = None
     """Returns the choices by payload key. Called once, like `missing`."""
     identity: Callable[[], Sequence[str]] | None = None
-    """Returns the programs and data that its results depend on besides the input ("tesseract 5.3.0", "eng 4113088").
-    Called once. A cluster node that lacks one of them is not used."""
+    """Returns the programs and data that its results depend on besides the input ("tesseract 5.3.0"). A cluster node
+    that lacks one of them is not used."""
     runs_on_cluster: bool = False
-    """True if attempts may run on a cluster node: they have no effect except result and pages, need nothing of this
-    machine except payload and inputs, and ask only `KnownPages`. They publish no files. An attempt that lacks a
-    credential on a node runs again on this machine."""
+    """Attempts may run on a cluster node: they have no effect except result and pages, need only payload and inputs,
+    ask only `KnownPages` and publish no files. One that lacks a credential on a node runs again here."""
     slicer: Callable[[Path], Callable[[P, Path], bool]] | None = None
-    """Optional, for a handler that runs on a cluster and reads a part of a large file. Opens an original, and returns a
-    function that writes the part for a given payload to another file, or returns False if the attempt needs the whole
-    file. Called on this machine, in a child with the limits of an attempt. The attempt finds the part in its inputs as
-    `slice`, and no other input."""
+    """For a handler that runs on a cluster and reads a part of a large file. Opens an original, and returns a function
+    that writes the part for a payload to another file, or returns False if the attempt needs the whole file. Called on
+    this machine, in a child with the limits of an attempt. The attempt finds the part in its inputs as `slice`, and no
+    other input."""
     environment: Sequence[str] = ()
     """Names of the only environment variables that it can see."""
     credentials: Sequence[str] = ()
@@ -312,17 +297,17 @@ class Handler(Struct, Generic[P], frozen=True):
     """More lines for `pagemill handlers show`."""
     sandbox: Sandbox = "default"
     """`default` follows the settings; `strict` and `off` override them. Use `off` only for the administrator's own
-    programs. In a sandbox no file changes its mode, owner or time: chmod and utime report success, so that programs
-    that copy files work, and do nothing."""
+    programs. In a sandbox no file changes its mode, owner or time: chmod and utime report success and do nothing, so
+    that programs that copy files work."""
     reuse: int = 0
-    """Number of attempts that one child serves in turn before it is replaced; for many small, trusted jobs. Variables
-    of the handler survive from one attempt to the next. The staging directory is emptied between attempts; the child
-    cannot start programs. It is replaced early if an attempt raises an exception other than the errors above, or leaves
-    behind a thread, an open file, a file outside its staging, or another directory, umask, environment, limit or signal
-    handler. Where the kernel does not provide the whole sandbox, and for a job with files of a document, each attempt
-    gets its own child. Attempts can write the keep directories of other keys."""
+    """Number of attempts that one child serves in turn; for many small, trusted jobs. Variables of the handler survive
+    from one attempt to the next, and attempts can write the keep directories of other keys. The child cannot start
+    programs. It is replaced early if an attempt raises an exception other than the errors above, or leaves behind a
+    thread, an open file, a file outside its staging, or another directory, umask, environment, limit or signal handler.
+    Where the kernel does not provide the whole sandbox, and for a job with files of a document, each attempt gets its
+    own child."""
     schema: Mapping[str, object] | None = None
-    """JSON Schema of the payload, if its type does not define it: enqueuing a payload that does not fit is rejected."""
+    """JSON Schema of the payload, if its type does not define it."""
 
     def __post_init__(self) -> None:
         if not self.job_type or len(self.job_type) > 100 or not self.job_type.isprintable():
@@ -354,7 +339,7 @@ class Family(Struct, frozen=True):
 
     section: str
     make: Callable[[str, Mapping[str, object]], Handler[Any]]
-    """Makes a handler from a key and its table. Raises ValueError with a message about what is wrong with the table."""
+    """Makes a handler from a key and its table. Raises ValueError about a bad table."""
 
 
 NOTIFY = "notify"
@@ -362,8 +347,6 @@ NOTIFY = "notify"
 
 
 class Message(Struct, frozen=True):
-    """A notification."""
-
     to: str
     """An address: `mailto:ops@example.com`, `https://example.com/hook`, `apprise:ops`."""
     subject: str

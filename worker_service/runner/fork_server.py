@@ -1,14 +1,8 @@
-"""The fork server: a preloaded, single-threaded process that forks the children in which attempts run.
-
-Started by `python -m worker_service.runner.fork_server FD`, where FD is a socket to the daemon. When the socket closes,
-the fork server stops everything and ends. It loads the handlers once, each tried in a child first, so that an attempt
-starts with a fork and no import. It is a subreaper: orphans of a child become its own children; it recognises them by
-their mark and kills them before the attempt counts as ended.
-
-A child that ended cleanly and may serve more attempts waits here for the next order of its type. The daemon may send
-orders for such children ahead of a free slot. An order that has waited too long goes back to the daemon unstarted, so
-that another daemon with a free slot can run it.
-"""
+"""The fork server: a preloaded, single-threaded process that forks the children in which attempts run. Started by
+`python -m worker_service.runner.fork_server FD`, where FD is a socket to the daemon; when it closes, the fork server
+stops everything and ends. It is a subreaper: orphans of a child become its own children, and are killed before the
+attempt counts as ended. A child that may serve more attempts waits here for the next order of its type. The daemon may
+send such orders ahead of a free slot; one that has waited too long goes back unstarted."""
 
 from __future__ import annotations
 

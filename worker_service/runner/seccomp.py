@@ -1,9 +1,5 @@
-"""The seccomp filter of a child process: which system calls fail, and with which error.
-
-`rules` lists them, `compiled` turns the list into the classic BPF program that the kernel runs at each call. The first
-rule that matches decides; a call without a rule is allowed. A filter sees numbers and flags, not paths; Landlock checks
-paths.
-"""
+"""The seccomp filter of a child process: which system calls fail, and with which error. The first rule that matches
+decides; a call without a rule is allowed. A filter sees numbers and flags, not paths; Landlock checks paths."""
 
 from __future__ import annotations
 
