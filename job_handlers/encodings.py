@@ -135,6 +135,5 @@ def _language_of(text: str) -> str:
 
 
 def _whole_lines(head: bytes) -> bytes:
-    """Return the head up to its last line break, because its last character may be cut."""
     end = head.rfind(b"\n") + 1
     return head[:end] if end and len(head) == HEAD_BYTES else head

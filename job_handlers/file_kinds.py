@@ -300,7 +300,6 @@ def _by_signature(head: bytes, claimed: Sequence[Format]) -> Format | None:
 
 
 def has_pdf_within(head: bytes) -> bool:
-    """Return whether a whole PDF header, with the end of its line, follows other bytes such as a web page."""
     return _PDF_HEADER.search(head[:_PDF_BEGINS_WITHIN]) is not None
 
 

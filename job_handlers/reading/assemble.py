@@ -271,7 +271,6 @@ assemble = Handler(
 
 
 def _thumbnail_drawer(original: Path, password: str) -> Callable[[int], bytes]:
-    """Draw the thumbnail at once and return a function that returns it. Runs in the page process."""
     picture = b""
     with suppress(pdf.Broken, pdf.PdfLocked, pdf.PageTooLarge), pdf.PagedFile(original, password) as book:
         picture = book.thumbnail(1)

@@ -76,7 +76,6 @@ class UnpackedFiles:
 
 
 def unpack(context: Context[Any], process: PageProcess[Any], kind: FileKind) -> UnpackedFiles:
-    """Unpack the files of an archive or a mail. `process` answers negative page numbers by `unpacker`."""
     found = UnpackedFiles()
     key = document_of(context).source_key
     is_deep = key.count(WITHIN) >= _DEPTH_MAX

@@ -245,7 +245,6 @@ def _page_result(context: Context[HowToRead], found: str, number: int, answer: A
 
 
 def _page_reader(original: Path, password: str) -> Callable[[int], Answer]:
-    """Return the function that answers for a PDF or an image. Runs in the page process, which keeps the file open."""
     refused: Refusal | None = None
     try:
         book = pdf.PagedFile(original, password)

@@ -114,7 +114,6 @@ def image_of(gray: Gray) -> Image.Image:
 
 
 def whiten_missing_rows(gray: Gray) -> Gray:
-    """Make the rows below the last one with content white: decoders fill them with black or gray."""
     end = len(gray.samples)
     row = gray.samples[-1:] * gray.width
     while end and gray.samples.endswith(row, 0, end):
@@ -123,7 +122,6 @@ def whiten_missing_rows(gray: Gray) -> Gray:
 
 
 def cut_into_bands(gray: Gray, height: int) -> list[tuple[int, Gray]]:
-    """Cut the page into bands of at most `height` pixels, each at its whitest row. Return their tops too."""
     shades = image_of(gray).resize((1, gray.height), Image.Resampling.BOX).tobytes()
     found: list[tuple[int, Gray]] = []
     top = 0
@@ -183,7 +181,6 @@ def unread_marks(gray: Gray, boxes: Iterable[Box], *, most: int) -> list[Box]:
 
 
 def _ink_outside(gray: Gray, boxes: Iterable[Box], width: int) -> tuple[Image.Image, int, int]:
-    """Return the ink outside the boxes, the total ink, and the factor by which the image was reduced."""
     step = max(gray.width // width, 1)
     small = _reduce_to_width(gray, width)
     dark = max(_most_common(small.histogram()) - _INK_DEPTH, 0)
@@ -305,7 +302,6 @@ def _crop_image(gray: Gray, box: tuple[float, float, float, float]) -> tuple[Ima
 
 
 def ruled_lines(gray: Gray, dpi: float) -> list[tuple[float, float, float, float]]:
-    """Return horizontal and vertical lines at least a few letters long; a leaning line as several segments."""
     ink = _ink(gray)
     step = max(round(dpi * _RULE_STEP_INCHES), 4)
     level = _segments(ink, step)

@@ -117,7 +117,6 @@ def _has_nested_boxes(boxes: Sequence[Box]) -> bool:
 
 
 def _separators(rules: Sequence[Box], boxes: Sequence[Box], lowest: float) -> list[Box]:
-    """Return horizontal lines across boxes that lie side by side, each moved into the gap between them."""
     return [
         wall
         for rule in _join_segments(rules, lowest)
@@ -128,7 +127,6 @@ def _separators(rules: Sequence[Box], boxes: Sequence[Box], lowest: float) -> li
 
 
 def _join_segments(rules: Sequence[Box], lowest: float) -> list[Box]:
-    """Join the segments of lines, each a little higher or lower than the last, and shorten their inexact ends."""
     lines: list[tuple[Box, Box]] = []
     for one in sorted(one for one in rules if one[3] - one[1] < min(_THIN * lowest, one[2] - one[0]))[:_RULES_MOST]:
         for at, (whole, last) in enumerate(lines):
@@ -141,7 +139,6 @@ def _join_segments(rules: Sequence[Box], lowest: float) -> list[Box]:
 
 
 def _move_into_gap(rule: Box, over: Sequence[Box], lowest: float) -> Box | None:
-    """Return the part of the line that lies in the gap between the boxes; None if a box crosses it."""
     y = (rule[1] + rule[3]) / 2
     above = max((one[3] for one in over if one[1] + one[3] < 2 * y), default=y)
     below = min((one[1] for one in over if one[1] + one[3] >= 2 * y), default=y)
@@ -152,7 +149,6 @@ def _move_into_gap(rule: Box, over: Sequence[Box], lowest: float) -> Box | None:
 
 
 def _split_running_lines(boxes: Sequence[Box], lowest: float) -> tuple[list[int], list[int], list[int]]:
-    """Return the blocks above the body, the body, and the blocks below it. Running heads and feet are in no column."""
     body = sorted(range(len(boxes)), key=lambda at: boxes[at][1])
     head: list[int] = []
     foot: list[int] = []

@@ -39,7 +39,6 @@ _SPACES = _membership_table(" \n\t")
 _LEADERS = re.compile(r"(?:[.·…_]\s*){4,}")
 _WORD = re.compile(r"\w+")
 _AGREES = 0.5
-"""Minimum share of the recognised words that the text layer must contain to count as the same text."""
 
 
 class Verdict(StrEnum):
@@ -79,7 +78,6 @@ def is_worth_comparing(text: str, drawn: PageInk) -> bool:
 
 
 def is_fuller(own: str, recognised: str) -> bool:
-    """Return whether a page's own text is the recognised text, with at least as many words."""
     mine, seen = Counter(_WORD.findall(own.casefold())), Counter(_WORD.findall(recognised.casefold()))
     if not seen:
         return bool(mine) and not is_garbage(own, len("".join(own.split())))

@@ -37,8 +37,6 @@ _UNREAD = (ValueError, LookupError, AttributeError, TypeError, RecursionError, A
 
 
 class _BoundedHeaders(policy.EmailPolicy):
-    """Cut long headers before they are parsed, and keep as plain text a header that cannot be parsed."""
-
     def header_source_parse(self, sourcelines: list[str]) -> tuple[str, str]:
         name, value = super().header_source_parse(sourcelines)
         return name, value[: _max_length(name)]

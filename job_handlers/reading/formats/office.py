@@ -189,7 +189,6 @@ class OfficeDocument:
         return self._part(name, words, self._relations(name, ""))
 
     def _relations(self, name: str, kind: str) -> dict[str, str]:
-        """Return a part's relationships as id → file name, without those to targets outside the archive."""
         folder, own = posixpath.split(name)
         beside = f"{folder}/_rels/{own}.rels"
         found: dict[str, str] = {}
@@ -426,7 +425,6 @@ class _PartParser:
         return "".join(line).strip()
 
     def _add(self, text: str) -> None:
-        """Add the text to the open cell, or after the open paragraph, or as a paragraph of its own."""
         row = self._rows[-1] if self._rows else None
         if row is not None and row.cells and row.depth == len(self._lines):
             row.cells[-1] += filter(None, _on_one_line([text, *self._after_paragraph]))

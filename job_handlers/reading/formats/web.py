@@ -150,7 +150,6 @@ class PageParser(HTMLParser):
             self._begins_table, self._has_heads = True, False
 
     def _begin_cell(self, attributes: dict[str, str | None]) -> None:
-        """Begin a cell. A cell across several columns or rows is in the first of them."""
         if len(self._cells) >= _ROW_PIECES_MAX:
             self._end_row()
         self._is_row_open = True

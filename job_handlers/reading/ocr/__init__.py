@@ -76,7 +76,6 @@ def choices() -> Mapping[str, Choices]:
 
 
 def _likely_languages() -> Sequence[str]:
-    """Return the installed languages that can be identified; English first, and alone if there are none."""
     there = [one for one in tesseract.languages_of("fast") if one in language_id.KNOWN]
     return sorted(there, key=lambda one: (one != "eng", one)) or ["eng"]
 

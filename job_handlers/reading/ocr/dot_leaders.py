@@ -32,7 +32,6 @@ _UNEVEN = 0.25
 _INK_MOST = 3.0
 """Ink in dots. More at the next dot's position is a letter, not a speck beside a dot."""
 _NEAR = 3.5
-"""Maximum distance between a row of dots and the text on either side, in line heights."""
 _SAME_ROW, _DOTS_ROW = 0.5, 0.8
 """The second is for pieces without words, which may be dots read as letters."""
 _STEP_MOST = 1.5
@@ -90,7 +89,6 @@ def separate_leaders(lines: list[list[Word]], gray: Gray, read: Callable[[Gray],
 
 
 def misses_text_beside(lines: Sequence[Sequence[Word]], gray: Gray) -> bool:
-    """Return whether there are many dot leaders and some text beside them, or other ink, was not read."""
     if _count_with_dots(lines) < _ROWS_LEAST:
         return False
     words = [word for line in lines for word in line]
@@ -262,7 +260,6 @@ def _usual_step(some: Sequence[Mark]) -> float:
 
 
 def _extend_row(some: list[Mark], ink: Image.Image, summed: Sequence[int], wide: float, begin: int) -> list[Mark]:
-    """Extend the row of dots on both sides, across specks, as far as the previous row's end."""
     step = _usual_step(some)
     of_dot = median([summed[one[2]] - summed[one[0]] for one in some])
 

@@ -105,7 +105,6 @@ _READ_BY = {
 
 
 def codes_for_script(script: str) -> tuple[str, ...]:
-    """Return the codes that read this script, the one to install first. Empty for Latin and for unknown scripts."""
     return _READ_BY.get(script, ())
 
 

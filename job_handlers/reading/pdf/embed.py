@@ -64,7 +64,6 @@ def _to_own_space(page: Any) -> tuple[float, ...]:
 
 
 def _add_below(document: Any, page: Any, stream: bytes, references: Sequence[int]) -> None:
-    """Put the stream below the page's content, and add the fonts to its resources, which pages may share."""
     contents = [_add_stream(document, stream), *page.get_contents()]
     document.xref_set_key(page.xref, "Contents", f"[{' '.join(f'{one} 0 R' for one in contents)}]")
     own = pymupdf._as_pdf_page(page)

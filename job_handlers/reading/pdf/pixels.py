@@ -72,7 +72,6 @@ def without_checksums(warnings: str) -> str:
 
 
 def packing_of(document: Any, page: Any) -> tuple[str, int]:
-    """Return the format and compressed size of the page's largest image; ("", 0) if it has none."""
     found = [(int(document.xref_get_key(one[0], "Length")[1]), f"{one[8]} {one[5]} {one[4]}")
              for one in page.get_images() if document.xref_get_key(one[0], "Length")[0] == "int"]  # fmt: skip
     length, how = max(found, default=(0, ""))
@@ -107,7 +106,6 @@ def _wanted_dpi(page: Any, images: list[dict[str, Any]]) -> float:
 
 
 def _own_resolution(page: Any, images: list[dict[str, Any]]) -> tuple[float, int]:
-    """Return resolution and pixel width of the image that covers most of the page; 0 if none covers half of it."""
     best, width, covered = 0.0, 0, 0.5 * abs(page.rect.width * page.rect.height)
     for image in images:
         if image["width"] * image["height"] * max(image.get("bpc", 8) * 3 // 8, 1) > _IMAGE_BYTES_MAX:

@@ -105,7 +105,6 @@ def _packed_length(own: Any) -> int:
 
 
 def _text_by_pymupdf(document: Any, number: int, drawn: int = 0) -> PageText:
-    """Read a page with PyMuPDF's own API: a turned page, an image, and other rare cases."""
     page = document[number - 1]
     read = page.get_textpage(flags=FLAGS | drawn).this
     may_be_scan = not document.is_pdf or _may_be_scan(document, number)

@@ -86,7 +86,6 @@ class _TableReader:
         self._em, self._level, self._upright, self._split = em, level, upright, split
 
     def read(self, bands: Sequence[Band], area: RulingLine | None) -> FoundTable | None:
-        """Return the table in these lines. `area` is the area of its ruling lines, if it has any."""
         if sum(map(len, bands)) < 4:
             return None
         em = self._em
@@ -110,7 +109,6 @@ class _TableReader:
 
 
 def _table_of(rows: list[list[list[TextPiece]]]) -> FoundTable | None:
-    """Return the table without its empty columns; None if less than two rows or columns are left."""
     if len(rows) < 2 or sum([sum(map(bool, row)) > 1 for row in rows]) < 2:
         return None
     used = [at for at in range(len(rows[0])) if any(row[at] for row in rows)]

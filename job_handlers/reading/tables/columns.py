@@ -69,7 +69,6 @@ def _is_run_together(one: TextPiece, em: float) -> bool:
 
 
 def _covered_ranges(bands: Sequence[Band], tolerated: int, em: float) -> list[Column]:
-    """Return the stretches covered by pieces, separated by gaps crossed by at most `tolerated` of them."""
     ends: list[tuple[float, int]] = []
     for band in bands:
         for one in band:
@@ -123,7 +122,6 @@ def main_column(one: TextPiece, columns: Sequence[Column]) -> int:
 
 
 def merge_sign_columns(bands: Sequence[Band], columns: list[Column]) -> list[Column]:
-    """Merge a column of currency signs with the numbers after it, and one of percent signs with those before it."""
     if not any(one.text.strip() in SIGNS_BEFORE | SIGNS_BEHIND for band in bands for one in band):
         return columns
     texts: list[set[str]] = [set() for _ in columns]
@@ -145,7 +143,6 @@ def merge_sign_columns(bands: Sequence[Band], columns: list[Column]) -> list[Col
 
 
 def cells_of(bands: Sequence[Band], columns: Sequence[Column]) -> list[Line]:
-    """Return the cells of each line. A piece across several columns goes into the first of them."""
     begins, ends = [begin for begin, _ in columns], [end for _, end in columns]
     lines: list[Line] = []
     for band in bands:

@@ -80,7 +80,6 @@ def _prose_runs(stack: Sequence[TextPiece], em: float) -> Iterator[Sequence[Text
 
 
 def _wraps(line: TextPiece, following: TextPiece, right: float, em: float) -> bool:
-    """Return whether the first word of the following line would not have fitted on the line."""
     first = following.text.split(" ", 1)[0]
     width = (following.x1 - following.x0) * (len(first) + 1) / max(len(following.text), 1)
     return line.x1 + width > right - 0.3 * em and line.x0 - following.x0 > -1.2 * em
@@ -124,7 +123,6 @@ def _has_prose_between(above: Band, below: Band, flows: Sequence[TextPiece]) -> 
 
 
 def _trim(run: list[Band], em: float) -> list[Band]:
-    """Drop lines without a gap above and below the table; keep those that continue a cell of the last row."""
     wide = [at for at, band in enumerate(run) if len(band) > 1]
     if len(wide) < 2:
         return []
@@ -190,7 +188,6 @@ def _join_segments(level: Sequence[RulingLine], thin: float, reach: float) -> li
 
 
 def drawn_areas(level: Sequence[RulingLine], upright: Sequence[RulingLine], em: float) -> list[RulingLine]:
-    """Return the areas of crossing lines, and of horizontal lines stacked with the same ends; smallest first."""
     groups = _crossing_groups(level, upright, 0.6 * em)
     areas = [
         RulingLine(min(one.x0 for one in some), min(one.y0 for one in some),

@@ -68,7 +68,6 @@ class RowMerger:
         return rows
 
     def _continues(self, at: int, begun: int) -> bool:
-        """Return whether the line at `at` continues the row above it, which began at line `begun`."""
         filled = [column for column, text in enumerate(self._texts[at]) if text]
         if self._steps[at - 1] > 2.1 * self._em or not filled:
             return False
