@@ -143,6 +143,10 @@ def bounds_of(some: Sequence[Word | TableCell]) -> tuple[float, float, float, fl
     )
 
 
+def with_margin(word: Word, margin: float) -> tuple[float, float, float, float]:
+    return word.x0 - margin, word.y0 - margin, word.x1 + margin, word.y1 + margin
+
+
 def build_table(begin: int, end: int, rows: Sequence[Sequence[Sequence[Word]]]) -> PageTable:
 
     def cell(words: Sequence[Word]) -> TableCell | None:

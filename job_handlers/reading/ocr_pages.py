@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -30,7 +30,7 @@ from job_handlers.reading.document import (
     refuse_stale,
 )
 from job_handlers.reading.ocr import Reader, WayToRead
-from job_handlers.reading.ocr.recognition import RecognisedPage
+from job_handlers.reading.ocr.recognition import RecognisedPage, distinct
 from job_handlers.reading.page_process import Lost, PageProcess, TooLarge
 from job_handlers.reading.page_settings import (
     PARTIAL,
@@ -431,12 +431,8 @@ def _read_flow_page(
             if (found.confidence or 0) >= _SURE:
                 seen.append(found)
                 lines.append(ocr_layout.arrange_page(found.lines, partial(_rules, found.seen, _PICTURE_DPI)).text)
-    readers, languages = _distinct([one.readers for one in seen]), _distinct([one.languages for one in seen])
+    readers, languages = distinct([one.readers for one in seen]), distinct([one.languages for one in seen])
     flow = layout.encode_flow(layout.FlowLayout(formats.tables_in(lines), readers, languages))
     confidence = min((one.confidence or 0 for one in seen), default=None)
     method = PARTIAL if is_partial else "ocr" if seen else "layer"
     return ReadPage("\n".join(lines), method, confidence, flow)
-
-
-def _distinct(some: Sequence[Sequence[str]]) -> list[str]:
-    return list(dict.fromkeys(chain.from_iterable(some)))

@@ -18,9 +18,8 @@ from PIL import Image
 
 from job_handlers.reading import layout
 from job_handlers.reading.layout import Word
-from job_handlers.reading.preprocess import Gray, crop, ink_within, unread_ink
+from job_handlers.reading.preprocess import Box, Gray, crop, ink_within, unread_ink
 
-Box = tuple[float, float, float, float]
 Mark = tuple[int, int, int, int]
 
 DOTS_LEAST = 5
@@ -93,7 +92,7 @@ def misses_text_beside(lines: Sequence[Sequence[Word]], gray: Gray) -> bool:
         return False
     words = [word for line in lines for word in line]
     beside = _MARGIN * median([word.y1 - word.y0 for word in words if not is_leader(word)] or [0.0])
-    boxes = [(word.x0 - beside, word.y0 - beside, word.x1 + beside, word.y1 + beside) for word in words]
+    boxes = [layout.with_margin(word, beside) for word in words]
     return any(is_leader(line[-1]) for line in lines if line) or unread_ink(gray, boxes) > _INK_LEFT_OUT
 
 

@@ -36,7 +36,7 @@ def insert_figures(lines: list[list[Word]], gray: Gray, read: Callable[[Gray], l
     if len(figures) < 2:
         return lines
     em = median([word.y1 - word.y0 for word in words])
-    marks = unread_marks(gray, [_with_margin(word, em) for word in words], most=_MARKS_MOST)
+    marks = unread_marks(gray, [layout.with_margin(word, _ROOM * em) for word in words], most=_MARKS_MOST)
     left_out: list[tuple[Box, Word | None]] = [(box, None) for box in _join_marks(marks, em)]
     guessed: list[tuple[Box, Word | None]] = [(_box_of(word), word) for word in words if _is_guessed(word)]
     found = list(lines)
@@ -63,10 +63,6 @@ def _box_of(word: Word) -> Box:
 
 def _distance(line: Sequence[Word], box: Box) -> float:
     return min([abs(word.x1 - box[0]) for word in line if _is_level(word, box)], default=inf)
-
-
-def _with_margin(word: Word, em: float) -> Box:
-    return word.x0 - _ROOM * em, word.y0 - _ROOM * em, word.x1 + _ROOM * em, word.y1 + _ROOM * em
 
 
 def _join_marks(marks: Sequence[Box], em: float) -> list[Box]:

@@ -21,10 +21,8 @@ from typing import Any
 from PIL import Image
 
 from job_handlers.reading.layout import Word
-from job_handlers.reading.preprocess import Gray, image_of
+from job_handlers.reading.preprocess import Box, Gray, image_of
 from worker_service.handlers import CAPABILITY_MISSING, Problem
-
-Box = tuple[float, float, float, float]
 
 HOW_TO_GET = "pip install 'pagemill[neural]'"
 # The Latin-script languages the networks were trained for, by Tesseract's codes.

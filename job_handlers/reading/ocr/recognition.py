@@ -119,9 +119,9 @@ class Reader:
             lines,
             is_blank=not lines and len(read) == len(parts),
             seen=gray,
-            readers=_distinct(one.readers for one in read),
+            readers=distinct(one.readers for one in read),
             second=second,
-            languages=_distinct(one.languages for one in read),
+            languages=distinct(one.languages for one in read),
             script=next((one.script for one in read if one.script), None),
             is_partial=len(read) < len(parts),
         )
@@ -168,7 +168,7 @@ def _upright(found: RecognisedPage, band: Gray, top: int) -> list[list[Word]]:
     return [[msgspec.structs.replace(one, y0=one.y0 + top, y1=one.y1 + top) for one in line] for line in placed]
 
 
-def _distinct(some: Iterable[Sequence[str]]) -> list[str]:
+def distinct(some: Iterable[Sequence[str]]) -> list[str]:
     return list(dict.fromkeys(chain.from_iterable(some)))
 
 

@@ -16,8 +16,7 @@ from job_handlers.reading import layout
 from job_handlers.reading.layout import Word
 from job_handlers.reading.ocr import neural
 from job_handlers.reading.ocr.dot_leaders import is_leader
-from job_handlers.reading.ocr.neural import Box
-from job_handlers.reading.preprocess import Gray, unread_ink
+from job_handlers.reading.preprocess import Box, Gray, unread_ink
 
 _SURE = ((95.0, 85.0), (85.0, 92.0), (0.0, 96.0))
 """(page confidence, word confidence): on a page at least that good, words below the second number are reread.
@@ -70,11 +69,8 @@ class SecondReader:
         words = [*chain.from_iterable(lines)]
         found = [self._reread(line, words, gray, below) for line in lines]
         changed = [at for at, line in enumerate(lines) if layout.text_of([line]) != layout.text_of([found[at]])]
-        if (
-            is_weak
-            or self._is_thorough
-            or unread_ink(gray, map(_box_with_margin, chain.from_iterable(found))) > _INK_LEFT_OUT
-        ):
+        boxes = [layout.with_margin(word, _BESIDE * (word.y1 - word.y0)) for line in found for word in line]
+        if is_weak or self._is_thorough or unread_ink(gray, boxes) > _INK_LEFT_OUT:
             for box in _unread_boxes(found, self._finder.boxes(gray)):
                 words = self._lines.read(gray, box)
                 if len(_joined_text(words)) >= _CHARACTERS_LEAST and _mean_confidence(words) >= _READ_WELL:
@@ -262,11 +258,6 @@ def _mean_confidence(words: Sequence[Word]) -> float:
 
 
 # --- lines that the first has missed ----------------------------------------------------------------------
-
-
-def _box_with_margin(word: Word) -> Box:
-    beside = _BESIDE * (word.y1 - word.y0)
-    return word.x0 - beside, word.y0 - beside, word.x1 + beside, word.y1 + beside
 
 
 def _unread_boxes(lines: Sequence[Sequence[Word]], boxes: Sequence[Box]) -> list[Box]:
