@@ -86,44 +86,43 @@ OVER_JOBS = sorted(
 )
 
 
-@pytest.mark.parametrize("name", OVER_JOBS)
-def test_no_statement_walks_over_all_jobs(plan: Callable[[str], list[str]], name: str) -> None:
-    steps = plan(STATEMENTS[name])
+def test_no_statement_walks_over_all_jobs(plan: Callable[[str], list[str]]) -> None:
+    plans = {name: plan(STATEMENTS[name]) for name in OVER_JOBS}
 
-    assert [step for step in steps if WALK.match(step)] == [], "\n".join(steps)
+    assert {name: steps for name, steps in plans.items() if any(map(WALK.match, steps))} == {}
 
 
-@pytest.mark.parametrize(
-    ("name", "index"),
-    [
-        ("lanes_of_worker", "job_ready"),
-        ("lanes_of_jobs", "job_ready"),
-        ("behind", "job_ready"),
-        ("claim", "INTEGER PRIMARY KEY"),
-        ("claim_one", "INTEGER PRIMARY KEY"),
-        ("next_turn", "job_ready"),
-        ("free_due", "job_due"),
-        ("next_deadline", "job_due"),
-        ("comes_due", "job_due"),
-        ("orphans", "job_by_status"),
-        ("live_with_unique_key", "a live job already has this unique_key: that one will do the work"),
-        ("beat_leases", "INTEGER PRIMARY KEY|job_by_status"),
-        ("requeue", "INTEGER PRIMARY KEY"),
-        ("complete", "INTEGER PRIMARY KEY"),
-        ("report", "INTEGER PRIMARY KEY"),
-        ("close_attempt", "PRIMARY KEY"),
-        ("prune", "INTEGER PRIMARY KEY"),
-        ("settle_meet", "dependency_by_needs"),
-        ("errors", "job_failed"),
-        ("ended_between", "COVERING INDEX job_failed"),
-        ("waits_between", "job_ended"),
-        ("not_brought_in", "job_not_brought_in"),
-    ],
-)
-def test_a_hot_statement_finds_its_rows_by_its_index(plan: Callable[[str], list[str]], name: str, index: str) -> None:
-    steps = plan(STATEMENTS[name])
+INDEXES = {
+    "lanes_of_worker": "job_ready",
+    "lanes_of_jobs": "job_ready",
+    "behind": "job_ready",
+    "claim": "INTEGER PRIMARY KEY",
+    "claim_one": "INTEGER PRIMARY KEY",
+    "next_turn": "job_ready",
+    "free_due": "job_due",
+    "next_deadline": "job_due",
+    "comes_due": "job_due",
+    "orphans": "job_by_status",
+    "live_with_unique_key": "a live job already has this unique_key: that one will do the work",
+    "beat_leases": "INTEGER PRIMARY KEY|job_by_status",
+    "requeue": "INTEGER PRIMARY KEY",
+    "complete": "INTEGER PRIMARY KEY",
+    "report": "INTEGER PRIMARY KEY",
+    "close_attempt": "PRIMARY KEY",
+    "prune": "INTEGER PRIMARY KEY",
+    "settle_meet": "dependency_by_needs",
+    "errors": "job_failed",
+    "ended_between": "COVERING INDEX job_failed",
+    "waits_between": "job_ended",
+    "not_brought_in": "job_not_brought_in",
+}
 
-    assert any(re.match(f"SEARCH .* USING .*({index})", step) for step in steps), "\n".join(steps)
+
+def test_each_hot_statement_finds_its_rows_by_its_index(plan: Callable[[str], list[str]]) -> None:
+    plans = {name: plan(STATEMENTS[name]) for name in INDEXES}
+
+    for name, steps in plans.items():
+        assert any(re.match(f"SEARCH .* USING .*({INDEXES[name]})", step) for step in steps), (name, steps)
 
 
 @pytest.mark.parametrize(

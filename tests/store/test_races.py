@@ -21,7 +21,9 @@ from worker_service.jobs.job import NewJob, Status
 from worker_service.store.opening import initialise
 from worker_service.store.store import Store
 
-SPAWN = multiprocessing.get_context("spawn")
+# Children are forked from a process that has imported this module and has no database open.
+CONTEXT = multiprocessing.get_context("forkserver")
+CONTEXT.set_forkserver_preload([__name__])
 PATIENCE_SECONDS = 60.0
 Said = list[tuple[str, Any]]
 Say = Callable[[tuple[str, Any]], None]
@@ -39,8 +41,8 @@ def _child(deed: Deed, path: Path, start: Barrier, said: multiprocessing.Queue[A
 
 def _race(path: Path, *deeds: tuple[Any, ...]) -> Said:
     """Run every deed in a process of its own, all from the same moment; return all that they said."""
-    start, said = SPAWN.Barrier(len(deeds)), SPAWN.Queue()
-    racers = [SPAWN.Process(target=_child, args=(deed, path, start, said, rest)) for deed, *rest in deeds]
+    start, said = CONTEXT.Barrier(len(deeds)), CONTEXT.Queue()
+    racers = [CONTEXT.Process(target=_child, args=(deed, path, start, said, rest)) for deed, *rest in deeds]
     for racer in racers:
         racer.start()
     words: Said = []
