@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -126,18 +128,24 @@ def schema_of(hand: ByHand) -> list[dict[str, object]]:
 
 
 def original_table(path: Path) -> ByHand:
-    """Create the plain table with a row of every kind, by the `sqlite3` program."""
-    script = path.with_suffix(".sql")
+    """Write the plain table with a row of every kind, which the `sqlite3` program has made once."""
+    path.write_bytes(_original_bytes())
+    return ByHand(path)
+
+
+@cache
+def _original_bytes() -> bytes:
     inserts = []
     for fields in ROWS.values():
         row: dict[str, object] = {"job_type": "scrape_account", "platform": "instagram", **fields}
         inserts.append(
             f"INSERT INTO worker_job_queue ({', '.join(row)}) VALUES ({', '.join(map(_literal, row.values()))});"
         )
-    script.write_text(ORIGINAL + "\n".join(inserts))
-    hand = ByHand(path)
-    hand.run(f".read {script}")
-    return hand
+    with TemporaryDirectory() as folder:
+        script, path = Path(folder, "original.sql"), Path(folder, "original.db")
+        script.write_text(ORIGINAL + "\n".join(inserts))
+        ByHand(path).run(f".read {script}")
+        return path.read_bytes()
 
 
 def test_every_row_of_the_original_table_is_adopted_with_its_id(adopted: Store) -> None:
