@@ -1,4 +1,8 @@
-"""One file behind an https URL. A download is resumed only if a validator proves that the file is the same."""
+"""One file behind an https URL.
+
+A download is resumed only if a validator proves that the file is the same. A server that keeps a strong ETag while it
+changes the file is believed, unless the job names a digest.
+"""
 
 from __future__ import annotations
 
