@@ -63,18 +63,18 @@ class Prune:
     """Deletes what is older than its retention setting, in small steps: other writers wait meanwhile."""
 
     context: DaemonContext
-    _untold: Counter[str] = field(default_factory=Counter)
+    _unlogged: Counter[str] = field(default_factory=Counter)
 
     def run(self) -> float:
         ages = {what: age for what, age in self.context.settings.prune.items() if age != NEVER}
         now = self.context.clock()
         pruned = {what: self._prune(what, now - parse_duration(age)) for what, age in ages.items()}
-        self._untold.update(pruned)
+        self._unlogged.update(pruned)
         if _PRUNED_AT_ONCE in pruned.values():
             return 0.1
-        if told := {what: number for what, number in self._untold.items() if number}:
-            self.context.log.info(events.JOBS_PRUNED, **told)
-            self._untold.clear()
+        if counts := {what: number for what, number in self._unlogged.items() if number}:
+            self.context.log.info(events.JOBS_PRUNED, **counts)
+            self._unlogged.clear()
         return 600.0
 
     def _prune(self, what: str, before: datetime) -> int:
@@ -180,9 +180,9 @@ def send_notifications(context: DaemonContext) -> float:
     from worker_service.services import notifications  # imported only if a rule exists
     from worker_service.services.database import Session
 
-    told = notifications.send_due_notifications(Session(context.store, context.settings, "daemon", context.clock))
-    if told:
-        context.log.info(events.PEOPLE_TOLD, messages=told)
+    sent = notifications.send_due_notifications(Session(context.store, context.settings, "daemon", context.clock))
+    if sent:
+        context.log.info(events.PEOPLE_TOLD, messages=sent)
     return _NOTIFY_SECONDS
 
 

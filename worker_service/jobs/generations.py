@@ -22,8 +22,8 @@ def way_to_read(request: DocumentRequest, status: IndexStatus, settings: str, se
     has_failed = status is IndexStatus.FAILED and settings_before is not None
     remembered = json.loads((settings_before if has_failed else settings) or "{}")
     is_heard = status is IndexStatus.NOT_INDEXED or not request.is_standing
-    said = json.loads(request.settings or "{}") if is_heard else {}
-    return canonical({name: value for name, value in {**remembered, **said}.items() if value is not None})
+    requested = json.loads(request.settings or "{}") if is_heard else {}
+    return canonical({name: value for name, value in {**remembered, **requested}.items() if value is not None})
 
 
 def decide(

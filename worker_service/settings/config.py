@@ -105,72 +105,82 @@ Limits = Mapping[str, Mapping[str, int]]
 @dataclass(frozen=True)
 class Settings:
     database = Setting(kinds.DATABASE, None, "path of the SQLite file", otherwise="see above", has_flag=True)
-    workspace = Setting(kinds.DIRECTORY, None, "where published files live", otherwise="beside the database")
+    workspace = Setting(kinds.DIRECTORY, None, "directory of the published files", otherwise="beside the database")
     payload_bytes_max = Setting(
-        kinds.PAYLOAD_BYTES, 1_048_576, "how large a payload may be; run `pagemill init` again to tell the table"
+        kinds.PAYLOAD_BYTES, 1_048_576, "maximum size of a payload in bytes; run `pagemill init` after a change"
     )
-    concurrency = Setting(
-        kinds.SLOTS, None, "how many jobs of class `cpu` run at once", otherwise="the number of cores"
-    )
+    concurrency = Setting(kinds.SLOTS, None, "maximum number of running `cpu` jobs", otherwise="the number of cores")
     io_concurrency = Setting(
         kinds.SLOTS,
         4,
-        "how many of class `io`, such as your programs and downloads",
+        "maximum number of running `io` jobs, such as your programs and downloads",
         otherwise="as `concurrency` if that is set, else 4",
     )
     types = Setting(
         kinds.TYPES,
         [],
-        "the job types that this daemon takes; with `!` those that it leaves to others. `@commands` stands for every "
-        "`[commands.TYPE]`. The units set it themselves",
+        "job types that this daemon claims; with `!`, job types that it leaves to others. `@commands` stands for every "
+        "`[commands.TYPE]`. The systemd units set it",
         otherwise="all",
     )
-    poll_interval_seconds = Setting(kinds.INTERVAL, "5s", "how late a wake-up that was missed may be noticed")
+    poll_interval_seconds = Setting(
+        kinds.INTERVAL, "5s", "how often to look for new jobs in case a notification was missed"
+    )
     heartbeat_interval_seconds = Setting(
-        kinds.INTERVAL, "30s", "how often a worker beats; oftener by itself where `orphan_after` is short"
+        kinds.INTERVAL, "30s", "interval between heartbeats; shortened automatically if `orphan_after` is short"
     )
     orphan_after_seconds = Setting(
-        kinds.WHOLE_SECONDS, "5m", "a worker that has not beaten for so long counts as down; at least two heartbeats"
+        kinds.WHOLE_SECONDS,
+        "5m",
+        "time without a heartbeat after which a worker counts as dead; at least two heartbeat intervals",
     )
     recovery_interval_seconds = Setting(kinds.INTERVAL, "60s", "how often to look for jobs of dead workers")
     grace_period_seconds = Setting(
-        kinds.TIME_FROM_ZERO, "30s", "how long a stop lets children finish; below `TimeoutStopSec` of the unit"
+        kinds.TIME_FROM_ZERO,
+        "30s",
+        "how long a stopping daemon waits for running jobs; less than `TimeoutStopSec` of the unit",
     )
     unknown_type_grace_seconds = Setting(
         kinds.TIME_FROM_ONE,
         "24h",
-        "after so long a job fails (`UNKNOWN_TYPE`) whose type no daemon that lives has a handler for; a daemon counts "
-        "from its start",
+        "time after which a job fails with `UNKNOWN_TYPE` if no running daemon has a handler for its type; at least so "
+        "long after the daemon's start",
     )
     queued_patience_seconds = Setting(
-        kinds.TIME_FROM_ZERO, "10m", "after so long another wish takes over a document whose reading has not begun"
+        kinds.TIME_FROM_ZERO,
+        "10m",
+        "time after which a new request takes over a document whose reading has not started",
     )
     indexing_patience_seconds = Setting(
-        kinds.TIME_FROM_ZERO, "45m", "the same for one that is being read, of which no page has come for so long"
+        kinds.TIME_FROM_ZERO,
+        "45m",
+        "time without a new page after which a new request takes over a document that is being read",
     )
     owner_policy = Setting(
         kinds.one_of("replace", "queue", "off"),
         "replace",
         "when an owner starts or resumes a batch: `replace`: the owner's other active batches wait, and resume when it "
-        "has ended; `queue`: it waits until they have ended; `off`: all run together",
+        "has ended; `queue`: it waits until they have ended; `off`: all run at the same time",
     )
     sandbox = Setting(
-        kinds.one_of("strict", "best-effort", "off"), "strict", "`best-effort`: as far as the kernel can; `off`"
+        kinds.one_of("strict", "best-effort", "off"),
+        "strict",
+        "`strict`; `best-effort`: as much as the kernel supports; `off`",
     )
     log_format = Setting(
         kinds.one_of("auto", "console", "json", "journal"),
         "auto",
-        "`console`, `json` or `journal`; `auto`: console on a terminal, journal under systemd, else json",
+        "`console`, `json` or `journal`; `auto`: console on a terminal, journal under systemd, otherwise json",
     )
     handlers_dir = Setting(
         kinds.DIRECTORY,
         "/etc/pagemill/handlers",
-        "where files with handlers may lie: each `NAME.py` with a `handler` or `handlers`; read when the daemon starts",
+        "directory of handler files: each `NAME.py` defines `handler` or `handlers`; read when the daemon starts",
     )
     limits = Setting(
         kinds.LIMITS,
         {},
-        "how many may run at once, over all daemons: of a `type`, a `class`, an `owner`",
+        "maximum number of running jobs over all daemons, by `type`, `class` or `owner`",
         table="[limits.KIND]",
     )
     commands = Setting(
@@ -179,21 +189,21 @@ class Settings:
         "your own programs, by job type",
         table="[commands.TYPE]",
     )
-    retries = Setting(kinds.RETRIES, {}, "how a job type is tried again, if not as any other", table="[retries.TYPE]")
-    zone = Setting(kinds.ZONE, "UTC", "the time zone of schedules that name none, and of `enqueue --once-per`")
+    retries = Setting(kinds.RETRIES, {}, "retry policy of a job type", table="[retries.TYPE]")
+    zone = Setting(kinds.ZONE, "UTC", "time zone of `enqueue --once-per`, and of schedules without one")
     schedule = Setting(
         ValueType("a list of tables", _parse_schedules, _show_schedules),
         [],
-        "what is begun at which times: [schedules.md](schedules.md)",
+        "jobs, crawls and batches that start at fixed times: [schedules.md](schedules.md)",
         table="[[schedule]]",
     )
     schedule_in_daemon = Setting(
-        kinds.YES_NO, False, "whether the daemon begins what is scheduled, without cron or `pagemill-schedule.timer`"
+        kinds.YES_NO, False, "the daemon starts scheduled work itself, without cron or `pagemill-schedule.timer`"
     )
     prune = Setting(
         kinds.PRUNE,
         {},
-        "how long ended jobs, by status, and log lines are kept; `never`: for ever",
+        "age at which ended jobs, by status, and log lines are deleted; `never` keeps them",
         otherwise="90d; logs 30d",
         table="[prune]",
     )
@@ -201,43 +211,40 @@ class Settings:
     cluster = Setting(
         ValueType("a cluster", _parse_cluster, lambda cluster: "" if cluster is None else cluster.written()),
         "",
-        "the Ray cluster that runs attempts, such as `ray:10.0.0.1:6379`; or `[cluster]` with `address` and more: "
+        "Ray cluster that runs attempts, such as `ray:10.0.0.1:6379`; or `[cluster]` with `address` and more: "
         "[cluster.md](cluster.md)",
-        otherwise="this machine alone",
+        otherwise="none",
     )
 
     notify = Setting(
         ValueType("a list of tables", _parse_notify, _show_rules),
         [],
-        "who is told what: [notify.md](notify.md)",
-        otherwise="nobody",
+        "notifications by mail, webhook or chat: [notify.md](notify.md)",
         table="[[notify]]",
     )
     addresses = Setting(
         ValueType("a table", _parse_addresses, lambda written: {one: hide_secrets(to) for one, to in written.items()}),
         {},
-        "where a `[[notify]]` whose `to` is `owner` finds each owner",
+        'address of each owner, for a `[[notify]]` with `to = "owner"`',
         table="[addresses]",
     )
     notify_old_after_seconds = Setting(
-        kinds.INTERVAL, "1h", "a job that waits for longer is told by a `[[notify]]` of `queue.old`"
+        kinds.INTERVAL, "1h", "waiting time of a job after which `queue.old` notifications are sent"
     )
 
     web_listen = Setting(
         kinds.LISTEN,
         "127.0.0.1:8470",
-        "where `pagemill serve` listens: an address and port, or the path of a Unix socket: [http.md](http.md)",
+        "address and port, or path of a Unix socket, of `pagemill serve`: [http.md](http.md)",
     )
-    web_urls = Setting(
-        kinds.URLS, [], "by which addresses it is reached from elsewhere, such as a proxy's", otherwise="none"
-    )
+    web_urls = Setting(kinds.URLS, [], "public addresses of the web page, such as a proxy's", otherwise="none")
     web_origins = Setting(
         kinds.URLS,
         [],
-        "other web pages that may call the API, with a token: [http.md](http.md#pages-of-your-own)",
+        "other web pages that may call the API with a token: [http.md](http.md#pages-of-your-own)",
         otherwise="none",
     )
-    upload_bytes_max = Setting(kinds.FILE_BYTES, 2_000_000_000, "how large a file may be that a browser sends")
+    upload_bytes_max = Setting(kinds.FILE_BYTES, 2_000_000_000, "maximum size of an uploaded file in bytes")
 
     values: Mapping[str, Any]
     origins: Mapping[str, str]
@@ -358,8 +365,8 @@ def load_settings(
         # A short `orphan_after` alone must not be an error.
         values["heartbeat_interval"] = min(values["heartbeat_interval"], values["orphan_after"] / 4)
     _refuse_slow_heartbeat(values["heartbeat_interval"], values["orphan_after"])
-    said = kinds.read_table(from_file.get("prune", {}), "prune")
-    origins |= {f"prune.{what}": "default" for what in values["prune"] if what not in said}
+    pruned = kinds.read_table(from_file.get("prune", {}), "prune")
+    origins |= {f"prune.{what}": "default" for what in values["prune"] if what not in pruned}
     return Settings(values, origins, file)
 
 

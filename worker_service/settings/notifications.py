@@ -142,8 +142,8 @@ def messages(
 
 
 def _shortened(notice: Notice) -> Notice:
-    said = notice.message or ""
-    return notice if len(said) <= _CHARACTERS_MOST else replace(notice, message=f"{said[:_CHARACTERS_MOST]}…")
+    text = notice.message or ""
+    return notice if len(text) <= _CHARACTERS_MOST else replace(notice, message=f"{text[:_CHARACTERS_MOST]}…")
 
 
 def _in_a_line(notices: Iterable[Notice]) -> str:

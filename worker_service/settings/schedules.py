@@ -126,7 +126,7 @@ class Schedule(Struct, frozen=True):
     zone: Annotated[str, ZONE] = ""
     owner: Text = ""
     priority: Annotated[int, Meta(ge=1, le=10, description="1 (highest) to 10 (lowest)")] = 7
-    """By default lower than that of jobs that a user waits for."""
+    """The default lets jobs that a user waits for run first."""
     missed: Annotated[str, one_of("skip", "once", "all")] = "once"
     """Policy for missed slots; `once` creates the newest."""
     missed_most: Annotated[int, Meta(ge=1, le=1000, description="a number from 1 to 1000")] = 10

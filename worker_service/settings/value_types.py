@@ -183,10 +183,10 @@ def _parse_listen(raw: object, _: str, base: Path) -> Listen:
     return host, int(port)
 
 
-def _listen(said: Listen) -> str:
-    if isinstance(said, Path):
-        return str(said)
-    host, port = said
+def _write_listen(listen: Listen) -> str:
+    if isinstance(listen, Path):
+        return str(listen)
+    host, port = listen
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
@@ -307,9 +307,11 @@ TIME_FROM_ZERO = length_of_time(0)
 TIME_FROM_ONE = length_of_time(1)
 WHOLE_SECONDS = ValueType(TIME_FROM_ONE.what, lambda *written: int(TIME_FROM_ONE.parse(*written)), length)
 ZONE = ValueType("a time zone of this machine such as Europe/Berlin (`timedatectl list-timezones`)", _parse_zone)
-YES_NO = ValueType("true or false", _parse_yes_no, lambda said: str(said).lower())
+YES_NO = ValueType("true or false", _parse_yes_no, lambda value: str(value).lower())
 LISTEN = ValueType(
-    "HOST:PORT such as 127.0.0.1:8470, or the path of a socket such as /run/pagemill/web.sock", _parse_listen, _listen
+    "HOST:PORT such as 127.0.0.1:8470, or the path of a socket such as /run/pagemill/web.sock",
+    _parse_listen,
+    _write_listen,
 )
 URLS = ValueType("a list of addresses such as https://docs.example.org, without a path", _parse_urls, ",".join)
 FILE_BYTES = whole_number(f"a number of bytes from 1 to {_FILE_BYTES_MOST}", 1, _FILE_BYTES_MOST)
