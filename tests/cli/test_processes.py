@@ -336,7 +336,7 @@ def test_in_a_directory_a_backup_is_named_by_the_time_and_the_newest_are_kept(pr
 
     assert [Path(one).name for one in made["removed"]] == names[:2]
     assert {one.name for one in place.iterdir()} == {names[2], "pagemill-before.db", Path(made["backup"]).name}
-    assert "is no directory" in process("db", "backup", place / "x.db", "--keep", "2", fails=2).stderr
+    assert "is not a directory" in process("db", "backup", place / "x.db", "--keep", "2", fails=2).stderr
 
 
 @pytest.mark.skipif(not shutil.which("sqlite3"), reason="needs the sqlite3 program")

@@ -126,7 +126,7 @@ def report(call: Invocation, target: Path, with_names: bool, force: bool) -> Non
 def write_report(
     settings: Settings, open_session: Callable[[], Session], target: Path, *, with_names: bool, is_forced: bool
 ) -> list[ReportFile]:
-    """Write the report to `target`, readable only by the caller; return its files."""
+    """Write the report so that only the caller can read it; return its files."""
     if os.path.lexists(target) and not is_forced:
         raise Refused(f"{target} exists already", "--force replaces it, -o FILE writes another")
     files = [
@@ -145,8 +145,6 @@ def write_report(
 def _contents(
     settings: Settings, session: Callable[[], Session], with_names: bool
 ) -> dict[str, tuple[str, Callable[[], object]]]:
-    """Return what each file is about, and the function that makes its content."""
-
     def each(values: Sequence[object], fields: _Fields) -> list[dict[str, Any]]:
         return [fields.of(one, with_names) for one in values]
 

@@ -48,7 +48,7 @@ class WaitResult(Struct, frozen=True):
     watching: Sequence[int]
     """Ids of jobs that check for changes again and again; their end was not awaited."""
     going_on: int
-    """Live jobs that the awaited jobs created and that were not awaited."""
+    """Live jobs that the awaited ones created."""
 
     @property
     def is_good(self) -> bool:
@@ -151,7 +151,6 @@ def _by_id(job: Job) -> int:
 class AwaitedDocument(Struct, frozen=True):
     name: str
     job_id: int | None = None
-    """The job that reads the document."""
     document_id: int | None = None
     owner: str = ""
     source_key: str = ""
@@ -173,7 +172,7 @@ class ReadingProgress(Struct, frozen=True):
     """None if the pages of an unfinished document are not counted yet."""
     failed: Sequence[UnreadDocument] = ()
     found: Sequence[Document | None] = ()
-    """In the order of the awaited documents; None if there is no document yet."""
+    """One for each awaited document; None if there is none yet."""
 
 
 WatchDocuments = Callable[[ReadingProgress], None]
@@ -186,7 +185,7 @@ def wait_for_documents(
     timeout: str | None = None,
     watch: WatchDocuments | None = None,
 ) -> ReadingProgress:
-    """Wait until each document has been read or has failed, including documents found inside one of them."""
+    """Wait until each document, and each one found inside it, has been read or has failed."""
     deadline, asked = deadline_after(timeout), len(awaited)
     while True:
         progress = _await_known(session, awaited, deadline, watch)
@@ -201,7 +200,7 @@ def wait_for_documents(
 def _await_known(
     session: Session, awaited: Sequence[AwaitedDocument], deadline: float, watch: WatchDocuments | None
 ) -> ReadingProgress:
-    """Wait for these documents only. Return the progress at their end or at the deadline."""
+    """Return the progress at the end of these documents or at the deadline."""
     for progress in poll(session, lambda: _documents_progress(session, awaited), deadline=deadline):
         if watch is not None:
             watch(progress)
@@ -213,7 +212,7 @@ def _await_known(
 def _found_inside(
     session: Session, awaited: Sequence[AwaitedDocument], progress: ReadingProgress
 ) -> list[AwaitedDocument]:
-    """Return the documents that came out of an archive or a mail and are not awaited yet."""
+    """Return the documents of an archive or mail that are not awaited yet."""
     # A document that was removed meanwhile is known although it is not found.
     known = {one.id for one in progress.found if one is not None} | set(_ids(awaited))
     if not any(one is not None and one.may_hold_others for one in progress.found):

@@ -12,7 +12,6 @@ from worker_service.services.enqueue import check_action_payload
 
 
 def actions_of_document(session: Session, document_id: int) -> Sequence[AskedAction]:
-    """Return the actions requested for a document and the jobs they became, newest generation first."""
     session.store.library.document(document_id)
     return session.store.library.actions_of(document_id)
 

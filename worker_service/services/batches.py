@@ -118,7 +118,7 @@ def _details(session: Session, batch: Batch) -> BatchDetails:
 
 
 def with_progress(batch: Batch, facts: BatchFacts) -> BatchDetails:
-    """Only an active batch has an estimate of the time left."""
+    """Combine both; only an active batch has an estimate of the time left."""
     progress = progress_of(facts)
     return BatchDetails(batch, progress if batch.state is BatchState.ACTIVE else replace(progress, seconds_left=None))
 
@@ -159,7 +159,7 @@ def progress_of(facts: BatchFacts) -> BatchProgress:
 
 
 def describe_progress(found: BatchDetails) -> str:
-    """Describe the progress, such as `30 of 120 files · 4,664 pages · 44 pages/min · 14 min left`."""
+    """Return such as `30 of 120 files · 4,664 pages · 44 pages/min · 14 min left`."""
     batch, progress = found.batch, found.progress
     failed = progress.files_failed or progress.jobs_failed
     problems = [(failed, "failed"), (progress.files_cancelled, "cancelled")]
@@ -229,15 +229,13 @@ class BatchSubmission(Struct, frozen=True):
 
 class SubmittedBatch(Struct, frozen=True):
     items: Sequence[InBatch]
-    """In the order of the submission."""
     added: BatchAdded | None
     """None if there was nothing to do."""
     waiting: Sequence[Batch] = ()
-    """Waiting batches that already include some of the work."""
 
 
 def prepare_submission(session: Session, jobs: Sequence[NewJob]) -> BatchSubmission:
-    """Look up which jobs would be new. Files that are known, or that a live job brings in, need none."""
+    """Look up which jobs would be new: known files, and files that a live job brings in, need none."""
     jobs = with_lost_files_forced(session, jobs)
     return BatchSubmission(jobs, session.store.batches.find_work(jobs))
 
@@ -288,7 +286,6 @@ def batches_replaced_by(session: Session, batch: Batch) -> Sequence[Batch]:
 
 
 def extend_batch(session: Session, batch_id: int, jobs: Sequence[NewJob], *, owner: str = "") -> BatchAdded:
-    """Add jobs to a batch that has not ended."""
     batch = session.store.batches.get(batch_id)
     if owner and owner != batch.owner:
         raise BadInput(

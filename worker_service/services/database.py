@@ -40,7 +40,6 @@ class Session(Struct, frozen=True):
 
     @property
     def reading(self) -> Reading:
-        """Queries about jobs, workers and counts."""
         return self.store.reading
 
     def change_counter(self) -> int:
@@ -49,7 +48,6 @@ class Session(Struct, frozen=True):
 
     @property
     def library(self) -> Library:
-        """Queries about documents and their pages."""
         return self.store.library
 
     def close(self) -> None:
@@ -111,12 +109,12 @@ def check_database(session: Session) -> Sequence[Check]:
 
 
 def rebuild_search(session: Session) -> int:
-    """Rebuild the full-text index; return its number of pages."""
+    """Return the number of indexed pages."""
     return session.store.integrity.rebuild_search()
 
 
 def versions(settings: Settings) -> dict[str, object]:
-    """Return the versions of the library, of the tables in the database (None if unreadable) and of our tables."""
+    """Return the versions of the library, of the database's tables (None if unreadable) and of ours."""
     schema: int | None = None
     with suppress(PagemillError):
         schema = opening.schema_version(settings.database)

@@ -40,7 +40,6 @@ class Finding(Struct, frozen=True):
     name: str
     detail: str
     fix: str = ""
-    """Remedy; empty if there is no problem."""
 
 
 def examine(session: Session) -> Iterator[Finding]:
@@ -112,7 +111,6 @@ def _nodes(overview: Overview) -> Iterator[Finding]:
 
 
 def _ray(settings: Settings) -> Iterator[Finding]:
-    """Report whether the daemon can connect to Ray as it should."""
     if settings.cluster is None:
         return
     from worker_service.cluster import ray_environment  # imported only with a cluster
@@ -142,7 +140,6 @@ def _missing_of_daemons(session: Session) -> Iterator[Finding]:
 
 
 def _unread_scripts(session: Session) -> Iterator[Finding]:
-    """Report scripts without trained data in the newest documents."""
     pages: Counter[tuple[str, str, str]] = Counter()
     newest: dict[tuple[str, str, str], int] = {}
     for document_id, layout in session.library.doubtful_layouts(documents=_DOCUMENTS_READ, most=_LAYOUTS_READ):
@@ -189,7 +186,7 @@ def _missing(handler: HandlerFacts, then: str) -> Finding:
 
 
 def _recurring_failures(session: Session, overview: Overview) -> Iterator[Finding]:
-    """Report failures since yesterday that would recur, except failures before the last start of a daemon."""
+    """Report failures of credentials since yesterday, and since the last start of a daemon."""
     last_start = max((worker.started_at for worker in overview.live_workers), default="")
     for error in session.reading.errors(since=as_text(overview.at - _LATELY), to_retry=_CREDENTIAL_ERRORS):
         if error.newest_at < last_start:
@@ -201,7 +198,7 @@ def _recurring_failures(session: Session, overview: Overview) -> Iterator[Findin
 
 
 def _limits(session: Session) -> Iterator[Finding]:
-    """Report limits that differ from the database. Before the first daemon, no limits are written."""
+    """Report limits that differ from the database; before the first daemon, none are written."""
     reading = session.reading
     for difference in session.settings.limit_differences(reading.limits()) if reading.workers() else ():
         fix = "give every daemon, and yourself, the same settings file (WORKER_CONFIG), and restart the daemons"
@@ -209,7 +206,7 @@ def _limits(session: Session) -> Iterator[Finding]:
 
 
 def audit_promises(session: Session) -> Iterator[Finding]:
-    """Look for broken promises in the rows, their history and the published files, each named by its number."""
+    """Look for broken promises, each named by its number."""
     is_sound = True
     for broken in session.store.integrity.audit():
         is_sound = False

@@ -44,7 +44,6 @@ class DocumentDetails(Struct, frozen=True):
     document: Document
     page_items: Sequence[PageSummary]
     files: Sequence[PublishedFile]
-    """Files with full paths."""
 
 
 def list_documents(
@@ -83,13 +82,12 @@ def _handed_over(session: Session, selector: DocumentSelector) -> Iterator[tuple
 
 
 def require_batches(session: Session, batch_ids: Sequence[int]) -> None:
-    """Raise `BatchNotFound` unless all of them exist."""
     for batch_id in batch_ids:
         session.store.batches.get(batch_id)
 
 
 def selected_documents(session: Session, selector: DocumentSelector) -> list[Document]:
-    """Return the selected documents, newest first. Raise an error for an unknown id."""
+    """Return the documents, newest first. Raise an error for an unknown id."""
     for document_id in selector.ids:
         session.library.document(document_id)
     return list(each_document(session, selector))
@@ -107,14 +105,14 @@ def get_document_details(session: Session, document_id: int) -> DocumentDetails:
 def document_text(
     session: Session, document_id: int, *, pages: str | None = None
 ) -> tuple[Document, Sequence[PageResult]]:
-    """Return a document and the text of its pages; `pages` is such as 3, 3-5, 3- or -5."""
+    """Return the text of the pages, such as 3, 3-5, 3- or -5."""
     first, last = read_pages(pages)
     library = session.library
     return library.document(document_id), library.page_texts(document_id, first, last)
 
 
 def get_page(session: Session, document_id: int, number: int) -> PageResult | None:
-    """Return a page with its layout; None if it has no such readable page."""
+    """Return None if there is no such readable page."""
     session.library.document(document_id)
     return next(iter(session.library.page_texts(document_id, number, number, with_layout=True)), None)
 
@@ -128,7 +126,6 @@ def record_document(session: Session, request: DocumentRequest, *, platform: str
 
 
 def weigh_removal(session: Session, documents: Sequence[Document]) -> Weight:
-    """Return what removing these documents would free."""
     return session.store.upkeep.weigh([document.id for document in documents])
 
 

@@ -100,17 +100,14 @@ def check_payload(session: Session, job: NewJob, *, otherwise: str = "") -> None
 
 
 def installed_types(settings: Settings) -> list[str]:
-    """Return the names of handlers and of commands in the settings. Imports no handler."""
+    """Return names only; import no handler."""
     from worker_service.handlers.registry import find, find_dropped  # searches all installed packages, in 10 ms
 
     return [*(found.name for found in [*find(), *find_dropped(settings.handlers_dir)]), *settings.commands]
 
 
 def unknown_type_warning(session: Session, job_type: str) -> str:
-    """Return a warning if no worker and no installed handler knows the type; empty if one does.
-
-    It is only a warning because the handler may be installed later.
-    """
+    """Return '' if a worker or an installed handler knows the type. A handler may still be installed later."""
     known = session.reading.names("handler", "", most=_TYPES_MOST)
     if job_type in known or job_type in (installed := installed_types(session.settings)):
         return ""
@@ -129,7 +126,7 @@ def unknown_type_warnings(session: Session, actions: Sequence[DeferredAction]) -
 
 
 def missing_capability_warnings(session: Session, asked: Mapping[str, object]) -> list[str]:
-    """Return a warning for each thing named in a payload that the live workers' machines lack: such jobs wait.
+    """Warn of each thing in a payload that the live workers' machines lack: such jobs wait.
 
     Raise `BadInput` for a word that no worker knows.
     """
@@ -145,7 +142,7 @@ def missing_capability_warnings(session: Session, asked: Mapping[str, object]) -
 
 
 def offered_choices(session: Session) -> Mapping[str, Sequence[str]]:
-    """Return the choices, such as languages, that the live workers' machines offer, by key."""
+    """Return such as the languages that the live workers' machines offer, by key."""
     found: dict[str, dict[str, None]] = {}
     for described in _choices(session):
         for key, choices in described.items():
@@ -154,7 +151,6 @@ def offered_choices(session: Session) -> Mapping[str, Sequence[str]]:
 
 
 def _choices(session: Session) -> list[dict[str, Choices]]:
-    """Return what each live worker's handlers can choose from, by key."""
     import msgspec  # not needed by every command
 
     from worker_service.handlers.contract import Choices

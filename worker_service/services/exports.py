@@ -21,7 +21,7 @@ from worker_service.services.jobs import with_full_path
 from worker_service.workspace import file_exists
 
 ROLES: Mapping[str, str] = {"txt": "text", "pdf": "pdf", "json": "pages", "hocr": "hocr", "original": "original"}
-"""File formats as users name them, and the role of each file of a document."""
+"""Roles of a document's files, by the format that users name."""
 
 
 class NotExported(PagemillError):
@@ -43,8 +43,6 @@ def _gone(path: str | Path, again: str) -> FileGone:
 
 
 class IfExists(Enum):
-    """What happens to a copy whose target exists."""
-
     KEPT = "kept"
     UPDATED = "updated"
     REPLACED = "replaced"
@@ -52,9 +50,7 @@ class IfExists(Enum):
 
 class Export(Struct, frozen=True):
     chosen: int
-    """Number of selected files."""
     items: Sequence[Path]
-    """Files that were written."""
     unchanged: Sequence[Path]
     failures: Sequence[PagemillError]
 
@@ -67,14 +63,13 @@ class _Copy(Struct, frozen=True):
 
 
 def find_file(session: Session, document_id: int, form: str) -> tuple[PublishedFile, str]:
-    """Return a file of the document with its full path, and a file name for a copy."""
+    """Return the file with its full path, and a file name for a copy."""
     document = session.library.document(document_id)
     file = _file_of(session, document, form)
     return _in_workspace(session, file, f"pagemill reindex {document_id} --force"), _export_name(document, form, file)
 
 
 def find_job_file(session: Session, job_id: int, file_id: int) -> PublishedFile:
-    """Return a file that the job published, with its full path."""
     session.reading.get(job_id)
     for file in session.library.job_files(job_id):
         if file.id == file_id:
@@ -124,7 +119,6 @@ def export_job_files(session: Session, job_id: int, directory: Path, there: IfEx
 
 
 def has_original(session: Session, document: Document) -> bool:
-    """Return whether the document's source file is in the workspace."""
     originals = [file for file in session.library.files(document.id) if file.role == "original"]
     return bool(originals) and file_exists(session.settings.workspace / originals[0].path)
 

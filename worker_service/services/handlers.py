@@ -105,7 +105,7 @@ def examine_online(settings: Settings) -> Iterator[Finding]:
 
 
 def _check_credentials(settings: Settings) -> Ended | str:
-    """Run the check in a child process. Return its outcome, or why it cannot run."""
+    """Return the outcome, or why the check cannot run."""
     with tempfile.TemporaryDirectory(prefix="pagemill-", ignore_cleanup_errors=True) as directory:
         begin = Begin(
             Path(directory) / "staging",

@@ -43,10 +43,8 @@ class Health(Struct, frozen=True):
     reasons: Sequence[HealthReason]
     """Worst first."""
     workers: int
-    """Number of live workers."""
     jobs: Mapping[Status, int]
     batches_replaced: int = 0
-    """Batches that wait until the newer batch of their owner ends."""
 
 
 def check_health(overview: Overview, *, oldest_most: timedelta | None = None) -> Health:
@@ -103,7 +101,6 @@ def _queue(overview: Overview, oldest_most: timedelta | None) -> Iterator[Health
 
 
 def summary(health: Health) -> str:
-    """Return the health in one line."""
     if health.reasons:
         return "; ".join(reason.detail for reason in health.reasons)
     running, pending = health.jobs[Status.RUNNING], health.jobs[Status.PENDING]

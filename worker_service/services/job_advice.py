@@ -49,7 +49,6 @@ NEXT_MOVES = {
 
 class NextMove(Gate, frozen=True):
     next: str = ""
-    """What to do about the gate."""
 
 
 class Why(Struct, frozen=True):
@@ -62,7 +61,6 @@ class Why(Struct, frozen=True):
     silent_seconds: float | None = None
     """Running jobs: time since the handler last reported progress or logged a line, or since the start."""
     limit_seconds: int | None = None
-    """Running jobs: time limit of the attempt."""
 
 
 def why(session: Session, job_id: int) -> Why:
@@ -87,7 +85,7 @@ def _silent_seconds(session: Session, job: Job) -> float | None:
 
 
 def stops_at(session: Session, job: Job) -> str | None:
-    """Return when the time limit ends the attempt of a running job."""
+    """Return when the time limit ends a running attempt."""
     limit = session.reading.time_limit(job.id)
     if job.started_at is None or limit is None:
         return None
@@ -114,7 +112,7 @@ def _has_a_problem(session: Session, job: Job, overview: Overview) -> bool:
 
 
 def advice_for(job: Job) -> str:
-    """Return advice for a job that failed or was cancelled; empty for any other job."""
+    """Return '' for a job that neither failed nor was cancelled."""
     retry = f"pagemill retry {job.id}"
     if job.status is Status.CANCELLED:
         return f"to run it again: {retry}"

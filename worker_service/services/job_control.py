@@ -50,7 +50,6 @@ class Plan(Struct, frozen=True):
     selector: Selector
     jobs: int
     sample: Sequence[Job]
-    """The newest few jobs."""
     failing: Sequence[int]
     """Documents being read that the change will make fail."""
     error_code: str
@@ -61,7 +60,6 @@ class Plan(Struct, frozen=True):
 
     @property
     def is_single(self) -> bool:
-        """True if the plan selects one job by its id only."""
         return len(self.selector.ids) == 1 and self.selector == Selector(ids=self.selector.ids)
 
 
@@ -80,9 +78,9 @@ def make_plan(
     priority: int | None = None,
     seconds: float | None = None,
 ) -> Plan:
-    """Plan a change. Raise an error for an unknown id or an empty selector.
+    """Raise an error for an unknown id or an empty selector.
 
-    `seconds` limits the time spent counting; the change itself applies to all selected jobs, counted or not.
+    `seconds` limits the counting; the change applies to all selected jobs, counted or not.
     """
     if verb == "priority":
         priority = read_priority(priority)
@@ -177,7 +175,7 @@ def _unended(session: Session, ids: Sequence[int]) -> Iterator[tuple[int, str]]:
 
 
 def find_undoable(session: Session, action_id: int | None) -> Action:
-    """Return the action with this id, or without one the newest that can be undone. Raise `Refused` if it cannot be."""
+    """Return this action, or without an id the newest that can be undone."""
     found = session.reading.actions(most=_ACTIONS_MOST)
     chosen = [one for one in found if (one.id == action_id if action_id else one.undone_at is None and one.opposite)]
     action = next(iter(chosen), None)
@@ -234,7 +232,7 @@ def _with_policy(session: Session, changed: Changed) -> Changed:
 
 
 def pause(session: Session, scope: str, name: str, *, length: str | None = None, reason: str | None = None) -> Paused:
-    """Pause a scope: 'type' or 'owner' with a name, or 'all' without one."""
+    """Pause the scope 'type' or 'owner' with a name, or 'all' without one."""
     until = None if length is None else add_duration(session.clock(), parse_length(length))
     session.store.steering.pause(scope, name, until=until, reason=reason)
     column = {"type": "job_type", "owner": "owner"}.get(scope)
@@ -249,7 +247,7 @@ def unpause(session: Session, scope: str, name: str) -> None:
 
 
 def drain_node(session: Session, name: str, *, is_draining: bool) -> str:
-    """Stop giving a node new attempts, or start again. Return what happens in one sentence."""
+    """Return what happens in one sentence."""
     if not session.store.steering.drain_node(name, is_draining=is_draining):
         known = [row.name for row in session.reading.nodes()]
         hint = did_you_mean(name, known, f"the nodes are {', '.join(known) or 'none yet'}", 0.5)

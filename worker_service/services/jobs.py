@@ -49,7 +49,6 @@ class JobDetails(Struct, frozen=True):
     events: Sequence[Event]
     waits_for: Sequence[Needed]
     files: Sequence[PublishedFile]
-    """Files with full paths."""
     log: Sequence[LogLine]
     """The last lines."""
 
@@ -110,7 +109,7 @@ def with_full_path(session: Session, file: PublishedFile) -> PublishedFile:
 
 
 def require_jobs(session: Session, ids: Sequence[int], owner: str | None = None) -> None:
-    """Raise `JobNotFound` unless all jobs exist and, with `owner`, belong to that owner."""
+    """Raise `JobNotFound` unless all jobs exist, with `owner` as their owner."""
     for chunk in chunks(ids):
         found = set(session.reading.ids(Selector(ids=chunk, owners=() if owner is None else (owner,))))
         for missing in (job_id for job_id in chunk if job_id not in found):
@@ -137,7 +136,7 @@ def follow_log(session: Session, job_id: int) -> Iterator[LogLine]:
 
 
 def progress_in_words(job: Job, *, now: datetime | None = None) -> str:
-    """Describe the progress of a running job, such as `page 8 of 44 · 12 pages/min · 3 min left`."""
+    """Return such as `page 8 of 44 · 12 pages/min · 3 min left`."""
     pace = pace_of(job, now or wall_clock())
     parts = [job.progress_message or _count_in_words(job)]
     if pace.silent_seconds is not None:
@@ -163,7 +162,7 @@ def _rate_in_words(rate: float, unit: str) -> str:
 
 
 def state_of(job: Job, *, now: datetime | None = None) -> str:
-    """Return one word for the state of a job: its status, or what holds it while it is pending."""
+    """Return the status, or what holds a pending job."""
     if job.status is Status.RUNNING and job.cancel_requested_at is not None:
         return "stopping"
     if job.held & 16:

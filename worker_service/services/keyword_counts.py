@@ -43,13 +43,12 @@ class KeywordPart(Struct, frozen=True):
 
 
 def parse_terms(text: str) -> list[str]:
-    """Return the terms of a file with one term per line; # starts a comment."""
+    """Return the terms of a text with one term per line; # starts a comment."""
     lines = (line.split("#", 1)[0].strip() for line in text.splitlines())
     return list(dict.fromkeys(line for line in lines if line))
 
 
 def count_keywords_in(session: Session, terms: Sequence[str], documents: Sequence[Document]) -> list[TermCounts]:
-    """Return the counts of these documents in their order. Use `keywords` for many documents."""
     counts = session.store.library.keyword_counts(terms, document_ids=[one.id for one in documents])
     return _by_document(documents, terms, counts)
 
@@ -57,10 +56,7 @@ def count_keywords_in(session: Session, terms: Sequence[str], documents: Sequenc
 def count_keywords(
     session: Session, terms: Sequence[str], *, owner: str | None = None, batch_id: int | None = None
 ) -> Iterator[KeywordPart]:
-    """Count the terms in all selected documents, in parts that fit in memory and keep the database responsive.
-
-    Errors in the arguments are raised at once, and there is always at least one part. `terms`: see `terms_of`.
-    """
+    """Count the terms in all selected documents, in parts that fit in memory; there is at least one part."""
     if not terms:
         raise BadInput("the file has no terms", 'write one a line, such as "climate risk" or sustainab*')
     chosen = DocumentSelector(
@@ -117,7 +113,6 @@ def count_cells(row: TermCounts) -> list[object]:
 
 
 def write_workbook(file: IO[bytes], terms: Sequence[str], parts: Iterator[KeywordPart] | Sequence[KeywordPart]) -> None:
-    """Write a sheet of documents and a sheet of pages with occurrences."""
     with Workbook(file) as workbook:
         documents, pages = workbook.add_sheet("documents"), workbook.add_sheet("pages")
         documents(count_headers(terms))

@@ -59,7 +59,7 @@ def list_rules(session: Session) -> Sequence[RuleState]:
 
 
 def send_test(session: Session, name: str | None) -> Sequence[Enqueued]:
-    """Enqueue a test message for each address of the named rule; None for all rules."""
+    """Enqueue a test message for each address of the rule; None means all rules."""
     wanted = [rule for rule in session.settings.notify if name in (None, rule.name)]
     if not wanted:
         known = ", ".join(rule.name for rule in session.settings.notify) or "none"
@@ -105,7 +105,7 @@ def _send_rule(session: Session, rule: NotifyRule) -> int:
 
 
 def _names(session: Session, notices: Sequence[Notice]) -> dict[int, str]:
-    """Return the name of the file, or otherwise of the job, that each notice is about."""
+    """Return the name of the file or job that each notice is about."""
     documents = [one.document_id for one in notices if one.document_id is not None]
     jobs = [one.job_id for one in notices if one.document_id is None and one.job_id is not None]
     of_documents = {

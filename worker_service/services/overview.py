@@ -39,7 +39,6 @@ class CheckedNode(NodeRow, frozen=True):
     """A node and its jobs. Its state is `down` if its daemon is dead, regardless of its row."""
 
     jobs: Sequence[int] = ()
-    """Ids of the jobs that run on the node."""
 
     @property
     def running(self) -> int:
@@ -63,7 +62,7 @@ class Overview:
 
     @cached_property
     def workers(self) -> Sequence[CheckedWorker]:
-        """All workers with a row, and workers without a row that jobs name as theirs."""
+        """All rows, and workers without a row that jobs name as theirs."""
         reading = self._session.reading
         found = [_checked_worker(row, self._state_of(row)) for row in reading.workers()]
         for row in reading.absent_workers():
@@ -86,7 +85,7 @@ class Overview:
 
     @property
     def is_healthy(self) -> bool:
-        """A worker is alive: its processes exist and its last heartbeats are recent."""
+        """A worker is alive and its last heartbeats are recent."""
         oldest = self.at - timedelta(seconds=_BEATS_MOST * self._session.settings.heartbeat_interval_seconds)
         return any(from_text(one.heartbeat_at) >= oldest for one in self.live_workers)
 
@@ -121,12 +120,11 @@ class Overview:
 
     @cached_property
     def batches(self) -> Sequence[BatchDetails]:
-        """The newest few that have not ended."""
+        """The newest few live batches."""
         return newest_live_batches(self._session)
 
     @cached_property
     def batches_replaced(self) -> int:
-        """Number of batches that wait until the newer batch of their owner ends."""
         return self._session.store.batches.count_replaced()
 
     @cached_property
@@ -158,20 +156,17 @@ def running_jobs(session: Session, owner: str | None = None) -> Sequence[Job]:
 
 class SchedulerStatus(Struct, frozen=True):
     running: Sequence[Job]
-    """Ordered by start; at most 500."""
     pending_counts: Sequence[PlatformCount]
     worker_healthy: bool
 
 
 def scheduler_status(session: Session, owner: str | None = None) -> SchedulerStatus:
-    """Return the running jobs and the pending counts; with `owner`, only that owner's."""
     pending = session.reading.pending_by_platform(owner)
     return SchedulerStatus(running_jobs(session, owner), pending, Overview(session).is_healthy)
 
 
 class Statistics(Struct, frozen=True):
     items: Sequence[TypeCounts]
-    """Number of jobs by type."""
     pending_by_platform: Sequence[PlatformCount]
     by_owner: Sequence[OwnerSize]
     files: int

@@ -37,7 +37,7 @@ class TableOnPage(Struct, frozen=True):
 
 
 def tables_of(session: Session, document_id: int, *, pages: str | None = None) -> Iterator[TableOnPage]:
-    """Yield the tables in page order; `pages` is such as 3, 3-5, 3- or -5."""
+    """Yield the tables of the pages, such as 3, 3-5, 3- or -5."""
     first, last = read_pages(pages)
     newest = max((one.number for one in session.library.page_summaries(document_id)), default=0)
     for page in _layouts(session, document_id, first, newest if last is None else min(last, newest)):
@@ -68,7 +68,7 @@ def write_csv(file: IO[bytes], table: TableOnPage) -> None:
 
 
 def write_tables(file: IO[bytes], found: Iterable[TableOnPage]) -> int:
-    """Write a workbook with one sheet per table; return the number of tables."""
+    """Return the number of tables."""
     count = 0
     with Workbook(file) as workbook:
         for table in found:
@@ -99,7 +99,7 @@ class PageReaders(Struct, frozen=True):
 
 
 def page_readers(session: Session, document_id: int, pages: int) -> Mapping[int, PageReaders]:
-    """Return how the pages up to number `pages` were recognised, by page number, where that is recorded."""
+    """Return only pages whose layout records it."""
     decode = msgspec.json.Decoder(PageReaders).decode
     return {
         page.number: decode(page.layout)

@@ -73,7 +73,6 @@ def read_job(words: Mapping[str, Any], settings: Settings, *, now: datetime, std
 def read_payload(
     words: str | None, assignments: Sequence[str], bytes_max: int, stdin: Callable[[int], bytes]
 ) -> str | None:
-    """Return the payload as JSON text, with each key=value assignment applied."""
     if words is None and not assignments:
         return None
     text = "{}" if words is None else _payload_text(words, bytes_max, stdin)
@@ -217,7 +216,7 @@ def read_statuses(kind: type[S], words: Sequence[str]) -> tuple[S, ...]:
 
 
 def read_name(word: int | str) -> tuple[str, int]:
-    """Return the field of `Selector` and the number of 42, #42, batch:7 or document:3."""
+    """Parse 42, #42, batch:7 or document:3 into a field of `Selector` and a number."""
     what, _, number = str(word).rpartition(":")
     number = number if what else number.removeprefix("#")
     if what not in _NAMES or not (number.isascii() and number.isdigit() and len(number) < 19):

@@ -33,12 +33,10 @@ def cut_page(found: Sequence[Row], limit: int) -> tuple[Sequence[Row], int | Non
 
 
 def chunks(values: Sequence[T]) -> list[Sequence[T]]:
-    """Split the values into parts that fit in one statement, or one short transaction."""
     return [values[start : start + IDS_AT_ONCE] for start in range(0, len(values), IDS_AT_ONCE)]
 
 
 def deadline_after(timeout: str | None) -> float:
-    """Return the time on the monotonic clock when a wait such as `10m` is over; infinity for None."""
     return float("inf") if timeout is None else time.monotonic() + parse_length(timeout).total_seconds()
 
 

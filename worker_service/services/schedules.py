@@ -37,7 +37,6 @@ TICKS = (
     "systemctl enable --now pagemill-schedule.timer; or schedule_in_daemon = true in the settings, and restart the "
     "daemon"
 )
-"""Remedy if no tick runs."""
 
 
 class ScheduleState(Struct, frozen=True):
@@ -49,7 +48,6 @@ class ScheduleState(Struct, frozen=True):
     missed: str
     next_at: str | None
     last_at: str | None
-    """When it last enqueued something."""
     last_slot: str | None
     """None if a user started it, or if it never ran."""
     job_id: int | None
@@ -60,7 +58,6 @@ class ScheduleState(Struct, frozen=True):
     is_waiting: bool
     """A slot is overdue because no tick has run for minutes, or none has ever run."""
     trouble: str | None
-    """Why the schedule cannot run."""
 
 
 class StartedSchedule(Struct, frozen=True):
@@ -70,7 +67,6 @@ class StartedSchedule(Struct, frozen=True):
     job_id: int | None
     batch_id: int | None
     existing: bool
-    """A live job does it already."""
 
 
 class MissedSlots(Struct, frozen=True):
@@ -80,7 +76,6 @@ class MissedSlots(Struct, frozen=True):
     is_all: bool
     """False if there were more."""
     until: str
-    """The last of these slots."""
 
     @property
     def sentence(self) -> str:
@@ -98,7 +93,6 @@ class Tick(Struct, frozen=True):
     missed: Sequence[MissedSlots]
     troubles: Sequence[ScheduleFault]
     told: int
-    """Number of notification messages enqueued."""
 
 
 def list_schedules(session: Session) -> Sequence[ScheduleState]:
@@ -106,7 +100,7 @@ def list_schedules(session: Session) -> Sequence[ScheduleState]:
 
 
 def overdue_schedules(session: Session) -> list[str]:
-    """Return the names of schedules with an overdue slot, or whose first tick has not happened."""
+    """Return the names of schedules with an overdue slot or without a first tick."""
     return [one.name for one in session.settings.schedule if _is_waiting(session, one)]
 
 
@@ -138,14 +132,13 @@ def start_schedule_now(session: Session, name: str) -> StartedSchedule:
 
 
 def seconds_to_next(session: Session) -> float:
-    """Return the seconds until the next slot of any schedule; infinity if there is none."""
+    """Return infinity if no schedule has another slot."""
     now = session.clock()
     slots = (next_slot(one, now) for one in session.settings.schedule)
     return min(((slot - now).total_seconds() for slot in slots if slot is not None), default=float("inf"))
 
 
 def work_of(session: Session, schedule: Schedule, slot: datetime) -> NewJob | BatchOfJobs:
-    """Return the job or batch of a slot."""
     if isinstance(schedule.wish, NewJob):
         job = schedule.wish
         return replace(job, payload=fill_slot(job, slot, schedule.zone), name=job.name or schedule.name)

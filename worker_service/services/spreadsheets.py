@@ -27,7 +27,7 @@ def csv_lines(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> Itera
 
 
 def hand_over_row(one: tuple[Document, Provenance] | Job) -> tuple[object, ...]:
-    """Return the row of a document with facts to verify, or of a job that failed before there was a document."""
+    """Return the cells of a document, or of a job that failed before there was a document."""
     if isinstance(one, Job):
         return (
             None, one.name, one.platform, None, one.source_key, one.owner, None, None, one.status.value,
@@ -59,7 +59,7 @@ class Workbook:
         self._book.close()
 
     def add_sheet(self, name: str) -> Callable[[Sequence[object]], None]:
-        """Add a sheet; return the function that appends a row to it."""
+        """Return the function that appends a row."""
         sheet, numbers = self._book.add_worksheet(name), count()
 
         def append(row: Sequence[object]) -> None:

@@ -49,7 +49,7 @@ def create_token(
     owner: str | None = None,
     until: str | None = None,
 ) -> CreatedToken:
-    """Create a token. `until` is a length such as 90d, or a time; None means until it is removed."""
+    """Create a token that ends after a length such as 90d, at a time, or when it is removed (None)."""
     last = None if until is None else read_end(until, now=session.clock())
     made = _make(session, TokenKind.TOKEN, _name(name), powers or [Power.READ], _owner(owner), last)
     if made is None:
@@ -102,7 +102,7 @@ def find_session(session: Session, word: str) -> Token | None:
 
 
 def list_tokens(session: Session) -> Sequence[Token]:
-    """Return all tokens, and the links and sessions that are still valid."""
+    """Leave out links and sessions that are over."""
     now = as_text(session.clock())
     return [
         one
@@ -113,7 +113,7 @@ def list_tokens(session: Session) -> Sequence[Token]:
 
 
 def remove_tokens(session: Session, words: Sequence[str]) -> int:
-    """Remove tokens by name or id, and links and sessions by id, with the sessions that they began. Return how many."""
+    """Remove by name or id, with the sessions that they began. Return how many."""
     there = session.store.tokens.list()
     by_name = {one.name: one.id for one in there if one.kind is TokenKind.TOKEN}
     by_name |= {str(one.id): one.id for one in there}
@@ -134,7 +134,7 @@ def note_use(session: Session, used: Mapping[int, str]) -> None:
 
 
 def read_end(text: str, *, now: datetime) -> datetime:
-    """Return the time of 90d (from now) or of a date; it must be in the future."""
+    """Parse 90d (from now) or a time, which must be in the future."""
     is_length = text[:1].isdigit() and text[-1].isalpha() and text[-1] != "Z"
     last = add_duration(now, parse_duration(text)) if is_length else read_time(text, now=now)
     if last <= now:
