@@ -35,19 +35,19 @@ def run_once(session: Session, key: str, wish: str, grant: Callable[[], StoredRe
     `key` is scoped to its caller; `wish` is a digest of the request. A rejected request may be retried with the same
     key.
     """
-    requests = session.store.requests
-    if (earlier := requests.find(key)) is None:
+    keys = session.store.idempotency_keys
+    if (earlier := keys.find(key)) is None:
         try:
-            with requests.granting(key, wish):
+            with keys.granting(key, wish):
                 response = grant()
         except IdempotencyConflict:  # the same request arrived at the same time
-            if (earlier := requests.find(key)) is None:
+            if (earlier := keys.find(key)) is None:
                 raise
         except PagemillError:
-            requests.forget(key, wish)
+            keys.forget(key, wish)
             raise
         else:
-            requests.answered(key, wish, response.status, response.answer, response.location)
+            keys.store_response(key, wish, response.status, response.answer, response.location)
             return response
     return _await_answer(session, key, wish, earlier)
 
@@ -56,7 +56,7 @@ def _await_answer(session: Session, key: str, wish: str, earlier: GrantedRequest
     if earlier.wish != wish:
         raise Refused("that Idempotency-Key was used for another request", "use a new one")
     deadline = time.monotonic() + _WAIT_SECONDS
-    for found in poll(session, lambda: session.store.requests.find(key), deadline=deadline):
+    for found in poll(session, lambda: session.store.idempotency_keys.find(key), deadline=deadline):
         if found is not None and found.answer is not None and found.status is not None:
             return StoredResponse(found.status, found.answer, found.location)
     raise AnswerUnknown(

@@ -19,13 +19,13 @@ from worker_service.store.batches import Batches
 from worker_service.store.change_watch import FileWatch
 from worker_service.store.completions import Completions
 from worker_service.store.database import Database, row_of
+from worker_service.store.idempotency import IdempotencyKeys
 from worker_service.store.intake import NEW_COLUMNS, USUAL_COLUMNS, Intake
 from worker_service.store.integrity import Integrity
 from worker_service.store.leases import Leases
 from worker_service.store.library import Library
 from worker_service.store.notices import NOTICE_COLUMNS, Notices
 from worker_service.store.reading import JOB_COLUMNS, Reading
-from worker_service.store.requests import Requests
 from worker_service.store.scheduler import Scheduler
 from worker_service.store.schedules import Schedules
 from worker_service.store.steering import Steering
@@ -37,7 +37,7 @@ _HERE = Path(__file__).parent
 # A fragment must come before the statements that use it.
 _PARTS = (
     "workers", "intake", "leases", "completions", "attempts", "schedules", "steering", "batches", "reading", "library",
-    "upkeep", "integrity", "notices", "tokens", "requests",
+    "upkeep", "integrity", "notices", "tokens", "idempotency",
 )  # fmt: skip
 _HEADING = re.compile(r"^-- (name|fragment): (\w+)\n", re.MULTILINE)
 _PLACE = re.compile(r"\{(\w+)\}")
@@ -64,7 +64,7 @@ class Store:
         self.integrity = Integrity(database)
         self.notices = Notices(database, self.intake)
         self.tokens = Tokens(database)
-        self.requests = Requests(database)
+        self.idempotency_keys = IdempotencyKeys(database)
 
     def watch(self) -> FileWatch:
         pauses = self.database.writing.pauses

@@ -133,7 +133,7 @@ def test_where_the_server_died_before_it_answered_it_is_not_done_again_and_that_
 
 
 def test_of_two_at_once_the_second_leaves_nothing_behind(session: Session) -> None:
-    first, second = session.store.requests, session.store.intake
+    first, second = session.store.idempotency_keys, session.store.intake
 
     def both() -> Any:
         with first.granting("key", "wish"):
@@ -147,12 +147,12 @@ def test_of_two_at_once_the_second_leaves_nothing_behind(session: Session) -> No
 
 
 def test_a_key_is_forgotten_after_a_month(session: Session) -> None:
-    session.store.requests.answered("old", "wish", 200, "{}", None)
+    session.store.idempotency_keys.store_response("old", "wish", 200, "{}", None)
     later = add_duration(session.clock(), timedelta(days=31))
     session.store.database.clock = lambda: later
-    session.store.requests.answered("new", "wish", 200, "{}", None)
+    session.store.idempotency_keys.store_response("new", "wish", 200, "{}", None)
 
-    assert session.store.requests.find("old") is None
-    found = session.store.requests.find("new")
+    assert session.store.idempotency_keys.find("old") is None
+    found = session.store.idempotency_keys.find("new")
     assert found is not None
     assert found.at == as_text(later)

@@ -14,7 +14,7 @@ from worker_service.store.database import Database
 _RETENTION = timedelta(days=30)
 
 
-class Requests:
+class IdempotencyKeys:
     def __init__(self, database: Database) -> None:
         self._db = database
 
@@ -40,7 +40,7 @@ class Requests:
         with self._db.with_last_write(note):
             yield
 
-    def answered(self, key: str, wish: str, status: int, answer: str, location: str | None) -> None:
+    def store_response(self, key: str, wish: str, status: int, answer: str, location: str | None) -> None:
         """Store the response for repetitions, for a month."""
         with self._db.transaction():
             now = self._db.now()
