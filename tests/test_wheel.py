@@ -188,6 +188,6 @@ def run(command: Sequence[str], *, directory: Path, settings: Mapping[str, str])
 
 
 def surroundings(**settings: str) -> dict[str, str]:
-    """This environment, without what would lead Python or pagemill back to the checkout."""
+    """Return the environment without variables that lead Python or pagemill back to the checkout."""
     kept = {key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "WORKER_", "VIRTUAL_ENV"))}
     return kept | settings

@@ -161,7 +161,8 @@ def run_handler(
     **job: Unpack[JobFields],
 ) -> HandlerRun:
     """Run one attempt. `handler` is a Handler, or the job type of an installed one; `payload` is JSON text, or a value
-    that can be encoded as JSON. All files are in `directory`."""
+    that can be encoded as JSON. All files are in `directory`.
+    """
     runner = _Runner(directory, commands or {}, sandbox, _Answerer(answers))
     return runner.run(_order(handler, payload, job), None if isinstance(handler, str) else _spec_of(handler))
 
@@ -178,7 +179,8 @@ def run_stopped_and_again(
 ) -> tuple[HandlerRun, HandlerRun]:
     """Kill the attempt after its nth call (progress, log, checkpoint, save_page, save_pages or ask), then run the job
     again with its last checkpoint and its saved pages. The second run of a good handler ends as if there had been no
-    first."""
+    first.
+    """
     wrapper = directory / "path" / f"{_WRAPPER}.py"
     wrapper.parent.mkdir(parents=True, exist_ok=True)
     spec, job_type = _spec_of(handler), handler.job_type

@@ -45,7 +45,8 @@ class PathOccupied(PagemillError):
 
 def take_workspace(workspace: Path, database_id: str) -> None:
     """Mark the workspace as this database's, or raise if it is marked as another's: published files are named by job
-    id, and two databases use the same ids."""
+    id, and two databases use the same ids.
+    """
     workspace.mkdir(parents=True, exist_ok=True)
     mark = workspace / _MARK
     try:

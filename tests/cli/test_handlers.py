@@ -54,7 +54,8 @@ broken = Handler("", run, Payload) if BROKEN else None
 @pytest.fixture
 def install(tmp_path: Path) -> Install:
     """A distribution on the path, and of the shipped handlers those that are named. Returns the environment that finds
-    them."""
+    them.
+    """
 
     def install(
         source: str = COUNTER.replace("BROKEN", "False"), *, shipped: Iterable[str] = (), **points: str

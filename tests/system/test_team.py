@@ -1,5 +1,6 @@
 """Several people with real files: batches that are stopped, gone on with and mended, by what people type, under a real
-daemon that is killed meanwhile. Each file is fetched once, and each page of it read once."""
+daemon that is killed meanwhile. Each file is fetched once, and each page of it read once.
+"""
 
 from __future__ import annotations
 

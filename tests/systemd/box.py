@@ -25,7 +25,7 @@ _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 class NoBox(Exception):
-    """This machine cannot boot one."""
+    """The machine cannot boot a box."""
 
 
 def reason_against() -> str | None:

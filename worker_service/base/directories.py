@@ -57,7 +57,8 @@ def open_folder(directory: int, folders: Sequence[str], *, makes: bool = False) 
 
 def open_beneath(directory: int, path: PurePath, flags: int) -> int:
     """Open `path` beneath `directory` without following any link. With `O_PATH` the last part may be a link: then the
-    descriptor refers to the link itself."""
+    descriptor refers to the link itself.
+    """
     if path.is_absolute() or ".." in path.parts:
         raise OSError(errno.EXDEV, os.strerror(errno.EXDEV), str(path))
     flags |= os.O_NOFOLLOW | os.O_CLOEXEC

@@ -1,5 +1,6 @@
 """Read the entry points of installed distributions from their `entry_points.txt`. importlib.metadata reads all metadata
-of each distribution, which was a fifth of the start time of a process. Nothing is imported before `load`."""
+of each distribution, which was a fifth of the start time of a process. Nothing is imported before `load`.
+"""
 
 from __future__ import annotations
 

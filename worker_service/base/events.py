@@ -90,7 +90,8 @@ _PRIORITIES = {"debug": 7, "info": 6, "warning": 4, "error": 3, "critical": 2}
 
 def begin_logging(log_format: str, *, environ: Mapping[str, str] | None = None, stream: TextIO | None = None) -> Log:
     """Configure structlog and return the log. `auto` selects the journal under systemd, colours on a terminal,
-    otherwise JSON."""
+    otherwise JSON.
+    """
     with _without_rich():
         import structlog
 
@@ -126,7 +127,8 @@ def begin_logging(log_format: str, *, environ: Mapping[str, str] | None = None, 
 @contextmanager
 def _without_rich() -> Iterator[None]:
     """Hide rich while structlog is imported: importing it takes longer than structlog itself, and it is not used
-    here."""
+    here.
+    """
     if "rich" in sys.modules:
         yield
         return

@@ -1,7 +1,8 @@
 """The process of a node that owns its fork server and lends it to the Ray worker processes. A Ray task starts it as
 `python -m worker_service.cluster.node_server DIRECTORY`, with the terms of the head on stdin. Each connection to its
 Unix socket is a Ray worker process and runs one attempt at a time. An attempt ends with its connection, or after
-`SILENCE_SECONDS` without a word: then the node is cut off from the head."""
+`SILENCE_SECONDS` without a word: then the node is cut off from the head.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """Cut the pages that one attempt reads out of its original, so that a node does not get the whole file. A separate
 process forks a child for each original, with the sandbox and the limits of its handler. If slicing fails, the whole
-file is sent. An original on which a child died or hung is not sliced again."""
+file is sent. An original on which a child died or hung is not sliced again.
+"""
 
 from __future__ import annotations
 

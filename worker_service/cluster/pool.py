@@ -1,5 +1,6 @@
 """The daemon's pool if it has a cluster: its own fork server, and the Ray driver. Only the driver that submitted an
-attempt reads what it says, so the attempts of a driver end with it."""
+attempt reads what it says, so the attempts of a driver end with it.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
 """The Ray driver: runs attempts as tasks on a Ray cluster, and speaks the fork server's protocol to the daemon. It
-opens no database. When this process ends, Ray ends all tasks that it has submitted."""
+opens no database. When this process ends, Ray ends all tasks that it has submitted.
+"""
 
 from __future__ import annotations
 

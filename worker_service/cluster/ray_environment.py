@@ -1,5 +1,6 @@
 """The environment variables with which the driver reaches Ray: the token, and timeouts in seconds instead of minutes.
-Ray reads them when it is imported; this module imports no Ray."""
+Ray reads them when it is imported; this module imports no Ray.
+"""
 
 from __future__ import annotations
 

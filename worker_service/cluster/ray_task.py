@@ -1,5 +1,6 @@
 """The Ray task: passes one attempt to the fork server of its node and yields the attempt's messages. Runs in a Ray
-worker process, of which a node has one for each slot, so it imports little."""
+worker process, of which a node has one for each slot, so it imports little.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """The contract between pagemill and the code for one job type. A handler works inside `context.staging`, and returns
 `Done` or raises one of the errors below. It may run twice for one job, and it may be stopped between any two of its
-lines."""
+lines.
+"""
 
 from __future__ import annotations
 
@@ -93,18 +94,21 @@ class Context(Protocol[P_co]):
     ) -> None:
         """Report a percentage, or `done` of `total` units (`pages`, `bytes`), from which pagemill computes rate and
         time left. Pass `rate` (units per second) if the handler has a better figure than the average. Calls are
-        cheap."""
+        cheap.
+        """
 
     def log(self, line: str) -> None:
         """Write a line to the job's log, which also receives stdout and stderr. The newest 3,000 lines are kept."""
 
     def cancelled(self) -> bool:
         """Return True once the attempt should end. A handler that calls it may finish its piece of work within the
-        grace period; in any other, `Stopped` is raised at any line."""
+        grace period; in any other, `Stopped` is raised at any line.
+        """
 
     def checkpoint(self, state: object, follow_ups: Sequence[NewJob] = (), crawl: CrawlPage | None = None) -> None:
         """Keep `state` (JSON) for the next attempt, enqueue `follow_ups`, and record what a crawl has found, in one
-        transaction. Returns when the state is sent, before it is written; messages are written in order."""
+        transaction. Returns when the state is sent, before it is written; messages are written in order.
+        """
 
     def save_page(self, page: PageResult) -> None:
         """Save a page of the job's document, even if the attempt fails later."""
@@ -149,7 +153,8 @@ class Done(Struct, frozen=True):
 
 class HandlerError(Exception):
     """The attempt failed. `code` is stable; `detail` says what is wrong, `remedy` what the user can do about it. They
-    are shown separately, so a detail does not end with its remedy."""
+    are shown separately, so a detail does not end with its remedy.
+    """
 
     def __init__(self, code: str, detail: str, remedy: str) -> None:
         super().__init__(code, detail, remedy)
@@ -182,7 +187,8 @@ class Permanent(HandlerError):
 
 class Snooze(HandlerError):
     """The job must wait; costs no attempt. Pass `after` in seconds, or `until` with a time zone. The code `WATCHING`
-    marks a job that checks again for ever, so that its end is not awaited."""
+    marks a job that checks again for ever, so that its end is not awaited.
+    """
 
     def __init__(
         self,
@@ -202,8 +208,10 @@ class Snooze(HandlerError):
 
 
 class MissingDependency(Snooze):
-    """This machine lacks something that only some jobs of the type need. The job is tried again after a while, and
-    shown as waiting for CAPABILITY_MISSING."""
+    """Only some jobs of the type need what this machine lacks.
+
+    The job is tried again after a while, and shown as waiting for CAPABILITY_MISSING.
+    """
 
     def __init__(self, detail: str, remedy: str = "", *, after: float = 60.0) -> None:
         super().__init__(detail, remedy, after=after, code=CAPABILITY_MISSING)
@@ -211,7 +219,8 @@ class MissingDependency(Snooze):
 
 class PauseSource(HandlerError):
     """The job's source must pause, for example because a quota is used up: no job of this source starts for `after`
-    seconds. Costs no attempt."""
+    seconds. Costs no attempt.
+    """
 
     def __init__(self, detail: str, remedy: str = "", *, after: float, code: str = "RESTING") -> None:
         super().__init__(code, detail, remedy)

@@ -32,7 +32,8 @@ class Offer(Struct, frozen=True):
 
 def find(extra: Sequence[str] = (), path: Sequence[str] | None = None, group: str = GROUP) -> list[EntryPoint]:
     """Return the entry points of the group on `path` (None: sys.path), sorted by name. `extra` adds specs that no
-    distribution declares."""
+    distribution declares.
+    """
     found = [*entry_points(group, path), *(EntryPoint(spec, spec, "extra") for spec in extra)]
     return sorted(found, key=lambda one: (one.name, one.distribution))
 

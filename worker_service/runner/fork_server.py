@@ -2,7 +2,8 @@
 `python -m worker_service.runner.fork_server FD`, where FD is a socket to the daemon; when it closes, the fork server
 stops everything and ends. It is a subreaper: orphans of a child become its own children, and are killed before the
 attempt counts as ended. A child that may serve more attempts waits here for the next order of its type. The daemon may
-send such orders ahead of a free slot; one that has waited too long goes back unstarted."""
+send such orders ahead of a free slot; one that has waited too long goes back unstarted.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Find, probe and load the handlers before the fork server accepts orders. The fork server imports the shipped handlers
 at once. If one of them fails, hangs or starts threads, it ends, and the daemon starts another one that probes all
 handlers. Other entry points are imported in a probe first: a process with a time limit that writes one line of JSON for
-each. One probe imports all of them; each that it has not found sound gets a probe of its own."""
+each. One probe imports all of them; each that it has not found sound gets a probe of its own.
+"""
 
 from __future__ import annotations
 

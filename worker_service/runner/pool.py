@@ -1,6 +1,7 @@
 """The daemon's side of the child processes. Every launched order gets exactly one `Ended`, even if the child or the
 fork server crashes or sends garbage. The attempt's staging directory is then empty or removed, unless the `Ended` names
-files."""
+files.
+"""
 
 from __future__ import annotations
 
@@ -132,7 +133,8 @@ class LocalPool:
 
     def start(self, meanwhile: Callable[[], float] | None = None) -> Sequence[Described]:
         """Wait until the fork server has described its handlers. Meanwhile, call `meanwhile`, which returns the seconds
-        until its next call."""
+        until its next call.
+        """
         if self._connection is not None:
             raise ChildError("the fork server is running already")
         hello = self._start_process(self._begin, meanwhile or (lambda: math.inf))
@@ -379,7 +381,8 @@ class LocalPool:
 
     def _clean_up_after(self, connection: _ForkServerConnection, *, seconds: float) -> list[AttemptEvent]:
         """Kill what is left of a dead fork server, and return the ends of its attempts; nothing if processes are
-        left."""
+        left.
+        """
         self._unregister(connection)
         deadline = time.monotonic() + seconds
         if connection.process.poll() is None:
@@ -464,7 +467,8 @@ def attempt_events(
     answer: Callable[[Question[QuestionAnswer]], QuestionAnswer] = empty_answer,
 ) -> Iterator[AttemptEvent]:
     """Yield the events of the one launched attempt. Without `answer`, questions are answered as from an empty
-    database."""
+    database.
+    """
     deadline = None if seconds is None else time.monotonic() + seconds
     while True:
         left = None if deadline is None else deadline - time.monotonic()

@@ -72,7 +72,8 @@ def children_of(pid: int) -> set[int]:
 def sweep(pool_id: str) -> list[int]:
     """Send SIGKILL to every process of the pool, and return their pids; call again until there is none. A process that
     forks and ends for ever may slip through one scan, so an empty result needs many. Scans after the first look only at
-    new pids."""
+    new pids.
+    """
     others: set[int] = set()
     for _ in range(_EMPTY_LOOKS):
         if left := _sweep_once(pool_id, others):

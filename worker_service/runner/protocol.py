@@ -1,7 +1,8 @@
 """Frames of the messages between daemon, fork server and children, and checks of their contents. The fork server passes
 a child's messages on as the same bytes. It adds one of its own, `AttemptOver`: the child and all that it started have
 ended. A frame is ``P``, one byte of version, four bytes of length, and one JSON message. The receiver trusts nothing:
-it raises `Garbled` for another header, beyond the size limit, or for a wrong type."""
+it raises `Garbled` for another header, beyond the size limit, or for a wrong type.
+"""
 
 from __future__ import annotations
 
@@ -194,7 +195,8 @@ def check_paths(ended: Ended) -> None:
 
 def check_files(ended: Ended, directory: int) -> None:
     """Raise `Garbled` unless every path is a regular file beneath this directory, which no process may write any
-    more."""
+    more.
+    """
     for file in ended.published:
         try:
             descriptor = open_beneath(directory, file.path, os.O_PATH)

@@ -1,5 +1,6 @@
 """Check whether an attempt left its child process unchanged, so that it can be reused: no new thread, descriptor or
-file outside its staging; the same directory, umask, environment, limits and signals."""
+file outside its staging; the same directory, umask, environment, limits and signals.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Limits, descriptors and environment of a child process, and its sandbox. The child sets all of it on itself. It reads
 programs and libraries, and writes only its staging and keep directories. It has no sockets unless its handler declares
 network access. It changes no mode, owner, time or extended attribute: Landlock does not check those calls, and a
-seccomp filter sees no paths. `strict` fails if the kernel lacks a feature; `best-effort` uses what there is."""
+seccomp filter sees no paths. `strict` fails if the kernel lacks a feature; `best-effort` uses what there is.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
 """The seccomp filter of a child process: which system calls fail, and with which error. The first rule that matches
-decides; a call without a rule is allowed. A filter sees numbers and flags, not paths; Landlock checks paths."""
+decides; a call without a rule is allowed. A filter sees numbers and flags, not paths; Landlock checks paths.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """The identity of this worker, and the lock files that show which workers are alive. The daemon holds `<folder of the
 database>/workers/<worker id>.lock` with flock, and the fork server and every child inherit the descriptor. A lock that
-can be taken means that all of them are dead, and so does another boot id."""
+can be taken means that all of them are dead, and so does another boot id.
+"""
 
 from __future__ import annotations
 

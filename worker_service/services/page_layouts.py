@@ -56,7 +56,7 @@ def tables_in(page: int, layout: str | None) -> list[TableOnPage]:
 
 
 def _text_of(cell: Any) -> str:
-    """A cell is stored with or without its position."""
+    # A cell is stored with or without its position.
     if isinstance(cell, str):
         return cell
     return str(cell[4]) if cell else ""

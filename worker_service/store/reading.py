@@ -402,7 +402,7 @@ def _match_term(path: str, wanted: object) -> _Term:
 
 
 def _gates_by_worker(workers: Sequence[str], dead: Collection[str]) -> dict[str | None, list[Row]]:
-    """The key None is for the gates of the job and its lane."""
+    # The key None is for the gates of the job and its lane.
     down = {
         worker_id: [(1, "WORKER_DOWN", f"worker {worker_id} is dead")] for worker_id in workers if worker_id in dead
     }

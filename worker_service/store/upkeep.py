@@ -87,7 +87,7 @@ class Upkeep:
         return None
 
     def sizes_by_owner(self) -> Sequence[OwnerSize]:
-        """A file shared by two owners counts for both."""
+        # A file shared by two owners counts for both.
         return [OwnerSize(*row) for row in self._db.read("sizes_by_owner")]
 
     def size_of_all(self) -> tuple[int, int]:

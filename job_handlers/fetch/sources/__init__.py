@@ -84,7 +84,8 @@ class Source(Protocol):
 
     def source_of_jobs(self, credential: str) -> str:
         """Return the `source` of jobs with this credential: they rest together when it asks for a pause. Empty if it
-        never does."""
+        never does.
+        """
 
     def files_to_read(self, reference: Reference, credential: str) -> Sequence[Path]:
         """Return the files, beside credentials, that the sandbox must allow."""
@@ -96,7 +97,7 @@ class Source(Protocol):
     def open_tree(
         self, reference: Reference, credential: str, timeouts: Timeouts, is_stopping: IsStopping
     ) -> AbstractContextManager[Tree]:
-        """Called if the source has folders."""
+        """Open the tree of a folder. Only sources with folders are asked."""
 
 
 @cache

@@ -1,7 +1,8 @@
 """The OpenAPI document, generated from the endpoint declarations.
 
 `./run docs` writes it to `openapi.json`, the published contract. A test compares the two, so that every change of the
-API shows up in a commit."""
+API shows up in a commit.
+"""
 
 from __future__ import annotations
 
