@@ -89,7 +89,7 @@ def test_home_offers_a_retry_only_where_it_can_help(session: Session) -> None:
     [given_up] = list_alerts(session, None)
 
     assert (given_up.button, given_up.command) == ("show", ("why", str(locked)))
-    assert given_up.advice.startswith("save it without a password; then: ")
+    assert given_up.advice == "Save it without a password. Retry it when the cause is fixed."
 
     session.store.intake.enqueue(NewJob("ocr_pages", max_retries=1))
     for code in ("BUSY", "BUSY"):

@@ -88,7 +88,7 @@ def test_filters_stand_in_the_address_and_the_command_beside_them(site: httpx.Cl
 
     assert ("alices.pdf" in hers, "bobs.pdf" in hers) == (True, False)
     assert "pagemill documents --owner alice" in hers
-    assert ("alices.pdf" in failed, "it is broken: get another copy <code" in failed) == (False, True)
+    assert ("alices.pdf" in failed, "It is broken: get another copy <code" in failed) == (False, True)
     assert site.get("/documents?status=nonsense", headers=PAGE).status_code == 400
 
 
@@ -240,7 +240,7 @@ def test_what_failed_says_why_and_shows_what_was_read_before(site: httpx.Client,
 
     page = site.get(f"/documents/{document_id}", headers=PAGE).text
 
-    assert "it is broken <code" in page
+    assert "It is broken <code" in page
     assert "the words of before" in page
     assert "Generation 2" in page
     assert "Generation 1 (shown)" in page
@@ -251,7 +251,7 @@ def test_what_is_not_there_is_refused_in_words(site: httpx.Client, shelf: Shelf,
     answer = site.get(address, headers=PAGE)
 
     assert answer.status_code == 404
-    assert "there is no document 99" in answer.text
+    assert "There is no document 99" in answer.text
 
 
 def test_the_documents_of_a_batch_alone_are_listed_and_searched(

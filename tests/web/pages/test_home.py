@@ -40,7 +40,7 @@ def test_failed_jobs_are_listed_with_a_retry_button_and_no_shell_command(
         [job] = session.store.leases.claim(worker, 1)
         session.store.leases.fail(job.lease, Failure("PDF_DAMAGED", "it cannot be read"), retry_at=session.clock())
     home = look(site, "/")
-    assert "1 file could not be read it cannot be read PDF_DAMAGED" in home.text
+    assert "1 file could not be read It cannot be read PDF_DAMAGED" in home.text
     assert "pagemill retry" not in home.text
 
     asked = home.press(site, "Retry…")

@@ -135,8 +135,8 @@ def test_errors_stand_by_code_with_what_to_do_and_a_look_at_the_jobs(
 
     page = look(site, "/errors")
 
-    assert "2 jobs 1 download, 1 ocr_pages" in page.text
-    assert "Next ask for another copy" in page.text
+    assert "2 jobs (1 download, 1 ocr_pages)" in page.text
+    assert "Next Ask for another copy" in page.text
     jobs = look(site, page.links["Show"])
     assert len(jobs.links) > 0
     assert "No jobs match" not in jobs.text
@@ -182,7 +182,7 @@ def test_each_worker_is_told_with_how_it_is(site: httpx.Client, session: Session
 def test_something_is_paused_and_goes_on_again(site: httpx.Client, session: Session) -> None:
     paused = look(site, "/workers").press(site, "Pause", scope="owner", name="ann", length="2h", reason="she is away")
 
-    assert "owner ann" in paused.text
+    assert "Owner ann" in paused.text
     assert "she is away" in paused.text
     [pause] = session.store.reading.pauses()
     assert (pause.scope, pause.name, pause.until is not None) == ("owner", "ann", True)
@@ -266,6 +266,6 @@ def test_who_let_in_whom_stands_in_the_activity(site: httpx.Client, session: Ses
 
     shown = site.get("/activity", headers={"Authorization": f"Bearer {made.word}", "Accept": "text/html"}).text
 
-    assert "token alice (read, only of alice) removed" in shown
-    assert "token alice (read, only of alice) made" in shown
+    assert "Token alice (read, only of alice) removed" in shown
+    assert "Token alice (read, only of alice) created" in shown
     assert shown.count("/undo") == 0

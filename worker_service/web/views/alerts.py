@@ -11,13 +11,14 @@ from worker_service.base.clock import as_text
 from worker_service.base.humanize import counted
 from worker_service.jobs.batches import Batch, BatchState
 from worker_service.jobs.counts import ErrorCount
-from worker_service.jobs.job import Gate
+from worker_service.jobs.job import Gate, Job
 from worker_service.services.batches import list_batches
 from worker_service.services.database import Session
 from worker_service.services.health import Level, check_health
-from worker_service.services.job_advice import NEXT_MOVES, advice_for, is_given_up
+from worker_service.services.job_advice import NEXT_MOVES, is_given_up
 from worker_service.services.overview import Overview, title_of_pause
 from worker_service.services.schedules import TICKS, overdue_schedules
+from worker_service.web.views.template_filters import capitalised
 
 _PERIOD, _PERIOD_WORD = timedelta(days=1), "1d"
 """Failures older than this raise no alert."""
@@ -26,7 +27,7 @@ _BATCHES_MAX = 5
 
 _FAILED_TO = {
     "ingest": "could not be read", "ocr_pages": "could not be read", "extract_rows": "could not be read",
-    "assemble": "could not be read", "download": "could not be downloaded",
+    "assemble": "could not be read", "download": "could not be added",
 }  # fmt: skip
 """Failures of job types that each process one file."""
 
@@ -62,7 +63,14 @@ def _service(overview: Overview) -> Iterator[Alert]:
     for reason in check_health(overview).reasons:
         if reason.code == "NO_WORKER":
             detail = "No job starts until one is running."
-            yield Alert(Level.CRITICAL, "No worker is running", detail, "", ("run",), "systemctl start pagemill")
+            yield Alert(
+                Level.CRITICAL,
+                "No worker is running",
+                detail,
+                "",
+                ("run",),
+                "Start the service: systemctl start pagemill",
+            )
         elif reason.code == "DISK_LOW":
             advice = "Free some space, for example by removing documents that are no longer needed."
             yield Alert(Level.CRITICAL, "The disk is nearly full", reason.detail, "", ("stats",), advice)
@@ -73,23 +81,21 @@ def _service(overview: Overview) -> Iterator[Alert]:
         elif reason.code == "READ_ONLY":
             yield Alert(reason.level, "The database cannot be written", reason.detail, "", (), reason.remedy)
         elif reason.code != "ALL_PAUSED":
-            yield Alert(reason.level, _capitalised(reason.detail), command=("workers",))
+            yield Alert(reason.level, capitalised(reason.detail), command=("workers",))
 
 
 def _standstill(gates: Sequence[Gate]) -> Alert:
     gate = gates[0]
-    more = f", and {counted(len(gates) - 1, 'other reason')}" if len(gates) > 1 else ""
+    detail = gate.detail + (f", and {counted(len(gates) - 1, 'other reason')}" if len(gates) > 1 else "")
     advice = NEXT_MOVES[gate.code] if gate.code in ("CAPABILITY_MISSING", "SOURCE_RESTING") else ""
-    command, pending = ("ls", "--status", "pending"), {"status": "pending"}
-    return Alert(
-        Level.WARNING, "No pending job can start", gate.detail + more, gate.code, command, gate.remedy or advice,
-        "show", pending,
-    )  # fmt: skip
+    advice, command = capitalised(gate.remedy or advice), ("ls", "--status", "pending")
+    target = {"status": "pending"}
+    return Alert(Level.WARNING, "No pending job can start", detail, gate.code, command, advice, "show", target)
 
 
 def _pauses(overview: Overview) -> Iterator[Alert]:
     for one in overview.pauses:
-        title = f"{_capitalised(title_of_pause(one.scope, one.name))} is paused"
+        title = f"{capitalised(title_of_pause(one.scope, one.name))} is paused"
         until = f"until {one.until[:16]} UTC" if one.until else ""
         arguments = {"all": ("--all",), "type": (one.name,), "owner": ("--owner", one.name)}[one.scope]
         target = {"scope": one.scope, "name": one.name}
@@ -137,9 +143,15 @@ def _failure(session: Session, code: str, counts: Sequence[ErrorCount]) -> Alert
     if is_given_up(job):
         # A retry would end in the same way, so none is offered.
         why = ("why", str(job.id))
-        return Alert(Level.WARNING, title, newest.newest_message or "", code, why, advice_for(job), "show", target)
+        return Alert(Level.WARNING, title, newest.newest_message or "", code, why, advice_on_retry(job), "show", target)
     options = [word for name, value in target.items() for word in (f"--{name}", value)]
     return Alert(Level.WARNING, title, newest.newest_text, code, ("retry", *options), "", "retry", target)
+
+
+def advice_on_retry(job: Job) -> str:
+    """Return advice for a job whose retry would fail again. The page has a button to retry it."""
+    remedy = capitalised(job.error_remedy or "It would fail again in the same way")
+    return f"{remedy}. Retry it when the cause is fixed."
 
 
 def _title_of_failures(counts: Sequence[ErrorCount]) -> str:
@@ -155,15 +167,15 @@ def _title_of_failures(counts: Sequence[ErrorCount]) -> str:
 def _batches(session: Session, owner: str | None) -> Iterator[Alert]:
     since = as_text(session.clock() - _PERIOD)
     for batch in _in_state(session, owner, BatchState.STOPPED):
-        title = f"{_capitalised(batch.title)} is stopped"
+        title = f"{capitalised(batch.title)} is stopped"
         yield _batch_alert(batch, Level.OK, title, batch.note or "", "resume")
     for batch in _in_state(session, owner, BatchState.WAITING):
         if batch.replaced_by is not None:
-            title = f"{_capitalised(batch.title)} waits for batch {batch.replaced_by}"
+            title = f"{capitalised(batch.title)} waits for batch {batch.replaced_by}"
             yield _batch_alert(batch, Level.OK, title, "It resumes when that batch ends.", "resume")
     for batch in _in_state(session, owner, BatchState.FAILED):
         if (batch.ended_at or "") >= since:
-            title = f"{_capitalised(batch.title)} ended with failures"
+            title = f"{capitalised(batch.title)} ended with failures"
             yield _batch_alert(batch, Level.WARNING, title, batch.note or "", "retry_batch")
 
 
@@ -175,7 +187,3 @@ def _in_state(session: Session, owner: str | None, state: BatchState) -> Sequenc
 def _batch_alert(batch: Batch, level: Level, title: str, detail: str, button: str) -> Alert:
     command = ("batch", button.removesuffix("_batch"), str(batch.id))
     return Alert(level, title, detail, "", command, "", button, {"batch_id": str(batch.id)})
-
-
-def _capitalised(text: str) -> str:
-    return text[:1].upper() + text[1:]

@@ -14,6 +14,7 @@ from worker_service.services.database import Session
 from worker_service.services.job_control import DONE
 from worker_service.web.access import visitor_of
 from worker_service.web.parameters import read_known
+from worker_service.web.views.template_filters import capitalised
 
 _ACTIONS_MAX = 200
 
@@ -96,7 +97,8 @@ def flash_of(session: Session, request: Request) -> Flash | None:
 def describe_action(action: Action) -> str:
     """Describe an action in the past tense."""
     if action.tokens:
-        return f"{action.tokens} {'made' if action.verb == 'make_token' else 'removed'}"
+        done = "created" if action.verb == "make_token" else "removed"
+        return f"{capitalised(action.tokens)} {done}"
     if action.batch_id is not None:
         done = _DONE_TO_BATCH[action.verb]
         return f"Batch {action.batch_id} {done}" + (f" ({counted(action.jobs, 'job')})" if action.jobs else "")

@@ -32,6 +32,7 @@ from worker_service.web.resources import jobs as resource
 from worker_service.web.resources.batches import visible_batch
 from worker_service.web.resources.jobs import LOOK_SECONDS, JobFilters, JobsQuery, visible_job
 from worker_service.web.views import render
+from worker_service.web.views.alerts import advice_on_retry
 from worker_service.web.views.flash import flash_of, redirect, redirect_after
 from worker_service.web.views.forms import parse_number, same_page
 from worker_service.web.views.template_filters import command, length, size
@@ -40,7 +41,7 @@ _LOG_LINES_MAX = 400
 VERBS = {"cancel": "Cancel", "retry": "Retry", "priority": "Set the priority of", "delete": "Delete"}
 _CONSEQUENCES = {
     "cancel": "Pending jobs are cancelled at once; running jobs are asked to stop. Undo retries them.",
-    "retry": "They run again with a fresh retry budget. Undo cancels them.",
+    "retry": "The jobs run again with a fresh retry budget. Undo cancels them.",
     "priority": "1 is the highest. Undo restores the previous priorities.",
     "delete": "Their attempts, events and logs are deleted, too. This cannot be undone.",
 }
@@ -277,6 +278,7 @@ def job_page(request: Request) -> Response:
             whole=whole,
             history=_history(whole),
             why=None if job.status is Status.COMPLETED else job_advice.why(session, job.id),
+            advice=advice_on_retry(job) if job.status is Status.FAILED and job_advice.is_given_up(job) else "",
             log=jobs.read_log(session, job.id)[-_LOG_LINES_MAX:],
             log_lines_max=_LOG_LINES_MAX,
             actions=_allowed_actions(job),

@@ -43,6 +43,7 @@ def register_filters(environment: Environment) -> None:
         counted=counted,
         lines=lines,
         pretty=pretty,
+        capitalised=capitalised,
         thousands=lambda number: f"{number:,}",
         about=about,
         progress=progress_in_words,
@@ -89,6 +90,11 @@ def about(number: int) -> str:
         if number >= 10 * of or (unit == "M" and number >= of):
             return f"{number / of:.3g}{unit}"
     return str(number)
+
+
+def capitalised(text: str) -> str:
+    """Return a sentence with a capital letter, since errors begin with a small one. Keep the rest as it is."""
+    return text[:1].upper() + text[1:]
 
 
 def label(state: object) -> str:
