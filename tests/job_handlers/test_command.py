@@ -212,26 +212,29 @@ ln -s /etc/passwd link; printf x > "$(printf 'latin\\351.txt')"
 """
 
 
-@pytest.mark.parametrize(
-    ("files", "published", "thrown"),
-    [
-        (None, ["items.json", r"latin\xe9.txt", "media/deep/a.jpg", "run.log"], ".cache/junk, link"),
-        (["*.json", "media/*"], ["items.json", "media/deep/a.jpg"], r".cache/junk, latin\xe9.txt, link, run.log"),
-        ([], [], r".cache/junk, items.json, latin\xe9.txt, link, media/deep/a.jpg, …"),
-    ],
-)
-def test_what_it_leaves_is_published_and_what_is_not_is_named(
-    bench: Bench, files: list[str] | None, published: list[str], thrown: str
-) -> None:
-    more: dict[str, Any] = {} if files is None else {"files": files}
-    bench.allow(LEAVES, **more)
+# Files to publish, published files, files that are not.
+PUBLISHED: dict[str, tuple[list[str] | None, list[str], str]] = {
+    "all": (None, ["items.json", r"latin\xe9.txt", "media/deep/a.jpg", "run.log"], ".cache/junk, link"),
+    "some": (
+        ["*.json", "media/*"], ["items.json", "media/deep/a.jpg"], r".cache/junk, latin\xe9.txt, link, run.log",
+    ),
+    "none": ([], [], r".cache/junk, items.json, latin\xe9.txt, link, media/deep/a.jpg, …"),
+}  # fmt: skip
 
-    ended = bench.run()
 
-    assert ended.how is How.DONE, ended.message
-    assert [one.name for one in ended.published] == published
-    assert all(one.path.is_file() for one in ended.published)
-    assert bench.lines == [f"files not published, because `files` does not name them: {thrown}"]
+def test_what_it_leaves_is_published_and_what_is_not_is_named(bench: Bench) -> None:
+    for name, (files, _, _) in PUBLISHED.items():
+        more: dict[str, Any] = {} if files is None else {"files": files}
+        bench.allow(LEAVES, name=name, **more)
+
+    for name, (_, published, dropped) in PUBLISHED.items():
+        bench.heard.clear()
+        ended = bench.run(name=name)
+
+        assert ended.how is How.DONE, ended.message
+        assert [one.name for one in ended.published] == published
+        assert all(one.path.is_file() for one in ended.published)
+        assert bench.lines == [f"files not published, because `files` does not name them: {dropped}"]
 
 
 def test_what_a_failed_attempt_leaves_is_thrown_away_and_named(bench: Bench) -> None:
@@ -253,32 +256,27 @@ def test_progress_and_lines_of_both_streams_are_told(bench: Bench) -> None:
     assert sorted(bench.lines) == ["one", "three", "two"]
 
 
-@pytest.mark.parametrize(
-    ("code", "how", "name"),
-    [
-        (0, How.DONE, ""),
-        (3, How.DONE, ""),
-        (65, How.PERMANENT, "EXIT_65"),
-        (75, How.RETRYABLE, "EXIT_75"),
-        (1, How.RETRYABLE, "EXIT_1"),
-    ],
-)
-def test_exit_codes_are_mapped(bench: Bench, code: int, how: How, name: str) -> None:
-    bench.allow(f"echo because >&2; exit {code}", done=[0, 3], permanent=[65, 75], retry=[75])
-
-    ended = bench.run()
-
-    assert (ended.how, ended.code) == (how, name)
-    assert how is How.DONE or "because" in ended.message
+EXITS = {
+    "exit 0": (How.DONE, ""),
+    "exit 3": (How.DONE, ""),
+    "exit 65": (How.PERMANENT, "EXIT_65"),
+    "exit 75": (How.RETRYABLE, "EXIT_75"),
+    "exit 1": (How.RETRYABLE, "EXIT_1"),
+    "kill -9 $$": (How.RETRYABLE, "COMMAND_CRASHED"),
+}
 
 
-def test_a_program_that_is_ended_by_a_signal_may_run_again(bench: Bench) -> None:
-    bench.allow("kill -9 $$")
+def test_exit_codes_are_mapped_and_a_signal_may_run_again(bench: Bench) -> None:
+    for number, end in enumerate(EXITS):
+        bench.allow(f"echo because >&2; {end}", name=f"x{number}", done=[0, 3], permanent=[65, 75], retry=[75])
 
-    ended = bench.run()
+    for number, (how, code) in enumerate(EXITS.values()):
+        bench.heard.clear()
+        ended = bench.run(name=f"x{number}")
 
-    assert (ended.how, ended.code) == (How.RETRYABLE, "COMMAND_CRASHED")
-    assert "SIGKILL" in ended.message
+        assert (ended.how, ended.code) == (how, code)
+        assert how is How.DONE or "because" in ended.message
+        assert ("SIGKILL" in ended.message) is (code == "COMMAND_CRASHED")
 
 
 def test_it_sees_the_variables_that_were_asked_for_and_its_key(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
