@@ -26,7 +26,7 @@ class TaskSession:
     """What a Ray task does with its connection."""
 
     def __init__(self, place: Path, wanted: bytes | None = None) -> None:
-        self.connection = ray_task._open(place, wanted or terms())
+        self.connection = ray_task._open_connection(place, wanted or terms())
         self.messages: list[dict[str, Any]] = []
 
     def __enter__(self) -> TaskSession:

@@ -185,7 +185,7 @@ class RayDriver:
 
     async def _run(self, attempt: _Attempt, launch: Launch) -> None:
         try:
-            order, references = await asyncio.to_thread(self._inputs.put, attempt.order)
+            order, references = await asyncio.to_thread(self._inputs.put_inputs, attempt.order)
             attempt.stream = self._task.options(name=attempt_name(attempt.key), **self._placement()).remote(
                 encode_message(msgspec.structs.replace(launch, order=order)), self._terms, *references
             )

@@ -84,7 +84,7 @@ class _NodeConnection:
     def __init__(self, line: socket.socket) -> None:
         self._line = line
         self._unread = bytearray()
-        kind, fault = self._next(START_SECONDS) or (b"", b"")
+        kind, fault = self._next_frame(START_SECONDS) or (b"", b"")
         self.fault = fault.decode()
         if kind != HELLO:
             raise ConnectionError("the node server ended before it was ready")
@@ -105,7 +105,7 @@ class _NodeConnection:
         """Return messages as soon as there is one, with what follows shortly; [] after `ALIVE_SECONDS` without one."""
         messages: list[bytes] = []
         until = time.monotonic() + ALIVE_SECONDS
-        while (left := until - time.monotonic()) > 0 and (got := self._next(left)) is not None:
+        while (left := until - time.monotonic()) > 0 and (got := self._next_frame(left)) is not None:
             kind, body = got
             messages.append(kind + body)
             if kind == ENDED:
@@ -119,10 +119,10 @@ class _NodeConnection:
         _connection = None
         with contextlib.suppress(OSError, ConnectionError, NodeServerLost), self._line:
             self.send([(STOP, b"")])
-            while (got := self._next(START_SECONDS)) is not None and got[0] != ENDED:
+            while (got := self._next_frame(START_SECONDS)) is not None and got[0] != ENDED:
                 pass
 
-    def _next(self, seconds: float) -> tuple[bytes, bytes] | None:
+    def _next_frame(self, seconds: float) -> tuple[bytes, bytes] | None:
         until = time.monotonic() + seconds
         while True:
             if len(self._unread) >= HEADER.size:
@@ -153,14 +153,14 @@ _connection: _NodeConnection | None = None
 def _connect(terms: bytes, node_id: str) -> _NodeConnection:
     global _connection
     if _connection is None or not _connection.is_usable:
-        _connection = _open(_place(terms, node_id), terms)
+        _connection = _open_connection(_place(terms, node_id), terms)
     if fault := _connection.fault:
         _connection = None
         raise NodeUnfit(fault, node_id)
     return _connection
 
 
-def _open(place: Path, terms: bytes) -> _NodeConnection:
+def _open_connection(place: Path, terms: bytes) -> _NodeConnection:
     deadline = time.monotonic() + START_SECONDS
     while True:
         # A server that ends removes its directory.

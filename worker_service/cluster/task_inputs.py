@@ -25,7 +25,7 @@ class TaskInputs:
         self._stored: OrderedDict[str, tuple[Any, int]] = OrderedDict()
         """Ray's reference and the size, by digest."""
 
-    def put(self, order: Order) -> tuple[Order, Sequence[Any]]:
+    def put_inputs(self, order: Order) -> tuple[Order, Sequence[Any]]:
         """Return the order for the node, and Ray's references to its inputs in the same order."""
         if self._slicer is not None and self._slicer.can_slice(order):
             path = self._slicer.slice(order)

@@ -129,7 +129,7 @@ class File(Struct, frozen=True):
     sha256: str = ""
     md5: str = ""
     note: str = ""
-    """For users. The note of an original is also shown with its document."""
+    """Text for users. The note of an original is also shown with its document."""
 
 
 class SameFile(Struct, frozen=True):
@@ -271,7 +271,7 @@ class Handler(Struct, Generic[P], frozen=True):
     job_class: JobClass = "cpu"
     limits: Limits = field(default_factory=Limits)
     at_most_once: bool = False
-    """Once started, the job fails with MAY_HAVE_RUN instead of running again, unless the handler asks for another
+    """True: once started, the job fails with MAY_HAVE_RUN instead of running again, unless the handler asks for another
     attempt."""
     keep_key: Callable[[P], str] | None = None
     """Attempts with the same key share `context.keep`, one at a time."""
@@ -288,10 +288,10 @@ class Handler(Struct, Generic[P], frozen=True):
     """Attempts may run on a cluster node: they have no effect except result and pages, need only payload and inputs,
     ask only `KnownPages` and publish no files. One that lacks a credential on a node runs again here."""
     slicer: Callable[[Path], Callable[[P, Path], bool]] | None = None
-    """For a handler that runs on a cluster and reads a part of a large file. Opens an original, and returns a function
-    that writes the part for a payload to another file, or returns False if the attempt needs the whole file. Called on
-    this machine, in a child with the limits of an attempt. The attempt finds the part in its inputs as `slice`, and no
-    other input."""
+    """Optional, for a handler that runs on a cluster and reads a part of a large file. Opens an original, and returns a
+    function that writes the part for a payload to another file, or returns False if the attempt needs the whole file.
+    Called on this machine, in a child with the limits of an attempt. The attempt finds the part in its inputs as
+    `slice`, and no other input."""
     environment: Sequence[str] = ()
     """Names of the only environment variables that it can see."""
     credentials: Sequence[str] = ()
