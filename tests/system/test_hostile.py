@@ -28,9 +28,10 @@ LOOKS = """
 
 
 def _by_hand(system: System, statements: Iterable[tuple[str, str]]) -> list[str]:
-    """What was taken, of each what is wrong in it."""
+    """Return what is wrong in each statement that the table has taken."""
     script = ["PRAGMA synchronous = OFF;"]
-    tried = list(statements)
+    # The step and the number of values have no common factor, so every column meets every second value.
+    tried = list(statements)[:: short(2, full=1)]
     for number, (_, statement) in enumerate(tried):
         if number % AT_ONCE == 0:
             script += ["COMMIT;"] * bool(number) + ["BEGIN IMMEDIATE;"]
@@ -80,7 +81,7 @@ def test_whatever_a_row_holds_at_most_its_job_fails(system: System, monkeypatch:
     beside = [system.enqueue(job_type, n=1) for job_type in ("noop", "kept", "fetch")]
 
     # The sweep is no sweep if the table takes nothing.
-    assert len(taken) > 1000
+    assert len(taken) > short(500, full=1000)
     for job in [*beside, running]:
         # Behind hundreds of others.
         wait_until(lambda job=job: system.status(job) is Status.COMPLETED, f"job {job} completed", seconds=120)  # type: ignore[misc]
