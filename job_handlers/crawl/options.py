@@ -34,7 +34,7 @@ class FilesWanted(Struct, frozen=True):
 
 class CrawlPayload(Struct, frozen=True):
     folder: str
-    """An id or URL of a Drive folder or shared drive, `shared-with-me`, or the absolute path of a directory."""
+    """Id or URL of a Drive folder or shared drive, `shared-with-me`, or the absolute path of a directory."""
     wanted: FilesWanted = FilesWanted()
     credential: str = ""
     """The name of a file in $CREDENTIALS_DIRECTORY; empty: the default of the source, such as drive."""

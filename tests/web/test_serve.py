@@ -99,7 +99,7 @@ def test_what_others_put_in_the_place_of_its_address_is_neither_written_nor_beli
     precious, place = tmp_path / "precious", settings.database.with_name("pagemill.db.web-address")
     precious.write_text("of somebody")
     place.symlink_to(precious)
-    with where.told_where(settings):
+    with where.published_address(settings):
         assert (precious.read_text(), where.address(settings)) == ("of somebody", None)
 
     place.unlink()

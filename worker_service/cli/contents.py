@@ -1,4 +1,4 @@
-"""What documents contain: `text`, `search`, `tables`, `keywords` and `export`."""
+"""The contents of documents: `text`, `search`, `tables`, `keywords` and `export`."""
 
 from __future__ import annotations
 

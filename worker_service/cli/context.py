@@ -1,4 +1,4 @@
-"""What all verbs share: the common options, the selectors of jobs, completion, and the question before a change."""
+"""Parts of all verbs: the common options, the selectors of jobs, completion, and the question before a change."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Invocation:
         return self._session
 
     def printed_json(self, value: object) -> bool:
-        """With --json, print the value, which is then the whole answer, and return True."""
+        """Print the value and return True if --json was given; the value is then the whole answer."""
         if self.as_json:
             output.show_json(value)
         return self.as_json

@@ -229,7 +229,7 @@ def reading_in_words(progress: ReadingProgress, seconds: float, done_before: int
 
 @contextmanager
 def reporting_interruption() -> Iterator[None]:
-    """On Ctrl-C, say that the jobs continue."""
+    """Say that the jobs continue when the user presses Ctrl-C."""
     try:
         yield
     except KeyboardInterrupt:

@@ -47,7 +47,7 @@ def tick(call: Invocation) -> int:
     if not call.printed_json(done):
         for one in done.items:
             is_there = ", which is already live" if one.existing else ""
-            output.show(f"{one.schedule}: {output.to_the_second(one.slot)} UTC: {_named(one)}{is_there}")
+            output.show(f"{one.schedule}: {output.to_the_second(one.slot)} UTC: {_title_of_run(one)}{is_there}")
         for missed in done.missed:
             output.say(missed.sentence)
         for trouble in done.troubles:
@@ -92,7 +92,7 @@ schedule = VerbGroup(
 )
 
 
-def _named(one: operations.StartedSchedule | operations.ScheduleState) -> str:
+def _title_of_run(one: operations.StartedSchedule | operations.ScheduleState) -> str:
     return f"job {one.job_id}" if one.batch_id is None else f"batch {one.batch_id}"
 
 
@@ -104,5 +104,5 @@ def _row(one: operations.ScheduleState) -> tuple[object, ...]:
     elif one.batch is not None:
         state = one.batch.state
     last, coming = output.to_the_second(one.last_slot or one.last_at), output.to_the_second(one.next_at) or "never"
-    began = _named(one) if has_begun else None
+    began = _title_of_run(one) if has_begun else None
     return (one.name, one.what, one.cron, one.zone, coming, last, began, state, error)

@@ -1,4 +1,4 @@
-"""What the verbs that submit documents share: their options, and the submission itself."""
+"""Options and submission, shared by the verbs that submit documents."""
 
 from __future__ import annotations
 

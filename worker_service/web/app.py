@@ -26,7 +26,7 @@ from worker_service.services import tokens
 from worker_service.services.database import open_session
 from worker_service.services.overview import statistics
 from worker_service.services.page_images import PageRenderer
-from worker_service.services.server_address import told_where
+from worker_service.services.server_address import published_address
 from worker_service.settings.config import Settings
 from worker_service.settings.value_types import LISTEN
 from worker_service.web import sign_in, uploads
@@ -169,7 +169,7 @@ def serve(settings: Settings, on_ready: Callable[[], None]) -> int:
     server = create_server(app(settings, log=log, on_ready=on_ready))
     with open_socket(settings.web_listen) as listener:
         log.info(events.WEB_STARTED, address=LISTEN.write(settings.web_listen), database=str(settings.database))
-        with told_where(settings):
+        with published_address(settings):
             run_until_signal(server, listener)
     if isinstance(settings.web_listen, Path):
         settings.web_listen.unlink(missing_ok=True)
