@@ -120,17 +120,6 @@ def _done(run: Run, shelf: Shelf) -> str:
     return run("batch", "retry", 1, fails=1).stderr
 
 
-def test_a_retry_of_one_job_of_an_ended_batch_lets_the_owners_other_batch_wait(run: Run, shelf: Shelf) -> None:
-    first = begun(shelf, "a.pdf")
-    fail(shelf, "DAMAGED", "it is damaged")
-    second = begun(shelf, "b.pdf", name="")
-
-    retried = run("retry", 1)
-
-    assert "batch 2 waits for another batch of its owner" in retried.stderr
-    assert (state_of(shelf, first), state_of(shelf, second)) == (BatchState.ACTIVE, BatchState.WAITING)
-
-
 def test_cancel_asks_first_and_leaves_a_batch_that_can_be_gone_on_with(run: Run, shelf: Shelf) -> None:
     begun(shelf, "a.pdf", "b.pdf", "c.pdf")
     shelf.next_job()
@@ -155,17 +144,6 @@ def test_a_batch_is_forgotten_once_nothing_of_it_is_left_to_do(run: Run, shelf: 
 
     assert len(items(run("documents", "--json"))) == 1
     assert "there is no batch 1" in run("batch", "show", 1, fails=66).stderr
-
-
-@pytest.mark.parametrize("words", ["show x", "stop 7", "resume 7", "retry 7", "cancel 7", "rm 7", "documents", "csv"])
-def test_a_batch_that_is_not_there_is_told_of_in_a_sentence(run: Run, shelf: Shelf, words: str) -> None:
-    line = {"documents": "documents --batch 7", "csv": "documents --batch 7 --csv"}.get(words, f"batch {words}")
-    result = run(*line.split(), fails=2 if words.endswith("x") else 66)
-
-    assert (
-        "'x' is not a batch" if words.endswith("x") else "there is no batch 7: `pagemill batch ls`"
-    ) in result.stderr
-    assert result.stdout == ""
 
 
 def test_the_documents_of_a_batch_are_listed_searched_counted_exported_and_handed_over(
@@ -397,17 +375,6 @@ def test_a_repeated_ingest_of_a_directory_starts_only_what_is_new(run: Run, shel
     assert len(shelf.store.batches.list()) == 2
 
 
-def test_a_repeated_ingest_of_what_a_stopped_batch_holds_starts_it_anew(run: Run, shelf: Shelf) -> None:
-    papers("in/a.csv")
-    run("ingest", "in", "--owner", "ann")
-    run("batch", "stop", 1)
-
-    again = json.loads(run("ingest", "in", "--owner", "ann", "--json").stdout)
-
-    assert (again["batch"], again["items"][0]["job_id"]) == (2, 2)
-    assert (state_of(shelf, 1), state_of(shelf, 2)) == (BatchState.STOPPED, BatchState.ACTIVE)
-
-
 def test_a_crawl_is_a_batch_and_one_of_another_folder_replaces_it(run: Run, shelf: Shelf) -> None:
     papers("first/a.csv", "second/b.csv")
 
@@ -479,18 +446,3 @@ def test_a_batch_that_waits_for_its_turn_says_so(run: Run, shelf: Shelf, monkeyp
     assert "pagemill batch ls --owner 'ann'" in why
     run("batch", "stop", 2)
     assert "to resume the batch: pagemill batch resume 2" in run("why", 2, fails=3).stdout
-
-
-def test_an_undo_of_a_batch_cancel_lets_the_batch_go_on(run: Run, shelf: Shelf) -> None:
-    batch_id = begun(shelf, "a.pdf", "b.pdf")
-    run("batch", "cancel", batch_id, "--yes")
-
-    assert (
-        f"the cancel of batch {batch_id} (2 jobs) by" in run("undo", "--dry-run").stdout + run("undo", fails=1).stderr
-    )
-    undone = run("undo", "--yes")
-
-    assert undone.stdout == f"batch {batch_id} continues\nretried 2 jobs\n"
-    assert state_of(shelf, batch_id) is BatchState.ACTIVE
-    run("batch", "stop", batch_id)
-    assert f"pagemill batch resume {batch_id}" in run("undo", 2, fails=1).stderr

@@ -135,21 +135,6 @@ def test_a_known_file_whose_copy_was_deleted_by_hand_is_brought_in_again_whateve
     assert [(one["source"], one["force"]) for one in payloads(shelf, "download")] == [(str(report), False)]
 
 
-def test_a_copy_that_is_brought_in_again_is_the_documents_though_nothing_is_read(run: Run, shelf: Shelf) -> None:
-    [report] = papers("report.pdf")
-    shelf.read(report.name, "words", key=str(report), roles=("original",), revision=revision_of(report.stat()))
-    [before] = shelf.store.library.files(1)
-    (shelf.workspace / before.path).unlink()
-    run("ingest", "report.pdf")
-
-    shelf.brought_in(DocumentRequest(str(report), report.name, "c1"), files=[report.name])
-
-    after, _ = shelf.store.library.files(1)
-    assert (after.role, (shelf.workspace / after.path).exists()) == ("original", True)
-    assert len(jobs(shelf, "ingest")) == 1
-    assert items(run("ingest", "report.pdf", "--json"))[0]["decision"] == "unchanged"
-
-
 def test_a_file_that_is_known_keeps_the_name_that_its_document_has(run: Run, shelf: Shelf) -> None:
     [report] = papers("annual  report")
     # Spaces, and what was missing behind the name, are the download's to mend.
@@ -350,21 +335,6 @@ def test_waiting_for_a_file_is_waiting_for_its_job_and_not_for_an_earlier_readin
     assert (json.loads(out), waiting.returncode) == ({"documents": 1, "pages": 1, "failed": [], "items": [read]}, 0)
 
 
-def test_who_waits_is_told_the_number_of_each_document_and_of_what_became_none(run: Run, shelf: Shelf) -> None:
-    first, second = papers("in/a.pdf", "in/b.pdf")
-    waiting = begin("ingest", "in", "--wait", "--timeout", "60s", "--json")
-
-    shelf.fail_next("NOT_WHAT_IT_SAYS", "a.pdf is no pdf")
-    shelf.brought_in(DocumentRequest(str(second), second.name, "c"))
-    shelf.publish(claim(shelf.store, "ingest"), "b.pdf", "text")
-
-    out, _ = waiting.communicate(timeout=60)
-    assert json.loads(out)["items"] == [
-        {"name": str(first), "document_id": None, "state": None},
-        {"name": str(second), "document_id": 1, "state": "success"},
-    ]
-
-
 def test_waiting_ends_with_1_and_the_reasons_when_something_could_not_be_read(run: Run, shelf: Shelf) -> None:
     first, second, third = papers("in/a.pdf", "in/b.pdf", "in/c.pdf")
     waiting = begin("ingest", "in", "--wait", "--timeout", "60s")
@@ -394,13 +364,6 @@ def test_waiting_without_a_daemon_says_what_holds_it_and_an_interrupt_that_the_j
     # Python ends by the signal itself where that struck at certain places. A shell says 130 of both.
     assert asking.returncode in (130, -signal.SIGINT)
     assert "the jobs continue" in err
-
-
-def test_a_time_to_wait_without_waiting_is_refused(run: Run, shelf: Shelf) -> None:
-    papers("a.pdf")
-
-    assert "--timeout works only with --wait" in run("ingest", "a.pdf", "--timeout", "2s", fails=2).stderr
-    assert jobs(shelf, "download") == []
 
 
 # ── crawl ───────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -572,20 +535,6 @@ def test_what_stands_still_is_taken_over_once_the_patience_that_is_set_has_ended
     assert "read again: the earlier attempt has stalled" in run("reindex", 1).stdout
 
 
-def test_force_reads_again_what_has_not_changed(run: Run, shelf: Shelf) -> None:
-    shelf.read("a.pdf", "one", roles=("original", "text"), settings="{}")
-
-    assert "  read  " in run("reindex", "document:1", "--force").stdout
-    assert jobs(shelf, "ingest")[1].generation == 2
-
-
-def test_without_its_original_a_document_is_brought_in_again(run: Run, shelf: Shelf) -> None:
-    shelf.read("a.pdf", "one", settings='{"languages":["eng"]}')
-
-    assert "  read  " in run("reindex", 1, "--force").stdout
-    assert payloads(shelf, "download") == [{"source": "/srv/a.pdf", "name": "a.pdf", "read": {}, "force": True}]
-
-
 def test_an_original_that_somebody_removed_from_the_workspace_is_brought_in_again(run: Run, shelf: Shelf) -> None:
     shelf.read("a.pdf", "one", roles=("original", "text"), settings="{}")
     [original] = [file for file in shelf.store.library.files(1) if file.role == "original"]
@@ -655,17 +604,6 @@ def test_what_is_known_already_is_not_adopted_again(run: Run, shelf: Shelf) -> N
     assert "  read  " in run("documents", "adopt", "read", "--yes").stdout
 
 
-def test_an_adopted_document_can_be_read_by_us_later(run: Run, shelf: Shelf) -> None:
-    papers("read/a.pdf", "read/a.txt")
-    run("documents", "adopt", "read", "--yes")
-    shelf.publish(shelf.next_job(), "a.pdf", "their text")
-
-    run("reindex", 1, "--lang", "deu")
-
-    [payload] = payloads(shelf, "download")
-    assert payload["read"] == {"languages": ["deu"]}
-
-
 def test_a_directory_with_nothing_to_adopt_is_refused(run: Run, shelf: Shelf) -> None:
     Path("none").mkdir()
 
@@ -678,15 +616,6 @@ def test_a_directory_with_nothing_to_adopt_is_refused(run: Run, shelf: Shelf) ->
 
 
 # ── wait ────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def test_a_document_is_waited_for_until_it_is_read(run: Run, shelf: Shelf) -> None:
-    job = shelf.wish("a.pdf")
-    waiting = begin("wait", "document:1", "--timeout", "60s", "--progress")
-    shelf.publish(job, "a.pdf", "one", "two")
-
-    assert waiting.communicate(timeout=60) == ("1 read, 0 failed, 2 pages\n", "")
-    assert waiting.returncode == 0
 
 
 def test_waiting_for_documents_that_failed_or_are_not_there(run: Run, shelf: Shelf) -> None:

@@ -41,24 +41,9 @@ def test_an_empty_queue_is_said_beside_the_data(run: Run) -> None:
     assert json.loads(run("ls", "--json").stdout) == {"items": [], "next": None}
 
 
-def test_pages_follow_each_other_without_a_gap(run: Run) -> None:
-    for _ in range(5):
-        run("enqueue", "a")
-
-    pages, before = [], ["--limit", "2"]
-    while True:
-        page = json.loads(run("ls", "--json", *before).stdout)
-        pages.append([job["id"] for job in page["items"]])
-        if page["next"] is None:
-            break
-        before = ["--limit", "2", "--before", str(page["next"])]
-
-    assert pages == [[5, 4], [3, 2], [1]]
-
-
 def test_every_selector_selects(run: Run, daemon: Daemon) -> None:
     run("enqueue", "ocr_pages", "--owner", "alice", "--platform", "gdrive", "--batch", 7, "--set", "file.id=abc")
-    run("enqueue", "download", "--owner", "bob", "--set", "n=1")
+    run("enqueue", "download", "--owner", "bob", "--set", "n=1", "--account", "user,124")
     daemon.store.leases.claim("w1", 1)
     daemon.fail("HTTP_503")
 
@@ -67,6 +52,7 @@ def test_every_selector_selects(run: Run, daemon: Daemon) -> None:
     assert ids(run, "--owner", "alice") == [1]
     assert ids(run, "--platform", "gdrive") == [1]
     assert ids(run, "--batch", "7") == [1]
+    assert ids(run, "--account", "user,124") == [2]
     assert ids(run, "--status", "failed", "--status", "running") == [2, 1]
     assert ids(run, "--status", "running") == [1]
     assert ids(run, "--error", "HTTP_503") == [2]
@@ -299,21 +285,6 @@ def test_stats_counts_what_is_pending_by_platform(run: Run, daemon: Daemon) -> N
     pending = {"gdrive": 1, "instagram": 1, "youtube": 1}
     assert lines[-4:] == [["PLATFORM", "PENDING"], *([platform, str(n)] for platform, n in pending.items())]
     assert found == [{"platform": platform, "count": n} for platform, n in pending.items()]
-
-
-def test_jobs_are_chosen_by_the_account_that_they_are_about(run: Run) -> None:
-    for platform, account in (("instagram", "user123"), ("tiktok", "user123"), ("instagram", "user,124")):
-        run("enqueue", "scrape_account", "--platform", platform, "--account", account)
-    run("enqueue", "scrape_account")
-
-    def chosen(*words: str) -> list[int]:
-        return sorted(row["id"] for row in items(run("ls", "--json", *words)))
-
-    assert chosen("--account", "user123") == [1, 2]
-    assert chosen("--account", "user123", "--platform", "instagram") == [1]
-    assert chosen("--account", "user,124") == [3]
-    assert chosen("--account", "user123", "--account", "user,124") == [1, 2, 3]
-    assert run("cancel", "--account", "user123", "--yes").stdout == "cancelled 2 jobs\n"
 
 
 def test_errors_counts_by_code_and_shows_the_newest(run: Run, daemon: Daemon) -> None:

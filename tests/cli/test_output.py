@@ -11,6 +11,13 @@ from worker_service.base.sanitize import as_json, harmless
 from worker_service.cli.output import length, table_lines
 
 
+def test_in_a_pipe_one_long_cell_pads_no_other_row() -> None:
+    lines = table_lines(("ID", "NAME", "NOTE"), [(1, "n" * 80, "x"), (2, "short", "y")])
+
+    assert lines[1] == f" 1  {'n' * 80}  x"
+    assert lines[2] == f" 2  {'short':32}  y"
+
+
 def test_columns_stand_under_their_headings_and_numbers_to_the_right() -> None:
     assert table_lines(("ID", "TYPE"), [(7, "a"), (1234, None)]) == ["  ID  TYPE", "   7  a", "1234  -"]
 

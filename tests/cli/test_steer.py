@@ -113,16 +113,6 @@ def test_what_concerns_no_document_says_nothing_of_documents(run: Run, shelf: Sh
     assert "documents" not in json.loads(run("retry", "--type", "nothing", "--dry-run", "--json").stdout)
 
 
-def test_a_running_job_that_is_cancelled_leaves_its_document_failed_once_it_has_stopped(run: Run, shelf: Shelf) -> None:
-    job = shelf.wish("a.pdf")
-
-    result = run("cancel", job.id)
-    answer = json.loads(run("cancel", job.id, "--json").stdout)
-
-    assert "1 document will be failed (CANCELLED); pagemill reindex 1 reads it again" in result.stderr
-    assert answer["documents"] == [1]
-
-
 def test_nothing_said_is_not_everything(run: Run) -> None:
     enqueue(run, 2)
 
@@ -134,15 +124,6 @@ def test_nothing_said_is_not_everything(run: Run) -> None:
 
 def test_nothing_that_matches_is_nothing_to_do(run: Run) -> None:
     assert "no job matches" in run("retry", "--status", "failed").stderr
-
-
-def test_a_running_job_is_asked_to_stop(run: Run, daemon: Daemon) -> None:
-    enqueue(run, 2)
-    daemon.claim()
-
-    assert run("cancel", 1).stdout == "asked 1 job to stop\n"
-    assert states(run)[1] == "stopping"
-    assert json.loads(run("cancel", 2, "--json").stdout)["items"] == [2]
 
 
 def test_what_one_job_does_not_allow_is_refused_with_its_reason(run: Run, daemon: Daemon) -> None:
@@ -202,14 +183,6 @@ def test_a_status_that_a_verb_can_do_nothing_about_is_refused(run: Run) -> None:
     assert "can be pruned" in run("prune", "--older-than", "1d", "--status", "pending", fails=2).stderr
 
 
-@pytest.mark.parametrize("level", ["0", "11", "42"])
-def test_a_priority_out_of_range_changes_nothing(run: Run, level: str) -> None:
-    enqueue(run, 1)
-
-    assert f"priority is 1 (highest) to 10 (lowest), not {level}" in run("priority", level, 1, fails=2).stderr
-    assert items(run("ls", "--json"))[0]["priority"] == 5
-
-
 def test_undo_does_the_opposite_of_the_newest_action_that_has_not_been_undone(run: Run) -> None:
     enqueue(run, 3)
     run("cancel", "--status", "pending", "--yes")
@@ -249,18 +222,6 @@ def test_undo_asks_before_it_reverses_what_another_user_did(run: Run, monkeypatc
 
     assert "Undo action 1, the cancel of 1 job by alice" in run("undo", fails=1).stderr
     assert run("undo", "--yes").stdout == "retried 1 job\n"
-
-
-def test_undo_names_what_has_moved_since_and_leaves_it(run: Run) -> None:
-    enqueue(run, 2)
-    run("cancel", 1, 2, "--yes")
-    [action] = items(run("undo", "--list", "--json"))
-    run("retry", 2)
-
-    result = run("undo", action["id"], "--yes", fails=1)
-
-    assert result.stdout == "retried 1 job\n"
-    assert "job 2: it has moved since" in result.stderr
 
 
 def test_undo_lists_who_did_what(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -310,11 +271,6 @@ def test_a_pause_holds_a_type_until_it_is_lifted(run: Run, daemon: Daemon) -> No
 
     run("unpause", "ocr_pages")
     assert len(daemon.claim()) == 1
-
-
-def test_a_pause_ends_by_itself_when_it_was_told_how_long(run: Run) -> None:
-    assert json.loads(run("pause", "--owner", "alice", "--for", "1h", "--json").stdout)["until"].endswith("Z")
-    assert "is not a length of time" in run("pause", "--all", "--for", "soon", fails=2).stderr
 
 
 def test_a_pause_is_of_one_thing(run: Run) -> None:
@@ -374,15 +330,6 @@ def test_cancel_now_of_a_job_whose_worker_is_gone_says_who_ends_it(
     assert "its worker w1 is gone or silent: the next daemon ends the job" in told.stderr
 
 
-def test_without_now_nobody_is_hurried(run: Run, daemon: Daemon) -> None:
-    run("enqueue", "ocr_pages")
-    daemon.claim()
-
-    assert run("cancel", "1").stdout == "asked 1 job to stop\n"
-
-    assert [held.without_grace for held in daemon.store.leases.leases_of("w1")] == [False]
-
-
 def test_a_hurry_ends_with_its_attempt(run: Run, daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(job_control, "_END_SECONDS", 0.0)
     run("enqueue", "ocr_pages")
@@ -396,16 +343,6 @@ def test_a_hurry_ends_with_its_attempt(run: Run, daemon: Daemon, monkeypatch: py
 
     assert [held.without_grace for held in daemon.store.leases.leases_of("w1")] == [False]
     assert [attempt.signal for attempt in daemon.store.reading.attempts(1)] == [None, None]
-
-
-def test_what_jobs_have_made_stays_when_they_are_pruned(run: Run, shelf: Shelf) -> None:
-    shelf.read("a.pdf", "what was read")
-
-    run("prune", "--older-than", "2199-01-01", "--yes")
-
-    assert items(run("ls", "--json")) == []
-    assert run("text", "1").stdout == "what was read\n"
-    assert run("export", "1").stdout == "a-1.txt\n"
 
 
 def test_a_job_that_waits_for_its_time_is_let_start_at_once(run: Run) -> None:
