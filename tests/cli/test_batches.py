@@ -109,7 +109,7 @@ def test_retry_tries_again_what_failed_and_nothing_else(run: Run, shelf: Shelf) 
     fail(shelf, "DAMAGED", "it is damaged")
     assert state_of(shelf, 1) is BatchState.FAILED
 
-    assert run("batch", "retry", 1).stdout == "batch 1 (reports) retries, retrying 1 job\n"
+    assert run("batch", "retry", 1).stdout == "batch 1 (reports) retries 1 job\n"
 
     assert shelf.store.reading.count(Selector(batch_id=1, statuses=(Status.PENDING,))) == 1
     assert "nothing of it is left to do" in _done(run, shelf)

@@ -241,9 +241,10 @@ def test_a_stream_that_is_closed_is_no_fault(closed: str) -> None:
         assert result.returncode == 0, (words, result.stderr)
 
 
-def test_a_listing_imports_nothing_that_it_does_not_need(database: Path) -> None:
+@pytest.mark.parametrize(("words", "modules_max"), [(["ls"], 67), (["documents", "ls"], 70)])
+def test_a_listing_imports_nothing_that_it_does_not_need(database: Path, words: list[str], modules_max: int) -> None:
     listing = "import sys; from worker_service.cli import pagemill\n"
-    listing += "try: pagemill.main(['ls', '--json'])\nfinally: print(*sys.modules, file=sys.stderr)"
+    listing += f"try: pagemill.main([*{words}, '--json'])\nfinally: print(*sys.modules, file=sys.stderr)"
 
     result = subprocess.run([COMMAND[0], "-c", listing], capture_output=True, text=True, check=True)
 
@@ -251,6 +252,8 @@ def test_a_listing_imports_nothing_that_it_does_not_need(database: Path) -> None
     assert "apsw" in loaded
     heavy = {"structlog", "xxhash", "pymupdf", "googleapiclient", "pytesseract", "tomllib", "difflib", "asyncio"}
     assert loaded & heavy == set()
+    ours = {name for name in loaded if name.partition(".")[0] in ("worker_service", "job_handlers")}
+    assert len(ours) <= modules_max, sorted(ours)
 
 
 # ── Programs around it ──────────────────────────────────────────────────────────────────────────────────────────

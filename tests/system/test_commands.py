@@ -62,7 +62,7 @@ def test_after_kill_9_commands_say_at_once_that_no_daemon_lives(system: System) 
     assert (status.returncode, status.stdout.split("|")[0]) == (2, "CRITICAL: no worker is alive (1 dead) ")
     assert [worker["state"] for worker in read(workers)["items"]] == ["dead"]
     assert (doctor.returncode, f"✗ worker {name}: it is dead, and held 1 job\n" in doctor.stdout) == (1, True)
-    assert f"on {name}, which is dead\n    next: any daemon takes it back" in of_running.stdout
+    assert f"on {name}, which is dead\n    next: start a daemon, which puts it back into the queue" in of_running.stdout
     assert of_pending.returncode == 3
     assert of_pending.stdout.startswith(f"WORKER_DOWN  worker {name} is dead\n    next: systemctl start pagemill")
 

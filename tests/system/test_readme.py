@@ -372,7 +372,7 @@ def test_documents_are_read_again_as_written(walk: Walk) -> None:
 def test_what_follows_all_documents_of_an_owner_is_asked_for_as_written(walk: Walk) -> None:
     told = walk.types(written("docs/documents.md", "Run a job after each document", "sh"))
 
-    assert re.search(r"^alice +it is read +webhook", told, re.MULTILINE)
+    assert re.search(r"^alice +success +webhook", told, re.MULTILINE)
 
 
 def test_who_is_told_what_is_set_as_written(walk: Walk) -> None:

@@ -172,7 +172,7 @@ def test_a_file_that_was_mended_comes_in_by_a_retry_of_its_batch_and_nothing_els
     retried = desk.run("batch", "retry", batch_id)
     waited = desk.run("wait", f"batch:{batch_id}", "--timeout", "60s")
 
-    assert retried.stdout == f"batch {batch_id} tries again, with 1 job again\n"
+    assert retried.stdout == f"batch {batch_id} retries 1 job\n"
     assert waited.stdout == f"batch {batch_id}: done · 5 files · 5 pages\n"
     now = times(desk, batch_id)
     assert {step: number for step, number in now.items() if "broken" not in step[1]} == {

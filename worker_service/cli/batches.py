@@ -105,7 +105,9 @@ def resume(call: Invocation, batch_id: int) -> int:
     and no page read twice. With owner_policy = "replace", the owner's other active batch waits until this one ends.
     """
     _report_replaced_by(call, batch_id)
-    return _show_moved(call, operations.resume_batch(call.session, batch_id), "continues")
+    moved = operations.resume_batch(call.session, batch_id)
+    again = f", retrying {counted(len(moved.job_ids), 'job')}" if moved.job_ids else ""
+    return _show_moved(call, moved, f"continues{again}")
 
 
 @verb
@@ -121,7 +123,7 @@ def retry(call: Invocation, batch_id: int) -> int:
     if not moved.job_ids and not moved.refused and not call.as_json:
         output.say(f"no job of {moved.batch.title} has failed; nothing changed")
         return 0
-    return _show_moved(call, moved, "retries")
+    return _show_moved(call, moved, f"retries {counted(len(moved.job_ids), 'job')}")
 
 
 @verb
@@ -221,9 +223,8 @@ def _show_moved(call: Invocation, moved: BatchMoved, what: str) -> int:
     exit_code = 1 if moved.refused else 0
     if call.printed_json(moved):
         return exit_code
-    again = f", retrying {counted(len(moved.job_ids), 'job')}" if moved.job_ids else ""
     waits = moved.batch.state is BatchState.WAITING
-    output.show(f"{moved.batch.title} {'waits for its turn' if waits else what}{again}")
+    output.show(f"{moved.batch.title} {'waits for its turn' if waits else what}")
     show_refusals(moved.refused)
     return exit_code
 

@@ -6,7 +6,7 @@ import functools
 import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -29,8 +29,10 @@ from worker_service.jobs.documents import IndexStatus
 from worker_service.jobs.job import Job
 from worker_service.jobs.library import Document, DocumentSelector, Weight
 from worker_service.services import documents as operations
-from worker_service.services import page_layouts
 from worker_service.services.parse import read_document_selector
+
+if TYPE_CHECKING:
+    from worker_service.services.page_layouts import PageReaders
 
 _COLUMNS = ("ID", "STATE", "DONE", "PAGES", "SIZE", "KIND", "OWNER", "NAME", "UPDATED", "ERROR", "NOTE")
 _GIVES_UP = ("SIZE", "UPDATED", "KIND", "PAGES", "DONE", "OWNER")
@@ -251,7 +253,9 @@ def show_document(call: Invocation, document_id: int) -> None:
     document, pages = found.document, found.page_items
     whole = _as_object(found)
     row = whole.pop("document")
-    read_by = page_layouts.page_readers(call.session, document_id, len(pages) if call.as_json else _SHOWN_MAX)
+    from worker_service.services.page_layouts import page_readers  # loads the workbook writer
+
+    read_by = page_readers(call.session, document_id, len(pages) if call.as_json else _SHOWN_MAX)
     for page in whole["page_items"]:
         if one := read_by.get(page["number"]):
             page |= {
@@ -275,7 +279,7 @@ def show_document(call: Invocation, document_id: int) -> None:
     output.show_section(("ROLE", "NAME", "BYTES", "PATH"), files)
 
 
-def _show_pages(found: operations.DocumentDetails, read_by: Mapping[int, page_layouts.PageReaders]) -> None:
+def _show_pages(found: operations.DocumentDetails, read_by: Mapping[int, PageReaders]) -> None:
     pages = found.page_items[:_SHOWN_MAX]
     titles: tuple[str, ...] = ("PAGE", "METHOD", "CONFIDENCE", "CHARACTERS")
     rows: list[tuple[object, ...]] = [
@@ -283,14 +287,17 @@ def _show_pages(found: operations.DocumentDetails, read_by: Mapping[int, page_la
     ]
     if read_by:
         titles += ("LANGUAGE", "READ BY")
-        readers = [read_by.get(one.number, page_layouts.PageReaders()) for one in pages]
-        rows = [(*row, "+".join(one.written_in), _engines(one)) for row, one in zip(rows, readers, strict=True)]
+        readers = [read_by.get(one.number) for one in pages]
+        rows = [
+            (*row, "+".join(one.written_in) if one else "", _engines(one) if one else "")
+            for row, one in zip(rows, readers, strict=True)
+        ]
     output.show_section(titles, rows)
     if len(found.page_items) > len(pages):
         output.say(f"and {counted(len(found.page_items) - len(pages), 'page')} more: --json lists all")
 
 
-def _engines(page: page_layouts.PageReaders) -> str:
+def _engines(page: PageReaders) -> str:
     """Return, for example, ``tesseract 5.5.4; 3 of 42 lines PP-OCRv6 small``. --json has the details in brackets."""
     names = [re.sub(r" \(.*\)", "", name) for name in page.readers]
     lines = f"{len(page.second)} of {counted(page.written_lines, 'line')} "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
 
 import click
 
@@ -21,9 +22,12 @@ from worker_service.cli.context import (
 from worker_service.jobs.attempts import AttemptRow
 from worker_service.jobs.job import Job
 from worker_service.jobs.selector import COLUMNS, Selector
-from worker_service.services import job_advice, jobs
+from worker_service.services import jobs
 from worker_service.services.jobs import progress_in_words, state_of, title_of_job
 from worker_service.services.serialize import as_object
+
+if TYPE_CHECKING:
+    from worker_service.services.job_advice import Why
 
 EXIT_NOT_YET = 3
 
@@ -128,6 +132,8 @@ def why(call: Invocation, job_id: int | None) -> int:
     job_id = job_id or _newest_with_a_problem(call)
     if job_id is None:
         return 0
+    from worker_service.services import job_advice  # a listing needs neither workers nor batches
+
     found = job_advice.why(call.session, job_id)
     job = found.job
     if call.as_json:
@@ -204,7 +210,7 @@ def _describe(job: Job, lost: str) -> str:
     return f"{title_of_job(job)} {_ENDED[job.status]}{code} at {output.to_the_second(job.completed_at)}{message}"
 
 
-def _progress_of(found: job_advice.Why) -> str:
+def _progress_of(found: Why) -> str:
     """Return how long a running job has reported no progress, and its time limit."""
     parts = []
     if (silent := found.silent_seconds) is not None and silent >= _SILENT_SECONDS:
@@ -215,7 +221,9 @@ def _progress_of(found: job_advice.Why) -> str:
 
 
 def _newest_with_a_problem(call: Invocation) -> int | None:
-    job_id = job_advice.newest_with_a_problem(call.session)
+    from worker_service.services.job_advice import newest_with_a_problem
+
+    job_id = newest_with_a_problem(call.session)
     if job_id is None and not call.printed_json({"id": None, "items": []}):
         output.say("no job has a problem")
     return job_id

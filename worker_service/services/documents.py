@@ -20,7 +20,6 @@ from worker_service.jobs.library import (
 )
 from worker_service.services.database import Session
 from worker_service.services.jobs import with_full_path
-from worker_service.services.page_images import delete_images
 from worker_service.services.parse import read_pages
 from worker_service.services.queries import cut_page
 from worker_service.workspace import FORGOTTEN_AT_ONCE, link, sweep_gone
@@ -131,12 +130,14 @@ def weigh_removal(session: Session, documents: Sequence[Document]) -> Weight:
 
 def remove_documents(session: Session, documents: Sequence[Document]) -> tuple[Removed, Sequence[str]]:
     """Remove documents with their pages and files; return the result and the files that a daemon has to delete."""
+    from worker_service.services import page_images  # loads the runner, which a listing does not need
+
     store, workspace = session.store, session.settings.workspace
     removed = store.upkeep.remove_documents([document.id for document in documents], actor=session.actor)
     while store.upkeep.forget_gone(FORGOTTEN_AT_ONCE):
         time.sleep(_PAUSE_SECONDS)
     left = sweep_gone(store, workspace)
-    delete_images(workspace, removed.document_ids)
+    page_images.delete_images(workspace, removed.document_ids)
     with suppress(OSError):  # a daemon may have the permissions that this user lacks
         link(store, workspace, removed.document_ids)
     return removed, left
