@@ -354,7 +354,7 @@ def test_a_job_that_waits_for_its_time_is_let_start_at_once(run: Run) -> None:
 
     assert "NOT_YET" not in run("why", 1, fails=3).stdout
     run("cancel", 3)
-    assert "job 3 is cancelled, and waits for no time: to run it again: pagemill retry 3" in (
+    assert "job 3 is cancelled: only a pending job can be started now: to run it again: pagemill retry 3" in (
         run("run-now", 3, fails=1).stderr
     )
     assert "there is no job 9" in run("run-now", 9, fails=66).stderr

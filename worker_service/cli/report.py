@@ -57,7 +57,7 @@ class _Fields(Struct, frozen=True):
     always: str
     with_names: str = ""
 
-    def of(self, value: object, has_names: bool) -> dict[str, Any]:
+    def select(self, value: object, has_names: bool) -> dict[str, Any]:
         names = f"{self.always} {self.with_names if has_names else ''}".split()
         known: Mapping[str, Any] = as_object(value)
         return {name: known[name] for name in names}
@@ -145,40 +145,42 @@ def write_report(
 def _contents(
     settings: Settings, session: Callable[[], Session], with_names: bool
 ) -> dict[str, tuple[str, Callable[[], object]]]:
-    def each(values: Sequence[object], fields: _Fields) -> list[dict[str, Any]]:
-        return [fields.of(one, with_names) for one in values]
+    def select_all(values: Sequence[object], fields: _Fields) -> list[dict[str, Any]]:
+        return [fields.select(one, with_names) for one in values]
 
     def health() -> object:
         found = check_health(Overview(session()))
-        return _HEALTH.of(found, with_names) | {"reasons": each(found.reasons, _REASON)}
+        return _HEALTH.select(found, with_names) | {"reasons": select_all(found.reasons, _REASON)}
 
     def counts() -> object:
         found = statistics(session())
         documents = session().library.counts_by_state()
         own = {"jobs": found.items, "documents": documents, "files": found.files, "size": found.size}
-        return own | {"by_owner": each(found.by_owner, _OWNER)}
+        return own | {"by_owner": select_all(found.by_owner, _OWNER)}
 
     def failed() -> object:
         reading = session().reading
         jobs = reading.list(Selector(statuses=(Status.FAILED,)), most=_FAILED_MOST)
-        return [_JOB.of(job, with_names) | {"attempts": each(reading.attempts(job.id), _ATTEMPT)} for job in jobs]
+        return [
+            _JOB.select(job, with_names) | {"attempts": select_all(reading.attempts(job.id), _ATTEMPT)} for job in jobs
+        ]
 
     return {
         "versions.json": ("versions of what runs here", lambda: _machine() | versions(settings)),
         "config.json": ("settings, and which of them are set", lambda: _config(settings, with_names)),
         "handlers.json": ("handlers, what they offer and what they lack", lambda: _handlers(settings, with_names)),
-        "doctor.json": ("what pagemill doctor finds", lambda: each(list(examine(session())), _FINDING)),
+        "doctor.json": ("what pagemill doctor finds", lambda: select_all(list(examine(session())), _FINDING)),
         "status.json": ("what pagemill status says", health),
-        "workers.json": ("the daemons", lambda: each(Overview(session()).workers, _WORKER)),
+        "workers.json": ("the daemons", lambda: select_all(Overview(session()).workers, _WORKER)),
         "counts.json": ("jobs by type and status, documents by state", counts),
         "errors.json": (
             f"what failed in the last {_ERRORS_SINCE}, by code",
-            lambda: each(recent_errors(session(), since=_ERRORS_SINCE), _ERROR),
+            lambda: select_all(recent_errors(session(), since=_ERRORS_SINCE), _ERROR),
         ),
         "failed.json": (f"the newest {_FAILED_MOST} failed jobs and their attempts, without payloads", failed),
         "events.json": (
             f"the newest {_EVENTS_MOST} changes of status",
-            lambda: each(session().reading.newest_events(most=_EVENTS_MOST), _EVENT),
+            lambda: select_all(session().reading.newest_events(most=_EVENTS_MOST), _EVENT),
         ),
     }
 

@@ -38,7 +38,7 @@ class FileGone(PagemillError):
     exit_code = 74
 
 
-def _gone(path: str | Path, again: str) -> FileGone:
+def _gone_error(path: str | Path, again: str) -> FileGone:
     return FileGone(f"{path} is no longer in the workspace", f"{again} creates it again")
 
 
@@ -82,7 +82,7 @@ def _in_workspace(session: Session, file: PublishedFile, again: str) -> Publishe
     found = with_full_path(session, file)
     path = Path(found.path).resolve()
     if not path.is_relative_to(session.settings.workspace.resolve()) or not path.is_file():
-        raise _gone(found.path, again)
+        raise _gone_error(found.path, again)
     return found
 
 
@@ -139,7 +139,7 @@ def _copy_files(copies: Sequence[_Copy], failures: list[PagemillError], there: I
                     shutil.copyfileobj(source, copy)
                 written.append(one.target)
         except FileNotFoundError:
-            failures.append(_gone(one.source, one.again))
+            failures.append(_gone_error(one.source, one.again))
     return Export(chosen, written, unchanged, failures)
 
 

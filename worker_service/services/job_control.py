@@ -36,7 +36,7 @@ _FAILS = {"cancel": (LIVE, "CANCELLED"), "delete": ((Status.PENDING,), "JOB_DELE
 
 # Statuses that each verb selects by default, and statuses that it can change at all. `retry --type ocr_pages` runs
 # completed jobs again only if their status or ids are given.
-_MEANT = {
+_STATUSES = {
     "cancel": (LIVE, LIVE),
     "retry": ((Status.FAILED, Status.CANCELLED), ENDED),
     "delete": ((Status.PENDING, *ENDED), (Status.PENDING, *ENDED)),
@@ -84,20 +84,20 @@ def make_plan(
     """
     if verb == "priority":
         priority = read_priority(priority)
-    meant = _meant(session, verb, selector)
+    chosen = _chosen_jobs(session, verb, selector)
     statuses, code = _FAILS.get(verb, ((), ""))
     reading = session.reading
     if seconds is None:
-        failing = reading.documents_failing(meant, statuses) if statuses else ()
-        return Plan(verb, meant, reading.count(meant), reading.list(meant, most=SAMPLE), failing, code, priority)
+        failing = reading.documents_failing(chosen, statuses) if statuses else ()
+        return Plan(verb, chosen, reading.count(chosen), reading.list(chosen, most=SAMPLE), failing, code, priority)
     jobs, sample, documents, above = 0, list[Job](), set[int](), 1
     for above, below in id_ranges(session, seconds):
-        if found := reading.count(meant, from_id=above, before_id=below):
+        if found := reading.count(chosen, from_id=above, before_id=below):
             jobs += found
             if len(sample) < SAMPLE:
-                sample += reading.list(meant, most=SAMPLE - len(sample), from_id=above, before_id=below)
-            documents.update(reading.documents_failing(meant, statuses, from_id=above, before_id=below))
-    return Plan(verb, meant, jobs, sample, sorted(documents), code, priority, is_partial=above > 1)
+                sample += reading.list(chosen, most=SAMPLE - len(sample), from_id=above, before_id=below)
+            documents.update(reading.documents_failing(chosen, statuses, from_id=above, before_id=below))
+    return Plan(verb, chosen, jobs, sample, sorted(documents), code, priority, is_partial=above > 1)
 
 
 def apply_plan(session: Session, plan: Plan, *, without_grace: bool = False) -> Changed:
@@ -121,8 +121,8 @@ def run_now(session: Session, ids: Sequence[int]) -> Sequence[int]:
     require_jobs(session, ids)
     for job in each_job(session, ids):
         if job.status is not Status.PENDING:
-            again = f": to run it again: pagemill retry {job.id}" if job.status.is_ended else ""
-            raise Refused(f"job {job.id} is {job.status}, and waits for no time{again}")
+            remedy = f"to run it again: pagemill retry {job.id}" if job.status.is_ended else ""
+            raise Refused(f"job {job.id} is {job.status}: only a pending job can be started now", remedy)
     return bring_forward(session, ids)
 
 
@@ -142,14 +142,14 @@ def prune_jobs(session: Session, plan: Plan) -> int:
     return pruned
 
 
-def _meant(session: Session, verb: str, selector: Selector) -> Selector:
+def _chosen_jobs(session: Session, verb: str, selector: Selector) -> Selector:
     if selector.is_empty:
         raise BadInput(f"say which jobs to {verb}: ids, or selectors such as --status failed --since 1d")
     require_jobs(session, selector.ids)
     if selector.ids and not selector.statuses and not selector.names_more:
         return selector
-    meant, possible = _MEANT[verb]
-    statuses = tuple(status for status in selector.statuses if status in possible) if selector.statuses else meant
+    default, possible = _STATUSES[verb]
+    statuses = tuple(status for status in selector.statuses if status in possible) if selector.statuses else default
     if not statuses:
         words = " or ".join(possible)
         raise BadInput(f"only jobs that are {words} can be {DONE[verb]}, not {' or '.join(selector.statuses)} ones")

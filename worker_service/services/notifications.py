@@ -92,7 +92,7 @@ def _send_rule(session: Session, rule: NotifyRule) -> int:
         return 0
     if not rule.is_time(concerned[0], now, session.settings.zone):
         return 0
-    told = messages(
+    due = messages(
         rule,
         concerned,
         session.settings.addresses,
@@ -100,7 +100,7 @@ def _send_rule(session: Session, rule: NotifyRule) -> int:
         names=_names(session, concerned),
         page=server_address.address(session.settings),
     )
-    jobs = [_job(Message(one.to, one.subject, one.text, one.data, _iso_now(session))) for one in told]
+    jobs = [_job(Message(one.to, one.subject, one.text, one.data, _iso_now(session))) for one in due]
     return len(session.store.notices.tell(_reader(rule), since, newest, jobs) or ())
 
 

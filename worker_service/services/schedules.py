@@ -31,7 +31,7 @@ from worker_service.jobs.selector import Selector
 from worker_service.services.database import Session
 from worker_service.services.enqueue import with_lost_files_forced
 from worker_service.services.notifications import send_due_notifications
-from worker_service.settings.schedules import CRAWL, LATE, Schedule, choose_slots, fill_slot, next_slot, slots_between
+from worker_service.settings.schedules import LATE, Schedule, choose_slots, fill_slot, next_slot, slots_between
 
 TICKS = (
     "systemctl enable --now pagemill-schedule.timer; or schedule_in_daemon = true in the settings, and restart the "
@@ -139,24 +139,22 @@ def seconds_to_next(session: Session) -> float:
 
 
 def work_of(session: Session, schedule: Schedule, slot: datetime) -> NewJob | BatchOfJobs:
-    if isinstance(schedule.wish, NewJob):
-        job = schedule.wish
+    if (job := schedule.job) is not None:
         return replace(job, payload=fill_slot(job, slot, schedule.zone), name=job.name or schedule.name)
     from job_handlers.crawl import requests  # not needed for plain jobs
 
-    make = requests.scheduled_crawl if schedule.word == CRAWL else requests.scheduled_batch
+    owner, priority = schedule.owner, schedule.priority
     try:
-        made: NewJob | Sequence[NewJob] = make(schedule.wish, owner=schedule.owner)
+        if schedule.crawl is not None:
+            return replace(requests.scheduled_crawl(schedule.crawl, owner=owner), priority=priority)
+        jobs = [replace(job, priority=priority) for job in requests.scheduled_batch(schedule.batch, owner=owner)]
     except PagemillError as error:
         raise BadInput(f"schedule {schedule.name}: {schedule.word}: {error}") from error
-    if isinstance(made, NewJob):
-        return replace(made, priority=schedule.priority)
-    asked = json.dumps({"schedule": schedule.name, schedule.word: schedule.wish}, ensure_ascii=False, default=str)
-    new = NewBatch(schedule.owner, schedule.name, schedule.priority, asked)
+    asked = json.dumps({"schedule": schedule.name, "batch": schedule.batch}, ensure_ascii=False, default=str)
     # No user waits for a scheduled batch, so it must not replace a user's batch.
     policy = OwnerPolicy.OFF if session.settings.owner_policy == OwnerPolicy.OFF else OwnerPolicy.QUEUE
-    jobs = [replace(job, priority=schedule.priority) for job in made]
-    return BatchOfJobs(new, with_lost_files_forced(session, jobs, owner=schedule.owner), policy)
+    new = NewBatch(owner, schedule.name, priority, asked)
+    return BatchOfJobs(new, with_lost_files_forced(session, jobs, owner=owner), policy)
 
 
 def _start_due_slots(

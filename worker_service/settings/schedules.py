@@ -141,23 +141,19 @@ class Schedule(Struct, frozen=True):
         return next((word for word in (JOB, CRAWL, BATCH) if getattr(self, word) is not None), "")
 
     @property
-    def wish(self) -> object:
-        return getattr(self, self.word)
-
-    @property
     def plan(self) -> str:
         """Identifies the sequence of slots: another plan makes it another schedule."""
         return f"{self.cron} {self.zone}"
 
     @property
     def what(self) -> str:
-        wish = self.wish
-        if isinstance(wish, NewJob):
-            return wish.job_type
-        if isinstance(wish, list):
-            return f"{self.word} of {counted(len(wish), 'source')}"
-        text = next((one for one in wish.values() if isinstance(one, str)), "") if isinstance(wish, Mapping) else wish
-        return f"{self.word} {text}".rstrip()
+        if self.job is not None:
+            return self.job.job_type
+        if isinstance(self.batch, list):
+            return f"batch of {counted(len(self.batch), 'source')}"
+        source = getattr(self, self.word)
+        texts = source.values() if isinstance(source, Mapping) else [source]
+        return f"{self.word} {next((one for one in texts if isinstance(one, str)), '')}".rstrip()
 
 
 # ── Slots ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
