@@ -30,7 +30,6 @@ from worker_service.services.database import Session
 from worker_service.settings.config import Settings
 
 PAGE_RENDERER = "job_handlers.reading.page_image:page_image"
-"""The handler that renders a page."""
 WIDTHS = (600, 1200, 1800)
 """Pixels."""
 
@@ -47,8 +46,6 @@ _CLOSE_SECONDS = 2.0
 
 
 class NoPageImage(PagemillError):
-    """The page has no image."""
-
     code = "not_drawn"
     exit_code = 66
 
@@ -70,7 +67,6 @@ class PlacedWord(Struct, frozen=True):
 
 class PageImage(Struct, frozen=True):
     path: Path
-    """A WebP file."""
     words: Sequence[PlacedWord]
     """Words of the page's text layer in points; empty for a scan."""
     size: tuple[float, float]
@@ -124,7 +120,6 @@ def image_directory(workspace: Path, document_id: int) -> Path:
 
 
 def delete_images(workspace: Path, document_ids: Sequence[int]) -> None:
-    """Delete the images of removed documents."""
     for document_id in document_ids:
         shutil.rmtree(image_directory(workspace, document_id), ignore_errors=True)
 
@@ -211,8 +206,6 @@ def _cached(target: Path) -> PageImage:
 
 
 class PageRenderer:
-    """Renders one page at a time for all threads of a process."""
-
     def __init__(self, settings: Settings, *, idle_seconds: float = _IDLE_SECONDS) -> None:
         self._settings, self._idle_seconds = settings, idle_seconds
         self._requests: queue.Queue[_RenderRequest | None] = queue.Queue(_QUEUE_MAX)

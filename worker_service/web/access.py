@@ -253,8 +253,6 @@ class SignInFailures:
 
 
 class TokenUses:
-    """Last use of each token, kept in memory and written at intervals so that no request waits for the write."""
-
     def __init__(self) -> None:
         self._at: dict[int, str] = {}
 

@@ -109,7 +109,6 @@ def routes() -> Sequence[BaseRoute]:
 
 
 async def _healthz(_: Request) -> PlainTextResponse:
-    """Answer that this process is alive. Needs no token."""
     return PlainTextResponse("ok\n")
 
 

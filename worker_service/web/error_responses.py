@@ -21,8 +21,6 @@ from worker_service.services.page_images import NoPageImage, RendererBusy
 
 
 class HttpProblem(PagemillError):
-    """An error that only HTTP requests can cause."""
-
     status = 400
     headers: Mapping[str, str] = MappingProxyType({})
 
@@ -89,7 +87,6 @@ def status_of(error: PagemillError) -> int:
 
 
 def wants_page(request: Request) -> bool:
-    """Return whether the request comes from a browser that shows a page."""
     return not request.url.path.startswith("/api/") and "text/html" in request.headers.get("accept", "")
 
 
@@ -127,7 +124,6 @@ _BACK = {
     "upload": ("/documents", "All documents"),
     "batches": ("/batches", "All batches"),
 }
-"""Link shown on an error page, by the first segment of the path."""
 
 
 def problem(request: Request, status: int, refused: Problem, headers: Mapping[str, str]) -> Response:

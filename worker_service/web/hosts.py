@@ -37,7 +37,6 @@ def origin_of(request: HTTPConnection) -> str:
 
 
 def _urls(request: HTTPConnection) -> dict[str, str]:
-    """Return `web_urls` by host."""
     return {url.partition("://")[2]: url for url in request.app.state.settings.web_urls}
 
 

@@ -54,7 +54,6 @@ def sign_in(request: Request) -> Response:
 
 
 def account(request: Request) -> Response:
-    """Show who is signed in, with a button to sign out."""
     return render(request, "me.html", title="Account")
 
 

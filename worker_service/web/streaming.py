@@ -18,7 +18,6 @@ def stream_lines(lines: Iterable[str], media_type: str, *, file_name: str | None
 
 
 def stream_file(file: IO[bytes], media_type: str, *, file_name: str) -> StreamingResponse:
-    """Stream `file` from its beginning and close it."""
     size = file.seek(0, 2)
     headers = {**_saved_as(file_name), "Content-Length": str(size)}
     return StreamingResponse(_read(file), media_type=media_type, headers=headers)

@@ -43,8 +43,6 @@ IDEMPOTENCY = "Idempotency-Key"
 
 
 class ApiRequest(Struct, frozen=True):
-    """A request with its session and visitor."""
-
     request: Request
     session: Session
     visitor: Visitor
@@ -58,8 +56,6 @@ class ApiRequest(Struct, frozen=True):
 
 
 class ApiResponse(Struct, Generic[T], frozen=True):
-    """A response with its own status or Location."""
-
     value: T
     status: int = 200
     location: str | None = None
@@ -79,16 +75,13 @@ class Endpoint(Struct, frozen=True):
     answer: Any
     """Type of the response value; None if the function returns a Starlette response."""
     statuses: Sequence[int]
-    """Status codes of success."""
     refusals: Sequence[int]
     headers: Mapping[str, str]
-    """Request headers and their descriptions."""
     media: str
     body_media: str
     is_time_dependent: bool
     """The response also depends on the clock or on processes, so an unchanged database does not mean 304."""
     needs_all_owners: bool
-    """Refused for a visitor of one owner."""
 
     @property
     def name(self) -> str:

@@ -178,7 +178,6 @@ def enqueue(call: ApiRequest, query: EnqueueQuery, body: JobToEnqueue) -> ApiRes
 
 
 def words_of(visitor: Visitor, body: JobOfBatch) -> dict[str, Any]:
-    """Return the job in the form that `read_job` takes."""
     words: dict[str, Any] = msgspec.to_builtins(body)
     resource.refuse_server_files(visitor, [words.get("payload"), words.get("on_failure")])
     if "payload" in words:

@@ -140,8 +140,6 @@ def _members(kind: Any) -> Sequence[Any]:
 
 
 class _Schemas:
-    """JSON Schemas of the request bodies and responses."""
-
     def __init__(self, endpoints: Sequence[Endpoint]) -> None:
         bodies = dict.fromkeys(one.body for one in endpoints if one.body is not None)
         answers = dict.fromkeys(kind for one in endpoints for kind in _members(one.answer) if kind is not None)

@@ -97,7 +97,6 @@ def _check(session: Session, options: ReadOptions) -> Sequence[str]:
 
 class Upload(Struct, frozen=True):
     accepted: Sequence[tuple[str, ReadRequested]]
-    """Name and read request of each file."""
     empty: Sequence[str]
     """Names of empty files, which were left out."""
     batch_id: int | None

@@ -31,7 +31,6 @@ NAVIGATION = (
     ("/keywords", "Keywords"),
     ("/activity", "Activity"),
 )
-"""Path and label of each page."""
 
 FOR_ALL_OWNERS = ("/workers",)
 """Hidden from visitors of one owner."""

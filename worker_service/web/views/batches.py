@@ -73,7 +73,6 @@ ACTIONS: Mapping[str, BatchAction] = {
 class BatchRow(Struct, frozen=True):
     batch: Batch
     progress: str
-    """Progress in words."""
     percent: int
     actions: Sequence[str]
     """Keys of `ACTIONS` that the batch allows in its state."""
@@ -81,7 +80,6 @@ class BatchRow(Struct, frozen=True):
 
 class BatchFailures(Struct, frozen=True):
     by_code: Sequence[tuple[str, int, Job]]
-    """Code, number of jobs, newest job."""
     is_all: bool
     """False if only the newest failures were counted."""
 

@@ -137,7 +137,6 @@ def _search(session: Session, visitor: Visitor, query: DocumentsPageQuery) -> Se
 
 
 def marked(snippet: str) -> Markup:
-    """Return the snippet with its hits inside <mark> elements."""
     begin, end = _MARKS
     # The snippet may start with a hit; then the first part is empty.
     first, *rest = " ".join(snippet.splitlines()).split(begin)
@@ -153,7 +152,6 @@ def owners_of(session: Session, visitor: Visitor) -> Sequence[str]:
 
 
 def _command(query: DocumentsPageQuery) -> str:
-    """Return the command line that shows the same list."""
     filters = [word for owner in query.owner for word in ("--owner", owner)]
     filters += ["--batch", str(query.batch)] if query.batch else []
     if query.q.strip():
@@ -180,8 +178,6 @@ class ReaderLink(Struct, frozen=True):
 
 
 class PageCell(Struct, frozen=True):
-    """A page in the strip of all pages."""
-
     number: int
     kind: str
     """CSS class: own, sure, fair, doubtful, empty, or not (unreadable)."""
@@ -328,7 +324,6 @@ def file(request: Request) -> Response:
 
 
 def workbook(request: Request) -> Response:
-    """Send the document's tables as XLSX, one sheet per table."""
     with session_of(request) as session, ExitStack() as until_sent:
         document = _visible(session, request)
         content = until_sent.enter_context(TemporaryFile())

@@ -53,7 +53,6 @@ _DONE_TO_BATCH = {
 class Flash(Struct, frozen=True):
     sentence: str
     undo: int | None = None
-    """Action that can be undone."""
     is_bad: bool = False
 
 
@@ -61,9 +60,7 @@ class FlashQuery(Struct, frozen=True):
     message: str = ""
     """Key of a sentence."""
     done: int | None = None
-    """Id of an action."""
     refused: int = 0
-    """Number of jobs that could not be changed."""
 
 
 def redirect(path: str, **parameters: object) -> Response:
@@ -95,7 +92,6 @@ def flash_of(session: Session, request: Request) -> Flash | None:
 
 
 def describe_action(action: Action) -> str:
-    """Describe an action in the past tense."""
     if action.tokens:
         done = "created" if action.verb == "make_token" else "removed"
         return f"{capitalised(action.tokens)} {done}"

@@ -19,7 +19,6 @@ _CACHED_MAX = 400
 
 class HourlyStatistics(Struct, frozen=True):
     at: str
-    """Start of the hour."""
     jobs: int
     """Jobs that ended, with any outcome."""
     failed: int

@@ -46,8 +46,6 @@ class RunningJob(Struct, frozen=True):
 
 
 class SystemFact(Struct, frozen=True):
-    """A figure in the strip of facts."""
-
     name: str
     value: str
     more: str = ""

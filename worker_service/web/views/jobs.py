@@ -51,7 +51,6 @@ class JobRow(Struct, frozen=True):
     job: Job
     state: str
     about: str
-    """Line below the name."""
     at: str
     """Time of its last change of state."""
 
@@ -157,7 +156,6 @@ def _count(filters: Filters, counts: Mapping[Status, int]) -> int | None:
 
 
 def preview_change(request: Request) -> Response:
-    """Show what a bulk change would do."""
     query, visitor = request.query_params, visitor_of(request)
     verb, filters = _verb(query.get("verb")), Filters.read(query).in_scope(query.get("scope"))
     if not filters:
@@ -226,7 +224,6 @@ def enqueue(request: Request) -> Response:
 
 
 def _words(visitor: Visitor, form: Mapping[str, str]) -> dict[str, object]:
-    """Return the job in the form that `read_job` takes."""
     words: dict[str, object] = {
         "job_type": form["job_type"],
         "priority": parse_number(form["priority"] or "5", "priority"),
@@ -257,7 +254,6 @@ class HistoryEntry(Struct, frozen=True):
     at: str
     title: str
     kind: str
-    """CSS class."""
     details: Sequence[str] = ()
 
 
@@ -319,7 +315,6 @@ def _allowed_actions(job: Job) -> Sequence[str]:
 
 
 def _history(whole: JobDetails) -> Sequence[HistoryEntry]:
-    """Return the job's history, newest first."""
     job, attempts = whole.job, whole.attempts
     entries = [HistoryEntry(job.created_at, "Created", "created")]
     for attempt in attempts:

@@ -73,7 +73,6 @@ class PageView(Struct, frozen=True):
     sheet: str = ""
     first_row: int = 1
     rows: Sequence[Sequence[SheetCell]] = ()
-    """Rows of a spreadsheet."""
     tables: Sequence[TableOnPage] = ()
     note: str = ""
     """Reason why the text is doubtful or incomplete."""

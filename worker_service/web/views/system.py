@@ -41,8 +41,6 @@ PERIODS = (("1h", "Last hour"), ("1d", "Last 24 hours"), ("7d", "Last 7 days"), 
 
 
 class ErrorGroup(Struct, frozen=True):
-    """All failures with one error code."""
-
     code: str
     jobs: int
     types: Sequence[str]

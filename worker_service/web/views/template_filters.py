@@ -56,7 +56,6 @@ def sanitise(value: object) -> object:
 
 
 def lines(text: str) -> Markup:
-    """Sanitise text and keep its line breaks."""
     return Markup(escape(harmless_text(text)))
 
 
@@ -98,7 +97,6 @@ def capitalised(text: str) -> str:
 
 
 def label(state: object) -> str:
-    """Return the words for a state that is shown to users."""
     return ", ".join(_LABELS.get(word, word) for word in str(state).split(", "))
 
 

@@ -44,8 +44,6 @@ class UploadedQuery(Struct, frozen=True):
 
 
 class FileProgress(Struct, frozen=True):
-    """An uploaded file and its progress."""
-
     name: str
     state: str
     percent: int
