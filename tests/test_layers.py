@@ -145,6 +145,14 @@ def is_above_services(module: str) -> bool:
     return top(module) == "job_handlers" or (top(module) == "worker_service" and package_of(module) in ABOVE_SERVICES)
 
 
+def pages_and_api_share_only_resources(codebase: Codebase) -> Iterator[str]:
+    sides = ("worker_service.web.api", "worker_service.web.views")
+    for arrow in codebase.arrows:
+        for one, other in (sides, sides[::-1]):
+            if is_within(arrow.origin, one) and is_within(arrow.target, other):
+                yield f"{arrow}: what a page and the API share is in web/resources"
+
+
 def handlers_know_only_their_contract(codebase: Codebase) -> Iterator[str]:
     for arrow in codebase.arrows:
         is_ours = top(arrow.target) in OURS - {"job_handlers"}
@@ -213,6 +221,7 @@ RULES: tuple[Rule, ...] = (
     every_package_has_a_layer,
     imports_point_down,
     only_services_speak_to_the_store,
+    pages_and_api_share_only_resources,
     handlers_know_only_their_contract,
     the_service_imports_nothing_outside,
     only_the_store_imports_apsw,
@@ -307,6 +316,8 @@ FLAWS: dict[str, tuple[str, int, str, str]] = {
         "-> worker_service.store.queue goes past"),
     "a page at the store": ("worker_service/web/pages.py", 1, "from worker_service.store import queue",
         "-> worker_service.store.queue goes past"),
+    "a page at the API": ("worker_service/web/views/jobs.py", 1, "from worker_service.web.api import jobs",
+        "-> worker_service.web.api: what a page and the API share"),
     "a command that reaches through": ("worker_service/cli/ls.py", 2,
         "def ls(call):\n    return call.session.store.reading.list()", "reaches through to the store"),
     "a verb of others that reaches through": ("job_handlers/crawl.py", 2,
