@@ -99,6 +99,7 @@ SHOWN_ELSEWHERE: Mapping[Block, str] = {
     ("docs/settings.md", "What the service can read", "ini"): "tests/systemd/test_documents.py",
     ("docs/settings.md", "Settings of your own handler", "toml"): "an entry point: tests/test_config.py",
     ("docs/sqlite.md", "Restore, here or on another machine", "sh"): "tests/systemd/test_service.py",
+    ("docs/assistants.md", "Let an AI assistant search and read", "json"): "tests/cli/test_mcp.py",
     ("docs/google-drive.md", "Read a folder", "sh"): "the lines of README",
     ("docs/tutorial.md", "3. Look at the page", "sh"): "tests/web/test_serve.py",
     ("docs/upgrade.md", "Upgrade", "sh"): "tests/systemd/test_service.py, but for pip",

@@ -73,6 +73,7 @@ INDEX: dict[str, dict[str, tuple[str, str]]] = {
     "Daemon, server, cluster": {
         "run": ("run", "Run the daemon in the foreground."),
         "serve": ("serve", "Serve the web page and the HTTP API."),
+        "mcp": ("mcp", "Let an AI assistant search and read the documents."),
         "token": ("token", "Manage API tokens and sign-in links."),
         "cluster": ("cluster", "Set up and list the nodes of a Ray cluster."),
     },

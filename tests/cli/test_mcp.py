@@ -1,0 +1,103 @@
+"""`pagemill mcp`, asked over stdin and stdout by the client of the package mcp."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+from mcp import Client
+from mcp.client.stdio import StdioServerParameters
+
+from tests.cli.conftest import Run
+from tests.cli.shelf import Shelf
+
+READING = {"search", "fetch", "list_documents", "read_pages", "tables", "page_image"}
+
+Ask = Callable[..., Awaitable[Any]]
+
+
+def ask(talk: Callable[[Client, Ask], Awaitable[Any]], *options: str) -> Any:
+    """Let `talk` call tools; the answer of a tool is its structured content, or its message if it failed."""
+    command = StdioServerParameters(
+        command=sys.executable, args=["-m", "worker_service.cli", "mcp", *options], env={**os.environ}
+    )
+
+    async def call(client: Client, tool: str, **arguments: object) -> Any:
+        answer = await client.call_tool(tool, arguments)
+        return answer.content[0].text if answer.is_error else answer.structured_content  # type: ignore[union-attr]
+
+    async def main() -> Any:
+        async with Client(command) as client:
+            return await talk(client, lambda tool, **arguments: call(client, tool, **arguments))
+
+    return asyncio.run(main())
+
+
+def test_an_assistant_searches_and_fetches_pages(shelf: Shelf) -> None:
+    shelf.read("climate.pdf", "the climate is a risk", "another page")
+
+    async def talk(_: Client, tool: Ask) -> tuple[Any, Any, Any]:
+        return (
+            await tool("search", query="is the climate a risk"),
+            await tool("fetch", id="1:2"),
+            await tool("fetch", id="1"),
+        )
+
+    found, page, document = ask(talk)
+
+    [best] = [one for one in found["results"] if one["id"] == "1:1"]
+    assert (best["title"], best["has_all_words"]) == ("climate.pdf, page 1", True)
+    assert best["url"].endswith("/documents/1?page=1")
+    assert (page["title"], page["text"]) == ("climate.pdf, page 2", "another page")
+    assert document["text"] == "the climate is a risk\fanother page"
+
+
+def test_documents_pages_and_tables_are_listed(shelf: Shelf) -> None:
+    shelf.with_tables("sales.pdf", [["EUR", "2024"], ["Sales", "310"]])
+
+    async def talk(_: Client, tool: Ask) -> tuple[Any, Any, Any]:
+        return (
+            await tool("list_documents", name="sales"),
+            await tool("read_pages", document=1, first=1, last=5),
+            await tool("tables", document=1, first=1, last=1),
+        )
+
+    listed, pages, tables = ask(talk)
+
+    assert [(one["id"], one["name"]) for one in listed["documents"]] == [(1, "sales.pdf")]
+    assert [one["page"] for one in pages["pages"]] == [1]
+    assert tables["tables"] == [{"page": 1, "rows": [["EUR", "2024"], ["Sales", "310"]]}]
+
+
+def test_an_owner_s_assistant_sees_nothing_of_the_others_and_adds_only_if_it_may(shelf: Shelf, tmp_path: Path) -> None:
+    shelf.read("ann.pdf", "the climate", owner="ann")
+    shelf.read("bob.pdf", "the climate", owner="bob")
+    (tmp_path / "new.txt").write_text("new")
+
+    async def talk(client: Client, tool: Ask) -> tuple[Any, ...]:
+        tools = {one.name for one in (await client.list_tools()).tools}
+        return tools, await tool("search", query="climate"), await tool("fetch", id="2"), await tool("fetch", id="x")
+
+    tools, found, others, wrong = ask(talk, "--owner", "ann")
+    assert tools == READING
+    assert [one["id"] for one in found["results"]] == ["1:1"]
+    assert "there is no document 2" in others
+    assert "use 7 for document 7" in wrong
+
+    async def add(client: Client, tool: Ask) -> tuple[Any, Any]:
+        tools = {one.name for one in (await client.list_tools()).tools}
+        return tools, await tool("add_document", source=str(tmp_path / "new.txt"))
+
+    tools, added = ask(add, "--owner", "ann", "--operate")
+    assert tools == READING | {"add_document"}
+    assert (added["batch"], added["jobs"]) == (1, 1)
+
+
+def test_without_the_package_it_says_what_to_install(run: Run, monkeypatch: Any) -> None:
+    monkeypatch.setitem(sys.modules, "mcp.server.mcpserver", None)
+
+    assert "pip install 'pagemill[mcp]'" in run("mcp", fails=69).stderr
