@@ -77,8 +77,12 @@ class Library:
         self.known = KnownDocument()
 
     def read(self, original: Path, **how: object) -> HandlerRun:
-        """Returns the last run: of `assemble`, or of the first that did not end well."""
-        self.by_number, self.runs, self.known = {}, [], KnownDocument(settings=json.dumps(how))
+        """Return the run of `assemble`, or of the first job that did not end well.
+
+        Pages are recognised once, by the first engine and in English, unless `how` asks for something else.
+        """
+        settings = json.dumps({"languages": ["eng"], "quality": "fast", **how})
+        self.by_number, self.runs, self.known = {}, [], KnownDocument(settings=settings)
         last = self.run("ingest", {}, original)
         for job in last.follow_ups if last.how is How.DONE else ():
             last = self.run_job(job, original)

@@ -61,7 +61,7 @@ def test_a_page_in_letters_that_it_was_not_read_in_says_so(library: Library, tmp
         drawn = page.get_pixmap(dpi=150, colorspace=pymupdf.csGRAY)
         drawn.save(tmp_path / "scan.png")
 
-    run = library.read(tmp_path / "scan.png", languages=["eng"], quality="fast")
+    run = library.read(tmp_path / "scan.png")
 
     assert run.how is How.DONE, run.ended
     assert library.by_number[1].confidence == 0
@@ -75,7 +75,7 @@ def test_a_page_in_letters_that_it_was_not_read_in_says_so(library: Library, tmp
 def test_a_page_recognised_with_little_confidence_is_named_in_the_note(library: Library, tmp_path: Path) -> None:
     ImageOps.mirror(picture(prose(1, 60), dpi=150)).save(tmp_path / "mirrored.png", dpi=(150, 150))
 
-    run = library.read(tmp_path / "mirrored.png", languages=["eng"], quality="fast")
+    run = library.read(tmp_path / "mirrored.png")
 
     assert run.how is How.DONE, run.ended
     confidence = library.by_number[1].confidence
