@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.daemon.conftest import MakeAttempt, context_in
-from tests.store.kit import START, ByHand, MovableClock, RefusedByHand, ask_for, begun, ids, save, work_as
+from tests.store.kit import START, ByHand, MovableClock, RefusedByHand, ask_for, ids, save, start_reading, work_as
 from worker_service.daemon.chores import KEEP_AGE, forget, sweep_kept, sweep_objects
 from worker_service.jobs.attempts import Completion
 from worker_service.jobs.documents import FileAgain, NewFile
@@ -77,7 +77,7 @@ def test_what_a_removal_that_was_cut_off_has_left_is_removed_a_little_at_a_time(
     by_hand = ByHand(database)
     work_as(store)
     texts = [f"page {number}" for number in range(FORGOTTEN_AT_ONCE + 1)]
-    job = begun(store, "a.pdf")
+    job = start_reading(store, "a.pdf")
     save(store, job.lease, *texts)
     file = tmp_path / f"objects/{job.id}-1/text/all.txt"
     file.parent.mkdir(parents=True)

@@ -294,7 +294,7 @@ def claim(store: Store, job_type: str | None = None) -> Job:
     return job
 
 
-def begun(store: Store, key: str = "report.pdf", **fields: Any) -> Job:
+def start_reading(store: Store, key: str = "report.pdf", **fields: Any) -> Job:
     """Request a document and claim its job."""
     ask_for(store, key, **fields)
     return claim(store, "ingest")

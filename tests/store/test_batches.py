@@ -42,7 +42,7 @@ def states(by_hand: ByHand) -> dict[object, object]:
     return {row["id"]: row["state"] for row in by_hand("SELECT id, state FROM batch")}
 
 
-def told(by_hand: ByHand, of: str = "") -> list[object]:
+def notice_kinds(by_hand: ByHand, of: str = "") -> list[object]:
     return [row["kind"] for row in by_hand(f"SELECT kind FROM notice WHERE kind GLOB '{of}*' ORDER BY id")]
 
 
@@ -232,7 +232,7 @@ def test_a_batch_is_done_once_the_last_of_its_jobs_has_completed_follow_ups_incl
     store.leases.complete(claim_one(store).lease)
 
     assert states(by_hand) == {7: "done"}
-    assert told(by_hand) == ["batch.started", "batch.done"]
+    assert notice_kinds(by_hand) == ["batch.started", "batch.done"]
     assert by_hand.one("SELECT ended_at IS NOT NULL FROM batch") == 1
 
 
@@ -249,7 +249,7 @@ def test_a_batch_fails_with_one_of_its_jobs_and_begins_again_when_that_is_retrie
     store.leases.complete(claim_one(store).lease)
 
     assert states(by_hand) == {7: "done"}
-    assert told(by_hand, "batch") == ["batch.started", "batch.failed", "batch.resumed", "batch.done"]
+    assert notice_kinds(by_hand, "batch") == ["batch.started", "batch.failed", "batch.resumed", "batch.done"]
 
 
 def test_what_a_hand_does_to_the_last_job_ends_the_batch_with_our_next_transaction(
@@ -294,7 +294,7 @@ def test_a_batch_waits_for_its_documents_whoever_reads_them(store: Store, by_han
     store.leases.complete_many([Completion(lease, publishes=True)])
 
     assert states(by_hand) == {7: "done"}
-    assert told(by_hand, "document") == ["document.started", "document.ready"]
+    assert notice_kinds(by_hand, "document") == ["document.started", "document.ready"]
 
 
 def test_a_batch_fails_with_one_of_its_documents_and_people_are_told_of_both(
@@ -306,7 +306,7 @@ def test_a_batch_fails_with_one_of_its_documents_and_people_are_told_of_both(
     end(store, claim_one(store).lease, FAILED)
 
     assert states(by_hand) == {7: "failed"}
-    assert told(by_hand) == [
+    assert notice_kinds(by_hand) == [
         "batch.started", "document.started", "job.failed", "document.failed", "batch.failed"
     ]  # fmt: skip
     rows = by_hand("SELECT owner, document_id, batch_id, generation, code FROM notice WHERE kind = 'document.failed'")
@@ -353,7 +353,7 @@ def test_a_document_that_stands_in_a_stopped_batch_is_taken_over_at_once(
 
     assert taken.decision is Decision.TAKEN_OVER
     assert claimed_ids(store) == [taken.job_id]
-    assert "document.taken_over" in told(by_hand)
+    assert "document.taken_over" in notice_kinds(by_hand)
 
 
 @pytest.mark.parametrize("verb", ["stop", "cancel"])
@@ -801,7 +801,7 @@ def test_a_failed_batch_that_is_retried_runs_what_has_failed_and_begins_a_new_ro
     moved = store.batches.retry(batch.id, actor="ann")
 
     assert (list(moved.job_ids), moved.batch.state, moved.batch.round) == ([failed], BatchState.ACTIVE, 2)
-    assert told(by_hand, "batch") == ["batch.started", "batch.failed", "batch.resumed"]
+    assert notice_kinds(by_hand, "batch") == ["batch.started", "batch.failed", "batch.resumed"]
 
 
 def test_a_batch_of_which_all_has_failed_does_not_end_while_it_is_resumed(store: Store, by_hand: ByHand) -> None:
@@ -813,7 +813,7 @@ def test_a_batch_of_which_all_has_failed_does_not_end_while_it_is_resumed(store:
     moved = store.batches.resume(batch.id, actor="ann")
 
     assert (len(moved.job_ids), moved.batch.state, moved.batch.round) == (1200, BatchState.ACTIVE, 2)
-    assert told(by_hand, "batch") == ["batch.started", "batch.failed", "batch.resumed"]
+    assert notice_kinds(by_hand, "batch") == ["batch.started", "batch.failed", "batch.resumed"]
 
 
 def test_what_was_done_by_something_newer_is_not_done_again(store: Store, by_hand: ByHand, worker: AddWorker) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.store.kit import ByHand, RefusedByHand, ask_for, begun, claim, new_worker, save, state, work_as
+from tests.store.kit import ByHand, RefusedByHand, ask_for, claim, new_worker, save, start_reading, state, work_as
 from worker_service.jobs.attempts import Checkpoint, Completion, Failure
 from worker_service.jobs.documents import NewFile
 from worker_service.jobs.job import NewJob
@@ -18,7 +18,7 @@ from worker_service.store.store import Store
 def a_small_library(store: Store) -> None:
     """Document 1 is read; document 2 is being read by job 2; job 3 keeps a checkpoint."""
     work_as(store)
-    job = begun(store)
+    job = start_reading(store)
     save(store, job.lease, "text")
     files = [NewFile("a.txt", "objects/1-1/a.txt", "text", 4, "c1")]
     store.leases.complete_many([Completion(job.lease, files=files, publishes=True)])

@@ -12,7 +12,6 @@ from tests.store.kit import (
     ByHand,
     MovableClock,
     ask_for,
-    begun,
     claim,
     document_row,
     ids,
@@ -20,6 +19,7 @@ from tests.store.kit import (
     publish,
     ranges,
     save,
+    start_reading,
     state,
     status_of,
     undo,
@@ -224,7 +224,7 @@ def test_a_job_need_not_be_told_what_is_known_of_its_document(store: Store) -> N
 
 
 def test_p11_a_new_generation_cancels_what_waits_and_stops_what_runs(store: Store, by_hand: ByHand) -> None:
-    ingest = begun(store)
+    ingest = start_reading(store)
     store.attempts.checkpoint(ingest.lease, Checkpoint("1", ranges((1, 12))))
     save(store, ingest.lease, "old")
 
@@ -249,7 +249,7 @@ def test_p11_a_new_generation_cancels_what_waits_and_stops_what_runs(store: Stor
 
 
 def test_p11_the_stale_job_of_a_dead_worker_ends_cancelled(store: Store) -> None:
-    ingest = begun(store)
+    ingest = start_reading(store)
     ask_for(store, content="c2")
 
     store.leases.requeue("w1")
@@ -273,7 +273,7 @@ def test_a_document_that_stands_still_is_taken_over(store: Store, clock: Movable
 
 
 def test_every_stored_page_says_that_a_document_moves(store: Store, clock: MovableClock) -> None:
-    ingest = begun(store)
+    ingest = start_reading(store)
     clock.advance(2699)
     save(store, ingest.lease, "one")
 
@@ -308,7 +308,7 @@ def test_an_undo_brings_no_older_generation_back(store: Store, by_hand: ByHand) 
 
 def read_up_to(store: Store) -> tuple[Job, Job]:
     """A document of two ranges, both running."""
-    ingest = begun(store)
+    ingest = start_reading(store)
     facts = DocumentFacts(kind="pdf", pages=24)
     assert (
         store.leases.complete_many([Completion(ingest.lease, follow_ups=ranges((1, 12), (13, 24)), document=facts)])
@@ -472,7 +472,7 @@ def test_a_document_published_by_one_of_two_jobs_that_complete_together_was_neve
 
 def test_a_failed_reading_leaves_the_earlier_one_to_people(store: Store, by_hand: ByHand) -> None:
     publish(store, "report.pdf", "first")
-    job = begun(store, content="c2")
+    job = start_reading(store, content="c2")
     save(store, job.lease, "second")
     store.leases.fail(job.lease, Failure("X", "x"), retry_at=None)
 
@@ -481,10 +481,10 @@ def test_a_failed_reading_leaves_the_earlier_one_to_people(store: Store, by_hand
 
 
 def test_progress_never_falls_when_the_content_has_other_pages(store: Store, by_hand: ByHand) -> None:
-    job = begun(store)
+    job = start_reading(store)
     save(store, job.lease, "one", "two")
     store.leases.complete_many([Completion(job.lease, document=DocumentFacts(pages=2), publishes=True)])
-    job = begun(store, content="c2")
+    job = start_reading(store, content="c2")
     save(store, job.lease, "uno")
     assert by_hand.one("SELECT percent FROM v_documents") == 0
 
@@ -633,7 +633,7 @@ def test_a_file_published_again_shares_the_path_and_keeps_it_alive(store: Store)
 
 
 def test_a_file_that_is_gone_is_not_published_again(store: Store) -> None:
-    job = begun(store)
+    job = start_reading(store)
 
     with pytest.raises(RuleBroken, match="no file 77"):
         store.leases.complete_many([Completion(job.lease, files=[FileAgain(77)])])
@@ -701,7 +701,7 @@ def test_facts_of_a_document_are_learned(store: Store, by_hand: ByHand) -> None:
 
 
 def test_a_completion_that_makes_another_of_the_same_transaction_stale_lands_alone(store: Store) -> None:
-    old = begun(store)
+    old = start_reading(store)
     store.intake.enqueue(NewJob("action"))
     asking = claim(store)
     newer = Completion(asking.lease, follow_ups=[wish(content="c2")])
@@ -799,7 +799,7 @@ def test_a_page_is_known_by_another_digest_as_well_until_it_is_forgotten(
 
 
 def test_a_page_read_again_in_the_same_generation_replaces_the_other(store: Store) -> None:
-    job = begun(store)
+    job = start_reading(store)
 
     save(store, job.lease, "one")
     save(store, job.lease, "uno")
@@ -809,7 +809,7 @@ def test_a_page_read_again_in_the_same_generation_replaces_the_other(store: Stor
 
 @pytest.mark.parametrize("words", [1, 5_000])
 def test_a_layout_of_any_size_is_read_as_it_was_written(store: Store, words: int) -> None:
-    job = begun(store)
+    job = start_reading(store)
     layout = json.dumps({"words": [f"word {number} — é" for number in range(words)]})
 
     store.attempts.save_pages([(job.lease, PageResult(1, "d1", "text", "ocr", None, layout))])
@@ -830,7 +830,7 @@ def test_pages_of_two_documents_that_are_saved_together_stay_apart(store: Store)
 
 
 def test_a_page_that_sqlite_could_not_take_spoils_none_beside_it(store: Store) -> None:
-    job = begun(store)
+    job = start_reading(store)
     odd = [PageResult(1, "d1", "a\ud800b", "ocr", 100.5), PageResult(2, "d2", "\0 text", "ocr", float("nan"), "[]")]
 
     assert store.attempts.save_pages([(job.lease, page) for page in [*odd, PageResult(3, "d3", "good")]]) == []
@@ -859,7 +859,7 @@ def test_p2_pages_of_a_lost_lease_are_refused_and_those_beside_them_land(store: 
 
 
 def test_a_page_that_was_read_before_the_attempt_could_stop_is_there_for_the_retry(store: Store) -> None:
-    job = begun(store)
+    job = start_reading(store)
     store.steering.cancel(ids(job.id), actor="ann")
 
     assert save(store, job.lease, "kept") == [job.lease]
@@ -876,8 +876,8 @@ def test_a_page_that_was_read_before_the_attempt_could_stop_is_there_for_the_ret
 def test_p11_a_page_read_for_an_older_generation_is_known_to_the_newer_one_and_is_none_of_its_pages(
     store: Store, by_hand: ByHand
 ) -> None:
-    old = begun(store)
-    new = begun(store, settings='{"s":2}')
+    old = start_reading(store)
+    new = start_reading(store, settings='{"s":2}')
 
     assert save(store, old.lease, "late") == [old.lease]
 
@@ -1050,7 +1050,7 @@ def test_what_nobody_refers_to_is_forgotten_once_nobody_may_have_asked_for_it(
 ) -> None:
     publish(store, "report.pdf", "first")
     publish(store, "report.pdf", "second", content="c2")
-    asking = begun(store, "other.pdf")
+    asking = start_reading(store, "other.pdf")
     known = store.attempts.answer(asking.lease, KnownPages(["1:first"])).digests
     clock.advance(1)
 
@@ -1070,7 +1070,7 @@ def test_what_nobody_refers_to_is_forgotten_once_nobody_may_have_asked_for_it(
 
 
 def test_what_a_failed_generation_has_read_is_there_for_the_next_one(store: Store, clock: MovableClock) -> None:
-    first = begun(store)
+    first = start_reading(store)
     save(store, first.lease, "first")
     store.leases.fail(first.lease, Failure("X", "x"), retry_at=None)
     ask_for(store)
@@ -1108,7 +1108,7 @@ def test_an_older_original_is_forgotten_whatever_it_was_called(store: Store) -> 
 def test_a_page_that_was_known_when_it_was_asked_for_can_still_be_saved(store: Store, clock: MovableClock) -> None:
     publish(store, "report.pdf", "first")
     publish(store, "report.pdf", "second", content="c2")
-    asking = begun(store, "other.pdf")
+    asking = start_reading(store, "other.pdf")
     while store.upkeep.forget_pages():
         pass
 

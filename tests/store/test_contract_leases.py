@@ -123,13 +123,13 @@ def _ended_and(then: Callable[[Store, Selector], object]) -> Loss:
 
 
 def _and_claimed_again(lose: Loss, worker_id: str = "slow") -> Loss:
-    def both(store: Store, lease: Lease) -> None:
+    def lose_and_claim_again(store: Store, lease: Lease) -> None:
         lose(store, lease)
         if worker_id != lease.worker_id:
             store.workers.register(new_worker(worker_id))
         claim_one(store, worker_id)
 
-    return both
+    return lose_and_claim_again
 
 
 LOSSES: dict[str, Loss] = {

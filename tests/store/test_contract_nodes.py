@@ -35,7 +35,7 @@ def enqueue(store: Store, job_type: str = "ocr_pages") -> int:
     return store.intake.enqueue(NewJob(job_type)).job_id
 
 
-def taken(store: Store) -> Lease:
+def claim_on_node(store: Store) -> Lease:
     has(store, n1=1)
     return claim_one(store, "h", NODE).lease
 
@@ -101,7 +101,7 @@ def test_the_rows_of_nodes_follow_the_newest_report_and_a_drain_stays(head: Stor
 
 def test_an_attempt_says_where_it_ran(head: Store) -> None:
     job = enqueue(head)
-    lease = taken(head)
+    lease = claim_on_node(head)
 
     head.leases.report([Report(lease, node="n1"), Report(lease, child=ChildProcess(5, 6, "landlock"))])
 
@@ -114,9 +114,9 @@ def test_p6_a_lost_node_costs_no_retry_and_is_capped(head: Store) -> None:
     job = enqueue(head)
 
     for number in range(1, REQUEUES_MAX + 1):
-        assert head.leases.requeue_one(taken(head), LOST) is Status.PENDING
+        assert head.leases.requeue_one(claim_on_node(head), LOST) is Status.PENDING
         assert (head.reading.get(job).requeue_count, head.reading.get(job).retry_count) == (number, 0)
-    assert head.leases.requeue_one(taken(head), LOST) is Status.FAILED
+    assert head.leases.requeue_one(claim_on_node(head), LOST) is Status.FAILED
 
     ended = head.reading.get(job)
     assert (ended.error_code, ended.requeue_count) == ("REQUEUED_TOO_OFTEN", REQUEUES_MAX)
@@ -129,13 +129,13 @@ def test_p6_a_lost_node_costs_no_retry_and_is_capped(head: Store) -> None:
 def test_what_may_run_at_most_once_does_not_begin_again_after_its_node(head: Store) -> None:
     job = enqueue(head, "send")
 
-    assert head.leases.requeue_one(taken(head), LOST) is Status.FAILED
+    assert head.leases.requeue_one(claim_on_node(head), LOST) is Status.FAILED
     assert (head.reading.get(job).error_code, head.reading.get(job).fence) == ("MAY_HAVE_RUN", 1)
 
 
 def test_p7_what_was_asked_to_stop_ends_cancelled_with_its_node(head: Store) -> None:
     enqueue(head)
-    lease = taken(head)
+    lease = claim_on_node(head)
     head.steering.cancel(ids(lease.job_id), actor="ann")
 
     assert head.leases.requeue_one(lease, LOST) is Status.CANCELLED
@@ -143,9 +143,9 @@ def test_p7_what_was_asked_to_stop_ends_cancelled_with_its_node(head: Store) -> 
 
 def test_p2_a_lease_that_has_moved_on_takes_nothing_back(head: Store) -> None:
     enqueue(head)
-    lease = taken(head)
+    lease = claim_on_node(head)
     head.leases.release(lease)
-    newer = taken(head)
+    newer = claim_on_node(head)
 
     with pytest.raises(LeaseLost):
         head.leases.requeue_one(lease, LOST)

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.length import short
-from tests.store.kit import MovableClock, ask_for, begun, claim, publish, save, work_as
+from tests.store.kit import MovableClock, ask_for, claim, publish, save, start_reading, work_as
 from worker_service.base.errors import BadInput, DocumentNotFound
 from worker_service.jobs.attempts import Completion, Failure
 from worker_service.jobs.documents import DocumentFacts, IndexStatus, NewFile, PageResult
@@ -24,7 +24,7 @@ def worker_is_there(store: Store) -> None:
     work_as(store)
 
 
-def found(store: Store, query: str, **where: object) -> list[tuple[int, int]]:
+def find_pages(store: Store, query: str, **where: object) -> list[tuple[int, int]]:
     return [(hit.document_id, hit.number) for hit in store.library.search(query, **where).hits]  # type: ignore[arg-type]
 
 
@@ -94,24 +94,24 @@ def test_what_failed_before_it_was_a_document_is_told_until_it_is_tried_again(
         clock.advance(seconds=1)
         return job_id
 
-    def told(**chosen: Any) -> list[int]:
+    def unread_jobs(**chosen: Any) -> list[int]:
         return [job.id for job in store.library.not_brought_in(DocumentSelector(**chosen))]
 
     slides, others, again = fail("slides.pdf"), fail("slides.pdf", "bob"), fail("again.pdf")
 
-    assert told() == [again, others, slides]
-    assert told(name="SLIDES", owners=("ann",)) == [slides]
-    assert told(statuses=(IndexStatus.FAILED,)) == [again, others, slides]
-    assert told(statuses=(IndexStatus.SUCCESS,)) == told(ids=(1,)) == []
+    assert unread_jobs() == [again, others, slides]
+    assert unread_jobs(name="SLIDES", owners=("ann",)) == [slides]
+    assert unread_jobs(statuses=(IndexStatus.FAILED,)) == [again, others, slides]
+    assert unread_jobs(statuses=(IndexStatus.SUCCESS,)) == unread_jobs(ids=(1,)) == []
 
     store.intake.enqueue(NewJob("download", "gdrive", name="slides.pdf", source_key="key of slides.pdf", owner="ann"))
     publish(store, "key of again.pdf", owner="ann")
 
-    assert told() == [others]
+    assert unread_jobs() == [others]
 
 
 def test_pages_are_summed_up_and_read(store: Store) -> None:
-    job = begun(store)
+    job = start_reading(store)
     pages = [PageResult(1, "a", "Grüße", "layer"), PageResult(2, "b", "scan", "ocr", 87.5, '{"words": []}')]
     store.attempts.save_pages([(job.lease, page) for page in pages])
     assert store.library.page_texts(1) == []
@@ -129,13 +129,13 @@ def test_pages_are_summed_up_and_read(store: Store) -> None:
 def test_what_a_document_notes_of_itself_and_of_its_newest_original_is_told_together(store: Store) -> None:
     first = NewFile("a.pdf", "objects/1-1/a.pdf", "original", note="nobody named a digest")
     other = NewFile("a.txt", "objects/1-1/a.txt", "text", note="of no original")
-    job = begun(store)
+    job = start_reading(store)
     store.leases.complete_many([Completion(job.lease, files=[first, other], publishes=True)])
     alone = store.library.document(1).note
-    job = begun(store, is_forced=True)
+    job = start_reading(store, is_forced=True)
     store.leases.complete_many([Completion(job.lease, document=DocumentFacts(note="repaired"), publishes=True)])
     both = store.library.document(1).note
-    job = begun(store, is_forced=True)
+    job = start_reading(store, is_forced=True)
     named = NewFile("a.pdf", "objects/3-1/a.pdf", "original")
     store.leases.complete_many([Completion(job.lease, files=[named], publishes=True)])
 
@@ -144,7 +144,7 @@ def test_what_a_document_notes_of_itself_and_of_its_newest_original_is_told_toge
 
 
 def test_files_of_a_document_are_listed_newest_first(store: Store) -> None:
-    job = begun(store)
+    job = start_reading(store)
     files = [NewFile("a.txt", "objects/1-1/a.txt", "text"), NewFile("a.json", "objects/1-1/a.json", "pages")]
     store.leases.complete_many([Completion(job.lease, files=files, publishes=True)])
 
@@ -183,14 +183,14 @@ def test_words_phrases_nearness_and_beginnings_are_found(store: Store, query: st
         "Über CO2-Emissions",
     )
 
-    assert sorted(number for _, number in found(store, query)) == numbers
+    assert sorted(number for _, number in find_pages(store, query)) == numbers
 
 
 def test_near_between_two_words_is_understood_as_people_write_it(store: Store) -> None:
     publish(store, "report.pdf", "the risk of climate change", "climate " + "and " * 20 + "risk")
 
-    assert found(store, "climate NEAR risk") == [(1, 1)]
-    assert found(store, "climate NEAR/25 risk") == [(1, 1), (1, 2)]
+    assert find_pages(store, "climate NEAR risk") == [(1, 1)]
+    assert find_pages(store, "climate NEAR/25 risk") == [(1, 1), (1, 2)]
 
 
 def test_a_hit_shows_its_words_in_their_place(store: Store) -> None:
@@ -206,29 +206,29 @@ def test_a_hit_shows_its_words_in_their_place(store: Store) -> None:
 def test_the_better_page_comes_first(store: Store) -> None:
     publish(store, "report.pdf", "climate " + "and so on " * 50, "climate climate climate", "nothing", "nothing")
 
-    assert found(store, "climate") == [(1, 2), (1, 1)]
+    assert find_pages(store, "climate") == [(1, 2), (1, 1)]
 
 
 def test_a_search_stays_within_an_owner_or_a_document(store: Store) -> None:
     publish(store, "a.pdf", "climate", "climate change", owner="ann")
     publish(store, "b.pdf", "climate of bob", owner="bob")
 
-    assert found(store, "climate", owner="bob") == [(2, 1)]
-    assert sorted(found(store, "climate", document_id=1)) == [(1, 1), (1, 2)]
-    assert found(store, "climate", document_id=1, owner="bob") == []
-    assert len(found(store, "climate", most=2)) == 2
+    assert find_pages(store, "climate", owner="bob") == [(2, 1)]
+    assert sorted(find_pages(store, "climate", document_id=1)) == [(1, 1), (1, 2)]
+    assert find_pages(store, "climate", document_id=1, owner="bob") == []
+    assert len(find_pages(store, "climate", most=2)) == 2
 
 
 def test_p11_only_the_current_generation_is_found(store: Store) -> None:
     publish(store, "report.pdf", "old words", "gone words")
-    job = begun(store, content="c2")
+    job = start_reading(store, content="c2")
     save(store, job.lease, "new words")
 
-    assert [found(store, word) for word in ("old", "new", "words")] == [[(1, 1)], [], [(1, 1), (1, 2)]]
+    assert [find_pages(store, word) for word in ("old", "new", "words")] == [[(1, 1)], [], [(1, 1), (1, 2)]]
 
     store.leases.complete_many([Completion(job.lease, publishes=True)])
 
-    assert [found(store, word) for word in ("old", "new", "words")] == [[], [(1, 1)], [(1, 1)]]
+    assert [find_pages(store, word) for word in ("old", "new", "words")] == [[], [(1, 1)], [(1, 1)]]
     assert [page.text for page in store.library.page_texts(1)] == ["new words"]
 
 
@@ -236,7 +236,7 @@ def test_one_page_of_two_documents_is_found_in_both(store: Store) -> None:
     publish(store, "a.pdf", "climate")
     publish(store, "b.pdf", "climate")
 
-    assert sorted(found(store, "climate")) == [(1, 1), (2, 1)]
+    assert sorted(find_pages(store, "climate")) == [(1, 1), (2, 1)]
 
 
 def test_of_very_many_hits_the_newest_are_compared_and_that_is_said(
@@ -264,8 +264,8 @@ def test_what_people_type_finds_what_they_mean(store: Store, query: str) -> None
     said = "it's unbalanced: scope-3 emissions, GHG/CO2, 50% in C++ near a:b b a, R&D and not the climate, scope(3)"
     publish(store, "report.pdf", f"{said} to be or not to be", "oil")
 
-    assert found(store, query) == [(1, 1)]
-    assert found(store, query, document_id=1) == [(1, 1)]
+    assert find_pages(store, query) == [(1, 1)]
+    assert find_pages(store, query, document_id=1) == [(1, 1)]
 
 
 def test_a_question_finds_pages_with_some_of_its_words_behind_those_with_all(store: Store) -> None:
@@ -286,15 +286,15 @@ def test_a_query_with_operators_finds_only_what_matches_all_of_it(store: Store, 
     publish(store, "wings.pdf", "a wing", "oil")
 
     assert all(hit.has_all_words for hit in store.library.search(query).hits)
-    assert sorted(found(store, "wing oil")) == [(1, 1), (1, 2)]
+    assert sorted(find_pages(store, "wing oil")) == [(1, 1), (1, 2)]
     assert store.library.search("wing oil", needs_all=True).hits == []
 
 
 def test_within_a_document_pages_with_some_of_the_words_come_only_where_none_has_all(store: Store) -> None:
     publish(store, "wings.pdf", "a wing", "a wing in oil", "oil")
 
-    assert found(store, "wing oil", document_id=1) == [(1, 2)]
-    assert sorted(found(store, "wing water", document_id=1)) == [(1, 1), (1, 2)]
+    assert find_pages(store, "wing oil", document_id=1) == [(1, 2)]
+    assert sorted(find_pages(store, "wing water", document_id=1)) == [(1, 1), (1, 2)]
 
 
 @pytest.mark.parametrize(
@@ -309,23 +309,23 @@ def test_within_a_document_pages_with_some_of_the_words_come_only_where_none_has
 def test_other_forms_of_a_word_are_found_in_the_language_of_the_pages(store: Store, text: str, query: str) -> None:
     publish(store, "floods.pdf", text, "another page")
 
-    assert found(store, query) == [(1, 1)]
+    assert find_pages(store, query) == [(1, 1)]
     assert store.library.search(query).hits[0].has_all_words
 
 
 def test_a_word_that_is_in_quotes_or_has_a_star_is_taken_as_it_is(store: Store) -> None:
     publish(store, "floods.pdf", "the risk of a flood in the valley is high and it was not known to them")
 
-    assert found(store, '"flooding of" risks OR "floods of"') == []
-    assert found(store, "flooding*") == []
+    assert find_pages(store, '"flooding of" risks OR "floods of"') == []
+    assert find_pages(store, "flooding*") == []
 
 
 def test_a_word_on_many_pages_does_not_choose_pages(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("worker_service.store.library.COMMON_MOST", 3)
     publish(store, "wings.pdf", "the wing", "the oil", "the water")
 
-    assert found(store, "the wing today") == [(1, 1)]
-    assert len(found(store, "the today")) == 3
+    assert find_pages(store, "the wing today") == [(1, 1)]
+    assert len(find_pages(store, "the today")) == 3
 
 
 @pytest.mark.parametrize(
@@ -334,7 +334,7 @@ def test_a_word_on_many_pages_does_not_choose_pages(store: Store, monkeypatch: p
 def test_signs_in_a_word_hold_its_parts_together(store: Store, query: str) -> None:
     publish(store, "report.pdf", "scope-3 emissions, GHG/CO2, 50% of the climate")
 
-    assert found(store, query) == []
+    assert find_pages(store, query) == []
 
 
 def test_no_text_at_all_is_an_error_of_syntax(store: Store) -> None:

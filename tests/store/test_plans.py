@@ -35,7 +35,7 @@ Prepare = Callable[[Store, MovableClock], object]
 StepsOf = Callable[[Prepare, Prepare], int]
 
 
-def _open(path: Path, clock: MovableClock) -> Store:
+def _open_store(path: Path, clock: MovableClock) -> Store:
     return open_store(path, clock=clock)
 
 
@@ -44,7 +44,7 @@ def large_table(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Thousands of completed jobs and thousands of pending ones, with one running."""
     path, clock = tmp_path_factory.mktemp("plans") / "large.db", MovableClock()
     initialise(path)
-    store = _open(path, clock)
+    store = _open_store(path, clock)
     store.workers.register(new_worker("w1", cpu=MANY))
     store.intake.enqueue_many([NewJob("ocr_pages", owner=("", "ann")[number % 2]) for number in range(MANY)])
     while jobs := store.leases.claim("w1", 500):
@@ -153,7 +153,7 @@ def test_a_list_sorts_nothing_and_finds_its_page_by_an_index(
         asked.append(sql)
         return []
 
-    store = _open(large_table, clock)
+    store = _open_store(large_table, clock)
     monkeypatch.setattr(Database, "read_sql", spy)
     store.reading.list(selector, before_id=99)
     store.close()
@@ -174,7 +174,7 @@ class _Steps:
     def __init__(self, store: Store) -> None:
         self.store, self.count = store, 0
 
-    def of(self, deed: Callable[[], object]) -> int:
+    def count_of(self, deed: Callable[[], object]) -> int:
         self.count = 0
         for connection in (self.store.database.writer, self.store.database.reader):
             connection.set_progress_handler(self._tick, 1)
@@ -197,7 +197,7 @@ def steps(tmp_path_factory: pytest.TempPathFactory) -> StepsOf:
     def prepared(prepare: Prepare) -> bytes:
         path = place / "prepared.db"
         initialise(path)
-        store = _open(path, clock)
+        store = _open_store(path, clock)
         store.workers.register(new_worker("w1", cpu=MANY))
         store.intake.enqueue_many([NewJob("ocr_pages", priority=9, unique_key=f"u{number}") for number in range(40)])
         prepare(store, clock)
@@ -209,12 +209,12 @@ def steps(tmp_path_factory: pytest.TempPathFactory) -> StepsOf:
     def count(prepare: Prepare, deed: Prepare) -> int:
         path = place / "measured.db"
         path.write_bytes(prepared(prepare))
-        store = _open(path, clock)
+        store = _open_store(path, clock)
         store.leases.claim("w1", 1)  # what is due or settled is so by now
         store.intake.enqueue(
             NewJob("ocr_pages", unique_key="u0")
         )  # it is there; what an insert looks up first is known now
-        number = _Steps(store).of(lambda: deed(store, clock))
+        number = _Steps(store).count_of(lambda: deed(store, clock))
         store.close()
         path.unlink()
         return number
@@ -331,14 +331,14 @@ def test_a_job_of_a_key_is_inserted_without_a_look_at_the_others_of_the_key(step
 def test_what_falls_due_at_once_is_freed_in_bounded_steps(tmp_path: Path) -> None:
     clock = MovableClock()
     initialise(tmp_path / "due.db")
-    store = _open(tmp_path / "due.db", clock)
+    store = _open_store(tmp_path / "due.db", clock)
     store.workers.register(new_worker("w1", cpu=MANY))
     store.intake.enqueue_many([NewJob("ocr_pages", run_at=clock.after(5)) for _ in range(MANY)])
     clock.advance(10)
     count = _Steps(store)
 
-    first = count.of(lambda: store.leases.claim("w1", 1))
-    second = count.of(lambda: store.leases.claim("w1", 1))
+    first = count.count_of(lambda: store.leases.claim("w1", 1))
+    second = count.count_of(lambda: store.leases.claim("w1", 1))
 
     ready = store.reading.counts_by_type()[0].pending
     assert ready <= 2000

@@ -34,15 +34,15 @@ def state_of(store: Store, name: str) -> bool:
     return found
 
 
-def found(store: Store, query: str) -> set[tuple[int, int]]:
+def find_pages(store: Store, query: str) -> set[tuple[int, int]]:
     return {(hit.document_id, hit.number) for hit in store.library.search(query).hits}
 
 
 def test_deleting_results_by_hand_does_not_break_search(store: Store, by_hand: ByHand) -> None:
     by_hand("DELETE FROM page_result WHERE id = 1")
 
-    assert found(store, "climate") == {(2, 1)}
-    assert found(store, "fossil") == {(1, 2)}
+    assert find_pages(store, "climate") == {(2, 1)}
+    assert find_pages(store, "fossil") == {(1, 2)}
     assert (state_of(store, "integrity"), state_of(store, "search index")) == (True, True)
     by_hand("INSERT INTO page_text (page_text, rank) VALUES ('integrity-check', 1)")
 
@@ -68,8 +68,8 @@ def test_a_damaged_index_is_found_and_built_again(store: Store, by_hand: ByHand,
     assert store.integrity.rebuild_search() == stored
 
     assert state_of(store, "search index")
-    assert found(store, "fossil") == {(1, 2)}
-    assert (2, 1) in found(store, "climate")
+    assert find_pages(store, "fossil") == {(1, 2)}
+    assert (2, 1) in find_pages(store, "climate")
     by_hand("INSERT INTO page_text (page_text, rank) VALUES ('integrity-check', 1)")
 
 

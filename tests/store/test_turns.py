@@ -136,7 +136,7 @@ def test_a_claim_takes_whom_a_walk_over_all_lanes_finds(path: Path, seed: int) -
 
 
 @pytest.fixture
-def known(path: Path) -> Queue:
+def queue_with_lanes(path: Path) -> Queue:
     """Its lanes are known: one job for each of six owners, and the first of them has been claimed."""
     queue = Queue(path)
     queue.daemon.intake.enqueue_many([NewJob("ocr_pages", owner=owner) for owner in OWNERS])
@@ -144,23 +144,23 @@ def known(path: Path) -> Queue:
     return queue
 
 
-def test_lanes_that_are_known_are_not_walked_over_again(known: Queue) -> None:
-    assert [claimed_ids(known.daemon, most=1) for _ in range(4)] == [[2], [3], [4], [5]]
+def test_lanes_that_are_known_are_not_walked_over_again(queue_with_lanes: Queue) -> None:
+    assert [claimed_ids(queue_with_lanes.daemon, most=1) for _ in range(4)] == [[2], [3], [4], [5]]
 
-    assert (known.ran["lanes_of_worker"], known.ran["claim_one"]) == (1, 4)
-
-
-def test_a_job_that_anybody_inserts_is_seen_by_the_next_claim(known: Queue) -> None:
-    [mine] = known.daemon.intake.enqueue_many([NewJob("assemble", owner="fay", priority=1)])
-    assert claimed_ids(known.daemon, most=1) == [mine.job_id]
-    [theirs] = known.somebody.intake.enqueue_many([NewJob("assemble", owner="gus", priority=1)])
-    assert claimed_ids(known.daemon, most=1) == [theirs.job_id]
+    assert (queue_with_lanes.ran["lanes_of_worker"], queue_with_lanes.ran["claim_one"]) == (1, 4)
 
 
-def test_a_pause_of_the_one_whose_turn_it_is_holds_at_once(known: Queue) -> None:
-    known.daemon.steering.pause("owner", "ann")
+def test_a_job_that_anybody_inserts_is_seen_by_the_next_claim(queue_with_lanes: Queue) -> None:
+    [mine] = queue_with_lanes.daemon.intake.enqueue_many([NewJob("assemble", owner="fay", priority=1)])
+    assert claimed_ids(queue_with_lanes.daemon, most=1) == [mine.job_id]
+    [theirs] = queue_with_lanes.somebody.intake.enqueue_many([NewJob("assemble", owner="gus", priority=1)])
+    assert claimed_ids(queue_with_lanes.daemon, most=1) == [theirs.job_id]
 
-    assert claimed_ids(known.daemon, most=1) == [3]
+
+def test_a_pause_of_the_one_whose_turn_it_is_holds_at_once(queue_with_lanes: Queue) -> None:
+    queue_with_lanes.daemon.steering.pause("owner", "ann")
+
+    assert claimed_ids(queue_with_lanes.daemon, most=1) == [3]
 
 
 @pytest.mark.parametrize("most", [1, 5])

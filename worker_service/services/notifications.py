@@ -88,7 +88,7 @@ def _send_rule(session: Session, rule: NotifyRule) -> int:
     if not concerned:
         # Advance the position past notices that do not concern the rule, so that they are not read again.
         if newest > since:
-            session.store.notices.tell(_reader(rule), since, newest, [])
+            session.store.notices.advance(_reader(rule), since, newest, [])
         return 0
     if not rule.is_time(concerned[0], now, session.settings.zone):
         return 0
@@ -101,7 +101,7 @@ def _send_rule(session: Session, rule: NotifyRule) -> int:
         page=server_address.address(session.settings),
     )
     jobs = [_job(Message(one.to, one.subject, one.text, one.data, _iso_now(session))) for one in due]
-    return len(session.store.notices.tell(_reader(rule), since, newest, jobs) or ())
+    return len(session.store.notices.advance(_reader(rule), since, newest, jobs) or ())
 
 
 def _names(session: Session, notices: Sequence[Notice]) -> dict[int, str]:

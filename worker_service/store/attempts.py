@@ -50,7 +50,7 @@ A = TypeVar("A", bound=QuestionAnswer)
 
 
 class PageTarget(Struct, frozen=True):
-    """Where the pages of an attempt are stored."""
+    """Destination of the pages of an attempt."""
 
     document_id: int | None = None
     generation: int | None = None
@@ -143,7 +143,7 @@ class Attempts:
                     key = f"{crawl.keys}{item.id}:"
                     self._db.write("cancel_what_went", first=key, beyond=f"{key}\U0010ffff", **named)
 
-    # ── What it asks ──
+    # ── Questions ──
 
     def known_digests(self, job_id: int) -> Sequence[str]:
         """Return the digests, aliases included, of the document's pages that have been read."""

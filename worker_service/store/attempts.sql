@@ -1,7 +1,7 @@
 -- What an attempt writes and asks.
 
 
--- ── What an attempt writes ──────────────────────────────────────────────────────────────────────────────────────
+-- ── Writes of an attempt ────────────────────────────────────────────────────────────────────────────────────────
 
 -- name: lease_held
 -- Returns a row only while the lease holds. After a request to cancel (P7), or for an older generation (P11), it

@@ -1,4 +1,4 @@
-"""What a completion writes besides the job's status: files, document facts, follow-up jobs, a published generation."""
+"""Effects of a completion besides the job's status: files, document facts, follow-up jobs, a published generation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
--- What a completion writes besides the job's status.
+-- Effects of a completion besides the job's status.
 
 -- fragment: work_columns
 -- Document, owner and batch of a job. A removed batch counts as none.

@@ -42,7 +42,7 @@ class Notices:
             [(notice_id,)] = self._db.write("notice_reader", name=reader)
         return int(notice_id)
 
-    def tell(self, reader: str, since: int, upto: int, jobs: Sequence[NewJob]) -> Sequence[Enqueued] | None:
+    def advance(self, reader: str, since: int, upto: int, jobs: Sequence[NewJob]) -> Sequence[Enqueued] | None:
         """Advance a reader and insert its jobs. Return None if another process has done so."""
         with self._db.transaction():
             if not self._db.write("notices_read", name=reader, since=since, upto=upto):
