@@ -57,35 +57,33 @@ def run_child(spec: ChildSpec, loader: HandlerLoader) -> None:
 def _serve(spec: ChildSpec, loader: HandlerLoader, pipe: Pipe, cancel: Cancellation) -> None:
     order: Order | None = spec.launch.order
     child_sandbox = _ChildSandbox(spec, loader)
-    change_check = ReuseCheck(spec.staging, spec.begun) if spec.attempts > 1 else None
+    reuse_check = ReuseCheck(spec.staging, spec.begun) if spec.attempts > 1 else None
     left = spec.attempts
     while order is not None:
         left -= 1
         with contextlib.ExitStack() as held:
-            ended = _attempt(order, child_sandbox, change_check, pipe, cancel, held)
+            ended = _attempt(order, child_sandbox, reuse_check, pipe, cancel, held)
             continues = (
-                left > 0
-                and change_check is not None
+                reuse_check is not None
+                and left > 0
                 and not cancel.is_requested
                 and child_sandbox.is_complete
                 and is_clean(ended)
+                and reuse_check.is_unchanged(ended.published)
             )
-            continues = continues and change_check is not None and change_check.is_unchanged(ended.published)
         if not continues:
             # A SIGTERM must not cut the last message short.
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        pipe.send(
-            ended
-            if change_check is None
-            else msgspec.structs.replace(ended, is_reusable=continues, usage=change_check.usage())
-        )
+        if reuse_check is not None:
+            ended = msgspec.structs.replace(ended, is_reusable=continues, usage=reuse_check.usage())
+        pipe.send(ended)
         order = pipe.next_order() if continues else None
 
 
 def _attempt(
     order: Order,
     child_sandbox: _ChildSandbox,
-    change_check: ReuseCheck | None,
+    reuse_check: ReuseCheck | None,
     pipe: Pipe,
     cancel: Cancellation,
     held: contextlib.ExitStack,
@@ -101,9 +99,9 @@ def _attempt(
         payload = _decode(chosen, order.payload)
         keep = _lock_keep(chosen, payload, child_sandbox.spec.begin.keep_root, held)
         child_sandbox.apply(order, keep, payload)
-        if change_check is not None:
-            change_check.begin(chosen.limits)
-        if not change_check or change_check.is_new:
+        if reuse_check is not None:
+            reuse_check.begin(chosen.limits)
+        if not reuse_check or reuse_check.is_new:
             pipe.send(Started(*order.key, os.getpid(), processes.started_at(os.getpid()), child_sandbox.level))
         place = None if keep is None else keep.path
         context = ChildContext(order, payload, staging=child_sandbox.spec.staging, keep=place, pipe=pipe, cancel=cancel)

@@ -157,11 +157,8 @@ class LocalPool:
     @property
     def threads(self) -> int | None:
         """Any number but 1 is a fault."""
-        return (
-            self._connection.hello.threads
-            if self._connection is not None and self._connection.hello is not None
-            else None
-        )
+        hello = None if self._connection is None else self._connection.hello
+        return None if hello is None else hello.threads
 
     @property
     def is_alive(self) -> bool:
