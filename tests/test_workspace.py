@@ -240,7 +240,7 @@ def test_an_end_between_any_two_steps_leaves_nothing_that_is_not_mended(
     assert number > 5
 
 
-# ── Hostile names ───────────────────────────────────────────────────────────────────────────────────────────────────
+# --- hostile names ---
 
 
 def test_names_that_clash_get_the_number_of_their_document(shelf: Shelf) -> None:

@@ -39,8 +39,7 @@ class PathOccupied(PagemillError):
     code = "in_the_way"
 
 
-# ── Owner database
-# ──────────────────────────────────────────────────────────────────────────────────────────────────────
+# --- owner database ---
 
 
 def take_workspace(workspace: Path, database_id: str) -> None:
@@ -72,8 +71,7 @@ def fault_of_workspace(workspace: Path, database_id: str) -> ConfigError | None:
     )
 
 
-# ── Files deleted by users
-# ──────────────────────────────────────────────────────────────────────────────────────────────
+# --- files deleted by users ---
 
 
 def find_deleted_sources(
@@ -95,8 +93,7 @@ def file_exists(file: Path) -> bool:
     return True
 
 
-# ── Links with readable names
-# ───────────────────────────────────────────────────────────────────────────────────────────
+# --- links with readable names ---
 
 
 def link_due(store: Store, workspace: Path) -> Sequence[str]:
@@ -202,8 +199,7 @@ def _open_folder(workspace: Path, folders: Sequence[str], *, makes: bool = False
         yield folder
 
 
-# ── Unreferenced files
-# ──────────────────────────────────────────────────────────────────────────────────────────────────
+# --- unreferenced files ---
 
 
 def sweep_gone(store: Store, workspace: Path) -> Sequence[str]:

@@ -97,7 +97,7 @@ class Slicer:
             os.waitpid(self.pid, 0)
 
 
-# --- the slicer process -------------------------------------------------------------------------------------
+# --- the slicer process ---
 
 
 class _SlicerProcess:
@@ -199,7 +199,7 @@ class _Child:
         shutil.rmtree(self._place, ignore_errors=True)
 
 
-# --- the children of the slicer ------------------------------------------------------------------------------
+# --- the children of the slicer ---
 
 
 def _run_child(line: socket.socket, handler: Handler[Any], original: Path, place: Path, sandbox: str) -> None:

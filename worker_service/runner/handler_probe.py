@@ -108,7 +108,7 @@ def _make_loader(found: EntryPoint, tables: Tables, job_type: str) -> HandlerLoa
     return loader
 
 
-# --- descriptions -------------------------------------------------------------------------------------------
+# --- descriptions ---
 
 
 def _describe_entry_point(found: EntryPoint, tables: Tables) -> ProbeResult:
@@ -171,7 +171,7 @@ def _schema(handler: Handler[Any]) -> str | None:
         return None
 
 
-# --- imports ------------------------------------------------------------------------------------------------
+# --- imports ---
 
 
 def _import_shipped(found: Iterable[EntryPoint], tables: Tables, *, seconds: float) -> dict[EntryPoint, ProbeResult]:

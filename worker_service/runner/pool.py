@@ -428,7 +428,7 @@ def _names(keys: set[Key]) -> str:
     return ", ".join(attempt_name(key) for key in sorted(keys))
 
 
-# --- without a daemon: `run-one`, `handlers`, `doctor`, and the tests of handlers ---------------------------
+# --- without a daemon: `run-one`, `handlers`, `doctor`, and the tests of handlers ---
 
 
 @contextmanager

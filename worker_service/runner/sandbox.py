@@ -67,7 +67,7 @@ _common_rules: dict[bool, list[tuple[int, int]]] = {}
 """(rights, open descriptor) of the paths that every child reads, without (False) and with (True) network access."""
 
 
-# --- limits, descriptors, environment ------------------------------------------------------------------
+# --- limits, descriptors, environment ---
 
 
 def adopt_orphans() -> None:
@@ -141,7 +141,7 @@ def reset_signals() -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 
-# --- the sandbox ----------------------------------------------------------------------------------------
+# --- the sandbox ---
 
 
 class SandboxError(OSError):
@@ -264,7 +264,7 @@ def _drop_capabilities() -> None:
             raise OSError(number, f"capset: {os.strerror(number)}")
 
 
-# --- Landlock ---------------------------------------------------------------------------------------
+# --- Landlock ---
 
 
 def landlock_version() -> int:
@@ -336,7 +336,7 @@ def _call(number: int, *values: object) -> int:
     return answer
 
 
-# --- seccomp ----------------------------------------------------------------------------------------
+# --- seccomp ---
 
 
 def _seccomp(rules: SandboxRules) -> bool:

@@ -147,8 +147,7 @@ def _has_open(pid: int, wanted: tuple[int, int]) -> bool:
     return False
 
 
-# ── Liveness
-# ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# --- liveness ---
 
 
 class Fate(Enum):
