@@ -51,7 +51,7 @@ def test_a_spider_that_writes_a_file_where_it_runs_works_as_typed(system: System
     assert (system.place / "out/media/logo.png").read_bytes() == b"png"
     again = system.run("export", "--job", str(job), "-o", "out")
     assert (again.returncode, "--update replaces what has changed" in again.stderr) == (1, True)
-    assert "say which" in system.run("export", "--job", str(job), "7").stderr
+    assert "cannot be combined with documents" in system.run("export", "--job", str(job), "7").stderr
 
 
 def test_concurrency_bounds_programs_as_the_proposal_says(system: System) -> None:
