@@ -35,6 +35,7 @@ Endpoint = tuple[socket.AddressFamily, Any]
 
 REDIRECTS_MAX = 5
 _REDIRECTS = (301, 302, 303, 307, 308)
+_INTERIM_ANSWERS_MAX = 10
 _READ_BYTES = 256 << 10
 _WATCH_SECONDS = 0.1
 _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
@@ -374,7 +375,22 @@ class _Connection(http.client.HTTPConnection):
         super().__init__(target.host, target.port)
         if target.is_secure:
             self.default_port = http.client.HTTPS_PORT
+        self.response_class = _Response
         self.sock = connected
+
+
+class _Response(http.client.HTTPResponse):
+    """Ends with an error where the library would parse interim answers (100 Continue) without limit."""
+
+    _interim_answers_left = _INTERIM_ANSWERS_MAX
+
+    def _read_status(self) -> tuple[str, int, str]:
+        version, status, reason = super()._read_status()  # type: ignore[misc]
+        if status == http.client.CONTINUE:
+            self._interim_answers_left -= 1
+            if self._interim_answers_left < 0:
+                raise http.client.HTTPException(f"more than {_INTERIM_ANSWERS_MAX} interim answers")
+        return version, status, reason
 
 
 class _Watchdog:
