@@ -1,8 +1,7 @@
 """`pagemill report`: versions, settings, state of the service, and recent failures, in one archive.
 
-Each file has only the fields listed below, so that a new field is left out until it is listed here. Names of files
-and owners, values of other settings, and sentences are included on request only: a sentence may repeat anything. If a
-file cannot be made, for instance because the database cannot be opened, it says why instead.
+Each file has only the fields listed below. Names and sentences, which may repeat anything, are included on request
+only. A file that cannot be made says why.
 """
 
 from __future__ import annotations

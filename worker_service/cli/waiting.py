@@ -37,7 +37,7 @@ class JobsProgress(Struct, frozen=True):
 
 
 WatchJobs = Callable[[Callable[[int], JobsProgress], bool], None]
-"""Called repeatedly, and at the end with True. It may query the progress with at most that many jobs."""
+"""Called repeatedly, at the end with True, with a function that queries the progress of so many jobs."""
 
 
 class WaitResult(Struct, frozen=True):
@@ -65,8 +65,7 @@ def wait_for_jobs(
 ) -> WaitResult:
     """Wait until every selected job has ended and, with `follows`, every job that came of one of them.
 
-    Jobs selected by id or batch count in any status; other selectors select live jobs only. A watching job is
-    awaited only until it has checked once.
+    Selectors other than ids and batches select live jobs only. A watching job is awaited until it has checked once.
     """
     if selector.is_empty:
         raise BadInput("say which jobs to wait for: ids, or selectors such as --owner alice")

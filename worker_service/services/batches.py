@@ -31,7 +31,7 @@ from worker_service.services.parse import read_name_of_batch, read_priority, rea
 from worker_service.services.queries import cut_page, deadline_after, poll
 
 PRIORITY = 3
-"""High, because a user is waiting for it."""
+"""High: a user is waiting for it."""
 
 _UNDER_WAY = (BatchState.ACTIVE, BatchState.WAITING)
 _SHOWN_MOST = 3
@@ -209,8 +209,7 @@ def add_batch(
 ) -> BatchAdded:
     """Add a batch with its jobs, all or none.
 
-    `asked` is the user's request, kept for display. `actions` run when the batch has ended; each has a job_type and
-    optionally a payload.
+    `asked` is the user's request, kept for display. `actions` (job_type, payload) run when the batch has ended.
     """
     new = NewBatch(
         owner,

@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
 
 class Session(Struct, frozen=True):
-    """An open database, the settings it was opened with, and the user who acts.
+    """An open database and the user who acts.
 
-    The command line and the web query `reading` and `library` directly; every change goes through a service.
+    Surfaces query `reading` and `library` directly; every change goes through a service.
     """
 
     store: Store
@@ -85,7 +85,7 @@ def backup(
     clock: Clock = wall_clock,
     on_long_wait: OnLongWait | None = None,
 ) -> BackedUp:
-    """Write a consistent copy while other processes continue. No existing file is overwritten.
+    """Write a consistent copy; overwrite no file.
 
     In a directory, the copy is named by the time, and only the newest `keep` copies stay.
     """

@@ -49,31 +49,31 @@ def examine(session: Session) -> Iterator[Finding]:
     for check in store.integrity.check():
         level, fix = (Level.OK, "") if check.is_good else (Level.CRITICAL, check.fix)
         yield Finding(level, check.name, check.detail, fix)
-    yield from _of_service(overview)
-    yield from _workers(overview.workers)
-    yield from _run_as_root(settings.database, overview.live_workers)
-    yield from _nodes(overview)
-    yield from _ray(settings)
-    yield from _missing_of_daemons(session) if overview.live_workers else _missing_here(settings)
-    yield from _unread_scripts(session)
-    yield from _recurring_failures(session, overview)
-    yield from _limits(session)
-    yield from _pauses(overview.pauses)
-    yield from _schedules(session) if settings.schedule else ()
-    yield _workspace(settings.workspace, session.reading.database_id())
-    yield from _published_files(session)
-    yield _sandbox(settings.sandbox)
+    yield from _check_service(overview)
+    yield from _check_workers(overview.workers)
+    yield from _check_users(settings.database, overview.live_workers)
+    yield from _check_nodes(overview)
+    yield from _check_ray(settings)
+    yield from _check_daemons_handlers(session) if overview.live_workers else _check_installed_handlers(settings)
+    yield from _check_scripts(session)
+    yield from _check_credentials(session, overview)
+    yield from _check_limits(session)
+    yield from _check_pauses(overview.pauses)
+    yield from _check_schedules(session) if settings.schedule else ()
+    yield _check_workspace(settings.workspace, session.reading.database_id())
+    yield from _check_published_files(session)
+    yield _check_sandbox(settings.sandbox)
 
 
-def _of_service(overview: Overview) -> Iterator[Finding]:
-    """Report what `pagemill status` reports and no other finding here does."""
+def _check_service(overview: Overview) -> Iterator[Finding]:
+    """Report what status reports and no other finding does."""
     names = {"READ_ONLY": "database", "STANDSTILL": "queue"}
     for reason in check_health(overview).reasons:
         if reason.code in names:
             yield Finding(reason.level, names[reason.code], reason.detail, reason.remedy)
 
 
-def _workers(workers: Sequence[CheckedWorker]) -> Iterator[Finding]:
+def _check_workers(workers: Sequence[CheckedWorker]) -> Iterator[Finding]:
     if not workers:
         fix = "systemctl start pagemill, or here: pagemill run"
         yield Finding(Level.CRITICAL, "workers", "none: no job runs", fix)
@@ -91,7 +91,7 @@ def _workers(workers: Sequence[CheckedWorker]) -> Iterator[Finding]:
             yield Finding(Level.OK, name, f"{one.state}, pid {one.pid}, runs {held}")
 
 
-def _run_as_root(database: Path, live_workers: Sequence[CheckedWorker]) -> Iterator[Finding]:
+def _check_users(database: Path, live_workers: Sequence[CheckedWorker]) -> Iterator[Finding]:
     for one in live_workers:
         # The owner of the lock file is the user who runs the daemon.
         with suppress(OSError):
@@ -101,7 +101,7 @@ def _run_as_root(database: Path, live_workers: Sequence[CheckedWorker]) -> Itera
                 yield Finding(Level.WARNING, f"worker {one.id}", detail, fix)
 
 
-def _nodes(overview: Overview) -> Iterator[Finding]:
+def _check_nodes(overview: Overview) -> Iterator[Finding]:
     for one in overview.nodes:
         why = f" ({one.reason})" if one.reason else ""
         detail = f"{one.state}{why}, {counted(one.slots, 'slot')}, runs {one.running}"
@@ -110,7 +110,7 @@ def _nodes(overview: Overview) -> Iterator[Finding]:
         yield Finding(Level.OK if is_good else Level.WARNING, f"node {one.name}", detail, fix)
 
 
-def _ray(settings: Settings) -> Iterator[Finding]:
+def _check_ray(settings: Settings) -> Iterator[Finding]:
     if settings.cluster is None:
         return
     from worker_service.cluster import ray_environment  # imported only with a cluster
@@ -130,16 +130,16 @@ def _ray(settings: Settings) -> Iterator[Finding]:
         yield Finding(Level.OK, "Ray", f"a token, {'with' if environ.get('RAY_USE_TLS') == '1' else 'without'} TLS")
 
 
-def _missing_of_daemons(session: Session) -> Iterator[Finding]:
+def _check_daemons_handlers(session: Session) -> Iterator[Finding]:
     for handler in session.reading.handlers_lacking():
-        yield _missing(handler, "systemctl restart pagemill")
+        yield _missing_finding(handler, "systemctl restart pagemill")
     for waiting in session.reading.jobs_lacking():
         fix = f"{waiting.newest_remedy or 'install what is missing'}; the jobs check again by themselves"
         name = f"{counted(waiting.jobs, 'job')} {waiting.job_type}"
         yield Finding(Level.WARNING, name, f"wait: {waiting.newest_message or ''}", fix)
 
 
-def _unread_scripts(session: Session) -> Iterator[Finding]:
+def _check_scripts(session: Session) -> Iterator[Finding]:
     pages: Counter[tuple[str, str, str]] = Counter()
     newest: dict[tuple[str, str, str], int] = {}
     for document_id, layout in session.library.doubtful_layouts(documents=_DOCUMENTS_READ, most=_LAYOUTS_READ):
@@ -154,8 +154,7 @@ def _unread_scripts(session: Session) -> Iterator[Finding]:
         yield Finding(Level.WARNING, "recognised scripts", detail, f"{install}, then: {again}" if install else again)
 
 
-def _missing_here(settings: Settings) -> Iterator[Finding]:
-    """Ask the handlers in a fork server of this command, because no daemon is alive to tell what they lack."""
+def _check_installed_handlers(settings: Settings) -> Iterator[Finding]:
     from worker_service.runner.pool import (
         ChildError,
         describe,  # imports all handlers in child processes
@@ -175,17 +174,17 @@ def _missing_here(settings: Settings) -> Iterator[Finding]:
             reason = one.set_aside.strip().splitlines()[-1]
             yield Finding(Level.WARNING, name, f"it cannot be used: {reason}", "fix or uninstall it")
         elif one.facts.missing is not None:
-            yield _missing(one.facts, "systemctl start pagemill")
+            yield _missing_finding(one.facts, "systemctl start pagemill")
         elif one.declared is not None and one.declared.offers is not None:
             yield Finding(Level.OK, name, one.declared.offers)
 
 
-def _missing(handler: HandlerFacts, then: str) -> Finding:
+def _missing_finding(handler: HandlerFacts, then: str) -> Finding:
     fix = f"{handler.missing_remedy}, then: {then}" if handler.missing_remedy else f"when it is installed: {then}"
     return Finding(Level.WARNING, f"handler {handler.job_type}", f"it starts no jobs: {handler.missing}", fix)
 
 
-def _recurring_failures(session: Session, overview: Overview) -> Iterator[Finding]:
+def _check_credentials(session: Session, overview: Overview) -> Iterator[Finding]:
     """Report failures of credentials since yesterday, and since the last start of a daemon."""
     last_start = max((worker.started_at for worker in overview.live_workers), default="")
     for error in session.reading.errors(since=as_text(overview.at - _LATELY), to_retry=_CREDENTIAL_ERRORS):
@@ -197,7 +196,7 @@ def _recurring_failures(session: Session, overview: Overview) -> Iterator[Findin
         yield Finding(Level.WARNING, name, f"{error.code}: {error.newest_message or ''}", fix)
 
 
-def _limits(session: Session) -> Iterator[Finding]:
+def _check_limits(session: Session) -> Iterator[Finding]:
     """Report limits that differ from the database; before the first daemon, none are written."""
     reading = session.reading
     for difference in session.settings.limit_differences(reading.limits()) if reading.workers() else ():
@@ -232,14 +231,14 @@ def _audit_files(session: Session) -> Iterator[Finding]:
         yield Finding(Level.WARNING, "files", detail, "sudo -u pagemill pagemill doctor --audit")
 
 
-def _pauses(pauses: Sequence[Pause]) -> Iterator[Finding]:
+def _check_pauses(pauses: Sequence[Pause]) -> Iterator[Finding]:
     for pause in pauses:
         what = title_of_pause(pause.scope, pause.name)
         words = {"all": " --all", "type": f" {pause.name}", "owner": f" --owner {pause.name}"}[pause.scope]
         yield Finding(Level.WARNING, "pause", f"{what} is paused since {pause.since[:19]}", f"pagemill unpause{words}")
 
 
-def _schedules(session: Session) -> Iterator[Finding]:
+def _check_schedules(session: Session) -> Iterator[Finding]:
     from worker_service.services.schedules import TICKS, list_schedules  # imported only if there are schedules
 
     found = list_schedules(session)
@@ -252,7 +251,7 @@ def _schedules(session: Session) -> Iterator[Finding]:
         yield Finding(Level.OK, "schedules", f"{counted(len(found), 'schedule')}; ticks run")
 
 
-def _workspace(workspace: Path, database_id: str) -> Finding:
+def _check_workspace(workspace: Path, database_id: str) -> Finding:
     if not workspace.exists():
         return Finding(Level.OK, "workspace", f"the first daemon creates {workspace}")
     if not os.access(workspace, os.W_OK | os.X_OK):
@@ -267,7 +266,7 @@ def _workspace(workspace: Path, database_id: str) -> Finding:
     return Finding(Level.OK, "workspace", f"{workspace}, {free / 1e9:.1f} GB free")
 
 
-def _published_files(session: Session) -> Iterator[Finding]:
+def _check_published_files(session: Session) -> Iterator[Finding]:
     try:
         faults = list(faults_of_files(session.store, session.settings.workspace))
     except PermissionError:
@@ -278,7 +277,7 @@ def _published_files(session: Session) -> Iterator[Finding]:
     yield Finding(Level.CRITICAL, "files", detail, f"all of them: pagemill doctor --audit; {_RESTORE_FILE}")
 
 
-def _sandbox(chosen: str) -> Finding:
+def _check_sandbox(chosen: str) -> Finding:
     if chosen != "strict":
         return Finding(Level.WARNING, "sandbox", f"set to {chosen}", 'set sandbox = "strict"')
     return Finding(Level.OK, "sandbox", "strict: a handler that cannot be confined is not run")

@@ -27,7 +27,7 @@ from worker_service.workspace import FORGOTTEN_AT_ONCE, link, sweep_gone
 _AT_ONCE = 500
 _FAILED_MOST = 1_000_000
 _PAUSE_SECONDS = 0.005
-"""Gap between steps for other writers, which poll for the write lock every millisecond."""
+"""For other writers, which poll for the write lock every millisecond."""
 
 
 class DocumentPage(Struct, frozen=True):
@@ -68,7 +68,7 @@ def _some_at_once(session: Session, selector: DocumentSelector) -> Iterator[Sequ
 
 
 def each_handed_over(session: Session, selector: DocumentSelector) -> Iterator[tuple[Document, Provenance] | Job]:
-    """Yield all documents, newest first, then the jobs that failed before there was a document."""
+    """Yield the documents, then the jobs that failed before there was one."""
     require_batches(session, selector.batch_ids)
     return _handed_over(session, selector)
 

@@ -34,8 +34,7 @@ def enqueue(
 ) -> Enqueued:
     """Enqueue the job that `words` describe (see `read_job`).
 
-    With `once_per`, its unique key allows one job per period, even after that job has ended. With `is_checked`, raise
-    `BadPayload` if no live worker's handler accepts the payload.
+    With `once_per`, its unique key allows one job per period, even after that job has ended.
     """
     period, now = words.get("once_per"), session.clock()
     job = read_job(words, session.settings, now=now, stdin=stdin)
@@ -56,7 +55,7 @@ def enqueue_job(session: Session, job: NewJob) -> Enqueued:
 
 
 def enqueue_jobs(session: Session, jobs: Sequence[NewJob]) -> list[Enqueued]:
-    """Enqueue in several transactions, so that other writers do not wait long for the write lock."""
+    """Enqueue in several short transactions."""
     jobs = with_lost_files_forced(session, jobs)
     return [one for part in chunks(jobs) for one in session.store.intake.enqueue_many(part)]
 

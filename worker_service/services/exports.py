@@ -78,7 +78,7 @@ def find_job_file(session: Session, job_id: int, file_id: int) -> PublishedFile:
 
 
 def _in_workspace(session: Session, file: PublishedFile, again: str) -> PublishedFile:
-    """Return the file with its full path. Raise `FileGone` unless it is in the workspace: a row may name any path."""
+    """Raise `FileGone` unless the file is in the workspace: a row may name any path."""
     found = with_full_path(session, file)
     path = Path(found.path).resolve()
     if not path.is_relative_to(session.settings.workspace.resolve()) or not path.is_file():

@@ -22,7 +22,7 @@ from worker_service.services.parse import read_payload
 from worker_service.settings.config import Settings
 
 DRIVE_CHECK = "job_handlers.fetch.sources.drive.identity:who_am_i"
-"""A handler that returns whose account each Google credential is, as a list of findings. It runs in a child process."""
+"""A handler that returns whose account each Google credential is, as a list of findings."""
 
 
 class HandlerAbsent(PagemillError):
@@ -52,7 +52,7 @@ def run_one_job(
 ) -> Iterator[AttemptEvent]:
     """Run one attempt in a child process and yield its events, the outcome last.
 
-    Its files are kept in `directory`; without one, they are deleted when the caller stops iterating.
+    Without a `directory`, its files are deleted when the caller stops iterating.
     """
     settings.hand_to_handlers()
     text = read_payload(payload, (), settings.payload_bytes_max, stdin)

@@ -49,7 +49,12 @@ class Health(Struct, frozen=True):
 
 def check_health(overview: Overview, *, oldest_most: timedelta | None = None) -> Health:
     """`oldest_most` is how long the oldest pending job may wait without a warning."""
-    found = [*_database(overview), *_workers(overview), *_nodes(overview), *_queue(overview, oldest_most)]
+    found = [
+        *_check_database(overview),
+        *_check_workers(overview),
+        *_check_nodes(overview),
+        *_check_queue(overview, oldest_most),
+    ]
     return Health(
         max((reason.level for reason in found), default=Level.OK),
         sorted(found, key=lambda reason: -reason.level),
@@ -59,12 +64,12 @@ def check_health(overview: Overview, *, oldest_most: timedelta | None = None) ->
     )
 
 
-def _database(overview: Overview) -> Iterator[HealthReason]:
+def _check_database(overview: Overview) -> Iterator[HealthReason]:
     if (fault := overview.database_fault) is not None:
         yield HealthReason(Level.CRITICAL, fault.code, fault.detail, fault.remedy)
 
 
-def _workers(overview: Overview) -> Iterator[HealthReason]:
+def _check_workers(overview: Overview) -> Iterator[HealthReason]:
     alive = {one.state for one in overview.live_workers}
     others = Counter(one.state for one in overview.workers if not one.is_alive)
     states = f" ({', '.join(f'{number} {state}' for state, number in others.items())})" if others else ""
@@ -79,7 +84,7 @@ def _workers(overview: Overview) -> Iterator[HealthReason]:
         yield HealthReason(level, "DISK_LOW", "the disk is nearly full", FREE_SPACE)
 
 
-def _nodes(overview: Overview) -> Iterator[HealthReason]:
+def _check_nodes(overview: Overview) -> Iterator[HealthReason]:
     wanted = [one for one in overview.nodes if not one.is_draining]
     if away := [one for one in wanted if one.state != "up"]:
         up = len(wanted) - len(away)
@@ -87,7 +92,7 @@ def _nodes(overview: Overview) -> Iterator[HealthReason]:
         yield HealthReason(Level.WARNING, "NODES_DOWN", detail, "pagemill cluster")
 
 
-def _queue(overview: Overview, oldest_most: timedelta | None) -> Iterator[HealthReason]:
+def _check_queue(overview: Overview, oldest_most: timedelta | None) -> Iterator[HealthReason]:
     oldest = overview.counts.oldest_pending_at
     if oldest_most is not None and oldest is not None and overview.at - from_text(oldest) > oldest_most:
         detail = f"the oldest job that could start has waited since {oldest[:19]}"

@@ -1,7 +1,7 @@
 """Requests with an Idempotency-Key: executed once, however often they arrive.
 
-That a request was granted is written in the same transaction as its first effect, its answer right after. In between
-the answer is unknown, and a client that repeats the request then waits, and gets `AnswerUnknown` after a while.
+The key is written in the same transaction as the first effect, the answer right after. A client that repeats the
+request in between waits, and gets `AnswerUnknown` after a while.
 """
 
 from __future__ import annotations
@@ -30,11 +30,7 @@ class StoredResponse(Struct, frozen=True):
 
 
 def run_once(session: Session, key: str, wish: str, grant: Callable[[], StoredResponse]) -> StoredResponse:
-    """Run `grant` once per key and return its answer.
-
-    `key` is scoped to its caller; `wish` is a digest of the request. A rejected request may be retried with the same
-    key.
-    """
+    """Run `grant` once per key, unless it raises an error; `wish` is a digest of the request."""
     keys = session.store.idempotency_keys
     if (earlier := keys.find(key)) is None:
         try:

@@ -59,7 +59,7 @@ class Why(Struct, frozen=True):
     helps: str
     """Advice for a job that failed, was cancelled or makes no progress."""
     silent_seconds: float | None = None
-    """Running jobs: time since the handler last reported progress or logged a line, or since the start."""
+    """Running jobs: time since the last progress, log line, or start."""
     limit_seconds: int | None = None
 
 
@@ -93,7 +93,7 @@ def stops_at(session: Session, job: Job) -> str | None:
 
 
 def newest_with_a_problem(session: Session) -> int | None:
-    """Return the newest job that failed, lost its worker, was snoozed, or waits at a gate that needs help."""
+    """Return the newest job that failed, lost its worker, was snoozed, or needs help to start."""
     overview = Overview(session)
     failed = session.reading.list(Selector(statuses=(Status.FAILED,)), most=1)
     live = session.reading.list(Selector(statuses=(Status.PENDING, Status.RUNNING)), most=_LIVE_JOBS_MOST)

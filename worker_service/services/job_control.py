@@ -1,7 +1,4 @@
-"""Change jobs: cancel, retry, delete, prioritise, undo, prune, pause.
-
-A bulk change is planned first, so that the user can confirm it, and is then one action in one transaction.
-"""
+"""Change jobs. A bulk change is planned, so that the user can confirm it, and is then one action in one transaction."""
 
 from __future__ import annotations
 
@@ -127,7 +124,7 @@ def run_now(session: Session, ids: Sequence[int]) -> Sequence[int]:
 
 
 def await_ends(session: Session, ids: Sequence[int], *, seconds: float) -> Mapping[int, str]:
-    """Wait until the jobs have ended or the time is up; return the unended ones with a possible reason."""
+    """Wait; return the jobs that have not ended, each with a possible reason."""
     for left in poll(session, lambda: count_jobs(session, ids, LIVE), deadline=time.monotonic() + seconds):
         if not left:
             return {}
@@ -135,7 +132,7 @@ def await_ends(session: Session, ids: Sequence[int], *, seconds: float) -> Mappi
 
 
 def prune_jobs(session: Session, plan: Plan) -> int:
-    """Prune in several transactions, so that other writers do not wait long for the write lock."""
+    """Prune in several short transactions."""
     pruned = 0
     while gone := session.store.steering.prune(plan.selector, most=_PRUNED_AT_ONCE):
         pruned += gone
@@ -208,7 +205,7 @@ def newest_final(session: Session, action: Action) -> Action | None:
 
 
 def undo(session: Session, action: Action) -> Changed:
-    """Do the opposite to each job that has not changed since. A batch that was cancelled is resumed."""
+    """Do the opposite to each job that has not changed since."""
     changed = session.store.steering.undo(action.id, actor=session.actor)
     if action.verb != "cancel":
         return changed
@@ -220,7 +217,7 @@ def undo(session: Session, action: Action) -> Changed:
 
 
 def _with_policy(session: Session, changed: Changed) -> Changed:
-    """Apply the owner policy after jobs were retried: a retry restarts a batch that had ended."""
+    """Apply the owner policy: a retry restarts a batch that had ended."""
     if not changed.job_ids:
         return changed
     policy = OwnerPolicy(session.settings.owner_policy)

@@ -76,7 +76,7 @@ def find_jobs(
 
 
 def id_ranges(session: Session, seconds: float, *, before_id: int | None = None) -> Iterator[tuple[int, int]]:
-    """Yield ranges of job ids as (first, before), newest first, for about `seconds` or until the first job."""
+    """Yield (first, before) of ranges of job ids, newest first, for about `seconds`."""
     start, size = time.monotonic(), _FIRST_RANGE
     below, deadline = session.reading.newest_id() + 1, start + seconds
     if before_id is not None:

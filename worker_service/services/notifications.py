@@ -1,7 +1,7 @@
 """Send notifications: what happened since the last message, and conditions that last too long.
 
-Each rule reads the notices after its own position. Its messages are enqueued as jobs in the transaction that advances
-the position, so a crash neither loses nor repeats any.
+Each rule has a position in the notices. The transaction that advances it enqueues the messages as jobs, so a crash
+neither loses nor repeats any.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""State of the service, of which `pagemill`, `status`, `workers`, `top`, `doctor`, `/metrics` and Home show parts."""
+"""State of the service, of which the command line, the API and the pages show parts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from worker_service.store.errors import read_only_error
 
 _JOBS_MOST = 500
 _BEATS_MOST = 3
-"""Missed heartbeats after which no worker counts as healthy. It is declared dead much later."""
+"""Missed heartbeats after which no worker counts as healthy; it is dead much later."""
 
 
 class CheckedWorker(WorkerState, frozen=True):
@@ -36,7 +36,7 @@ class CheckedWorker(WorkerState, frozen=True):
 
 
 class CheckedNode(NodeRow, frozen=True):
-    """A node and its jobs. Its state is `down` if its daemon is dead, regardless of its row."""
+    """Its state is `down` if its daemon is dead, whatever its row says."""
 
     jobs: Sequence[int] = ()
 

@@ -28,7 +28,7 @@ class TableOnPage(Struct, frozen=True):
     number: int
     """Position among the tables of its page, from 1."""
     box: Sequence[float]
-    """x0, y0, x1, y1 in points from the top left of the page; empty if the text has no positions."""
+    """x0, y0, x1, y1 in points from the top left; empty if the text has no positions."""
     rows: Sequence[Sequence[str]]
 
     @property

@@ -1,7 +1,4 @@
-"""Parse jobs and selectors as users write them; shared by the command line and the HTTP API.
-
-Each function returns a value or raises an error that says what to write instead.
-"""
+"""Parse jobs and selectors as users write them. Errors say what to write instead."""
 
 from __future__ import annotations
 
@@ -46,7 +43,7 @@ _LARGEST = 2**31 - 1
 def read_job(words: Mapping[str, Any], settings: Settings, *, now: datetime, stdin: Callable[[int], bytes]) -> NewJob:
     """Return the job that `words` describe: values as written, by column name; None means not given.
 
-    The payload also has `assignments`, and `timeout` gives `timeout_seconds`.
+    `assignments` change the payload, and `timeout` gives `timeout_seconds`.
     """
     given = {name: word for name, word in words.items() if word is not None}
     default = NewJob(_check_filled("the job type", given["job_type"]))
@@ -142,7 +139,7 @@ def _dump_json(value: object) -> str:
 
 
 def _assign(value: dict[str, object], assignment: str) -> None:
-    """Set `key=value`; a dot descends into an object. The value is JSON if it parses as JSON, otherwise text."""
+    """Set `key=value`; a dot descends into an object. A value that is not JSON is text."""
     path, equals, word = _check_text("--set", assignment).partition("=")
     keys = path.split(".")
     if not equals or not all(keys):
@@ -191,10 +188,7 @@ def read_selector(
     match: Sequence[str] = (),
     **chosen: Any,
 ) -> Selector:
-    """Return the selector. `ids` are such as 42, batch:7 or document:3.
-
-    `chosen` has values as written, by the names of the `Selector` fields in `CHOSEN_BY`.
-    """
+    """`ids` are such as 42, batch:7 or document:3; `chosen` has the fields of `CHOSEN_BY`, as written."""
     named: dict[str, dict[int, None]] = {field: {} for field in _NAMES.values()}
     for field, number in map(read_name, ids):
         named[field][number] = None

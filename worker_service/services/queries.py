@@ -1,4 +1,4 @@
-"""Queries that several services need in the same way: pages of a list, parts of a long list of ids, and polling."""
+"""Pages of a list, parts of a long list of ids, and polling for changes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from worker_service.services.database import Session
 IDS_AT_ONCE = 500
 _POLL_SECONDS = 0.05
 _REST = 5
-"""Shortest pause after a query, as a multiple of its duration: a query over thousands of documents takes a while."""
+"""Shortest pause after a query, as a multiple of its duration."""
 
 
 class HasId(Protocol):
@@ -25,10 +25,7 @@ T = TypeVar("T")
 
 
 def cut_page(found: Sequence[Row], limit: int) -> tuple[Sequence[Row], int | None]:
-    """Return the first `limit` rows, and the `before_id` of the next page; None on the last page.
-
-    The caller queries `limit + 1` rows, to see whether there is another page.
-    """
+    """Return the page and the `before_id` of the next one, or None. `found` has up to `limit + 1` rows."""
     return found[:limit], found[limit - 1].id if len(found) > limit else None
 
 

@@ -1,7 +1,4 @@
-"""Run schedules: enqueue what is due, or one schedule now.
-
-Several ticks may run at once, for instance from cron, a timer and the daemon.
-"""
+"""Run schedules. Several ticks may run at once, for instance from cron, a timer and the daemon."""
 
 from __future__ import annotations
 
@@ -56,7 +53,7 @@ class ScheduleState(Struct, frozen=True):
     batch_id: int | None
     batch: Batch | None
     is_waiting: bool
-    """A slot is overdue because no tick has run for minutes, or none has ever run."""
+    """No tick has run for minutes, or ever."""
     trouble: str | None
 
 
@@ -105,10 +102,7 @@ def overdue_schedules(session: Session) -> list[str]:
 
 
 def run_tick(session: Session) -> Tick:
-    """Enqueue what is due, and send due notifications.
-
-    A schedule that fails does not hold up the others, and is tried again by the next tick.
-    """
+    """Enqueue what is due, and send due notifications. The next tick retries a schedule that fails."""
     started: list[StartedSchedule] = []
     missed: list[MissedSlots] = []
     faults: list[ScheduleFault] = []

@@ -59,7 +59,7 @@ def _of_a_name(name: str, value: object) -> Any:
 
 
 def _finite(digits: str) -> float | str:
-    """Keep 1e999 as its digits: it is valid JSON but infinite as a float, which JSON cannot express."""
+    """Keep 1e999 as its digits: it is valid JSON, but infinite as a float."""
     number = float(digits)
     return number if math.isfinite(number) else digits
 

@@ -1,7 +1,4 @@
-"""Tokens, one-time links and browser sessions: create and verify them.
-
-A secret is shown once, when it is created; the database stores only its digest.
-"""
+"""Tokens, one-time links and browser sessions. The database stores only the digest of a secret."""
 
 from __future__ import annotations
 
@@ -76,7 +73,7 @@ def create_link(
 
 
 def begin_session(session: Session, word: str) -> CreatedToken | None:
-    """Sign a browser in by a token or a link, and use the link up. Return None if `word` is neither.
+    """Sign a browser in by a token or a link, and use the link up.
 
     A wrong word costs no write, so that guessing cannot hold up the database.
     """
