@@ -8,7 +8,7 @@ from __future__ import annotations
 import csv
 import datetime
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cached_property
 from importlib.metadata import version
 from itertools import islice
@@ -86,7 +86,11 @@ class SheetFile:
     @cached_property
     def _text_boxes(self) -> list[str]:
         """Texts of the shapes on the worksheets, which calamine leaves out. They become a worksheet of their own."""
-        return OfficeDocument(self._path, FileKind.SHEET).text_boxes() if is_zipfile(self._path) else []
+        # A broken drawing costs no row.
+        with suppress(UnreadableDocument):
+            if is_zipfile(self._path):
+                return OfficeDocument(self._path, FileKind.SHEET).text_boxes()
+        return []
 
     def _all_rows(self, sheet: int) -> Iterator[list[Any]]:
         if self._kind is FileKind.CSV:

@@ -416,6 +416,16 @@ def test_text_boxes_of_a_workbook_are_read_after_its_rows(library: Library, tmp_
     assert library.text == "1\nFigures\nA note beside it\nText boxes"
 
 
+def test_a_broken_drawing_costs_no_row_of_its_workbook(library: Library, tmp_path: Path) -> None:
+    original = workbook(tmp_path / "book.xlsx", {"Figures": [[1]]})
+    with zipfile.ZipFile(original, "a") as archive:
+        archive.writestr("xl/drawings/drawing1.xml", "<d>")
+
+    library.read(original)
+
+    assert library.text == "1\nFigures"
+
+
 def test_rows_are_extracted_in_ranges_of_three_thousand(library: Library, tmp_path: Path) -> None:
     original = tmp_path / "rows.csv"
     original.write_text("".join(f"{row};{row * row}\n" for row in range(7000)))
