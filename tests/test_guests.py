@@ -35,6 +35,8 @@ CORE = [
 OWN = set("local name source path pages text note hocr export dry_run standing url event read then force".split())
 # A line that a person is shown, to be typed at a prompt.
 SHOWN_LINE = re.compile(r"\bpagemill \w+")
+DOCUMENTATION = re.compile(r"\]\(\w+\.md\)")
+"""A sentence of the generated documentation: it links to another page."""
 
 
 @cache
@@ -69,7 +71,7 @@ def test_no_handler_is_known_by_name(path: Path) -> None:
     found = [
         f"{path.name}:{line}: {text[:100]!r}"
         for line, text in sayings(path)
-        if name.search(SHOWN_LINE.sub("", text)) or key.match(text)
+        if (name.search(SHOWN_LINE.sub("", text)) or key.match(text)) and not DOCUMENTATION.search(text)
     ]
 
     assert not found, "\n".join(found)
