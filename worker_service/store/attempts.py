@@ -50,8 +50,6 @@ A = TypeVar("A", bound=QuestionAnswer)
 
 
 class PageTarget(Struct, frozen=True):
-    """Destination of the pages of an attempt."""
-
     document_id: int | None = None
     generation: int | None = None
     is_current: bool = False
@@ -146,7 +144,7 @@ class Attempts:
     # ── Questions ──
 
     def known_digests(self, job_id: int) -> Sequence[str]:
-        """Return the digests, aliases included, of the document's pages that have been read."""
+        """Return the digests, aliases included, of the document's pages."""
         return [digest for (digest,) in self._db.read("known_digests", job_id=job_id)]
 
     def answer(self, lease: Lease, question: Question[A]) -> A:
@@ -191,7 +189,7 @@ class Attempts:
         return CrawlMemory(state, [CrawlItem(*(*row[:7], bool(row[7]), *row[8:])) for row in rows])
 
     def inputs(self, document_id: int) -> Sequence[PublishedFile]:
-        """Return the newest published file of a document in each role."""
+        """Return the newest file of a document in each role."""
         return [PublishedFile(*row) for row in self._db.read("inputs", document_id=document_id)]
 
     def known_document(self, document_id: int) -> KnownDocument:
@@ -202,7 +200,7 @@ class Attempts:
     # ── The lease ──
 
     def _work_of(self, lease: Lease) -> Work | None:
-        """Return None if the lease is lost, cancelled, or belongs to an older generation."""
+        """Return None if the lease does not allow a write."""
         for row in self._db.write("lease_held", **lease._asdict()):
             return work_from(row)
         return None

@@ -1,12 +1,10 @@
 """Write a backup of a database, and replace a database with a backup.
 
 A restore prepares a copy beside the database: it migrates the copy, requeues its running jobs, and raises its fences
-and ids above all values that can have been used since the backup. Then a rename swaps the files. The replaced database
-is kept.
+and ids above all values used since the backup. Then a rename swaps the files. The replaced database is kept.
 
 If another process has the database open, the restore is refused: SQLite leaves WAL mode only for a single connection,
-which then locks the database until the rename is done. A process that waited for the lock gets an error from SQLite, so
-no row is written to the replaced file.
+which then locks the database until the rename is done.
 """
 
 from __future__ import annotations
@@ -51,10 +49,7 @@ _NEWEST = f"SELECT max(at) FROM (SELECT at FROM worker_job_event UNION ALL {_NEW
 
 
 def back_up(path: Path, target: Path, *, on_long_wait: OnLongWait | None = None) -> None:
-    """Write a verified copy of the database while it is in use. An existing target is refused.
-
-    Every schema version is accepted, because a backup is most useful before a migration.
-    """
+    """Write a verified copy of the database, of any schema version, while it is in use."""
     if target.exists():
         raise Refused(f"{target} is already there", "name a file that is not")
     with _unfinished_file(target.with_name(f".{path.name}.unfinished")) as unfinished:
@@ -114,12 +109,11 @@ class Backup(Struct, frozen=True):
     version: int
     size: int
     newest_at: str | None
-    """Time of the last event."""
     jobs: Mapping[str, int]
 
 
 def check_backup(path: Path) -> Backup:
-    """Return facts about a backup; raise an error if it is damaged. Reads the whole file."""
+    """Read the whole backup; raise an error if it is damaged."""
     if not path.is_file():
         raise BadInput(f"there is no file {path}", "name a copy that `pagemill db backup` made")
     try:
@@ -155,9 +149,9 @@ class Restored(Struct, frozen=True):
 def restore_backup(
     backup: Backup, database: Path, clock: Clock, *, agrees: Callable[[str], None] = lambda database_id: None
 ) -> Restored:
-    """Replace the database with a prepared copy of the backup.
+    """Replace the database with a prepared copy.
 
-    `agrees` gets the id of the restored database before the swap; it may raise an error to stop the restore.
+    `agrees` gets the id of the restored database before the swap, and may raise an error.
     """
     database.parent.mkdir(parents=True, exist_ok=True)
     copy = database.with_name(f".{database.name}.restoring")
@@ -175,7 +169,7 @@ def restore_backup(
 
 
 def _copy(backup: Path, copy: Path) -> None:
-    """Copy with SQLite's backup API, which includes the commits in the log."""
+    """Include the commits in the log."""
     source, target = connect_to_read(backup), create(copy)
     try:
         with translate_errors(copy), target.backup("main", source, "main") as copying:
@@ -187,9 +181,9 @@ def _copy(backup: Path, copy: Path) -> None:
 
 
 def _numbers_of(database: Path) -> dict[str, int]:
-    """Return the largest ids and fence of the database to be replaced, or nothing if it cannot be read.
+    """Return the largest ids and fence of the database to be replaced, if it can be read.
 
-    It may itself have been restored from the same backup, with numbers raised before.
+    It may have been restored from the same backup before.
     """
     if not _is_database(database):
         return {}
@@ -273,7 +267,7 @@ def _unlock(lock: Connection) -> None:
 
 
 def _lock_exclusively(database: Path) -> Connection | None:
-    """Move the log into the database and return a connection with exclusive access. None: it is damaged."""
+    """Move the log into the database and lock it. Return None if it is damaged."""
     if not _is_database(database):
         return None
     connection = connect(database)

@@ -35,8 +35,6 @@ from worker_service.store.intake import Intake, settle
 from worker_service.store.steering import Steering
 
 LATELY = timedelta(minutes=5)
-"""Period over which the reading speed of a batch is measured."""
-
 _JOBS_PER_TRANSACTION = 500
 _UNREAD = (IndexStatus.QUEUED, IndexStatus.INDEXING)
 
@@ -69,7 +67,6 @@ class Batches:
         return int(number)
 
     def facts(self, batch_id: int) -> BatchFacts:
-        """Return the counts of a batch in one snapshot."""
         now = self._db.clock()
         key = {"batch_id": batch_id}
         with self._db.snapshot():
@@ -104,7 +101,7 @@ class Batches:
         )
 
     def find_work(self, jobs: Sequence[NewJob]) -> WorkToSubmit:
-        """Return which of these jobs would be inserted. Work of a stopped batch does not count as live."""
+        """Return which of these jobs would be inserted. Live work of a stopped batch does not count."""
         new: list[int] = []
         live: dict[int, LiveWork] = {}
         for start in range(0, len(jobs), _JOBS_PER_TRANSACTION):
@@ -118,7 +115,7 @@ class Batches:
         return WorkToSubmit(new, live)
 
     def _find_work_of(self, job: NewJob) -> tuple[bool, LiveWork | None]:
-        """Return (True if the document needs no job, live job that does the same work)."""
+        """Return (True if no job is needed, live job that does the same work)."""
         if job.unique_key is not None:
             for row in self._db.write("live_for_submission", key=job.unique_key, owner=job.owner):
                 return False, LiveWork(*row)
@@ -164,7 +161,6 @@ class Batches:
         return BatchAdded(self._get_locked(batch_id), _results_of(inserted), replaced)
 
     def extend(self, batch_id: int, jobs: Sequence[NewJob]) -> BatchAdded:
-        """Add all of these jobs to a batch, or none."""
         with self._db.transaction():
             batch = self._get_locked(batch_id)
             if batch.state.is_ended:
@@ -174,7 +170,7 @@ class Batches:
             return BatchAdded(self._get_locked(batch_id), _results_of(inserted))
 
     def stop(self, batch_id: int, *, actor: str) -> Batch:
-        """Stop a batch. Its running jobs are released and lose no retry."""
+        """Stop a batch. Its running jobs are released."""
         with self._db.transaction():
             batch = self._get_locked(batch_id)
             if batch.state.is_ended:
@@ -189,7 +185,6 @@ class Batches:
         return self._restart(batch_id, "resume_batch", actor, policy)
 
     def retry(self, batch_id: int, *, actor: str, policy: OwnerPolicy = OwnerPolicy.REPLACE) -> BatchMoved:
-        """Retry the failed jobs, which starts an ended batch again."""
         return self._restart(batch_id, "retry_batch", actor, policy)
 
     def _restart(self, batch_id: int, verb: str, actor: str, policy: OwnerPolicy) -> BatchMoved:
@@ -221,7 +216,7 @@ class Batches:
         return BatchMoved(self.get(batch_id), retried, (), refused, replaced)
 
     def _activate(self, batch: Batch, note: str, policy: OwnerPolicy) -> Sequence[int]:
-        """Activate an idle batch or let it wait. Return the batches that it replaces."""
+        """Return the batches that it replaces."""
         others = self._other_active(batch.owner, policy, batch.id)
         replaced = self._replace(others, policy, batch.id)
         waits = bool(others) and policy is OwnerPolicy.QUEUE
@@ -245,7 +240,7 @@ class Batches:
         retried: MutableSequence[int],
         refused: MutableMapping[int, str],
     ) -> int:
-        """Retry the next jobs. Return the id of the last one, or 0 if there are no more."""
+        """Return the last job's id, or 0 if there are no more."""
         job_ids = self._to_retry(batch_id, statuses, after_id)
         for job_id in job_ids:
             reason = self._db.try_to_write("retry", {"job_id": job_id})
@@ -283,7 +278,7 @@ class Batches:
         return self._db.read("live_in_batch", batch_id=batch_id)
 
     def remove(self, batch_id: int, *, actor: str) -> Batch:
-        """Remove a batch without live jobs. Its jobs and documents are kept."""
+        """Keep its jobs and documents."""
         with self._db.transaction():
             batch = self._get_locked(batch_id)
             if live := self._db.write("live_in_batch", batch_id=batch_id):
@@ -302,7 +297,7 @@ class Batches:
     # ── The owner's other batches ──
 
     def apply_policy(self, job_ids: Sequence[int], policy: OwnerPolicy, *, actor: str) -> Sequence[int]:
-        """Apply the policy to the batches that a retry of these jobs has started again. Return those that wait now."""
+        """Apply the policy to batches that a retry has started again. Return those that wait now."""
         waiting: list[int] = []
         with self._db.transaction():
             for (batch_id,) in self._db.write("active_batches_of", job_ids=json.dumps(list(job_ids))):

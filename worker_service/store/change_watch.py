@@ -1,4 +1,4 @@
-"""Notice within milliseconds that another program has committed, or has replaced the files of the database."""
+"""Notice that another program has committed, or has replaced the files of the database."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class FileWatch:
         return self._watch
 
     def has_changed(self) -> bool:
-        """Return True if another connection has committed since the last call. Each call starts a turn of the loop."""
+        """Start a turn of the loop. Return True if another connection has committed since the last one."""
         self._begins_turn()
         is_hinted, now = self._read_hints(), self._monotonic()
         if is_hinted:
@@ -74,7 +74,6 @@ class FileWatch:
         return False
 
     def fault(self) -> str | None:
-        """Describe what is wrong with the database files, or return None."""
         self.is_doubtful = False
         identity = _identity(self._path)
         if identity is None:

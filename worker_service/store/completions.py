@@ -19,7 +19,7 @@ from worker_service.store.upkeep import forget_files
 
 
 class Work(Struct, frozen=True):
-    """The document, owner and batch of a job, which its follow-up jobs inherit."""
+    """Values that follow-up jobs inherit."""
 
     document_id: int | None
     generation: int | None
@@ -93,10 +93,7 @@ class Completions:
             raise PublishedFileRemoved(f"there is no file {file.file_id} any more: publish the content itself")
 
     def insert_follow_ups(self, parent_id: int, work: Work, jobs: Sequence[NewJob]) -> list[Enqueued]:
-        """Insert follow-up jobs.
-
-        They inherit owner, batch and priority unless they set their own, and the document unless they request one.
-        """
+        """Insert follow-up jobs, which inherit owner, batch, priority and document unless they set their own."""
         return self._intake.insert_many([_inherit(job, work) for job in jobs], parent_id)
 
     def _assign_originals(self, lease: Lease, jobs: Sequence[NewJob], inserted: Sequence[Enqueued]) -> None:
@@ -131,7 +128,6 @@ def _inherit(job: NewJob, work: Work) -> NewJob:
 
 
 def _skip_reason(result: str | None) -> str | None:
-    """Return why the handler had nothing to do, or None."""
     found = json.loads(result) if result else None
     reason = found.get("skipped") if isinstance(found, dict) else None
     return None if reason is None else str(reason)

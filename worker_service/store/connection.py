@@ -44,7 +44,7 @@ SQLITE_VERSION = apsw.sqlite_lib_version()
 
 
 def connect(path: Path, *, is_durable: bool = True, on_long_wait: OnLongWait | None = None) -> apsw.Connection:
-    """Open a connection for writing. With `is_durable`, commits survive a power cut."""
+    """With `is_durable`, commits survive a power cut."""
     _raise_heap_threshold()
     with translate_errors(path):
         connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE, statementcachesize=_STATEMENTS_KEPT)
@@ -94,7 +94,6 @@ def is_in_wal_mode(connection: apsw.Connection, path: Path) -> bool:
 
 
 def is_unused(path: Path) -> bool:
-    """Return True if no process has the database open and there is no log beside it."""
     return os.access(path, os.R_OK) and not os.path.exists(f"{path}-wal")  # noqa: PTH110  no error where one may not look
 
 
@@ -167,7 +166,7 @@ def _set_up(connection: apsw.Connection, path: Path, on_long_wait: OnLongWait | 
 
 
 class BusyHandler:
-    """Busy handler that retries every millisecond. SQLite's own sleeps up to 100 ms, and can wait for very long."""
+    """Retries every millisecond. SQLite's own handler sleeps up to 100 ms, and can wait for very long."""
 
     def __init__(self, path: Path, on_long_wait: OnLongWait | None = None) -> None:
         self._path = path

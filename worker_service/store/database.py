@@ -1,7 +1,7 @@
-"""The connections, statements, clock and write transactions that all parts of a store share.
+"""Connections, statements, clock and write transactions, shared by all parts of a store.
 
-The write connection runs short ``BEGIN IMMEDIATE`` transactions; the read connection never writes. Both are opened on
-first use, so that a user with read access only can still read.
+The write connection runs short transactions; the read connection never writes. Both are opened on first use, so that a
+user with read access only can still read.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Database:
         return as_text(self.clock())
 
     def stale_before(self) -> str:
-        """Return the time since which a live worker must have sent a heartbeat."""
+        """Return the time since which a live worker must have beaten."""
         return as_text(self.clock() - self._orphan_after)
 
     @property
@@ -101,7 +101,7 @@ class Database:
         return self._reading
 
     def change_counter(self) -> int:
-        """Return a number that changes when another connection commits. Takes microseconds."""
+        """Return a number that changes when another connection commits."""
         try:
             # Ask the write connection, if any, so that this process's own commits do not count.
             [(counter,)] = (self._writing or self.reader).execute("PRAGMA data_version").fetchall()
@@ -118,7 +118,7 @@ class Database:
         return _run(self.writer, self.statements[name], named if row is None else row)
 
     def query(self, name: str, /, **named: object) -> list[Row]:
-        """Run a query on the write connection. Raise `UnicodeDecodeError` if it returns text that is not UTF-8."""
+        """Run a query on the write connection. Text that is not UTF-8 raises `UnicodeDecodeError`."""
         return self.writer.execute(self.statements[name], named).fetchall()
 
     def write_rows(self, name: str, rows: Sequence[Row], *more: object) -> list[Row]:
@@ -171,7 +171,6 @@ class Database:
 
     @contextmanager
     def snapshot(self) -> Iterator[None]:
-        """Run all reads within this block on one snapshot."""
         with translate_errors(self.path):
             self.reader.execute("BEGIN")
             try:
@@ -239,7 +238,6 @@ def _run(connection: apsw.Connection, sql: str, values: Values) -> list[Row]:
 
 
 def _read_with_replacement(connection: apsw.Connection, sql: str, values: Values, width: int) -> list[Row]:
-    """Return the rows of a query with U+FFFD in place of bytes that are not UTF-8."""
     names = [f"c{number}" for number in range(width)]
     columns = ", ".join(f"typeof({one}), iif(typeof({one}) = 'text', CAST({one} AS BLOB), {one})" for one in names)
     sql = f"WITH found({', '.join(names)}) AS MATERIALIZED ({sql}) SELECT {columns} FROM found"
@@ -263,7 +261,7 @@ def chunks(things: Sequence[T], size: int) -> Iterator[list[T]]:
 
 
 class Transaction:
-    """Write transaction as a context manager. A class, because it is faster than a generator at every claim."""
+    """A class, because it is faster than a generator at every claim."""
 
     def __init__(
         self,

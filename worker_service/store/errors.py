@@ -44,7 +44,7 @@ def translate_errors(path: Path) -> Iterator[None]:
 
 
 def raise_translated(error: apsw.Error | OverflowError, path: Path) -> NoReturn:
-    """Raise pagemill's error for an error of the driver, or the error itself if pagemill has none."""
+    """Raise pagemill's error for an error of the driver, if there is one."""
     if isinstance(error, OverflowError):
         raise RuleBroken("a number or a time is greater than a row can hold, or less") from error
     translated = _translate(error, path)
@@ -118,7 +118,6 @@ def _cannot_open(error: apsw.Error, path: Path) -> Exception:
 
 
 def access_hint(path: Path) -> str:
-    """Say how the user can get access to the database."""
     import grp
     import pwd
 
@@ -150,7 +149,7 @@ def rule_broken(rule: str) -> RuleBroken | BadPayload:
 
 
 def rule_of(message: str) -> str:
-    """Return the broken rule in words: constraints in schema.sql have sentences as names."""
+    """Return the broken rule: constraints in schema.sql have sentences as names."""
     if message.startswith("NOT NULL constraint failed: "):
         return f"{message.rpartition('.')[2]} is missing: it must be given"
     # SQLite reports an index on an expression by its name, which is a sentence in schema.sql.

@@ -25,10 +25,7 @@ class IdempotencyKeys:
 
     @contextmanager
     def granting(self, key: str, wish: str) -> Iterator[None]:
-        """Write the key with the first transaction committed in this block.
-
-        A second request with the key raises `IdempotencyConflict` and changes nothing.
-        """
+        """Write the key with the first transaction committed in this block. A second request changes nothing."""
         is_noted = False
 
         def note() -> None:
@@ -41,7 +38,6 @@ class IdempotencyKeys:
             yield
 
     def store_response(self, key: str, wish: str, status: int, answer: str, location: str | None) -> None:
-        """Store the response for repetitions, for a month."""
         with self._db.transaction():
             now = self._db.now()
             response = {"status": status, "answer": answer, "location": location}
@@ -49,6 +45,5 @@ class IdempotencyKeys:
             self._db.write("forget_old_requests", before=as_text(self._db.clock() - _RETENTION))
 
     def forget(self, key: str, wish: str) -> None:
-        """Free the key of a refused request."""
         with self._db.transaction():
             self._db.write("forget_request", key=key, wish=wish)

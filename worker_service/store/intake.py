@@ -58,7 +58,7 @@ class Intake:
         self._patience = patience
 
     def enqueue(self, job: NewJob) -> Enqueued:
-        """Insert a job, or return the live job with the same unique_key. The commit survives a power cut."""
+        """Insert a job, or return the live job with the same unique_key."""
         [enqueued] = self.enqueue_many([job])
         return enqueued
 
@@ -131,7 +131,7 @@ class Intake:
     def _insert_for_document(
         self, job: NewJob, request: DocumentRequest, parent_id: int | None, earlier: Sequence[int]
     ) -> Enqueued:
-        """Insert a job that reads a document. Its unique_key is ignored: the document itself is the key."""
+        """Ignore the unique_key: the document itself is the key."""
         document_id, new_settings, decision = self._decide(job, request)
         if decision in (Decision.UNDER_WAY, Decision.UNCHANGED):
             return self._record_known_document(job, request, document_id, decision, parent_id)
@@ -222,7 +222,6 @@ class Intake:
             self._db.write("ask_for_action", document_id=document_id, **_action_values(action), **standing)
 
     def ask_always(self, owner: str, action: DeferredAction) -> bool:
-        """Run an action after each document of this owner. Return False if the rule exists already."""
         with self._db.transaction():
             return bool(self._db.write("add_rule", scope="owner", name=owner, **_action_values(action)))
 
@@ -231,7 +230,7 @@ class Intake:
             return bool(self._db.write("remove_rule", name=owner, **_action_values(action)))
 
     def record_document(self, request: DocumentRequest, *, platform: str, owner: str = "") -> int:
-        """Insert a document that is not to be read yet, unless it exists. Return its id."""
+        """Insert a document that is not to be read yet, unless it exists."""
         named = {"owner": owner, "platform": platform, "source_key": request.source_key}
         with self._db.transaction():
             for document_id, *_ in self._db.write("document_named", **named):
@@ -253,7 +252,7 @@ def _statement_of(job: NewJob) -> str:
 
 
 def _row_of(job: NewJob, now: str, parent_id: int | None, rules: Mapping[str, RetryRule]) -> tuple[object, ...]:
-    """Return the values of `NEW_COLUMNS` as a tuple, which binds faster than a dict."""
+    """Return the values of `NEW_COLUMNS`. A tuple binds faster than a dict."""
     run_at = None if job.run_at is None else as_text(job.run_at)
     name = job.name and job.name[:NAME_CHARACTERS_MAX]
     retries = retries_of(job, rules) if rules else job.max_retries
@@ -268,8 +267,6 @@ def _action_values(action: DeferredAction) -> dict[str, object]:
 
 
 class ParentFacts(NamedTuple):
-    """Values that the job of a deferred action inherits."""
-
     job_id: int | None = None
     batch_id: int | None = None
     priority: int | None = None
@@ -397,7 +394,7 @@ def _fire_batch_actions(db: Database, facts: dict[str, object], owner: str, acti
 
 
 def documents_changed(db: Database, document_ids: Sequence[int]) -> None:
-    """Write notices, fire actions and check the batches of these documents."""
+    """Write notices, fire actions and check batches."""
     if document_ids:
         moved = json.dumps(list(document_ids))
         db.write("tell_of_documents", document_ids=moved, now=db.now())

@@ -111,7 +111,7 @@ class Integrity:
             yield f"it names {counted(extra, 'page')} that {'is' if extra == 1 else 'are'} not stored"
 
     def rebuild_search(self) -> int:
-        """Rebuild the full-text index in small transactions. Return its number of pages."""
+        """Rebuild the full-text index in small transactions; return its number of pages."""
         transaction = Transaction(lambda: self._db.writer, self._db.path, WritePauses())
         with transaction:
             self._db.write("empty_index")
@@ -125,7 +125,6 @@ class Integrity:
             indexed, last = indexed + len(rows), rows[-1][0]
 
     def audit(self) -> Sequence[BrokenPromise]:
-        """Return the promises that the rows break. Reads all rows."""
         values = {"most": SENTENCES_MOST, "requeues_max": REQUEUES_MAX}
         rules = [name for name in self._db.statements if name.startswith("history_")]
         return [BrokenPromise(*row) for rule in rules for row in self._db.read(rule, **values)]

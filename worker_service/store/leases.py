@@ -1,8 +1,7 @@
 """Leases of the daemon: claim jobs, beat, report progress, and end attempts.
 
-Each public method is one transaction. A method that ends an attempt closes the attempt row first, because a trigger
-refuses to change the status of a job whose attempt is open. A change that jobs may be waiting for calls `settle` in
-the same transaction.
+An attempt row is closed before the job's status changes, because a trigger refuses otherwise. A change that jobs may be
+waiting for calls `settle` in the same transaction.
 """
 
 from __future__ import annotations
@@ -89,7 +88,7 @@ class Leases:
         self._end(Lease(job_id, fence, worker_id), "failed", "fail", failure)
 
     def beat(self, worker_id: str, leases: Sequence[Lease]) -> Beat:
-        """Write a heartbeat. Return the leases that are lost or must be cancelled."""
+        """Return the leases that are lost or must be cancelled."""
         with self._db.transaction():
             if not self._db.write("beat", worker_id=worker_id, now=self._db.now()):
                 raise WorkerUnknown(f"worker {worker_id} has no row: it was given up for dead and owns nothing")
@@ -126,7 +125,7 @@ class Leases:
             raise lease_error(self._db, lease)
 
     def complete_many(self, completions: Sequence[Completion]) -> list[Lease]:
-        """Complete each job whose lease still holds. Return the leases that are lost."""
+        """Complete each job whose lease holds. Return the lost leases."""
         # If a lease is named twice, only its last completion is written.
         by_lease = {done.lease: done for done in completions}
         completed: dict[tuple[int, int, str], bool] = {}
@@ -161,7 +160,6 @@ class Leases:
             settle(self._db)
 
     def snooze(self, lease: Lease, until: datetime, why: Failure | None = None) -> None:
-        """Put the job back until a time without counting a retry."""
         with self._db.transaction():
             self._end(lease, "snoozed", "snooze", why, run_at=as_text(until))
 
@@ -196,7 +194,7 @@ class Leases:
             return [Job.from_row(row) for job_id, *_ in orphans for row in self._db.write("get", job_id=job_id)]
 
     def requeue_one(self, lease: Lease, why: Failure) -> Status:
-        """Requeue one job whose attempt is gone, with the rules of `requeue`. Return its new status."""
+        """Requeue one job whose attempt is gone. Return its new status."""
         with self._db.transaction():
             for (fate,) in self._db.write("fate_of", **lease._asdict(), requeues_max=REQUEUES_MAX):
                 self._requeue_one(lease, fate, why)
@@ -243,14 +241,13 @@ class Leases:
     # ── Questions of the daemon ──
 
     def leases_of(self, worker_id: str) -> Sequence[LeaseRow]:
-        """Return the worker's leases as stored."""
         return [
             LeaseRow(Lease(job_id, fence, worker_id), *map(bool, asked))
             for job_id, fence, *asked in self._db.read("leases_of", worker_id=worker_id)
         ]
 
     def next_deadline(self) -> datetime | None:
-        """Return when the next held job becomes due, or a pause or rest ends."""
+        """Return when a held job becomes due, or a pause or rest ends."""
         [(at,)] = self._db.read("next_deadline", now=self._db.now())
         return from_text(at) if at else None
 

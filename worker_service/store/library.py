@@ -85,7 +85,7 @@ class Library:
         return folder_at_source(document.source_key, crawled)
 
     def not_brought_in(self, selector: DocumentSelector, *, most: int = 50) -> Sequence[Job]:
-        """Return the last failed job of each source that never became a document, newest first."""
+        """Return the last failed job of each source that never became a document."""
         if selector.ids or (selector.statuses and IndexStatus.FAILED not in selector.statuses):
             return []
         values = {"owners": json.dumps(list(selector.owners)), "name": selector.name, "most": most}
@@ -93,7 +93,6 @@ class Library:
         return [Job.from_row(row) for row in self._db.read("not_brought_in", **values)]
 
     def pace(self, *, most: int = 200) -> ReadingSpeed | None:
-        """Return the reading speed of the newest documents, if it is known."""
         rows = self._db.read("read_lately", most=most)
         documents = {document_id: (pages, size) for document_id, pages, size, _, _ in rows}
         size = sum(size for _, size in documents.values())
@@ -124,7 +123,7 @@ class Library:
         return [PublishedFile(*row) for row in self._db.read("files", document_id=document_id)]
 
     def copies(self, owner: str, platform: str, source_keys: Collection[str]) -> Mapping[str, str]:
-        """Return source key → path of its copy below the workspace, for the sources that have been read."""
+        """Return source key → path of its copy below the workspace."""
         asked = {"owner": owner, "platform": platform, "source_keys": json.dumps([*source_keys])}
         return dict(self._db.read("copies", **asked))
 
@@ -250,7 +249,6 @@ class Library:
 
 
 def _total_length(stretches: Iterable[tuple[float, float]]) -> float:
-    """Count overlaps once."""
     total, until = 0.0, float("-inf")
     for begin, end in sorted(stretches):
         total += max(0.0, end - max(begin, until))

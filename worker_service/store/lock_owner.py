@@ -1,7 +1,7 @@
 """Find the process that holds the write lock of a database, in the kernel's list of locks.
 
-Only files in /proc are opened: opening and closing a file of the database would drop this process's own locks. If the
-list is hidden, as it is under the systemd unit, no process is found.
+Only files in /proc are opened: closing a file of the database would drop this process's own locks. Under the systemd
+unit the list is hidden, and no process is found.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def lasting_lock_owner_of(database: Path, *, seconds: float) -> LockOwner | None
 
 
 def _writers(file: str) -> Iterator[tuple[int, int, int]]:
-    """Yield (pid, first byte, last byte) of each exclusive lock on a file."""
+    """Yield (pid, first byte, last byte) of each exclusive lock."""
     for line in _LOCKS.read_text().splitlines():
         words = line.split()
         # Waiting requests have an arrow after their number, which shifts the fields by one.

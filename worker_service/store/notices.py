@@ -1,4 +1,4 @@
-"""Notices and their readers. Each reader, such as a notification channel, has its own position."""
+"""Notices, and the positions of their readers, such as notification channels."""
 
 from __future__ import annotations
 
@@ -28,7 +28,6 @@ class Notices:
         return [Notice(*row) for row in self._db.read("notices_after", after_id=notice_id, most=most)]
 
     def prune(self, before: datetime, *, most: int = 1000) -> int:
-        """Delete the oldest notices written before `before`."""
         with self._db.transaction():
             return len(self._db.write("prune_notices", before=as_text(before), most=most))
 

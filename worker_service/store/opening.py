@@ -58,7 +58,6 @@ def open_store(
     retries: Mapping[str, RetryRule] = {},
     writing: WriteOptions | None = None,
 ) -> Store:
-    """Open a database that `initialise` has created."""
     refuse_network_file_system(path)
     database = Database(
         path, _statements(), clock, orphan_after_seconds=orphan_after_seconds, retries=retries, writing=writing
@@ -103,8 +102,7 @@ def initialise(
 def _make_file(path: Path) -> None:
     """Create the database file, because SQLite gives the group no write access.
 
-    In a directory shared by its group, the group gets write access regardless of the umask. SQLite gives the -wal and
-    -shm files the same mode.
+    In a directory shared by its group, the group gets write access regardless of the umask.
     """
     with suppress(FileExistsError):
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)

@@ -40,7 +40,7 @@ AHEAD_MOST = 1000
 _LASTING_GATES = (
     "WORKER_DOWN", "PAUSED", "DRAINING", "NO_NODE", "CAPABILITY_MISSING", "UNKNOWN_TYPE", "DISK_LOW", "SOURCE_RESTING",
 )  # fmt: skip
-"""Gates that remain until a user acts or a source's rest ends. The other gates open by themselves in time."""
+"""Gates that remain until a user acts or a source's rest ends."""
 
 _UNKNOWN_TYPE = "UNKNOWN_TYPE"
 
@@ -87,7 +87,7 @@ class Reading:
         return [row[0] for row in self._db.read_sql(sql, [*values, selector.older_than or "9999", most])]
 
     def family(self, ids: Sequence[int]) -> Sequence[int]:
-        """Return these jobs with their ancestors and descendants by parent_id, oldest first."""
+        """Add the ancestors and descendants of these jobs."""
         return [job_id for (job_id,) in self._db.read("family", ids=json.dumps(list(ids)))]
 
     def watching(self, ids: Sequence[int]) -> Sequence[int]:
@@ -107,7 +107,7 @@ class Reading:
         return [LogLine(*row) for row in self._db.read("logs", job_id=job_id, after_id=after_id, most=most)]
 
     def waits_for(self, job_id: int) -> Sequence[tuple[int, str]]:
-        """Return (id, status) of the jobs that this one waits for. The status of a deleted job is 'gone'."""
+        """Return (id, status) of its dependencies. The status of a deleted job is 'gone'."""
         return [(needs_id, status) for needs_id, status in self._db.read("waits_for", job_id=job_id)]
 
     def pauses(self) -> Sequence[Pause]:
@@ -123,11 +123,9 @@ class Reading:
         return [Action(*row) for row in self._db.read("actions", most=most)]
 
     def workers(self) -> Sequence[WorkerState]:
-        """Return all workers with a row, alive or dead."""
         return [_worker_from(row) for row in self._db.read("workers")]
 
     def absent_workers(self) -> Sequence[WorkerState]:
-        """Return workers that running jobs name but that have no row."""
         return [_worker_from(row) for row in self._db.read("absent_workers")]
 
     def limits(self) -> Mapping[str, Mapping[str, int]]:
@@ -138,23 +136,19 @@ class Reading:
         return limits
 
     def handlers_lacking(self) -> Sequence[HandlerFacts]:
-        """Return handlers of live workers that lack a capability."""
         rows = self._db.read("handlers_lacking", stale_before=self._db.stale_before())
         return [HandlerFacts(*row) for row in rows]
 
     def time_limit(self, job_id: int) -> int | None:
-        """Return the time limit of an attempt in seconds, if it is known."""
         for (seconds,) in self._db.read("time_limit", job_id=job_id):
             return None if seconds is None else int(seconds)
         return None
 
     def payload_schemas(self, job_type: str) -> Sequence[str | None]:
-        """Return the schemas of this type on live workers; None for a handler without one."""
         rows = self._db.read("payload_schemas", job_type=job_type, stale_before=self._db.stale_before())
         return [schema for (schema,) in rows]
 
     def choices(self) -> Sequence[str]:
-        """Return the `Choices` of handlers of live workers, as JSON."""
         return [choices for (choices,) in self._db.read("choices", stale_before=self._db.stale_before())]
 
     def counts(self) -> Counts:
@@ -175,7 +169,7 @@ class Reading:
         return [LiveCounts(*row) for row in self._db.read("live_by_type")]
 
     def newest_event(self) -> tuple[int, int]:
-        """Return (event id, job id) of the newest event, or (0, 0). Event ids may be reused after a prune."""
+        """Return (event id, job id), or (0, 0). Event ids may be reused after a prune."""
         for event_id, job_id in self._db.read("newest_event"):
             return event_id, job_id
         return 0, 0
@@ -230,7 +224,7 @@ class Reading:
         return int(newest)
 
     def ended_between(self, since: str, until: str, *, sample: int = 200) -> WorkDone:
-        """Summarise the jobs that ended in [since, until). Waiting times come from a sample."""
+        """Summarise the jobs that ended in [since, until), with waiting times of a sample."""
         [(ended, failed)] = self._db.read("ended_between", since=since, until=until)
         every = max(1, ended // sample)
         waits = [wait for (wait,) in self._db.read("waits_between", since=since, until=until, every=every)]
@@ -238,7 +232,6 @@ class Reading:
         return WorkDone(ended, failed, after - first, sorted(waits))
 
     def names(self, column: str, prefix: str, *, most: int = 50) -> Sequence[str]:
-        """Return values that begin with `prefix`, for shell completion."""
         if column not in _COMPLETION_QUERIES:
             raise BadInput(f"{column!r} cannot be completed", f"it is one of {', '.join(_COMPLETION_QUERIES)}")
         values = _COMPLETION_QUERIES[column]
@@ -302,7 +295,7 @@ class Reading:
         return [Gate(*gate) for _, *gate in _gates_of_nearest(gates, dead)]
 
     def _gate_ahead(self, job_id: int, dead: Collection[str], run: _RunQuery) -> Sequence[Gate]:
-        """Return the gate AHEAD_IN_QUEUE, or nothing if a worker would claim the job next."""
+        """Return nothing if a worker would claim the job next."""
         workers = [row for row in run("workers_for", job_id=job_id) if row[1] is not None and row[0] not in dead]
         if any((job_id,) in run("next_turn", **claim_values(self._db, *worker)) for worker in workers):
             return []
@@ -410,7 +403,7 @@ def _gates_by_worker(workers: Sequence[str], dead: Collection[str]) -> dict[str 
 
 
 def _gates_of_nearest(gates: dict[str | None, list[Row]], dead: Collection[str]) -> list[Row]:
-    """Return the gates of the job, its lane, and the worker nearest to running it, in the order of `why`."""
+    """Return the gates of the job, its lane, and the worker nearest to running it."""
     of_workers = {worker_id: found for worker_id, found in gates.items() if worker_id is not None}
     name = min(of_workers, key=lambda worker_id: _distance(of_workers[worker_id]), default="")
     nearest = of_workers.get(name, [(1, "WORKER_DOWN", "no worker has registered")])

@@ -19,7 +19,7 @@ _Head = tuple[int, bytes, int]
 """Priority, created_at and id of the first ready job of a lane. Text is bytes, since it may not be UTF-8."""
 
 _CACHED_LANES_MIN = 4
-"""Minimum number of lanes for caching. Reading fewer lanes again costs no more than reading the changed ones."""
+"""With fewer lanes, reading them again costs no more than reading the changed ones."""
 _CHANGED_MAX = 1000
 
 FREED_MOST = 1000
@@ -39,8 +39,6 @@ class _LaneCache:
 
 @dataclass(slots=True)
 class _Capacity:
-    """Number of jobs of each type and owner that may still be started."""
-
     by_owner: Counter[bytes]
     by_type: Counter[bytes]
     limits: dict[tuple[str, bytes], int]

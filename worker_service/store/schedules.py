@@ -48,12 +48,11 @@ class Schedules:
             return self._start(schedule, as_text(slot), work)
 
     def pass_over(self, schedule: str, plan: str, until: datetime, missed: str, owner: str = "") -> bool:
-        """Skip the slots up to a time and write a notice. Return False if they have been handled already."""
+        """Skip the slots up to a time. Return False if they have been handled already."""
         with self._db.transaction():
             return self._advance(schedule, plan, until, missed, owner)
 
     def run_now(self, schedule: str, work: Work) -> StartedWork | None:
-        """Start the work outside its slots. Return None if this millisecond's run exists."""
         with self._db.transaction():
             # Use a separate slot, so that none of the plan's slots is taken.
             return self._start(schedule, f"{_NOW}{self._db.now()}", work)

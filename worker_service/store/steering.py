@@ -26,7 +26,7 @@ UNDO_DAYS = 7
 _JOBS_PER_TRANSACTION = 500
 
 _RUNS_DAYS = 62
-"""Retention of schedule runs; the newest run of each schedule is always kept. A period is at most a month."""
+"""Retention of schedule runs. A period is at most a month."""
 
 _POSSIBLE = {
     "cancel": "status IN ('pending', 'running')",
@@ -62,11 +62,9 @@ class Steering:
         return self._run_action(("retry",), selector, actor)
 
     def delete(self, selector: Selector, *, actor: str) -> Changed:
-        """Delete jobs that are not running, with all their rows in other tables."""
         return self._run_action(("delete",), selector, actor)
 
     def priority(self, selector: Selector, level: int, *, actor: str) -> Changed:
-        """Set the priority of live jobs, and of the selected batches."""
         if level not in range(1, 11):
             raise RuleBroken("priority is 1 (highest) to 10 (lowest)")
         if batch_ids := [*selector.batch_ids, *([] if selector.batch_id is None else [selector.batch_id])]:
@@ -107,7 +105,6 @@ class Steering:
         return Changed(action_id, done, asked, refused)
 
     def begin_batch_action(self, verb: str, batch_id: int, actor: str) -> int:
-        """Record an action on a whole batch; return its id."""
         values = {"verb": verb, "actor": actor, "batch_id": batch_id, "now": self._db.now()}
         [(action_id,)] = self._db.write("begin_batch_action", **values)
         return int(action_id)
@@ -213,7 +210,7 @@ class Steering:
             return bool(self._db.write("drain_node", name=name, is_draining=is_draining))
 
     def prune(self, selector: Selector, *, most: int = 1000) -> int:
-        """Delete up to `most` ended jobs. Call again until it returns 0."""
+        """Call again until it returns 0."""
         job_ids = self._reading.oldest_ended_ids(selector, most)
         for chunk in chunks(job_ids, _JOBS_PER_TRANSACTION):
             with self._db.transaction():

@@ -44,7 +44,7 @@ _PLACE = re.compile(r"\{(\w+)\}")
 
 
 class Store:
-    """Use it in one thread only; each thread opens its own."""
+    """For one thread; each thread opens its own."""
 
     def __init__(self, database: Database, patience: TakeoverTimeouts) -> None:
         self.database = database

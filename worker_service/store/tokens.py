@@ -19,7 +19,7 @@ class Tokens:
         self._db = database
 
     def make(self, new: NewToken) -> int | None:
-        """Create a token. Return its id, or None if the name is taken."""
+        """Return the token's id, or None if the name is taken."""
         with self._db.transaction():
             token_id = self._insert(new, None)
             if token_id is not None:
@@ -45,7 +45,7 @@ class Tokens:
         return [_token_from(row) for row in self._db.read("tokens")]
 
     def remove(self, ids: Sequence[int], *, actor: str | None) -> int:
-        """Remove tokens with their sessions. Return the number of tokens."""
+        """Remove tokens with their sessions."""
         with self._db.transaction():
             removed = self._db.write("remove_tokens", ids=json.dumps([*ids]))
             titles = {token_id: _title_of(*what) for token_id, *what in removed if token_id in ids}

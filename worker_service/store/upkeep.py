@@ -1,8 +1,8 @@
 """Removal of documents and unused data, and links to documents' files.
 
-A document is removed in one transaction with the rows of its files. Its pages, of which there may be ten thousand, are
-deleted later in small steps. A page result to which no page refers is first marked, and from then on not offered to
-handlers. It is deleted when every attempt that may have asked for it before has ended.
+The pages of a removed document, of which there may be ten thousand, are deleted later in small steps. A page result to
+which no page refers is first marked and not offered to handlers any more. It is deleted when every attempt that may
+have asked for it before has ended.
 """
 
 from __future__ import annotations
@@ -26,11 +26,9 @@ class Upkeep:
         self._db = database
 
     def unknown_types(self) -> Sequence[str]:
-        """Return the types of ready jobs for which no live worker has a handler."""
         return [job_type for (job_type,) in self._db.read("unknown_types", stale_before=self._db.stale_before())]
 
     def fail_unknown(self, job_type: str, *, since: datetime, most: int = 1000) -> Sequence[int]:
-        """Fail jobs of an unknown type that were ready before `since`."""
         values = {"now": self._db.now(), "since": as_text(since), "stale_before": self._db.stale_before(), "most": most}
         with self._db.transaction():
             failed = [job_id for (job_id,) in self._db.write("fail_unknown", job_type=job_type, **values)]
@@ -40,7 +38,6 @@ class Upkeep:
     # ── Removal of documents and unused data ──
 
     def weigh(self, document_ids: Sequence[int]) -> Weight:
-        """Return what removing these documents would free."""
         [row] = self._db.read("weight", document_ids=json.dumps(list(document_ids)))
         return Weight(*row)
 
@@ -91,7 +88,7 @@ class Upkeep:
         return [OwnerSize(*row) for row in self._db.read("sizes_by_owner")]
 
     def size_of_all(self) -> tuple[int, int]:
-        """Return the number of published files and their bytes."""
+        """Return (number of files, bytes)."""
         [(files, size)] = self._db.read("size_of_all")
         return files, size
 
@@ -214,6 +211,6 @@ def forget_files(db: Database, name: str, /, **values: object) -> int:
 
 
 def leave_results(db: Database, result_ids: Sequence[Row]) -> None:
-    """Mark page results for deletion unless a page refers to them."""
+    """Mark results for deletion unless a page refers to them."""
     if result_ids:
         db.write("leave_results", result_ids=json.dumps([result_id for (result_id,) in result_ids]))

@@ -19,7 +19,7 @@ class Workers:
         self._scheduler = scheduler
 
     def register(self, worker: Worker) -> None:
-        """Write the worker's row and handlers; this is its first heartbeat."""
+        """Write the worker's row and handlers, which is its first heartbeat."""
         self._scheduler.forget()
         with self._db.transaction():
             self._db.write("register", **asdict(replace(worker, handlers=())), now=self._db.now())
@@ -40,7 +40,6 @@ class Workers:
                 raise WorkerUnknown(f"worker {worker_id} has no row", "register it first")
 
     def forget_nodes_of_dead_workers(self) -> None:
-        """Keep draining nodes."""
         with self._db.transaction():
             self._db.write("forget_nodes_of_dead_workers")
 
@@ -58,7 +57,7 @@ class Workers:
                 self._db.write("keep_node", worker_id=worker_id, **asdict(node))
 
     def set_limits(self, kind: str, most: dict[str, int]) -> None:
-        """Replace all limits of a kind ('type', 'class', 'owner', 'payload')."""
+        """Replace the limits of a kind: type, class, owner or payload."""
         with self._db.transaction():
             self._db.write("forget_limits", kind=kind)
             for name, number in most.items():

@@ -22,7 +22,7 @@ STEPS = Path(__file__).parent
 
 
 def schema_sql() -> str:
-    """Read schema.sql, which is inside the package in a wheel and in the root directory of a checkout."""
+    """Read schema.sql, which is inside the package in a wheel, and above it in a checkout."""
     carried = STEPS.parents[1] / "schema.sql"
     if carried.is_file():
         return carried.read_text("utf-8")
@@ -46,7 +46,7 @@ def schema_version_of(connection: Connection) -> int | None:
 def migrate(
     path: Path, *, dry_run: bool = False, on_long_wait: OnLongWait | None = None, steps: Path = STEPS
 ) -> list[str]:
-    """Migrate a database to the current schema in one transaction. Return one sentence for each change."""
+    """Migrate in one transaction. Return one sentence for each change."""
     if not path.exists():
         raise StoreAbsent(f"there is no database at {path}", "make one with `pagemill init`")
     # A dry run must not change the journal mode either.
@@ -71,7 +71,7 @@ def newer(path: Path, version: int) -> str:
 
 
 def step_files(folder: Path) -> list[tuple[int, Path]]:
-    """Return (resulting version, file) of the migration steps in a directory, in order."""
+    """Return (resulting version, file) of the steps, in order."""
     names = sorted(path for path in folder.iterdir() if re.fullmatch(r"\d{4}_\w+\.sql", path.name))
     return [(int(path.name[:4]), path) for path in names]
 
