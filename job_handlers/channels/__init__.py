@@ -22,7 +22,6 @@ class Channel(Protocol):
 
 
 def channels() -> dict[str, Channel]:
-    """Return the channels by the scheme of their addresses."""
     return {point.name: point.load() for point in find(group=GROUP)}
 
 

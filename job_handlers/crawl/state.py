@@ -89,7 +89,6 @@ class ItemDetail(Struct, frozen=True):
     via: str = ""
     """The id of the shortcut that led to it."""
     why: str = ""
-    """Why it could not be listed."""
 
     @classmethod
     def of_item(cls, item: CrawlItem | None) -> ItemDetail:
@@ -102,16 +101,12 @@ class ItemDetail(Struct, frozen=True):
 
 
 class PageFindings(Struct):
-    """The results of one page: items, the jobs for some of them, and counts."""
-
     items: dict[str, CrawlItem] = field(default_factory=dict)
     jobs: dict[str, NewJob] = field(default_factory=dict)
     counts: Counter[str] = field(default_factory=Counter)
 
 
 class CrawlRecord:
-    """The items and the bookmark of a crawl, in the database."""
-
     def __init__(self, context: Context[CrawlPayload], key: str) -> None:
         self._context = context
         self._key = key
@@ -179,7 +174,6 @@ class DryRunRecord(CrawlRecord):
         self._found: dict[str, CrawlItem] = {}
         self.would_enqueue: list[str] = []
         self.bytes = 0
-        """Total of the files that would be enqueued, if the source gives sizes."""
 
     def items(self, ids: Iterable[str]) -> dict[str, CrawlItem]:
         wanted = list(ids)
@@ -204,7 +198,6 @@ class DryRunRecord(CrawlRecord):
 
 
 def _split(items: Sequence[CrawlItem], jobs: Mapping[str, NewJob]) -> list[list[CrawlItem]]:
-    """Split the items into parts that fit into a message."""
     parts: list[list[CrawlItem]] = [[]]
     left = _CHARACTERS_PER_CHECKPOINT
     for item in items:

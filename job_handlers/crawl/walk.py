@@ -383,8 +383,6 @@ def _is_below_unsure(parent_id: str, folders: dict[str, CrawlItem]) -> bool:
 
 
 class ParentFolder(Struct, frozen=True):
-    """The folder in which an entry was met."""
-
     id: str
     depth: int
     key: str

@@ -170,8 +170,6 @@ class Restart(Struct, frozen=True):
 
 
 class RetryPolicy:
-    """Decides what follows each error of one attempt."""
-
     def __init__(self, timeouts: Timeouts, deferrals: int = 0, chance: random.Random | None = None) -> None:
         """`deferrals`: how often the file was deferred before, which doubles the wait each time."""
         self.timeouts = timeouts

@@ -290,8 +290,6 @@ class HttpClient:
 
 
 class HttpAnswer:
-    """The status and headers of an answer; its body is read later."""
-
     def __init__(self, client: HttpClient, answer: http.client.HTTPResponse, url: str) -> None:
         self._client, self._answer = client, answer
         self.url = url
@@ -307,7 +305,6 @@ class HttpAnswer:
 
     @property
     def length(self) -> int | None:
-        """Content-Length, if the server gives one."""
         value = self.headers.get("Content-Length", "").strip()
         return int(value) if value.isascii() and value.isdigit() else None
 
@@ -442,7 +439,6 @@ class _Watchdog:
 
 
 def _connect_first(endpoints: Sequence[Endpoint], seconds: float) -> socket.socket:
-    """Connect to the first endpoint that answers."""
     failure: OSError = ConnectionError("it has no address")
     for family, place in endpoints:
         try:

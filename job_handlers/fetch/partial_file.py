@@ -32,12 +32,9 @@ class Digests(Struct, frozen=True):
 
 
 class FileFacts(Struct, frozen=True):
-    """The description of a file by its source."""
-
     name: str
     mime: str
     size: int | None
-    """None if the source cannot say."""
     key: str
     """Identifies the revision. The bytes are only kept for another attempt if it is known and `can_resume`."""
     md5: str = ""
@@ -77,7 +74,6 @@ class PartialFile:
 
     @property
     def deferrals(self) -> int:
-        """Deferrals of the download, over all attempts."""
         count = self._saved.get("deferrals", 0)
         return count if isinstance(count, int) else 0
 
@@ -179,7 +175,6 @@ class DigestThread:
         self._thread.start()
 
     def advance(self, length: int) -> None:
-        """Tell the thread that the file has `length` bytes."""
         self._written = length
         if length - self._target >= _STRIDE_BYTES:
             self._set_target(length)

@@ -49,8 +49,6 @@ class FetchedFile(Struct, frozen=True):
 
 
 class TransferReporter(Protocol):
-    """The part of a handler's context that a transfer uses."""
-
     def progress(
         self,
         percent: float | None = None,
@@ -86,8 +84,6 @@ def fetch(
 
 
 class _Transfer:
-    """One attempt."""
-
     def __init__(
         self, source: SourceFile, part: PartialFile, request: FileRequest, reporter: TransferReporter,
         policy: RetryPolicy, sleep: Callable[[float], None],
@@ -263,8 +259,6 @@ class _Transfer:
 
 
 class _ProgressMeter:
-    """Reports the bytes that have arrived, and the rate of this attempt, twice a second."""
-
     def __init__(self, reporter: TransferReporter) -> None:
         self._reporter = reporter
         self._size: int | None = None

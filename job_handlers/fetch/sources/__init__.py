@@ -30,8 +30,6 @@ IsStopping = Callable[[], bool]
 
 
 class Reference(Struct, frozen=True):
-    """An address as its source understands it."""
-
     platform: str
     key: str
     """A permanent name: a Drive id, a URL, an absolute path."""
@@ -41,8 +39,6 @@ class Reference(Struct, frozen=True):
 
 
 class FileRequest(Struct, frozen=True):
-    """The options of a download that sources use."""
-
     credential: str = ""
     resource_key: str = ""
     export: str = ""
@@ -96,8 +92,7 @@ class Source(Protocol):
 
     def open_tree(
         self, reference: Reference, credential: str, timeouts: Timeouts, is_stopping: IsStopping
-    ) -> AbstractContextManager[Tree]:
-        """Open the tree of a folder. Only sources with folders are asked."""
+    ) -> AbstractContextManager[Tree]: ...
 
 
 @cache

@@ -29,8 +29,6 @@ class ListingExpired(Exception):
 
 
 class Entry(Struct, frozen=True):
-    """A file or folder as its source describes it."""
-
     id: str
     name: str
     kind: EntryKind
@@ -50,7 +48,6 @@ class Entry(Struct, frozen=True):
     target_id: str = ""
     """The target of a shortcut; then `key` belongs to the target."""
     refusal: str = ""
-    """Why it may not be downloaded."""
     is_trashed: bool = False
 
 
@@ -59,7 +56,6 @@ class Listing(Struct, frozen=True):
     next_page: str = ""
     """Empty on the last page."""
     is_partial: bool = False
-    """True if the source says that the listing may be incomplete."""
 
 
 class TreeChanges(Struct, frozen=True):
@@ -76,11 +72,9 @@ class Tree(Protocol):
     root_name: str
     """Identifies the crawled folder without asking the source."""
 
-    def root(self) -> Entry:
-        """Return the crawled folder. Raise `ItemError` if it does not exist."""
+    def root(self) -> Entry: ...
 
-    def entry(self, item_id: str, key: str) -> Entry:
-        """Return the target of a shortcut."""
+    def entry(self, item_id: str, key: str) -> Entry: ...
 
     def children(self, folder_id: str, key: str, corpus: str, page: str) -> Listing: ...
 

@@ -24,7 +24,6 @@ IS_FOR_ANY_HOST = False
 ENVIRONMENT: Sequence[str] = credentials.ENVIRONMENT
 CREDENTIALS: Sequence[str] = ("drive*",)
 SHARED_WITH_ME = "shared-with-me"
-"""Used instead of a folder's id."""
 
 _HOSTS = ("drive.google.com", "docs.google.com", "drive.usercontent.google.com", "sheets.google.com")
 _ID = re.compile(r"[A-Za-z0-9_-]{10,120}")

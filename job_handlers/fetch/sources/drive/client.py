@@ -167,7 +167,6 @@ class Drive:
         return TreeChanges(entries, gone_ids, next_page or answer.get("newStartPageToken") or page, not next_page)
 
     def account(self) -> str:
-        """Return the e-mail address or name of the account behind the credential."""
         user = self._execute(self._about().get(fields="user(displayName,emailAddress)")).get("user", {})
         return str(user.get("emailAddress") or user.get("displayName") or self.who)
 
@@ -310,8 +309,6 @@ class Drive:
 
 
 class _TokenAnswer(Struct):
-    """An answer as google-auth expects it."""
-
     status: int
     headers: Mapping[str, str]
     data: bytes

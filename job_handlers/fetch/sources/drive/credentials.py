@@ -26,7 +26,6 @@ _USER, _GROUP_OWN, _GROUP = 0x02, 0x04, 0x08
 
 
 def credential_text(name: str) -> Mapping[str, Any]:
-    """Return the JSON of the file `name` in $CREDENTIALS_DIRECTORY."""
     if not _NAME.fullmatch(name):
         raise Permanent(
             "PAYLOAD_INVALID", "`credential` must be adc, or the name of a credential that begins with drive"
@@ -57,7 +56,6 @@ def files_of(name: str) -> list[Path]:
 
 
 def endpoint() -> str:
-    """Return the URL of a test server; empty for Google's."""
     return value_of(ENDPOINT)
 
 

@@ -43,7 +43,6 @@ class Pacer:
             self._next = memoryview(bytearray(8)).cast("q")
 
     def wait_turn(self) -> None:
-        """Return when the next call may be made."""
         now = self._clock()
         mine = max(self._next[0], now - self._ahead) + self._step
         self._next[0] = mine

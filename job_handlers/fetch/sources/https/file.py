@@ -124,7 +124,6 @@ def _weak_validator(headers: Message) -> str:
 
 
 def _age_seconds(headers: Message) -> float | None:
-    """Return the time between the file's last change and the answer."""
     try:
         sent, modified = (parsedate_to_datetime(headers.get(name, "")) for name in ("Date", "Last-Modified"))
         return (sent - modified).total_seconds()
