@@ -44,18 +44,7 @@ def test_the_list_tells_of_each_how_far_it_is(run: Run, shelf: Shelf) -> None:
 
     lines = run("batch", "ls").stdout.splitlines()
 
-    assert lines[0].split() == [
-        "ID",
-        "STATE",
-        "OWNER",
-        "NAME",
-        "FILES",
-        "FAILED",
-        "PAGES",
-        "PRIORITY",
-        "STARTED",
-        "NOTE",
-    ]
+    assert lines[0].split() == "ID STATE OWNER NAME FILES FAILED PAGES PRIORITY STARTED NOTE".split()
     assert [line.split()[:6] for line in lines[1:]] == [
         ["2", "finished", "bob", "-", "1/1", "1"],
         ["1", "active", "ann", "reports", "1/3", "-"],

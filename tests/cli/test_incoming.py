@@ -535,7 +535,7 @@ def test_what_stands_still_is_taken_over_once_the_patience_that_is_set_has_ended
     assert "read again: the earlier attempt has stalled" in run("reindex", 1).stdout
 
 
-def test_an_original_that_somebody_removed_from_the_workspace_is_brought_in_again(run: Run, shelf: Shelf) -> None:
+def test_without_its_original_in_the_workspace_a_document_is_brought_in_again(run: Run, shelf: Shelf) -> None:
     shelf.read("a.pdf", "one", roles=("original", "text"), settings="{}")
     [original] = [file for file in shelf.store.library.files(1) if file.role == "original"]
     (shelf.workspace / original.path).unlink()

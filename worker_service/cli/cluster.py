@@ -86,7 +86,7 @@ def init(call: Invocation, address: str | None, port: int, slots: int | None) ->
     pagemill cluster init 10.0.0.1 --slots 8
 
     Create a token, unless there is one, and print the commands that start Ray on this machine and on each node. The
-    nodes reach this machine at ADDRESS. The token allows to run programs on all machines of the cluster.
+    nodes reach this machine at ADDRESS. The token allows running programs on all machines of the cluster.
     """
     address = address or socket.gethostname()
     directory = SERVICE_CONFIGURATION if call.settings.is_of_the_service else own_configuration(os.environ)
@@ -112,7 +112,7 @@ def init(call: Invocation, address: str | None, port: int, slots: int | None) ->
     output.show("\n".join(node))
     output.show("\n# In the settings of this machine; then restart the daemon:")
     output.show(f'cluster = "ray:{where}"')
-    output.say("then: pagemill cluster test. Keep the token secret: it allows to run programs on all these machines")
+    output.say("then: pagemill cluster test. Keep the token secret: it allows running programs on all these machines")
 
 
 @verb

@@ -183,7 +183,7 @@ def shell(call: Invocation, write: bool, statements: tuple[str, ...]) -> None:
 db = VerbGroup(
     "db",
     "\b\npagemill db backup /var/backups/pagemill.db\npagemill db migrate --dry-run\npagemill db check\n"
-    'pagemill db shell "SELECT * FROM v_jobs LIMIT 5"\n\nMigrate, back up, check or open the database.',
+    'pagemill db shell "SELECT * FROM v_jobs LIMIT 5"\n\nMigrate, back up, restore, check or open the database.',
     *(migrate, backup, restore, check, rebuild_search, shell),
 )
 

@@ -24,7 +24,7 @@ def serve(call: Invocation, listen: str | None) -> int:
     pagemill serve --listen 127.0.0.1:9000
     pagemill serve --listen /run/pagemill/web.sock
 
-    Serve the page and the HTTP API until stopped. Stopping or starting it touches no job.
+    Serve the web page and the HTTP API until stopped. Starting or stopping it does not affect jobs.
 
     On a terminal, it prints a link that signs one browser in, once, within ten minutes; `pagemill token link` prints
     another. Programs need a token: `pagemill token make NAME`.
