@@ -84,7 +84,7 @@ def test_files_that_the_workspace_has_not_are_told(system: System, elsewhere: Sy
     told = elsewhere.run("db", "restore", str(tmp_path / "copy.db"), "--yes")
 
     assert told.returncode == 1
-    assert f"1 file that it names is not in {elsewhere.workspace}" in told.stderr
+    assert f"1 file that it names is missing in {elsewhere.workspace}" in told.stderr
     assert f"objects/{job}-1/page.txt" in told.stderr
 
 
