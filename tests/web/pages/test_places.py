@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from tests.web.conftest import site_of
 from tests.web.pages.conftest import Make
-from tests.web.pages.look import look
+from tests.web.pages.look import Page, look
 from worker_service.jobs.attempts import Completion, Report
 from worker_service.jobs.batches import NewBatch
 from worker_service.jobs.documents import DocumentFacts, DocumentRequest, PageResult
@@ -44,13 +44,11 @@ def test_every_place_of_the_navigation_is_there_empty_and_full(site: httpx.Clien
     for page in (empty, full):
         assert len([tag for tag, _ in page.tags if tag == "h1"]) == 1
         assert sum(own.get("aria-current") == "page" for _, own in page.tags) == 1
+    assert_asks_no_other_machine_and_runs_nothing_inline(full)
+    assert_each_field_has_a_label(full.answer.text)
 
 
-@pytest.mark.parametrize("path", EVERYWHERE)
-def test_no_page_asks_another_machine_or_runs_anything_inline(site: httpx.Client, failed: Make, path: str) -> None:
-    failed()
-    page = look(site, path)
-
+def assert_asks_no_other_machine_and_runs_nothing_inline(page: Page) -> None:
     for tag, own in page.tags:
         assert not (tag == "script" and not own.get("src", "").startswith("/static/"))
         assert tag != "style"
@@ -58,6 +56,13 @@ def test_no_page_asks_another_machine_or_runs_anything_inline(site: httpx.Client
         for name in ("src", "href", "action", "hx-get"):
             assert not re.match(r"(\w+:)?//", own.get(name, "")), own
     assert "'unsafe-inline'" not in page.answer.headers["content-security-policy"]
+
+
+def assert_each_field_has_a_label(raw: str) -> None:
+    for field in re.findall(r"<(?:input|select|textarea)\b[^>]*>", raw):
+        if 'type="hidden"' in field or "aria-label" in field:
+            continue
+        assert re.search(rf"<label[^>]*>[^<]*(<span[^>]*>[^<]*</span>)?[^<]*{re.escape(field)}", raw), field
 
 
 @pytest.mark.parametrize(
@@ -90,17 +95,6 @@ def test_text_from_outside_does_nothing_on_any_page(
     for tag, own in look(site, path).tags:
         assert tag != "img"
         assert not any(name.startswith("on") for name in own)
-
-
-@pytest.mark.parametrize("path", EVERYWHERE)
-def test_each_field_has_a_name_that_can_be_read_aloud(site: httpx.Client, failed: Make, path: str) -> None:
-    failed()
-    raw = look(site, path).answer.text
-
-    for field in re.findall(r"<(?:input|select|textarea)\b[^>]*>", raw):
-        if 'type="hidden"' in field or "aria-label" in field:
-            continue
-        assert re.search(rf"<label[^>]*>[^<]*(<span[^>]*>[^<]*</span>)?[^<]*{re.escape(field)}", raw), field
 
 
 def test_who_may_only_look_sees_no_button_and_changes_nothing(
