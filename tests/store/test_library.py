@@ -320,6 +320,15 @@ def test_a_word_that_is_in_quotes_or_has_a_star_is_taken_as_it_is(store: Store) 
     assert find_pages(store, "flooding*") == []
 
 
+def test_small_words_of_a_question_choose_no_page_and_are_not_marked(store: Store) -> None:
+    text = "the risk of a flood in the valley is high and it was not known to them"
+    publish(store, "floods.pdf", text, "the end of it")
+
+    [hit] = store.library.search("which is the flood of the valley").hits
+    assert (hit.number, hit.has_all_words, hit.snippet.count("[")) == (1, True, 2)
+    assert find_pages(store, "is of the") == [(1, 1)]
+
+
 def test_a_word_on_many_pages_does_not_choose_pages(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("worker_service.store.library.COMMON_MOST", 3)
     publish(store, "wings.pdf", "the wing", "the oil", "the water")

@@ -64,6 +64,10 @@ def language_of(text: str, among: Sequence[str]) -> str | None:
     return best
 
 
+def small_words(language: str) -> frozenset[str]:
+    return _SMALL_WORDS[language]
+
+
 def one_of_each_script(among: Sequence[str], *, but: str) -> list[str]:
     """Return one language of each other script."""
     found = {letters_of(code): code for code in reversed(among)}

@@ -33,7 +33,14 @@ from worker_service.jobs.names import folder_at_source
 from worker_service.store.connection import register_fts_count
 from worker_service.store.database import Database, Row
 from worker_service.store.fts_query import any_of, fts_phrase, fts_query, plain_operands
-from worker_service.store.ranking import RERANKED_MOST, rank_pages, stemmer_for, term_of
+from worker_service.store.ranking import (
+    RERANKED_MOST,
+    language_for,
+    rank_pages,
+    stemmer_for,
+    term_of,
+    without_small_words,
+)
 
 RANKED_MOST = 2000
 """Maximum number of hits that are ranked. With more hits, only the pages stored last are ranked."""
@@ -190,8 +197,9 @@ class Library:
         sample = self._db.read("texts_with", query=any_of(operands), most=_SAMPLE) or self._db.read(
             "newest_texts", most=_SAMPLE
         )
-        stem = stemmer_for([text for (text,) in sample])
-        terms = [term_of(operand, stem) for operand in operands]
+        language = language_for([text for (text,) in sample])
+        stem = stemmer_for(language)
+        terms = [term_of(operand, stem) for operand in without_small_words(operands, language)]
         counts = {term: self._db.read("pages_with", query=term.query, most=COMMON_MOST)[0][0] for term in terms}
         chosen = {term: count for term, count in counts.items() if 0 < count < COMMON_MOST} or counts
         query = any_of([term.query for term in chosen])

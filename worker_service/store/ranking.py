@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from msgspec import Struct
 
-from worker_service.base.language_id import KNOWN, language_of
+from worker_service.base.language_id import KNOWN, language_of, small_words
 
 Stem = Callable[[list[str]], list[str]]
 """Returns the stems of words."""
@@ -37,15 +37,26 @@ _K1, _B = 1.6, 0.75
 _FEEDBACK_PAGES, _FEEDBACK_STEMS, _FEEDBACK_LETTERS_LEAST, _ORIGINAL_SHARE = 5, 15, 3, 0.5
 
 
-def stemmer_for(texts: Sequence[str]) -> Stem:
-    """Return the stemmer of the texts' language, or the identity if it is unknown."""
-    language = language_of("\n".join(texts), sorted(KNOWN.intersection(_STEMMERS)))
+def language_for(texts: Sequence[str]) -> str | None:
+    """Return the language of the texts, if there is a stemmer for it."""
+    return language_of("\n".join(texts), sorted(KNOWN.intersection(_STEMMERS)))
+
+
+def stemmer_for(language: str | None) -> Stem:
     if language is None:
         return list
     import Stemmer  # only needed for queries of several words
 
     stem: Stem = Stemmer.Stemmer(_STEMMERS[language]).stemWords
     return stem
+
+
+def without_small_words(operands: Sequence[str], language: str | None) -> Sequence[str]:
+    """Leave out words that are in nearly every paragraph of the language, unless the query has no other."""
+    if language is None:
+        return operands
+    small = small_words(language)
+    return [one for one in operands if one.strip('"').casefold() not in small] or operands
 
 
 class Term(Struct, frozen=True):
