@@ -93,14 +93,17 @@ def test_an_answer_that_does_not_fit_is_none(client: PoolClient) -> None:
     assert "ask for less" in ended.message
 
 
-def test_a_page_that_does_not_fit_is_refused_for_good(client: PoolClient) -> None:
-    ended = client.run("saves_what_does_not_fit", **OF_DOCUMENT)
+@pytest.mark.parametrize(
+    ("job_type", "how", "code"),
+    [
+        ("saves_what_does_not_fit", How.PERMANENT, "TOO_LARGE"),
+        ("saves_a_page_of_nothing", How.GARBLED, "GARBLED"),
+    ],
+)
+def test_a_page_that_cannot_be_saved_ends_the_attempt(client: PoolClient, job_type: str, how: How, code: str) -> None:
+    ended = client.run(job_type, **OF_DOCUMENT)
 
-    assert (ended.how, ended.code) == (How.PERMANENT, "TOO_LARGE")
-
-
-def test_a_page_without_a_number_is_nonsense(client: PoolClient) -> None:
-    assert client.run("saves_a_page_of_nothing", **OF_DOCUMENT).how is How.GARBLED
+    assert (ended.how, ended.code) == (how, code)
 
 
 def test_a_child_that_asks_for_ever_is_slowed_down_and_its_neighbours_are_served(client: PoolClient) -> None:
@@ -149,23 +152,13 @@ def test_a_child_that_asks_on_without_reading_is_stopped(client: PoolClient) -> 
     assert (ended.how, ended.code) == (How.GARBLED, "GARBLED")
 
 
-def test_pages_that_do_not_fit_into_one_message_are_saved_all_the_same(client: PoolClient) -> None:
-    order = client.launch("saves_more_at_once_than_fits", **OF_DOCUMENT)
+@pytest.mark.parametrize(("job_type", "pages"), [("saves_more_at_once_than_fits", 303), ("floods_pages", 2000)])
+def test_many_pages_arrive_whole_and_in_order(client: PoolClient, job_type: str, pages: int) -> None:
+    order = client.launch(job_type, **OF_DOCUMENT)
 
     assert client.ended(order).how is How.DONE
-    pages = [page.number for one in client.of(order) if isinstance(one, PagesRead) for page in one.pages]
-    assert pages == list(range(1, 304))
-
-
-def test_a_flood_of_pages_waits_for_whoever_listens_and_arrives_whole_and_in_order(client: PoolClient) -> None:
-    order = client.launch("floods_pages", **OF_DOCUMENT)
-
-    ended = client.ended(order)
-
-    assert ended.how is How.DONE
-    assert [page.number for one in client.of(order) if isinstance(one, PagesRead) for page in one.pages] == list(
-        range(1, 2001)
-    )
+    read = [page.number for one in client.of(order) if isinstance(one, PagesRead) for page in one.pages]
+    assert read == list(range(1, pages + 1))
 
 
 def test_an_answer_to_what_nobody_asked_is_dropped(client: PoolClient) -> None:

@@ -269,27 +269,24 @@ def test_strict_fails_closed_and_best_effort_goes_on(monkeypatch: pytest.MonkeyP
         sandbox.apply(rules, "strict")
 
 
-def test_a_checkout_on_the_path_shows_its_code_and_not_what_lies_beside_it(tmp_path: Path) -> None:
-    (tmp_path / "package").mkdir()
-    (tmp_path / "package" / "__init__.py").touch()
-    (tmp_path / "module.py").touch()
-    (tmp_path / "var" / "workspace").mkdir(parents=True)
-    (tmp_path / "pagemill.db").touch()
-
-    shown = {path.name for path in sandbox.code_paths([str(tmp_path)]) if path.parent == tmp_path}
-
-    assert shown == {"package", "module.py"}
-
-
-def test_of_what_pip_installs_into_a_home_all_code_is_shown(tmp_path: Path) -> None:
-    """As `pip install --user` does it: beside the prefix of the Python that runs."""
-    for file in ("namespace/package/__init__.py", "compiled/__init__.abi3.so", "package.libs/libopenblas.so.0"):
-        (tmp_path / file).parent.mkdir(parents=True)
+@pytest.mark.parametrize(
+    ("files", "shown"),
+    [
+        (["package/__init__.py", "module.py", "var/workspace/x", "pagemill.db"], {"package", "module.py"}),
+        # As `pip install --user` does it: beside the prefix of the Python that runs.
+        (
+            ["namespace/package/__init__.py", "compiled/__init__.abi3.so", "package.libs/libopenblas.so.0"],
+            {"namespace", "compiled", "package.libs"},
+        ),
+    ],
+    ids=["checkout", "pip --user"],
+)
+def test_of_a_folder_on_the_path_only_code_is_shown(tmp_path: Path, files: list[str], shown: set[str]) -> None:
+    for file in files:
+        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / file).touch()
 
-    shown = {path.name for path in sandbox.code_paths([str(tmp_path)]) if path.parent == tmp_path}
-
-    assert shown == {"namespace", "compiled", "package.libs"}
+    assert {path.name for path in sandbox.code_paths([str(tmp_path)]) if path.parent == tmp_path} == shown
 
 
 def test_an_unknown_sandbox_is_refused(tmp_path: Path, make_client: MakeClient) -> None:
