@@ -217,7 +217,7 @@ class HttpClient:
             if urlsplit(url).scheme not in ("https", "http") or (target.is_secure and not url.startswith("https")):
                 break
             if urlsplit(url).hostname != target.host:
-                headers.pop("Authorization", None)
+                headers = {name: value for name, value in headers.items() if name.lower() != "authorization"}
         raise FetchError("REDIRECTS", host=self.name)
 
     def _send(

@@ -11,6 +11,8 @@ import pytest
 
 from job_handlers.fetch.errors import FetchError, Timeouts
 from job_handlers.fetch.http_client import HttpClient
+from tests.drive_server import DriveServer
+from tests.drive_server.answers import Plain
 
 INTERIM = b"HTTP/1.1 100 Continue\r\n\r\n"
 FINAL = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
@@ -51,3 +53,15 @@ def test_a_few_interim_answers_are_skipped(listening: socket.socket) -> None:
 def test_a_server_that_never_stops_sending_interim_answers_is_left(listening: socket.socket) -> None:
     with pytest.raises(FetchError, match="not HTTP"):
         status_of(listening, None)
+
+
+def test_a_redirect_to_another_host_carries_no_token(server: DriveServer) -> None:
+    server.plain["a"] = Plain(b"", redirect=f"http://localhost:{server.port}/plain/b")
+    server.plain["b"] = Plain(b"%PDF-1.7")
+    client = HttpClient("the server", Timeouts(), lambda: False)
+
+    with client.request("GET", f"{server.url}/plain/a", {"authorization": "Bearer SECRET"}, redirects=1) as answer:
+        assert answer.read(100) == b"%PDF-1.7"
+    client.close()
+
+    assert ["authorization" in asked.headers for asked in server.log] == [True, False]
