@@ -6,6 +6,7 @@ equal results are not certain. Either way the result is JSON in hundredths of a 
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -32,6 +33,7 @@ _RULE_MOST = 2.5
 """Points. Anything thicker is an area."""
 _IDENTITY = pymupdf.Matrix(1, 1)
 _PAGE_BYTES = 1 << 14
+_SURROGATE = re.compile(rb"\xed[\xa0-\xbf][\x80-\xbf]")
 _IMAGE = mupdf.FZ_STEXT_BLOCK_IMAGE
 _ROTATE, _XOBJECT = mupdf.PDF_ENUM_NAME_Rotate, mupdf.PDF_ENUM_NAME_XObject
 _CONTENTS, _LENGTH = mupdf.PDF_ENUM_NAME_Contents, mupdf.PDF_ENUM_NAME_Length
@@ -127,29 +129,8 @@ def _blocks_in(read: Any) -> list[_PageBlock]:
     try:
         return _blocks_decoder.decode(written).blocks
     except (msgspec.DecodeError, UnicodeDecodeError):
-        # The text contains lone surrogates, which are not valid in JSON.
-        return _blocks_by_dict(read)
-
-
-def _blocks_by_dict(read: Any) -> list[_PageBlock]:
-    def corners(box: Sequence[float]) -> _Corners:
-        x0, y0, x1, y1 = (round(100 * one) for one in box)
-        return _Corners(x0, y0, x1 - x0, y1 - y0)
-
-    found = []
-    for block in pymupdf.TextPage(read).extractDICT()["blocks"]:
-        if block["type"] != 0:
-            continue
-        lines = [
-            _Line(
-                corners(line["bbox"]), _Font(round(100 * line["spans"][0]["size"])),
-                round(100 * line["spans"][0]["origin"][1]), "".join(span["text"] for span in line["spans"]),
-            )
-            for line in block["lines"]
-            if line["spans"]
-        ]  # fmt: skip
-        found.append(_PageBlock(corners(block["bbox"]), lines))
-    return found
+        # A font may map its characters to lone surrogates, which are not valid in JSON.
+        return _blocks_decoder.decode(_SURROGATE.sub(b"\xef\xbf\xbd", written).decode("utf-8", "replace")).blocks
 
 
 def _is_horizontal(found: list[_PageBlock]) -> bool:

@@ -70,3 +70,20 @@ def test_most_pages_go_the_quick_way(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
     with pdf.PagedFile(tmp_path / "page.pdf") as book:
         assert book.text(1).text.startswith("first line\nsecond line\n")
+
+
+def test_half_a_character_costs_no_other(tmp_path: Path) -> None:
+    """A font maps the letter f to a lone surrogate."""
+    with pymupdf.open() as document:
+        page = document.new_page()
+        page.insert_text((50, 100), "Half a letter", fontname="helv")
+        table = document.get_new_xref()
+        document.update_object(table, "<<>>")
+        codes = b"1 begincodespacerange <00> <FF> endcodespacerange 1 beginbfrange <00> <FF> <0000> endbfrange"
+        letter = b"1 beginbfchar <66> <D800> endbfchar"
+        document.update_stream(table, b"begincmap " + codes + b" " + letter + b" endcmap")
+        document.xref_set_key(page.get_fonts()[0][0], "ToUnicode", f"{table} 0 R")
+        document.save(tmp_path / "page.pdf")
+
+    with pdf.PagedFile(tmp_path / "page.pdf") as book:
+        assert book.text(1).text == "Hal\ufffd a letter\n"

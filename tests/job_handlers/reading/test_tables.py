@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pymupdf as partly_typed
 import pytest
 
@@ -16,7 +15,6 @@ from job_handlers.reading import ocr_layout as rows
 from job_handlers.reading.layout import Word
 from job_handlers.reading.ocr import WayToRead
 from job_handlers.reading.ocr_pages import PagePicture, ReadPage, read_page
-from job_handlers.reading.pdf import text
 from job_handlers.reading.preprocess import Gray
 from job_handlers.reading.reading_order import block_order
 from job_handlers.reading.tables import RulingLine, TextPiece, find
@@ -91,12 +89,6 @@ def test_a_table_on_a_turned_page_is_found_as_it_is_shown(tmp_path: Path) -> Non
     assert tuple(map(round, found.size)) == (595, 842)
     assert rows_of(found.tables[0]) == ACCOUNTS
     assert found.tables[0].box[0] == pytest.approx(72, abs=1)
-
-
-def test_letters_that_are_none_cost_no_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(text, "_blocks_decoder", msgspec.json.Decoder(int))
-
-    assert rows_of(drawn(tmp_path / "a.pdf", *accounts()).tables[0]) == ACCOUNTS
 
 
 def test_an_empty_cell_keeps_its_place(tmp_path: Path) -> None:
