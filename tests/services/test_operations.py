@@ -6,7 +6,8 @@ import json
 
 import pytest
 
-from tests.store.kit import MovableClock
+from tests.cli.shelf import Shelf
+from tests.store.kit import MovableClock, work_as
 from worker_service.base.errors import BadInput, JobNotFound
 from worker_service.jobs.job import Status
 from worker_service.services.database import Session
@@ -103,3 +104,12 @@ def test_what_an_operation_answers_is_json_all_the_way_down(session: Session) ->
 
 def test_a_former_error_code_selects_the_jobs_with_the_code_of_today(session: Session) -> None:
     assert read_selector(now=session.clock(), error_code="FORK_SERVER_DIED").error_code == "FORK_SERVER_DIED"
+
+
+def test_a_hit_is_marked_without_changing_the_text(session: Session) -> None:
+    work_as(session.store)
+    Shelf(session.store, session.settings.workspace).read("a.pdf", 'They say "climate risk" is "near".')
+
+    [hit] = session.library.search("climate").hits
+
+    assert hit.snippet == 'They say "[climate] risk" is "near".'
