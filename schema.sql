@@ -634,7 +634,7 @@ CREATE TABLE document (
     CONSTRAINT "pages is 0 to 1000000000" CHECK (pages BETWEEN 0 AND 1000000000),
     CONSTRAINT "updated_at is a time like 2026-11-18 10:00:00.000 (UTC)"
         CHECK (updated_at IS strftime('%Y-%m-%d %H:%M:%f', updated_at, '+0 days') AND updated_at >= '1970'),
-    CONSTRAINT "owner, platform, source_key, name and what is told of it have at most 200000 bytes"
+    CONSTRAINT "owner, platform, source_key, name and each other text have at most 200000 bytes"
         CHECK (length(CAST(owner AS BLOB)) <= 200000 AND length(CAST(platform AS BLOB)) <= 200000
                AND length(CAST(source_key AS BLOB)) <= 200000 AND length(CAST(name AS BLOB)) <= 200000
                AND length(CAST(content AS BLOB)) <= 200000 AND length(CAST(revision AS BLOB)) <= 200000
@@ -845,7 +845,7 @@ BEGIN
             THEN RAISE(ABORT, 'there is no document with this document_id')
         WHEN NEW.batch_id IS NOT NULL AND NEW.owner <> ''
              AND EXISTS (SELECT 1 FROM batch WHERE id = NEW.batch_id AND owner <> '' AND owner <> NEW.owner)
-            THEN RAISE(ABORT, 'this batch belongs to somebody else: leave batch_id out of the INSERT')
+            THEN RAISE(ABORT, 'this batch belongs to another owner: leave batch_id out of the INSERT')
         WHEN NEW.generation <> (SELECT index_generation FROM document WHERE id = NEW.document_id)
             THEN RAISE(ABORT, 'generation is not the newest of the document: to have it read again, use pagemill reindex')
         -- Otherwise INSERT OR REPLACE could delete a job, and an id could be used twice.

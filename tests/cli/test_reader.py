@@ -128,7 +128,7 @@ def test_where_it_cannot_be_looked_into_the_reason_is_said(run: Run, look: Look,
     Path(f"{database}-wal").write_bytes(b"")
 
     assert look("ls")["ls"][0] == 77
-    assert "what was written last is in pagemill.db-wal" in look("ls")["ls"][2]
+    assert "its last changes are in pagemill.db-wal" in look("ls")["ls"][2]
 
 
 @pytest.mark.skipif(not READER, reason="only root can put a database into the hands of a group")

@@ -975,7 +975,7 @@ def test_a_row_of_one_owner_is_refused_in_the_batch_of_another(store: Store, by_
     batch = add(store, 0, owner="carol")
     values = f"('x', 'local', 'eve', {batch.id})"
 
-    with pytest.raises(RefusedByHand, match="belongs to somebody else"):
+    with pytest.raises(RefusedByHand, match="belongs to another owner"):
         by_hand(f"INSERT INTO worker_job_queue (job_type, platform, owner, batch_id) VALUES {values}")
 
     assert store.batches.get(batch.id).state is BatchState.DONE

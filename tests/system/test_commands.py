@@ -76,7 +76,7 @@ def test_who_keeps_the_write_lock_is_named_by_pid_and_command(system: System) ->
     assert (check.returncode, found["is_good"], found["fix"].endswith(f"kill {pid}")) == (1, False, True)
     assert found["detail"].startswith(f"process {pid} (sqlite3 -cmd .timeout 5000 ")
     assert f"✗ write lock: process {pid} (sqlite3 " in doctor.stdout
-    assert [one["detail"] for one in read(after)["items"] if one["name"] == "write lock"] == ["nobody keeps it"]
+    assert [one["detail"] for one in read(after)["items"] if one["name"] == "write lock"] == ["free"]
 
 
 def test_a_command_that_has_to_wait_for_the_write_lock_says_at_once_for_whom(system: System) -> None:

@@ -282,7 +282,8 @@ def _lock_exclusively(database: Path) -> Connection | None:
             return None
         if isinstance(error, StoreBusy):
             raise StoreBusy(
-                f"somebody has {database} open", "stop `pagemill serve` and end each session of sqlite3, then try again"
+                f"another program has {database} open",
+                "stop `pagemill serve` and end each session of sqlite3, then try again",
             ) from error
         raise
     return connection

@@ -98,8 +98,8 @@ def unreadable_error(path: Path, error: apsw.Error) -> Exception:
     if not os.access(path, os.R_OK):
         return _cannot_open(error, path)
     return StoreReadOnly(
-        f"{path} cannot be looked into: what was written last is in {path.name}-wal, which only somebody who may write "
-        f"can bring in, as the daemon does when it starts; or {access_hint(path)}"
+        f"{path} cannot be read: its last changes are in {path.name}-wal, and only a user with write access can "
+        f"recover them, as the daemon does when it starts; or {access_hint(path)}"
     )
 
 

@@ -65,9 +65,9 @@ class Integrity:
             yield Check("promises", not broken, broken or "no row breaks a promise", "report it with this output")
         if holder := lasting_lock_owner_of(self._db.path, seconds=_HELD_SECONDS):
             end = f"end its transaction (COMMIT or ROLLBACK where it was begun), or stop it: kill {holder.pid}"
-            yield Check("write lock", False, f"{holder} keeps it, so nobody else can write", end)
+            yield Check("write lock", False, f"{holder} holds it, so no other program can write", end)
         else:
-            yield Check("write lock", True, "nobody keeps it")
+            yield Check("write lock", True, "free")
         yield Check("library", has_no_wal_reset_bug(SQLITE_VERSION), f"pagemill uses SQLite {SQLITE_VERSION}")
         yield from _check_sqlite3_program()
         is_wal = is_in_wal_mode(self._db.reader, self._db.path)

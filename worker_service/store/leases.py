@@ -219,7 +219,7 @@ class Leases:
             detail = f"generation {generation} of document {document_id} is no longer the newest"
             self._end(lease, "cancelled", "confirm_cancel_stale", Failure(STALE, detail, usage))
             return
-        self._end(lease, "cancelled", "confirm_cancel", Failure("CANCELLED", "somebody asked it to stop", usage))
+        self._end(lease, "cancelled", "confirm_cancel", Failure("CANCELLED", "cancellation was requested", usage))
 
     def _end(
         self, lease: Lease, outcome: str, statement: str, failure: Failure | None = None, **values: object
