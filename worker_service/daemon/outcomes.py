@@ -365,7 +365,6 @@ def _log_fields(attempt: Attempt) -> dict[str, object]:
 
 # ── Publishing files ──────────────────────────────────────────────────────────────────────────────────────────────────
 
-_COPIED_AT_ONCE = 1 << 20
 _LEADS_ELSEWHERE = (errno.ELOOP, errno.ENOTDIR, errno.EXDEV)
 
 

@@ -198,7 +198,10 @@ class Settings:
         table="[[schedule]]",
     )
     schedule_in_daemon = Setting(
-        kinds.YES_NO, False, "the daemon starts scheduled work itself, without cron or `pagemill-schedule.timer`"
+        kinds.YES_NO,
+        False,
+        "the daemon starts scheduled work itself, without cron or `pagemill-schedule.timer`",
+        otherwise="`false`",
     )
     prune = Setting(
         kinds.PRUNE,
