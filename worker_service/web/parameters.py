@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Annotated, TypeAlias, TypeVar, get_args, get_origin
+from typing import Annotated, TypeAlias, TypeVar, cast, get_args, get_origin
 
 import msgspec
 from msgspec import Meta, Struct, UnsetType
@@ -63,10 +63,15 @@ def read_parameters(pairs: Iterable[tuple[str, str]], kind: type[S]) -> S:
     for name, field in known.items():
         if field.required and name not in values and name not in repeated:
             raise BadInput(f"the parameter {name} is missing")
+    return kind(**{name: _convert(name, given, known[name]) for name, given in {**values, **repeated}.items()})
+
+
+def _convert(name: str, given: object, field: FieldInfo) -> object:
     try:
-        return msgspec.convert({**values, **repeated}, kind, strict=False)
+        return msgspec.convert(given, field.type, strict=False)
     except msgspec.ValidationError as error:
-        raise BadInput(f"a parameter does not fit: {str(error).replace('$.', '')}") from None
+        value = given if isinstance(given, str) else ", ".join(map(str, cast(list[str], given)))
+        raise BadInput(f"{name} cannot be {value[:50]!r}", str(error)) from None
 
 
 def read_known(pairs: Iterable[tuple[str, object]], kind: type[S]) -> S:

@@ -138,7 +138,7 @@ def test_priority_retry_and_delete_of_many(site: httpx.Client, session: Session)
         ("/api/jobs/cancel", "no jobs to cancel are selected"),
         ("/api/jobs/cancel?stauts=failed", "did you mean status?"),
         ("/api/jobs/cancel?status=faild", "did you mean failed?"),
-        ("/api/jobs/cancel?owner=a&dry_run=perhaps", "Expected `bool`, got `str` - at `dry_run`"),
+        ("/api/jobs/cancel?owner=a&dry_run=perhaps", "dry_run cannot be 'perhaps'"),
         ("/api/jobs/retry?match=x", "does not say what to match"),
         ("/api/jobs/cancel?since=yesterday", "is not a time"),
         ("/api/jobs/cancel?id=batch:x", "names no job"),
