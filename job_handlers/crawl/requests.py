@@ -30,8 +30,6 @@ _ENTRIES_MAX = 100_000
 
 
 class SourceOptions(ReadOptions, frozen=True, kw_only=True):
-    """How to fetch and read sources of any kind."""
-
     credential: str = ""
 
 
@@ -148,7 +146,6 @@ def jobs_of_sources(
 def _jobs_of_source(
     word: str, options: SourceOptions, owner: str, left_out: LeftOut, entries_max: int | None
 ) -> list[tuple[str, NewJob]]:
-    """Return the jobs of one source, each with the key of its file or folder."""
     if not word:
         # Path("") is the current directory.
         raise BadInput("a source is empty", "name a file, a directory, a folder or an address")
@@ -166,7 +163,6 @@ def _jobs_of_source(
 
 
 def job_of_address(address: str, options: SourceOptions, *, owner: str) -> NewJob:
-    """Return the job that downloads a file, or crawls a folder."""
     try:
         source, reference = read_reference(address)
     except Permanent as error:

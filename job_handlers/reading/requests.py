@@ -89,7 +89,6 @@ class ReadOptions(Struct, frozen=True, kw_only=True, rename=_OPTION_NAMES.get):
         return [read_action(word, when, standing=standing) for when, word in on_end]
 
     def after_failure(self) -> list[DeferredAction]:
-        """Return the actions that also run if the attempt fails before there is a document."""
         return [one for one in self.actions() if one.on_end is OnEnd.FAILURE]
 
     def follows(self, *, standing: bool = False) -> dict[str, object]:
@@ -136,7 +135,6 @@ def parse_options(kind: type[Options], words: Mapping[str, object]) -> Options:
 def download_job(
     file: Path, options: ReadOptions, *, owner: str, is_forced: bool = False, standing: bool = False
 ) -> NewJob:
-    """Return the job of `ingest FILE`."""
     source = written(file)
     body = {"source": source, "read": options.asked(), "force": is_forced, **options.follows(standing=standing)}
     # Equal requests for equal bytes share a key, as far as that is known without reading the file.

@@ -336,7 +336,6 @@ def export(
 
 
 def _failure_lines(failures: Sequence[PagemillError]) -> list[str]:
-    """Return a line for each failure; of existing files, name only the first."""
     existing = [str(error) for error in failures if isinstance(error, TargetExists)]
     more = [f"{counted(len(existing) - 1, 'other file')} already there"] if len(existing) > 1 else []
     return [*existing[:1], *more, *(str(error) for error in failures if not isinstance(error, TargetExists))]

@@ -86,7 +86,6 @@ def verb(function: Function) -> Verb:
 
 
 def _summary(function: Function) -> str:
-    """Return the first sentence after the examples."""
     prose = (function.__doc__ or "").split("\n\n")[1]
     return " ".join(prose.split()).split(". ")[0].rstrip(".") + "."
 
@@ -98,12 +97,10 @@ Complete = Callable[[click.Context, click.Parameter, str], list[Any]]
 
 
 def completes(column: str) -> Complete:
-    """Complete from the values of a column in the database."""
     return lambda ctx, _, begun: completions(ctx, lambda call: _values(call, begun, column))
 
 
 def completes_type(ctx: click.Context, _: click.Parameter, begun: str) -> list[Any]:
-    """Complete job types: those of the workers, the installed handlers, and the jobs in the database."""
     known = completions(ctx, lambda call: _values(call, begun, "handler", "job_type"))
     installed = completions(ctx, lambda call: _installed_types(call, begun))
     return sorted({*known, *installed})
@@ -117,8 +114,6 @@ def completes_directory(_: click.Context, __: click.Parameter, begun: str) -> li
 
 
 def completes_setting(names: Callable[[Settings], Sequence[str]]) -> Complete:
-    """Complete from names in the settings."""
-
     def complete(ctx: click.Context, _: click.Parameter, begun: str) -> list[Any]:
         return completions(ctx, lambda call: [name for name in names(call.settings) if name.startswith(begun)])
 
@@ -179,8 +174,6 @@ class BatchId(JobId):
 
 
 class _SelectorName(click.ParamType[str]):
-    """42, batch:7 or document:3."""
-
     name = "name"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:

@@ -155,8 +155,6 @@ def _show_dry_run(call: Invocation, crawl: NewJob) -> int:
 
 
 class WatchedFolder(Struct, frozen=True):
-    """A folder with a live crawl."""
-
     job_id: int
     folder: str
     name: str
@@ -257,7 +255,6 @@ def stop(
 
 
 def _live_crawls(call: Invocation, owner: str | None) -> list[WatchedFolder]:
-    """Return the folders with a live crawl, the oldest first."""
     selector = Selector(statuses=_LIVE, job_types=("crawl", "drive_crawl"), owners=() if owner is None else (owner,))
     page = jobs.list_jobs(call.session, selector, limit=_FOLDERS_MAX)
     found = [(job, json.loads(job.payload or "null")) for job in reversed(page.items)]

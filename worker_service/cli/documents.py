@@ -248,7 +248,6 @@ documents = DefaultVerbGroup("documents", ls, ls, rm, imported_later={"adopt": "
 
 
 def show_document(call: Invocation, document_id: int) -> None:
-    """Print everything about one document: `pagemill show document:7`."""
     found = operations.get_document_details(call.session, document_id)
     document, pages = found.document, found.page_items
     whole = _as_object(found)

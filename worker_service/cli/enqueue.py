@@ -15,7 +15,6 @@ from worker_service.services import enqueue as operations
 
 
 def _columns(function: Function) -> Function:
-    """Add an option for each column that users may set."""
     for column in reversed(WRITTEN):
         click.option(
             column.flag,

@@ -55,7 +55,6 @@ def estimate_files(call: Invocation, files: Sequence[Path], *, owner: str, is_re
 
 
 def _unchanged_files(call: Invocation, sizes: Mapping[Path, int], owner: str) -> set[Path]:
-    """Return the files whose current content has been read as a document of this owner."""
     by_key = {written(file): file for file in sizes}
     selector = DocumentSelector(
         statuses=(IndexStatus.SUCCESS,), owners=(owner,), platforms=("local",), source_keys=list(by_key)
@@ -92,7 +91,6 @@ def show_estimate(call: Invocation, found: ToRead, left_out: LeftOut) -> None:
 
 
 def estimate_duration(call: Invocation, size: int) -> dict[str, object]:
-    """Return the estimate as JSON; null if no document has been read yet."""
     pace = call.session.library.pace()
     return {"seconds": pace and round(pace.seconds_for(size)), "pace": pace}
 

@@ -36,8 +36,6 @@ _HOME, _TO_LINE_END, _TO_SCREEN_END = "\x1b[H", "\x1b[K", "\x1b[J"
 
 
 class Styled(str):
-    """Sanitised text with control sequences of our own."""
-
     __slots__ = ()
 
 
@@ -59,7 +57,6 @@ def show(line: str = "") -> None:
 
 
 def show_text(text: str) -> None:
-    """Print text with its line breaks and form feeds."""
     click.echo(harmless_text(text), nl=False)
 
 
@@ -71,7 +68,6 @@ def show_table(
 
 
 def show_section(headers: Sequence[str], rows: Rows, *, title: str = "") -> None:
-    """Print a table below other output, unless it is empty."""
     if rows:
         show()
         if title:
@@ -80,7 +76,6 @@ def show_section(headers: Sequence[str], rows: Rows, *, title: str = "") -> None
 
 
 def show_values(values: Mapping[str, object]) -> None:
-    """Print a line for each value that is not empty."""
     for name, value in values.items():
         if value not in (None, "", []):
             show(f"{name:20} {', '.join(map(str, value)) if isinstance(value, list) else value}")
@@ -224,7 +219,6 @@ def truncate(text: str, width: int) -> str:
 
 
 def _width(text: str) -> int:
-    """Return how many columns of a terminal the text takes."""
     if text.isascii():
         return len(text)
     import unicodedata

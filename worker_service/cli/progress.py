@@ -125,7 +125,6 @@ def bar(job: Job, *, now: datetime, fill: str = "█░") -> str:
 
 
 def jobs_summary(progress: JobsProgress) -> str:
-    """Return a line such as ``2 of 5 jobs ended; job 42 (ocr_pages, report.pdf) 40% page 4 of 10``."""
     now = wall_clock()
     running = [
         f"{harmless(title_of_job(job))} {job.progress_percent}% {_state_or_message(job, now)}".rstrip()
@@ -156,8 +155,6 @@ def _duration(job: Job, *, now: datetime) -> str:
 
 
 def await_batches(call: Invocation, ids: Sequence[int], *, timeout: str | None, is_watched: bool = True) -> int:
-    """Wait until the batches have ended, print how, and return the exit code."""
-
     def watch(found: BatchDetails) -> None:
         if display is not None:
             display.update(lambda: [describe_progress(found)], is_over=found.batch.state.is_ended)

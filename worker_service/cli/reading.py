@@ -184,8 +184,6 @@ def adopt(call: Invocation, directory: Path, owner: str, dry_run: bool, yes: boo
 
 
 class ReadResult(Struct, frozen=True):
-    """Result of a request to read one file or document."""
-
     name: str
     job_id: int | None
     decision: Decision | None

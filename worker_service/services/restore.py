@@ -1,9 +1,8 @@
 """Replace the database with a backup: check that it is allowed, plan it, do it.
 
-A backup knows nothing of later events. Jobs that have ended since run again, with their follow-ups; jobs that were
-enqueued since are gone. Late results of earlier attempts match no row, because every attempt after the restore has a
-higher fence. Published files never change, so the files that the backup names are in the workspace, unless they were
-removed since or the workspace is a different one; missing files are reported.
+Jobs that ended after the backup run again; jobs that were enqueued after it are gone. Late results of earlier attempts
+match no row, because every attempt after the restore has a higher fence. Published files never change, so the files
+that the backup names are in the workspace unless they were removed; missing files are reported.
 """
 
 from __future__ import annotations
