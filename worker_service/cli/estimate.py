@@ -40,11 +40,7 @@ class ToRead(Struct, frozen=True):
     """Addresses to read, whose size is unknown until they are downloaded."""
 
     def __add__(self, other: ToRead) -> ToRead:
-        return ToRead(*(mine + theirs for mine, theirs in zip(*map(_field_values, (self, other)), strict=True)))
-
-
-def _field_values(one: ToRead) -> Sequence[int]:
-    return [*asdict(one).values()]
+        return ToRead(*(getattr(self, name) + getattr(other, name) for name in self.__struct_fields__))
 
 
 def estimate_files(call: Invocation, files: Sequence[Path], *, owner: str, is_read_again: bool) -> ToRead:
