@@ -109,10 +109,10 @@ WORDS = [
     *("then ls", "then ls 1", "then add --owner EVIL EVIL", "then rm --owner EVIL EVIL", "then ls EVIL"),
     *("documents rm --owner EVIL --dry-run", "documents rm --owner EVIL", "documents rm 1 2 --yes", "undo --list"),
 ]
-# It is the sqlite3 program; and the daemon, whose log is looked at elsewhere. A report prints words of its own, and
-# what strangers wrote stands in it as JSON.
+# `db shell` is the sqlite3 program. The daemon's log has a test of its own. A report and the answers of `mcp` have what
+# others wrote as JSON.
 INTO_FILES = {"file.write", "opened.write", "sheet.write"}
-NOT_SWEPT = {"db shell", "report", "run"}
+NOT_SWEPT = {"db shell", "mcp", "report", "run"}
 
 
 @pytest.fixture
