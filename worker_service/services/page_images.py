@@ -45,16 +45,11 @@ _WAIT_SECONDS = 45.0
 _CLOSE_SECONDS = 2.0
 
 
-class NoPageImage(PagemillError):
-    code = "not_drawn"
-    exit_code = 66
+class NoPageImage(PagemillError, code="not_drawn", exit_code=66): ...
 
 
-class RendererBusy(NoPageImage):
+class RendererBusy(NoPageImage, code="too_many_drawn", exit_code=75):
     """The renderer is busy; try again later."""
-
-    code = "too_many_drawn"
-    exit_code = 75
 
 
 class PlacedWord(Struct, frozen=True):

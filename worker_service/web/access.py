@@ -57,33 +57,23 @@ REQUESTS_MAX = 200
 REQUESTS_PER_VISITOR_MAX = 64
 """Requests one visitor may have open, so that others are always served. Includes at most 40 event streams."""
 
-# CsrfMiddleware by proxies and browsers. Then the user who opened the Unix socket is not the author of the request.
+# Sent by proxies and browsers. Then the user who opened the Unix socket is not the author of the request.
 _NOT_FROM_A_PROGRAM = (
     "forwarded", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-forwarded-user", "x-real-ip", "via",
     "origin", "sec-fetch-site", "sec-fetch-mode",
 )  # fmt: skip
 
 
-class TooManySignInFailures(HttpProblem):
-    code = "too_many_failures"
-    exit_code = 75
-    status = 429
-
+class TooManySignInFailures(HttpProblem, code="too_many_failures", status=429):
     def __init__(self, seconds: float) -> None:
         super().__init__("too many unknown tokens", f"wait for {seconds:.0f} seconds")
         self.headers = {"Retry-After": f"{seconds:.0f}"}
 
 
-class TooManyRequests(HttpProblem):
-    code = "too_many_requests"
-    exit_code = 75
-    status = 503
+class TooManyRequests(HttpProblem, code="too_many_requests", status=503): ...
 
 
-class VisitorTooBusy(HttpProblem):
-    code = "too_many_requests"
-    exit_code = 75
-    status = 429
+class VisitorTooBusy(HttpProblem, code="too_many_requests", status=429): ...
 
 
 class Visitor(Struct, frozen=True):

@@ -21,38 +21,33 @@ from worker_service.services.page_images import NoPageImage, RendererBusy
 
 
 class HttpProblem(PagemillError):
+    """An error that only HTTP requests can cause."""
+
     status = 400
     headers: Mapping[str, str] = MappingProxyType({})
 
-
-class NoSuchPage(HttpProblem):
-    code = "not_found"
-    exit_code = 66
-    status = 404
-
-
-class SignInRequired(HttpProblem):
-    code = "unauthorised"
-    exit_code = 77
-    status = 401
-    headers = MappingProxyType({"WWW-Authenticate": 'Bearer realm="pagemill"'})
+    def __init_subclass__(
+        cls, code: str | None = None, status: int = 400, headers: Mapping[str, str] | None = None
+    ) -> None:
+        super().__init_subclass__(code)
+        cls.status, cls.headers = status, MappingProxyType(dict(headers or {}))
 
 
-class NotAllowed(HttpProblem):
-    code = "not_allowed"
-    exit_code = 77
-    status = 403
+class NoSuchPage(HttpProblem, code="not_found", status=404): ...
 
 
-class BodyTooLarge(HttpProblem):
-    code = "body_too_large"
-    exit_code = 65
-    status = 413
+class SignInRequired(
+    HttpProblem, code="unauthorised", status=401, headers={"WWW-Authenticate": 'Bearer realm="pagemill"'}
+): ...
 
 
-class WrongMediaType(HttpProblem):
-    code = "unsupported_media_type"
-    status = 415
+class NotAllowed(HttpProblem, code="not_allowed", status=403): ...
+
+
+class BodyTooLarge(HttpProblem, code="body_too_large", status=413): ...
+
+
+class WrongMediaType(HttpProblem, code="unsupported_media_type", status=415): ...
 
 
 # The nearest base class of an error decides.

@@ -28,9 +28,7 @@ _BACKLOG = 128
 """asyncio accepts this many at a time: fewer than `ANONYMOUS_MAX`, so that one burst does not evict itself."""
 
 
-class CannotListen(PagemillError):
-    code = "cannot_listen"
-    exit_code = 78
+class CannotListen(PagemillError, code="cannot_listen", exit_code=78): ...
 
 
 def create_server(app: Starlette) -> uvicorn.Server:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import math
 from contextlib import suppress
-from types import MappingProxyType
 from typing import cast
 from urllib.parse import parse_qsl
 
@@ -60,38 +59,22 @@ _HEADERS = {
 }
 
 
-class HostRefused(HttpProblem):
+class HostRefused(HttpProblem, code="host_refused", status=421):
     """The Host header names another site, whose DNS may point at this machine (DNS rebinding)."""
 
-    code = "host_refused"
-    status = 421
 
-
-class OriginRefused(HttpProblem):
+class OriginRefused(HttpProblem, code="origin_refused", status=403):
     """A page of another origin sent the request (CSRF)."""
 
-    code = "origin_refused"
-    exit_code = 77
-    status = 403
+
+class FormOutdated(HttpProblem, code="form_outdated", status=403): ...
 
 
-class FormOutdated(HttpProblem):
-    code = "form_outdated"
-    exit_code = 77
-    status = 403
+class BodyTooSlow(HttpProblem, code="body_too_slow", status=408): ...
 
 
-class BodyTooSlow(HttpProblem):
-    code = "body_too_slow"
-    status = 408
-
-
-class AmbiguousLength(HttpProblem):
+class AmbiguousLength(HttpProblem, code="ambiguous_length", status=400, headers={"Connection": "close"}):
     """A proxy in front may disagree with us about where the request ends (RFC 9112, section 6.1)."""
-
-    code = "ambiguous_length"
-    status = 400
-    headers = MappingProxyType({"Connection": "close"})
 
 
 class EdgeMiddleware:

@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from worker_service.base.errors import PagemillError
+from worker_service.base.errors import DiskFull
 from worker_service.base.files import sync_path
 from worker_service.base.path_text import written
 from worker_service.jobs.documents import IndexStatus
@@ -33,11 +33,6 @@ _WHOLE_SECONDS = 60
 _FAILED_KEPT_SECONDS = 86_400
 _SWEPT_AT_ONCE = 50
 _FAILED_MOST = 10_000
-
-
-class DiskFull(PagemillError):
-    code = "disk_full"
-    exit_code = 74
 
 
 class IncomingFile:

@@ -40,14 +40,10 @@ _STREAMS_PER_VISITOR_MAX = 40
 _MISSED_MAX = 20_000
 
 
-class TooManyStreams(HttpProblem):
-    code = "too_many_streams"
-    status = 503
+class TooManyStreams(HttpProblem, code="too_many_streams", status=503): ...
 
 
-class VisitorHasTooManyStreams(HttpProblem):
-    code = "too_many_streams"
-    status = 429
+class VisitorHasTooManyStreams(HttpProblem, code="too_many_streams", status=429): ...
 
 
 class EventsQuery(Struct, frozen=True):
