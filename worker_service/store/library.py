@@ -46,7 +46,7 @@ RANKED_MOST = 2000
 """Maximum number of hits that are ranked. With more hits, only the pages stored last are ranked."""
 
 ANY_RANKED_MOST = 10_000
-"""The same for pages that have some of the words."""
+"""Maximum number of ranked hits among pages that have some of the words."""
 
 COMMON_MOST = 2000
 """A word on more pages than this is left out when pages with some of the words are looked for."""

@@ -63,7 +63,7 @@ class Term(Struct, frozen=True):
     """A word, phrase or prefix of the user's query."""
 
     query: str
-    """As FTS5 reads it. A plain word finds all words with its stem."""
+    """The term in FTS5's syntax. A plain word finds all words with its stem."""
     stems: tuple[str, ...]
 
 
