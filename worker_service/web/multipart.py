@@ -16,10 +16,10 @@ from worker_service.settings.config import Settings
 from worker_service.web.error_responses import BodyTooLarge, HttpProblem, WrongMediaType
 from worker_service.web.uploads import IncomingFile, refuse_if_disk_full
 
-_FIELDS_MOST = 100
+_FIELDS_MAX = 100
 _FIELD_BYTES_MAX = 65_536
 _HEADER_BYTES_MAX = 4_096
-_FILES_MOST = 100
+_FILES_MAX = 100
 
 
 @dataclass(slots=True)
@@ -99,15 +99,15 @@ class _Form:
     def _end_header(self) -> None:
         self._headers[bytes(self._header).lower()] = bytes(self._value)
         self._header, self._value = bytearray(), bytearray()
-        if len(self._headers) > _FIELDS_MOST:
+        if len(self._headers) > _FIELDS_MAX:
             raise BadInput("the form cannot be read: too many headers in it")
 
     def _end_headers(self) -> None:
         _, options = parse_options_header(self._headers.get(b"content-disposition", b""))
         self._name = options.get(b"name", b"").decode("utf-8", "replace")
         if b"filename" in options:
-            if len(self.result.files) >= _FILES_MOST:
-                raise BadInput(f"at most {_FILES_MOST} files at once")
+            if len(self.result.files) >= _FILES_MAX:
+                raise BadInput(f"at most {_FILES_MAX} files at once")
             self._file = IncomingFile(self._settings.workspace)
             self.result.files.append((options[b"filename"].decode("utf-8", "replace"), self._file))
         else:
@@ -129,7 +129,7 @@ class _Form:
     def _end_part(self) -> None:
         if self._field is not None:
             said = self.result.fields.setdefault(self._name, [])
-            if sum(map(len, self.result.fields.values())) >= _FIELDS_MOST:
+            if sum(map(len, self.result.fields.values())) >= _FIELDS_MAX:
                 raise BadInput("the form has too many fields")
             if b"\0" in self._field:
                 raise BadInput(f"{self._name[:50]!r} holds a NUL byte")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Annotated, TypeAlias, TypeVar, cast, get_args, get_origin
+from collections.abc import Iterable, Sequence
+from typing import Annotated, Any, TypeAlias, TypeVar, get_args, get_origin
 
 import msgspec
 from msgspec import Meta, Struct, UnsetType
@@ -47,31 +47,26 @@ class PageQuery(Struct, frozen=True, kw_only=True):
 def read_parameters(pairs: Iterable[tuple[str, str]], kind: type[S]) -> S:
     """Return the parameters as a `kind`, whose tuple fields may be repeated. All names must be known to `kind`."""
     known = {field.name: field for field in fields(kind)}
-    values: dict[str, str] = {}
-    repeated: dict[str, list[str]] = {}
+    values: dict[str, list[str]] = {}
     for name, text in pairs:
         if "\0" in text:
             raise BadInput(f"{name} holds a NUL byte")
-        field = known[name]
-        value = _BOOLEANS.get(text, text) if isinstance(field.default, bool) else text
-        if is_repeatable(field):
-            repeated.setdefault(name, []).append(value)
-        elif name in values:
-            raise BadInput(f"{name} is given twice")
-        else:
-            values[name] = value
+        is_boolean = isinstance(known[name].default, bool)
+        values.setdefault(name, []).append(_BOOLEANS.get(text, text) if is_boolean else text)
     for name, field in known.items():
-        if field.required and name not in values and name not in repeated:
+        if field.required and name not in values:
             raise BadInput(f"the parameter {name} is missing")
-    return kind(**{name: _convert(name, given, known[name]) for name, given in {**values, **repeated}.items()})
+    return kind(**{name: _convert(known[name], texts) for name, texts in values.items()})
 
 
-def _convert(name: str, given: object, field: FieldInfo) -> object:
+def _convert(field: FieldInfo, texts: Sequence[str]) -> object:
+    is_repeatable = _is_tuple(field.type)
+    if len(texts) > 1 and not is_repeatable:
+        raise BadInput(f"{field.name} is given twice")
     try:
-        return msgspec.convert(given, field.type, strict=False)
+        return msgspec.convert(texts if is_repeatable else texts[0], field.type, strict=False)
     except msgspec.ValidationError as error:
-        value = given if isinstance(given, str) else ", ".join(map(str, cast(list[str], given)))
-        raise BadInput(f"{name} cannot be {value[:50]!r}", str(error)) from None
+        raise BadInput(f"{field.name} cannot be {', '.join(texts)[:50]!r}", str(error)) from None
 
 
 def read_known(pairs: Iterable[tuple[str, object]], kind: type[S]) -> S:
@@ -82,9 +77,8 @@ def read_known(pairs: Iterable[tuple[str, object]], kind: type[S]) -> S:
     )
 
 
-def is_repeatable(field: FieldInfo) -> bool:
-    kind = get_args(field.type)[0] if get_origin(field.type) is Annotated else field.type
-    return get_origin(kind) is tuple
+def _is_tuple(kind: Any) -> bool:
+    return get_origin(get_args(kind)[0] if get_origin(kind) is Annotated else kind) is tuple
 
 
 class IdConvertor(Convertor[int]):

@@ -32,7 +32,7 @@ _KEPT_SECONDS = 3_600
 _WHOLE_SECONDS = 60
 _FAILED_KEPT_SECONDS = 86_400
 _SWEPT_AT_ONCE = 50
-_FAILED_MOST = 10_000
+_FAILED_MAX = 10_000
 
 
 class IncomingFile:
@@ -125,5 +125,5 @@ def _done_with(session: Session, chosen: Mapping[str, Path], moment: float) -> I
         key for key, file in chosen.items() if key not in known and moment - file.stat().st_mtime > _FAILED_KEPT_SECONDS
     }
     if left_over:
-        failed = library.not_brought_in(DocumentSelector(), most=_FAILED_MOST)
+        failed = library.not_brought_in(DocumentSelector(), most=_FAILED_MAX)
         yield from left_over & {job.source_key for job in failed if job.source_key is not None}

@@ -24,7 +24,7 @@ from worker_service.services.page_layouts import TableOnPage, tables_in
 SURE, FAIR = 90, 70
 """Least confidence in per cent at which a word is called sure or fair; below both it is doubtful."""
 
-_BOXES_MOST = 8000
+_BOXES_MAX = 8000
 _PATIENCE_SECONDS = 3.0
 """Longest wait for the renderer to provide word positions; the text is shown without them."""
 _BEGUN_LEAST = 3
@@ -115,7 +115,7 @@ def page_view(
             page.method,
             page.confidence,
             lines,
-            boxes[:_BOXES_MOST],
+            boxes[:_BOXES_MAX],
             (size[0], size[1]) if size else None,
             len(hits),
             layout.get("sheet", ""),
