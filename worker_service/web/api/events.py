@@ -67,13 +67,15 @@ class EventStreams:
     def is_stopping(self) -> bool:
         return bool(self._app.state.is_stopping())
 
-    def join(self, visitor: str) -> None:
+    def refuse_too_many(self, visitor: str) -> None:
         if self._open[visitor] >= _STREAMS_PER_VISITOR_MAX:
             raise VisitorHasTooManyStreams(
                 f"{visitor} has {_STREAMS_PER_VISITOR_MAX} event streams open", "close one of them"
             )
         if self._open.total() >= _STREAMS_MAX:
             raise TooManyStreams(f"{_STREAMS_MAX} event streams are open already", "try again later")
+
+    def join(self, visitor: str) -> None:
         self._open[visitor] += 1
         if self._poller is None:
             self._poller = asyncio.create_task(self._poll())
@@ -178,12 +180,14 @@ async def listen(request: Request, visitor: Visitor, query: EventsQuery) -> Resp
     after = request.headers.get("last-event-id") or query.after
     reader = EventReader(request.app, visitor, query, feed.parse_cursor(after) if after else None)
     streams: EventStreams = request.app.state.streams
-    streams.join(visitor.name)
+    streams.refuse_too_many(visitor.name)
     headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
     return StreamingResponse(_stream(streams, visitor, reader), headers=headers, media_type="text/event-stream")
 
 
 async def _stream(streams: EventStreams, visitor: Visitor, reader: EventReader) -> AsyncIterator[str]:
+    # Not in `listen`: if the client disconnects before the response begins, this generator never runs.
+    streams.join(visitor.name)
     ends_at = time.monotonic() + _LIFE_SECONDS
     try:
         yield "retry: 2000\n\n"
