@@ -41,7 +41,13 @@ def on_a_terminal(*words: str, typed: str = "", columns: int = 60) -> tuple[int,
 
 @pytest.mark.parametrize(
     ("words", "right"),
-    [(["enqeue"], "enqueue"), (["canel"], "cancel"), (["ls", "--ownr", "a"], "--owner"), (["db", "migrat"], "migrate")],
+    [
+        (["enqeue"], "enqueue"),
+        (["canel"], "cancel"),
+        (["ls", "--ownr", "a"], "--owner"),
+        (["db", "migrat"], "migrate"),
+        (["documents", "addopt", "."], "adopt"),
+    ],
 )
 def test_a_misspelt_command_or_option_is_answered_with_the_right_one(run: Run, words: list[str], right: str) -> None:
     result = run(*words, fails=2)
