@@ -21,7 +21,7 @@ from benchmarks import ocr_search
 from benchmarks.fixtures import opened
 from benchmarks.queue import disk
 from benchmarks.table import Fact, Goal, Row, at_most
-from worker_service.store.fts_query import any_of, fts_query, plain_operands
+from worker_service.store.search_query import any_of, fts_query, plain_operands
 
 _DEPTH = 10
 _QUESTIONS = 100

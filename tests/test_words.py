@@ -13,8 +13,8 @@ import pytest
 from worker_service.base import events
 from worker_service.cli import INDEX
 from worker_service.store.intake import Intake
+from worker_service.store.job_control import Steering
 from worker_service.store.leases import Leases
-from worker_service.store.steering import Steering
 from worker_service.store.store import sqlite_statements
 
 ROOT = Path(__file__).resolve().parent.parent

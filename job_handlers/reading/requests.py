@@ -29,7 +29,7 @@ from worker_service.handlers import (
     legible,
     written,
 )
-from worker_service.jobs.actions import read_action
+from worker_service.jobs.follow_ups import read_action
 from worker_service.jobs.library import Document
 
 Quality = Literal["fast", "auto", "best"]

@@ -10,7 +10,7 @@ from tests.store.kit import EVERY_JOB
 from worker_service.jobs.batches import BatchState
 from worker_service.jobs.job import Status
 from worker_service.jobs.selector import Selector
-from worker_service.store.scheduler import claim_values, make_ready
+from worker_service.store.claim_order import claim_values, make_ready
 
 
 def gate_faults(people: WatchedStore, workers: Sequence[str]) -> Iterator[str]:

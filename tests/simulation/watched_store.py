@@ -27,8 +27,8 @@ from worker_service.jobs.workers import Beat
 from worker_service.store.batches import Batches
 from worker_service.store.completions import Completions
 from worker_service.store.database import Database, Transaction, WriteOptions
+from worker_service.store.job_control import Steering
 from worker_service.store.leases import Leases
-from worker_service.store.steering import Steering
 from worker_service.store.store import Store
 
 _ROWS = """

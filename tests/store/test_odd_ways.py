@@ -20,7 +20,7 @@ from tests.store.kit import (
 )
 from worker_service.jobs.attempts import Failure
 from worker_service.jobs.job import NewJob, Status
-from worker_service.store import intake, steering
+from worker_service.store import intake, job_control
 from worker_service.store.database import Database
 from worker_service.store.store import Store
 
@@ -61,7 +61,7 @@ def test_an_undo_that_was_cut_off_goes_on_where_it_stopped(
         if (error := next(cut, None)) is not None:
             raise error
 
-    monkeypatch.setattr(steering, "settle", settle)
+    monkeypatch.setattr(job_control, "settle", settle)
     with pytest.raises(OSError, match="power"):
         undo(store, cancelled)
     monkeypatch.undo()

@@ -12,8 +12,8 @@ import pytest
 from tests.store.kit import MovableClock, claimed_ids, ids, lay_out, new_worker
 from worker_service.jobs.attempts import Failure
 from worker_service.jobs.job import Job, NewJob
+from worker_service.store.claim_order import claim_values, make_ready
 from worker_service.store.opening import open_store
-from worker_service.store.scheduler import claim_values, make_ready
 from worker_service.store.store import Store
 
 TYPES = ("ocr_pages", "assemble", "scrape_account")

@@ -46,7 +46,7 @@ INDEX: dict[str, dict[str, tuple[str, str]]] = {
         "export": ("contents", "Copy texts, searchable PDFs and other files of documents."),
         "tables": ("contents", "Print or export the tables of a document."),
         "keywords": ("contents", "Count how often terms occur in each document."),
-        "then": ("actions", "Manage the follow-up jobs of each owner's documents."),
+        "then": ("follow_ups", "Manage the follow-up jobs of each owner's documents."),
     },
     "Jobs": {
         "enqueue": ("enqueue", "Add a job to the queue."),

@@ -29,8 +29,8 @@ from worker_service.cli.submit import (
     say_what_is_left_out,
     timeout_option,
 )
-from worker_service.jobs.actions import read_action
 from worker_service.jobs.digest import canonical
+from worker_service.jobs.follow_ups import read_action
 from worker_service.jobs.job import NewJob
 from worker_service.services import batches, enqueue
 from worker_service.services.batches import PRIORITY

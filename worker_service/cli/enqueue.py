@@ -9,7 +9,7 @@ import click
 from worker_service.base.clock import PERIODS
 from worker_service.cli import output
 from worker_service.cli.context import Function, Invocation, completes, completes_type, read_stdin, verb
-from worker_service.jobs.actions import read_action
+from worker_service.jobs.follow_ups import read_action
 from worker_service.jobs.selector import WRITTEN
 from worker_service.services import enqueue as operations
 

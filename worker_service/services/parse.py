@@ -13,8 +13,8 @@ from msgspec.structs import replace
 
 from worker_service.base.clock import add_duration, as_text, parse_duration, parse_length, parse_time
 from worker_service.base.errors import BadInput, BadPayload, BadTime
-from worker_service.jobs.actions import read_action, read_json
 from worker_service.jobs.documents import IndexStatus, OnEnd
+from worker_service.jobs.follow_ups import read_action, read_json
 from worker_service.jobs.job import NewJob, Status
 from worker_service.jobs.library import DocumentSelector
 from worker_service.jobs.selector import (

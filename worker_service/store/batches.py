@@ -32,7 +32,7 @@ from worker_service.jobs.documents import Decision, IndexStatus
 from worker_service.jobs.job import Enqueued, NewJob, Status
 from worker_service.store.database import Database, Row
 from worker_service.store.intake import Intake, settle
-from worker_service.store.steering import Steering
+from worker_service.store.job_control import Steering
 
 LATELY = timedelta(minutes=5)
 _JOBS_PER_TRANSACTION = 500

@@ -21,10 +21,10 @@ from worker_service.jobs.history import LOG_LINES_MOST
 from worker_service.jobs.job import Job, Lease, NewJob, Status
 from worker_service.jobs.retries import MAY_HAVE_RUN, MAY_HAVE_RUN_REMEDY, REQUEUES_MAX, may_have_run_detail
 from worker_service.jobs.workers import Beat, LeaseRow
+from worker_service.store.claim_order import Scheduler, claim_values, make_ready
 from worker_service.store.completions import Completions
 from worker_service.store.database import Database, Row, chunks
 from worker_service.store.intake import settle
-from worker_service.store.scheduler import Scheduler, claim_values, make_ready
 
 STALE = "STALE_GENERATION"
 

@@ -32,8 +32,8 @@ from worker_service.jobs.library import (
 from worker_service.jobs.names import folder_at_source
 from worker_service.store.connection import register_fts_count
 from worker_service.store.database import Database, Row
-from worker_service.store.fts_query import any_of, fts_phrase, fts_query, plain_operands
-from worker_service.store.ranking import (
+from worker_service.store.search_query import any_of, fts_phrase, fts_query, plain_operands
+from worker_service.store.search_ranking import (
     RERANKED_MOST,
     language_for,
     rank_pages,

@@ -21,8 +21,8 @@ from worker_service.jobs.history import Action, Event, JobMove, LogLine
 from worker_service.jobs.job import WATCHING, Gate, Job, Pause, Status
 from worker_service.jobs.selector import CHOSEN_BY, Selector
 from worker_service.jobs.workers import HandlerFacts, NodeRow, NodeWork, WorkerState
+from worker_service.store.claim_order import claim_values, make_ready
 from worker_service.store.database import Database, Row
-from worker_service.store.scheduler import claim_values, make_ready
 
 JOB_COLUMNS = Job._fields
 

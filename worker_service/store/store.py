@@ -17,18 +17,18 @@ from worker_service.jobs.generations import TakeoverTimeouts
 from worker_service.store.attempts import Attempts
 from worker_service.store.batches import Batches
 from worker_service.store.change_watch import FileWatch
+from worker_service.store.claim_order import Scheduler
 from worker_service.store.completions import Completions
 from worker_service.store.database import Database, row_of
 from worker_service.store.idempotency import IdempotencyKeys
 from worker_service.store.intake import NEW_COLUMNS, USUAL_COLUMNS, Intake
 from worker_service.store.integrity import Integrity
+from worker_service.store.job_control import Steering
 from worker_service.store.leases import Leases
 from worker_service.store.library import Library
 from worker_service.store.notices import NOTICE_COLUMNS, Notices
 from worker_service.store.reading import JOB_COLUMNS, Reading
-from worker_service.store.scheduler import Scheduler
 from worker_service.store.schedules import Schedules
-from worker_service.store.steering import Steering
 from worker_service.store.tokens import TOKEN_COLUMNS, Tokens
 from worker_service.store.upkeep import Upkeep
 from worker_service.store.workers import Workers
@@ -36,7 +36,7 @@ from worker_service.store.workers import Workers
 _HERE = Path(__file__).parent
 # A fragment must come before the statements that use it.
 _PARTS = (
-    "workers", "intake", "leases", "completions", "attempts", "schedules", "steering", "batches", "reading", "library",
+    "workers", "intake", "leases", "completions", "attempts", "schedules", "job_control", "batches", "reading", "library",
     "upkeep", "integrity", "notices", "tokens", "idempotency",
 )  # fmt: skip
 _HEADING = re.compile(r"^-- (name|fragment): (\w+)\n", re.MULTILINE)

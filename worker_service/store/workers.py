@@ -9,8 +9,8 @@ from msgspec.structs import asdict, replace
 
 from worker_service.base.errors import Refused, WorkerUnknown
 from worker_service.jobs.workers import NodeState, Worker
+from worker_service.store.claim_order import Scheduler
 from worker_service.store.database import Database
-from worker_service.store.scheduler import Scheduler
 
 
 class Workers:

@@ -29,7 +29,7 @@ from worker_service.services.page_images import PageRenderer
 from worker_service.services.server_address import published_address
 from worker_service.settings.config import Settings
 from worker_service.settings.value_types import LISTEN
-from worker_service.web import sign_in, uploads
+from worker_service.web import incoming_files, sign_in
 from worker_service.web.access import AuthenticationMiddleware, SignInFailures, TokenUses
 from worker_service.web.api import openapi
 from worker_service.web.api.events import EventStreams
@@ -156,7 +156,7 @@ def _write_token_uses(made: Starlette) -> None:
 
 def _sweep_uploads(made: Starlette) -> None:
     with suppress(PagemillError, OSError), made.state.sessions.borrow("web") as session:
-        uploads.sweep(session)
+        incoming_files.sweep(session)
 
 
 def serve(settings: Settings, on_ready: Callable[[], None]) -> int:

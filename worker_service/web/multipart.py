@@ -14,7 +14,7 @@ from starlette.requests import ClientDisconnect, Request
 from worker_service.base.errors import BadInput
 from worker_service.settings.config import Settings
 from worker_service.web.error_responses import BodyTooLarge, HttpProblem, WrongMediaType
-from worker_service.web.uploads import IncomingFile, refuse_if_disk_full
+from worker_service.web.incoming_files import IncomingFile, refuse_if_disk_full
 
 _FIELDS_MAX = 100
 _FIELD_BYTES_MAX = 65_536

@@ -27,7 +27,7 @@ from worker_service.jobs.job import Status
 from worker_service.services import database
 from worker_service.services.database import Session, open_session
 from worker_service.settings.config import Settings, load_settings
-from worker_service.web import app, uploads
+from worker_service.web import app, incoming_files
 
 
 @pytest.fixture
@@ -163,10 +163,10 @@ def test_a_file_that_is_sent_becomes_the_job_of_ingest_and_once_only(site: httpx
     job = site.get(f"/api/jobs/{made['id']}").json()
     assert (job["job_type"], job["owner"], job["payload"]["read"]) == ("download", "alice", {"languages": ["deu"]})
     source = Path(job["payload"]["source"])
-    assert source.is_relative_to(uploads.place_of(settings.workspace))
+    assert source.is_relative_to(incoming_files.place_of(settings.workspace))
     assert source.stat().st_size == 300_009
     assert [(one["id"], one["existing"]) for one in again.json()["items"]] == [(made["id"], True)]
-    assert len(list(uploads.place_of(settings.workspace).rglob("*.pdf"))) == 1
+    assert len(list(incoming_files.place_of(settings.workspace).rglob("*.pdf"))) == 1
 
 
 def test_an_empty_file_is_named_and_the_others_are_taken(site: httpx.Client) -> None:
@@ -230,12 +230,12 @@ def test_what_cannot_be_brought_in_is_refused_and_leaves_nothing(
     assert answer.status_code == status
     assert why in answer.json()["detail"]
     assert site.get("/api/jobs").json()["items"] == []
-    place = uploads.place_of(settings.workspace)
+    place = incoming_files.place_of(settings.workspace)
     assert not place.exists() or [one for one in place.iterdir() if one.name.startswith(".")] == []
 
 
 def test_a_sender_that_hangs_up_leaves_nothing(settings: Settings) -> None:
-    place = uploads.place_of(settings.workspace)
+    place = incoming_files.place_of(settings.workspace)
     with served(settings) as address:
         sender = http.client.HTTPConnection(address.removeprefix("http://"))
         sender.putrequest("POST", "/api/uploads")
@@ -269,7 +269,7 @@ def test_a_file_beyond_the_limit_is_refused_before_it_fills_the_disk(tmp_path: P
         )
 
     assert (answer.status_code, answer.json()["code"]) == (413, "body_too_large")
-    assert list(uploads.place_of(settings.workspace).iterdir()) == []
+    assert list(incoming_files.place_of(settings.workspace).iterdir()) == []
 
 
 def test_a_large_file_goes_to_the_disk_and_not_into_memory(settings: Settings) -> None:
@@ -290,7 +290,7 @@ def test_a_large_file_goes_to_the_disk_and_not_into_memory(settings: Settings) -
         grown = _resident_bytes() - before
 
     assert answer.status_code == 201
-    [file] = uploads.place_of(settings.workspace).rglob("*.pdf")
+    [file] = incoming_files.place_of(settings.workspace).rglob("*.pdf")
     with file.open("rb") as opened:
         assert hashlib.file_digest(opened, "sha256").digest() == digest.digest()
     assert grown < 40_000_000
@@ -313,9 +313,9 @@ def test_what_was_sent_is_read_and_then_removed_from_where_it_came_in(tmp_path: 
             assert site.get("/api/search?q=climate").json()["items"][0]["name"] == "a.pdf"
 
         session = open_session(settings, actor="test")
-        assert uploads.sweep(session) == 0
-        assert uploads.sweep(session, now=time.time() + 7_200) == 1
-        assert list(uploads.place_of(settings.workspace).rglob("*.pdf")) == []
+        assert incoming_files.sweep(session) == 0
+        assert incoming_files.sweep(session, now=time.time() + 7_200) == 1
+        assert list(incoming_files.place_of(settings.workspace).rglob("*.pdf")) == []
         session.close()
     finally:
         system.close()
@@ -328,7 +328,7 @@ def test_uploads_take_turns_with_all_other_changes(settings: Settings) -> None:
             others.submit(site.post, "/api/uploads", files={"file": ("a.csv", f"{number}\n".encode())}, timeout=60)
             for number in range(2 * app.THREADS)
         ]
-        place = uploads.place_of(settings.workspace)
+        place = incoming_files.place_of(settings.workspace)
         wait_until(lambda: len(list(place.rglob("*"))) >= len(waiting), "all have come in")
         for _ in range(20):
             assert site.get("/api/jobs", timeout=5).status_code == 200
@@ -345,5 +345,5 @@ def test_what_could_not_be_brought_in_goes_after_a_day(settings: Settings, sessi
     session.store.leases.fail(claim(session.store).lease, Failure("GONE", ""), retry_at=None)
     assert session.store.reading.get(made["items"][0]["id"]).status is Status.FAILED
 
-    assert uploads.sweep(session, now=time.time() + 82_800) == 0
-    assert uploads.sweep(session, now=time.time() + 90_000) == 1
+    assert incoming_files.sweep(session, now=time.time() + 82_800) == 0
+    assert incoming_files.sweep(session, now=time.time() + 90_000) == 1

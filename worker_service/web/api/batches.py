@@ -10,8 +10,8 @@ from msgspec import UNSET, Meta, Struct, field
 from msgspec.structs import replace
 
 from worker_service.base.errors import BadInput
-from worker_service.jobs.actions import read_action
 from worker_service.jobs.batches import Batch, BatchAdded, BatchMoved
+from worker_service.jobs.follow_ups import read_action
 from worker_service.jobs.job import NewJob
 from worker_service.services import batches
 from worker_service.services import enqueue as enqueuing

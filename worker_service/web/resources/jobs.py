@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from worker_service.base.errors import BadInput, JobNotFound
-from worker_service.jobs.actions import read_action
+from worker_service.jobs.follow_ups import read_action
 from worker_service.jobs.job import Job, Status
 from worker_service.jobs.selector import CHOSEN_BY, Column, Selector
 from worker_service.services import jobs

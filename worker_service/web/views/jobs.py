@@ -14,8 +14,8 @@ from starlette.routing import Route
 from worker_service.base.clock import from_text
 from worker_service.base.errors import BadInput, BadPayload, BatchNotFound, Refused
 from worker_service.base.humanize import counted
-from worker_service.jobs.actions import read_json
 from worker_service.jobs.attempts import AttemptRow
+from worker_service.jobs.follow_ups import read_json
 from worker_service.jobs.job import Job, Status
 from worker_service.jobs.selector import Selector
 from worker_service.services import enqueue as enqueuing

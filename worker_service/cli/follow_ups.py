@@ -8,9 +8,9 @@ import click
 
 from worker_service.cli import VerbGroup, output
 from worker_service.cli.context import DocumentId, Function, Invocation, completes, verb
-from worker_service.jobs.actions import read_action
 from worker_service.jobs.documents import DeferredAction, OnEnd
-from worker_service.services import actions, enqueue
+from worker_service.jobs.follow_ups import read_action
+from worker_service.services import enqueue, follow_ups
 
 
 def _rule(function: Function) -> Function:
@@ -35,7 +35,7 @@ def ls(call: Invocation, document: int | None) -> None:
         if not call.printed_json({"items": rules}):
             output.show_table(("OWNER", *_HEADINGS), [(one.owner, *_row(one)) for one in rules])
         return
-    asked = actions.actions_of_document(call.session, document)
+    asked = follow_ups.actions_of_document(call.session, document)
     if not call.printed_json({"items": asked}):
         rows = [(one.generation, *_row(one), output.to_the_second(one.fired_at), one.job_id) for one in asked]
         output.show_table(("GENERATION", *_HEADINGS, "STARTED (UTC)", "JOB"), rows)
@@ -50,7 +50,7 @@ def add(call: Invocation, action: str, owner: str, on_failure: bool) -> None:
 
     Enqueue this job each time that a document of this owner is read from now on.
     """
-    is_new = actions.add_standing_action(call.session, owner, action, on_failure=on_failure)
+    is_new = follow_ups.add_standing_action(call.session, owner, action, on_failure=on_failure)
     for sentence in enqueue.unknown_type_warnings(call.session, [read_action(action)]):
         output.say(sentence)
     if not call.printed_json({"owner": owner, "is_new": is_new}) and not is_new:
@@ -65,7 +65,7 @@ def rm(call: Invocation, action: str, owner: str, on_failure: bool) -> None:
 
     Remove a rule. Jobs that it has started continue.
     """
-    actions.remove_standing_action(call.session, owner, action, on_failure=on_failure)
+    follow_ups.remove_standing_action(call.session, owner, action, on_failure=on_failure)
     call.printed_json({"owner": owner})
 
 

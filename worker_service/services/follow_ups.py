@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from worker_service.base.errors import Refused
-from worker_service.jobs.actions import read_action
 from worker_service.jobs.documents import AskedAction, OnEnd
+from worker_service.jobs.follow_ups import read_action
 from worker_service.services.database import Session
 from worker_service.services.enqueue import check_action_payload
 
