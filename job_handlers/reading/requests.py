@@ -1,6 +1,6 @@
 """Turn a user's request to read a document into a job.
 
-The command line, HTTP, the web page and `[[schedule]]` all come here. This module rejects requests without a meaning;
+The command line, HTTP, the web page and `[[schedule]]` all come here. This module refuses requests that make no sense;
 the services decide whether a request is accepted. Does not use the database.
 """
 
@@ -36,7 +36,7 @@ Quality = Literal["fast", "auto", "best"]
 QUALITIES: Sequence[str] = get_args(Quality)
 
 _LANGUAGE = re.compile(r"[A-Za-z]\w*(?:/\w+)?", re.ASCII)
-_REMEMBERED = ("languages", "quality", "force_ocr", "hocr", "password_file")
+_DOCUMENT_SETTINGS = ("languages", "quality", "force_ocr", "hocr", "password_file")
 _PASSWORD = re.compile(r"password[\w.-]*", re.ASCII)
 _OPTION_NAMES = {
     "as_usual": "as-usual", "languages": "lang", "force_ocr": "force-ocr", "password": "password-file",
@@ -64,7 +64,7 @@ class ReadOptions(Struct, frozen=True, kw_only=True, rename=_OPTION_NAMES.get):
 
         A setting that is not given is left out; null resets it to the default.
         """
-        said: dict[str, object] = dict.fromkeys(_REMEMBERED) if self.as_usual else {}
+        said: dict[str, object] = dict.fromkeys(_DOCUMENT_SETTINGS) if self.as_usual else {}
         if self.languages:
             said["languages"] = [language for word in self.languages for language in _languages(word)]
         if self.quality is not None:
@@ -106,9 +106,9 @@ class ReadOptions(Struct, frozen=True, kw_only=True, rename=_OPTION_NAMES.get):
 
 
 def parse_options(kind: type[Options], words: Mapping[str, object]) -> Options:
-    """Build options from their names on the command line and their values in HTTP, a form or TOML.
+    """Build options from names and values, as the command line, HTTP, a form or TOML gives them.
 
-    A value may be a list of them, and an empty text means not given.
+    A value may be a list of values; an empty text means that the option is not given.
     """
     known = {field.encode_name: field for field in msgspec.structs.fields(kind)}
     converted: dict[str, Any] = {}
@@ -120,11 +120,15 @@ def parse_options(kind: type[Options], words: Mapping[str, object]) -> Options:
         if not values:
             continue
         is_list = known[name].type == tuple[str, ...]
-        value = values[-1] is not False if known[name].type is bool else values if is_list else values[-1]
+        value: object = values if is_list else values[-1]
+        if known[name].type is bool:
+            value = values[-1] is not False
         try:
             converted[known[name].name] = msgspec.convert(value, known[name].type, strict=False)
         except msgspec.ValidationError as error:
-            hint = f"choose {', '.join(QUALITIES)}" if name == "quality" else "`pagemill crawl --help` has examples"
+            hint = (
+                f"choose {', '.join(QUALITIES)}" if name == "quality" else "`pagemill crawl --help` lists the options"
+            )
             raise BadInput(f"{name} cannot be {value!r}", hint) from error
     return kind(**converted)
 
@@ -137,7 +141,7 @@ def download_job(
 ) -> NewJob:
     source = written(file)
     body = {"source": source, "read": options.asked(), "force": is_forced, **options.follows(standing=standing)}
-    # Equal requests for equal bytes share a key, as far as that is known without reading the file.
+    # Equal requests for equal bytes share a key. The file's size and times stand for its bytes.
     revision = revision_of(file.stat())
     key = f"ingest:{digest([owner, body, revision])}"
     request = DocumentRequest(

@@ -193,7 +193,7 @@ def watch_reading(display: Display | None = None) -> WatchDocuments | None:
     display = display or _display()
     if display is None:
         return None
-    # Pages that were read before the wait do not count, except for the rate at the end.
+    # Pages read before the wait do not count. The last line shows the rate of the whole wait.
     recent: deque[tuple[float, int]] = deque()
     first: tuple[float, int] | None = None
 
@@ -211,7 +211,7 @@ def watch_reading(display: Display | None = None) -> WatchDocuments | None:
 
 
 def reading_in_words(progress: ReadingProgress, seconds: float, done_before: int = 0) -> str:
-    """Describe the progress; `done_before` pages were done `seconds` ago. The time left needs all pages counted."""
+    """Describe the progress; `done_before` pages were done `seconds` ago. Without `pages_left`, omit the time left."""
     parts = [f"{progress.ended}/{counted(progress.documents, 'document')}"]
     if progress.pages:
         parts.append(f"{progress.pages_done}/{counted(progress.pages, 'page')}")

@@ -89,7 +89,7 @@ class WriteFile(Struct, frozen=True):
         if self._is_left():
             return
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        # systemd may read it at any time.
+        # systemd may read the file at any time, so replace it in one step, with its mode set.
         with atomic_write(self.path, mode=0o600) as file:
             file.write(self.text.encode())
             os.fchmod(file.fileno(), self.mode)
@@ -257,7 +257,7 @@ def _install(python: str, root: Path | None, *, with_web: bool) -> Iterator[Step
     # Not --now, which would leave the old version running.
     yield RunCommand(["systemctl", "restart", *units])
     if not with_web:
-        # It may have been started by hand.
+        # An administrator may have started the web unit by hand.
         yield RunCommand(["systemctl", "try-restart", WEB_UNIT])
 
 
@@ -339,14 +339,14 @@ def _check(*, for_user: bool, dry_run: bool, root: Path | None) -> None:
     if for_user and root is not None:
         raise click.UsageError("--user and --root cannot be combined", context)
     if not (for_user or dry_run or root is not None) and os.geteuid() != 0:
-        raise NeedsRoot("only root can install the service", "use sudo, or --user for your user only")
+        raise NeedsRoot("only root can change the service", "use sudo, or --user for your user only")
 
 
 def _refuse_hidden(python: str | None) -> None:
     """Raise `Refused` if Python or its packages are in a home directory, which the units cannot see."""
     ours: Sequence[str | Path] = (sys.executable, sys.prefix, sys.base_prefix, _PACKAGE)
     for path in [python] if python is not None else ours:
-        if any(Path(os.path.abspath(path)).is_relative_to(hidden) for hidden in _HIDDEN):  # noqa: PTH100  links stay
+        if any(Path(os.path.abspath(path)).is_relative_to(hidden) for hidden in _HIDDEN):  # noqa: PTH100  do not resolve links
             raise Refused(
                 f"{path} is in a home directory, which the service cannot see",
                 f"/usr/bin/python3 -m venv /opt/pagemill && "

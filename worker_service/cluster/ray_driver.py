@@ -69,7 +69,7 @@ from ray import exceptions as ray_errors  # noqa: E402
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy  # noqa: E402
 
 CONNECT_SECONDS = 5.0
-LOOK_SECONDS = 0.5
+WATCH_INTERVAL_SECONDS = 0.5
 SILENCE_SECONDS = 30.0
 """A task yields every few seconds, so a stream that is silent for so long is broken."""
 REFUSED_SECONDS = 300.0
@@ -118,7 +118,7 @@ class RayDriver:
         self._nodes: dict[str, _Node] = {}
         self._draining: Collection[str] = ()
         self._dead_nodes: deque[str] = deque(maxlen=_DEAD_NODES_MAX)
-        self._nodes_told: tuple[NodeState, ...] | None = None
+        self._nodes_reported: tuple[NodeState, ...] | None = None
 
     def serve(self) -> None:
         begin, rest = receive_begin(self._control, self._inbox)
@@ -269,13 +269,13 @@ class RayDriver:
             with contextlib.suppress(ray_errors.RayError, RuntimeError, OSError):
                 told = await asyncio.to_thread(ray.nodes)
                 alive = {str(one["NodeID"]): one for one in told if one["Alive"] and one["Resources"].get("CPU")}
-                self._lose_dead_nodes(alive)
+                self._drop_dead_nodes(alive)
                 self._add_new_nodes(alive)
                 self._abandon_silent_streams()
                 self._report_nodes()
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(WATCH_INTERVAL_SECONDS)
 
-    def _lose_dead_nodes(self, alive: Collection[str]) -> None:
+    def _drop_dead_nodes(self, alive: Collection[str]) -> None:
         """End the attempts of dead nodes. Ray itself waits for ever for a stream from a frozen machine."""
         dead = [node for node in self._nodes.values() if node.node_id not in alive]
         for node in dead:
@@ -338,8 +338,8 @@ class RayDriver:
 
     def _report_nodes(self) -> None:
         nodes = tuple(self._state(node) for node in self._nodes.values())
-        if nodes != self._nodes_told:
-            self._nodes_told = nodes
+        if nodes != self._nodes_reported:
+            self._nodes_reported = nodes
             self._send(NodesSeen(nodes))
 
     def _state(self, node: _Node) -> NodeState:

@@ -58,7 +58,7 @@ class Export(Struct, frozen=True):
 class _Copy(Struct, frozen=True):
     source: Path
     target: Path
-    again: str
+    remake_command: str
     """The command that creates the source again if it is gone."""
 
 
@@ -139,7 +139,7 @@ def _copy_files(copies: Sequence[_Copy], failures: list[PagemillError], there: I
                     shutil.copyfileobj(source, copy)
                 written.append(one.target)
         except FileNotFoundError:
-            failures.append(_gone_error(one.source, one.again))
+            failures.append(_gone_error(one.source, one.remake_command))
     return Export(chosen, written, unchanged, failures)
 
 

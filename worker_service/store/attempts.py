@@ -1,6 +1,6 @@
 """Data of running attempts: checkpoints, pages and crawl items that they store, and questions that they ask.
 
-Pages are stored ahead; readers see them only when a completion makes their generation current (P5).
+Pages are stored while the attempt runs; readers see them only when a completion makes their generation current (P5).
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class Attempts:
         return None
 
     def save_pages(self, pages: Sequence[tuple[Lease, PageResult]]) -> list[Lease]:
-        """Store page results. Return the leases that are lost or must be cancelled.
+        """Store page results. Return the leases of the attempts that must stop (lost, outdated or cancelled).
 
         Pages of a job that must be cancelled are stored too; the next attempt finds them by their digest.
         """

@@ -16,20 +16,20 @@ from msgspec import Struct
 
 _LOCKS = Path("/proc/locks")
 # SQLite's file format: a writer in WAL mode locks this byte of the -shm file; a connection with exclusive access locks
-# the second range in the database file.
+# the bytes of `_EXCLUSIVE` in the database file.
 _WRITER = range(120, 121)
 _EXCLUSIVE = range(1073741826, 1073742336)
-_LETTERS_MOST = 80
+_CHARACTERS_MAX = 80
 _LOOK_SECONDS = 0.02
 
 
 class LockOwner(Struct, frozen=True):
     pid: int
-    program: str
-    """Command line of the process. Empty: hidden."""
+    command_line: str
+    """Empty if it is hidden."""
 
     def __str__(self) -> str:
-        return f"process {self.pid} ({self.program})" if self.program else f"process {self.pid}"
+        return f"process {self.pid} ({self.command_line})" if self.command_line else f"process {self.pid}"
 
 
 def lock_owner_of(database: Path) -> LockOwner | None:
@@ -39,13 +39,14 @@ def lock_owner_of(database: Path) -> LockOwner | None:
             found = path.stat()
             file = f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}:{found.st_ino}"
             for pid, first, last in _writers(file):
+                # The kernel shows 0 for a process outside our PID namespace.
                 if first <= bytes_locked[0] and bytes_locked[-1] <= last and pid not in (os.getpid(), 0):
-                    return LockOwner(pid, _program(pid))
+                    return LockOwner(pid, _command_line_of(pid))
     return None
 
 
 def lasting_lock_owner_of(database: Path, *, seconds: float) -> LockOwner | None:
-    """Return the process that holds the write lock for longer than a commit takes."""
+    """Return the other process that holds the write lock during all of these seconds."""
     first = lock_owner_of(database)
     until = time.monotonic() + seconds
     while first is not None and time.monotonic() < until:
@@ -60,15 +61,15 @@ def _writers(file: str) -> Iterator[tuple[int, int, int]]:
     """Yield (pid, first byte, last byte) of each exclusive lock."""
     for line in _LOCKS.read_text().splitlines():
         words = line.split()
-        # Waiting requests have an arrow after their number, which shifts the fields by one.
+        # A waiting request has an arrow as its second word, so it is skipped.
         if words[1] == "POSIX" and words[3] == "WRITE" and words[5] == file:
             yield int(words[4]), int(words[6]), 1 << 63 if words[7] == "EOF" else int(words[7])
 
 
-def _program(pid: int) -> str:
+def _command_line_of(pid: int) -> str:
     try:
         words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
     except OSError:
         return ""
     text = " ".join(filter(None, words))
-    return text if len(text) <= _LETTERS_MOST else text[: _LETTERS_MOST - 1] + "…"
+    return text if len(text) <= _CHARACTERS_MAX else text[: _CHARACTERS_MAX - 1] + "…"

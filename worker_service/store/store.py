@@ -36,8 +36,8 @@ from worker_service.store.workers import Workers
 _HERE = Path(__file__).parent
 # A fragment must come before the statements that use it.
 _PARTS = (
-    "workers", "intake", "leases", "completions", "attempts", "schedules", "job_control", "batches", "reading", "library",
-    "upkeep", "integrity", "notices", "tokens", "idempotency",
+    "workers", "intake", "leases", "completions", "attempts", "schedules", "job_control", "batches", "reading",
+    "library", "upkeep", "integrity", "notices", "tokens", "idempotency",
 )  # fmt: skip
 _HEADING = re.compile(r"^-- (name|fragment): (\w+)\n", re.MULTILINE)
 _PLACE = re.compile(r"\{(\w+)\}")

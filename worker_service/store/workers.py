@@ -44,7 +44,10 @@ class Workers:
             self._db.write("forget_nodes_of_dead_workers")
 
     def set_nodes(self, worker_id: str, nodes: Sequence[NodeState]) -> None:
-        """Write all nodes of this worker. Its slots of class `node` become the sum of theirs."""
+        """Replace the list of nodes. A node that is missing in it is removed, or marked as down while it drains.
+
+        The slots of class `node` of this worker become the sum of theirs. Only one worker at a time has a cluster.
+        """
         self._scheduler.forget()
         with self._db.transaction():
             slots = sum(node.slots for node in nodes)
@@ -56,9 +59,9 @@ class Workers:
             for node in nodes:
                 self._db.write("keep_node", worker_id=worker_id, **asdict(node))
 
-    def set_limits(self, kind: str, most: dict[str, int]) -> None:
+    def set_limits(self, kind: str, maximum_by_name: dict[str, int]) -> None:
         """Replace the limits of a kind: type, class, owner or payload."""
         with self._db.transaction():
             self._db.write("forget_limits", kind=kind)
-            for name, number in most.items():
+            for name, number in maximum_by_name.items():
                 self._db.write("set_limit", kind=kind, name=name, most=number)

@@ -129,7 +129,7 @@ def paginate(pieces: Iterable[Piece]) -> list[FlowPage]:
             continue
         total += len(piece)
         if total > _CHARACTERS_MAX or len(made) > PAGES_MAX:
-            raise UnreadableDocument("it holds more text than is read of one file", "split it")
+            raise UnreadableDocument("it holds more text than pagemill reads from one file", "split it")
         for at, part in enumerate([piece] if isinstance(piece, TableRow) else _searchable_text(piece).split(NEW_PAGE)):
             for some in _cut_long(part):
                 if page and (at or on_page + len(some) > _PAGE_CHARACTERS):
