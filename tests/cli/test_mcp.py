@@ -6,6 +6,7 @@ import asyncio
 import os
 import sys
 from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,9 @@ def ask(talk: Callable[[Client, Ask], Awaitable[Any]], *options: str) -> Any:
         async with Client(command) as client:
             return await talk(client, lambda tool, **arguments: call(client, tool, **arguments))
 
-    return asyncio.run(main())
+    # In a thread: tests of the browser leave a running event loop in this one.
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(asyncio.run, main()).result()
 
 
 def test_an_assistant_searches_and_fetches_pages(shelf: Shelf) -> None:

@@ -12,10 +12,14 @@ import pytest
 from tests.cluster.conftest import NODES, ClusterSystem
 from tests.cluster.ray_lab import is_alive, needs_ray, parent_of
 from tests.kit.system import ROOT, wait_until
+from tests.length import IS_FULL
 from worker_service.jobs.job import Status
 from worker_service.jobs.selector import Selector
 
 pytestmark = [needs_ray, pytest.mark.timeout(120)]
+
+# Faults that take Ray tens of seconds to notice.
+slow_fault = pytest.mark.skipif(not IS_FULL, reason="takes long; ./run test --ray runs it")
 
 LOST_SECONDS = 9.0
 """An attempt runs again after so long at most."""
@@ -85,6 +89,7 @@ def test_a_killed_fork_server_of_a_node_costs_no_retry(cluster: ClusterSystem) -
     assert cluster.system.job(job).retry_count == 0
 
 
+@slow_fault
 def test_a_killed_raylet_costs_no_retry_and_the_node_comes_back(cluster: ClusterSystem) -> None:
     cluster.start()
     job = cluster.system.enqueue("sleep")
@@ -102,6 +107,7 @@ def test_a_killed_raylet_costs_no_retry_and_the_node_comes_back(cluster: Cluster
     cluster.wait_for_nodes()
 
 
+@slow_fault
 def test_an_attempt_on_a_frozen_node_is_given_up_although_no_connection_is_closed(cluster: ClusterSystem) -> None:
     cluster.start()
     job = cluster.system.enqueue("sleep")
@@ -122,6 +128,7 @@ def test_an_attempt_on_a_frozen_node_is_given_up_although_no_connection_is_close
     cluster.wait_for_nodes()
 
 
+@slow_fault
 def test_an_attempt_whose_node_dies_before_its_first_word_is_ended(cluster: ClusterSystem) -> None:
     cluster.start()
     busy = cluster.system.enqueue("sleep", seconds=60)
@@ -258,6 +265,7 @@ def test_a_node_that_lacks_a_handler_is_refused_with_the_reason(cluster: Cluster
     assert states == {"n1": ("up", 1), "n2": ("up", 1), "n3": ("refused", 0)}
 
 
+@slow_fault
 def test_with_autoscale_attempts_wait_with_ray_and_run_on_a_machine_that_comes(cluster: ClusterSystem) -> None:
     cluster.start(autoscale=4)
     jobs = [cluster.system.enqueue("sleep", seconds=60) for _ in range(3)]
