@@ -48,7 +48,7 @@ RANKED_MOST = 2000
 ANY_RANKED_MOST = 10_000
 """Maximum number of ranked hits among pages that have some of the words."""
 
-COMMON_MOST = 2000
+COMMON_MOST = 1000
 """A word on more pages than this is left out when pages with some of the words are looked for."""
 
 
