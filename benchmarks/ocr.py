@@ -42,7 +42,6 @@ from benchmarks.corpus import (
 )
 from benchmarks.ocr_own import Pipeline, pipeline
 from benchmarks.ocr_peers import Reading
-from benchmarks.ocr_search import library
 from benchmarks.running import wait_until
 from benchmarks.table import Fact, Goal, Row, at_least, at_most, at_most_above, below, never_over
 from job_handlers.fetch.errors import Timeouts
@@ -79,14 +78,10 @@ class Sizes:
     large_lines: int = 6
     latency_repeats: int = 3
     pages_of_a_paper: int = 12
-    library_pages: int = 100_000
-    queries: int = 200
-    search_repeats: int = 5
 
 
 QUICK = Sizes(repeats=1, scans=1, scan_pages=1, held_back_pages=1, contents_pages=1, lines=3, reports=2, report_pages=3,
-              large_pages=10, latency_repeats=1, pages_of_a_paper=2, library_pages=500, queries=20,
-              search_repeats=1)  # fmt: skip
+              large_pages=10, latency_repeats=1, pages_of_a_paper=2, )  # fmt: skip
 
 
 def measure(is_quick: bool, parts: Sequence[str] = ()) -> Iterator[Row | Fact]:
@@ -326,19 +321,6 @@ class _Bench:
         seed, lines = f"{_SEED}/{number}", lines or self._sizes.lines
         return books(folder, looks, files, pages, seed=seed, lines=lines, bodies=bodies)
 
-    # ── Search ──────────────────────────────────────────────────────────────────────────────────────────────────
-
-    def search(self) -> Iterator[Row]:
-        sizes = self._sizes
-        found = library(self._directory / "library.db", sizes.library_pages, sizes.queries, seed=_SEED)
-        found.search_p95()
-        turns = [(found.raw_p95(), found.search_p95()) for _ in range(sizes.search_repeats)]
-        found.close()
-        what = f"search over {sizes.library_pages:,} pages, {sizes.queries} queries, p95"
-        beside, ours = ([turn[side] for turn in turns] for side in (0, 1))
-        peer = beside if self._are_peers_asked else []
-        yield Row("search", what, "the bare index", "ms", ours, peer, at_most(50, "ms"))
-
 
 PARTS: Mapping[str, Callable[[_Bench], Iterator[Row]]] = {
     "clean": _Bench.clean,
@@ -349,7 +331,6 @@ PARTS: Mapping[str, Callable[[_Bench], Iterator[Row]]] = {
     "inserts": _Bench.beside_inserts,
     "again": _Bench.again,
     "latency": _Bench.latency,
-    "search": _Bench.search,
     "black-and-white": _Bench.black_and_white,
     "held-back": _Bench.held_back,
     "qualities": _Bench.qualities,
