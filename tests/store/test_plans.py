@@ -115,6 +115,7 @@ INDEXES = {
     "ended_between": "COVERING INDEX job_failed",
     "waits_between": "job_ended",
     "not_brought_in": "job_not_brought_in",
+    "links_are_due": r"PRIMARY KEY \(crawl=\? AND id=\?",
 }
 
 

@@ -55,10 +55,11 @@ DELETE FROM file_gone WHERE path IN (SELECT path FROM file WHERE job_id = :job_i
 INSERT OR IGNORE INTO link_due (document_id) VALUES (:document_id);
 
 -- name: links_are_due
--- 0 stands for all documents: folders have been moved or renamed.
+-- 0 stands for all documents: folders have been moved or renamed. CROSS JOIN, so that each place is looked up by key:
+-- the planner knows nothing of json_each and would walk the whole crawl for it.
 INSERT OR IGNORE INTO link_due (document_id)
 SELECT 0 WHERE EXISTS (SELECT 1 FROM json_each(:places) w
-                         JOIN crawl_item i ON i.crawl = :crawl AND i.id = w.value ->> 0
+                   CROSS JOIN crawl_item i ON i.crawl = :crawl AND i.id = w.value ->> 0
                         WHERE i.name <> w.value ->> 1 OR i.parent_id <> w.value ->> 2);
 
 -- name: forget_checkpoints
