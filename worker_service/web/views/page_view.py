@@ -106,7 +106,9 @@ def page_view(
             boxes = [_box(word, where, hits, doubt=_doubt(word[4])) for word, where in places]
             lines = _lines(text, [(where, _doubt(word[4])) for word, where in places], hits)
         else:
-            found = _hit_boxes(session, renderer, document_id, page, hits) if hits and "blocks" in layout else []
+            found = (
+                _hit_boxes(session, renderer, document_id, page, layout, hits) if hits and "blocks" in layout else []
+            )
             boxes, lacks_boxes = found or [], found is None
             lines = _lines(text, [], hits)
         size = layout.get("size")
@@ -164,6 +166,23 @@ def _locate_words(text: str, words: Sequence[Any]) -> Iterator[tuple[Any, TextRa
             yield word, (found, at)
 
 
+def _locate_in_areas(
+    text: str, words: Sequence[Any], areas: Sequence[Sequence[Any]]
+) -> Iterator[tuple[Any, TextRange]]:
+    """Yield the words (x0, y0, x1, y1, text) in the areas (x0, y0, x1, y1, begin, end) with their ranges in the text.
+
+    The renderer may return the areas in another order than the text has them; within an area the orders agree.
+    """
+    reached = [area[4] for area in areas]
+    for word in words:
+        x, y = (word[0] + word[2]) / 2, (word[1] + word[3]) / 2
+        for number, (x0, y0, x1, y1, _, end) in enumerate(areas):
+            if x0 <= x <= x1 and y0 <= y <= y1 and (found := text.find(word[-1], reached[number], end)) >= 0:
+                reached[number] = found + len(word[-1])
+                yield word, (found, reached[number])
+                break
+
+
 def _box(corners: Any, where: TextRange, hits: Sequence[TextRange], *, doubt: str = "") -> WordBox:
     x0, y0, x1, y1 = corners[:4]
     return WordBox(round(x0, 1), round(y0, 1), round(x1 - x0, 1), round(y1 - y0, 1), doubt, _is_hit(where, hits))
@@ -174,6 +193,7 @@ def _hit_boxes(
     renderer: PageRenderer,
     document_id: int,
     page: PageResult,
+    layout: Any,
     hits: Sequence[TextRange],
 ) -> list[WordBox] | None:
     """Return the boxes of the hits, or None if the page is not rendered yet.
@@ -185,7 +205,8 @@ def _hit_boxes(
     except NoPageImage:
         return None
     words = [(one.x0, one.y0, one.x1, one.y1, one.text) for one in drawn.words]
-    placed = _locate_words(page.text or "", words)
+    areas = [*layout["blocks"], *([*one["box"], one["begin"], one["end"]] for one in layout.get("tables", ()))]
+    placed = _locate_in_areas(page.text or "", words, areas)
     return [box for corners, where in placed if (box := _box(corners, where, hits)).is_hit]
 
 
