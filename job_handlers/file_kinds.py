@@ -191,7 +191,11 @@ def verify_format(head: bytes, mime: str, name: str) -> Format:
 
 
 def _claim_refused(claimed: str, found: str) -> Permanent:
-    return Permanent("NOT_WHAT_IT_SAYS", f"it says that it is {claimed}, but it is {found}")
+    remedy = (
+        "open it: if it is a page that asks to sign in or reports an error, download the file again; if it is meant "
+        f"to be {found}, give it a name that says so"
+    )
+    return Permanent("NOT_WHAT_IT_SAYS", f"it says that it is {claimed}, but it is {found}", remedy)
 
 
 def _locked() -> Permanent:

@@ -17,9 +17,9 @@ _OWNER = "Give access to this owner's jobs and documents only."
 _SCOPE = "What it allows; each scope includes the ones before it."
 
 
-def _access_options(default: str) -> Callable[[Function], Function]:
+def _access_options(default: str, until: str) -> Callable[[Function], Function]:
     def options(function: Function) -> Function:
-        click.option("--until", metavar="TIME", help="When it expires: 90d, or a time. Default: never.")(function)
+        click.option("--until", metavar="TIME", help=f"When the access ends: 90d, or a time. {until}")(function)
         click.option("--owner", metavar="NAME", shell_complete=completes("owner"), help=_OWNER)(function)
         scopes = click.Choice([one.value for one in Power])
         return click.option("--scope", type=scopes, default=default, show_default=True, help=_SCOPE)(function)
@@ -29,7 +29,7 @@ def _access_options(default: str) -> Callable[[Function], Function]:
 
 @verb
 @click.argument("name")
-@_access_options("read")
+@_access_options("read", "Default: never.")
 def make(call: Invocation, name: str, scope: str, owner: str | None, until: str | None) -> None:
     """\b
     pagemill token make grafana
@@ -50,7 +50,7 @@ def make(call: Invocation, name: str, scope: str, owner: str | None, until: str 
 
 @verb
 @click.argument("name", required=False)
-@_access_options("admin")
+@_access_options("admin", "Then the browser is signed out, if not earlier.")
 def link(call: Invocation, name: str | None, scope: str, owner: str | None, until: str | None) -> None:
     """\b
     pagemill token link

@@ -199,8 +199,9 @@ def _why_not(action: Action) -> str:
 
 
 def newest_final(session: Session, action: Action) -> Action | None:
-    """Return the newest action if it is later than `action` and permanent."""
-    [newest, *_] = session.reading.actions(most=1)
+    """Return the newest change of jobs or documents if it is later than `action` and permanent."""
+    changes = (one for one in session.reading.actions(most=_ACTIONS_MOST) if not one.tokens)
+    newest = next(changes, action)
     return newest if newest.id > action.id and newest.opposite is None else None
 
 
