@@ -113,7 +113,7 @@ def test_a_file_that_was_read_and_has_not_changed_since_costs_no_job_but_by_forc
     forced, other = items(run(*ingest, "--force")), items(run(*ingest, "--lang", "deu"))
 
     assert (known["job_id"], known["document_id"], known["decision"]) == (None, 1, "unchanged")
-    assert told.stdout == "1 read, 0 failed, 1 page\n"
+    assert told.stdout == "0 read, 0 failed, 1 unchanged, 1 page\n"
     assert "batch 1" in batch.stdout
     assert [one[0]["decision"] for one in (forced, other)] == [None, None]
     assert len(jobs(shelf, "download")) == 2

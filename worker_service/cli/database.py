@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from worker_service.base.errors import ProgramAbsent, StoreAbsent
+from worker_service.base.errors import BadInput, ProgramAbsent, StoreAbsent
 from worker_service.base.humanize import counted
 from worker_service.cli import VerbGroup, output
 from worker_service.cli.context import Invocation, confirm, confirming, dry_run_option, say_that_it_waits, verb
@@ -57,11 +57,11 @@ def migrate(call: Invocation, dry_run: bool) -> None:
 
 
 @verb
-@click.argument("target", type=click.Path(path_type=Path))
+@click.argument("target", type=click.Path())
 @click.option(
     "--keep", type=click.IntRange(1), metavar="N", help="In a directory: keep this many copies, and delete older ones."
 )
-def backup(call: Invocation, target: Path, keep: int | None) -> None:
+def backup(call: Invocation, target: str, keep: int | None) -> None:
     """\b
     pagemill db backup /var/backups/pagemill.db
     pagemill db backup /var/backups/pagemill/ --keep 14
@@ -71,7 +71,9 @@ def backup(call: Invocation, target: Path, keep: int | None) -> None:
 
     Copy the workspace afterwards, so that it has every file that the copy names.
     """
-    made = operations.backup(call.settings, target, keep=keep, on_long_wait=say_that_it_waits)
+    if target.endswith("/") and not Path(target).is_dir():
+        raise BadInput(f"there is no directory {target}", "create it first, or leave out the slash to write a file")
+    made = operations.backup(call.settings, Path(target), keep=keep, on_long_wait=say_that_it_waits)
     if call.printed_json({"backup": made.path, "bytes": made.size, "removed": made.removed}):
         return
     output.show(f"wrote {made.path}, {counted(made.size, 'byte')}")

@@ -129,6 +129,7 @@ def why(call: Invocation, job_id: int | None) -> int:
 
     Exit code 3 if a gate holds the job, otherwise 0.
     """
+    is_named = job_id is not None
     job_id = job_id or _newest_with_a_problem(call)
     if job_id is None:
         return 0
@@ -147,7 +148,7 @@ def why(call: Invocation, job_id: int | None) -> int:
             output.show(f"    next: {move}")
     elif not found.gates:
         output.show(f"nothing holds {title_of_job(job)}: it starts as soon as a slot is free")
-    elif job.name:
+    elif job.name or not is_named:
         output.show(f"{title_of_job(job)} waits:")
     for gate in found.gates if not call.as_json else ():
         output.show(f"{gate.code}  {gate.detail}")

@@ -180,7 +180,14 @@ def await_reading(
         for one, found in zip(awaited, done.found, strict=True)
     ]
     if not call.printed_json({"documents": done.documents, "pages": done.pages, "failed": done.failed, "items": items}):
-        output.show(f"{done.ended - len(done.failed)} read, {len(done.failed)} failed, {counted(done.pages, 'page')}")
+        found = zip(awaited, done.found, strict=True)
+        unchanged = sum(
+            one.job_id is None and document is not None and document.current_generation is not None
+            for one, document in found
+        )
+        parts = [f"{done.ended - len(done.failed) - unchanged} read", f"{len(done.failed)} failed"]
+        parts += [f"{unchanged} unchanged"] if unchanged else []
+        output.show(", ".join([*parts, counted(done.pages, "page")]))
     for one in done.failed[:_FAILED_SHOWN]:
         output.say(f"{one.name}: {one.code}: {one.message}")
     if len(done.failed) > _FAILED_SHOWN:

@@ -31,8 +31,8 @@ from worker_service.services.notifications import send_due_notifications
 from worker_service.settings.schedules import LATE, Schedule, choose_slots, fill_slot, next_slot, slots_between
 
 TICKS = (
-    "systemctl enable --now pagemill-schedule.timer; or schedule_in_daemon = true in the settings, and restart the "
-    "daemon"
+    "systemctl enable --now pagemill-schedule.timer; or write schedule_in_daemon = true above the first [table] of the "
+    "settings, and restart the daemon"
 )
 
 
