@@ -98,8 +98,9 @@ class Storm:
         began = time.monotonic()
         producers = Producers(self.system, self._settings, self.seed, self.lengths)
         with ExitStack() as stack:
-            stack.callback(self._wake, everything=True)
+            # Called in the reverse order: a paused daemon may hold the write lock that producers wait for.
             stack.callback(producers.stop)
+            stack.callback(self._wake, everything=True)
             producers.start()
             while (passed := time.monotonic() - began) < most_seconds:
                 if passed >= seconds and all(self.landed[kind] >= at_least for kind in self.kinds):
