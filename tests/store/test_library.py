@@ -311,6 +311,16 @@ def test_other_forms_of_a_word_are_found_in_the_language_of_the_pages(store: Sto
 
     assert find_pages(store, query) == [(1, 1)]
     assert store.library.search(query).hits[0].has_all_words
+    assert "<" in (store.library.marked(1, 1, query, ("<", ">")) or "")
+
+
+def test_of_very_many_pages_with_some_of_the_words_it_is_said_that_not_all_were_compared(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("worker_service.store.library.ANY_RANKED_MOST", 2)
+    publish(store, "wings.pdf", "a wing", "a wing", "oil")
+
+    assert store.library.search("wing oil").is_partial
 
 
 def test_a_word_that_is_in_quotes_or_has_a_star_is_taken_as_it_is(store: Store) -> None:

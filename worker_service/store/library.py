@@ -6,6 +6,7 @@ import json
 import zlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from worker_service.base.errors import BadInput, DocumentNotFound
@@ -35,6 +36,8 @@ from worker_service.store.database import Database, Row
 from worker_service.store.search_query import any_of, fts_phrase, fts_query, plain_operands
 from worker_service.store.search_ranking import (
     RERANKED_MOST,
+    Stem,
+    Term,
     language_for,
     rank_pages,
     stemmer_for,
@@ -51,9 +54,17 @@ ANY_RANKED_MOST = 10_000
 COMMON_MOST = 1000
 """A word on more pages than this is left out when pages with some of the words are looked for."""
 
-
 _SAMPLE = 12
 """Number of pages by which the language of a query is chosen."""
+
+
+class ChosenTerms(Struct, frozen=True):
+    query: str
+    """FTS5 query for any of the terms."""
+    pages_with: Mapping[Term, int]
+    are_all_found: bool
+    """False if a word of the query is on no page."""
+    stem: Stem
 
 
 class Library:
@@ -161,10 +172,10 @@ class Library:
         """Return the best pages for a query: first those with all its words, then those with some of them.
 
         Syntax: words, "a phrase", a NEAR b, a OR b, a NOT b, prefix*. Accents, case and punctuation are ignored; any
-        text with a letter or digit is a valid query. A query with operators, or with `needs_all`, finds
-        only pages that match all of it; within one document, pages with some of the words are returned only if none
-        has all. With more than `RANKED_MOST` hits, only the pages stored last are ranked and the result has
-        `is_partial` set. `is_sure` leaves out pages below `CONFIDENCE_LEAST`.
+        text with a letter or digit is a valid query. A query with operators, or with `needs_all`, finds only pages
+        that match all of it; within one document, pages with some of the words are returned only if none has all.
+        With more than `RANKED_MOST` hits (`ANY_RANKED_MOST` with some of the words), only the pages stored last are
+        ranked and the result has `is_partial` set. `is_sure` leaves out pages below `CONFIDENCE_LEAST`.
         """
         values: dict[str, object] = {"owner": owner, "batch_id": batch_id, "document_id": document_id}
         values["confidence_least"] = CONFIDENCE_LEAST if is_sure else 0
@@ -173,24 +184,21 @@ class Library:
         is_partial = bool(rows) and rows[0][5] >= RANKED_MOST
         hits = self._hits(rows, expression, marks)
         if operands and not (needs_all or is_partial) and len(rows) < (most if document_id is None else 1):
+            terms = self._choose_terms(operands)
+            others = self._pages_with_some(terms, values, most)
+            is_partial = bool(others) and others[0][0][5] >= ANY_RANKED_MOST
             found = {row[0] for row in rows}
-            expression, others = self._pages_with_some(operands, values, most)
-            more = self._hits([row for row, _ in others], expression, marks)
-            hits += [
-                replace(hit, has_all_words=has_all)
-                for hit, (row, has_all) in zip(more, others, strict=True)
-                if row[0] not in found
-            ]
-        return SearchResult(hits[:most], is_partial)
+            others = [(row, has_all) for row, has_all in others if row[0] not in found][: most - len(rows)]
+            more = self._hits([row for row, _ in others], terms.query, marks)
+            hits += [replace(hit, has_all_words=has_all) for hit, (_, has_all) in zip(more, others, strict=True)]
+        return SearchResult(hits, is_partial)
 
     def _best_pages(self, query: str, values: Mapping[str, object], *, most: int, ranked: int) -> list[Row]:
         statement = "search" if values["document_id"] is None else "search_document"
         return self._db.read(statement, **values, query=query, most=most, ranked=ranked)
 
-    def _pages_with_some(
-        self, operands: Sequence[str], values: Mapping[str, object], most: int
-    ) -> tuple[str, list[tuple[Row, bool]]]:
-        """Return an FTS5 query for all forms of the words, and its pages, best first, with whether they have all words.
+    def _choose_terms(self, operands: Sequence[str]) -> ChosenTerms:
+        """Return the words of a query that choose pages, in all their forms.
 
         Words on many pages cost much and say little, so they are left out unless all are common.
         """
@@ -202,15 +210,17 @@ class Library:
         terms = [term_of(operand, stem) for operand in without_small_words(operands, language)]
         counts = {term: self._db.read("pages_with", query=term.query, most=COMMON_MOST)[0][0] for term in terms}
         chosen = {term: count for term, count in counts.items() if 0 < count < COMMON_MOST} or counts
-        query = any_of([term.query for term in chosen])
-        rows = self._best_pages(query, values, most=max(most, RERANKED_MOST), ranked=ANY_RANKED_MOST)
+        return ChosenTerms(any_of([term.query for term in chosen]), chosen, all(counts.values()), stem)
+
+    def _pages_with_some(self, terms: ChosenTerms, values: Mapping[str, object], most: int) -> list[tuple[Row, bool]]:
+        """Return the pages with some of the terms, best first, each with whether it has all words of the query."""
+        rows = self._best_pages(terms.query, values, most=max(most, RERANKED_MOST), ranked=ANY_RANKED_MOST)
         candidates = {row[0]: row for row in rows[:RERANKED_MOST]}
         texts: dict[int, str] = dict(self._db.read("texts", result_ids=json.dumps([*candidates])))
         [(pages,)] = self._db.read("last_result")
-        ranked = rank_pages(texts, chosen, pages or 0, stem)
-        is_whole = all(counts.values())
-        return query, [
-            *((candidates[result_id], has_all and is_whole) for result_id, has_all in ranked),
+        ranked = rank_pages(texts, terms.pages_with, pages or 0, terms.stem)
+        return [
+            *((candidates[result_id], has_all and terms.are_all_found) for result_id, has_all in ranked),
             *((row, False) for row in rows[RERANKED_MOST:]),
         ]
 
@@ -230,10 +240,10 @@ class Library:
     def marked(self, document_id: int, number: int, query: str, marks: tuple[str, str]) -> str | None:
         """Return the text of a page with each hit between `marks`, or None if the page has no hit."""
         place = {"document_id": document_id, "number": number, "open": marks[0], "close": marks[1]}
-        for expression in (fts_query(query) or _raise_no_words(query), any_of(plain_operands(query))):
-            for (text,) in self._db.read("marked_page", **place, query=expression) if expression else ():
-                return str(text)
-        return None
+        rows = self._db.read("marked_page", **place, query=fts_query(query) or _raise_no_words(query))
+        if not rows and (operands := plain_operands(query)):
+            rows = self._db.read("marked_page", **place, query=self._choose_terms(operands).query)
+        return str(rows[0][0]) if rows else None
 
     def keyword_counts(
         self,
