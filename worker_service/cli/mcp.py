@@ -47,8 +47,8 @@ def mcp(call: Invocation, owner: str | None, operate: bool) -> int:
     return 0
 
 
-def _server(kind: type[Any], tools: Tools, *, may_add: bool) -> Any:
-    server = kind("pagemill", instructions=_INSTRUCTIONS, log_level="WARNING")
+def _server(server_class: type[Any], tools: Tools, *, may_add: bool) -> Any:
+    server = server_class("pagemill", instructions=_INSTRUCTIONS, log_level="WARNING")
     reading: list[Tool] = [
         tools.search,
         tools.fetch,

@@ -23,7 +23,7 @@ _FETCHED_CHARACTERS_MAX = 200_000
 
 
 class Tools:
-    """The asynchronous methods run in one thread, because a session belongs to one."""
+    """Tools over one session. They are asynchronous so that all run in its thread."""
 
     def __init__(self, session: Session, owner: str | None) -> None:
         self._session = session
