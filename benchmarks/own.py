@@ -18,7 +18,7 @@ from typing import Any
 import apsw
 
 from benchmarks.running import Failed, stopped, wait_until
-from tests.installed import keep_of_the_shipped
+from tests.fake_distributions import keep_of_the_shipped
 from worker_service.base.clock import from_text
 from worker_service.jobs.job import NewJob
 from worker_service.store.opening import initialise, open_store

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from job_handlers.settings import HandlersSettings
-from tests import installed
+from tests import fake_distributions as installed
 from worker_service.base.errors import ConfigError
 from worker_service.jobs.retries import RetryRule
 from worker_service.jobs.workers import wants

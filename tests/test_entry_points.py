@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.installed import install, shipped
+from tests.fake_distributions import install, shipped
 from worker_service.base.entry_points import EntryPoint, entry_points
 
 

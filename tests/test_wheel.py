@@ -20,7 +20,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.length import IS_FULL
+from tests.full_length import IS_FULL
 from worker_service import VERSION
 
 ROOT = Path(__file__).resolve().parent.parent

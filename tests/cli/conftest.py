@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from tests import installed
-from tests.cli.shelf import Shelf
+from tests import fake_distributions as installed
+from tests.cli.stored_documents import Shelf
 from tests.store.kit import TYPES, lay_out, work_as
 from worker_service.cli import pagemill, service
 from worker_service.jobs.attempts import Failure

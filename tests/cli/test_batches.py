@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Run, items
-from tests.cli.shelf import Shelf, sha256_of
+from tests.cli.stored_documents import Shelf, sha256_of
 from tests.cli.test_wait import begin
 from worker_service.jobs.attempts import Failure
 from worker_service.jobs.batches import BatchState, NewBatch

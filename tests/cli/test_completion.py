@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 from tests.cli.conftest import COMMAND, Daemon, Run
-from tests.cli.shelf import Shelf
+from tests.cli.stored_documents import Shelf
 from worker_service.cli import pagemill
 
 Press = Callable[[str], str]

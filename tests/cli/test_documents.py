@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Run, items, states
-from tests.cli.shelf import Shelf, sha256_of
+from tests.cli.stored_documents import Shelf, sha256_of
 from tests.cli.test_processes import on_a_terminal
 from tests.system.test_bad_surroundings import unwritable
 from worker_service.jobs.attempts import Failure

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests import installed
+from tests import fake_distributions as installed
 from tests.cli.conftest import COMMAND, ROOT, Process, Run
 
 Environment = dict[str, str]

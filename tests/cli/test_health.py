@@ -13,7 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from tests.cli.conftest import Daemon, Process, Run, items
-from tests.cli.shelf import Shelf
+from tests.cli.stored_documents import Shelf
 from tests.store.kit import ask_for, claim, new_worker
 from worker_service.jobs.attempts import Failure
 from worker_service.jobs.job import NewJob

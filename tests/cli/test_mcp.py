@@ -14,7 +14,7 @@ from mcp import Client
 from mcp.client.stdio import StdioServerParameters
 
 from tests.cli.conftest import Run
-from tests.cli.shelf import Shelf
+from tests.cli.stored_documents import Shelf
 
 READING = {"search", "fetch", "list_documents", "read_pages", "tables", "page_image"}
 

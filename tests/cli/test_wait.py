@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import COMMAND, Daemon, Run
-from tests.cli.shelf import Shelf
+from tests.cli.stored_documents import Shelf
 from tests.cli.test_processes import on_a_terminal
 from tests.store.kit import FAR_FUTURE
 from worker_service.cli.progress import Display, watch_jobs

@@ -11,8 +11,8 @@ import pytest
 
 from tests.cluster.conftest import NODES, ClusterSystem
 from tests.cluster.ray_lab import is_alive, needs_ray, parent_of
+from tests.full_length import IS_FULL
 from tests.kit.system import ROOT, wait_until
-from tests.length import IS_FULL
 from worker_service.jobs.job import Status
 from worker_service.jobs.selector import Selector
 

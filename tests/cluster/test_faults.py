@@ -12,8 +12,8 @@ import pytest
 
 from tests.cluster.conftest import NODES, ClusterSystem, made_lab
 from tests.cluster.ray_lab import HEAD, NetworkLab, is_alive, needs_ray
+from tests.full_length import IS_FULL
 from tests.kit.system import System, wait_until
-from tests.length import IS_FULL
 
 pytestmark = [
     needs_ray,

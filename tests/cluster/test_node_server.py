@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests import installed
+from tests import fake_distributions as installed
 from tests.cluster.ray_lab import command_of, is_alive, parent_of
 from tests.kit.system import ROOT, wait_until
 from worker_service import VERSION

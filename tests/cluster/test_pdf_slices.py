@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster import slicers
+from tests.cluster import slice_handlers as slicers
 from worker_service.cluster.pdf_slices import ORIGINAL, SLICED_BYTES_MIN, Slicer
 from worker_service.jobs.documents import KnownDocument
 from worker_service.runner.messages import Order
 
 SECONDS = 0.5
-SPECS = dict.fromkeys((one.job_type for one in slicers.handlers), "tests.cluster.slicers:handlers")
+SPECS = dict.fromkeys((one.job_type for one in slicers.handlers), "tests.cluster.slice_handlers:handlers")
 
 
 @pytest.fixture

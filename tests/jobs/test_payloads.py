@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.length import short
+from tests.full_length import short
 from worker_service.handlers import Handler
 from worker_service.jobs.payloads import PayloadCheck
 

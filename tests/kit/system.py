@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from tests import installed
+from tests import fake_distributions as installed
 from tests.store.kit import lay_out
 from worker_service.jobs.job import Job, NewJob, Status
 from worker_service.jobs.selector import Selector

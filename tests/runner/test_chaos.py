@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.length import short
+from tests.full_length import short
 from tests.runner.conftest import MakeClient, PoolClient
 from worker_service.runner import processes
 from worker_service.runner.messages import Ended, Order, Started

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.installed import install
+from tests.fake_distributions import install
 from tests.runner.conftest import SABOTEURS, MakeClient, PoolClient
 from worker_service.runner.messages import Begin, Described, How
 from worker_service.runner.pool import ChildError, LocalPool
@@ -51,13 +51,13 @@ def test_entry_points_that_cannot_be_imported_are_set_aside_with_the_reason(tmp_
 
 
 def test_a_job_type_that_two_entry_points_provide_runs_neither(make_client: MakeClient) -> None:
-    client = make_client(extra_handlers=(*SABOTEURS, "tests.saboteurs.twice:handler"))
+    client = make_client(extra_handlers=(*SABOTEURS, "tests.saboteurs.two_claims:handler"))
 
     ended = client.run("silent")
 
     assert ended.code == "HANDLER_SET_ASIDE"
     assert "tests.saboteurs.handlers:handlers" in ended.message
-    assert "tests.saboteurs.twice:handler" in ended.message
+    assert "tests.saboteurs.two_claims:handler" in ended.message
     assert client.run("clean").how is How.DONE
 
 
@@ -76,7 +76,9 @@ def install_two(place: Path, distribution: str, last_line: str = "") -> tuple[Pa
     """Install handlers `first` and `silent`; return the path, and the file to which their imports write their pid."""
     path, pids = place / "path", place / "pids"
     install(path, distribution, {"first": "first_of_two:handler", "second": "second_of_two:handler"})
-    source = f"import os\nopen({str(pids)!r}, 'a').write(f'{{os.getpid()}}\\n')\nfrom tests.saboteurs.twice import "
+    source = (
+        f"import os\nopen({str(pids)!r}, 'a').write(f'{{os.getpid()}}\\n')\nfrom tests.saboteurs.two_claims import "
+    )
     (path / "first_of_two.py").write_text(f"{source}first as handler\n")
     (path / "second_of_two.py").write_text(f"{source}handler\n{last_line}\n")
     return path, pids

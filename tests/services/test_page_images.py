@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from tests.cli.shelf import Shelf
+from tests.cli.stored_documents import Shelf
 from tests.job_handlers.reading.documents import digital, picture, prose, scan
 from tests.store.kit import lay_out, work_as
 from worker_service.services.database import Session, open_session

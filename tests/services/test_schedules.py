@@ -194,7 +194,7 @@ def test_ticks_that_run_at_once_begin_each_slot_once(tmp_path: Path) -> None:
 
 
 def killed_ticks(place: Path, base: Path) -> int:
-    driver = [sys.executable, "-m", "tests.services.killed", "tick", str(place / "own.toml"), str(base)]
+    driver = [sys.executable, "-m", "tests.services.kill_points", "tick", str(place / "own.toml"), str(base)]
     return int(subprocess.run(driver, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True).stdout)
 
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from tests.length import short
+from tests.full_length import short
 from tests.simulation.mutants import MUTANTS, Mutant
 from tests.simulation.store_pool import StorePool
 from tests.simulation.world import KINDS, Plan, plan_of, play

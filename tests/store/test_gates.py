@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from tests.length import short
+from tests.full_length import short
 from tests.store.kit import (
     FAR_FUTURE,
     AddWorker,
@@ -22,7 +22,7 @@ from tests.store.kit import (
     codes,
     everything,
 )
-from tests.store.worlds import Step, a_world, steps
+from tests.store.random_databases import Step, a_world, steps
 from worker_service.base.clock import as_text
 from worker_service.jobs.attempts import Failure, Report
 from worker_service.jobs.job import WATCHING, Status

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.length import short
+from tests.full_length import short
 from tests.store.kit import MovableClock, ask_for, claim, publish, save, start_reading, work_as
 from worker_service.base.errors import BadInput, DocumentNotFound
 from worker_service.jobs.attempts import Completion, Failure

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.length import short
+from tests.full_length import short
 from tests.store.kit import EVERY_JOB, everything
-from tests.store.worlds import Step, a_world, steps
+from tests.store.random_databases import Step, a_world, steps
 from worker_service.base.errors import Refused
 from worker_service.jobs.history import Changed
 from worker_service.jobs.job import Job, Status

@@ -27,7 +27,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 
-from tests import installed
+from tests import fake_distributions as installed
 from tests.kit.system import Daemon, System
 from worker_service.base.errors import PagemillError
 from worker_service.jobs.job import Job, NewJob, Status

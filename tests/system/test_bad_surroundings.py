@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.full_length import short
 from tests.kit.system import Daemon, System, locked, wait_until
-from tests.length import short
 from worker_service.jobs.job import Status
 from worker_service.jobs.selector import Selector
 
@@ -128,7 +128,7 @@ class WrongClock:
         log = system.place / "wrong-clock.log"
         with log.open("wb") as out:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "tests.system.surroundings"],
+                [sys.executable, "-m", "tests.system.moved_clock"],
                 cwd=system.place,
                 env=system.environment(heartbeat_interval=0.1, orphan_after=60, recovery_interval=0.1)
                 | {"PAGEMILL_CLOCK": str(self._said)},

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import random
 
+from tests.full_length import short
 from tests.kit.system import System
-from tests.length import short
 from tests.system.chaos import KINDS, Storm
 
 SECONDS = short(1.5, full=10.0)

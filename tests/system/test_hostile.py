@@ -8,8 +8,8 @@ from collections.abc import Iterable
 import pytest
 from click.testing import CliRunner
 
+from tests.full_length import short
 from tests.kit.system import Daemon, System, wait_until
-from tests.length import short
 from tests.system import hostile
 from worker_service.cli import pagemill
 from worker_service.jobs.job import Status

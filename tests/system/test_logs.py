@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.full_length import short
 from tests.kit.system import System, wait_until
-from tests.length import short
 from worker_service.jobs.history import LOG_LINES_MOST
 from worker_service.jobs.job import Status
 from worker_service.runner.log_lines import GAP

@@ -20,10 +20,10 @@ import pytest
 from click.testing import CliRunner, Result
 from PIL import Image
 
+from tests.full_length import short
 from tests.job_handlers.reading.documents import bomb, digital, prose, scan
 from tests.kit.system import Daemon, System, is_running, wait_until
-from tests.length import short
-from tests.system import readers
+from tests.system import faulty_readers as readers
 from worker_service.cli import pagemill
 from worker_service.jobs.documents import IndexStatus
 from worker_service.jobs.job import Job, Status

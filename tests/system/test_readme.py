@@ -25,7 +25,7 @@ from tests.job_handlers.reading import documents
 from tests.kit.system import DEADLINE_SECONDS
 from tests.manual import MARK
 from tests.store.test_migrations import ORIGINAL
-from tests.system.typed import typed
+from tests.system.preloaded_pagemill import typed
 
 pymupdf: Any = partly_typed
 

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from tests.drive_server.server import serving
+from tests.full_length import short
 from tests.job_handlers.reading.documents import digital, prose, scan
 from tests.kit.system import wait_until
-from tests.length import short
-from tests.system import readers
+from tests.system import faulty_readers as readers
 from tests.system.test_reading import PATIENCE_SECONDS, Desk, slip
 from worker_service.jobs.batches import BatchState
 from worker_service.jobs.documents import IndexStatus

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from tests import installed
+from tests import fake_distributions as installed
 from tests.kit.system import wait_until
-from tests.systemd.box import PYTHON, PYTHONPATH, ROOT, Box, NoBox, reason_against
+from tests.systemd.booted_systemd import PYTHON, PYTHONPATH, ROOT, Box, NoBox, reason_against
 
 FILES = ROOT / "systemd"
 STATE = "/var/lib/pagemill"
@@ -34,11 +34,11 @@ argv = ["/bin/sh", "-c", "echo begun >>/var/lib/pagemill/naps; sleep \\"$0\\"; e
 
 
 class Person:
-    """Who types `pagemill …` in a box as the service's own user: `tests.systemd.person`."""
+    """Who types `pagemill …` in a box as the service's own user: `tests.systemd.shell_server`."""
 
     def __init__(self, box: Box) -> None:
         own = ["HOME=/nonexistent", f"PYTHONPATH={PYTHONPATH}", f"WORKER_DATABASE={DATABASE}"]
-        self._process = box.begin("env", *own, PYTHON, "-m", "tests.systemd.person")
+        self._process = box.begin("env", *own, PYTHON, "-m", "tests.systemd.shell_server")
 
     def does(self, **what: object) -> tuple[int, str, str]:
         assert self._process.stdin is not None

@@ -11,9 +11,9 @@ import pytest
 
 from job_handlers.reading.ocr.tesseract import DATA
 from tests.kit.system import wait_until
-from tests.systemd.box import PYTHON, PYTHONPATH, Box
+from tests.systemd.booted_systemd import PYTHON, PYTHONPATH, Box
 from tests.systemd.conftest import FILES, Service, booted
-from tests.systemd.sources import SAID
+from tests.systemd.document_servers import SAID
 
 # In a directory that children with a network may read: there lies the authority as well.
 PLACE = "/etc/ssl/sources"
@@ -33,7 +33,7 @@ def sources(shared: Box) -> dict[str, str]:
     """Where there is something to fetch: URLs, and the path of a scan."""
     box = shared
     box.must("mkdir", "-p", PLACE)
-    run = f"--unit=sources --setenv=PYTHONPATH={PYTHONPATH} {PYTHON} -m tests.systemd.sources {PLACE}"
+    run = f"--unit=sources --setenv=PYTHONPATH={PYTHONPATH} {PYTHON} -m tests.systemd.document_servers {PLACE}"
     box.must("systemd-run", *run.split())
     wait_until(lambda: box.run("test", "-e", f"{PLACE}/addresses.json").returncode == 0, "the sources are up")
     found: dict[str, str] = json.loads(box.must("cat", f"{PLACE}/addresses.json"))

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.kit.system import wait_until
-from tests.systemd.box import PYTHONPATH, Box
+from tests.systemd.booted_systemd import PYTHONPATH, Box
 from tests.systemd.conftest import Service, chosen
 
 MOST_BYTES = 256 << 20

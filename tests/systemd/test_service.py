@@ -12,7 +12,7 @@ import pytest
 
 from tests.kit.system import wait_until
 from tests.store.test_migrations import ORIGINAL
-from tests.systemd.box import PYTHON, PYTHONPATH, ROOT, Box
+from tests.systemd.booted_systemd import PYTHON, PYTHONPATH, ROOT, Box
 from tests.systemd.conftest import STATE, Service, booted, chosen
 
 PROGRAM = "/opt/pagemill/bin/python"

@@ -13,7 +13,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.cli.shelf import Shelf
+from tests.cli.stored_documents import Shelf
 from tests.job_handlers.reading.documents import bomb, digital
 from tests.store.kit import work_as
 from worker_service.jobs.attempts import Completion, Failure

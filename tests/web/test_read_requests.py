@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.shelf import Shelf
+from tests.cli.stored_documents import Shelf
 from tests.store.kit import lay_out, work_as
 from worker_service.base.errors import BadInput, DocumentNotFound
 from worker_service.jobs.documents import Decision

@@ -28,10 +28,10 @@ from job_handlers.fetch.sources.local import LocalFile
 from job_handlers.fetch.transfer import FetchedFile
 from tests.drive_server import DriveServer, Fault, serving
 from tests.drive_server.answers import Plain
+from tests.full_length import short
 from tests.job_handlers.certificates import certificate_in
 from tests.job_handlers.fetch.kit import Fetching, pdf
 from tests.job_handlers.fetch.quick_handlers import SOON
-from tests.length import short
 from worker_service.handlers import HandlerError, PauseSource, Permanent, Retryable, Snooze, Stopped
 
 CHUNK = SOON.chunk_bytes

@@ -12,7 +12,7 @@ from job_handlers.crawl.crawl import run as crawl
 from job_handlers.fetch import sources
 from job_handlers.fetch.download import run as download
 from job_handlers.fetch.sources import Source, drive, https, local, read_folder, read_reference
-from tests.installed import install
+from tests.fake_distributions import install
 from worker_service.handlers import Permanent
 
 _drive: Source = drive

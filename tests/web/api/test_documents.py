@@ -16,7 +16,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.cli.shelf import Shelf
+from tests.cli.stored_documents import Shelf
 from tests.job_handlers.reading.documents import digital
 from tests.kit.system import System, locked, wait_until
 from tests.store.kit import claim, work_as

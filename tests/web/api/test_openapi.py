@@ -15,7 +15,7 @@ import pytest
 from starlette.routing import Route
 
 from tests import manual
-from tests.cli.shelf import Shelf
+from tests.cli.stored_documents import Shelf
 from tests.store.kit import work_as
 from tests.web.conftest import bearer, served
 from worker_service.services.database import Session

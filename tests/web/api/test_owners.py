@@ -16,7 +16,7 @@ import httpx
 import pytest
 
 from tests import manual
-from tests.cli.shelf import Shelf
+from tests.cli.stored_documents import Shelf
 from tests.store.kit import work_as
 from tests.web.conftest import served
 from worker_service.jobs.attempts import Failure

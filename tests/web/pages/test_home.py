@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import httpx
 
-from tests.cli.shelf import Shelf
+from tests.cli.stored_documents import Shelf
 from tests.store.kit import claim, work_as
 from tests.web.pages.conftest import Make
-from tests.web.pages.look import look
+from tests.web.pages.html_page import look
 from worker_service.jobs.attempts import Failure
 from worker_service.jobs.batches import NewBatch
 from worker_service.jobs.job import NewJob, Status

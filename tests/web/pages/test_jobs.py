@@ -6,7 +6,7 @@ import httpx
 import pytest
 
 from tests.web.pages.conftest import Make
-from tests.web.pages.look import look
+from tests.web.pages.html_page import look
 from worker_service.jobs.attempts import Report
 from worker_service.jobs.job import Status
 from worker_service.jobs.selector import Selector

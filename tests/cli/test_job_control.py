@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Daemon, Run, items, states
-from tests.cli.shelf import Shelf
+from tests.cli.stored_documents import Shelf
 from worker_service.base.clock import wall_clock
 from worker_service.cli import job_control
 from worker_service.jobs.selector import Selector

@@ -21,7 +21,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 import worker_service.cli
-from tests.cli.shelf import Shelf
+from tests.cli.stored_documents import Shelf
 from tests.cli.test_processes import on_a_terminal
 from tests.store.kit import ByHand
 from worker_service.base.clock import wall_clock

@@ -1,4 +1,4 @@
-"""A daemon whose wall clock is moved: `python -m tests.system.surroundings`, in the place of `worker_service`.
+"""A daemon whose wall clock is moved: `python -m tests.system.moved_clock`, in the place of `worker_service`.
 
 The clock goes wrong by as many seconds as stand in the file that PAGEMILL_CLOCK names; it is read at each look at the
 clock, so that a test can step it while the daemon runs. Monotonic time is the kernel's own. The database's own clock,

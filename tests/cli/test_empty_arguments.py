@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Run
-from tests.cli.shelf import Shelf
+from tests.cli.stored_documents import Shelf
 from worker_service.jobs.selector import Selector
 
 

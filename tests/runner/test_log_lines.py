@@ -86,7 +86,7 @@ def test_an_endless_flood_leaves_at_a_pace(client: PoolClient) -> None:
 
 
 def test_each_attempt_of_a_kept_child_prints_into_its_own_log(make_client: MakeClient) -> None:
-    client = make_client(extra_handlers=["tests.saboteurs.kept:handlers"], slots={"cpu": 1}, wait_seconds=30.0)
+    client = make_client(extra_handlers=["tests.saboteurs.reused:handlers"], slots={"cpu": 1}, wait_seconds=30.0)
     lengths = [random.choice([0, 0, 1, 3, 2500]) for _ in range(15)]
     orders = [client.launch("prints", f'{{"how": "{lines}"}}') for lines in lengths]
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.length import short
+from tests.full_length import short
 from tests.store.kit import ByHand, lay_out
 from worker_service.jobs.batches import NewBatch
 from worker_service.jobs.documents import DeferredAction, DocumentRequest
@@ -41,7 +41,14 @@ def a_batch(place: Path, state: str = "active") -> Path:
 
 def killed(deed: str, base: Path) -> Iterator[ByHand]:
     """What each has left that was killed at another statement, once somebody has done it again."""
-    driver = [sys.executable, "-m", "tests.services.killed", deed, str(base.with_name("own.toml")), str(base)]
+    driver = [
+        sys.executable,
+        "-m",
+        "tests.services.kill_points",
+        deed,
+        str(base.with_name("own.toml")),
+        str(base),
+    ]
     number = int(subprocess.run(driver, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True).stdout)
     # BEGIN and COMMIT.
     assert number >= 2

@@ -16,7 +16,7 @@ from job_handlers.reading import layout
 from job_handlers.reading import ocr_pages as shipped
 from job_handlers.reading.ocr import Reader
 from job_handlers.reading.page_settings import read_ranges
-from tests import installed
+from tests import fake_distributions as installed
 from worker_service.handlers import Context, Done, Permanent, digest
 
 _NOTES = "given-to-the-engine"

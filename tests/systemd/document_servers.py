@@ -1,4 +1,4 @@
-"""Where documents come from in a box: a Drive and a web server. `python -m tests.systemd.sources DIRECTORY`
+"""Where documents come from in a box: a Drive and a web server. `python -m tests.systemd.document_servers DIRECTORY`
 
 Writes into the directory that it is given: the key for that Drive, the authority of that web server's certificate,
 and last `addresses.json`. Then it serves until it is stopped.

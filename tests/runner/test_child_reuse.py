@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 
 from tests.runner.conftest import PATIENCE_SECONDS, MakeClient, PoolClient, opened_client
-from tests.saboteurs.kept import LEFT, REUSE
+from tests.saboteurs.reused import LEFT, REUSE
 from worker_service.handlers import Handler, Limits
 from worker_service.jobs.documents import KnownDigests
 from worker_service.runner import processes
 from worker_service.runner.messages import Asked, Checkpointed, Ended, How, Progressed, Started
 
-KEPT = ("tests.saboteurs.kept:handlers",)
+KEPT = ("tests.saboteurs.reused:handlers",)
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from tests.web.conftest import site_of
 from tests.web.pages.conftest import Make
-from tests.web.pages.look import Page, look
+from tests.web.pages.html_page import Page, look
 from worker_service.jobs.attempts import Completion, Report
 from worker_service.jobs.batches import NewBatch
 from worker_service.jobs.documents import DocumentFacts, DocumentRequest, PageResult

@@ -16,7 +16,7 @@ import pytest
 from job_handlers.fetch.sources import read_reference
 from job_handlers.fetch.sources.local import revision_of
 from tests.cli.conftest import COMMAND, Run, items
-from tests.cli.shelf import Shelf
+from tests.cli.stored_documents import Shelf
 from tests.cli.test_wait import Terminal, begin
 from tests.store.kit import claim, ranges, save
 from worker_service.base.errors import WaitTimedOut

@@ -1,9 +1,10 @@
-"""Deeds that are killed: at each statement by which one changes the database, a process of its own, by SIGKILL. What
-only reads loses nothing that the statement before it has not lost; what stands in a transaction loses what its COMMIT
-does, and dies in the full length only.
+"""Kill a process at each statement with which an action changes the database: a new process and a SIGKILL for each.
 
-`python -m tests.services.killed DEED SETTINGS BASE`: BASE.db is copied for each; prints how many were killed. After
-each the deed is done once more, by somebody who was not killed.
+Statements that only read are skipped: they lose nothing that the statement before did not lose. Inside a transaction
+only the COMMIT is tried, unless PAGEMILL_FULL=1.
+
+`python -m tests.services.kill_points DEED SETTINGS BASE` copies BASE.db for each kill and prints how many there were.
+After each kill another process does the action again.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import apsw
 
 import job_handlers.crawl.requests  # noqa: F401  before the children begin
 from job_handlers.fetch.sources import sources
-from tests.length import IS_FULL
+from tests.full_length import IS_FULL
 from tests.store.kit import TYPES, new_worker
 from worker_service.jobs.attempts import Completion
 from worker_service.services import batches

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Run, items, states
-from tests.cli.shelf import Shelf
+from tests.cli.stored_documents import Shelf
 from worker_service.base.clock import wall_clock
 from worker_service.jobs.attempts import Failure
 from worker_service.jobs.job import WATCHING

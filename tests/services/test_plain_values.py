@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from tests.cli.shelf import Shelf
+from tests.cli.stored_documents import Shelf
 from tests.store.kit import MovableClock, work_as
 from worker_service.base.errors import BadInput, JobNotFound
 from worker_service.jobs.job import Status

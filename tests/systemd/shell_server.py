@@ -1,4 +1,4 @@
-"""Somebody in a box who types commands, and is there already: `python -m tests.systemd.person`
+"""Somebody in a box who types commands, and is there already: `python -m tests.systemd.shell_server`
 
 What is typed comes as JSON, a line for each; so does the answer: the exit code, and what was printed. Each is done by a
 child as the service's own user. No command begins a Python, which costs a tenth of a second.

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Run
-from tests.cli.shelf import Shelf
+from tests.cli.stored_documents import Shelf
 
 # Root may write everywhere, so its right to do so is taken away.
 READER = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"] if os.geteuid() == 0 else []

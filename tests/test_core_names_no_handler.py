@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.installed import shipped
+from tests.fake_distributions import shipped
 from tests.test_layers import strings
 from worker_service.base.entry_points import EntryPoint
 from worker_service.handlers import NOTIFY, Handler

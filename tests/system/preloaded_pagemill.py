@@ -1,4 +1,4 @@
-"""A `pagemill` for those who type it a hundred times: `python -m tests.system.typed DIRECTORY`
+"""A `pagemill` for those who type it a hundred times: `python -m tests.system.preloaded_pagemill DIRECTORY`
 
 It puts a program of that name into the directory, which hands its words, its surroundings and its three streams to this
 process. That has imported every verb it was asked for, and forks for each call: a tenth of a second less each time.

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Daemon, Run, items
-from tests.cli.shelf import Shelf
+from tests.cli.stored_documents import Shelf
 from tests.store.kit import ByHand
 from worker_service.base.clock import as_text, wall_clock
 from worker_service.jobs.attempts import Failure, Report

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Run
-from tests.installed import install
+from tests.fake_distributions import install
 from worker_service.cli import VERBS, installed_verbs
 
 VERB = '''
