@@ -15,7 +15,7 @@ from worker_service.cli import INDEX
 from worker_service.store.intake import Intake
 from worker_service.store.job_control import Steering
 from worker_service.store.leases import Leases
-from worker_service.store.store import sqlite_statements
+from worker_service.store.statements import sqlite_statements
 
 ROOT = Path(__file__).resolve().parent.parent
 ROW_VERBS = ("enqueue", "claim", "beat", "report", "complete", "fail", "release", "requeue", "cancel", "retry", "pause",

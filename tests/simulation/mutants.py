@@ -27,7 +27,7 @@ from pathlib import Path
 from types import CodeType, FunctionType
 
 from tests.simulation.store_pool import StorePool
-from worker_service.store.store import sqlite_statements
+from worker_service.store.statements import sqlite_statements
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 

@@ -17,7 +17,7 @@ import apsw
 
 from tests.simulation.watched_store import Surroundings, WatchedStore
 from worker_service.store.opening import initialise
-from worker_service.store.store import sqlite_statements
+from worker_service.store.statements import sqlite_statements
 
 ORPHAN_AFTER_SECONDS = 300
 _MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None

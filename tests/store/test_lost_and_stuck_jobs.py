@@ -20,7 +20,7 @@ from tests.store.kit import (
 )
 from worker_service.jobs.attempts import Failure
 from worker_service.jobs.job import NewJob, Status
-from worker_service.store import intake, job_control
+from worker_service.store import job_control, settling
 from worker_service.store.database import Database
 from worker_service.store.store import Store
 
@@ -57,7 +57,7 @@ def test_an_undo_that_was_cut_off_goes_on_where_it_stopped(
     cut = iter([None, OSError("the power went")])
 
     def settle(database: Database) -> None:
-        intake.settle(database)
+        settling.settle(database)
         if (error := next(cut, None)) is not None:
             raise error
 

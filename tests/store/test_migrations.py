@@ -14,7 +14,8 @@ import pytest
 from tests.store.kit import ByHand, MovableClock, claim_one, claimed_ids, everything, new_worker
 from worker_service.base.errors import SchemaMismatch, StoreAbsent, StoreUnusable
 from worker_service.jobs.job import Job, NewJob, Status
-from worker_service.store.migrations import SCHEMA_VERSION, STEPS, migrate, step_files
+from worker_service.store.connection import SCHEMA_VERSION
+from worker_service.store.migrations import STEPS, migrate, step_files
 from worker_service.store.opening import initialise, open_store, schema_version
 from worker_service.store.store import Store
 

@@ -21,7 +21,8 @@ from worker_service.jobs.selector import Selector
 from worker_service.store.connection import connect
 from worker_service.store.database import Database
 from worker_service.store.opening import initialise, open_store
-from worker_service.store.store import Store, sqlite_statements
+from worker_service.store.statements import sqlite_statements
+from worker_service.store.store import Store
 
 MANY = 8_000
 STATEMENTS = sqlite_statements()

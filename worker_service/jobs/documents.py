@@ -5,15 +5,11 @@ Each accepted request to read a document starts a new generation; only jobs of t
 
 from __future__ import annotations
 
-import json
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import Generic, TypeVar
 
 from msgspec import Struct, field
-
-from worker_service.jobs.digest import canonical
 
 
 class IndexStatus(StrEnum):
@@ -48,35 +44,6 @@ class AskedAction(DeferredAction, frozen=True):
 
 class OwnersAction(DeferredAction, frozen=True):
     owner: str = ""
-
-
-FACTS: Mapping[str, object] = {
-    "document_id": 1, "batch_id": 1, "job_id": 1, "generation": 1,
-    "owner": "owner", "name": "name", "state": "success", "error_code": "CODE",
-}  # fmt: skip
-"""The placeholders of a deferred action's payload, each with an example."""
-_WORD = re.compile(r"\{(\w+)\}")
-
-
-def filled(payload: str, facts: Mapping[str, object]) -> str:
-    """Return the payload with facts for its placeholders. One alone becomes the fact itself, such as a number."""
-
-    def fill(value: object) -> object:
-        if isinstance(value, dict):
-            return {key: fill(one) for key, one in value.items()}
-        if isinstance(value, list):
-            return [fill(one) for one in value]
-        if not isinstance(value, str):
-            return value
-        if (placeholder := _WORD.fullmatch(value)) and placeholder[1] in facts:
-            return facts[placeholder[1]]
-        return _WORD.sub(lambda word: _fact_text(facts[word[1]]) if word[1] in facts else word[0], value)
-
-    return canonical(fill(json.loads(payload)))
-
-
-def _fact_text(fact: object) -> str:
-    return "" if fact is None else str(fact)
 
 
 class DocumentRequest(Struct, frozen=True):

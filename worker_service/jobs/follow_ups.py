@@ -1,13 +1,22 @@
-"""Parse follow-up actions, and the JSON that users write. Pure."""
+"""Follow-up actions: parse them, and fill the placeholders of their payloads."""
 
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Mapping
 from typing import NoReturn
 
 from worker_service.base.errors import BadInput, BadPayload
 from worker_service.jobs.digest import canonical
 from worker_service.jobs.documents import DeferredAction, OnEnd
+
+FACTS: Mapping[str, object] = {
+    "document_id": 1, "batch_id": 1, "job_id": 1, "generation": 1,
+    "owner": "owner", "name": "name", "state": "success", "error_code": "CODE",
+}  # fmt: skip
+"""The placeholders of a deferred action's payload, each with an example."""
+_WORD = re.compile(r"\{(\w+)\}")
 
 _SHOWN_CHARACTERS = 60
 
@@ -42,3 +51,24 @@ def read_json(text: str) -> object:
 
 def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not a JSON value")
+
+
+def filled(payload: str, facts: Mapping[str, object]) -> str:
+    """Return the payload with facts for its placeholders. One alone becomes the fact itself, such as a number."""
+
+    def fill(value: object) -> object:
+        if isinstance(value, dict):
+            return {key: fill(one) for key, one in value.items()}
+        if isinstance(value, list):
+            return [fill(one) for one in value]
+        if not isinstance(value, str):
+            return value
+        if (placeholder := _WORD.fullmatch(value)) and placeholder[1] in facts:
+            return facts[placeholder[1]]
+        return _WORD.sub(lambda word: _fact_text(facts[word[1]]) if word[1] in facts else word[0], value)
+
+    return canonical(fill(json.loads(payload)))
+
+
+def _fact_text(fact: object) -> str:
+    return "" if fact is None else str(fact)

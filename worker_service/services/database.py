@@ -14,17 +14,16 @@ from msgspec import Struct
 
 from worker_service.base.clock import Clock, wall_clock
 from worker_service.base.errors import BadInput, PagemillError
-from worker_service.jobs.counts import Check
-from worker_service.settings.config import Settings
 from worker_service.store import opening
-from worker_service.store.backup import back_up
 from worker_service.store.database import WriteOptions
-from worker_service.store.library import Library
-from worker_service.store.reading import Reading
 from worker_service.store.store import Store
 
 if TYPE_CHECKING:
+    from worker_service.jobs.counts import Check
+    from worker_service.settings.config import Settings
     from worker_service.store.connection import OnLongWait
+    from worker_service.store.library import Library
+    from worker_service.store.reading import Reading
 
 
 class Session(Struct, frozen=True):
@@ -67,7 +66,9 @@ def initialise(settings: Settings, *, on_long_wait: OnLongWait | None = None) ->
 
 def migrate(settings: Settings, *, dry_run: bool, on_long_wait: OnLongWait | None = None) -> list[str]:
     """Return the steps that were taken or, with `dry_run`, would be."""
-    return opening.migrate(settings.database, dry_run=dry_run, on_long_wait=on_long_wait)
+    from worker_service.store import migrations
+
+    return migrations.migrate(settings.database, dry_run=dry_run, on_long_wait=on_long_wait)
 
 
 class BackedUp(Struct, frozen=True):
@@ -89,6 +90,8 @@ def backup(
 
     In a directory, the copy is named by the time, and only the newest `keep` copies stay.
     """
+    from worker_service.store.backup import back_up
+
     path, older = target, list[Path]()
     if target.is_dir():
         path = target / f"{settings.database.stem}-{clock():%Y-%m-%dT%H%M%SZ}.db"

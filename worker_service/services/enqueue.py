@@ -10,7 +10,8 @@ from msgspec.structs import replace
 
 from worker_service.base.clock import PERIODS, period_of
 from worker_service.base.errors import BadInput, BadPayload, did_you_mean
-from worker_service.jobs.documents import FACTS, DeferredAction, filled
+from worker_service.jobs.documents import DeferredAction
+from worker_service.jobs.follow_ups import FACTS, filled
 from worker_service.jobs.job import Enqueued, NewJob
 from worker_service.services.database import Session
 from worker_service.services.jobs import require_jobs

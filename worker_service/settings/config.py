@@ -37,6 +37,8 @@ _SERVICE = "the service"
 
 
 def _parse_commands(raw: object, label: str, _: Path) -> dict[str, Any]:
+    if raw == {}:
+        return {}
     from worker_service.settings.commands import read_program  # imported only if there are commands
 
     tables = kinds.read_table(raw, f"{label}: commands")

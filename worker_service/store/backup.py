@@ -30,10 +30,19 @@ from worker_service.base.errors import (
 )
 from worker_service.base.files import sync_path
 from worker_service.store import opening
-from worker_service.store.connection import Connection, OnLongWait, connect, connect_to_read, create
+from worker_service.store.connection import (
+    SCHEMA_VERSION,
+    Connection,
+    OnLongWait,
+    connect,
+    connect_to_read,
+    create,
+    newer,
+    schema_version_of,
+)
 from worker_service.store.errors import translate_errors
 from worker_service.store.integrity import faults_of
-from worker_service.store.migrations import SCHEMA_VERSION, migrate, newer, schema_version_of
+from worker_service.store.migrations import migrate
 
 RAISED_BY = 1_000_000
 """Upper bound for attempts of one job, new jobs and new documents since the backup."""

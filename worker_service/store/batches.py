@@ -31,8 +31,9 @@ from worker_service.jobs.batches import (
 from worker_service.jobs.documents import Decision, IndexStatus
 from worker_service.jobs.job import Enqueued, NewJob, Status
 from worker_service.store.database import Database, Row
-from worker_service.store.intake import Intake, settle
+from worker_service.store.intake import Intake
 from worker_service.store.job_control import Steering
+from worker_service.store.settling import settle
 
 LATELY = timedelta(minutes=5)
 _JOBS_PER_TRANSACTION = 500

@@ -11,7 +11,7 @@ from operator import itemgetter
 
 from worker_service.jobs.job import Job
 from worker_service.store.database import Database, Row
-from worker_service.store.intake import settle
+from worker_service.store.settling import settle
 
 _Claim = Mapping[str, object]
 

@@ -14,7 +14,8 @@ from worker_service.jobs.batches import unique_key_in_batch
 from worker_service.jobs.documents import FileAgain, NewFile
 from worker_service.jobs.job import Enqueued, Lease, NewJob
 from worker_service.store.database import Database, Row
-from worker_service.store.intake import Intake, documents_changed
+from worker_service.store.intake import Intake
+from worker_service.store.settling import documents_changed
 from worker_service.store.upkeep import forget_files
 
 

@@ -10,18 +10,20 @@ import time
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import apsw
 
 from worker_service.base.errors import StoreBusy, StoreUnusable
 from worker_service.store.errors import BUSY_SECONDS, translate_errors, unreadable_error
-from worker_service.store.lock_owner import LockOwner, lock_owner_of
+
+if TYPE_CHECKING:
+    from worker_service.store.lock_owner import LockOwner
 
 Connection = apsw.Connection
 
-OnLongWait = Callable[[float, LockOwner | None], None]
+OnLongWait = Callable[[float, "LockOwner | None"], None]
 """Called once in each long wait for the write lock, with the seconds waited and the holder, if known."""
 
 _LONG_WAIT_SECONDS = 1.0
@@ -39,6 +41,8 @@ _READER_CACHE_KIB = 32 * 1024
 
 # A walk over 300 lanes reads one or two pages of each; SQLite's default of 2 MB made every claim read them again.
 _WRITER_CACHE_KIB = 16 * 1024
+
+SCHEMA_VERSION = 1
 
 SQLITE_VERSION = apsw.sqlite_lib_version()
 
@@ -165,6 +169,24 @@ def _set_up(connection: apsw.Connection, path: Path, on_long_wait: OnLongWait | 
     connection.execute("PRAGMA cell_size_check = ON")
 
 
+def schema_version_of(connection: Connection) -> int | None:
+    """Return the schema version: 0 for the original proposal's table, None without pagemill tables."""
+    tables = {
+        name
+        for (name,) in connection.execute(
+            "SELECT name FROM sqlite_schema WHERE name IN ('pagemill_schema', 'worker_job_queue')"
+        )
+    }
+    if "pagemill_schema" in tables:
+        [(version,)] = connection.execute("SELECT max(version) FROM pagemill_schema").fetchall()
+        return int(str(version))
+    return 0 if "worker_job_queue" in tables else None
+
+
+def newer(path: Path, version: int) -> str:
+    return f"{path} has schema {version}, newer than this pagemill knows ({SCHEMA_VERSION}): upgrade pagemill"
+
+
 class BusyHandler:
     """Retries every millisecond. SQLite's own handler sleeps up to 100 ms, and can wait for very long."""
 
@@ -180,6 +202,8 @@ class BusyHandler:
             self._started, self._has_reported = now, False
         waited = now - self._started
         if waited >= _LONG_WAIT_SECONDS and not self._has_reported and self._on_long_wait is not None:
+            from worker_service.store.lock_owner import lock_owner_of
+
             self._has_reported = True
             self._on_long_wait(waited, lock_owner_of(self._path))
         time.sleep(0.001)

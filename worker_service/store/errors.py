@@ -24,7 +24,6 @@ from worker_service.base.errors import (
     StoreReadOnly,
     StoreUnusable,
 )
-from worker_service.store.lock_owner import lock_owner_of
 
 SqlError = apsw.Error
 
@@ -62,6 +61,8 @@ def _translate(error: apsw.Error, path: Path) -> Exception | None:
         case apsw.ConstraintError():
             return rule_broken(rule_of(str(error)))
         case apsw.BusyError():
+            from worker_service.store.lock_owner import lock_owner_of
+
             holder = lock_owner_of(path) or "another program"
             return StoreBusy(
                 f"{path} has been locked by {holder} for {BUSY_SECONDS:.0f} s", "end its transaction, or try again"

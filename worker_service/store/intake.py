@@ -1,4 +1,4 @@
-"""Insert jobs, request documents, and update jobs, documents and batches that wait for other jobs.
+"""Insert jobs and request documents.
 
 A document request is decided by the rules of `jobs/generations.py`, under the same write lock as the INSERT.
 """
@@ -6,50 +6,25 @@ A document request is decided by the rules of `jobs/generations.py`, under the s
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import groupby
-from operator import attrgetter
-from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from worker_service.base.clock import as_text, from_text
+from worker_service.base.clock import from_text
 from worker_service.jobs.digest import canonical
-from worker_service.jobs.documents import Decision, DeferredAction, DocumentRequest, IndexStatus, filled
+from worker_service.jobs.documents import Decision, DeferredAction, DocumentRequest, IndexStatus
 from worker_service.jobs.generations import TakeoverTimeouts, decide, way_to_read
 from worker_service.jobs.job import Enqueued, NewJob
-from worker_service.jobs.retries import RetryRule, retries_of
+from worker_service.jobs.retries import retries_of
 from worker_service.store.database import Database, Row, chunks
+from worker_service.store.deferred_actions import ParentFacts, fire_actions
 from worker_service.store.errors import rule_broken
-
-_CONVERTED_FIELDS = (
-    "run_at", "max_retries", "name", "after", "after_any", "after_earlier", "on_failure", "document", "brings",
-)  # fmt: skip
-"""Fields of `NewJob` that are not stored unchanged in a column of the same name."""
-_PLAIN_FIELDS = tuple(name for name in NewJob.__struct_fields__ if name not in _CONVERTED_FIELDS)
-_plain_values = attrgetter(*_PLAIN_FIELDS)
-NEW_COLUMNS = (*_PLAIN_FIELDS, "run_at", "created_at", "max_retries", "parent_id", "name")
-
-# Most jobs set only these fields. Binding the defaults of the others would cost an eighth of an INSERT
-# (`enqueue_many` in benchmarks).
-_USUAL_FIELDS = ("job_type", "platform", "account", "payload", "priority", "owner")
-_usual_values = attrgetter(*_USUAL_FIELDS)
-_unusual_values = attrgetter(*(name for name in NewJob.__struct_fields__ if name not in _USUAL_FIELDS))
-_UNUSUAL_DEFAULTS = _unusual_values(NewJob(""))
-USUAL_COLUMNS = (*_USUAL_FIELDS, "created_at", "max_retries", "parent_id")
-
-# Fields of `NewJob` in the order of the statement `left_behind`.
-_LEFT_BEHIND_FIELDS = tuple(
-    "platform owner batch_id priority job_type account payload source timeout_seconds max_retries source_key".split()
-)
+from worker_service.store.job_rows import row_of_job, statement_of, usual_values
+from worker_service.store.settling import settle
 
 # Twice as fast as a statement per job, because AUTOINCREMENT updates its sequence once per statement.
 _ROWS_AT_ONCE = 50
-
-NAME_CHARACTERS_MAX = 1000
-
-_SETTLED_MAX = 1000
 
 
 class Intake:
@@ -81,7 +56,7 @@ class Intake:
         and whose follow-up jobs are inserted next.
         """
         inserted: list[Enqueued] = []
-        for statement, some in groupby(jobs, key=_statement_of):
+        for statement, some in groupby(jobs, key=statement_of):
             if statement:
                 inserted += self._insert_together(statement, list(some), parent_id)
                 continue
@@ -94,9 +69,9 @@ class Intake:
         now, rules = self._db.now(), self._db.retries
         rows: list[Row]
         if statement == "enqueue_usual":
-            rows = [(*_usual_values(job), now, retries_of(job, rules) if rules else None, parent_id) for job in jobs]
+            rows = [(*usual_values(job), now, retries_of(job, rules) if rules else None, parent_id) for job in jobs]
         else:
-            rows = [_row_of(job, now, parent_id, rules) for job in jobs]
+            rows = [row_of_job(job, now, parent_id, rules) for job in jobs]
         for some in chunks(rows, _ROWS_AT_ONCE):
             self._db.write_rows(statement, some)
         # AUTOINCREMENT under the write lock: the ids of one transaction are consecutive.
@@ -110,7 +85,7 @@ class Intake:
             known = self._find_known(job, job.brings, parent_id)
             if known is not None:
                 return known
-        broken_rule = self._db.try_to_write("enqueue", _row_of(job, self._db.now(), parent_id, self._db.retries))
+        broken_rule = self._db.try_to_write("enqueue", row_of_job(job, self._db.now(), parent_id, self._db.retries))
         if broken_rule is not None:
             for (live_id,) in self._db.write("live_with_unique_key", unique_key=job.unique_key):
                 return Enqueued(live_id, existing=True)
@@ -243,160 +218,5 @@ class Intake:
         return int(document_id)
 
 
-def _statement_of(job: NewJob) -> str:
-    """Return the statement for several such jobs, or "" if the job must be inserted alone."""
-    if _unusual_values(job) == _UNUSUAL_DEFAULTS:
-        return "enqueue_usual"
-    goes_alone = job.unique_key or job.after or job.after_earlier or job.on_failure or job.document or job.brings
-    return "" if goes_alone else "enqueue"
-
-
-def _row_of(job: NewJob, now: str, parent_id: int | None, rules: Mapping[str, RetryRule]) -> tuple[object, ...]:
-    """Return the values of `NEW_COLUMNS`. A tuple binds faster than a dict."""
-    run_at = None if job.run_at is None else as_text(job.run_at)
-    name = job.name and job.name[:NAME_CHARACTERS_MAX]
-    retries = retries_of(job, rules) if rules else job.max_retries
-    return (*_plain_values(job), run_at, now, retries, parent_id, name)
-
-
 def _action_values(action: DeferredAction) -> dict[str, object]:
     return {"on_end": action.on_end, "job_type": action.job_type, "payload": action.payload}
-
-
-# ── Deferred actions ──
-
-
-class ParentFacts(NamedTuple):
-    job_id: int | None = None
-    batch_id: int | None = None
-    priority: int | None = None
-
-
-def fire_actions(db: Database, document_ids: Sequence[int], asked_by: ParentFacts | None = None) -> None:
-    """Insert the jobs of deferred actions that are due for these documents, once per generation.
-
-    They inherit batch and priority from `asked_by`, by default the newest job of the generation. Only then the actions
-    that the owner has requested for every document are included.
-    """
-    ids = json.dumps(list(document_ids))
-    if asked_by is None:
-        db.write("rules_of_owners", document_ids=ids)
-    for action_id, job_type, payload, document_id, owner, name, state, error_code, generation, *inherited in db.write(
-        "actions_due", document_ids=ids
-    ):
-        parent = asked_by or ParentFacts(*inherited)
-        facts = {
-            "document_id": document_id,
-            "batch_id": parent.batch_id,
-            "generation": generation,
-            "owner": owner,
-            "name": name,
-            "state": state,
-            "error_code": error_code,
-        }
-        job_id = _insert_action_job(db, NewJob(job_type, payload=payload, owner=owner, name=name), parent, facts)
-        db.write("action_fired", action_id=action_id, job_id=job_id, now=db.now())
-
-
-def _insert_action_job(db: Database, job: NewJob, parent: ParentFacts, facts: Mapping[str, object]) -> int:
-    document_id = facts.get("document_id")
-    job = replace(
-        job,
-        payload=filled(job.payload, facts) if job.payload else None,
-        batch_id=parent.batch_id,
-        priority=parent.priority,
-        document_id=document_id if isinstance(document_id, int) else None,
-    )
-    db.write_each("enqueue", [_row_of(job, db.now(), parent.job_id, db.retries)])
-    job_id = db.writer.last_insert_rowid()
-    place = {"document_id": job.document_id, "batch_id": facts["batch_id"]}
-    db.write("tell_of_action", job_id=job_id, code=job.job_type, owner=job.owner, now=db.now(), **place)
-    return job_id
-
-
-# ── Jobs that wait for others ──
-
-
-def settle(db: Database) -> None:
-    """Update the jobs, documents and batches that wait for jobs that have ended.
-
-    First fail, revive or free dependent jobs, in waves; then set the status of documents; then end batches. A call
-    handles about `_SETTLED_MAX` rows; the next claim continues.
-    """
-    if db.write("is_settled") == [(1,)]:
-        return
-    moved = 0
-    while moved < _SETTLED_MAX and (settled := db.write("settled")):
-        [(needs_id,)] = settled
-        values = {"needs_id": needs_id, "most": _SETTLED_MAX - moved}
-        wave = len(db.write("settle_fail", now=db.now(), **values))
-        wave += sum(
-            db.try_to_write("revive", {"job_id": job_id}) is None for (job_id,) in db.write("to_revive", **values)
-        )
-        wave += len(db.write("settle_meet", **values))
-        _fire_failure_actions(db, needs_id)
-        if wave < _SETTLED_MAX - moved:
-            db.write("forget_settled", needs_id=needs_id)
-        moved += 1 + wave
-    if documents := db.write("unsettled_documents", most=_SETTLED_MAX):
-        document_ids = json.dumps([document_id for (document_id,) in documents])
-        before: dict[int, str] = dict(db.write("states_of_documents", document_ids=document_ids))
-        after = db.write("documents_follow", document_ids=document_ids, now=db.now())
-        db.write("forget_unsettled", document_ids=document_ids)
-        documents_changed(db, [document_id for document_id, state in after if before[document_id] != state])
-    # A batch that starts because another has ended may have nothing to do, and then ends as well: hence the loop.
-    while batches := db.write("unsettled_batches", most=_SETTLED_MAX):
-        batch_ids = json.dumps([batch_id for (batch_id,) in batches])
-        for (batch_id,) in db.write("end_batches", batch_ids=batch_ids, now=db.now()):
-            [(state, owner, actions)] = db.write("end_of_batch", batch_id=batch_id)
-            _fire_batch_actions(db, {"batch_id": batch_id, "state": state}, owner, actions)
-        db.write("forget_unsettled_batches", batch_ids=batch_ids)
-        db.write("begin_next_batches", batch_ids=batch_ids)
-        _hand_over_documents(db, batch_ids)
-
-
-def _hand_over_documents(db: Database, batch_ids: str) -> None:
-    """Move documents from idle batches to active batches that have requested them too.
-
-    Otherwise an active batch would wait for a stopped one, and possibly each for the other.
-    """
-    for key, name, *columns in db.write("left_behind", batch_ids=batch_ids):
-        request = DocumentRequest(key, name, is_standing=True)
-        job = NewJob(**dict(zip(_LEFT_BEHIND_FIELDS, columns, strict=True)), document=request)
-        # Infinite patience: do not take over other work, however long it has not advanced.
-        Intake(db, TakeoverTimeouts(math.inf, math.inf)).insert_many([job])
-
-
-def _fire_failure_actions(db: Database, job_id: int) -> None:
-    for job_type, payload in db.write("rules_of_job", job_id=job_id):
-        [(owner, name, error_code, *inherited)] = db.write("failed_job", job_id=job_id)
-        facts = {
-            "job_id": job_id,
-            "document_id": None,
-            "batch_id": inherited[0],
-            "generation": None,
-            "owner": owner,
-            "name": name,
-            "state": "failed",
-            "error_code": error_code,
-        }
-        parent = ParentFacts(job_id, *inherited)
-        kind, text = (value.decode(errors="replace") for value in (job_type, payload))
-        _insert_action_job(db, NewJob(kind, payload=text, owner=owner, name=name), parent, facts)
-
-
-def _fire_batch_actions(db: Database, facts: dict[str, object], owner: str, actions: str) -> None:
-    # These jobs do not belong to the batch, because a new job would start the batch again.
-    for action in json.loads(actions):
-        payload = canonical(action["payload"]) if action.get("payload") else ""
-        job = NewJob(action["job_type"], payload=payload, owner=owner, name=f"batch {facts['batch_id']}")
-        _insert_action_job(db, job, ParentFacts(), facts)
-
-
-def documents_changed(db: Database, document_ids: Sequence[int]) -> None:
-    """Write notices, fire actions and check batches."""
-    if document_ids:
-        moved = json.dumps(list(document_ids))
-        db.write("tell_of_documents", document_ids=moved, now=db.now())
-        fire_actions(db, document_ids)
-        db.write("batches_may_have_ended", document_ids=moved)

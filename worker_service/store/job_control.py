@@ -18,8 +18,8 @@ from worker_service.jobs.history import OPPOSITE, Changed
 from worker_service.jobs.job import Status
 from worker_service.jobs.selector import Selector
 from worker_service.store.database import Database, chunks
-from worker_service.store.intake import settle
 from worker_service.store.reading import Reading
+from worker_service.store.settling import settle
 
 UNDO_DAYS = 7
 

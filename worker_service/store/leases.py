@@ -24,7 +24,7 @@ from worker_service.jobs.workers import Beat, LeaseRow
 from worker_service.store.claim_order import Scheduler, claim_values, make_ready
 from worker_service.store.completions import Completions
 from worker_service.store.database import Database, Row, chunks
-from worker_service.store.intake import settle
+from worker_service.store.settling import settle
 
 STALE = "STALE_GENERATION"
 

@@ -432,3 +432,7 @@ SELECT EXISTS (SELECT 1 FROM level CROSS JOIN worker_job_queue q INDEXED BY job_
                   AND NOT q.held & 20
                   AND EXISTS (SELECT 1 FROM handler h
                                WHERE h.worker_id = :worker_id AND h.job_type = q.job_type AND h.missing IS NULL));
+
+-- name: nothing_follows
+-- True if there are no checkpoints, and no job, document or batch waits for an ended job.
+SELECT NOT EXISTS (SELECT 1 FROM checkpoint) AND NOT ({anything_to_settle});

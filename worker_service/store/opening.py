@@ -7,25 +7,33 @@ import re
 import stat
 from collections.abc import Mapping
 from contextlib import suppress
-from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from worker_service.base.clock import Clock, wall_clock
 from worker_service.base.errors import SchemaMismatch, StoreAbsent, StoreUnusable
-from worker_service.jobs.generations import TakeoverTimeouts
-from worker_service.jobs.retries import RetryRule
-from worker_service.settings.config import Settings
-from worker_service.store.connection import SQLITE_VERSION, OnLongWait, connect_to_read, create
+from worker_service.store.connection import (
+    SCHEMA_VERSION,
+    SQLITE_VERSION,
+    OnLongWait,
+    connect_to_read,
+    create,
+    newer,
+    schema_version_of,
+)
 from worker_service.store.database import Database, Transaction, WriteOptions
 from worker_service.store.errors import translate_errors
-from worker_service.store.migrations import SCHEMA_VERSION, migrate, newer, schema_sql, schema_version_of
-from worker_service.store.store import Store, sqlite_statements
+from worker_service.store.store import Store
+
+if TYPE_CHECKING:
+    from worker_service.jobs.generations import TakeoverTimeouts
+    from worker_service.jobs.retries import RetryRule
+    from worker_service.settings.config import Settings
 
 __all__ = [
     "LIBRARY",
     "SCHEMA_VERSION",
     "initialise",
-    "migrate",
     "open_as_set",
     "open_store",
     "refuse_network_file_system",
@@ -40,6 +48,8 @@ NETWORK_FILE_SYSTEMS = ("nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ce
 
 
 def open_as_set(settings: Settings, writing: WriteOptions | None = None) -> Store:
+    from worker_service.jobs.generations import TakeoverTimeouts
+
     return open_store(
         settings.database,
         orphan_after_seconds=settings.orphan_after_seconds,
@@ -54,13 +64,13 @@ def open_store(
     *,
     orphan_after_seconds: int = 300,
     clock: Clock = wall_clock,
-    patience: TakeoverTimeouts = TakeoverTimeouts(),  # noqa: B008  frozen
+    patience: TakeoverTimeouts | None = None,
     retries: Mapping[str, RetryRule] = {},
     writing: WriteOptions | None = None,
 ) -> Store:
     refuse_network_file_system(path)
     database = Database(
-        path, _statements(), clock, orphan_after_seconds=orphan_after_seconds, retries=retries, writing=writing
+        path, _STATEMENTS, clock, orphan_after_seconds=orphan_after_seconds, retries=retries, writing=writing
     )
     try:
         with translate_errors(path):
@@ -72,10 +82,17 @@ def open_store(
     return Store(database, patience)
 
 
-@cache
-def _statements() -> dict[str, str]:
-    # Cached because `pagemill serve` opens a store for each request.
-    return sqlite_statements()
+class _LateStatements(dict[str, str]):
+    """The statements, read from their files when the first is used: `pagemill ls` needs none."""
+
+    def __missing__(self, name: str) -> str:
+        from worker_service.store.statements import sqlite_statements
+
+        self.update(sqlite_statements())
+        return dict(self)[name]
+
+
+_STATEMENTS = _LateStatements()
 
 
 def initialise(
@@ -93,10 +110,17 @@ def initialise(
                 connection.execute(schema_sql())
             else:
                 _refuse_other_version(path, version)
-            connection.execute(_statements()["set_payload_limit"], {"most": payload_bytes_max})
+            connection.execute(_STATEMENTS["set_payload_limit"], {"most": payload_bytes_max})
     finally:
         connection.close()
     return version is None
+
+
+def schema_sql() -> str:
+    """Read schema.sql, which is inside the package in a wheel, and above it in a checkout."""
+    package = Path(__file__).parents[1]
+    carried = package / "schema.sql"
+    return (carried if carried.is_file() else package.parent / "schema.sql").read_text("utf-8")
 
 
 def _make_file(path: Path) -> None:

@@ -16,7 +16,7 @@ from worker_service.base.clock import as_text
 from worker_service.jobs.library import OwnerSize, PublishedPath, Removed, Weight
 from worker_service.jobs.names import LinkFacts, Links, folded
 from worker_service.store.database import Database, Row, chunks
-from worker_service.store.intake import settle
+from worker_service.store.settling import settle
 
 _DOCUMENTS_PER_TRANSACTION = 50
 

@@ -12,35 +12,20 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from worker_service.base.errors import SchemaMismatch, StoreAbsent
-from worker_service.store.connection import Connection, OnLongWait, connect, create
+from worker_service.store.connection import (
+    SCHEMA_VERSION,
+    Connection,
+    OnLongWait,
+    connect,
+    create,
+    newer,
+    schema_version_of,
+)
 from worker_service.store.database import Transaction
 from worker_service.store.errors import SqlError
-
-SCHEMA_VERSION = 1
+from worker_service.store.opening import schema_sql
 
 STEPS = Path(__file__).parent
-
-
-def schema_sql() -> str:
-    """Read schema.sql, which is inside the package in a wheel, and above it in a checkout."""
-    carried = STEPS.parents[1] / "schema.sql"
-    if carried.is_file():
-        return carried.read_text("utf-8")
-    return (STEPS.parents[2] / "schema.sql").read_text("utf-8")
-
-
-def schema_version_of(connection: Connection) -> int | None:
-    """Return the schema version: 0 for the original proposal's table, None without pagemill tables."""
-    tables = {
-        name
-        for (name,) in connection.execute(
-            "SELECT name FROM sqlite_schema WHERE name IN ('pagemill_schema', 'worker_job_queue')"
-        )
-    }
-    if "pagemill_schema" in tables:
-        [(version,)] = connection.execute("SELECT max(version) FROM pagemill_schema").fetchall()
-        return int(str(version))
-    return 0 if "worker_job_queue" in tables else None
 
 
 def migrate(
@@ -64,10 +49,6 @@ def migrate(
     finally:
         connection.close()
     return done
-
-
-def newer(path: Path, version: int) -> str:
-    return f"{path} has schema {version}, newer than this pagemill knows ({SCHEMA_VERSION}): upgrade pagemill"
 
 
 def step_files(folder: Path) -> list[tuple[int, Path]]:

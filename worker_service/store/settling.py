@@ -1,0 +1,81 @@
+"""Update the jobs, documents and batches that wait for jobs that have ended."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+
+from worker_service.jobs.documents import DocumentRequest
+from worker_service.jobs.generations import TakeoverTimeouts
+from worker_service.jobs.job import NewJob
+from worker_service.store.database import Database
+from worker_service.store.deferred_actions import fire_actions, fire_actions_of_batch, fire_actions_of_job
+
+# Fields of `NewJob` in the order of the statement `left_behind`.
+_LEFT_BEHIND_FIELDS = tuple(
+    "platform owner batch_id priority job_type account payload source timeout_seconds max_retries source_key".split()
+)
+
+_SETTLED_MAX = 1000
+
+
+def settle(db: Database) -> None:
+    """Update the jobs, documents and batches that wait for jobs that have ended.
+
+    First fail, revive or free dependent jobs, in waves; then set the status of documents; then end batches. A call
+    handles about `_SETTLED_MAX` rows; the next claim continues.
+    """
+    if db.write("is_settled") == [(1,)]:
+        return
+    moved = 0
+    while moved < _SETTLED_MAX and (settled := db.write("settled")):
+        [(needs_id,)] = settled
+        values = {"needs_id": needs_id, "most": _SETTLED_MAX - moved}
+        wave = len(db.write("settle_fail", now=db.now(), **values))
+        wave += sum(
+            db.try_to_write("revive", {"job_id": job_id}) is None for (job_id,) in db.write("to_revive", **values)
+        )
+        wave += len(db.write("settle_meet", **values))
+        fire_actions_of_job(db, needs_id)
+        if wave < _SETTLED_MAX - moved:
+            db.write("forget_settled", needs_id=needs_id)
+        moved += 1 + wave
+    if documents := db.write("unsettled_documents", most=_SETTLED_MAX):
+        document_ids = json.dumps([document_id for (document_id,) in documents])
+        before: dict[int, str] = dict(db.write("states_of_documents", document_ids=document_ids))
+        after = db.write("documents_follow", document_ids=document_ids, now=db.now())
+        db.write("forget_unsettled", document_ids=document_ids)
+        documents_changed(db, [document_id for document_id, state in after if before[document_id] != state])
+    # A batch that starts because another has ended may have nothing to do, and then ends as well: hence the loop.
+    while batches := db.write("unsettled_batches", most=_SETTLED_MAX):
+        batch_ids = json.dumps([batch_id for (batch_id,) in batches])
+        for (batch_id,) in db.write("end_batches", batch_ids=batch_ids, now=db.now()):
+            [(state, owner, actions)] = db.write("end_of_batch", batch_id=batch_id)
+            fire_actions_of_batch(db, {"batch_id": batch_id, "state": state}, owner, actions)
+        db.write("forget_unsettled_batches", batch_ids=batch_ids)
+        db.write("begin_next_batches", batch_ids=batch_ids)
+        _hand_over_documents(db, batch_ids)
+
+
+def _hand_over_documents(db: Database, batch_ids: str) -> None:
+    """Move documents from idle batches to active batches that have requested them too.
+
+    Otherwise an active batch would wait for a stopped one, and possibly each for the other.
+    """
+    from worker_service.store.intake import Intake  # imports this module
+
+    for key, name, *columns in db.write("left_behind", batch_ids=batch_ids):
+        request = DocumentRequest(key, name, is_standing=True)
+        job = NewJob(**dict(zip(_LEFT_BEHIND_FIELDS, columns, strict=True)), document=request)
+        # Infinite patience: do not take over other work, however long it has not advanced.
+        Intake(db, TakeoverTimeouts(math.inf, math.inf)).insert_many([job])
+
+
+def documents_changed(db: Database, document_ids: Sequence[int]) -> None:
+    """Write notices, fire actions and check batches."""
+    if document_ids:
+        moved = json.dumps(list(document_ids))
+        db.write("tell_of_documents", document_ids=moved, now=db.now())
+        fire_actions(db, document_ids)
+        db.write("batches_may_have_ended", document_ids=moved)

@@ -1,0 +1,48 @@
+"""Read the SQL statements of the store from the .sql file beside each module.
+
+``-- name: claim`` starts a statement. ``-- fragment: lanes`` starts a piece that statements include with ``{lanes}``,
+so that `claim` and `explain` cannot differ in their gates.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from worker_service.jobs.history import Notice
+from worker_service.jobs.job import Job
+from worker_service.jobs.tokens import Token
+from worker_service.store.database import row_of
+from worker_service.store.job_rows import NEW_COLUMNS, USUAL_COLUMNS
+
+_HERE = Path(__file__).parent
+# A fragment must come before the statements that use it.
+_PARTS = (
+    "workers", "deferred_actions", "settling", "intake", "leases", "completions", "attempts", "schedules",
+    "job_control", "batches", "reading", "library", "upkeep", "integrity", "notices", "tokens", "idempotency",
+)  # fmt: skip
+_HEADING = re.compile(r"^-- (name|fragment): (\w+)\n", re.MULTILINE)
+_PLACE = re.compile(r"\{(\w+)\}")
+
+
+def sqlite_statements() -> dict[str, str]:
+    # Fragments made from Python constants.
+    fragments = {
+        "new_columns": ", ".join(NEW_COLUMNS),
+        "new_row": row_of(len(NEW_COLUMNS)),
+        "usual_columns": ", ".join(USUAL_COLUMNS),
+        "usual_row": row_of(len(USUAL_COLUMNS)),
+        "job_columns": ", ".join(Job._fields),
+        "job_columns_as_bytes": ", ".join(f"CAST({name} AS BLOB)" for name in Job._fields),
+        "notice_columns": ", ".join(Notice.__struct_fields__),
+        "token_columns": ", ".join(Token.__struct_fields__),
+        "closing_row": row_of(10),
+        "completed_row": row_of(4),
+    }
+    statements: dict[str, str] = {}
+    for part in _PARTS:
+        pieces = _HEADING.split((_HERE / f"{part}.sql").read_text("utf-8"))
+        for kind, name, text in zip(pieces[1::3], pieces[2::3], pieces[3::3], strict=True):
+            filled = _PLACE.sub(lambda place: fragments[place[1]], text.split("\n\n\n")[0].strip().removesuffix(";"))
+            (fragments if kind == "fragment" else statements)[name] = filled
+    return statements
