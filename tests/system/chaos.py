@@ -49,6 +49,9 @@ SETTINGS: dict[str, object] = {
     "io_concurrency": 3,
     "grace_period": 5,
 }
+_LONGEST_PAUSE_SECONDS = ORPHAN_AFTER_SECONDS * 1.5
+_WRITE_LOCK_WAIT_MS = int(3 * _LONGEST_PAUSE_SECONDS * 1000)
+"""How long sqlite3 waits: several paused daemons may hold the write lock one after the other."""
 _CALM_SECONDS = 120.0
 _RETRIES = 1000
 _WAITING_MOST = 60
@@ -189,7 +192,7 @@ class Storm:
         return bool(daemons) and landed > len(daemons)
 
     def _pause(self, victim: int) -> bool:
-        seconds = self._random.choice([0.05, 0.3, 1.0, ORPHAN_AFTER_SECONDS * 1.5])
+        seconds = self._random.choice([0.05, 0.3, 1.0, _LONGEST_PAUSE_SECONDS])
         with suppress(OSError):
             fd = os.pidfd_open(victim)
             self._paused.append((time.monotonic() + seconds, fd))
@@ -399,7 +402,7 @@ class Producers:
         done = self._system.sqlite3(
             "INSERT INTO worker_job_queue (job_type, platform, payload, max_retries)"
             f" VALUES ('{job_type}', 'local', '{payload}', {_RETRIES}); SELECT last_insert_rowid()",
-            timeout=5000,
+            timeout=_WRITE_LOCK_WAIT_MS,
         )
         if done.returncode != 0:
             raise ValueError(f"exit code {done.returncode}: {done.stderr.strip()}")
