@@ -77,6 +77,7 @@ def test_without_any_setting_there_are_defaults(home: dict[str, str], tmp_path: 
         "web_listen": ("127.0.0.1", 8470),
         "web_urls": (),
         "web_origins": (),
+        "web_endpoints": [],
         "upload_bytes_max": 2_000_000_000,
         "owner_policy": "replace",
         "handlers_dir": Path("/etc/pagemill/handlers"),

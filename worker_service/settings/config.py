@@ -249,6 +249,12 @@ class Settings:
         "other web pages that may call the API with a token: [http.md](http.md#pages-of-your-own)",
         otherwise="none",
     )
+    web_endpoints = Setting(
+        kinds.some_of("openwebui", "docling", "tika"),
+        [],
+        "other document converters whose endpoints are served: [converters.md](converters.md)",
+        otherwise="none",
+    )
     upload_bytes_max = Setting(kinds.FILE_BYTES, 2_000_000_000, "maximum size of an uploaded file in bytes")
 
     values: Mapping[str, Any]

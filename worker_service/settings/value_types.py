@@ -203,6 +203,16 @@ def _origin(word: str) -> str:
     return f"{scheme}://{host}" + ("" if port in (None, _USUAL_PORTS[scheme]) else f":{port}")
 
 
+def some_of(*words: str) -> ValueType[list[str]]:
+    def parse(raw: object, _: str, __: Path) -> list[str]:
+        found = parse_words(raw)
+        if not set(found) <= set(words):
+            raise ValueError
+        return found
+
+    return ValueType(f"a list of {', '.join(words)}", parse, ",".join)
+
+
 def one_of(*words: str) -> ValueType[str]:
     return ValueType(f"one of {', '.join(words)}", lambda raw, _, __: msgspec.convert(raw, Literal[words]))
 

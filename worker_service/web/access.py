@@ -14,6 +14,7 @@ import hmac
 import os
 import pwd
 import time
+from base64 import b64decode
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -43,6 +44,8 @@ from worker_service.web.signing import SigningKey
 S = TypeVar("S", Selector, DocumentSelector)
 
 SIGN_IN = "/session"
+CONVERTERS = ("/process", "/v1/convert/file", "/tika/text", "/tika/json/md")
+"""Paths of endpoints made for other programs, which send a token in ways of their own."""
 OPEN = ("/healthz", "/readyz", SIGN_IN, "/static/")
 """Paths that need no authentication."""
 
@@ -186,8 +189,8 @@ def _sign_in_redirect(request: Request) -> RedirectResponse:
 
 def find_visitor(request: HTTPConnection) -> Visitor:
     """Return the visitor. Reads the database, so it runs in a thread."""
-    if "authorization" in request.headers:
-        return _by_token(request)
+    if (word := _sent_token(request)) is not None:
+        return _by_token(request, word)
     visitor = _by_session(request) or _by_unix_socket(request)
     if visitor is None:
         raise SignInRequired(
@@ -201,9 +204,33 @@ def find_visitor(request: HTTPConnection) -> Visitor:
 # ── Tokens ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _by_token(request: HTTPConnection) -> Visitor:
-    kind, _, word = request.headers["authorization"].partition(" ")
-    token = _known_token(request, tokens.find_token, word) if kind.lower() == "bearer" else None
+def _sent_token(request: HTTPConnection) -> str | None:
+    """Return the token of the request; None if it sends none, and an empty word if it sends something else.
+
+    Clients of other converters cannot always send a Bearer token: some send X-Api-Key, and some only what stands in
+    their address, as in http://pagemill:TOKEN@host. A browser would send the latter with requests of other sites too,
+    so it counts for these endpoints only.
+    """
+    kind, _, word = request.headers.get("authorization", "").partition(" ")
+    if kind.lower() == "bearer":
+        return word
+    if request.url.path in CONVERTERS:
+        if kind.lower() == "basic":
+            return _password(word)
+        if "x-api-key" in request.headers:
+            return request.headers["x-api-key"]
+    return "" if "authorization" in request.headers else None
+
+
+def _password(basic: str) -> str:
+    try:
+        return b64decode(basic, validate=True).decode().partition(":")[2]
+    except ValueError:
+        return ""
+
+
+def _by_token(request: HTTPConnection, word: str) -> Visitor:
+    token = _known_token(request, tokens.find_token, word) if word else None
     if token is None:
         note_failure(request)
         raise SignInRequired("this token is unknown or has expired", "`pagemill token ls` lists the valid ones")

@@ -31,7 +31,7 @@ from worker_service.settings.config import Settings
 from worker_service.settings.value_types import LISTEN
 from worker_service.web import incoming_files, sign_in
 from worker_service.web.access import AuthenticationMiddleware, SignInFailures, TokenUses
-from worker_service.web.api import openapi
+from worker_service.web.api import converters, openapi
 from worker_service.web.api.events import EventStreams
 from worker_service.web.api.metrics import metrics_text
 from worker_service.web.cached_value import CachedValue
@@ -63,7 +63,7 @@ MODULES = (sign_in, openapi, home, documents, document, upload_page, batches, jo
 def app(settings: Settings, *, log: events.Log | None = None, on_ready: Callable[[], None] = lambda: None) -> Starlette:
     """Return the application. Calls `on_ready` once it can answer requests."""
     made = Starlette(
-        routes=routes(),
+        routes=[*converters.routes(settings), *routes()],
         middleware=[
             *_cross_origin(settings),
             Middleware(EdgeMiddleware),

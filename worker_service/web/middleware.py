@@ -18,7 +18,7 @@ from starlette.requests import ClientDisconnect, HTTPConnection, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from worker_service.base.errors import PagemillError
-from worker_service.web.access import SAFE, needs_no_sign_in, settings_of, visitor_of
+from worker_service.web.access import CONVERTERS, SAFE, needs_no_sign_in, settings_of, visitor_of
 from worker_service.web.connections import connection_of
 from worker_service.web.error_responses import BodyTooLarge, HttpProblem, internal_error, refuse
 from worker_service.web.hosts import is_ours, origin_of
@@ -38,7 +38,7 @@ SIGN_IN_SECONDS = 5.0
 LEFT_OVER_SECONDS = 2.0
 """Time spent reading the rest of a refused body before the connection is closed."""
 
-UPLOADS = ("/api/uploads", "/upload")
+UPLOADS = ("/api/uploads", "/upload", *CONVERTERS)
 """Paths that accept files and stream the body themselves."""
 
 Form = ImmutableMultiDict[str, str]

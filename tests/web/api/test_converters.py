@@ -1,0 +1,128 @@
+"""The endpoints of other document converters, asked as the programs made for those ask them; a real daemon reads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.job_handlers.reading.documents import digital
+from tests.kit.system import System
+from tests.web.conftest import bearer, served
+from worker_service.jobs.library import DocumentSelector
+from worker_service.settings.config import Settings, load_settings
+
+PAGES = ["climate risk of the year", "water in the cellar"]
+
+
+@pytest.fixture(scope="module")
+def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
+    made = System(tmp_path_factory.mktemp("system"), shipped=None)
+    made.start()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def settings(system: System) -> Settings:
+    environ = {"WORKER_LOG_FORMAT": "json", "WORKER_WEB_ENDPOINTS": "openwebui,docling,tika"}
+    return load_settings({"database": str(system.database)}, environ=environ)
+
+
+@pytest.fixture
+def report(tmp_path: Path) -> bytes:
+    return digital(tmp_path / "made.pdf", PAGES).read_bytes()
+
+
+@pytest.fixture
+def token(settings: Settings) -> str:
+    return bearer(settings, owner="ann")["Authorization"].removeprefix("Bearer ")
+
+
+@pytest.fixture
+def address(settings: Settings) -> Iterator[str]:
+    with served(settings) as made:
+        yield made
+
+
+def convert_by_docling(address: str, token: str, name: str, content: bytes, **fields: object) -> Any:
+    form: Mapping[str, Any] = {"to_formats": ["md", "json"], "image_export_mode": "placeholder", **fields}
+    headers = {"X-Api-Key": token}
+    files = {"files": (name, content, "application/pdf")}
+    answer = httpx.post(f"{address}/v1/convert/file", files=files, data=form, headers=headers, timeout=60)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def test_open_webui_s_document_loader_gets_the_pages(address: str, token: str, report: bytes, system: System) -> None:
+    headers = {
+        "Content-Type": "application/pdf",
+        "Authorization": f"Bearer {token}",
+        "X-Filename": "Bericht%20M%C3%A4rz.pdf",
+    }
+
+    answer = httpx.put(f"{address}/process", content=report, headers=headers, timeout=60).json()
+
+    assert [one["page_content"].strip() for one in answer] == PAGES
+    assert [one["metadata"]["page"] for one in answer] == [0, 1]
+    document = system.store.library.document(answer[0]["metadata"]["document_id"])
+    assert (document.name, document.owner) == ("Bericht März.pdf", "ann")
+
+
+def test_a_docling_client_gets_markdown_with_its_page_marks(address: str, token: str, report: bytes) -> None:
+    answer = convert_by_docling(address, token, "docling.pdf", report, md_page_break_placeholder="\f")
+
+    assert (answer["status"], answer["errors"]) == ("success", [])
+    assert [page.strip() for page in answer["document"]["md_content"].split("\f")] == PAGES
+
+
+def test_a_tika_client_signs_in_by_its_address(address: str, token: str, report: bytes) -> None:
+    with_token = address.replace("http://", f"http://pagemill:{token}@")
+
+    text = httpx.put(f"{with_token}/tika/text", content=report, timeout=60).json()
+    markdown = httpx.put(f"{with_token}/tika/json/md", content=report, timeout=60).json()
+
+    assert all(words in text["X-TIKA:content"] and words in markdown["tk:content"] for words in PAGES)
+
+
+def test_a_file_that_was_read_is_answered_without_being_read_again(
+    address: str, token: str, report: bytes, system: System
+) -> None:
+    convert_by_docling(address, token, "twice.pdf", report)
+    [document] = system.store.library.documents(DocumentSelector(name="twice.pdf"))
+
+    convert_by_docling(address, token, "twice.pdf", report)
+
+    assert system.store.library.document(document.id).index_generation == document.index_generation
+
+
+def test_a_file_that_cannot_be_read_says_why(address: str, token: str) -> None:
+    docling = convert_by_docling(address, token, "broken.pdf", b"%PDF-1.4 broken")
+    headers = {"Authorization": f"Bearer {token}", "X-Filename": "broken.pdf"}
+    other = httpx.put(f"{address}/process", content=b"%PDF-1.4 broken", headers=headers, timeout=60)
+    empty = httpx.put(f"{address}/process", content=b"", headers=headers)
+
+    assert (docling["status"], docling["document"].get("md_content")) == ("failure", None)
+    assert docling["errors"][0]["error_message"]
+    assert (other.status_code, other.json()["code"]) == (422, "PDF_BROKEN")
+    assert (empty.status_code, empty.json()["code"]) == (400, "bad_input")
+
+
+def test_they_need_a_token_and_their_ways_to_send_one_count_nowhere_else(
+    address: str, token: str, settings: Settings
+) -> None:
+    reader = bearer(settings)
+    assert httpx.put(f"{address}/tika/text", content=b"x").status_code == 401
+    assert httpx.put(f"{address}/tika/text", content=b"x", auth=("pagemill", "wrong")).status_code == 401
+    assert httpx.get(f"{address}/api/jobs", auth=("pagemill", token)).status_code == 401
+    assert httpx.get(f"{address}/api/jobs", headers={"X-Api-Key": token}).status_code == 401
+    assert httpx.get(f"{address}/api/jobs", headers=reader).status_code == 200
+
+
+def test_they_are_not_there_unless_set(system: System) -> None:
+    settings = load_settings({"database": str(system.database)}, environ={"WORKER_LOG_FORMAT": "json"})
+    with served(settings) as address:
+        assert httpx.put(f"{address}/process", content=b"x", headers=bearer(settings)).status_code == 404

@@ -1,0 +1,102 @@
+"""Endpoints of other document converters, so that programs made for those can use pagemill instead.
+
+The setting `web_endpoints` names the ones that are served. Each answers as its original does: see docs/converters.md.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+from urllib.parse import unquote
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from worker_service.base.errors import BadInput
+from worker_service.settings.config import Settings
+from worker_service.web.conversions import NotConverted, convert, received_body
+from worker_service.web.multipart import ReceivedForm, receive_form
+
+_NAMELESS = "document"
+
+
+async def open_webui(request: Request) -> Response:
+    """Answer `PUT /process` of Open WebUI's external document loader: a list of pages, numbered from 0."""
+    async with received_body(request) as incoming:
+        made = await convert(request, unquote(request.headers.get("x-filename", _NAMELESS)), incoming)
+    metadata = {"source": made.document.name, "document_id": made.document.id, "Content-Type": made.media_type}
+    pages = zip(made.pages, made.texts, strict=True)
+    return JSONResponse(
+        [{"page_content": text, "metadata": {**metadata, "page": page.number - 1}} for page, text in pages]
+    )
+
+
+async def tika(request: Request) -> Response:
+    """Answer `PUT /tika/text` of Apache Tika 3, and `PUT /tika/json/md` of Tika 4."""
+    name = unquote(request.headers.get("x-filename", _NAMELESS))
+    async with received_body(request) as incoming:
+        made = await convert(request, name, incoming)
+    text = "\n\n".join(made.texts)
+    key = "tk:content" if request.url.path.endswith("/md") else "X-TIKA:content"
+    return JSONResponse({key: text, "Content-Type": made.media_type, "xmpTPg:NPages": str(len(made.pages))})
+
+
+# ── docling-serve ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def docling(request: Request) -> Response:
+    """Answer `POST /v1/convert/file` of docling-serve. A file that cannot be read is a `failure` with status 200."""
+    began = time.monotonic()
+    async with receive_form(request) as form:
+        if len(form.files) != 1:
+            raise BadInput("send one file in the field `files`")
+        [(name, incoming)] = form.files
+        try:
+            made = await convert(request, name, incoming, _docling_options(form))
+        except NotConverted as error:
+            return JSONResponse(_docling_answer(began, {"filename": name}, error))
+    separator = form.first_value("md_page_break_placeholder")
+    text = (f"\n\n{separator}\n\n" if separator else "\n\n").join(made.texts)
+    return JSONResponse(_docling_answer(began, _docling_document(name, text, form.fields.get("to_formats", ["md"]))))
+
+
+def _docling_options(form: ReceivedForm) -> Mapping[str, Sequence[str]]:
+    options = {"lang": form.fields.get("ocr_lang", [])}
+    if (form.first_value("force_ocr") or "").lower() == "true":
+        options["force-ocr"] = ["true"]
+    return options
+
+
+def _docling_document(name: str, text: str, formats: Sequence[str]) -> dict[str, Any]:
+    return {
+        "filename": name,
+        "md_content": text if "md" in formats else None,
+        "text_content": text if "text" in formats else None,
+        "json_content": None,
+        "html_content": None,
+        "doctags_content": None,
+    }
+
+
+def _docling_answer(began: float, document: dict[str, Any], error: NotConverted | None = None) -> dict[str, Any]:
+    errors = [{"component_type": "user_input", "module_name": "pagemill", "error_message": str(error)}]
+    return {
+        "document": document,
+        "status": "success" if error is None else "failure",
+        "errors": [] if error is None else errors,
+        "processing_time": time.monotonic() - began,
+        "timings": {},
+    }
+
+
+_ROUTES: Mapping[str, Sequence[Route]] = {
+    "openwebui": [Route("/process", open_webui, methods=["PUT"])],
+    "docling": [Route("/v1/convert/file", docling, methods=["POST"])],
+    "tika": [Route("/tika/text", tika, methods=["PUT"]), Route("/tika/json/md", tika, methods=["PUT"])],
+}
+
+
+def routes(settings: Settings) -> list[Route]:
+    return [route for name in settings.web_endpoints for route in _ROUTES[name]]

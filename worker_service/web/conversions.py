@@ -1,0 +1,140 @@
+"""Convert a file within one request: submit it as an upload does, and wait until it has been read.
+
+The request waits in memory, but the job is durable: a client that asks again for the same file is answered from what
+was read meanwhile.
+"""
+
+from __future__ import annotations
+
+import mimetypes
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from msgspec import Struct
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import ClientDisconnect, Request
+
+from worker_service.base.errors import BadInput, Problem
+from worker_service.base.path_text import written
+from worker_service.jobs.documents import IndexStatus, PageResult
+from worker_service.jobs.job import Status
+from worker_service.jobs.library import Document, DocumentSelector
+from worker_service.services import documents
+from worker_service.services.database import Session
+from worker_service.web.access import settings_of, visitor_of
+from worker_service.web.api.events import EventStreams
+from worker_service.web.database_sessions import session_of
+from worker_service.web.error_responses import BodyTooLarge, HttpProblem
+from worker_service.web.incoming_files import IncomingFile, refuse_if_disk_full
+from worker_service.web.middleware import write_turn_of
+from worker_service.web.resources.jobs import owner_for
+from worker_service.web.resources.read_requests import Words, submit_files
+
+
+class NotConverted(HttpProblem, code="not_converted", status=422):
+    """The document could not be read, for the reason in `problem`."""
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(problem.detail, problem.remedy)
+        self.code = problem.code
+
+
+class ServerStopping(HttpProblem, code="stopping", status=503): ...
+
+
+class Conversion(Struct, frozen=True):
+    document: Document
+    pages: Sequence[PageResult]
+
+    @property
+    def texts(self) -> list[str]:
+        return [page.text or "" for page in self.pages]
+
+    @property
+    def media_type(self) -> str:
+        return mimetypes.guess_type(self.document.name)[0] or "application/octet-stream"
+
+
+@asynccontextmanager
+async def received_body(request: Request) -> AsyncIterator[IncomingFile]:
+    """Receive the body as a file, which is deleted on exit unless it was kept."""
+    settings = settings_of(request)
+    announced = request.headers.get("content-length", "")
+    size = int(announced) if announced.isascii() and announced.isdigit() else 0
+    await run_in_threadpool(refuse_if_disk_full, settings.workspace, size)
+    incoming = await run_in_threadpool(IncomingFile, settings.workspace)
+    try:
+        try:
+            async for piece in request.stream():
+                await run_in_threadpool(incoming.write, piece)
+                if incoming.size > settings.upload_bytes_max:
+                    raise BodyTooLarge(f"the file is larger than {settings.upload_bytes_max} bytes (upload_bytes_max)")
+        except ClientDisconnect:
+            raise HttpProblem("the connection closed before the file was complete") from None
+        yield incoming
+    finally:
+        await run_in_threadpool(incoming.close)
+
+
+async def convert(request: Request, name: str, incoming: IncomingFile, words: Words | None = None) -> Conversion:
+    """Return the document once it has been read. Raise `NotConverted` if it cannot be."""
+    if not incoming.size:
+        raise BadInput("the request contains no file")
+    streams: EventStreams = request.app.state.streams
+    streams.refuse_too_many(visitor_of(request).name)
+    async with write_turn_of(request):
+        waiting = await run_in_threadpool(_submit, request, name, incoming, words or {})
+    streams.join(visitor_of(request).name)
+    try:
+        while True:
+            version = streams.version
+            found = await run_in_threadpool(_look, request, waiting)
+            if found is not None:
+                return found
+            await streams.has_changed(version)
+            if streams.is_stopping:
+                raise ServerStopping("the server is stopping", "send the request again: the document is being read")
+            if await request.is_disconnected():
+                raise HttpProblem("the client has gone")
+    finally:
+        streams.leave(visitor_of(request).name)
+
+
+class _Awaited(Struct, frozen=True):
+    source_key: str
+    job_id: int
+    """0: the document needed no job."""
+
+
+def _submit(request: Request, name: str, incoming: IncomingFile, words: Words) -> _Awaited:
+    owner = owner_for(visitor_of(request), None)
+    path = incoming.keep(Path(name).name or "document", owner)
+    with session_of(request) as session:
+        failed = [one for one in _documents_of(session, written(path)) if one.status is IndexStatus.FAILED]
+        [requested], _ = submit_files(session, [path], words, owner=owner, is_forced=bool(failed))
+    return _Awaited(written(path), requested.enqueued.job_id)
+
+
+def _look(request: Request, awaited: _Awaited) -> Conversion | None:
+    with session_of(request) as session:
+        # The job first: it has ended only after its document was written.
+        job = session.reading.get(awaited.job_id) if awaited.job_id else None
+        document = next(iter(_documents_of(session, awaited.source_key)), None)
+        if document is not None and document.status is IndexStatus.SUCCESS:
+            return Conversion(*documents.document_text(session, document.id))
+        if job is not None and job.status not in (Status.COMPLETED, Status.FAILED, Status.CANCELLED):
+            return None
+        if job is not None and job.status is not Status.COMPLETED:
+            raise NotConverted(_problem(job.error_code, job.error_message, job.error_remedy))
+        if document is not None and document.status is IndexStatus.FAILED:
+            raise NotConverted(_problem(document.error_code, document.error_message, document.error_remedy))
+        return None
+
+
+def _documents_of(session: Session, source_key: str) -> Sequence[Document]:
+    return session.library.documents(DocumentSelector(source_keys=[source_key]), most=1)
+
+
+def _problem(code: str | None, message: str | None, remedy: str | None) -> Problem:
+    return Problem(code or "not_converted", message or "the document could not be read", remedy or "")
