@@ -273,6 +273,22 @@ CREATE INDEX dependency_by_needs ON worker_job_dependency (needs_id);
 -- frees, fails or revives the waiting jobs and removes the rows.
 CREATE TABLE worker_job_settled (job_id INTEGER PRIMARY KEY) STRICT;
 
+-- Failures that need attention, one per document, source or other job. A retry, a new request, a later success and a
+-- dismissal remove the row; the next failure inserts it again. DEPENDENCY_FAILED has none: the job it waited for has.
+CREATE TABLE failure (
+    id      INTEGER PRIMARY KEY,
+    item    TEXT NOT NULL UNIQUE,          -- 'document 12', 'source ["download","ann","local","/srv/a.pdf"]' or 'job 42'
+    job_id  INTEGER NOT NULL UNIQUE,
+    owner   TEXT NOT NULL,
+    code    TEXT NOT NULL,                 -- error code of the job; '' = none
+    CONSTRAINT "item, owner and code have at most 200000 bytes"
+        CHECK (length(CAST(item AS BLOB)) <= 200000 AND length(CAST(owner AS BLOB)) <= 200000
+               AND length(CAST(code AS BLOB)) <= 200000)
+) STRICT;
+-- failures, count_failures
+CREATE INDEX failure_by_owner ON failure (owner, code);
+CREATE INDEX failure_by_code ON failure (code);
+
 -- Documents whose jobs have changed their status. The next transaction of pagemill updates index_status.
 CREATE TABLE document_unsettled (
     document_id  INTEGER PRIMARY KEY,
@@ -401,7 +417,7 @@ CREATE TABLE worker_action (
     at         TEXT NOT NULL,
     actor      TEXT NOT NULL,
     verb       TEXT NOT NULL CHECK (verb IN ('cancel', 'retry', 'delete', 'priority', 'remove', 'make_token', 'remove_token',
-                                                    'stop_batch', 'resume_batch', 'retry_batch', 'forget_batch')),
+                                                    'stop_batch', 'resume_batch', 'retry_batch', 'forget_batch', 'dismiss')),
     undone_at  TEXT,
     undone_by  TEXT,
     batch_id   INTEGER,                  -- the batch, if a whole batch was stopped, resumed, retried, removed or cancelled
@@ -1143,6 +1159,42 @@ BEGIN
      WHERE NEW.status = 'failed' AND NEW.completed_at IS NOT NULL;
 END;
 
+CREATE TRIGGER job_fails AFTER UPDATE OF status ON worker_job_queue
+WHEN NEW.status = 'failed' AND OLD.status <> 'failed'
+BEGIN
+    INSERT INTO failure (item, job_id, owner, code)
+    SELECT item, job_id, owner, code FROM v_failed WHERE job_id = NEW.id
+        ON CONFLICT (item) DO UPDATE SET job_id = excluded.job_id, owner = excluded.owner, code = excluded.code;
+END;
+
+-- Another failed job of the same document takes its place.
+CREATE TRIGGER job_no_longer_failed AFTER UPDATE OF status ON worker_job_queue
+WHEN OLD.status = 'failed' AND NEW.status <> 'failed'
+BEGIN
+    UPDATE failure SET job_id = n.job_id, code = n.code
+      FROM (SELECT v.job_id, v.code FROM worker_job_queue q JOIN v_failed v ON v.job_id = q.id
+             WHERE q.document_id = OLD.document_id AND q.generation = OLD.generation AND q.status = 'failed' LIMIT 1) n
+     WHERE failure.job_id = OLD.id;
+    DELETE FROM failure WHERE job_id = OLD.id;
+END;
+
+CREATE TRIGGER source_fetched AFTER UPDATE OF status ON worker_job_queue
+WHEN NEW.status = 'completed' AND NEW.source_key IS NOT NULL
+BEGIN
+    DELETE FROM failure WHERE item = 'source ' || json_array(NEW.job_type, NEW.owner, NEW.platform, NEW.source_key);
+END;
+
+CREATE TRIGGER document_requested AFTER UPDATE OF index_generation ON document
+WHEN NEW.index_generation <> OLD.index_generation
+BEGIN
+    DELETE FROM failure WHERE item = 'document ' || NEW.id;
+END;
+
+CREATE TRIGGER document_removed AFTER DELETE ON document
+BEGIN
+    DELETE FROM failure WHERE item = 'document ' || OLD.id;
+END;
+
 -- Holds the pending jobs of a stopped or waiting batch. Also keeps the other columns right after an UPDATE by hand.
 CREATE TRIGGER batch_moved AFTER UPDATE OF state ON batch
 WHEN NEW.state <> OLD.state
@@ -1230,6 +1282,7 @@ BEGIN
     DELETE FROM worker_job_log WHERE job_id = OLD.id;
     DELETE FROM action_rule WHERE scope = 'job' AND name = CAST(OLD.id AS TEXT);
     DELETE FROM checkpoint WHERE job_id = OLD.id;
+    DELETE FROM failure WHERE job_id = OLD.id;
     INSERT INTO document_unsettled (document_id, lost)
     SELECT id, 'job ' || OLD.id || ' (' || OLD.job_type || ') was deleted before it ran' FROM document
      WHERE OLD.status = 'pending' AND id = OLD.document_id AND index_generation = OLD.generation
@@ -1287,6 +1340,18 @@ SELECT d.job_id, d.needs_id, d.needs, n.status AS needs_status,
        ifnull(n.status = 'completed' OR (d.needs = 'ended' AND n.status IN ('failed', 'cancelled')), d.needs = 'ended') AS is_met,
        ifnull(d.needs = 'completed' AND n.status IN ('failed', 'cancelled'), d.needs = 'completed') AS is_broken
   FROM worker_job_dependency d LEFT JOIN worker_job_queue n ON n.id = d.needs_id;
+
+-- Failed jobs that may need attention. The work of an older generation is no longer wanted.
+CREATE VIEW v_failed AS
+SELECT q.id AS job_id, q.owner, ifnull(q.error_code, '') AS code,
+       CASE WHEN q.generation IS NOT NULL THEN 'document ' || q.document_id
+            WHEN q.source_key IS NOT NULL AND q.document_id IS NULL
+                THEN 'source ' || json_array(q.job_type, q.owner, q.platform, q.source_key)
+            ELSE 'job ' || q.id END AS item
+  FROM worker_job_queue q
+ WHERE q.status = 'failed' AND q.error_code IS NOT 'DEPENDENCY_FAILED'
+   AND (q.generation IS NULL
+        OR EXISTS (SELECT 1 FROM document d WHERE d.id = q.document_id AND d.index_generation = q.generation));
 
 CREATE VIEW v_jobs AS
 SELECT id, job_type, platform, account, owner, priority,

@@ -66,7 +66,7 @@ class LogLine(Struct, frozen=True):
     line: str
 
 
-OPPOSITE = {"cancel": "retry", "retry": "cancel", "priority": "priority"}
+OPPOSITE = {"cancel": "retry", "retry": "cancel", "priority": "priority", "dismiss": "undismiss"}
 
 
 class Action(Struct, frozen=True):

@@ -23,7 +23,14 @@ from worker_service.services.queries import poll
 
 LIVE = (Status.PENDING, Status.RUNNING)
 ENDED = (Status.COMPLETED, Status.FAILED, Status.CANCELLED)
-DONE = {"cancel": "cancelled", "retry": "retried", "delete": "deleted", "priority": "reprioritised", "prune": "pruned"}
+DONE = {
+    "dismiss": "dismissed",
+    "cancel": "cancelled",
+    "retry": "retried",
+    "delete": "deleted",
+    "priority": "reprioritised",
+    "prune": "pruned",
+}
 SAMPLE = 5
 _PRUNED_AT_ONCE = 1000
 _ACTIONS_MOST = 1000

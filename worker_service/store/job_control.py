@@ -33,6 +33,7 @@ _POSSIBLE = {
     "retry": "status IN ('completed', 'failed', 'cancelled')",
     "delete": "status <> 'running'",
     "priority": "status IN ('pending', 'running')",
+    "dismiss": "status = 'failed'",
 }
 
 
@@ -77,6 +78,10 @@ class Steering:
         while (selector.names_more or selector.batch_id is not None) and (ids := self._reading.ids(selector, late)):
             self._run_action(("priority",), Selector(ids=ids), actor, level)
         return changed
+
+    def dismiss(self, job_ids: Sequence[int], *, actor: str) -> Changed:
+        """Remove the failures of these jobs from what needs attention. The jobs stay failed."""
+        return self._run_action(("dismiss",), Selector(ids=job_ids), actor)
 
     def bring_forward(self, ids: Sequence[int]) -> Sequence[int]:
         """Remove the start time of pending jobs. Return those that had one."""
@@ -172,6 +177,8 @@ class Steering:
     def _refuse(self, verb: str, job: _Job) -> None:
         if verb == "cancel" and job.status.is_ended:
             raise Refused(f"it is already {job.status}")
+        if verb == "dismiss" and job.status is not Status.FAILED:
+            raise Refused(f"it is {job.status}, and has not failed")
         if verb == "delete" and job.status is Status.RUNNING:
             raise Refused("it is running", "cancel it first")
         if verb == "priority" and job.status.is_ended:

@@ -52,6 +52,14 @@ DELETE FROM worker_job_queue WHERE id = :job_id AND status <> 'running';
 -- name: priority
 UPDATE worker_job_queue SET priority = :priority WHERE id = :job_id AND status IN ('pending', 'running');
 
+-- name: dismiss
+DELETE FROM failure WHERE job_id = :job_id;
+
+-- name: undismiss
+INSERT INTO failure (item, job_id, owner, code)
+SELECT item, job_id, owner, code FROM v_failed WHERE job_id = :job_id
+    ON CONFLICT DO NOTHING;
+
 -- name: bring_forward
 UPDATE worker_job_queue SET run_at = NULL
  WHERE id IN (SELECT value FROM json_each(:ids)) AND status = 'pending' AND run_at IS NOT NULL
@@ -64,7 +72,7 @@ UPDATE batch SET priority = :priority
 
 -- name: undoable_verb
 SELECT verb FROM worker_action
- WHERE id = :action_id AND undone_at IS NULL AND verb IN ('cancel', 'retry', 'priority');
+ WHERE id = :action_id AND undone_at IS NULL AND verb IN ('cancel', 'retry', 'priority', 'dismiss');
 
 -- name: action_items
 SELECT item_id, left_as, priority_before FROM worker_action_item WHERE action_id = :action_id ORDER BY item_id;

@@ -219,6 +219,27 @@ class Reading:
         asked = {"since": since, "codes": codes, "is_open": is_open or to_retry is not None, "owner": owner}
         return [ErrorCount(*row) for row in self._db.read("errors", **asked)]
 
+    def failures(
+        self, *, owner: str | None, code: str | None, before_id: int | None, most: int
+    ) -> Sequence[tuple[int, int, str]]:
+        """Return (failure id, job id, name of the document or '') of failures that need attention, newest first."""
+        values = {"owner": owner, "code": code, "before_id": before_id or 2**62, "most": most}
+        return [(failure_id, job_id, name) for failure_id, job_id, name in self._db.read("failures", **values)]
+
+    def failing_jobs(
+        self, *, owner: str | None, code: str | None = None, ids: Sequence[int] | None = None
+    ) -> Sequence[int]:
+        chosen = None if ids is None else json.dumps(list(ids))
+        return [job_id for (job_id,) in self._db.read("failing_jobs", owner=owner, code=code, ids=chosen)]
+
+    def failed_beside(self, ids: Sequence[int]) -> Sequence[int]:
+        """Return these failed jobs, and the other failed jobs of their documents."""
+        return [job_id for (job_id,) in self._db.read("failed_beside", ids=json.dumps(list(ids)))]
+
+    def count_failures(self, owner: str | None) -> Mapping[str, int]:
+        """Return the number of failures that need attention by error code, most frequent first."""
+        return dict(self._db.read("count_failures", owner=owner))
+
     def newest_id(self) -> int:
         [(newest,)] = self._db.read("newest_id")
         return int(newest)

@@ -144,7 +144,7 @@ SELECT scope, name, since, until, reason FROM pause WHERE until IS NULL OR until
 
 -- name: actions
 SELECT a.id, a.at, a.actor, a.verb, a.undone_at,
-       iif(a.verb IN ('cancel', 'retry', 'delete', 'priority'), n.items, 0), iif(a.verb = 'remove', n.items, 0),
+       iif(a.verb IN ('cancel', 'retry', 'delete', 'priority', 'dismiss'), n.items, 0), iif(a.verb = 'remove', n.items, 0),
        iif(a.verb IN ('make_token', 'remove_token'),
            (SELECT group_concat(left_as, ', ') FROM worker_action_item i WHERE i.action_id = a.id), ''),
        a.batch_id
@@ -268,6 +268,31 @@ SELECT e.error_code, e.job_type, e.jobs, e.newest_id,
                                        AND l.status IN ('pending', 'running'))))
          GROUP BY error_code, job_type) e
  ORDER BY e.jobs DESC, e.error_code, e.job_type;
+
+-- name: failures
+-- Newest first. `id` is the order in which items first failed.
+SELECT f.id, f.job_id, ifnull(d.name, '')
+  FROM failure f CROSS JOIN worker_job_queue q ON q.id = f.job_id LEFT JOIN document d ON d.id = q.document_id
+ WHERE (:owner IS NULL OR f.owner = :owner) AND (:code IS NULL OR f.code = :code) AND f.id < :before_id
+ ORDER BY f.id DESC LIMIT :most;
+
+-- name: failing_jobs
+SELECT job_id FROM failure
+ WHERE (:owner IS NULL OR owner = :owner) AND (:code IS NULL OR code = :code)
+   AND (:ids IS NULL OR job_id IN (SELECT value FROM json_each(:ids)))
+ ORDER BY job_id;
+
+-- name: failed_beside
+-- These jobs, and the other failed jobs of their documents.
+SELECT value FROM json_each(:ids)
+ UNION
+SELECT q.id FROM json_each(:ids) w CROSS JOIN worker_job_queue f NOT INDEXED ON f.id = w.value
+ CROSS JOIN worker_job_queue q INDEXED BY job_by_document
+    ON q.document_id = f.document_id AND q.generation = f.generation AND q.document_id IS NOT NULL
+ WHERE q.status = 'failed' AND q.error_code IS NOT 'DEPENDENCY_FAILED';
+
+-- name: count_failures
+SELECT code, count(*) FROM failure WHERE :owner IS NULL OR owner = :owner GROUP BY code ORDER BY 2 DESC, 1;
 
 -- name: newest_id
 SELECT ifnull(max(id), 0) FROM worker_job_queue;

@@ -1,0 +1,107 @@
+"""Failures that need attention: which ones are listed, in which words, and what removes them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from job_handlers.fetch.errors import RULES
+from worker_service.base.errors import JobNotFound
+from worker_service.jobs.attempts import Completion, Failure
+from worker_service.jobs.job import NewJob
+from worker_service.jobs.selector import Selector
+from worker_service.services import failures, job_control
+from worker_service.services.database import Session
+from worker_service.services.failure_sentences import explanation_of
+
+
+def enqueue(session: Session, job_type: str = "ocr_pages", **fields: object) -> int:
+    return session.store.intake.enqueue(NewJob(job_type, **fields)).job_id  # type: ignore[arg-type]
+
+
+def fail_next(session: Session, code: str = "PDF_BROKEN", remedy: str = "") -> None:
+    [job] = session.store.leases.claim("w1", 1)
+    session.store.leases.fail(job.lease, Failure(code, f"message of {code}", remedy=remedy), retry_at=None)
+
+
+def listed(session: Session, owner: str | None = None) -> list[tuple[str, str]]:
+    return [(one.name, one.code) for one in failures.list_failures(session, owner).items]
+
+
+def test_a_failure_says_what_happened_to_which_file_and_what_helps(session: Session) -> None:
+    for name, code, remedy in (
+        ("a.pdf", "PDF_ENCRYPTED", "give its password"),
+        ("b.pdf", "ACCESS_REFUSED", "share it with x@y.z, then retry"),
+        ("c.xlsx", "SHEET_BROKEN", ""),
+        ("d.pdf", "ODD_CODE", ""),
+    ):
+        enqueue(session, name=name)
+        fail_next(session, code, remedy)
+
+    found = {one.name: (one.happened, one.advice, one.helps) for one in failures.list_failures(session, None).items}
+
+    assert found == {
+        "a.pdf": ("This PDF is locked with a password.", "Enter the password to read it.", "password"),
+        "b.pdf": ("This service is not allowed to read the file.", "Share it with x@y.z, then retry.", "retry"),
+        "c.xlsx": ("This file is damaged and cannot be opened.", "Add a good copy of the file.", "upload"),
+        "d.pdf": ("Message of ODD_CODE.", "", ""),
+    }
+
+
+def test_a_retry_a_later_success_and_a_delete_end_a_failure(session: Session) -> None:
+    ids = [enqueue(session, name=name, source_key=name) for name in ("retried", "fetched", "deleted")]
+    for _ in ids:
+        fail_next(session)
+    assert len(listed(session)) == 3
+
+    job_control.apply_plan(session, job_control.make_plan(session, "retry", Selector(ids=ids[:1])))
+    session.store.steering.delete(Selector(ids=ids[2:]), actor="ann")
+    assert listed(session) == [("fetched", "PDF_BROKEN")]
+
+    fail_next(session, "GONE")
+    enqueue(session, name="fetched", source_key="fetched")
+    [job] = session.store.leases.claim("w1", 1)
+    session.store.leases.complete_many([Completion(job.lease)])
+    assert listed(session) == [("retried", "GONE")]
+
+
+def test_a_dismissed_failure_comes_back_by_undo_and_by_a_new_failure(session: Session) -> None:
+    job_id = enqueue(session, name="a.pdf")
+    fail_next(session)
+
+    failures.dismiss_failures(session, None, job_ids=[job_id])
+    assert listed(session) == []
+    assert [action.verb for action in session.reading.actions()] == ["dismiss"]
+    job_control.undo(session, job_control.find_undoable(session, None))
+    assert listed(session) == [("a.pdf", "PDF_BROKEN")]
+
+    failures.dismiss_failures(session, None)
+    failures_again = job_control.make_plan(session, "retry", Selector(ids=(job_id,)))
+    job_control.apply_plan(session, failures_again)
+    fail_next(session, "GONE")
+    assert listed(session) == [("a.pdf", "GONE")]
+
+
+def test_nobody_lists_dismisses_or_retries_failures_of_another_owner(session: Session) -> None:
+    of_ann, of_bob = enqueue(session, owner="ann", name="a"), enqueue(session, owner="bob", name="b")
+    fail_next(session)
+    fail_next(session)
+
+    assert listed(session, "bob") == [("b", "PDF_BROKEN")]
+    assert [one.count for one in failures.count_failures(session, "bob")] == [1]
+    for change in (failures.dismiss_failures, failures.retry_failures):
+        with pytest.raises(JobNotFound):
+            change(session, "bob", job_ids=[of_ann, of_bob])
+    failures.dismiss_failures(session, "bob")
+    assert listed(session) == [("a", "PDF_BROKEN")]
+
+
+def test_each_code_that_ends_a_job_for_good_is_explained() -> None:
+    source = "\n".join(path.read_text() for path in Path("job_handlers").rglob("*.py"))
+    internal = {"STALE_GENERATION", "NO_PAGE", "ENCRYPTED"}
+    codes = {*RULES, *re.findall(r'Permanent\(\s*"([A-Z_]+)"', source)} - internal
+
+    assert [code for code in sorted(codes) if explanation_of(code) is None] == []
+    assert None not in [explanation_of(code) for code in ("HTTP_503", "SHEET_TOO_LARGE", "PDF_EMPTY")]

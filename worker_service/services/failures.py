@@ -1,0 +1,116 @@
+"""Failures that need attention: list, dismiss and retry them, each in plain words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from worker_service.base.errors import BadInput, JobNotFound
+from worker_service.jobs.history import Changed
+from worker_service.jobs.job import Job
+from worker_service.jobs.selector import Selector
+from worker_service.services import job_control
+from worker_service.services.database import Session
+from worker_service.services.failure_sentences import Helps, explain_failure, explanation_of
+from worker_service.services.jobs import each_job
+from worker_service.services.queries import cut_page
+
+
+class OpenFailure(Struct, frozen=True):
+    """A document, source or other job that failed, and that nobody has retried or dismissed since."""
+
+    id: int
+    job_id: int
+    """Identifies the failure for `dismiss` and `retry`."""
+    document_id: int | None
+    owner: str
+    name: str
+    """File name; for a job without a file, its type and id."""
+    job_type: str
+    at: str
+    code: str
+    happened: str
+    advice: str
+    helps: Helps
+    detail: str
+    """The error as the job reported it, for administrators."""
+
+
+class FailurePage(Struct, frozen=True):
+    items: Sequence[OpenFailure]
+    next: int | None
+    """The `before_id` of the next page."""
+
+
+class FailureReason(Struct, frozen=True):
+    code: str
+    happened: str
+    """Empty for a code of a third party's handler."""
+    count: int
+
+
+def list_failures(
+    session: Session, owner: str | None, *, code: str | None = None, limit: int = 50, before_id: int | None = None
+) -> FailurePage:
+    """Return what needs attention, newest first. `owner` is None for a user who may see all owners' data."""
+    rows = session.reading.failures(owner=owner, code=code, before_id=before_id, most=limit + 1)
+    jobs = {job.id: job for job in each_job(session, [job_id for _, job_id, _ in rows])}
+    found = [_open_failure(row_id, jobs[job_id], name) for row_id, job_id, name in rows if job_id in jobs]
+    return FailurePage(*cut_page(found, limit))
+
+
+def count_failures(session: Session, owner: str | None) -> Sequence[FailureReason]:
+    """Return the number of failures that need attention by reason, most frequent first."""
+    counts = session.reading.count_failures(owner)
+    return [FailureReason(code, _happened(code), count) for code, count in counts.items()]
+
+
+def dismiss_failures(
+    session: Session, owner: str | None, *, job_ids: Sequence[int] | None = None, code: str | None = None
+) -> Changed:
+    """Dismiss the failures of these jobs; without ids all, or all with an error code. A new failure appears again."""
+    return session.store.steering.dismiss(_chosen(session, owner, job_ids, code), actor=session.actor)
+
+
+def retry_failures(
+    session: Session, owner: str | None, *, job_ids: Sequence[int] | None = None, code: str | None = None
+) -> Changed:
+    """Run the failed jobs again, and all other failed jobs of their documents."""
+    if job_ids is None and code is None:
+        raise BadInput("name failures, or an error code")
+    ids = session.reading.failed_beside(_chosen(session, owner, job_ids, code))
+    if not ids:
+        return Changed(None, ())
+    return job_control.apply_plan(session, job_control.make_plan(session, "retry", Selector(ids=ids), seconds=0))
+
+
+def _chosen(session: Session, owner: str | None, job_ids: Sequence[int] | None, code: str | None) -> Sequence[int]:
+    """Raise `JobNotFound` if a job has no failure that needs attention, or belongs to another owner."""
+    chosen = session.reading.failing_jobs(owner=owner, code=code, ids=job_ids)
+    for missing in sorted({*(job_ids or ())} - {*chosen}):
+        raise JobNotFound(f"job {missing} has no failure that needs attention", "`pagemill failures` lists them")
+    return chosen
+
+
+def _happened(code: str) -> str:
+    known = explanation_of(code)
+    return "" if known is None else known.happened
+
+
+def _open_failure(row_id: int, job: Job, document_name: str) -> OpenFailure:
+    told = explain_failure(job)
+    return OpenFailure(
+        id=row_id,
+        job_id=job.id,
+        document_id=job.document_id,
+        owner=job.owner,
+        name=document_name or job.name or job.account or f"{job.job_type} {job.id}",
+        job_type=job.job_type,
+        at=job.completed_at or job.created_at,
+        code=job.error_code or "",
+        happened=told.happened,
+        advice=told.advice,
+        helps=told.helps,
+        detail=job.error_text,
+    )
