@@ -668,7 +668,7 @@ CREATE TABLE document (
     CONSTRAINT "a document is a success exactly while people read its newest generation"
         CHECK ((index_status = 'success') = (current_generation IS index_generation))
 ) STRICT;
-CREATE INDEX document_by_status ON document (index_status);
+CREATE INDEX document_by_status ON document (index_status, owner);
 
 -- A published file. It belongs to its document and is kept when its job is deleted. Several rows can have the same
 -- path.

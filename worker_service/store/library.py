@@ -122,6 +122,10 @@ class Library:
     def counts_by_state(self) -> Mapping[str, int]:
         return dict(self._db.read("counts_by_state"))
 
+    def count(self, status: IndexStatus, *, owner: str | None = None) -> int:
+        [(number,)] = self._db.read("count_documents", status=status.value, owner=owner)
+        return int(number)
+
     def page_summaries(self, document_id: int) -> Sequence[PageSummary]:
         return [PageSummary(*row) for row in self._db.read("page_summaries", document_id=document_id)]
 

@@ -67,6 +67,9 @@ SELECT newest.id, newest.pages, newest.size, julianday(a.started_at) * 86400, ju
  CROSS JOIN worker_job_attempt a ON a.job_id = j.id AND a.outcome = 'completed'
  ORDER BY 4;
 
+-- name: count_documents
+SELECT count(*) FROM document WHERE index_status = :status AND (:owner IS NULL OR owner = :owner);
+
 -- name: counts_by_state
 SELECT index_status, count(*) FROM document GROUP BY index_status ORDER BY index_status;
 

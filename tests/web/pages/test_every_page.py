@@ -26,9 +26,9 @@ from worker_service.runner.worker_lock import own_host
 from worker_service.services import job_control, tokens
 from worker_service.services.database import Session
 from worker_service.settings.config import Settings, load_settings
-from worker_service.web.views import NAVIGATION, STATIC
+from worker_service.web.views import NAVIGATION, QUEUE, STATIC
 
-EVERYWHERE = [path for path, _ in NAVIGATION]
+EVERYWHERE = ["/", *dict(NAVIGATION + QUEUE)]
 HOSTILE = '<script>alert(1)</script>" onload="x \u202egnp.exe\x1b[2J'
 
 
@@ -152,7 +152,7 @@ def test_each_node_is_told_with_what_it_runs_and_why_it_is_not_up(
     assert f"1 of 8 slots busy: job {job.id}" in page.text
     assert "version 0.1.0" in page.text
     assert page.links[f"job {job.id}"] == f"/jobs/{job.id}"
-    assert "n2 · refused" in page.text
+    assert "n2 Refused" in page.text
     assert "<script>alert(1)</script>" in page.text, "as words"
     assert not {"\x1b", "\u202e"} & {*page.answer.text}
     assert "on n1, for w1" in look(site, f"/jobs/{job.id}").text
@@ -168,9 +168,9 @@ def test_each_worker_is_told_with_how_it_is(site: httpx.Client, session: Session
 
     page = look(site, "/workers")
 
-    assert "w1 ● alive" in page.text
+    assert "w1 Alive" in page.text
     assert "1 of 8 slots busy" in page.text
-    assert "w0 ✕ dead" in page.text
+    assert "w0 Dead" in page.text
 
 
 def test_something_is_paused_and_goes_on_again(site: httpx.Client, session: Session) -> None:

@@ -6,34 +6,45 @@ The Content-Security-Policy (see `middleware`) forbids inline scripts and styles
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
+from http import HTTPStatus
 from pathlib import Path
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from msgspec import Struct
 from starlette.requests import Request
 from starlette.responses import HTMLResponse
 
 from worker_service import VERSION
+from worker_service.jobs.documents import IndexStatus
+from worker_service.web.access import visitor_of
+from worker_service.web.database_sessions import session_of
 from worker_service.web.views.flash import Flash
 from worker_service.web.views.template_filters import register_filters
 
 STATIC = Path(__file__).with_name("static")
 
-NAVIGATION = (
-    ("/", "Home"),
-    ("/documents", "Documents"),
-    ("/batches", "Batches"),
+NAVIGATION = (("/documents", "Documents"), ("/batches", "Batches"), ("/keywords", "Keywords"), ("/jobs", "Queue"))
+
+QUEUE = (
     ("/jobs", "Jobs"),
-    ("/errors", "Errors"),
-    ("/workers", "Workers"),
+    ("/errors", "Failures"),
     ("/schedules", "Schedules"),
-    ("/keywords", "Keywords"),
+    ("/workers", "Workers"),
     ("/activity", "Activity"),
 )
+"""Tabs of the Queue."""
 
-FOR_ALL_OWNERS = ("/workers",)
+FOR_ALL_OWNERS = ("/workers", "/system")
 """Hidden from visitors of one owner."""
+
+
+class Place(Struct, frozen=True):
+    path: str
+    label: str
+    current: str
+    """Value of aria-current: page, true if it contains this page, or empty."""
 
 
 @cache
@@ -54,9 +65,48 @@ def render(
     flash: Flash | None = None,
     **values: object,
 ) -> HTMLResponse:
-    """Render a template. `visitor` is None on pages that need no sign-in."""
+    """Render a template. `visitor` is None on pages that need no sign-in.
+
+    Blocks: it counts the documents being read, unless the page shows an error, which may be the database's.
+    """
     visitor = request.scope.get("state", {}).get("visitor")
-    has_all_owners = visitor is None or visitor.owner is None
-    navigation = [entry for entry in NAVIGATION if has_all_owners or entry[0] not in FOR_ALL_OWNERS]
-    shared = {"request": request, "visitor": visitor, "navigation": navigation, "version": VERSION, "flash": flash}
+    path = request.url.path
+    shared = {
+        "request": request,
+        "visitor": visitor,
+        "places": _places(path),
+        "queue_tabs": _queue_tabs(path, has_all_owners=visitor is None or visitor.owner is None),
+        "being_read": _count_being_read(request) if visitor and status < HTTPStatus.BAD_REQUEST else 0,
+        "version": VERSION,
+        "flash": flash,
+    }
     return HTMLResponse(templates().get_template(template).render(shared | values), status, dict(headers or {}))
+
+
+def _places(path: str) -> list[Place]:
+    queue = tuple(one for one, _ in QUEUE)
+    return [
+        Place(place, label, "" if not _contains(queue if place == "/jobs" else (place,), path)
+              else "page" if path == place and place != "/jobs" else "true")
+        for place, label in NAVIGATION
+    ]  # fmt: skip
+
+
+def _contains(places: Sequence[str], path: str) -> bool:
+    return any(path == place or path.startswith(f"{place}/") for place in places)
+
+
+def _queue_tabs(path: str, *, has_all_owners: bool) -> list[Place]:
+    """Return the tabs of the Queue on the pages that have one; empty elsewhere."""
+    if path not in [one for one, _ in QUEUE]:
+        return []
+    return [
+        Place(tab, label, "page" if path == tab else "")
+        for tab, label in QUEUE
+        if has_all_owners or tab not in FOR_ALL_OWNERS
+    ]
+
+
+def _count_being_read(request: Request) -> int:
+    with session_of(request) as session:
+        return session.library.count(IndexStatus.INDEXING, owner=visitor_of(request).owner)

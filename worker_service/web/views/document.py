@@ -199,6 +199,17 @@ def _image(request: Request) -> Response:
         return page_image_response(request, session, ids["document_id"], ids["number"], width)
 
 
+def thumbnail(request: Request) -> Response:
+    """Send the picture of the first page that the daemon made. `?of=` names its generation, so it can be cached."""
+    with session_of(request) as session:
+        document = _visible(session, request)
+        for one in session.library.files(document.id):
+            path = session.settings.workspace / one.path
+            if one.role == "thumbnail" and path.is_file():
+                return FileResponse(path, media_type="image/jpeg", headers={"Cache-Control": "private, max-age=86400"})
+    raise exports.NotExported(f"document {document.id} has no thumbnail")
+
+
 def file(request: Request) -> Response:
     with session_of(request) as session:
         document = _visible(session, request)
@@ -265,6 +276,7 @@ def _visible(session: Session, request: Request) -> Document:
 routes = [
     Route("/documents/{document_id:id}", document_page),
     Route("/documents/{document_id:id}/pages/{number:id}/image", image),
+    Route("/documents/{document_id:id}/thumbnail", thumbnail),
     Route("/documents/{document_id:id}/files/{file_id:id}", file),
     Route("/documents/{document_id:id}/tables.xlsx", workbook),
     Route("/documents/{document_id:id}/reindex", reindex, methods=["POST"]),

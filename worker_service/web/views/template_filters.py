@@ -19,14 +19,14 @@ from worker_service.base.humanize import size as size
 from worker_service.base.sanitize import escaped_json, harmless, harmless_text
 from worker_service.services.jobs import progress_in_words
 
-_GLYPHS = {
-    "pending": "○", "running": "▸", "completed": "✓", "failed": "✕", "cancelled": "–", "stopping": "◌",
-    "scheduled": "◷", "backoff": "↻", "waiting": "…", "key-busy": "…", "stopped": "‖", "active": "▸", "done": "✓",
-    "alive": "●", "draining": "◌", "disk low": "!", "dead": "✕", "dying": "✕", "silent": "?", "no row": "?",
-    "success": "✓", "indexing": "▸", "queued": "○", "not_indexed": "·", "retry": "↻", "requeued": "↻",
-    "released": "↩", "snoozed": "◷", "finished": "!",
+_TONES = {
+    "running": "reading", "indexing": "reading", "active": "reading", "alive": "reading", "reading": "reading",
+    "completed": "ok", "done": "ok", "success": "ok", "read": "ok",
+    "failed": "bad", "dead": "bad", "dying": "bad", "silent": "bad", "no row": "bad", "disk low": "bad",
+    "finished": "warn", "stopping": "warn", "backoff": "warn", "stopped": "warn", "draining": "warn",
 }  # fmt: skip
-_LABELS = {"success": "searchable", "indexing": "reading", "not_indexed": "not read"}
+"""Shape and colour of each state; all others wait."""
+_LABELS = {"success": "read", "indexing": "reading", "queued": "waiting", "not_indexed": "not read"}
 _NOT_OF_A_NAME = re.compile(r"[^a-z0-9]+")
 
 
@@ -38,7 +38,7 @@ def register_filters(environment: Environment) -> None:
         lasting=length,
         size=size,
         slug=slug,
-        glyph=lambda word: _GLYPHS.get(str(word), "·"),
+        tone=tone,
         label=label,
         counted=counted,
         lines=lines,
@@ -97,7 +97,14 @@ def capitalised(text: str) -> str:
 
 
 def label(state: object) -> str:
-    return ", ".join(_LABELS.get(word, word) for word in str(state).split(", "))
+    return capitalised(", ".join(_LABELS.get(word, word) for word in str(state).split(", ")))
+
+
+def tone(state: object) -> str:
+    """Return the CSS class of a state. A document whose previous text can be read is a warning at worst."""
+    *others, last = str(state).split(", ")
+    found = _TONES.get(last, "wait")
+    return "warn" if others and found == "bad" else found
 
 
 def slug(word: object) -> str:

@@ -57,7 +57,7 @@ class FileProgress(Struct, frozen=True):
 
     @property
     def is_over(self) -> bool:
-        return self.state in ("searchable", "failed")
+        return self.state in ("read", "failed")
 
 
 def upload_page(request: Request) -> Response:
@@ -87,9 +87,9 @@ def _progress(session: Session, job: Job) -> FileProgress:
     document = _document_of(session, job) if job.status is Status.COMPLETED else None
     if document is None:
         return FileProgress(name, "adding", 0, job, None)
-    state = {IndexStatus.FAILED: "failed", IndexStatus.SUCCESS: "searchable", IndexStatus.INDEXING: "reading"}
+    state = {IndexStatus.FAILED: "failed", IndexStatus.SUCCESS: "read", IndexStatus.INDEXING: "reading"}
     problem = document.error_text if document.status is IndexStatus.FAILED else ""
-    return FileProgress(name, state.get(document.status, "queued"), document.percent, job, document, problem)
+    return FileProgress(name, state.get(document.status, "waiting"), document.percent, job, document, problem)
 
 
 def _document_of(session: Session, job: Job) -> Document | None:

@@ -36,13 +36,30 @@
   document.addEventListener("htmx:load", (event) => times(event.detail.elt.parentElement || document));
   setInterval(() => times(document), 15000);
 
-  // ── Scroll a narrow navigation bar to the current page ──
+  // ── Keys and menus ──
 
-  const here = document.querySelector("header nav [aria-current]");
-  if (here !== null) {
-    const nav = here.closest("nav");
-    nav.scrollLeft = here.offsetLeft - nav.offsetLeft - (nav.clientWidth - here.offsetWidth) / 2;
-  }
+  const isTyping = (element) => element.matches("input, textarea, select") || element.isContentEditable;
+  const shortcuts = document.querySelector("#shortcuts");
+  document.addEventListener("keydown", (event) => {
+    const open = document.querySelector("details.menu[open]");
+    if (event.key === "Escape" && open !== null) {
+      open.open = false;
+      open.querySelector("summary").focus();
+    }
+    if (event.ctrlKey || event.metaKey || event.altKey || isTyping(event.target)) return;
+    if (event.key === "/") {
+      const field = [...document.querySelectorAll("input[type=search]")].find((one) => one.checkVisibility());
+      if (field === undefined) return;
+      event.preventDefault();
+      field.select();
+    } else if (event.key === "?" && shortcuts !== null) shortcuts.showModal();
+  });
+  if (shortcuts !== null) shortcuts.querySelector("button").addEventListener("click", () => shortcuts.close());
+  document.addEventListener("click", (event) => {
+    for (const menu of document.querySelectorAll("details.menu[open]")) {
+      if (!menu.contains(event.target)) menu.open = false;
+    }
+  });
 
   // ── Tick all jobs on a page, or a range with Shift ──
 

@@ -1,39 +1,55 @@
-// Uploads files dropped anywhere on the page and shows the progress. Without it, the form uploads them.
+// Uploads files that are chosen or dropped on any page, and shows the progress. Without it, the form uploads them.
 "use strict";
 
 (() => {
-  const form = document.querySelector("form[data-drop]");
+  // The page's own upload form with its options, or the sheet that covers other pages while files are dragged.
+  const veil = document.querySelector("#veil");
+  const form = document.querySelector("form[data-drop]") || veil;
   if (!form) return;
   const input = form.querySelector("input[type=file]");
-  const sending = form.querySelector(".sending");
+  const sending = form.querySelector(".sending") || veil;
   const bar = sending.querySelector("progress");
   const status = sending.querySelector("[role=status]");
-  form.querySelector(".drop-hint").hidden = false;
+  const close = veil.querySelector("button");
+  for (const hint of document.querySelectorAll(".drop-hint")) hint.hidden = false;
 
   const carriesFiles = (event) => event.dataTransfer && Array.from(event.dataTransfer.types).includes("Files");
+  const drag = (is) => document.body.classList.toggle("dragging", is);
 
   document.addEventListener("dragover", (event) => {
     if (!carriesFiles(event)) return;
     event.preventDefault();
-    form.classList.add("over");
+    drag(true);
   });
   document.addEventListener("dragleave", (event) => {
-    if (event.relatedTarget === null) form.classList.remove("over");
+    if (event.relatedTarget === null) drag(false);
   });
   document.addEventListener("drop", (event) => {
     if (!carriesFiles(event)) return;
     event.preventDefault();
-    form.classList.remove("over");
+    drag(false);
     if (event.dataTransfer.files.length === 0) return;
     input.files = event.dataTransfer.files;
     form.requestSubmit();
   });
 
+  for (const link of document.querySelectorAll("a[data-choose-files]")) {
+    link.addEventListener("click", (event) => {
+      event.preventDefault();
+      input.click();
+    });
+  }
+  if (form === veil) input.addEventListener("change", () => { if (input.files.length) form.requestSubmit(); });
+  close.addEventListener("click", () => veil.classList.remove("sending"));
+
   form.addEventListener("submit", (event) => {
     event.preventDefault();
     const request = new XMLHttpRequest();
     const say = (sentence) => { status.textContent = sentence; };
-    sending.hidden = false;
+    const fail = (sentence) => { say(sentence); close.hidden = false; };
+    sending.hidden = bar.hidden = false;
+    close.hidden = true;
+    if (form === veil) veil.classList.add("sending");
     request.upload.addEventListener("progress", (moved) => {
       if (!moved.lengthComputable) return;
       const percent = Math.floor((100 * moved.loaded) / moved.total);
@@ -48,9 +64,9 @@
       }
       let sentence = `Upload failed (${request.status})`;
       try { const told = JSON.parse(request.responseText); sentence = [told.detail, told.remedy].filter(Boolean).join(": ") || sentence; } catch { /* not one of our error responses */ }
-      say(sentence);
+      fail(sentence);
     });
-    request.addEventListener("error", () => say("Upload failed: the connection was lost. Try again."));
+    request.addEventListener("error", () => fail("Upload failed: the connection was lost. Try again."));
     request.open("POST", form.action);
     request.setRequestHeader("Accept", "application/json");
     request.send(new FormData(form));
