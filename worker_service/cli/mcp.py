@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Awaitable, Callable
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from worker_service.base.errors import PagemillError, ProgramAbsent
+from worker_service.base.errors import ProgramAbsent
 from worker_service.cli.context import Invocation, verb
 
 if TYPE_CHECKING:
-    from worker_service.cli.mcp_tools import Tools
-
-Tool = Callable[..., Awaitable[Any]]
-
-_INSTRUCTIONS = (
-    "A library of documents, read page by page, by OCR where needed. Search it with `search`, read what you find "
-    "with `fetch` or `read_pages`, and quote document and page, as in 7:12 (page 12 of document 7)."
-)
+    from worker_service.services.assistant import Caller
 
 
 @verb
@@ -33,44 +25,29 @@ def mcp(call: Invocation, owner: str | None, operate: bool) -> int:
     Let an AI assistant search and read the documents. The assistant starts this command and talks to it over stdin and
     stdout (Model Context Protocol). It needs `pip install 'pagemill[mcp]'`.
     """
+    from worker_service.services.page_images import PageRenderer
+
     try:
-        from mcp.server.mcpserver import MCPServer
+        from worker_service.services.assistant import AssistantTools, Caller, make_server
     except ImportError as error:
         raise ProgramAbsent("the package mcp is not installed", "pip install 'pagemill[mcp]'") from error
-    from worker_service.cli.mcp_tools import Tools
 
-    tools = Tools(call.session, owner)
+    renderer = PageRenderer(call.settings)
+    caller = Caller(call.session, owner)
     try:
-        _server(MCPServer, tools, may_add=operate).run("stdio")
+        tools = AssistantTools(call.settings, renderer, lambda: nullcontext(caller), _add)
+        make_server(tools, may_add=operate, is_single_threaded=True).run("stdio")
     finally:
-        tools.close()
+        renderer.close()
     return 0
 
 
-def _server(server_class: type[Any], tools: Tools, *, may_add: bool) -> Any:
-    server = server_class("pagemill", instructions=_INSTRUCTIONS, log_level="WARNING")
-    reading: list[Tool] = [
-        tools.search,
-        tools.fetch,
-        tools.list_documents,
-        tools.read_pages,
-        tools.tables,
-        tools.page_image,
-    ]
-    for tool in [*reading, *([tools.add_document] if may_add else [])]:
-        server.tool()(_with_readable_errors(tool))
-    return server
+def _add(caller: Caller, source: str) -> dict[str, Any]:
+    from job_handlers.crawl.requests import SourceOptions, jobs_of_sources
+    from job_handlers.reading.find_files import LeftOut
+    from worker_service.services import batches
 
-
-def _with_readable_errors(tool: Tool) -> Tool:
-    """Let the assistant read what is wrong: the server hides the text of other exceptions."""
-    from mcp.server.mcpserver.exceptions import ToolError
-
-    @functools.wraps(tool)
-    async def call(*arguments: Any, **named: Any) -> Any:
-        try:
-            return await tool(*arguments, **named)
-        except PagemillError as error:
-            raise ToolError(str(error)) from error
-
-    return call
+    left_out, owner = LeftOut(), caller.owner or ""
+    jobs = jobs_of_sources([source], SourceOptions(), owner=owner, left_out=left_out)
+    added = batches.add_batch(caller.session, jobs, owner=owner, asked={"sources": [source]})
+    return {"batch": added.batch.id, "jobs": len(added.jobs), **left_out.as_answer()}

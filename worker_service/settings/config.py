@@ -250,9 +250,10 @@ class Settings:
         otherwise="none",
     )
     web_endpoints = Setting(
-        kinds.some_of("openwebui", "docling", "tika"),
+        kinds.some_of("mcp", "openwebui", "docling", "tika"),
         [],
-        "other document converters whose endpoints are served: [converters.md](converters.md)",
+        "further endpoints to serve: `mcp` for [assistants](assistants.md), the others for [programs made for other "
+        "converters](converters.md)",
         otherwise="none",
     )
     upload_bytes_max = Setting(kinds.FILE_BYTES, 2_000_000_000, "maximum size of an uploaded file in bytes")

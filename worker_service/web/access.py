@@ -46,6 +46,8 @@ S = TypeVar("S", Selector, DocumentSelector)
 SIGN_IN = "/session"
 CONVERTERS = ("/process", "/v1/convert/file", "/tika/text", "/tika/json/md")
 """Paths of endpoints made for other programs, which send a token in ways of their own."""
+ASSISTANT = "/mcp"
+"""A path whose POST reads; its tools check what else the visitor may do."""
 OPEN = ("/healthz", "/readyz", SIGN_IN, "/static/")
 """Paths that need no authentication."""
 
@@ -160,7 +162,8 @@ class AuthenticationMiddleware:
             await _sign_in_redirect(request)(scope, receive, send)
             return
         # Signing out needs no more than signing in did.
-        is_reading = scope["method"] in SAFE or scope["path"].startswith(f"{SIGN_IN}/")
+        path = scope["path"]
+        is_reading = scope["method"] in SAFE or path == ASSISTANT or path.startswith(f"{SIGN_IN}/")
         visitor.must(Power.READ if is_reading else Power.OPERATE)
         scope["state"]["visitor"] = visitor
         with self._limit_requests(visitor), connection_of(request).admitted():

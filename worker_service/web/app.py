@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
 from pathlib import Path
 
 from anyio import CapacityLimiter
@@ -20,7 +20,7 @@ from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from worker_service.base import events
-from worker_service.base.errors import PagemillError
+from worker_service.base.errors import PagemillError, ProgramAbsent
 from worker_service.base.sd_notify import Notifier
 from worker_service.services import tokens
 from worker_service.services.database import open_session
@@ -30,7 +30,7 @@ from worker_service.services.server_address import published_address
 from worker_service.settings.config import Settings
 from worker_service.settings.value_types import LISTEN
 from worker_service.web import incoming_files, sign_in
-from worker_service.web.access import AuthenticationMiddleware, SignInFailures, TokenUses
+from worker_service.web.access import ASSISTANT, AuthenticationMiddleware, SignInFailures, TokenUses
 from worker_service.web.api import converters, openapi
 from worker_service.web.api.events import EventStreams
 from worker_service.web.api.metrics import metrics_text
@@ -80,8 +80,22 @@ def app(settings: Settings, *, log: events.Log | None = None, on_ready: Callable
     state.renderer, state.turns = PageRenderer(settings), asyncio.Semaphore(CHANGES_AT_ONCE)
     state.streams, state.is_stopping = EventStreams(made), lambda: False
     state.metrics, state.numbers = CachedValue(metrics_text), CachedValue(statistics)
+    state.assistant = _assistant(made, settings)
     state.log, state.on_ready = log or events.begin_logging(settings.log_format), on_ready
     return made
+
+
+def _assistant(made: Starlette, settings: Settings) -> AbstractAsyncContextManager[None]:
+    """Serve `/mcp` if it is set. Its package is large, and optional."""
+    if "mcp" not in settings.web_endpoints:
+        return nullcontext()
+    try:
+        from worker_service.web.api.assistant import AssistantEndpoint
+    except ImportError as error:
+        raise ProgramAbsent("the package mcp is not installed", "pip install 'pagemill[mcp]'") from error
+    endpoint = AssistantEndpoint(made)
+    made.routes.append(Route(ASSISTANT, endpoint, methods=["POST"]))
+    return endpoint.running()
 
 
 def _cross_origin(settings: Settings) -> Sequence[Middleware]:
@@ -131,7 +145,8 @@ async def _lifespan(made: Starlette) -> AsyncIterator[None]:
         # The socket listens already, so requests that arrive now are answered in a moment.
         made.state.on_ready()
         notifier.ready()
-        yield
+        async with made.state.assistant:
+            yield
     finally:
         notifier.stopping()
         for chore in chores:

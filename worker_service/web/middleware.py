@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from typing import cast
 from urllib.parse import parse_qsl
 
@@ -18,7 +18,7 @@ from starlette.requests import ClientDisconnect, HTTPConnection, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from worker_service.base.errors import PagemillError
-from worker_service.web.access import CONVERTERS, SAFE, needs_no_sign_in, settings_of, visitor_of
+from worker_service.web.access import ASSISTANT, CONVERTERS, SAFE, needs_no_sign_in, settings_of, visitor_of
 from worker_service.web.connections import connection_of
 from worker_service.web.error_responses import BodyTooLarge, HttpProblem, internal_error, refuse
 from worker_service.web.hosts import is_ours, origin_of
@@ -137,7 +137,9 @@ class CsrfMiddleware:
         if is_form:
             scope["state"]["form"] = _parse_form(body)
             refuse_without_csrf_token(request)
-        async with write_turn_of(request):
+        # An assistant mostly reads, and may wait long for the image of a page.
+        turn = nullcontext() if scope["path"] == ASSISTANT else write_turn_of(request)
+        async with turn:
             await self._app(scope, _replay(body, receive), send)
 
 

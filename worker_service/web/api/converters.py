@@ -99,4 +99,4 @@ _ROUTES: Mapping[str, Sequence[Route]] = {
 
 
 def routes(settings: Settings) -> list[Route]:
-    return [route for name in settings.web_endpoints for route in _ROUTES[name]]
+    return [route for name in settings.web_endpoints for route in _ROUTES.get(name, ())]

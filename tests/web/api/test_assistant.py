@@ -1,0 +1,104 @@
+"""`POST /mcp`, asked by the client of the package mcp: the tools, and what each token may see and do."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import httpx
+import httpx2
+import pytest
+from mcp import Client
+from mcp.client.streamable_http import streamable_http_client
+
+from tests.cli.stored_documents import Shelf
+from tests.store.kit import work_as
+from tests.web.conftest import served
+from worker_service.jobs.tokens import Power
+from worker_service.services import tokens
+from worker_service.services.database import Session, open_session
+from worker_service.settings.config import Settings, load_settings
+
+READING = {"search", "fetch", "list_documents", "read_pages", "tables", "page_image"}
+
+
+@pytest.fixture
+def address(settings: Settings) -> Iterator[str]:
+    environ = {"WORKER_LOG_FORMAT": "json", "WORKER_WEB_ENDPOINTS": "mcp"}
+    with served(load_settings({"database": str(settings.database)}, environ=environ)) as made:
+        yield made
+
+
+@pytest.fixture
+def shelf(session: Session) -> Shelf:
+    work_as(session.store)
+    return Shelf(session.store, session.settings.workspace)
+
+
+def token(settings: Settings, power: Power, owner: str | None = None) -> str:
+    with closing(open_session(settings, actor="test")) as session:
+        return tokens.create_token(session, f"{power}-{owner}", [power], owner=owner).word
+
+
+def ask(address: str, token: str, talk: Callable[[Client], Awaitable[Any]]) -> Any:
+    async def main() -> Any:
+        async with (
+            httpx2.AsyncClient(headers={"Authorization": f"Bearer {token}"}, timeout=30) as http,
+            Client(streamable_http_client(f"{address}/mcp", http_client=http)) as client,
+        ):
+            return await talk(client)
+
+    # In a thread: tests of the browser leave a running event loop in this one.
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(asyncio.run, main()).result()
+
+
+async def names_of_tools(client: Client) -> set[str]:
+    return {one.name for one in (await client.list_tools()).tools}
+
+
+def test_a_token_to_read_searches_the_documents_of_its_owner_only(
+    address: str, settings: Settings, shelf: Shelf
+) -> None:
+    shelf.read("ann.pdf", "the climate", owner="ann")
+    others = shelf.read("bob.pdf", "the climate", owner="bob")
+
+    async def talk(client: Client) -> tuple[Any, ...]:
+        found = await client.call_tool("search", {"query": "climate"})
+        page = await client.call_tool("fetch", {"id": f"{others}:1"})
+        return await names_of_tools(client), found.structured_content, page
+
+    tools, found, page = ask(address, token(settings, Power.READ, "ann"), talk)
+
+    assert tools == READING
+    assert [one["title"] for one in found["results"]] == ["ann.pdf, page 1"]
+    assert page.is_error
+    assert f"there is no document {others}" in page.content[0].text
+
+
+def test_a_token_to_operate_adds_documents_but_an_owner_s_names_no_file_of_the_server(
+    address: str, settings: Settings, tmp_path: Path
+) -> None:
+    (tmp_path / "new.txt").write_text("new")
+
+    async def add(client: Client) -> tuple[Any, ...]:
+        return await names_of_tools(client), await client.call_tool("add_document", {"source": str(tmp_path)})
+
+    tools, added = ask(address, token(settings, Power.OPERATE), add)
+    _, refused = ask(address, token(settings, Power.OPERATE, "ann"), add)
+
+    assert tools == READING | {"add_document"}
+    assert (added.structured_content["batch"], added.structured_content["jobs"]) == (1, 1)
+    assert refused.is_error
+    assert "cannot read files on the server" in refused.content[0].text
+
+
+def test_without_a_token_and_unless_set_there_is_no_assistant(address: str, settings: Settings) -> None:
+    assert httpx.post(f"{address}/mcp", json={}).status_code == 401
+    headers = {"Authorization": f"Bearer {token(settings, Power.READ)}"}
+    with served(settings) as other:
+        assert httpx.post(f"{other}/mcp", json={}, headers=headers).status_code == 404

@@ -1,0 +1,177 @@
+"""The tools of AI assistants, by the Model Context Protocol. Their names, parameters and docstrings are what they read.
+
+`search` and `fetch` have the shape that assistants expect of a connector: results with id, title, text and url. Needs
+the package mcp, so it is imported only where a server starts.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+
+from mcp.server.mcpserver import Image, MCPServer
+from mcp.server.mcpserver.exceptions import ToolError
+from msgspec import Struct
+
+from worker_service.base.errors import BadInput, DocumentNotFound, PagemillError
+from worker_service.jobs.library import Document, DocumentSelector
+from worker_service.services import documents
+from worker_service.services.database import Session
+from worker_service.services.page_images import PageRenderer, page_image
+from worker_service.services.page_layouts import tables_of
+from worker_service.services.server_address import address
+from worker_service.settings.config import Settings
+
+_FETCHED_CHARACTERS_MAX = 200_000
+_INSTRUCTIONS = (
+    "A library of documents, read page by page, by OCR where needed. Search it with `search`, read what you find "
+    "with `fetch` or `read_pages`, and quote document and page, as in 7:12 (page 12 of document 7)."
+)
+
+
+class Caller(Struct, frozen=True):
+    """Who calls a tool."""
+
+    session: Session
+    owner: str | None = None
+    """The only owner whose documents it sees."""
+
+    def document(self, document_id: int) -> Document:
+        found = self.session.library.document(document_id)
+        if self.owner not in (None, found.owner):
+            raise DocumentNotFound(f"there is no document {document_id}", "`list_documents` shows those that are there")
+        return found
+
+
+class AssistantTools:
+    def __init__(
+        self,
+        settings: Settings,
+        renderer: PageRenderer,
+        caller: Callable[[], AbstractContextManager[Caller]],
+        add: Callable[[Caller, str], dict[str, Any]],
+    ) -> None:
+        """`caller` is entered for each call of a tool; `add` submits a source and returns the answer."""
+        self._renderer, self._caller, self._add = renderer, caller, add
+        self._address = address(settings) or settings.web_address
+
+    @property
+    def reading(self) -> list[Callable[..., Any]]:
+        return [self.search, self.fetch, self.list_documents, self.read_pages, self.tables, self.page_image]
+
+    def search(self, query: str, limit: int = 10) -> dict[str, Any]:
+        """Find pages for a question or some words, best first.
+
+        The query may also have "a phrase", a NEAR b, a OR b, a NOT b, begin*. Each result is a page, for fetch.
+        """
+        with self._caller() as caller:
+            found = caller.session.library.search(query, owner=caller.owner, most=max(1, min(limit, 100)))
+        return {
+            "results": [
+                {
+                    "id": f"{hit.document_id}:{hit.number}",
+                    "title": f"{hit.name}, page {hit.number}",
+                    "text": hit.snippet,
+                    "url": self._url(hit.document_id, hit.number),
+                    "has_all_words": hit.has_all_words,
+                }
+                for hit in found.hits
+            ]
+        }
+
+    def fetch(self, id: str) -> dict[str, Any]:
+        """Return the text of a page (id such as 7:12) or of a whole document (7)."""
+        number, _, page = id.partition(":")
+        if not number.isdigit() or not (page.isdigit() or not page):
+            raise BadInput(f"{id!r} is not an id", "use 7 for document 7, or 7:12 for its page 12")
+        with self._caller() as caller:
+            document = caller.document(int(number))
+            pages = documents.document_text(caller.session, document.id, pages=page or None)[1]
+        text = "\f".join(one.text or "" for one in pages)
+        return {
+            "id": id,
+            "title": document.name + (f", page {page}" if page else ""),
+            "text": text[:_FETCHED_CHARACTERS_MAX],
+            "url": self._url(document.id, int(page) if page else None),
+            "metadata": {
+                "owner": document.owner,
+                "pages": document.pages,
+                "is_cut": len(text) > _FETCHED_CHARACTERS_MAX,
+            },
+        }
+
+    def list_documents(self, name: str = "", before: int | None = None, limit: int = 50) -> dict[str, Any]:
+        """List documents, newest first; `name` is a part of the file name. For more, pass `next` as `before`."""
+        with self._caller() as caller:
+            selector = DocumentSelector(owners=() if caller.owner is None else (caller.owner,), name=name)
+            page = documents.list_documents(caller.session, selector, limit=max(1, min(limit, 200)), before_id=before)
+        items = [
+            {"id": one.id, "name": one.name, "pages": one.pages, "status": str(one.status), "url": self._url(one.id)}
+            for one in page.items
+        ]
+        return {"documents": items, "next": page.next}
+
+    def read_pages(self, document: int, first: int, last: int) -> dict[str, Any]:
+        """Return the text of a range of pages of a document, with how each was read and how sure OCR was (per cent)."""
+        with self._caller() as caller:
+            found = caller.document(document)
+            pages = documents.document_text(caller.session, found.id, pages=f"{first}-{last}")[1]
+        return {
+            "title": found.name,
+            "pages": [
+                {"page": one.number, "text": one.text or "", "method": str(one.method), "confidence": one.confidence}
+                for one in pages
+            ],
+        }
+
+    def tables(self, document: int, first: int, last: int) -> dict[str, Any]:
+        """Return the tables on a range of pages of a document, as rows of cells."""
+        with self._caller() as caller:
+            found = caller.document(document)
+            tables = list(tables_of(caller.session, found.id, pages=f"{first}-{last}"))
+        return {"title": found.name, "tables": [{"page": one.page, "rows": one.rows} for one in tables]}
+
+    def page_image(self, document: int, page: int) -> Image:
+        """Return a page as an image, to look at a figure, a signature or a layout."""
+        with self._caller() as caller:
+            found = caller.document(document)
+            return Image(path=page_image(caller.session, self._renderer, found.id, page).path)
+
+    def add_document(self, source: str) -> dict[str, Any]:
+        """Add a file or directory of the server, a Google Drive folder or an https address. Returns the batch."""
+        with self._caller() as caller:
+            return self._add(caller, source)
+
+    def _url(self, document_id: int, page: int | None = None) -> str:
+        return f"{self._address}/documents/{document_id}" + (f"?page={page}" if page else "")
+
+
+def make_server(tools: AssistantTools, *, may_add: bool, is_single_threaded: bool = False) -> MCPServer:
+    """Return a server of the tools. It calls them in threads, unless their session is bound to this one."""
+    server = MCPServer("pagemill", instructions=_INSTRUCTIONS, log_level="WARNING")
+    for tool in [*tools.reading, *([tools.add_document] if may_add else [])]:
+        server.tool()(_in_event_loop(_readable_errors(tool)) if is_single_threaded else _readable_errors(tool))
+    return server
+
+
+def _readable_errors(tool: Callable[..., Any]) -> Callable[..., Any]:
+    """Let the assistant read what is wrong: the server hides the text of other exceptions."""
+
+    @functools.wraps(tool)
+    def call(*arguments: Any, **named: Any) -> Any:
+        try:
+            return tool(*arguments, **named)
+        except PagemillError as error:
+            raise ToolError(str(error)) from error
+
+    return call
+
+
+def _in_event_loop(tool: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(tool)
+    async def call(*arguments: Any, **named: Any) -> Any:
+        return tool(*arguments, **named)
+
+    return call

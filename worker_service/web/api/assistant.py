@@ -1,0 +1,67 @@
+"""`POST /mcp`: the tools of AI assistants, by the Model Context Protocol over HTTP, with the rights of each visitor.
+
+Stateless: each request has a token and stands alone. Imported only if `web_endpoints` has `mcp`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+from mcp.server.transport_security import TransportSecuritySettings
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.types import Receive, Scope, Send
+
+from worker_service.services import batches
+from worker_service.services.assistant import AssistantTools, Caller, make_server
+from worker_service.web.access import Power, Visitor, visitor_of
+from worker_service.web.resources.batches import jobs_of_sources
+from worker_service.web.resources.jobs import owner_for
+
+_visitor: ContextVar[Visitor] = ContextVar("visitor")
+
+
+class AssistantEndpoint:
+    """An ASGI application for the route."""
+
+    def __init__(self, app: Starlette) -> None:
+        self._app = app
+        tools = AssistantTools(app.state.settings, app.state.renderer, self._caller, _add)
+        self._reading = make_server(tools, may_add=False)
+        self._operating = make_server(tools, may_add=True)
+        for server in (self._reading, self._operating):
+            # `EdgeMiddleware` has checked the Host.
+            server.streamable_http_app(
+                json_response=True,
+                stateless_http=True,
+                transport_security=TransportSecuritySettings(enable_dns_rebinding_protection=False),
+            )
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        async with self._reading.session_manager.run(), self._operating.session_manager.run():
+            yield
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        visitor = visitor_of(Request(scope))
+        server = self._operating if visitor.may(Power.OPERATE) else self._reading
+        # The server calls the tools in this context.
+        _visitor.set(visitor)
+        await server.session_manager.handle_request(scope, receive, send)
+
+    @contextmanager
+    def _caller(self) -> Iterator[Caller]:
+        visitor = _visitor.get()
+        with self._app.state.sessions.borrow(visitor.name) as session:
+            yield Caller(session, visitor.owner)
+
+
+def _add(caller: Caller, source: str) -> dict[str, Any]:
+    visitor = _visitor.get()
+    owner = owner_for(visitor, None)
+    made = jobs_of_sources(caller.session, visitor, [source], {}, owner=owner)
+    added = batches.add_batch(caller.session, made.jobs, owner=owner, asked={"sources": [source]})
+    return {"batch": added.batch.id, "jobs": len(added.jobs), "left_out": dict(made.left_out)}
