@@ -62,9 +62,9 @@ def test_a_drain_holds_until_it_is_taken_back(store: Store, run: Run) -> None:
     assert run("cluster", "drain", "n1").stdout == "n1 gets no new attempts\n"
     has(store, UP, DOWN)
 
-    assert [node.is_draining for node in store.reading.nodes()] == [True, False]
+    assert [node.is_draining for node in store.overview.nodes()] == [True, False]
     assert run("cluster", "use", "n1").stdout == "n1 gets new attempts again\n"
-    assert [node.is_draining for node in store.reading.nodes()] == [False, False]
+    assert [node.is_draining for node in store.overview.nodes()] == [False, False]
     assert "did you mean n2" in run("cluster", "drain", "n22", fails=66).stderr
 
 

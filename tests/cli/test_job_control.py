@@ -342,7 +342,7 @@ def test_a_hurry_ends_with_its_attempt(run: Run, daemon: Daemon, monkeypatch: py
     run("cancel", "1")
 
     assert [held.without_grace for held in daemon.store.leases.leases_of("w1")] == [False]
-    assert [attempt.signal for attempt in daemon.store.reading.attempts(1)] == [None, None]
+    assert [attempt.signal for attempt in daemon.store.history.attempts(1)] == [None, None]
 
 
 def test_a_job_that_waits_for_its_time_is_let_start_at_once(run: Run) -> None:

@@ -101,8 +101,8 @@ def test_what_changes_something_is_refused_with_who_may(run: Run, look: Look) ->
 def test_a_look_at_rest_sees_what_is_written_afterwards(run: Run, look: Look, database: Path) -> None:
     run("enqueue", "ocr_pages")
     waits = "import sys\nfrom pathlib import Path\nfrom worker_service.store.opening import open_store\n"
-    waits += "store = open_store(Path(sys.argv[1]))\nprint(store.reading.counts().by_status, flush=True)\n"
-    waits += "sys.stdin.readline()\nprint(store.reading.counts().by_status, flush=True)\n"
+    waits += "store = open_store(Path(sys.argv[1]))\nprint(store.overview.counts().by_status, flush=True)\n"
+    waits += "sys.stdin.readline()\nprint(store.overview.counts().by_status, flush=True)\n"
     _allow(database, 0o444, 0o555)
     reader = subprocess.Popen(
         [*READER, sys.executable, "-c", waits, str(database)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True

@@ -107,7 +107,7 @@ class ClusterStorm:
         running = [one.id for one in self._with_status(Status.RUNNING)]
         self._random.shuffle(running)
         for job in running:
-            attempts = self._system.store.reading.attempts(job)
+            attempts = self._system.store.history.attempts(job)
             pid = attempts[-1].pid
             if pid is not None and is_alive(pid):
                 machine = next((name for name in self._lab.machines if pid in self._lab.pids(name)), "")
@@ -117,13 +117,13 @@ class ClusterStorm:
 
     def _wait_until_it_runs_again(self, kind: str, job: int, attempts: int, begun: float) -> None:
         def ran() -> bool:
-            found = self._system.store.reading.attempts(job)
+            found = self._system.store.history.attempts(job)
             has_ended = self._system.status(job) in (Status.COMPLETED, Status.FAILED)
             return has_ended or any(one.pid for one in found[attempts:])
 
         wait_until(ran, f"job {job} runs again after: {kind}", seconds=120)
         took = time.monotonic() - begun
-        if any(one.pid for one in self._system.store.reading.attempts(job)[attempts:]):
+        if any(one.pid for one in self._system.store.history.attempts(job)[attempts:]):
             self._seconds[kind].append(took)
         print(f"{kind}: {took:.1f} s", file=sys.stderr, flush=True)
 
@@ -141,7 +141,7 @@ class ClusterStorm:
     def _kill(self, *, parents: int, pid: int) -> None:
         with suppress(OSError, StopIteration):
             if parents == 2:
-                job = next(job for job in self._jobs if self._system.store.reading.attempts(job)[-1].pid == pid)
+                job = next(job for job in self._jobs if self._system.store.history.attempts(job)[-1].pid == pid)
                 machine = next(name for name in self._lab.machines if pid in self._lab.pids(name))
                 pid = self._cluster.ray_worker_of(machine, job)
             elif parents == 1:

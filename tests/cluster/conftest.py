@@ -55,7 +55,7 @@ class ClusterSystem:
         )
 
     def nodes(self) -> dict[str, NodeRow]:
-        return {row.name: row for row in self.system.store.reading.nodes()}
+        return {row.name: row for row in self.system.store.overview.nodes()}
 
     def wait_for_nodes(self, number: int = len(NODES)) -> None:
         def up() -> list[str]:
@@ -67,11 +67,11 @@ class ClusterSystem:
         """Wait until an attempt has a child. Return its pid and the machine on which it runs."""
 
         def row() -> object:
-            attempts = self.system.store.reading.attempts(job_id)
+            attempts = self.system.store.history.attempts(job_id)
             return len(attempts) >= attempt and attempts[attempt - 1].pid
 
         wait_until(row, f"attempt {attempt} of job {job_id} runs: {self.system.outcomes(job_id)}")
-        found = self.system.store.reading.attempts(job_id)[attempt - 1]
+        found = self.system.store.history.attempts(job_id)[attempt - 1]
         assert found.pid is not None
         return found.pid, self.lab.machine_of(found.pid)
 
@@ -79,7 +79,7 @@ class ClusterSystem:
         """Wait until an attempt after the first has a child. Return how many seconds after `begun` that was."""
 
         def again() -> bool:
-            return any(attempt.pid for attempt in self.system.store.reading.attempts(job_id)[1:])
+            return any(attempt.pid for attempt in self.system.store.history.attempts(job_id)[1:])
 
         wait_until(again, f"job {job_id} runs again", seconds=120)
         return time.monotonic() - begun

@@ -32,9 +32,9 @@ def test_attempts_run_on_the_nodes_and_tell_progress_and_log_lines(cluster: Clus
 
     for job in jobs:
         cluster.system.wait_for(job, Status.COMPLETED)
-        [attempt] = cluster.system.store.reading.attempts(job)
+        [attempt] = cluster.system.store.history.attempts(job)
         assert attempt.node in NODES
-        assert [line.line for line in cluster.system.store.reading.logs(job)] == ["a line"]
+        assert [line.line for line in cluster.system.store.history.logs(job)] == ["a line"]
     cluster.assert_nothing_is_left()
 
 
@@ -46,7 +46,7 @@ def test_as_many_attempts_run_at_once_as_the_nodes_have_slots(cluster: ClusterSy
 
     assert machines == {*NODES}
     assert cluster.system.status(jobs[2]) is Status.PENDING
-    assert [gate.code for gate in cluster.system.store.reading.explain(jobs[2])] == ["SLOTS_FULL"]
+    assert [gate.code for gate in cluster.system.store.gates.explain(jobs[2])] == ["SLOTS_FULL"]
 
 
 def test_an_attempt_that_is_cancelled_ends_within_two_seconds(cluster: ClusterSystem) -> None:
@@ -73,7 +73,7 @@ def test_a_killed_ray_worker_process_costs_no_retry(cluster: ClusterSystem) -> N
     cluster.wait_for_outcome(job, "requeued", seconds=LOST_SECONDS)
     cluster.runs(job, 2)
 
-    [lost, _] = cluster.system.store.reading.attempts(job)
+    [lost, _] = cluster.system.store.history.attempts(job)
     assert (lost.error_code, cluster.system.job(job).retry_count) == ("NODE_LOST", 0)
     wait_until(lambda: not is_alive(pid), "its child has ended")
 
@@ -101,7 +101,7 @@ def test_a_killed_raylet_costs_no_retry_and_the_node_comes_back(cluster: Cluster
     cluster.runs(job, 2)
 
     assert time.monotonic() - begun < LOST_SECONDS
-    [lost, _] = cluster.system.store.reading.attempts(job)
+    [lost, _] = cluster.system.store.history.attempts(job)
     assert (lost.error_code, cluster.system.job(job).retry_count) == ("NODE_LOST", 0)
     wait_until(lambda: not is_alive(pid), "its child has ended")
     cluster.wait_for_nodes()
@@ -201,7 +201,7 @@ def test_a_node_that_drains_gets_no_new_attempts(cluster: ClusterSystem) -> None
     for job in jobs:
         cluster.system.wait_for(job, Status.COMPLETED)
 
-    assert {cluster.system.store.reading.attempts(job)[0].node for job in jobs} == {"n2"}
+    assert {cluster.system.store.history.attempts(job)[0].node for job in jobs} == {"n2"}
     cluster.system.store.steering.drain_node("n1", is_draining=False)
     cluster.wait_for_nodes()
 
@@ -212,7 +212,7 @@ def test_an_attempt_that_needs_a_credential_runs_on_the_head(cluster: ClusterSys
     job = cluster.system.enqueue("secret")
     cluster.system.wait_for(job, Status.FAILED)
 
-    assert [(one.node, one.error_code) for one in cluster.system.store.reading.attempts(job)] == [
+    assert [(one.node, one.error_code) for one in cluster.system.store.history.attempts(job)] == [
         ("local", "SECRET_ABSENT")
     ]
 
@@ -230,9 +230,9 @@ def test_local_slots_take_attempts_of_the_same_types(cluster: ClusterSystem) -> 
 
     jobs = [cluster.system.enqueue("sleep", seconds=60) for _ in range(3)]
     wait_until(lambda: all(cluster.system.outcomes(job) == [None] for job in jobs), "all run")
-    wait_until(lambda: all(cluster.system.store.reading.attempts(job)[0].node for job in jobs), "all are placed")
+    wait_until(lambda: all(cluster.system.store.history.attempts(job)[0].node for job in jobs), "all are placed")
 
-    assert {cluster.system.store.reading.attempts(job)[0].node for job in jobs} == {"local", *NODES}
+    assert {cluster.system.store.history.attempts(job)[0].node for job in jobs} == {"local", *NODES}
 
 
 def test_a_daemon_that_ends_with_the_queue_waits_for_a_first_node(cluster: ClusterSystem) -> None:
@@ -291,7 +291,7 @@ def test_where_ray_cannot_be_reached_jobs_wait_and_say_why(cluster: ClusterSyste
     job = cluster.system.enqueue("noop")
     wait_until(lambda: "ray" in cluster.nodes(), "the driver has told why")
 
-    [gate] = cluster.system.store.reading.explain(job)
+    [gate] = cluster.system.store.gates.explain(job)
 
     assert gate.code == "NO_NODE"
     assert "ray is down (Ray at 127.0.0.1:1 cannot be reached" in gate.detail

@@ -62,7 +62,7 @@ def test_an_attempt_on_a_node_that_is_cut_off_runs_elsewhere_and_its_child_ends(
 
     assert again < LOST_SECONDS + 6
     assert (cluster.system.outcomes(job), cluster.system.job(job).retry_count) == (["requeued", None], 0)
-    assert cluster.system.store.reading.attempts(job)[1].node != machine
+    assert cluster.system.store.history.attempts(job)[1].node != machine
     cluster.wait_for_nodes()
 
 

@@ -27,7 +27,7 @@ def test_other_limits_than_a_daemon_wrote_that_lives_are_told(store: Store, tmp_
     write_limits(store, second, log)
 
     assert log.heard == [LIMITS_REPLACED]
-    assert store.reading.limits()["owner"] == {"alice": 3}
+    assert store.overview.limits()["owner"] == {"alice": 3}
 
 
 def test_where_nobody_else_is_there_nothing_is_told(store: Store, tmp_path: Path, log: Any) -> None:
@@ -37,4 +37,4 @@ def test_where_nobody_else_is_there_nothing_is_told(store: Store, tmp_path: Path
     write_limits(store, settings(tmp_path, ""), log)
 
     assert log.heard == []
-    assert "type" not in store.reading.limits()
+    assert "type" not in store.overview.limits()

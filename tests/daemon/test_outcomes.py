@@ -47,7 +47,7 @@ def test_several_ends_land_each_as_what_it_is(outcomes: OutcomeWriter, store: St
     assert [store.reading.get(n).status for n in (1, 2, 3, 4)] == [
         Status.COMPLETED, Status.FAILED, Status.PENDING, Status.PENDING,
     ]  # fmt: skip
-    assert [store.reading.attempts(n)[0].outcome for n in (1, 2, 3, 4)] == [
+    assert [store.history.attempts(n)[0].outcome for n in (1, 2, 3, 4)] == [
         "completed",
         "failed",
         "snoozed",
@@ -269,9 +269,9 @@ def test_a_handlers_wish_for_rest_holds_all_jobs_of_its_source(
     outcomes.add(one, end)
     outcomes.write()
 
-    assert store.reading.attempts(one.job.id)[0].outcome == "snoozed"
-    assert [gate.code for gate in store.reading.explain(other)] == ["SOURCE_RESTING"]
-    assert "quota" in store.reading.explain(other)[0].detail
+    assert store.history.attempts(one.job.id)[0].outcome == "snoozed"
+    assert [gate.code for gate in store.gates.explain(other)] == ["SOURCE_RESTING"]
+    assert "quota" in store.gates.explain(other)[0].detail
 
 
 def test_p5_a_completion_tells_of_its_files_and_what_is_known_of_them(

@@ -189,7 +189,7 @@ def test_old_jobs_and_lines_are_pruned_each_at_its_age_and_told_once(
     waits = [prune.run() for _ in range(3)]
 
     assert [job.id for job in store.reading.list(ids())] == [new.job.id, living.job.id, failed.job.id]
-    assert [line.line for line in store.reading.logs(living.job.id)] == ["a new line"]
+    assert [line.line for line in store.history.logs(living.job.id)] == ["a new line"]
     assert waits == [0.1, 600, 600]
     assert log.told == [{"completed": 1, "logs": 600}]
 
@@ -340,7 +340,7 @@ def test_the_doctor_says_what_a_machine_lacks_and_what_puts_it_right(store: Stor
     waits = found["1 job ingest"]
     assert (waits.level, waits.detail) == (Level.WARNING, "wait: there is no trained data for deu")
     assert waits.fix == "apt-get install tesseract-ocr-deu; the jobs check again by themselves"
-    [gate] = [gate for gate in store.reading.explain(waiting) if gate.code == "CAPABILITY_MISSING"]
+    [gate] = [gate for gate in store.gates.explain(waiting) if gate.code == "CAPABILITY_MISSING"]
     assert gate.detail.endswith("there is no trained data for deu")
     assert gate.remedy == "apt-get install tesseract-ocr-deu"
     assert not any(name.endswith("ingest") for name in found if name.startswith("handler"))

@@ -112,7 +112,7 @@ def test_a_worker_whose_lock_is_free_loses_its_jobs_at_once(
     recovery.run()
 
     assert (store.reading.get(job).status, store.reading.get(job).requeue_count) == (Status.PENDING, 1)
-    assert store.reading.workers() == []
+    assert store.overview.workers() == []
     assert not lock.path.exists()
 
 
@@ -161,7 +161,7 @@ def test_of_a_worker_on_another_host_the_beat_in_its_row_counts_and_not_how_long
     recovery.run()
 
     assert (store.reading.get(job).status, store.reading.get(job).requeue_count) == (Status.PENDING, 1)
-    assert store.reading.workers() == []
+    assert store.overview.workers() == []
 
 
 def test_jobs_of_a_worker_whose_row_was_removed_are_taken_back(
@@ -263,7 +263,7 @@ def test_what_a_dead_daemon_ran_on_nodes_comes_back_with_the_rest(
     recovery.run()
 
     assert store.reading.get(job).status is Status.PENDING
-    assert [(node.state, node.slots) for node in store.reading.nodes()] == []
+    assert [(node.state, node.slots) for node in store.overview.nodes()] == []
 
 
 def test_a_lock_is_free_only_when_its_last_holder_is_gone(database: Path, holder: subprocess.Popen[bytes]) -> None:

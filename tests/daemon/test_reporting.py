@@ -324,7 +324,7 @@ def test_a_question_that_was_asked_in_the_last_moment_holds_up_no_end(
     daemon.turn()
 
     assert daemon.told == []
-    assert daemon.store.reading.attempts(one.job.id)[0].outcome == "released"
+    assert daemon.store.history.attempts(one.job.id)[0].outcome == "released"
 
 
 def test_what_is_known_is_answered(daemon: ReportingDaemon, reading: MakeAttempt) -> None:

@@ -193,14 +193,14 @@ class System:
         """Return the processes of a `sleep` job, which logs them."""
 
         def told() -> list[int]:
-            lines = (line.line for line in self.store.reading.logs(job_id))
+            lines = (line.line for line in self.store.history.logs(job_id))
             return [int(found[1]) for line in lines if (found := re.match(r"pid (\d+)", line))]
 
         wait_until(lambda: len(told()) >= number, f"job {job_id} says its pids")
         return told()
 
     def outcomes(self, job_id: int) -> list[str | None]:
-        return [attempt.outcome for attempt in self.store.reading.attempts(job_id)]
+        return [attempt.outcome for attempt in self.store.history.attempts(job_id)]
 
     def begin_command(self, *words: str) -> subprocess.Popen[str]:
         command, pipe = [sys.executable, "-m", "worker_service.cli", *words], subprocess.PIPE

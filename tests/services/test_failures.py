@@ -73,7 +73,7 @@ def test_a_dismissed_failure_comes_back_by_undo_and_by_a_new_failure(session: Se
 
     failures.dismiss_failures(session, None, job_ids=[job_id])
     assert listed(session) == []
-    assert [action.verb for action in session.reading.actions()] == ["dismiss"]
+    assert [action.verb for action in session.history.actions()] == ["dismiss"]
     job_control.undo(session, job_control.find_undoable(session, None))
     assert listed(session) == [("a.pdf", "PDF_BROKEN")]
 

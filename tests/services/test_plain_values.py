@@ -60,7 +60,7 @@ def test_a_plan_tells_what_a_change_would_do_and_what_was_done_can_be_undone(ses
 
     assert sorted(changed.job_ids) == ids
     assert {session.reading.get(job_id).status for job_id in ids} == {Status.CANCELLED}
-    assert [(one.actor, one.verb, one.jobs) for one in session.reading.actions()] == [("ann", "cancel", 7)]
+    assert [(one.actor, one.verb, one.jobs) for one in session.history.actions()] == [("ann", "cancel", 7)]
     undo(session, find_undoable(session, None))
     assert Overview(session).counts.by_status[Status.PENDING] == 8
 

@@ -60,8 +60,8 @@ def test_a_remedy_is_kept_apart_from_the_job_to_its_notice(session: Session) -> 
     job_id = failed(session, Failure("LOCKED", "a.pdf: it is locked", remedy="save it without a password"))
 
     found = session.store.reading.get(job_id)
-    [attempt] = session.store.reading.attempts(job_id)
-    [count] = session.store.reading.errors(since="2000")
+    [attempt] = session.store.history.attempts(job_id)
+    [count] = session.store.overview.errors(since="2000")
     [notice] = session.store.notices.after(0)
 
     remedy = "save it without a password"

@@ -18,7 +18,7 @@ def gate_faults(people: WatchedStore, workers: Sequence[str]) -> Iterator[str]:
     free = {
         job_id
         for job_id in people.reading.ids(Selector(statuses=(Status.PENDING,)))
-        if not people.reading.explain(job_id)
+        if not people.gates.explain(job_id)
     }
     yield from (sentence for (sentence,) in people.database.read("history_batches", most=5))
     with people.database.unwatched(), people.database.rehearsal():
@@ -41,7 +41,7 @@ def end_faults(people: WatchedStore, daemons: Collection[Daemon], acknowledged: 
     followed = [job.parent_id for job in jobs.values()]
     published = {key for daemon in daemons for key in daemon.published}
     for job in jobs.values():
-        completed = [attempt.fence for attempt in people.reading.attempts(job.id) if attempt.outcome == "completed"]
+        completed = [attempt.fence for attempt in people.history.attempts(job.id) if attempt.outcome == "completed"]
         is_parent = job.job_type != "leaf"
         if followed.count(job.id) != len(completed) * is_parent:
             yield f"P5: job {job.id} completed {len(completed)} times and has {followed.count(job.id)} follow-ups"

@@ -204,7 +204,7 @@ def claimed_ids(store: Store, worker_id: str = "w1", most: int = 100, job_class:
 
 
 def codes(store: Store, job_id: int) -> list[str]:
-    return [gate.code for gate in store.reading.explain(job_id)]
+    return [gate.code for gate in store.gates.explain(job_id)]
 
 
 def ids(*job_ids: int) -> Selector:

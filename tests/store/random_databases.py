@@ -154,7 +154,7 @@ class RandomStore:
             case "priority":
                 self.store.steering.priority(which, pick % 3 + 1, actor="ann")
             case _:
-                for action in self.store.reading.actions():
+                for action in self.store.history.actions():
                     if action.opposite and action.undone_at is None:
                         self.store.steering.undo(action.id, actor="ann")
                         break
@@ -202,7 +202,7 @@ class RandomStore:
     def claimable(self) -> set[int]:
         """Return the jobs that the next claim of some worker takes. Each claim is rolled back."""
         taken: set[int] = set()
-        for worker_id in [worker.id for worker in self.store.reading.workers()]:
+        for worker_id in [worker.id for worker in self.store.overview.workers()]:
             for job_class in ("cpu", "io"):
                 with self.store.database.rehearsal(), patch.object(Database, "transaction", nullcontext):
                     taken |= {job.id for job in self.store.leases.claim(worker_id, 1, job_class)}

@@ -111,10 +111,10 @@ def test_why_names_the_batch_who_stopped_it_and_what_it_waits_for(
     job_id = enqueue(batch_id=7, owner="ann")
 
     by_hand("UPDATE batch SET state = 'stopped', note = 'stopped by bob' WHERE id = 7")
-    [stopped] = store.reading.explain(job_id)
+    [stopped] = store.gates.explain(job_id)
     by_hand("UPDATE batch SET state = 'waiting' WHERE id = 7")
     enqueue(batch_id=6, owner="ann")
-    [waiting] = store.reading.explain(job_id)
+    [waiting] = store.gates.explain(job_id)
 
     assert (stopped.code, stopped.detail) == ("BATCH_STOPPED", "batch 7 (reports) was stopped by bob")
     assert (waiting.code, waiting.detail) == ("BATCH_WAITING", "batch 7 (reports) waits for batch 6 of the same owner")
@@ -532,7 +532,7 @@ def test_replace_lets_the_owners_other_active_batch_wait_and_nobody_elses(store:
     assert states(by_hand) == {first.id: "waiting", other.id: "active", nobodys.id: "active", second.batch.id: "active"}
     replaced = store.batches.get(first.id)
     assert (replaced.replaced_by, replaced.note) == (second.batch.id, f"replaced by batch {second.batch.id}")
-    [gate] = store.reading.explain(jobs_of(store, first)[0])
+    [gate] = store.gates.explain(jobs_of(store, first)[0])
     assert (gate.code, gate.detail) == (
         "BATCH_WAITING",
         f"batch {first.id} (of ann) was replaced by batch {second.batch.id} of the same owner, "
@@ -996,7 +996,7 @@ def test_an_undone_cancel_sets_the_batch_going_again(store: Store) -> None:
     done = claim_one(store)
     store.leases.complete(done.lease)
     cancelled = store.batches.cancel(batch.id, actor="ann")
-    [action] = store.reading.actions()
+    [action] = store.history.actions()
     assert (action.verb, action.batch_id, action.jobs) == ("cancel", batch.id, len(cancelled.job_ids))
 
     undone = store.steering.undo(action.id, actor="bob")
@@ -1010,7 +1010,7 @@ def test_an_undone_cancel_sets_the_batch_going_again(store: Store) -> None:
 def test_an_undone_cancel_leaves_a_batch_alone_that_somebody_has_stopped_since(store: Store) -> None:
     batch = add(store, 2)
     store.batches.cancel(batch.id, actor="ann")
-    [action] = store.reading.actions()
+    [action] = store.history.actions()
     store.batches.resume(batch.id, actor="ann")
     store.batches.stop(batch.id, actor="ann")
 
@@ -1021,7 +1021,7 @@ def test_an_undone_cancel_leaves_a_batch_alone_that_somebody_has_stopped_since(s
 def test_an_undone_cancel_follows_the_owner_policy(store: Store) -> None:
     batch = add(store, 2)
     store.batches.cancel(batch.id, actor="ann")
-    [action] = store.reading.actions()
+    [action] = store.history.actions()
     other = add(store, 1)
 
     again = store.batches.undo_cancel(action.id, actor="ann", policy=OwnerPolicy.QUEUE)
@@ -1039,7 +1039,7 @@ def test_what_is_done_to_a_batch_is_recorded_with_its_actor(store: Store) -> Non
     store.batches.cancel(batch.id, actor="dan")
     store.batches.remove(batch.id, actor="eve")
 
-    assert [(one.verb, one.actor, one.batch_id) for one in reversed(store.reading.actions())] == [
+    assert [(one.verb, one.actor, one.batch_id) for one in reversed(store.history.actions())] == [
         ("stop_batch", "ann", batch.id),
         ("resume_batch", "bob", batch.id),
         ("retry_batch", "cid", batch.id),

@@ -100,7 +100,7 @@ def test_after_a_hint_it_looks_again_until_the_commit_can_be_seen(path: Path) ->
 
 def test_a_watch_is_content_with_an_open_database(store: Store, path: Path) -> None:
     watch = store.watch()
-    store.reading.counts()
+    store.overview.counts()
 
     assert watch.fault() is None
 
@@ -108,7 +108,7 @@ def test_a_watch_is_content_with_an_open_database(store: Store, path: Path) -> N
 @pytest.mark.parametrize("suffix", ["", "-wal"])
 def test_a_watch_sees_a_deleted_file(store: Store, path: Path, suffix: str) -> None:
     watch = store.watch()
-    store.reading.counts()
+    store.overview.counts()
 
     path.with_name(path.name + suffix).unlink()
 

@@ -181,7 +181,7 @@ def test_a_job_that_is_not_there_is_job_not_found(store: Store) -> None:
     with pytest.raises(JobNotFound):
         store.reading.get(42)
     with pytest.raises(JobNotFound):
-        store.reading.explain(42)
+        store.gates.explain(42)
 
 
 # ── Order ───────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -322,7 +322,7 @@ def test_a_job_whose_handler_misses_a_capability_waits(store: Store, enqueue: En
     worker(missing="tesseract is not installed")
     job_id = enqueue()
 
-    (gate,) = store.reading.explain(job_id)
+    (gate,) = store.gates.explain(job_id)
 
     assert gate.code == "CAPABILITY_MISSING"
     assert "tesseract" in gate.detail
@@ -384,7 +384,7 @@ def test_a_worker_that_holds_nothing_can_deregister(store: Store, enqueue: Enque
 
     store.workers.deregister("w1")
 
-    assert store.reading.workers() == []
+    assert store.overview.workers() == []
     assert codes(store, job_id) == ["WORKER_DOWN"]
 
 

@@ -1008,7 +1008,7 @@ def test_a_removal_is_an_action_with_its_actor_and_what_went_and_is_never_undone
 
     action_id = remove(store, 1, 2).action_id
 
-    [removal, cancel] = store.reading.actions()
+    [removal, cancel] = store.history.actions()
     assert (removal.id, removal.actor, removal.verb, removal.jobs, removal.documents) == (
         action_id,
         "ann",

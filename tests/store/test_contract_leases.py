@@ -37,7 +37,7 @@ BROKEN = Failure("BROKEN", "it broke")
 
 
 def _outcomes(store: Store, job_id: int) -> list[str | None]:
-    return [attempt.outcome for attempt in store.reading.attempts(job_id)]
+    return [attempt.outcome for attempt in store.history.attempts(job_id)]
 
 
 # ── P1: at most one lease of a job is alive; a running row has exactly one open attempt ─────────────────────────────
@@ -53,7 +53,7 @@ def test_p1_a_claim_opens_one_attempt_under_the_next_fence(store: Store, enqueue
     assert job.started_at == job.heartbeat_at == clock.text
     assert job.lease == Lease(job_id, 1, "w1")
     assert store.reading.get(job_id) == job
-    (attempt,) = store.reading.attempts(job_id)
+    (attempt,) = store.history.attempts(job_id)
     assert (attempt.fence, attempt.worker_id, attempt.started_at, attempt.ended_at) == (1, "w1", clock.text, None)
 
 
@@ -74,8 +74,8 @@ def test_p1_every_way_out_of_running_closes_the_attempt(store: Store, enqueue: E
 
     wanted = ["released", "snoozed", "retry", "requeued", "failed", "cancelled", "completed"]
     assert _outcomes(store, job_id) == wanted
-    assert [attempt.fence for attempt in store.reading.attempts(job_id)] == [1, 2, 3, 4, 5, 6, 7]
-    assert all(attempt.ended_at for attempt in store.reading.attempts(job_id))
+    assert [attempt.fence for attempt in store.history.attempts(job_id)] == [1, 2, 3, 4, 5, 6, 7]
+    assert all(attempt.ended_at for attempt in store.history.attempts(job_id))
 
 
 def _now(store: Store, job_id: int) -> datetime:
@@ -89,7 +89,7 @@ def test_an_attempt_keeps_what_it_cost_and_how_it_ended(store: Store, enqueue: E
 
     store.leases.fail(claim_one(store).lease, Failure("OOM", "out of memory", usage), retry_at=None)
 
-    (attempt,) = store.reading.attempts(job_id)
+    (attempt,) = store.history.attempts(job_id)
     assert (attempt.error_code, attempt.error_message, attempt.signal) == ("OOM", "out of memory", "SIGKILL")
     assert (attempt.cpu_seconds, attempt.memory_peak_bytes) == (1.5, 1000)
 
@@ -99,7 +99,7 @@ def test_every_change_of_status_is_an_event(store: Store, enqueue: Enqueue) -> N
     store.leases.release(claim_one(store).lease)
     store.leases.complete(claim_one(store).lease)
 
-    moves = [(event.fence, event.from_status, event.to_status) for event in store.reading.events(job_id)]
+    moves = [(event.fence, event.from_status, event.to_status) for event in store.history.events(job_id)]
 
     assert moves == [
         (1, "pending", "running"),
@@ -207,8 +207,8 @@ def test_p2_a_report_of_several_writes_the_live_ones_and_names_the_lost(store: S
     lost = store.leases.report([Report(a, 50, "a", ["a"]), Report(b, 60, "b", ["b"])])
 
     assert lost == [a]
-    assert store.reading.logs(first) == []
-    assert [line.line for line in store.reading.logs(second)] == ["b"]
+    assert store.history.logs(first) == []
+    assert [line.line for line in store.history.logs(second)] == ["b"]
     assert store.reading.get(second).progress_percent == 60
 
 
@@ -264,7 +264,7 @@ def test_p2_of_an_old_and_a_new_lease_in_one_report_only_the_new_one_is_written(
     lost = store.leases.report([Report(old, 90, "old", ["old"]), Report(new, 10, "new", ["new"])])
 
     assert lost == [old]
-    assert [line.line for line in store.reading.logs(job_id)] == ["new"]
+    assert [line.line for line in store.history.logs(job_id)] == ["new"]
     assert (store.reading.get(job_id).progress_percent, store.reading.get(job_id).progress_message) == (10, "new")
 
 
@@ -430,7 +430,7 @@ def test_requeue_takes_every_job_of_the_worker_and_its_row(store: Store, enqueue
 def test_p1_a_worker_that_has_beaten_since_it_was_looked_at_keeps_its_jobs(
     store: Store, enqueue: Enqueue, clock: MovableClock
 ) -> None:
-    [seen] = store.reading.workers()
+    [seen] = store.overview.workers()
     clock.advance(600)
     store.leases.beat("w1", [])
     job_id = enqueue()
@@ -440,9 +440,9 @@ def test_p1_a_worker_that_has_beaten_since_it_was_looked_at_keeps_its_jobs(
 
     assert status_of(store, job_id) is Status.RUNNING
     store.leases.complete(lease)
-    [now] = store.reading.workers()
+    [now] = store.overview.workers()
     assert store.leases.requeue("w1", last_beat=now.heartbeat_at) == []
-    assert store.reading.workers() == []
+    assert store.overview.workers() == []
 
 
 def test_an_orphan_that_may_run_at_most_once_fails(store: Store, enqueue: Enqueue, worker: AddWorker) -> None:
@@ -575,7 +575,7 @@ def test_p10_the_highest_of_several_reports_in_one_batch_stands(store: Store, en
     )
 
     assert store.reading.get(job_id).progress_percent == 90
-    assert [line.line for line in store.reading.logs(job_id)] == ["one", "two", "three"]
+    assert [line.line for line in store.history.logs(job_id)] == ["one", "two", "three"]
 
 
 def test_p10_a_message_alone_moves_no_progress(store: Store, enqueue: Enqueue) -> None:
@@ -642,10 +642,10 @@ def test_p10_log_lines_are_appended_and_the_newest_3000_kept(store: Store, enque
     for part in range(4):
         store.leases.report([Report(lease, lines=[f"line {part * 1000 + number}" for number in range(1000)])])
 
-    lines = store.reading.logs(job_id, most=10_000)
+    lines = store.history.logs(job_id, most=10_000)
     assert [line.line for line in lines] == [f"line {number}" for number in range(1000, 4000)]
     assert [line.id for line in lines] == sorted(line.id for line in lines)
-    page = store.reading.logs(job_id, after_id=lines[99].id, most=10)
+    page = store.history.logs(job_id, after_id=lines[99].id, most=10)
     assert list(page) == list(lines[100:110])
 
 
@@ -658,7 +658,7 @@ def test_an_attempt_tells_when_its_handler_last_said_something(
 
     store.leases.report([Report(lease, lines=["a line"])])
 
-    assert [attempt.heard_at for attempt in store.reading.attempts(job_id)] == [clock.text]
+    assert [attempt.heard_at for attempt in store.history.attempts(job_id)] == [clock.text]
 
 
 # ── Beats ───────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -672,7 +672,7 @@ def test_a_beat_marks_the_worker_and_its_leases(store: Store, enqueue: Enqueue, 
     store.leases.beat("w1", [lease])
     clock.advance(200)
 
-    [worker] = store.reading.workers()
+    [worker] = store.overview.workers()
     assert store.reading.get(job_id).heartbeat_at == worker.heartbeat_at == "2026-11-18 10:04:59.000"
 
 
@@ -723,5 +723,5 @@ def test_an_attempt_keeps_the_process_that_its_worker_told_of(store: Store, enqu
     store.leases.release(job.lease)
     assert store.leases.report([Report(job.lease, child=ChildProcess(1, 1, "none"))]) == [job.lease]
 
-    [attempt] = store.reading.attempts(job.id)
+    [attempt] = store.history.attempts(job.id)
     assert ChildProcess(attempt.pid or 0, attempt.pid_started or 0, attempt.sandbox or "") == child

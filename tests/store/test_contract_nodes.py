@@ -69,11 +69,11 @@ def test_who_does_not_know_the_type_is_not_asked_why_it_waits(head: Store) -> No
     job = enqueue(head)
 
     for dead in ([], ["commands"]):
-        assert [gate.code for gate in head.reading.explain(job, dead=dead)] == ["NO_NODE"]
-        assert [gate.code for gate in head.reading.standstill(dead=dead)] == ["NO_NODE"]
-    assert [gate.code for gate in head.reading.explain(job, dead=["h"])] == ["WORKER_DOWN"]
+        assert [gate.code for gate in head.gates.explain(job, dead=dead)] == ["NO_NODE"]
+        assert [gate.code for gate in head.gates.standstill(dead=dead)] == ["NO_NODE"]
+    assert [gate.code for gate in head.gates.explain(job, dead=["h"])] == ["WORKER_DOWN"]
     unknown = enqueue(head, "brew_tea")
-    [gate] = head.reading.explain(unknown, dead=["commands"])
+    [gate] = head.gates.explain(unknown, dead=["commands"])
     assert gate.detail == "worker h has no handler for brew_tea"
     ingests = [enqueue(head, "ingest") for _ in range(3)]
     assert claimed_ids(head, "h", 2, "cpu") == ingests[:2]
@@ -87,14 +87,14 @@ def test_the_rows_of_nodes_follow_the_newest_report_and_a_drain_stays(head: Stor
 
     head.workers.set_nodes("h", [NodeState("n1", "draining", 1)])
 
-    [n1] = head.reading.nodes()
+    [n1] = head.overview.nodes()
     assert (n1.state, n1.slots, n1.is_draining, n1.worker_id) == ("draining", 1, True, "h")
-    assert [worker.node_slots for worker in head.reading.workers()] == [1]
+    assert [worker.node_slots for worker in head.overview.workers()] == [1]
     head.workers.set_nodes("h", [])
-    assert [(one.state, one.slots, one.is_draining) for one in head.reading.nodes()] == [("down", 0, True)]
+    assert [(one.state, one.slots, one.is_draining) for one in head.overview.nodes()] == [("down", 0, True)]
     assert head.steering.drain_node("n1", is_draining=False)
     head.workers.set_nodes("h", [])
-    assert head.reading.nodes() == []
+    assert head.overview.nodes() == []
     with pytest.raises(WorkerUnknown):
         head.workers.set_nodes("nobody", [])
 
@@ -105,9 +105,9 @@ def test_an_attempt_says_where_it_ran(head: Store) -> None:
 
     head.leases.report([Report(lease, node="n1"), Report(lease, child=ChildProcess(5, 6, "landlock"))])
 
-    [attempt] = head.reading.attempts(job)
+    [attempt] = head.history.attempts(job)
     assert (attempt.node, attempt.pid) == ("n1", 5)
-    assert [(one.node, one.job_id) for one in head.reading.on_nodes()] == [("n1", job)]
+    assert [(one.node, one.job_id) for one in head.overview.on_nodes()] == [("n1", job)]
 
 
 def test_p6_a_lost_node_costs_no_retry_and_is_capped(head: Store) -> None:
@@ -120,7 +120,7 @@ def test_p6_a_lost_node_costs_no_retry_and_is_capped(head: Store) -> None:
 
     ended = head.reading.get(job)
     assert (ended.error_code, ended.requeue_count) == ("REQUEUED_TOO_OFTEN", REQUEUES_MAX)
-    assert [one.error_code for one in head.reading.attempts(job)] == ["NODE_LOST"] * REQUEUES_MAX + [
+    assert [one.error_code for one in head.history.attempts(job)] == ["NODE_LOST"] * REQUEUES_MAX + [
         "REQUEUED_TOO_OFTEN"
     ]
     assert head.integrity.audit() == []
@@ -159,8 +159,8 @@ def test_what_a_dead_worker_ran_on_nodes_comes_back_and_its_nodes_are_down(head:
     head.leases.report([Report(leases[0], node="n1")])
 
     assert [job.id for job in head.leases.requeue("h")] == jobs
-    assert head.reading.workers() == []
-    assert [node.state for node in head.reading.nodes()] == ["down"]
+    assert head.overview.workers() == []
+    assert [node.state for node in head.overview.nodes()] == ["down"]
 
 
 def test_known_digests_are_those_of_the_pages_that_were_read(head: Store) -> None:

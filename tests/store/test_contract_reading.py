@@ -148,10 +148,10 @@ def test_a_payload_that_is_no_object_matches_nothing(store: Store, enqueue: Enqu
 
 
 def test_counts_are_by_status_with_the_oldest_pending_job(store: Store, worker: AddWorker, clock: MovableClock) -> None:
-    assert store.reading.counts().oldest_pending_at is None
+    assert store.overview.counts().oldest_pending_at is None
     _filled(store, worker, clock)
 
-    counts = store.reading.counts()
+    counts = store.overview.counts()
 
     assert {status: number for status, number in counts.by_status.items() if number} == {
         COMPLETED: 1,
@@ -165,12 +165,12 @@ def test_counts_are_by_status_with_the_oldest_pending_job(store: Store, worker: 
 def test_the_oldest_waiting_job_is_one_that_could_start_and_waits_since_then(store: Store, clock: MovableClock) -> None:
     store.workers.register(new_worker("w1", types=["download"]))
     store.intake.enqueue(NewJob("ocr_pages", run_at=clock.after(600)))
-    assert store.reading.counts().oldest_pending_at is None
+    assert store.overview.counts().oldest_pending_at is None
 
     clock.advance(660)
     store.intake.enqueue(NewJob("assemble"))
     assert store.leases.claim("w1", 1, "io") == [], "a claim frees what is due"
-    assert store.reading.counts().oldest_pending_at == "2026-11-18 10:10:00.000"
+    assert store.overview.counts().oldest_pending_at == "2026-11-18 10:10:00.000"
 
 
 def test_the_time_limit_of_a_job_is_its_own_or_that_of_its_handler(store: Store) -> None:
@@ -188,7 +188,7 @@ def test_counts_by_type_tell_held_from_ready(store: Store, worker: AddWorker, cl
 
     found = {
         each.job_type: (each.pending, each.held, each.running, each.completed, each.failed, each.cancelled)
-        for each in store.reading.counts_by_type()
+        for each in store.overview.counts_by_type()
     }
 
     assert found["ocr_pages"] == (1, 0, 0, 1, 0, 0)
@@ -203,7 +203,7 @@ def test_errors_are_counted_by_code_and_type_with_the_newest_message(
         enqueue()
         store.leases.fail(claim_one(store).lease, Failure(code, f"message {number}"), retry_at=None)
 
-    first, second = store.reading.errors(since="2026-11-18 00:00:00.000")
+    first, second = store.overview.errors(since="2026-11-18 00:00:00.000")
 
     assert (first.code, first.job_type, first.jobs, first.newest_job_id, first.newest_message) == (
         "OOM",
@@ -214,7 +214,7 @@ def test_errors_are_counted_by_code_and_type_with_the_newest_message(
     )
     assert (second.code, second.jobs) == ("NET", 1)
     clock.advance(1)
-    assert list(store.reading.errors(since=clock.text)) == []
+    assert list(store.overview.errors(since=clock.text)) == []
 
 
 def test_errors_of_one_owner_are_those_of_his_jobs(store: Store, enqueue: Enqueue, worker: AddWorker) -> None:
@@ -223,7 +223,7 @@ def test_errors_of_one_owner_are_those_of_his_jobs(store: Store, enqueue: Enqueu
         enqueue(owner=owner)
         store.leases.fail(claim_one(store).lease, Failure("OOM", "too large"), retry_at=None)
 
-    [of_ann] = store.reading.errors(since="2026-11-18 00:00:00.000", owner="ann")
+    [of_ann] = store.overview.errors(since="2026-11-18 00:00:00.000", owner="ann")
 
     assert of_ann.jobs == 2
 
@@ -242,8 +242,8 @@ def test_what_ended_between_two_times_is_counted_with_how_long_it_had_waited(
     until = clock.advance(1)
     store.leases.fail(second.lease, Failure("OOM", "too large"), retry_at=None)
 
-    before = store.reading.ended_between(begun, as_text(until))
-    after = store.reading.ended_between(as_text(until), clock.after(1).isoformat(" ", "milliseconds"))
+    before = store.overview.ended_between(begun, as_text(until))
+    after = store.overview.ended_between(as_text(until), clock.after(1).isoformat(" ", "milliseconds"))
 
     assert (before.jobs, before.failed, before.pages, list(map(round, before.waits))) == (1, 0, 3, [40])
     # It could not have started before its time.
@@ -295,24 +295,24 @@ def test_reading_never_writes(
     before = by_hand.dump()
 
     (
-        store.reading.counts(),
-        store.reading.counts_by_type(),
+        store.overview.counts(),
+        store.overview.counts_by_type(),
         store.leases.next_deadline(),
         store.reading.pauses(),
-        store.reading.actions(),
+        store.history.actions(),
     )
     for job_id in everything(store):
         (
-            store.reading.explain(job_id),
-            store.reading.attempts(job_id),
-            store.reading.events(job_id),
-            store.reading.logs(job_id),
+            store.gates.explain(job_id),
+            store.history.attempts(job_id),
+            store.history.events(job_id),
+            store.history.logs(job_id),
             store.reading.waits_for(job_id),
         )
     (
         store.reading.list(EVERY_JOB),
         store.reading.count(EVERY_JOB),
-        store.reading.errors(since="2000"),
+        store.overview.errors(since="2000"),
         store.reading.names("id", ""),
     )
 
@@ -426,8 +426,8 @@ def test_an_ended_job_lists_its_whole_history(store: Store, enqueue: Enqueue, wo
     store.leases.report([Report(lease, 10, None, ["one", "two"])])
     end(store, lease, COMPLETED)
 
-    assert [line.line for line in store.reading.logs(job_id)] == ["one", "two"]
-    assert [line.fence for line in store.reading.logs(job_id)] == [1, 1]
-    assert len(store.reading.attempts(job_id)) == 1
-    assert len(store.reading.events(job_id)) == 2
+    assert [line.line for line in store.history.logs(job_id)] == ["one", "two"]
+    assert [line.fence for line in store.history.logs(job_id)] == [1, 1]
+    assert len(store.history.attempts(job_id)) == 1
+    assert len(store.history.events(job_id)) == 2
     assert store.reading.get(job_id).progress_percent == 100

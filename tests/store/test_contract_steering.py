@@ -105,7 +105,7 @@ def test_p4_a_retry_gives_an_ended_job_a_fresh_budget_and_keeps_its_fence(
     assert (job.error_code, job.error_message, job.result, job.cancel_requested_at) == (None, None, None, None)
     assert (job.run_at, job.started_at, job.completed_at, job.worker_id) == (None, None, None, None)
     assert (job.progress_percent, job.progress_message) == (0, None)
-    assert [attempt.fence for attempt in store.reading.attempts(job_id)] == [1, 2]
+    assert [attempt.fence for attempt in store.history.attempts(job_id)] == [1, 2]
     assert claim_one(store).fence == 3
 
 
@@ -207,7 +207,7 @@ def test_an_impossible_priority_is_refused_and_changes_nothing(store: Store, enq
     with pytest.raises(RuleBroken, match="priority is 1"):
         store.steering.priority(ids(job_id), priority, actor="ann")
 
-    assert (store.reading.get(job_id).priority, list(store.reading.actions())) == (5, [])
+    assert (store.reading.get(job_id).priority, list(store.history.actions())) == (5, [])
 
 
 # ── Actions and undo ────────────────────────────────────────────────────────────────────────────────────────────────
@@ -221,7 +221,7 @@ def test_each_bulk_change_is_one_action_with_its_actor(store: Store, enqueue: En
     store.steering.retry(ids(one), actor="cid")
     store.steering.delete(ids(two), actor="dan")
 
-    assert [(each.verb, each.actor, each.jobs, each.at, each.undone_at) for each in store.reading.actions()] == [
+    assert [(each.verb, each.actor, each.jobs, each.at, each.undone_at) for each in store.history.actions()] == [
         ("delete", "dan", 1, clock.text, None),
         ("retry", "cid", 1, clock.text, None),
         ("cancel", "bob", 1, clock.text, None),
@@ -235,7 +235,7 @@ def test_what_changes_nothing_is_no_action(store: Store, enqueue: Enqueue) -> No
     changed = store.steering.cancel(Selector(owners=("nobody",)), actor="ann")
 
     assert changed.action_id is None
-    assert list(store.reading.actions()) == []
+    assert list(store.history.actions()) == []
 
 
 Verb = Callable[[Store, Selector], Changed]
@@ -274,7 +274,7 @@ def test_undo_does_the_opposite_and_keeps_all_else_of_the_job(
 ) -> None:
     job_id = _in_state(store, enqueue, status)
     before = store.reading.get(job_id)
-    kept = (store.reading.attempts(job_id), store.reading.logs(job_id), store.reading.waits_for(job_id))
+    kept = (store.history.attempts(job_id), store.history.logs(job_id), store.reading.waits_for(job_id))
     changed = VERBS[verb](store, ids(job_id))
     assert list(changed.job_ids) == [job_id]
     clock.advance(1)
@@ -285,8 +285,8 @@ def test_undo_does_the_opposite_and_keeps_all_else_of_the_job(
     assert (list(undone.job_ids), dict(undone.refused)) == ([job_id], {})
     assert (job.status, job.fence, job.priority, job.owner, job.payload) == (becomes, 1, 2, "ann", '{"a":1}')
     assert (job.unique_key, job.concurrency_key, job.created_at) == ("u", "k", before.created_at)
-    assert (store.reading.attempts(job_id), store.reading.logs(job_id), store.reading.waits_for(job_id)) == kept
-    assert store.reading.actions()[0].undone_at == clock.text
+    assert (store.history.attempts(job_id), store.history.logs(job_id), store.reading.waits_for(job_id)) == kept
+    assert store.history.actions()[0].undone_at == clock.text
     assert claimed_ids(store) == ([job_id] if becomes is PENDING else [])
 
 
@@ -314,7 +314,7 @@ def test_a_delete_takes_all_that_was_kept_of_a_job_along_and_is_never_undone(
     with pytest.raises(Refused):
         undo(store, changed.action_id)
     assert job_id not in everything(store)
-    assert store.reading.actions()[0].undone_at is None
+    assert store.history.actions()[0].undone_at is None
     assert by_hand(f"SELECT item_id, left_as FROM worker_action_item WHERE action_id = {changed.action_id}") == [
         {"item_id": job_id, "left_as": "ocr_pages"}
     ]
@@ -331,7 +331,7 @@ def test_actions_are_forgotten_after_a_week(
     store.steering.prune(Selector())
 
     assert by_hand("SELECT item_id FROM worker_action_item") == [{"item_id": young}]
-    assert [action.jobs for action in store.reading.actions()] == [1]
+    assert [action.jobs for action in store.history.actions()] == [1]
     with pytest.raises(Refused):
         undo(store, changed.action_id)
 
@@ -452,7 +452,7 @@ def test_a_pause_starts_no_more_jobs_of_its_scope_until_it_is_taken_back(
 
     store.steering.pause(scope, name, reason="the scanner is dirty")
 
-    (gate,) = store.reading.explain(held)
+    (gate,) = store.gates.explain(held)
     assert gate.code == "PAUSED"
     assert "the scanner is dirty" in gate.detail
     assert claimed_ids(store) == ([] if scope == "all" else [other])
@@ -517,7 +517,7 @@ def test_a_resting_source_holds_its_jobs_and_no_others(store: Store, enqueue: En
 
     store.leases.rest_source("drive:ann", clock.after(60), "quota")
 
-    (gate,) = store.reading.explain(held)
+    (gate,) = store.gates.explain(held)
     assert (gate.code, "quota" in gate.detail) == ("SOURCE_RESTING", True)
     assert claimed_ids(store) == [other]
     store.leases.rest_source("drive:ann", clock.after(30), "a shorter wish")

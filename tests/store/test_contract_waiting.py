@@ -51,7 +51,7 @@ def test_a_job_waits_until_all_that_it_needs_have_completed(store: Store, enqueu
     first, second = enqueue(), enqueue()
     last = enqueue(after=(first, second), priority=1)
 
-    (gate,) = store.reading.explain(last)
+    (gate,) = store.gates.explain(last)
     assert gate.code == "WAITS_FOR"
     assert f"{first}" in gate.detail
     assert list(store.reading.waits_for(last)) == [(first, "pending"), (second, "pending")]

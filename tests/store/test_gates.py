@@ -91,7 +91,7 @@ def scene(store: Store, enqueue: Enqueue, worker: AddWorker, clock: MovableClock
 def test_p12_every_gate_can_be_met_and_is_told_alone(scene: _Scene, code: str) -> None:
     job_id = scene.held_by(code)
 
-    (gate,) = scene.store.reading.explain(job_id)
+    (gate,) = scene.store.gates.explain(job_id)
 
     assert gate.code == code
     assert len(gate.detail) > 5
@@ -129,14 +129,14 @@ def test_the_queue_stands_still_where_ready_jobs_wait_for_more_than_their_turn(
 ) -> None:
     job_id = scene.held_by(code)
 
-    assert list(store.reading.standstill()) == (list(store.reading.explain(job_id)) if code in STANDS else [])
+    assert list(store.gates.standstill()) == (list(store.gates.explain(job_id)) if code in STANDS else [])
 
     worker("w2")
     store.steering.unpause("all")
     enqueue(owner="bob")
-    assert list(store.reading.standstill()) == []
+    assert list(store.gates.standstill()) == []
     whole_lane = {code} & {"SOURCE_RESTING"}
-    assert {gate.code for gate in store.reading.standstill(dead=["w1", "w2"])} == {"WORKER_DOWN"} | whole_lane
+    assert {gate.code for gate in store.gates.standstill(dead=["w1", "w2"])} == {"WORKER_DOWN"} | whole_lane
 
 
 def test_the_queue_stands_still_while_a_resting_source_has_put_off_all_that_is_pending(
@@ -149,16 +149,16 @@ def test_the_queue_stands_still_while_a_resting_source_has_put_off_all_that_is_p
     store.leases.rest_source("drive", until, "DRIVE_QUOTA")
     store.leases.snooze(lease, until, Failure("DRIVE_QUOTA", "the quota is used up"))
     enqueue(run_at=clock.after(3600))
-    assert [gate.code for gate in store.reading.standstill()] == ["SOURCE_RESTING"]
+    assert [gate.code for gate in store.gates.standstill()] == ["SOURCE_RESTING"]
 
     enqueue(source="other")
-    assert list(store.reading.standstill()) == []
+    assert list(store.gates.standstill()) == []
 
     claim_one(store)
-    [gate] = store.reading.standstill()
+    [gate] = store.gates.standstill()
     assert gate.detail == f"drive rests until {as_text(until)}: DRIVE_QUOTA"
     clock.advance(61)
-    assert list(store.reading.standstill()) == []
+    assert list(store.gates.standstill()) == []
 
 
 def test_what_only_looks_again_later_is_not_put_off_by_a_rest(
@@ -169,28 +169,28 @@ def test_what_only_looks_again_later_is_not_put_off_by_a_rest(
     store.leases.snooze(claim_one(store).lease, clock.after(60), Failure(WATCHING, "it looks again"))
     store.leases.rest_source("drive", clock.after(60), "DRIVE_QUOTA")
 
-    assert list(store.reading.standstill()) == []
+    assert list(store.gates.standstill()) == []
 
 
 def test_a_worker_that_is_known_to_be_dead_takes_no_job(store: Store, enqueue: Enqueue, worker: AddWorker) -> None:
     worker("w1")
     job_id, behind = enqueue(), enqueue()
-    assert list(store.reading.explain(job_id)) == []
+    assert list(store.gates.explain(job_id)) == []
 
-    gates = [list(store.reading.explain(one, dead=["w1"])) for one in (job_id, behind)]
+    gates = [list(store.gates.explain(one, dead=["w1"])) for one in (job_id, behind)]
 
     assert [[(gate.code, gate.detail) for gate in found] for found in gates] == [
         [("WORKER_DOWN", "worker w1 is dead")]
     ] * 2
     worker("w2")
-    assert list(store.reading.explain(job_id, dead=["w1"])) == []
+    assert list(store.gates.explain(job_id, dead=["w1"])) == []
 
 
 def test_ahead_in_queue_counts_the_jobs_ahead(store: Store, enqueue: Enqueue, worker: AddWorker) -> None:
     worker()
     jobs = [enqueue(priority=priority) for priority in (3, 1, 2, 5, 4)]
 
-    counts = {job_id: [gate.count for gate in store.reading.explain(job_id)] for job_id in jobs}
+    counts = {job_id: [gate.count for gate in store.gates.explain(job_id)] for job_id in jobs}
 
     assert counts == dict(zip(jobs, ([2], [], [1], [4], [3]), strict=True))
 
@@ -199,11 +199,11 @@ def test_a_job_that_is_not_pending_has_no_gate(store: Store, enqueue: Enqueue, w
     worker()
     job_id = enqueue()
     lease = claim_one(store).lease
-    assert list(store.reading.explain(job_id)) == []
+    assert list(store.gates.explain(job_id)) == []
 
     store.leases.complete(lease)
 
-    assert list(store.reading.explain(job_id)) == []
+    assert list(store.gates.explain(job_id)) == []
 
 
 # ── The gates are the claim's own predicates ────────────────────────────────────────────────────────────────────────
@@ -265,7 +265,7 @@ def test_a_job_that_comes_back_says_what_sent_it_away(
     store.leases.snooze(claim_one(store).lease, later, Failure("RESTING", "the host asks for fewer requests\nand more"))
     store.leases.fail(claim_one(store).lease, Failure("HTTP_503", "the server is busy\nTraceback"), retry_at=later)
 
-    details = [gate.detail for job_id in (scheduled, snoozed, retried) for gate in store.reading.explain(job_id)]
+    details = [gate.detail for job_id in (scheduled, snoozed, retried) for gate in store.gates.explain(job_id)]
 
     assert details == [
         "it starts at 2026-11-18 10:01:00.000",

@@ -263,7 +263,7 @@ def test_a_pending_job_set_to_cancelled_is_cancelled(store: Store, enqueue: Enqu
     assert job.status is CANCELLED
     assert CANONICAL.fullmatch(job.completed_at or "")
     assert claimed_ids(store) == []
-    assert [(event.from_status, event.to_status) for event in store.reading.events(job_id)] == [
+    assert [(event.from_status, event.to_status) for event in store.history.events(job_id)] == [
         ("pending", "cancelled")
     ]
 
@@ -357,7 +357,7 @@ def test_a_job_that_is_not_running_can_be_deleted_with_its_history(
     by_hand(f"DELETE FROM worker_job_queue WHERE id = {job_id}")
 
     assert everything(store) == {}
-    assert (list(store.reading.attempts(job_id)), list(store.reading.events(job_id))) == ([], [])
+    assert (list(store.history.attempts(job_id)), list(store.history.events(job_id))) == ([], [])
 
 
 # ── The moves that are refused ──────────────────────────────────────────────────────────────────────────────────────
@@ -647,13 +647,13 @@ def test_a_worker_that_holds_jobs_keeps_its_row(
 
     assert by_hand.dump() == before
     store.leases.requeue("w1")
-    assert (status_of(store, job), store.reading.workers()) == (PENDING, [])
+    assert (status_of(store, job), store.overview.workers()) == (PENDING, [])
 
 
 def test_a_worker_without_jobs_may_be_removed_by_hand(store: Store, by_hand: ByHand) -> None:
     by_hand("DELETE FROM worker")
 
-    assert store.reading.workers() == []
+    assert store.overview.workers() == []
 
 
 @pytest.mark.parametrize(

@@ -26,11 +26,11 @@ def test_every_row_can_be_read_with_what_is_not_text_replaced(store: Store, enqu
 
     assert store.reading.get(job).account == "a�b"
     assert [found.progress_message for found in store.reading.list(Selector())] == ["a�b"]
-    assert [line.line for line in store.reading.logs(job)] == ["a�b"]
+    assert [line.line for line in store.history.logs(job)] == ["a�b"]
     assert [pause.reason for pause in store.reading.pauses()] == ["a�b"]
-    assert store.reading.limits()["owner"] == {"a�b": 1}
+    assert store.overview.limits()["owner"] == {"a�b": 1}
     assert store.library.document(1).name == "a�b"
-    assert [found.host for found in store.reading.workers()] == ["a�b"]
+    assert [found.host for found in store.overview.workers()] == ["a�b"]
 
 
 def test_a_job_that_is_not_text_fails_at_its_claim_and_the_others_are_claimed(
@@ -48,7 +48,7 @@ def test_a_job_that_is_not_text_fails_at_its_claim_and_the_others_are_claimed(
     assert failed.error_message == "its account is not UTF-8 text"
     assert failed.error_remedy == "insert the job again, written as UTF-8"
     assert "its account and owner is" in str(store.reading.get(jobs[2]).error_message)
-    assert [attempt.outcome for attempt in store.reading.attempts(jobs[0])] == ["failed"]
+    assert [attempt.outcome for attempt in store.history.attempts(jobs[0])] == ["failed"]
     assert store.integrity.audit() == []
     # Where one alone is asked for, too.
     by_hand(f"INSERT INTO worker_job_queue (job_type, platform) VALUES ('ocr_pages', {BAD})")

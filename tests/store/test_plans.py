@@ -289,7 +289,7 @@ VERBS: dict[str, Prepare] = {
     "enqueue": lambda store, clock: store.intake.enqueue(NewJob("ocr_pages", unique_key="u39")),
     "requeue": lambda store, clock: store.leases.requeue("w1"),
     "next_deadline": lambda store, clock: store.leases.next_deadline(),
-    "explain": lambda store, clock: store.reading.explain(40),
+    "explain": lambda store, clock: store.gates.explain(40),
     "get": lambda store, clock: store.reading.get(5),
     "list": lambda store, clock: store.reading.list(EVERY_JOB, most=20),
     "list running": lambda store, clock: store.reading.list(RUNNING),
@@ -342,7 +342,7 @@ def test_what_falls_due_at_once_is_freed_in_bounded_steps(tmp_path: Path) -> Non
     first = count.count_of(lambda: store.leases.claim("w1", 1))
     second = count.count_of(lambda: store.leases.claim("w1", 1))
 
-    ready = store.reading.counts_by_type()[0].pending
+    ready = store.overview.counts_by_type()[0].pending
     assert ready <= 2000
     assert second <= first * 1.5
     store.close()

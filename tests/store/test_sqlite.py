@@ -146,7 +146,7 @@ def test_a_job_that_is_claimed_while_somebody_asks_why_waits_for_nobody(
         return ask(name, **values)
 
     monkeypatch.setattr(sqlite.database, "read", claimed_meanwhile)
-    gates = sqlite.reading.explain(job)
+    gates = sqlite.gates.explain(job)
     daemon.close()
 
     assert gates == []
@@ -163,14 +163,14 @@ def test_readers_never_wait_for_a_writer(sqlite: Store, path: Path, clock: Movab
         assert [job.id for job in reader.reading.list(EVERY_JOB)] == [ready, running]
         assert reader.reading.get(running).progress_percent == 10
         assert (
-            len(reader.reading.logs(running))
-            == len(reader.reading.attempts(running))
-            == len(reader.reading.events(running))
+            len(reader.history.logs(running))
+            == len(reader.history.attempts(running))
+            == len(reader.history.events(running))
             == 1
         )
-        assert [worker.running for worker in reader.reading.workers()] == [1]
+        assert [worker.running for worker in reader.overview.workers()] == [1]
         assert reader.leases.next_deadline() is None
-        assert (list(reader.reading.pauses()), list(reader.reading.actions())) == ([], [])
+        assert (list(reader.reading.pauses()), list(reader.history.actions())) == ([], [])
 
     assert waits == []
     reader.close()

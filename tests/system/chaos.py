@@ -233,11 +233,11 @@ class Storm:
                 if job.error_code != _EXPECTED_FAILURE:
                     self.faults.append(f"job {job.id} ({job.job_type}) failed: {job.error_code}: {job.error_message}")
             self.system.store.steering.retry(Selector(statuses=(Status.FAILED,)), actor="chaos")
-            counts = self.system.store.reading.counts().by_status
+            counts = self.system.store.overview.counts().by_status
             return not any(counts.get(status) for status in (Status.PENDING, Status.RUNNING, Status.FAILED))
 
         if not _within(_CALM_SECONDS, is_quiet):
-            counts = self.system.store.reading.counts().by_status
+            counts = self.system.store.overview.counts().by_status
             self.faults.append(f"not all jobs have ended {_CALM_SECONDS:g} s after the storm: {counts}")
             self.faults += [f"why job {job.id} waits: {self._why(job)}" for job in self._jobs(Status.PENDING)[:5]]
         self._learn_houses()
@@ -248,7 +248,7 @@ class Storm:
             self.faults.append(f"the healthy daemon ended with exit code {code}")
 
     def _why(self, job: Job) -> str:
-        gates = "; ".join(f"{gate.code} {gate.detail}" for gate in self.system.store.reading.explain(job.id))
+        gates = "; ".join(f"{gate.code} {gate.detail}" for gate in self.system.store.gates.explain(job.id))
         return gates or "no gate"
 
     def _jobs(self, *statuses: Status) -> list[Job]:
@@ -280,7 +280,7 @@ class Storm:
 
     def _examine_one(self, job: Job, followers: int, runs: int) -> Iterator[str]:
         about = f"job {job.id} ({job.job_type}, fence {job.fence})"
-        outcomes = [attempt.outcome for attempt in self.system.store.reading.attempts(job.id)]
+        outcomes = [attempt.outcome for attempt in self.system.store.history.attempts(job.id)]
         if job.status is not Status.COMPLETED:
             yield f"{about} is {job.status}: {job.error_code}: {outcomes}"
             return
@@ -320,7 +320,7 @@ class Storm:
     def summary(self) -> str:
         landed = ", ".join(f"{kind} {self.landed[kind]}" for kind in self.kinds)
         counts = {
-            str(status): number for status, number in self.system.store.reading.counts().by_status.items() if number
+            str(status): number for status, number in self.system.store.overview.counts().by_status.items() if number
         }
         attempts = sum(job.fence for job in self._jobs())
         return (

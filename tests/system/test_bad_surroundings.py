@@ -191,7 +191,7 @@ def test_handlers_that_crash_in_a_row_hurt_nobody_else(system: System) -> None:
         system.wait_for(job, Status.COMPLETED)
     for job in crashing:
         assert (system.status(job), system.job(job).error_code) == (Status.FAILED, "CRASHED")
-    assert [attempt.signal for attempt in system.store.reading.attempts(crashing[0])] == ["SIGABRT"]
+    assert [attempt.signal for attempt in system.store.history.attempts(crashing[0])] == ["SIGABRT"]
     assert not daemon.events("nursery.died")
     system.wait_for_all(Status.COMPLETED, 2 * len(good))  # their follow-ups, too
     staging = system.workspace / "staging"

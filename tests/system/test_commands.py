@@ -34,7 +34,7 @@ def test_with_a_worker_all_is_well(system: System) -> None:
 
 def test_the_doctor_warns_of_a_daemon_that_runs_as_root(system: System) -> None:
     system.start()
-    [worker] = system.store.reading.workers()
+    [worker] = system.store.overview.workers()
     lock = lock_path(system.database, worker.id)
 
     found = {}
@@ -51,7 +51,7 @@ def test_after_kill_9_commands_say_at_once_that_no_daemon_lives(system: System) 
     system.pids_of(job)
     daemon.signal(signal.SIGKILL)
     daemon.ends()
-    [name] = [worker.id for worker in system.store.reading.workers()]
+    [name] = [worker.id for worker in system.store.overview.workers()]
     pending = system.enqueue("sleep")
     # Its children follow it in a moment.
     wait_until(lambda: is_free(lock_path(system.database, name)), "all of it is gone")

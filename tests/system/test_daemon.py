@@ -35,7 +35,7 @@ def test_jobs_run_and_drain_ends_when_nothing_is_left(system: System) -> None:
 
     assert daemon.ends() == 0
     assert [json.loads(system.job(job).result or "") for job in jobs] == [{"seen": n} for n in range(5)]
-    assert system.store.reading.workers() == []
+    assert system.store.overview.workers() == []
     assert list((system.database.parent / "workers").iterdir()) == []
     system.assert_sound()
 
@@ -72,7 +72,7 @@ def test_a_job_for_which_the_machine_lacks_something_waits_and_starts_once_it_is
     seen: set[tuple[str, str]] = set()
 
     def is_held() -> bool:
-        seen.update((gate.code, gate.detail) for gate in standing.store.reading.explain(job))
+        seen.update((gate.code, gate.detail) for gate in standing.store.gates.explain(job))
         return bool(seen)
 
     wait_until(is_held, "a gate")
@@ -141,7 +141,7 @@ def test_sigterm_releases_what_does_not_finish_in_time_without_spending_a_retry(
     assert (found.status, found.retry_count, found.requeue_count) == (Status.PENDING, 0, 0)
     assert system.outcomes(job) == ["released"]
     assert not is_running(pid)
-    assert system.store.reading.workers() == []
+    assert system.store.overview.workers() == []
 
 
 def test_sigterm_lets_children_finish_within_the_grace_and_claims_no_more(system: System) -> None:

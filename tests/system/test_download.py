@@ -80,7 +80,7 @@ def test_a_cancel_ends_a_download_that_waits_for_a_silent_drive_and_its_bytes_st
     system.wait_for(job, Status.CANCELLED)
 
     # It ended by itself: the grace is longer than the test's patience, and nobody had to use force.
-    assert system.store.reading.attempts(job)[0].signal is None
+    assert system.store.history.attempts(job)[0].signal is None
     assert _is_at(system.workspace / "keep", 3 << 20)
 
 

@@ -33,7 +33,7 @@ def test_cancel_now_gives_a_running_job_no_grace_and_ends_when_its_processes_are
     assert not is_running(pid)
     assert [system.status(one) for one in (job, waiting)] == [Status.CANCELLED, Status.CANCELLED]
     assert [event["now"] for event in daemon.events("job.stopped")] == [True]
-    [attempt] = system.store.reading.attempts(job)
+    [attempt] = system.store.history.attempts(job)
     assert (attempt.outcome, attempt.signal) == ("cancelled", "SIGKILL")
     system.assert_sound()
 
@@ -59,7 +59,7 @@ def test_a_payload_that_its_handler_cannot_read_ends_at_its_claim_without_a_chil
 
     failed = system.wait_for(job, Status.FAILED)
 
-    [attempt] = system.store.reading.attempts(job)
+    [attempt] = system.store.history.attempts(job)
     assert (failed.error_code, failed.error_message) == (
         "PAYLOAD_INVALID",
         'payload: the value is not of type "object"',
@@ -95,5 +95,5 @@ def test_settings_reach_handlers_and_retries_from_the_file(system: System) -> No
 
     system.wait_for(job, Status.FAILED)
 
-    assert [line.line for line in system.store.reading.logs(job)] == ["allowed 10.0.0.0/8"] * 2
+    assert [line.line for line in system.store.history.logs(job)] == ["allowed 10.0.0.0/8"] * 2
     assert system.outcomes(job) == ["retry", "failed"]

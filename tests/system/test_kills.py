@@ -116,7 +116,7 @@ def test_a_daemon_that_stood_still_for_too_long_owns_nothing_when_it_wakes(syste
     sleeper.wait_for("worker.registered")
     assert system.status(job) is Status.RUNNING
     assert system.outcomes(job) == ["requeued", None]
-    assert len(system.store.reading.workers()) == 2
+    assert len(system.store.overview.workers()) == 2
     next_job = system.enqueue("noop")
     system.wait_for(next_job, Status.COMPLETED)
     system.assert_sound()
@@ -126,7 +126,7 @@ def test_a_daemon_that_stood_still_goes_on_with_work_that_nobody_has_taken(syste
     daemon = system.start(orphan_after=2, heartbeat_interval=0.2)
     job = system.enqueue("sleep")
     [pid] = system.pids_of(job)
-    [stood_still] = system.store.reading.workers()
+    [stood_still] = system.store.overview.workers()
 
     daemon.stand_still(system.database)
     silent_since = time.monotonic()
@@ -134,7 +134,7 @@ def test_a_daemon_that_stood_still_goes_on_with_work_that_nobody_has_taken(syste
     daemon.signal(signal.SIGCONT)
 
     system.wait_for(system.enqueue("noop"), Status.COMPLETED)
-    [goes_on] = system.store.reading.workers()
+    [goes_on] = system.store.overview.workers()
     assert goes_on.heartbeat_at > stood_still.heartbeat_at
     assert (system.status(job), system.outcomes(job), is_running(pid)) == (Status.RUNNING, [None], True)
     assert daemon.events("worker.fenced") == daemon.events("job.stopped") == []

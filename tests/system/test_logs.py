@@ -15,7 +15,7 @@ from worker_service.runner.log_lines import GAP
 
 
 def lines(system: System, job_id: int) -> list[str]:
-    return [line.line for line in system.store.reading.logs(job_id, most=2 * LOG_LINES_MOST)]
+    return [line.line for line in system.store.history.logs(job_id, most=2 * LOG_LINES_MOST)]
 
 
 def numbers(several: list[str]) -> list[int]:

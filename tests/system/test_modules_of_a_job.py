@@ -44,7 +44,7 @@ def test_a_job_passes_few_modules_from_its_insert_to_completed(system: System) -
     place = Path(system.environment()["PYTHONPATH"].partition(":")[0])
     (place / "sitecustomize.py").write_text(RECORDER)
     system.start(sandbox="off", recovery_interval=3600, heartbeat_interval=3600, orphan_after=10000)
-    wait_until(lambda: system.store.reading.workers(), "it has registered")
+    wait_until(lambda: system.store.overview.workers(), "it has registered")
     system.wait_for(system.enqueue("noop"), Status.COMPLETED)
 
     (place / "recording").touch()
@@ -65,7 +65,7 @@ def test_a_pdf_of_one_page_passes_few_modules_and_processes(tmp_path: Path) -> N
     os.utime(paper, (time.time() - 60,) * 2)
     try:
         system.start(sandbox="off", recovery_interval=3600, heartbeat_interval=3600, orphan_after=10000)
-        wait_until(lambda: system.store.reading.workers(), "it has registered")
+        wait_until(lambda: system.store.overview.workers(), "it has registered")
 
         (place / "recording").touch()
         payload = json.dumps({"source": str(paper)})

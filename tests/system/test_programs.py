@@ -65,7 +65,7 @@ def test_concurrency_bounds_programs_as_the_proposal_says(system: System) -> Non
     system.wait_for_all(Status.RUNNING, 2)
     # The claim that finds no room has been: the gate says so.
     wait_until(
-        lambda: [gate.code for gate in system.store.reading.explain(jobs[-1])] == ["SLOTS_FULL"], "the slots are full"
+        lambda: [gate.code for gate in system.store.gates.explain(jobs[-1])] == ["SLOTS_FULL"], "the slots are full"
     )
     assert [system.status(job) for job in jobs].count(Status.RUNNING) == 2
 

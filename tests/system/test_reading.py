@@ -275,7 +275,7 @@ def _stop_by_force(desk: Desk, daemon: Daemon, victim: str) -> None:
 def _stop_a_child(desk: Desk) -> None:
     def pids() -> Sequence[int]:
         running = desk.system.store.reading.list(Selector(statuses=(Status.RUNNING,), job_types=("ocr_pages",)))
-        attempts = [attempt for job in running for attempt in desk.system.store.reading.attempts(job.id)]
+        attempts = [attempt for job in running for attempt in desk.system.store.history.attempts(job.id)]
         return [attempt.pid for attempt in attempts if attempt.outcome is None and attempt.pid]
 
     def stop_one() -> bool:

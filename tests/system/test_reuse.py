@@ -17,7 +17,7 @@ def many(system: System, job_type: str, number: int, *, owner: str = "", payload
 
 
 def pid_of(system: System, job_id: int) -> int:
-    [attempt] = system.store.reading.attempts(job_id)
+    [attempt] = system.store.history.attempts(job_id)
     return attempt.pid or 0
 
 
@@ -26,14 +26,14 @@ def test_many_small_jobs_share_children_and_each_has_an_attempt_of_its_own(syste
     system.start()
     system.wait_for_all(Status.COMPLETED, 200)
 
-    attempts = [attempt for job_id in jobs for attempt in system.store.reading.attempts(job_id)]
+    attempts = [attempt for job_id in jobs for attempt in system.store.history.attempts(job_id)]
     assert Counter(attempt.outcome for attempt in attempts) == {"completed": 200}
     assert {attempt.sandbox for attempt in attempts} == {"landlock+seccomp"}
     assert all(attempt.pid and attempt.memory_peak_bytes and attempt.cpu_seconds is not None for attempt in attempts)
     served = Counter(attempt.pid for attempt in attempts)
     assert max(served.values()) == 20
     assert len(served) < 100
-    assert [line.line for line in system.store.reading.logs(jobs[-1])] == ["a line"]
+    assert [line.line for line in system.store.history.logs(jobs[-1])] == ["a line"]
     system.assert_sound()
 
 

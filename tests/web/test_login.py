@@ -138,7 +138,7 @@ def test_a_browser_that_is_in_changes_things_by_our_forms_alone(browser: httpx.C
     assert session.reading.get(1).status == "pending"
 
     assert browser.post("/api/jobs/1/cancel", headers={"X-CSRF-Token": csrf_of(browser)}).status_code == 200
-    assert session.store.reading.actions()[0].actor == "bob"
+    assert session.store.history.actions()[0].actor == "bob"
 
 
 @pytest.mark.parametrize("path", ["/upload", "/api/uploads"])

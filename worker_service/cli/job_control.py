@@ -297,7 +297,7 @@ def _reasons(by_job: Mapping[int, str]) -> list[dict[str, object]]:
 
 
 def _show_actions(call: Invocation) -> int:
-    actions = call.session.reading.actions()
+    actions = call.session.history.actions()
     if call.printed_json({"items": actions}):
         return 0
     rows = [

@@ -158,10 +158,10 @@ def _contents(
         return own | {"by_owner": select_all(found.by_owner, _OWNER)}
 
     def failed() -> object:
-        reading = session().reading
-        jobs = reading.list(Selector(statuses=(Status.FAILED,)), most=_FAILED_MOST)
+        jobs = session().reading.list(Selector(statuses=(Status.FAILED,)), most=_FAILED_MOST)
         return [
-            _JOB.select(job, with_names) | {"attempts": select_all(reading.attempts(job.id), _ATTEMPT)} for job in jobs
+            _JOB.select(job, with_names) | {"attempts": select_all(session().history.attempts(job.id), _ATTEMPT)}
+            for job in jobs
         ]
 
     return {
@@ -179,7 +179,7 @@ def _contents(
         "failed.json": (f"the newest {_FAILED_MOST} failed jobs and their attempts, without payloads", failed),
         "events.json": (
             f"the newest {_EVENTS_MOST} changes of status",
-            lambda: select_all(session().reading.newest_events(most=_EVENTS_MOST), _EVENT),
+            lambda: select_all(session().history.newest_events(most=_EVENTS_MOST), _EVENT),
         ),
     }
 

@@ -143,7 +143,7 @@ def say_what_is_left_out(call: Invocation, left_out: LeftOut) -> None:
 
 
 def report_waiting(call: Invocation, job_id: int) -> None:
-    for gate in call.session.reading.explain(job_id):
+    for gate in call.session.gates.explain(job_id):
         output.say(f"job {job_id} waits: {gate.detail} ({gate.code}); what to do: pagemill why {job_id}")
 
 

@@ -104,7 +104,7 @@ class LogNotices:
 
     def _log_notice(self, notice: Notice) -> None:
         has_run = (
-            notice.kind == events.JOB_FAILED and notice.job_id and self.context.store.reading.attempts(notice.job_id)
+            notice.kind == events.JOB_FAILED and notice.job_id and self.context.store.history.attempts(notice.job_id)
         )
         if notice.kind not in events.NOTICES or has_run:
             return
@@ -187,7 +187,7 @@ def send_notifications(context: DaemonContext) -> float:
 
 
 def update_status_line(context: DaemonContext, notifier: Notifier) -> float:
-    counts, slots = context.store.reading.counts(), context.slots
+    counts, slots = context.store.overview.counts(), context.slots
     oldest = counts.oldest_pending_at
     age = None if oldest is None else (context.clock() - from_text(oldest)).total_seconds()
     taken = {name: (slots.used(name), size) for name, size in slots.sizes.items()}
@@ -226,7 +226,7 @@ def sweep_objects(context: DaemonContext) -> float:
 
 def _is_left_over(context: DaemonContext, job_id: int, fence: int) -> bool:
     """Return whether the attempt ended without completing. An open one may be about to complete."""
-    outcomes = [attempt.outcome for attempt in context.store.reading.attempts(job_id) if attempt.fence == fence]
+    outcomes = [attempt.outcome for attempt in context.store.history.attempts(job_id) if attempt.fence == fence]
     return outcomes not in ([], [None], ["completed"])
 
 

@@ -155,7 +155,7 @@ class Ownership:
             self.heartbeat.beat_now(self.context.store)
         for answer in self.heartbeat.take_answers():
             if not answer.is_known and all(
-                w.id != self.heartbeat.worker_id for w in self.context.store.reading.workers()
+                w.id != self.heartbeat.worker_id for w in self.context.store.overview.workers()
             ):
                 self.mark_unregistered()
             elif answer.is_known:

@@ -93,7 +93,7 @@ class Nodes:
 
     def _pass_on_drains(self) -> None:
         with suppress(StoreError):
-            draining = tuple(row.name for row in self.context.store.reading.nodes() if row.is_draining)
+            draining = tuple(row.name for row in self.context.store.overview.nodes() if row.is_draining)
             if draining != self._draining and self.pool.ray.is_alive:
                 self._draining = draining
                 self.pool.ray.drain(draining)

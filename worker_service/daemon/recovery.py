@@ -46,12 +46,12 @@ class Recovery:
 
     def run(self) -> float:
         """Check every other worker once; return the seconds until the next check."""
-        known = [*self.context.store.reading.workers(), *self.context.store.reading.absent_workers()]
+        known = [*self.context.store.overview.workers(), *self.context.store.overview.absent_workers()]
         others = [worker for worker in known if worker.id != self.context.identity.worker_id]
         fates = [self._check_worker(worker) for worker in others]
         there = {worker.id for worker in others}
         self._beats = {name: seen for name, seen in self._beats.items() if name in there}
-        if self.context.settings.cluster is None and self.context.store.reading.nodes():
+        if self.context.settings.cluster is None and self.context.store.overview.nodes():
             self.context.store.workers.forget_nodes_of_dead_workers()
         return _SOON_SECONDS if Fate.DYING in fates else self.context.settings.recovery_interval_seconds
 
@@ -90,7 +90,7 @@ class Recovery:
         # The worker may have woken up since the check; the store requeues only if its heartbeat is unchanged.
         jobs = self.context.store.leases.requeue(worker.id, last_beat=worker.heartbeat_at)
         self._dying_since.pop(worker.id, None)
-        is_known = any(known.id == worker.id for known in self.context.store.reading.workers())
+        is_known = any(known.id == worker.id for known in self.context.store.overview.workers())
         if is_known and not jobs:
             return
         # Keep the lock and the staging directory while they may be needed to find processes of the worker.

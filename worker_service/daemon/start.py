@@ -251,8 +251,8 @@ def beat_seconds(interval_seconds: float, watchdog_seconds: float | None) -> flo
 
 def write_limits(store: Store, settings: Settings, log: Log) -> None:
     """Write the limits of the settings; warn if this changes the limits that a running daemon uses."""
-    written = store.reading.limits()
-    others = [worker.id for worker in store.reading.workers()]
+    written = store.overview.limits()
+    others = [worker.id for worker in store.overview.workers()]
     if others and (changes := list(settings.limit_differences(written))):
         log.warning(events.LIMITS_REPLACED, changes=changes, workers=others)
     for kind, most in settings.wanted_limits.items():

@@ -22,14 +22,17 @@ if TYPE_CHECKING:
     from worker_service.jobs.counts import Check
     from worker_service.settings.config import Settings
     from worker_service.store.connection import OnLongWait
+    from worker_service.store.gates import Gates
+    from worker_service.store.history import History
     from worker_service.store.library import Library
+    from worker_service.store.overview import OverviewQueries
     from worker_service.store.reading import Reading
 
 
 class Session(Struct, frozen=True):
     """An open database and the user who acts.
 
-    Surfaces query `reading` and `library` directly; every change goes through a service.
+    Surfaces query these parts of the store directly; every change goes through a service.
     """
 
     store: Store
@@ -40,6 +43,18 @@ class Session(Struct, frozen=True):
     @property
     def reading(self) -> Reading:
         return self.store.reading
+
+    @property
+    def history(self) -> History:
+        return self.store.history
+
+    @property
+    def overview(self) -> OverviewQueries:
+        return self.store.overview
+
+    @property
+    def gates(self) -> Gates:
+        return self.store.gates
 
     def change_counter(self) -> int:
         """Return a number that changes when another connection commits."""

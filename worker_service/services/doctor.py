@@ -131,9 +131,9 @@ def _check_ray(settings: Settings) -> Iterator[Finding]:
 
 
 def _check_daemons_handlers(session: Session) -> Iterator[Finding]:
-    for handler in session.reading.handlers_lacking():
+    for handler in session.overview.handlers_lacking():
         yield _missing_finding(handler, "systemctl restart pagemill")
-    for waiting in session.reading.jobs_lacking():
+    for waiting in session.overview.jobs_lacking():
         fix = f"{waiting.newest_remedy or 'install what is missing'}; the jobs check again by themselves"
         name = f"{counted(waiting.jobs, 'job')} {waiting.job_type}"
         yield Finding(Level.WARNING, name, f"wait: {waiting.newest_message or ''}", fix)
@@ -187,7 +187,7 @@ def _missing_finding(handler: HandlerFacts, then: str) -> Finding:
 def _check_credentials(session: Session, overview: Overview) -> Iterator[Finding]:
     """Report failures of credentials since yesterday, and since the last start of a daemon."""
     last_start = max((worker.started_at for worker in overview.live_workers), default="")
-    for error in session.reading.errors(since=as_text(overview.at - _LATELY), to_retry=_CREDENTIAL_ERRORS):
+    for error in session.overview.errors(since=as_text(overview.at - _LATELY), to_retry=_CREDENTIAL_ERRORS):
         if error.newest_at < last_start:
             continue
         again = f"systemctl restart pagemill, pagemill retry --error {error.code}"
@@ -198,8 +198,8 @@ def _check_credentials(session: Session, overview: Overview) -> Iterator[Finding
 
 def _check_limits(session: Session) -> Iterator[Finding]:
     """Report limits that differ from the database; before the first daemon, none are written."""
-    reading = session.reading
-    for difference in session.settings.limit_differences(reading.limits()) if reading.workers() else ():
+    overview = session.overview
+    for difference in session.settings.limit_differences(overview.limits()) if overview.workers() else ():
         fix = "give every daemon, and yourself, the same settings file (WORKER_CONFIG), and restart the daemons"
         yield Finding(Level.WARNING, "limits", difference, fix)
 

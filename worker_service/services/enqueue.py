@@ -85,7 +85,7 @@ def check_action_payload(session: Session, action: DeferredAction) -> None:
 
 def check_payload(session: Session, job: NewJob, *, otherwise: str = "") -> None:
     """Raise `BadPayload` if no live worker's handler accepts the payload. `otherwise` ends the message."""
-    schemas = session.store.reading.payload_schemas(job.job_type)
+    schemas = session.store.overview.payload_schemas(job.job_type)
     if not schemas or None in schemas:
         return
     from worker_service.jobs.payloads import PayloadCheck  # imported only when needed: it loads a JSON Schema validator
@@ -156,7 +156,7 @@ def _choices(session: Session) -> list[dict[str, Choices]]:
     from worker_service.handlers.contract import Choices
 
     described: list[dict[str, Choices]] = []
-    for text in session.reading.choices():
+    for text in session.overview.choices():
         with suppress(msgspec.MsgspecError):  # an entry that no daemon wrote
             described.append(msgspec.json.decode(text, type=dict[str, Choices]))
     return described

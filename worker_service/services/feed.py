@@ -61,16 +61,16 @@ def parse_cursor(text: str) -> EventCursor:
 
 
 def newest_cursor(session: Session) -> EventCursor:
-    return EventCursor(session.store.notices.newest(), *session.store.reading.newest_event())
+    return EventCursor(session.store.notices.newest(), *session.store.history.newest_event())
 
 
 def events_after(session: Session, cursor: EventCursor, *, owner: str | None = None, most: int = 1000) -> NewEvents:
     """Return the events after a cursor, oldest first; with `owner`, only that owner's."""
     newest = newest_cursor(session)
-    moves = session.store.reading.events_after(cursor.event_id, newest.event_id, owner=owner, most=most)
+    moves = session.store.history.events_after(cursor.event_id, newest.event_id, owner=owner, most=most)
     notices = [one for one in session.store.notices.after(cursor.notice_id, most=most) if one.id <= newest.notice_id]
     # Checked after reading the moves: if the row still exists now, it existed during the read.
-    exists = not cursor.event_id or session.store.reading.job_of_event(cursor.event_id) == cursor.job_id
+    exists = not cursor.event_id or session.store.history.job_of_event(cursor.event_id) == cursor.job_id
     # Notice ids are never reused, unless an older copy replaced the database.
     if not exists or cursor.notice_id > newest.notice_id:
         return NewEvents(newest, [], [], is_all=True, is_lost=True)

@@ -65,7 +65,7 @@ class Why(Struct, frozen=True):
 
 def why(session: Session, job_id: int) -> Why:
     job, overview = session.reading.get(job_id), Overview(session)
-    gates = session.reading.explain(job_id, dead=overview.dead_ids)
+    gates = session.gates.explain(job_id, dead=overview.dead_ids)
     moves = [
         NextMove(gate.code, gate.detail, gate.remedy, gate.count, _next_move(gate, job, session.settings))
         for gate in gates
@@ -79,7 +79,7 @@ def why(session: Session, job_id: int) -> Why:
 
 
 def _silent_seconds(session: Session, job: Job) -> float | None:
-    heard_at = next((one.heard_at for one in session.reading.attempts(job.id) if one.fence == job.fence), None)
+    heard_at = next((one.heard_at for one in session.history.attempts(job.id) if one.fence == job.fence), None)
     since = heard_at or job.started_at
     return None if since is None else max(0.0, (session.clock() - from_text(since)).total_seconds())
 
@@ -104,10 +104,10 @@ def newest_with_a_problem(session: Session) -> int | None:
 def _has_a_problem(session: Session, job: Job, overview: Overview) -> bool:
     if job.status is not Status.PENDING:
         return job.status is Status.FAILED or any(one.id == job.worker_id for one in overview.lost_workers)
-    codes = {gate.code for gate in session.reading.explain(job.id, dead=overview.dead_ids)}
+    codes = {gate.code for gate in session.gates.explain(job.id, dead=overview.dead_ids)}
     if codes - _OPEN_ALONE or "NOT_YET" not in codes:
         return bool(codes - _OPEN_ALONE)
-    attempts = session.reading.attempts(job.id)
+    attempts = session.history.attempts(job.id)
     return bool(attempts) and attempts[-1].outcome == "snoozed" and attempts[-1].error_code != WATCHING
 
 

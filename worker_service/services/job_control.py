@@ -180,7 +180,7 @@ def _unended(session: Session, ids: Sequence[int]) -> Iterator[tuple[int, str]]:
 
 def find_undoable(session: Session, action_id: int | None) -> Action:
     """Return this action, or without an id the newest that can be undone."""
-    found = session.reading.actions(most=_ACTIONS_MOST)
+    found = session.history.actions(most=_ACTIONS_MOST)
     chosen = [one for one in found if (one.id == action_id if action_id else one.undone_at is None and one.opposite)]
     action = next(iter(chosen), None)
     if action is None:
@@ -207,7 +207,7 @@ def _why_not(action: Action) -> str:
 
 def newest_final(session: Session, action: Action) -> Action | None:
     """Return the newest change of jobs or documents if it is later than `action` and permanent."""
-    changes = (one for one in session.reading.actions(most=_ACTIONS_MOST) if not one.tokens)
+    changes = (one for one in session.history.actions(most=_ACTIONS_MOST) if not one.tokens)
     newest = next(changes, action)
     return newest if newest.id > action.id and newest.opposite is None else None
 
@@ -254,10 +254,10 @@ def unpause(session: Session, scope: str, name: str) -> None:
 def drain_node(session: Session, name: str, *, is_draining: bool) -> str:
     """Return what happens in one sentence."""
     if not session.store.steering.drain_node(name, is_draining=is_draining):
-        known = [row.name for row in session.reading.nodes()]
+        known = [row.name for row in session.overview.nodes()]
         hint = did_you_mean(name, known, f"the nodes are {', '.join(known) or 'none yet'}", 0.5)
         raise NodeNotFound(f"there is no node {name!r}", hint)
     if not is_draining:
         return f"{name} gets new attempts again"
-    running = sum(one.node == name for one in session.reading.on_nodes())
+    running = sum(one.node == name for one in session.overview.on_nodes())
     return f"{name} gets no new attempts" + (f"; it finishes the {running} that run there" if running else "")

@@ -93,14 +93,14 @@ def id_ranges(session: Session, seconds: float, *, before_id: int | None = None)
 
 
 def get_job_details(session: Session, job_id: int) -> JobDetails:
-    reading = session.reading
+    reading, history = session.reading, session.history
     return JobDetails(
         reading.get(job_id),
-        reading.attempts(job_id),
-        reading.events(job_id),
+        history.attempts(job_id),
+        history.events(job_id),
         [Needed(*one) for one in reading.waits_for(job_id)],
         [with_full_path(session, file) for file in session.library.job_files(job_id)],
-        reading.logs(job_id, most=LOG_LINES_MOST)[-_LOG_LINES_SHOWN:],
+        history.logs(job_id, most=LOG_LINES_MOST)[-_LOG_LINES_SHOWN:],
     )
 
 
@@ -118,14 +118,14 @@ def require_jobs(session: Session, ids: Sequence[int], owner: str | None = None)
 
 def read_log(session: Session, job_id: int) -> Sequence[LogLine]:
     session.reading.get(job_id)
-    return session.reading.logs(job_id, most=LOG_LINES_MOST)
+    return session.history.logs(job_id, most=LOG_LINES_MOST)
 
 
 def follow_log(session: Session, job_id: int) -> Iterator[LogLine]:
     """Yield the existing log lines, then new ones until the job has ended."""
     reading, after_id = session.reading, 0
     for has_ended in poll(session, lambda: reading.get(job_id).status.is_ended):
-        while lines := reading.logs(job_id, after_id=after_id):
+        while lines := session.history.logs(job_id, after_id=after_id):
             yield from lines
             after_id = lines[-1].id
         if has_ended:

@@ -179,7 +179,7 @@ def _disk_low(session: Session) -> Iterator[Episode]:
 
 
 def _old(session: Session) -> Iterator[Episode]:
-    oldest = session.reading.counts().oldest_pending_at
+    oldest = session.overview.counts().oldest_pending_at
     if oldest is None:
         return
     waited = (session.clock() - from_text(oldest)).total_seconds()

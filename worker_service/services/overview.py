@@ -54,7 +54,7 @@ class Overview:
 
     @cached_property
     def counts(self) -> Counts:
-        return self._session.reading.counts()
+        return self._session.overview.counts()
 
     @cached_property
     def pauses(self) -> Sequence[Pause]:
@@ -63,9 +63,9 @@ class Overview:
     @cached_property
     def workers(self) -> Sequence[CheckedWorker]:
         """All rows, and workers without a row that jobs name as theirs."""
-        reading = self._session.reading
-        found = [_checked_worker(row, self._state_of(row)) for row in reading.workers()]
-        for row in reading.absent_workers():
+        overview = self._session.overview
+        found = [_checked_worker(row, self._state_of(row)) for row in overview.workers()]
+        for row in overview.absent_workers():
             is_gone = self._fate_of(row) is Fate.GONE
             found.append(_checked_worker(row, "dead" if is_gone else "no row"))
         return found
@@ -91,8 +91,8 @@ class Overview:
 
     @cached_property
     def nodes(self) -> Sequence[CheckedNode]:
-        rows = self._session.reading.nodes()
-        work = self._session.reading.on_nodes() if rows else ()
+        rows = self._session.overview.nodes()
+        work = self._session.overview.on_nodes() if rows else ()
         alive = {one.id for one in self.live_workers} if rows else set()
         found = []
         for row in rows:
@@ -105,7 +105,7 @@ class Overview:
     @cached_property
     def standstill(self) -> Sequence[Gate]:
         """The gates that keep every pending job from starting; empty if some job can start."""
-        return self._session.reading.standstill(dead=self.dead_ids)
+        return self._session.gates.standstill(dead=self.dead_ids)
 
     @cached_property
     def running_jobs(self) -> Sequence[Job]:
@@ -115,7 +115,7 @@ class Overview:
     @cached_property
     def pending_types(self) -> Sequence[LiveCounts]:
         """Types with pending or held jobs; most pending jobs first."""
-        types = [one for one in self._session.reading.live_by_type() if one.pending or one.held]
+        types = [one for one in self._session.overview.live_by_type() if one.pending or one.held]
         return sorted(types, key=lambda one: (-one.pending, one.job_type))
 
     @cached_property
@@ -161,7 +161,7 @@ class SchedulerStatus(Struct, frozen=True):
 
 
 def scheduler_status(session: Session, owner: str | None = None) -> SchedulerStatus:
-    pending = session.reading.pending_by_platform(owner)
+    pending = session.overview.pending_by_platform(owner)
     return SchedulerStatus(running_jobs(session, owner), pending, Overview(session).is_healthy)
 
 
@@ -176,13 +176,13 @@ class Statistics(Struct, frozen=True):
 
 def statistics(session: Session) -> Statistics:
     upkeep = session.store.upkeep
-    counts, pending = session.reading.counts_by_type(), session.reading.pending_by_platform()
+    counts, pending = session.overview.counts_by_type(), session.overview.pending_by_platform()
     return Statistics(counts, pending, upkeep.sizes_by_owner(), *upkeep.size_of_all())
 
 
 def recent_errors(session: Session, *, since: str, owner: str | None = None) -> Sequence[ErrorCount]:
     """Return the failures since then (1d: a day ago) by code and type, most frequent first."""
-    return session.reading.errors(since=as_text(read_past(since, now=session.clock())), owner=owner)
+    return session.overview.errors(since=as_text(read_past(since, now=session.clock())), owner=owner)
 
 
 def title_of_pause(scope: str, name: str) -> str:

@@ -209,7 +209,7 @@ def _prepare(copy: Path, clock: Clock, *, above: Mapping[str, int]) -> tuple[int
     create(copy).close()  # puts the copy into WAL mode
     store = opening.open_store(copy, clock=clock)
     try:
-        gone = [*store.reading.workers(), *store.reading.absent_workers()]
+        gone = [*store.overview.workers(), *store.overview.absent_workers()]
         requeued = sum(len(store.leases.requeue(worker.id)) for worker in gone)
         database = store.database
         with database.transaction():

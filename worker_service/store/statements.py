@@ -19,7 +19,8 @@ _HERE = Path(__file__).parent
 # A fragment must come before the statements that use it.
 _PARTS = (
     "workers", "deferred_actions", "settling", "intake", "leases", "completions", "attempts", "schedules",
-    "job_control", "batches", "reading", "library", "upkeep", "integrity", "notices", "tokens", "idempotency",
+    "job_control", "batches", "reading", "gates", "history", "overview",
+    "library", "upkeep", "integrity", "notices", "tokens", "idempotency",
 )  # fmt: skip
 _HEADING = re.compile(r"^-- (name|fragment): (\w+)\n", re.MULTILINE)
 _PLACE = re.compile(r"\{(\w+)\}")

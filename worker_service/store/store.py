@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from worker_service.store.change_watch import FileWatch
     from worker_service.store.claim_order import Scheduler
     from worker_service.store.completions import Completions
+    from worker_service.store.gates import Gates
+    from worker_service.store.history import History
     from worker_service.store.idempotency import IdempotencyKeys
     from worker_service.store.intake import Intake
     from worker_service.store.integrity import Integrity
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from worker_service.store.leases import Leases
     from worker_service.store.library import Library
     from worker_service.store.notices import Notices
+    from worker_service.store.overview import OverviewQueries
     from worker_service.store.reading import Reading
     from worker_service.store.schedules import Schedules
     from worker_service.store.tokens import Tokens
@@ -72,6 +75,24 @@ class Store:
         from worker_service.store.reading import Reading
 
         return Reading(self.database)
+
+    @cached_property
+    def history(self) -> History:
+        from worker_service.store.history import History
+
+        return History(self.database)
+
+    @cached_property
+    def overview(self) -> OverviewQueries:
+        from worker_service.store.overview import OverviewQueries
+
+        return OverviewQueries(self.database)
+
+    @cached_property
+    def gates(self) -> Gates:
+        from worker_service.store.gates import Gates
+
+        return Gates(self.database, self.reading)
 
     @cached_property
     def steering(self) -> Steering:

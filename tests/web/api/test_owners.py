@@ -80,7 +80,7 @@ class House:
                 [as_object(one) for one in store.library.documents(_documents(), most=1000)],
                 [as_object(one) for one in store.batches.list(owners=(BOB,), most=1000)],
                 [as_object(one) for one in store.reading.pauses()],
-                [as_object(one) for one in store.reading.actions(most=1000) if one.actor != "alice"],
+                [as_object(one) for one in store.history.actions(most=1000) if one.actor != "alice"],
             ]
         )
 
@@ -139,7 +139,7 @@ def _furnish(session: Session) -> dict[str, list[int]]:
         "jobs": [pending, failed, ingest, added.jobs[0].job_id or 0],
         "batches": [added.batch.id],
         "documents": [document],
-        "actions": [one.id for one in store.reading.actions()],
+        "actions": [one.id for one in store.history.actions()],
         "number": [1, file],
     }
 
@@ -301,7 +301,7 @@ def test_what_others_did_is_undone_with_admin_only(house: House) -> None:
     operator = tokens.create_token(house.session, "operator", [Power.OPERATE]).word
     job_id = house.session.store.intake.enqueue(NewJob("action")).job_id
     house.ask(house.everybody, "POST", f"/api/jobs/{job_id}/cancel").raise_for_status()
-    action = house.session.store.reading.actions(most=1)[0].id
+    action = house.session.store.history.actions(most=1)[0].id
 
     assert house.ask(operator, "POST", f"/api/actions/{action}/undo").status_code == 403
     assert house.session.store.reading.get(job_id).status is Status.CANCELLED

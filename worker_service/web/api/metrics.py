@@ -30,7 +30,7 @@ def _families(session: Session) -> Iterator[tuple[str, str, Sequence[Sample]]]:
     found = Overview(session)
     counts = found.counts
     yield "jobs", "Jobs by status.", [({"status": status}, number) for status, number in counts.by_status.items()]
-    live = sorted(session.reading.live_by_type(), key=lambda one: -(one.pending + one.held + one.running))[:_TYPES_MAX]
+    live = sorted(session.overview.live_by_type(), key=lambda one: -(one.pending + one.held + one.running))[:_TYPES_MAX]
     yield (
         "live_jobs",
         "Live jobs by type; held ones wait for a time, a job, a key or their batch.",
@@ -43,7 +43,7 @@ def _families(session: Session) -> Iterator[tuple[str, str, Sequence[Sample]]]:
     oldest = counts.oldest_pending_at
     waited = 0.0 if oldest is None else max(0.0, (found.at - from_text(oldest)).total_seconds())
     yield "oldest_pending_age_seconds", "Waiting time of the oldest job that could start.", [({}, waited)]
-    failed = session.reading.errors(since=as_text(add_duration(found.at, -_LATELY)))[:_TYPES_MAX]
+    failed = session.overview.errors(since=as_text(add_duration(found.at, -_LATELY)))[:_TYPES_MAX]
     yield (
         "failed_jobs_last_day",
         "Jobs that failed in the last 24 hours.",

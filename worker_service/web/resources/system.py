@@ -92,7 +92,7 @@ def run_schedule(session: Session, visitor: Visitor, name: str) -> StartedSchedu
 def list_actions(session: Session, visitor: Visitor, limit: int) -> Sequence[Action]:
     """Return the newest changes; for a visitor of one owner only their own, since others may concern other owners."""
     if visitor.owner is None:
-        return session.reading.actions(most=limit)
+        return session.history.actions(most=limit)
     return _own_actions(session, visitor)[:limit]
 
 
@@ -107,4 +107,4 @@ def undoable_action(session: Session, visitor: Visitor, action_id: int) -> Actio
 
 
 def _own_actions(session: Session, visitor: Visitor) -> Sequence[Action]:
-    return [one for one in session.reading.actions(most=_ACTIONS_MAX) if one.actor == visitor.name]
+    return [one for one in session.history.actions(most=_ACTIONS_MAX) if one.actor == visitor.name]

@@ -104,10 +104,10 @@ def _pauses(overview: Overview) -> Iterator[Alert]:
 
 
 def _missing(session: Session) -> Iterator[Alert]:
-    for handler in session.reading.handlers_lacking():
+    for handler in session.overview.handlers_lacking():
         title = f"No {handler.job_type} job can start"
         yield Alert(Level.WARNING, title, handler.missing or "", "", ("doctor",), handler.missing_remedy)
-    for one in session.reading.jobs_lacking():
+    for one in session.overview.jobs_lacking():
         title = f"{counted(one.jobs, f'{one.job_type} job')} wait for a missing program"
         yield Alert(Level.WARNING, title, one.newest_message or "", "", ("doctor",), one.newest_remedy or "")
 
@@ -125,7 +125,7 @@ def _failures(session: Session, owner: str | None) -> Iterator[Alert]:
     """Group the failures by code: the same remedy helps for all job types."""
     since = as_text(session.clock() - _PERIOD)
     by_code: dict[str, list[ErrorCount]] = {}
-    for one in session.reading.errors(since=since, is_open=True, owner=owner):
+    for one in session.overview.errors(since=since, is_open=True, owner=owner):
         by_code.setdefault(one.code or "", []).append(one)
     most_first = sorted(by_code.items(), key=lambda item: -sum(one.jobs for one in item[1]))
     for code, counts in most_first[:_CODES_MAX]:

@@ -82,7 +82,7 @@ def flash_of(session: Session, request: Request) -> Flash | None:
     if query.done is None:
         sentence = f"{counted(query.refused, 'job')} could not be changed; each job's page says why"
         return Flash(sentence, is_bad=True) if query.refused else None
-    action = next((one for one in session.reading.actions(most=_ACTIONS_MAX) if one.id == query.done), None)
+    action = next((one for one in session.history.actions(most=_ACTIONS_MAX) if one.id == query.done), None)
     if action is None or (visitor.owner is not None and action.actor != visitor.name):
         return None
     sentence = describe_action(action) + (f"; {query.refused:,} could not be changed" if query.refused else "")

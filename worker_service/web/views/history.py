@@ -52,7 +52,7 @@ def last_hours(session: Session, *, number: int = _HOURS) -> Sequence[HourlyStat
 
 
 def _count(session: Session, start: datetime) -> HourlyStatistics:
-    ended = session.reading.ended_between(as_text(start), as_text(start + _HOUR))
+    ended = session.overview.ended_between(as_text(start), as_text(start + _HOUR))
     waits = ended.waits
     return HourlyStatistics(
         as_text(start),

@@ -102,7 +102,7 @@ def jobs_page(request: Request) -> Response:
     with session_of(request) as session:
         found = resource.list_jobs(session, visitor, query)
         is_counted = visitor.owner is None and not filters.has_more_than_status
-        counts = session.reading.counts().by_status if is_counted else {}
+        counts = session.overview.counts().by_status if is_counted else {}
         is_complete = query.before is None and found.next is None
         return render(
             request,

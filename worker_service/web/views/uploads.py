@@ -74,7 +74,7 @@ def upload_page(request: Request) -> Response:
             batch_id=query.batch,
             replaced=replaced,
             is_over=all(one.is_over for one in files),
-            gates=[gate for job in found[:1] if not job.status.is_ended for gate in session.reading.explain(job.id)],
+            gates=[gate for job in found[:1] if not job.status.is_ended for gate in session.gates.explain(job.id)],
             owners=owners_of(session, visitor),
             empty=query.empty[:_FILES_MAX],
         )

@@ -1,0 +1,116 @@
+"""Why a pending job has not started (P12).
+
+The SQL fragments are those of a claim; a rehearsal of the next claim says whether other jobs are ahead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
+
+from worker_service.base.errors import StoreBusy, StoreReadOnly
+from worker_service.jobs.job import WATCHING, Gate, Status
+from worker_service.store.claim_order import claim_values, make_ready
+from worker_service.store.database import Database, Row
+from worker_service.store.reading import Reading
+
+AHEAD_MOST = 1000
+
+_LASTING_GATES = (
+    "WORKER_DOWN", "PAUSED", "DRAINING", "NO_NODE", "CAPABILITY_MISSING", "UNKNOWN_TYPE", "DISK_LOW", "SOURCE_RESTING",
+)  # fmt: skip
+"""Gates that remain until a user acts or a source's rest ends."""
+
+_UNKNOWN_TYPE = "UNKNOWN_TYPE"
+
+_RunQuery = Callable[..., list[Row]]
+
+
+class Gates:
+    def __init__(self, database: Database, reading: Reading) -> None:
+        self._db = database
+        self._reading = reading
+
+    def explain(self, job_id: int, *, dead: Collection[str] = ()) -> Sequence[Gate]:
+        """Return the gates of a pending job; for a job that has none, the jobs ahead of it.
+
+        Everything is read in one snapshot, since the job may be claimed meanwhile. If a claim would first free waiting
+        jobs, this is rehearsed, unless the database is read-only or busy. `dead` names workers that the caller knows to
+        be dead.
+        """
+        with self._db.snapshot():
+            job = self._reading.get(job_id)
+            if job.status != Status.PENDING:
+                return []
+            gates = self._gates(job_id, dead, self._db.read)
+            if gates or self._db.read("unready", now=self._db.now()) != [(1,)]:
+                return gates or self._gate_ahead(job_id, dead, self._db.read)
+            without_rehearsal = [] if job.held else self._gate_ahead(job_id, dead, self._db.read)
+        with suppress(StoreReadOnly, StoreBusy), self._db.rehearsal():
+            make_ready(self._db, self._db.now())
+            is_pending = [row[:1] for row in self._db.write("look", job_id=job_id)] == [(Status.PENDING,)]
+            if not is_pending:
+                return []
+            return self._gates(job_id, dead, self._db.write) or self._gate_ahead(job_id, dead, self._db.write)
+        return without_rehearsal
+
+    def standstill(self, *, dead: Collection[str] = ()) -> Sequence[Gate]:
+        """Return why nothing can start now, or nothing if some lane is open."""
+        with self._db.snapshot():
+            workers = [worker_id for worker_id, *_ in self._db.read("workers")]
+            now = self._db.now()
+            rows = self._db.read("standing", now=now, stale_before=self._db.stale_before(), behind=0)
+            put_off = self._db.read("put_off_by_a_rest", now=now, watching=WATCHING)
+        standing: dict[Row, dict[str | None, list[Row]]] = {}
+        for *lane, rank, code, detail, remedy, worker_id in rows:
+            gates = standing.setdefault(tuple(lane), _gates_by_worker(workers, dead))
+            if code == _UNKNOWN_TYPE or (code in _LASTING_GATES and worker_id not in dead):
+                gates.setdefault(worker_id, []).append((rank, code, detail, remedy))
+        found = [_gates_of_nearest(gates, dead) for gates in standing.values()]
+        if not all(found):
+            return []
+        ready = [Gate(*gate) for rows in found for _, *gate in rows]
+        return list(dict.fromkeys([*ready, *(Gate(code, detail) for code, detail in put_off)]))
+
+    def _gates(self, job_id: int, dead: Collection[str], run: _RunQuery) -> Sequence[Gate]:
+        gates = _gates_by_worker([worker_id for worker_id, _ in run("workers_for", job_id=job_id)], dead)
+        rows = run("explain", job_id=job_id, now=self._db.now(), stale_before=self._db.stale_before(), behind=0)
+        for rank, code, detail, remedy, worker_id in rows:
+            if worker_id not in dead or code == _UNKNOWN_TYPE:
+                gates.setdefault(worker_id, []).append((rank, code, detail, remedy))
+        return [Gate(*gate) for _, *gate in _gates_of_nearest(gates, dead)]
+
+    def _gate_ahead(self, job_id: int, dead: Collection[str], run: _RunQuery) -> Sequence[Gate]:
+        """Return nothing if a worker would claim the job next."""
+        workers = [row for row in run("workers_for", job_id=job_id) if row[1] is not None and row[0] not in dead]
+        if any((job_id,) in run("next_turn", **claim_values(self._db, *worker)) for worker in workers):
+            return []
+        [(before,)] = run("ahead", job_id=job_id, most=AHEAD_MOST)
+        # Zero by priority and age: another owner has the next turn.
+        count = max(1, before)
+        words = "1 job is" if count == 1 else f"{count}{'+' if count >= AHEAD_MOST else ''} jobs are"
+        return [Gate("AHEAD_IN_QUEUE", f"{words} ahead of it", count=count)]
+
+
+def _gates_by_worker(workers: Sequence[str], dead: Collection[str]) -> dict[str | None, list[Row]]:
+    # The key None is for the gates of the job and its lane.
+    down = {
+        worker_id: [(1, "WORKER_DOWN", f"worker {worker_id} is dead")] for worker_id in workers if worker_id in dead
+    }
+    return {None: [], **{worker_id: down.get(worker_id, []) for worker_id in workers}}
+
+
+def _gates_of_nearest(gates: dict[str | None, list[Row]], dead: Collection[str]) -> list[Row]:
+    """Return the gates of the job, its lane, and the worker nearest to running it."""
+    of_workers = {worker_id: found for worker_id, found in gates.items() if worker_id is not None}
+    name = min(of_workers, key=lambda worker_id: _distance(of_workers[worker_id]), default="")
+    nearest = of_workers.get(name, [(1, "WORKER_DOWN", "no worker has registered")])
+    # The other gates of a dead worker do not matter.
+    nearest = nearest[:1] if name in dead else nearest
+    return sorted([*gates.get(None, []), *nearest], key=lambda gate: int(gate[0]))
+
+
+def _distance(gates: list[Row]) -> tuple[bool, int, int]:
+    """Sort key: a worker without a gate, then the one whose first gate comes latest, then one without a handler."""
+    is_unknown = any(code == _UNKNOWN_TYPE for _, code, *_ in gates)
+    return (is_unknown, -gates[0][0], len(gates)) if gates else (False, -100, 0)

@@ -1,0 +1,93 @@
+"""Queries over the whole service: workers, nodes, handlers, limits, counts of jobs and errors."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping, Sequence
+
+from worker_service.jobs.counts import Counts, ErrorCount, LiveCounts, PlatformCount, TypeCounts, WorkDone
+from worker_service.jobs.job import Status
+from worker_service.jobs.workers import HandlerFacts, NodeRow, NodeWork, WorkerState
+from worker_service.store.database import Database, Row
+
+
+class OverviewQueries:
+    def __init__(self, database: Database) -> None:
+        self._db = database
+
+    def nodes(self) -> Sequence[NodeRow]:
+        return [NodeRow(*(*row[:6], bool(row[6]))) for row in self._db.read("nodes")]
+
+    def on_nodes(self) -> Sequence[NodeWork]:
+        return [NodeWork(*row) for row in self._db.read("on_nodes")]
+
+    def workers(self) -> Sequence[WorkerState]:
+        return [_worker_from(row) for row in self._db.read("workers")]
+
+    def absent_workers(self) -> Sequence[WorkerState]:
+        return [_worker_from(row) for row in self._db.read("absent_workers")]
+
+    def limits(self) -> Mapping[str, Mapping[str, int]]:
+        """Return kind → name → maximum number of running jobs."""
+        limits: dict[str, dict[str, int]] = {}
+        for kind, name, most in self._db.read("limits"):
+            limits.setdefault(kind, {})[name] = most
+        return limits
+
+    def handlers_lacking(self) -> Sequence[HandlerFacts]:
+        rows = self._db.read("handlers_lacking", stale_before=self._db.stale_before())
+        return [HandlerFacts(*row) for row in rows]
+
+    def payload_schemas(self, job_type: str) -> Sequence[str | None]:
+        rows = self._db.read("payload_schemas", job_type=job_type, stale_before=self._db.stale_before())
+        return [schema for (schema,) in rows]
+
+    def choices(self) -> Sequence[str]:
+        return [choices for (choices,) in self._db.read("choices", stale_before=self._db.stale_before())]
+
+    def counts(self) -> Counts:
+        [(total, pending, running, failed, cancelled, oldest)] = self._db.read("counts")
+        by_status = {
+            Status.PENDING: pending,
+            Status.RUNNING: running,
+            Status.COMPLETED: total - pending - running - failed - cancelled,
+            Status.FAILED: failed,
+            Status.CANCELLED: cancelled,
+        }
+        return Counts(by_status, oldest)
+
+    def counts_by_type(self) -> Sequence[TypeCounts]:
+        return [TypeCounts(*row) for row in self._db.read("counts_by_type")]
+
+    def live_by_type(self) -> Sequence[LiveCounts]:
+        return [LiveCounts(*row) for row in self._db.read("live_by_type")]
+
+    def pending_by_platform(self, owner: str | None = None) -> Sequence[PlatformCount]:
+        return [PlatformCount(*row) for row in self._db.read("pending_by_platform", owner=owner)]
+
+    def jobs_lacking(self) -> Sequence[ErrorCount]:
+        return [ErrorCount(*row) for row in self._db.read("jobs_lacking")]
+
+    def errors(
+        self, *, since: str, to_retry: Collection[str] | None = None, is_open: bool = False, owner: str | None = None
+    ) -> Sequence[ErrorCount]:
+        """Count failed jobs by code and type, most frequent first.
+
+        `is_open` leaves out jobs whose work a newer job has done. `to_retry` selects jobs with these codes that a retry
+        would accept.
+        """
+        codes = None if to_retry is None else json.dumps(list(to_retry))
+        asked = {"since": since, "codes": codes, "is_open": is_open or to_retry is not None, "owner": owner}
+        return [ErrorCount(*row) for row in self._db.read("errors", **asked)]
+
+    def ended_between(self, since: str, until: str, *, sample: int = 200) -> WorkDone:
+        """Summarise the jobs that ended in [since, until), with waiting times of a sample."""
+        [(ended, failed)] = self._db.read("ended_between", since=since, until=until)
+        every = max(1, ended // sample)
+        waits = [wait for (wait,) in self._db.read("waits_between", since=since, until=until, every=every)]
+        [(first,)], [(after,)] = (self._db.read("first_result_since", at=at) for at in (since, until))
+        return WorkDone(ended, failed, after - first, sorted(waits))
+
+
+def _worker_from(row: Row) -> WorkerState:
+    return WorkerState(*(*row[:7], bool(row[7]), bool(row[8]), *row[9:]))

@@ -1,0 +1,137 @@
+-- Queries over workers, nodes, handlers, limits, and counts of jobs and errors.
+
+-- name: workers
+SELECT w.id, w.host, w.boot_id, w.pid, w.version, w.cpu_slots, w.io_slots, w.draining, w.disk_low, w.started_at,
+       w.heartbeat_at,
+       (SELECT count(*) FROM worker_job_queue r WHERE r.status = 'running' AND r.worker_id = w.id), w.node_slots
+  FROM worker w ORDER BY w.started_at, w.id;
+
+-- name: absent_workers
+-- Workers that running jobs name but that have no row, so that nobody sends heartbeats for them. An invalid time counts
+-- as 1970.
+SELECT q.worker_id, '', '', 0, '', 0, 0, 0, 0, min(q.started_at),
+       max(ifnull(max(strftime('%Y-%m-%d %H:%M:%f', q.heartbeat_at)), ''), '1970-01-01 00:00:00.000'), count(*)
+  FROM worker_job_queue q
+ WHERE q.status = 'running' AND NOT EXISTS (SELECT 1 FROM worker w WHERE w.id = q.worker_id)
+ GROUP BY q.worker_id ORDER BY q.worker_id;
+
+-- name: nodes
+SELECT name, worker_id, state, slots, version, reason, draining FROM node ORDER BY name;
+
+-- name: on_nodes
+SELECT a.node, q.id
+  FROM worker_job_queue q CROSS JOIN worker_job_attempt a ON a.job_id = q.id AND a.fence = q.fence AND a.node IS NOT NULL
+ WHERE q.status = 'running' ORDER BY q.id;
+
+-- name: limits
+SELECT kind, name, most FROM job_limit ORDER BY kind, name;
+
+-- name: handlers_lacking
+SELECT DISTINCT h.job_type, h.class, h.missing, h.missing_remedy FROM handler h JOIN worker w ON w.id = h.worker_id
+ WHERE h.missing IS NOT NULL AND w.heartbeat_at > :stale_before
+ ORDER BY h.job_type, h.missing;
+
+-- name: payload_schemas
+SELECT DISTINCT h.payload_schema FROM handler h JOIN worker w ON w.id = h.worker_id
+ WHERE h.job_type = :job_type AND w.heartbeat_at > :stale_before;
+
+-- name: choices
+SELECT DISTINCT h.choices FROM handler h JOIN worker w ON w.id = h.worker_id
+ WHERE h.choices IS NOT NULL AND w.heartbeat_at > :stale_before;
+
+-- name: counts
+-- Live, failed and cancelled jobs are counted by index; completed jobs, usually most of the table, are the difference
+-- to the total. The last column is the time since which the oldest ready job waits: its run_at, or its created_at. All
+-- ready rows are read only if the first inserted one had a run_at.
+SELECT count(*),
+       (SELECT count(*) FROM worker_job_queue WHERE status = 'pending'),
+       (SELECT count(*) FROM worker_job_queue WHERE status = 'running'),
+       (SELECT count(*) FROM worker_job_queue WHERE status = 'failed'),
+       (SELECT count(*) FROM worker_job_queue WHERE status = 'cancelled'),
+       (SELECT CASE WHEN ifnull(o.run_at, '') <= o.created_at THEN o.created_at
+                    ELSE (SELECT min(max(r.created_at, ifnull(r.run_at, ''))) FROM worker_job_queue r INDEXED BY job_ready
+                           WHERE r.status = 'pending' AND r.held = 0) END
+          FROM worker_job_queue o
+         WHERE o.id = (SELECT f.id FROM (SELECT id, min(created_at) FROM worker_job_queue INDEXED BY job_ready
+                                          WHERE status = 'pending' AND held = 0) f))
+  FROM worker_job_queue;
+
+-- name: counts_by_type
+SELECT job_type, sum(status = 'pending' AND held = 0), sum(status = 'pending' AND held <> 0), sum(status = 'running'),
+       sum(status = 'completed'), sum(status = 'failed'), sum(status = 'cancelled')
+  FROM worker_job_queue GROUP BY job_type ORDER BY job_type;
+
+-- name: live_by_type
+SELECT job_type, sum(status = 'pending' AND held = 0), sum(status = 'pending' AND held <> 0), sum(status = 'running')
+  FROM worker_job_queue WHERE status IN ('pending', 'running') GROUP BY job_type ORDER BY job_type;
+
+-- name: pending_by_platform
+SELECT platform, count(*) FROM worker_job_queue
+ WHERE status = 'pending' AND (:owner IS NULL OR owner = :owner) GROUP BY platform ORDER BY platform;
+
+-- name: errors
+SELECT e.error_code, e.job_type, e.jobs, e.newest_id,
+       (SELECT n.error_message FROM worker_job_queue n WHERE n.id = e.newest_id),
+       (SELECT n.error_remedy FROM worker_job_queue n WHERE n.id = e.newest_id),
+       (SELECT n.name FROM worker_job_queue n WHERE n.id = e.newest_id), e.newest_at
+  FROM (SELECT error_code, job_type, count(*) AS jobs, max(id) AS newest_id, max(completed_at) AS newest_at
+          FROM worker_job_queue q INDEXED BY job_failed
+         WHERE status = 'failed' AND completed_at >= :since AND (:owner IS NULL OR owner = :owner)
+           -- Leave out jobs whose work was done since: a newer generation was published, or the source was fetched
+           -- again.
+           AND (NOT :is_open
+                OR ((q.generation IS NULL
+                     OR NOT EXISTS (SELECT 1 FROM document d
+                                     WHERE d.id = q.document_id AND d.current_generation > q.generation))
+                    AND NOT EXISTS (SELECT 1 FROM worker_job_queue n
+                                     WHERE n.source_key = q.source_key AND n.source_key IS NOT NULL AND n.id > q.id
+                                       AND n.job_type = q.job_type AND n.owner = q.owner
+                                       AND n.status = 'completed')))
+           -- Leave out jobs that a retry would refuse, because newer work replaces them.
+           AND (:codes IS NULL
+                OR (error_code IN (SELECT value FROM json_each(:codes))
+                    AND (q.generation IS NULL
+                         OR EXISTS (SELECT 1 FROM document d
+                                     WHERE d.id = q.document_id AND d.index_generation = q.generation))
+                    AND NOT EXISTS (SELECT 1 FROM worker_job_queue l
+                                     WHERE l.unique_key = q.unique_key AND l.unique_key IS NOT NULL
+                                       AND l.status IN ('pending', 'running'))))
+         GROUP BY error_code, job_type) e
+ ORDER BY e.jobs DESC, e.error_code, e.job_type;
+
+-- name: jobs_lacking
+-- Jobs that were snoozed because the machine lacks a capability.
+WITH level(priority) AS (VALUES (1), (2), (3), (4), (5), (6), (7), (8), (9), (10))
+SELECT a.error_code, q.job_type, count(*), max(q.id), a.error_message, a.error_remedy, q.name, max(a.ended_at)
+  FROM level CROSS JOIN worker_job_queue q INDEXED BY job_due ON q.priority = level.priority
+ CROSS JOIN worker_job_attempt a ON a.job_id = q.id AND a.fence = q.fence AND a.outcome = 'snoozed'
+ WHERE q.status = 'pending' AND q.held & 3 AND a.error_code = 'CAPABILITY_MISSING'
+ GROUP BY q.job_type, a.error_message ORDER BY q.job_type, a.error_message;
+
+-- name: ended_between
+SELECT (SELECT count(*) FROM worker_job_queue WHERE completed_at >= :since AND completed_at < :until),
+       (SELECT count(*) FROM worker_job_queue INDEXED BY job_failed
+         WHERE status = 'failed' AND completed_at >= :since AND completed_at < :until);
+
+-- name: waits_between
+-- For each :every-th job that ended in the period: seconds from its run_at or created_at to its first attempt. The
+-- index on completed_at selects the jobs.
+SELECT w.seconds
+  FROM (SELECT (julianday(a.started_at) - julianday(iif(q.run_at <= a.started_at, q.run_at, q.created_at))) * 86400 AS seconds
+          FROM worker_job_queue q
+          JOIN worker_job_attempt a
+            ON a.job_id = q.id AND a.fence = (SELECT min(f.fence) FROM worker_job_attempt f WHERE f.job_id = q.id)
+         WHERE q.completed_at >= :since AND q.completed_at < :until AND q.id % :every = 0) w
+ WHERE w.seconds >= 0;
+
+-- fragment: half_is_before
+ifnull((SELECT r.created_at FROM page_result r WHERE r.id >= (low + high) / 2 ORDER BY r.id LIMIT 1) < :at, 0)
+
+-- name: first_result_since
+-- Finds the first result stored at or after a time by bisection, since ids grow with time and results never change.
+WITH RECURSIVE halving (low, high) AS (
+    SELECT 0, ifnull(max(id), 0) + 1 FROM page_result
+     UNION ALL
+    SELECT iif({half_is_before}, (low + high) / 2, low), iif({half_is_before}, high, (low + high) / 2)
+      FROM halving WHERE high - low > 1)
+SELECT min(high) FROM halving;
