@@ -378,23 +378,33 @@ CREATE TABLE deferred_action (
                AND length(CAST(fired_at AS BLOB)) <= 1000000)
 ) STRICT;
 
--- Jobs to insert for each document of an owner (scope 'owner', name = the owner), or when a job has failed (scope
--- 'job', name = the job's id).
-CREATE TABLE action_rule (
-    scope        TEXT NOT NULL,
-    name         TEXT NOT NULL,
-    on_end       TEXT NOT NULL DEFAULT 'success',
-    job_type     TEXT NOT NULL,
-    payload      TEXT NOT NULL DEFAULT '',
-    fired_fence  INTEGER,                    -- for a job: fence of the attempt after which it was run
-    PRIMARY KEY (scope, name, on_end, job_type, payload),
-    CONSTRAINT "scope is owner or job" CHECK (scope IN ('owner', 'job')),
-    CONSTRAINT "on_end is success or failure; of a job failure" CHECK (on_end = 'failure' OR (on_end = 'success' AND scope = 'owner')),
+-- Jobs to insert each time that a document with the tag has been read or has failed.
+CREATE TABLE tag_action (
+    tag       TEXT NOT NULL,
+    owner     TEXT NOT NULL DEFAULT '',      -- documents of this owner; '' = of all owners
+    on_end    TEXT NOT NULL DEFAULT 'success',
+    job_type  TEXT NOT NULL,
+    payload   TEXT NOT NULL DEFAULT '',      -- JSON; '' = none
+    PRIMARY KEY (tag, owner, on_end, job_type, payload),
+    CONSTRAINT "on_end is success or failure" CHECK (on_end IN ('success', 'failure')),
     CONSTRAINT "job_type is not empty" CHECK (job_type <> ''),
     CONSTRAINT "payload is JSON" CHECK (payload = '' OR json_valid(payload)),
-    CONSTRAINT "name, job_type and payload have at most 1000000 bytes"
-        CHECK (length(CAST(name AS BLOB)) <= 1000000 AND length(CAST(job_type AS BLOB)) <= 1000000
-               AND length(CAST(payload AS BLOB)) <= 1000000)
+    CONSTRAINT "tag, owner, job_type and payload have at most 1000000 bytes"
+        CHECK (length(CAST(tag AS BLOB)) <= 1000000 AND length(CAST(owner AS BLOB)) <= 1000000
+               AND length(CAST(job_type AS BLOB)) <= 1000000 AND length(CAST(payload AS BLOB)) <= 1000000)
+) STRICT, WITHOUT ROWID;
+
+-- Jobs to insert when a job has failed.
+CREATE TABLE failure_action (
+    job_id       INTEGER NOT NULL,
+    job_type     TEXT NOT NULL,
+    payload      TEXT NOT NULL DEFAULT '',   -- JSON; '' = none
+    fired_fence  INTEGER,                    -- fence of the failed attempt after which it was run
+    PRIMARY KEY (job_id, job_type, payload),
+    CONSTRAINT "job_type is not empty" CHECK (job_type <> ''),
+    CONSTRAINT "payload is JSON" CHECK (payload = '' OR json_valid(payload)),
+    CONSTRAINT "job_type and payload have at most 1000000 bytes"
+        CHECK (length(CAST(job_type AS BLOB)) <= 1000000 AND length(CAST(payload AS BLOB)) <= 1000000)
 ) STRICT, WITHOUT ROWID;
 
 -- The last notice that each reader, such as a notification channel, has processed.
@@ -669,6 +679,17 @@ CREATE TABLE document (
         CHECK ((index_status = 'success') = (current_generation IS index_generation))
 ) STRICT;
 CREATE INDEX document_by_status ON document (index_status, owner);
+
+-- The words by which people sort their documents. They belong to the document, so no new reading or version of its file
+-- changes them.
+CREATE TABLE document_tag (
+    document_id  INTEGER NOT NULL,
+    tag          TEXT NOT NULL,
+    PRIMARY KEY (document_id, tag),
+    CONSTRAINT "a tag is a word or a few: lower case, no comma, no blank at its ends, at most 240 bytes"
+        CHECK (tag <> '' AND tag = lower(trim(tag)) AND instr(tag, ',') = 0 AND length(CAST(tag AS BLOB)) <= 240)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX document_by_tag ON document_tag (tag, document_id);
 
 -- A published file. It belongs to its document and is kept when its job is deleted. Several rows can have the same
 -- path.
@@ -1135,7 +1156,7 @@ BEGIN
      WHERE NEW.status <> 'running'
        AND (EXISTS (SELECT 1 FROM worker_job_dependency WHERE needs_id = NEW.id)
             OR (NEW.status = 'failed'
-                AND EXISTS (SELECT 1 FROM action_rule WHERE scope = 'job' AND name = CAST(NEW.id AS TEXT))));
+                AND EXISTS (SELECT 1 FROM failure_action WHERE job_id = NEW.id)));
     -- A retried job with dependencies: check the dependencies again.
     INSERT OR IGNORE INTO worker_job_settled (job_id)
     SELECT needs_id FROM worker_job_dependency
@@ -1280,7 +1301,7 @@ BEGIN
     DELETE FROM worker_job_attempt WHERE job_id = OLD.id;
     DELETE FROM worker_job_event WHERE job_id = OLD.id;
     DELETE FROM worker_job_log WHERE job_id = OLD.id;
-    DELETE FROM action_rule WHERE scope = 'job' AND name = CAST(OLD.id AS TEXT);
+    DELETE FROM failure_action WHERE job_id = OLD.id;
     DELETE FROM checkpoint WHERE job_id = OLD.id;
     DELETE FROM failure WHERE job_id = OLD.id;
     INSERT INTO document_unsettled (document_id, lost)

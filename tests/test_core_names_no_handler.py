@@ -32,7 +32,7 @@ CORE = [
 
 # Keys that are words of the core too: columns, roles of files, its own options. What a payload calls `pages` is told to
 # people whose document fails, whichever handler it is of.
-OWN = set("local name source path pages text note hocr export dry_run standing url event read then force".split())
+OWN = set("local name source path pages tags text note hocr export dry_run standing url event read then force".split())
 # A line that a person is shown, to be typed at a prompt.
 SHOWN_LINE = re.compile(r"\bpagemill \w+")
 DOCUMENTATION = re.compile(r"\]\(\w+\.md\)")

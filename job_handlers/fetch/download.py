@@ -33,6 +33,7 @@ from job_handlers.fetch.sources import (
 from job_handlers.fetch.transfer import FetchedFile
 from job_handlers.settings import HandlersSettings, value_of
 from worker_service.handlers import (
+    BadInput,
     Context,
     DeferredAction,
     DocumentRequest,
@@ -47,6 +48,7 @@ from worker_service.handlers import (
     SameContent,
     SameFile,
     canonical,
+    read_tags,
     safe_name,
 )
 
@@ -95,6 +97,8 @@ class DownloadPayload(Struct, frozen=True):
     before; null resets one to its default."""
     then: tuple[RequestedFollowUp, ...] = ()
     """Jobs to enqueue when the document has been read, in addition to earlier ones."""
+    tags: tuple[str, ...] = ()
+    """Tags for the document, in addition to those that it has."""
     standing: bool = False
     """True if a crawl asks for a changed file: `read` then applies only if the document is new."""
 
@@ -147,6 +151,10 @@ def _request(payload: DownloadPayload) -> FileRequest:
     for name, value, length in (("md5", payload.expected_md5, 32), ("sha256", payload.expected_sha256, 64)):
         if value and (len(value) != length or not _HEX.fullmatch(value)):
             raise Permanent("PAYLOAD_INVALID", f"expected_{name} must have {length} hexadecimal digits")
+    try:
+        read_tags(payload.tags)
+    except BadInput as error:
+        raise Permanent("PAYLOAD_INVALID", error.detail, error.remedy) from error
     return FileRequest(
         payload.credential,
         payload.resource_key,
@@ -254,6 +262,7 @@ def _follow_ups(
             DeferredAction(one.job_type, canonical(one.payload) if one.payload else "", one.on_end, one.standing)
             for one in payload.then
         ],
+        tags=read_tags(payload.tags),
         revision=revision,
     )
     return [NewJob("ingest", reference.platform, context.account, owner=context.owner, document=request)]

@@ -31,6 +31,7 @@ from worker_service.handlers import (
 )
 from worker_service.jobs.follow_ups import read_action
 from worker_service.jobs.library import Document
+from worker_service.jobs.tags import read_tags
 
 Quality = Literal["fast", "auto", "best"]
 QUALITIES: Sequence[str] = get_args(Quality)
@@ -40,7 +41,7 @@ _DOCUMENT_SETTINGS = ("languages", "quality", "force_ocr", "hocr", "password_fil
 _PASSWORD = re.compile(r"password[\w.-]*", re.ASCII)
 _OPTION_NAMES = {
     "as_usual": "as-usual", "languages": "lang", "force_ocr": "force-ocr", "password": "password-file",
-    "on_failure": "on-failure", "size_max": "max-size", "newer_than": "newer-than",
+    "on_failure": "on-failure", "tags": "tag", "size_max": "max-size", "newer_than": "newer-than",
 }  # fmt: skip
 
 Options = TypeVar("Options", bound="ReadOptions")
@@ -58,6 +59,7 @@ class ReadOptions(Struct, frozen=True, kw_only=True, rename=_OPTION_NAMES.get):
     password: str | None = None
     then: tuple[str, ...] = ()
     on_failure: tuple[str, ...] = ()
+    tags: tuple[str, ...] = ()
 
     def asked(self) -> dict[str, object]:
         """Return the settings as in the payload of `ingest`.
@@ -92,7 +94,8 @@ class ReadOptions(Struct, frozen=True, kw_only=True, rename=_OPTION_NAMES.get):
         return [one for one in self.actions() if one.on_end is OnEnd.FAILURE]
 
     def follows(self, *, standing: bool = False) -> dict[str, object]:
-        """Return the actions as in the payload of `download`."""
+        """Return the actions and tags as in the payload of `download`."""
+        tags = read_tags(self.tags)
         actions = [
             {
                 "job_type": one.job_type,
@@ -102,7 +105,7 @@ class ReadOptions(Struct, frozen=True, kw_only=True, rename=_OPTION_NAMES.get):
             }
             for one in self.actions()
         ]
-        return {"then": actions} if actions else {}
+        return {**({"then": actions} if actions else {}), **({"tags": tags} if tags else {})}
 
 
 def parse_options(kind: type[Options], words: Mapping[str, object]) -> Options:
@@ -150,6 +153,7 @@ def download_job(
         settings=canonical(options.asked()),
         is_forced=is_forced,
         actions=options.actions(standing=standing),
+        tags=read_tags(options.tags),
         revision=revision,
     )
     return NewJob(
@@ -179,6 +183,7 @@ def reindex_job(document: Document, options: ReadOptions, *, has_original: bool,
             canonical(options.asked()),
             is_forced=is_forced,
             actions=options.actions(),
+            tags=read_tags(options.tags),
         )
         return NewJob("ingest", platform=platform, owner=owner, document=request)
     # Force reading: the document was adopted, or its files were lost.

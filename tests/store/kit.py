@@ -276,9 +276,10 @@ def wish(
     is_standing: bool = False,
     actions: Sequence[DeferredAction] = (),
     revision: str = "",
+    tags: Sequence[str] = (),
 ) -> NewJob:
     name = f"{key} of {owner or 'nobody'}"
-    request = DocumentRequest(key, name, content, settings, is_forced, is_standing, actions, revision)
+    request = DocumentRequest(key, name, content, settings, is_forced, is_standing, actions, revision, tags)
     return NewJob("ingest", platform="gdrive", owner=owner, document=request)
 
 

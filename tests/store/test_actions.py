@@ -208,38 +208,75 @@ def test_with_its_document_goes_what_would_have_followed(store: Store, by_hand: 
     assert by_hand("SELECT * FROM deferred_action") == []
 
 
-# ── Of each document of an owner ────────────────────────────────────────────────────────────────────────────────────
+# ── Of documents with a tag ─────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_what_an_owner_wants_for_each_follows_each_of_his_and_nobody_else_s(store: Store) -> None:
-    assert store.intake.ask_always("ann", HOOK)
-    assert not store.intake.ask_always("ann", HOOK), "it does already"
-    store.intake.ask_always("ann", CALL)
+def test_the_action_of_a_tag_follows_each_document_with_it(store: Store) -> None:
+    assert store.tags.add_action("invoice", HOOK, owner="")
+    assert not store.tags.add_action("invoice", HOOK, owner=""), "the tag has it already"
+    store.tags.add_action("invoice", CALL, owner="")
 
-    publish(store, "a.pdf", owner="ann")
-    publish(store, "b.pdf", owner="bob")
+    publish(store, "b.pdf", tags=["paid"])
+    publish(store, "a.pdf", tags=["invoice", "paid"])
+    settle(store)
     assert fired(store) == [{"url": "a"}]
     run_what_follows(store)
 
-    ask_for(store, "c.pdf", owner="ann")
+    ask_for(store, "c.pdf", tags=["invoice"])
     fail_it(store)
     settle(store)
     assert fired(store) == [{"url": "a"}, {"call": "ann"}]
 
 
-def test_it_begins_with_what_is_read_from_then_on_and_ends_when_nobody_wants_it(store: Store) -> None:
-    publish(store, "a.pdf", owner="ann")
-    store.intake.ask_always("ann", HOOK)
-    ask_for(store, "a.pdf", owner="ann", actions=[OTHER])
-    assert fired(store) == [{"url": "b"}], "a was read before"
+def test_the_action_of_an_owner_s_tag_leaves_other_owners_alone(store: Store) -> None:
+    store.tags.add_action("invoice", HOOK, owner="ann")
+
+    publish(store, "a.pdf", owner="bob", tags=["invoice"])
+    assert fired(store) == []
+    publish(store, "a.pdf", owner="ann", tags=["invoice"])
+
+    assert fired(store) == [{"url": "a"}]
+    assert [one.tag for one in store.tags.actions("ann")] == ["invoice"]
+    assert store.tags.actions("bob") == []
+
+
+def test_tagging_a_document_that_is_read_starts_the_action_once_per_generation(store: Store) -> None:
+    store.tags.add_action("invoice", HOOK, owner="")
+    document_id = publish(store, "a.pdf")
+
+    assert store.tags.add([document_id], ["invoice", "paid"]) == [document_id]
+    assert store.tags.add([document_id], ["invoice"]) == []
+    assert store.tags.remove([document_id], ["invoice"]) == [document_id]
+    store.tags.add([document_id], ["invoice"])
+    assert fired(store) == [{"url": "a"}]
     run_what_follows(store)
 
-    assert store.intake.ask_no_more("ann", HOOK)
-    assert not store.intake.ask_no_more("ann", HOOK)
-    publish(store, "b.pdf", owner="ann")
+    ask_for(store, "a.pdf", is_forced=True)
+    publish_it(store)
+    assert fired(store) == [{"url": "a"}, {"url": "a"}], "a new generation starts it again"
 
-    assert fired(store) == [{"url": "b"}]
-    assert store.library.actions_of_owners() == []
+
+def test_a_tag_given_with_a_request_for_a_known_document_starts_its_action(store: Store) -> None:
+    store.tags.add_action("invoice", HOOK, owner="")
+    publish(store, "a.pdf", tags=["old"])
+
+    assert ask_for(store, "a.pdf", tags=["invoice"]).decision is Decision.UNCHANGED
+
+    assert fired(store) == [{"url": "a"}]
+
+
+def test_a_new_action_starts_with_what_is_read_or_tagged_from_then_on(store: Store) -> None:
+    document_id = publish(store, "a.pdf", tags=["invoice"])
+    store.tags.add_action("invoice", HOOK, owner="")
+
+    store.tags.add([document_id], ["invoice", "paid"])
+    assert fired(store) == [], "it had the tag before"
+    assert store.tags.remove_action("invoice", HOOK, owner="")
+    assert not store.tags.remove_action("invoice", HOOK, owner="")
+    publish(store, "b.pdf", tags=["invoice"])
+
+    assert fired(store) == []
+    assert store.tags.actions(None) == []
 
 
 # ── Of a job ────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -279,7 +316,7 @@ def test_a_job_that_goes_takes_along_what_would_have_followed(store: Store, by_h
 
     store.steering.delete(ids(job_id), actor="ann")
 
-    assert by_hand("SELECT * FROM action_rule") == []
+    assert by_hand("SELECT * FROM failure_action") == []
 
 
 # ── Of a batch ──────────────────────────────────────────────────────────────────────────────────────────────────────

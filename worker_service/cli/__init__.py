@@ -46,7 +46,8 @@ INDEX: dict[str, dict[str, tuple[str, str]]] = {
         "export": ("contents", "Copy texts, searchable PDFs and other files of documents."),
         "tables": ("contents", "Print or export the tables of a document."),
         "keywords": ("contents", "Count how often terms occur in each document."),
-        "then": ("follow_ups", "Manage the follow-up jobs of each owner's documents."),
+        "tag": ("tags", "List tags; tag documents."),
+        "actions": ("actions", "Manage the jobs that follow documents with a tag."),
     },
     "Jobs": {
         "enqueue": ("enqueue", "Add a job to the queue."),
@@ -90,6 +91,9 @@ INDEX: dict[str, dict[str, tuple[str, str]]] = {
     },
 }
 _MODULES = {verb: module for verbs in INDEX.values() for verb, (module, _) in verbs.items()}
+
+_FORMER_VERBS = {"then": "actions"}
+"""Former names of verbs, which still work and are not shown."""
 
 EXIT_BUG = 70
 EXIT_IO = 74
@@ -234,7 +238,11 @@ class _Pagemill(VerbGroup):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         shown = {heading: [(verb, summary) for verb, (_, summary) in verbs.items()] for heading, verbs in INDEX.items()}
         for word in self.list_commands(ctx):
-            if word not in _MODULES and (command := self.get_command(ctx, word)) is not None:
+            if (
+                word not in _MODULES
+                and word not in _FORMER_VERBS
+                and (command := self.get_command(ctx, word)) is not None
+            ):
                 shown.setdefault("From other packages", []).append((word, command.get_short_help_str(100)))
         for heading, verbs in shown.items():
             with formatter.section(heading):
@@ -252,7 +260,7 @@ class _Pagemill(VerbGroup):
 @click.group(
     cls=_Pagemill,
     invoke_without_command=True,
-    imported_later=_MODULES,
+    imported_later=_MODULES | _FORMER_VERBS,
     prefix="",
     help="A self-hosted document worker: OCR, search and a job queue in one SQLite file.\n\n"
     "\b\n"

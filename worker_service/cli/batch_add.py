@@ -27,6 +27,7 @@ from worker_service.cli.submit import (
     read_options,
     refuse_timeout_without_wait,
     say_what_is_left_out,
+    tag_option,
     timeout_option,
 )
 from worker_service.jobs.digest import canonical
@@ -46,6 +47,7 @@ _BATCH_ENDED = {"type": "batch.{state}", "data": {"batch": "{batch_id}", "state"
 @owner_option
 @priority_option
 @credential_option
+@tag_option
 @read_options(SourceOptions)
 @click.option("--then-batch", multiple=True, metavar="TYPE[=JSON]", help="Enqueue this job when the batch has ended.")
 @click.option("--wait", "is_waiting", is_flag=True, help="Show the progress and wait until the batch has ended.")

@@ -32,6 +32,7 @@ from worker_service.cli.submit import (
     priority_option,
     read_options,
     submit,
+    tag_option,
 )
 from worker_service.jobs.job import Job, NewJob, Status
 from worker_service.jobs.selector import Selector
@@ -57,6 +58,7 @@ _FOLDERS_MAX = 1000
 @click.option("--newer-than", metavar="DATE", help="Only files changed after this date, such as 2026-01-31.")
 @click.option("--depth", type=click.IntRange(0), metavar="N", help="Levels of subfolders; 0: none. Default: all.")
 @credential_option
+@tag_option
 @read_options(CrawlOptions)
 @batch_option
 @priority_option

@@ -47,6 +47,9 @@ document_argument = click.argument(
 owner_option = click.option(
     "--owner", metavar="NAME", shell_complete=completes("owner"), help="Only documents of this owner."
 )
+tag_option = click.option(
+    "--tag", "tags", multiple=True, metavar="TAG", shell_complete=completes("tag"), help="Only documents with this tag."
+)
 batch_option = click.option(
     "--batch", "batch_id", type=BatchId(), metavar="N", help="Only documents that this batch asked for."
 )
@@ -63,12 +66,14 @@ def choosing(function: Function) -> Function:
         owners: Sequence[str],
         part: str,
         batch_id: int | None,
+        tags: Sequence[str],
         **values: Any,
     ) -> Any:
         batch_ids = () if batch_id is None else (batch_id,)
-        return function(call, read_document_selector(ids, statuses, owners, part, batch_ids), **values)
+        return function(call, read_document_selector(ids, statuses, owners, part, batch_ids, tags), **values)
 
     for option in (
+        tag_option,
         batch_option,
         click.option("--name", "part", metavar="TEXT", default="", help="Only documents with this in their name."),
         click.option(

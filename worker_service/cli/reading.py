@@ -28,6 +28,7 @@ from worker_service.cli.submit import (
     report_waiting,
     say_what_is_left_out,
     submit,
+    tag_option,
     timeout_option,
 )
 from worker_service.cli.waiting import AwaitedDocument
@@ -47,6 +48,7 @@ _force_option = click.option("--force", is_flag=True, help="Read files again tha
 @owner_option
 @batch_option
 @priority_option
+@tag_option
 @read_options(ReadOptions)
 @_force_option
 @click.option("--wait", "is_waiting", is_flag=True, help="Show the progress and wait until all files are read.")

@@ -33,6 +33,9 @@ batch_option = click.option(
     "--batch", metavar="NAME|N", help="Submit as a new batch with this name, or add to unfinished batch N."
 )
 owner_option = click.option("--owner", default="", metavar="NAME", help="Owner of the documents.")
+tag_option = click.option(
+    "--tag", "tags", multiple=True, metavar="TAG", help="Tag the documents with this word, such as invoice."
+)
 credential_option = click.option(
     "--credential", default="", metavar="NAME", help="Credential for Google Drive. Default: drive."
 )
@@ -68,7 +71,7 @@ def read_options(kind: type[ReadOptions]) -> Callable[[Function], Function]:
     def decorate(function: Function) -> Function:
         @functools.wraps(function)
         def run(call: Invocation, *arguments: Any, **values: Any) -> Any:
-            options = kind(**{name: values.pop(name) for name in kind.__struct_fields__})
+            options = kind(**{name: values.pop(name) for name in kind.__struct_fields__ if name in values})
             for action in options.actions():
                 enqueue.check_action_payload(call.session, action)
             lacking = enqueue.missing_capability_warnings(call.session, options.asked())

@@ -42,8 +42,12 @@ class AskedAction(DeferredAction, frozen=True):
     job_id: int | None = None
 
 
-class OwnersAction(DeferredAction, frozen=True):
+class TagAction(DeferredAction, frozen=True):
+    """An action for each document with a tag."""
+
+    tag: str = ""
     owner: str = ""
+    """Only documents of this owner. Empty: of all owners."""
 
 
 class DocumentRequest(Struct, frozen=True):
@@ -62,6 +66,8 @@ class DocumentRequest(Struct, frozen=True):
     actions: Sequence[DeferredAction] = ()
     revision: str = ""
     """The source's name for this content, such as a revision id. Empty: there is none that is stable."""
+    tags: Sequence[str] = ()
+    """Added to those that the document has. A standing request tags only a new document."""
 
 
 class Decision(StrEnum):

@@ -21,6 +21,8 @@ class DocumentSelector(Struct, frozen=True):
     """True: select only documents with a published generation."""
     batch_ids: Sequence[int] = ()
     """Batches that have requested the documents, even if another batch has read them."""
+    tags: Sequence[str] = ()
+    """Documents with all of these tags."""
 
     @property
     def is_empty(self) -> bool:
@@ -53,6 +55,7 @@ class Document(Struct, frozen=True):
     gone_at: str | None
     size: int
     """Bytes of its newest original; 0: there is none. The same as SIZE in a CSV."""
+    tags: Sequence[str] = ()
 
     @property
     def error_text(self) -> str:

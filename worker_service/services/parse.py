@@ -27,6 +27,7 @@ from worker_service.jobs.selector import (
     one_of,
     parse_match,
 )
+from worker_service.jobs.tags import read_tags
 from worker_service.settings.config import Settings
 
 _PAGES = re.compile(r"(\d{1,9})?(-)?(\d{1,9})?")
@@ -226,9 +227,12 @@ def read_document_selector(
     owners: Sequence[str] = (),
     name: str = "",
     batch_ids: Sequence[int] = (),
+    tags: Sequence[str] = (),
 ) -> DocumentSelector:
     states = read_statuses(IndexStatus, statuses)
-    return DocumentSelector(tuple(ids), states, tuple(owners), name=name, batch_ids=tuple(batch_ids))
+    return DocumentSelector(
+        tuple(ids), states, tuple(owners), name=name, batch_ids=tuple(batch_ids), tags=read_tags(tags)
+    )
 
 
 def _read_chosen(column: Column, words: Any) -> Any:

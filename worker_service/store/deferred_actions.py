@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from worker_service.jobs.digest import canonical
 from worker_service.jobs.follow_ups import filled
 from worker_service.jobs.job import NewJob
-from worker_service.store.database import Database
+from worker_service.store.database import Database, Row
 from worker_service.store.job_rows import row_of_job
 
 
@@ -21,15 +21,24 @@ class ParentFacts(NamedTuple):
     priority: int | None = None
 
 
-def fire_actions(db: Database, document_ids: Sequence[int], asked_by: ParentFacts | None = None) -> None:
-    """Insert the jobs of deferred actions that are due for these documents, once per generation.
+def tag_documents(db: Database, document_ids: Sequence[int], tags: Sequence[str]) -> Sequence[Row]:
+    """Return each new (document id, tag)."""
+    if not tags:
+        return []
+    return db.write("tag_documents", document_ids=json.dumps(list(document_ids)), tags=json.dumps(list(tags)))
 
-    They inherit batch and priority from `asked_by`, by default the newest job of the generation. Only then the actions
-    that the owner has requested for every document are included.
+
+def fire_actions(
+    db: Database, document_ids: Sequence[int], tags: Sequence[Row], asked_by: ParentFacts | None = None
+) -> None:
+    """Insert the jobs of actions that are due for these documents, once per generation.
+
+    This includes the actions of `tags`, pairs of document id and tag. The jobs inherit batch and priority from
+    `asked_by`, by default the newest job of the generation.
     """
     ids = json.dumps(list(document_ids))
-    if asked_by is None:
-        db.write("rules_of_owners", document_ids=ids)
+    if tags:
+        db.write("actions_of_tags", pairs=json.dumps(list(tags)))
     for action_id, job_type, payload, document_id, owner, name, state, error_code, generation, *inherited in db.write(
         "actions_due", document_ids=ids
     ):
@@ -48,7 +57,7 @@ def fire_actions(db: Database, document_ids: Sequence[int], asked_by: ParentFact
 
 
 def fire_actions_of_job(db: Database, job_id: int) -> None:
-    for job_type, payload in db.write("rules_of_job", job_id=job_id):
+    for job_type, payload in db.write("actions_of_failure", job_id=job_id):
         [(owner, name, error_code, *inherited)] = db.write("failed_job", job_id=job_id)
         facts = {
             "job_id": job_id,

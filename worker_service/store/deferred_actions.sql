@@ -3,11 +3,20 @@
 -- fragment: its_end
 CASE d.index_status WHEN 'success' THEN 'success' WHEN 'failed' THEN 'failure' END
 
--- name: rules_of_owners
+-- name: tag_documents
+INSERT OR IGNORE INTO document_tag (document_id, tag)
+SELECT d.id, t.value FROM json_each(:document_ids) w CROSS JOIN document d ON d.id = w.value CROSS JOIN json_each(:tags) t
+RETURNING document_id, tag;
+
+-- name: tags_of_documents
+SELECT document_id, tag FROM document_tag WHERE document_id IN (SELECT value FROM json_each(:document_ids));
+
+-- name: actions_of_tags
+-- Requests the actions of each pair [document, tag]; a repeated request for a generation changes nothing.
 INSERT OR IGNORE INTO deferred_action (document_id, generation, on_end, job_type, payload)
 SELECT d.id, d.index_generation, r.on_end, r.job_type, r.payload
-  FROM json_each(:document_ids) w CROSS JOIN document d ON d.id = w.value
- CROSS JOIN action_rule r ON r.scope = 'owner' AND r.name = d.owner AND r.on_end = {its_end};
+  FROM json_each(:pairs) w CROSS JOIN document d ON d.id = json_extract(w.value, '$[0]')
+ CROSS JOIN tag_action r ON r.tag = json_extract(w.value, '$[1]') AND r.owner IN ('', d.owner) AND r.on_end = {its_end};
 
 -- name: actions_due
 SELECT a.id, a.job_type, a.payload, d.id, d.owner, d.name, d.index_status, d.error_code, d.index_generation,
@@ -22,11 +31,11 @@ SELECT a.id, a.job_type, a.payload, d.id, d.owner, d.name, d.index_status, d.err
 -- name: action_fired
 UPDATE deferred_action SET fired_at = :now, job_id = :job_id WHERE id = :action_id;
 
--- name: rules_of_job
-UPDATE action_rule SET fired_fence = q.fence
+-- name: actions_of_failure
+UPDATE failure_action SET fired_fence = q.fence
   FROM worker_job_queue q
  WHERE q.id = :job_id AND q.status = 'failed'
-   AND action_rule.scope = 'job' AND action_rule.name = CAST(:job_id AS TEXT) AND action_rule.fired_fence IS NOT q.fence
+   AND failure_action.job_id = :job_id AND failure_action.fired_fence IS NOT q.fence
 RETURNING CAST(job_type AS BLOB), CAST(payload AS BLOB);
 
 -- name: failed_job

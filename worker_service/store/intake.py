@@ -18,7 +18,7 @@ from worker_service.jobs.generations import TakeoverTimeouts, decide, way_to_rea
 from worker_service.jobs.job import Enqueued, NewJob
 from worker_service.jobs.retries import retries_of
 from worker_service.store.database import Database, Row, chunks
-from worker_service.store.deferred_actions import ParentFacts, fire_actions
+from worker_service.store.deferred_actions import ParentFacts, fire_actions, tag_documents
 from worker_service.store.errors import rule_broken
 from worker_service.store.job_rows import row_of_job, statement_of, usual_values
 from worker_service.store.settling import settle
@@ -92,7 +92,8 @@ class Intake:
             raise rule_broken(broken_rule)
         job_id = self._db.writer.last_insert_rowid()
         for action in job.on_failure:
-            self._db.write("add_rule", scope="job", name=str(job_id), **_action_values(action) | {"on_end": "failure"})
+            values = {"job_type": action.job_type, "payload": action.payload}
+            self._db.write("act_on_failure", job_id=job_id, **values)
         if job.after or earlier:
             needs = "ended" if job.after_any else "completed"
             waits = [(job_id, other, needs) for other in job.after] + [
@@ -125,6 +126,10 @@ class Intake:
         if decision is Decision.TAKEN_OVER:
             self._db.write("actions_move", document_id=document_id, generation=generation)
         self._ask_for_actions(document_id, request)
+        if generation == 1 or not request.is_standing:
+            tag_documents(self._db, [document_id], request.tags)
+        if generation == 1 and parent_id is not None:
+            self._db.write("tag_as_container", document_id=document_id, parent_id=parent_id)
         if decision is Decision.TAKEN_OVER:
             self._db.write("tell_of_takeover", document_id=document_id, batch_id=job.batch_id, now=self._db.now())
         # P11: work of older generations becomes stale in the same transaction.
@@ -169,8 +174,9 @@ class Intake:
             self._db.write("link_is_due", document_id=document_id)
         live = self._db.write("live_work", document_id=document_id) if decision is Decision.UNDER_WAY else []
         self._ask_for_actions(document_id, request)
-        if request.actions and decision is Decision.UNCHANGED:
-            fire_actions(self._db, [document_id], ParentFacts(parent_id, job.batch_id, job.priority))
+        new_tags = [] if request.is_standing else tag_documents(self._db, [document_id], request.tags)
+        if (request.actions or new_tags) and decision is Decision.UNCHANGED:
+            fire_actions(self._db, [document_id], new_tags, ParentFacts(parent_id, job.batch_id, job.priority))
         return Enqueued(live[0][0] if live else 0, bool(live), document_id, decision)
 
     def _decide(self, job: NewJob, request: DocumentRequest) -> tuple[int, str, Decision]:
@@ -194,15 +200,7 @@ class Intake:
     def _ask_for_actions(self, document_id: int, request: DocumentRequest) -> None:
         for action in request.actions:
             standing = {"standing": action.is_standing}
-            self._db.write("ask_for_action", document_id=document_id, **_action_values(action), **standing)
-
-    def ask_always(self, owner: str, action: DeferredAction) -> bool:
-        with self._db.transaction():
-            return bool(self._db.write("add_rule", scope="owner", name=owner, **_action_values(action)))
-
-    def ask_no_more(self, owner: str, action: DeferredAction) -> bool:
-        with self._db.transaction():
-            return bool(self._db.write("remove_rule", name=owner, **_action_values(action)))
+            self._db.write("ask_for_action", document_id=document_id, **action_values(action), **standing)
 
     def record_document(self, request: DocumentRequest, *, platform: str, owner: str = "") -> int:
         """Insert a document that is not to be read yet, unless it exists."""
@@ -218,5 +216,5 @@ class Intake:
         return int(document_id)
 
 
-def _action_values(action: DeferredAction) -> dict[str, object]:
+def action_values(action: DeferredAction) -> dict[str, object]:
     return {"on_end": action.on_end, "job_type": action.job_type, "payload": action.payload}

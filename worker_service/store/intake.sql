@@ -117,15 +117,12 @@ SELECT document_id, :generation, on_end, job_type, payload, 1 FROM deferred_acti
 UPDATE OR IGNORE deferred_action SET generation = :generation
  WHERE document_id = :document_id AND generation = :generation - 1 AND fired_at IS NULL;
 
--- name: add_rule
-INSERT INTO action_rule (scope, name, on_end, job_type, payload) VALUES (:scope, :name, :on_end, :job_type, :payload)
-    ON CONFLICT DO NOTHING
-RETURNING 1;
+-- name: act_on_failure
+INSERT OR IGNORE INTO failure_action (job_id, job_type, payload) VALUES (:job_id, :job_type, :payload);
 
--- name: remove_rule
-DELETE FROM action_rule
- WHERE scope = 'owner' AND name = :name AND on_end = :on_end AND job_type = :job_type AND payload = :payload
-RETURNING 1;
-
-
--- ── Jobs that wait ──────────────────────────────────────────────────────────────────────────────────────────────
+-- name: tag_as_container
+-- A document from inside an archive or a mail gets the tags of the document whose job has found it.
+INSERT OR IGNORE INTO document_tag (document_id, tag)
+SELECT :document_id, t.tag
+  FROM worker_job_queue q CROSS JOIN document_tag t ON t.document_id = q.document_id
+ WHERE q.id = :parent_id;

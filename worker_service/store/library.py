@@ -15,7 +15,6 @@ from worker_service.jobs.documents import (
     AskedAction,
     IndexStatus,
     OnEnd,
-    OwnersAction,
     PageResult,
     PublishedFile,
 )
@@ -152,10 +151,6 @@ class Library:
     def actions_of(self, document_id: int) -> Sequence[AskedAction]:
         rows = self._db.read("actions_of", document_id=document_id)
         return [AskedAction(kind, payload, OnEnd(end), bool(stands), *of) for kind, payload, end, stands, *of in rows]
-
-    def actions_of_owners(self) -> Sequence[OwnersAction]:
-        rows = self._db.read("actions_of_owners")
-        return [OwnersAction(kind, payload, OnEnd(end), owner=owner) for kind, payload, end, owner in rows]
 
     def job_files(self, job_id: int) -> Sequence[PublishedFile]:
         """Return the files of the newest attempt that published any."""
@@ -299,6 +294,9 @@ def _where(selector: DocumentSelector) -> tuple[str, list[object]]:
             "d.id IN (SELECT b.document_id FROM json_each(?) w CROSS JOIN batch_document b ON b.batch_id = w.value)"
         )
         values.append(json.dumps(list(selector.batch_ids)))
+    for tag in selector.tags:
+        terms.append("EXISTS (SELECT 1 FROM document_tag t WHERE t.document_id = d.id AND t.tag = ?)")
+        values.append(tag)
     if selector.name:
         terms.append("instr(lower(d.name), lower(?)) > 0")
         values.append(selector.name)
@@ -308,7 +306,7 @@ def _where(selector: DocumentSelector) -> tuple[str, list[object]]:
 
 
 def _document_from(row: Row) -> Document:
-    return Document(*(*row[:8], IndexStatus(row[8]), *row[9:]))
+    return Document(*(*row[:8], IndexStatus(row[8]), *row[9:-1], json.loads(row[-1])))
 
 
 def page_from(row: Row) -> PageResult:

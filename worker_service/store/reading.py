@@ -21,6 +21,7 @@ _COMPLETION_QUERIES = {
 } | {
     "document": "SELECT id AS name FROM document ORDER BY id DESC LIMIT 5000",
     "handler": "SELECT job_type AS name FROM handler",
+    "tag": "SELECT tag AS name FROM document_tag",
 }
 
 _Term = tuple[str, Sequence[Any]]

@@ -77,5 +77,5 @@ def documents_changed(db: Database, document_ids: Sequence[int]) -> None:
     if document_ids:
         moved = json.dumps(list(document_ids))
         db.write("tell_of_documents", document_ids=moved, now=db.now())
-        fire_actions(db, document_ids)
+        fire_actions(db, document_ids, db.write("tags_of_documents", document_ids=moved))
         db.write("batches_may_have_ended", document_ids=moved)

@@ -68,6 +68,7 @@ class Upkeep:
                     self._db.write("batches_may_have_ended", document_ids=json.dumps([document_id]))
                     self._db.write("leave_batches", document_id=document_id)
                     self._db.write("forget_actions", document_id=document_id)
+                    self._db.write("forget_tags", document_id=document_id)
                     self._db.write("remove_document", document_id=document_id)
                     self._db.write("remember_gone", document_id=document_id)
                     self._db.write("link_is_due", document_id=document_id)

@@ -59,6 +59,9 @@ DELETE FROM batch_document WHERE document_id = :document_id;
 -- name: forget_actions
 DELETE FROM deferred_action WHERE document_id = :document_id;
 
+-- name: forget_tags
+DELETE FROM document_tag WHERE document_id = :document_id;
+
 -- name: remember_gone
 -- Its pages are deleted later, in small steps.
 INSERT INTO document_gone (document_id) VALUES (:document_id);

@@ -115,7 +115,8 @@ def _furnish(session: Session) -> dict[str, list[int]]:
     work_as(store)
     shelf = Shelf(store, session.settings.workspace)
     document = shelf.read(f"{MARK}.pdf", f"the word {MARK} stands here", roles=("text", "original"), owner=BOB)
-    store.intake.ask_always(BOB, DeferredAction(f"{MARK}_tell", "", OnEnd.SUCCESS))
+    store.tags.add([document], [f"{MARK}-tag"])
+    store.tags.add_action(f"{MARK}-tag", DeferredAction(f"{MARK}_tell", "", OnEnd.SUCCESS), owner=BOB)
     texts: dict[str, Any] = {
         "owner": BOB, "account": f"{MARK}-account", "name": f"{MARK}-name", "platform": f"{MARK}-platform",
         "source": f"{MARK}-source", "payload": json.dumps({MARK: MARK}), "unique_key": f"{MARK}-key",

@@ -25,7 +25,7 @@ from worker_service.jobs.documents import PublishedFile
 from worker_service.jobs.job import Job
 from worker_service.jobs.library import Document, PageSummary
 from worker_service.jobs.selector import Selector
-from worker_service.services import documents, enqueue, exports, follow_ups, jobs
+from worker_service.services import documents, enqueue, exports, jobs, tags
 from worker_service.services.database import Session
 from worker_service.services.page_images import WIDTHS, reason_for_no_image
 from worker_service.services.page_layouts import tables_of, write_tables
@@ -114,7 +114,7 @@ def document_page(request: Request) -> Response:
             files=_newest(whole.files),
             roles=_ROLES,
             methods=_METHODS,
-            follow_ups=follow_ups.actions_of_document(session, document.id),
+            follow_ups=tags.actions_of_document(session, document.id),
             generations=_generations(worked.items),
             live_jobs=[job for job in worked.items if not job.status.is_ended],
             options=_reading_options(document),

@@ -1,0 +1,89 @@
+"""`pagemill actions`: the follow-up jobs of tags, and those of one document."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import click
+
+from worker_service.cli import DefaultVerbGroup, output
+from worker_service.cli.context import DocumentId, Function, Invocation, completes, verb
+from worker_service.jobs.documents import DeferredAction, OnEnd
+from worker_service.jobs.follow_ups import read_action
+from worker_service.services import enqueue
+from worker_service.services import tags as operations
+
+
+def _action_of_tag(function: Function) -> Function:
+    click.option("--on-failure", is_flag=True, help="After a failure instead of a success.")(function)
+    click.option(
+        "--owner", default="", metavar="NAME", shell_complete=completes("owner"), help="Only documents of this owner."
+    )(function)
+    click.argument("action", metavar="TYPE[=JSON]")(function)
+    return click.argument("tag", shell_complete=completes("tag"))(function)
+
+
+@verb
+@click.argument("document", metavar="[DOCUMENT]", required=False, type=DocumentId())
+def ls(call: Invocation, document: int | None) -> None:
+    """\b
+    pagemill actions
+    pagemill actions add invoice 'webhook={"url": "https://example.com/read"}'
+    pagemill actions ls document:7
+
+    List the jobs that follow the documents with a tag; or those of one document, with the jobs that were started.
+
+    For a single document, use `pagemill add … --then TYPE`.
+    """
+    if document is None:
+        rules = operations.actions_of_tags(call.session)
+        if not call.printed_json({"items": rules}):
+            rows = [(one.tag, *_row(one), one.owner or "all") for one in rules]
+            output.show_table(("TAG", *_HEADINGS, "OWNER"), rows)
+        return
+    asked = operations.actions_of_document(call.session, document)
+    if not call.printed_json({"items": asked}):
+        of_document = [(one.generation, *_row(one), output.to_the_second(one.fired_at), one.job_id) for one in asked]
+        output.show_table(("GENERATION", *_HEADINGS, "STARTED (UTC)", "JOB"), of_document)
+
+
+@verb
+@_action_of_tag
+def add(call: Invocation, tag: str, action: str, owner: str, on_failure: bool) -> None:
+    """\b
+    pagemill actions add invoice 'webhook={"url": "https://example.com/read"}'
+    pagemill actions add contract call_alice --owner alice --on-failure
+
+    Enqueue this job each time that a document with this tag is read, and when a document that is read gets the tag.
+
+    Each action runs once per reading of a document. Documents that are read and have the tag now keep as they are:
+    `pagemill reindex --tag TAG --force` runs the action for them too.
+    """
+    is_new = operations.add_tag_action(call.session, tag, action, owner=owner, on_failure=on_failure)
+    for sentence in enqueue.unknown_type_warnings(call.session, [read_action(action)]):
+        output.say(sentence)
+    if not call.printed_json({"tag": tag, "is_new": is_new}) and not is_new:
+        output.say("nothing was added: the tag has this action already")
+
+
+@verb
+@_action_of_tag
+def rm(call: Invocation, tag: str, action: str, owner: str, on_failure: bool) -> None:
+    """\b
+    pagemill actions rm invoice 'webhook={"url": "https://example.com/read"}'
+
+    Remove an action from a tag. Jobs that it has started continue.
+    """
+    operations.remove_tag_action(call.session, tag, action, owner=owner, on_failure=on_failure)
+    call.printed_json({"tag": tag})
+
+
+_HEADINGS = ("AFTER", "TYPE", "PAYLOAD")
+
+
+def _row(one: DeferredAction) -> Sequence[object]:
+    return ("failure" if one.on_end is OnEnd.FAILURE else "success", one.job_type, one.payload)
+
+
+actions = DefaultVerbGroup("actions", ls, ls, add, rm)
+then = actions

@@ -1,0 +1,98 @@
+"""`pagemill tag`: list, add and remove the tags of documents."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import click
+
+from worker_service.base.errors import BadInput
+from worker_service.base.humanize import counted
+from worker_service.cli import DefaultVerbGroup, output
+from worker_service.cli.context import Invocation, completes, confirm, confirming, verb
+from worker_service.cli.documents import choosing, owner_option, show_documents
+from worker_service.jobs.library import DocumentSelector
+from worker_service.jobs.tags import require_tags
+from worker_service.services import documents
+from worker_service.services import tags as operations
+from worker_service.services.database import Session
+
+_tag_argument = click.argument("word", metavar="TAG", shell_complete=completes("tag"))
+
+
+@verb
+@owner_option
+def ls(call: Invocation, owner: str | None) -> None:
+    """\b
+    pagemill tag
+    pagemill tag add invoice 7 8
+    pagemill tag rm draft --owner alice
+
+    List the tags with the number of their documents.
+
+    A tag is a word or a few, such as invoice or annual report; case does not matter, and a comma separates two. Tags
+    stay when a document is read again or its file changes. `search`, `documents` and others accept --tag.
+    """
+    counts = operations.count_tags(call.session, owner)
+    if call.printed_json({"items": counts}):
+        return
+    if not counts:
+        output.say("no document has a tag yet: pagemill tag add invoice 7")
+        return
+    output.show_table(("DOCUMENTS", "TAG"), [(one.documents, one.tag) for one in counts])
+
+
+@verb
+@_tag_argument
+@choosing
+@confirming
+def add(call: Invocation, word: str, chosen: DocumentSelector, dry_run: bool, yes: bool) -> None:
+    """\b
+    pagemill tag add invoice 7 8
+    pagemill tag add 'annual report' --name 'annual report' --owner alice
+    pagemill tag add 2026,paid --batch 7 --yes
+
+    Tag documents. If the tag has actions (`pagemill actions`), they start for documents that are read already.
+    """
+    _change(call, word, chosen, operations.add_tags, "Tag", dry_run=dry_run, yes=yes)
+
+
+@verb
+@_tag_argument
+@choosing
+@confirming
+def rm(call: Invocation, word: str, chosen: DocumentSelector, dry_run: bool, yes: bool) -> None:
+    """\b
+    pagemill tag rm draft 7 8
+    pagemill tag rm draft --tag draft --yes
+
+    Remove tags from documents.
+    """
+    _change(call, word, chosen, operations.remove_tags, "Untag", dry_run=dry_run, yes=yes)
+
+
+def _change(
+    call: Invocation,
+    word: str,
+    chosen: DocumentSelector,
+    change: Callable[[Session, Sequence[int], Sequence[str]], list[int]],
+    verb_shown: str,
+    *,
+    dry_run: bool,
+    yes: bool,
+) -> None:
+    require_tags([word])
+    if chosen.is_empty:
+        raise BadInput("name the documents", "give ids, or selectors such as --batch 7")
+    found = documents.selected_documents(call.session, chosen)
+    if dry_run:
+        show_documents(call, found)
+        return
+    if len(found) > 1 and not chosen.ids:
+        confirm(f"{verb_shown} {counted(len(found), 'document')}?", yes=yes, sample=[one.name for one in found[:5]])
+    changed = change(call.session, [one.id for one in found], [word])
+    if not call.printed_json({"items": changed}):
+        output.say(f"{counted(len(changed), 'document')} changed")
+
+
+tag = DefaultVerbGroup("tag", ls, ls, add, rm)

@@ -1,0 +1,63 @@
+"""Tags of documents, and the follow-up jobs of tags and of single documents."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from worker_service.base.errors import Refused
+from worker_service.jobs.documents import AskedAction, OnEnd, TagAction
+from worker_service.jobs.follow_ups import read_action
+from worker_service.jobs.tags import TagCount, read_one_tag, require_tags
+from worker_service.services.database import Session
+from worker_service.services.enqueue import check_action_payload
+from worker_service.services.queries import chunks
+
+
+def add_tags(session: Session, document_ids: Sequence[int], words: Sequence[str]) -> list[int]:
+    """Tag documents; return those that did not have all of the tags.
+
+    For documents that are read already, the actions of the new tags start, once per generation.
+    """
+    tags = require_tags(words)
+    return [one for some in chunks(document_ids) for one in session.store.tags.add(some, tags)]
+
+
+def remove_tags(session: Session, document_ids: Sequence[int], words: Sequence[str]) -> list[int]:
+    """Return the documents that had any of the tags."""
+    tags = require_tags(words)
+    return [one for some in chunks(document_ids) for one in session.store.tags.remove(some, tags)]
+
+
+def count_tags(session: Session, owner: str | None = None) -> Sequence[TagCount]:
+    return session.store.tags.counts(owner)
+
+
+# ── Actions ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def actions_of_document(session: Session, document_id: int) -> Sequence[AskedAction]:
+    session.store.library.document(document_id)
+    return session.store.library.actions_of(document_id)
+
+
+def actions_of_tags(session: Session, owner: str | None = None) -> Sequence[TagAction]:
+    return session.store.tags.actions(owner)
+
+
+def add_tag_action(session: Session, tag: str, word: str, *, owner: str = "", on_failure: bool = False) -> bool:
+    """Run an action for each document with this tag that is read, or fails, or is tagged, from now on.
+
+    `word` is TYPE or TYPE={"url": "…"}. Return False if the tag has this action already.
+    """
+    action = read_action(word, _when(on_failure))
+    check_action_payload(session, action)
+    return session.store.tags.add_action(read_one_tag(tag), action, owner=owner)
+
+
+def remove_tag_action(session: Session, tag: str, word: str, *, owner: str = "", on_failure: bool = False) -> None:
+    if not session.store.tags.remove_action(read_one_tag(tag), read_action(word, _when(on_failure)), owner=owner):
+        raise Refused(f"the tag {tag!r} has no such action", "`pagemill actions` lists them")
+
+
+def _when(on_failure: bool) -> OnEnd:
+    return OnEnd.FAILURE if on_failure else OnEnd.SUCCESS

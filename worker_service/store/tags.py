@@ -1,0 +1,56 @@
+"""Tags of documents, and the actions that run when a document with a tag has been read."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+from worker_service.jobs.documents import DeferredAction, OnEnd, TagAction
+from worker_service.jobs.tags import TagCount
+from worker_service.store.database import Database
+from worker_service.store.deferred_actions import ParentFacts, fire_actions, tag_documents
+from worker_service.store.intake import action_values
+
+
+class Tags:
+    def __init__(self, database: Database) -> None:
+        self._db = database
+
+    def add(self, document_ids: Sequence[int], tags: Sequence[str]) -> Sequence[int]:
+        """Tag documents, and start the actions of each new tag for those that are read already.
+
+        Return the documents that did not have all of the tags.
+        """
+        with self._db.transaction():
+            new = tag_documents(self._db, document_ids, tags)
+            changed = sorted({document_id for document_id, _ in new})
+            fire_actions(self._db, changed, new, ParentFacts())
+            return changed
+
+    def remove(self, document_ids: Sequence[int], tags: Sequence[str]) -> Sequence[int]:
+        """Return the documents that had any of the tags. Jobs that their actions have started continue."""
+        with self._db.transaction():
+            values = {"document_ids": json.dumps(list(document_ids)), "tags": json.dumps(list(tags))}
+            return sorted({document_id for (document_id,) in self._db.write("untag_documents", **values)})
+
+    def counts(self, owner: str | None) -> Sequence[TagCount]:
+        return [TagCount(*row) for row in self._db.read("tag_counts", owner=owner)]
+
+    def names(self, owner: str | None, *, most: int) -> Sequence[str]:
+        return [tag for (tag,) in self._db.read("tag_names", owner=owner, most=most)]
+
+    # ── Actions ──
+
+    def add_action(self, tag: str, action: DeferredAction, *, owner: str) -> bool:
+        """Add an action for the documents of `owner`, or of all owners if it is empty. Return False if it exists."""
+        with self._db.transaction():
+            return bool(self._db.write("add_tag_action", tag=tag, owner=owner, **action_values(action)))
+
+    def remove_action(self, tag: str, action: DeferredAction, *, owner: str) -> bool:
+        with self._db.transaction():
+            return bool(self._db.write("remove_tag_action", tag=tag, owner=owner, **action_values(action)))
+
+    def actions(self, owner: str | None) -> Sequence[TagAction]:
+        """Return all actions, or those that were added for the documents of `owner`."""
+        rows = self._db.read("tag_actions", owner=owner)
+        return [TagAction(kind, payload, OnEnd(end), tag=tag, owner=of) for kind, payload, end, tag, of in rows]

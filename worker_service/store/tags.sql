@@ -1,0 +1,38 @@
+-- Tags of documents, and their actions.
+
+-- name: untag_documents
+DELETE FROM document_tag
+ WHERE document_id IN (SELECT value FROM json_each(:document_ids)) AND tag IN (SELECT value FROM json_each(:tags))
+RETURNING document_id;
+
+-- name: tag_counts
+SELECT t.tag, count(*) FROM document_tag t CROSS JOIN document d ON d.id = t.document_id
+ WHERE :owner IS NULL OR d.owner = :owner
+ GROUP BY t.tag ORDER BY t.tag;
+
+-- name: tag_names
+-- Goes from tag to tag in the index instead of over all its rows.
+WITH RECURSIVE one(tag) AS (
+    SELECT min(tag) FROM document_tag
+     UNION ALL
+    SELECT (SELECT min(t.tag) FROM document_tag t WHERE t.tag > one.tag) FROM one WHERE one.tag IS NOT NULL)
+SELECT tag FROM one
+ WHERE tag IS NOT NULL
+   AND (:owner IS NULL OR EXISTS (SELECT 1 FROM document_tag t CROSS JOIN document d ON d.id = t.document_id
+                                   WHERE t.tag = one.tag AND d.owner = :owner))
+ LIMIT :most;
+
+-- name: add_tag_action
+INSERT OR IGNORE INTO tag_action (tag, owner, on_end, job_type, payload)
+VALUES (:tag, :owner, :on_end, :job_type, :payload)
+RETURNING 1;
+
+-- name: remove_tag_action
+DELETE FROM tag_action
+ WHERE tag = :tag AND owner = :owner AND on_end = :on_end AND job_type = :job_type AND payload = :payload
+RETURNING 1;
+
+-- name: tag_actions
+SELECT job_type, payload, on_end, tag, owner FROM tag_action
+ WHERE :owner IS NULL OR owner = :owner
+ ORDER BY tag, owner, job_type, payload;
