@@ -106,8 +106,9 @@ WORDS = [
     *("notify ls", "notify test", "notify test EVIL"),
     *("token make EVIL", "token make evil --owner EVIL", "token link EVIL", "token link --owner EVIL", "token ls"),
     *("token rm EVIL", "token rm evil", "token make NOT_UTF_8", "serve --listen EVIL", "serve --listen EVIL/web.sock"),
-    *("actions", "actions ls 1", "actions add EVIL EVIL", "actions rm EVIL --owner EVIL EVIL", "then ls EVIL"),
-    *("tag", "tag --owner EVIL", "tag add EVIL 1", "tag rm EVIL --name EVIL", "documents --tag EVIL"),
+    *("actions ls", "actions ls 1", "actions add EVIL EVIL", "actions rm EVIL --owner EVIL EVIL", "then ls EVIL"),
+    *("then add EVIL EVIL", "then rm EVIL EVIL"),
+    *("tag ls", "tag ls --owner EVIL", "tag add EVIL 1", "tag rm EVIL --name EVIL", "documents --tag EVIL"),
     *("documents rm --owner EVIL --dry-run", "documents rm --owner EVIL", "documents rm 1 2 --yes", "undo --list"),
 ]
 # `db shell` is the sqlite3 program. The daemon's log has a test of its own. A report and the answers of `mcp` have what

@@ -46,7 +46,7 @@ def ls(call: Invocation, owner: str | None) -> None:
 @_tag_argument
 @choosing
 @confirming
-def add(call: Invocation, word: str, chosen: DocumentSelector, dry_run: bool, yes: bool) -> None:
+def add(call: Invocation, chosen: DocumentSelector, word: str, dry_run: bool, yes: bool) -> None:
     """\b
     pagemill tag add invoice 7 8
     pagemill tag add 'annual report' --name 'annual report' --owner alice
@@ -61,7 +61,7 @@ def add(call: Invocation, word: str, chosen: DocumentSelector, dry_run: bool, ye
 @_tag_argument
 @choosing
 @confirming
-def rm(call: Invocation, word: str, chosen: DocumentSelector, dry_run: bool, yes: bool) -> None:
+def rm(call: Invocation, chosen: DocumentSelector, word: str, dry_run: bool, yes: bool) -> None:
     """\b
     pagemill tag rm draft 7 8
     pagemill tag rm draft --tag draft --yes

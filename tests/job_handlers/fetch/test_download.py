@@ -122,16 +122,17 @@ def test_a_file_of_drive_is_published_whole_and_read(server: DriveServer, run: I
     assert list((tmp_path / "run" / "keep").rglob("*.*")) == []
 
 
-def test_the_request_to_read_carries_settings_and_force(server: DriveServer, here: Here) -> None:
+def test_the_request_to_read_carries_settings_force_and_tags(server: DriveServer, here: Here) -> None:
     item = server.store.add("a.pdf", CONTENT)
 
     published = here.done(item.id, ingest=False, name="Mine")
-    done = [here.done(item.id, **more) for more in ({}, {"read": {"a": 1}}, {"force": True})]
+    done = [here.done(item.id, **more) for more in ({"tags": ["Paid"]}, {"read": {"a": 1}}, {"force": True})]
 
     assert ([Path(file.path).name for file in published.files], published.follow_ups) == (["Mine.pdf"], [])
     first, other, forced = (one.follow_ups[0].document for one in done)
     assert first.settings == forced.settings != other.settings
     assert [first.is_forced, other.is_forced, forced.is_forced] == [False, False, True]
+    assert [*first.tags, *other.tags] == ["paid"]
 
 
 def test_a_published_file_with_the_same_content_is_published_again(server: DriveServer, here: Here) -> None:
