@@ -106,8 +106,7 @@ WORDS = [
     *("notify ls", "notify test", "notify test EVIL"),
     *("token make EVIL", "token make evil --owner EVIL", "token link EVIL", "token link --owner EVIL", "token ls"),
     *("token rm EVIL", "token rm evil", "token make NOT_UTF_8", "serve --listen EVIL", "serve --listen EVIL/web.sock"),
-    *("actions ls", "actions ls 1", "actions add EVIL EVIL", "actions rm EVIL --owner EVIL EVIL", "then ls EVIL"),
-    *("then add EVIL EVIL", "then rm EVIL EVIL"),
+    *("actions ls", "actions ls 1", "actions add EVIL EVIL", "actions rm EVIL --owner EVIL EVIL"),
     *("tag ls", "tag ls --owner EVIL", "tag add EVIL 1", "tag rm EVIL --name EVIL", "documents --tag EVIL"),
     *("documents rm --owner EVIL --dry-run", "documents rm --owner EVIL", "documents rm 1 2 --yes", "undo --list"),
 ]

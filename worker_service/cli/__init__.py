@@ -92,7 +92,7 @@ INDEX: dict[str, dict[str, tuple[str, str]]] = {
 }
 _MODULES = {verb: module for verbs in INDEX.values() for verb, (module, _) in verbs.items()}
 
-_FORMER_VERBS = {"then": "actions"}
+_FORMER_NAMES = {"then": "actions"}
 """Former names of verbs, which still work and are not shown."""
 
 EXIT_BUG = 70
@@ -231,6 +231,9 @@ def refuse_empty_words(command: click.Command, ctx: click.Context, args: Sequenc
 class _Pagemill(VerbGroup):
     """All verbs."""
 
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        return super().get_command(ctx, _FORMER_NAMES.get(cmd_name, cmd_name))
+
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         refuse_empty_words(self, ctx, args)
         return super().parse_args(ctx, args)
@@ -238,11 +241,7 @@ class _Pagemill(VerbGroup):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         shown = {heading: [(verb, summary) for verb, (_, summary) in verbs.items()] for heading, verbs in INDEX.items()}
         for word in self.list_commands(ctx):
-            if (
-                word not in _MODULES
-                and word not in _FORMER_VERBS
-                and (command := self.get_command(ctx, word)) is not None
-            ):
+            if word not in _MODULES and (command := self.get_command(ctx, word)) is not None:
                 shown.setdefault("From other packages", []).append((word, command.get_short_help_str(100)))
         for heading, verbs in shown.items():
             with formatter.section(heading):
@@ -260,7 +259,7 @@ class _Pagemill(VerbGroup):
 @click.group(
     cls=_Pagemill,
     invoke_without_command=True,
-    imported_later=_MODULES | _FORMER_VERBS,
+    imported_later=_MODULES,
     prefix="",
     help="A self-hosted document worker: OCR, search and a job queue in one SQLite file.\n\n"
     "\b\n"

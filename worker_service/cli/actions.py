@@ -27,8 +27,8 @@ def _action_of_tag(function: Function) -> Function:
 @click.argument("document", metavar="[DOCUMENT]", required=False, type=DocumentId())
 def ls(call: Invocation, document: int | None) -> None:
     """\b
-    pagemill actions
     pagemill actions add invoice 'webhook={"url": "https://example.com/read"}'
+    pagemill actions ls
     pagemill actions ls document:7
 
     List the jobs that follow the documents with a tag; or those of one document, with the jobs that were started.
@@ -86,4 +86,3 @@ def _row(one: DeferredAction) -> Sequence[object]:
 
 
 actions = DefaultVerbGroup("actions", ls, ls, add, rm)
-then = actions

@@ -24,9 +24,9 @@ _tag_argument = click.argument("word", metavar="TAG", shell_complete=completes("
 @owner_option
 def ls(call: Invocation, owner: str | None) -> None:
     """\b
-    pagemill tag
     pagemill tag add invoice 7 8
     pagemill tag rm draft --owner alice
+    pagemill tag ls
 
     List the tags with the number of their documents.
 
