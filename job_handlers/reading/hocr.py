@@ -8,7 +8,8 @@ from __future__ import annotations
 import html
 from collections.abc import Sequence
 
-from job_handlers.reading.layout import Block, Layout, Word
+from job_handlers.reading.layout import Layout, Word
+from worker_service.handlers import Block
 
 BEGIN = """<!DOCTYPE html>
 <html>

@@ -5,8 +5,8 @@
 Coordinates are points from the top left of the page as it is shown. A word is x0, y0, x1, y1, confidence, text. An
 empty line precedes a line that begins a paragraph. `turn` and `skew` describe how the text lies on the page, `readers`
 names the engines that recognised it, `written_in` its languages; the lines whose numbers are in `second` contain words
-from the second engine. A page with its own text has "blocks" instead: x0, y0, x1, y1, and the range of their words in
-the page's text. A page of a spreadsheet has its values (see `spreadsheets`).
+from the second engine. A page with its own text has "blocks" instead (see `worker_service.jobs.blocks`). A page of a
+spreadsheet has its values (see `spreadsheets`).
 
     "tables": [{"box": [72.0, 80.0, 520.1, 300.5], "begin": 0, "end": 411,
                 "rows": [[[72.1, 80.0, 101.5, 92.3, "Revenue"], null, [400.2, 80.0, 420.0, 92.3, "1,204"]], …]}]
@@ -23,6 +23,8 @@ from collections.abc import Sequence
 
 import msgspec
 
+from worker_service.handlers import Block
+
 LAYOUT_BYTES_MAX = 400_000
 """A page above this limit, with some ten thousand words, keeps its text and loses their positions."""
 TEXT_CHARACTERS_MAX = 1_000_000
@@ -35,15 +37,6 @@ class Word(msgspec.Struct, array_like=True, frozen=True):
     y1: float
     confidence: float
     text: str
-
-
-class Block(msgspec.Struct, array_like=True, frozen=True):
-    x0: float
-    y0: float
-    x1: float
-    y1: float
-    begin: int
-    end: int
 
 
 class TableCell(msgspec.Struct, array_like=True, frozen=True):

@@ -18,8 +18,8 @@ TOO_LARGE = "too_large"
 UNREADABLE = "unreadable"
 
 # Increase a number whenever the same page may now give another result.
-LAYER_RULES = 7
-OCR_RULES = 11
+LAYER_RULES = 8
+OCR_RULES = 12
 ROW_RULES = 3
 
 RANGE_PAGES_MAX = 12

@@ -20,8 +20,9 @@ from worker_service.cli.documents import batch_option, choosing, document_argume
 from worker_service.jobs.documents import IndexStatus
 from worker_service.jobs.library import Document, DocumentSelector, Hit
 from worker_service.services import documents, exports, keyword_counts
-from worker_service.services.exports import ROLES, IfExists, TargetExists
+from worker_service.services.exports import CHOICES, IfExists, TargetExists
 from worker_service.services.keyword_counts import count_cells, count_headers, write_workbook
+from worker_service.services.markdown import with_markdown
 from worker_service.services.page_layouts import tables_of, write_csv, write_tables
 
 # Marks around the hits in a snippet. The text of a document contains neither.
@@ -34,17 +35,24 @@ _pages_option = click.option("--pages", metavar="A-B", help="Only these pages: 3
 @verb
 @document_argument
 @_pages_option
-def text(call: Invocation, document_id: int, pages: str | None) -> int:
+@click.option(
+    "--format", "form", type=click.Choice(["txt", "md"]), default="txt", help="txt or md (Markdown). Default: txt."
+)
+def text(call: Invocation, document_id: int, pages: str | None, form: str) -> int:
     """\b
     pagemill text 7
     pagemill text 7 --pages 3-5 | less
+    pagemill text 7 --format md
     pagemill text 7 --json
 
-    Print the text of a document. Pages are separated by a form feed, as in pdftotext.
+    Print the text of a document. Pages are separated by a form feed, as in pdftotext. Markdown has headings, lists and
+    tables, and leaves out running heads, feet and page numbers.
 
     Exit code 1 if there is no text.
     """
     document, found = documents.document_text(call.session, document_id, pages=pages)
+    if form == "md":
+        found = with_markdown(call.session, document_id, found)
     items = [
         {"number": one.number, "method": one.method, "confidence": one.confidence, "text": one.text} for one in found
     ]
@@ -278,7 +286,7 @@ def keywords(
 
 @verb
 @choosing
-@click.option("--format", "form", type=click.Choice(list(ROLES)), default="txt", help="Kind of file. Default: txt.")
+@click.option("--format", "form", type=click.Choice(list(CHOICES)), default="txt", help="Kind of file. Default: txt.")
 @click.option(
     "-o",
     "--output",
@@ -303,12 +311,13 @@ def export(
     """\b
     pagemill export 7
     pagemill export 7 8 9 --format pdf -o out/
+    pagemill export 7 --format md
     pagemill export --owner alice --format json -o out/ --update
     pagemill export --batch 7 -o out/
     pagemill export --job 42 -o out/
 
-    Copy files of documents: txt (the text), pdf (searchable), json (all words with their places), hocr, or original.
-    Prints the path of each copy.
+    Copy files of documents: txt (the text), md (Markdown), pdf (searchable), json (all words with their places), hocr,
+    or original. Prints the path of each copy.
 
     Exit code 1 if some files could not be copied; the others are copied.
     """

@@ -1,12 +1,15 @@
-"""Copies of published files: one file of a document or job, or many into a directory."""
+"""Copies of published files, and of documents in formats made on demand: one file, or many into a directory."""
 
 from __future__ import annotations
 
 import filecmp
 import shutil
-from collections.abc import Mapping, Sequence
+import tempfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
+from functools import partial
 from pathlib import Path
+from typing import IO
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -16,12 +19,15 @@ from worker_service.base.files import atomic_write
 from worker_service.jobs.documents import PublishedFile
 from worker_service.jobs.library import Document, DocumentSelector
 from worker_service.services.database import Session
+from worker_service.services.document_formats import FORMATS, write_format
 from worker_service.services.documents import selected_documents
 from worker_service.services.jobs import with_full_path
 from worker_service.workspace import file_exists
 
 ROLES: Mapping[str, str] = {"txt": "text", "pdf": "pdf", "json": "pages", "hocr": "hocr", "original": "original"}
 """Roles of a document's files, by the format that users name."""
+CHOICES: Sequence[str] = (*ROLES, *FORMATS)
+"""All formats: published files, and those made on demand."""
 
 
 class NotExported(PagemillError):
@@ -56,7 +62,8 @@ class Export(Struct, frozen=True):
 
 
 class _Copy(Struct, frozen=True):
-    source: Path
+    source: Path | Callable[[IO[bytes]], None]
+    """A file, or a function that writes one."""
     target: Path
     remake_command: str
     """The command that creates the source again if it is gone."""
@@ -97,13 +104,38 @@ def export_documents(
     copies, failures, chosen = list[_Copy](), list[PagemillError](), selected_documents(session, selector)
     for one in chosen:
         try:
-            file = _file_of(session, one, form)
+            source, name = _source_of(session, one, form)
         except NotExported as error:
             failures.append(error)
         else:
-            source, target = session.settings.workspace / file.path, directory / _export_name(one, form, file)
-            copies.append(_Copy(source, target, f"pagemill reindex {one.id} --force"))
+            copies.append(_Copy(source, directory / name, f"pagemill reindex {one.id} --force"))
     return _copy_files(copies, failures, there, chosen=len(chosen))
+
+
+def find_format(session: Session, document_id: int, form: str) -> tuple[Iterable[str], str, str]:
+    """Return the parts of a document in a format made on demand, its media type, and a file name."""
+    document = session.library.document(document_id)
+    _require_text(document, form)
+    made = FORMATS[form]
+    return write_format(session, document, form), made.media_type, f"{_stem(document)}{made.ending}"
+
+
+def _source_of(session: Session, document: Document, form: str) -> tuple[Path | Callable[[IO[bytes]], None], str]:
+    if form not in FORMATS:
+        file = _file_of(session, document, form)
+        return session.settings.workspace / file.path, _export_name(document, form, file)
+    _require_text(document, form)
+    return partial(_write_format, session, document, form), f"{_stem(document)}{FORMATS[form].ending}"
+
+
+def _write_format(session: Session, document: Document, form: str, file: IO[bytes]) -> None:
+    for part in write_format(session, document, form):
+        file.write(part.encode("utf-8", "replace"))
+
+
+def _require_text(document: Document, form: str) -> None:
+    if document.current_generation is None:
+        raise NotExported(f"document {document.id} ({document.name}) has no {form}: {_why_none(document, form)}")
 
 
 def export_job_files(session: Session, job_id: int, directory: Path, there: IfExists) -> Export:
@@ -131,21 +163,38 @@ def _copy_files(copies: Sequence[_Copy], failures: list[PagemillError], there: I
             if is_there and there is IfExists.KEPT:
                 remedy = "--update replaces what has changed, --force everything"
                 failures.append(TargetExists(f"{one.target} exists already", remedy))
-            elif is_there and there is IfExists.UPDATED and filecmp.cmp(one.source, one.target, shallow=False):
+            elif is_there and there is IfExists.UPDATED and _is_unchanged(one):
                 unchanged.append(one.target)
             else:
                 one.target.parent.mkdir(parents=True, exist_ok=True)
-                with one.source.open("rb") as source, atomic_write(one.target) as copy:
-                    shutil.copyfileobj(source, copy)
+                with atomic_write(one.target) as copy:
+                    _fill(copy, one.source)
                 written.append(one.target)
         except FileNotFoundError:
-            failures.append(_gone_error(one.source, one.remake_command))
+            failures.append(_gone_error(str(one.source), one.remake_command))
     return Export(chosen, written, unchanged, failures)
+
+
+def _fill(copy: IO[bytes], source: Path | Callable[[IO[bytes]], None]) -> None:
+    if isinstance(source, Path):
+        with source.open("rb") as file:
+            shutil.copyfileobj(file, copy)
+    else:
+        source(copy)
+
+
+def _is_unchanged(copy: _Copy) -> bool:
+    if isinstance(copy.source, Path):
+        return filecmp.cmp(copy.source, copy.target, shallow=False)
+    with tempfile.NamedTemporaryFile() as made:
+        _fill(made.file, copy.source)
+        made.flush()
+        return filecmp.cmp(made.name, copy.target, shallow=False)
 
 
 def _file_of(session: Session, document: Document, form: str) -> PublishedFile:
     if form not in ROLES:
-        raise BadInput(f"{form!r} is not a format: {', '.join(ROLES)}")
+        raise BadInput(f"{form!r} is not a format: {', '.join(CHOICES)}")
     for file in session.library.files(document.id):
         if file.role == ROLES[form]:
             return file
@@ -163,7 +212,9 @@ def _why_none(document: Document, form: str) -> str:
 
 
 def _export_name(document: Document, form: str, file: PublishedFile) -> str:
-    stem = Path(document.name).stem or f"document-{document.id}"
-    suffix = Path(file.name).suffix if form == "original" else f".{form}"
+    return f"{_stem(document)}{Path(file.name).suffix if form == 'original' else f'.{form}'}"
+
+
+def _stem(document: Document) -> str:
     # Two documents may have the same name; the id keeps them apart.
-    return f"{stem}-{document.id}{suffix}"
+    return f"{Path(document.name).stem or 'document'}-{document.id}"

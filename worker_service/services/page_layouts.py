@@ -23,13 +23,19 @@ def _layouts(session: Session, document_id: int, first: int, last: int) -> Itera
         yield from session.library.page_texts(document_id, start, end, with_layout=True)
 
 
+Rows = Sequence[Sequence[str]]
+
+
 class TableOnPage(Struct, frozen=True):
     page: int
     number: int
     """Position among the tables of its page, from 1."""
     box: Sequence[float]
     """x0, y0, x1, y1 in points from the top left; empty if the text has no positions."""
-    rows: Sequence[Sequence[str]]
+    rows: Rows
+    begin: int = 0
+    end: int = 0
+    """Range of its rows in the page's text."""
 
     @property
     def name(self) -> str:
@@ -50,7 +56,14 @@ def tables_in(page: int, layout: str | None) -> list[TableOnPage]:
         return []
     found: Any = json.loads(layout).get("tables", ())
     return [
-        TableOnPage(page, number, one.get("box", ()), [[_text_of(cell) for cell in row] for row in one["rows"]])
+        TableOnPage(
+            page,
+            number,
+            one.get("box", ()),
+            [[_text_of(cell) for cell in row] for row in one["rows"]],
+            one.get("begin", 0),
+            one.get("end", 0),
+        )
         for number, one in enumerate(found, 1)
     ]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from typing import IO
+from urllib.parse import quote
 
 from starlette.responses import StreamingResponse
 
@@ -37,4 +38,8 @@ def _read(file: IO[bytes]) -> Iterator[bytes]:
 
 
 def _saved_as(file_name: str | None) -> Mapping[str, str]:
-    return {} if file_name is None else {"Content-Disposition": f'attachment; filename="{file_name}"'}
+    if file_name is None:
+        return {}
+    plain = quote(file_name)
+    name = f'filename="{file_name}"' if plain == file_name else f"filename*=utf-8''{plain}"
+    return {"Content-Disposition": f"attachment; {name}"}

@@ -11,16 +11,19 @@ from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import cache
-from itertools import accumulate
+from itertools import accumulate, groupby
 from operator import itemgetter
 from typing import Any
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
+from job_handlers.reading import blocks as text_blocks
 from job_handlers.reading import reading_order, tables
-from job_handlers.reading.layout import TEXT_CHARACTERS_MAX, Block, PageTable, TableCell, bounds_of
+from job_handlers.reading.layout import TEXT_CHARACTERS_MAX, PageTable, TableCell, bounds_of
 from job_handlers.reading.pdf.library import RESOURCES, inherited, mupdf, pymupdf, round_box, size_of
+from worker_service.handlers import Block, Role
 
 _SCAN_PIXELS_LEAST = 300_000
 # Expand ligatures into letters, which is what users type when they search.
@@ -57,6 +60,8 @@ class _Corners(msgspec.Struct, gc=False):
 
 class _Font(msgspec.Struct, gc=False):
     size: int
+    name: str = ""
+    weight: str = ""
 
 
 class _Line(msgspec.Struct, gc=False):
@@ -174,17 +179,52 @@ def _page_text(
     blocks: list[Block] = []
     placed: list[PageTable] = []
     begin = 0
-    for part in parts:
-        if part.table is None:
-            text = "".join([f"{lines[at].text}\n" for at in part.lines])
-        else:
-            text = grids[part.table].as_text()
-            placed.append(_stored_table(grids[part.table], begin, begin + len(text), boxes, turn))
-            text += _text_beside_table(grids[part.table], lines)
-        written.append(text)
-        blocks.append(Block(*_to_page_space(part.box, turn), begin, begin + len(text)))
-        begin += len(text)
+    facts, of_parts = _text_lines(parts, lines, boxes, size[1])
+    for run, own in groupby(zip(parts, of_parts, strict=True), lambda one: one[0].table):
+        if run is None:
+            some = [line for _, own_lines in own for line in own_lines]
+            written += [line.text for line in some]
+            blocks += text_blocks.divide_lines(some, begin, facts)
+            begin = blocks[-1].end if some else begin
+            continue
+        for part, _ in own:
+            text = grids[run].as_text()
+            placed.append(_stored_table(grids[run], begin, begin + len(text), boxes, turn))
+            text += _text_beside_table(grids[run], lines)
+            written.append(text)
+            blocks.append(Block(*part.box, begin, begin + len(text), Role.TABLE))
+            begin += len(text)
+    if turn is not None:
+        blocks = [replace(one, **dict(zip(_EDGES, _to_page_space(_box_of(one), turn), strict=True))) for one in blocks]
     return PageText(size, "".join(written)[:TEXT_CHARACTERS_MAX], blocks, placed, may_be_scan)
+
+
+_EDGES = ("x0", "y0", "x1", "y1")
+
+
+def _box_of(block: Block) -> tuple[float, float, float, float]:
+    return block.x0, block.y0, block.x1, block.y1
+
+
+def _text_lines(
+    parts: Sequence[reading_order.OrderedPart],
+    lines: Sequence[_Line],
+    boxes: Sequence[tuple[float, float, float, float]],
+    height: float,
+) -> tuple[text_blocks.PageFacts, list[list[text_blocks.TextLine]]]:
+    found: list[list[text_blocks.TextLine]] = []
+    for part in parts:
+        own: list[text_blocks.TextLine] = []
+        for at in part.lines:
+            x0, y0, x1, y1 = boxes[at]
+            line = lines[at]
+            font = line.font
+            style = text_blocks.font_style(font.name, font.weight)
+            own.append(text_blocks.TextLine(
+                x0, y0, x1, y1, line.y / 100, font.size / 100, style, f"{line.text}\n", at == part.lines[0]
+            ))  # fmt: skip
+        found.append(own)
+    return text_blocks.facts_of([one for own in found for one in own], height), found
 
 
 def _tables_in(

@@ -24,7 +24,7 @@ from starlette.routing import Route
 from worker_service import VERSION
 from worker_service.jobs.batches import InBatch
 from worker_service.jobs.job import Job
-from worker_service.services.exports import ROLES
+from worker_service.services.exports import CHOICES
 from worker_service.services.health import Level
 from worker_service.services.jobs import Needed
 from worker_service.services.serialize import HELD
@@ -116,7 +116,7 @@ def _response(one: Endpoint, status: int, schemas: _Schemas) -> dict[str, Any]:
 
 def _path_parameters(path: str) -> Iterable[dict[str, Any]]:
     schemas = {"id": msgspec.json.schema(Id), "number": msgspec.json.schema(Id)}
-    schemas["form"] = {"type": "string", "enum": list(ROLES)}
+    schemas["form"] = {"type": "string", "enum": list(CHOICES)}
     for part in path.split("/"):
         if part.startswith("{"):
             schema = schemas.get(part[1:-1], msgspec.json.schema(FilledText))

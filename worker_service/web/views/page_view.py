@@ -205,7 +205,10 @@ def _hit_boxes(
     except NoPageImage:
         return None
     words = [(one.x0, one.y0, one.x1, one.y1, one.text) for one in drawn.words]
-    areas = [*layout["blocks"], *([*one["box"], one["begin"], one["end"]] for one in layout.get("tables", ()))]
+    areas = [
+        *(one[:6] for one in layout["blocks"]),
+        *([*one["box"], one["begin"], one["end"]] for one in layout.get("tables", ())),
+    ]
     placed = _locate_in_areas(page.text or "", words, areas)
     return [box for corners, where in placed if (box := _box(corners, where, hits)).is_hit]
 

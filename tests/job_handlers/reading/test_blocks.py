@@ -1,0 +1,128 @@
+"""What each part of a page is, from the file to Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pymupdf as partly_typed
+import pytest
+
+from benchmarks.markdown_accuracy import score
+from benchmarks.markdown_truth import reports
+from tests.job_handlers.reading.documents import prose
+from tests.job_handlers.reading.kit import Library
+from worker_service.handlers import PageResult
+from worker_service.jobs.blocks import Role
+from worker_service.services.markdown import document_markdown, page_markdown
+from worker_service.services.page_blocks import StructuredPage, structure_of
+
+pymupdf: Any = partly_typed
+
+
+def read(library: Library, path: Path) -> Sequence[StructuredPage]:
+    library.read(path)
+    return structure_of(iter(library.by_number[number] for number in sorted(library.by_number)))
+
+
+def printed(path: Path, *lines: tuple[float, float, str, float, str], pages: int = 1) -> Path:
+    """Save pages with these lines: x, y, font, size, text."""
+    with pymupdf.open() as document:
+        for number in range(1, pages + 1):
+            page = document.new_page(width=595, height=842)
+            for x, y, font, size, text in lines:
+                page.insert_text((x, y), text.replace("{page}", str(number)), fontname=font, fontsize=size)
+        document.save(path)
+    return path
+
+
+BODY = [f"{prose(seed, 12)},".replace("\n", " ").replace(".", "") for seed in range(6)]
+
+
+def body(y: float, count: int = 4) -> Iterator[tuple[float, float, str, float, str]]:
+    yield from ((72, y + 13 * at, "tiro", 10, BODY[at].lower()) for at in range(count))
+
+
+def test_headings_lists_and_code_become_markdown(library: Library, tmp_path: Path) -> None:
+    path = printed(
+        tmp_path / "a.pdf",
+        (72, 80, "tibo", 20, "Annual report"),
+        *body(110),
+        (72, 190, "tibo", 14, "Risks"),
+        *body(215),
+        (72, 290, "tiro", 10, "• water"),
+        (72, 305, "tiro", 10, "• fire"),
+        (90, 320, "tiro", 10, "• in forests"),
+        (72, 360, "cour", 10, "def burn(): pass"),
+        *body(400),
+    )
+
+    [page] = read(library, path)
+
+    lines = page_markdown(page).splitlines()
+    assert [line for line in lines if line.startswith("#")] == ["# Annual report", "## Risks"]
+    assert [line for line in lines if line.lstrip().startswith("- ")] == ["- water", "- fire", "    - in forests"]
+    assert lines[lines.index("```") + 1] == "def burn(): pass"
+    assert sum(one.role is Role.PARAGRAPH for one in page.blocks) == 3
+
+
+def test_running_heads_and_page_numbers_are_left_out_of_markdown_but_not_of_the_text(
+    library: Library, tmp_path: Path
+) -> None:
+    running = [(72, 40, "helv", 8, "Report of the board"), (290, 815, "helv", 8, "Page {page} of 4")]
+
+    pages = read(library, printed(tmp_path / "a.pdf", *running, *body(110), pages=4))
+
+    whole = "".join(document_markdown(pages))
+    assert "Report of the board" not in whole
+    assert "of 4" not in whole
+    assert whole.startswith("<!-- page 1 -->")
+    assert "Report of the board" in library.text
+    assert "Page 3 of 4" in library.text
+
+
+def test_a_word_that_a_line_divides_is_whole_in_markdown() -> None:
+    text = "The respon-\nsibility of the Anglo-\nSaxon board\n"
+
+    [page] = structure_of(iter([PageResult(1, "d", text, "ocr")]))
+
+    assert page_markdown(page) == "The responsibility of the Anglo-Saxon board\n"
+
+
+def test_what_looks_like_markdown_stays_text() -> None:
+    [page] = structure_of(iter([PageResult(1, "d", "# not *one* <b> of_them\n\n1. neither", "ocr")]))
+
+    assert page_markdown(page) == "\\# not \\*one\\* \\<b> of_them\n\n1\\. neither\n"
+
+
+@pytest.mark.parametrize("layout", [None, '{"size":[595,842],"blocks":[[72,80,500,90,0,7]]}'])
+def test_a_page_read_before_blocks_had_roles_becomes_paragraphs(layout: str | None) -> None:
+    [page] = structure_of(iter([PageResult(1, "d", "old one", "layer", None, layout)]))
+
+    assert page_markdown(page) == "old one\n"
+
+
+def test_a_page_of_a_spreadsheet_becomes_a_table_below_its_name() -> None:
+    layout = '{"sheet":"Costs","first":1,"values":[["Year","EUR"],[2024,1.5],[null,"a|b"]]}'
+
+    [page] = structure_of(iter([PageResult(1, "d", "Year\tEUR\n2024\t1.5\n\ta|b\nCosts", "rows", None, layout)]))
+
+    assert page_markdown(page) == "# Costs\n\n| Year | EUR |\n| --- | --- |\n| 2024 | 1.5 |\n|  | a\\|b |\n"
+
+
+def test_the_structure_of_reports_is_found(library: Library, tmp_path: Path) -> None:
+    """`./run bench markdown` measures the same on more reports and beside others."""
+    counts: dict[str, list[float]] = {}
+    for truth in reports(tmp_path, "tested", 4):
+        whole = "".join(document_markdown(read(library, truth.path)))
+        library.forget()
+        for name, (points, most) in score(whole, truth).items():
+            counts.setdefault(name, []).append(points)
+            counts.setdefault(f"most {name}", []).append(most)
+
+    found = {
+        name: sum(counts[name]) / (sum(counts[f"most {name}"]) or 1)
+        for name in ("headings", "levels", "items", "order")
+    }
+    assert min(found.values()) > 0.9, found

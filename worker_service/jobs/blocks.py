@@ -1,0 +1,318 @@
+"""What each part of a page's text is: headings, paragraphs, items of lists, running heads. Pure rules.
+
+A page result stores its blocks in reading order, with the roles that the page alone shows. `resolve_roles` adds what
+only the whole document shows: which lines repeat on every page, which letters are larger than its body text, and
+which heading is below which.
+
+A decision is a sum of evidence. Each rule is a row of a table: its points, and when they count.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from enum import StrEnum
+from statistics import median
+from typing import NamedTuple
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+BOLD, ITALIC, MONOSPACED, SAID = 1, 2, 4, 8
+"""Flags of `Block.style`. SAID: the file itself says what the block is, by a tag, a style or its outline."""
+
+HEADING_LEVELS = 6
+MARKER = re.compile(
+    r"(?:[•◦▪▫●○■□‣⁃∙·➢➤✓✔❖*\u2013\u2014\uf0a7\uf0b7\uf0d8-]|\(?(?:\d{1,3}|[a-zA-Z]|[ivx]{1,5})[.)])(?=\s)"
+)
+"""Beginning of an item of a list."""
+_NUMBER = re.compile(r"(?:(?:chapter|part|section|kapitel|teil|appendix|annex|anhang)\s+)?"
+                     r"((?:\d{1,2}|[A-Z]|[IVX]{1,5})(?:\.\d{1,3}){0,4})[.):]?\s+(?=\S)", re.IGNORECASE)  # fmt: skip
+_PAGE_NUMBER = re.compile(
+    r"\W*(?:(?:page|seite|p\.|s\.)\s*)?(?:\d{1,4}|[ivxlc]{1,7})(?:\s*(?:of|von|/|\|)\s*\d{1,4})?\W*", re.IGNORECASE
+)
+_SENTENCE_END = (".", "!", "?", ";", ",", ":")
+_HEADING_CHARACTERS_MAX = 200
+_HEADING_POINTS = 3.0
+_EDGE = 0.14
+"""Share of the page's height at its top and at its bottom where lines may be running heads and feet."""
+_EDGE_BLOCKS = 4
+_LARGER = 1.08
+_SAME_SIZE = 0.4
+
+
+class Role(StrEnum):
+    HEADING = "heading"
+    PARAGRAPH = "paragraph"
+    ITEM = "item"
+    TABLE = "table"
+    CAPTION = "caption"
+    FOOTNOTE = "footnote"
+    CODE = "code"
+    PICTURE = "picture"
+    HEAD = "head"
+    FOOT = "foot"
+    NUMBER = "number"
+
+
+RUNNING = (Role.HEAD, Role.FOOT, Role.NUMBER)
+_MAY_BE_HEADING = (Role.PARAGRAPH, Role.ITEM)
+
+
+class Block(Struct, array_like=True, frozen=True):
+    x0: float
+    y0: float
+    x1: float
+    y1: float
+    begin: int
+    end: int
+    """Range in the page's text."""
+    role: Role = Role.PARAGRAPH
+    level: int = 0
+    """Level of a heading, from 1, or of an item. 0: not known."""
+    size: float = 0.0
+    """Height of the font in points. 0: not known."""
+    style: int = 0
+
+    @property
+    def is_placed(self) -> bool:
+        return self.x1 > self.x0
+
+
+class BlocksOfPage(Struct, frozen=True):
+    number: int
+    size: tuple[float, float]
+    text: str
+    blocks: Sequence[Block]
+
+    def text_of(self, block: Block) -> str:
+        return self.text[block.begin : block.end]
+
+
+def resolve_roles(pages: Sequence[BlocksOfPage]) -> list[BlocksOfPage]:
+    """Return the pages with the roles and levels that follow from the whole document."""
+    pages = _with_running_lines(pages)
+    facts = _facts_of(pages)
+    made: list[BlocksOfPage] = []
+    for page in pages:
+        blocks = list(page.blocks)
+        for at, block in enumerate(blocks):
+            if block.role in _MAY_BE_HEADING and _points(_Candidate(page, at, facts)) >= _HEADING_POINTS:
+                blocks[at] = replace(block, role=Role.HEADING)
+        made.append(replace(page, blocks=blocks))
+    return _with_levels(made, facts)
+
+
+# ── Running heads, feet and page numbers ──────────────────────────────────────────────────────────────────────────────
+
+
+def _with_running_lines(pages: Sequence[BlocksOfPage]) -> list[BlocksOfPage]:
+    """Mark the lines at the edges of pages that repeat, and page numbers."""
+    edges = [_edge_blocks(page) for page in pages]
+    places: dict[tuple[bool, str], list[float]] = defaultdict(list)
+    for page, some in zip(pages, edges, strict=True):
+        for at, is_top in some.items():
+            block = page.blocks[at]
+            places[is_top, _pattern(page.text_of(block))].append(block.y0)
+    least = 2 if len(pages) < 6 else 3
+    made: list[BlocksOfPage] = []
+    for page, some in zip(pages, edges, strict=True):
+        blocks = list(page.blocks)
+        for at, is_top in some.items():
+            block, text = blocks[at], page.text_of(blocks[at])
+            near = sum(abs(y - block.y0) < 0.02 * page.size[1] for y in places[is_top, _pattern(text)])
+            if _PAGE_NUMBER.fullmatch(text.strip()):
+                blocks[at] = replace(block, role=Role.NUMBER, level=0)
+            elif near >= least and not (block.role is Role.HEADING and block.level):
+                blocks[at] = replace(block, role=Role.HEAD if is_top else Role.FOOT, level=0)
+        made.append(replace(page, blocks=blocks))
+    return made
+
+
+def _edge_blocks(page: BlocksOfPage) -> dict[int, bool]:
+    """Return the indexes of the blocks at the top (True) and at the bottom (False) of the page."""
+    height = page.size[1]
+    placed = [at for at, one in enumerate(page.blocks) if one.is_placed and one.role not in (Role.TABLE, *RUNNING)]
+    upper = sorted(placed, key=lambda at: page.blocks[at].y0)[:_EDGE_BLOCKS]
+    lower = sorted(placed, key=lambda at: -page.blocks[at].y1)[:_EDGE_BLOCKS]
+    found = {at: False for at in lower if page.blocks[at].y0 > (1 - _EDGE) * height}
+    return found | {at: True for at in upper if page.blocks[at].y1 < _EDGE * height}
+
+
+def _pattern(text: str) -> str:
+    return re.sub(r"\d+|\b[ivxlc]+\b", "#", " ".join(text.split()).casefold())[:200]
+
+
+# ── Headings ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class _DocumentFacts(NamedTuple):
+    body: float
+    """Font height of most of the text."""
+    is_body_bold: bool
+    says_headings: bool
+    """The file itself names headings."""
+
+
+def _facts_of(pages: Sequence[BlocksOfPage]) -> _DocumentFacts:
+    sizes: Counter[float] = Counter()
+    bold = whole = 0
+    for page in pages:
+        for one in page.blocks:
+            if one.role in _MAY_BE_HEADING or one.role is Role.TABLE:
+                length = one.end - one.begin
+                sizes[_rounded(one.size)] += length
+                whole += length
+                bold += length if one.style & BOLD else 0
+    body = sizes.most_common(1)[0][0] if sizes else 0.0
+    says = any(one.role is Role.HEADING and one.style & SAID for page in pages for one in page.blocks)
+    return _DocumentFacts(body, bold > whole / 2, says)
+
+
+def _rounded(size: float) -> float:
+    return round(size * 2) / 2
+
+
+class _Candidate:
+    """A block that may be a heading, with what the rules look at."""
+
+    def __init__(self, page: BlocksOfPage, at: int, document: _DocumentFacts) -> None:
+        self.block = page.blocks[at]
+        self.document = document
+        self.text = " ".join(page.text_of(self.block).split())
+        self.lines = page.text_of(self.block).strip().count("\n") + 1
+        self.ratio = self.block.size / document.body if document.body else 1.0
+        self.number = _NUMBER.match(self.text)
+        self.before = page.blocks[at - 1] if at else None
+        self.after = page.blocks[at + 1] if at + 1 < len(page.blocks) else None
+        self.page = page
+
+    @property
+    def is_bold(self) -> bool:
+        return bool(self.block.style & BOLD) and not self.document.is_body_bold
+
+    @property
+    def is_capitals(self) -> bool:
+        letters = [one for one in self.text if one.isalpha()]
+        return len(letters) > 3 and sum(map(str.isupper, letters)) > 0.9 * len(letters)
+
+    @property
+    def letters(self) -> int:
+        return sum(map(str.isalpha, self.text))
+
+    @property
+    def gap_above(self) -> float:
+        """Return the space above in heights of the body text; 2 at the top of a column."""
+        if self.before is None or self.before.y1 > self.block.y1:
+            return 2.0
+        return (self.block.y0 - self.before.y1) / (self.document.body or 1.0)
+
+    @property
+    def gap_below(self) -> float:
+        if self.after is None or self.after.y0 < self.block.y0:
+            return 2.0
+        return (self.after.y0 - self.block.y1) / (self.document.body or 1.0)
+
+    @property
+    def is_followed_by_body(self) -> bool:
+        after = self.after
+        return after is not None and (
+            after.end - after.begin > self.block.end - self.block.begin
+            or after.role is not Role.PARAGRAPH
+            or after.size < self.block.size - _SAME_SIZE
+        )
+
+    @property
+    def is_beside_another(self) -> bool:
+        """Return whether other text is on the same line, as in a form."""
+        return any(
+            one is not None and min(one.y1, self.block.y1) - max(one.y0, self.block.y0) > 0.5 * self.block.size
+            for one in (self.before, self.after)
+        )
+
+
+class _Rule(NamedTuple):
+    points: float
+    applies: Callable[[_Candidate], bool]
+
+
+_HEADING_RULES = (
+    # Letters.
+    _Rule(1.5, lambda one: one.ratio >= _LARGER),
+    _Rule(1.5, lambda one: one.ratio >= 1.18),
+    _Rule(1.0, lambda one: one.ratio >= 1.45),
+    _Rule(2.0, lambda one: one.is_bold),
+    _Rule(0.5, lambda one: bool(one.block.style & ITALIC)),
+    _Rule(1.0, lambda one: one.is_capitals),
+    _Rule(-1.5, lambda one: 0 < one.ratio < 0.93),
+    _Rule(-2.0, lambda one: bool(one.block.style & MONOSPACED)),
+    # Words.
+    _Rule(1.0, lambda one: one.number is not None and not one.block.style & ITALIC),
+    _Rule(-2.5, lambda one: one.text.endswith(_SENTENCE_END) and not (one.number and len(one.text) < 60)),
+    _Rule(-1.0, lambda one: one.text[:1].islower()),
+    _Rule(-1.0, lambda one: len(one.text) > 90),
+    _Rule(-4.0, lambda one: len(one.text) > _HEADING_CHARACTERS_MAX or one.lines > 4),
+    _Rule(-4.0, lambda one: one.letters < 3 or one.letters < 0.5 * len(one.text.replace(" ", ""))),
+    _Rule(-2.0, lambda one: one.block.role is Role.ITEM and one.number is None),
+    # Place.
+    _Rule(0.5, lambda one: one.gap_above > 0.6),
+    _Rule(0.5, lambda one: one.gap_above > 1.2 * one.gap_below),
+    _Rule(0.5, lambda one: one.is_followed_by_body),
+    _Rule(-1.0, lambda one: not one.is_followed_by_body),
+    _Rule(-2.0, lambda one: one.is_beside_another),
+    # What the file says.
+    _Rule(-4.0, lambda one: bool(one.block.style & SAID) and one.document.says_headings),
+)
+
+
+def _points(candidate: _Candidate) -> float:
+    return sum([rule.points for rule in _HEADING_RULES if rule.applies(candidate)])
+
+
+def _with_levels(pages: Sequence[BlocksOfPage], facts: _DocumentFacts) -> list[BlocksOfPage]:
+    """Give each heading a level: the file's own, else by its number, else by the rank of its letters."""
+    found = [(page, one) for page in pages for one in page.blocks if one.role is Role.HEADING and not one.level]
+    ranks = _style_ranks(found)
+    depths = {depth: _usual(ranks[_look(page, one)] for page, one in found if _depth(page, one) == depth)
+              for depth in range(1, HEADING_LEVELS)}  # fmt: skip
+    first = next((rank - depth for depth, rank in depths.items() if rank), 0)
+
+    def level(page: BlocksOfPage, block: Block) -> int:
+        depth = _depth(page, block)
+        return min(max(depth + first if depth else ranks[_look(page, block)], 1), HEADING_LEVELS)
+
+    return [
+        replace(page, blocks=[
+            replace(one, level=level(page, one)) if one.role is Role.HEADING and not one.level else one
+            for one in page.blocks
+        ])
+        for page in pages
+    ]  # fmt: skip
+
+
+def _look(page: BlocksOfPage, block: Block) -> tuple[float, int, bool]:
+    """Return what a heading looks like; the greatest is the highest."""
+    return _rounded(block.size), block.style & BOLD, page.text_of(block).isupper()
+
+
+def _style_ranks(found: Iterable[tuple[BlocksOfPage, Block]]) -> dict[tuple[float, int, bool], int]:
+    looks = sorted({_look(page, one) for page, one in found}, reverse=True)
+    ranks: dict[tuple[float, int, bool], int] = {}
+    rank = 0
+    for at, look in enumerate(looks):
+        if not at or look != looks[at - 1]:
+            rank += 1
+        ranks[look] = rank
+    return ranks
+
+
+def _depth(page: BlocksOfPage, block: Block) -> int:
+    """Return how deep the heading's number is: 2 for 3.1. 0 if it has none."""
+    number = _NUMBER.match(" ".join(page.text_of(block).split()))
+    return number[1].count(".") + 1 if number else 0
+
+
+def _usual(ranks: Iterable[int]) -> int:
+    some = list(ranks)
+    return round(median(some)) if some else 0

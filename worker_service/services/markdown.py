@@ -1,0 +1,149 @@
+"""Markdown of a document, from its blocks. Running heads, feet and page numbers are left out."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+
+from msgspec.structs import replace
+
+from worker_service.jobs.blocks import MARKER, RUNNING, Block, Role
+from worker_service.jobs.documents import PageResult
+from worker_service.services.database import Session
+from worker_service.services.page_blocks import StructuredPage, structured_pages
+from worker_service.services.page_layouts import Rows
+
+_SPECIAL = re.compile(r"[\\`*]|(?<!\w)_|_(?!\w)|<(?=[A-Za-z/!?])|\[(?=[^\]]*\]\()")
+_BLOCK_BEGIN = re.compile(r"(?=[#>+-](?:\s|$)|#{2,6}\s|~~~|\d{1,9}[.)]\s|={3,}|-{3,})")
+_DIVIDED = re.compile(r"(?<=[^\W\d_])(?:-|\u00ad)\s*\n\s*(?=[^\W\d_])")
+_SENTENCE_END = (".", "!", "?", ":", ";", ")", "”", '"', "»")
+_LEVELS_MAX = 6
+
+
+def page_marker(number: int) -> str:
+    return f"<!-- page {number} -->"
+
+
+def document_markdown(pages: Sequence[StructuredPage]) -> Iterator[str]:
+    """Yield the Markdown page by page, each after a marker with its number."""
+    for page in pages:
+        yield f"{page_marker(page.number)}\n\n{page_markdown(page)}\n"
+
+
+def with_markdown(session: Session, document_id: int, results: Sequence[PageResult]) -> list[PageResult]:
+    """Return the pages with Markdown as their text."""
+    texts = {page.number: page_markdown(page) for page in structured_pages(session, document_id)}
+    return [replace(one, text=texts.get(one.number, "")) for one in results]
+
+
+def page_markdown(page: StructuredPage) -> str:
+    """Return the Markdown of one page. Blocks are separated by an empty line, items of a list by a line feed."""
+    shown = [
+        one
+        for one in page.blocks
+        if one.role not in RUNNING and (page.text_of(one).strip() or one.role is Role.PICTURE)
+    ]
+    made: list[str] = []
+    for role, some in groupby(_joined(page, shown), lambda one: one[0].role):
+        blocks = list(some)
+        if role is Role.ITEM:
+            made.append(_list([one for one, _ in blocks], [text for _, text in blocks]))
+        elif role is Role.CODE:
+            made.append(_code([page.text_of(one) for one, _ in blocks]))
+        else:
+            made += [_block(page, one, text) for one, text in blocks]
+    return "\n\n".join(filter(None, made)) + "\n" if made else ""
+
+
+def flowing_text(text: str) -> str:
+    """Return the lines as one, with the words whole that a line's end divides."""
+    return " ".join(_DIVIDED.sub(_joint, text.strip()).replace("\u00ad", "").split())
+
+
+def _joint(found: re.Match[str]) -> str:
+    # A hyphen before a capital belongs to the word: Anglo-\nSaxon.
+    return "-" if found.string[found.end() : found.end() + 1].isupper() else ""
+
+
+def _joined(page: StructuredPage, blocks: Sequence[Block]) -> list[tuple[Block, str]]:
+    """Return the blocks with their text, and each paragraph whole that goes on in the next column."""
+    made: list[tuple[Block, str]] = []
+    for block in blocks:
+        text = page.text_of(block)
+        if made and _goes_on(*made[-1], block, text):
+            made[-1] = made[-1][0], f"{made[-1][1].rstrip()}\n{text}"
+        else:
+            made.append((block, text))
+    return made
+
+
+def _goes_on(last: Block, last_text: str, block: Block, text: str) -> bool:
+    return (
+        last.role in (Role.PARAGRAPH, Role.ITEM)
+        and block.role is Role.PARAGRAPH
+        and block.is_placed
+        and abs(last.size - block.size) < 0.3
+        and last.style == block.style
+        and not last_text.rstrip().endswith(_SENTENCE_END)
+        and text.lstrip()[:1].islower()
+    )
+
+
+def _block(page: StructuredPage, block: Block, text: str) -> str:
+    if block.role is Role.TABLE:
+        rows = page.tables.get(block.begin)
+        rest = text[sum(len(line) for line in text.splitlines(keepends=True)[: len(rows)]) :] if rows else text
+        return "\n\n".join(filter(None, [table_markdown(rows) if rows else "", _escaped(flowing_text(rest))]))
+    plain = flowing_text(text)
+    if block.role is Role.HEADING:
+        return f"{'#' * min(max(block.level, 1), _LEVELS_MAX)} {_inline(plain)}"
+    return _escaped(plain)
+
+
+def _inline(text: str) -> str:
+    return _SPECIAL.sub(r"\\\g<0>", text)
+
+
+def _escaped(text: str) -> str:
+    begin = _BLOCK_BEGIN.match(text)
+    if begin is None:
+        return _inline(text)
+    # In a number, the character that makes it an item is its last.
+    at = re.match(r"\d*", text).end()  # type: ignore[union-attr]
+    return f"{text[:at]}\\{_inline(text[at:])}"
+
+
+def _list(blocks: Sequence[Block], texts: Sequence[str]) -> str:
+    lines: list[str] = []
+    lefts: list[float] = []
+    for block, text in zip(blocks, texts, strict=True):
+        plain = flowing_text(text)
+        found = MARKER.match(plain)
+        mark, rest = (found[0], plain[found.end() :].strip()) if found else ("", plain)
+        while lefts and block.x0 < lefts[-1] - 3:
+            lefts.pop()
+        if not lefts or block.x0 > lefts[-1] + 3:
+            lefts.append(block.x0)
+        depth = max(block.level - 1, len(lefts) - 1, 0)
+        sign = f"{mark[:-1]}." if mark[:-1].isdecimal() else "-"
+        kept = "" if sign != "-" or not any(map(str.isalnum, mark)) else f"{mark} "
+        lines.append(f"{'    ' * depth}{sign} {kept}{_inline(rest)}")
+    return "\n".join(lines)
+
+
+def _code(texts: Sequence[str]) -> str:
+    body = "\n".join(text.rstrip("\n") for text in texts)
+    fence = "`" * max(3, 1 + max(map(len, re.findall("`+", body)), default=0))
+    return f"{fence}\n{body}\n{fence}"
+
+
+def table_markdown(rows: Rows) -> str:
+    """Return a pipe table whose first row is its head."""
+    width = max(map(len, rows))
+    lines = [f"| {' | '.join([*map(_cell, row), *[''] * (width - len(row))])} |" for row in rows]
+    return "\n".join([lines[0], f"|{' --- |' * width}", *lines[1:]])
+
+
+def _cell(text: str) -> str:
+    return _inline(" ".join(text.split())).replace("|", "\\|")
