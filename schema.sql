@@ -427,7 +427,8 @@ CREATE TABLE worker_action (
     at         TEXT NOT NULL,
     actor      TEXT NOT NULL,
     verb       TEXT NOT NULL CHECK (verb IN ('cancel', 'retry', 'delete', 'priority', 'remove', 'make_token', 'remove_token',
-                                                    'stop_batch', 'resume_batch', 'retry_batch', 'forget_batch', 'dismiss')),
+                                                    'stop_batch', 'resume_batch', 'retry_batch', 'forget_batch', 'dismiss',
+                                                    'add_schedule', 'change_schedule', 'remove_schedule')),
     undone_at  TEXT,
     undone_by  TEXT,
     batch_id   INTEGER,                  -- the batch, if a whole batch was stopped, resumed, retried, removed or cancelled
@@ -438,11 +439,12 @@ CREATE TABLE worker_action (
 
 CREATE TABLE worker_action_item (
     action_id        INTEGER NOT NULL,
-    item_id          INTEGER NOT NULL,   -- the job, the removed document, or the token
-    left_as          TEXT,               -- status, fence and priority after the change; a description of a removed item
+    item_id          INTEGER NOT NULL,   -- the job, the removed document, or the token; 0 = a schedule
+    left_as          TEXT,               -- status, fence and priority after the change; a description of a removed item;
+                                         -- JSON of a schedule before and after the change
     priority_before  INTEGER,
     PRIMARY KEY (action_id, item_id),
-    CONSTRAINT "left_as has at most 100000 bytes" CHECK (length(CAST(left_as AS BLOB)) <= 100000)
+    CONSTRAINT "left_as has at most 400000 bytes" CHECK (length(CAST(left_as AS BLOB)) <= 400000)
 ) STRICT, WITHOUT ROWID;
 
 
@@ -594,6 +596,18 @@ CREATE TABLE owner_served (
     served  INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX owner_by_served ON owner_served (served);
+
+-- Schedules made in the page, by HTTP or with `pagemill schedules`. The settings file may define others.
+CREATE TABLE schedule (
+    name        TEXT PRIMARY KEY NOT NULL,
+    owner       TEXT NOT NULL DEFAULT '',
+    definition  TEXT NOT NULL,   -- JSON: the other fields of a [[schedule]] table
+    paused_at   TEXT,            -- NULL = it runs
+    CONSTRAINT "definition is JSON" CHECK (json_valid(definition)),
+    CONSTRAINT "name, owner and paused_at have at most 30000 bytes, definition 90000"
+        CHECK (length(CAST(name AS BLOB)) <= 30000 AND length(CAST(owner AS BLOB)) <= 30000
+               AND length(CAST(paused_at AS BLOB)) <= 30000 AND length(CAST(definition AS BLOB)) <= 90000)
+) STRICT, WITHOUT ROWID;
 
 -- Runs of schedules. Each slot of a [[schedule]] runs once, also after its job was deleted. schedule 'once:KEY' is for
 -- `pagemill enqueue --unique KEY --once-per day`. The newest run of each schedule is kept, and all runs of the last two

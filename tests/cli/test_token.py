@@ -96,7 +96,7 @@ def test_who_may_come_in_is_audited_without_its_secret(run: Run) -> None:
     run("token", "rm", "scanner")
 
     told = run("undo", "--list", "--json").stdout
-    assert [(one["verb"], one["tokens"]) for one in json.loads(told)["items"]] == [
+    assert [(one["verb"], one["subject"]) for one in json.loads(told)["items"]] == [
         ("remove_token", "token scanner (read operate, only of alice)"),
         ("make_token", "link bob (read operate admin)"),
         ("make_token", "token scanner (read operate, only of alice)"),

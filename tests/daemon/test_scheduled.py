@@ -21,7 +21,9 @@ HOURLY = '[[schedule]]\nname = "{name}"\ncron = "0 * * * *"\n{what}\n'
 def chore(store: Store, clock: MovableClock, log: Any, tmp_path: Path) -> BeginScheduled:
     file = tmp_path / "own.toml"
     job = HOURLY.format(name="hourly", what='job = { type = "report" }')
-    file.write_text(job + HOURLY.format(name="folder", what=f'crawl = "{tmp_path}/nowhere"'))
+    file.write_text(
+        "schedule_in_daemon = true\n" + job + HOURLY.format(name="folder", what=f'crawl = "{tmp_path}/nowhere"')
+    )
     return BeginScheduled(context_in(tmp_path, store, log, clock, config=file))
 
 

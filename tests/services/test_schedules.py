@@ -13,8 +13,10 @@ from pathlib import Path
 import pytest
 
 from tests.store.kit import START, ByHand, MovableClock, lay_out
-from worker_service.base.errors import BadInput
+from worker_service.base.errors import BadInput, Refused
 from worker_service.jobs.selector import Selector
+from worker_service.services import job_control
+from worker_service.services import schedules as service
 from worker_service.services.database import Session
 from worker_service.services.schedules import list_schedules, run_tick, start_schedule_now
 from worker_service.settings.config import Settings, load_settings
@@ -228,3 +230,103 @@ def test_a_tick_that_is_killed_at_any_statement_has_begun_a_whole_batch_or_none(
         assert found == {"slots": slots, "batches": slots, "jobs": 2 * int(str(slots)), "theirs": 2 * int(str(slots))}
     # BEGIN and COMMIT, of the slot that is due.
     assert killed >= 2
+
+
+# --- schedules in the database ----------------------------------------------------------------------
+
+REPORT = {"cron": "0 * * * *", "job": {"type": "report"}}
+
+
+def test_a_schedule_made_by_a_user_runs_beside_those_of_the_settings(opened: Open, clock: MovableClock) -> None:
+    session = opened(HOURLY)
+    service.add_schedule(session, "mine", REPORT, owner="ann")
+    run_tick(session)
+    clock.advance(3600)
+
+    assert sorted(begun.schedule for begun in run_tick(session).items) == ["hourly", "mine"]
+    assert {one.name: one.definition is None for one in list_schedules(session)} == {"hourly": True, "mine": False}
+    assert [one.when for one in list_schedules(session)] == ["At the start of every hour"] * 2
+    with pytest.raises(Refused):
+        service.add_schedule(session, "hourly", REPORT)
+    with pytest.raises(Refused):
+        service.remove_schedule(session, "hourly")
+
+
+def test_a_paused_schedule_starts_nothing_and_makes_up_for_nothing(opened: Open, clock: MovableClock) -> None:
+    session = opened("")
+    service.add_schedule(session, "mine", REPORT)
+    service.pause_schedule(session, "mine")
+    clock.advance(2 * 3600)
+    assert slots_begun(session) == []
+
+    service.resume_schedule(session, "mine")
+    assert slots_begun(session) == []
+    clock.advance(3600)
+    assert len(slots_begun(session)) == 1
+
+
+def test_each_change_of_a_schedule_is_recorded_and_undone(opened: Open) -> None:
+    session = opened("")
+    service.add_schedule(session, "mine", REPORT)
+    service.change_schedule(session, "mine", {**REPORT, "cron": "@daily"})
+    service.remove_schedule(session, "mine")
+
+    assert [(one.verb, one.subject) for one in session.history.actions()] == [
+        ("remove_schedule", "schedule mine"), ("change_schedule", "schedule mine"), ("add_schedule", "schedule mine"),
+    ]  # fmt: skip
+    for expected in ([("mine", "@daily")], [("mine", "0 * * * *")], []):
+        job_control.undo(session, job_control.find_undoable(session, None))
+        assert [(one.name, one.cron) for one in list_schedules(session)] == expected
+
+
+def test_an_undo_does_not_overwrite_a_later_change(opened: Open) -> None:
+    session = opened("")
+    service.add_schedule(session, "mine", REPORT)
+    [added] = session.history.actions()
+    service.pause_schedule(session, "mine")
+
+    with pytest.raises(Refused, match="changed meanwhile"):
+        job_control.undo(session, added)
+
+
+def test_nobody_changes_a_schedule_of_another_owner(opened: Open) -> None:
+    session = opened("")
+    service.add_schedule(session, "mine", REPORT, owner="ann")
+
+    for change in (service.pause_schedule, service.resume_schedule, service.remove_schedule):
+        with pytest.raises(BadInput, match="no schedule 'mine'"):
+            change(session, "mine", owner="bob")
+    with pytest.raises(BadInput, match="no schedule 'mine'"):
+        service.change_schedule(session, "mine", REPORT, owner="bob")
+
+
+def test_what_could_never_start_is_refused(opened: Open) -> None:
+    session = opened("")
+    for definition, sentence in (
+        ({"cron": "0 * * *", "job": {"type": "a"}}, "five fields"),
+        ({"cron": "@daily"}, "it begins nothing"),
+        ({"cron": "@daily", "crawl": "/nowhere"}, "no directory /nowhere"),
+    ):
+        with pytest.raises(BadInput, match=sentence):
+            service.add_schedule(session, "mine", definition)
+    assert list_schedules(session) == []
+
+
+def test_a_watched_folder_is_one_schedule_that_crawls_it_now_and_every_few_minutes(
+    opened: Open, clock: MovableClock, tmp_path: Path
+) -> None:
+    session = opened("")
+    (tmp_path / "in coming").mkdir()
+    folder = str(tmp_path / "in coming")
+
+    state, begun = service.watch_folder(session, folder, owner="ann")
+    clock.advance(1)
+    again, _ = service.watch_folder(session, folder, {"lang": ["deu"]}, owner="ann", every="1h")
+
+    assert (state.name, state.when, again.name, again.when) == (
+        "in coming", "Every 5 minutes", "in coming", "At the start of every hour",
+    )  # fmt: skip
+    assert session.reading.get(begun.job_id or 0).job_type == "crawl"
+    assert len(list_schedules(session)) == 1
+    with pytest.raises(BadInput, match="divide"):
+        service.watch_folder(session, folder, every="7m")

@@ -151,7 +151,12 @@ def undo(call: Invocation, action_id: int | None, is_list: bool, dry_run: bool, 
             first = f"The newest action, {final.id}, cannot be undone: the {_described(final)}. "
         effect = "restore the priorities" if action.opposite == "priority" else f"{action.opposite} what it changed"
         confirm(f"{first}Undo action {action.id}, the {_described(action)}: {effect}?", yes=yes)
-    return _show_changed(call, action.opposite or "", operations.undo(call.session, action))
+    changed = operations.undo(call.session, action)
+    if action.subject:
+        if not call.printed_json({"action": action.id}):
+            output.show(f"undid the {_described(action)}")
+        return 0
+    return _show_changed(call, action.opposite or "", changed)
 
 
 def _described(action: Action) -> str:
@@ -161,8 +166,8 @@ def _described(action: Action) -> str:
         what = counted(action.documents, "document")
     if action.batch_id is not None:
         what = f"batch {action.batch_id}" + (f" ({what})" if action.jobs else "")
-    name = action.verb.removesuffix("_batch").replace("_", " ")
-    return f"{name} of {action.tokens or what} by {action.actor} at {output.to_the_second(action.at)}"
+    name = action.verb.removesuffix("_batch").removesuffix("_schedule").replace("_", " ")
+    return f"{name} of {action.subject or what} by {action.actor} at {output.to_the_second(action.at)}"
 
 
 @verb
@@ -303,12 +308,12 @@ def _show_actions(call: Invocation) -> int:
     rows = [
         (
             one.id, output.to_the_second(one.at), one.actor, one.verb, one.batch_id, one.jobs or None,
-            one.documents or None, output.to_the_second(one.undone_at), one.tokens,
+            one.documents or None, output.to_the_second(one.undone_at), one.subject,
         )
         for one in actions
     ]  # fmt: skip
     if rows:
-        headers = ("ACTION", "AT (UTC)", "USER", "VERB", "BATCH", "JOBS", "DOCUMENTS", "UNDONE (UTC)", "TOKENS")
+        headers = ("ACTION", "AT (UTC)", "USER", "VERB", "BATCH", "JOBS", "DOCUMENTS", "UNDONE (UTC)", "OF")
         output.show_table(headers, rows)
     else:
         output.say("there are no actions yet")

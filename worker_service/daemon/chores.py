@@ -39,12 +39,11 @@ def chores(
 ) -> dict[str, Chore]:
     """Return the chores by name. `known`: job types with a handler here, whether or not WORKER_TYPES allows them."""
     wanted: dict[str, Chore] = {}
-    if context.settings.schedule and context.settings.schedule_in_daemon:
-        wanted["begin_scheduled"] = BeginScheduled(context).run
     if context.settings.notify:
         wanted["notify"] = partial(send_notifications, context)
     return {
         **wanted,
+        "begin_scheduled": BeginScheduled(context).run,
         "disk_space": DiskSpace(context, set_disk_low).run,
         "tidy": partial(tidy, context),
         "forget": partial(forget, context),
@@ -152,18 +151,24 @@ _SCHEDULE_SECONDS_MAX = 20.0
 
 @dataclass(slots=True)
 class BeginScheduled:
-    """Enqueues scheduled jobs. Other processes may do so too: each slot enqueues its job once."""
+    """Enqueues scheduled jobs: those of schedules in the database, and with `schedule_in_daemon` those of the settings.
+
+    Other processes may do so too: each slot enqueues its job once.
+    """
 
     context: DaemonContext
     _logged: Sequence[object] = ()
 
     def run(self) -> float:
+        with_settings = bool(self.context.settings.schedule) and self.context.settings.schedule_in_daemon
+        if not with_settings and not self.context.store.schedules.stored():
+            return _SCHEDULE_SECONDS_MAX
         from worker_service.services.database import Session  # imported only if schedules exist
         from worker_service.services.schedules import run_tick, seconds_to_next
 
         log = self.context.log
         session = Session(self.context.store, self.context.settings, "schedule", self.context.clock)
-        done = run_tick(session)
+        done = run_tick(session, with_settings=with_settings)
         for begun in done.items:
             log.info(events.SCHEDULE_BEGUN, schedule=begun.schedule, slot=begun.slot, job_id=begun.job_id)
         for missed in done.missed:
@@ -173,7 +178,7 @@ class BeginScheduled:
             if trouble not in self._logged:
                 log.warning(events.SCHEDULE_FAILED, schedule=trouble.schedule, reason=trouble.why)
         self._logged = done.troubles
-        return min(_SCHEDULE_SECONDS_MAX, seconds_to_next(session))
+        return min(_SCHEDULE_SECONDS_MAX, seconds_to_next(session, with_settings=with_settings))
 
 
 def send_notifications(context: DaemonContext) -> float:

@@ -66,7 +66,15 @@ class LogLine(Struct, frozen=True):
     line: str
 
 
-OPPOSITE = {"cancel": "retry", "retry": "cancel", "priority": "priority", "dismiss": "undismiss"}
+OPPOSITE = {
+    "cancel": "retry",
+    "retry": "cancel",
+    "priority": "priority",
+    "dismiss": "undismiss",
+    "add_schedule": "remove_schedule",
+    "change_schedule": "change_schedule",
+    "remove_schedule": "add_schedule",
+}
 
 
 class Action(Struct, frozen=True):
@@ -79,8 +87,17 @@ class Action(Struct, frozen=True):
     undone_at: str | None
     jobs: int
     documents: int
-    tokens: str = ""
+    subject: str = ""
+    """The tokens, or the schedule."""
     batch_id: int | None = None
+
+    @property
+    def is_of_tokens(self) -> bool:
+        return self.verb in ("make_token", "remove_token")
+
+    @property
+    def is_of_schedule(self) -> bool:
+        return self.verb.endswith("_schedule")
 
     @property
     def opposite(self) -> str | None:

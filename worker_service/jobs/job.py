@@ -68,6 +68,14 @@ class Enqueued(NamedTuple):
     decision: Decision | None = None
 
 
+class StoredSchedule(Struct, frozen=True):
+    name: str
+    owner: str
+    definition: str
+    """JSON: the other fields of a [[schedule]] table."""
+    paused_at: str | None = None
+
+
 class ScheduleRun(Struct, frozen=True):
     slot: str | None
     at: str

@@ -59,7 +59,7 @@ def examine(session: Session) -> Iterator[Finding]:
     yield from _check_credentials(session, overview)
     yield from _check_limits(session)
     yield from _check_pauses(overview.pauses)
-    yield from _check_schedules(session) if settings.schedule else ()
+    yield from _check_schedules(session)
     yield _check_workspace(settings.workspace, session.reading.database_id())
     yield from _check_published_files(session)
     yield _check_sandbox(settings.sandbox)
@@ -239,15 +239,16 @@ def _check_pauses(pauses: Sequence[Pause]) -> Iterator[Finding]:
 
 
 def _check_schedules(session: Session) -> Iterator[Finding]:
-    from worker_service.services.schedules import TICKS, list_schedules  # imported only if there are schedules
+    from worker_service.services.schedules import TICKS, list_schedules  # imports much that other commands do not need
 
     found = list_schedules(session)
     for one in found:
         if one.trouble is not None:
-            yield Finding(Level.WARNING, "schedules", one.trouble, "correct the settings file")
+            fix = "correct the settings file" if one.definition is None else f"pagemill schedules change {one.name!r}"
+            yield Finding(Level.WARNING, "schedules", one.trouble, fix)
     if waiting := [one.name for one in found if one.is_waiting]:
         yield Finding(Level.WARNING, "schedules", f"nothing starts {', '.join(waiting)}: no tick runs", TICKS)
-    else:
+    elif found:
         yield Finding(Level.OK, "schedules", f"{counted(len(found), 'schedule')}; ticks run")
 
 

@@ -25,6 +25,7 @@ LIVE = (Status.PENDING, Status.RUNNING)
 ENDED = (Status.COMPLETED, Status.FAILED, Status.CANCELLED)
 DONE = {
     "dismiss": "dismissed",
+    "undismiss": "listed again",
     "cancel": "cancelled",
     "retry": "retried",
     "delete": "deleted",
@@ -194,7 +195,7 @@ def find_undoable(session: Session, action_id: int | None) -> Action:
 
 
 def _why_not(action: Action) -> str:
-    if action.tokens:
+    if action.is_of_tokens:
         return "`pagemill token make` and `rm` change who may sign in"
     match action.verb:
         case "stop_batch":
@@ -207,13 +208,16 @@ def _why_not(action: Action) -> str:
 
 def newest_final(session: Session, action: Action) -> Action | None:
     """Return the newest change of jobs or documents if it is later than `action` and permanent."""
-    changes = (one for one in session.history.actions(most=_ACTIONS_MOST) if not one.tokens)
+    changes = (one for one in session.history.actions(most=_ACTIONS_MOST) if not one.is_of_tokens)
     newest = next(changes, action)
     return newest if newest.id > action.id and newest.opposite is None else None
 
 
 def undo(session: Session, action: Action) -> Changed:
     """Do the opposite to each job that has not changed since."""
+    if action.is_of_schedule:
+        session.store.schedules.undo(action.id, actor=session.actor)
+        return Changed(action.id, ())
     changed = session.store.steering.undo(action.id, actor=session.actor)
     if action.verb != "cancel":
         return changed

@@ -1,11 +1,18 @@
-"""Run schedules. Several ticks may run at once, for instance from cron, a timer and the daemon."""
+"""List, make and run schedules. Several ticks may run at once, for instance from cron, a timer and the daemon.
+
+Schedules come from the settings file, which only its editor changes, and from the database, where users make them.
+A watched folder is a schedule in the database that crawls the folder every few minutes.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
+from itertools import count
+from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -15,6 +22,7 @@ from worker_service.base.errors import (
     BadInput,
     BadPayload,
     BatchNotFound,
+    ConfigError,
     PagemillError,
     Refused,
     RuleBroken,
@@ -23,12 +31,21 @@ from worker_service.base.errors import (
 )
 from worker_service.base.humanize import counted
 from worker_service.jobs.batches import Batch, BatchOfJobs, NewBatch, OwnerPolicy
-from worker_service.jobs.job import Job, NewJob
+from worker_service.jobs.job import Job, NewJob, StoredSchedule
 from worker_service.jobs.selector import Selector
 from worker_service.services.database import Session
 from worker_service.services.enqueue import with_lost_files_forced
 from worker_service.services.notifications import send_due_notifications
-from worker_service.settings.schedules import LATE, Schedule, choose_slots, fill_slot, next_slot, slots_between
+from worker_service.settings.schedules import (
+    LATE,
+    Schedule,
+    choose_slots,
+    cron_every,
+    fill_slot,
+    next_slot,
+    read_schedule,
+    slots_between,
+)
 
 TICKS = (
     "systemctl enable --now pagemill-schedule.timer; or write schedule_in_daemon = true above the first [table] of the "
@@ -36,9 +53,25 @@ TICKS = (
 )
 
 
+_NOT_OF_A_NAME = re.compile(r"[^\w .-]+")
+
+WATCH_DIRECTORY, WATCH_ADDRESS = "5m", "15m"
+"""Default intervals of watched folders."""
+
+
+class KnownSchedule(Struct, frozen=True):
+    schedule: Schedule
+    stored: StoredSchedule | None = None
+    """Its row; None if the settings file defines it."""
+    fault: str = ""
+    """Why its row cannot be read."""
+
+
 class ScheduleState(Struct, frozen=True):
     name: str
     what: str
+    when: str
+    """The cron expression in words."""
     cron: str
     zone: str
     owner: str
@@ -55,6 +88,9 @@ class ScheduleState(Struct, frozen=True):
     is_waiting: bool
     """No tick has run for minutes, or ever."""
     trouble: str | None
+    paused_at: str | None
+    definition: Mapping[str, Any] | None
+    """Its fields in the database; None if the settings file defines it, where alone it can be changed."""
 
 
 class StartedSchedule(Struct, frozen=True):
@@ -93,20 +129,34 @@ class Tick(Struct, frozen=True):
 
 
 def list_schedules(session: Session) -> Sequence[ScheduleState]:
-    return [_state(session, one) for one in session.settings.schedule]
+    return [_state(session, one) for one in known_schedules(session)]
+
+
+def known_schedules(session: Session, *, with_settings: bool = True) -> Sequence[KnownSchedule]:
+    """Return the schedules of the settings file, then those of the database."""
+    own = session.settings.schedule
+    names = {one.name for one in own}
+    stored = [_read_stored(session, one) for one in session.store.schedules.stored() if one.name not in names]
+    return [*map(KnownSchedule, own if with_settings else ()), *stored]
 
 
 def overdue_schedules(session: Session) -> list[str]:
     """Return the names of schedules with an overdue slot or without a first tick."""
-    return [one.name for one in session.settings.schedule if _is_waiting(session, one)]
+    return [one.schedule.name for one in known_schedules(session) if _is_waiting(session, one)]
 
 
-def run_tick(session: Session) -> Tick:
+def run_tick(session: Session, *, with_settings: bool = True) -> Tick:
     """Enqueue what is due, and send due notifications. The next tick retries a schedule that fails."""
     started: list[StartedSchedule] = []
     missed: list[MissedSlots] = []
     faults: list[ScheduleFault] = []
-    for schedule in session.settings.schedule:
+    for known in known_schedules(session, with_settings=with_settings):
+        schedule = known.schedule
+        if _is_paused(known):
+            continue
+        if known.fault:
+            faults.append(ScheduleFault(schedule.name, known.fault))
+            continue
         try:
             _start_due_slots(session, schedule, started, missed)
         except PagemillError as error:
@@ -118,17 +168,18 @@ def run_tick(session: Session) -> Tick:
 
 def start_schedule_now(session: Session, name: str) -> StartedSchedule:
     """Run a schedule now, without affecting its slots."""
-    schedule = _find_schedule(session, name)
+    schedule = _find_schedule(session, name).schedule
     work = session.store.schedules.run_now(name, work_of(session, schedule, session.clock()))
     if work is None:
         raise Refused(f"{name!r} is being started at this moment", "`pagemill schedule ls` shows its job")
     return StartedSchedule(name, None, work.job_id, work.batch_id, work.existing)
 
 
-def seconds_to_next(session: Session) -> float:
+def seconds_to_next(session: Session, *, with_settings: bool = True) -> float:
     """Return infinity if no schedule has another slot."""
     now = session.clock()
-    slots = (next_slot(one, now) for one in session.settings.schedule)
+    running = (one for one in known_schedules(session, with_settings=with_settings) if not _is_paused(one))
+    slots = (next_slot(one.schedule, now) for one in running)
     return min(((slot - now).total_seconds() for slot in slots if slot is not None), default=float("inf"))
 
 
@@ -180,24 +231,26 @@ def _start_due_slots(
             lost = None
 
 
-def _find_schedule(session: Session, name: str) -> Schedule:
-    known = {one.name: one for one in session.settings.schedule}
+def _find_schedule(session: Session, name: str, owner: str | None = None) -> KnownSchedule:
+    """Raise `BadInput` if there is none, or if it belongs to another owner than `owner`."""
+    known = {one.schedule.name: one for one in known_schedules(session) if owner is None or one.schedule.owner == owner}
     if name in known:
         return known[name]
-    names = f"the schedules are {', '.join(known)}" if known else "there are none: pagemill schedule example"
+    names = f"the schedules are {', '.join(known)}" if known else "there are none: pagemill schedules add"
     raise BadInput(f"there is no schedule {name!r}", did_you_mean(name, known, names))
 
 
-def _state(session: Session, schedule: Schedule) -> ScheduleState:
+def _state(session: Session, known: KnownSchedule) -> ScheduleState:
+    schedule, stored = known.schedule, known.stored
     now, last = session.clock(), session.store.schedules.last_run(schedule.name)
-    next_at = next_slot(schedule, now)
+    next_at = None if _is_paused(known) else next_slot(schedule, now)
     job_id, batch_id = (None, None) if last is None else (last.job_id, last.batch_id)
-    trouble: str | None = None
+    trouble: str | None = known.fault or None
     batch: Batch | None = None
     try:
         work_of(session, schedule, now)
     except PagemillError as error:
-        trouble = str(error)
+        trouble = trouble or str(error)
     if batch_id is not None:
         with suppress(BatchNotFound):
             batch = session.store.batches.get(batch_id)
@@ -205,6 +258,7 @@ def _state(session: Session, schedule: Schedule) -> ScheduleState:
     return ScheduleState(
         name=schedule.name,
         what=schedule.what,
+        when=schedule.when,
         cron=schedule.cron,
         zone=schedule.zone,
         owner=schedule.owner,
@@ -216,12 +270,134 @@ def _state(session: Session, schedule: Schedule) -> ScheduleState:
         job=next(iter(jobs), None),
         batch_id=batch_id,
         batch=batch,
-        is_waiting=_is_waiting(session, schedule),
+        is_waiting=_is_waiting(session, known),
         trouble=trouble,
+        paused_at=None if stored is None else stored.paused_at,
+        definition=None if stored is None else json.loads(stored.definition),
     )
 
 
-def _is_waiting(session: Session, schedule: Schedule) -> bool:
+def _is_paused(known: KnownSchedule) -> bool:
+    return known.stored is not None and known.stored.paused_at is not None
+
+
+def _is_waiting(session: Session, known: KnownSchedule) -> bool:
+    if _is_paused(known):
+        return False
+    schedule = known.schedule
     seen = session.store.schedules.seen_until(schedule.name, schedule.plan)
     due = None if seen is None else next_slot(schedule, seen)
     return seen is None or (due is not None and session.clock() - due > LATE)
+
+
+# ── Schedules in the database ───────────────────────────────────────────────────────────────────────────────────────
+# `owner` is the only owner whose schedules the user may see and change; None for all.
+
+
+def add_schedule(session: Session, name: str, definition: Mapping[str, Any], *, owner: str = "") -> ScheduleState:
+    """Add a schedule. `definition` has the fields of a [[schedule]] table, without name and owner."""
+    if name in [one.schedule.name for one in known_schedules(session)]:
+        raise Refused(f"there is a schedule {name!r}", "choose another name")
+    added = StoredSchedule(name, owner, _written(definition))
+    return _change(session, None, added)
+
+
+def change_schedule(
+    session: Session, name: str, definition: Mapping[str, Any], *, owner: str | None = None
+) -> ScheduleState:
+    stored = _changeable(session, name, owner)
+    return _change(session, stored, replace(stored, definition=_written(definition)))
+
+
+def pause_schedule(session: Session, name: str, *, owner: str | None = None) -> ScheduleState:
+    stored = _changeable(session, name, owner)
+    return _change(session, stored, replace(stored, paused_at=stored.paused_at or as_text(session.clock())))
+
+
+def resume_schedule(session: Session, name: str, *, owner: str | None = None) -> ScheduleState:
+    """Run a paused schedule again. What it would have run meanwhile is not made up for."""
+    stored = _changeable(session, name, owner)
+    if stored.paused_at is not None:
+        schedule = _parse(session, stored).schedule
+        session.store.schedules.pass_over(name, schedule.plan, session.clock(), "")
+    return _change(session, stored, replace(stored, paused_at=None))
+
+
+def remove_schedule(session: Session, name: str, *, owner: str | None = None) -> None:
+    session.store.schedules.change(_changeable(session, name, owner), None, actor=session.actor)
+
+
+def watch_folder(
+    session: Session,
+    folder: str,
+    options: Mapping[str, Any] | None = None,
+    *,
+    owner: str = "",
+    every: str | None = None,
+    name: str | None = None,
+) -> tuple[ScheduleState, StartedSchedule]:
+    """Read a folder now and whenever files in it change: add a schedule that crawls it, and start its first run.
+
+    `options` are those of `pagemill crawl`. A second request for the folder and owner changes the first one's schedule.
+    """
+    table = {"folder": folder, **(options or {})}
+    every = every or (WATCH_ADDRESS if "://" in folder else WATCH_DIRECTORY)
+    definition = {"cron": cron_every(every), "crawl": table}
+    watching = [one.schedule.name for one in known_schedules(session) if _watches(one, folder, owner)]
+    if watching:
+        state = change_schedule(session, watching[0], definition)
+    else:
+        state = add_schedule(session, name or _name_of_watch(session, folder), definition, owner=owner)
+    return state, start_schedule_now(session, state.name)
+
+
+def _watches(known: KnownSchedule, folder: str, owner: str) -> bool:
+    crawl = known.schedule.crawl
+    crawled = crawl.get("folder") if isinstance(crawl, Mapping) else crawl
+    return known.stored is not None and known.schedule.owner == owner and crawled == folder
+
+
+def _name_of_watch(session: Session, folder: str) -> str:
+    """Return the last part of the folder's path, with a number if another schedule has that name."""
+    base = _NOT_OF_A_NAME.sub("-", folder.rstrip("/").rpartition("/")[2]).lstrip(" .-")[:80] or "folder"
+    taken = {one.schedule.name for one in known_schedules(session)}
+    names = (base if number == 1 else f"{base} {number}" for number in count(1))
+    return next(name for name in names if name not in taken)
+
+
+def _changeable(session: Session, name: str, owner: str | None) -> StoredSchedule:
+    stored = _find_schedule(session, name, owner).stored
+    if stored is None:
+        raise Refused(f"{name!r} is defined in the settings file", "change it there")
+    return stored
+
+
+def _change(session: Session, before: StoredSchedule | None, after: StoredSchedule) -> ScheduleState:
+    known = _parse(session, after)
+    # Refuse now what a tick could not start, such as a folder that does not exist.
+    work_of(session, known.schedule, session.clock())
+    if before != after:
+        session.store.schedules.change(before, after, actor=session.actor)
+        session.store.schedules.begin(after.name, known.schedule.plan)
+    return _state(session, known)
+
+
+def _written(definition: Mapping[str, Any]) -> str:
+    return json.dumps(definition, ensure_ascii=False, separators=(",", ":"))
+
+
+def _read_stored(session: Session, stored: StoredSchedule) -> KnownSchedule:
+    """Return the schedule, or one that starts nothing if its row was changed by hand and cannot be read."""
+    try:
+        return _parse(session, stored)
+    except BadInput as error:
+        return KnownSchedule(Schedule(stored.name, "@yearly", "UTC", stored.owner), stored, str(error))
+
+
+def _parse(session: Session, stored: StoredSchedule) -> KnownSchedule:
+    table = {**json.loads(stored.definition), "name": stored.name, "owner": stored.owner}
+    try:
+        schedule = read_schedule(table, "schedule")
+    except ConfigError as error:
+        raise BadInput(error.detail, error.remedy) from error
+    return KnownSchedule(replace(schedule, zone=schedule.zone or session.settings.zone), stored)

@@ -1,8 +1,8 @@
-"""The settings table [[schedule]] and its slots: the times of a cron expression in a time zone.
+"""Schedules, as the settings table [[schedule]] and the database define them, and their slots.
 
-A slot is a moment in UTC. When clocks go forward, a fixed time that does not exist comes right after the change; when
-they go back, a fixed time that occurs twice is one slot, the first. Times given by * or */ follow elapsed time (as in
-Debian's cron).
+A slot is a moment in UTC, one of the times of a cron expression in a time zone. When clocks go forward, a fixed time
+that does not exist comes right after the change; when they go back, a fixed time that occurs twice is one slot, the
+first. Times given by * or */ follow elapsed time (as in Debian's cron).
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ import msgspec
 from cronsim import CronSim, CronSimError
 from msgspec import Meta, Struct, field, structs
 
-from worker_service.base.clock import zone_of
-from worker_service.base.errors import ConfigError
+from worker_service.base.clock import parse_length, zone_of
+from worker_service.base.errors import BadInput, ConfigError
 from worker_service.base.humanize import counted
 from worker_service.jobs.job import NewJob
 from worker_service.settings.value_types import (
@@ -39,6 +39,7 @@ LATE = timedelta(minutes=5)
 
 _MISSED_SEEN = 1000
 _NAME = re.compile(r"\w[\w .-]{0,99}")
+_EVERY_MINUTES, _EVERY_HOURS = re.compile(r"\*/(\d+) \* \* \* \*"), re.compile(r"0 \*/(\d+) \* \* \*")
 _WORDS = {
     "@hourly": "0 * * * *", "@daily": "0 0 * * *", "@midnight": "0 0 * * *", "@weekly": "0 0 * * 0",
     "@monthly": "0 0 1 * *", "@yearly": "0 0 1 1 *", "@annually": "0 0 1 1 *",
@@ -141,6 +142,16 @@ class Schedule(Struct, frozen=True):
         return next((word for word in (JOB, CRAWL, BATCH) if getattr(self, word) is not None), "")
 
     @property
+    def when(self) -> str:
+        """Return such as `Every 15 minutes` or `At 06:00 on Monday`."""
+        cron = _WORDS.get(self.cron, self.cron)
+        if steps := _EVERY_MINUTES.fullmatch(cron):
+            return f"Every {counted(int(steps[1]), 'minute')}"
+        if steps := _EVERY_HOURS.fullmatch(cron):
+            return f"Every {counted(int(steps[1]), 'hour')}"
+        return CronSim(cron, datetime(2026, 1, 1, tzinfo=UTC)).explain()
+
+    @property
     def plan(self) -> str:
         """Identifies the sequence of slots: another plan makes it another schedule."""
         return f"{self.cron} {self.zone}"
@@ -154,6 +165,21 @@ class Schedule(Struct, frozen=True):
         source = getattr(self, self.word)
         texts = source.values() if isinstance(source, Mapping) else [source]
         return f"{self.word} {next((one for one in texts if isinstance(one, str)), '')}".rstrip()
+
+
+def cron_every(length: str) -> str:
+    """Return the cron expression of an interval such as 15m, 1h or 1d."""
+    minutes, rest = divmod(parse_length(length).total_seconds(), 60)
+    hours = minutes / 60
+    if rest == 0 and minutes == 1:
+        return "* * * * *"
+    if rest == 0 and 1 < minutes < 60 and 60 % minutes == 0:
+        return f"*/{minutes:.0f} * * * *"
+    if hours in (1, 24):
+        return "0 * * * *" if hours == 1 else "0 0 * * *"
+    if rest == 0 and 1 < hours < 24 and 24 % hours == 0:
+        return f"0 */{hours:.0f} * * *"
+    raise BadInput(f"{length!r} does not divide an hour or a day evenly", "choose 1m, 5m, 15m, 30m, 1h, 6h, 12h or 1d")
 
 
 # ── Slots ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -207,7 +233,8 @@ def read_schedules(raw: object, label: str) -> tuple[Schedule, ...]:
     """Return the schedules. A schedule without a zone of its own has an empty zone."""
     if not isinstance(raw, list):
         raise ConfigError(f"{label} is a list of tables, each headed [[schedule]], not {raw!r}")
-    schedules = tuple(_read(read_table(one, label), f"{label}: number {number}") for number, one in enumerate(raw, 1))
+    tables = enumerate(raw, 1)
+    schedules = tuple(read_schedule(read_table(one, label), f"{label}: number {number}") for number, one in tables)
     names = [one.name for one in schedules]
     for name in names:
         if names.count(name) > 1:
@@ -215,7 +242,7 @@ def read_schedules(raw: object, label: str) -> tuple[Schedule, ...]:
     return schedules
 
 
-def _read(table: Mapping[str, object], label: str) -> Schedule:
+def read_schedule(table: Mapping[str, object], label: str) -> Schedule:
     if isinstance(table.get("name"), str):
         label = f"{label} ({table['name']})"
     schedule = read_struct(Schedule, table, label)

@@ -18,8 +18,12 @@ SELECT id, job_id, fence, at, line FROM worker_job_log
 -- name: actions
 SELECT a.id, a.at, a.actor, a.verb, a.undone_at,
        iif(a.verb IN ('cancel', 'retry', 'delete', 'priority', 'dismiss'), n.items, 0), iif(a.verb = 'remove', n.items, 0),
-       iif(a.verb IN ('make_token', 'remove_token'),
-           (SELECT group_concat(left_as, ', ') FROM worker_action_item i WHERE i.action_id = a.id), ''),
+       CASE WHEN a.verb IN ('make_token', 'remove_token')
+            THEN (SELECT group_concat(left_as, ', ') FROM worker_action_item i WHERE i.action_id = a.id)
+            WHEN a.verb IN ('add_schedule', 'change_schedule', 'remove_schedule')
+            THEN (SELECT 'schedule ' || ifnull(left_as ->> '$.before.name', left_as ->> '$.after.name')
+                    FROM worker_action_item i WHERE i.action_id = a.id)
+            ELSE '' END,
        a.batch_id
   FROM worker_action a
   JOIN (SELECT id, (SELECT count(*) FROM worker_action_item i WHERE i.action_id = id) AS items FROM worker_action) n USING (id)

@@ -5,11 +5,16 @@ Taking a slot is one transaction, which records the slot, inserts the job or bat
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 
+import msgspec
+from msgspec import Struct
+
 from worker_service.base.clock import as_text, from_text
+from worker_service.base.errors import Refused
 from worker_service.jobs.batches import BatchOfJobs
-from worker_service.jobs.job import Enqueued, NewJob, ScheduleRun, StartedWork
+from worker_service.jobs.job import Enqueued, NewJob, ScheduleRun, StartedWork, StoredSchedule
 from worker_service.store.batches import Batches
 from worker_service.store.database import Database
 from worker_service.store.intake import Intake
@@ -20,11 +25,49 @@ _ONCE = "once:"
 _NOW = "now "
 
 
+class _Change(Struct, frozen=True):
+    before: StoredSchedule | None
+    after: StoredSchedule | None
+
+
 class Schedules:
     def __init__(self, database: Database, intake: Intake, batches: Batches) -> None:
         self._db = database
         self._intake = intake
         self._batches = batches
+
+    def stored(self, name: str | None = None) -> Sequence[StoredSchedule]:
+        return [StoredSchedule(*row) for row in self._db.read("stored_schedules", name=name)]
+
+    def change(self, before: StoredSchedule | None, after: StoredSchedule | None, *, actor: str) -> int:
+        """Add, change or remove a schedule. Raise `Refused` if it is no longer as in `before`. Return the action."""
+        verb = "add_schedule" if before is None else "remove_schedule" if after is None else "change_schedule"
+        with self._db.transaction():
+            self._change(before, after)
+            [(action_id,)] = self._db.write("begin_action", verb=verb, actor=actor, now=self._db.now())
+            left_as = msgspec.json.encode(_Change(before, after)).decode()
+            self._db.write("remember", action_id=action_id, item_id=0, left_as=left_as, priority_before=None)
+        return int(action_id)
+
+    def undo(self, action_id: int, *, actor: str) -> None:
+        with self._db.transaction():
+            for (left_as,) in self._db.write("schedule_change", action_id=action_id):
+                done = msgspec.json.decode(left_as, type=_Change)
+                self._change(done.after, done.before)
+                self._db.write("undone", action_id=action_id, now=self._db.now(), actor=actor)
+
+    def _change(self, before: StoredSchedule | None, after: StoredSchedule | None) -> None:
+        one = before or after
+        assert one is not None
+        now = [StoredSchedule(*row) for row in self._db.write("stored_schedules", name=one.name)]
+        if now != ([] if before is None else [before]):
+            raise Refused(f"schedule {one.name!r} has been changed meanwhile", "look at it again")
+        if after is not None:
+            self._db.write("store_schedule", **msgspec.structs.asdict(after))
+            return
+        # A later schedule of this name is another one.
+        for statement in ("remove_schedule", "forget_plan", "forget_runs_of"):
+            self._db.write(statement, name=one.name)
 
     def seen_until(self, schedule: str, plan: str) -> datetime | None:
         """Return the time of the last slot handled. None: the schedule or its plan is new."""

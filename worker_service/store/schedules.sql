@@ -3,6 +3,25 @@
 -- name: seen_until
 SELECT until FROM schedule_plan WHERE schedule = :schedule AND plan = :plan;
 
+-- name: stored_schedules
+SELECT name, owner, definition, paused_at FROM schedule WHERE :name IS NULL OR name = :name ORDER BY name;
+
+-- name: store_schedule
+INSERT OR REPLACE INTO schedule (name, owner, definition, paused_at) VALUES (:name, :owner, :definition, :paused_at);
+
+-- name: remove_schedule
+DELETE FROM schedule WHERE name = :name;
+
+-- name: forget_plan
+DELETE FROM schedule_plan WHERE schedule = :name;
+
+-- name: forget_runs_of
+DELETE FROM schedule_run WHERE schedule = :name;
+
+-- name: schedule_change
+SELECT i.left_as FROM worker_action a JOIN worker_action_item i ON i.action_id = a.id
+ WHERE a.id = :action_id AND a.undone_at IS NULL AND a.verb IN ('add_schedule', 'change_schedule', 'remove_schedule');
+
 -- name: begin_plan
 -- A changed plan starts anew, without slots in the past.
 INSERT INTO schedule_plan (schedule, plan, until) VALUES (:schedule, :plan, :now)

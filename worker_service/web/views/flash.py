@@ -41,6 +41,13 @@ _SENTENCES = {
     "fetching": "The file will be fetched again, then read.",
 }
 
+_DONE_TO_SUBJECT = {
+    "make_token": "created",
+    "remove_token": "removed",
+    "add_schedule": "added",
+    "change_schedule": "changed",
+    "remove_schedule": "removed",
+}
 _DONE_TO_BATCH = {
     "cancel": "cancelled",
     "stop_batch": "stopped",
@@ -92,9 +99,8 @@ def flash_of(session: Session, request: Request) -> Flash | None:
 
 
 def describe_action(action: Action) -> str:
-    if action.tokens:
-        done = "created" if action.verb == "make_token" else "removed"
-        return f"{capitalised(action.tokens)} {done}"
+    if action.subject:
+        return f"{capitalised(action.subject)} {_DONE_TO_SUBJECT[action.verb]}"
     if action.batch_id is not None:
         done = _DONE_TO_BATCH[action.verb]
         return f"Batch {action.batch_id} {done}" + (f" ({counted(action.jobs, 'job')})" if action.jobs else "")
