@@ -17,7 +17,8 @@ from tests.cli.stored_documents import Shelf
 from tests.job_handlers.reading.documents import digital, picture, prose, scan
 from tests.store.kit import lay_out, work_as
 from worker_service.services.database import Session, open_session
-from worker_service.services.documents import remove_documents, selected_documents
+from worker_service.services.document_removal import remove_documents
+from worker_service.services.documents import selected_documents
 from worker_service.services.page_images import NoPageImage, PageRenderer, image_directory, page_image, sweep
 from worker_service.services.parse import read_document_selector
 from worker_service.settings.config import load_settings

@@ -19,7 +19,7 @@ from worker_service.base.errors import RuleBroken
 from worker_service.jobs import retries
 from worker_service.jobs.attempts import Completion, Failure, Report, Usage
 from worker_service.jobs.batches import Batch, BatchMoved, OwnerPolicy
-from worker_service.jobs.generations import TakeoverTimeouts
+from worker_service.jobs.documents import TakeoverTimeouts
 from worker_service.jobs.history import Changed
 from worker_service.jobs.job import Job, Lease
 from worker_service.jobs.selector import Selector

@@ -47,8 +47,9 @@ from worker_service.jobs.documents import (
     OnEnd,
     PageResult,
     SameContent,
+    TakeoverTimeouts,
 )
-from worker_service.jobs.generations import TakeoverTimeouts, decide
+from worker_service.jobs.generations import decide
 from worker_service.jobs.job import Enqueued, Job, NewJob, Status
 from worker_service.jobs.library import DocumentSelector, OwnerSize, Removed, Weight
 from worker_service.jobs.selector import Selector

@@ -37,6 +37,7 @@ from worker_service.cli.submit import (
 from worker_service.jobs.job import Job, NewJob, Status
 from worker_service.jobs.selector import Selector
 from worker_service.services import job_control, jobs
+from worker_service.services.job_details import get_job_details
 
 _PRIORITY_OF_WATCHING = 5
 """Lower than that of a folder that a user waits for."""
@@ -269,7 +270,7 @@ def _live_crawls(call: Invocation, owner: str | None) -> list[WatchedFolder]:
 
 def _watched_folder(call: Invocation, job: Job, payload: Mapping[str, object]) -> WatchedFolder:
     every, folder = payload.get("watch_seconds"), str(payload.get("folder"))
-    ended = [one for one in jobs.get_job_details(call.session, job.id).attempts if one.ended_at is not None]
+    ended = [one for one in get_job_details(call.session, job.id).attempts if one.ended_at is not None]
     return WatchedFolder(
         job_id=job.id,
         folder=folder,

@@ -199,7 +199,9 @@ def rm(call: Invocation, chosen: DocumentSelector, dry_run: bool, yes: bool) -> 
     if chosen.is_empty:
         raise BadInput("name the documents to delete", "give ids, or selectors such as --owner alice")
     found = operations.selected_documents(call.session, chosen)
-    weight = operations.weigh_removal(call.session, found)
+    from worker_service.services.document_removal import remove_documents, weigh_removal
+
+    weight = weigh_removal(call.session, found)
     sample = _sample(found)
     if dry_run:
         if not call.printed_json({"dry_run": True, **_as_object(weight), "items": [one.id for one in found]}):
@@ -209,7 +211,7 @@ def rm(call: Invocation, chosen: DocumentSelector, dry_run: bool, yes: bool) -> 
         return 0
     if found:
         confirm(f"This deletes {_described(weight)} for good.", yes=yes, sample=sample, number=len(found))
-    removed, left = operations.remove_documents(call.session, found)
+    removed, left = remove_documents(call.session, found)
     refused = [{"id": document_id, "reason": reason} for document_id, reason in removed.refused.items()]
     freed = {**_as_object(removed.freed), "items": removed.document_ids}
     if call.printed_json({"action": removed.action_id, **freed, "refused": refused, "files_left": left}):

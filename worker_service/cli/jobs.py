@@ -19,7 +19,6 @@ from worker_service.cli.context import (
     selecting,
     verb,
 )
-from worker_service.jobs.attempts import AttemptRow
 from worker_service.jobs.job import Job
 from worker_service.jobs.selector import COLUMNS, Selector
 from worker_service.services import jobs
@@ -27,6 +26,7 @@ from worker_service.services.jobs import progress_in_words, state_of, title_of_j
 from worker_service.services.serialize import as_object
 
 if TYPE_CHECKING:
+    from worker_service.jobs.attempts import AttemptRow
     from worker_service.services.job_advice import Why
 
 EXIT_NOT_YET = 3
@@ -92,7 +92,9 @@ def show(call: Invocation, what: str) -> None:
     if what.startswith("batch:"):
         raise click.UsageError(f"show takes a job or a document; for a batch: pagemill batch show {what}")
     job_id = JobId().convert(what, None, None)
-    found = jobs.get_job_details(call.session, job_id)
+    from worker_service.services.job_details import get_job_details
+
+    found = get_job_details(call.session, job_id)
     if call.as_json:
         whole = as_object(found)
         output.show_json(whole.pop("job") | whole)
@@ -167,13 +169,15 @@ def logs(call: Invocation, job_id: int | None, follow: bool) -> None:
     Print the log of a job: what its handler logged or printed, the newest 3,000 lines. Without an ID, this is the
     newest job with a problem. With --json and -f, each line is one object.
     """
+    from worker_service.services.job_details import follow_log, read_log
+
     job_id = job_id or _newest_with_a_problem(call)
     if job_id is None:
         return
     if call.as_json and not follow:
-        output.show_json({"items": jobs.read_log(call.session, job_id), "next": None})
+        output.show_json({"items": read_log(call.session, job_id), "next": None})
         return
-    for line in jobs.follow_log(call.session, job_id) if follow else jobs.read_log(call.session, job_id):
+    for line in follow_log(call.session, job_id) if follow else read_log(call.session, job_id):
         if not call.printed_json(line):
             output.show(f"{output.to_the_second(line.at)}  {line.line}")
 

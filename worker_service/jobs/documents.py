@@ -80,6 +80,13 @@ class Decision(StrEnum):
     """Nothing to do: the document was read successfully with the same content and settings."""
 
 
+class TakeoverTimeouts(Struct, frozen=True):
+    """Seconds without progress after which a new request may take over a document."""
+
+    queued_seconds: float = 600
+    indexing_seconds: float = 2700
+
+
 class KnownDocument(Struct, frozen=True):
     content: str = ""
     """SHA-256 of its newest published original. Empty: unknown."""

@@ -4,17 +4,8 @@ from __future__ import annotations
 
 import json
 
-from msgspec import Struct
-
 from worker_service.jobs.digest import canonical
-from worker_service.jobs.documents import Decision, DocumentRequest, IndexStatus
-
-
-class TakeoverTimeouts(Struct, frozen=True):
-    """Seconds without progress after which a new request may take over a document."""
-
-    queued_seconds: float = 600
-    indexing_seconds: float = 2700
+from worker_service.jobs.documents import Decision, DocumentRequest, IndexStatus, TakeoverTimeouts
 
 
 def way_to_read(request: DocumentRequest, status: IndexStatus, settings: str, settings_before: str | None) -> str:

@@ -1,10 +1,8 @@
-"""Documents: list, show and remove them."""
+"""List and show documents."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 
 from msgspec import Struct
 
@@ -15,19 +13,14 @@ from worker_service.jobs.library import (
     DocumentSelector,
     PageSummary,
     Provenance,
-    Removed,
-    Weight,
 )
 from worker_service.services.database import Session
 from worker_service.services.jobs import with_full_path
 from worker_service.services.parse import read_pages
 from worker_service.services.queries import cut_page
-from worker_service.workspace import FORGOTTEN_AT_ONCE, link, sweep_gone
 
 _AT_ONCE = 500
 _FAILED_MOST = 1_000_000
-_PAUSE_SECONDS = 0.005
-"""For other writers, which poll for the write lock every millisecond."""
 
 
 class DocumentPage(Struct, frozen=True):
@@ -119,25 +112,3 @@ def get_page(session: Session, document_id: int, number: int) -> PageResult | No
 def record_document(session: Session, request: DocumentRequest, *, platform: str, owner: str) -> int:
     """Record a document without reading it. Return its id, also if it is known already."""
     return session.store.intake.record_document(request, platform=platform, owner=owner)
-
-
-# ── Removal ───────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def weigh_removal(session: Session, documents: Sequence[Document]) -> Weight:
-    return session.store.upkeep.weigh([document.id for document in documents])
-
-
-def remove_documents(session: Session, documents: Sequence[Document]) -> tuple[Removed, Sequence[str]]:
-    """Remove documents with their pages and files; return the result and the files that a daemon has to delete."""
-    from worker_service.services import page_images  # loads the runner, which a listing does not need
-
-    store, workspace = session.store, session.settings.workspace
-    removed = store.upkeep.remove_documents([document.id for document in documents], actor=session.actor)
-    while store.upkeep.forget_gone(FORGOTTEN_AT_ONCE):
-        time.sleep(_PAUSE_SECONDS)
-    left = sweep_gone(store, workspace)
-    page_images.delete_images(workspace, removed.document_ids)
-    with suppress(OSError):  # a daemon may have the permissions that this user lacks
-        link(store, workspace, removed.document_ids)
-    return removed, left

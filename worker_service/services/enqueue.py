@@ -15,7 +15,7 @@ from worker_service.jobs.follow_ups import FACTS, filled
 from worker_service.jobs.job import Enqueued, NewJob
 from worker_service.services.database import Session
 from worker_service.services.jobs import require_jobs
-from worker_service.services.parse import read_job
+from worker_service.services.parse_job import read_job
 from worker_service.services.queries import chunks
 from worker_service.settings.config import Settings
 from worker_service.workspace import find_deleted_sources

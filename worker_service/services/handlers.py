@@ -18,7 +18,7 @@ from worker_service.runner.messages import AttemptEvent, Begin, Described, Ended
 from worker_service.runner.pool import attempt_events, describe, open_pool
 from worker_service.services.doctor import Finding
 from worker_service.services.health import Level
-from worker_service.services.parse import read_payload
+from worker_service.services.parse_job import read_payload
 from worker_service.settings.config import Settings
 
 DRIVE_CHECK = "job_handlers.fetch.sources.drive.identity:who_am_i"

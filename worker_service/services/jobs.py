@@ -1,11 +1,10 @@
-"""Jobs: list them, show one in full, read its log, and describe its state and progress. Read-only."""
+"""List jobs, and describe their state and progress. Read-only."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
-from typing import NamedTuple
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -13,16 +12,12 @@ from msgspec.structs import replace
 from worker_service.base.clock import from_text, wall_clock
 from worker_service.base.errors import JobNotFound
 from worker_service.base.humanize import length, size
-from worker_service.jobs.attempts import AttemptRow
 from worker_service.jobs.documents import PublishedFile
-from worker_service.jobs.history import LOG_LINES_MOST, Event, LogLine
 from worker_service.jobs.job import Job, Status
-from worker_service.jobs.progress import pace_of
 from worker_service.jobs.selector import Selector
 from worker_service.services.database import Session
-from worker_service.services.queries import IDS_AT_ONCE, chunks, cut_page, poll
+from worker_service.services.queries import IDS_AT_ONCE, chunks, cut_page
 
-_LOG_LINES_SHOWN = 10
 _FIRST_RANGE = 10_000
 
 
@@ -35,22 +30,6 @@ class JobPage(Struct, frozen=True):
 class FoundJobs(JobPage, frozen=True):
     is_partial: bool
     """The time limit ended the search: there may be more jobs below `next`."""
-
-
-class Needed(NamedTuple):
-    id: int
-    status: str
-    """A job status, or 'gone'."""
-
-
-class JobDetails(Struct, frozen=True):
-    job: Job
-    attempts: Sequence[AttemptRow]
-    events: Sequence[Event]
-    waits_for: Sequence[Needed]
-    files: Sequence[PublishedFile]
-    log: Sequence[LogLine]
-    """The last lines."""
 
 
 def list_jobs(session: Session, selector: Selector, *, limit: int = 50, before_id: int | None = None) -> JobPage:
@@ -92,18 +71,6 @@ def id_ranges(session: Session, seconds: float, *, before_id: int | None = None)
             size *= 2
 
 
-def get_job_details(session: Session, job_id: int) -> JobDetails:
-    reading, history = session.reading, session.history
-    return JobDetails(
-        reading.get(job_id),
-        history.attempts(job_id),
-        history.events(job_id),
-        [Needed(*one) for one in reading.waits_for(job_id)],
-        [with_full_path(session, file) for file in session.library.job_files(job_id)],
-        history.logs(job_id, most=LOG_LINES_MOST)[-_LOG_LINES_SHOWN:],
-    )
-
-
 def with_full_path(session: Session, file: PublishedFile) -> PublishedFile:
     return replace(file, path=str(session.settings.workspace / file.path))
 
@@ -116,27 +83,13 @@ def require_jobs(session: Session, ids: Sequence[int], owner: str | None = None)
             raise JobNotFound(f"there is no job {missing}", "`pagemill ls` shows those that are there")
 
 
-def read_log(session: Session, job_id: int) -> Sequence[LogLine]:
-    session.reading.get(job_id)
-    return session.history.logs(job_id, most=LOG_LINES_MOST)
-
-
-def follow_log(session: Session, job_id: int) -> Iterator[LogLine]:
-    """Yield the existing log lines, then new ones until the job has ended."""
-    reading, after_id = session.reading, 0
-    for has_ended in poll(session, lambda: reading.get(job_id).status.is_ended):
-        while lines := session.history.logs(job_id, after_id=after_id):
-            yield from lines
-            after_id = lines[-1].id
-        if has_ended:
-            return
-
-
 # ── Descriptions of a job ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def progress_in_words(job: Job, *, now: datetime | None = None) -> str:
     """Return such as `page 8 of 44 · 12 pages/min · 3 min left`."""
+    from worker_service.jobs.progress import pace_of  # only for running jobs
+
     pace = pace_of(job, now or wall_clock())
     parts = [job.progress_message or _count_in_words(job)]
     if pace.silent_seconds is not None:

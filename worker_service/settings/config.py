@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from worker_service.base.entry_points import entry_points
 from worker_service.base.errors import ConfigError, did_you_mean, nearest
 from worker_service.settings import value_types as kinds
 from worker_service.settings.value_types import Setting, ValueType, length
@@ -324,6 +323,8 @@ _OWN = kinds.find_settings(Settings)
 
 def every_setting() -> dict[str, Setting[Any]]:
     """Return our settings and those of the installed handlers."""
+    from worker_service.base.entry_points import entry_points
+
     every = dict(_OWN)
     for point in entry_points(HANDLERS_SETTINGS):
         try:

@@ -14,7 +14,9 @@ from msgspec import Meta, Struct
 
 from worker_service.base.clock import parse_duration, parse_length, zone_of
 from worker_service.base.errors import BadTime, ConfigError, did_you_mean
-from worker_service.jobs.retries import RetryRule
+
+if TYPE_CHECKING:
+    from worker_service.jobs.retries import RetryRule
 
 T = TypeVar("T")
 S = TypeVar("S", bound=Struct)
@@ -289,6 +291,8 @@ def _parse_retries(raw: object, label: str, _: Path) -> dict[str, RetryRule]:
 
 
 def _rule(raw: object, label: str) -> RetryRule:
+    from worker_service.jobs.retries import RetryRule
+
     table, default = read_struct(_RetryTable, raw, label), RetryRule()
     first, most = table.first, table.most
     # If only one is set, adjust the default of the other to it.

@@ -13,15 +13,17 @@ from datetime import timedelta
 from itertools import islice
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import apsw
 from msgspec import Struct
 
 from worker_service.base.clock import Clock, as_text
-from worker_service.jobs.retries import RetryRule
 from worker_service.store.connection import BusyHandler, OnLongWait, connect, connect_to_read, is_unused
 from worker_service.store.errors import DRIVER_ERRORS, raise_translated, rule_of, translate_errors
+
+if TYPE_CHECKING:
+    from worker_service.jobs.retries import RetryRule
 
 T = TypeVar("T")
 

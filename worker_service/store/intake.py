@@ -13,8 +13,8 @@ from msgspec.structs import replace
 
 from worker_service.base.clock import from_text
 from worker_service.jobs.digest import canonical
-from worker_service.jobs.documents import Decision, DeferredAction, DocumentRequest, IndexStatus
-from worker_service.jobs.generations import TakeoverTimeouts, decide, way_to_read
+from worker_service.jobs.documents import Decision, DeferredAction, DocumentRequest, IndexStatus, TakeoverTimeouts
+from worker_service.jobs.generations import decide, way_to_read
 from worker_service.jobs.job import Enqueued, NewJob
 from worker_service.jobs.retries import retries_of
 from worker_service.store.database import Database, Row, chunks

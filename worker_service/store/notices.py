@@ -12,8 +12,6 @@ from worker_service.jobs.job import Enqueued, NewJob
 from worker_service.store.database import Database
 from worker_service.store.intake import Intake
 
-NOTICE_COLUMNS = Notice.__struct_fields__
-
 
 class Notices:
     def __init__(self, database: Database, intake: Intake) -> None:

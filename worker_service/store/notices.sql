@@ -1,5 +1,8 @@
 -- Notices, and the position of each reader.
 
+-- fragment: notice_columns
+id, at, kind, owner, job_id, document_id, batch_id, generation, code, message, remedy
+
 -- name: newest_notice
 SELECT ifnull(max(id), 0) FROM notice;
 

@@ -26,7 +26,7 @@ from worker_service.store.errors import translate_errors
 from worker_service.store.store import Store
 
 if TYPE_CHECKING:
-    from worker_service.jobs.generations import TakeoverTimeouts
+    from worker_service.jobs.documents import TakeoverTimeouts
     from worker_service.jobs.retries import RetryRule
     from worker_service.settings.config import Settings
 
@@ -48,7 +48,7 @@ NETWORK_FILE_SYSTEMS = ("nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ce
 
 
 def open_as_set(settings: Settings, writing: WriteOptions | None = None) -> Store:
-    from worker_service.jobs.generations import TakeoverTimeouts
+    from worker_service.jobs.documents import TakeoverTimeouts
 
     return open_store(
         settings.database,

@@ -6,8 +6,7 @@ import json
 import math
 from collections.abc import Sequence
 
-from worker_service.jobs.documents import DocumentRequest
-from worker_service.jobs.generations import TakeoverTimeouts
+from worker_service.jobs.documents import DocumentRequest, TakeoverTimeouts
 from worker_service.jobs.job import NewJob
 from worker_service.store.database import Database
 from worker_service.store.deferred_actions import fire_actions, fire_actions_of_batch, fire_actions_of_job

@@ -9,9 +9,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from worker_service.jobs.history import Notice
 from worker_service.jobs.job import Job
-from worker_service.jobs.tokens import Token
 from worker_service.store.database import row_of
 from worker_service.store.job_rows import NEW_COLUMNS, USUAL_COLUMNS
 
@@ -35,8 +33,6 @@ def sqlite_statements() -> dict[str, str]:
         "usual_row": row_of(len(USUAL_COLUMNS)),
         "job_columns": ", ".join(Job._fields),
         "job_columns_as_bytes": ", ".join(f"CAST({name} AS BLOB)" for name in Job._fields),
-        "notice_columns": ", ".join(Notice.__struct_fields__),
-        "token_columns": ", ".join(Token.__struct_fields__),
         "closing_row": row_of(10),
         "completed_row": row_of(4),
     }

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from worker_service.store.database import Database
 
 if TYPE_CHECKING:
-    from worker_service.jobs.generations import TakeoverTimeouts
+    from worker_service.jobs.documents import TakeoverTimeouts
     from worker_service.store.attempts import Attempts
     from worker_service.store.batches import Batches
     from worker_service.store.change_watch import FileWatch
@@ -48,7 +48,7 @@ class Store:
 
     @cached_property
     def intake(self) -> Intake:
-        from worker_service.jobs.generations import TakeoverTimeouts
+        from worker_service.jobs.documents import TakeoverTimeouts
         from worker_service.store.intake import Intake
 
         return Intake(self.database, self._patience or TakeoverTimeouts())

@@ -11,8 +11,6 @@ from msgspec.structs import asdict
 from worker_service.jobs.tokens import NewToken, Token, TokenKind
 from worker_service.store.database import Database
 
-TOKEN_COLUMNS = Token.__struct_fields__
-
 
 class Tokens:
     def __init__(self, database: Database) -> None:

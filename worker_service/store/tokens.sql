@@ -1,5 +1,8 @@
 -- API tokens, one-time links and browser sessions.
 
+-- fragment: token_columns
+id, kind, name, scopes, owner, made_at, made_by, used_at, until, token_id
+
 -- name: make_token
 INSERT INTO token (kind, name, digest, scopes, owner, made_at, made_by, until, token_id)
 VALUES (:kind, :name, :digest, :scopes, :owner, :now, :made_by, :until, :token_id)

@@ -17,7 +17,7 @@ from worker_service.services import batches
 from worker_service.services import enqueue as enqueuing
 from worker_service.services.batches import BatchDetails, BatchPage
 from worker_service.services.jobs import require_jobs
-from worker_service.services.parse import read_job
+from worker_service.services.parse_job import read_job
 from worker_service.web.api.endpoint import ApiRequest, ApiResponse, endpoint
 from worker_service.web.api.jobs import FollowUp, JobOfBatch, Priority, words_of
 from worker_service.web.parameters import Given, about

@@ -12,7 +12,7 @@ from starlette.responses import FileResponse, Response
 from worker_service.base.errors import DocumentNotFound, Refused
 from worker_service.base.sanitize import as_json
 from worker_service.jobs.library import Document, Hit, Removed, Weight
-from worker_service.services import documents, exports, keyword_counts
+from worker_service.services import document_removal, documents, exports, keyword_counts
 from worker_service.services.document_formats import FORMATS
 from worker_service.services.documents import DocumentDetails, DocumentPage
 from worker_service.services.keyword_counts import TermCounts
@@ -210,8 +210,8 @@ def delete_document(call: ApiRequest, query: RemovalQuery) -> Removed | Weight:
     """Remove a document that is not being read, with its pages and files. This cannot be undone."""
     found = _visible(call)
     if query.dry_run:
-        return documents.weigh_removal(call.session, [found])
-    removed, _ = documents.remove_documents(call.session, [found])
+        return document_removal.weigh_removal(call.session, [found])
+    removed, _ = document_removal.remove_documents(call.session, [found])
     for reason in removed.refused.values():
         raise Refused(f"document {call.id}: {reason}")
     return removed

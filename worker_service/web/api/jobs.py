@@ -18,7 +18,8 @@ from worker_service.services import enqueue as enqueuing
 from worker_service.services import job_advice, job_control, jobs
 from worker_service.services.job_advice import Why
 from worker_service.services.job_control import Plan
-from worker_service.services.jobs import FoundJobs, JobDetails
+from worker_service.services.job_details import JobDetails, get_job_details, read_log
+from worker_service.services.jobs import FoundJobs
 from worker_service.services.serialize import as_object
 from worker_service.web.access import Visitor
 from worker_service.web.api.endpoint import ApiRequest, ApiResponse, Items, endpoint
@@ -132,7 +133,7 @@ def list_jobs(call: ApiRequest, query: JobsQuery) -> FoundJobs:
 def job(call: ApiRequest) -> Any:
     """Return one job with its attempts, history, the jobs it waits for, its files, and the end of its log."""
     visible_job(call.session, call.visitor, call.id)
-    whole = jobs.get_job_details(call.session, call.id)
+    whole = get_job_details(call.session, call.id)
     if call.visitor.owner is not None:
         whole = replace(whole, waits_for=[one for one in whole.waits_for if _may_see(call, one.id)])
     details = as_object(whole)
@@ -150,7 +151,7 @@ def why(call: ApiRequest) -> Why:
 def log(call: ApiRequest, query: LogQuery) -> Items[LogLine]:
     """Return the newest 3,000 lines that a job has logged."""
     visible_job(call.session, call.visitor, call.id)
-    return Items([line for line in jobs.read_log(call.session, call.id) if line.id > query.after])
+    return Items([line for line in read_log(call.session, call.id) if line.id > query.after])
 
 
 def _may_see(call: ApiRequest, job_id: int) -> bool:

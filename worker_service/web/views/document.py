@@ -25,7 +25,7 @@ from worker_service.jobs.documents import PublishedFile
 from worker_service.jobs.job import Job
 from worker_service.jobs.library import Document, PageSummary
 from worker_service.jobs.selector import Selector
-from worker_service.services import documents, enqueue, exports, jobs, tags
+from worker_service.services import document_removal, documents, enqueue, exports, jobs, tags
 from worker_service.services.database import Session
 from worker_service.services.page_images import WIDTHS, reason_for_no_image
 from worker_service.services.page_layouts import tables_of, write_tables
@@ -256,14 +256,14 @@ def confirm_removal(request: Request) -> Response:
             "document_remove.html",
             title=f"Remove {harmless(document.name)}?",
             document=document,
-            weight=documents.weigh_removal(session, [document]),
+            weight=document_removal.weigh_removal(session, [document]),
         )
 
 
 def remove(request: Request) -> Response:
     visitor_of(request).must(Power.OPERATE)
     with session_of(request) as session:
-        removed, _ = documents.remove_documents(session, [_visible(session, request)])
+        removed, _ = document_removal.remove_documents(session, [_visible(session, request)])
     if removed.refused:
         raise BadInput(next(iter(removed.refused.values())))
     return redirect("/documents", message="document-removed")

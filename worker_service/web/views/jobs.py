@@ -19,10 +19,11 @@ from worker_service.jobs.follow_ups import read_json
 from worker_service.jobs.job import Job, Status
 from worker_service.jobs.selector import Selector
 from worker_service.services import enqueue as enqueuing
-from worker_service.services import job_advice, job_control, jobs
+from worker_service.services import job_advice, job_control
 from worker_service.services.database import Session
 from worker_service.services.job_control import LIVE
-from worker_service.services.jobs import JobDetails, progress_in_words, state_of
+from worker_service.services.job_details import JobDetails, get_job_details, read_log
+from worker_service.services.jobs import progress_in_words, state_of
 from worker_service.web.access import Power, Visitor, visitor_of
 from worker_service.web.database_sessions import session_of
 from worker_service.web.error_responses import NoSuchPage, NotAllowed, status_of
@@ -261,7 +262,7 @@ def job_page(request: Request) -> Response:
     visitor = visitor_of(request)
     with session_of(request) as session:
         job = visible_job(session, visitor, request.path_params["job_id"])
-        whole = jobs.get_job_details(session, job.id)
+        whole = get_job_details(session, job.id)
         return render(
             request,
             "job.html",
@@ -275,7 +276,7 @@ def job_page(request: Request) -> Response:
             history=_history(whole),
             why=None if job.status is Status.COMPLETED else job_advice.why(session, job.id),
             advice=advice_on_retry(job) if job.status is Status.FAILED and job_advice.is_given_up(job) else "",
-            log=jobs.read_log(session, job.id)[-_LOG_LINES_MAX:],
+            log=read_log(session, job.id)[-_LOG_LINES_MAX:],
             log_lines_max=_LOG_LINES_MAX,
             actions=_allowed_actions(job),
             batch=_batch_title(session, visitor, job),

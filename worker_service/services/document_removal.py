@@ -1,0 +1,32 @@
+"""Remove documents with their pages and files."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+
+from worker_service.jobs.library import Document, Removed, Weight
+from worker_service.services import page_images
+from worker_service.services.database import Session
+from worker_service.workspace import FORGOTTEN_AT_ONCE, link, sweep_gone
+
+_PAUSE_SECONDS = 0.005
+"""For other writers, which poll for the write lock every millisecond."""
+
+
+def weigh_removal(session: Session, documents: Sequence[Document]) -> Weight:
+    return session.store.upkeep.weigh([document.id for document in documents])
+
+
+def remove_documents(session: Session, documents: Sequence[Document]) -> tuple[Removed, Sequence[str]]:
+    """Return the result and the files that a daemon has to delete."""
+    store, workspace = session.store, session.settings.workspace
+    removed = store.upkeep.remove_documents([document.id for document in documents], actor=session.actor)
+    while store.upkeep.forget_gone(FORGOTTEN_AT_ONCE):
+        time.sleep(_PAUSE_SECONDS)
+    left = sweep_gone(store, workspace)
+    page_images.delete_images(workspace, removed.document_ids)
+    with suppress(OSError):  # a daemon may have the permissions that this user lacks
+        link(store, workspace, removed.document_ids)
+    return removed, left

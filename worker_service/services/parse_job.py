@@ -1,0 +1,145 @@
+"""Parse a job as users write it. Errors say what to write instead."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from msgspec.structs import replace
+
+from worker_service.base.clock import parse_length
+from worker_service.base.errors import BadInput, BadPayload, BadTime
+from worker_service.jobs.documents import OnEnd
+from worker_service.jobs.follow_ups import read_action, read_json
+from worker_service.jobs.job import NewJob
+from worker_service.jobs.selector import WRITTEN
+from worker_service.services.parse import (
+    check_filled,
+    check_number,
+    check_text,
+    read_column,
+    read_priority,
+    read_time,
+)
+from worker_service.settings.config import Settings
+
+_LARGEST = 2**31 - 1
+
+
+def read_job(words: Mapping[str, Any], settings: Settings, *, now: datetime, stdin: Callable[[int], bytes]) -> NewJob:
+    """Return the job that `words` describe: values as written, by column name; None means not given.
+
+    `assignments` change the payload, and `timeout` gives `timeout_seconds`.
+    """
+    given = {name: word for name, word in words.items() if word is not None}
+    default = NewJob(check_filled("the job type", given["job_type"]))
+    # If there is a default, ignore an empty word: a variable in a crontab line may be empty.
+    named = [c for c in WRITTEN if c.name in given and (given[c.name] != "" or getattr(default, c.name) is None)]
+    fields: dict[str, Any] = {column.name: read_column(column, given[column.name]) for column in named}
+    readers: dict[str, Callable[[Any], Any]] = {
+        "unique_key": partial(check_filled, "--unique"),
+        "concurrency_key": partial(check_filled, "--key"),
+        "priority": read_priority,
+        "run_at": partial(read_time, now=now),
+        "after": _read_ids,
+        "max_retries": partial(check_number, "--max-retries"),
+    }
+    fields |= {name: read(given[name]) for name, read in readers.items() if name in given}
+    if "timeout" in given:
+        fields["timeout_seconds"] = _read_timeout(given["timeout"])
+    on_failure = [read_action(word, OnEnd.FAILURE) for word in given.get("on_failure", ())]
+    payload = read_payload(given.get("payload"), given.get("assignments", ()), settings.payload_bytes_max, stdin)
+    after_any = given.get("after_any", False)
+    return replace(default, payload=payload, on_failure=on_failure, after_any=after_any, **fields)
+
+
+def read_payload(
+    words: str | None, assignments: Sequence[str], bytes_max: int, stdin: Callable[[int], bytes]
+) -> str | None:
+    if words is None and not assignments:
+        return None
+    text = "{}" if words is None else _payload_text(words, bytes_max, stdin)
+    _refuse_large(len(text.encode()), bytes_max)
+    value = read_json(text)
+    if not assignments:
+        return text
+    if not isinstance(value, dict):
+        raise BadPayload("--set needs a payload that is an object, such as {}")
+    for assignment in assignments:
+        _assign(value, assignment)
+    text = _dump_json(value)
+    _refuse_large(len(text.encode()), bytes_max)
+    return text
+
+
+def _payload_text(words: str, bytes_max: int, stdin: Callable[[int], bytes]) -> str:
+    if words != "-" and not words.startswith("@"):
+        return check_text("--payload", words)
+    if words == "-":
+        raw = stdin(bytes_max + 1)
+    else:
+        try:
+            with Path(words[1:]).expanduser().open("rb") as file:
+                raw = file.read(bytes_max + 1)
+        except OSError as error:
+            raise BadPayload(f"the payload file {words[1:]} cannot be read: {error.strerror}") from error
+    # At most one byte more than allowed was read, which is enough to tell.
+    _refuse_large(len(raw), bytes_max)
+    try:
+        return raw.decode("utf-8-sig").strip()
+    except UnicodeDecodeError as error:
+        raise BadPayload(f"the payload is not UTF-8: byte {error.start} is {raw[error.start]:#04x}") from error
+
+
+def _dump_json(value: object) -> str:
+    import json
+
+    try:
+        text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    except ValueError as error:
+        raise BadPayload("a number in the payload is too large for JSON") from error
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # half of a surrogate pair, which JSON can only express as an escape
+        text = json.dumps(value, separators=(",", ":"), allow_nan=False)
+    return text
+
+
+def _assign(value: dict[str, object], assignment: str) -> None:
+    """Set `key=value`; a dot descends into an object. A value that is not JSON is text."""
+    path, equals, word = check_text("--set", assignment).partition("=")
+    keys = path.split(".")
+    if not equals or not all(keys):
+        raise BadInput(f"{assignment!r} does not say what to set", "write it like file_id=abc")
+    for key in keys[:-1]:
+        inner = value.setdefault(key, {})
+        if not isinstance(inner, dict):
+            raise BadPayload(f"--set {path}: {key} is not an object in the payload")
+        value = inner
+    try:
+        value[keys[-1]] = read_json(word)
+    except BadPayload:
+        value[keys[-1]] = word
+
+
+def _refuse_large(size: int, bytes_max: int) -> None:
+    if size > bytes_max:
+        detail = f"the payload is larger than {bytes_max} bytes (payload_bytes_max)"
+        raise BadPayload(detail, "put the data into a file and its path into the payload")
+
+
+def _read_ids(text: str) -> tuple[int, ...]:
+    words = [word.strip().removeprefix("#") for word in text.split(",")]
+    if not all(word.isascii() and word.isdigit() and len(word) < 19 for word in words):
+        raise BadInput(f"{text!r} is not a list of jobs", "write their ids like 41,42")
+    return tuple(dict.fromkeys(map(int, words)))
+
+
+def _read_timeout(text: str) -> int:
+    seconds = parse_length(text).total_seconds()
+    if seconds < 1:
+        raise BadTime(f"{text!r} is too short", "a timeout is 1s or longer")
+    return int(seconds)
