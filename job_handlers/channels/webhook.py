@@ -2,7 +2,7 @@
 
     {"url": "https://example.com/hooks", "event": {"type": "report.ready", "data": {"id": 42}}, "secret": "webhook"}
 
-As the follow-up of a document (`pagemill ingest … --then webhook={"url": …}`) or of a failure (`--on-failure`), `event`
+As the follow-up of a document (`pagemill add … --then webhook={"url": …}`) or of a failure (`--on-failure`), `event`
 may be left out: it then says which document was read or failed, or which job failed.
 
 `secret` names a file in $CREDENTIALS_DIRECTORY. Each of its lines is a key, `whsec_` and base64, and adds a signature;

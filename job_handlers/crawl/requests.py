@@ -1,7 +1,7 @@
 """Turn a user's request for folders, files and addresses into jobs.
 
-`pagemill crawl` and `batch add`, HTTP, the web page, and `crawl = FOLDER` or `batch = [SOURCE, …]` of a `[[schedule]]`
-(entry points `worker_service.schedules`) all come here. Does not use the database.
+`pagemill add`, HTTP, the web page, and `crawl = FOLDER` or `batch = [SOURCE, …]` of a `[[schedule]]` all come here.
+Does not use the database.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from job_handlers.fetch.sources import Source, folders_in_words, read_folder, re
 from job_handlers.fetch.sources.local import resolve_path
 from job_handlers.reading.find_files import LeftOut, find_files
 from job_handlers.reading.requests import ReadOptions, download_job, parse_options
-from worker_service.base.clock import parse_length
+from worker_service.base.clock import parse_duration, parse_length, wall_clock
+from worker_service.base.errors import BadTime
 from worker_service.handlers import FILE_URL, BadInput, NewJob, Permanent, canonical, legible, path_of, written
 
 _ENTRIES_MAX = 100_000
@@ -31,6 +32,11 @@ _ENTRIES_MAX = 100_000
 
 class SourceOptions(ReadOptions, frozen=True, kw_only=True):
     credential: str = ""
+    force: bool = False
+    """Read files again that were read and have not changed."""
+
+    def forced(self) -> dict[str, object]:
+        return {"force": True} if self.force else {}
 
 
 class CrawlOptions(SourceOptions, frozen=True, kw_only=True):
@@ -43,6 +49,17 @@ class CrawlOptions(SourceOptions, frozen=True, kw_only=True):
     depth: Annotated[int, Meta(ge=0)] | None = None
     reconcile: bool = False
 
+    def wanted(self) -> dict[str, object]:
+        """Return which files are wanted, as in the payload of `crawl`; empty for all."""
+        wanted = {
+            "mime": list(self.mime),
+            "name": self.name,
+            "size_max": self.size_max,
+            "newer_than": None if self.newer_than is None else _date(self.newer_than),
+            "depth": self.depth,
+        }
+        return {name: value for name, value in wanted.items() if value not in (None, [])}
+
 
 # ── A folder ──
 
@@ -50,9 +67,7 @@ class CrawlOptions(SourceOptions, frozen=True, kw_only=True):
 def crawl_job(
     folder: str, options: CrawlOptions, *, owner: str, watch: str | None = None, is_dry_run: bool = False
 ) -> NewJob:
-    """Return the job of `crawl FOLDER`. `watch` is the interval after which it repeats, such as 1h."""
-    if options.newer_than is not None:
-        _require_date(options.newer_than)
+    """Return the job that lists a folder. `watch` is the interval after which it repeats, such as 1h."""
     if not folder:
         # Path("") is the current directory.
         raise BadInput("the folder is empty", f"name {folders_in_words()}")
@@ -62,20 +77,13 @@ def crawl_job(
         _require_directory(directory)
         folder, name = written(directory), legible(directory)
     source = _source_of(folder)
-    wanted = {
-        "mime": list(options.mime),
-        "name": options.name,
-        "size_max": options.size_max,
-        "newer_than": options.newer_than,
-        "depth": options.depth,
-    }
     payload: dict[str, object] = {
         "folder": folder,
-        "wanted": {name: value for name, value in wanted.items() if value not in (None, [])},
+        "wanted": options.wanted(),
         "credential": options.credential,
         "dry_run": is_dry_run,
         "reconcile": options.reconcile,
-        "download": {"read": options.asked(), **options.follows(standing=True)},
+        "download": {"read": options.asked(), **options.forced(), **options.follows(standing=True)},
     }
     if watch is not None:
         payload["watch_seconds"] = max(1, int(parse_length(watch).total_seconds()))
@@ -114,14 +122,18 @@ def _require_directory(directory: Path) -> None:
         if not directory.exists():
             raise BadInput(f"there is no directory {directory}")
         if not directory.is_dir():
-            raise BadInput(f"{directory} is not a directory", "pagemill ingest reads a file")
+            raise BadInput(f"{directory} is not a directory", "pagemill add reads a file")
 
 
-def _require_date(text: str) -> None:
+def _date(text: str) -> str:
+    """Return the date as it is, and a length of time such as 3d as the moment so long ago."""
+    with contextlib.suppress(BadTime):
+        return (wall_clock() - parse_duration(text)).strftime("%Y-%m-%dT%H:%M:%SZ")
     try:
         datetime.fromisoformat(text)
     except ValueError as error:
-        raise BadInput(f"{text!r} is not a date", "write 2026-01-31, or 2026-01-31T10:00:00Z") from error
+        raise BadInput(f"{text!r} is not a date", "write 3d (ago), 2026-01-31, or 2026-01-31T10:00:00Z") from error
+    return text
 
 
 # ── Several sources ──
@@ -151,8 +163,11 @@ def _jobs_of_source(
         raise BadInput("a source is empty", "name a file, a directory, a folder or an address")
     path = Path(word).expanduser()
     if word.startswith(("/", "./", "../", "~")) or path.exists():
+        if isinstance(options, CrawlOptions) and options.wanted() and path.is_dir():
+            job = for_batch(crawl_job(str(path), options, owner=owner))
+            return [(job.name or "", job)]
         files = find_files(path, left_out, entries_max=entries_max)
-        jobs = [download_job(file, options, owner=owner, standing=True) for file in files]
+        jobs = [download_job(file, options, owner=owner, is_forced=options.force, standing=True) for file in files]
         return [(job.source_key or "", job) for job in jobs]
     if "://" not in word:
         raise BadInput(f"there is no file or directory {word!r}", "write an address with its https://")
@@ -171,7 +186,7 @@ def job_of_address(address: str, options: SourceOptions, *, owner: str) -> NewJo
     credential = options.credential if source.CREDENTIALS else ""
     if reference.is_folder:
         return crawl_job(address, CrawlOptions(**{**asdict(options), "credential": credential}), owner=owner)
-    body = {"credential": credential, "read": options.asked(), **options.follows(standing=True)}
+    body = {"credential": credential, "read": options.asked(), **options.forced(), **options.follows(standing=True)}
     payload = {"source": address} | {name: value for name, value in body.items() if value}
     return NewJob(
         "download",
@@ -188,7 +203,7 @@ def job_of_address(address: str, options: SourceOptions, *, owner: str) -> NewJo
 
 
 def scheduled_crawl(wish: object, *, owner: str) -> NewJob:
-    """Return the job of `crawl = FOLDER`, or of a table with `folder` and the options of `pagemill crawl`."""
+    """Return the job of `crawl = FOLDER`, or of a table with `folder` and options as of `pagemill add`."""
     table = dict(wish) if isinstance(wish, Mapping) else {"folder": wish}
     folder = table.pop("folder", None)
     if not isinstance(folder, str) or folder.startswith(("./", "../")):

@@ -65,7 +65,7 @@ def document_of(context: Context[Any]) -> KnownDocument:
         raise Permanent(
             "NO_DOCUMENT",
             f"{context.job_type} reads a document",
-            "run `pagemill ingest PATH`, or enqueue `download` with the file as its source",
+            "run `pagemill add PATH`, or enqueue `download` with the file as its source",
         )
     return context.document
 
@@ -91,7 +91,7 @@ def original_of(context: Context[Any]) -> Path:
         return context.inputs["original"]
     except KeyError as error:
         raise Permanent(
-            "FILE_ABSENT", "the document has no published file", "bring it in again with `pagemill ingest PATH`"
+            "FILE_ABSENT", "the document has no published file", "read it again with `pagemill add PATH`"
         ) from error
 
 

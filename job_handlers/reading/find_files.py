@@ -56,8 +56,7 @@ def find_files(path: Path, left_out: LeftOut, *, entries_max: int | None = None)
     if not path.is_dir():
         if not path.is_file():
             is_address = any(part in ("http:", "https:") for part in path.parts)
-            remedy = "for a URL: pagemill batch add URL; for a Drive folder: pagemill crawl URL"
-            raise BadInput(f"there is no file {path}", remedy if is_address else "")
+            raise BadInput(f"there is no file {path}", "pagemill add takes addresses, too" if is_address else "")
         return [path]
     found: list[Path] = []
     entries = 0

@@ -41,7 +41,7 @@ _DOCUMENT_SETTINGS = ("languages", "quality", "force_ocr", "hocr", "password_fil
 _PASSWORD = re.compile(r"password[\w.-]*", re.ASCII)
 _OPTION_NAMES = {
     "as_usual": "as-usual", "languages": "lang", "force_ocr": "force-ocr", "password": "password-file",
-    "on_failure": "on-failure", "tags": "tag", "size_max": "max-size", "newer_than": "newer-than",
+    "on_failure": "on-failure", "tags": "tag", "size_max": "max-size", "newer_than": "since",
 }  # fmt: skip
 
 Options = TypeVar("Options", bound="ReadOptions")
@@ -116,7 +116,8 @@ def parse_options(kind: type[Options], words: Mapping[str, object]) -> Options:
     known = {field.encode_name: field for field in msgspec.structs.fields(kind)}
     converted: dict[str, Any] = {}
     for key, said in words.items():
-        name = key.replace("_", "-")
+        # "newer-than" is the earlier word for "since".
+        name = "since" if key in ("newer-than", "newer_than") else key.replace("_", "-")
         if name not in known:
             raise BadInput(f"there is no option {key!r}", did_you_mean(name, known, f"there are {', '.join(known)}"))
         values = [one for one in (said if isinstance(said, list | tuple) else [said]) if one != ""]
@@ -129,9 +130,7 @@ def parse_options(kind: type[Options], words: Mapping[str, object]) -> Options:
         try:
             converted[known[name].name] = msgspec.convert(value, known[name].type, strict=False)
         except msgspec.ValidationError as error:
-            hint = (
-                f"choose {', '.join(QUALITIES)}" if name == "quality" else "`pagemill crawl --help` lists the options"
-            )
+            hint = f"choose {', '.join(QUALITIES)}" if name == "quality" else "`pagemill add --help` lists the options"
             raise BadInput(f"{name} cannot be {value!r}", hint) from error
     return kind(**converted)
 

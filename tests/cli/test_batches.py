@@ -36,7 +36,7 @@ def state_of(shelf: Shelf, batch_id: int) -> BatchState:
 
 
 def test_the_list_tells_of_each_how_far_it_is(run: Run, shelf: Shelf) -> None:
-    assert "there are no batches yet: pagemill batch add" in run("batch", "ls").stderr
+    assert "there are no batches yet: pagemill add" in run("batch", "ls").stderr
     begun(shelf, "a.pdf", "b.pdf", "c.pdf")
     begun(shelf, "d.pdf", owner="bob", name="")
     shelf.publish(shelf.next_job(), "a.pdf", "one", "two")
@@ -195,7 +195,7 @@ def test_sources_of_all_kinds_are_one_batch_and_what_two_of_them_name_comes_in_o
     stdin = f"c.csv\n\n{folder}?usp=sharing\r\nhttps://example.org/d.pdf\n".encode()
 
     added = run(
-        *("batch", "add", "in", "in/a.csv", folder, "-", "--owner", "ann", "--name", "reports", "--lang", "deu"),
+        *("add", "in", "in/a.csv", folder, "-", "--owner", "ann", "--name", "reports", "--lang", "deu"),
         *("--then", "webhook", "--on-failure", "webhook"),
         stdin=stdin,
     )
@@ -228,7 +228,7 @@ def test_a_credential_is_for_what_is_fetched_with_one(run: Run, shelf: Shelf) ->
         "https://example.org/d",
     )
 
-    run("batch", "add", "a.csv", *addresses, "--credential", "drive-b")
+    run("add", "a.csv", *addresses, "--credential", "drive-b")
 
     found = [
         (job.source, json.loads(job.payload or "").get("credential")) for job in shelf.store.reading.list(Selector())
@@ -244,7 +244,7 @@ def test_a_retry_of_what_has_not_failed_says_so(run: Run, shelf: Shelf) -> None:
 
 def test_what_follows_a_batch_is_kept_with_it_and_a_webhook_says_how_it_ended(run: Run, shelf: Shelf) -> None:
     papers("a.csv")
-    run("batch", "add", "a.csv", "--then-batch", 'webhook={"url": "https://example.org"}', "--then-batch", "call_ann")
+    run("add", "a.csv", "--then-batch", 'webhook={"url": "https://example.org"}', "--then-batch", "call_ann")
     event = {"type": "batch.{state}", "data": {"batch": "{batch_id}", "state": "{state}"}}
 
     assert json.loads(shelf.store.batches.get(1).actions) == [
@@ -277,7 +277,7 @@ def test_a_batch_that_cannot_be_begun_is_refused_in_a_sentence(
 ) -> None:
     papers("a.csv")
 
-    assert sentence in run("batch", *words, fails=code, stdin="").stderr
+    assert sentence in run(*words, fails=code, stdin="").stderr
     assert items(run("batch", "ls", "--json")) == []
     assert shelf.store.reading.count(Selector()) == 0
 
@@ -288,7 +288,7 @@ def test_a_dry_run_says_how_much_there_is_of_files_folders_and_addresses_togethe
     shelf.read(first.name, "one", key=str(first), content=content, roles=("original", "text"))
     folder = "https://drive.google.com/drive/folders/1a2B3c4D5e6F7g"
 
-    asking = begin("batch", "add", "in", folder, "https://example.org/d.pdf", "--dry-run", "--json")
+    asking = begin("add", "in", folder, "https://example.org/d.pdf", "--dry-run", "--json")
     shelf.store.leases.complete(shelf.next_job().lease, '{"enqueued": 3, "unchanged": 2, "bytes": 1000}')
     found = json.loads(asking.communicate(timeout=60)[0])
 
@@ -298,6 +298,14 @@ def test_a_dry_run_says_how_much_there_is_of_files_folders_and_addresses_togethe
     }  # fmt: skip
     assert found["seconds"] is not None
     assert shelf.store.batches.list() == []
+
+
+def test_a_dry_run_of_an_address_counts_no_document_that_is_there(run: Run, shelf: Shelf) -> None:
+    shelf.read("a.csv", "one", key="/srv/a.csv")
+
+    found = json.loads(run("batch", "add", "https://example.org/d.pdf", "--dry-run", "--json").stdout)
+
+    assert (found["files"], found["known"], found["unsized"]) == (1, 0, 1)
 
 
 def test_ingest_and_crawl_begin_a_batch_by_a_name_and_add_to_one_by_its_number(run: Run, shelf: Shelf) -> None:
@@ -424,11 +432,11 @@ def test_a_person_s_wishes_are_more_urgent_than_what_nobody_waits_for(run: Run, 
 def test_a_batch_that_waits_for_its_turn_says_so(run: Run, shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORKER_OWNER_POLICY", "queue")
     papers("a.csv", "b.csv")
-    run("batch", "add", "a.csv", "--owner", "ann")
+    run("add", "a.csv", "--owner", "ann")
 
-    told = run("batch", "add", "b.csv", "--owner", "ann")
+    told = run("add", "b.csv", "--owner", "ann")
 
-    assert told.stderr == "batch 2 waits for the owner's other batch: pagemill batch ls --owner ann\n"
+    assert told.stderr == "batch 2 (b.csv) waits for the owner's other batch: pagemill batch ls --owner ann\n"
     assert "batches before it: pagemill batch ls --owner ann --status active" in run("batch", "show", 2).stderr
     why = run("why", 2, fails=3).stdout
     assert "BATCH_WAITING" in why

@@ -14,9 +14,10 @@ from worker_service.jobs.selector import Selector
 @pytest.mark.parametrize(
     "words",
     [
+        ["add", ""],
+        ["add", "a.txt", ""],
+        ["add", "--wait", "--", ""],
         ["ingest", ""],
-        ["ingest", "a.txt", ""],
-        ["ingest", "--wait", "--", ""],
         ["batch", "add", ""],
         ["crawl", "", "--owner", "ann"],
         ["crawl", "", "--dry-run"],
@@ -50,6 +51,6 @@ def test_an_empty_path_or_name_is_a_usage_error(run: Run, shelf: Shelf, words: l
 def test_an_empty_value_that_chooses_nothing_is_still_allowed(run: Run, shelf: Shelf) -> None:
     Path("a.txt").write_text("a file of the current directory")
 
-    run("ingest", "a.txt", "--owner", "")
+    run("add", "a.txt", "--owner", "")
 
     assert shelf.store.reading.count(Selector()) == 1

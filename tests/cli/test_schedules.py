@@ -201,7 +201,7 @@ def test_a_batch_is_the_one_that_the_verb_would_make(run: Run, database: Path, m
     scheduled = jobs()
     run("batch", "cancel", "1", "--yes")
     run("delete", "batch:1", "--yes")
-    run("batch", "add", folder, address, "--owner", "ann")
+    run("add", folder, address, "--owner", "ann")
 
     assert len(scheduled) == 3
     assert scheduled == jobs()

@@ -415,7 +415,7 @@ def test_a_crawl_that_makes_no_sense_is_refused_at_once(run: Run, shelf: Shelf) 
     assert "'soon' is not a length of time" in run("crawl", "reports", "--watch", "soon", fails=2).stderr
     assert "'may' is not a date" in run("crawl", "reports", "--newer-than", "may", fails=2).stderr
     papers("a.pdf")
-    assert "is not a directory: pagemill ingest reads a file" in run("crawl", "a.pdf", fails=2).stderr
+    assert "is not a directory: pagemill add reads a file" in run("crawl", "a.pdf", fails=2).stderr
     assert "there is no directory" in run("crawl", "./nowhere", fails=2).stderr
     assert (
         "'nowhere'; a folder is an id or URL of Google Drive, or the full path"

@@ -51,7 +51,7 @@ def test_a_verb_of_somebody_else_is_listed_and_called_like_ours_and_takes_none_o
 
     shown = run("--help").stdout
     assert "greet      Greet somebody." in shown or "greet   Greet somebody." in shown
-    assert all(verb in shown for verb in ("ingest", "crawl", "reindex"))
+    assert all(verb in shown for verb in ("add", "search", "reindex"))
 
 
 @pytest.mark.usefixtures("_others", "database")

@@ -111,7 +111,7 @@ def assert_each_was_read_once(desk: Desk, batch_id: int, files: int, *cut_short:
 def test_a_batch_of_files_that_is_stopped_at_a_third_and_resumed_reads_exactly_the_rest(desk: Desk) -> None:
     folder = tables(desk, FILES)
     desk.start()
-    batch_id = desk.answer("batch", "add", folder, "--owner", "ann", "--name", "reports")["batch"]["id"]
+    batch_id = desk.answer("add", folder, "--owner", "ann", "--name", "reports")["batch"]["id"]
     wait_for_read(desk, batch_id, FILES // 3)
 
     desk.run("batch", "stop", batch_id)
@@ -136,8 +136,7 @@ def test_two_people_have_a_batch_each_and_stopping_one_leaves_the_other_alone(de
     files = FILES // 2
     desk.start(owner_policy="replace")
     hers, his = (
-        desk.answer("batch", "add", tables(desk, files, name), "--owner", name)["batch"]["id"]
-        for name in ("ann", "bob")
+        desk.answer("add", tables(desk, files, name), "--owner", name)["batch"]["id"] for name in ("ann", "bob")
     )
     wait_for_read(desk, hers, 1)
     wait_for_read(desk, his, 1)
@@ -163,7 +162,7 @@ def test_a_file_that_was_mended_comes_in_by_a_retry_of_its_batch_and_nothing_els
     desk, folder = standing, tables(standing, 4, "mended")
     broken = folder / "broken.pdf"
     broken.write_text("<!DOCTYPE html><html>404</html>")
-    desk.run("batch", "add", folder, "--wait", "--timeout", "60s", fails=1)
+    desk.run("add", folder, "--wait", "--timeout", "60s", fails=1)
     batch_id = newest_batch(desk)
     assert "NOT_WHAT_IT_SAYS" in desk.run("documents", "--batch", batch_id, "--csv").stdout
     before = times(desk, batch_id)
@@ -172,8 +171,8 @@ def test_a_file_that_was_mended_comes_in_by_a_retry_of_its_batch_and_nothing_els
     retried = desk.run("batch", "retry", batch_id)
     waited = desk.run("wait", f"batch:{batch_id}", "--timeout", "60s")
 
-    assert retried.stdout == f"batch {batch_id} retries 1 job\n"
-    assert waited.stdout == f"batch {batch_id}: done · 5 files · 5 pages\n"
+    assert retried.stdout == f"batch {batch_id} ({folder.name}) retries 1 job\n"
+    assert waited.stdout == f"batch {batch_id} ({folder.name}): done · 5 files · 5 pages\n"
     now = times(desk, batch_id)
     assert {step: number for step, number in now.items() if "broken" not in step[1]} == {
         step: number for step, number in before.items() if "broken" not in step[1]
@@ -216,7 +215,7 @@ def test_a_folder_of_drive_is_in_a_batch_as_a_whole_and_what_is_known_of_it_is_n
         desk.run("wait", known, "--follow", "--timeout", "60s")
         drive.store.add("air.pdf", digital(tmp_path / "b.pdf", [prose(2, 30)]).read_bytes(), parents=[folder.id])
 
-        desk.run("batch", "add", address, f"{address}?usp=sharing", "--owner", "ann", "--wait", "--timeout", "60s")
+        desk.run("add", address, f"{address}?usp=sharing", "--owner", "ann", "--wait", "--timeout", "60s")
 
         downloads = [job for job in jobs_of(desk, 2) if job.job_type == "download"]
         fetched = {job.name: json.loads(job.result or "")["bytes_fetched"] for job in downloads}
@@ -245,7 +244,7 @@ def test_what_follows_a_failure_follows_a_crawled_file_that_never_became_a_docum
 def test_a_priority_reaches_all_the_work_of_a_document_that_is_being_read(standing: Desk) -> None:
     desk = standing
     slow = scan(desk.papers / "slow.pdf", [slip("One page of water")], dpi=150)
-    batch_id = desk.answer("batch", "add", slow, "--then", "noop", "--priority", 6)["batch"]["id"]
+    batch_id = desk.answer("add", slow, "--then", "noop", "--priority", 6)["batch"]["id"]
     recognising = Selector(job_types=("ocr_pages",), statuses=(Status.RUNNING,))
     store = desk.system.store
     wait_until(lambda: desk.recognised(), "a page is being read", seconds=PATIENCE_SECONDS)

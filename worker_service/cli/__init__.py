@@ -28,72 +28,72 @@ VERBS = "worker_service.verbs"
 # {heading of the help: {verb: (module, summary)}}
 INDEX: dict[str, dict[str, tuple[str, str]]] = {
     "Everyday commands": {
-        "ingest": ("reading", "Read files and directories."),
-        "crawl": ("crawl", "Read a folder, or watch it."),
+        "add": ("add", "Read files, directories, folders of Google Drive and addresses."),
         "search": ("contents", "Find pages by words and phrases."),
         "documents": ("documents", "List, adopt or remove documents."),
+        "status": ("status", "Print the health in one line, for monitoring."),
         "text": ("contents", "Print the text of a document."),
-        "ls": ("jobs", "List jobs, newest first."),
         "show": ("jobs", "Show everything about one job or document."),
         "why": ("jobs", "Explain why a job waits or failed, and what to do."),
-        "cancel": ("job_control", "Stop pending or running jobs."),
-        "retry": ("job_control", "Run failed or cancelled jobs again."),
-        "status": ("status", "Print the health in one line, for monitoring."),
+        "batch": ("batches", "List, stop and resume what was added together."),
+        "wait": ("wait", "Wait for batches, documents or jobs."),
     },
     "Documents": {
-        "batch": ("batches", "Submit sources together; list, stop and resume batches."),
         "reindex": ("reading", "Read documents again."),
         "export": ("contents", "Copy texts, searchable PDFs and other files of documents."),
         "tables": ("contents", "Print or export the tables of a document."),
         "keywords": ("contents", "Count how often terms occur in each document."),
         "tag": ("tags", "List tags; tag documents."),
-        "actions": ("actions", "Manage the jobs that follow documents with a tag."),
     },
     "Jobs": {
-        "enqueue": ("enqueue", "Add a job to the queue."),
+        "ls": ("jobs", "List jobs, newest first."),
         "logs": ("jobs", "Print the log of a job."),
-        "wait": ("wait", "Wait for jobs, batches or documents."),
-        "delete": ("job_control", "Delete jobs that are not running."),
-        "priority": ("job_control", "Change the priority of jobs."),
-        "run-now": ("job_control", "Start jobs that wait for a time or a retry."),
-        "pause": ("job_control", "Start no new jobs of a type, of an owner, or at all."),
-        "unpause": ("job_control", "End a pause."),
+        "cancel": ("job_control", "Stop pending or running jobs."),
+        "retry": ("job_control", "Run failed or cancelled jobs again."),
         "undo": ("job_control", "Undo the last cancel, retry or change of priority."),
-        "prune": ("job_control", "Delete old ended jobs."),
+        "pause": ("job_control", "Start no new jobs of a type, of an owner, or at all."),
+        "enqueue": ("enqueue", "Add a job to the queue."),
         "schedule": ("schedules", "List and run the schedules in the settings."),
-        "notify": ("notify", "List and test the notification rules in the settings."),
     },
-    "Monitoring": {
-        "top": ("top", "Show running work, updated every second."),
-        "stats": ("status", "Count jobs by type and status, and documents by owner."),
-        "errors": ("status", "Count recent failures by error code."),
-        "workers": ("status", "List the daemons and cluster nodes."),
+    "Service": {
         "doctor": ("status", "Find problems and say how to fix them."),
-        "report": ("report", "Write a support report without names and contents."),
-    },
-    "Daemon, server, cluster": {
-        "run": ("run", "Run the daemon in the foreground."),
+        "top": ("top", "Show running work, updated every second."),
+        "errors": ("status", "Count recent failures by error code."),
         "serve": ("serve", "Serve the web page and the HTTP API."),
-        "mcp": ("mcp", "Let an AI assistant search and read the documents."),
-        "token": ("token", "Manage API tokens and sign-in links."),
-        "cluster": ("cluster", "Set up and list the nodes of a Ray cluster."),
-    },
-    "Handlers": {
-        "handlers": ("handlers", "List the installed handlers, or create one."),
-        "run-one": ("handlers", "Run one attempt without a database, for testing."),
-    },
-    "Setup and maintenance": {
-        "init": ("database", "Create the database."),
+        "run": ("run", "Run the daemon in the foreground."),
         "service": ("service", "Install or remove the systemd units."),
         "config": ("settings", "Show the settings and their origin."),
         "db": ("database", "Back up, restore, check or open the database."),
+    },
+}
+MORE: dict[str, dict[str, tuple[str, str]]] = {
+    "More about documents and jobs": {
+        "actions": ("actions", "Manage the jobs that follow documents with a tag."),
+        "delete": ("job_control", "Delete jobs that are not running."),
+        "prune": ("job_control", "Delete old ended jobs."),
+        "priority": ("job_control", "Change the priority of jobs."),
+        "run-now": ("job_control", "Start jobs that wait for a time or a retry."),
+        "unpause": ("job_control", "End a pause."),
+        "notify": ("notify", "List and test the notification rules in the settings."),
+    },
+    "More about the service": {
+        "help": ("help", "Show the help of a command, or all commands."),
+        "init": ("database", "Create the database."),
+        "stats": ("status", "Count jobs by type and status, and documents by owner."),
+        "workers": ("status", "List the daemons and cluster nodes."),
+        "report": ("report", "Write a support report without names and contents."),
+        "token": ("token", "Manage API tokens and sign-in links."),
+        "mcp": ("mcp", "Let an AI assistant search and read the documents."),
+        "cluster": ("cluster", "Set up and list the nodes of a Ray cluster."),
+        "handlers": ("handlers", "List the installed handlers, or create one."),
+        "run-one": ("handlers", "Run one attempt without a database, for testing."),
         "completion": ("completion", "Print a shell completion script."),
     },
 }
-_MODULES = {verb: module for verbs in INDEX.values() for verb, (module, _) in verbs.items()}
-
-_FORMER_NAMES = {"then": "actions"}
-"""Former names of verbs, which still work and are not shown."""
+"""Verbs that `pagemill help` lists, but `pagemill --help` does not."""
+_MODULES = {verb: module for group in (INDEX, MORE) for verbs in group.values() for verb, (module, _) in verbs.items()}
+_FORMER_VERBS = {"ingest": "reading", "crawl": "crawl", "then": "actions"}
+"""Former verbs, which still work for a release and are not shown."""
 
 EXIT_BUG = 70
 EXIT_IO = 74
@@ -116,7 +116,8 @@ def installed_verbs() -> Mapping[str, EntryPoint]:
 class VerbGroup(click.Group):
     """A group of verbs that imports a verb's module when the verb is called, and suggests the verb for a typing error.
 
-    With a `prefix`, such as `"documents "`, other distributions may add verbs to it.
+    With a `prefix`, such as `"documents "`, other distributions may add verbs to it. `hidden` verbs can be called, but
+    are not listed.
     """
 
     def __init__(
@@ -125,6 +126,7 @@ class VerbGroup(click.Group):
         about: str | None = None,
         *verbs: click.Command,
         imported_later: Mapping[str, str] | None = None,
+        hidden: Mapping[str, str] | None = None,
         prefix: str | None = None,
         **attributes: Any,
     ) -> None:
@@ -132,6 +134,7 @@ class VerbGroup(click.Group):
         for one in verbs:
             self.add_command(one)
         self._modules = imported_later or {}
+        self._hidden = hidden or {}
         self._prefix = prefix
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -139,12 +142,13 @@ class VerbGroup(click.Group):
         if self._prefix is None:
             return own
         words = [name.removeprefix(self._prefix) for name in installed_verbs() if name.startswith(self._prefix)]
-        return [*own, *(word for word in words if " " not in word and word not in own)]
+        return [*own, *(word for word in words if " " not in word and word not in own and word not in self._hidden)]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         own = super().get_command(ctx, cmd_name)
-        if own is None and cmd_name in self._modules:
-            own = getattr(import_module(f"{__name__}.{self._modules[cmd_name]}"), cmd_name.replace("-", "_"))
+        module = self._modules.get(cmd_name) or self._hidden.get(cmd_name)
+        if own is None and module is not None:
+            own = getattr(import_module(f"{__name__}.{module}"), cmd_name.replace("-", "_"))
         if own is not None or self._prefix is None:
             return own
         point = installed_verbs().get(f"{self._prefix}{cmd_name}")
@@ -231,15 +235,13 @@ def refuse_empty_words(command: click.Command, ctx: click.Context, args: Sequenc
 class _Pagemill(VerbGroup):
     """All verbs."""
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        return super().get_command(ctx, _FORMER_NAMES.get(cmd_name, cmd_name))
-
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         refuse_empty_words(self, ctx, args)
         return super().parse_args(ctx, args)
 
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        shown = {heading: [(verb, summary) for verb, (_, summary) in verbs.items()] for heading, verbs in INDEX.items()}
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter, *, is_whole: bool = False) -> None:
+        index = {**INDEX, **MORE} if is_whole else INDEX
+        shown = {heading: [(verb, summary) for verb, (_, summary) in verbs.items()] for heading, verbs in index.items()}
         for word in self.list_commands(ctx):
             if word not in _MODULES and (command := self.get_command(ctx, word)) is not None:
                 shown.setdefault("From other packages", []).append((word, command.get_short_help_str(100)))
@@ -260,15 +262,16 @@ class _Pagemill(VerbGroup):
     cls=_Pagemill,
     invoke_without_command=True,
     imported_later=_MODULES,
+    hidden=_FORMER_VERBS,
     prefix="",
-    help="A self-hosted document worker: OCR, search and a job queue in one SQLite file.\n\n"
+    help="Self-hosted OCR and full-text search for folders of documents.\n\n"
     "\b\n"
-    "pagemill                                 show the state of the queue\n"
-    "pagemill ingest reports/ --wait          read the files of a directory\n"
+    "pagemill add reports/ --wait             read the files of a directory\n"
     "pagemill search 'climate NEAR risk'      find pages\n"
-    "pagemill ls --status failed --since 1d   list today's failures\n"
-    "pagemill why 42                          explain why job 42 waits or failed\n\n"
-    "Run `pagemill COMMAND --help` for the options and examples of a command.",
+    "pagemill documents --status failed       list what could not be read\n"
+    "pagemill why                             explain the newest problem, and what to do\n"
+    "pagemill                                 show the state in five lines\n\n"
+    "Run `pagemill COMMAND --help` for the options and examples of a command, and `pagemill help` for all commands.",
     epilog="Exit codes: 0 done · 1 refused, or some failed · 2 usage · 3 not yet · 65 bad payload · 66 not found · "
     "69 database or handler absent · 70 bug · 74 I/O · 75 busy, try again · 77 not allowed · 78 configuration · "
     "124 wait timed out.",

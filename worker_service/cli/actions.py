@@ -86,3 +86,4 @@ def _row(one: DeferredAction) -> Sequence[object]:
 
 
 actions = DefaultVerbGroup("actions", ls, ls, add, rm)
+then = actions

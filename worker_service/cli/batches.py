@@ -48,7 +48,7 @@ def ls(call: Invocation, statuses: tuple[str, ...], owners: tuple[str, ...], lim
         return
     if not page.items:
         chosen = owners or statuses or before_id is not None
-        output.say("no batch matches" if chosen else "there are no batches yet: pagemill batch add reports/")
+        output.say("no batch matches" if chosen else "there are no batches yet: pagemill add reports/")
         return
     output.show_table(_COLUMNS, [_row(one) for one in page.items], gives_up=("NOTE", "STARTED", "PRIORITY"))
     if page.next is not None:
@@ -180,11 +180,10 @@ def rm(call: Invocation, batch_id: int, dry_run: bool, yes: bool) -> None:
 
 batch = VerbGroup(
     "batch",
-    "\b\npagemill batch add reports/ https://example.org/report.pdf --owner alice --name reports\n"
-    "pagemill batch ls\npagemill batch stop 7\npagemill batch resume 7\npagemill wait batch:7 --progress\n\n"
-    "Submit sources together, and list, stop and resume batches.",
+    "\b\npagemill batch ls\npagemill batch stop 7\npagemill batch resume 7\npagemill wait batch:7 --progress\n\n"
+    "List, stop and resume batches. `pagemill add` starts one.",
     *(ls, show, stop, resume, retry, cancel, rm),
-    imported_later={"add": "batch_add"},
+    hidden={"add": "add"},
     prefix="batch ",
 )
 

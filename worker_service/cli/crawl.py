@@ -9,6 +9,7 @@ from pathlib import Path
 
 import click
 from msgspec import Struct
+from msgspec.structs import replace
 
 from job_handlers.crawl.requests import CrawlOptions, crawl_job, for_batch
 from worker_service.base.errors import BadInput
@@ -25,12 +26,11 @@ from worker_service.cli.context import (
 )
 from worker_service.cli.estimate import count_folder, describe_duration, estimate_duration
 from worker_service.cli.submit import (
-    batch_option,
+    Submission,
     credential_option,
-    dry_run_option,
-    owner_option,
-    priority_option,
+    folder_options,
     read_options,
+    submission_options,
     submit,
     tag_option,
 )
@@ -47,60 +47,36 @@ _FOLDERS_MAX = 1000
 
 @verb
 @click.argument("folder", shell_complete=completes_directory)
-@owner_option
-@click.option(
-    "--mime",
-    multiple=True,
-    metavar="PATTERN",
-    help="Only files of this type: application/pdf, image/*. Default: all readable types.",
-)
-@click.option("--name", metavar="PATTERN", help="Only files whose name matches, such as '*report*.pdf'.")
-@click.option("--max-size", "size_max", type=click.IntRange(1), metavar="BYTES", help="Only files up to this size.")
-@click.option("--newer-than", metavar="DATE", help="Only files changed after this date, such as 2026-01-31.")
-@click.option("--depth", type=click.IntRange(0), metavar="N", help="Levels of subfolders; 0: none. Default: all.")
+@submission_options("owner", "batch", "priority", "dry_run")
+@folder_options("--name")
 @credential_option
 @tag_option
 @read_options(CrawlOptions)
-@batch_option
-@priority_option
 @click.option("--reconcile", is_flag=True, help="Rescan the whole folder and detect deleted files.")
 @click.option("--watch", metavar="LENGTH", help="Repeat at this interval until stopped, such as 1h.")
-@dry_run_option
 def crawl_folder(
-    call: Invocation,
-    folder: str,
-    owner: str,
-    batch: str | None,
-    priority: int | None,
-    watch: str | None,
-    dry_run: bool,
-    *,
-    options: CrawlOptions,
+    call: Invocation, folder: str, watch: str | None, *, submission: Submission, options: CrawlOptions
 ) -> int:
     """\b
-    pagemill crawl https://drive.google.com/drive/folders/1a2B3c… --owner alice
-    pagemill crawl shared-with-me --mime application/pdf --watch 1h
-    pagemill crawl /srv/reports --dry-run
+    pagemill add https://drive.google.com/drive/folders/1a2B3c… --owner alice
+    pagemill crawl now /srv/reports
 
-    Read all new and changed files in a folder and its subfolders. A folder is a Google Drive folder, a shared drive,
-    shared-with-me, or a directory on the server.
-
-    A crawl becomes a batch; the setting owner_policy decides what happens to the owner's other batches. With --watch it
-    becomes a repeating job without a batch. With --batch, the batch includes all documents of the folder, new or not;
-    known files are neither downloaded nor read again.
+    The earlier form of `pagemill add FOLDER`, for scripts: a folder that is being crawled is not crawled twice, and the
+    daemon lists directories, too. Prints the id of a job.
     """
-    asked = crawl_job(folder, options, owner=owner, watch=watch, is_dry_run=dry_run)
-    if batch is not None and watch is not None:
+    owner = submission.owner
+    asked = crawl_job(folder, options, owner=owner, watch=watch, is_dry_run=submission.dry_run)
+    if submission.batch is not None and watch is not None:
         raise BadInput("a watched folder cannot be in a batch, because it never ends", "leave out --watch or --batch")
-    if dry_run:
+    if submission.dry_run:
         return _show_dry_run(call, asked)
+    if watch is not None:
+        submission = replace(submission, priority=submission.priority or _PRIORITY_OF_WATCHING)
     [enqueued], added = submit(
         call,
-        [asked if batch is None else for_batch(asked)],
-        batch=batch,
+        [asked if submission.batch is None else for_batch(asked)],
+        submission,
         name=legible(folder) if watch is None else None,
-        owner=owner,
-        priority=priority or (None if watch is None else _PRIORITY_OF_WATCHING),
         asked={"sources": [legible(folder)], **options.asked(), **options.follows(standing=True)},
     )
     of_batch = {} if added is None else {"batch": added.batch.id}
@@ -108,6 +84,26 @@ def crawl_folder(
         output.show(str(enqueued.job_id))
     if enqueued.existing and enqueued.job_id is not None:
         _report_existing(call.session.reading.get(enqueued.job_id), asked)
+    return 0
+
+
+def watch_folders(
+    call: Invocation, folders: Sequence[str], every: str | None, submission: Submission, options: CrawlOptions
+) -> int:
+    """Start a repeating job for each folder."""
+    asked = [
+        crawl_job(folder, options, owner=submission.owner, watch=every or ("1m" if Path(folder).is_dir() else "15m"))
+        for folder in folders
+    ]
+    submission = replace(submission, priority=submission.priority or _PRIORITY_OF_WATCHING)
+    enqueued, _ = submit(call, asked, submission, name=None, asked={})
+    if not call.printed_json({"items": enqueued}):
+        for job, one in zip(asked, enqueued, strict=True):
+            output.show(str(one.job_id))
+            if one.existing and one.job_id is not None:
+                _report_existing(call.session.reading.get(one.job_id), job)
+            else:
+                output.say(f"watching {job.name}; to stop: pagemill crawl stop {one.job_id}")
     return 0
 
 
@@ -190,7 +186,7 @@ def ls(call: Invocation, owner: str | None) -> None:
     if call.printed_json({"items": found}):
         return
     if not found:
-        output.say("no folder is watched or being crawled; to watch one: pagemill crawl FOLDER --watch 1h")
+        output.say("no folder is watched or being crawled; to watch one: pagemill add FOLDER --watch")
         return
     rows = [
         (
@@ -295,7 +291,7 @@ def _chosen(call: Invocation, folders: Sequence[str], owner: str | None, *, ever
             raise BadInput(f"{word!r} is not a watched folder", "pagemill crawl ls lists them")
         chosen |= {one.job_id: one for one in found}
     if not chosen:
-        raise BadInput("no folder is watched", "pagemill crawl FOLDER --watch 1h")
+        raise BadInput("no folder is watched", "pagemill add FOLDER --watch")
     return list(chosen.values())
 
 

@@ -33,7 +33,7 @@ def init(call: Invocation) -> None:
         return
     output.show(f"created {database}" if is_new else f"{database} exists already")
     if is_new:
-        output.say("next: pagemill ingest report.pdf, or pagemill enqueue --help")
+        output.say("next: pagemill add report.pdf, and pagemill run to read it")
 
 
 @verb

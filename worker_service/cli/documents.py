@@ -146,7 +146,7 @@ def show_documents(
     if shown:
         output.show_table(_COLUMNS, [_row(one, now) for one in shown], gives_up=_GIVES_UP, whole=("ERROR",))
     elif not failed:
-        output.say("there are no documents yet: pagemill ingest report.pdf, or pagemill crawl FOLDER")
+        output.say("there are no documents yet: pagemill add report.pdf")
     if next_id is not None:
         output.say(f"for more, add --before {next_id}")
     if failed:
@@ -191,8 +191,8 @@ def rm(call: Invocation, chosen: DocumentSelector, dry_run: bool, yes: bool) -> 
     pagemill documents rm --name draft --yes
 
     Delete documents: their text, pages and files in the workspace. The source files stay, and so do files that other
-    documents share. A document with a live job is refused. `pagemill ingest` reads a file again; a crawl reads it again
-    only after it has changed.
+    documents share. A document with a live job is refused. `pagemill add` reads a file again; a watched folder reads it
+    again only after it has changed.
 
     This cannot be undone: without --yes, you have to type the number of documents. Exit code 1 if some were refused.
     """

@@ -13,6 +13,7 @@ from typing import TextIO
 
 from worker_service.base.clock import from_text, wall_clock
 from worker_service.base.humanize import counted
+from worker_service.base.path_text import legible, path_of
 from worker_service.base.sanitize import harmless
 from worker_service.cli import output
 from worker_service.cli.context import Invocation
@@ -20,13 +21,17 @@ from worker_service.cli.waiting import (
     AwaitedDocument,
     JobsProgress,
     ReadingProgress,
+    UnreadDocument,
     WatchDocuments,
     WatchJobs,
     wait_for_documents,
 )
 from worker_service.jobs.batches import BatchState
+from worker_service.jobs.documents import IndexStatus
 from worker_service.jobs.job import Job, Status
+from worker_service.jobs.library import Document, DocumentSelector
 from worker_service.services.batches import BatchDetails, describe_progress, titled_progress, wait_for_batch
+from worker_service.services.documents import list_documents
 from worker_service.services.jobs import progress_in_words, state_of, title_of_job
 
 _DRAW_SECONDS = 0.2
@@ -166,6 +171,9 @@ def await_batches(call: Invocation, ids: Sequence[int], *, timeout: str | None, 
     if not call.printed_json({"items": ended}):
         for one in ended:
             output.show(titled_progress(one))
+            _say_failures(
+                _unread_of_batch(call, one.batch.id), f"pagemill documents --status failed --batch {one.batch.id}"
+            )
     return 1 if any(one.batch.state is BatchState.FAILED for one in ended) else 0
 
 
@@ -188,11 +196,26 @@ def await_reading(
         parts = [f"{done.ended - len(done.failed) - unchanged} read", f"{len(done.failed)} failed"]
         parts += [f"{unchanged} unchanged"] if unchanged else []
         output.show(", ".join([*parts, counted(done.pages, "page")]))
-    for one in done.failed[:_FAILED_SHOWN]:
-        output.say(f"{one.name}: {one.code}: {one.message}")
-    if len(done.failed) > _FAILED_SHOWN:
-        output.say(f"and {len(done.failed) - _FAILED_SHOWN} more: pagemill documents --status failed")
+    _say_failures(done.failed, "pagemill documents --status failed")
     return 1 if done.failed else 0
+
+
+def _unread_of_batch(call: Invocation, batch_id: int) -> Sequence[UnreadDocument]:
+    failed = DocumentSelector(statuses=(IndexStatus.FAILED,), batch_ids=(batch_id,))
+    page = list_documents(call.session, failed, limit=_FAILED_SHOWN + 1)
+    unread: list[Document | Job] = [*page.items, *page.not_brought_in]
+    return [UnreadDocument(_path_or_name(one), one.error_code or "FAILED", one.error_text) for one in unread]
+
+
+def _path_or_name(one: Document | Job) -> str:
+    return legible(path_of(one.source_key or "")) if one.platform == "local" else one.name or one.source_key or ""
+
+
+def _say_failures(failed: Sequence[UnreadDocument], list_command: str) -> None:
+    for one in failed[:_FAILED_SHOWN]:
+        output.say(f"{one.name}: {one.code}: {one.message}")
+    if len(failed) > _FAILED_SHOWN:
+        output.say(f"and more: {list_command}")
 
 
 def watch_reading(display: Display | None = None) -> WatchDocuments | None:

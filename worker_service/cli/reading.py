@@ -19,17 +19,14 @@ from worker_service.cli.documents import choosing, show_documents
 from worker_service.cli.estimate import estimate_files, show_estimate
 from worker_service.cli.progress import await_batches, await_reading, reporting_interruption
 from worker_service.cli.submit import (
-    batch_option,
-    dry_run_option,
-    owner_option,
-    priority_option,
+    Submission,
+    force_option,
     read_options,
-    refuse_timeout_without_wait,
     report_waiting,
     say_what_is_left_out,
+    submission_options,
     submit,
     tag_option,
-    timeout_option,
 )
 from worker_service.cli.waiting import AwaitedDocument
 from worker_service.jobs.batches import InBatch
@@ -40,54 +37,24 @@ from worker_service.services import documents, enqueue, exports
 
 _LIVING = (IndexStatus.QUEUED, IndexStatus.INDEXING, IndexStatus.SUCCESS)
 
-_force_option = click.option("--force", is_flag=True, help="Read files again that were read and have not changed.")
-
 
 @verb
 @click.argument("paths", metavar="PATH...", nargs=-1, required=True, type=click.Path())
-@owner_option
-@batch_option
-@priority_option
+@submission_options("owner", "batch", "priority", "is_waiting", "timeout", "dry_run")
 @tag_option
 @read_options(ReadOptions)
-@_force_option
-@click.option("--wait", "is_waiting", is_flag=True, help="Show the progress and wait until all files are read.")
-@timeout_option
-@dry_run_option
-def ingest(
-    call: Invocation,
-    paths: Sequence[str],
-    owner: str,
-    batch: str | None,
-    priority: int | None,
-    force: bool,
-    is_waiting: bool,
-    timeout: str | None,
-    dry_run: bool,
-    *,
-    options: ReadOptions,
-) -> int:
+@force_option
+def ingest(call: Invocation, paths: Sequence[str], force: bool, *, submission: Submission, options: ReadOptions) -> int:
     """\b
-    pagemill ingest report.pdf
-    pagemill ingest reports/ --owner alice --lang eng+deu --wait
-    pagemill ingest scan.tiff --quality best --force
-    pagemill ingest reports/ --owner alice --dry-run
+    pagemill add report.pdf
 
-    Read files, and all files below directories. Prints one job per file.
-
-    Hidden files, symbolic links and files of unknown formats below a directory are skipped and listed. A file that has
-    been read and whose inode, size and times have not changed since needs no job, except with --force.
-
-    Several files, or a directory, become a batch; the setting owner_policy decides what happens to the owner's other
-    batches. If no file is new, no batch starts. A single file becomes a job without a batch.
-
-    With --wait, the exit code is 1 if a file could not be read, and 124 after the timeout. With --batch and --wait, the
-    command waits for the whole batch. For URLs and Drive folders use `pagemill batch add`.
+    The earlier form of `pagemill add`, for scripts: a single file becomes a job without a batch, and several files
+    become a batch only if one of them is new. Prints one job per file.
     """
-    refuse_timeout_without_wait(timeout, is_waiting=is_waiting, is_dry_run=dry_run)
     left_out = LeftOut()
     files = [file for path in paths for file in find_files(Path(path), left_out)]
-    if dry_run:
+    owner = submission.owner
+    if submission.dry_run:
         found = estimate_files(call, files, owner=owner, is_read_again=force or bool(options.asked()))
         show_estimate(call, found, left_out)
         return 0
@@ -96,40 +63,38 @@ def ingest(
     enqueued, added = submit(
         call,
         [download_job(file, options, owner=owner, is_forced=force) for file in files],
-        batch=batch,
+        submission,
         name=_name_of_batch(paths, files),
-        owner=owner,
-        priority=priority,
         asked={"sources": [legible(path) for path in paths], **options.asked(), **options.follows()},
     )
     results = _ingest_results(files, enqueued)
     say_what_is_left_out(call, left_out)
-    if not is_waiting:
+    if not submission.is_waiting:
         _show_results(call, results, **left_out.as_answer(), **({} if added is None else {"batch": added.batch.id}))
         return 0
     with reporting_interruption():
-        if added is not None and batch is not None:
-            return await_batches(call, [added.batch.id], timeout=timeout)
+        if added is not None and submission.batch is not None:
+            return await_batches(call, [added.batch.id], timeout=submission.timeout)
         awaited = [AwaitedDocument(one.name, one.job_id, one.document_id, owner, one.source_key) for one in results]
         if (first := next((one.job_id for one in results if one.job_id is not None), None)) is not None:
             report_waiting(call, first)
-        return await_reading(call, awaited, timeout=timeout)
+        return await_reading(call, awaited, timeout=submission.timeout)
 
 
 @verb
 @choosing
-@priority_option
+@submission_options("priority")
 @read_options(ReadOptions)
-@_force_option
+@force_option
 @confirming
 def reindex(
     call: Invocation,
     chosen: DocumentSelector,
-    priority: int | None,
     force: bool,
     dry_run: bool,
     yes: bool,
     *,
+    submission: Submission,
     options: ReadOptions,
 ) -> int:
     """\b
@@ -154,15 +119,15 @@ def reindex(
     if len(found) > 1 and not chosen.ids:
         confirm(f"Read {counted(len(found), 'document')} again?", yes=yes, sample=[one.name for one in found[:5]])
     again = documents.selected_documents(call.session, DocumentSelector(ids=[one.id for one in found]))
-    _show_results(call, [_reindex_document(call, document, options, priority, is_forced=force) for document in again])
+    _show_results(call, [_reindex_document(call, document, options, submission, is_forced=force) for document in again])
     return 0
 
 
 @verb
 @click.argument("directory", metavar="DIR", type=click.Path(exists=True, file_okay=False, path_type=Path))
-@owner_option
+@submission_options("owner")
 @confirming
-def adopt(call: Invocation, directory: Path, owner: str, dry_run: bool, yes: bool) -> None:
+def adopt(call: Invocation, directory: Path, dry_run: bool, yes: bool, *, submission: Submission) -> None:
     """\b
     pagemill documents adopt /srv/read --dry-run
     pagemill documents adopt /srv/read --owner alice --yes
@@ -179,7 +144,7 @@ def adopt(call: Invocation, directory: Path, owner: str, dry_run: bool, yes: boo
             output.say(sentence)
         return
     confirm(f"Record {counted(len(found), 'file')} ({sentence})?", yes=yes)
-    _show_results(call, [_adopt_file(call, one, owner) for one in found])
+    _show_results(call, [_adopt_file(call, one, submission.owner) for one in found])
 
 
 # ── Results ──
@@ -219,11 +184,11 @@ def _ingest_results(files: Sequence[Path], enqueued: Sequence[Enqueued | InBatch
 
 
 def _reindex_document(
-    call: Invocation, document: Document, options: ReadOptions, priority: int | None, *, is_forced: bool
+    call: Invocation, document: Document, options: ReadOptions, submission: Submission, *, is_forced: bool
 ) -> ReadResult:
     has_original = exports.has_original(call.session, document)
     job = reindex_job(document, options, has_original=has_original, is_forced=is_forced)
-    [enqueued], _ = submit(call, [job], batch=None, name=None, owner=job.owner, priority=priority, asked={})
+    [enqueued], _ = submit(call, [job], submission, name=None, asked={})
     return ReadResult(document.name, enqueued.job_id or None, enqueued.decision, document.id)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import click
+from msgspec import Struct
 from msgspec.structs import replace
 
 from job_handlers.reading.find_files import LeftOut, in_words
@@ -23,26 +24,112 @@ from worker_service.services.batches import PRIORITY
 _LEFT_OUT_SHOWN_MAX = 10
 _NAME_CHARACTERS_MAX = 60
 
-priority_option = click.option(
-    "--priority",
-    type=click.IntRange(1, 10),
-    metavar="1-10",
-    help=f"1 is the highest. Also applies to follow-up jobs. Default: {PRIORITY}.",
-)
-batch_option = click.option(
-    "--batch", metavar="NAME|N", help="Submit as a new batch with this name, or add to unfinished batch N."
-)
-owner_option = click.option("--owner", default="", metavar="NAME", help="Owner of the documents.")
+
+class Submission(Struct, frozen=True, kw_only=True):
+    """What a user says about a submission as a whole, besides how to read it."""
+
+    owner: str = ""
+    title: str = ""
+    """Name of the batch."""
+    batch: str | None = None
+    """Value of --batch: the name of a new batch, or the number of an unfinished one."""
+    priority: int | None = None
+    is_waiting: bool = False
+    timeout: str | None = None
+    dry_run: bool = False
+
+    @property
+    def urgency(self) -> int:
+        return self.priority or PRIORITY
+
+
+_SUBMISSION_OPTIONS = {
+    "owner": click.option("--owner", default="", metavar="NAME", help="Owner of the documents."),
+    "title": click.option(
+        "--name", "title", default="", metavar="NAME", help="Name of the batch. Default: that of the first source."
+    ),
+    "batch": click.option(
+        "--batch", metavar="NAME|N", help="Submit as a new batch with this name, or add to unfinished batch N."
+    ),
+    "priority": click.option(
+        "--priority",
+        type=click.IntRange(1, 10),
+        metavar="1-10",
+        help=f"1 is the highest. Also applies to follow-up jobs. Default: {PRIORITY}.",
+    ),
+    "is_waiting": click.option(
+        "--wait", "is_waiting", is_flag=True, help="Show the progress and wait until everything is read."
+    ),
+    "timeout": click.option("--timeout", metavar="LENGTH", help="With --wait: give up after this time, such as 10m."),
+    "dry_run": click.option(
+        "--dry-run", is_flag=True, help="Show how much there is to read and about how long it takes; submit nothing."
+    ),
+}
+
+
+def submission_options(*names: str) -> Callable[[Function], Function]:
+    """Add options of the submission to a verb, whose function receives them, checked, as `submission`."""
+
+    def decorate(function: Function) -> Function:
+        @functools.wraps(function)
+        def run(call: Invocation, *arguments: Any, **values: Any) -> Any:
+            submission = Submission(**{name: values.pop(name) for name in names})
+            if submission.timeout is not None and not submission.is_waiting:
+                raise BadInput("--timeout works only with --wait", "add --wait")
+            if submission.is_waiting and submission.dry_run:
+                raise BadInput(
+                    "--dry-run submits nothing, so there is nothing to wait for", "leave out --wait or --dry-run"
+                )
+            return function(call, *arguments, submission=submission, **values)
+
+        for name in reversed(names):
+            _SUBMISSION_OPTIONS[name](run)
+        return run
+
+    return decorate
+
+
+force_option = click.option("--force", is_flag=True, help="Read files again that were read and have not changed.")
 tag_option = click.option(
     "--tag", "tags", multiple=True, metavar="TAG", help="Tag the documents with this word, such as invoice."
 )
 credential_option = click.option(
     "--credential", default="", metavar="NAME", help="Credential for Google Drive. Default: drive."
 )
-dry_run_option = click.option(
-    "--dry-run", is_flag=True, help="Show how much there is to read and about how long it takes; submit nothing."
+_MIME = click.option(
+    "--mime",
+    multiple=True,
+    metavar="TYPE",
+    help="In folders, only files of this type: application/pdf, image/*. Default: all readable types.",
 )
-timeout_option = click.option("--timeout", metavar="LENGTH", help="With --wait: give up after this time, such as 10m.")
+_MAX_SIZE = click.option(
+    "--max-size", "size_max", type=click.IntRange(1), metavar="BYTES", help="In folders, only files up to this size."
+)
+_SINCE = click.option(
+    "--since",
+    "newer_than",
+    metavar="TIME",
+    help="In folders, only files changed since 2h or 3d (ago), or since a time such as 2026-01-31.",
+)
+_NEWER_THAN = click.option("--newer-than", "newer_than", metavar="DATE", hidden=True)
+_DEPTH = click.option(
+    "--depth", type=click.IntRange(0), metavar="N", help="Levels of subfolders; 0: none. Default: all."
+)
+
+
+def folder_options(pattern_flag: str) -> Callable[[Function], Function]:
+    """Add the options that choose files of a folder."""
+    pattern = click.option(
+        pattern_flag, "name", metavar="PATTERN", help="In folders, only files with such names: '*report*.pdf'."
+    )
+
+    def decorate(function: Function) -> Function:
+        for option in (_DEPTH, _NEWER_THAN, _SINCE, _MAX_SIZE, pattern, _MIME):
+            option(function)
+        return function
+
+    return decorate
+
 
 _READ_OPTIONS = (
     click.option("--as-usual", is_flag=True, help="Forget the document's remembered reading settings."),
@@ -86,53 +173,83 @@ def read_options(kind: type[ReadOptions]) -> Callable[[Function], Function]:
     return decorate
 
 
-def submit(
+# ── Submission ──
+
+
+def start_batch(
     call: Invocation,
-    submitted: Sequence[NewJob],
+    jobs: Sequence[NewJob],
+    submission: Submission,
     *,
-    batch: str | None,
-    name: str | None,
-    owner: str,
-    priority: int | None,
     asked: Mapping[str, object],
+    actions: Sequence[Mapping[str, Any]] = (),
+) -> BatchAdded:
+    """Submit the jobs as a new batch, and report what happens to the owner's other batches."""
+    report_replaced(call, submission.owner)
+    added = batches.add_batch(
+        call.session,
+        jobs,
+        owner=submission.owner,
+        name=submission.title,
+        priority=submission.urgency,
+        asked=asked,
+        actions=actions,
+    )
+    report_batch(call, added)
+    return added
+
+
+def extend_batch(call: Invocation, number: int, jobs: Sequence[NewJob], submission: Submission) -> BatchAdded:
+    urgent = [replace(one, priority=submission.priority) for one in jobs]
+    added = batches.extend_batch(call.session, number, urgent, owner=submission.owner)
+    report_batch(call, added)
+    return added
+
+
+def submit(
+    call: Invocation, jobs: Sequence[NewJob], submission: Submission, *, name: str | None, asked: Mapping[str, object]
 ) -> tuple[Sequence[Enqueued | InBatch], BatchAdded | None]:
-    """Submit jobs and report what happens to the owner's other batches.
+    """Submit jobs as `ingest`, `crawl` and `reindex` do, and report what happens to the owner's other batches.
 
-    `batch` is the value of --batch. Without --batch, `name` starts a batch with this name if any of the jobs is new;
-    None starts no batch.
+    Without --batch, `name` starts a batch with this name if any of the jobs is new; None starts no batch.
     """
-    urgency = priority or PRIORITY
-    items: Sequence[Enqueued | InBatch]
-    added: BatchAdded | None = None
-    if batch is not None and (number := _batch_number(batch)) is not None:
-        urgent = [replace(one, priority=priority) for one in submitted]
-        added = batches.extend_batch(call.session, number, urgent, owner=owner)
-        items = added.jobs
-    elif batch is not None:
-        report_replaced(call, owner)
-        added = batches.add_batch(call.session, submitted, owner=owner, name=batch, priority=urgency, asked=asked)
-        items = added.jobs
-    elif name is not None:
-        submission = batches.prepare_submission(call.session, submitted)
-        if submission.work.new:
-            report_replaced(call, owner)
-        title = name if len(name) <= _NAME_CHARACTERS_MAX else f"…{name[1 - _NAME_CHARACTERS_MAX :]}"
-        done = batches.submit_batch(call.session, submission, owner=owner, name=title, priority=urgency, asked=asked)
-        items, added = done.items, done.added
-        for one in done.waiting if not call.as_json else ():
-            output.say(f"{one.title} already includes some of this; to start it now: pagemill batch resume {one.id}")
-    else:
-        items = enqueue.enqueue_jobs(call.session, [replace(one, priority=urgency) for one in submitted])
-    if added is not None:
-        report_batch(call, added)
-    return items, added
+    if submission.batch is not None:
+        number = _batch_number(submission.batch)
+        if number is not None:
+            added = extend_batch(call, number, jobs, submission)
+        else:
+            added = start_batch(call, jobs, replace(submission, title=submission.batch), asked=asked)
+        return added.jobs, added
+    if name is None:
+        return enqueue.enqueue_jobs(call.session, [replace(one, priority=submission.urgency) for one in jobs]), None
+    prepared = batches.prepare_submission(call.session, jobs)
+    if prepared.work.new:
+        report_replaced(call, submission.owner)
+    done = batches.submit_batch(
+        call.session,
+        prepared,
+        owner=submission.owner,
+        name=shortened(name),
+        priority=submission.urgency,
+        asked=asked,
+    )
+    for one in done.waiting if not call.as_json else ():
+        output.say(f"{one.title} already includes some of this; to start it now: pagemill batch resume {one.id}")
+    if done.added is not None:
+        report_batch(call, done.added)
+    return done.items, done.added
 
 
-def refuse_timeout_without_wait(timeout: str | None, *, is_waiting: bool, is_dry_run: bool) -> None:
-    if timeout is not None and not is_waiting:
-        raise BadInput("--timeout works only with --wait", "add --wait")
-    if is_waiting and is_dry_run:
-        raise BadInput("--dry-run submits nothing, so there is nothing to wait for", "leave out --wait or --dry-run")
+def shortened(name: str) -> str:
+    return name if len(name) <= _NAME_CHARACTERS_MAX else f"…{name[1 - _NAME_CHARACTERS_MAX :]}"
+
+
+def _batch_number(word: str) -> int | None:
+    """Return the number in `7` or `batch:7`; None if the word is a name."""
+    if not word.strip():
+        raise BadInput("--batch is empty", "give the name of a new batch, or the number of an unfinished one")
+    digits = word.removeprefix("batch:")
+    return int(digits) if digits.isascii() and digits.isdigit() and len(digits) < 19 else None
 
 
 def say_what_is_left_out(call: Invocation, left_out: LeftOut) -> None:
@@ -148,11 +265,3 @@ def say_what_is_left_out(call: Invocation, left_out: LeftOut) -> None:
 def report_waiting(call: Invocation, job_id: int) -> None:
     for gate in call.session.gates.explain(job_id):
         output.say(f"job {job_id} waits: {gate.detail} ({gate.code}); what to do: pagemill why {job_id}")
-
-
-def _batch_number(word: str) -> int | None:
-    """Return the number in `7` or `batch:7`; None if the word is a name."""
-    if not word.strip():
-        raise BadInput("--batch is empty", "give the name of a new batch, or the number of an unfinished one")
-    digits = word.removeprefix("batch:")
-    return int(digits) if digits.isascii() and digits.isdigit() and len(digits) < 19 else None

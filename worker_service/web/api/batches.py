@@ -36,12 +36,12 @@ class BatchToAdd(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     sources: Given[
         Annotated[
             list[Any],
-            about("Absolute paths and URLs, as for `pagemill batch add`; or objects, as for a crawl."),
+            about("Absolute paths and URLs, as for `pagemill add`; or objects, as for a crawl."),
             _MANY,
         ]
     ] = UNSET
     read: Annotated[
-        dict[str, list[str]], about('Reading options for sources, as for `pagemill batch add`: {"lang": ["deu"]}.')
+        dict[str, list[str]], about('Reading options for sources, as for `pagemill add`: {"lang": ["deu"]}.')
     ] = field(default_factory=dict)
     jobs: Given[Annotated[list[JobOfBatch], about("Jobs as for `POST /api/jobs`."), _MANY]] = UNSET
     then: Annotated[list[FollowUp], about("Jobs to start when the batch has ended."), Meta(max_length=100)] = []

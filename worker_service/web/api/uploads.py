@@ -23,14 +23,14 @@ from worker_service.web.resources.read_requests import submit_upload
 
 
 class UploadForm(Struct, frozen=True):
-    """The form; it may also have further reading options of `pagemill ingest`."""
+    """The form; it may also have further reading options of `pagemill add`."""
 
     file: Annotated[
         str, Meta(description="May be repeated.", extra_json_schema={"contentMediaType": "application/octet-stream"})
     ]
     owner: Annotated[str, about("The owner.")] = ""
     force: Annotated[str, about("true: read it again if it was read already.")] = ""
-    lang: Annotated[str, about("Reading options, as for `pagemill ingest`: lang, quality, force-ocr, …")] = ""
+    lang: Annotated[str, about("Reading options, as for `pagemill add`: lang, quality, force-ocr, …")] = ""
 
 
 class UploadedFile(ReadRequest, frozen=True, kw_only=True):
@@ -59,7 +59,7 @@ class UploadedFiles(Struct, frozen=True):
     refusals=(507,),
 )
 async def upload(request: Request, visitor: Visitor) -> Response:
-    """Upload files and read them, as `pagemill ingest` does. Several files become a batch."""
+    """Upload files and read them, as `pagemill add` does. Several files become a batch."""
     async with receive_form(request) as form, write_turn_of(request):
         return await run_in_threadpool(_submit, request, visitor, form)
 

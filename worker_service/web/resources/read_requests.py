@@ -1,6 +1,6 @@
 """Requests to read uploaded files, sources, or a document again, from HTTP and the page.
 
-The words of a request are the names of the options of `pagemill ingest`, each with its values, not validated yet.
+The words of a request are the names of the options of `pagemill add`, each with its values, not validated yet.
 """
 
 from __future__ import annotations

@@ -64,7 +64,7 @@ def open_file(reference: Reference, request: FileRequest, timeouts: Timeouts, is
     from job_handlers.fetch.sources.drive.file import DriveFile
 
     if reference.is_folder:
-        raise Permanent("SOURCE_UNKNOWN", "the Drive URL names a folder", "crawl it: pagemill crawl URL")
+        raise Permanent("SOURCE_UNKNOWN", "the Drive URL names a folder", "pagemill add reads folders, too")
     return DriveFile(
         Drive(request.credential, is_stopping=is_stopping, timeouts=timeouts),
         reference.key,

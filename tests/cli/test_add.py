@@ -1,0 +1,106 @@
+"""`pagemill add`: what is new in it beside the earlier `ingest`, `crawl` and `batch add`; and `pagemill help`."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Run, items
+from tests.cli.shelf import Shelf
+from tests.cli.test_incoming import jobs, papers, payloads
+from tests.cli.test_wait import begin
+from worker_service.cli import INDEX
+
+
+def test_what_is_added_is_always_a_batch_named_after_the_first_source(run: Run, shelf: Shelf) -> None:
+    papers("in/a.pdf", "b.pdf")
+
+    assert run("add", "b.pdf").stdout == "batch:1\n"
+    assert run("add", "in", "b.pdf", "--force").stdout == "batch:2\n"
+    assert run("add", "https://example.org/c.pdf", "--name", "from the web").stdout == "batch:3\n"
+
+    names = [one["batch"]["name"] for one in items(run("batch", "ls", "--json"))]
+    assert names == ["from the web", "in and 1 more", "b.pdf"]
+    assert [one["force"] for one in payloads(shelf, "download")[1:3]] == [True, True]
+
+
+def test_options_that_choose_files_apply_to_directories_and_folders_of_drive(run: Run, shelf: Shelf) -> None:
+    papers("in/a.pdf", "b.pdf")
+    folder = "https://drive.google.com/drive/folders/1a2B3c4d5E"
+
+    run("add", "in", "b.pdf", folder, "--pattern", "*report*", "--since", "2026-01-31", "--depth", 0)
+
+    wanted = {"name": "*report*", "newer_than": "2026-01-31", "depth": 0}
+    assert [(one["folder"], one["wanted"]) for one in payloads(shelf, "crawl")] == [
+        (str(Path("in").absolute()), wanted),
+        (folder, wanted),
+    ]
+    assert [job.name for job in jobs(shelf, "download")] == ["b.pdf"]
+    run("add", "in", "--since", "3d")
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", payloads(shelf, "crawl")[-1]["wanted"]["newer_than"])
+    assert "'may' is not a date: write 3d (ago)" in run("add", "in", "--since", "may", fails=2).stderr
+
+
+def test_more_is_added_to_a_batch_that_has_not_ended(run: Run, shelf: Shelf) -> None:
+    papers("a.pdf", "b.pdf")
+    run("add", "a.pdf", "--owner", "ann")
+
+    assert run("add", "b.pdf", "--batch", "batch:1").stdout == "batch:1\n"
+
+    assert [job.batch_id for job in jobs(shelf, "download")] == [1, 1]
+    assert (
+        "--name and --then-batch are for a new batch"
+        in run("add", "b.pdf", "--batch", 1, "--name", "x", fails=2).stderr
+    )
+
+
+def test_waiting_says_at_once_that_no_daemon_runs_and_at_the_end_which_files_failed(shelf: Shelf) -> None:
+    papers("a.pdf")
+    waiting = begin("add", "a.pdf", "--wait", "--timeout", "60s")
+    shelf.fail_next("NOT_WHAT_IT_SAYS", "a.pdf is no pdf")
+
+    out, err = waiting.communicate(timeout=60)
+
+    assert (out, waiting.returncode) == ("batch 1 (a.pdf): finished, 1 failed · 1 file · 0 pages\n", 1)
+    assert "a.pdf: NOT_WHAT_IT_SAYS: a.pdf is no pdf\n" in err
+
+
+def test_a_folder_is_watched_without_a_batch(run: Run, shelf: Shelf) -> None:
+    Path("scans").mkdir()
+
+    watched = run("add", "scans", "--watch", "--owner", "ann")
+
+    assert watched.stdout == "1\n"
+    assert "watching" in watched.stderr
+    assert [(one["watch_seconds"], one["folder"]) for one in payloads(shelf, "crawl")] == [
+        (60, str(Path("scans").absolute()))
+    ]
+    assert "job 1 already crawls" in run("add", "scans", "--watch", "--owner", "ann").stderr
+    for words in (("--watch", "--name", "x"), ("--every", "1h"), ("--watch", "--wait")):
+        assert "a watched folder is no batch" in run("add", "scans", *words, fails=2).stderr
+    assert items(run("batch", "ls", "--json")) == []
+
+
+@pytest.mark.usefixtures("database")
+def test_the_first_page_of_help_has_at_most_30_verbs_and_begins_with_the_documents(run: Run) -> None:
+    verbs = [verb for group in INDEX.values() for verb in group]
+    assert verbs[:4] == ["add", "search", "documents", "status"]
+    assert len(verbs) <= 30
+
+    shown, everything = run("--help").stdout, run("help").stdout
+
+    assert "run-now" not in shown
+    assert all(f"  {verb} " in everything for verb in ("add", "run-now", "batch rm", "reindex"))
+    assert not re.search(r"^ +(ingest|crawl) ", shown + everything, re.MULTILINE)
+    assert run("help", "batch", "stop").stdout == run("batch", "stop", "--help").stdout
+    assert "there is no command 'batch nonsense'" in run("help", "batch", "nonsense", fails=2).stderr
+
+
+def test_the_earlier_names_work_and_are_not_listed(run: Run, shelf: Shelf) -> None:
+    papers("a.pdf")
+
+    assert run("batch", "add", "a.pdf").stdout == "batch:1\n"
+    assert "add" not in json.loads(run("help", "batch", "--json").stdout)["help"].partition("Commands:")[2]

@@ -1,0 +1,172 @@
+"""`pagemill add`: read files, directories, folders of Google Drive and addresses, together as a batch."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import click
+from msgspec.structs import replace
+
+from job_handlers.crawl.requests import CrawlOptions, crawl_job, jobs_of_sources
+from job_handlers.reading.find_files import LeftOut, absolute
+from worker_service.base.errors import BadInput
+from worker_service.base.path_text import legible, path_of
+from worker_service.cli import output
+from worker_service.cli.context import BatchId, Invocation, completes_directory, read_stdin, verb
+from worker_service.cli.crawl import watch_folders
+from worker_service.cli.estimate import ToRead, count_folder, estimate_files, show_estimate
+from worker_service.cli.progress import await_batches, reporting_interruption
+from worker_service.cli.submit import (
+    Submission,
+    credential_option,
+    extend_batch,
+    folder_options,
+    force_option,
+    read_options,
+    report_waiting,
+    say_what_is_left_out,
+    shortened,
+    start_batch,
+    submission_options,
+    tag_option,
+)
+from worker_service.jobs.digest import canonical
+from worker_service.jobs.follow_ups import read_action
+from worker_service.jobs.job import NewJob
+from worker_service.services import enqueue
+
+_LIST_BYTES_MAX = 16_000_000
+_SOURCES_KEPT_MAX = 100
+_BATCH_ENDED = {"type": "batch.{state}", "data": {"batch": "{batch_id}", "state": "{state}"}}
+
+
+@verb
+@click.argument("sources", metavar="SOURCE...", nargs=-1, required=True, shell_complete=completes_directory)
+@submission_options("owner", "title", "is_waiting", "timeout", "dry_run", "priority")
+@click.option("--batch", "batch_id", type=BatchId(), metavar="N", help="Add to this unfinished batch.")
+@tag_option
+@read_options(CrawlOptions)
+@force_option
+@folder_options("--pattern")
+@credential_option
+@click.option("--watch", is_flag=True, help="Keep looking into the folders for new and changed files until stopped.")
+@click.option("--every", metavar="LENGTH", help="With --watch: how often. Default: 1m for a directory, else 15m.")
+@click.option("--then-batch", multiple=True, metavar="TYPE[=JSON]", help="Enqueue this job when the batch has ended.")
+def add(
+    call: Invocation,
+    sources: Sequence[str],
+    batch_id: int | None,
+    watch: bool,
+    every: str | None,
+    then_batch: Sequence[str],
+    *,
+    submission: Submission,
+    options: CrawlOptions,
+) -> int:
+    """\b
+    pagemill add report.pdf scans/ --owner alice --wait
+    pagemill add https://drive.google.com/drive/folders/1a2B3c… https://example.org/report.pdf
+    find reports -name '*.pdf' | pagemill add - --name reports
+    pagemill add reports/ --dry-run
+    pagemill add scan.tiff --lang deu --quality best --force
+    pagemill add /srv/scans --watch
+
+    Read files, all files below directories, folders of Google Drive, and addresses. - reads a list of them from stdin,
+    one per line. What is added together is a batch: the command prints batch:7, which `wait`, `ls` and `priority` take.
+
+    Files that have been read and have not changed are neither downloaded nor read again, except with --force or other
+    reading options. Hidden files, symbolic links and files of unknown formats below a directory are skipped and listed.
+    The options that choose files of folders also apply to directories, which the daemon then lists.
+
+    With --watch, a job looks into each folder again and again, and reads what is new or changed; it is no batch.
+    `pagemill crawl ls` lists what is watched.
+
+    An owner has one active batch; the setting owner_policy decides what happens to the others. --then and --on-failure
+    apply to each document, each time it is read. With --wait, the exit code is 1 if a part of the batch failed, and 124
+    after the timeout.
+    """
+    words = [word for source in sources for word in (_listed_sources() if source == "-" else [source])]
+    if watch or every is not None:
+        if (
+            not watch
+            or batch_id is not None
+            or then_batch
+            or submission != Submission(owner=submission.owner, priority=submission.priority)
+        ):
+            raise BadInput(
+                "a watched folder is no batch, because it never ends",
+                "use --watch with --every, --owner and --priority, and leave out --name, --batch, --wait and --dry-run",
+            )
+        return watch_folders(call, words, every, submission, options)
+    left_out = LeftOut()
+    jobs = jobs_of_sources(words, options, owner=submission.owner, left_out=left_out)
+    actions = [_action_of_batch(call, word) for word in then_batch]
+    if submission.dry_run:
+        show_estimate(call, _estimate(call, jobs, options, submission.owner), left_out)
+        return 0
+    say_what_is_left_out(call, left_out)
+    if batch_id is not None:
+        if actions or submission.title:
+            raise BadInput("--name and --then-batch are for a new batch", "leave them out, or leave --batch out")
+        added = extend_batch(call, batch_id, jobs, submission)
+    else:
+        asked = {"sources": _some_of(words), **options.asked(), **options.forced(), **options.follows(standing=True)}
+        submission = replace(submission, title=submission.title or _default_name(words))
+        added = start_batch(call, jobs, submission, asked=asked, actions=actions)
+    if submission.is_waiting:
+        if (first := next((one.job_id for one in added.jobs if one.job_id is not None), None)) is not None:
+            report_waiting(call, first)
+        with reporting_interruption():
+            return await_batches(call, [added.batch.id], timeout=submission.timeout)
+    answer = {"batch": added.batch, "items": added.jobs, "replaced": added.replaced, **left_out.as_answer()}
+    if not call.printed_json(answer):
+        output.show(f"batch:{added.batch.id}")
+    return 0
+
+
+def _default_name(words: Sequence[str]) -> str:
+    first = words[0] if "://" in words[0] else legible(absolute(words[0]).name)
+    return shortened(first if len(words) == 1 else f"{first} and {len(words) - 1} more")
+
+
+def _listed_sources() -> list[str]:
+    raw = read_stdin(_LIST_BYTES_MAX + 1)
+    if len(raw) > _LIST_BYTES_MAX:
+        raise BadInput(f"the list on stdin is longer than {output.size(_LIST_BYTES_MAX)}", "split it into batches")
+    # The name of a file may be any bytes.
+    words = [os.fsdecode(line) for line in raw.splitlines() if line.strip()]
+    if not words:
+        raise BadInput("the list on stdin is empty", "write a file, directory, folder or address on each line")
+    return words
+
+
+def _some_of(words: Sequence[str]) -> list[str]:
+    more = len(words) - _SOURCES_KEPT_MAX
+    return [*map(legible, words[:_SOURCES_KEPT_MAX]), *([f"and {more:,} more"] if more > 0 else [])]
+
+
+def _action_of_batch(call: Invocation, word: str) -> Mapping[str, Any]:
+    action = read_action(word)
+    payload: dict[str, Any] = json.loads(action.payload) if action.payload else {}
+    if action.job_type == "webhook" and "event" not in payload:
+        payload["event"] = _BATCH_ENDED
+    enqueue.check_action_payload(call.session, replace(action, payload=canonical(payload) if payload else ""))
+    for sentence in enqueue.unknown_type_warnings(call.session, [action]):
+        output.say(sentence)
+    return {"job_type": action.job_type, **({"payload": payload} if payload else {})}
+
+
+def _estimate(call: Invocation, jobs: Sequence[NewJob], options: CrawlOptions, owner: str) -> ToRead:
+    """Estimate the batch. Each folder is counted by a job, which compares it with what earlier crawls found."""
+    files = [path_of(job.source_key or "") for job in jobs if job.job_type == "download" and job.platform == "local"]
+    found = estimate_files(call, files, owner=owner, is_read_again=options.force or bool(options.asked()))
+    addresses = sum(job.job_type == "download" and job.platform != "local" for job in jobs)
+    found += ToRead(addresses, to_read=addresses, unsized=addresses)
+    for folder in (json.loads(job.payload or "")["folder"] for job in jobs if job.job_type != "download"):
+        counts = count_folder(call, crawl_job(folder, options, owner=owner, is_dry_run=True))
+        new, size, known = counts.get("enqueued", 0), counts.get("bytes", 0), counts.get("unchanged", 0)
+        found += ToRead(new + known, size, known, new, size)
+    return found
