@@ -51,6 +51,9 @@ def estimate_files(call: Invocation, files: Sequence[Path], *, owner: str, is_re
 
 
 def _unchanged_files(call: Invocation, sizes: Mapping[Path, int], owner: str) -> set[Path]:
+    if not sizes:
+        # An empty selector would choose all documents.
+        return set()
     by_key = {written(file): file for file in sizes}
     selector = DocumentSelector(
         statuses=(IndexStatus.SUCCESS,), owners=(owner,), platforms=("local",), source_keys=list(by_key)
