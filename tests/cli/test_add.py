@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Run, items
-from tests.cli.shelf import Shelf
-from tests.cli.test_incoming import jobs, papers, payloads
+from tests.cli.stored_documents import Shelf
+from tests.cli.test_submit import jobs, papers, payloads
 from tests.cli.test_wait import begin
 from worker_service.cli import INDEX
 
