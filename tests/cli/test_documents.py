@@ -626,7 +626,7 @@ def test_stats_tells_what_each_owner_keeps(run: Run, shelf: Shelf) -> None:
 
 
 def test_documents_that_cannot_be_listed_are_refused(run: Run, shelf: Shelf) -> None:
-    assert "there are no documents yet: pagemill ingest report.pdf" in run("documents").stderr
+    assert "there are no documents yet: pagemill add report.pdf" in run("documents").stderr
     shelf.read("a.pdf", "one")
     assert "no document matches" in run("documents", "--status", "failed").stderr
     assert "there is no status 'done': it is one of not_indexed" in run("documents", "--status", "done", fails=2).stderr

@@ -716,7 +716,7 @@ def test_nobody_waits_for_what_an_archive_held_once_it_has_been_removed(shelf: S
         ("ingest", "a.pdf", "--then", "webhok"),
         ("ingest", "a.pdf", "--on-failure", "webhok"),
         ("batch", "add", "a.pdf", "--then-batch", "webhok"),
-        ("then", "add", "--owner", "ann", "webhok"),
+        ("actions", "add", "invoice", "webhok"),
         ("enqueue", "webhook", "--on-failure", "webhok"),
     ],
 )
