@@ -21,6 +21,7 @@ import msgspec
 from click.testing import CliRunner
 
 from worker_service.cli import pagemill
+from worker_service.cli.help import SIMILAR_COMMANDS
 from worker_service.handlers import Handler
 from worker_service.web.api import openapi
 from worker_service.web.api.endpoint import Endpoint
@@ -67,14 +68,27 @@ def _below(group: click.Group, line: str, context: click.Context) -> Iterator[tu
 
 
 def commands_page() -> str:
-    return "\n\n".join(_told_of_command(line, command) for line, command in commands())
+    return "\n\n".join([_similar_commands(), *(_told_of_command(line, command) for line, command in commands())])
+
+
+def _similar_commands() -> str:
+    rows = [
+        f"| {question if at == 0 else ''} | `{command}` | {what} |"
+        for question, lines in SIMILAR_COMMANDS.items()
+        for at, (command, what) in enumerate(lines)
+    ]
+    return "\n".join(["## Similar commands", "", "| | command | |", "|---|---|---|", *rows])
 
 
 def _told_of_command(line: str, command: click.Command) -> str:
     examples, *paragraphs = inspect.cleandoc(command.help or "").replace("\b\n", "").split("\n\n")
     parts = [f"{'#' * len(line.split())} {line}", f"```sh\n{examples}\n```"]
     parts += [" ".join(paragraph.split()) for paragraph in paragraphs]
-    options = [one for one in command.params if isinstance(one, click.Option) and one.opts[-1] not in _TOLD_ONCE]
+    options = [
+        one
+        for one in command.params
+        if isinstance(one, click.Option) and not one.hidden and one.opts[-1] not in _TOLD_ONCE
+    ]
     selects = {one.opts[0] for one in options} >= _SELECTORS
     rows = [_told_of_option(one) for one in options if not (selects and one.opts[0] in _SELECTORS)]
     if selects:
