@@ -22,6 +22,7 @@ from worker_service.jobs.job import Status
 from worker_service.jobs.library import Document, DocumentSelector
 from worker_service.services import documents
 from worker_service.services.database import Session
+from worker_service.services.markdown import with_markdown
 from worker_service.web.access import settings_of, visitor_of
 from worker_service.web.api.events import EventStreams
 from worker_service.web.database_sessions import session_of
@@ -46,10 +47,12 @@ class ServerStopping(HttpProblem, code="stopping", status=503): ...
 class Conversion(Struct, frozen=True):
     document: Document
     pages: Sequence[PageResult]
+    markdown: Sequence[str]
+    """Of each page."""
 
     @property
-    def texts(self) -> list[str]:
-        return [page.text or "" for page in self.pages]
+    def text(self) -> str:
+        return "\n\n".join(page.text or "" for page in self.pages)
 
     @property
     def media_type(self) -> str:
@@ -122,7 +125,9 @@ def _look(request: Request, awaited: _Awaited) -> Conversion | None:
         job = session.reading.get(awaited.job_id) if awaited.job_id else None
         document = next(iter(_documents_of(session, awaited.source_key)), None)
         if document is not None and document.status is IndexStatus.SUCCESS:
-            return Conversion(*documents.document_text(session, document.id))
+            _, pages = documents.document_text(session, document.id)
+            markdown = [page.text or "" for page in with_markdown(session, document.id, pages)]
+            return Conversion(document, pages, markdown)
         if job is not None and job.status not in (Status.COMPLETED, Status.FAILED, Status.CANCELLED):
             return None
         if job is not None and job.status is not Status.COMPLETED:

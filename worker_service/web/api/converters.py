@@ -27,7 +27,7 @@ async def open_webui(request: Request) -> Response:
     async with received_body(request) as incoming:
         made = await convert(request, unquote(request.headers.get("x-filename", _NAMELESS)), incoming)
     metadata = {"source": made.document.name, "document_id": made.document.id, "Content-Type": made.media_type}
-    pages = zip(made.pages, made.texts, strict=True)
+    pages = zip(made.pages, made.markdown, strict=True)
     return JSONResponse(
         [{"page_content": text, "metadata": {**metadata, "page": page.number - 1}} for page, text in pages]
     )
@@ -38,9 +38,9 @@ async def tika(request: Request) -> Response:
     name = unquote(request.headers.get("x-filename", _NAMELESS))
     async with received_body(request) as incoming:
         made = await convert(request, name, incoming)
-    text = "\n\n".join(made.texts)
-    key = "tk:content" if request.url.path.endswith("/md") else "X-TIKA:content"
-    return JSONResponse({key: text, "Content-Type": made.media_type, "xmpTPg:NPages": str(len(made.pages))})
+    is_markdown = request.url.path.endswith("/md")
+    content = {"tk:content": "\n\n".join(made.markdown)} if is_markdown else {"X-TIKA:content": made.text}
+    return JSONResponse({**content, "Content-Type": made.media_type, "xmpTPg:NPages": str(len(made.pages))})
 
 
 # ── docling-serve ───────────────────────────────────────────────────────────────────────────────────────────────────
@@ -58,8 +58,17 @@ async def docling(request: Request) -> Response:
         except NotConverted as error:
             return JSONResponse(_docling_answer(began, {"filename": name}, error))
     separator = form.first_value("md_page_break_placeholder")
-    text = (f"\n\n{separator}\n\n" if separator else "\n\n").join(made.texts)
-    return JSONResponse(_docling_answer(began, _docling_document(name, text, form.fields.get("to_formats", ["md"]))))
+    markdown = (f"\n\n{separator}\n\n" if separator else "\n\n").join(made.markdown)
+    formats = form.fields.get("to_formats", ["md"])
+    document = {
+        "filename": name,
+        "md_content": markdown if "md" in formats else None,
+        "text_content": made.text if "text" in formats else None,
+        "json_content": None,
+        "html_content": None,
+        "doctags_content": None,
+    }
+    return JSONResponse(_docling_answer(began, document))
 
 
 def _docling_options(form: ReceivedForm) -> Mapping[str, Sequence[str]]:
@@ -67,17 +76,6 @@ def _docling_options(form: ReceivedForm) -> Mapping[str, Sequence[str]]:
     if (form.first_value("force_ocr") or "").lower() == "true":
         options["force-ocr"] = ["true"]
     return options
-
-
-def _docling_document(name: str, text: str, formats: Sequence[str]) -> dict[str, Any]:
-    return {
-        "filename": name,
-        "md_content": text if "md" in formats else None,
-        "text_content": text if "text" in formats else None,
-        "json_content": None,
-        "html_content": None,
-        "doctags_content": None,
-    }
 
 
 def _docling_answer(began: float, document: dict[str, Any], error: NotConverted | None = None) -> dict[str, Any]:
