@@ -21,6 +21,7 @@ from benchmarks import ocr_search
 from benchmarks.fixtures import opened
 from benchmarks.queue import disk
 from benchmarks.table import Fact, Goal, Row, at_most
+from worker_service.jobs.search import SearchRequest
 from worker_service.store.search_query import any_of, fts_query, plain_operands
 
 _DEPTH = 10
@@ -48,11 +49,12 @@ def measure(is_quick: bool, parts: Sequence[str] = (), *, corpus: Path | None = 
 def _quality(path: Path, collection: Collection) -> Iterator[Row]:
     store = opened(path, job_types=("ingest",))
     documents = [*collection.texts]
-    ocr_search.publish(store, "/collection.pdf", 0, [*collection.texts.values()])
+    for number, text in collection.texts.items():
+        ocr_search.publish(store, f"/{number}.txt", number, [text])
     bare = ocr_search.read_only(path)
 
     def own(question: str) -> list[int]:
-        return [documents[hit.number - 1] for hit in store.library.search(question, most=_DEPTH).hits]
+        return [documents[one.document_id - 1] for one in store.search.find(SearchRequest(question)).items]
 
     def index(expression: Callable[[str], str], question: str) -> list[int]:
         rows = bare.execute(_BARE, (expression(question),)).fetchall()
@@ -84,7 +86,9 @@ def _times(path: Path, pages: int, repeats: int) -> Iterator[Row]:
     turns = [
         (
             ocr_search.p95([ocr_search.took(partial(_ask_index, library, one)) for one in any_words]),
-            ocr_search.p95([ocr_search.took(partial(library.store.library.search, one, most=20)) for one in questions]),
+            ocr_search.p95(
+                [ocr_search.took(partial(library.store.search.find, SearchRequest(one))) for one in questions]
+            ),
         )
         for _ in range(repeats)
     ]

@@ -65,7 +65,7 @@ ANSWERS = {
     "jobs_filtered": ("a list of jobs with a filter", "/jobs?status=failed&type=blocked1"),
     "job": ("one job", "/jobs/{job}"),
     "documents": ("the documents", "/documents"),
-    "search": ("a search over all pages", "/documents?q=quarterly+risk"),
+    "search": ("a search over all pages", "/search?q=quarterly+risk"),
     "api_jobs": ("`/api/jobs`", "/api/jobs?limit=50"),
     "metrics": ("`/metrics`", "/metrics"),
 }

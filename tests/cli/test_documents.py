@@ -153,21 +153,27 @@ def test_search_prints_page_name_and_the_words_in_their_place(run: Run, shelf: S
     shelf.read("a.pdf", "nothing", "the climate and its risk", owner="ann")
     shelf.read("b.pdf", "climate", owner="bob")
 
-    assert run("search", "climate NEAR risk").stdout == "1:2  a.pdf  the [climate] and its [risk]\n"
-    assert run("search", "climate", "--owner", "bob").stdout == "2:1  b.pdf  [climate]\n"
-    assert run("search", "climate", "--document", 1).stdout.startswith("1:2 ")
-    assert len(run("search", "climate", "--limit", 1).stdout.splitlines()) == 1
+    near = run("search", "climate NEAR risk").stdout
+    assert near == "1  a.pdf · ann · 1 page found\n    1:2  the [climate] and its [risk]\n"
+    assert run("search", "climate", "--owner", "bob").stdout.startswith("2  b.pdf · bob · ")
+    assert run("search", "climate", "--document", 1).stdout.startswith("1  a.pdf")
+    first = run("search", "climate", "--limit", 1)
+    assert len(first.stdout.splitlines()) == 2
+    assert "--skip 1 shows the next" in first.stderr
+    assert run("search", "climate", "--skip", 1).stdout.startswith("1  a.pdf")
+    assert run("search", "climate", "--since", "2020-01-01", "--kind", "image", fails=1).stdout == ""
     answer = json.loads(run("search", "climate", "--owner", "ann", "--json").stdout)
     assert answer["is_partial"] is False
-    [hit] = answer["items"]
-    assert (hit["document_id"], hit["number"], hit["snippet"]) == (1, 2, "the [climate] and its risk")
+    [document] = answer["items"]
+    [page] = document["best_pages"]
+    assert (document["document_id"], page["number"], page["snippet"]) == (1, 2, "the [climate] and its risk")
 
 
 def test_a_row_of_a_table_is_one_passage_to_a_search_and_a_column_is_none(run: Run, shelf: Shelf) -> None:
     shelf.with_tables("a.pdf", [["EUR million", "2024", "2023"], ["Cost of sales", "310", "290"], ["Tax", "20", "18"]])
 
     assert "[cost of sales 310]" in run("search", '"cost of sales 310"').stdout.replace("\t", " ").casefold()
-    assert run("search", '"cost of sales" NEAR 290').stdout.startswith("1:1 ")
+    assert run("search", '"cost of sales" NEAR 290').stdout.startswith("1  a.pdf")
     assert run("search", '"310 20"', fails=1).stdout == ""
 
 
@@ -175,17 +181,19 @@ def test_words_may_be_searched_for_without_quotes(run: Run, shelf: Shelf) -> Non
     shelf.read("a.pdf", "the climate is a risk", "the climate")
 
     assert run("search", "climate", "risk").stdout == run("search", "climate risk").stdout
-    assert run("search", "climate", "risk").stdout.splitlines()[0].startswith("1:1 ")
+    assert run("search", "climate", "risk").stdout.splitlines()[1].startswith("    1:1 ")
 
 
 def test_pages_with_some_of_the_words_follow_with_a_note_unless_all_are_wanted(run: Run, shelf: Shelf) -> None:
-    shelf.read("a.pdf", "the climate is a risk", "the climate")
+    shelf.read("b.pdf", "the climate")
+    shelf.read("a.pdf", "the climate is a risk")
 
     some = run("search", "climate", "risk")
-    assert [line.split()[0] for line in some.stdout.splitlines()] == ["1:1", "1:2"]
-    assert "the others some of them; --all leaves those out" in some.stderr
+    assert [line.split()[0] for line in some.stdout.splitlines()] == ["2", "2:1", "1", "1:1"]
+    assert some.stdout.endswith("the [climate]  (without risk)\n")
+    assert "some of them in 1 other document; --all leaves those out" in some.stderr
     assert "no page has all of these words" in run("search", "climate", "of", "mars").stderr
-    assert len(run("search", "climate", "risk", "--all").stdout.splitlines()) == 1
+    assert len(run("search", "climate", "risk", "--all").stdout.splitlines()) == 2
 
 
 def test_search_that_finds_nothing_ends_with_1_and_one_without_sense_with_2(run: Run, shelf: Shelf) -> None:
@@ -202,7 +210,7 @@ def test_a_search_takes_what_people_type(run: Run, shelf: Shelf) -> None:
     shelf.read("a.pdf", "it's scope-3")
 
     for said in ("it's", "scope-3", '"scope', "scope/3", "50% OR it's"):
-        assert run("search", said).stdout.startswith("1:1  a.pdf"), said
+        assert run("search", said).stdout.startswith("1  a.pdf"), said
 
 
 def _terms(*lines: str) -> Path:
@@ -683,7 +691,7 @@ def test_a_search_can_leave_out_pages_that_were_recognised_badly(run: Run, shelf
     shelf.read("bad.pdf", "climate rlsk", confidence=31.0)
 
     def named(*words: str) -> list[str]:
-        return sorted(hit["name"] for hit in json.loads(run("search", "climate", "--json", *words).stdout)["items"])
+        return sorted(one["name"] for one in json.loads(run("search", "climate", "--json", *words).stdout)["items"])
 
     assert named() == ["bad.pdf", "good.pdf"]
     assert named("--sure") == ["good.pdf"]

@@ -10,6 +10,7 @@ from tests.cli.stored_documents import Shelf
 from tests.store.kit import MovableClock, work_as
 from worker_service.base.errors import BadInput, JobNotFound
 from worker_service.jobs.job import Status
+from worker_service.jobs.search import SearchRequest
 from worker_service.services.database import Session
 from worker_service.services.enqueue import enqueue
 from worker_service.services.job_advice import why
@@ -111,6 +112,6 @@ def test_a_hit_is_marked_without_changing_the_text(session: Session) -> None:
     work_as(session.store)
     Shelf(session.store, session.settings.workspace).read("a.pdf", 'They say "climate risk" is "near".')
 
-    [hit] = session.library.search("climate").hits
+    [document] = session.search.find(SearchRequest("climate")).items
 
-    assert hit.snippet == 'They say "[climate] risk" is "near".'
+    assert document.best_pages[0].snippet == 'They say "[climate] risk" is "near".'

@@ -52,6 +52,7 @@ from worker_service.jobs.documents import (
 from worker_service.jobs.generations import decide
 from worker_service.jobs.job import Enqueued, Job, NewJob, Status
 from worker_service.jobs.library import DocumentSelector, OwnerSize, Removed, Weight
+from worker_service.jobs.search import SearchRequest
 from worker_service.jobs.selector import Selector
 from worker_service.store.store import Store
 
@@ -961,8 +962,8 @@ def test_a_removed_document_is_seen_by_nobody_while_its_pages_are_forgotten_a_fe
     store.upkeep.remove_documents([1], actor="ann")
     left = []
     while by_hand("SELECT * FROM document_gone"):
-        assert store.library.search("solar").hits == []
-        assert store.library.keyword_counts(["solar"]) == []
+        assert store.search.find(SearchRequest("solar")).items == []
+        assert store.search.keyword_counts(["solar"]) == []
         assert store.upkeep.forget_gone(10) <= 20
         left.append(by_hand("SELECT count(*) AS n FROM page")[0]["n"])
     while store.upkeep.forget_gone(10):
@@ -991,8 +992,8 @@ def test_pages_and_files_that_another_document_has_stay_with_it(store: Store, by
     assert remove(store, 1).freed == Weight(documents=1, shared_files=1)
 
     assert [page.text for page in store.library.page_texts(2)] == ["both"]
-    assert [hit.document_id for hit in store.library.search("both").hits] == [2]
-    assert store.library.search("own").hits == []
+    assert [one.document_id for one in store.search.find(SearchRequest("both")).items] == [2]
+    assert store.search.find(SearchRequest("own")).items == []
     assert by_hand("SELECT text FROM page_result") == [{"text": "both"}]
     assert store.upkeep.gone_files() == []
     assert remove(store, 2).freed == Weight(documents=1, files=1, size=10)
@@ -1067,7 +1068,7 @@ def test_what_nobody_refers_to_is_forgotten_once_nobody_may_have_asked_for_it(
     while store.upkeep.forget_pages():
         pass
     assert by_hand("SELECT text FROM page_result") == [{"text": "second"}]
-    assert store.library.search("first").hits == []
+    assert store.search.find(SearchRequest("first")).items == []
 
 
 def test_what_a_failed_generation_has_read_is_there_for_the_next_one(store: Store, clock: MovableClock) -> None:

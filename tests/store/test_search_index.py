@@ -9,6 +9,7 @@ import pytest
 
 from tests.store.kit import ByHand, RefusedByHand, publish, work_as
 from worker_service.base.errors import StoreDamaged
+from worker_service.jobs.search import SearchRequest
 from worker_service.store.backup import back_up, check_backup
 from worker_service.store.store import Store
 
@@ -35,7 +36,11 @@ def state_of(store: Store, name: str) -> bool:
 
 
 def find_pages(store: Store, query: str) -> set[tuple[int, int]]:
-    return {(hit.document_id, hit.number) for hit in store.library.search(query).hits}
+    return {
+        (one.document_id, number)
+        for one in store.search.find(SearchRequest(query)).items
+        for number in one.page_numbers
+    }
 
 
 def test_deleting_results_by_hand_does_not_break_search(store: Store, by_hand: ByHand) -> None:
@@ -77,7 +82,7 @@ def test_a_search_in_a_damaged_index_names_the_repair_and_no_backup(store: Store
     by_hand(DAMAGE["pages that are not stored"])
 
     with pytest.raises(StoreDamaged, match="rebuild-search") as error:
-        store.library.search("climate")
+        store.search.find(SearchRequest("climate"))
 
     assert "backup" not in str(error.value)
 

@@ -47,7 +47,7 @@ def test_the_demo_reads_a_folder_of_drive_through_faults_and_a_killed_child_and_
             token = re.search(r'name="token" value="(\S+)"', browser.get(link).text)
             assert token is not None
             assert browser.post("/session", data={"token": token[1], "link": "1"}).status_code == 303
-            assert "Annual report 2025.pdf" in browser.get("/documents?q=climate").text
+            assert "Annual report 2025.pdf" in browser.get("/search?q=climate").text
     finally:
         demo.terminate()
         demo.communicate(timeout=60)

@@ -14,7 +14,7 @@ from playwright.sync_api import expect, sync_playwright
 
 from tests.web.browser.conftest import CHROMIUM
 
-SEARCH = "/documents?q=climate+NEAR+risk"
+SEARCH = "/search?q=climate+NEAR+risk"
 _SIZE = {"width": 1180, "height": 760}
 _COLOURS = 64
 

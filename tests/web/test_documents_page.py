@@ -47,15 +47,15 @@ def put_recognised(shelf: Shelf, name: str, words: list[tuple[float, str]]) -> i
     return job.document_id
 
 
-def test_what_is_typed_is_found_while_it_is_typed_in_its_sentence(site: httpx.Client, shelf: Shelf) -> None:
+def test_a_page_that_is_found_shows_the_sentence(site: httpx.Client, shelf: Shelf) -> None:
     document_id = shelf.read("report.pdf", "nothing here", "the climate\nchanges and with it the risks")
 
-    found = site.get("/documents?q=the+clim", headers=PAGE).text
+    found = site.get("/search?q=the+climate", headers=PAGE).text
 
-    assert f'href="/documents/{document_id}?page=2&amp;q=the+clim"' in found
+    assert f'href="/documents/{document_id}?page=2&amp;q=the+climate"' in found
     assert "<mark>the</mark> <mark>climate</mark> changes" in found.replace("\n", " ")
     assert "1 page in 1 document" in found
-    assert "No matches" in site.get("/documents?q=zebra", headers=PAGE).text
+    assert "No matches" in site.get("/search?q=zebra", headers=PAGE).text
 
 
 def test_tables_of_a_page_are_shown_and_go_into_a_workbook(site: httpx.Client, shelf: Shelf) -> None:
@@ -75,7 +75,7 @@ def test_tables_of_a_page_are_shown_and_go_into_a_workbook(site: httpx.Client, s
 def test_whatever_is_typed_is_a_search_and_never_an_error(site: httpx.Client, shelf: Shelf, query: str) -> None:
     shelf.read("report.pdf", "words")
 
-    assert site.get("/documents", params={"q": query}, headers=PAGE).status_code == 200
+    assert site.get("/search", params={"q": query}, headers=PAGE).status_code == 200
 
 
 def test_filters_stand_in_the_address_and_the_command_beside_them(site: httpx.Client, shelf: Shelf) -> None:
@@ -164,7 +164,7 @@ def test_nothing_that_stands_in_a_file_or_its_name_acts(site: httpx.Client, shel
     evil = '<script>alert(1)</script> \x1b[31m \u202eevil " onload=x climate'
     document_id = shelf.read(evil, evil)
 
-    for address in ("/documents", "/documents?q=climate", f"/documents/{document_id}?q=climate"):
+    for address in ("/documents", "/search?q=climate", f"/documents/{document_id}?q=climate"):
         page = site.get(address, headers=PAGE).text
         assert "<script>alert" not in page
         assert "\x1b" not in page
@@ -265,11 +265,11 @@ def test_the_documents_of_a_batch_alone_are_listed_and_searched(
     shelf.publish(job, "mine.pdf", "a word of mine")
 
     listed = site.get(f"/documents?batch={batch_id}", headers=PAGE).text
-    found = site.get(f"/documents?batch={batch_id}&q=word", headers=PAGE).text
+    found = site.get(f"/search?batch={batch_id}&q=word", headers=PAGE).text
 
     for shown in (listed, found):
         assert ("mine.pdf" in shown, "other.pdf" in shown) == (True, False)
-    assert f"pagemill search &#39;word*&#39; --batch {batch_id}" in found
+    assert f"pagemill search word --batch {batch_id}" in found
     assert site.get("/documents?batch=no", headers=PAGE).status_code == 400
     assert site.get("/documents?batch=99", headers=PAGE).status_code == 404
 
@@ -325,7 +325,7 @@ def test_a_page_that_takes_for_ever_to_draw_keeps_nobody_else_waiting(site: http
         for _ in range(12):
             threads.submit(_give_up_soon, str(site.base_url.join(address)))
         began = time.monotonic()
-        answers = [site.get("/documents?q=one", headers=PAGE).status_code for _ in range(5)]
+        answers = [site.get("/search?q=one", headers=PAGE).status_code for _ in range(5)]
 
     assert answers == [200] * 5
     # Whoever waited for one drawing would wait for the half minute that it may take.

@@ -2,28 +2,33 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
+from msgspec.structs import replace
 
+from job_handlers.file_kinds import FileKind
 from worker_service.base.errors import BadInput, PagemillError, Refused
 from worker_service.base.files import atomic_write
 from worker_service.base.humanize import counted
 from worker_service.base.sanitize import harmless
 from worker_service.cli import output
-from worker_service.cli.context import DocumentId, Invocation, JobId, completes, verb
+from worker_service.cli.context import DocumentId, Function, Invocation, JobId, completes, verb
 from worker_service.cli.documents import batch_option, choosing, document_argument, owner_option
 from worker_service.jobs.documents import IndexStatus
-from worker_service.jobs.library import Document, DocumentSelector, Hit
+from worker_service.jobs.library import Document, DocumentSelector
+from worker_service.jobs.search import FoundDocument, FoundPage, SearchRequest, SearchResult
 from worker_service.services import documents, exports, keyword_counts
 from worker_service.services.exports import CHOICES, IfExists, TargetExists
 from worker_service.services.keyword_counts import count_cells, count_headers, write_workbook
 from worker_service.services.markdown import with_markdown
 from worker_service.services.page_layouts import tables_of, write_csv, write_tables
+from worker_service.services.search import find_documents, read_added
 
 # Marks around the hits in a snippet. The text of a document contains neither.
 _MARKS = ("\x02", "\x03")
@@ -74,73 +79,118 @@ def _why_no_text(document: Document) -> str:
 # ── Search ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+def _filtering(function: Function) -> Function:
+    """Add the filters of a search to a verb, whose function gets them in a `SearchRequest`."""
+
+    @functools.wraps(function)
+    def run(call: Invocation, words: Sequence[str], since: str | None, until: str | None, **values: Any) -> Any:
+        names = ("owner", "document_id", "batch_id", "kind", "is_sure", "needs_all")
+        filters: dict[str, Any] = {name: values.pop(name) for name in names}
+        request = SearchRequest(" ".join(words), since=read_added(since), until=read_added(until), **filters)
+        return function(call, request, **values)
+
+    for option in (
+        click.option("--all", "needs_all", is_flag=True, help="Only pages with all words of the query."),
+        click.option("--sure", "is_sure", is_flag=True, help="Leave out pages with an OCR confidence below 50 %."),
+        click.option("--until", metavar="TIME", help="Only documents added before: 3d (ago), or a time."),
+        click.option("--since", metavar="TIME", help="Only documents added since: 3d (ago), or a time."),
+        click.option(
+            "--kind", type=click.Choice([kind.value for kind in FileKind]), help="Only documents of this kind."
+        ),
+        click.option(
+            "--document",
+            "document_id",
+            type=DocumentId(),
+            shell_complete=completes("document"),
+            metavar="N",
+            help="Only pages of this document.",
+        ),
+        batch_option,
+        owner_option,
+        click.argument("words", metavar="QUERY", nargs=-1, required=True),
+    ):
+        option(run)
+    return run
+
+
 @verb
-@click.argument("words", metavar="QUERY", nargs=-1, required=True)
-@owner_option
-@batch_option
+@_filtering
 @click.option(
-    "--document",
-    "document_id",
-    type=DocumentId(),
-    shell_complete=completes("document"),
+    "--limit",
+    "documents",
+    type=click.IntRange(1, 1000),
+    default=10,
     metavar="N",
-    help="Only pages of this document.",
+    help="Number of documents. Default: 10.",
 )
-@click.option("--limit", type=click.IntRange(1, 1000), default=20, metavar="N", help="Number of pages. Default: 20.")
-@click.option("--sure", "is_sure", is_flag=True, help="Leave out pages with an OCR confidence below 50 %.")
-@click.option("--all", "needs_all", is_flag=True, help="Only pages with all words of the query.")
-def search(
-    call: Invocation,
-    words: Sequence[str],
-    owner: str | None,
-    batch_id: int | None,
-    document_id: int | None,
-    limit: int,
-    is_sure: bool,
-    needs_all: bool,
-) -> int:
+@click.option("--skip", type=click.IntRange(0), default=0, metavar="N", help="Leave out the first N documents.")
+@click.option(
+    "--pages",
+    "pages_each",
+    type=click.IntRange(1, 1000),
+    default=3,
+    metavar="N",
+    help="Passages of each document. Default: 3.",
+)
+def search(call: Invocation, request: SearchRequest, **paging: int) -> int:
     """\b
     pagemill search 'climate NEAR risk'
     pagemill search what are the climate risks of our suppliers
-    pagemill search '"scope 3" emissions' --owner alice
+    pagemill search '"scope 3" emissions' --owner alice --kind pdf --since 30d
     pagemill search 'sustainab* NOT water' --json
 
-    Find pages, best match first: those with all words of the query, then those with some. A query may also have
-    "a phrase", a NEAR b, a OR b, a NOT b, or begin*. Punctuation in a word, as in scope-3, keeps its parts together.
+    Find documents, best match first: those with all words of the query on a page, then those with some. A query may
+    also have "a phrase", a NEAR b, a OR b, a NOT b, or begin*. Punctuation in a word, as in scope-3, keeps its parts
+    together.
+
+    The best passages of a document follow its name, each with the number of the document and of the page. Documents
+    with the same content are shown once.
 
     Exit code 1 if nothing was found.
     """
-    marks = ("[", "]") if call.as_json else _MARKS
-    documents.require_batches(call.session, () if batch_id is None else (batch_id,))
-    found = call.session.library.search(
-        " ".join(words),
-        owner=owner,
-        document_id=document_id,
-        batch_id=batch_id,
-        most=limit,
-        marks=marks,
-        is_sure=is_sure,
-        needs_all=needs_all,
-    )
-    if not call.printed_json({"items": found.hits, "is_partial": found.is_partial}):
-        for hit in found.hits:
-            output.show(_hit_line(hit))
-        if not found.hits:
-            output.say("no page matches")
-        elif not found.hits[0].has_all_words:
-            output.say("no page has all of these words; these pages have some of them")
-        elif not found.hits[-1].has_all_words:
-            output.say("the first pages have all of these words, the others some of them; --all leaves those out")
+    request = replace(request, marks=("[", "]") if call.as_json else _MARKS, **paging)
+    found = find_documents(call.session, request)
+    if not call.printed_json(found):
+        for one in found.items:
+            output.show(_document_line(one))
+            for page in one.best_pages:
+                output.show(_page_line(one.document_id, page))
+        for sentence in _search_notes(found, request):
+            output.say(sentence)
     if found.is_partial:
         output.say("too many pages match: only the newest pages were ranked")
-    return 0 if found.hits else 1
+    return 0 if found.items else 1
 
 
-def _hit_line(hit: Hit) -> str:
-    parts = _MARKED.split(" ".join(hit.snippet.split()))
+def _document_line(one: FoundDocument) -> str:
+    facts = [one.name, one.owner, f"{counted(len(one.page_numbers), 'page')} found"]
+    if one.copies:
+        facts.append(f"same content: {', '.join(f'document {copy.document_id}' for copy in one.copies)}")
+    return f"{one.document_id}  {' · '.join(filter(None, facts))}"
+
+
+def _page_line(document_id: int, page: FoundPage) -> str:
+    parts = _MARKED.split(" ".join(page.snippet.split()))
     # Every second part was between marks.
     snippet = (_highlighted(part) if at % 2 else part for at, part in enumerate(parts))
-    return output.joined(f"{hit.document_id}:{hit.number}  {hit.name}  ", *snippet)
+    missing = f"  (without {', '.join(page.missing_words)})" if page.missing_words else ""
+    return output.joined(f"    {document_id}:{page.number}  ", *snippet, missing)
+
+
+def _search_notes(found: SearchResult, request: SearchRequest) -> Iterator[str]:
+    if not found.items:
+        yield "no page matches"
+        return
+    if not found.documents_with_all:
+        yield "no page has all of these words; these pages have some of them"
+    elif found.documents_with_some:
+        with_all, others = found.documents_with_all, found.documents_with_some
+        yield (
+            f"all of these words are on a page of {counted(with_all, 'document')}, some of them in "
+            f"{counted(others, 'other document')}; --all leaves those out"
+        )
+    if found.next is not None:
+        yield f"documents {request.skip + 1} to {found.next} are shown; --skip {found.next} shows the next"
 
 
 def _highlighted(word: str) -> str:

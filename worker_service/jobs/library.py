@@ -1,4 +1,4 @@
-"""Documents, pages, files and search results as they are shown."""
+"""Documents, pages and files as they are shown."""
 
 from __future__ import annotations
 
@@ -143,28 +143,3 @@ class PageSummary(Struct, frozen=True):
     method: str
     confidence: float | None
     characters: int
-
-
-class Hit(Struct, frozen=True):
-    document_id: int
-    name: str
-    number: int
-    snippet: str
-    rank: float
-    """FTS5's rank; smaller is better."""
-    has_all_words: bool = True
-
-
-class SearchResult(Struct, frozen=True):
-    """Hits, best first; those with all words come before those with some of them."""
-
-    hits: Sequence[Hit] = ()
-    is_partial: bool = False
-    """True if there were too many hits to rank, so that only the pages stored last were ranked."""
-
-
-class KeywordCount(Struct, frozen=True):
-    term: str
-    document_id: int
-    number: int
-    count: int

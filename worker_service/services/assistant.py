@@ -17,10 +17,12 @@ from msgspec import Struct
 
 from worker_service.base.errors import BadInput, DocumentNotFound, PagemillError
 from worker_service.jobs.library import Document, DocumentSelector
+from worker_service.jobs.search import SearchRequest
 from worker_service.services import documents
 from worker_service.services.database import Session
 from worker_service.services.page_images import PageRenderer, page_image
 from worker_service.services.page_layouts import tables_of
+from worker_service.services.search import find_documents
 from worker_service.services.server_address import address
 from worker_service.settings.config import Settings
 
@@ -62,22 +64,24 @@ class AssistantTools:
         return [self.search, self.fetch, self.list_documents, self.read_pages, self.tables, self.page_image]
 
     def search(self, query: str, limit: int = 10) -> dict[str, Any]:
-        """Find pages for a question or some words, best first.
+        """Find pages for a question or some words: up to three pages of each of the `limit` best documents.
 
         The query may also have "a phrase", a NEAR b, a OR b, a NOT b, begin*. Each result is a page, for fetch.
         """
         with self._caller() as caller:
-            found = caller.session.library.search(query, owner=caller.owner, most=max(1, min(limit, 100)))
+            request = SearchRequest(query, owner=caller.owner, documents=max(1, min(limit, 100)))
+            found = find_documents(caller.session, request)
         return {
             "results": [
                 {
-                    "id": f"{hit.document_id}:{hit.number}",
-                    "title": f"{hit.name}, page {hit.number}",
-                    "text": hit.snippet,
-                    "url": self._url(hit.document_id, hit.number),
-                    "has_all_words": hit.has_all_words,
+                    "id": f"{one.document_id}:{page.number}",
+                    "title": f"{one.name}, page {page.number}",
+                    "text": page.snippet,
+                    "url": self._url(one.document_id, page.number),
+                    "has_all_words": one.has_all_words,
                 }
-                for hit in found.hits
+                for one in found.items
+                for page in one.best_pages
             ]
         }
 

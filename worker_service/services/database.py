@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from worker_service.store.library import Library
     from worker_service.store.overview import OverviewQueries
     from worker_service.store.reading import Reading
+    from worker_service.store.search import PageSearch
 
 
 class Session(Struct, frozen=True):
@@ -63,6 +64,10 @@ class Session(Struct, frozen=True):
     @property
     def library(self) -> Library:
         return self.store.library
+
+    @property
+    def search(self) -> PageSearch:
+        return self.store.search
 
     def close(self) -> None:
         self.store.close()

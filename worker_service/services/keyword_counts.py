@@ -10,7 +10,8 @@ from typing import IO
 from msgspec import Struct
 
 from worker_service.base.errors import BadInput
-from worker_service.jobs.library import Document, DocumentSelector, KeywordCount
+from worker_service.jobs.library import Document, DocumentSelector
+from worker_service.jobs.search import KeywordCount
 from worker_service.services.database import Session
 from worker_service.services.documents import require_batches
 from worker_service.services.spreadsheets import Workbook
@@ -49,7 +50,7 @@ def parse_terms(text: str) -> list[str]:
 
 
 def count_keywords_in(session: Session, terms: Sequence[str], documents: Sequence[Document]) -> list[TermCounts]:
-    counts = session.store.library.keyword_counts(terms, document_ids=[one.id for one in documents])
+    counts = session.search.keyword_counts(terms, document_ids=[one.id for one in documents])
     return _by_document(documents, terms, counts)
 
 
@@ -71,7 +72,7 @@ def count_keywords(
 
 def _keywords(session: Session, terms: Sequence[str], document_ids: Sequence[int]) -> KeywordPart:
     library = session.store.library
-    counts = library.keyword_counts(terms, document_ids=document_ids)
+    counts = session.search.keyword_counts(terms, document_ids=document_ids)
     if not document_ids:
         return KeywordPart((), ())
     documents = library.documents(DocumentSelector(ids=document_ids), most=len(document_ids))[::-1]

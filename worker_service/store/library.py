@@ -1,4 +1,4 @@
-"""Documents, pages, files and full-text search (SQLite's FTS5), read on the reader connection."""
+"""Documents, pages and files, read on the reader connection."""
 
 from __future__ import annotations
 
@@ -6,10 +6,7 @@ import json
 import zlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from msgspec import Struct
-from msgspec.structs import replace
-
-from worker_service.base.errors import BadInput, DocumentNotFound
+from worker_service.base.errors import DocumentNotFound
 from worker_service.jobs.documents import (
     CONFIDENCE_LEAST,
     AskedAction,
@@ -22,48 +19,12 @@ from worker_service.jobs.job import Job
 from worker_service.jobs.library import (
     Document,
     DocumentSelector,
-    Hit,
-    KeywordCount,
     PageSummary,
     Provenance,
     ReadingSpeed,
-    SearchResult,
 )
 from worker_service.jobs.names import folder_at_source
-from worker_service.store.connection import register_fts_count
 from worker_service.store.database import Database, Row
-from worker_service.store.search_query import any_of, fts_phrase, fts_query, plain_operands
-from worker_service.store.search_ranking import (
-    RERANKED_MOST,
-    Stem,
-    Term,
-    language_for,
-    rank_pages,
-    stemmer_for,
-    term_of,
-    without_small_words,
-)
-
-RANKED_MOST = 2000
-"""Maximum number of hits that are ranked. With more hits, only the pages stored last are ranked."""
-
-ANY_RANKED_MOST = 10_000
-"""Maximum number of ranked hits among pages that have some of the words."""
-
-COMMON_MOST = 1000
-"""A word on more pages than this is left out when pages with some of the words are looked for."""
-
-_SAMPLE = 12
-"""Number of pages by which the language of a query is chosen."""
-
-
-class ChosenTerms(Struct, frozen=True):
-    query: str
-    """FTS5 query for any of the terms."""
-    pages_with: Mapping[Term, int]
-    are_all_found: bool
-    """False if a word of the query is on no page."""
-    stem: Stem
 
 
 class Library:
@@ -156,114 +117,6 @@ class Library:
         """Return the files of the newest attempt that published any."""
         return [PublishedFile(*row) for row in self._db.read("job_files", job_id=job_id)]
 
-    def search(
-        self,
-        query: str,
-        *,
-        owner: str | None = None,
-        document_id: int | None = None,
-        batch_id: int | None = None,
-        most: int = 20,
-        marks: tuple[str, str] = ("[", "]"),
-        is_sure: bool = False,
-        needs_all: bool = False,
-    ) -> SearchResult:
-        """Return the best pages for a query: first those with all its words, then those with some of them.
-
-        Syntax: words, "a phrase", a NEAR b, a OR b, a NOT b, prefix*. Accents, case and punctuation are ignored; any
-        text with a letter or digit is a valid query. A query with operators, or with `needs_all`, finds only pages
-        that match all of it; within one document, pages with some of the words are returned only if none has all.
-        With more than `RANKED_MOST` hits (`ANY_RANKED_MOST` with some of the words), only the pages stored last are
-        ranked and the result has `is_partial` set. `is_sure` leaves out pages below `CONFIDENCE_LEAST`.
-        """
-        values: dict[str, object] = {"owner": owner, "batch_id": batch_id, "document_id": document_id}
-        values["confidence_least"] = CONFIDENCE_LEAST if is_sure else 0
-        expression, operands = fts_query(query) or _raise_no_words(query), plain_operands(query)
-        rows = self._best_pages(expression, values, most=most, ranked=RANKED_MOST)
-        is_partial = bool(rows) and rows[0][5] >= RANKED_MOST
-        hits = self._hits(rows, expression, marks)
-        if operands and not (needs_all or is_partial) and len(rows) < (most if document_id is None else 1):
-            terms = self._choose_terms(operands)
-            others = self._pages_with_some(terms, values, most)
-            is_partial = bool(others) and others[0][0][5] >= ANY_RANKED_MOST
-            found = {row[0] for row in rows}
-            others = [(row, has_all) for row, has_all in others if row[0] not in found][: most - len(rows)]
-            more = self._hits([row for row, _ in others], terms.query, marks)
-            hits += [replace(hit, has_all_words=has_all) for hit, (_, has_all) in zip(more, others, strict=True)]
-        return SearchResult(hits, is_partial)
-
-    def _best_pages(self, query: str, values: Mapping[str, object], *, most: int, ranked: int) -> list[Row]:
-        statement = "search" if values["document_id"] is None else "search_document"
-        return self._db.read(statement, **values, query=query, most=most, ranked=ranked)
-
-    def _choose_terms(self, operands: Sequence[str]) -> ChosenTerms:
-        """Return the words of a query that choose pages, in all their forms.
-
-        Words on many pages cost much and say little, so they are left out unless all are common.
-        """
-        sample = self._db.read("texts_with", query=any_of(operands), most=_SAMPLE) or self._db.read(
-            "newest_texts", most=_SAMPLE
-        )
-        language = language_for([text for (text,) in sample])
-        stem = stemmer_for(language)
-        terms = [term_of(operand, stem) for operand in without_small_words(operands, language)]
-        counts = {term: self._db.read("pages_with", query=term.query, most=COMMON_MOST)[0][0] for term in terms}
-        chosen = {term: count for term, count in counts.items() if 0 < count < COMMON_MOST} or counts
-        return ChosenTerms(any_of([term.query for term in chosen]), chosen, all(counts.values()), stem)
-
-    def _pages_with_some(self, terms: ChosenTerms, values: Mapping[str, object], most: int) -> list[tuple[Row, bool]]:
-        """Return the pages with some of the terms, best first, each with whether it has all words of the query."""
-        rows = self._best_pages(terms.query, values, most=max(most, RERANKED_MOST), ranked=ANY_RANKED_MOST)
-        candidates = {row[0]: row for row in rows[:RERANKED_MOST]}
-        texts: dict[int, str] = dict(self._db.read("texts", result_ids=json.dumps([*candidates])))
-        [(pages,)] = self._db.read("last_result")
-        ranked = rank_pages(texts, terms.pages_with, pages or 0, terms.stem)
-        return [
-            *((candidates[result_id], has_all and terms.are_all_found) for result_id, has_all in ranked),
-            *((row, False) for row in rows[RERANKED_MOST:]),
-        ]
-
-    def _hits(self, rows: Sequence[Row], query: str, marks: tuple[str, str]) -> list[Hit]:
-        snippets = self._snippets([row[0] for row in rows], query, marks)
-        return [
-            Hit(document_id, name, number, snippets.get(result_id, ""), rank)
-            for result_id, document_id, number, name, rank, _ in rows
-        ]
-
-    def _snippets(self, result_ids: Sequence[int], query: str, marks: tuple[str, str]) -> dict[int, str]:
-        if not result_ids:
-            return {}
-        stretch = {"first": min(result_ids), "last": max(result_ids), "result_ids": json.dumps(result_ids)}
-        return dict(self._db.read("snippets", query=query, open=marks[0], close=marks[1], **stretch))
-
-    def marked(self, document_id: int, number: int, query: str, marks: tuple[str, str]) -> str | None:
-        """Return the text of a page with each hit between `marks`, or None if the page has no hit."""
-        place = {"document_id": document_id, "number": number, "open": marks[0], "close": marks[1]}
-        rows = self._db.read("marked_page", **place, query=fts_query(query) or _raise_no_words(query))
-        if not rows and (operands := plain_operands(query)):
-            rows = self._db.read("marked_page", **place, query=self._choose_terms(operands).query)
-        return str(rows[0][0]) if rows else None
-
-    def keyword_counts(
-        self,
-        terms: Sequence[str],
-        *,
-        owner: str | None = None,
-        batch_id: int | None = None,
-        document_ids: Sequence[int] | None = None,
-    ) -> Sequence[KeywordCount]:
-        """Count each word, phrase or prefix* on each page that has it."""
-        register_fts_count(self._db.reader)
-        counts: list[KeywordCount] = []
-        for term in terms:
-            query = fts_phrase(term) or _raise_no_words(term)
-            if document_ids is None:
-                rows = self._db.read("keyword_counts", query=query, owner=owner, batch_id=batch_id)
-            else:
-                rows = self._db.read("keyword_counts_of", query=query, document_ids=json.dumps(list(document_ids)))
-            counts += (KeywordCount(term, *row) for row in sorted(rows))
-        return counts
-
 
 def _total_length(stretches: Iterable[tuple[float, float]]) -> float:
     total, until = 0.0, float("-inf")
@@ -271,10 +124,6 @@ def _total_length(stretches: Iterable[tuple[float, float]]) -> float:
         total += max(0.0, end - max(begin, until))
         until = max(until, end)
     return total
-
-
-def _raise_no_words(text: str) -> str:
-    raise BadInput(f"{text!r} cannot be searched for: it has no letter and no digit")
 
 
 def _where(selector: DocumentSelector) -> tuple[str, list[object]]:

@@ -62,6 +62,7 @@ def without_small_words(operands: Sequence[str], language: str | None) -> Sequen
 class Term(Struct, frozen=True):
     """A word, phrase or prefix of the user's query."""
 
+    word: str
     query: str
     """The term in FTS5's syntax. A plain word finds all words with its stem."""
     stems: tuple[str, ...]
@@ -71,8 +72,8 @@ def term_of(operand: str, stem: Stem) -> Term:
     stems = tuple(stem(_words(operand)))
     plain = _PLAIN.fullmatch(operand)
     if plain is None or len(stems[0]) < _STEM_LETTERS_LEAST or not _fold(plain[1]).startswith(_fold(stems[0])):
-        return Term(operand, stems)
-    return Term(f'"{stems[0]}" *', stems)
+        return Term(operand.strip('"'), operand, stems)
+    return Term(plain[1], f'"{stems[0]}" *', stems)
 
 
 def _fold(word: str) -> str:
@@ -82,8 +83,8 @@ def _fold(word: str) -> str:
 
 def rank_pages(
     texts: Mapping[int, str], pages_with: Mapping[Term, int], pages: int, stem: Stem
-) -> list[tuple[int, bool]]:
-    """Return the pages, best first, and whether each has all terms.
+) -> dict[int, list[str]]:
+    """Return the pages, best first, and the words that each lacks.
 
     `texts` are the pages' texts by id, `pages_with` the number of pages for each term, `pages` the number of all pages.
     """
@@ -93,7 +94,7 @@ def rank_pages(
     order = sorted(scores, key=lambda page: (-scores[page], page))
     scores = _bm25(stems, _with_feedback(rarity, stems, {page: scores[page] for page in order[:_FEEDBACK_PAGES]}))
     order.sort(key=lambda page: -scores[page])
-    return [(page, rarity.keys() <= stems[page].keys()) for page in order]
+    return {page: [term.word for term in pages_with if not stems[page].keys() >= set(term.stems)] for page in order}
 
 
 def _with_feedback(

@@ -18,7 +18,7 @@ _HERE = Path(__file__).parent
 _PARTS = (
     "workers", "deferred_actions", "settling", "intake", "leases", "completions", "attempts", "schedules",
     "job_control", "batches", "reading", "gates", "history", "overview",
-    "library", "tags", "upkeep", "integrity", "notices", "tokens", "idempotency",
+    "library", "search", "tags", "upkeep", "integrity", "notices", "tokens", "idempotency",
 )  # fmt: skip
 _HEADING = re.compile(r"^-- (name|fragment): (\w+)\n", re.MULTILINE)
 _PLACE = re.compile(r"\{(\w+)\}")

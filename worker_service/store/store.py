@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from worker_service.store.overview import OverviewQueries
     from worker_service.store.reading import Reading
     from worker_service.store.schedules import Schedules
+    from worker_service.store.search import PageSearch
     from worker_service.store.tags import Tags
     from worker_service.store.tokens import Tokens
     from worker_service.store.upkeep import Upkeep
@@ -124,6 +125,12 @@ class Store:
         from worker_service.store.tags import Tags
 
         return Tags(self.database)
+
+    @cached_property
+    def search(self) -> PageSearch:
+        from worker_service.store.search import PageSearch
+
+        return PageSearch(self.database)
 
     @cached_property
     def upkeep(self) -> Upkeep:

@@ -41,7 +41,7 @@ from worker_service.web.error_responses import internal_error, refuse, refuse_ht
 from worker_service.web.http_server import create_server, open_socket, run_until_signal
 from worker_service.web.middleware import CHANGES_AT_ONCE, CsrfMiddleware, EdgeMiddleware
 from worker_service.web.signing import load_signing_key
-from worker_service.web.views import STATIC, batches, document, documents, home, jobs, keywords, system
+from worker_service.web.views import STATIC, batches, document, documents, home, jobs, keywords, search, system
 from worker_service.web.views import uploads as upload_page
 
 THREADS = 8
@@ -57,7 +57,7 @@ _SWEEP_SECONDS = 600.0
 """Interval at which unused uploads are removed. Each sweep reads all documents."""
 
 # Each module ends with its routes.
-MODULES = (sign_in, openapi, home, documents, document, upload_page, batches, jobs, keywords, system)
+MODULES = (sign_in, openapi, home, search, documents, document, upload_page, batches, jobs, keywords, system)
 
 
 def app(settings: Settings, *, log: events.Log | None = None, on_ready: Callable[[], None] = lambda: None) -> Starlette:

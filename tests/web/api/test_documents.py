@@ -107,7 +107,8 @@ def test_words_are_found_and_counted(site: httpx.Client, shelf: Shelf) -> None:
     counted = site.get("/api/keywords", params={"term": ["climate", "word"]}).json()
     by_page = site.get("/api/keywords", params={"term": "climate", "by": "page"}).json()["items"]
 
-    assert [(hit["name"], hit["number"], hit["snippet"]) for hit in found] == [("a.pdf", 1, "the [climate] risk")]
+    [document] = found
+    assert (document["name"], document["best_pages"][0]["snippet"]) == ("a.pdf", "the [climate] risk")
     assert [row["counts"] for row in counted["items"]] == [{"climate": 1, "word": 0}, {"climate": 0, "word": 1}]
     assert [(row["name"], row["page"]) for row in by_page] == [("a.pdf", 1)]
     assert site.get("/api/search", params={"q": "climate", "owner": "bob"}).json()["items"] == []

@@ -96,7 +96,7 @@ def test_the_same_pages_show_it_to_whoever_may_see_everything(house: House) -> N
         if MARK in house.ask(house.everybody, method, at, params={"q": "word", "terms": "word"}).text
     }
 
-    assert {"/", "/jobs", "/jobs/{job_id:id}", "/batches", "/batches/{batch_id:id}", "/documents",
+    assert {"/", "/jobs", "/jobs/{job_id:id}", "/batches", "/batches/{batch_id:id}", "/search",
             "/documents/{document_id:id}",
             "/errors", "/activity"} <= shown  # fmt: skip
 

@@ -11,7 +11,8 @@ from starlette.responses import FileResponse, Response
 
 from worker_service.base.errors import DocumentNotFound, Refused
 from worker_service.base.sanitize import as_json
-from worker_service.jobs.library import Document, Hit, Removed, Weight
+from worker_service.jobs.library import Document, Removed, Weight
+from worker_service.jobs.search import SearchResult
 from worker_service.services import document_removal, documents, exports, keyword_counts
 from worker_service.services.document_formats import FORMATS
 from worker_service.services.documents import DocumentDetails, DocumentPage
@@ -109,11 +110,6 @@ class DocumentTables(Struct, frozen=True):
     document: Id
     name: str
     items: Sequence[TableOnPage]
-
-
-class Hits(Struct, frozen=True):
-    items: Sequence[Hit]
-    is_partial: bool
 
 
 class KeywordRow(Struct, frozen=True):
@@ -225,13 +221,13 @@ def _visible(call: ApiRequest) -> Document:
 
 
 @endpoint("GET", "/api/search", refusals=(404,))
-def search(call: ApiRequest, query: SearchQuery) -> Hits:
-    """Find the best pages: words, "a phrase", a NEAR b, a OR b, a NOT b, begin*.
+def search(call: ApiRequest, query: SearchQuery) -> SearchResult:
+    """Find documents by the text of their pages: words, "a phrase", a NEAR b, a OR b, a NOT b, begin*.
 
-    Pages with all words come first, then those with some of them (`has_all_words`). Snippets mark matches with [ and ].
+    Documents with all words on one page come first (`has_all_words`), then those with some of them, each with its best
+    pages. Snippets mark matches with [ and ]. Documents with the same content are listed once, with their `copies`.
     """
-    found = resource.search(call.session, call.visitor, query)
-    return Hits(found.hits, found.is_partial)
+    return resource.search(call.session, call.visitor, query)
 
 
 @endpoint("GET", "/api/keywords", answer=KeywordTable, refusals=(404,))

@@ -12,16 +12,18 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from worker_service.base.errors import DocumentNotFound
-from worker_service.jobs.library import Document, SearchResult
+from worker_service.jobs.library import Document
+from worker_service.jobs.search import SearchRequest, SearchResult
 from worker_service.services import documents, keyword_counts
 from worker_service.services.database import Session
 from worker_service.services.documents import DocumentPage
 from worker_service.services.keyword_counts import KeywordPart
 from worker_service.services.page_images import page_image
 from worker_service.services.parse import read_document_selector
+from worker_service.services.search import find_documents, read_added
 from worker_service.web.access import Visitor, visitor_of
 from worker_service.web.database_sessions import session_of
-from worker_service.web.parameters import Id, OwnersParameter, PageQuery, about
+from worker_service.web.parameters import NUMBER_MAX, Id, OwnersParameter, PageQuery, about
 from worker_service.web.resources.batches import visible_batch
 
 BatchParameter = Annotated[Id, about("Only documents of this batch.")]
@@ -41,9 +43,14 @@ class SearchQuery(Struct, frozen=True, kw_only=True):
     owner: OwnerParameter | None = None
     document: Annotated[Id, about("Only this document.")] | None = None
     batch: BatchParameter | None = None
+    kind: Annotated[str, about("Only documents of this kind, such as pdf or image.")] | None = None
+    since: Annotated[str, about("Only documents added since: 3d (ago), or a time.")] | None = None
+    until: Annotated[str, about("Only documents added before: 3d (ago), or a time.")] | None = None
     sure: Annotated[bool, about("Leave out pages recognised with less than 50 % confidence.")] = False
     all: Annotated[bool, about("Leave out pages without some of the words.")] = False
-    limit: Annotated[int, Meta(ge=1, le=1000, description="Maximum number of pages; default 20.")] = 20
+    limit: Annotated[int, Meta(ge=1, le=1000, description="Maximum number of documents; default 10.")] = 10
+    skip: Annotated[int, Meta(ge=0, le=NUMBER_MAX, description="The `next` of the previous answer.")] = 0
+    pages: Annotated[int, Meta(ge=0, le=1000, description="Maximum number of snippets per document; default 3.")] = 3
 
 
 def list_documents(
@@ -59,20 +66,26 @@ def list_documents(
 def search(
     session: Session, visitor: Visitor, query: SearchQuery, *, marks: tuple[str, str] = ("[", "]")
 ) -> SearchResult:
-    """Return the best pages with their hits between `marks`."""
+    """Return the documents found that the visitor may see, with matches between `marks`."""
     scope = search_scope(session, visitor, query.owner, query.batch)
     if scope is None:
         return SearchResult()
-    return session.library.search(
+    request = SearchRequest(
         query.q,
         owner=scope.owner,
         batch_id=scope.batch_id,
         document_id=query.document,
-        most=query.limit,
-        marks=marks,
+        kind=query.kind,
+        since=read_added(query.since),
+        until=read_added(query.until),
         is_sure=query.sure,
         needs_all=query.all,
+        documents=query.limit,
+        skip=query.skip,
+        pages_each=query.pages,
+        marks=marks,
     )
+    return find_documents(session, request)
 
 
 class SearchScope(Struct, frozen=True):

@@ -38,7 +38,7 @@ from worker_service.web.resources.read_requests import submit_reindex
 from worker_service.web.streaming import WORKBOOK, stream_file
 from worker_service.web.views import render
 from worker_service.web.views.flash import flash_of, redirect
-from worker_service.web.views.page_view import FAIR, SURE, page_view, with_prefix
+from worker_service.web.views.page_view import FAIR, SURE, page_view
 
 _PAGES_SHOWN = 1500
 _JOBS_SHOWN = 200
@@ -90,11 +90,7 @@ def document_page(request: Request) -> Response:
         hits = _pages_with(session, document.id, query) if query else []
         last = max((one.number for one in whole.page_items), default=0)
         number = min(asked.page or next(iter(hits), 1), last) or 1
-        view = (
-            page_view(session, document.id, number, request.app.state.renderer, query=with_prefix(query))
-            if last
-            else None
-        )
+        view = page_view(session, document.id, number, request.app.state.renderer, query=query) if last else None
         worked = jobs.list_jobs(session, Selector(document_ids=(document.id,)), limit=_JOBS_SHOWN)
         return render(
             request,
@@ -149,12 +145,11 @@ def _label(page: PageSummary) -> str:
     return f"page {page.number}: {_METHODS.get(page.method, page.method)}{confidence}"
 
 
-def _pages_with(session: Session, document_id: int, query: str) -> list[int]:
+def _pages_with(session: Session, document_id: int, query: str) -> Sequence[int]:
     try:
-        found = session.library.search(with_prefix(query), document_id=document_id, most=1000)
+        return session.search.page_numbers(document_id, query)
     except BadInput:
         return []
-    return sorted({hit.number for hit in found.hits})
 
 
 def _newest(files: Sequence[PublishedFile]) -> list[PublishedFile]:

@@ -7,7 +7,6 @@ spreadsheet in rows. The positions of the words of a text layer come from the re
 from __future__ import annotations
 
 import json
-import re
 import secrets
 from collections.abc import Iterator, Sequence
 from itertools import groupby
@@ -27,9 +26,6 @@ SURE, FAIR = 90, 70
 _BOXES_MAX = 8000
 _PATIENCE_SECONDS = 3.0
 """Longest wait for the renderer to provide word positions; the text is shown without them."""
-_BEGUN_LEAST = 3
-_LAST_WORD = re.compile(r"(?:^|[\s(])([^\W_]+(?:-[^\W_]+)*)$")
-_OPERATORS = ("AND", "OR", "NOT", "NEAR")
 
 TextRange = tuple[int, int]
 """Start and end of a range in a page's text."""
@@ -78,14 +74,6 @@ class PageView(Struct, frozen=True):
     """Reason why the text is doubtful or incomplete."""
     lacks_boxes: bool = False
     """True if the positions of some hits on the image are not known yet."""
-
-
-def with_prefix(query: str) -> str:
-    """Return the query with its last word as a prefix, since the user may still be typing it."""
-    found = _LAST_WORD.search(query)
-    if found is None or query.count('"') % 2 or found[1] in _OPERATORS or len(found[1]) < _BEGUN_LEAST:
-        return query
-    return f"{query}*"
 
 
 def page_view(
@@ -137,7 +125,7 @@ def _find_hits(session: Session, document_id: int, number: int, query: str) -> l
     # Random marks, which cannot occur in the text.
     begin, end = f"\x02{secrets.token_hex(8)}", f"\x03{secrets.token_hex(8)}"
     try:
-        marked = session.library.marked(document_id, number, query, (begin, end)) or ""
+        marked = session.search.marked(document_id, number, query, (begin, end)) or ""
     except BadInput:  # the query has no letter and no digit
         return []
     first, *others = marked.split(begin)

@@ -1,0 +1,81 @@
+"""What a user searches for, and the documents and pages found."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+
+class SearchRequest(Struct, frozen=True):
+    text: str
+    owner: str | None = None
+    document_id: int | None = None
+    batch_id: int | None = None
+    kind: str | None = None
+    since: str | None = None
+    """Only documents added at this time (UTC) or later."""
+    until: str | None = None
+    """Only documents added before this time (UTC)."""
+    is_sure: bool = False
+    """Leave out pages below `CONFIDENCE_LEAST`."""
+    needs_all: bool = False
+    """Leave out pages without some of the words."""
+    documents: int = 10
+    """Maximum number of documents in the answer."""
+    skip: int = 0
+    """Number of documents on earlier pages of the answer."""
+    pages_each: int = 3
+    """Maximum number of snippets per document."""
+    marks: tuple[str, str] = ("[", "]")
+    """Put around each match in a snippet."""
+
+
+class FoundPage(Struct, frozen=True):
+    number: int
+    snippet: str
+    missing_words: Sequence[str] = ()
+    """Words of the query that are not on the page, as far as they are known."""
+
+
+class FoundCopy(Struct, frozen=True):
+    document_id: int
+    name: str
+    owner: str
+
+
+class FoundDocument(Struct, frozen=True):
+    document_id: int
+    name: str
+    owner: str
+    kind: str | None
+    pages: int | None
+    created_at: str
+    has_all_words: bool
+    best_pages: Sequence[FoundPage]
+    page_numbers: Sequence[int]
+    """All pages found, in the order of the document."""
+    copies: Sequence[FoundCopy]
+    """Other documents with the same content, which are not listed."""
+
+
+class SearchResult(Struct, frozen=True):
+    """Documents, best first; those with all words on one page come before those with some of them."""
+
+    items: Sequence[FoundDocument] = ()
+    documents_with_all: int = 0
+    pages_with_all: int = 0
+    documents_with_some: int = 0
+    """Further documents; 0 as well if the page of the answer is filled by documents with all words."""
+    pages_with_some: int = 0
+    next: int | None = None
+    """The `skip` of the next page of the answer."""
+    is_partial: bool = False
+    """True if there were too many pages to rank, so that only the pages stored last were ranked."""
+
+
+class KeywordCount(Struct, frozen=True):
+    term: str
+    document_id: int
+    number: int
+    count: int

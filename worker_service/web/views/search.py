@@ -1,0 +1,128 @@
+"""The search page: documents found, each with its best passages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from urllib.parse import urlencode
+
+from markupsafe import Markup, escape
+from msgspec import Struct
+from msgspec.structs import asdict
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from job_handlers.file_kinds import FileKind
+from worker_service.base.errors import BadInput
+from worker_service.base.sanitize import harmless
+from worker_service.jobs.search import FoundDocument, SearchResult
+from worker_service.web.access import visitor_of
+from worker_service.web.database_sessions import session_of
+from worker_service.web.parameters import read_known
+from worker_service.web.resources.documents import SearchQuery, search
+from worker_service.web.views import render
+from worker_service.web.views.documents import owners_of
+from worker_service.web.views.flash import flash_of
+from worker_service.web.views.forms import same_page
+from worker_service.web.views.template_filters import command
+
+_MARKS = ("\x02", "\x03")
+_NUMBERS_SHOWN = 12
+_PERIODS = (("1d", "Last day"), ("7d", "Last 7 days"), ("30d", "Last 30 days"), ("365d", "Last year"))
+
+
+class SearchPageQuery(SearchQuery, frozen=True, kw_only=True):
+    q: str = ""
+
+
+class FilterChoice(Struct, frozen=True):
+    label: str
+    url: str
+
+
+class Filter(Struct, frozen=True):
+    """A menu of links, each of which is this page with another value of a parameter."""
+
+    label: str
+    chosen: str
+    choices: Sequence[FilterChoice]
+
+
+class SearchLink(Struct, frozen=True):
+    """Makes links to the pages of a document that keep the query."""
+
+    query: str
+
+    def page(self, document: FoundDocument, number: int) -> str:
+        return f"/documents/{document.document_id}?{urlencode({'page': number, 'q': self.query})}"
+
+
+def search_page(request: Request) -> Response:
+    visitor, query = visitor_of(request), read_known(request.query_params.multi_items(), SearchPageQuery)
+    found, problem = SearchResult(), ""
+    with session_of(request) as session:
+        if query.q.strip():
+            try:
+                found = search(session, visitor, query, marks=_MARKS)
+            except BadInput as error:
+                problem = str(error)
+        before = max(query.skip - query.limit, 0)
+        return render(
+            request,
+            "search.html",
+            title=f"{query.q} – search" if query.q else "Search",
+            flash=flash_of(session, request),
+            query=query,
+            found=found,
+            problem=problem,
+            filters=_filters(request, query, owners_of(session, visitor)),
+            next_page=same_page(request, skip=found.next) if found.next else "",
+            previous_page=same_page(request, skip=before or None) if query.skip else "",
+            only_all=same_page(request, all="yes", skip=None),
+            link=SearchLink(query.q),
+            marked=marked,
+            numbers_shown=_NUMBERS_SHOWN,
+            command=_command(query),
+        )
+
+
+def _filters(request: Request, query: SearchPageQuery, owners: Sequence[str]) -> list[Filter]:
+    periods = dict(_PERIODS)
+    offered = [
+        ("owner", "Owner", query.owner, {one: one for one in owners}),
+        ("kind", "Kind", query.kind, {str(one): str(one) for one in FileKind}),
+        ("since", "Added", query.since, periods),
+        ("batch", "Batch", query.batch, {}),
+    ]
+    return [
+        Filter(
+            label,
+            str(choices.get(str(value), value) or ""),
+            [FilterChoice("Any", same_page(request, **{name: None, "skip": None}))]
+            + [FilterChoice(each, same_page(request, **{name: word, "skip": None})) for word, each in choices.items()],
+        )
+        for name, label, value, choices in offered
+        if value or len(choices) > 1
+    ]
+
+
+def marked(snippet: str) -> Markup:
+    begin, end = _MARKS
+    # The snippet may start with a match; then the first part is empty.
+    first, *rest = " ".join(snippet.splitlines()).split(begin)
+    parts = [escape(harmless(first))]
+    for one in rest:
+        match, _, plain = one.partition(end)
+        parts += [Markup("<mark>"), escape(harmless(match)), Markup("</mark>"), escape(harmless(plain))]
+    return Markup("").join(parts)
+
+
+def _command(query: SearchPageQuery) -> str:
+    values = asdict(query)
+    named = [name for name in ("owner", "batch", "kind", "since", "until") if values[name]]
+    options = [word for name in named for word in (f"--{name}", values[name])]
+    flags = [f"--{name}" for name in ("sure", "all") if values[name]]
+    return command("search", query.q.strip(), *options, *flags)
+
+
+routes = [Route("/search", search_page)]
