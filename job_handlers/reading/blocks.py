@@ -9,9 +9,13 @@ import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from itertools import pairwise
+from itertools import groupby, pairwise
+from statistics import median
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
+from job_handlers.reading.layout import Word
 from worker_service.handlers import BOLD, ITALIC, MARKER, MONOSPACED, SAID, Block, Role
 
 _BREAK_POINTS = 2.0
@@ -125,6 +129,7 @@ class _Rule(NamedTuple):
 
 _BREAK_RULES = (
     _Rule(1.0, lambda pair: pair.b.begins_part),
+    _Rule(1.5, lambda pair: pair.a.text.endswith("\n\n")),
     _Rule(2.5, lambda pair: pair.step > 1.35),
     _Rule(1.5, lambda pair: pair.step > 1.2),
     _Rule(1.0, lambda pair: pair.step < 0 and not pair.is_same_row),
@@ -144,6 +149,50 @@ _BREAK_RULES = (
     _Rule(6.0, lambda pair: pair.a.group != pair.b.group),
     _Rule(-6.0, lambda pair: bool(pair.a.group) and pair.a.group == pair.b.group),
 )  # fmt: skip
+
+
+def blocks_of_words(
+    lines: Sequence[Sequence[Word]], text: str, tables: Sequence[tuple[int, int]], height: float
+) -> list[Block]:
+    """Return the blocks of a recognised page, from its lines in reading order and the ranges of its tables.
+
+    An empty line precedes a line that begins a paragraph.
+    """
+    usual = median([word.y1 - word.y0 for line in lines for word in line] or [1.0])
+    ends = dict(tables)
+    placed: list[tuple[int | None, int, TextLine]] = []
+    at = table_end = 0
+    table: int | None = None
+    for line in filter(None, lines):
+        if at in ends:
+            table, table_end = at, ends[at]
+        elif at >= table_end:
+            table = None
+        end = text.find("\n", at) + 1 or len(text)
+        while text[end : end + 1] == "\n":
+            end += 1
+        begins_part = text[max(at - 2, 0) : at] in ("", "\n\n")
+        placed.append((table, at, _recognised_line(line, text[at:end], usual, begins_part=begins_part)))
+        at = end
+    facts = facts_of([line for table, _, line in placed if table is None], height)
+    made: list[Block] = []
+    for table, some in groupby(placed, lambda one: one[0]):
+        (begin, first), *others = [(at, line) for _, at, line in some]
+        run = [first, *(line for _, line in others)]
+        if table is None:
+            made += divide_lines(run, begin, facts)
+        else:
+            made.append(replace(_block(run, table, facts), role=Role.TABLE, end=ends[table]))
+    return made
+
+
+def _recognised_line(line: Sequence[Word], text: str, usual: float, *, begins_part: bool) -> TextLine:
+    x0, y0 = min([word.x0 for word in line]), min([word.y0 for word in line])
+    x1, y1 = max([word.x1 for word in line]), max([word.y1 for word in line])
+    # Heights of recognised words depend on their letters, and differ by a fifth within one font.
+    height = median([word.y1 - word.y0 for word in line])
+    size = usual if 0.75 * usual < height < 1.3 * usual else height
+    return TextLine(x0, y0, x1, y1, median([word.y1 for word in line]), size, 0, text, begins_part)
 
 
 def divide_lines(lines: Sequence[TextLine], begin: int, facts: PageFacts) -> list[Block]:

@@ -33,7 +33,7 @@ def page(number: int, layout: Layout, text: str) -> str:
     width, height = layout.size
     box = f"bbox 0 0 {round(width * scale)} {round(height * scale)}"
     lines = [f'<div class="ocr_page" id="page_{number}" title="{box}; ppageno {number - 1}">']
-    for at, block in enumerate(layout.blocks, 1):
+    for at, block in enumerate([] if layout.lines else layout.blocks, 1):
         corners, shown = _box([block], scale), html.escape(text[block.begin : block.end].strip())
         lines.append(f'<div class="ocr_carea" id="block_{number}_{at}" title="{corners}">{shown}</div>')
     for at, words in enumerate([line for line in layout.lines if line], 1):

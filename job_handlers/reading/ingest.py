@@ -290,8 +290,7 @@ def _flow_reader(original: Path, kind: FileKind, staging: Path) -> Callable[[int
         if any(isinstance(piece, formats.PictureReference) for piece in page):
             return ExaminedPage(Verdict.OCR, scan=Scan("", 0))
         lines = [piece for piece in page if isinstance(piece, str)]
-        found = layout.FlowLayout(formats.tables_in(lines))
-        return ExaminedPage(Verdict.LAYER, "\n".join(lines), layout.encode_flow(found))
+        return ExaminedPage(Verdict.LAYER, "\n".join(lines), layout.encode_flow(formats.layout_of(lines)))
 
     return read
 

@@ -5,8 +5,8 @@
 Coordinates are points from the top left of the page as it is shown. A word is x0, y0, x1, y1, confidence, text. An
 empty line precedes a line that begins a paragraph. `turn` and `skew` describe how the text lies on the page, `readers`
 names the engines that recognised it, `written_in` its languages; the lines whose numbers are in `second` contain words
-from the second engine. A page with its own text has "blocks" instead (see `worker_service.jobs.blocks`). A page of a
-spreadsheet has its values (see `spreadsheets`).
+from the second engine. `blocks` say what each part of the page is (see `worker_service.jobs.blocks`); a page with its
+own text has no lines. A page of a spreadsheet has its values (see `spreadsheets`).
 
     "tables": [{"box": [72.0, 80.0, 520.1, 300.5], "begin": 0, "end": 411,
                 "rows": [[[72.1, 80.0, 101.5, 92.3, "Revenue"], null, [400.2, 80.0, 420.0, 92.3, "1,204"]], …]}]
@@ -95,6 +95,8 @@ class FlowLayout(msgspec.Struct, frozen=True, omit_defaults=True):
     readers: list[str] = []
     """Engines that recognised the pictures in the text."""
     written_in: list[str] = []
+    blocks: list[Block] = []
+    """Their boxes are empty."""
 
 
 _encoder = msgspec.json.Encoder(decimal_format="number")
@@ -114,7 +116,7 @@ def encode_flow(flow: FlowLayout) -> str | None:
         return None
     text = _encoder.encode(flow)
     if len(text) > LAYOUT_BYTES_MAX:
-        text = _encoder.encode(msgspec.structs.replace(flow, tables=[]))
+        text = _encoder.encode(msgspec.structs.replace(flow, tables=[], blocks=[]))
     return text.decode()
 
 

@@ -17,8 +17,10 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 import msgspec
+from msgspec.structs import replace
 
 from job_handlers.file_kinds import FileKind, kind_of
+from job_handlers.reading import blocks as text_blocks
 from job_handlers.reading import formats, layout, ocr, ocr_layout, pdf
 from job_handlers.reading.document import (
     ENVIRONMENT,
@@ -46,6 +48,7 @@ from job_handlers.reading.preprocess import Damaged, Gray, decode_picture, pixel
 from job_handlers.reading.tables import RulingLine
 from job_handlers.reading.text_layer import is_fuller, is_worth_comparing
 from worker_service.handlers import (
+    Block,
     Context,
     Done,
     Handler,
@@ -346,7 +349,8 @@ def _recognise(reader: Reader, picture: PagePicture) -> ReadPage:
         layout.Layout(
             size,
             to_page(arranged.lines),
-            tables=placed,
+            _blocks(arranged, size[found.turn in (0, 180)] * dpi / 72, dpi, to_page),
+            placed,
             turn=found.turn,
             skew=found.skew,
             dpi=round(dpi),
@@ -359,6 +363,21 @@ def _recognise(reader: Reader, picture: PagePicture) -> ReadPage:
     # The letters are of another script: the engine was sure of words that cannot be right.
     confidence = found.confidence if unread is None else 0.0
     return ReadPage(arranged.text, PARTIAL if is_damaged or found.is_partial else "ocr", confidence, written)
+
+
+def _blocks(
+    arranged: ocr_layout.ArrangedPage,
+    height: float,
+    dpi: float,
+    to_page: Callable[[list[list[layout.Word]]], list[list[layout.Word]]],
+) -> list[Block]:
+    tables = [(begin, end) for begin, end, _ in arranged.tables]
+    found = text_blocks.blocks_of_words(arranged.lines, arranged.text, tables, height)
+    boxes = to_page([[layout.Word(one.x0, one.y0, one.x1, one.y1, 0, "") for one in found]])[0]
+    return [
+        replace(one, x0=box.x0, y0=box.y0, x1=box.x1, y1=box.y1, size=round(one.size * 72 / dpi, 1))
+        for one, box in zip(found, boxes, strict=True)
+    ]
 
 
 def _rules(seen: Gray | None, dpi: float) -> list[RulingLine]:
@@ -432,7 +451,7 @@ def _read_flow_page(
                 seen.append(found)
                 lines.append(ocr_layout.arrange_page(found.lines, partial(_rules, found.seen, _PICTURE_DPI)).text)
     readers, languages = distinct([one.readers for one in seen]), distinct([one.languages for one in seen])
-    flow = layout.encode_flow(layout.FlowLayout(formats.tables_in(lines), readers, languages))
+    flow = layout.encode_flow(formats.layout_of(lines, readers, languages))
     confidence = min((one.confidence or 0 for one in seen), default=None)
     method = PARTIAL if is_partial else "ocr" if seen else "layer"
     return ReadPage("\n".join(lines), method, confidence, flow)

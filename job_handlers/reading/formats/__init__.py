@@ -13,11 +13,13 @@ from importlib import import_module
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from job_handlers.file_kinds import FileKind
-from job_handlers.reading.layout import TextTable
-from worker_service.handlers import counted, in_a_sentence
+from msgspec.structs import replace
 
-LIBRARY = "writings 7"
+from job_handlers.file_kinds import FileKind
+from job_handlers.reading.layout import FlowLayout, TextTable
+from worker_service.handlers import SAID, Block, Role, counted, in_a_sentence
+
+LIBRARY = "writings 8"
 """Increase the number whenever the same file may now give another text."""
 
 NEW_PAGE = "\f"
@@ -86,6 +88,19 @@ class TableRow(str):
         return made
 
 
+class StyledText(str):
+    """A whole paragraph, and what the file says it is. Other texts are lines, and an empty line ends a paragraph."""
+
+    __slots__ = ("level", "role")
+    role: Role
+    level: int
+
+    def __new__(cls, text: str, role: Role = Role.PARAGRAPH, level: int = 0) -> StyledText:
+        made = super().__new__(cls, text)
+        made.role, made.level = role, level
+        return made
+
+
 Piece = str | PictureReference
 FlowPage = tuple[Piece, ...]
 
@@ -136,7 +151,7 @@ def paginate(pieces: Iterable[Piece]) -> list[FlowPage]:
                     made.append(tuple(page))
                     page, on_page = [], 0
                 if some:
-                    page.append(some)
+                    page.append(StyledText(some, piece.role, piece.level) if isinstance(piece, StyledText) else some)
                     on_page += len(some)
     return [*made, tuple(page)] if page else made
 
@@ -161,6 +176,29 @@ def _cut_long(paragraph: str) -> Iterator[str]:
     yield text[begin:]
 
 
+def blocks_in(lines: Sequence[str], tables: Sequence[TextTable]) -> list[Block]:
+    """Return the blocks of a page with these lines, in which `tables_in` found these tables."""
+    ends = {one.begin: one.end for one in tables}
+    made: list[Block] = []
+    begin = table_end = 0
+    is_open = False
+    for line in lines:
+        end = begin + len(line) + 1
+        if begin in ends:
+            table_end = ends[begin]
+            made.append(Block(0, 0, 0, 0, begin, table_end, Role.TABLE))
+        elif begin >= table_end and line.strip():
+            if isinstance(line, StyledText):
+                made.append(Block(0, 0, 0, 0, begin, end, line.role, line.level, style=SAID))
+            elif is_open and not isinstance(line, TableRow):
+                made[-1] = replace(made[-1], end=end)
+            else:
+                made.append(Block(0, 0, 0, 0, begin, end, style=SAID))
+        is_open = bool(line.strip()) and not isinstance(line, StyledText | TableRow)
+        begin = end
+    return made
+
+
 def tables_in(lines: Iterable[str]) -> list[TextTable]:
     """Return the tables of a page with these lines: consecutive rows, at least two of them with several columns."""
     found: list[list[tuple[int, TableRow]]] = []
@@ -174,6 +212,11 @@ def tables_in(lines: Iterable[str]) -> list[TextTable]:
         follows = isinstance(line, TableRow)
         begin += len(line) + 1
     return [_table(rows) for rows in found if sum("\t" in row for _, row in rows) > 1 and _cells(rows) <= _CELLS_MAX]
+
+
+def layout_of(lines: Sequence[str], readers: Sequence[str] = (), written_in: Sequence[str] = ()) -> FlowLayout:
+    tables = tables_in(lines)
+    return FlowLayout(tables, list(readers), list(written_in), blocks_in(lines, tables))
 
 
 def _cells(placed: Sequence[tuple[int, TableRow]]) -> int:

@@ -17,7 +17,7 @@ from urllib.parse import unquote
 
 from job_handlers.encodings import decode
 from job_handlers.file_kinds import FORMATS, FileKind
-from job_handlers.reading.formats import PictureReference, Piece, UnreadableDocument, tables_in, web
+from job_handlers.reading.formats import PictureReference, Piece, StyledText, UnreadableDocument, tables_in, web
 
 _HEADERS = ("From", "To", "Cc", "Date", "Subject")
 _PICTURES = ("image/png", "image/jpeg", "image/tiff", "image/gif", "image/webp", "image/bmp", "image/x-ms-bmp")
@@ -80,7 +80,7 @@ class MailDocument:
             self.notes.append("its text is encrypted, or within a signature: it is left out")
         for name in _HEADERS:
             if value := self._header(name):
-                yield f"{name}: {value}"
+                yield StyledText(f"{name}: {value}")
         yield ""
         told = list(self._texts(self._message, 0))
         yield from told
@@ -90,7 +90,7 @@ class MailDocument:
             if _is_inline_picture(part) and key not in in_their_places:
                 yield PictureReference(key)
         for name, _ in self.attachments():
-            yield f"Attached: {name}"
+            yield StyledText(f"Attached: {name}")
 
     def picture(self, key: str) -> bytes:
         if key.startswith("data:"):

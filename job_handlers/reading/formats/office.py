@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import IO, NamedTuple
 from xml.parsers import expat
 
@@ -25,6 +26,7 @@ from job_handlers.reading.formats import (
     DocumentLocked,
     PictureReference,
     Piece,
+    StyledText,
     TableRow,
     UnreadableDocument,
     is_picture,
@@ -32,6 +34,7 @@ from job_handlers.reading.formats import (
     web,
 )
 from job_handlers.reading.formats.archive import BROKEN, MEMBER_BYTES_MAX, Archive
+from worker_service.handlers import Role
 
 _BLOCK_BYTES = 1 << 20
 """Small enough that expat does not rescan a long comment or attribute many times."""
@@ -42,6 +45,7 @@ _ALIKE_CHARACTERS = 1 << 12
 _DIGITS_MAX = 9
 _CODE = re.compile("[0-9A-Fa-f]{1,4}")
 _NUMBER = re.compile(r"(\d+)\.xml\Z")
+_HEADING_STYLE = re.compile("heading ([1-6])")
 _WORD_DOCUMENT = re.compile(r"word/document\d*\.xml")
 
 
@@ -101,6 +105,20 @@ _SYMBOLS = {
 """Characters of the font Symbol, which stores them at the codes of letters."""
 _PRIVATE = 0xF000
 
+_Mark = tuple[Role, int]
+_PLAIN: _Mark = (Role.PARAGRAPH, 0)
+_WORD_STYLES = {
+    "title": (Role.HEADING, 1), "caption": (Role.CAPTION, 0), "footnote text": (Role.FOOTNOTE, 0),
+    "html preformatted": (Role.CODE, 0), "list bullet": (Role.ITEM, 1), "list number": (Role.ITEM, 1),
+}  # fmt: skip
+"""Names of Word's own styles. They are in English in every language."""
+_WORD_PARTS = {"header": (Role.HEAD, 0), "footer": (Role.FOOT, 0), "footnotes": (Role.FOOTNOTE, 0)}
+_PLACEHOLDERS = {
+    "title": (Role.HEADING, 1), "ctrTitle": (Role.HEADING, 1), "body": (Role.ITEM, 1), "obj": (Role.ITEM, 1),
+    "outline": (Role.ITEM, 1), "sldNum": (Role.NUMBER, 0), "ftr": (Role.FOOT, 0), "hdr": (Role.HEAD, 0),
+}  # fmt: skip
+"""Kinds of placeholders on slides, of PowerPoint and OpenDocument."""
+
 
 class _PartReference(NamedTuple):
     """Reference to another file of the archive, at the position where it is shown."""
@@ -154,10 +172,35 @@ class OfficeDocument:
     def _word(self) -> Iterator[Piece]:
         # Word for the web calls it document2.xml.
         main = min(filter(_WORD_DOCUMENT.fullmatch, self._names), default="word/document.xml")
-        yield from self._related(main, _WORD)
+        styles = self._word_styles()
+        yield from self._related(main, _WORD, styles)
         for beside in ("header", "footer", "footnotes", "endnotes", "comments"):
             for name in self._numbered_files(f"word/{beside}"):
-                yield from self._related(name, _WORD)
+                yield from self._related(name, _WORD, {"": _WORD_PARTS.get(beside, _PLAIN)})
+
+    def _word_styles(self) -> dict[str, _Mark]:
+        """Return style id → what its paragraphs are."""
+        name = "word/styles.xml"
+        found: dict[str, _Mark] = {}
+        style = ""
+
+        def begin(tag: str, attributes: dict[str, str]) -> None:
+            nonlocal style
+            plain = {_local(key): value for key, value in attributes.items()}
+            value = plain.get("val", "").lower()
+            match _local(tag):
+                case "style":
+                    style = plain.get("styleId", "")
+                case "name" if value in _WORD_STYLES:
+                    found[style] = _WORD_STYLES[value]
+                case "name" if heading := _HEADING_STYLE.fullmatch(value):
+                    found[style] = Role.HEADING, int(heading[1])
+                case "outlineLvl" if style and value in "012345":
+                    found.setdefault(style, (Role.HEADING, int(value or 0) + 1))
+
+        if name in self._names:
+            _parse(self._archive, name, begin, lambda tag: None, lambda text: None)
+        return found
 
     def _slides(self) -> Iterator[Piece]:
         for slide in self._slides_in_order() or self._numbered_files("ppt/slides/slide"):
@@ -185,8 +228,10 @@ class OfficeDocument:
         found = [name for name in self._names if name.startswith(begins) and name.endswith(".xml")]
         return sorted(found, key=lambda name: int(number[1]) if (number := _NUMBER.search(name)) else 0)
 
-    def _related(self, name: str, words: _ElementNames) -> Iterator[Piece]:
-        return self._part(name, words, self._relations(name, ""))
+    def _related(
+        self, name: str, words: _ElementNames, styles: Mapping[str, _Mark] = MappingProxyType({})
+    ) -> Iterator[Piece]:
+        return self._part(name, words, self._relations(name, ""), styles)
 
     def _relations(self, name: str, kind: str) -> dict[str, str]:
         folder, own = posixpath.split(name)
@@ -204,11 +249,17 @@ class OfficeDocument:
         return found
 
     def _part(
-        self, name: str, words: _ElementNames, related: Mapping[str, str], *, is_shown: bool = False
+        self,
+        name: str,
+        words: _ElementNames,
+        related: Mapping[str, str],
+        styles: Mapping[str, _Mark] = MappingProxyType({}),
+        *,
+        is_shown: bool = False,
     ) -> Iterator[Piece]:
         if name not in self._names:
             raise UnreadableDocument(f"there is no {name} in it")
-        walk = _PartParser(words, related)
+        walk = _PartParser(words, related, styles)
         _parse(self._archive, name, walk.begin, walk.end, walk.add_text)
         self._unread |= dict.fromkeys(walk.unread)
         for piece in walk.found:
@@ -296,11 +347,17 @@ class _PartParser:
 
     words: _ElementNames
     related: Mapping[str, str]
+    styles: Mapping[str, _Mark]
+    """What paragraphs are, by the id of their style; "" for those without."""
     found: list[Piece | _PartReference] = field(default_factory=list)
     unread: list[str] = field(default_factory=list)
     _before_frame: int = 0
     """Length of `unread` at the start of the open frame."""
     _lines: list[list[str]] = field(default_factory=list)
+    _marks: list[_Mark] = field(default_factory=list)
+    """What each open paragraph is."""
+    _shape: _Mark = _PLAIN
+    _lists: int = 0
     _after_paragraph: list[str] = field(default_factory=list)
     _rows: list[_OpenRow] = field(default_factory=list)
     _is_new_table: bool = False
@@ -322,7 +379,15 @@ class _PartParser:
             **dict.fromkeys(words.cells, self._begin_cell),
             **dict.fromkeys(words.tables, self._begin_table),
             **dict.fromkeys(words.rows, self._begin_row),
-            **dict.fromkeys(words.paragraphs, lambda _: self._lines.append([])),
+            **dict.fromkeys(words.paragraphs, self._begin_paragraph),
+            "list": self._begin_list,
+            "pStyle": self._set_style,
+            "outlineLvl": lambda attributes: self._mark(Role.HEADING, _number(attributes, "val", 8) + 1),
+            "ilvl": lambda attributes: self._mark(Role.ITEM, _number(attributes, "val", 8) + 1),
+            "sp": lambda _: self._set_shape(_PLAIN),
+            "ph": lambda attributes: self._set_shape(_PLACEHOLDERS.get(attributes.get("type", "body"), _PLAIN)),
+            "pPr": self._set_slide_level,
+            "buNone": lambda _: self._mark(Role.PARAGRAPH, 0, Role.ITEM),
         }
 
     def begin(self, tag: str, attributes: dict[str, str]) -> None:
@@ -337,6 +402,32 @@ class _PartParser:
             self._begin[name](plain)
         elif self._lines:
             self._lines[-1].append(_element_text(name, plain))
+
+    def _begin_paragraph(self, attributes: dict[str, str]) -> None:
+        self._lines.append([])
+        mark = (Role.ITEM, self._lists) if self._lists else self.styles.get("", self._shape)
+        if "outline-level" in attributes:
+            mark = Role.HEADING, min(_number(attributes, "outline-level"), 6)
+        self._marks.append(mark)
+
+    def _mark(self, role: Role, level: int, only: Role | None = None) -> None:
+        """Say what the open paragraph is, unless it is known to be something else than a plain one or `only`."""
+        if self._marks and self._marks[-1][0] in (Role.PARAGRAPH, only or Role.PARAGRAPH):
+            self._marks[-1] = role, level
+
+    def _set_style(self, attributes: dict[str, str]) -> None:
+        if self._marks and (mark := self.styles.get(attributes.get("val", ""))):
+            self._marks[-1] = mark
+
+    def _set_slide_level(self, attributes: dict[str, str]) -> None:
+        if self._marks and self._marks[-1][0] is Role.ITEM and "lvl" in attributes:
+            self._marks[-1] = Role.ITEM, _number(attributes, "lvl", 8) + 1
+
+    def _set_shape(self, mark: _Mark) -> None:
+        self._shape = mark
+
+    def _begin_list(self, attributes: dict[str, str]) -> None:
+        self._lists += 1
 
     def _begin_row(self, attributes: dict[str, str]) -> None:
         self._rows.append(_OpenRow(len(self._lines), times=_number(attributes, "number-rows-repeated")))
@@ -363,6 +454,7 @@ class _PartParser:
 
     def _begin_frame(self, attributes: dict[str, str]) -> None:
         self._before_frame = len(self.unread)
+        self._set_shape(_PLACEHOLDERS.get(attributes.get("class", ""), _PLAIN))
 
     def _add_picture(self, attributes: dict[str, str]) -> None:
         target = self._target(attributes, "embed", "id", "href")
@@ -389,7 +481,9 @@ class _PartParser:
         if name in self.words.texts:
             self._texts -= 1
         if name in self.words.paragraphs:
-            self._add(self._text_of(self._lines.pop()))
+            self._add(StyledText(self._text_of(self._lines.pop()), *self._marks.pop()))
+        elif name == "list":
+            self._lists = max(self._lists - 1, 0)
         elif name in self.words.cells and self._rows:
             self._rows[-1].end_cell()
         elif name in self.words.rows and self._rows:
@@ -416,7 +510,7 @@ class _PartParser:
         if self._rows or len(self._lines) > 1:
             return False
         if self._lines and (text := self._text_of(self._lines[-1])):
-            self.found.append(text)
+            self.found.append(StyledText(text, *self._marks[-1]))
             self._lines[-1].clear()
         self.found.append(NEW_PAGE)
         return True

@@ -16,7 +16,8 @@ from pathlib import Path
 
 from job_handlers.encodings import WIDE, detect_encoding
 from job_handlers.file_kinds import HEAD_BYTES, FileKind
-from job_handlers.reading.formats import PictureReference, Piece, TableRow, UnreadableDocument
+from job_handlers.reading.formats import PictureReference, Piece, StyledText, TableRow, UnreadableDocument
+from worker_service.handlers import Role
 
 _STEP_CHARACTERS = 1 << 16
 _SILENT = {"script", "style", "template", "noscript", "iframe", "annotation", "annotation-xml"}
@@ -26,6 +27,14 @@ _BLOCKS = frozenset(
     " ul".split()
 )
 _CELLS = {"td", "th"}
+_ROLES = {
+    **{f"h{level}": (Role.HEADING, level) for level in range(1, 7)},
+    "li": (Role.ITEM, 0),
+    "pre": (Role.CODE, 0),
+    "figcaption": (Role.CAPTION, 0),
+}
+_LISTS = {"ul", "ol"}
+_ROLES_OPEN_MAX = 50
 _IMAGES = {"img", "image"}
 _ROW_GROUPS = {"table", "thead", "tbody", "tfoot"}
 _ROW_ENDS = {"tr", *_ROW_GROUPS}
@@ -54,6 +63,8 @@ class PageParser(HTMLParser):
         self._cells: list[list[Piece]] = []
         self._in_row = 0
         self._is_row_open = False
+        self._roles: list[tuple[str, Role, int]] = []
+        """Open elements that make their text a heading, an item and so on; lists have the role of a paragraph."""
         self._column = 0
         """Column of the open cell, which owns those after it."""
         self._from_above: dict[int, int] = {}
@@ -79,6 +90,7 @@ class PageParser(HTMLParser):
         if tag in _BLOCKS or tag in _CELLS:
             self._end_line()
         self._row_boundary(tag)
+        self._open_role(tag)
         if tag == "tr":
             self._is_row_open = True
         if tag in _CELLS:
@@ -99,6 +111,7 @@ class PageParser(HTMLParser):
             del self._silent[self._silent.index(tag) :]
         elif not self._silent and tag in _BLOCKS:
             self._end_line()
+            self._close_role(tag)
             if tag == "pre":
                 self._preformatted = max(self._preformatted - 1, 0)
             self._row_boundary(tag)
@@ -123,13 +136,32 @@ class PageParser(HTMLParser):
             self._end_line()
             self._add(PictureReference(key))
 
+    def _open_role(self, tag: str) -> None:
+        if tag in _LISTS:
+            self._roles.append((tag, Role.PARAGRAPH, 0))
+        elif tag in _ROLES:
+            # Headings and items are often left open.
+            if self._roles and self._roles[-1][0] == tag:
+                self._roles.pop()
+            role, level = _ROLES[tag]
+            depth = sum(one[0] in _LISTS for one in self._roles)
+            self._roles.append((tag, role, max(depth, 1) if role is Role.ITEM else level))
+        del self._roles[_ROLES_OPEN_MAX:]
+
+    def _close_role(self, tag: str) -> None:
+        for at in range(len(self._roles) - 1, -1, -1):
+            if self._roles[at][0] == tag:
+                del self._roles[at:]
+                break
+
     def _end_line(self) -> None:
         text = "".join(self._line)
         self._line.clear()
         if not self._preformatted:
             text = _SPACES.sub(" ", text).strip()
         if text.strip():
-            self._add(text.rstrip())
+            _, role, level = self._roles[-1] if self._roles else ("", Role.PARAGRAPH, 0)
+            self._add(StyledText(text.rstrip(), role, level))
 
     def _add(self, piece: Piece) -> None:
         if not self._cells:

@@ -8,11 +8,13 @@ from typing import Any
 
 import pymupdf as partly_typed
 import pytest
+from PIL import Image
 
 from benchmarks.markdown_accuracy import score
 from benchmarks.markdown_truth import reports
-from tests.job_handlers.reading.documents import prose
+from tests.job_handlers.reading.documents import prose, scan
 from tests.job_handlers.reading.kit import Library
+from tests.job_handlers.reading.test_formats import W, paragraph, word
 from worker_service.handlers import PageResult
 from worker_service.jobs.blocks import Role
 from worker_service.services.markdown import document_markdown, page_markdown
@@ -37,11 +39,11 @@ def printed(path: Path, *lines: tuple[float, float, str, float, str], pages: int
     return path
 
 
-BODY = [f"{prose(seed, 12)},".replace("\n", " ").replace(".", "") for seed in range(6)]
+BODY = [prose(seed, 50).partition(".")[0][:75] for seed in range(12)]
 
 
 def body(y: float, count: int = 4) -> Iterator[tuple[float, float, str, float, str]]:
-    yield from ((72, y + 13 * at, "tiro", 10, BODY[at].lower()) for at in range(count))
+    yield from ((72, y + 13 * at, "tiro", 10, BODY[at].lower() + ",") for at in range(count))
 
 
 def test_headings_lists_and_code_become_markdown(library: Library, tmp_path: Path) -> None:
@@ -109,6 +111,52 @@ def test_a_page_of_a_spreadsheet_becomes_a_table_below_its_name() -> None:
     [page] = structure_of(iter([PageResult(1, "d", "Year\tEUR\n2024\t1.5\n\ta|b\nCosts", "rows", None, layout)]))
 
     assert page_markdown(page) == "# Costs\n\n| Year | EUR |\n| --- | --- |\n| 2024 | 1.5 |\n|  | a\\|b |\n"
+
+
+def test_the_styles_of_a_word_document_become_markdown(library: Library, tmp_path: Path) -> None:
+    def styled(style: str, text: str) -> str:
+        return f'<w:p><w:pPr><w:pStyle w:val="{style}"/></w:pPr><w:r><w:t>{text}</w:t></w:r></w:p>'
+
+    styles = (
+        f'<w:styles {W}><w:style w:styleId="berschrift2"><w:name w:val="heading 2"/></w:style>'
+        '<w:style w:styleId="Liste"><w:name w:val="List Bullet"/></w:style></w:styles>'
+    )
+    body = styled("berschrift2", "Risks") + paragraph("We see:") + styled("Liste", "water") + styled("Liste", "fire")
+    header = f"<w:hdr {W}>{paragraph('Report of the board')}</w:hdr>"
+
+    [page] = read(library, word(tmp_path / "a.docx", body, {"word/styles.xml": styles, "word/header1.xml": header}))
+
+    assert page_markdown(page) == "## Risks\n\nWe see:\n\n- water\n- fire\n"
+    assert "Report of the board" in library.text
+
+
+def test_the_elements_of_a_web_page_become_markdown(library: Library, tmp_path: Path) -> None:
+    path = tmp_path / "a.html"
+    path.write_text(
+        "<h2>Risks</h2><p>We see<br>two:<ul><li>water<ul><li>salt</ul><li>fire</ul><pre>a = 1\n  b = 2</pre>"
+        "<table><tr><th>Year<th>EUR<tr><td>2024<td>1</table>"
+    )
+
+    [page] = read(library, path)
+
+    assert page_markdown(page) == (
+        "## Risks\n\nWe see\n\ntwo:\n\n- water\n    - salt\n- fire\n\n```\na = 1\n  b = 2\n```\n\n"
+        "| Year | EUR |\n| --- | --- |\n| 2024 | 1 |\n"
+    )
+
+
+def test_a_scan_has_headings_and_paragraphs(library: Library, tmp_path: Path) -> None:
+    with pymupdf.open() as document:
+        page = document.new_page(width=595, height=842)
+        page.insert_text((72, 100), "Annual report", fontname="helv", fontsize=26)
+        for line in range(12):
+            page.insert_text((72, 150 + 16 * line + 20 * (line > 5)), BODY[line], fontname="helv", fontsize=11)
+        shown = Image.frombytes("L", (1240, 1754), page.get_pixmap(dpi=150, colorspace="gray").samples[: 1240 * 1754])
+
+    [page] = read(library, scan(tmp_path / "a.pdf", [shown], dpi=150))
+
+    assert [one.role for one in page.blocks] == [Role.HEADING, Role.PARAGRAPH, Role.PARAGRAPH]
+    assert page_markdown(page).startswith("# Annual report\n\n")
 
 
 def test_the_structure_of_reports_is_found(library: Library, tmp_path: Path) -> None:
