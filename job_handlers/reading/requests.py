@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from job_handlers.fetch.sources import sources
 from job_handlers.fetch.sources.local import revision_of
-from worker_service.base.errors import did_you_mean
+from worker_service.base.suggestions import did_you_mean
 from worker_service.handlers import (
     BadInput,
     DeferredAction,

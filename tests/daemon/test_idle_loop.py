@@ -16,7 +16,8 @@ from worker_service.base.errors import StoreError
 from worker_service.base.sd_notify import Notifier
 from worker_service.daemon.heartbeat import Heartbeat, own_worker
 from worker_service.daemon.loop import Loop, Signals
-from worker_service.daemon.outcomes import OutcomeWriter, Publisher
+from worker_service.daemon.outcomes import OutcomeWriter
+from worker_service.daemon.publisher import Publisher
 from worker_service.jobs.job import NewJob
 from worker_service.runner.messages import Begin
 from worker_service.runner.pool import LocalPool

@@ -12,7 +12,8 @@ from tests.daemon.conftest import MakeAttempt, Watch, context_in, ended
 from tests.store.kit import MovableClock, ids
 from worker_service.base.errors import DiskFull
 from worker_service.daemon.attempts import Attempt
-from worker_service.daemon.outcomes import OutcomeWriter, Publisher
+from worker_service.daemon.outcomes import OutcomeWriter
+from worker_service.daemon.publisher import Publisher
 from worker_service.daemon.reporting import CannotLand
 from worker_service.jobs.documents import DocumentFacts, DocumentRequest, FileAgain
 from worker_service.jobs.job import NewJob, Status

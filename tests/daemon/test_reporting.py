@@ -13,7 +13,8 @@ from tests.store.kit import MovableClock, ids
 from worker_service.base.errors import DiskFull
 from worker_service.daemon.attempts import Attempt, Slots
 from worker_service.daemon.loop import apply_child_events
-from worker_service.daemon.outcomes import OutcomeWriter, Publisher
+from worker_service.daemon.outcomes import OutcomeWriter
+from worker_service.daemon.publisher import Publisher
 from worker_service.daemon.reporting import ASK_SECONDS, BACKLOG_BYTES_MAX, CannotLand, Reporter
 from worker_service.jobs.attempts import Completion
 from worker_service.jobs.documents import (

@@ -5,7 +5,6 @@ Each exception has a stable ``code`` (for JSON, logs and tests) and the exit cod
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import NamedTuple
 
 
@@ -41,17 +40,6 @@ class PagemillError(Exception):
 
     def __str__(self) -> str:
         return in_a_sentence(self.detail, self.remedy)
-
-
-def nearest(word: str, known: Iterable[str], cutoff: float = 0.6) -> str:
-    import difflib  # only needed after a mistake
-
-    return next(iter(difflib.get_close_matches(word, list(known), 1, cutoff)), "")
-
-
-def did_you_mean(word: str, known: Iterable[str], otherwise: str, cutoff: float = 0.6) -> str:
-    near = nearest(word, known, cutoff)
-    return f"did you mean {near}?" if near else otherwise
 
 
 class BadInput(PagemillError, code="bad_input", exit_code=2):

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from worker_service.base.errors import PagemillError, did_you_mean, in_a_sentence
+from worker_service.base.errors import PagemillError, in_a_sentence
+from worker_service.base.suggestions import did_you_mean
 
 if TYPE_CHECKING:
     from worker_service.base.entry_points import EntryPoint

@@ -1,29 +1,21 @@
-"""Outcomes of attempts: decide what follows, publish the files, write the rows.
+"""Outcomes of attempts: decide what follows, and write the rows.
 
-The files of a finished attempt are moved to `workspace/objects/<job>-<fence>/` before its completion is written (P5):
-no row refers to them until that commits, and if it is rejected they are deleted. Completions share a transaction; other
+The files of a finished attempt are published before its completion is written. Completions share a transaction; other
 outcomes are written one by one. An outcome that cannot be written is retried. If that fails for too long, the daemon
 exits, and recovery requeues its jobs.
 """
 
 from __future__ import annotations
 
-import errno
-import os
 import random
-import shutil
-import stat
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from pathlib import Path
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from worker_service.base import events
-from worker_service.base.directories import open_beneath, open_folder, open_nested_folder
 from worker_service.base.errors import (
     BadInput,
     BadPayload,
@@ -34,12 +26,11 @@ from worker_service.base.errors import (
     StoreError,
     in_a_sentence,
 )
-from worker_service.base.files import move_file
 from worker_service.base.humanize import counted
 from worker_service.daemon.attempts import PAUSE_SECONDS, Attempt, DaemonContext, failure_fields
+from worker_service.daemon.publisher import Publisher, StagedFileMissing
 from worker_service.daemon.reporting import PATIENCE_SECONDS, CannotLand
 from worker_service.jobs.attempts import Completion, Failure
-from worker_service.jobs.documents import NewFile
 from worker_service.jobs.job import Lease
 from worker_service.jobs.retries import (
     MAY_HAVE_RUN,
@@ -361,96 +352,3 @@ class OutcomeWriter:
 def _log_fields(attempt: Attempt) -> dict[str, object]:
     lease: Lease = attempt.lease
     return {"job_id": lease.job_id, "fence": lease.fence, "job_type": attempt.job.job_type}
-
-
-# ── Publishing files ──────────────────────────────────────────────────────────────────────────────────────────────────
-
-_LEADS_ELSEWHERE = (errno.ELOOP, errno.ENOTDIR, errno.EXDEV)
-
-
-class StagedFileMissing(Exception):
-    """A file to publish is missing, although its staging directory exists."""
-
-
-class Publisher(Struct, frozen=True):
-    workspace: Path
-    staging: Path
-
-    def publish(self, ended: Ended) -> None:
-        """Move the files to their published place, durably. An earlier try may have moved some already."""
-        if not ended.files:
-            return
-        objects, name = self.workspace / "objects", self.place(ended.job_id, ended.fence).name
-        objects.mkdir(parents=True, exist_ok=True)
-        with (
-            open_nested_folder(objects) as folder,
-            open_nested_folder(objects, [name], makes=True) as place,
-            open_nested_folder(self.staging) as root,
-        ):
-            for file in ended.files:
-                self._move(file.relative_to(self.staging), root, place)
-            os.fsync(place)
-            os.fsync(folder)
-        self._forget_staging(ended)
-
-    def _move(self, file: Path, root: int, place: int) -> None:
-        """Move the file beneath `root` to the same path beneath `place`.
-
-        The first part of the path is dropped: it is the attempt's staging directory, named by the fork server.
-        """
-        _, *folders, name = file.parts
-        target = open_folder(place, folders, makes=True)
-        try:
-            self._move_name(name, file.parent, root, target)
-            os.fsync(target)
-        finally:
-            os.close(target)
-
-    def _move_name(self, name: str, folder: Path, root: int, target: int) -> None:
-        try:
-            source = open_beneath(root, folder, os.O_RDONLY | os.O_DIRECTORY)
-            try:
-                move_file(name, name, source_directory=source, target_directory=target)
-            finally:
-                os.close(source)
-        except FileNotFoundError as error:
-            if not _is_file(name, target):
-                raise StagedFileMissing(
-                    f"{name} was removed from the staging directory before it could be published"
-                ) from error
-        except OSError as error:
-            if error.errno not in _LEADS_ELSEWHERE:
-                raise
-            raise StagedFileMissing(f"{folder} leads out of the staging directory") from error
-        if not _is_file(name, target):
-            os.unlink(name, dir_fd=target)
-            raise StagedFileMissing(f"{name} was replaced in the staging directory before its publication")
-
-    def published(self, ended: Ended) -> list[NewFile]:
-        new = []
-        for one in ended.published:
-            to = self._target(ended, one.path)
-            path, size = str(to.relative_to(self.workspace)), to.stat().st_size
-            new.append(NewFile(one.name or to.name, path, one.role, size, one.sha256, one.md5, one.note))
-        return new
-
-    def retract(self, ended: Ended) -> None:
-        if ended.files:
-            self._forget_staging(ended)
-            shutil.rmtree(self.place(ended.job_id, ended.fence), ignore_errors=True)
-
-    def _forget_staging(self, ended: Ended) -> None:
-        """Delete the attempt's staging directory. The fork server leaves it to us if files are published from it."""
-        shutil.rmtree(self.staging / ended.files[0].relative_to(self.staging).parts[0], ignore_errors=True)
-
-    def _target(self, ended: Ended, file: Path) -> Path:
-        return self.place(ended.job_id, ended.fence).joinpath(*file.relative_to(self.staging).parts[1:])
-
-    def place(self, job_id: int, fence: int) -> Path:
-        return self.workspace / "objects" / f"{job_id}-{fence}"
-
-
-def _is_file(name: str, directory: int) -> bool:
-    with suppress(FileNotFoundError):
-        return stat.S_ISREG(os.stat(name, dir_fd=directory, follow_symlinks=False).st_mode)
-    return False

@@ -22,7 +22,8 @@ from worker_service.daemon.attempts import DaemonContext, Slots
 from worker_service.daemon.chores import chores, link_last_documents
 from worker_service.daemon.heartbeat import Heartbeat, own_worker
 from worker_service.daemon.loop import Loop, Signals, filter_types
-from worker_service.daemon.outcomes import OutcomeWriter, Publisher
+from worker_service.daemon.outcomes import OutcomeWriter
+from worker_service.daemon.publisher import Publisher
 from worker_service.daemon.recovery import Recovery
 from worker_service.runner.messages import Begin, Described
 from worker_service.runner.pool import LocalPool

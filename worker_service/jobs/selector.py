@@ -9,7 +9,8 @@ from typing import TypeVar
 
 from msgspec import Struct
 
-from worker_service.base.errors import BadInput, did_you_mean
+from worker_service.base.errors import BadInput
+from worker_service.base.suggestions import did_you_mean
 from worker_service.jobs.job import Status
 
 

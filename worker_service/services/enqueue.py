@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from worker_service.base.clock import PERIODS, period_of
-from worker_service.base.errors import BadInput, BadPayload, did_you_mean
+from worker_service.base.errors import BadInput, BadPayload
+from worker_service.base.suggestions import did_you_mean
 from worker_service.jobs.documents import DeferredAction
 from worker_service.jobs.follow_ups import FACTS, filled
 from worker_service.jobs.job import Enqueued, NewJob

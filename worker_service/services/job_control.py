@@ -10,7 +10,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from worker_service.base.clock import add_duration, parse_length
-from worker_service.base.errors import BadInput, NodeNotFound, Refused, did_you_mean
+from worker_service.base.errors import BadInput, NodeNotFound, Refused
+from worker_service.base.suggestions import did_you_mean
 from worker_service.jobs.batches import OwnerPolicy
 from worker_service.jobs.history import Action, Changed
 from worker_service.jobs.job import Job, Status

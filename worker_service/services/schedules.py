@@ -27,9 +27,9 @@ from worker_service.base.errors import (
     Refused,
     RuleBroken,
     StoreError,
-    did_you_mean,
 )
 from worker_service.base.humanize import counted
+from worker_service.base.suggestions import did_you_mean
 from worker_service.jobs.batches import Batch, BatchOfJobs, NewBatch, OwnerPolicy
 from worker_service.jobs.job import Job, NewJob, StoredSchedule
 from worker_service.jobs.selector import Selector

@@ -8,7 +8,8 @@ from datetime import datetime, timedelta
 from msgspec import Struct
 
 from worker_service.base.clock import add_duration, as_text, parse_duration
-from worker_service.base.errors import BadInput, BadTime, Refused, TokenNotFound, did_you_mean
+from worker_service.base.errors import BadInput, BadTime, Refused, TokenNotFound
+from worker_service.base.suggestions import did_you_mean
 from worker_service.jobs.tokens import (
     NewToken,
     Power,

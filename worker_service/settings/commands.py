@@ -24,7 +24,8 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct, field
 
-from worker_service.base.errors import ConfigError, nearest
+from worker_service.base.errors import ConfigError
+from worker_service.base.suggestions import nearest
 from worker_service.settings.value_types import WHOLE_SECONDS, Jobs, ValueType, YesNo, read_struct
 
 _OF_THE_JOB = ("account", "platform", "job_type", "job_id")

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from worker_service.base.errors import ConfigError, did_you_mean, nearest
+from worker_service.base.errors import ConfigError
+from worker_service.base.suggestions import did_you_mean, nearest
 from worker_service.settings import value_types as kinds
 from worker_service.settings.value_types import Setting, ValueType, length
 

@@ -13,7 +13,8 @@ import msgspec
 from msgspec import Meta, Struct
 
 from worker_service.base.clock import parse_duration, parse_length, zone_of
-from worker_service.base.errors import BadTime, ConfigError, did_you_mean
+from worker_service.base.errors import BadTime, ConfigError
+from worker_service.base.suggestions import did_you_mean
 
 if TYPE_CHECKING:
     from worker_service.jobs.retries import RetryRule

@@ -21,8 +21,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from worker_service.base.errors import BadInput, did_you_mean
+from worker_service.base.errors import BadInput
 from worker_service.base.sanitize import as_json
+from worker_service.base.suggestions import did_you_mean
 from worker_service.jobs.digest import digest
 from worker_service.services.database import Session
 from worker_service.services.idempotency import StoredResponse, run_once
