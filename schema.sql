@@ -659,6 +659,8 @@ CREATE TABLE document (
     current_generation  INTEGER,                   -- the published generation; NULL = none yet
     settings            TEXT NOT NULL DEFAULT '',  -- JSON: reading settings of the newest generation
     settings_before     TEXT,                      -- settings of the last success, set by the next request; NULL = none
+    is_locked           INTEGER NOT NULL DEFAULT 0    -- 1: its file opens with a password only
+                        CONSTRAINT "is_locked is 0 or 1" CHECK (is_locked IN (0, 1)),
     note                TEXT,                      -- note for users, such as "repaired"
     error_code          TEXT,
     error_message       TEXT,

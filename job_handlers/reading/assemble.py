@@ -26,6 +26,7 @@ from job_handlers.reading.document import (
     document_of,
     how_to_read,
     original_of,
+    password_of,
 )
 from job_handlers.reading.page_process import Lost, PageProcess, TooLarge
 from job_handlers.reading.page_settings import PARTIAL, TOO_LARGE, UNREADABLE, pages_in_words
@@ -166,7 +167,8 @@ class Assembly:
             same = self._context.ask(SameContent(sha256=content_of(self._context))).files
             self._files += [SameFile(one.id, "pdf", f"{self._stem}.pdf") for one in same[:1]]
             return []
-        original, target, password = self._original, self._context.staging / "searchable.pdf", self._how.password
+        original, target = self._original, self._context.staging / "searchable.pdf"
+        password = password_of(self._context, self._how)
         kind, spool = self._kind, self._spool
 
         def make(number: int) -> _PdfResult:
@@ -245,11 +247,11 @@ def run(context: Context[AssemblePayload]) -> Done:
     kind, pages, how = document.kind, document.pages, how_to_read(context)
     if kind is None or not pages:
         raise Permanent("PAGES_MISSING", "its pages have not been counted", "read it again with `pagemill reindex`")
-    facts = DocumentFacts(note=context.payload.note or None)
+    facts, password = DocumentFacts(note=context.payload.note or None), password_of(context, how)
     with (
         Assembly(context, original, kind, how) as assembly,
         PageProcess[bytes](
-            lambda: _thumbnail_drawer(original, how.password), bytes, cpu_seconds=_THUMBNAIL_CPU_SECONDS
+            lambda: _thumbnail_drawer(original, password), bytes, cpu_seconds=_THUMBNAIL_CPU_SECONDS
         ) as thumbnail,
     ):
         is_drawn = kind in (FileKind.PDF, FileKind.IMAGE)

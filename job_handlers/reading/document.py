@@ -26,6 +26,8 @@ H = TypeVar("H", bound="HowToRead")
 ENVIRONMENT = [HandlersSettings.ocr_quality.variable]
 
 _LANGUAGE = re.compile(r"[A-Za-z][A-Za-z0-9_]{1,30}(?:/[A-Za-z0-9_]{1,30})?")
+LOCKED = "locked"
+"""The answer of a page process whose password does not open the file."""
 _PASSWORD = re.compile(r"password[\w.-]*", re.ASCII)
 
 
@@ -54,10 +56,6 @@ class HowToRead(Struct, frozen=True, kw_only=True):
     @property
     def engine(self) -> WayToRead:
         return ocr.way_to_read(self.languages, self.quality or value_of(HandlersSettings.ocr_quality))
-
-    @property
-    def password(self) -> str:
-        return _password_of(self.password_file)
 
 
 def document_of(context: Context[Any]) -> KnownDocument:
@@ -111,13 +109,24 @@ def check_current(context: Context[Any]) -> None:
     refuse_stale(is_stale=not context.ask(IsCurrent()).is_current)
 
 
+def locked_error(context: Context[Any], password: str) -> Permanent:
+    detail = "this password does not open the PDF" if password else "the PDF is locked with a password"
+    again = "again" if password else ""
+    remedy = f"type it {again} on the document's page, or with pagemill reindex {context.document_id} --password"
+    return Permanent("PDF_ENCRYPTED", detail, remedy.replace("  ", " "))
+
+
 def refuse_stale(*, is_stale: bool) -> None:
     if is_stale:
         raise Permanent("STALE_GENERATION", "the document has a newer generation, which will be read instead")
 
 
-def _password_of(name: str | None) -> str:
-    if name is None:
+def password_of(context: Context[Any], how: HowToRead) -> str:
+    """Return the password that a user has typed for this document, else that of the credential; empty without both."""
+    if (typed := context.inputs.get("password")) is not None:
+        password: str = msgspec.json.decode(typed.read_bytes())["password"]
+        return password
+    if (name := how.password_file) is None:
         return ""
     if not _PASSWORD.fullmatch(name):
         raise Permanent("PAYLOAD_INVALID", "`password_file` is the name of a credential that begins with password")

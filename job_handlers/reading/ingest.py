@@ -23,12 +23,15 @@ from job_handlers.reading import attachments, formats, layout, ocr, pdf, spreads
 from job_handlers.reading.assemble import Assembly
 from job_handlers.reading.document import (
     ENVIRONMENT,
+    LOCKED,
     HowToRead,
     content_of,
     document_of,
     how_to_read,
     library_of,
+    locked_error,
     original_of,
+    password_of,
 )
 from job_handlers.reading.page_process import Lost, PageProcess, Refusal, TooLarge
 from job_handlers.reading.page_settings import (
@@ -80,6 +83,7 @@ class PageCount(msgspec.Struct, tag=True, frozen=True):
     pages: int
     note: str = ""
     was_repaired: bool = False
+    is_locked: bool = False
 
 
 class ExaminedPage(msgspec.Struct, tag=True, frozen=True):
@@ -124,7 +128,7 @@ ingest = Handler(
 
 
 def _ingest_pages(context: Context[HowToRead], how: HowToRead, original: Path, kind: FileKind, content: str) -> Done:
-    password, is_flow = how.password, kind.is_flowing
+    password, is_flow = password_of(context, how), kind.is_flowing
     with (
         Assembly(context, original, kind, how) as assembly,
         PageProcess[Answer](
@@ -133,7 +137,7 @@ def _ingest_pages(context: Context[HowToRead], how: HowToRead, original: Path, k
             cpu_seconds=_FLOW_CPU_SECONDS if is_flow else _PAGE_CPU_SECONDS,
         ) as process,
     ):
-        counted = _count_pages(process, kind)
+        counted = _count_pages(context, process, kind, password)
         source = PageSource(content, library_of(kind))
         numbers = range(1, counted.pages + 1)
         is_forced = bool(how.force_ocr) and not is_flow
@@ -143,7 +147,7 @@ def _ingest_pages(context: Context[HowToRead], how: HowToRead, original: Path, k
         to_recognise = _save_known_pages(context, _ocr_digests(source, how, numbers if is_forced else scans))
         inside = attachments.unpack(context, process, kind) if kind in (FileKind.ZIP, FileKind.MAIL) else None
         note = "; ".join(filter(None, [counted.note, *(inside.notes if inside else ())]))
-        facts = DocumentFacts(kind=kind.value, pages=counted.pages, content=content, note=note or None)
+        facts = DocumentFacts(kind.value, counted.pages, content, note or None, counted.is_locked)
         if to_recognise:
             done = _done_with_ranges(context, facts, _ocr_range_jobs(context, how, content, to_recognise, scans))
         else:
@@ -154,12 +158,14 @@ def _ingest_pages(context: Context[HowToRead], how: HowToRead, original: Path, k
     return replace(done, files=[*done.files, *inside.files], follow_ups=[*done.follow_ups, *inside.follow_ups])
 
 
-def _count_pages(process: PageProcess[Answer], kind: FileKind) -> PageCount:
+def _count_pages(context: Context[HowToRead], process: PageProcess[Answer], kind: FileKind, password: str) -> PageCount:
     try:
         answer = process.read(0)
     except (TooLarge, Lost) as error:
         raise Permanent(f"{kind.upper()}_BROKEN", f"the file cannot be opened: {error}") from error
     if isinstance(answer, Refusal):
+        if answer.code == LOCKED:
+            raise locked_error(context, password)
         code = answer.code.replace("BROKEN", f"{kind.upper()}_BROKEN")
         raise Permanent(code, answer.message, answer.remedy)
     assert isinstance(answer, PageCount)
@@ -249,7 +255,7 @@ def _page_reader(original: Path, password: str) -> Callable[[int], Answer]:
     try:
         book = pdf.PagedFile(original, password)
     except pdf.PdfLocked:
-        refused = _locked_refusal(password)
+        refused = Refusal(LOCKED, "")
     except (pdf.Broken, pdf.PageTooLarge) as error:
         refused = Refusal("BROKEN", f"the file cannot be opened ({error})", "download it again")
 
@@ -257,7 +263,7 @@ def _page_reader(original: Path, password: str) -> Callable[[int], Answer]:
         if refused is not None:
             return refused
         if number == 0:
-            return PageCount(book.pages, _REPAIRED if book.was_repaired else "", book.was_repaired)
+            return PageCount(book.pages, _REPAIRED if book.was_repaired else "", book.was_repaired, book.is_locked)
         try:
             if number == _THUMBNAIL:
                 return Thumbnail(book.thumbnail())
@@ -306,14 +312,6 @@ def examine_page(book: pdf.PagedFile, number: int) -> ExaminedPage:
     return ExaminedPage(
         verdict, found.text, layout.encode(layout.Layout(found.size, blocks=found.blocks, tables=found.tables))
     )
-
-
-def _locked_refusal(password: str) -> Refusal:
-    if password:
-        detail, remedy = "the file is encrypted, and this password does not open it", "give another"
-    else:
-        detail, remedy = "the file is encrypted", "give its password"
-    return Refusal("PDF_ENCRYPTED", detail, f"{remedy} with --password-file")
 
 
 # --- rows -------------------------------------------------------------------------------------------------

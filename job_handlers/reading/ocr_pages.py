@@ -24,11 +24,14 @@ from job_handlers.reading import blocks as text_blocks
 from job_handlers.reading import formats, layout, ocr, ocr_layout, pdf
 from job_handlers.reading.document import (
     ENVIRONMENT,
+    LOCKED,
     HowToRead,
     content_of,
     how_to_read,
     library_of,
+    locked_error,
     original_of,
+    password_of,
     refuse_stale,
 )
 from job_handlers.reading.ocr import Reader, WayToRead
@@ -96,7 +99,7 @@ def run(context: Context[OcrPagesPayload]) -> Done:
     sliced = context.inputs.get("slice")
     original, content = sliced or original_of(context), content_of(context)
     kind = kind_of(original)
-    password, engine = how.password, how.engine
+    password, engine = password_of(context, how), how.engine
     identity = ocr.identity_of(engine)
     if identity == "none":
         _wait_for_data(context, engine)
@@ -225,6 +228,8 @@ class PageRange:
         return ocr_digest(self.source, number, self.engine.languages, self.engine.quality, self.identity)
 
     def _save(self, number: int, found: ReadPage | TooLarge | Lost) -> None:
+        if isinstance(found, ReadPage) and found.method == LOCKED:
+            raise locked_error(self.context, "")
         self.context.save_page(self._page_result(number, found))
         done = self.numbers.index(number) + 1
         of = len(self.numbers)
@@ -259,7 +264,10 @@ def _page_reader(
     A positive number draws a page, its negative recognises it, and beyond `_SECOND_TRY` it is recognised in parts.
     `places` maps page numbers to positions in the file where they differ.
     """
-    book, reader = pdf.PagedFile(original, password), ocr.reader_for(wanted)
+    try:
+        book, reader = pdf.PagedFile(original, password), ocr.reader_for(wanted)
+    except pdf.PdfLocked:
+        return lambda number: ReadPage("", LOCKED)
     drawn: dict[int, PagePicture] = {}
 
     def read(number: int) -> DrawnPage | ReadPage:

@@ -11,7 +11,7 @@ import msgspec
 from PIL import WebPImagePlugin  # noqa: F401  imported before the sandbox hides Pillow's plugins
 
 from job_handlers.reading import pdf
-from job_handlers.reading.document import HowToRead, how_to_read, original_of
+from job_handlers.reading.document import HowToRead, how_to_read, locked_error, original_of, password_of
 from worker_service.handlers import MIB, Context, Done, Handler, Limits, Permanent, counted
 
 _WALL_SECONDS, _CPU_SECONDS = 30, 25
@@ -25,7 +25,7 @@ class PageImagePayload(HowToRead, frozen=True, kw_only=True):
 
 def run(context: Context[PageImagePayload]) -> Done:
     wish = context.payload
-    password = how_to_read(context).password
+    password = password_of(context, how_to_read(context))
     try:
         with pdf.PagedFile(original_of(context), password) as book:
             if not 1 <= wish.page <= book.pages:
@@ -34,7 +34,7 @@ def run(context: Context[PageImagePayload]) -> Done:
             words: list[tuple[Any, ...]] = book.words(wish.page)
             size = book.size(wish.page)
     except pdf.PdfLocked as error:
-        raise Permanent("ENCRYPTED", "it needs a password that is not here") from error
+        raise locked_error(context, password) from error
     except (pdf.Broken, pdf.PageTooLarge) as error:
         raise Permanent("UNREADABLE", str(error)) from error
     (context.staging / "page.webp").write_bytes(drawn)

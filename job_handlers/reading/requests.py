@@ -40,7 +40,7 @@ _LANGUAGE = re.compile(r"[A-Za-z]\w*(?:/\w+)?", re.ASCII)
 _DOCUMENT_SETTINGS = ("languages", "quality", "force_ocr", "hocr", "password_file")
 _PASSWORD = re.compile(r"password[\w.-]*", re.ASCII)
 _OPTION_NAMES = {
-    "as_usual": "as-usual", "languages": "lang", "force_ocr": "force-ocr", "password": "password-file",
+    "as_usual": "as-usual", "languages": "lang", "force_ocr": "force-ocr", "password_file": "password-file",
     "on_failure": "on-failure", "tags": "tag", "size_max": "max-size", "newer_than": "since",
 }  # fmt: skip
 
@@ -56,7 +56,8 @@ class ReadOptions(Struct, frozen=True, kw_only=True, rename=_OPTION_NAMES.get):
     quality: Quality | None = None
     force_ocr: bool = False
     hocr: bool = False
-    password: str | None = None
+    password_file: str | None = None
+    """Name of a credential."""
     then: tuple[str, ...] = ()
     on_failure: tuple[str, ...] = ()
     tags: tuple[str, ...] = ()
@@ -75,14 +76,14 @@ class ReadOptions(Struct, frozen=True, kw_only=True, rename=_OPTION_NAMES.get):
             said["force_ocr"] = True
         if self.hocr:
             said["hocr"] = True
-        if self.password is not None:
-            if not _PASSWORD.fullmatch(self.password):
+        if self.password_file is not None:
+            if not _PASSWORD.fullmatch(self.password_file):
                 raise BadInput(
-                    f"{self.password!r} is not the name of a credential that begins with password",
-                    "add LoadCredential=password-reports:/path/of/the/file to the service, and give --password-file "
-                    "password-reports",
+                    f"{self.password_file!r} is not the name of a credential that begins with password",
+                    "give an existing file with `add` or `reindex`; otherwise add LoadCredential=password-reports:"
+                    "/path/of/the/file to the service, and give --password-file password-reports",
                 )
-            said["password_file"] = self.password
+            said["password_file"] = self.password_file
         return said
 
     def actions(self, *, standing: bool = False) -> list[DeferredAction]:

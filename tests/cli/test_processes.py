@@ -12,28 +12,46 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import COMMAND, ROOT, Process, Run
+from tests.cli.stored_documents import Shelf
 from tests.store.test_migrations import ORIGINAL
 
 pytestmark = pytest.mark.filterwarnings("error")
 
 
-def on_a_terminal(*words: str, typed: str = "", columns: int = 60) -> tuple[int, str]:
-    """Run the command on a terminal of its own, type something, and return its exit code and screen."""
+def on_a_terminal(*words: str, typed: str = "", asked: bytes = b"", columns: int = 60) -> tuple[int, str]:
+    """Run the command on a terminal of its own, type something once `asked` is shown; return exit code and screen."""
     ours, theirs = pty.openpty()
     environ = {**os.environ, "COLUMNS": str(columns), "TERM": "xterm"}
+    # A session of its own, because a password is asked for at the terminal of the session.
     child = subprocess.Popen(
-        [*COMMAND, *words], stdin=theirs, stdout=theirs, stderr=theirs, env=environ, close_fds=True
+        [*COMMAND, *words], stdin=theirs, stdout=theirs, stderr=theirs, env=environ, start_new_session=True
     )
     os.close(theirs)
-    os.write(ours, typed.encode())
-    screen = b""
+    screen, is_typed = b"", False
     try:
-        while part := os.read(ours, 65536):
+        while True:
+            if not is_typed and asked in screen:
+                is_typed = bool(os.write(ours, typed.encode())) or not typed
+            if not (part := os.read(ours, 65536)):
+                break
             screen += part
     except OSError:  # how Linux says that the other end is closed
         pass
     os.close(ours)
     return child.wait(timeout=60), screen.decode().replace("\r\n", "\n")
+
+
+def test_a_password_is_asked_for_and_not_shown(run: Run, shelf: Shelf) -> None:
+    document_id = shelf.read("locked.pdf", "words", roles=("original",))
+    workspace = shelf.workspace
+
+    code, screen = on_a_terminal("reindex", str(document_id), "--password", asked=b"Password: ", typed="sesame\n")
+    refused = run("reindex", str(document_id), "--password", fails=2)
+
+    assert (code, "Password:" in screen, "sesame" in screen) == (0, True, False)
+    [stored] = (workspace / "passwords").iterdir()
+    assert b'"password":"sesame","is_kept":false' in stored.read_bytes()
+    assert "use --password-file FILE" in refused.stderr
 
 
 # ── Words that are not understood ───────────────────────────────────────────────────────────────────────────────

@@ -115,7 +115,7 @@ def test_without_its_password_a_page_has_a_sentence_instead_of_an_image(
     ("make", "why"),
     [
         (lambda path: path.write_bytes(b"%PDF-1.7\nnothing"), "page 1 could not be rendered"),
-        (lambda path: digital(path, ["secret"], encryption=5, user_pw="x", owner_pw="y"), "needs a password"),
+        (lambda path: digital(path, ["secret"], encryption=5, user_pw="x", owner_pw="y"), "locked with a password"),
         (lambda path: path.unlink(), "is no longer in the workspace: pagemill reindex 1"),
     ],
 )

@@ -29,6 +29,7 @@ from worker_service.jobs.documents import IndexStatus
 from worker_service.jobs.job import Job, Status
 from worker_service.jobs.library import Document, DocumentSelector
 from worker_service.jobs.selector import Selector
+from worker_service.services import passwords
 
 pymupdf: Any = partly_typed
 
@@ -463,6 +464,90 @@ def test_each_odd_file_ends_with_its_code_and_holds_nothing_else_up(reading: Des
     opened = reading.reads(folder / "locked.pdf", "--password-file", "password-reports", owner="odd")
     assert (opened.status, reading.texts(opened.id)) == (IndexStatus.SUCCESS, ["A secret."])
     assert reading.reads(folder / "locked.pdf", owner="odd") == opened
+
+
+# ── Passwords ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def locked_pdf(path: Path, password: str) -> Path:
+    """A page of text and a scanned page, which another job reads."""
+    with pymupdf.open() as document:
+        document.new_page().insert_textbox(pymupdf.Rect(50, 50, 500, 800), prose(1))
+        slip(leaf(1, "locked")).save(path.with_suffix(".png"))
+        document.new_page(width=360, height=120).insert_image(
+            pymupdf.Rect(0, 0, 360, 120), filename=str(path.with_suffix(".png"))
+        )
+        document.save(path, encryption=pymupdf.PDF_ENCRYPT_AES_256, user_pw=password, owner_pw="o")
+    path.with_suffix(".png").unlink()
+    return aged(path)
+
+
+def stored_passwords(workspace: Path) -> list[Path]:
+    """Return the files, so old that a sweep considers them."""
+    found = list((workspace / "passwords").iterdir())
+    for path in found:
+        os.utime(path, (0, 0))
+    return found
+
+
+def test_a_typed_password_opens_a_pdf_and_is_nowhere_when_it_has_been_read(
+    reading: Desk, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    secret, elsewhere = "sesame Öffne dich 4711", tmp_path_factory.mktemp("hers")
+    file = locked_pdf(reading.papers / "contract.pdf", secret)
+    (elsewhere / "wrong").write_text("Sesame Öffne dich\n")
+    (elsewhere / "right").write_text(f"{secret}\n")
+
+    locked = reading.reads(file, owner="lock", fails=1)
+    reading.run("reindex", locked.id, "--password-file", elsewhere / "wrong")
+    refused = reading.ended(locked.id)
+    reading.run("reindex", locked.id, "--password-file", elsewhere / "right")
+    opened = reading.ended(locked.id)
+
+    assert (locked.error_code, locked.error_message) == ("PDF_ENCRYPTED", "the PDF is locked with a password")
+    assert (refused.error_code, refused.error_message) == ("PDF_ENCRYPTED", "this password does not open the PDF")
+    assert f"type it again on the document's page, or with pagemill reindex {locked.id}" in (refused.error_remedy or "")
+    assert (opened.status, opened.is_locked, opened.settings) == (IndexStatus.SUCCESS, True, "{}")
+    assert reading.texts(locked.id) == [" ".join(prose(1).split()), leaf(1, "locked")]
+    reading.run("report", "-o", elsewhere / "report.tar.gz")
+    stored_passwords(reading.system.workspace)
+    assert passwords.forget_unneeded(reading.system.store, reading.system.workspace) <= 1
+    wait_until(lambda: not stored_passwords(reading.system.workspace), "the daemon or this test has forgotten it")
+    for place in (reading.system.place, elsewhere):
+        found = [one for one in place.rglob("*") if one.is_file() and b"ffne dich" in one.read_bytes()]
+        assert {one.name for one in found} <= {"right", "wrong"}
+
+
+def test_a_typed_password_outlives_a_killed_daemon_and_one_that_is_remembered_the_reading(
+    desk: Desk, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    file = locked_pdf(desk.papers / "contract.pdf", "sesame")
+    (typed := tmp_path_factory.mktemp("hers") / "typed").write_text("sesame")
+    store, workspace = desk.system.store, desk.system.workspace
+
+    desk.run("ingest", file, "--password-file", typed, "--remember-password")
+    [kept] = stored_passwords(workspace)
+    kept.write_bytes(kept.read_bytes().replace(b'"is_kept":true', b'"is_kept":false'))
+    assert passwords.forget_unneeded(store, workspace) == 0  # its job waits for a daemon
+    killed = desk.start()
+    killed.wait_for("job.claimed")
+    killed.signal(signal.SIGKILL)
+    killed.ends()
+    desk.start()
+    wait_until(lambda: desk.document(file), "it is downloaded")
+    document = desk.document(file)
+    assert document is not None
+    assert desk.ended(document.id).status is IndexStatus.SUCCESS
+
+    desk.run("reindex", document.id, "--force", "--password-file", typed, "--remember-password")
+    desk.ended(document.id)
+    [kept] = stored_passwords(workspace)
+    assert (kept.stat().st_mode & 0o777, kept.parent.stat().st_mode & 0o777) == (0o600, 0o700)
+    assert passwords.forget_unneeded(store, workspace) == 0
+    desk.run("reindex", document.id, "--force")
+    assert desk.ended(document.id).status is IndexStatus.SUCCESS
+    desk.run("documents", "rm", document.id, "--yes")
+    assert stored_passwords(workspace) == []
 
 
 def test_a_touched_file_of_a_watched_folder_is_read_as_somebody_has_said_since(reading: Desk) -> None:

@@ -16,11 +16,13 @@ import pytest
 from tests.cli.stored_documents import Shelf
 from tests.job_handlers.reading.documents import bomb, digital
 from tests.store.kit import work_as
+from tests.web.conftest import bearer
 from worker_service.jobs.attempts import Completion, Failure
 from worker_service.jobs.documents import DocumentFacts, DocumentRequest, PageResult
 from worker_service.jobs.job import NewJob
 from worker_service.services import batches, tokens
 from worker_service.services.database import Session
+from worker_service.settings.config import Settings
 
 PAGE = {"Accept": "text/html"}
 
@@ -45,6 +47,29 @@ def put_recognised(shelf: Shelf, name: str, words: list[tuple[float, str]]) -> i
     )
     assert job.document_id is not None
     return job.document_id
+
+
+def test_a_locked_pdf_is_opened_by_typing_its_password(site: httpx.Client, settings: Settings, shelf: Shelf) -> None:
+    document_id = shelf.read("locked.pdf", "words", owner="ann", roles=("original",))
+    original = shelf.workspace / shelf.store.library.files(document_id)[0].path
+    digital(original, ["words"], encryption=5, user_pw="sesame", owner_pw="y")
+    shelf.store.database.writer.execute("UPDATE document SET is_locked = 1")
+    address, bob = f"/documents/{document_id}/password", bearer(settings, "bob", owner="bob")
+
+    wrong = site.post(address, data={"password": "Sesame", "remember": "1"}, headers=PAGE)
+    assert list((shelf.workspace / "passwords").iterdir()) == []
+    right = site.post(address, data={"password": "sesame", "remember": "1"}, headers=PAGE)
+    shown = site.get(f"/documents/{document_id}/pages/1/image")
+    theirs = [site.post(one, data={"password": "x"}, headers=bob) for one in (address, f"{address}/forget")]
+    forgotten = site.delete(f"/api{address}")
+
+    assert (wrong.status_code, "This password does not open the PDF" in wrong.text) == (422, True)
+    assert (right.status_code, right.headers["location"]) == (303, f"/documents/{document_id}?message=unlocked")
+    assert (shown.status_code, shown.content[:4]) == (200, b"RIFF")
+    assert [one.status_code for one in theirs] == [404, 404]
+    assert (forgotten.status_code, list((shelf.workspace / "passwords").iterdir())) == (200, [])
+    assert "its password was not kept" in site.get(f"/documents/{document_id}", headers=PAGE).text
+    assert site.put(f"/api{address}", json={"password": "Sesame"}).json()["code"] == "wrong_password"
 
 
 def test_a_page_that_is_found_shows_the_sentence(site: httpx.Client, shelf: Shelf) -> None:

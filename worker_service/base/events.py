@@ -69,6 +69,7 @@ SCHEDULE_FAILED = "schedule.failed"
 TYPE_UNKNOWN = "type.unknown"
 OBJECTS_SWEPT = "objects.swept"
 KEPT_SWEPT = "kept.swept"
+PASSWORDS_FORGOTTEN = "passwords.forgotten"
 DOCUMENTS_UNNAMED = "documents.unnamed"
 CHORE_FAILED = "chore.failed"
 

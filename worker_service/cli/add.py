@@ -33,6 +33,7 @@ from worker_service.cli.submit import (
     submission_options,
     tag_option,
 )
+from worker_service.cli.typed_password import TypedPassword, password_options
 from worker_service.jobs.digest import canonical
 from worker_service.jobs.follow_ups import read_action
 from worker_service.jobs.job import NewJob
@@ -48,6 +49,7 @@ _BATCH_ENDED = {"type": "batch.{state}", "data": {"batch": "{batch_id}", "state"
 @submission_options("owner", "title", "is_waiting", "timeout", "dry_run", "priority")
 @click.option("--batch", "batch_id", type=BatchId(), metavar="N", help="Add to this unfinished batch.")
 @tag_option
+@password_options
 @read_options(CrawlOptions)
 @force_option
 @folder_options("--pattern")
@@ -65,6 +67,7 @@ def add(
     *,
     submission: Submission,
     options: CrawlOptions,
+    typed: TypedPassword | None,
 ) -> int:
     """\b
     pagemill add report.pdf scans/ --owner alice --wait
@@ -94,11 +97,13 @@ def add(
             not watch
             or batch_id is not None
             or then_batch
+            or typed is not None
             or submission != Submission(owner=submission.owner, priority=submission.priority)
         ):
             raise BadInput(
                 "a watched folder is no batch, because it never ends",
-                "use --watch with --every, --owner and --priority, and leave out --name, --batch, --wait and --dry-run",
+                "use --watch with --every, --owner and --priority, and leave out --name, --batch, --wait, --dry-run "
+                "and --password",
             )
         return watch_folders(call, words, every, submission, options)
     left_out = LeftOut()
@@ -108,6 +113,8 @@ def add(
         show_estimate(call, _estimate(call, jobs, options, submission.owner), left_out)
         return 0
     say_what_is_left_out(call, left_out)
+    if typed is not None:
+        typed.save_for_files(call, jobs)
     if batch_id is not None:
         if actions or submission.title:
             raise BadInput("--name and --then-batch are for a new batch", "leave them out, or leave --batch out")

@@ -28,6 +28,7 @@ from worker_service.cli.submit import (
     submit,
     tag_option,
 )
+from worker_service.cli.typed_password import TypedPassword, password_options
 from worker_service.cli.waiting import AwaitedDocument
 from worker_service.jobs.batches import InBatch
 from worker_service.jobs.documents import Decision, DocumentRequest, IndexStatus
@@ -42,9 +43,18 @@ _LIVING = (IndexStatus.QUEUED, IndexStatus.INDEXING, IndexStatus.SUCCESS)
 @click.argument("paths", metavar="PATH...", nargs=-1, required=True, type=click.Path())
 @submission_options("owner", "batch", "priority", "is_waiting", "timeout", "dry_run")
 @tag_option
+@password_options
 @read_options(ReadOptions)
 @force_option
-def ingest(call: Invocation, paths: Sequence[str], force: bool, *, submission: Submission, options: ReadOptions) -> int:
+def ingest(
+    call: Invocation,
+    paths: Sequence[str],
+    force: bool,
+    *,
+    submission: Submission,
+    options: ReadOptions,
+    typed: TypedPassword | None,
+) -> int:
     """\b
     pagemill add report.pdf
 
@@ -60,6 +70,8 @@ def ingest(call: Invocation, paths: Sequence[str], force: bool, *, submission: S
         return 0
     # A file may be named twice: by itself and by its directory.
     files = [*dict.fromkeys(files)]
+    if typed is not None:
+        typed.save(call, [("local", owner, written(file)) for file in files])
     enqueued, added = submit(
         call,
         [download_job(file, options, owner=owner, is_forced=force) for file in files],
@@ -84,6 +96,7 @@ def ingest(call: Invocation, paths: Sequence[str], force: bool, *, submission: S
 @verb
 @choosing
 @submission_options("priority")
+@password_options
 @read_options(ReadOptions)
 @force_option
 @confirming
@@ -96,11 +109,13 @@ def reindex(
     *,
     submission: Submission,
     options: ReadOptions,
+    typed: TypedPassword | None,
 ) -> int:
     """\b
     pagemill reindex 7 --lang deu
     pagemill reindex --status failed --yes
     pagemill reindex --owner alice --quality best --dry-run
+    pagemill reindex 7 --password
 
     Read documents again, with new settings or after a failure. Pages that are known are not read twice; --force reads
     them, too.
@@ -119,6 +134,10 @@ def reindex(
     if len(found) > 1 and not chosen.ids:
         confirm(f"Read {counted(len(found), 'document')} again?", yes=yes, sample=[one.name for one in found[:5]])
     again = documents.selected_documents(call.session, DocumentSelector(ids=[one.id for one in found]))
+    if options.as_usual:
+        documents.forget_passwords(call.session, again)
+    if typed is not None:
+        typed.save(call, [(one.platform, one.owner, one.source_key) for one in again])
     _show_results(call, [_reindex_document(call, document, options, submission, is_forced=force) for document in again])
     return 0
 

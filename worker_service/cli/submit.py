@@ -143,7 +143,7 @@ _READ_OPTIONS = (
     click.option("--quality", type=click.Choice(QUALITIES), help="OCR quality; better is slower."),
     click.option("--force-ocr", is_flag=True, help="Run OCR on pages with a good text layer, too."),
     click.option("--hocr", is_flag=True, help="Create an hOCR file, too."),
-    click.option("--password-file", "password", metavar="NAME", help="Credential with the document's password."),
+    click.option("--password-file", metavar="FILE", help="Read the password from this file or credential."),
     click.option("--then", multiple=True, metavar="TYPE[=JSON]", help="Enqueue this job when a document is read."),
     click.option("--on-failure", multiple=True, metavar="TYPE[=JSON]", help="Enqueue this job when reading fails."),
 )

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from worker_service.jobs.documents import QuestionAnswer
 from worker_service.jobs.workers import NodeState
 from worker_service.runner.messages import (
+    PASSWORD,
     Asked,
     Assigned,
     AttemptEvent,
@@ -140,7 +141,8 @@ class ClusterPool:
     def launch(self, order: Order) -> None:
         if order.job_type not in self._types:
             self.local.launch(order)
-        elif len(self._local_keys) < self.local_slots:
+        elif PASSWORD in order.inputs or len(self._local_keys) < self.local_slots:
+            # No other machine gets passwords.
             self._launch_here(order)
         else:
             self._orders[order.key] = order

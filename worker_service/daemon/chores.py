@@ -25,6 +25,7 @@ from worker_service.jobs.counts import Counts
 from worker_service.jobs.history import Notice
 from worker_service.jobs.job import Status
 from worker_service.jobs.selector import Selector
+from worker_service.services import passwords
 from worker_service.settings.value_types import NEVER
 from worker_service.workspace import FORGOTTEN_AT_ONCE, FREE_BYTES_LEAST, link, link_due, sweep_gone
 
@@ -47,6 +48,7 @@ def chores(
         "disk_space": DiskSpace(context, set_disk_low).run,
         "tidy": partial(tidy, context),
         "forget": partial(forget, context),
+        "forget_passwords": partial(forget_passwords, context),
         "sweep_objects": partial(sweep_objects, context),
         "sweep_kept": partial(sweep_kept, context),
         "unknown_types": FailUnknown(context, known).run,
@@ -242,6 +244,12 @@ def forget(context: DaemonContext) -> float:
     if left := sweep_gone(context.store, workspace):
         raise PermissionError(f"{counted(len(left), 'file')} may not be removed, such as {workspace / left[0]}")
     return 0.1 if is_more else 5.0
+
+
+def forget_passwords(context: DaemonContext) -> float:
+    if forgotten := passwords.forget_unneeded(context.store, context.settings.workspace):
+        context.log.info(events.PASSWORDS_FORGOTTEN, passwords=forgotten)
+    return 15.0
 
 
 def sweep_kept(context: DaemonContext) -> float:

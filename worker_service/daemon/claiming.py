@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from worker_service.base import events
@@ -15,8 +16,9 @@ from worker_service.daemon.outcomes import OutcomeWriter
 from worker_service.jobs.job import Job, Lease
 from worker_service.jobs.payloads import PayloadCheck
 from worker_service.jobs.workers import NODE
-from worker_service.runner.messages import Described, Ended, How, Order
+from worker_service.runner.messages import PASSWORD, Described, Ended, How, Order
 from worker_service.runner.pool import ChildError, LocalPool
+from worker_service.services import passwords
 
 if TYPE_CHECKING:
     from worker_service.cluster.pool import ClusterPool
@@ -92,14 +94,14 @@ class Claiming:
         self.context.slots.add(attempt)
         log = self.context.log.debug if is_small else self.context.log.info
         log(events.JOB_CLAIMED, job_id=job.id, fence=job.fence, job_type=job.job_type)
-        ended = refusal(job, described) or self._launch(job)
+        ended = refusal(job, described) or self._launch(job, described)
         if ended is not None:
             self.outcomes.add(attempt, ended)
 
-    def _launch(self, job: Job) -> Ended | None:
+    def _launch(self, job: Job, described: Described | None) -> Ended | None:
         """Start a child process. If none was started, return the outcome that releases the job without a retry."""
         try:
-            order = self._order(job)
+            order = self._order(job, described)
             # If this process was suspended between the claim and this line, another worker may own the job by now.
             if not self.ownership.is_silent:
                 self.pool.launch(order)
@@ -110,9 +112,15 @@ class Claiming:
             self.context.log.error(events.FORK_SERVER_DIED, reason=str(error))
         return Ended(job.id, job.fence, How.STOPPED)
 
-    def _order(self, job: Job) -> Order:
-        settings, slots, attempts = self.context.settings, self.context.slots, self.context.store.attempts
+    def _order(self, job: Job, described: Described | None) -> Order:
+        slots, attempts = self.context.slots, self.context.store.attempts
+        document = None if job.document_id is None else attempts.known_document(job.document_id)
+        workspace = self.context.settings.workspace.absolute()
         files = () if job.document_id is None else attempts.inputs(job.document_id)
+        password: dict[str, Path] = {}
+        if document is not None and described is not None and described.takes_passwords:
+            typed = passwords.path_of(workspace, job.platform, job.owner, document.source_key)
+            password = {PASSWORD: typed} if typed.is_file() else {}
         # A node cannot ask. On a first attempt, `ingest` has already left out the known pages.
         needs_digests = NODE in slots.sizes and job.fence > 1 and job.document_id is not None
         return Order(
@@ -127,10 +135,10 @@ class Claiming:
             state=attempts.checkpoint_of(job.id) if job.fence > 1 else None,
             document_id=job.document_id,
             generation=job.generation,
-            inputs={file.role: settings.workspace.absolute() / file.path for file in files},
+            inputs={file.role: workspace / file.path for file in files} | password,
             contents={file.role: file.sha256 for file in files if file.sha256},
             owner=job.owner,
-            document=None if job.document_id is None else attempts.known_document(job.document_id),
+            document=document,
             parent_id=job.parent_id,
             node_slots=slots.sizes.get(NODE, 0),
             known_digests=attempts.known_digests(job.id) if needs_digests else (),

@@ -107,6 +107,7 @@ class DocumentFacts(Struct, frozen=True):
     pages: int | None = None
     content: str | None = None
     note: str | None = None
+    is_locked: bool | None = None
 
 
 CONFIDENCE_LEAST = 50

@@ -55,6 +55,8 @@ class Document(Struct, frozen=True):
     gone_at: str | None
     size: int
     """Bytes of its newest original; 0: there is none. The same as SIZE in a CSV."""
+    is_locked: bool
+    """Whether its file opens with a password only."""
     tags: Sequence[str] = ()
 
     @property

@@ -19,6 +19,8 @@ from worker_service.jobs.workers import HandlerFacts, NodeState
 LINE_CHARACTERS_MAX = 2000
 MESSAGE_CHARACTERS_MAX = 4000
 
+PASSWORD = "password"
+"""Role of the file with the password that a user has typed, among the inputs of an attempt."""
 Key = tuple[int, int]
 """Job id and fence: together they identify one attempt for ever."""
 
@@ -82,6 +84,11 @@ class Described(Struct, frozen=True):
     identity: Sequence[str] = ()
     runs_on_cluster: bool = False
     has_slicer: bool = False
+
+    @property
+    def takes_passwords(self) -> bool:
+        """Whether its attempts get the password that a user has typed for their document."""
+        return self.declared is not None and "password*" in self.declared.credentials
 
 
 class AttemptReport(msgspec.Struct, tag=True, frozen=True):

@@ -9,6 +9,7 @@ from contextlib import suppress
 from worker_service.jobs.library import Document, Removed, Weight
 from worker_service.services import page_images
 from worker_service.services.database import Session
+from worker_service.services.documents import forget_passwords
 from worker_service.workspace import FORGOTTEN_AT_ONCE, link, sweep_gone
 
 _PAUSE_SECONDS = 0.005
@@ -25,6 +26,8 @@ def remove_documents(session: Session, documents: Sequence[Document]) -> tuple[R
     removed = store.upkeep.remove_documents([document.id for document in documents], actor=session.actor)
     while store.upkeep.forget_gone(FORGOTTEN_AT_ONCE):
         time.sleep(_PAUSE_SECONDS)
+    known = {document.id: document for document in documents}
+    forget_passwords(session, [known[document_id] for document_id in removed.document_ids])
     left = sweep_gone(store, workspace)
     page_images.delete_images(workspace, removed.document_ids)
     with suppress(OSError):  # a daemon may have the permissions that this user lacks

@@ -14,6 +14,7 @@ from worker_service.jobs.library import (
     PageSummary,
     Provenance,
 )
+from worker_service.services import passwords
 from worker_service.services.database import Session
 from worker_service.services.jobs import with_full_path
 from worker_service.services.parse import read_pages
@@ -112,3 +113,8 @@ def get_page(session: Session, document_id: int, number: int) -> PageResult | No
 def record_document(session: Session, request: DocumentRequest, *, platform: str, owner: str) -> int:
     """Record a document without reading it. Return its id, also if it is known already."""
     return session.store.intake.record_document(request, platform=platform, owner=owner)
+
+
+def forget_passwords(session: Session, documents: Sequence[Document]) -> None:
+    for document in documents:
+        passwords.forget(session.settings.workspace, document)

@@ -24,8 +24,9 @@ from worker_service.base.errors import PagemillError
 from worker_service.base.files import move_file
 from worker_service.jobs.documents import IndexStatus, KnownDocument, PublishedFile
 from worker_service.jobs.library import Document, DocumentSelector
-from worker_service.runner.messages import Begin, Ended, How, Order
+from worker_service.runner.messages import PASSWORD, Begin, Ended, How, Order
 from worker_service.runner.pool import ChildError, LocalPool, attempt_events, open_pool
+from worker_service.services import passwords
 from worker_service.services.database import Session
 from worker_service.settings.config import Settings
 
@@ -46,6 +47,10 @@ _CLOSE_SECONDS = 2.0
 
 
 class NoPageImage(PagemillError, code="not_drawn", exit_code=66): ...
+
+
+class PageLocked(NoPageImage, code="locked"):
+    """The file needs a password, or another one."""
 
 
 class RendererBusy(NoPageImage, code="too_many_drawn", exit_code=75):
@@ -70,6 +75,7 @@ class PageImage(Struct, frozen=True):
 
 class _RenderRequest(Struct, frozen=True):
     source: Path
+    password: Path | None
     settings: str
     page: int
     width: int
@@ -88,26 +94,40 @@ def page_image(
 ) -> PageImage:
     """Return the image of a page, rendering it if it is not cached. `width` is rounded to one of `WIDTHS`."""
     document = session.store.library.document(document_id)
-    file = _file_to_render(document, session.store.library.files(document_id))
-    source = session.settings.workspace / file.path
+    workspace = session.settings.workspace
+    file = _file_to_render(workspace, document, session.store.library.files(document_id))
+    source = workspace / file.path
     if not source.is_file():
         raise NoPageImage(f"{source} is no longer in the workspace", f"pagemill reindex {document.id} restores it")
     known = min((one for one in WIDTHS if one >= width), default=WIDTHS[-1])
-    target = image_directory(session.settings.workspace, document_id) / f"{file.id}-{page}-{known}.webp"
+    target = image_directory(workspace, document_id) / f"{file.id}-{page}-{known}.webp"
     if not _is_cached(target):
-        renderer.render(_RenderRequest(source, document.settings, page, known, target), wait_seconds)
+        typed = passwords.path_for(workspace, document)
+        password = typed.absolute() if typed.is_file() else None
+        renderer.render(_RenderRequest(source, password, document.settings, page, known, target), wait_seconds)
         if renderer.must_sweep():
             sweep(session)
     return _cached(target)
 
 
-def reason_for_no_image(document: Document, files: Sequence[PublishedFile]) -> str:
-    """Return why the document's pages cannot be shown as images; empty if they can."""
+def reason_for_no_image(session: Session, document: Document, files: Sequence[PublishedFile]) -> NoPageImage | None:
+    """Return why the document's pages cannot be shown as images; None if they can."""
     try:
-        _file_to_render(document, files)
+        _file_to_render(session.settings.workspace, document, files)
     except NoPageImage as error:
-        return str(error)
-    return ""
+        return error
+    return None
+
+
+def check_password(session: Session, renderer: PageRenderer, document: Document) -> None:
+    """Raise `PageLocked` if the password stored for this document does not open its file, as far as it can be tried."""
+    delete_images(session.settings.workspace, [document.id])
+    try:
+        page_image(session, renderer, document.id, 1)
+    except PageLocked:
+        raise
+    except NoPageImage:
+        return
 
 
 def image_directory(workspace: Path, document_id: int) -> Path:
@@ -143,7 +163,7 @@ def _cache_directory(workspace: Path) -> Path:
     return workspace / "page-images"
 
 
-def _file_to_render(document: Document, files: Sequence[PublishedFile]) -> PublishedFile:
+def _file_to_render(workspace: Path, document: Document, files: Sequence[PublishedFile]) -> PublishedFile:
     """Return the original, or the PDF made when it was read if the original is newer than the current text."""
     if document.kind == "sheet":
         raise NoPageImage("a spreadsheet has no pages: its rows are shown")
@@ -153,14 +173,18 @@ def _file_to_render(document: Document, files: Sequence[PublishedFile]) -> Publi
     for role in roles:
         for file in files:
             if file.role == role:
-                _refuse_locked(document)
+                _refuse_locked(workspace, document)
                 return file
     raise NoPageImage(f"document {document.id} was read elsewhere: only its text is stored")
 
 
-def _refuse_locked(document: Document) -> None:
+def _refuse_locked(workspace: Path, document: Document) -> None:
     """Raise `NoPageImage` if the file needs a password that this process has not: credentials are per service."""
+    if passwords.is_stored(workspace, document):
+        return
     name = _password_credential(document.settings)
+    if name is None and document.is_locked:
+        raise PageLocked("the PDF is locked, and its password was not kept", "type the password again")
     if name is not None and not Path(os.environ.get("CREDENTIALS_DIRECTORY", "/nowhere"), name).is_file():
         raise NoPageImage(
             f"the file needs the password {name!r}, and `pagemill serve` has no such credential",
@@ -303,6 +327,8 @@ def _render(pool: LocalPool, request: _RenderRequest, number: int, job_type: str
     payload = json.dumps({"page": request.page, "width": request.width})
     document = KnownDocument(settings=request.settings)
     inputs = {"original": request.source.absolute()}
+    if request.password is not None:
+        inputs[PASSWORD] = request.password
     pool.launch(Order(number, 1, job_type, "local", None, payload, None, inputs=inputs, document=document))
     ended = next(one for one in attempt_events(pool, seconds=_WAIT_SECONDS) if isinstance(one, Ended))
     if ended.code == "FORK_SERVER_DIED" and not is_retry:
@@ -310,6 +336,8 @@ def _render(pool: LocalPool, request: _RenderRequest, number: int, job_type: str
         _render(pool, request, number, job_type, is_retry=True)
         return
     if ended.how is not How.DONE:
+        if ended.code == "PDF_ENCRYPTED":
+            raise PageLocked(ended.message, ended.remedy)
         message = ended.message.strip().splitlines() or [ended.how.value]
         raise NoPageImage(f"page {request.page} could not be rendered: {message[-1]}")
     request.target.parent.mkdir(parents=True, exist_ok=True)

@@ -10,7 +10,7 @@ SELECT {work_columns} FROM worker_job_queue q WHERE q.id = :job_id;
 -- name: learn
 UPDATE document
    SET kind = ifnull(:kind, kind), pages = ifnull(:pages, pages), content = ifnull(:content, content),
-       note = ifnull(:note, note), updated_at = :now
+       note = ifnull(:note, note), is_locked = ifnull(:is_locked, is_locked), updated_at = :now
  WHERE id = :document_id;
 
 -- name: document_moved

@@ -155,7 +155,7 @@ def _where(selector: DocumentSelector) -> tuple[str, list[object]]:
 
 
 def _document_from(row: Row) -> Document:
-    return Document(*(*row[:8], IndexStatus(row[8]), *row[9:-1], json.loads(row[-1])))
+    return Document(*(*row[:8], IndexStatus(row[8]), *row[9:-2], bool(row[-2]), json.loads(row[-1])))
 
 
 def page_from(row: Row) -> PageResult:

@@ -9,7 +9,7 @@ d.id, d.owner, d.platform, d.source_key, d.name, d.content, d.kind, d.pages, d.i
        d.error_code, d.error_message, d.error_remedy, d.created_at,
        d.updated_at, d.gone_at,
        ifnull((SELECT f.size FROM file f WHERE f.document_id = d.id AND f.role = 'original' ORDER BY f.id DESC LIMIT 1), 0),
-       (SELECT json_group_array(t.tag) FROM document_tag t WHERE t.document_id = d.id)
+       d.is_locked, (SELECT json_group_array(t.tag) FROM document_tag t WHERE t.document_id = d.id)
 
 -- name: actions_of
 SELECT job_type, payload, on_end, standing, document_id, generation, fired_at, job_id FROM deferred_action

@@ -41,6 +41,10 @@ class Upkeep:
         [row] = self._db.read("weight", document_ids=json.dumps(list(document_ids)))
         return Weight(*row)
 
+    def is_awaited(self, platform: str, owner: str, source_key: str) -> bool:
+        [(is_awaited,)] = self._db.read("is_awaited", platform=platform, owner=owner, source_key=source_key)
+        return bool(is_awaited)
+
     def remove_documents(self, document_ids: Sequence[int], *, actor: str) -> Removed:
         """Remove documents permanently. A document with a live job is refused.
 

@@ -35,6 +35,15 @@ SELECT id, job_type FROM worker_job_queue
  WHERE document_id = :document_id AND generation IS NULL AND status IN ('pending', 'running')
  LIMIT 1;
 
+-- name: is_awaited
+-- Whether a document is being read, or a job will still add it.
+SELECT EXISTS (SELECT 1 FROM document
+                WHERE platform = :platform AND owner = :owner AND source_key = :source_key
+                  AND index_status IN ('queued', 'indexing'))
+    OR EXISTS (SELECT 1 FROM worker_job_queue
+                WHERE platform = :platform AND owner = :owner AND source_key = :source_key
+                  AND status IN ('pending', 'running'));
+
 -- name: weight
 -- What removing all of these documents would free. Files that other rows refer to are kept.
 WITH own(id) AS MATERIALIZED (SELECT value FROM json_each(:document_ids)),

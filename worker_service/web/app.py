@@ -41,7 +41,18 @@ from worker_service.web.error_responses import internal_error, refuse, refuse_ht
 from worker_service.web.http_server import create_server, open_socket, run_until_signal
 from worker_service.web.middleware import CHANGES_AT_ONCE, CsrfMiddleware, EdgeMiddleware
 from worker_service.web.signing import load_signing_key
-from worker_service.web.views import STATIC, batches, document, documents, home, jobs, keywords, search, system
+from worker_service.web.views import (
+    STATIC,
+    batches,
+    document,
+    document_actions,
+    documents,
+    home,
+    jobs,
+    keywords,
+    search,
+    system,
+)
 from worker_service.web.views import uploads as upload_page
 
 THREADS = 8
@@ -57,7 +68,20 @@ _SWEEP_SECONDS = 600.0
 """Interval at which unused uploads are removed. Each sweep reads all documents."""
 
 # Each module ends with its routes.
-MODULES = (sign_in, openapi, home, search, documents, document, upload_page, batches, jobs, keywords, system)
+MODULES = (
+    sign_in,
+    openapi,
+    home,
+    search,
+    documents,
+    document,
+    document_actions,
+    upload_page,
+    batches,
+    jobs,
+    keywords,
+    system,
+)
 
 
 def app(settings: Settings, *, log: events.Log | None = None, on_ready: Callable[[], None] = lambda: None) -> Starlette:
@@ -106,7 +130,7 @@ def _cross_origin(settings: Settings) -> Sequence[Middleware]:
         Middleware(
             CORSMiddleware,
             allow_origins=settings.web_origins,
-            allow_methods=["GET", "POST", "DELETE"],
+            allow_methods=["GET", "POST", "PUT", "DELETE"],
             allow_headers=["Authorization", "Content-Type", "Idempotency-Key", "If-None-Match", "Last-Event-ID"],
             expose_headers=["ETag", "Location", "Retry-After"],
         )

@@ -31,11 +31,12 @@ class PagedFile:
         """Open the file. `is_mapped` maps a PDF into memory, for a caller that reads much of it."""
         with translate_errors():
             self._document = document = pymupdf.open(**_open_arguments(path)) if is_mapped else pymupdf.open(path)
-            if document.needs_pass and not document.authenticate(password):
+            self.is_locked = bool(document.needs_pass)
+            if self.is_locked and not document.authenticate(password):
                 if not _locks_attachments_only(document):
                     document.close()
                     raise PdfLocked(path.name)
-                document.is_encrypted = False
+                document.is_encrypted = self.is_locked = False
                 document.init_doc()
             self.is_pdf: bool = document.is_pdf
             self.was_repaired: bool = bool(self.is_pdf and document.is_repaired)

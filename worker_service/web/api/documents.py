@@ -33,7 +33,7 @@ from worker_service.web.resources.documents import (
     visible_document,
 )
 from worker_service.web.resources.jobs import refuse_server_files_in_follow_ups, visible_job
-from worker_service.web.resources.read_requests import ReadRequested, submit_reindex
+from worker_service.web.resources.read_requests import ReadRequested, give_password, submit_reindex
 from worker_service.web.streaming import stream_lines
 
 _FILE: dict[str, Any] = {"media": "application/octet-stream", "statuses": (200, 206), "refusals": (410, 416)}
@@ -65,6 +65,11 @@ class ReindexBody(Struct, frozen=True, forbid_unknown_fields=True):
         field(default_factory=dict)
     )
     force: Annotated[bool, about("Read again what was read already.")] = False
+
+
+class PasswordBody(Struct, frozen=True, forbid_unknown_fields=True):
+    password: str
+    remember: Annotated[bool, about("Keep it, to show the pages and to read the document again.")] = False
 
 
 class ReadRequest(Struct, frozen=True):
@@ -199,6 +204,21 @@ def reindex(call: ApiRequest, body: ReindexBody) -> ApiResponse[ReadRequest]:
     refuse_server_files_in_follow_ups(call.visitor, body.read)
     made = ReadRequest.from_request(submit_reindex(call.session, call.id, body.read, is_forced=body.force))
     return ApiResponse(made, 202, f"/api/jobs/{made.id}" if made.id else None)
+
+
+@endpoint("PUT", "/api/documents/{id}/password", statuses=(202,))
+def put_password(call: ApiRequest, body: PasswordBody) -> ApiResponse[ReadRequest]:
+    """Open a locked PDF: read it with this password, which is then deleted unless it is to be remembered."""
+    renderer = call.request.app.state.renderer
+    made = give_password(call.session, renderer, _visible(call), body.password, is_kept=body.remember)
+    return ApiResponse(ReadRequest.from_request(made), 202)
+
+
+@endpoint("DELETE", "/api/documents/{id}/password")
+def delete_password(call: ApiRequest) -> Document:
+    """Forget the password of a document. Its text stays readable."""
+    documents.forget_passwords(call.session, [found := _visible(call)])
+    return found
 
 
 @endpoint("DELETE", "/api/documents/{id}")

@@ -15,9 +15,12 @@ from job_handlers.reading.find_files import LeftOut
 from job_handlers.reading.requests import ReadOptions, download_job, parse_options, reindex_job
 from worker_service.base.errors import BadInput
 from worker_service.jobs.job import Enqueued, NewJob
-from worker_service.services import batches, exports
+from worker_service.jobs.library import Document
+from worker_service.services import batches, exports, passwords
 from worker_service.services.database import Session
 from worker_service.services.enqueue import check_action_payload, enqueue_job, missing_capability_warnings
+from worker_service.services.page_images import PageLocked, PageRenderer, check_password
+from worker_service.services.passwords import DocumentPassword
 from worker_service.web.access import Visitor
 from worker_service.web.multipart import ReceivedForm
 from worker_service.web.resources.jobs import owner_for, refuse_server_files_in_follow_ups
@@ -73,9 +76,31 @@ def submit_reindex(session: Session, document_id: int, words: Words, *, is_force
     document = session.library.document(document_id)
     options = parse_options(ReadOptions, words)
     sentences = _check(session, options)
+    if options.as_usual:
+        passwords.forget(session.settings.workspace, document)
     has_original = exports.has_original(session, document)
     job = reindex_job(document, options, has_original=has_original, is_forced=is_forced)
     return ReadRequested(enqueue_job(session, job), sentences)
+
+
+class WrongPassword(BadInput):
+    code = "wrong_password"
+
+
+def give_password(
+    session: Session, renderer: PageRenderer, document: Document, password: str, *, is_kept: bool
+) -> ReadRequested:
+    """Try the password, store it, and read the document unless its text is there already."""
+    workspace = session.settings.workspace
+    key = (document.platform, document.owner, document.source_key)
+    passwords.save(workspace, DocumentPassword(*key, passwords.check(password), is_kept))
+    try:
+        check_password(session, renderer, document)
+    except PageLocked as error:
+        passwords.forget(workspace, document)
+        remedy = "type it again; capital letters and the language of the keyboard matter"
+        raise WrongPassword("this password does not open the PDF", remedy) from error
+    return submit_reindex(session, document.id, {})
 
 
 def source_jobs(session: Session, sources: Sequence[object], words: Words, *, owner: str) -> SourceJobs:

@@ -25,19 +25,17 @@ from worker_service.jobs.documents import PublishedFile
 from worker_service.jobs.job import Job
 from worker_service.jobs.library import Document, PageSummary
 from worker_service.jobs.selector import Selector
-from worker_service.services import document_removal, documents, enqueue, exports, jobs, tags
+from worker_service.services import documents, enqueue, exports, jobs, tags
 from worker_service.services.database import Session
 from worker_service.services.page_images import WIDTHS, reason_for_no_image
 from worker_service.services.page_layouts import tables_of, write_tables
-from worker_service.web.access import Power, visitor_of
+from worker_service.web.access import visitor_of
 from worker_service.web.database_sessions import session_of
-from worker_service.web.middleware import form_of
 from worker_service.web.parameters import NUMBER_MAX, Id, read_known
 from worker_service.web.resources.documents import page_image_response, visible_document
-from worker_service.web.resources.read_requests import submit_reindex
 from worker_service.web.streaming import WORKBOOK, stream_file
 from worker_service.web.views import render
-from worker_service.web.views.flash import flash_of, redirect
+from worker_service.web.views.flash import flash_of
 from worker_service.web.views.page_view import FAIR, SURE, page_view
 
 _PAGES_SHOWN = 1500
@@ -102,7 +100,7 @@ def document_page(request: Request) -> Response:
             number=number,
             query=query,
             hits=hits,
-            no_image=reason_for_no_image(document, whole.files),
+            no_image=reason_for_no_image(session, document, whole.files),
             widths=WIDTHS,
             pages=_strip(whole.page_items, hits, number),
             last=last,
@@ -228,42 +226,6 @@ def workbook(request: Request) -> Response:
         return stream_file(content, WORKBOOK, file_name=f"document-{document.id}-tables.xlsx")
 
 
-# ── Actions ─────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def reindex(request: Request) -> Response:
-    """Read the document again. The form fields are the options of `pagemill reindex`."""
-    visitor_of(request).must(Power.OPERATE)
-    form = form_of(request)
-    options = {name: form.getlist(name) for name in form if name not in ("csrf", "anyway")}
-    with session_of(request) as session:
-        document = _visible(session, request)
-        made = submit_reindex(session, document.id, options, is_forced=bool(form.get("anyway")))
-    return redirect(f"/documents/{document.id}", message=str(made.enqueued.decision or "fetching"))
-
-
-def confirm_removal(request: Request) -> Response:
-    visitor_of(request).must(Power.OPERATE)
-    with session_of(request) as session:
-        document = _visible(session, request)
-        return render(
-            request,
-            "document_remove.html",
-            title=f"Remove {harmless(document.name)}?",
-            document=document,
-            weight=document_removal.weigh_removal(session, [document]),
-        )
-
-
-def remove(request: Request) -> Response:
-    visitor_of(request).must(Power.OPERATE)
-    with session_of(request) as session:
-        removed, _ = document_removal.remove_documents(session, [_visible(session, request)])
-    if removed.refused:
-        raise BadInput(next(iter(removed.refused.values())))
-    return redirect("/documents", message="document-removed")
-
-
 def _visible(session: Session, request: Request) -> Document:
     return visible_document(session, visitor_of(request), request.path_params["document_id"])
 
@@ -274,7 +236,4 @@ routes = [
     Route("/documents/{document_id:id}/thumbnail", thumbnail),
     Route("/documents/{document_id:id}/files/{file_id:id}", file),
     Route("/documents/{document_id:id}/tables.xlsx", workbook),
-    Route("/documents/{document_id:id}/reindex", reindex, methods=["POST"]),
-    Route("/documents/{document_id:id}/remove", confirm_removal),
-    Route("/documents/{document_id:id}/remove", remove, methods=["POST"]),
 ]

@@ -38,6 +38,8 @@ _SENTENCES = {
     "under way": "The document is already being read with these options.",
     "unchanged": "The document was already read with these options. To read it anyway, tick “Even if nothing has "
     "changed”.",
+    "unlocked": "The password opens the PDF.",
+    "password-forgotten": "The password is deleted. The text stays readable.",
     "fetching": "The file will be fetched again, then read.",
 }
 

@@ -1,0 +1,110 @@
+"""Passwords of locked PDFs that users type: a file for each document, which only its own child processes may read.
+
+They are not rows, so that no backup of the database, list, log or report contains one. The name of a file is a digest
+of the document's key, because a password may be typed before its document exists. Unless the user wants it kept, a
+password is deleted when nothing reads its document any more: retries and a restarted daemon still find it until then.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+from msgspec import Struct
+
+from worker_service.base.errors import BadInput
+from worker_service.base.files import atomic_write
+from worker_service.jobs.digest import digest
+
+if TYPE_CHECKING:
+    from worker_service.jobs.library import Document
+    from worker_service.store.store import Store
+
+_BYTES_MAX = 1000
+_GRACE_SECONDS = 60.0
+"""A password is written before its job. Within this time, the job is inserted."""
+
+
+class DocumentPassword(Struct, frozen=True):
+    platform: str
+    owner: str
+    source_key: str
+    password: str
+    is_kept: bool = False
+
+
+def path_of(workspace: Path, platform: str, owner: str, source_key: str) -> Path:
+    return workspace / "passwords" / digest([platform, owner, source_key])
+
+
+def path_for(workspace: Path, document: Document) -> Path:
+    return path_of(workspace, document.platform, document.owner, document.source_key)
+
+
+def check(password: str) -> str:
+    """Return the password without the line break that a file ends with."""
+    plain = password.rstrip("\r\n")
+    if not plain or len(plain.encode("utf-8", "replace")) > _BYTES_MAX or "\n" in plain or "\0" in plain:
+        raise BadInput(f"a password is one line of 1 to {_BYTES_MAX} bytes")
+    return plain
+
+
+def save(workspace: Path, typed: DocumentPassword) -> None:
+    """Write the password, which replaces an earlier one. The group gets access only where it shares the workspace."""
+    target = path_of(workspace, typed.platform, typed.owner, typed.source_key)
+    workspace.mkdir(parents=True, exist_ok=True)
+    seen = workspace.stat()
+    is_shared = bool(seen.st_mode & stat.S_IWGRP and not seen.st_mode & stat.S_IWOTH)
+    if not target.parent.is_dir():
+        target.parent.mkdir(mode=0o700, exist_ok=True)
+        _give(target.parent, seen, 0o2770 if is_shared else 0o700)
+    with atomic_write(target, mode=0o600, is_synced=True) as file:
+        file.write(msgspec.json.encode(typed))
+        _give(file.fileno(), seen, 0o660 if is_shared else 0o600)
+
+
+def _give(place: Path | int, like: os.stat_result, mode: int) -> None:
+    if os.geteuid() == 0:
+        os.chown(place, like.st_uid, like.st_gid)
+    os.chmod(place, mode)  # noqa: PTH101  also of a descriptor
+
+
+def is_stored(workspace: Path, document: Document) -> bool:
+    return path_for(workspace, document).is_file()
+
+
+def is_kept(workspace: Path, document: Document) -> bool:
+    found = _read(path_for(workspace, document))
+    return found is not None and found.is_kept
+
+
+def forget(workspace: Path, document: Document) -> None:
+    path_for(workspace, document).unlink(missing_ok=True)
+
+
+def forget_unneeded(store: Store, workspace: Path) -> int:
+    """Delete the passwords that are not kept and that no job needs; return how many."""
+    folder, forgotten = workspace / "passwords", 0
+    for path in folder.iterdir() if folder.is_dir() else ():
+        try:
+            is_new = time.time() - path.stat().st_mtime < _GRACE_SECONDS
+        except FileNotFoundError:
+            continue
+        found = None if path.name.startswith(".") else _read(path)  # left behind by a killed process
+        key = None if found is None else (found.platform, found.owner, found.source_key)
+        if is_new or (found is not None and found.is_kept) or (key is not None and store.upkeep.is_awaited(*key)):
+            continue
+        path.unlink(missing_ok=True)
+        forgotten += 1
+    return forgotten
+
+
+def _read(path: Path) -> DocumentPassword | None:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=DocumentPassword)
+    except (OSError, msgspec.MsgspecError):
+        return None

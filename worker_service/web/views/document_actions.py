@@ -1,0 +1,109 @@
+"""Forms that change one document: read it again, give its password, remove it."""
+
+from __future__ import annotations
+
+from anyio import to_thread
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from worker_service.base.errors import BadInput
+from worker_service.base.sanitize import harmless
+from worker_service.jobs.documents import Decision
+from worker_service.jobs.library import Document
+from worker_service.services import document_removal, documents
+from worker_service.services.database import Session
+from worker_service.web.access import Power, visitor_of
+from worker_service.web.database_sessions import session_of
+from worker_service.web.middleware import form_of
+from worker_service.web.resources.documents import visible_document
+from worker_service.web.resources.read_requests import WrongPassword, give_password, submit_reindex
+from worker_service.web.views import render
+from worker_service.web.views.flash import redirect
+
+
+def reindex(request: Request) -> Response:
+    """Read the document again. The form fields are the options of `pagemill reindex`."""
+    visitor_of(request).must(Power.OPERATE)
+    form = form_of(request)
+    options = {name: form.getlist(name) for name in form if name not in ("csrf", "anyway")}
+    with session_of(request) as session:
+        document = _visible(session, request)
+        made = submit_reindex(session, document.id, options, is_forced=bool(form.get("anyway")))
+    return redirect(f"/documents/{document.id}", message=str(made.enqueued.decision or "fetching"))
+
+
+def confirm_removal(request: Request) -> Response:
+    visitor_of(request).must(Power.OPERATE)
+    with session_of(request) as session:
+        document = _visible(session, request)
+        return render(
+            request,
+            "document_remove.html",
+            title=f"Remove {harmless(document.name)}?",
+            document=document,
+            weight=document_removal.weigh_removal(session, [document]),
+        )
+
+
+def remove(request: Request) -> Response:
+    visitor_of(request).must(Power.OPERATE)
+    with session_of(request) as session:
+        removed, _ = document_removal.remove_documents(session, [_visible(session, request)])
+    if removed.refused:
+        raise BadInput(next(iter(removed.refused.values())))
+    return redirect("/documents", message="document-removed")
+
+
+def password_form(request: Request, *, problem: str = "") -> Response:
+    visitor_of(request).must(Power.OPERATE)
+    with session_of(request) as session:
+        document = _visible(session, request)
+    status = 422 if problem else 200
+    title = f"Password of {harmless(document.name)}"
+    return render(request, "document_password.html", status=status, title=title, document=document, problem=problem)
+
+
+async def password(request: Request) -> Response:
+    """Try the password by drawing a page, which is slow, so it uses threads of its own."""
+    return await to_thread.run_sync(_password, request, limiter=request.app.state.rendering)
+
+
+def _password(request: Request) -> Response:
+    visitor_of(request).must(Power.OPERATE)
+    form = form_of(request)
+    with session_of(request) as session:
+        document = _visible(session, request)
+        try:
+            made = give_password(
+                session,
+                request.app.state.renderer,
+                document,
+                form.get("password", ""),
+                is_kept=bool(form.get("remember")),
+            )
+        except WrongPassword:
+            return password_form(request, problem="This password does not open the PDF. Type it again.")
+    is_read = made.enqueued.decision is Decision.UNCHANGED
+    return redirect(f"/documents/{document.id}", message="unlocked" if is_read else "accepted")
+
+
+def forget_password(request: Request) -> Response:
+    visitor_of(request).must(Power.OPERATE)
+    with session_of(request) as session:
+        documents.forget_passwords(session, [document := _visible(session, request)])
+    return redirect(f"/documents/{document.id}", message="password-forgotten")
+
+
+def _visible(session: Session, request: Request) -> Document:
+    return visible_document(session, visitor_of(request), request.path_params["document_id"])
+
+
+routes = [
+    Route("/documents/{document_id:id}/reindex", reindex, methods=["POST"]),
+    Route("/documents/{document_id:id}/password", password_form),
+    Route("/documents/{document_id:id}/password", password, methods=["POST"]),
+    Route("/documents/{document_id:id}/password/forget", forget_password, methods=["POST"]),
+    Route("/documents/{document_id:id}/remove", confirm_removal),
+    Route("/documents/{document_id:id}/remove", remove, methods=["POST"]),
+]
