@@ -695,6 +695,9 @@ CREATE TABLE document (
         CHECK ((index_status = 'success') = (current_generation IS index_generation))
 ) STRICT;
 CREATE INDEX document_by_status ON document (index_status, owner);
+-- documents, count_documents: all columns by which lists are filtered and sorted. Reading this index from end to end
+-- takes 6 ms for 100,000 documents, an index for each way to sort and filter up to 200 ms.
+CREATE INDEX document_list ON document (owner, index_status, kind, created_at, pages, name);
 
 -- The words by which people sort their documents. They belong to the document, so no new reading or version of its file
 -- changes them.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import zipfile
 from pathlib import Path
 
 from tests.cli.conftest import Run, items
@@ -51,3 +52,22 @@ def test_actions_of_tags_are_added_listed_and_removed(run: Run) -> None:
     run("actions", "rm", "invoice", "call", "--on-failure")
     assert "no such action" in run("actions", "rm", "invoice", "call", fails=1).stderr
     assert run("then", "ls").stdout == run("actions").stdout
+
+
+def test_documents_are_listed_by_kind_date_and_order_and_written_to_a_workbook(
+    run: Run, shelf: Shelf, tmp_path: Path
+) -> None:
+    shelf.read("b.pdf", "one")
+    shelf.read("a.xlsx", "two", kind="sheet")
+    run("tag", "add", "invoice", 1)
+
+    assert [one["name"] for one in items(run("documents", "--sort", "name", "--json"))] == ["a.xlsx", "b.pdf"]
+    assert [one["name"] for one in items(run("documents", "--sort", "-name", "--json"))] == ["b.pdf", "a.xlsx"]
+    assert [one["id"] for one in items(run("documents", "--kind", "sheet", "--since", "1d", "--json"))] == [2]
+    assert items(run("documents", "--until", "1d", "--json")) == []
+    assert "there is no order" in run("documents", "--sort", "size", fails=2).stderr
+    run("documents", "--xlsx", tmp_path / "list.xlsx")
+    with zipfile.ZipFile(tmp_path / "list.xlsx") as book:
+        sheet = book.read("xl/worksheets/sheet1.xml").decode()
+    assert "TAGS" in sheet
+    assert "invoice" in sheet

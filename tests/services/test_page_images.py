@@ -16,6 +16,7 @@ from PIL import Image
 from tests.cli.stored_documents import Shelf
 from tests.job_handlers.reading.documents import digital, picture, prose, scan
 from tests.store.kit import lay_out, work_as
+from worker_service.base.clock import wall_clock
 from worker_service.services.database import Session, open_session
 from worker_service.services.document_removal import remove_documents
 from worker_service.services.documents import selected_documents
@@ -154,7 +155,7 @@ def test_nothing_of_a_removed_document_is_left(session: Session, drawer: PageRen
     document_id = published(session, lambda path: digital(path, ["one"]))
     drawn = page_image(session, drawer, document_id, 1)
 
-    remove_documents(session, selected_documents(session, read_document_selector([document_id])))
+    remove_documents(session, selected_documents(session, read_document_selector(now=wall_clock(), ids=[document_id])))
 
     assert not drawn.path.exists()
     assert not image_directory(session.settings.workspace, document_id).exists()

@@ -6,12 +6,14 @@ import functools
 import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from worker_service.base.clock import wall_clock
 from worker_service.base.errors import BadInput
+from worker_service.base.files import atomic_write
 from worker_service.base.humanize import counted
 from worker_service.cli import DefaultVerbGroup, output
 from worker_service.cli.context import (
@@ -29,7 +31,7 @@ from worker_service.jobs.documents import IndexStatus
 from worker_service.jobs.job import Job
 from worker_service.jobs.library import Document, DocumentSelector, Weight
 from worker_service.services import documents as operations
-from worker_service.services.parse import read_document_selector
+from worker_service.services.parse import read_document_order, read_document_selector
 
 if TYPE_CHECKING:
     from worker_service.services.page_layouts import PageReaders
@@ -59,23 +61,18 @@ def choosing(function: Function) -> Function:
     """Add the selectors of documents to a verb, whose function gets a `DocumentSelector`."""
 
     @functools.wraps(function)
-    def run(
-        call: Invocation,
-        ids: Sequence[int],
-        statuses: Sequence[str],
-        owners: Sequence[str],
-        part: str,
-        batch_id: int | None,
-        tags: Sequence[str],
-        **values: Any,
-    ) -> Any:
+    def run(call: Invocation, batch_id: int | None, **values: Any) -> Any:
+        chosen = {name: values.pop(name) for name in _SELECTED_BY}
         batch_ids = () if batch_id is None else (batch_id,)
-        return function(call, read_document_selector(ids, statuses, owners, part, batch_ids, tags), **values)
+        return function(call, read_document_selector(now=wall_clock(), batch_ids=batch_ids, **chosen), **values)
 
     for option in (
+        click.option("--until", metavar="TIME", help="Only documents added before: 3d (ago), or a time."),
+        click.option("--since", metavar="TIME", help="Only documents added since: 3d (ago), or a time."),
+        click.option("--kind", "kinds", multiple=True, metavar="KIND", help="Only of this kind, such as pdf or image."),
         tag_option,
         batch_option,
-        click.option("--name", "part", metavar="TEXT", default="", help="Only documents with this in their name."),
+        click.option("--name", metavar="TEXT", default="", help="Only documents with this in their name."),
         click.option(
             "--owner",
             "owners",
@@ -93,6 +90,9 @@ def choosing(function: Function) -> Function:
     return run
 
 
+_SELECTED_BY = ("ids", "statuses", "owners", "name", "tags", "kinds", "since", "until")
+
+
 # ── The list ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -100,8 +100,20 @@ def choosing(function: Function) -> Function:
 @choosing
 @click.option("--limit", type=click.IntRange(1, 1000), metavar="N", help=f"Number of documents. Default: {_LISTED}.")
 @click.option("--before", "before_id", type=DocumentId(), metavar="ID", help="Next page: documents with smaller ids.")
+@click.option(
+    "--sort", "order", default="date", metavar="ORDER", help="date, name, pages or state; -name for the reverse."
+)
 @click.option("--csv", "as_csv", is_flag=True, help="Print all of them as CSV, with digests and origin.")
-def ls(call: Invocation, chosen: DocumentSelector, limit: int | None, before_id: int | None, as_csv: bool) -> None:
+@click.option("--xlsx", type=click.Path(path_type=Path), metavar="FILE", help="Write all of them to a workbook.")
+def ls(
+    call: Invocation,
+    chosen: DocumentSelector,
+    limit: int | None,
+    before_id: int | None,
+    order: str,
+    as_csv: bool,
+    xlsx: Path | None,
+) -> None:
     """\b
     pagemill documents
     pagemill documents --status failed --owner alice
@@ -111,13 +123,15 @@ def ls(call: Invocation, chosen: DocumentSelector, limit: int | None, before_id:
 
     List documents, newest first, with their state and progress.
 
-    The CSV also has the source, size, digests (SHA-256, MD5) and time of reading. Files that failed before they became
-    documents are listed without a number.
+    The CSV and the workbook also have the tags, source, size, digests (SHA-256, MD5) and time of reading. Files that
+    failed before they became documents are listed without a number.
     """
-    if as_csv:
-        _show_csv(call, chosen, is_page=limit is not None or before_id is not None)
+    if as_csv or xlsx is not None:
+        _write_list(call, chosen, xlsx, is_page=limit is not None or before_id is not None)
         return
-    page = operations.list_documents(call.session, chosen, limit=limit or _LISTED, before_id=before_id)
+    page = operations.list_documents(
+        call.session, chosen, limit=limit or _LISTED, before_id=before_id, order=read_document_order(order)
+    )
     if not page.items and not page.not_brought_in and not chosen.is_empty and not call.as_json:
         output.say("no document matches")
         return
@@ -126,14 +140,21 @@ def ls(call: Invocation, chosen: DocumentSelector, limit: int | None, before_id:
         output.say("more files failed before they became documents: pagemill errors counts them")
 
 
-def _show_csv(call: Invocation, chosen: DocumentSelector, *, is_page: bool) -> None:
-    from worker_service.services.spreadsheets import HAND_OVER_COLUMNS, hand_over_row  # not needed for the list
+def _write_list(call: Invocation, chosen: DocumentSelector, xlsx: Path | None, *, is_page: bool) -> None:
+    from worker_service.services.spreadsheets import LIST_COLUMNS, list_row, write_list  # not needed for the list
 
+    option = "--csv" if xlsx is None else "--xlsx"
     if call.as_json:
-        raise BadInput("--csv and --json cannot be combined", "use one of them")
+        raise BadInput(f"{option} and --json cannot be combined", "use one of them")
     if is_page:
-        raise BadInput("--csv prints all documents", "leave out --limit and --before")
-    output.show_csv(HAND_OVER_COLUMNS, map(hand_over_row, operations.each_handed_over(call.session, chosen)))
+        raise BadInput(f"{option} prints all documents", "leave out --limit and --before")
+    rows = map(list_row, operations.each_with_origin(call.session, chosen))
+    if xlsx is None:
+        output.show_csv(LIST_COLUMNS, rows)
+        return
+    with atomic_write(xlsx) as file:
+        write_list(file, rows)
+    output.show(str(xlsx))
 
 
 def show_documents(

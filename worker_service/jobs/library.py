@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from enum import StrEnum
 
 from msgspec import Struct
 
@@ -23,10 +24,42 @@ class DocumentSelector(Struct, frozen=True):
     """Batches that have requested the documents, even if another batch has read them."""
     tags: Sequence[str] = ()
     """Documents with all of these tags."""
+    kinds: Sequence[str] = ()
+    since: str | None = None
+    """Added at this time (UTC) or later."""
+    until: str | None = None
+    """Added before this time (UTC)."""
 
     @property
     def is_empty(self) -> bool:
         return self == DocumentSelector()
+
+
+class DocumentSort(StrEnum):
+    DATE = "date"
+    """When it was added, newest first."""
+    NAME = "name"
+    PAGES = "pages"
+    """Most pages first."""
+    STATE = "state"
+    """Failed documents first."""
+
+
+class DocumentOrder(Struct, frozen=True):
+    sort: DocumentSort = DocumentSort.DATE
+    is_reversed: bool = False
+
+    @property
+    def is_descending(self) -> bool:
+        return (self.sort in (DocumentSort.DATE, DocumentSort.PAGES)) != self.is_reversed
+
+
+NEWEST_FIRST = DocumentOrder()
+
+
+class DocumentTotals(Struct, frozen=True):
+    documents: int
+    pages: int
 
 
 class Document(Struct, frozen=True):

@@ -94,12 +94,12 @@ class Selector(Struct, frozen=True):
 S = TypeVar("S", bound=StrEnum)
 
 
-def one_of(statuses: type[S], word: str) -> S:
+def one_of(statuses: type[S], word: str, what: str = "status") -> S:
     try:
         return statuses(word)
     except ValueError:
         hint = did_you_mean(word, statuses, f"it is one of {', '.join(statuses)}.")
-        raise BadInput(f"there is no status {word!r}", hint) from None
+        raise BadInput(f"there is no {what} {word!r}", hint) from None
 
 
 def parse_match(text: str) -> tuple[str, object]:

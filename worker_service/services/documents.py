@@ -9,7 +9,9 @@ from msgspec import Struct
 from worker_service.jobs.documents import DocumentRequest, PageResult, PublishedFile
 from worker_service.jobs.job import Job
 from worker_service.jobs.library import (
+    NEWEST_FIRST,
     Document,
+    DocumentOrder,
     DocumentSelector,
     PageSummary,
     Provenance,
@@ -40,10 +42,15 @@ class DocumentDetails(Struct, frozen=True):
 
 
 def list_documents(
-    session: Session, selector: DocumentSelector, *, limit: int = 50, before_id: int | None = None
+    session: Session,
+    selector: DocumentSelector,
+    *,
+    limit: int = 50,
+    before_id: int | None = None,
+    order: DocumentOrder = NEWEST_FIRST,
 ) -> DocumentPage:
     require_batches(session, selector.batch_ids)
-    found = session.library.documents(selector, most=limit + 1, before_id=before_id)
+    found = session.library.documents(selector, most=limit + 1, before_id=before_id, order=order)
     failed = session.library.not_brought_in(selector, most=limit + 1) if before_id is None else []
     return DocumentPage(*cut_page(found, limit), failed[:limit], len(failed) > limit)
 
@@ -61,13 +68,13 @@ def _some_at_once(session: Session, selector: DocumentSelector) -> Iterator[Sequ
         before = found[-1].id
 
 
-def each_handed_over(session: Session, selector: DocumentSelector) -> Iterator[tuple[Document, Provenance] | Job]:
+def each_with_origin(session: Session, selector: DocumentSelector) -> Iterator[tuple[Document, Provenance] | Job]:
     """Yield the documents, then the jobs that failed before there was one."""
     require_batches(session, selector.batch_ids)
-    return _handed_over(session, selector)
+    return _with_origin(session, selector)
 
 
-def _handed_over(session: Session, selector: DocumentSelector) -> Iterator[tuple[Document, Provenance] | Job]:
+def _with_origin(session: Session, selector: DocumentSelector) -> Iterator[tuple[Document, Provenance] | Job]:
     for found in _some_at_once(session, selector):
         origins = session.library.provenance(found)
         yield from ((one, origins[one.id]) for one in found if one.id in origins)

@@ -22,7 +22,7 @@ from worker_service.jobs.selector import (
 )
 
 if TYPE_CHECKING:
-    from worker_service.jobs.library import DocumentSelector
+    from worker_service.jobs.library import DocumentOrder, DocumentSelector
 
 _PAGES = re.compile(r"(\d{1,9})?(-)?(\d{1,9})?")
 
@@ -100,20 +100,26 @@ def read_name(word: int | str) -> tuple[str, int]:
 
 
 def read_document_selector(
-    ids: Sequence[int] = (),
-    statuses: Sequence[str] = (),
-    owners: Sequence[str] = (),
-    name: str = "",
-    batch_ids: Sequence[int] = (),
-    tags: Sequence[str] = (),
+    *, now: datetime, statuses: Sequence[str] = (), since: str | None = None, until: str | None = None, **chosen: Any
 ) -> DocumentSelector:
+    """`chosen` has the other fields of `DocumentSelector`, as written."""
     from worker_service.jobs.library import DocumentSelector
     from worker_service.jobs.tags import read_tags
 
-    states = read_statuses(IndexStatus, statuses)
     return DocumentSelector(
-        tuple(ids), states, tuple(owners), name=name, batch_ids=tuple(batch_ids), tags=read_tags(tags)
+        statuses=read_statuses(IndexStatus, statuses),
+        since=None if since is None else as_text(read_past(since, now=now)),
+        until=None if until is None else as_text(read_past(until, now=now)),
+        tags=read_tags(chosen.pop("tags", ())),
+        **chosen,
     )
+
+
+def read_document_order(word: str) -> DocumentOrder:
+    """Parse `name`, or `-name` for the reverse."""
+    from worker_service.jobs.library import DocumentOrder, DocumentSort
+
+    return DocumentOrder(one_of(DocumentSort, word.removeprefix("-"), "order"), word.startswith("-"))
 
 
 def _read_chosen(column: Column, words: Any) -> Any:

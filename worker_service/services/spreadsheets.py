@@ -12,9 +12,9 @@ from worker_service.base.sanitize import harmless, harmless_cell
 from worker_service.jobs.job import Job
 from worker_service.jobs.library import Document, Provenance
 
-HAND_OVER_COLUMNS = (
+LIST_COLUMNS = (
     "DOCUMENT", "NAME", "SOURCE", "FOLDER", "KEY", "OWNER", "KIND", "PAGES", "STATE", "ERROR", "SIZE", "SHA256", "MD5",
-    "READ_AT",
+    "READ_AT", "TAGS",
 )  # fmt: skip
 
 
@@ -26,19 +26,27 @@ def csv_lines(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> Itera
         yield line.getvalue()
 
 
-def hand_over_row(one: tuple[Document, Provenance] | Job) -> tuple[object, ...]:
+def list_row(one: tuple[Document, Provenance] | Job) -> tuple[object, ...]:
     """Return the cells of a document, or of a job that failed before there was a document."""
     if isinstance(one, Job):
         return (
             None, one.name, one.platform, None, one.source_key, one.owner, None, None, one.status.value,
-            one.error_code, None, None, None, None,
+            one.error_code, None, None, None, None, None,
         )  # fmt: skip
     document, origin = one
     return (
         document.id, document.name, document.platform, origin.folder, document.source_key, document.owner,
         document.kind, document.pages, document.state, document.error_code, origin.size, origin.sha256, origin.md5,
-        origin.read_at and origin.read_at[:19],
+        origin.read_at and origin.read_at[:19], ", ".join(document.tags),
     )  # fmt: skip
+
+
+def write_list(file: IO[bytes], rows: Iterable[Sequence[object]]) -> None:
+    """Write the rows of a list of documents to a workbook."""
+    with Workbook(file) as book:
+        append = book.add_sheet("documents")
+        for row in chain([LIST_COLUMNS], rows):
+            append(row)
 
 
 class Workbook:

@@ -17,8 +17,12 @@ from worker_service.jobs.documents import (
 )
 from worker_service.jobs.job import Job
 from worker_service.jobs.library import (
+    NEWEST_FIRST,
     Document,
+    DocumentOrder,
     DocumentSelector,
+    DocumentSort,
+    DocumentTotals,
     PageSummary,
     Provenance,
     ReadingSpeed,
@@ -26,20 +30,48 @@ from worker_service.jobs.library import (
 from worker_service.jobs.names import folder_at_source
 from worker_service.store.database import Database, Row
 
+_SORTED_BY = {
+    DocumentSort.DATE: "d.id",
+    DocumentSort.NAME: "d.name COLLATE NOCASE",
+    DocumentSort.PAGES: "ifnull(d.pages, -1)",
+    DocumentSort.STATE: "d.index_status",
+}
+
 
 class Library:
     def __init__(self, database: Database) -> None:
         self._db = database
 
     def documents(
-        self, selector: DocumentSelector, *, most: int = 50, before_id: int | None = None
+        self,
+        selector: DocumentSelector,
+        *,
+        most: int = 50,
+        before_id: int | None = None,
+        order: DocumentOrder = NEWEST_FIRST,
     ) -> Sequence[Document]:
-        """Return documents, newest first. `before_id` is the last id of the previous page."""
+        """Return documents. `before_id` is the last id of the previous page, and of a document that is still there.
+
+        In the default order it may have been removed since.
+        """
         condition, values = _where(selector)
-        if before_id is not None:
-            condition, values = f"{condition} AND d.id < ?", [*values, before_id]
-        sql = f"{self._db.statements['documents_begin']} {condition} ORDER BY d.id DESC LIMIT ?"
+        way, comparison = ("DESC", "<") if order.is_descending else ("ASC", ">")
+        column = _SORTED_BY[order.sort]
+        if before_id is not None and column == "d.id":
+            condition, values = f"{condition} AND d.id {comparison} ?", [*values, before_id]
+        elif before_id is not None:
+            last = f"SELECT {column}, d.id FROM document d WHERE d.id = ?"
+            condition, values = f"{condition} AND ({column}, d.id) {comparison} ({last})", [*values, before_id]
+        by = f"ORDER BY {column} {way}, d.id {way}"
+        chosen = f"SELECT d.id FROM document d {_index_for(selector, order)} WHERE {condition} {by} LIMIT ?"
+        sql = f"{self._db.statements['documents_begin']} d.id IN ({chosen}) {by}"
         return [_document_from(row) for row in self._db.read_sql(sql, [*values, most])]
+
+    def totals(self, selector: DocumentSelector) -> DocumentTotals:
+        condition, values = _where(selector)
+        sql = f"SELECT count(*), total(d.pages) FROM document d {_index_for(selector)} WHERE {condition}"
+        [(documents, pages)] = self._db.read_sql(sql, values)
+        return DocumentTotals(documents, int(pages))
 
     def document_ids(self, selector: DocumentSelector) -> Sequence[int]:
         condition, values = _where(selector)
@@ -64,10 +96,12 @@ class Library:
 
     def not_brought_in(self, selector: DocumentSelector, *, most: int = 50) -> Sequence[Job]:
         """Return the last failed job of each source that never became a document."""
-        if selector.ids or (selector.statuses and IndexStatus.FAILED not in selector.statuses):
+        if selector.ids or selector.tags or selector.kinds:
+            return []
+        if selector.statuses and IndexStatus.FAILED not in selector.statuses:
             return []
         values = {"owners": json.dumps(list(selector.owners)), "name": selector.name, "most": most}
-        values |= {"batches": json.dumps(list(selector.batch_ids))}
+        values |= {"batches": json.dumps(list(selector.batch_ids)), "since": selector.since, "until": selector.until}
         return [Job.from_row(row) for row in self._db.read("not_brought_in", **values)]
 
     def pace(self, *, most: int = 200) -> ReadingSpeed | None:
@@ -134,6 +168,7 @@ def _where(selector: DocumentSelector) -> tuple[str, list[object]]:
         ("d.owner", selector.owners),
         ("d.platform", selector.platforms),
         ("d.source_key", selector.source_keys),
+        ("d.kind", selector.kinds),
     ):
         if wanted:
             terms.append(f"{column} IN (SELECT value FROM json_each(?))")
@@ -144,14 +179,26 @@ def _where(selector: DocumentSelector) -> tuple[str, list[object]]:
         )
         values.append(json.dumps(list(selector.batch_ids)))
     for tag in selector.tags:
-        terms.append("EXISTS (SELECT 1 FROM document_tag t WHERE t.document_id = d.id AND t.tag = ?)")
+        terms.append("d.id IN (SELECT t.document_id FROM document_tag t WHERE t.tag = ?)")
         values.append(tag)
+    for column, limit in (("d.created_at >= ?", selector.since), ("d.created_at < ?", selector.until)):
+        if limit is not None:
+            terms.append(column)
+            values.append(limit)
     if selector.name:
         terms.append("instr(lower(d.name), lower(?)) > 0")
         values.append(selector.name)
     if selector.is_readable:
         terms.append("d.current_generation IS NOT NULL")
     return " AND ".join(terms), values
+
+
+def _index_for(selector: DocumentSelector, order: DocumentOrder | None = None) -> str:
+    """Return the hint for the index that has all columns of a list, except where another index finds fewer rows."""
+    finds_few = selector.ids or selector.tags or selector.batch_ids or selector.source_keys
+    is_by_id = order is not None and order.sort is DocumentSort.DATE
+    reads_rows = selector.platforms or selector.is_readable
+    return "" if finds_few or is_by_id or reads_rows else "INDEXED BY document_list"
 
 
 def _document_from(row: Row) -> Document:

@@ -35,6 +35,7 @@ SELECT {job_columns} FROM worker_job_queue q INDEXED BY job_not_brought_in
    AND (:owners = '[]' OR q.owner IN (SELECT value FROM json_each(:owners)))
    AND (:batches = '[]' OR q.batch_id IN (SELECT value FROM json_each(:batches)))
    AND instr(lower(ifnull(q.name, '')), lower(:name)) > 0
+   AND (:since IS NULL OR q.created_at >= :since) AND (:until IS NULL OR q.created_at < :until)
    AND NOT EXISTS (SELECT 1 FROM worker_job_queue n
                     WHERE n.source_key = q.source_key AND n.source_key IS NOT NULL AND n.id > q.id
                       AND n.owner = q.owner AND n.platform = q.platform)

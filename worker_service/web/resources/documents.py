@@ -12,14 +12,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from worker_service.base.errors import DocumentNotFound
-from worker_service.jobs.library import Document
+from worker_service.jobs.library import Document, DocumentSelector
 from worker_service.jobs.search import SearchRequest, SearchResult
 from worker_service.services import documents, keyword_counts
 from worker_service.services.database import Session
 from worker_service.services.documents import DocumentPage
 from worker_service.services.keyword_counts import KeywordPart
 from worker_service.services.page_images import page_image
-from worker_service.services.parse import read_document_selector
+from worker_service.services.parse import read_document_order, read_document_selector
 from worker_service.services.search import find_documents, read_added
 from worker_service.web.access import Visitor, visitor_of
 from worker_service.web.database_sessions import session_of
@@ -36,6 +36,13 @@ class DocumentsQuery(PageQuery, frozen=True, kw_only=True):
     owner: OwnersParameter = ()
     name: Annotated[str, about("Part of the name.")] = ""
     batch: BatchParameter | None = None
+    tag: Annotated[tuple[str, ...], about("Only documents with this tag; with several, all of them.")] = ()
+    kind: Annotated[tuple[str, ...], about("Only documents of this kind, such as pdf or image.")] = ()
+    since: Annotated[str, about("Only documents added since: 3d (ago), or a time.")] | None = None
+    until: Annotated[str, about("Only documents added before: 3d (ago), or a time.")] | None = None
+    sort: Annotated[
+        str, about("date (newest first, the default), name, pages or state; -name and others for the reverse.")
+    ] = "date"
 
 
 class SearchQuery(Struct, frozen=True, kw_only=True):
@@ -57,10 +64,27 @@ def list_documents(
     session: Session, visitor: Visitor, query: DocumentsQuery, *, is_readable: bool = False
 ) -> DocumentPage:
     """List documents; with `is_readable`, only those with text."""
+    selector = replace(selected(session, visitor, query), is_readable=is_readable)
+    order = read_document_order(query.sort)
+    return documents.list_documents(session, selector, limit=query.limit, before_id=query.before, order=order)
+
+
+def selected(session: Session, visitor: Visitor, query: DocumentsQuery) -> DocumentSelector:
+    """Return the documents that the filters choose and the visitor may see."""
     batch_ids = () if query.batch is None else (visible_batch(session, visitor, query.batch).id,)
-    selector = read_document_selector(query.id, query.status, query.owner, query.name, batch_ids)
-    selector = replace(visitor.only(selector), is_readable=is_readable)
-    return documents.list_documents(session, selector, limit=query.limit, before_id=query.before)
+    selector = read_document_selector(
+        now=session.clock(),
+        ids=query.id,
+        statuses=query.status,
+        owners=query.owner,
+        name=query.name,
+        batch_ids=batch_ids,
+        tags=query.tag,
+        kinds=query.kind,
+        since=query.since,
+        until=query.until,
+    )
+    return visitor.only(selector)
 
 
 def search(

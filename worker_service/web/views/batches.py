@@ -20,9 +20,9 @@ from worker_service.jobs.selector import Selector
 from worker_service.services import batches
 from worker_service.services.batches import BatchDetails, describe_progress
 from worker_service.services.database import Session
-from worker_service.services.documents import each_handed_over
+from worker_service.services.documents import each_with_origin
 from worker_service.services.jobs import find_jobs
-from worker_service.services.spreadsheets import HAND_OVER_COLUMNS, csv_lines, hand_over_row
+from worker_service.services.spreadsheets import LIST_COLUMNS, csv_lines, list_row
 from worker_service.web.access import Power, Visitor, visitor_of
 from worker_service.web.database_sessions import session_of
 from worker_service.web.error_responses import NoSuchPage, NotAllowed, status_of
@@ -129,7 +129,7 @@ def file_list_csv(request: Request) -> Response:
     def lines() -> Iterator[str]:
         selector = visitor_of(request).only(DocumentSelector(batch_ids=(batch_id,)))
         with session_of(request) as session:
-            yield from csv_lines(HAND_OVER_COLUMNS, map(hand_over_row, each_handed_over(session, selector)))
+            yield from csv_lines(LIST_COLUMNS, map(list_row, each_with_origin(session, selector)))
 
     return stream_lines(lines(), "text/csv; charset=utf-8", file_name=f"batch-{batch_id}.csv")
 
