@@ -10,6 +10,7 @@ from worker_service.jobs.attempts import Completion
 from worker_service.jobs.documents import DocumentRequest
 from worker_service.jobs.job import NewJob
 from worker_service.jobs.library import DocumentSelector
+from worker_service.jobs.search import SearchRequest
 from worker_service.jobs.tags import TagCount, read_one_tag, read_tags
 from worker_service.store.store import Store
 
@@ -80,3 +81,14 @@ def test_tags_go_with_their_document(store: Store, by_hand: ByHand) -> None:
     store.upkeep.remove_documents([document_id], actor="ann")
 
     assert by_hand("SELECT * FROM document_tag") == []
+
+
+def test_a_search_finds_documents_with_all_of_the_tags(store: Store) -> None:
+    both = publish(store, "a.pdf", "the flood", tags=["invoice", "paid"])
+    one = publish(store, "b.pdf", "the flood came", tags=["invoice"])
+
+    def found(*tags: str) -> set[int]:
+        request = SearchRequest("flood", tags=tags)
+        return {item.document_id for item in store.search.find(request).items}
+
+    assert (found("invoice"), found("invoice", "paid"), found("other")) == ({both, one}, {both}, set())

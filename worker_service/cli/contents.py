@@ -19,10 +19,11 @@ from worker_service.base.humanize import counted
 from worker_service.base.sanitize import harmless
 from worker_service.cli import output
 from worker_service.cli.context import DocumentId, Function, Invocation, JobId, completes, verb
-from worker_service.cli.documents import batch_option, choosing, document_argument, owner_option
+from worker_service.cli.documents import batch_option, choosing, document_argument, owner_option, tag_option
 from worker_service.jobs.documents import IndexStatus
 from worker_service.jobs.library import Document, DocumentSelector
 from worker_service.jobs.search import FoundDocument, FoundPage, SearchRequest, SearchResult
+from worker_service.jobs.tags import read_tags
 from worker_service.services import documents, exports, keyword_counts
 from worker_service.services.exports import CHOICES, IfExists, TargetExists
 from worker_service.services.keyword_counts import count_cells, count_headers, write_workbook
@@ -86,7 +87,8 @@ def _filtering(function: Function) -> Function:
     def run(call: Invocation, words: Sequence[str], since: str | None, until: str | None, **values: Any) -> Any:
         names = ("owner", "document_id", "batch_id", "kind", "is_sure", "needs_all")
         filters: dict[str, Any] = {name: values.pop(name) for name in names}
-        request = SearchRequest(" ".join(words), since=read_added(since), until=read_added(until), **filters)
+        filters |= {"since": read_added(since), "until": read_added(until), "tags": read_tags(values.pop("tags"))}
+        request = SearchRequest(" ".join(words), **filters)
         return function(call, request, **values)
 
     for option in (
@@ -105,6 +107,7 @@ def _filtering(function: Function) -> Function:
             metavar="N",
             help="Only pages of this document.",
         ),
+        tag_option,
         batch_option,
         owner_option,
         click.argument("words", metavar="QUERY", nargs=-1, required=True),

@@ -13,6 +13,8 @@ class SearchRequest(Struct, frozen=True):
     document_id: int | None = None
     batch_id: int | None = None
     kind: str | None = None
+    tags: Sequence[str] = ()
+    """Only documents with all of these tags."""
     since: str | None = None
     """Only documents added at this time (UTC) or later."""
     until: str | None = None

@@ -209,6 +209,7 @@ def _filters(request: SearchRequest) -> dict[str, object]:
         "owner": request.owner,
         "batch_id": request.batch_id,
         "kind": request.kind,
+        "tags": json.dumps(list(request.tags)),
         "since": request.since,
         "until": request.until,
         "confidence_least": CONFIDENCE_LEAST if request.is_sure else 0,

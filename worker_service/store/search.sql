@@ -9,6 +9,10 @@ CROSS JOIN page p ON p.result_id = t.rowid
        AND (:batch_id IS NULL
             OR EXISTS (SELECT 1 FROM batch_document b WHERE b.batch_id = :batch_id AND b.document_id = d.id))
        AND (:kind IS NULL OR d.kind = :kind)
+       AND (:tags = '[]'
+            OR NOT EXISTS (SELECT 1 FROM json_each(:tags) w
+                            WHERE NOT EXISTS (SELECT 1 FROM document_tag t
+                                               WHERE t.document_id = d.id AND t.tag = w.value)))
        AND (:since IS NULL OR d.created_at >= :since) AND (:until IS NULL OR d.created_at < :until)
 
 -- fragment: is_sure

@@ -14,6 +14,7 @@ from starlette.responses import Response
 from worker_service.base.errors import DocumentNotFound
 from worker_service.jobs.library import Document, DocumentSelector
 from worker_service.jobs.search import SearchRequest, SearchResult
+from worker_service.jobs.tags import read_tags
 from worker_service.services import documents, keyword_counts
 from worker_service.services.database import Session
 from worker_service.services.documents import DocumentPage
@@ -27,6 +28,7 @@ from worker_service.web.parameters import NUMBER_MAX, Id, OwnersParameter, PageQ
 from worker_service.web.resources.batches import visible_batch
 
 BatchParameter = Annotated[Id, about("Only documents of this batch.")]
+TagsParameter = Annotated[tuple[str, ...], about("Only documents with this tag; with several, all of them.")]
 OwnerParameter = Annotated[str, about("Only documents of this owner.")]
 
 
@@ -36,7 +38,7 @@ class DocumentsQuery(PageQuery, frozen=True, kw_only=True):
     owner: OwnersParameter = ()
     name: Annotated[str, about("Part of the name.")] = ""
     batch: BatchParameter | None = None
-    tag: Annotated[tuple[str, ...], about("Only documents with this tag; with several, all of them.")] = ()
+    tag: TagsParameter = ()
     kind: Annotated[tuple[str, ...], about("Only documents of this kind, such as pdf or image.")] = ()
     since: Annotated[str, about("Only documents added since: 3d (ago), or a time.")] | None = None
     until: Annotated[str, about("Only documents added before: 3d (ago), or a time.")] | None = None
@@ -51,6 +53,7 @@ class SearchQuery(Struct, frozen=True, kw_only=True):
     document: Annotated[Id, about("Only this document.")] | None = None
     batch: BatchParameter | None = None
     kind: Annotated[str, about("Only documents of this kind, such as pdf or image.")] | None = None
+    tag: TagsParameter = ()
     since: Annotated[str, about("Only documents added since: 3d (ago), or a time.")] | None = None
     until: Annotated[str, about("Only documents added before: 3d (ago), or a time.")] | None = None
     sure: Annotated[bool, about("Leave out pages recognised with less than 50 % confidence.")] = False
@@ -100,6 +103,7 @@ def search(
         batch_id=scope.batch_id,
         document_id=query.document,
         kind=query.kind,
+        tags=read_tags(query.tag),
         since=read_added(query.since),
         until=read_added(query.until),
         is_sure=query.sure,

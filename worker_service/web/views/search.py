@@ -16,6 +16,7 @@ from job_handlers.file_kinds import FileKind
 from worker_service.base.errors import BadInput
 from worker_service.base.sanitize import harmless
 from worker_service.jobs.search import FoundDocument, SearchResult
+from worker_service.services import tags
 from worker_service.web.access import visitor_of
 from worker_service.web.database_sessions import session_of
 from worker_service.web.parameters import read_known
@@ -75,7 +76,7 @@ def search_page(request: Request) -> Response:
             query=query,
             found=found,
             problem=problem,
-            filters=_filters(request, query, owners_of(session, visitor)),
+            filters=_filters(request, query, owners_of(session, visitor), tags.name_tags(session, visitor.owner)),
             next_page=same_page(request, skip=found.next) if found.next else "",
             previous_page=same_page(request, skip=before or None) if query.skip else "",
             only_all=same_page(request, all="yes", skip=None),
@@ -86,11 +87,12 @@ def search_page(request: Request) -> Response:
         )
 
 
-def _filters(request: Request, query: SearchPageQuery, owners: Sequence[str]) -> list[Filter]:
+def _filters(request: Request, query: SearchPageQuery, owners: Sequence[str], tags: Sequence[str]) -> list[Filter]:
     periods = dict(_PERIODS)
     offered = [
         ("owner", "Owner", query.owner, {one: one for one in owners}),
         ("kind", "Kind", query.kind, {str(one): str(one) for one in FileKind}),
+        ("tag", "Tag", ", ".join(query.tag), {one: one for one in tags}),
         ("since", "Added", query.since, periods),
         ("batch", "Batch", query.batch, {}),
     ]
@@ -121,6 +123,7 @@ def _command(query: SearchPageQuery) -> str:
     values = asdict(query)
     named = [name for name in ("owner", "batch", "kind", "since", "until") if values[name]]
     options = [word for name in named for word in (f"--{name}", values[name])]
+    options += [word for tag in query.tag for word in ("--tag", tag)]
     flags = [f"--{name}" for name in ("sure", "all") if values[name]]
     return command("search", query.q.strip(), *options, *flags)
 
