@@ -106,6 +106,12 @@ class Document(Struct, frozen=True):
         return self.kind in (None, "pdf", "image")
 
     @property
+    def has_picture(self) -> bool:
+        """True if its first page can be shown, perhaps while it is still being read."""
+        is_drawn = self.kind in ("pdf", "image") and bool(self.size)
+        return is_drawn and (self.current_generation is not None or self.status is not IndexStatus.FAILED)
+
+    @property
     def may_hold_others(self) -> bool:
         return self.kind in ("zip", "mail")
 

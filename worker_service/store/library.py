@@ -120,6 +120,11 @@ class Library:
         [(number,)] = self._db.read("count_documents", status=status.value, owner=owner)
         return int(number)
 
+    def pages_read(self, ids: Sequence[int], *, since: str, now: str) -> Mapping[int, tuple[int, int, float]]:
+        """Return for each document the pages read of its newest generation, those since then, and their seconds."""
+        rows = self._db.read("pages_read", ids=json.dumps(list(ids)), since=since, now=now)
+        return {document_id: (read, lately, seconds) for document_id, read, lately, seconds in rows}
+
     def page_summaries(self, document_id: int) -> Sequence[PageSummary]:
         return [PageSummary(*row) for row in self._db.read("page_summaries", document_id=document_id)]
 

@@ -66,6 +66,15 @@ SELECT newest.id, newest.pages, newest.size, julianday(a.started_at) * 86400, ju
  CROSS JOIN worker_job_attempt a ON a.job_id = j.id AND a.outcome = 'completed'
  ORDER BY 4;
 
+-- name: pages_read
+-- Pages of the newest generation; of those since :since, the number and the seconds since the first.
+SELECT d.id, count(r.id), ifnull(sum(r.created_at >= :since), 0),
+       ifnull((julianday(:now) - julianday(min(CASE WHEN r.created_at >= :since THEN r.created_at END))) * 86400, 0)
+  FROM json_each(:ids) w CROSS JOIN document d ON d.id = w.value
+  LEFT JOIN page p ON p.document_id = d.id AND p.generation = d.index_generation
+  LEFT JOIN page_result r ON r.id = p.result_id
+ GROUP BY d.id;
+
 -- name: count_documents
 SELECT count(*) FROM document WHERE index_status = :status AND (:owner IS NULL OR owner = :owner);
 

@@ -47,11 +47,13 @@ from worker_service.web.views import (
     document,
     document_actions,
     documents,
+    failures,
     home,
     jobs,
     keywords,
     search,
     system,
+    system_page,
 )
 from worker_service.web.views import uploads as upload_page
 
@@ -81,6 +83,8 @@ MODULES = (
     jobs,
     keywords,
     system,
+    failures,
+    system_page,
 )
 
 

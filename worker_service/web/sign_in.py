@@ -50,7 +50,7 @@ def sign_in(request: Request) -> Response:
     if made is None:
         note_failure(request)
         return _sign_in_page(request, _NOT_A_LINK if "link" in form else "This token is unknown or has expired.")
-    return _start_session(request, made, _safe_path(form.get("next")))
+    return _start_session(request, made, safe_path(form.get("next")))
 
 
 def account(request: Request) -> Response:
@@ -92,8 +92,8 @@ def _seconds_until(moment: datetime) -> int:
 
 def _sign_in_page(request: Request, refused: str = "") -> Response:
     if not refused and request.method == "GET" and _is_signed_in(request):
-        return RedirectResponse(_safe_path(request.query_params.get("next")), 303)
-    to = _safe_path(request.query_params.get("next"))
+        return RedirectResponse(safe_path(request.query_params.get("next")), 303)
+    to = safe_path(request.query_params.get("next"))
     return render(request, "login.html", title="Sign in", refused=refused, to=to, status=401 if refused else 200)
 
 
@@ -105,7 +105,7 @@ def _is_signed_in(request: Request) -> bool:
     return True
 
 
-def _safe_path(wanted: Any) -> str:
+def safe_path(wanted: Any) -> str:
     """Return a path of this site, never an address elsewhere."""
     path = wanted if isinstance(wanted, str) else ""
     is_ours = path.startswith("/") and not path.startswith(("//", "/\\")) and path.isprintable() and path.isascii()

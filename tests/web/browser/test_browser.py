@@ -19,7 +19,7 @@ from worker_service.services.enqueue import enqueue
 PLACES = (
     "/", "/documents", "/search?q=glacier", "/documents/1?q=glacier", "/documents/1/remove", "/upload",
     "/upload?job=1", "/batches", "/batches/new", "/jobs", "/jobs/1", "/jobs/new", "/errors", "/workers", "/schedules",
-    "/keywords", "/activity",
+    "/keywords", "/activity", "/system", "/session/me",
 )  # fmt: skip
 _NO_WORD_OF_IT = "scrape_account"
 

@@ -1,25 +1,117 @@
-"""The first page says what needs somebody, what to press, and what runs."""
+"""Home shows what is being read, what was read last and what needs attention; System shows the machine."""
 
 from __future__ import annotations
 
 import httpx
 
 from tests.cli.stored_documents import Shelf
-from tests.store.kit import claim, work_as
+from tests.store.kit import claim, ranges, save, work_as
 from tests.web.pages.conftest import Make
 from tests.web.pages.html_page import look
-from worker_service.jobs.attempts import Failure
+from worker_service.jobs.attempts import Completion, Failure
 from worker_service.jobs.batches import NewBatch
+from worker_service.jobs.documents import DocumentFacts
 from worker_service.jobs.job import NewJob, Status
 from worker_service.services import job_control
 from worker_service.services.database import Session
 
 
-def test_where_nothing_has_come_in_it_says_what_to_do_first(site: httpx.Client) -> None:
+def shelf_of(session: Session) -> Shelf:
+    work_as(session.store)
+    return Shelf(session.store, session.settings.workspace)
+
+
+# ── Documents ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_an_empty_home_says_how_to_add_documents(site: httpx.Client) -> None:
     home = look(site, "/")
 
     assert "No documents yet" in home.text
     assert "pagemill batch add reports/" in home.text
+    assert home.links["Upload files…"] == "/upload"
+
+
+def test_documents_that_were_read_are_counted_and_shown_newest_first(site: httpx.Client, session: Session) -> None:
+    shelf = shelf_of(session)
+    shelf.read("old.pdf", "one page")
+    shelf.read("new.pdf", "one", "two", content="c2")
+
+    home = look(site, "/")
+
+    assert "Search 2 documents" in home.text
+    assert home.text.index("new.pdf 2 pages") < home.text.index("old.pdf 1 page")
+
+
+def test_progress_has_one_unit_and_no_estimate_before_the_pages_are_counted(
+    site: httpx.Client, session: Session
+) -> None:
+    job = shelf_of(session).wish("minutes.pdf")
+    assert "minutes.pdf Counting pages, no estimate yet" in look(site, "/").text
+
+    save(session.store, job.lease, "a", "b", "c")
+    counted = Completion(job.lease, follow_ups=ranges((4, 412)), document=DocumentFacts("pdf", 412))
+    session.store.leases.complete_many([counted])
+
+    home = look(site, "/")
+    assert "Page 3 of 412" in home.text
+    assert {"max": "412", "value": "3", "aria-label": "minutes.pdf"} in [own for tag, own in home.tags]
+    assert home.links["minutes.pdf"] == f"/documents/{job.document_id}"
+
+
+def test_a_batch_of_several_files_is_one_entry_with_its_files_counted(site: httpx.Client, session: Session) -> None:
+    jobs = [NewJob("download", platform="local", source_key=name) for name in "ab"]
+    session.store.batches.add(NewBatch(name="reports"), jobs)
+
+    home = look(site, "/")
+
+    assert "reports 0 of 2 files · no estimate yet" in home.text
+    assert home.links["reports"] == "/batches/1"
+
+
+# ── Needs attention ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_failure_is_a_file_a_sentence_and_one_action(site: httpx.Client, session: Session) -> None:
+    shelf = shelf_of(session)
+    shelf.fail("slow.pdf", "TIMED_OUT", "it took 300 s")
+    shelf.fail("broken.pdf", "PDF_BROKEN", "code=7")
+
+    home = look(site, "/")
+    assert "slow.pdf This took longer than its time limit and was stopped." in home.text
+    assert "broken.pdf This file is damaged and cannot be opened." in home.text
+    assert "code=7" not in home.text
+    assert home.links["Upload again…"] == "/upload"
+
+    again = home.press(site, "Try again")
+    assert "1 job retried" in again.text
+    assert "took longer" not in again.text
+    assert session.store.reading.get(1).status is Status.PENDING
+
+
+def test_failures_are_dismissed_one_by_one_or_all(site: httpx.Client, session: Session) -> None:
+    shelf = shelf_of(session)
+    for name in ("a.pdf", "b.pdf", "c.pdf"):
+        shelf.fail(name, "PDF_BROKEN", "it cannot be read")
+
+    dismissed = look(site, "/").press(site, "")
+    assert [name in dismissed.links for name in ("a.pdf", "b.pdf", "c.pdf")] == [True, True, False]
+
+    none = dismissed.press(site, "Dismiss all 2 files")
+    assert "Needs attention" not in none.text
+    none.press(site, "Undo")
+    assert "b.pdf" in look(site, "/").links
+
+
+def test_a_failed_action_names_its_document(site: httpx.Client, session: Session) -> None:
+    document_id = shelf_of(session).read("a.pdf", "text")
+    session.store.intake.enqueue(NewJob("action", document_id=document_id))
+    session.store.leases.fail(claim(session.store).lease, Failure("GONE", "nobody listens"), retry_at=None)
+
+    home = look(site, "/")
+
+    assert "Needs attention" in home.text
+    assert home.links["a.pdf"] == f"/documents/{document_id}"
 
 
 def test_without_a_worker_it_says_how_to_start_one(site: httpx.Client, pending: Make) -> None:
@@ -29,27 +121,6 @@ def test_without_a_worker_it_says_how_to_start_one(site: httpx.Client, pending: 
 
     assert "No worker is running" in home.text
     assert "systemctl start pagemill" in home.text
-    assert "pagemill run" in home.text
-
-
-def test_failed_jobs_are_listed_with_a_retry_button_and_no_shell_command(
-    site: httpx.Client, session: Session, worker: str
-) -> None:
-    session.store.intake.enqueue(NewJob("ocr_pages", max_retries=1))
-    for _ in range(2):
-        [job] = session.store.leases.claim(worker, 1)
-        session.store.leases.fail(job.lease, Failure("PDF_DAMAGED", "it cannot be read"), retry_at=session.clock())
-    home = look(site, "/")
-    assert "1 file could not be read It cannot be read PDF_DAMAGED" in home.text
-    assert "pagemill retry" not in home.text
-
-    asked = home.press(site, "Retry…")
-    assert "Retry 1 job?" in asked.text
-    assert session.store.reading.get(job.id).status is Status.FAILED
-    done = asked.press(site, "Retry 1 job")
-
-    assert "1 job retried" in done.text
-    assert session.store.reading.get(job.id).status is Status.PENDING
 
 
 def test_where_nothing_can_start_it_says_why_and_shows_what_waits(
@@ -63,26 +134,15 @@ def test_where_nothing_can_start_it_says_why_and_shows_what_waits(
     assert "report.pdf" in look(site, home.links["Show"]).links
 
 
-def test_a_pause_is_told_and_lifted(site: httpx.Client, session: Session, pending: Make) -> None:
+def test_a_pause_is_shown_and_lifted(site: httpx.Client, session: Session, pending: Make) -> None:
     pending()
     job_control.pause(session, "type", "ocr_pages", reason="the disk is being moved")
 
     home = look(site, "/")
-    assert "Type ocr_pages is paused" in home.text
-    assert "the disk is being moved" in home.text
+    assert "Type ocr_pages is paused The disk is being moved" in home.text
     home.press(site, "Unpause")
 
     assert session.store.reading.pauses() == []
-
-
-def test_what_runs_is_told_with_its_file_its_page_and_how_far_it_is(site: httpx.Client, running: Make) -> None:
-    running(percent=18, message="page 8 of 44", name="report.pdf")
-
-    home = look(site, "/")
-
-    assert "report.pdf" in home.links
-    assert "page 8 of 44" in home.text
-    assert ("progress", "18") in [(tag, own.get("value")) for tag, own in home.tags]
 
 
 def test_a_stopped_batch_can_be_resumed_from_there(site: httpx.Client, session: Session) -> None:
@@ -95,36 +155,18 @@ def test_a_stopped_batch_can_be_resumed_from_there(site: httpx.Client, session: 
     assert home.form("Resume").action == "/batches/1/resume"
 
 
-def test_each_chart_has_its_table(site: httpx.Client, failed: Make) -> None:
+# ── System ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_system_shows_the_machine_and_each_chart_has_its_table(site: httpx.Client, failed: Make) -> None:
     failed()
 
-    home = look(site, "/")
+    system = look(site, "/system")
 
-    charts = [own for tag, own in home.tags if tag == "svg" and own.get("role") == "img"]
+    charts = [own for tag, own in system.tags if tag == "svg" and own.get("role") == "img"]
     assert len(charts) == 4
     assert all(own["aria-label"] for own in charts)
-    assert sum(tag == "table" for tag, _ in home.tags) == 4
-    assert "Jobs ended 1 in 24 hours" in home.text
-    assert "Failures 1 in 24 hours" in home.text
-
-
-def test_what_failed_of_a_document_that_was_read_since_needs_nobody(site: httpx.Client, session: Session) -> None:
-    work_as(session.store)
-    shelf = Shelf(session.store, session.settings.workspace)
-    shelf.fail("a.pdf", "PDF_DAMAGED", "it cannot be read")
-    shelf.fail("b.pdf", "PDF_DAMAGED", "it cannot be read")
-    assert "2 files could not be read" in look(site, "/").text
-
-    shelf.read("a.pdf", "now it can", content="c2")
-
-    assert "b.pdf could not be read" in look(site, "/").text
-
-
-def test_what_failed_after_its_document_was_read_still_needs_somebody(site: httpx.Client, session: Session) -> None:
-    work_as(session.store)
-    document_id = Shelf(session.store, session.settings.workspace).read("a.pdf", "text")
-    hook = session.store.intake.enqueue(NewJob("action", document_id=document_id)).job_id
-    session.store.leases.fail(claim(session.store).lease, Failure("GONE", "nobody listens"), retry_at=None)
-
-    assert session.store.reading.get(hook).status is Status.FAILED
-    assert "1 action job failed" in look(site, "/").text
+    assert sum(tag == "table" for tag, _ in system.tags) == 4
+    assert "Jobs ended 1 in 24 hours" in system.text
+    assert "Failures 1 in 24 hours" in system.text
+    assert "Disk free" in system.text

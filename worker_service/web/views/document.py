@@ -192,15 +192,20 @@ def _image(request: Request) -> Response:
         return page_image_response(request, session, ids["document_id"], ids["number"], width)
 
 
-def thumbnail(request: Request) -> Response:
-    """Send the picture of the first page that the daemon made. `?of=` names its generation, so it can be cached."""
+async def thumbnail(request: Request) -> Response:
+    """Send the picture of the first page. `?of=` names its generation, so that browsers can cache it."""
+    return await to_thread.run_sync(_thumbnail, request, limiter=request.app.state.rendering)
+
+
+def _thumbnail(request: Request) -> Response:
     with session_of(request) as session:
         document = _visible(session, request)
         for one in session.library.files(document.id):
             path = session.settings.workspace / one.path
             if one.role == "thumbnail" and path.is_file():
                 return FileResponse(path, media_type="image/jpeg", headers={"Cache-Control": "private, max-age=86400"})
-    raise exports.NotExported(f"document {document.id} has no thumbnail")
+        # There is none while the document is read for the first time.
+        return page_image_response(request, session, document.id, 1, WIDTHS[0])
 
 
 def file(request: Request) -> Response:

@@ -33,10 +33,9 @@ from worker_service.web.resources import jobs as resource
 from worker_service.web.resources.batches import visible_batch
 from worker_service.web.resources.jobs import LOOK_SECONDS, JobFilters, JobsQuery, visible_job
 from worker_service.web.views import render
-from worker_service.web.views.alerts import advice_on_retry
 from worker_service.web.views.flash import flash_of, redirect, redirect_after
 from worker_service.web.views.forms import parse_number, same_page
-from worker_service.web.views.template_filters import command, length, size
+from worker_service.web.views.template_filters import capitalised, command, length, size
 
 _LOG_LINES_MAX = 400
 VERBS = {"cancel": "Cancel", "retry": "Retry", "priority": "Set the priority of", "delete": "Delete"}
@@ -275,7 +274,7 @@ def job_page(request: Request) -> Response:
             whole=whole,
             history=_history(whole),
             why=None if job.status is Status.COMPLETED else job_advice.why(session, job.id),
-            advice=advice_on_retry(job) if job.status is Status.FAILED and job_advice.is_given_up(job) else "",
+            advice=_advice_on_retry(job) if job.status is Status.FAILED and job_advice.is_given_up(job) else "",
             log=read_log(session, job.id)[-_LOG_LINES_MAX:],
             log_lines_max=_LOG_LINES_MAX,
             actions=_allowed_actions(job),
@@ -353,6 +352,12 @@ def _attempt_details(attempt: AttemptRow) -> Sequence[str]:
         used.append(attempt.signal)
     error = ": ".join(filter(None, [attempt.error_code, attempt.error_text]))
     return [" · ".join(used), *([error] if error else [])]
+
+
+def _advice_on_retry(job: Job) -> str:
+    """Return advice for a job whose retry would fail again. The page has a button to retry it."""
+    remedy = capitalised(job.error_remedy or "It would fail again in the same way")
+    return f"{remedy}. Retry it when the cause is fixed."
 
 
 routes = [

@@ -1,0 +1,77 @@
+"""Progress of documents and batches that are being read, in the same words wherever it is shown.
+
+A sentence has one unit, and no time left unless it is known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+
+from msgspec import Struct
+
+from worker_service.base.clock import as_text
+from worker_service.base.humanize import counted
+from worker_service.jobs.batches import BatchState
+from worker_service.jobs.library import Document
+from worker_service.services.batches import BatchDetails
+from worker_service.services.database import Session
+
+_RECENT = timedelta(minutes=5)
+_PAGES_FOR_PACE = 2
+
+
+class ReadingProgress(Struct, frozen=True):
+    done: int
+    total: int | None
+    """None while it is unknown."""
+    sentence: str
+
+
+def reading_progress(session: Session, documents: Sequence[Document]) -> Mapping[int, ReadingProgress]:
+    """Return the progress of each document that is being read, by its id."""
+    now = session.clock()
+    recent = session.library.pages_read([one.id for one in documents], since=as_text(now - _RECENT), now=as_text(now))
+    return {one.id: _document_progress(one, *recent[one.id]) for one in documents if one.id in recent}
+
+
+def _document_progress(document: Document, read: int, lately: int, seconds: float) -> ReadingProgress:
+    pages = document.pages
+    if not pages:
+        return ReadingProgress(0, None, "Counting pages, no estimate yet")
+    if read >= pages:
+        return ReadingProgress(pages, pages, f"{counted(pages, 'page')} read, finishing")
+    if not read:
+        return ReadingProgress(0, pages, f"{counted(pages, 'page')}, no estimate yet")
+    is_known = lately >= _PAGES_FOR_PACE and seconds >= 1
+    left = f" · {time_left(seconds * (pages - read) / lately)}" if is_known else ""
+    return ReadingProgress(read, pages, f"Page {read:,} of {pages:,}{left}")
+
+
+def batch_progress(found: BatchDetails) -> ReadingProgress:
+    """Return the progress of a batch in files, or in jobs if it has no files."""
+    now, batch = found.progress, found.batch
+    done, total = (now.files_ended, now.files) if now.files else (now.jobs_ended, now.jobs)
+    unit = "file" if now.files else "job"
+    if batch.state.is_ended:
+        return ReadingProgress(done, total, counted(total, unit))
+    if now.may_find_more:
+        return ReadingProgress(done, None, f"{done:,} of {counted(total, unit)} so far, still looking for more")
+    parts = [f"{done:,} of {counted(total, unit)}"]
+    if batch.replaced_by is not None:
+        parts.append(f"waits for batch {batch.replaced_by}")
+    elif batch.state is not BatchState.ACTIVE:
+        parts.append(str(batch.state))
+    else:
+        parts.append("no estimate yet" if now.seconds_left is None else time_left(now.seconds_left))
+    return ReadingProgress(done, total, " · ".join(parts))
+
+
+def time_left(seconds: float) -> str:
+    minutes = round(seconds / 60)
+    if minutes < 1:
+        return "less than a minute left"
+    hours, rest = divmod(minutes, 60)
+    if not hours:
+        return f"about {minutes} min left"
+    return f"about {hours} h left" if hours > 2 or rest < 10 else f"about {hours} h {rest} min left"

@@ -1,0 +1,102 @@
+"""The System page: health, workers, disk, and the last 24 hours in charts. For visitors of all owners."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from contextlib import suppress
+
+from msgspec import Struct
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from worker_service.base.clock import from_text
+from worker_service.base.humanize import counted
+from worker_service.jobs.job import Status
+from worker_service.services.overview import Overview
+from worker_service.settings.config import Settings
+from worker_service.web.access import visitor_of
+from worker_service.web.database_sessions import session_of
+from worker_service.web.views import charts, render
+from worker_service.web.views.alerts import list_alerts
+from worker_service.web.views.charts import Chart
+from worker_service.web.views.flash import flash_of
+from worker_service.web.views.history import HourlyStatistics, last_hours
+from worker_service.web.views.template_filters import length, size
+from worker_service.workspace import FREE_BYTES_LEAST
+
+
+class SystemFact(Struct, frozen=True):
+    name: str
+    value: str
+    more: str = ""
+    level: str = ""
+    """CSS class that marks a problem."""
+    at: str = ""
+    """Time shown instead of the value."""
+
+
+def system(request: Request) -> Response:
+    visitor_of(request).must_see_all_owners()
+    with session_of(request) as session:
+        overview = Overview(session)
+        return render(
+            request,
+            "system.html",
+            title="System",
+            flash=flash_of(session, request),
+            alerts=list_alerts(session, overview),
+            facts=_facts(session.settings, overview),
+            charts=_charts(last_hours(session)),
+        )
+
+
+def _facts(settings: Settings, overview: Overview) -> Sequence[SystemFact]:
+    alive = [one for one in overview.workers if one.is_alive]
+    slots = sum(one.cpu_slots + one.io_slots + one.node_slots for one in alive)
+    numbers, oldest = overview.counts.by_status, overview.counts.oldest_pending_at
+    busy = sum(one.running for one in alive)
+    facts = [
+        SystemFact("Workers", str(len(alive)), f"{busy} of {counted(slots, 'slot')} busy") if alive
+        else SystemFact("Workers", "none", level="bad"),
+        SystemFact("Running", f"{numbers[Status.RUNNING]:,}"),
+        SystemFact("Pending", f"{numbers[Status.PENDING]:,}"),
+        SystemFact("Oldest pending", length(overview.at - from_text(oldest)) if oldest else "–", at=oldest or ""),
+    ]  # fmt: skip
+    with suppress(OSError):
+        place = settings.workspace if settings.workspace.exists() else settings.database.parent
+        free = shutil.disk_usage(place).free
+        facts.append(SystemFact("Disk free", size(free), level="bad" if free < FREE_BYTES_LEAST else ""))
+    with suppress(OSError):
+        facts.append(SystemFact("Database", size(settings.database.stat().st_size)))
+    return facts
+
+
+# ── The last 24 hours ───────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _charts(hours: Sequence[HourlyStatistics]) -> Sequence[Chart]:
+    times = [one.at for one in hours]
+    pages, jobs, failed = ([getattr(one, name) for one in hours] for name in ("pages", "jobs", "failed"))
+    median, long = [one.wait_median_seconds for one in hours], [one.wait_long_seconds for one in hours]
+    newest = next((value for value in reversed(median) if value is not None), None)
+    return [
+        Chart("Pages read", f"{sum(pages):,} in 24 hours", charts.bars("Pages read", times, pages),
+              ("Hour", "Pages"), list(zip(times, pages, strict=True))),
+        Chart("Jobs ended", f"{sum(jobs):,} in 24 hours", charts.bars("Jobs ended", times, jobs, failures=failed),
+              ("Hour", "Ended", "Failed"), list(zip(times, jobs, failed, strict=True))),
+        Chart("Waiting time", "–" if newest is None else f"median {length(max(1, newest))}",
+              charts.lines("Waiting time", times, median, long, length),
+              ("Hour", "Median", "95th percentile"),
+              [(one.at, _length(one.wait_median_seconds), _length(one.wait_long_seconds)) for one in hours]),
+        Chart("Failures", f"{sum(failed):,} in 24 hours", charts.bars("Failures", times, failed, is_bad=True),
+              ("Hour", "Failed"), list(zip(times, failed, strict=True))),
+    ]  # fmt: skip
+
+
+def _length(seconds: float | None) -> str:
+    return "–" if seconds is None else length(seconds)
+
+
+routes = [Route("/system", system)]
