@@ -84,22 +84,6 @@ def test_a_retry_forgets_the_remedy_and_a_message_set_by_hand_has_none(session: 
     assert session.store.reading.get(job_id).error_text == "look: at me"
 
 
-def test_home_offers_a_retry_only_where_it_can_help(session: Session) -> None:
-    locked = failed(session, Failure("LOCKED", "it is locked", remedy="save it without a password"))
-    [given_up] = list_alerts(session, None)
-
-    assert (given_up.button, given_up.command) == ("show", ("why", str(locked)))
-    assert given_up.advice == "Save it without a password. Retry it when the cause is fixed."
-
-    session.store.intake.enqueue(NewJob("ocr_pages", max_retries=1))
-    for code in ("BUSY", "BUSY"):
-        [job] = session.store.leases.claim("w1", 1, "cpu")
-        session.store.leases.fail(job.lease, Failure(code, "busy"), retry_at=session.clock())
-    busy = next(one for one in list_alerts(session, None) if one.target.get("error") == "BUSY")
-
-    assert busy.button == "retry"
-
-
 _FOR_PEOPLE = {"detail", "error_message", "newest_message", "reason", "remedy"}
 _CUTS = {"endswith", "partition", "rpartition", "rsplit", "split", "startswith"}
 _PEOPLE = "|".join(_FOR_PEOPLE)
