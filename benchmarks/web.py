@@ -94,7 +94,7 @@ QUERIES: Mapping[str, Sequence[str]] = {
     "/api/documents": ("", "owner=owner7", "status=failed"),
     "/api/search": _FOUND,
     "/api/keywords": ("term=water&owner=owner7",),
-    "/api/errors": ("", "since=9d"),
+    "/api/failures": ("",),
 }  # fmt: skip
 UNMEASURED = {
     "/api/events": "goes on for ever: it has a row of its own",

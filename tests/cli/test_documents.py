@@ -511,7 +511,7 @@ def test_what_failed_before_it_was_a_document_is_listed_with_its_name_and_code(r
     assert "no document matches" in run("documents", "--name", "slides", "--status", "success").stderr
 
     # On 80 columns everything says which file, and no code is cut.
-    for words in (("documents",), ("ls",), ("errors",)):
+    for words in (("documents",), ("ls",), ("failures",)):
         _, screen = on_a_terminal(*words, columns=80)
         lines = re.sub(r"\x1b\[\d*m", "", screen).splitlines()
         assert max(map(len, lines)) <= 80, screen
@@ -602,7 +602,7 @@ def test_a_removal_stands_in_the_list_of_actions_and_undo_passes_it_over(run: Ru
 
     lines = [line.split() for line in run("undo", "--list").stdout.splitlines()]
 
-    assert lines[0] == "ACTION AT (UTC) USER VERB BATCH JOBS DOCUMENTS UNDONE (UTC) TOKENS".split()
+    assert lines[0] == "ACTION AT (UTC) USER VERB BATCH JOBS DOCUMENTS UNDONE (UTC) OF".split()
     assert lines[1][-6:] == ["remove", "-", "-", "1", "-", "-"]
     assert "it was a remove, which removes permanently" in run("undo", action, "--yes", fails=1).stderr
     run("undo", "--yes")

@@ -31,7 +31,7 @@ from worker_service.jobs.selector import Selector
         ["pause", ""],
         ["handlers", "show", ""],
         ["token", "make", ""],
-        ["schedule", "run-now", ""],
+        ["schedules", "run-now", ""],
         ["export", "1", "-o", ""],
         ["ls", "--database", ""],
         ["ls", "--database="],

@@ -40,7 +40,7 @@ NOT_UTF_8 = "latin\udce9\x1b[2J.pdf"
 POWER = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 OURS_ON_A_TERMINAL = re.compile(r"\x1b\[(?:\?25[lh]|[\d;]*[mAHJK])")
 
-JOBS = ("ls", "stats", "errors", "why 1", "why 2", "why 3", "show 1", "show 2", "show 3", "logs 1")
+JOBS = ("ls", "stats", "failures", "why 1", "why 2", "why 3", "show 1", "show 2", "show 3", "logs 1")
 WORDS = [
     *JOBS,
     *("ls --status running", "ls --type EVIL", "ls --owner EVIL --since 1d", "ls --match payload.source=EVIL"),
@@ -83,7 +83,11 @@ WORDS = [
     *("enqueue EVIL --owner EVIL --payload EVIL", "enqueue EVIL --set EVIL=EVIL", "enqueue EVIL --payload @EVIL"),
     *("EVIL", "ls --EVIL", "ls --status EVIL", "ls --since EVIL", "ls --match EVIL", "show EVIL", "why EVIL"),
     *("enqueue NOT_UTF_8 --owner NOT_UTF_8", "ls --owner NOT_UTF_8", "search NOT_UTF_8", "--database EVIL ls"),
-    *("schedule ls", "schedule tick", "schedule run-now evil", "schedule run-now EVIL", "schedule example"),
+    *("schedules", "failures ls", "failures dismiss 3", "failures dismiss --all --owner EVIL --yes"),
+    *("schedules add EVIL --crawl EVIL --every 1h", "schedules add EVIL --job EVIL --cron EVIL --payload EVIL"),
+    *("schedules add evil2 --job EVIL --every 1d", "schedules change evil2 --every 1h", "schedules pause evil2"),
+    *("schedules resume evil2", "schedules rm evil2", "schedules rm EVIL"),
+    *("schedules ls", "schedules tick", "schedules run-now evil", "schedules run-now EVIL", "schedules example"),
     *(
         "batch ls",
         "batch ls --owner EVIL",

@@ -288,16 +288,20 @@ def test_stats_counts_what_is_pending_by_platform(run: Run, daemon: Daemon) -> N
     assert found == [{"platform": platform, "count": n} for platform, n in pending.items()]
 
 
-def test_errors_counts_by_code_and_shows_the_newest(run: Run, daemon: Daemon) -> None:
-    for code in ("HTTP_503", "HTTP_503", "PDF_BROKEN"):
-        run("enqueue", "ocr_pages")
+def test_failures_lists_files_in_plain_words_until_they_are_dismissed(run: Run, daemon: Daemon) -> None:
+    for name, code in (("a.pdf", "PDF_ENCRYPTED"), ("b.pdf", "PDF_BROKEN"), ("c.pdf", "PDF_BROKEN")):
+        run("enqueue", "ocr_pages", "--name", name)
         daemon.fail(code, f"message of {code}")
 
-    found = {error["code"]: (error["jobs"], error["newest_job_id"]) for error in items(run("errors", "--json"))}
-
-    assert found == {"HTTP_503": (2, 2), "PDF_BROKEN": (1, 3)}
-    assert "message of PDF_BROKEN" in run("errors").stdout
-    assert run("errors", "--since", "2199-01-01").stdout == ""
+    assert "This PDF is locked with a password.  Enter the password to read it." in run("failures").stdout
+    assert "failures  3 files to look at" in run().stdout
+    assert "failures=3" in run("status").stdout
+    run("failures", "dismiss", 1)
+    assert "name jobs" in run("failures", "dismiss", fails=2).stderr
+    run("failures", "dismiss", "--all", "--error", "PDF_BROKEN", "--yes")
+    assert run("failures").stdout == ""
+    run("undo", "--yes")
+    assert [one["name"] for one in items(run("failures", "--json"))] == ["c.pdf", "b.pdf"]
 
 
 def test_pagemill_alone_tells_the_state_in_five_lines(run: Run) -> None:

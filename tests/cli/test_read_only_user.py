@@ -18,7 +18,7 @@ from tests.cli.stored_documents import Shelf
 READER = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"] if os.geteuid() == 0 else []
 
 LOOKS = [
-    "", "status", "ls", "show 1", "why 2", "logs 1", "wait 1", "top --once", "workers", "stats", "errors",
+    "", "status", "ls", "show 1", "why 2", "logs 1", "wait 1", "top --once", "workers", "stats", "failures",
     "documents", "show document:1", "text 1", "search climate", "undo --list", "doctor", "doctor --audit", "db check",
     "config show",
 ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""`pagemill schedule`, as people type it."""
+"""`pagemill schedules`, as people type it."""
 
 from __future__ import annotations
 
@@ -26,34 +26,34 @@ def minutely(database: Path, monkeypatch: pytest.MonkeyPatch) -> ByHand:
 
 @pytest.mark.usefixtures("minutely")
 def test_a_tick_tells_each_slot_and_its_job_and_the_list_how_that_stands(run: Run) -> None:
-    ticked = run("schedule", "tick").stdout.splitlines()
+    ticked = run("schedules", "tick").stdout.splitlines()
 
     assert ticked[0].startswith("minutely: 20")
     assert ticked[0].endswith(" UTC: job 1")
-    [listed] = items(run("schedule", "ls", "--json"))
+    [listed] = items(run("schedules", "ls", "--json"))
     assert (listed["name"], listed["what"], listed["zone"]) == ("minutely", "ocr_pages", "UTC")
     assert (listed["job"]["status"], listed["job"]["owner"], listed["is_waiting"]) == ("pending", "ann", False)
-    table = run("schedule", "ls").stdout
+    table = run("schedules", "ls").stdout
     assert "NEXT (UTC)" in table
     assert "pending" in table
 
 
 @pytest.mark.usefixtures("minutely")
 def test_a_tick_is_a_process_for_cron_and_says_nothing_where_nothing_is_due(process: Process) -> None:
-    process("schedule", "tick")
+    process("schedules", "tick")
 
-    told = [process("schedule", "tick").stdout for _ in range(3)]
+    told = [process("schedules", "tick").stdout for _ in range(3)]
 
     # Not each of three, were the minute to change.
     assert "" in told
 
 
 def test_a_list_tells_when_its_job_is_gone_and_that_nobody_ticks(run: Run, minutely: ByHand) -> None:
-    run("schedule", "run-now", "minutely")
+    run("schedules", "run-now", "minutely")
     run("delete", "1", "--yes")
     minutely("UPDATE schedule_plan SET until = strftime('%Y-%m-%d %H:%M:00.000', 'now', '-10 minutes')")
 
-    listed = run("schedule", "ls")
+    listed = run("schedules", "ls")
 
     assert "gone" in listed.stdout
     assert "no timer runs the schedules: systemctl enable --now pagemill-schedule.timer" in listed.stderr
@@ -61,22 +61,22 @@ def test_a_list_tells_when_its_job_is_gone_and_that_nobody_ticks(run: Run, minut
 
 @pytest.mark.usefixtures("minutely")
 def test_one_is_begun_now_by_its_name(run: Run) -> None:
-    assert run("schedule", "run-now", "minutely").stdout == "1\n"
-    assert json.loads(run("schedule", "run-now", "minutely", "--json").stdout)["job_id"] == 2
-    assert "did you mean minutely?" in run("schedule", "run-now", "minutly", fails=2).stderr
+    assert run("schedules", "run-now", "minutely").stdout == "1\n"
+    assert json.loads(run("schedules", "run-now", "minutely", "--json").stdout)["job_id"] == 2
+    assert "did you mean minutely?" in run("schedules", "run-now", "minutly", fails=2).stderr
 
 
 def test_a_tick_that_could_not_begin_all_ends_with_1(run: Run, minutely: ByHand) -> None:
     Path("own.toml").write_text(MINUTELY.replace('job = { type = "ocr_pages" }', 'crawl = "/nowhere"'))
 
-    assert "there is no directory /nowhere" in run("schedule", "tick", fails=1).stderr
+    assert "there is no directory /nowhere" in run("schedules", "tick", fails=1).stderr
     assert minutely("SELECT count(*) AS jobs FROM worker_job_queue") == [{"jobs": 0}]
 
 
 @pytest.mark.usefixtures("database")
 def test_without_schedules_the_list_says_how_to_write_one(run: Run) -> None:
-    assert "pagemill schedule example" in run("schedule", "ls").stderr
-    assert "[[schedule]]" in run("schedule", "example").stdout
+    assert "pagemill schedules add" in run("schedules", "ls").stderr
+    assert "[[schedule]]" in run("schedules", "example").stdout
 
 
 def test_a_crawl_is_the_job_that_the_verb_would_make(run: Run, database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,7 +86,7 @@ def test_a_crawl_is_the_job_that_the_verb_would_make(run: Run, database: Path, m
     Path("own.toml").write_text(f'[[schedule]]\nname = "n"\ncron = "@daily"\nowner = "ann"\ncrawl = {crawl}\n')
     monkeypatch.setenv("WORKER_CONFIG", "own.toml")
 
-    run("schedule", "run-now", "n")
+    run("schedules", "run-now", "n")
     run("cancel", "1")
     run("crawl", folder, "--owner", "ann", "--lang", "deu", "--mime", "application/pdf", "--max-size", "5", "--hocr")
 
@@ -120,7 +120,7 @@ def test_a_crawl_that_cannot_be_is_told(run: Run, crawl: str, sentence: str, mon
     Path("own.toml").write_text(f'[[schedule]]\nname = "n"\ncron = "@daily"\ncrawl = {crawl}\n')
     monkeypatch.setenv("WORKER_CONFIG", "own.toml")
 
-    said = run("schedule", "run-now", "n", fails=2).stderr
+    said = run("schedules", "run-now", "n", fails=2).stderr
 
     assert said.startswith("pagemill: schedule n: crawl: ")
     assert sentence in said
@@ -149,8 +149,8 @@ def test_a_batch_is_one_of_its_owner_that_replaces_no_other(
     Path("own.toml").write_text(f'[[schedule]]\nname = "n"\ncron = "@daily"\nowner = "ann"\nbatch = {sources}\n')
     monkeypatch.setenv("WORKER_CONFIG", "own.toml")
 
-    assert run("schedule", "run-now", "n").stdout == "batch:1\n"
-    assert run("schedule", "run-now", "n").stdout == "batch:2\n"
+    assert run("schedules", "run-now", "n").stdout == "batch:1\n"
+    assert run("schedules", "run-now", "n").stdout == "batch:2\n"
 
     rows = ByHand(database)(
         "SELECT job_type, platform, owner, priority, source_key FROM worker_job_queue WHERE batch_id = 1 ORDER BY id"
@@ -161,7 +161,7 @@ def test_a_batch_is_one_of_its_owner_that_replaces_no_other(
     assert {(row["owner"], row["priority"]) for row in rows} == {("ann", 7)}
     batches = ByHand(database)("SELECT name, owner, state, json_extract(asked, '$.schedule') AS of FROM batch")
     assert [tuple(row.values()) for row in batches] == [("n", "ann", "active", "n"), ("n", "ann", "waiting", "n")]
-    listed = run("schedule", "ls").stdout
+    listed = run("schedules", "ls").stdout
     assert "batch 2" in listed
     assert "waiting" in listed
 
@@ -175,7 +175,7 @@ def test_a_batch_that_cannot_be_is_told(run: Run, batch: str, sentence: str, mon
     Path("own.toml").write_text(f'[[schedule]]\nname = "n"\ncron = "@daily"\nbatch = {batch}\n')
     monkeypatch.setenv("WORKER_CONFIG", "own.toml")
 
-    assert sentence in run("schedule", "run-now", "n", fails=2).stderr
+    assert sentence in run("schedules", "run-now", "n", fails=2).stderr
 
 
 def test_a_batch_is_the_one_that_the_verb_would_make(run: Run, database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -197,7 +197,7 @@ def test_a_batch_is_the_one_that_the_verb_would_make(run: Run, database: Path, m
             )
         ]
 
-    run("schedule", "run-now", "n")
+    run("schedules", "run-now", "n")
     scheduled = jobs()
     run("batch", "cancel", "1", "--yes")
     run("delete", "batch:1", "--yes")
@@ -205,3 +205,24 @@ def test_a_batch_is_the_one_that_the_verb_would_make(run: Run, database: Path, m
 
     assert len(scheduled) == 3
     assert scheduled == jobs()
+
+
+@pytest.mark.usefixtures("database")
+def test_a_schedule_is_made_changed_paused_and_removed_by_commands(run: Run, tmp_path: Path) -> None:
+    assert (
+        "every 15 minutes (UTC), crawl" in run("schedules", "add", "mine", "--crawl", tmp_path, "--every", "15m").stdout
+    )
+    run("schedules", "change", "mine", "--cron", "30 2 * * *", "--zone", "Europe/Berlin")
+    run("schedules", "pause", "mine")
+
+    [listed] = items(run("schedules", "--json"))
+    assert (listed["when"], listed["zone"], listed["definition"]["crawl"]) == (
+        "At 02:30 every day", "Europe/Berlin", str(tmp_path),
+    )  # fmt: skip
+    assert "paused" in run("schedules").stdout
+    run("schedules", "resume", "mine")
+    run("schedules", "rm", "mine")
+    assert items(run("schedules", "--json")) == []
+    run("undo", "--yes")
+    assert len(items(run("schedules", "--json"))) == 1
+    assert "say when" in run("schedules", "add", "other", "--job", "report", fails=2).stderr

@@ -184,7 +184,7 @@ def minutes_from(begin: object, number: int) -> list[tuple[object, object]]:
 
 def test_ticks_that_run_at_once_begin_each_slot_once(tmp_path: Path) -> None:
     database = left_behind(tmp_path, 60)
-    command = [sys.executable, "-m", "worker_service.cli", "schedule", "tick", "--json"]
+    command = [sys.executable, "-m", "worker_service.cli", "schedules", "tick", "--json"]
     environ = {**os.environ, "WORKER_CONFIG": str(tmp_path / "own.toml")}
 
     ticks = [subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, cwd=ROOT) for _ in range(4)]

@@ -51,15 +51,15 @@ INDEX: dict[str, dict[str, tuple[str, str]]] = {
         "logs": ("jobs", "Print the log of a job."),
         "cancel": ("job_control", "Stop pending or running jobs."),
         "retry": ("job_control", "Run failed or cancelled jobs again."),
+        "failures": ("failures", "List the files that need attention; dismiss them."),
         "undo": ("job_control", "Undo the last cancel, retry or change of priority."),
         "pause": ("job_control", "Start no new jobs of a type, of an owner, or at all."),
         "enqueue": ("enqueue", "Add a job to the queue."),
-        "schedule": ("schedules", "List and run the schedules in the settings."),
+        "schedules": ("schedules", "List, make, change and run schedules."),
     },
     "Service": {
         "doctor": ("status", "Find problems and say how to fix them."),
         "top": ("top", "Show running work, updated every second."),
-        "errors": ("status", "Count recent failures by error code."),
         "serve": ("serve", "Serve the web page and the HTTP API."),
         "run": ("run", "Run the daemon in the foreground."),
         "service": ("service", "Install or remove the systemd units."),
@@ -181,7 +181,7 @@ class DefaultVerbGroup(VerbGroup):
         is_completing = not args and extra.get("resilient_parsing")
         if is_completing or args[:1] == ["--help"]:
             return super().make_context(info_name, args, parent, **extra)
-        if args and args[0].isalpha():
+        if args and args[0].replace("-", "").isalpha():
             ctx = click.Context(self, parent, info_name)
             if (other := self.get_command(ctx, args[0])) is not None:
                 return other.make_context(f"{info_name} {args[0]}", args[1:], parent, **extra)

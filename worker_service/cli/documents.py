@@ -137,7 +137,7 @@ def ls(
         return
     show_documents(call, page.items, page.not_brought_in, next_id=page.next)
     if page.are_more_not_brought_in and not call.as_json:
-        output.say("more files failed before they became documents: pagemill errors counts them")
+        output.say("more files failed before they became documents: pagemill failures lists them")
 
 
 def _write_list(call: Invocation, chosen: DocumentSelector, xlsx: Path | None, *, is_page: bool) -> None:

@@ -52,7 +52,7 @@ def test(call: Invocation, name: str | None) -> None:
 notify = VerbGroup(
     "notify",
     "\b\npagemill notify ls\npagemill notify test ops\n\n"
-    "List and test the notification rules: each [[notify]] in the settings. The daemon and `pagemill schedule tick` "
+    "List and test the notification rules: each [[notify]] in the settings. The daemon and `pagemill schedules tick` "
     "send the messages.",
     *(ls, test),
 )

@@ -64,7 +64,7 @@ class _Fields(Struct, frozen=True):
 
 _FINDING = _Fields("level name", "detail fix")
 _REASON = _Fields("level code", "detail remedy")
-_HEALTH = _Fields("level workers jobs batches_replaced")
+_HEALTH = _Fields("level workers jobs batches_replaced failures")
 _WORKER = _Fields(
     "id state pid version cpu_slots io_slots node_slots is_draining is_disk_low started_at heartbeat_at running", "host"
 )

@@ -1,23 +1,84 @@
-"""`pagemill schedule`: the schedules in the settings."""
+"""`pagemill schedules`: the schedules of the settings file and of the database."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
 import click
 
-from worker_service.cli import VerbGroup, output
-from worker_service.cli.context import Invocation, completes_setting, verb
+from job_handlers.reading.find_files import absolute
+from worker_service.base.errors import BadInput
+from worker_service.cli import DefaultVerbGroup, output
+from worker_service.cli.context import Invocation, completions, verb
 from worker_service.services import schedules as operations
 from worker_service.services.jobs import state_of
-from worker_service.settings.schedules import EXAMPLE
+from worker_service.settings.schedules import EXAMPLE, cron_every
 
-_COLUMNS = ("NAME", "WHAT", "CRON", "ZONE", "NEXT (UTC)", "LAST (UTC)", "STARTED", "STATE", "ERROR")
+_COLUMNS = ("NAME", "WHAT", "WHEN", "ZONE", "OWNER", "MADE IN", "NEXT (UTC)", "LAST (UTC)", "STARTED", "STATE", "ERROR")
+Function = Callable[..., Any]
+
+
+def _name_argument(function: Function) -> Function:
+    def complete(ctx: click.Context, _: click.Parameter, begun: str) -> list[Any]:
+        def names(call: Invocation) -> list[str]:
+            known = operations.known_schedules(call.session)
+            return [one.schedule.name for one in known if one.schedule.name.startswith(begun)]
+
+        return completions(ctx, names)
+
+    return click.argument("name", shell_complete=complete)(function)
+
+
+def _definition_options(function: Function) -> Function:
+    """Add the options that say what a schedule starts, and when."""
+    for option in reversed((
+        click.option("--crawl", "folder", metavar="FOLDER", help="Read new and changed files of this folder."),
+        click.option("--job", "job_type", metavar="TYPE", help="Add a job of this type."),
+        click.option("--payload", metavar="JSON", help="With --job: its payload; {day} and {slot} are filled in."),
+        click.option("--every", metavar="LENGTH", help="Interval: 5m, 15m, 1h, 6h, 1d."),
+        click.option("--cron", metavar="'M H D M W'", help="Minute, hour, day, month, weekday; or @daily."),
+        click.option("--zone", metavar="NAME", help="Time zone of --cron, such as Europe/Berlin."),
+        click.option("--priority", type=click.IntRange(1, 10), help="1 (highest) to 10 (lowest). Default: 7."),
+        click.option("--missed", type=click.Choice(["skip", "once", "all"]), help="What was missed. Default: once."),
+    )):  # fmt: skip
+        option(function)
+    return function
+
+
+def _definition(given: Mapping[str, Any], before: Mapping[str, Any]) -> dict[str, Any]:
+    """Lay the given options over the definition as it was."""
+    definition = dict(before)
+    for name in ("zone", "priority", "missed", "cron"):
+        if given[name] is not None:
+            definition[name] = given[name]
+    if given["every"] is not None:
+        definition["cron"] = cron_every(given["every"])
+    if given["folder"] is not None:
+        definition = {key: value for key, value in definition.items() if key not in ("job", "batch")}
+        definition["crawl"] = given["folder"] if "://" in given["folder"] else str(absolute(given["folder"]))
+    if given["job_type"] is not None or given["payload"] is not None:
+        definition = {key: value for key, value in definition.items() if key not in ("crawl", "batch")}
+        job = {**definition.get("job", {}), "type": given["job_type"] or definition.get("job", {}).get("type")}
+        definition["job"] = job | ({"payload": _json(given["payload"])} if given["payload"] else {})
+    if "cron" not in definition:
+        raise BadInput("say when: --every 15m, or --cron '0 6 * * 1-5'")
+    return definition
+
+
+def _json(text: str) -> object:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise BadInput(f"--payload is not JSON: {error}") from None
 
 
 @verb
 def ls(call: Invocation) -> None:
     """\b
-    pagemill schedule ls
-    pagemill schedule ls --json
+    pagemill schedules
+    pagemill schedules ls --json
 
     List the schedules: what each one starts, its next and last run, and the state of the last job.
     """
@@ -25,9 +86,11 @@ def ls(call: Invocation) -> None:
     if call.printed_json({"items": found}):
         return
     if not found:
-        output.say("there are no schedules; for an example: pagemill schedule example")
+        output.say(
+            "there are no schedules; to make one: pagemill schedules add nightly --crawl /srv/reports --every 1h"
+        )
         return
-    output.show_table(_COLUMNS, [_row(one) for one in found], gives_up=("ZONE", "ERROR", "CRON"))
+    output.show_table(_COLUMNS, [_row(one) for one in found], gives_up=("ZONE", "OWNER", "MADE IN", "ERROR"))
     for one in found:
         if one.trouble is not None:
             output.say(one.trouble)
@@ -36,10 +99,73 @@ def ls(call: Invocation) -> None:
 
 
 @verb
+@click.argument("name")
+@_definition_options
+@click.option("--owner", default="", metavar="NAME", help="Owner of what it starts.")
+def add(call: Invocation, name: str, owner: str, **given: Any) -> None:
+    """\b
+    pagemill schedules add reports --crawl /srv/reports --every 15m --owner alice
+    pagemill schedules add nightly --job nightly_report --cron '30 2 * * *' --zone Europe/Berlin
+
+    Make a schedule: each time, it reads what is new in a folder, or adds a job. A running daemon starts it.
+    """
+    _show(call, operations.add_schedule(call.session, name, _definition(given, {}), owner=owner))
+
+
+@verb
+@_name_argument
+@_definition_options
+def change(call: Invocation, name: str, **given: Any) -> None:
+    """\b
+    pagemill schedules change reports --every 1h
+
+    Change a schedule. What is not given stays. Those of the settings file are changed there.
+    """
+    before = next((one.definition for one in operations.list_schedules(call.session) if one.name == name), None)
+    definition = _definition(given, before) if before else {}
+    _show(call, operations.change_schedule(call.session, name, definition))
+
+
+@verb
+@_name_argument
+def rm(call: Invocation, name: str) -> None:
+    """\b
+    pagemill schedules rm reports
+
+    Remove a schedule. Jobs that it has started stay. `pagemill undo` brings it back.
+    """
+    operations.remove_schedule(call.session, name)
+    if not call.printed_json({"removed": name}):
+        output.show(f"removed schedule {name}; to bring it back: pagemill undo")
+
+
+@verb
+@_name_argument
+def pause(call: Invocation, name: str) -> None:
+    """\b
+    pagemill schedules pause reports
+
+    Start nothing until `pagemill schedules resume`. What is missed meanwhile is not made up for.
+    """
+    _show(call, operations.pause_schedule(call.session, name))
+
+
+@verb
+@_name_argument
+def resume(call: Invocation, name: str) -> None:
+    """\b
+    pagemill schedules resume reports
+
+    Run a paused schedule again.
+    """
+    _show(call, operations.resume_schedule(call.session, name))
+
+
+@verb
 def tick(call: Invocation) -> int:
     """\b
-    pagemill schedule tick
-    * * * * *  pagemill schedule tick       # in a crontab, if there is no systemd
+    pagemill schedules tick
+    * * * * *  pagemill schedules tick       # in a crontab, if there is no systemd
 
     Start what is due, and send due notifications. Several ticks may run at once: each slot starts its job once.
     """
@@ -56,10 +182,10 @@ def tick(call: Invocation) -> int:
 
 
 @verb
-@click.argument("name", shell_complete=completes_setting(lambda settings: [one.name for one in settings.schedule]))
+@_name_argument
 def run_now(call: Invocation, name: str) -> None:
     """\b
-    pagemill schedule run-now nightly
+    pagemill schedules run-now nightly
 
     Start a schedule now, and print the id of its job, or batch:7. Its next slot does not change.
     """
@@ -74,8 +200,8 @@ def run_now(call: Invocation, name: str) -> None:
 @verb
 def example(call: Invocation) -> None:
     """\b
-    pagemill schedule example
-    pagemill schedule example >> /etc/pagemill/pagemill.toml
+    pagemill schedules example
+    pagemill schedules example >> /etc/pagemill/pagemill.toml
 
     Print two example schedules for the settings file.
     """
@@ -83,13 +209,14 @@ def example(call: Invocation) -> None:
         output.show_text(EXAMPLE)
 
 
-schedule = VerbGroup(
-    "schedule",
-    "\b\npagemill schedule example >> /etc/pagemill/pagemill.toml\npagemill schedule ls\npagemill schedule tick\n"
-    "pagemill schedule run-now nightly\n\n"
-    "List and run the schedules: each [[schedule]] in the settings.",
-    *(ls, tick, run_now, example),
-)
+schedules = DefaultVerbGroup("schedules", ls, ls, add, change, rm, pause, resume, run_now, tick, example)
+
+
+def _show(call: Invocation, one: operations.ScheduleState) -> None:
+    if call.printed_json(one):
+        return
+    coming = "paused" if one.paused_at else f"next {output.to_the_second(one.next_at) or 'never'} UTC"
+    output.show(f"{one.name}: {one.when.lower()} ({one.zone}), {one.what}; {coming}")
 
 
 def _title_of_run(one: operations.StartedSchedule | operations.ScheduleState) -> str:
@@ -105,4 +232,7 @@ def _row(one: operations.ScheduleState) -> tuple[object, ...]:
         state = one.batch.state
     last, coming = output.to_the_second(one.last_slot or one.last_at), output.to_the_second(one.next_at) or "never"
     began = _title_of_run(one) if has_begun else None
-    return (one.name, one.what, one.cron, one.zone, coming, last, began, state, error)
+    made_in = "settings" if one.definition is None else "database"
+    if one.paused_at:
+        coming = "paused"
+    return (one.name, one.what, one.when, one.zone, one.owner or None, made_in, coming, last, began, state, error)

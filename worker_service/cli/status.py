@@ -1,4 +1,4 @@
-"""The state of the service: `pagemill` alone, `status`, `workers`, `stats`, `errors`, `doctor` and `report`."""
+"""The state of the service: `pagemill` alone, `status`, `workers`, `stats`, `doctor` and `report`."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import click
 
 from worker_service.base.clock import parse_length
 from worker_service.base.errors import PagemillError
+from worker_service.base.humanize import counted
 from worker_service.cli import output
 from worker_service.cli.context import Invocation, verb
 from worker_service.cli.output import NODE_COLUMNS, node_row
@@ -34,7 +35,9 @@ def _show_state(call: Invocation) -> None:
     oldest, jobs = found.counts.oldest_pending_at, found.counts.by_status
     alive, batches = len(found.live_workers), found.batches
     whole = {"database": at, "origin": origin, "workers_alive": alive, "oldest_pending_at": iso(oldest)}
-    if call.printed_json({**whole, "jobs": jobs, "pauses": found.pauses, "batches": batches}):
+    if call.printed_json(
+        {**whole, "jobs": jobs, "pauses": found.pauses, "batches": batches, "failures": found.failures}
+    ):
         return
     waiting = f" (the oldest for {output.age(oldest, now=found.at)})" if oldest else ""
     output.show(f"database  {at} ({origin})")
@@ -42,6 +45,8 @@ def _show_state(call: Invocation) -> None:
     output.show(f"live      {jobs[Status.PENDING]:,} pending{waiting}, {jobs[Status.RUNNING]:,} running")
     ended = (f"{number:,} {status}" for status, number in jobs.items() if status.is_ended)
     output.show(f"ended     {', '.join(ended)}")
+    if found.failures:
+        output.show(f"failures  {counted(found.failures, 'file')} to look at: pagemill failures")
     output.show(f"paused    {', '.join(map(_pause, found.pauses)) or 'nothing'}")
     if batches:
         output.show(f"batches   {'; '.join(map(titled_progress, batches))}")
@@ -96,8 +101,9 @@ def status(call: Invocation, oldest: str | None) -> int:
         return Level.UNKNOWN.value
     if not call.printed_json(found):
         numbers = " ".join(f"{status}={number}" for status, number in found.jobs.items())
-        replaced = f" replaced_batches={found.batches_replaced}" * bool(found.batches_replaced)
-        output.show(f"{found.level.name}: {summary(found)} | workers={found.workers} {numbers}{replaced}")
+        more = f" replaced_batches={found.batches_replaced}" * bool(found.batches_replaced)
+        more += f" failures={found.failures}" * bool(found.failures)
+        output.show(f"{found.level.name}: {summary(found)} | workers={found.workers} {numbers}{more}")
     return found.level.value
 
 
@@ -168,24 +174,3 @@ def stats(call: Invocation) -> None:
         read = (sum(one.documents for one in owners), sum(one.pages for one in owners))
         kept.append(("all", *read, found.files, output.size(found.size)))
     output.show_section(("OWNER", "DOCUMENTS", "PAGES", "FILES", "SIZE"), kept)
-
-
-@verb
-@click.option("--since", default="1d", metavar="TIME", help="Since 2h or 3d (ago), or a time. Default: 1d.")
-def errors(call: Invocation, since: str) -> None:
-    """\b
-    pagemill errors
-    pagemill errors --since 2h
-    pagemill retry --error HTTP_503 --since 1d
-
-    Count recent failures by error code, with the newest job of each.
-    """
-    found = overview.recent_errors(call.session, since=since)
-    if call.printed_json({"items": found}):
-        return
-    if found:
-        rows = [(e.code, e.job_type, e.jobs, e.newest_job_id, e.newest_name, e.newest_text) for e in found]
-        output.show_table(("ERROR", "TYPE", "JOBS", "NEWEST", "NAME", "MESSAGE"), rows, whole=("ERROR",))
-        output.say("details: pagemill show ID; to run them again: pagemill retry --error CODE")
-    else:
-        output.say(f"nothing failed since {since}")

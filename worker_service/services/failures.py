@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypedDict
 
 from msgspec import Struct
 
-from worker_service.base.errors import BadInput, JobNotFound
+from worker_service.base.errors import JobNotFound
 from worker_service.jobs.history import Changed
 from worker_service.jobs.job import Job
 from worker_service.jobs.selector import Selector
@@ -35,6 +36,12 @@ class OpenFailure(Struct, frozen=True):
     helps: Helps
     detail: str
     """The error as the job reported it, for administrators."""
+
+
+class Chosen(TypedDict):
+    job_ids: Sequence[int] | None
+    """None: all."""
+    code: str | None
 
 
 class FailurePage(Struct, frozen=True):
@@ -70,22 +77,22 @@ def dismiss_failures(
     session: Session, owner: str | None, *, job_ids: Sequence[int] | None = None, code: str | None = None
 ) -> Changed:
     """Dismiss the failures of these jobs; without ids all, or all with an error code. A new failure appears again."""
-    return session.store.steering.dismiss(_chosen(session, owner, job_ids, code), actor=session.actor)
+    return session.store.steering.dismiss(select_failures(session, owner, job_ids, code), actor=session.actor)
 
 
 def retry_failures(
     session: Session, owner: str | None, *, job_ids: Sequence[int] | None = None, code: str | None = None
 ) -> Changed:
     """Run the failed jobs again, and all other failed jobs of their documents."""
-    if job_ids is None and code is None:
-        raise BadInput("name failures, or an error code")
-    ids = session.reading.failed_beside(_chosen(session, owner, job_ids, code))
+    ids = session.reading.failed_beside(select_failures(session, owner, job_ids, code))
     if not ids:
         return Changed(None, ())
     return job_control.apply_plan(session, job_control.make_plan(session, "retry", Selector(ids=ids), seconds=0))
 
 
-def _chosen(session: Session, owner: str | None, job_ids: Sequence[int] | None, code: str | None) -> Sequence[int]:
+def select_failures(
+    session: Session, owner: str | None, job_ids: Sequence[int] | None = None, code: str | None = None
+) -> Sequence[int]:
     """Raise `JobNotFound` if a job has no failure that needs attention, or belongs to another owner."""
     chosen = session.reading.failing_jobs(owner=owner, code=code, ids=job_ids)
     for missing in sorted({*(job_ids or ())} - {*chosen}):

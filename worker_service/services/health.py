@@ -45,6 +45,8 @@ class Health(Struct, frozen=True):
     workers: int
     jobs: Mapping[Status, int]
     batches_replaced: int = 0
+    failures: int = 0
+    """Files that need attention. They do not change the level."""
 
 
 def check_health(overview: Overview, *, oldest_most: timedelta | None = None) -> Health:
@@ -61,6 +63,7 @@ def check_health(overview: Overview, *, oldest_most: timedelta | None = None) ->
         len(overview.live_workers),
         overview.counts.by_status,
         overview.batches_replaced,
+        overview.failures,
     )
 
 

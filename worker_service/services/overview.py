@@ -124,6 +124,11 @@ class Overview:
         return newest_live_batches(self._session)
 
     @cached_property
+    def failures(self) -> int:
+        """The number of files that need attention."""
+        return sum(self._session.reading.count_failures(None).values())
+
+    @cached_property
     def batches_replaced(self) -> int:
         return self._session.store.batches.count_replaced()
 

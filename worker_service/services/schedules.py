@@ -166,12 +166,12 @@ def run_tick(session: Session, *, with_settings: bool = True) -> Tick:
     return Tick(started, missed, faults, send_due_notifications(session))
 
 
-def start_schedule_now(session: Session, name: str) -> StartedSchedule:
+def start_schedule_now(session: Session, name: str, *, owner: str | None = None) -> StartedSchedule:
     """Run a schedule now, without affecting its slots."""
-    schedule = _find_schedule(session, name).schedule
+    schedule = _find_schedule(session, name, owner).schedule
     work = session.store.schedules.run_now(name, work_of(session, schedule, session.clock()))
     if work is None:
-        raise Refused(f"{name!r} is being started at this moment", "`pagemill schedule ls` shows its job")
+        raise Refused(f"{name!r} is being started at this moment", "`pagemill schedules ls` shows its job")
     return StartedSchedule(name, None, work.job_id, work.batch_id, work.existing)
 
 

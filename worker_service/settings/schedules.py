@@ -102,7 +102,7 @@ _ANYTHING: ValueType[object] = ValueType("", lambda raw, _, __: raw)
 
 EXAMPLE = """\
 # For the settings file. Ticks are run by `systemctl enable --now pagemill-schedule.timer`, by the daemon after
-# schedule_in_daemon = true and a restart, or by `* * * * * pagemill schedule tick` in a crontab.
+# schedule_in_daemon = true and a restart, or by `* * * * * pagemill schedules tick` in a crontab.
 
 [[schedule]]
 name = "nightly"

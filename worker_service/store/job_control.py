@@ -81,7 +81,7 @@ class Steering:
 
     def dismiss(self, job_ids: Sequence[int], *, actor: str) -> Changed:
         """Remove the failures of these jobs from what needs attention. The jobs stay failed."""
-        return self._run_action(("dismiss",), Selector(ids=job_ids), actor)
+        return self._run_action(("dismiss",), Selector(ids=job_ids), actor) if job_ids else Changed(None, ())
 
     def bring_forward(self, ids: Sequence[int]) -> Sequence[int]:
         """Remove the start time of pending jobs. Return those that had one."""

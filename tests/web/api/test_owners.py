@@ -160,7 +160,8 @@ QUERIES: dict[str, list[dict[str, Any]]] = {
     "/api/search": [{"q": "word"}, {"q": "word", "owner": BOB}, {"q": "word", "document": "DOCUMENT"}],
     "/api/keywords": [{"term": "word"}, {"term": "word", "owner": BOB}, {"term": "word", "batch": "BATCH"}],
     "/api/events": [{"after": "0-0"}],
-    "/api/errors": [{"since": "1d"}],
+    "/api/failures": [{}],
+    "/api/failures/reasons": [{}],
     "DELETE /api/pauses": [{"scope": "owner", "name": BOB}],
 }
 MANY = [{"owner": BOB}, {"id": "ALL"}, {"id": "document:DOCUMENT"}, {"id": "batch:BATCH"}, {"type": f"{MARK}_type"}]
@@ -168,6 +169,13 @@ BODIES: dict[str, list[dict[str, Any]]] = {
     "/api/jobs": [{"job_type": "a", "owner": BOB}, {"job_type": "a", "after": "ONE"}],
     "/api/batches": [{"owner": BOB, "jobs": [{"job_type": "a"}]}, {"jobs": [{"job_type": "a", "owner": BOB}]}],
     "/api/pauses": [{"scope": "owner", "name": BOB}, {"scope": "all"}, {"scope": "type", "name": "a"}],
+    "/api/failures/dismiss": [{"jobs": "ALL"}],
+    "/api/failures/retry": [{"jobs": "ALL"}],
+    "/api/schedules": [
+        {"name": "new", "owner": BOB, "definition": {"cron": "@daily", "job": {"type": "a"}}},
+        {"name": "new", "definition": {"cron": "@daily", "crawl": "/srv"}},
+    ],
+    "/api/schedules/{name}": [{"definition": {"cron": "@daily", "job": {"type": "a"}}}],
 }
 
 

@@ -1,4 +1,4 @@
-"""Scheduler status, health, statistics, metrics, errors, workers, pauses, schedules and actions."""
+"""Scheduler status, health, statistics, metrics, workers, pauses and actions."""
 
 from __future__ import annotations
 
@@ -9,20 +9,18 @@ from msgspec import Meta, Struct
 from msgspec.structs import replace
 from starlette.responses import Response
 
-from worker_service.jobs.counts import ErrorCount
 from worker_service.jobs.history import Action
 from worker_service.jobs.job import Pause
 from worker_service.services import job_control, overview
 from worker_service.services.health import Health, check_health
 from worker_service.services.overview import Overview, SchedulerStatus, Statistics
-from worker_service.services.schedules import ScheduleState, StartedSchedule
 from worker_service.web.api.endpoint import ApiRequest, ApiResponse, Items, endpoint
 from worker_service.web.api.jobs import ChangedJobs, changed_jobs
 from worker_service.web.api.metrics import MEDIA_TYPE
 from worker_service.web.cached_value import CachedValue
 from worker_service.web.parameters import DryRunParameter, about
 from worker_service.web.resources import system as resource
-from worker_service.web.resources.system import ErrorsQuery, WorkersAndNodes
+from worker_service.web.resources.system import WorkersAndNodes
 
 PauseScope = Annotated[Literal["type", "owner", "all"], about("all has no name.")]
 PauseName = Annotated[str, about("Name of the type or owner.")]
@@ -84,12 +82,6 @@ def metrics(call: ApiRequest) -> Response:
     return Response(text.get(call.session), media_type=MEDIA_TYPE)
 
 
-@endpoint("GET", "/api/errors", is_time_dependent=True)
-def errors(call: ApiRequest, query: ErrorsQuery) -> Items[ErrorCount]:
-    """Count failed jobs by error code and type, most frequent first."""
-    return Items(resource.list_errors(call.session, call.visitor, query))
-
-
 @endpoint("GET", "/api/workers", is_time_dependent=True, needs_all_owners=True)
 def workers(call: ApiRequest) -> WorkersAndNodes:
     """List the daemons on this database, whether each is alive, and the nodes of the cluster."""
@@ -119,21 +111,6 @@ def unpause(call: ApiRequest, query: UnpauseQuery) -> UnpausedScope:
     """Lift a pause."""
     resource.unpause(call.session, call.visitor, query.scope, query.name)
     return UnpausedScope(query.scope, query.name)
-
-
-# ── Schedules ───────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-@endpoint("GET", "/api/schedules", is_time_dependent=True)
-def list_schedules(call: ApiRequest) -> Items[ScheduleState]:
-    """List the schedules with their last and next runs."""
-    return Items(resource.list_schedules(call.session, call.visitor))
-
-
-@endpoint("POST", "/api/schedules/{name}/run", statuses=(201,))
-def run_schedule(call: ApiRequest) -> ApiResponse[StartedSchedule]:
-    """Run a schedule now. Its next runs stay as they are."""
-    return ApiResponse(resource.run_schedule(call.session, call.visitor, call.path("name")), 201)
 
 
 # ── Actions ─────────────────────────────────────────────────────────────────────────────────────────────────────────

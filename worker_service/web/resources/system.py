@@ -1,4 +1,4 @@
-"""Errors, workers, schedules, pauses and the history of changes, limited to what a visitor may see."""
+"""Errors, workers, pauses and the history of changes, limited to what a visitor may see."""
 
 from __future__ import annotations
 
@@ -6,17 +6,15 @@ from collections.abc import Sequence
 from typing import Annotated
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from worker_service.base.errors import BadInput, Refused
 from worker_service.jobs.counts import ErrorCount
 from worker_service.jobs.history import Action
 from worker_service.jobs.job import Pause
-from worker_service.services import job_control, overview, schedules
+from worker_service.services import job_control, overview
 from worker_service.services.database import Session
 from worker_service.services.job_control import Paused
 from worker_service.services.overview import CheckedNode, CheckedWorker, Overview
-from worker_service.services.schedules import ScheduleState, StartedSchedule
 from worker_service.web.access import Power, Visitor
 from worker_service.web.error_responses import NotAllowed
 from worker_service.web.parameters import about
@@ -70,23 +68,6 @@ def _refuse_scope(visitor: Visitor, scope: str, name: str) -> None:
         raise BadInput(f"enter the name of the {scope} to pause")
     if visitor.owner is not None and (scope, name) != ("owner", visitor.owner):
         raise NotAllowed(visitor.limit)
-
-
-def list_schedules(session: Session, visitor: Visitor) -> Sequence[ScheduleState]:
-    """Return the visitor's schedules, without a last job or batch of another owner."""
-    return [_limited(visitor, one) for one in schedules.list_schedules(session) if visitor.may_see(one.owner)]
-
-
-def _limited(visitor: Visitor, one: ScheduleState) -> ScheduleState:
-    job = one.job if one.job is not None and visitor.may_see(one.job.owner) else None
-    batch = one.batch if one.batch is not None and visitor.may_see(one.batch.owner) else None
-    return replace(one, job=job, batch=batch)
-
-
-def run_schedule(session: Session, visitor: Visitor, name: str) -> StartedSchedule:
-    if visitor.owner is not None and name not in [one.name for one in list_schedules(session, visitor)]:
-        raise BadInput(f"there is no schedule {name!r}")
-    return schedules.start_schedule_now(session, name)
 
 
 def list_actions(session: Session, visitor: Visitor, limit: int) -> Sequence[Action]:

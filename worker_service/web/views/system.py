@@ -18,15 +18,14 @@ from worker_service.web.access import visitor_of
 from worker_service.web.database_sessions import session_of
 from worker_service.web.middleware import form_of
 from worker_service.web.parameters import read_known
+from worker_service.web.resources.schedules import list_schedules, run_schedule
 from worker_service.web.resources.system import (
     ErrorsQuery,
     list_actions,
     list_errors,
     list_pauses,
-    list_schedules,
     list_workers,
     pause,
-    run_schedule,
     undoable_action,
     unpause,
 )

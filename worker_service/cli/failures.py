@@ -1,0 +1,82 @@
+"""`pagemill failures`: the files that need attention, in plain words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import click
+
+from worker_service.base.errors import BadInput
+from worker_service.base.humanize import counted
+from worker_service.cli import DefaultVerbGroup, output
+from worker_service.cli.context import Invocation, JobId, completes, confirm, confirming, verb
+from worker_service.services import failures as operations
+
+_COLUMNS = ("JOB", "FILE", "OWNER", "WHEN (UTC)", "WHAT HAPPENED", "WHAT YOU CAN DO")
+
+_owner_option = click.option("--owner", metavar="NAME", shell_complete=completes("owner"), help="Only this owner's.")
+_code_option = click.option("--error", "code", metavar="CODE", help="Only failures with this error code.")
+
+
+@verb
+@_owner_option
+@_code_option
+@click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True, help="Show at most this many.")
+def ls(call: Invocation, owner: str | None, code: str | None, limit: int) -> None:
+    """\b
+    pagemill failures
+    pagemill failures ls --error PDF_ENCRYPTED
+    pagemill failures dismiss 42
+
+    List the files that need attention: what happened, and what you can do. A retry, a later success and `dismiss`
+    remove a file from the list; the next failure brings it back.
+    """
+    page = operations.list_failures(call.session, owner, code=code, limit=limit)
+    reasons = operations.count_failures(call.session, owner)
+    if call.printed_json({"items": page.items, "next": page.next, "reasons": reasons}):
+        return
+    if not page.items:
+        output.say("nothing needs attention")
+        return
+    rows = [
+        (one.job_id, one.name, one.owner or None, output.to_the_second(one.at), one.happened, one.advice or None)
+        for one in page.items
+    ]
+    output.show_table(_COLUMNS, rows, gives_up=("OWNER", "WHEN (UTC)"), whole=("JOB",))
+    if len(reasons) > 1:
+        output.show_section(("REASON", "FILES"), [(one.code or None, one.count) for one in reasons])
+    output.say("details: pagemill show ID; to run them again: pagemill retry --error CODE")
+
+
+@verb
+@click.argument("ids", metavar="[ID]...", nargs=-1, type=JobId(), shell_complete=completes("id"))
+@click.option("--all", "is_all", is_flag=True, help="All failures, or all of --owner and --error.")
+@_owner_option
+@_code_option
+@confirming
+def dismiss(
+    call: Invocation, ids: Sequence[int], is_all: bool, owner: str | None, code: str | None, dry_run: bool, yes: bool
+) -> None:
+    """\b
+    pagemill failures dismiss 42 43
+    pagemill failures dismiss --error FILE_EMPTY --all
+    pagemill failures dismiss --all --yes
+
+    Remove failures from the list. Their jobs stay failed, and a new failure is listed again. `pagemill undo` lists
+    them again.
+    """
+    if is_all == bool(ids):
+        raise BadInput("name jobs as `pagemill failures` lists them, or give --all")
+    chosen = operations.select_failures(call.session, owner, ids or None, code)
+    if dry_run:
+        if not call.printed_json({"dry_run": True, "items": chosen}):
+            output.show(f"would dismiss {counted(len(chosen), 'failure')}")
+        return
+    if is_all and chosen:
+        confirm(f"Dismiss {counted(len(chosen), 'failure')}?", yes=yes)
+    changed = operations.dismiss_failures(call.session, owner, job_ids=chosen)
+    if not call.printed_json({"action": changed.action_id, "items": changed.job_ids}):
+        output.show(f"dismissed {counted(len(changed.job_ids), 'failure')}")
+
+
+failures = DefaultVerbGroup("failures", ls, ls, dismiss)

@@ -1,0 +1,42 @@
+"""Schedules, limited to what a visitor may see, and to what a visitor may have them start."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from msgspec.structs import replace
+
+from worker_service.services import schedules
+from worker_service.services.database import Session
+from worker_service.services.schedules import ScheduleState, StartedSchedule
+from worker_service.web.access import Visitor
+from worker_service.web.resources.jobs import owner_for, refuse_server_files
+
+
+def list_schedules(session: Session, visitor: Visitor) -> Sequence[ScheduleState]:
+    """Return the visitor's schedules, without a last job or batch of another owner."""
+    return [_limited(visitor, one) for one in schedules.list_schedules(session) if visitor.may_see(one.owner)]
+
+
+def _limited(visitor: Visitor, one: ScheduleState) -> ScheduleState:
+    job = one.job if one.job is not None and visitor.may_see(one.job.owner) else None
+    batch = one.batch if one.batch is not None and visitor.may_see(one.batch.owner) else None
+    return replace(one, job=job, batch=batch)
+
+
+def run_schedule(session: Session, visitor: Visitor, name: str) -> StartedSchedule:
+    return schedules.start_schedule_now(session, name, owner=visitor.owner)
+
+
+def add_schedule(
+    session: Session, visitor: Visitor, name: str, definition: Mapping[str, Any], owner: str | None
+) -> ScheduleState:
+    """Raise `NotAllowed` if it is for another owner, or would read files that the visitor may not."""
+    refuse_server_files(visitor, definition)
+    return schedules.add_schedule(session, name, definition, owner=owner_for(visitor, owner))
+
+
+def change_schedule(session: Session, visitor: Visitor, name: str, definition: Mapping[str, Any]) -> ScheduleState:
+    refuse_server_files(visitor, definition)
+    return schedules.change_schedule(session, name, definition, owner=visitor.owner)
