@@ -68,17 +68,21 @@ def test_waiting_says_at_once_that_no_daemon_runs_and_at_the_end_which_files_fai
     assert "a.pdf: NOT_WHAT_IT_SAYS: a.pdf is no pdf\n" in err
 
 
-def test_a_folder_is_watched_without_a_batch(run: Run, shelf: Shelf) -> None:
+def test_a_folder_is_watched_by_a_schedule_and_without_a_batch(run: Run, shelf: Shelf) -> None:
     Path("scans").mkdir()
 
-    watched = run("add", "scans", "--watch", "--owner", "ann")
+    watched = run("add", "scans", "--watch", "--owner", "ann", "--lang", "deu", "--pattern", "*.pdf")
+    again = run("add", "./scans", "--watch", "--every", "1h", "--owner", "ann")
 
-    assert watched.stdout == "1\n"
-    assert "watching" in watched.stderr
-    assert [(one["watch_seconds"], one["folder"]) for one in payloads(shelf, "crawl")] == [
-        (60, str(Path("scans").absolute()))
-    ]
-    assert "job 1 already crawls" in run("add", "scans", "--watch", "--owner", "ann").stderr
+    assert (watched.stdout, again.stdout) == ("scans\n", "scans\n")
+    assert "every 5 minutes; to stop: pagemill schedules rm scans" in watched.stderr
+    [stored] = shelf.store.schedules.stored()
+    folder = str(Path("scans").absolute())
+    assert json.loads(stored.definition) == {"cron": "0 * * * *", "crawl": {"folder": folder}}
+    begun = payloads(shelf, "crawl")[0]
+    assert (begun["folder"], begun["wanted"], begun["download"]) == (
+        folder, {"name": "*.pdf"}, {"read": {"languages": ["deu"]}},
+    )  # fmt: skip
     for words in (("--watch", "--name", "x"), ("--every", "1h"), ("--watch", "--wait")):
         assert "a watched folder is no batch" in run("add", "scans", *words, fails=2).stderr
     assert items(run("batch", "ls", "--json")) == []

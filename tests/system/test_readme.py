@@ -258,8 +258,8 @@ def test_a_folder_of_drive_is_counted_read_and_watched(walk: Walk) -> None:
     assert "1" in walk.types(look)
     walk.types(f"pagemill wait $({once.partition('#')[0]})")
     assert "water.pdf" in walk.types("pagemill documents --owner alice")
-    job = walk.types(watch.partition("#")[0]).splitlines()[0]
-    walk.types(f"pagemill wait {job}; pagemill cancel {job} --yes")
+    walk.types(watch.partition("#")[0])
+    walk.types("pagemill wait --type crawl; pagemill undo --yes")
 
 
 def begun(walk: Walk, line: str) -> str:

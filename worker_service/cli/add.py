@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import click
+from msgspec import to_builtins
 from msgspec.structs import replace
 
 from job_handlers.crawl.requests import CrawlOptions, crawl_job, jobs_of_sources
@@ -16,7 +18,6 @@ from worker_service.base.errors import BadInput
 from worker_service.base.path_text import legible, path_of
 from worker_service.cli import output
 from worker_service.cli.context import BatchId, Invocation, completes_directory, read_stdin, verb
-from worker_service.cli.crawl import watch_folders
 from worker_service.cli.estimate import ToRead, count_folder, estimate_files, show_estimate
 from worker_service.cli.progress import await_batches, reporting_interruption
 from worker_service.cli.submit import (
@@ -38,6 +39,7 @@ from worker_service.jobs.digest import canonical
 from worker_service.jobs.follow_ups import read_action
 from worker_service.jobs.job import NewJob
 from worker_service.services import enqueue
+from worker_service.services.schedules import watch_folder
 
 _LIST_BYTES_MAX = 16_000_000
 _SOURCES_KEPT_MAX = 100
@@ -55,7 +57,7 @@ _BATCH_ENDED = {"type": "batch.{state}", "data": {"batch": "{batch_id}", "state"
 @folder_options("--pattern")
 @credential_option
 @click.option("--watch", is_flag=True, help="Keep looking into the folders for new and changed files until stopped.")
-@click.option("--every", metavar="LENGTH", help="With --watch: how often. Default: 1m for a directory, else 15m.")
+@click.option("--every", metavar="LENGTH", help="With --watch: how often. Default: 5m for a directory, else 15m.")
 @click.option("--then-batch", multiple=True, metavar="TYPE[=JSON]", help="Enqueue this job when the batch has ended.")
 def add(
     call: Invocation,
@@ -84,8 +86,8 @@ def add(
     reading options. Hidden files, symbolic links and files of unknown formats below a directory are skipped and listed.
     The options that choose files of folders also apply to directories, which the daemon then lists.
 
-    With --watch, a job looks into each folder again and again, and reads what is new or changed; it is no batch.
-    `pagemill crawl ls` lists what is watched.
+    With --watch, a schedule reads what is new or changed in each folder, now and again and again; it is no batch.
+    `pagemill schedules` lists what is watched.
 
     An owner has one active batch; the setting owner_policy decides what happens to the others. --then and --on-failure
     apply to each document, each time it is read. With --wait, the exit code is 1 if a part of the batch failed, and 124
@@ -93,19 +95,13 @@ def add(
     """
     words = [word for source in sources for word in (_listed_sources() if source == "-" else [source])]
     if watch or every is not None:
-        if (
-            not watch
-            or batch_id is not None
-            or then_batch
-            or typed is not None
-            or submission != Submission(owner=submission.owner, priority=submission.priority)
-        ):
+        is_plain = batch_id is None and not then_batch and typed is None
+        if not watch or not is_plain or submission != Submission(owner=submission.owner):
             raise BadInput(
                 "a watched folder is no batch, because it never ends",
-                "use --watch with --every, --owner and --priority, and leave out --name, --batch, --wait, --dry-run "
-                "and --password",
+                "use --watch with --every, --owner and reading options only",
             )
-        return watch_folders(call, words, every, submission, options)
+        return _watch(call, words, every, submission.owner, options)
     left_out = LeftOut()
     jobs = jobs_of_sources(words, options, owner=submission.owner, left_out=left_out)
     actions = [_action_of_batch(call, word) for word in then_batch]
@@ -131,6 +127,19 @@ def add(
     answer = {"batch": added.batch, "items": added.jobs, "replaced": added.replaced, **left_out.as_answer()}
     if not call.printed_json(answer):
         output.show(f"batch:{added.batch.id}")
+    return 0
+
+
+def _watch(call: Invocation, folders: Sequence[str], every: str | None, owner: str, options: CrawlOptions) -> int:
+    defaults = to_builtins(CrawlOptions())
+    given = {name: value for name, value in to_builtins(options).items() if value != defaults[name]}
+    # The daemon, which runs the schedule, has another working directory.
+    paths = [folder if "://" in folder else str(absolute(folder)) for folder in folders]
+    watched = [watch_folder(call.session, path, given, owner=owner, every=every)[0] for path in paths]
+    if not call.printed_json({"items": watched}):
+        for one in watched:
+            output.show(one.name)
+            output.say(f"{one.what}: {one.when.lower()}; to stop: pagemill schedules rm {shlex.quote(one.name)}")
     return 0
 
 

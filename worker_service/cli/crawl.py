@@ -87,26 +87,6 @@ def crawl_folder(
     return 0
 
 
-def watch_folders(
-    call: Invocation, folders: Sequence[str], every: str | None, submission: Submission, options: CrawlOptions
-) -> int:
-    """Start a repeating job for each folder."""
-    asked = [
-        crawl_job(folder, options, owner=submission.owner, watch=every or ("1m" if Path(folder).is_dir() else "15m"))
-        for folder in folders
-    ]
-    submission = replace(submission, priority=submission.priority or _PRIORITY_OF_WATCHING)
-    enqueued, _ = submit(call, asked, submission, name=None, asked={})
-    if not call.printed_json({"items": enqueued}):
-        for job, one in zip(asked, enqueued, strict=True):
-            output.show(str(one.job_id))
-            if one.existing and one.job_id is not None:
-                _report_existing(call.session.reading.get(one.job_id), job)
-            else:
-                output.say(f"watching {job.name}; to stop: pagemill crawl stop {one.job_id}")
-    return 0
-
-
 def _report_existing(job: Job, asked: NewJob) -> None:
     """Say whether the live crawl of the folder, found instead of a new one, does what was asked for."""
     if not _covers(job, asked):
