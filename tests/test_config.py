@@ -133,6 +133,7 @@ def test_where_the_service_is_installed_its_settings_and_its_database_are_everyb
     assert ("database", str(service / "state/pagemill.db"), "the service") in settings.describe_values()
     assert ("io_concurrency", "7", str(file)) in settings.describe_values()
     assert (elsewhere.database, elsewhere.is_of_the_service) == (Path("/data/q.db"), True)
+    assert elsewhere.start_command == "systemctl start pagemill pagemill-commands"
 
 
 def test_what_is_nearer_than_the_service_wins(home: dict[str, str], service: Path, tmp_path: Path, tree: Path) -> None:
@@ -148,6 +149,7 @@ def test_what_is_nearer_than_the_service_wins(home: dict[str, str], service: Pat
     own = load_settings(environ=home, directory=tmp_path)
     assert (own.database, own.io_concurrency) == (tmp_path / "home/.local/share/pagemill/pagemill.db", 4)
     assert not own.is_of_the_service
+    assert own.start_command == "pagemill run"
 
 
 def test_who_may_not_look_into_the_services_database_keeps_their_own(

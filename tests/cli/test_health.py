@@ -96,7 +96,7 @@ def test_without_a_daemon_the_doctor_asks_the_handlers_themselves(
     assert (scrape["level"], scrape["detail"]) == (
         "warning", "it starts no jobs: /opt/none/scrape is not a program that can be run",
     )  # fmt: skip
-    assert scrape["fix"] == "when it is installed: systemctl start pagemill"
+    assert scrape["fix"] == "when it is installed: pagemill run"
     assert (read["level"], read["detail"].startswith("trained data for ")) == ("ok", True)
 
 
@@ -127,7 +127,7 @@ def test_the_doctor_forgets_a_failure_once_something_newer_does_its_work(
     ask_for(shelf.store, "a.pdf", is_forced=True)
 
     found = findings()["1 job ingest"]
-    assert found["fix"] == "give it, then: systemctl restart pagemill, pagemill retry --error SECRET_ABSENT"
+    assert found["fix"] == "give it, then: stop and start pagemill run, pagemill retry --error SECRET_ABSENT"
     again = run(*found["fix"].rpartition("pagemill ")[2].split(), "--yes", fails=1)
 
     assert again.stdout == "retried 1 job\n"
@@ -144,7 +144,7 @@ def test_the_doctor_forgets_an_absent_credential_once_a_daemon_has_started_after
     daemon.store.workers.register(replace(new_worker("w2", types=["download"]), pid=os.getpid()))
 
     assert told["detail"] == "SECRET_ABSENT: there is no credential webhook"
-    assert told["fix"].endswith("then: systemctl restart pagemill, pagemill retry --error SECRET_ABSENT")
+    assert told["fix"].endswith("then: stop and start pagemill run, pagemill retry --error SECRET_ABSENT")
     assert "1 job download" not in findings()
 
 

@@ -139,7 +139,7 @@ def test_why_says_to_restart_the_daemon_where_the_handler_came_after_it(
     (tmp_path / "dropped" / "count_words.py").write_text("")
 
     assert "its handler is installed" in (said := run("why", 1, fails=3).stdout)
-    assert "systemctl restart pagemill" in said
+    assert "stop and start pagemill run" in said
 
 
 def test_why_is_silent_about_a_job_that_nothing_holds(run: Run, daemon: Daemon) -> None:

@@ -355,10 +355,10 @@ def test_waiting_ends_with_1_and_the_reasons_when_something_could_not_be_read(ru
 
 def test_waiting_without_a_daemon_says_what_holds_it_and_an_interrupt_that_the_jobs_go_on(database: Path) -> None:
     papers("a.pdf")
-    asking = begin("ingest", "a.pdf", "--wait")
+    asking = begin("add", "a.pdf", "--wait")
     assert asking.stderr is not None
 
-    assert "job 1 waits: no worker has registered (WORKER_DOWN" in asking.stderr.readline()
+    assert asking.stderr.readline() == ("waiting for a daemon, which reads the files; none is running: pagemill run\n")
     asking.send_signal(signal.SIGINT)
     _, err = asking.communicate(timeout=60)
     # Python ends by the signal itself where that struck at certain places. A shell says 130 of both.

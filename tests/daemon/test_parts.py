@@ -292,7 +292,7 @@ def test_the_doctor_finds_what_is_dead_and_says_what_to_do(store: Store, databas
 
     assert findings["integrity"].level is Level.OK
     assert (findings["worker w1"].level, findings["worker w2"].level) == (Level.CRITICAL, Level.OK)
-    assert "systemctl start" in findings["worker w1"].fix
+    assert "pagemill run" in findings["worker w1"].fix
 
 
 def test_the_doctor_reports_a_standstill_as_status_does(store: Store, database: Path) -> None:
@@ -332,11 +332,11 @@ def test_the_doctor_says_what_a_machine_lacks_and_what_puts_it_right(store: Stor
 
     lacking = found["handler ocr_pages"]
     assert (lacking.level, lacking.detail) == (Level.WARNING, "it starts no jobs: there is no trained data")
-    assert lacking.fix == "apt-get install data, then: systemctl restart pagemill"
-    assert found["handler scrape"].fix == "when it is installed: systemctl restart pagemill"
+    assert lacking.fix == "apt-get install data, then: stop and start pagemill run"
+    assert found["handler scrape"].fix == "when it is installed: stop and start pagemill run"
     failed = found["2 jobs ingest"]
     assert failed.detail == "SECRET_ABSENT: there is no credential hook"
-    assert failed.fix == "give it, then: systemctl restart pagemill, pagemill retry --error SECRET_ABSENT"
+    assert failed.fix == "give it, then: stop and start pagemill run, pagemill retry --error SECRET_ABSENT"
     waits = found["1 job ingest"]
     assert (waits.level, waits.detail) == (Level.WARNING, "wait: there is no trained data for deu")
     assert waits.fix == "apt-get install tesseract-ocr-deu; the jobs check again by themselves"

@@ -74,7 +74,7 @@ def test_why_answers_with_gates_and_the_next_move_of_each(session: Session, cloc
     found = why(session, job_id)
 
     assert [(gate.code, gate.next.partition(",")[0]) for gate in found.gates] == [
-        ("WORKER_DOWN", "systemctl start pagemill")
+        ("WORKER_DOWN", "to start a daemon: pagemill run")
     ]
     assert json.loads(json.dumps(as_object(found)))["gates"][0]["code"] == "WORKER_DOWN"
 

@@ -121,7 +121,7 @@ def restore(call: Invocation, file: Path, dry_run: bool, yes: bool) -> int:
             f"{call.settings.workspace}, such as {done.missing[0]}: restore the copy of the workspace before you start "
             "the daemon"
         )
-    output.say("next: pagemill doctor, then systemctl start pagemill pagemill-commands")
+    output.say(f"next: pagemill doctor, then {call.settings.start_command}")
     return 1 if done.missing else 0
 
 

@@ -106,7 +106,7 @@ def new(call: Invocation, name: str) -> None:
         output.say("add this to your pyproject.toml:")
         output.show_text(lines)
     output.say(f"to install it: {shlex.quote(sys.executable)} -m pip install . (or copy {name}.py to handlers_dir)")
-    output.say("then restart the daemon: systemctl restart pagemill")
+    output.say(f"then restart the daemon: {call.settings.restart_command}")
 
 
 handlers = VerbGroup(

@@ -45,7 +45,7 @@ _ATTEMPT_COLUMNS = (
 _LOST = {"dead": ", which is dead", "dying": ", which is dead", "silent": ", which sends no heartbeat",
          "no row": ", which is unknown"}  # fmt: skip
 _ENDED = {"completed": "completed", "failed": "failed", "cancelled": "was cancelled"}
-_REQUEUE_HINT = "start a daemon, which puts it back into the queue: systemctl start pagemill, or pagemill run"
+_REQUEUE_HINT = "start a daemon, which puts it back into the queue: "
 
 
 @verb
@@ -146,7 +146,7 @@ def why(call: Invocation, job_id: int | None) -> int:
     elif job.status != "pending":
         lost = _LOST.get(found.worker_state, "")
         output.show(_describe(job, lost) + ("" if lost else _progress_of(found)))
-        if move := _REQUEUE_HINT if lost else found.helps:
+        if move := _REQUEUE_HINT + call.settings.start_command if lost else found.helps:
             output.show(f"    next: {move}")
     elif not found.gates:
         output.show(f"nothing holds {title_of_job(job)}: it starts as soon as a slot is free")

@@ -25,7 +25,7 @@ from worker_service.base.errors import PagemillError, ProgramAbsent, Refused
 from worker_service.base.files import atomic_write
 from worker_service.cli import VerbGroup, output
 from worker_service.cli.context import Function, Invocation, verb
-from worker_service.settings.config import SERVICE_CONFIGURATION, SERVICE_STATE
+from worker_service.settings.config import SERVICE_CONFIGURATION, SERVICE_STATE, user_unit
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 UNITS = ("pagemill.service", "pagemill-commands.service")
@@ -287,7 +287,7 @@ def _uninstall(root: Path | None) -> Iterator[Step]:
 
 
 def _user_install(python: str) -> Iterator[Step]:
-    yield WriteFile(_user_unit(), unit_text(USER_UNIT, python))
+    yield WriteFile(user_unit(os.environ), unit_text(USER_UNIT, python))
     yield RunCommand([python, "-m", "worker_service.cli", "init"])
     yield RunCommand(["systemctl", "--user", "daemon-reload"])
     yield RunCommand(["systemctl", "--user", "enable", "pagemill.service"])
@@ -295,21 +295,15 @@ def _user_install(python: str) -> Iterator[Step]:
 
 
 def _user_uninstall() -> Iterator[Step]:
-    if not _user_unit().exists():
+    if not user_unit(os.environ).exists():
         return
     yield RunCommand(["systemctl", "--user", "disable", "--now", "pagemill.service"])
-    yield Remove(_user_unit())
+    yield Remove(user_unit(os.environ))
     yield RunCommand(["systemctl", "--user", "daemon-reload"])
 
 
 def script_of(python: str) -> Path:
     return Path(python).with_name("pagemill")
-
-
-def _user_unit() -> Path:
-    given = os.environ.get("XDG_CONFIG_HOME", "")
-    base = Path(given) if given.startswith("/") else Path.home() / ".config"
-    return base / "systemd" / "user" / "pagemill.service"
 
 
 def unit_text(unit: str, python: str) -> str:

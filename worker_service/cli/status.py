@@ -65,7 +65,7 @@ def workers(call: Invocation) -> None:
     if call.printed_json({"items": found, "nodes": nodes}):
         return
     if not found:
-        output.say("no daemon is running: systemctl start pagemill, or pagemill run")
+        output.say(f"no daemon is running; to start one: {call.settings.start_command}")
         return
     now = state.at
     output.show_table(

@@ -263,5 +263,9 @@ def say_what_is_left_out(call: Invocation, left_out: LeftOut) -> None:
 
 
 def report_waiting(call: Invocation, job_id: int) -> None:
+    """Say why a job does not start at once. The wait continues: a daemon may start meanwhile."""
     for gate in call.session.gates.explain(job_id):
-        output.say(f"job {job_id} waits: {gate.detail} ({gate.code}); what to do: pagemill why {job_id}")
+        if gate.code == "WORKER_DOWN":
+            output.say(f"waiting for a daemon, which reads the files; none is running: {call.settings.start_command}")
+        else:
+            output.say(f"job {job_id} waits: {gate.detail} ({gate.code}); what to do: pagemill why {job_id}")

@@ -78,7 +78,7 @@ def _summary(overview: Overview) -> str:
 
 def _worker_lines(overview: Overview) -> list[str]:
     if not overview.workers:
-        return ["no daemon is running: systemctl start pagemill, or pagemill run"]
+        return [f"no daemon is running; to start one: {overview.settings.start_command}"]
     rows = [
         (one.id, one.state, _slots(one), one.host, f"{output.age(one.heartbeat_at, now=overview.at)} ago")
         for one in overview.workers

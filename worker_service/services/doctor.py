@@ -50,7 +50,7 @@ def examine(session: Session) -> Iterator[Finding]:
         level, fix = (Level.OK, "") if check.is_good else (Level.CRITICAL, check.fix)
         yield Finding(level, check.name, check.detail, fix)
     yield from _check_service(overview)
-    yield from _check_workers(overview.workers)
+    yield from _check_workers(settings, overview.workers)
     yield from _check_users(settings.database, overview.live_workers)
     yield from _check_nodes(overview)
     yield from _check_ray(settings)
@@ -73,18 +73,18 @@ def _check_service(overview: Overview) -> Iterator[Finding]:
             yield Finding(reason.level, names[reason.code], reason.detail, reason.remedy)
 
 
-def _check_workers(workers: Sequence[CheckedWorker]) -> Iterator[Finding]:
+def _check_workers(settings: Settings, workers: Sequence[CheckedWorker]) -> Iterator[Finding]:
     if not workers:
-        fix = "systemctl start pagemill, or here: pagemill run"
+        fix = settings.start_command
         yield Finding(Level.CRITICAL, "workers", "none: no job runs", fix)
     for one in workers:
         name, held = f"worker {one.id}", counted(one.running, "job")
         if one.state in _LOST:
             detail = f"{_LOST[one.state]}, and held {held}"
-            yield Finding(Level.CRITICAL, name, detail, "any daemon takes them back: systemctl start pagemill")
+            yield Finding(Level.CRITICAL, name, detail, f"any daemon takes them back: {settings.start_command}")
         elif one.state == "silent":
             detail = f"pid {one.pid} has sent no heartbeat since {one.heartbeat_at[:19]}"
-            yield Finding(Level.CRITICAL, name, detail, f"look at it: systemctl status {one.pid}")
+            yield Finding(Level.CRITICAL, name, detail, f"look at it: ps -fp {one.pid}")
         elif one.state == "disk low":
             yield Finding(Level.CRITICAL, name, "it starts nothing: the disk is nearly full", FREE_SPACE)
         else:
@@ -132,7 +132,7 @@ def _check_ray(settings: Settings) -> Iterator[Finding]:
 
 def _check_daemons_handlers(session: Session) -> Iterator[Finding]:
     for handler in session.overview.handlers_lacking():
-        yield _missing_finding(handler, "systemctl restart pagemill")
+        yield _missing_finding(handler, session.settings.restart_command)
     for waiting in session.overview.jobs_lacking():
         fix = f"{waiting.newest_remedy or 'install what is missing'}; the jobs check again by themselves"
         name = f"{counted(waiting.jobs, 'job')} {waiting.job_type}"
@@ -174,7 +174,7 @@ def _check_installed_handlers(settings: Settings) -> Iterator[Finding]:
             reason = one.set_aside.strip().splitlines()[-1]
             yield Finding(Level.WARNING, name, f"it cannot be used: {reason}", "fix or uninstall it")
         elif one.facts.missing is not None:
-            yield _missing_finding(one.facts, "systemctl start pagemill")
+            yield _missing_finding(one.facts, settings.start_command)
         elif one.declared is not None and one.declared.offers is not None:
             yield Finding(Level.OK, name, one.declared.offers)
 
@@ -190,7 +190,7 @@ def _check_credentials(session: Session, overview: Overview) -> Iterator[Finding
     for error in session.overview.errors(since=as_text(overview.at - _LATELY), to_retry=_CREDENTIAL_ERRORS):
         if error.newest_at < last_start:
             continue
-        again = f"systemctl restart pagemill, pagemill retry --error {error.code}"
+        again = f"{session.settings.restart_command}, pagemill retry --error {error.code}"
         fix = f"{error.newest_remedy}, then: {again}" if error.newest_remedy else again
         name = f"{counted(error.jobs, 'job')} {error.job_type}"
         yield Finding(Level.WARNING, name, f"{error.code}: {error.newest_message or ''}", fix)

@@ -77,7 +77,7 @@ def _check_workers(overview: Overview) -> Iterator[HealthReason]:
     others = Counter(one.state for one in overview.workers if not one.is_alive)
     states = f" ({', '.join(f'{number} {state}' for state, number in others.items())})" if others else ""
     if not alive:
-        remedy = "systemctl start pagemill, or here: pagemill run"
+        remedy = overview.settings.start_command
         yield HealthReason(Level.CRITICAL, "NO_WORKER", f"no worker is alive{states}", remedy)
     elif others:
         detail = f"{others.total()} of {counted(len(overview.workers), 'worker')} not alive{states}"

@@ -23,7 +23,7 @@ _OPEN_ALONE = set("NOT_YET WAITS_FOR OWNER_BUSY KEY_BUSY TYPE_FULL SLOTS_FULL AH
 
 _START_NOW = "to start it now: pagemill run-now {id}"
 NEXT_MOVES = {
-    "WORKER_DOWN": "systemctl start pagemill, or here: pagemill run",
+    "WORKER_DOWN": "to start a daemon: {start}",
     "PAUSED": "to lift the pause: pagemill unpause {job_type}, or --owner NAME, or --all; `pagemill` shows the pauses",
     "BATCH_STOPPED": "to resume the batch: pagemill batch resume {batch_id}",
     "BATCH_WAITING": "the batch starts after the ones before it; to start it now: pagemill batch resume {batch_id}; "
@@ -39,7 +39,7 @@ NEXT_MOVES = {
     "NO_NODE": "to see the nodes: pagemill cluster",
     "CAPABILITY_MISSING": "install what is missing, then restart the worker; a job with a time to start again needs no "
     "restart",
-    "UNKNOWN_TYPE": "install a handler for {job_type}, then: systemctl restart pagemill (a daemon looks for handlers "
+    "UNKNOWN_TYPE": "install a handler for {job_type}, then restart the daemon: {restart} (it looks for handlers "
     "when it starts); or, if the name is wrong: pagemill delete {id}",
     "DISK_LOW": "free some space: pagemill stats shows what each owner keeps, pagemill documents rm removes documents",
     "SOURCE_RESTING": "wait: the source asked for a pause, and then all its jobs continue",
@@ -134,10 +134,18 @@ def is_given_up(job: Job) -> bool:
 def _next_move(gate: Gate, job: Job, settings: Settings) -> str:
     if gate.code == "UNKNOWN_TYPE" and job.job_type in installed_types(settings):
         return (
-            "its handler is installed, but no running daemon has loaded it: systemctl restart pagemill (a daemon looks "
-            "for handlers when it starts, and takes the types of WORKER_TYPES)"
+            "its handler is installed, but no running daemon has loaded it. Restart the daemon: "
+            f"{settings.restart_command} (a daemon looks for handlers when it starts, and takes the types of "
+            "WORKER_TYPES)"
         )
     if gate.remedy:
         return f"{gate.remedy}; then restart the worker, unless the line above says when the job starts again"
     move = NEXT_MOVES.get(gate.code, "pagemill show {id}")
-    return move.format(id=job.id, job_type=job.job_type, owner=job.owner, batch_id=job.batch_id)
+    return move.format(
+        id=job.id,
+        job_type=job.job_type,
+        owner=job.owner,
+        batch_id=job.batch_id,
+        start=settings.start_command,
+        restart=settings.restart_command,
+    )

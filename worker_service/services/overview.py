@@ -50,6 +50,7 @@ class Overview:
 
     def __init__(self, session: Session) -> None:
         self._session = session
+        self.settings = session.settings
         self.at = session.clock()
 
     @cached_property

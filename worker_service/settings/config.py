@@ -282,6 +282,26 @@ class Settings:
         )
 
     @property
+    def start_command(self) -> str:
+        """The command that starts a daemon for this database."""
+        return self._systemctl("start") or "pagemill run"
+
+    @property
+    def restart_command(self) -> str:
+        return self._systemctl("restart") or "stop and start pagemill run"
+
+    def _systemctl(self, action: str) -> str:
+        """Return the command for the unit that runs the daemon of this database; '' if none is installed."""
+        if (
+            self.is_of_the_service
+            or self.database.parent == SERVICE_STATE
+            or self.file == SERVICE_CONFIGURATION / "pagemill.toml"
+        ):
+            return f"systemctl {action} pagemill pagemill-commands"
+        is_users = self.origins["database"] == "default" and user_unit(os.environ).exists()
+        return f"systemctl --user {action} pagemill" if is_users else ""
+
+    @property
     def wanted_limits(self) -> Limits:
         """The limits by kind, as the database stores them. `limits.type` overrides a command's `max_running`."""
         most_of = {name: table.get("max_running") for name, table in self.commands.items()}
@@ -486,6 +506,11 @@ def _own_database(environ: Mapping[str, str]) -> Path:
 
 def own_configuration(environ: Mapping[str, str]) -> Path:
     return _xdg(environ, "XDG_CONFIG_HOME", ".config")
+
+
+def user_unit(environ: Mapping[str, str]) -> Path:
+    """Return the unit of `pagemill service install --user`."""
+    return own_configuration(environ).parent / "systemd/user/pagemill.service"
 
 
 def _first_path(given: str) -> Path:
