@@ -16,7 +16,7 @@ from worker_service.base.errors import BadInput
 from worker_service.cli import output
 from worker_service.cli.batches import report_batch, report_replaced
 from worker_service.cli.context import Function, Invocation
-from worker_service.jobs.batches import BatchAdded, InBatch
+from worker_service.jobs.batches import BatchAdded, BatchState, InBatch
 from worker_service.jobs.job import Enqueued, NewJob
 from worker_service.services import batches, enqueue
 from worker_service.services.batches import PRIORITY
@@ -195,7 +195,8 @@ def start_batch(
         asked=asked,
         actions=actions,
     )
-    report_batch(call, added)
+    if not submission.is_waiting or added.batch.state is not BatchState.ACTIVE:
+        report_batch(call, added)
     return added
 
 
