@@ -5,11 +5,12 @@ from __future__ import annotations
 import filecmp
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from functools import partial
 from pathlib import Path
 from typing import IO
+from zipfile import ZIP_DEFLATED, ZipFile
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -112,12 +113,32 @@ def export_documents(
     return _copy_files(copies, failures, there, chosen=len(chosen))
 
 
-def find_format(session: Session, document_id: int, form: str) -> tuple[Iterable[str], str, str]:
-    """Return the parts of a document in a format made on demand, its media type, and a file name."""
+def make_file(session: Session, document_id: int, form: str) -> tuple[IO[bytes], str]:
+    """Return an unnamed file with a document in a format made on demand, and a file name for it."""
     document = session.library.document(document_id)
     _require_text(document, form)
-    made = FORMATS[form]
-    return write_format(session, document, form), made.media_type, f"{_stem(document)}{made.ending}"
+    made = tempfile.TemporaryFile(dir=session.settings.workspace)  # noqa: SIM115 (the caller closes it)
+    _write_format(session, document, form, made)
+    return made, f"{_stem(document)}{FORMATS[form].ending}"
+
+
+def make_zip(session: Session, chosen: Sequence[Document], form: str) -> IO[bytes]:
+    """Return an unnamed zip with one file of each document. What is left out, and why, is in `left-out.txt`."""
+    made = tempfile.TemporaryFile(dir=session.settings.workspace)  # noqa: SIM115 (the caller closes it)
+    left_out: list[str] = []
+    with ZipFile(made, "w", ZIP_DEFLATED) as archive:
+        for document in chosen:
+            try:
+                source, name = _source_of(session, document, form)
+                with archive.open(name, "w", force_zip64=True) as member:
+                    _fill(member, source)
+            except NotExported as error:
+                left_out.append(f"{error}\n")
+            except FileNotFoundError as error:
+                left_out.append(f"document {document.id} ({document.name}): {error.filename} is gone\n")
+        if left_out:
+            archive.writestr("left-out.txt", "".join(left_out))
+    return made
 
 
 def _source_of(session: Session, document: Document, form: str) -> tuple[Path | Callable[[IO[bytes]], None], str]:

@@ -56,6 +56,14 @@ def page_markdown(page: StructuredPage) -> str:
     return "\n\n".join(filter(None, made)) + "\n" if made else ""
 
 
+def block_markdown(page: StructuredPage, block: Block) -> str:
+    """Return the Markdown of one block."""
+    text = page.text_of(block)
+    if block.role is Role.ITEM:
+        return _list([block], [text]).lstrip()
+    return _code([text]) if block.role is Role.CODE else _block(page, block, text)
+
+
 def flowing_text(text: str) -> str:
     """Return the lines as one, with the words whole that a line's end divides."""
     return " ".join(_DIVIDED.sub(_joint, text.strip()).replace("\u00ad", "").split())
@@ -114,13 +122,17 @@ def _escaped(text: str) -> str:
     return f"{text[:at]}\\{_inline(text[at:])}"
 
 
+def without_marker(text: str) -> tuple[str, str]:
+    """Return the marker of an item, such as • or 1., and its text."""
+    found = MARKER.match(text)
+    return (found[0], text[found.end() :].strip()) if found else ("", text)
+
+
 def _list(blocks: Sequence[Block], texts: Sequence[str]) -> str:
     lines: list[str] = []
     lefts: list[float] = []
     for block, text in zip(blocks, texts, strict=True):
-        plain = flowing_text(text)
-        found = MARKER.match(plain)
-        mark, rest = (found[0], plain[found.end() :].strip()) if found else ("", plain)
+        mark, rest = without_marker(flowing_text(text))
         while lefts and block.x0 < lefts[-1] - 3:
             lefts.pop()
         if not lefts or block.x0 > lefts[-1] + 3:

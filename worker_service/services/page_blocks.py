@@ -26,6 +26,7 @@ class StoredLayout(Struct, frozen=True):
 
     size: tuple[float, float] = (0.0, 0.0)
     blocks: Sequence[Block] = ()
+    lines: msgspec.Raw = msgspec.Raw(b"[]")
     sheet: str = ""
     first: int = 1
     values: Sequence[Sequence[str | int | float | bool | None]] = ()
@@ -38,6 +39,8 @@ class StructuredPage(Struct, frozen=True):
     blocks: Sequence[Block]
     tables: Mapping[int, Rows]
     """Rows of a table by the beginning of its text."""
+    lines: msgspec.Raw = msgspec.Raw(b"[]")
+    """Words of a recognised page, undecoded."""
 
     def text_of(self, block: Block) -> str:
         return self.text[block.begin : block.end]
@@ -79,7 +82,8 @@ def _read_page(page: PageResult) -> StructuredPage:
         for one in blocks
         if not any(begin < one.begin < end for begin, end in ends.items())
     ]
-    return StructuredPage(page.number, layout.size, text, blocks, {at: one.rows for at, one in tables.items()})
+    rows = {at: one.rows for at, one in tables.items()}
+    return StructuredPage(page.number, layout.size, text, blocks, rows, layout.lines)
 
 
 def _sheet_page(number: int, text: str, layout: StoredLayout) -> StructuredPage:

@@ -256,6 +256,12 @@ class Settings:
         "converters](converters.md)",
         otherwise="none",
     )
+    passage_tokens = Setting(
+        kinds.PASSAGE_TOKENS, 400, "maximum length of a [passage](documents.md#passages), in tokens (estimated)"
+    )
+    passage_overlap = Setting(
+        kinds.OVERLAP_TOKENS, 0, "maximum number of tokens that a passage repeats of the one before it"
+    )
     upload_bytes_max = Setting(kinds.FILE_BYTES, 2_000_000_000, "maximum size of an uploaded file in bytes")
 
     values: Mapping[str, Any]

@@ -316,6 +316,8 @@ def _rule_in_words(rule: RetryRule) -> str:
 DATABASE = ValueType("the path of a file", _parse_database)
 DIRECTORY = ValueType("the path of a directory", _parse_path)
 PAYLOAD_BYTES = whole_number(f"a number of bytes from 1024 to {_PAYLOAD_BYTES_MOST}", 1024, _PAYLOAD_BYTES_MOST)
+PASSAGE_TOKENS = whole_number("a number of tokens from 50 to 8000", 50, 8000)
+OVERLAP_TOKENS = whole_number("a number of tokens from 0 to 4000", 0, 4000)
 SLOTS = whole_number("a number of slots from 0 to 1000", 0, 1000)
 INTERVAL = length_of_time(0.05)
 TIME_FROM_ZERO = length_of_time(0)

@@ -34,7 +34,7 @@ from worker_service.web.resources.documents import (
 )
 from worker_service.web.resources.jobs import refuse_server_files_in_follow_ups, visible_job
 from worker_service.web.resources.read_requests import ReadRequested, give_password, submit_reindex
-from worker_service.web.streaming import stream_lines
+from worker_service.web.streaming import stream_file, stream_lines
 
 _FILE: dict[str, Any] = {"media": "application/octet-stream", "statuses": (200, 206), "refusals": (410, 416)}
 
@@ -183,10 +183,20 @@ def file(call: ApiRequest) -> Response:
     _visible(call)
     form = call.path("form")
     if form in FORMATS:
-        parts, media_type, name = exports.find_format(call.session, call.id, form)
-        return stream_lines(parts, media_type, file_name=name)
+        made, name = exports.make_file(call.session, call.id, form)
+        return stream_file(made, FORMATS[form].media_type, file_name=name)
     found, name = exports.find_file(call.session, call.id, form)
     return FileResponse(found.path, media_type="application/octet-stream", filename=name)
+
+
+@endpoint("GET", "/api/exports/{form}", media="application/zip", refusals=(404,))
+def zip_of_files(call: ApiRequest, query: DocumentsQuery) -> Response:
+    """Send a zip with one file of each document of a list, newest first: `limit` of them at most, `before` for more."""
+    form = call.path("form")
+    chosen = resource.list_documents(call.session, call.visitor, query, is_readable=True).items
+    return stream_file(
+        exports.make_zip(call.session, chosen, form), "application/zip", file_name=f"documents-{form}.zip"
+    )
 
 
 @endpoint("GET", "/api/jobs/{id}/files/{number}", **_FILE)

@@ -105,9 +105,12 @@ def _operation(one: Endpoint, schemas: _Schemas) -> dict[str, Any]:
     return made
 
 
+_BINARY = ("application/octet-stream", "application/zip", "image/webp")
+
+
 def _response(one: Endpoint, status: int, schemas: _Schemas) -> dict[str, Any]:
     schema = {"type": "string"} if one.answer is None else schemas.get(one.answer)
-    content = {"schema": schema} if one.media not in ("application/octet-stream", "image/webp") else {}
+    content = {} if one.media in _BINARY else {"schema": schema}
     return {"description": HTTPStatus(status).phrase, "content": {one.media: content}}
 
 

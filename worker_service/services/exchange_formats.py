@@ -1,0 +1,234 @@
+"""Formats of other programs: DoclingDocument JSON, the PAWLs layer of OpenContracts, and ALTO 4."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from typing import Any
+from xml.sax.saxutils import quoteattr
+
+import msgspec
+
+from worker_service.jobs.blocks import Block, Role
+from worker_service.jobs.library import Document
+from worker_service.services.database import Session
+from worker_service.services.markdown import flowing_text, without_marker
+from worker_service.services.page_blocks import StructuredPage
+from worker_service.services.page_images import NoPageImage, PageRenderer, page_image
+
+_DOCLING_VERSION = "1.8.0"
+_LABELS = {
+    Role.HEADING: "section_header", Role.PARAGRAPH: "text", Role.ITEM: "list_item", Role.CAPTION: "caption",
+    Role.FOOTNOTE: "footnote", Role.CODE: "code", Role.HEAD: "page_header", Role.FOOT: "page_footer",
+    Role.NUMBER: "page_footer", Role.PICTURE: "text",
+}  # fmt: skip
+_FURNITURE = (Role.HEAD, Role.FOOT, Role.NUMBER)
+_MEDIA_TYPES = {"pdf": "application/pdf", "image": "image/png", "html": "text/html", "text": "text/plain"}
+_ALTO_BEGIN = """<?xml version="1.0" encoding="UTF-8"?>
+<alto xmlns="http://www.loc.gov/standards/alto/ns-v4#">
+<Description><MeasurementUnit>inch1200</MeasurementUnit></Description>
+<Layout>
+"""
+_ALTO_SCALE = 1200 / 72
+
+Word = tuple[float, float, float, float, str]
+"""x0, y0, x1, y1, text."""
+
+
+# ── DoclingDocument ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class _DoclingBuilder:
+    def __init__(self) -> None:
+        self.texts: list[dict[str, Any]] = []
+        self.tables: list[dict[str, Any]] = []
+        self.groups: list[dict[str, Any]] = []
+        self.body: list[dict[str, str]] = []
+        self._list: dict[str, Any] | None = None
+
+    def add(self, page: StructuredPage, block: Block) -> None:
+        if block.role is not Role.ITEM:
+            self._list = None
+        if block.role is Role.TABLE and block.begin in page.tables:
+            self._add_table(page, block)
+        elif page.text_of(block).strip():
+            self._add_text(page, block)
+
+    def _add_table(self, page: StructuredPage, block: Block) -> None:
+        rows = page.tables[block.begin]
+        cells = [
+            {
+                "text": text, "row_span": 1, "col_span": 1, "start_row_offset_idx": row, "end_row_offset_idx": row + 1,
+                "start_col_offset_idx": column, "end_col_offset_idx": column + 1, "column_header": row == 0,
+            }
+            for row, cells in enumerate(rows)
+            for column, text in enumerate(cells)
+        ]  # fmt: skip
+        data = {"table_cells": cells, "num_rows": len(rows), "num_cols": max(map(len, rows))}
+        item = self._item(page, block, f"#/tables/{len(self.tables)}", "table", {"$ref": "#/body"})
+        self.tables.append({**item, "data": data, "captions": [], "references": [], "footnotes": []})
+        self.body.append({"$ref": item["self_ref"]})
+
+    def _add_text(self, page: StructuredPage, block: Block) -> None:
+        original = page.text_of(block).strip("\n")
+        parent = self._parent(block)
+        item = self._item(page, block, f"#/texts/{len(self.texts)}", _LABELS[block.role], {"$ref": parent["self_ref"]})
+        item |= {"orig": original, "text": original if block.role is Role.CODE else flowing_text(original)}
+        if block.role is Role.HEADING:
+            item["level"] = block.level or 1
+        if block.role is Role.ITEM:
+            marker, item["text"] = without_marker(item["text"])
+            item |= {"marker": marker or "-", "enumerated": any(map(str.isalnum, marker))}
+        if block.role is Role.CODE:
+            item |= {"captions": [], "references": [], "footnotes": [], "code_language": "unknown"}
+        self.texts.append(item)
+        (self.body if parent["self_ref"] == "#/body" else parent["children"]).append({"$ref": item["self_ref"]})
+
+    def _parent(self, block: Block) -> dict[str, Any]:
+        """Return the group of an item; the body of anything else."""
+        if block.role is not Role.ITEM:
+            return {"self_ref": "#/body"}
+        if self._list is None:
+            reference = f"#/groups/{len(self.groups)}"
+            self._list = {
+                "self_ref": reference, "parent": {"$ref": "#/body"}, "children": [], "content_layer": "body",
+                "name": "list", "label": "list",
+            }  # fmt: skip
+            self.groups.append(self._list)
+            self.body.append({"$ref": reference})
+        return self._list
+
+    def _item(
+        self, page: StructuredPage, block: Block, reference: str, label: str, parent: dict[str, str]
+    ) -> dict[str, Any]:
+        box = {"l": block.x0, "t": block.y0, "r": block.x1, "b": block.y1, "coord_origin": "TOPLEFT"}
+        place = {"page_no": page.number, "bbox": box, "charspan": [0, block.end - block.begin]}
+        return {
+            "self_ref": reference,
+            "parent": parent,
+            "children": [],
+            "content_layer": "furniture" if block.role in _FURNITURE else "body",
+            "label": label,
+            "prov": [place] if block.is_placed else [],
+        }
+
+
+def docling_json(document: Document, pages: Sequence[StructuredPage]) -> Iterator[str]:
+    """Yield a DoclingDocument, as docling-core 2 reads it."""
+    made = _DoclingBuilder()
+    for page in pages:
+        for block in page.blocks:
+            made.add(page, block)
+    root = {"name": "_root_", "label": "unspecified"}
+    whole = {
+        "schema_name": "DoclingDocument",
+        "version": _DOCLING_VERSION,
+        "name": document.name.rpartition(".")[0] or document.name,
+        "origin": {
+            "mimetype": _MEDIA_TYPES.get(document.kind or "", "application/octet-stream"),
+            "binary_hash": int(document.content[:16] or "0", 16),
+            "filename": document.name,
+        },
+        "furniture": {"self_ref": "#/furniture", "children": [], "content_layer": "furniture", **root},
+        "body": {"self_ref": "#/body", "children": made.body, "content_layer": "body", **root},
+        "groups": made.groups,
+        "texts": made.texts,
+        "pictures": [],
+        "tables": made.tables,
+        "key_value_items": [],
+        "form_items": [],
+        "pages": {
+            str(one.number): {"size": {"width": one.size[0], "height": one.size[1]}, "page_no": one.number}
+            for one in pages
+        },
+    }
+    yield json.dumps(whole, ensure_ascii=False)
+
+
+# ── Words with positions ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _words_of_pages(
+    session: Session, document: Document, pages: Sequence[StructuredPage]
+) -> Iterator[tuple[StructuredPage, list[Word]]]:
+    """Yield each page with its words. Those of a text layer come with the page's image, drawn in a sandbox."""
+    with closing(PageRenderer(session.settings)) as renderer:
+        for page in pages:
+            lines = msgspec.json.decode(page.lines)
+            words = [(*word[:4], word[5]) for line in lines for word in line]
+            if not words and any(one.is_placed for one in page.blocks):
+                try:
+                    drawn = page_image(session, renderer, document.id, page.number)
+                    words = [(one.x0, one.y0, one.x1, one.y1, one.text) for one in drawn.words]
+                except NoPageImage:
+                    words = []
+            yield page, words
+
+
+def pawls_json(session: Session, document: Document, pages: Sequence[StructuredPage]) -> Iterator[str]:
+    """Yield the PAWLs layer: for each page its size, and its words with their boxes."""
+    separator = "["
+    for page, words in _words_of_pages(session, document, pages):
+        tokens = [
+            {"x": x0, "y": y0, "width": round(x1 - x0, 2), "height": round(y1 - y0, 2), "text": text}
+            for x0, y0, x1, y1, text in words
+        ]
+        size = {"width": page.size[0], "height": page.size[1], "index": page.number - 1}
+        yield separator + json.dumps({"page": size, "tokens": tokens}, ensure_ascii=False)
+        separator = ",\n"
+    yield "]\n" if separator != "[" else "[]\n"
+
+
+def alto_xml(session: Session, document: Document, pages: Sequence[StructuredPage]) -> Iterator[str]:
+    """Yield ALTO 4: pages, blocks, lines and words with their boxes, in 1/1200 of an inch."""
+    yield _ALTO_BEGIN
+    for page, words in _words_of_pages(session, document, pages):
+        width, height = (round(edge * _ALTO_SCALE) for edge in page.size)
+        number = f'ID="page_{page.number}" PHYSICAL_IMG_NR="{page.number}"'
+        size = f'WIDTH="{width}" HEIGHT="{height}"'
+        yield f'<Page {number} {size}>\n<PrintSpace HPOS="0" VPOS="0" {size}>\n'
+        for at, (block, own) in enumerate(_words_of_blocks(page, words), 1):
+            yield f'<TextBlock ID="block_{page.number}_{at}" {_alto_box(block.x0, block.y0, block.x1, block.y1)}>\n'
+            yield from (_alto_line(line) for line in _lines_of(own))
+            yield "</TextBlock>\n"
+        yield "</PrintSpace>\n</Page>\n"
+    yield "</Layout>\n</alto>\n"
+
+
+def _words_of_blocks(page: StructuredPage, words: Sequence[Word]) -> Iterator[tuple[Block, list[Word]]]:
+    """Yield the blocks with the words whose centre is in them. A word in none is left out."""
+    left = list(words)
+    for block in page.blocks:
+        own = [one for one in left if _is_inside(one, block)]
+        if own:
+            left = [one for one in left if not _is_inside(one, block)]
+            yield block, own
+
+
+def _is_inside(word: Word, block: Block) -> bool:
+    x, y = (word[0] + word[2]) / 2, (word[1] + word[3]) / 2
+    return block.x0 - 1 <= x <= block.x1 + 1 and block.y0 - 1 <= y <= block.y1 + 1
+
+
+def _lines_of(words: Sequence[Word]) -> Iterator[list[Word]]:
+    line: list[Word] = []
+    for word in words:
+        if line and not line[-1][1] < (word[1] + word[3]) / 2 < line[-1][3]:
+            yield line
+            line = []
+        line.append(word)
+    if line:
+        yield line
+
+
+def _alto_line(line: Sequence[Word]) -> str:
+    left, top = min(one[0] for one in line), min(one[1] for one in line)
+    box = _alto_box(left, top, max(one[2] for one in line), max(one[3] for one in line))
+    strings = "<SP/>".join(f"<String CONTENT={quoteattr(one[4])} {_alto_box(*one[:4])}/>" for one in line)
+    return f"<TextLine {box}>{strings}</TextLine>\n"
+
+
+def _alto_box(x0: float, y0: float, x1: float, y1: float) -> str:
+    left, top, right, bottom = (round(edge * _ALTO_SCALE) for edge in (x0, y0, x1, y1))
+    return f'HPOS="{left}" VPOS="{top}" WIDTH="{right - left}" HEIGHT="{bottom - top}"'

@@ -1,0 +1,172 @@
+"""Passages of a document: stretches of bounded length below one heading, with where they are. For search and RAG."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+import msgspec
+from msgspec import Struct
+
+from worker_service.jobs.blocks import RUNNING, Block, Role
+from worker_service.jobs.digest import digest
+from worker_service.jobs.library import Document
+from worker_service.services.markdown import block_markdown, flowing_text, table_markdown
+from worker_service.services.page_blocks import StructuredPage
+from worker_service.settings.config import Settings
+
+_TOKEN = re.compile(r"\w{1,6}|[^\w\s]")
+_SENTENCE = re.compile(r"(?<=[.!?;。])\s+")
+
+Box = tuple[int, float, float, float, float]
+"""Page, x0, y0, x1, y1 in points from the top left."""
+
+
+class Passage(Struct, frozen=True):
+    document_id: int
+    generation: int
+    number: int
+    """Position in the document, from 1."""
+    text: str
+    """Markdown of its paragraphs, items and rows."""
+    pages: Sequence[int]
+    boxes: Sequence[Box]
+    headings: Sequence[str]
+    """The headings above it, the highest first."""
+    tokens: int
+    """An estimate: pieces of words of up to six letters, and signs."""
+    digest: str
+    """Equal for equal headings and text, also in another document."""
+
+
+class PassageLimits(Struct, frozen=True):
+    tokens: int
+    overlap: int = 0
+    """Tokens at most that a passage repeats of the one before it below the same heading."""
+
+    @classmethod
+    def of(cls, settings: Settings) -> PassageLimits:
+        return cls(settings.passage_tokens, min(settings.passage_overlap, settings.passage_tokens // 2))
+
+
+class _Unit(Struct, frozen=True):
+    """A part of a passage that is not divided."""
+
+    text: str
+    page: int
+    box: Box | None
+    glue: str = "\n\n"
+    """What separates it from the unit before it."""
+
+
+def count_tokens(text: str) -> int:
+    return len(_TOKEN.findall(text))
+
+
+def passages_of(document: Document, pages: Sequence[StructuredPage], limits: PassageLimits) -> Iterator[Passage]:
+    generation = document.current_generation or 0
+    number = 0
+    for headings, units in _sections(pages, limits):
+        for some in _bounded(units, limits):
+            number += 1
+            text = "".join([some[0].text, *(f"{one.glue}{one.text}" for one in some[1:])])
+            boxes = dict.fromkeys(one.box for one in some if one.box is not None)
+            yield Passage(
+                document.id, generation, number, text, sorted({one.page for one in some}), list(boxes), headings,
+                count_tokens(text), digest([headings, text]),
+            )  # fmt: skip
+
+
+def passage_lines(document: Document, pages: Sequence[StructuredPage], limits: PassageLimits) -> Iterator[str]:
+    """Yield a line of JSON for each passage."""
+    about = {"document": document.name, "owner": document.owner}
+    for one in passages_of(document, pages, limits):
+        yield msgspec.json.encode({**about, **msgspec.structs.asdict(one)}).decode() + "\n"
+
+
+def _sections(pages: Sequence[StructuredPage], limits: PassageLimits) -> Iterator[tuple[list[str], list[_Unit]]]:
+    """Yield the units below each heading, with the path of headings that leads to it."""
+    path: list[tuple[int, str]] = []
+    units: list[_Unit] = []
+    for page in pages:
+        for block in page.blocks:
+            if block.role in RUNNING or not page.text_of(block).strip():
+                continue
+            if block.role is not Role.HEADING:
+                units += _units(page, block, limits.tokens)
+                continue
+            yield [text for _, text in path], units
+            units = []
+            path = [one for one in path if one[0] < block.level]
+            path.append((block.level, flowing_text(page.text_of(block))))
+    yield [text for _, text in path], units
+
+
+def _units(page: StructuredPage, block: Block, most: int) -> Iterator[_Unit]:
+    box = (page.number, block.x0, block.y0, block.x1, block.y1) if block.is_placed else None
+    rows = page.tables.get(block.begin) if block.role is Role.TABLE else None
+    if rows:
+        yield from (_Unit(text, page.number, box) for text in _tables(rows, most))
+        return
+    text = block_markdown(page, block)
+    if count_tokens(text) <= most:
+        yield _Unit(text, page.number, box, "\n" if block.role is Role.ITEM else "\n\n")
+        return
+    for at, some in enumerate(_divided(text, most)):
+        yield _Unit(some, page.number, box, " " if at else "\n\n")
+
+
+def _tables(rows: Sequence[Sequence[str]], most: int) -> Iterator[str]:
+    """Yield the rows in tables of bounded length, each below the head of the whole table."""
+    head, open_rows = rows[0], list[Sequence[str]]()
+    length = least = count_tokens(" | ".join(head))
+    for row in rows[1:]:
+        own = count_tokens(" | ".join(row))
+        if open_rows and length + own > most:
+            yield table_markdown([head, *open_rows])
+            open_rows, length = [], least
+        open_rows.append(row)
+        length += own
+    yield table_markdown([head, *open_rows])
+
+
+def _divided(text: str, most: int) -> Iterator[str]:
+    """Yield pieces of bounded length, which end at sentences where they can, else between words."""
+    piece: list[str] = []
+    length = 0
+    for sentence in _SENTENCE.split(text):
+        words = [sentence] if count_tokens(sentence) <= most else sentence.split(" ")
+        for one in words:
+            own = count_tokens(one)
+            if piece and length + own > most:
+                yield " ".join(piece)
+                piece, length = [], 0
+            piece.append(one)
+            length += own
+    if piece:
+        yield " ".join(piece)
+
+
+def _bounded(units: Sequence[_Unit], limits: PassageLimits) -> Iterator[list[_Unit]]:
+    open_units: list[_Unit] = []
+    length = 0
+    for unit in units:
+        own = count_tokens(unit.text)
+        if open_units and length + own > limits.tokens:
+            yield open_units
+            open_units = _tail(open_units, min(limits.overlap, limits.tokens - own))
+            length = sum(count_tokens(one.text) for one in open_units)
+        open_units.append(unit)
+        length += own
+    if open_units:
+        yield open_units
+
+
+def _tail(units: Sequence[_Unit], most: int) -> list[_Unit]:
+    """Return the last sentences of a passage, of `most` tokens together."""
+    last, kept = units[-1], list[str]()
+    for sentence in reversed(_SENTENCE.split(last.text)):
+        if count_tokens(" ".join([sentence, *kept])) > most:
+            break
+        kept.insert(0, sentence)
+    return [_Unit(" ".join(kept), last.page, last.box)] if kept else []
