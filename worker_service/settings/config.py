@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from worker_service.settings.cluster import Cluster
     from worker_service.settings.notifications import NotifyRule
     from worker_service.settings.schedules import Schedule
+    from worker_service.settings.trusted_proxy import TrustedProxy
 
 HANDLERS_SETTINGS = "worker_service.settings"
 _FILE_VARIABLE = "WORKER_CONFIG"
@@ -79,6 +80,14 @@ def _parse_cluster(raw: object, label: str, _: Path) -> Cluster | None:
     from worker_service.settings.cluster import read_cluster  # imported only with a cluster
 
     return read_cluster(raw, label)
+
+
+def _parse_proxy(raw: object, label: str, _: Path) -> TrustedProxy | None:
+    if raw == {}:
+        return None
+    from worker_service.settings.trusted_proxy import read_proxy  # imported only with a proxy
+
+    return read_proxy(raw, label)
 
 
 def _show_rules(rules: Sequence[NotifyRule]) -> dict[str, str]:
@@ -243,6 +252,13 @@ class Settings:
         "address and port, or path of a Unix socket, of `pagemill serve`: [http.md](http.md)",
     )
     web_urls = Setting(kinds.URLS, [], "public addresses of the web page, such as a proxy's", otherwise="none")
+    proxy = Setting(
+        ValueType("a proxy that signs users in", _parse_proxy, lambda proxy: "" if proxy is None else proxy.written()),
+        {},
+        "a proxy whose header names the user, and what each user may do: [http.md](http.md#sign-in-by-a-proxy)",
+        otherwise="none",
+        table="[proxy]",
+    )
     web_origins = Setting(
         kinds.URLS,
         [],

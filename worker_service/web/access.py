@@ -1,7 +1,8 @@
 """Authentication: every request has a visitor, or goes no further.
 
-A visitor signs in with a token, with the cookie of a browser's session (from a one-time link or a token), or, for
-programs on the same machine, by connecting to the Unix socket as root or as the server's own user. Over TCP a token or
+A visitor signs in with a token, with the cookie of a browser's session (from a one-time link or a token), by a proxy
+that the settings trust, or, for programs on the same machine, by connecting to the Unix socket as root or as the
+server's own user. Over TCP a token or
 a session is always required, because a local address does not identify the user.
 
 Reading needs the scope `read`, everything else `operate`; what needs `admin` checks it itself (`must`). A visitor of
@@ -194,7 +195,7 @@ def find_visitor(request: HTTPConnection) -> Visitor:
     """Return the visitor. Reads the database, so it runs in a thread."""
     if (word := _sent_token(request)) is not None:
         return _by_token(request, word)
-    visitor = _by_session(request) or _by_unix_socket(request)
+    visitor = _by_trusted_proxy(request) or _by_session(request) or _by_unix_socket(request)
     if visitor is None:
         raise SignInRequired(
             "sign-in required",
@@ -318,6 +319,32 @@ def _known_token(request: HTTPConnection, known: Callable[[Any, str], Token | No
     if found is not None:
         request.app.state.token_uses.note(found)
     return found
+
+
+# ── A proxy that signs users in ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def _by_trusted_proxy(request: HTTPConnection) -> Visitor | None:
+    """Return the user whom the header of a trusted proxy names. The browser is signed in there, so forms need a token.
+
+    Two headers mean that the proxy passed on one from the client, which may name anybody.
+    """
+    proxy = settings_of(request).proxy
+    if proxy is None or _peer_of(request) not in proxy.address:
+        return None
+    names = {name.strip() for name in request.headers.getlist(proxy.header)}
+    if len(names) != 1 or not (name := names.pop()) or not name.isprintable():
+        return None
+    user = proxy.find_user(name)
+    if user is None:
+        raise NotAllowed(f"{name[:200]} may not use pagemill", "ask the administrator for an entry in [proxy.users]")
+    powers = frozenset(power for power in Power if list(Power).index(power) <= list(Power).index(Power(user.role)))
+    return Visitor(name, powers, user.owner, key_of(request).sign("form", f"{proxy.header} {name}"))
+
+
+def _peer_of(request: HTTPConnection) -> str:
+    connection = connection_of(request)
+    return "socket" if connection.user_id is not None else connection.address
 
 
 # ── The Unix socket ─────────────────────────────────────────────────────────────────────────────────────────────────

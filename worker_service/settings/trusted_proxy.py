@@ -1,0 +1,76 @@
+"""The `proxy` setting: a proxy that signs users in and names them in a header, and what each user may do."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Literal, cast, get_args
+
+from msgspec import Struct
+
+from worker_service.base.errors import ConfigError
+from worker_service.settings.value_types import ValueType, parse_words, read_struct, read_table
+
+SOCKET = "socket"
+ANYONE = "*"
+_OWN_NAME = "{user}"
+_HEADER = re.compile(r"[A-Za-z0-9-]{1,100}")
+
+Role = Literal["read", "operate", "admin"]
+
+
+class ProxyUser(Struct, frozen=True):
+    role: Role
+    owner: str | None
+    """The only owner whose data the user sees; None for all owners."""
+
+
+def _parse_addresses(raw: object, _: str, __: Path) -> tuple[str, ...]:
+    words = parse_words(raw)
+    if not words:
+        raise ValueError
+    return tuple(word if word == SOCKET else str(ipaddress.ip_address(word)) for word in words)
+
+
+def _parse_header(raw: object, _: str, __: Path) -> str:
+    if not isinstance(raw, str) or not _HEADER.fullmatch(raw):
+        raise ValueError
+    return raw
+
+
+def _parse_users(raw: object, label: str, _: Path) -> Mapping[str, ProxyUser]:
+    return {name: _parse_user(given, f"{label}.{name}") for name, given in read_table(raw, label).items()}
+
+
+def _parse_user(raw: object, label: str) -> ProxyUser:
+    role, _, owner = raw.partition(" ") if isinstance(raw, str) else ("", "", "")
+    if role not in get_args(Role):
+        raise ConfigError(f"{label} is read, operate or admin, perhaps with an owner as in 'operate ann', not {raw!r}")
+    return ProxyUser(cast(Role, role), owner.strip() or None)
+
+
+_ADDRESSES = ValueType("a list of IP addresses, or socket for the Unix socket", _parse_addresses)
+_USERS: ValueType[Mapping[str, ProxyUser]] = ValueType("a table of users", _parse_users)
+
+
+class TrustedProxy(Struct, frozen=True):
+    address: Annotated[tuple[str, ...], _ADDRESSES]
+    """Where its requests come from. Anybody who can connect from there can claim to be any user."""
+    users: Annotated[Mapping[str, ProxyUser], _USERS]
+    header: Annotated[str, ValueType("the name of a header", _parse_header)] = "X-Forwarded-User"
+
+    def find_user(self, name: str) -> ProxyUser | None:
+        """Return what the user may do; None if there is no entry for the name and none for everybody else."""
+        found = self.users.get(name) or self.users.get(ANYONE)
+        if found is None or found.owner != _OWN_NAME:
+            return found
+        return ProxyUser(found.role, name)
+
+    def written(self) -> str:
+        return f"{self.header} from {', '.join(self.address)}"
+
+
+def read_proxy(raw: object, label: str) -> TrustedProxy:
+    return read_struct(TrustedProxy, raw, label)
