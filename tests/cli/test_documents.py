@@ -444,6 +444,8 @@ def test_documents_are_handed_over_as_csv_with_where_they_come_from_and_what_can
         ["61", "a.pdf", "/srv/Q1", "success", "2", ""],
         ["", "d.xls", "", "failed", "", "NOT_WHAT_IT_SAYS"],
     ]
+    assert rows[3]["MESSAGE"] == "it is no spreadsheet"
+    assert run("documents", "--owner", "ann", "--excel").stdout == f"\ufeff{told}"
     assert [row["READ_AT"] != "" for row in rows] == [False, True, True, False]
     assert {name: rows[2][name] for name in ("SOURCE", "KEY", "OWNER", "KIND", "SIZE", "SHA256", "MD5")} == {
         "SOURCE": "local", "KEY": "/srv/Q1/a.pdf", "OWNER": "ann", "KIND": "pdf", "SIZE": "7",
@@ -451,7 +453,7 @@ def test_documents_are_handed_over_as_csv_with_where_they_come_from_and_what_can
     }  # fmt: skip
     assert (rows[0]["SHA256"], rows[0]["SIZE"]) == ("c-c", "")
     assert len(list(csv.DictReader(io.StringIO(run("documents", "--csv").stdout)))) == 64
-    assert "--csv and --json cannot be combined" in run("documents", "--csv", "--json", fails=2).stderr
+    assert "--json cannot be combined with --csv" in run("documents", "--csv", "--json", fails=2).stderr
     assert "leave out --limit and --before" in run("documents", "--csv", "--limit", 5, fails=2).stderr
 
 

@@ -120,9 +120,8 @@ def add(
         submission = replace(submission, title=submission.title or _default_name(words))
         added = start_batch(call, jobs, submission, asked=asked, actions=actions)
     if submission.is_waiting:
-        if (first := next((one.job_id for one in added.jobs if one.job_id is not None), None)) is not None:
-            report_waiting(call, first)
         with reporting_interruption():
+            report_waiting(call, added.jobs)
             return await_batches(call, [added.batch.id], timeout=submission.timeout)
     answer = {"batch": added.batch, "items": added.jobs, "replaced": added.replaced, **left_out.as_answer()}
     if not call.printed_json(answer):

@@ -19,7 +19,14 @@ from worker_service.base.humanize import counted
 from worker_service.base.sanitize import harmless
 from worker_service.cli import output
 from worker_service.cli.context import DocumentId, Function, Invocation, JobId, completes, verb
-from worker_service.cli.documents import batch_option, choosing, document_argument, owner_option, tag_option
+from worker_service.cli.documents import (
+    batch_option,
+    choosing,
+    document_argument,
+    excel_option,
+    owner_option,
+    tag_option,
+)
 from worker_service.jobs.documents import IndexStatus
 from worker_service.jobs.library import Document, DocumentSelector
 from worker_service.jobs.search import FoundDocument, FoundPage, SearchRequest, SearchResult
@@ -288,6 +295,7 @@ class _TermsFile(click.File):
 @batch_option
 @click.option("--pages", "by_page", is_flag=True, help="Print a row for each page with a term, not for each document.")
 @click.option("--csv", "as_csv", is_flag=True, help="Print CSV.")
+@excel_option
 @click.option("--xlsx", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path), help="Write a workbook.")
 @click.option("--force", is_flag=True, help="With --xlsx: replace an existing file.")
 def keywords(
@@ -297,6 +305,7 @@ def keywords(
     batch_id: int | None,
     by_page: bool,
     as_csv: bool,
+    for_excel: bool,
     xlsx: Path | None,
     force: bool,
 ) -> None:
@@ -326,8 +335,11 @@ def keywords(
     elif call.printed_json({"terms": words, "items": [row.as_object(words) for row in rows]}):
         return
     else:
-        show = output.show_csv if as_csv else output.show_table
-        show(count_headers(words, of_pages=by_page), [*map(count_cells, rows)])
+        headers, cells = count_headers(words, of_pages=by_page), [*map(count_cells, rows)]
+        if as_csv or for_excel:
+            output.show_csv(headers, cells, is_for_excel=for_excel)
+        else:
+            output.show_table(headers, cells)
     if unread := sum(not row.is_read for row in whole):
         output.say(f"{counted(unread, 'document')} without text could not be counted: pagemill documents")
     if not pages:

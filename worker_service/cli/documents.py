@@ -56,6 +56,10 @@ batch_option = click.option(
     "--batch", "batch_id", type=BatchId(), metavar="N", help="Only documents that this batch asked for."
 )
 
+excel_option = click.option(
+    "--excel", "for_excel", is_flag=True, help="Print CSV for Excel, which otherwise misreads letters such as ü."
+)
+
 
 def choosing(function: Function) -> Function:
     """Add the selectors of documents to a verb, whose function gets a `DocumentSelector`."""
@@ -104,6 +108,7 @@ _SELECTED_BY = ("ids", "statuses", "owners", "name", "tags", "kinds", "since", "
     "--sort", "order", default="date", metavar="ORDER", help="date, name, pages or state; -name for the reverse."
 )
 @click.option("--csv", "as_csv", is_flag=True, help="Print all of them as CSV, with digests and origin.")
+@excel_option
 @click.option("--xlsx", type=click.Path(path_type=Path), metavar="FILE", help="Write all of them to a workbook.")
 def ls(
     call: Invocation,
@@ -112,12 +117,14 @@ def ls(
     before_id: int | None,
     order: str,
     as_csv: bool,
+    for_excel: bool,
     xlsx: Path | None,
 ) -> None:
     """\b
     pagemill documents
     pagemill documents --status failed --owner alice
     pagemill documents ls --owner alice --csv > documents.csv
+    pagemill documents --batch 7 --xlsx documents.xlsx
     pagemill documents adopt /srv/read
     pagemill documents rm 7
 
@@ -126,8 +133,10 @@ def ls(
     The CSV and the workbook also have the tags, source, size, digests (SHA-256, MD5) and time of reading. Files that
     failed before they became documents are listed without a number.
     """
-    if as_csv or xlsx is not None:
-        _write_list(call, chosen, xlsx, is_page=limit is not None or before_id is not None)
+    if as_csv or for_excel or xlsx is not None:
+        if limit is not None or before_id is not None:
+            raise BadInput("--csv, --excel and --xlsx write all documents", "leave out --limit and --before")
+        _write_list(call, chosen, xlsx, for_excel=for_excel)
         return
     page = operations.list_documents(
         call.session, chosen, limit=limit or _LISTED, before_id=before_id, order=read_document_order(order)
@@ -140,17 +149,14 @@ def ls(
         output.say("more files failed before they became documents: pagemill failures lists them")
 
 
-def _write_list(call: Invocation, chosen: DocumentSelector, xlsx: Path | None, *, is_page: bool) -> None:
+def _write_list(call: Invocation, chosen: DocumentSelector, xlsx: Path | None, *, for_excel: bool) -> None:
     from worker_service.services.spreadsheets import LIST_COLUMNS, list_row, write_list  # not needed for the list
 
-    option = "--csv" if xlsx is None else "--xlsx"
     if call.as_json:
-        raise BadInput(f"{option} and --json cannot be combined", "use one of them")
-    if is_page:
-        raise BadInput(f"{option} prints all documents", "leave out --limit and --before")
+        raise BadInput("--json cannot be combined with --csv, --excel and --xlsx", "use one of them")
     rows = map(list_row, operations.each_with_origin(call.session, chosen))
     if xlsx is None:
-        output.show_csv(LIST_COLUMNS, rows)
+        output.show_csv(LIST_COLUMNS, rows, is_for_excel=for_excel)
         return
     with atomic_write(xlsx) as file:
         write_list(file, rows)

@@ -64,8 +64,9 @@ def _unchanged_files(call: Invocation, sizes: Mapping[Path, int], owner: str) ->
 
 def count_folder(call: Invocation, crawl: NewJob) -> dict[str, Any]:
     """Run the dry-run crawl, wait for it, and return the counts in its result."""
-    job_id = enqueue.enqueue_job(call.session, replace(crawl, priority=PRIORITY)).job_id
-    report_waiting(call, job_id)
+    enqueued = enqueue.enqueue_job(call.session, replace(crawl, priority=PRIORITY))
+    report_waiting(call, [enqueued])
+    job_id = enqueued.job_id
     waited = wait_for_jobs(call.session, Selector(ids=(job_id,)))
     job = call.session.reading.get(job_id)
     if not waited.is_good:

@@ -81,10 +81,10 @@ def show_values(values: Mapping[str, object]) -> None:
             show(f"{name:20} {', '.join(map(str, value)) if isinstance(value, list) else value}")
 
 
-def show_csv(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+def show_csv(headers: Sequence[str], rows: Iterable[Sequence[object]], *, is_for_excel: bool = False) -> None:
     from worker_service.services.spreadsheets import csv_lines
 
-    for line in csv_lines(headers, rows):
+    for line in csv_lines(headers, rows, is_for_excel=is_for_excel):
         click.echo(line, nl=False)
 
 

@@ -88,8 +88,7 @@ def ingest(
         if added is not None and submission.batch is not None:
             return await_batches(call, [added.batch.id], timeout=submission.timeout)
         awaited = [AwaitedDocument(one.name, one.job_id, one.document_id, owner, one.source_key) for one in results]
-        if (first := next((one.job_id for one in results if one.job_id is not None), None)) is not None:
-            report_waiting(call, first)
+        report_waiting(call, enqueued)
         return await_reading(call, awaited, timeout=submission.timeout)
 
 

@@ -263,9 +263,10 @@ def say_what_is_left_out(call: Invocation, left_out: LeftOut) -> None:
         output.say(f"  … and {more:,} more; --json lists up to 1,000")
 
 
-def report_waiting(call: Invocation, job_id: int) -> None:
-    """Say why a job does not start at once. The wait continues: a daemon may start meanwhile."""
-    for gate in call.session.gates.explain(job_id):
+def report_waiting(call: Invocation, jobs: Sequence[Enqueued | InBatch]) -> None:
+    """Say why the first job does not start at once. The wait continues: a daemon may start meanwhile."""
+    job_id = next((one.job_id for one in jobs if one.job_id), None)
+    for gate in () if job_id is None else call.session.gates.explain(job_id):
         if gate.code == "WORKER_DOWN":
             output.say(f"waiting for a daemon, which reads the files; none is running: {call.settings.start_command}")
         else:

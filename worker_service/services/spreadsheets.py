@@ -13,13 +13,18 @@ from worker_service.jobs.job import Job
 from worker_service.jobs.library import Document, Provenance
 
 LIST_COLUMNS = (
-    "DOCUMENT", "NAME", "SOURCE", "FOLDER", "KEY", "OWNER", "KIND", "PAGES", "STATE", "ERROR", "SIZE", "SHA256", "MD5",
-    "READ_AT", "TAGS",
+    "DOCUMENT", "NAME", "SOURCE", "FOLDER", "KEY", "OWNER", "KIND", "PAGES", "STATE", "ERROR", "MESSAGE", "SIZE",
+    "SHA256", "MD5", "READ_AT", "TAGS",
 )  # fmt: skip
 
 
-def csv_lines(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> Iterator[str]:
-    """Yield the rows as CSV lines. Cells are untrusted text and are sanitised."""
+def csv_lines(headers: Sequence[str], rows: Iterable[Sequence[object]], *, is_for_excel: bool = False) -> Iterator[str]:
+    """Yield the rows as CSV lines. Cells are untrusted text and are sanitised.
+
+    Excel reads UTF-8 only after a byte order mark, which other programs may take for a part of the first header.
+    """
+    if is_for_excel:
+        yield "\ufeff"
     for row in chain([headers], rows):
         line = io.StringIO()
         csv.writer(line, lineterminator="\n").writerow(map(harmless_cell, row))
@@ -31,13 +36,13 @@ def list_row(one: tuple[Document, Provenance] | Job) -> tuple[object, ...]:
     if isinstance(one, Job):
         return (
             None, one.name, one.platform, None, one.source_key, one.owner, None, None, one.status.value,
-            one.error_code, None, None, None, None, None,
+            one.error_code, one.error_text, None, None, None, None, None,
         )  # fmt: skip
     document, origin = one
     return (
         document.id, document.name, document.platform, origin.folder, document.source_key, document.owner,
-        document.kind, document.pages, document.state, document.error_code, origin.size, origin.sha256, origin.md5,
-        origin.read_at and origin.read_at[:19], ", ".join(document.tags),
+        document.kind, document.pages, document.state, document.error_code, document.error_text,
+        origin.size, origin.sha256, origin.md5, origin.read_at and origin.read_at[:19], ", ".join(document.tags),
     )  # fmt: skip
 
 
