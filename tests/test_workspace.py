@@ -111,7 +111,7 @@ def test_a_crawled_file_is_in_the_folders_in_which_it_was_found_and_goes_where_t
 
     crawl(shelf, CrawlItem("f", "r", "2026", "folder"))
 
-    assert shelf.store.upkeep.links_due() == [0]
+    assert shelf.store.links.links_due() == [0]
     link(shelf.store, shelf.workspace, [document_id])
     assert named(shelf) == {"alice/Reports/2026/a.pdf": "original of a.pdf"}
     assert not (shelf.workspace / "by-owner/alice/Reports/2025").exists()
@@ -159,11 +159,11 @@ def test_the_names_of_a_removed_document_go_and_empty_folders_with_them(shelf: S
     read(shelf, "/srv/b.pdf", roles="original")
     named(shelf)
 
-    shelf.store.upkeep.remove_documents([gone], actor="ann")
+    shelf.store.removal.remove_documents([gone], actor="ann")
 
     assert list(named(shelf)) == ["alice/srv/b.pdf"]
     assert not (shelf.workspace / "by-owner/alice/srv/deep").exists()
-    assert shelf.store.upkeep.links_of(gone) == []
+    assert shelf.store.links.links_of(gone) == []
 
 
 def test_what_a_hand_removed_is_remade_and_what_a_hand_put_there_is_left(shelf: Shelf) -> None:
@@ -181,7 +181,7 @@ def test_what_a_hand_removed_is_remade_and_what_a_hand_put_there_is_left(shelf: 
 
     assert "mine.pdf is not a link of ours" in trouble
     assert named(shelf) == {**whole, "alice/srv/mine.pdf": "a person's own"}
-    shelf.store.upkeep.remove_documents([mine, other], actor="ann")
+    shelf.store.removal.remove_documents([mine, other], actor="ann")
     assert named(shelf) == {"alice/srv/mine.pdf": "a person's own"}
 
 
@@ -221,7 +221,7 @@ def test_an_end_between_any_two_steps_leaves_nothing_that_is_not_mended(
     shelf: Shelf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     deeds: list[tuple[Any, str]] = [(os, "mkdir"), (os, "symlink"), (os, "unlink"), (os, "rmdir")]
-    deeds += [(shelf.store.upkeep, "save_links"), (shelf.store.upkeep, "links_made")]
+    deeds += [(shelf.store.links, "save_links"), (shelf.store.links, "links_made")]
     document_id = read(shelf, "/in/a.pdf", "0.pdf", roles="original text")
 
     for number in range(100):
@@ -234,7 +234,7 @@ def test_an_end_between_any_two_steps_leaves_nothing_that_is_not_mended(
             with suppress(Interrupted):
                 link(shelf.store, shelf.workspace, [document_id])
         assert list(named(shelf)) == [f"alice/in/{number}.pdf", f"alice/in/{number}.txt"]
-        assert len(shelf.store.upkeep.links_of(document_id)) == 2
+        assert len(shelf.store.links.links_of(document_id)) == 2
         if steps.left:
             break
     assert number > 5
@@ -288,7 +288,7 @@ def test_hostile_names_come_out_harmless_and_unique(shelf: Shelf) -> None:
         assert ".." not in name.split("/")
         assert all(unicodedata.category(one)[0] != "C" for one in name)
         assert all(0 < len(part.encode()) <= 255 and part[0] not in ". " for part in name.split("/"))
-    shelf.store.upkeep.remove_documents(ids, actor="ann")
+    shelf.store.removal.remove_documents(ids, actor="ann")
     assert named(shelf) == {}
 
 

@@ -98,7 +98,7 @@ def file_exists(file: Path) -> bool:
 
 def link_due(store: Store, workspace: Path) -> Sequence[str]:
     errors: list[str] = []
-    while ids := [document_id for document_id in store.upkeep.links_due(_AT_ONCE) if document_id]:
+    while ids := [document_id for document_id in store.links.links_due(_AT_ONCE) if document_id]:
         errors += link(store, workspace, ids)
     return errors
 
@@ -106,11 +106,11 @@ def link_due(store: Store, workspace: Path) -> Sequence[str]:
 def link(store: Store, workspace: Path, document_ids: Sequence[int]) -> Sequence[str]:
     """Update the rows and links of these documents; return error messages."""
     errors: list[str] = []
-    before = {document_id: store.upkeep.links_of(document_id) for document_id in document_ids}
+    before = {document_id: store.links.links_of(document_id) for document_id in document_ids}
     wanted = []
     for document_id, present in before.items():
         try:
-            facts = store.upkeep.link_facts(document_id)
+            facts = store.links.link_facts(document_id)
             links = Links(document_id) if facts is None else links_of(facts)
         except (PagemillError, ValueError) as error:
             errors.append(f"document {document_id}: {error}")
@@ -118,9 +118,9 @@ def link(store: Store, workspace: Path, document_ids: Sequence[int]) -> Sequence
         if not _has_links(links, present):
             wanted.append(links)
     if wanted:
-        store.upkeep.save_links(wanted)
+        store.links.save_links(wanted)
     for document_id, present in before.items():
-        now = dict(store.upkeep.links_of(document_id))
+        now = dict(store.links.links_of(document_id))
         for path in [*now, *(path for path, _ in present if path not in now)]:
             try:
                 _update_link(workspace, path, now.get(path, ""))
@@ -130,7 +130,7 @@ def link(store: Store, workspace: Path, document_ids: Sequence[int]) -> Sequence
                 if error.errno in _WORKSPACE_ERRNOS:
                     raise
                 errors.append(f"{path}: {error.strerror}")
-    store.upkeep.links_made(document_ids)
+    store.links.links_made(document_ids)
     return errors
 
 
@@ -204,9 +204,9 @@ def _open_folder(workspace: Path, folders: Sequence[str], *, makes: bool = False
 
 def sweep_gone(store: Store, workspace: Path) -> Sequence[str]:
     """Return the files that could not be removed. Rows are deleted last, so that an interrupted sweep is repeated."""
-    while paths := store.upkeep.gone_files():
+    while paths := store.removal.gone_files():
         left = [path for path in paths if not _is_removed(workspace, path)]
-        store.upkeep.forget_gone_files([path for path in paths if path not in left])
+        store.removal.forget_gone_files([path for path in paths if path not in left])
         if left:
             return left
     return []

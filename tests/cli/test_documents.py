@@ -618,7 +618,7 @@ def test_a_file_that_cannot_be_removed_is_left_to_the_daemon_and_holds_up_no_oth
         result = run("documents", "rm", 1, "--yes")
 
     assert "no permission to delete 1 file in the workspace; the daemon" in result.stderr
-    assert shelf.store.upkeep.gone_files() == left_of(shelf) == ["objects/1-1/original"]
+    assert shelf.store.removal.gone_files() == left_of(shelf) == ["objects/1-1/original"]
 
 
 def test_stats_tells_what_each_owner_keeps(run: Run, shelf: Shelf) -> None:

@@ -701,7 +701,7 @@ def test_nobody_waits_for_what_an_archive_held_once_it_has_been_removed(shelf: S
     shelf.store.leases.complete_many([Completion(archive.lease, document=facts, publishes=True, follow_ups=[inner])])
     found = shelf.next_job()
     shelf.publish(found, "b.pdf", "words")
-    shelf.store.upkeep.remove_documents([found.document_id or 0], actor="somebody")
+    shelf.store.removal.remove_documents([found.document_id or 0], actor="somebody")
     session = Session(shelf.store, load_settings(), "somebody")
     awaited = [AwaitedDocument("a.zip", archive.id, archive.document_id)]
 

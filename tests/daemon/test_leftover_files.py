@@ -39,7 +39,7 @@ def test_p5_files_of_an_attempt_that_did_not_complete_are_removed_and_no_others(
         publish("readme"),
     ]
     left = [publish(f"{released.job.id}-1")]
-    store.steering.prune(ids(gone.job.id))
+    store.pruning.prune(ids(gone.job.id))
 
     sweep_objects(context_in(tmp_path, store, log, workspace=tmp_path))
 
@@ -62,11 +62,11 @@ def test_the_files_of_a_deleted_document_are_removed_and_those_it_shares_stay(
     [shared] = [file for file in store.library.files(1) if file.name == "shared.txt"]
     store.leases.complete_many([Completion(second.lease, files=[FileAgain(shared.id)], publishes=True)])
 
-    store.upkeep.remove_documents([1], actor="ann")
+    store.removal.remove_documents([1], actor="ann")
     forget(context_in(tmp_path, store, log, workspace=tmp_path))
     assert [file.name for file in folder.iterdir()] == ["shared.txt"]
 
-    store.upkeep.remove_documents([2], actor="ann")
+    store.removal.remove_documents([2], actor="ann")
     forget(context_in(tmp_path, store, log, workspace=tmp_path))
     assert not folder.exists()
 
@@ -84,7 +84,7 @@ def test_what_a_removal_that_was_cut_off_has_left_is_removed_a_little_at_a_time(
     file.write_text("text")
     files = [NewFile("a.txt", str(file.relative_to(tmp_path)), "text")]
     store.leases.complete_many([Completion(job.lease, files=files, publishes=True)])
-    store.upkeep.remove_documents([1], actor="ann")
+    store.removal.remove_documents([1], actor="ann")
     context = context_in(tmp_path, store, log, workspace=tmp_path)
 
     again = [forget(context) for _ in range(4)]
@@ -122,7 +122,7 @@ def test_what_a_hand_notes_as_gone_takes_no_file_that_was_not_published(
 
     assert (tmp_path / "settings.toml").exists()
     assert [file.name for file in published.iterdir()] == ["page.txt"]
-    assert store.upkeep.gone_files() == []
+    assert store.removal.gone_files() == []
     assert by_hand("SELECT * FROM document_gone") == []
     assert store.library.document(1).source_key == "a.pdf"
 

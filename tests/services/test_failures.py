@@ -15,6 +15,7 @@ from worker_service.jobs.selector import Selector
 from worker_service.services import failures, job_control
 from worker_service.services.database import Session
 from worker_service.services.failure_sentences import explanation_of
+from worker_service.services.undo import find_undoable, undo_action
 
 
 def enqueue(session: Session, job_type: str = "ocr_pages", **fields: object) -> int:
@@ -74,7 +75,7 @@ def test_a_dismissed_failure_comes_back_by_undo_and_by_a_new_failure(session: Se
     failures.dismiss_failures(session, None, job_ids=[job_id])
     assert listed(session) == []
     assert [action.verb for action in session.history.actions()] == ["dismiss"]
-    job_control.undo(session, job_control.find_undoable(session, None))
+    undo_action(session, find_undoable(session, None))
     assert listed(session) == [("a.pdf", "PDF_BROKEN")]
 
     failures.dismiss_failures(session, None)

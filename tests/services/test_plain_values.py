@@ -14,12 +14,13 @@ from worker_service.jobs.search import SearchRequest
 from worker_service.services.database import Session
 from worker_service.services.enqueue import enqueue
 from worker_service.services.job_advice import why
-from worker_service.services.job_control import apply_plan, find_undoable, make_plan, undo
+from worker_service.services.job_control import apply_plan, make_plan
 from worker_service.services.job_details import get_job_details
 from worker_service.services.jobs import list_jobs
 from worker_service.services.overview import Overview, statistics
 from worker_service.services.parse import read_selector
 from worker_service.services.serialize import as_object
+from worker_service.services.undo import find_undoable, undo_action
 
 
 def put(session: Session, **words: object) -> int:
@@ -63,7 +64,7 @@ def test_a_plan_tells_what_a_change_would_do_and_what_was_done_can_be_undone(ses
     assert sorted(changed.job_ids) == ids
     assert {session.reading.get(job_id).status for job_id in ids} == {Status.CANCELLED}
     assert [(one.actor, one.verb, one.jobs) for one in session.history.actions()] == [("ann", "cancel", 7)]
-    undo(session, find_undoable(session, None))
+    undo_action(session, find_undoable(session, None))
     assert Overview(session).counts.by_status[Status.PENDING] == 8
 
 

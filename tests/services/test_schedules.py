@@ -15,10 +15,10 @@ import pytest
 from tests.store.kit import START, ByHand, MovableClock, lay_out
 from worker_service.base.errors import BadInput, Refused
 from worker_service.jobs.selector import Selector
-from worker_service.services import job_control
 from worker_service.services import schedules as service
 from worker_service.services.database import Session
 from worker_service.services.schedules import list_schedules, run_tick, start_schedule_now
+from worker_service.services.undo import find_undoable, undo_action
 from worker_service.settings.config import Settings, load_settings
 from worker_service.store.opening import open_store
 
@@ -275,7 +275,7 @@ def test_each_change_of_a_schedule_is_recorded_and_undone(opened: Open) -> None:
         ("remove_schedule", "schedule mine"), ("change_schedule", "schedule mine"), ("add_schedule", "schedule mine"),
     ]  # fmt: skip
     for expected in ([("mine", "@daily")], [("mine", "0 * * * *")], []):
-        job_control.undo(session, job_control.find_undoable(session, None))
+        undo_action(session, find_undoable(session, None))
         assert [(one.name, one.cron) for one in list_schedules(session)] == expected
 
 
@@ -286,7 +286,7 @@ def test_an_undo_does_not_overwrite_a_later_change(opened: Open) -> None:
     service.pause_schedule(session, "mine")
 
     with pytest.raises(Refused, match="changed meanwhile"):
-        job_control.undo(session, added)
+        undo_action(session, added)
 
 
 def test_nobody_changes_a_schedule_of_another_owner(opened: Open) -> None:

@@ -203,7 +203,7 @@ def test_with_its_document_goes_what_would_have_followed(store: Store, by_hand: 
     document_id = publish(store, actions=[HOOK])
     run_what_follows(store)
 
-    store.upkeep.remove_documents([document_id], actor="ann")
+    store.removal.remove_documents([document_id], actor="ann")
 
     assert by_hand("SELECT * FROM deferred_action") == []
 

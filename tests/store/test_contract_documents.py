@@ -582,12 +582,12 @@ def test_the_newest_file_of_each_role_is_the_input(store: Store) -> None:
 def test_files_outlive_the_jobs_that_published_them(store: Store, clock: MovableClock) -> None:
     job = download(store)
 
-    while store.steering.prune(Selector(statuses=(COMPLETED,))):
+    while store.pruning.prune(Selector(statuses=(COMPLETED,))):
         pass
 
     assert job.id not in [each.id for each in store.reading.list(Selector())]
     assert [file.name for file in store.attempts.inputs(1)] == ["a.pdf"]
-    assert store.upkeep.gone_files() == []
+    assert store.removal.gone_files() == []
 
 
 def test_the_same_content_is_found_by_sha256_for_all_and_by_md5_for_its_owner(store: Store) -> None:
@@ -626,12 +626,12 @@ def test_a_file_published_again_shares_the_path_and_keeps_it_alive(store: Store)
 
     [copy] = store.attempts.inputs(2)
     assert (copy.name, copy.path, copy.sha256) == ("b.pdf", original.path, "c1")
-    store.upkeep.remove_documents([1], actor="ann")
-    assert store.upkeep.gone_files() == []
-    store.upkeep.remove_documents([2], actor="ann")
-    assert store.upkeep.gone_files() == [original.path]
-    store.upkeep.forget_gone_files([original.path])
-    assert store.upkeep.gone_files() == []
+    store.removal.remove_documents([1], actor="ann")
+    assert store.removal.gone_files() == []
+    store.removal.remove_documents([2], actor="ann")
+    assert store.removal.gone_files() == [original.path]
+    store.removal.forget_gone_files([original.path])
+    assert store.removal.gone_files() == []
 
 
 def test_a_file_that_is_gone_is_not_published_again(store: Store) -> None:
@@ -795,7 +795,7 @@ def test_a_page_is_known_by_another_digest_as_well_until_it_is_forgotten(
         store.attempts.save_pages([(job.lease, PageResult(at, f"new {job.id}", "new")) for at in (1, 4, 7)])
         store.leases.complete(job.lease)
     clock.advance(1)
-    while store.upkeep.forget_pages():
+    while store.removal.forget_pages():
         pass
     assert by_hand("SELECT * FROM page_alias") == []
 
@@ -866,7 +866,7 @@ def test_a_page_that_was_read_before_the_attempt_could_stop_is_there_for_the_ret
 
     assert save(store, job.lease, "kept") == [job.lease]
     store.leases.confirm_cancel(job.lease)
-    store.upkeep.forget_pages(100)
+    store.removal.forget_pages(100)
     store.steering.retry(ids(job.id), actor="ann")
     again = claim(store)
 
@@ -886,7 +886,7 @@ def test_p11_a_page_read_for_an_older_generation_is_known_to_the_newer_one_and_i
     assert store.attempts.answer(new.lease, KnownPages(["1:late"])) == KnownDigests(["1:late"])
     assert by_hand("SELECT number FROM page") == []
     # What somebody was told of is there for as long as they run.
-    store.upkeep.forget_pages(100)
+    store.removal.forget_pages(100)
     store.attempts.save_pages([(new.lease, PageResult(1, "1:late"))])
     assert [page.text for page in store.attempts.answer(new.lease, DocumentPages(1, 9)).pages] == ["late"]
 
@@ -928,8 +928,8 @@ def test_a_crawl_remembers_what_it_saw(store: Store, by_hand: ByHand) -> None:
 
 def remove(store: Store, *document_ids: int) -> Removed:
     """As a person does: also what a chore would do about the pages."""
-    removed = store.upkeep.remove_documents(document_ids, actor="ann")
-    while store.upkeep.forget_gone():
+    removed = store.removal.remove_documents(document_ids, actor="ann")
+    while store.removal.forget_gone():
         pass
     return removed
 
@@ -948,7 +948,7 @@ def test_a_document_is_removed_with_its_pages_and_files_unless_a_job_works_for_i
     assert (removed.document_ids, list(removed.refused)) == ([1], [99])
     assert removed.freed == Weight(documents=1, pages=0, files=1, size=10)
     assert by_hand("SELECT * FROM page") == by_hand("SELECT * FROM page_result") == []
-    assert store.upkeep.gone_files() == ["objects/1-1/a.pdf"]
+    assert store.removal.gone_files() == ["objects/1-1/a.pdf"]
     assert "reindex" in store.steering.retry(ids(job.id), actor="ann").refused[job.id]
     assert ask_for(store, "a.pdf", owner="ann").document_id == 2
 
@@ -959,14 +959,14 @@ def test_a_removed_document_is_seen_by_nobody_while_its_pages_are_forgotten_a_fe
     texts = [f"solar {number}" for number in range(50)]
     publish(store, "report.pdf", *texts)
 
-    store.upkeep.remove_documents([1], actor="ann")
+    store.removal.remove_documents([1], actor="ann")
     left = []
     while by_hand("SELECT * FROM document_gone"):
         assert store.search.find(SearchRequest("solar")).items == []
         assert store.search.keyword_counts(["solar"]) == []
-        assert store.upkeep.forget_gone(10) <= 20
+        assert store.removal.forget_gone(10) <= 20
         left.append(by_hand("SELECT count(*) AS n FROM page")[0]["n"])
-    while store.upkeep.forget_gone(10):
+    while store.removal.forget_gone(10):
         pass
 
     assert left[:5] == [40, 30, 20, 10, 0]
@@ -987,17 +987,17 @@ def test_pages_and_files_that_another_document_has_stay_with_it(store: Store, by
         [Completion(first.lease, publishes=True), Completion(second.lease, files=again, publishes=True)]
     )
 
-    assert store.upkeep.weigh([1]) == Weight(documents=1, shared_files=1)
-    assert store.upkeep.weigh([1, 2]) == Weight(documents=2, files=1, size=10)
+    assert store.removal.weigh([1]) == Weight(documents=1, shared_files=1)
+    assert store.removal.weigh([1, 2]) == Weight(documents=2, files=1, size=10)
     assert remove(store, 1).freed == Weight(documents=1, shared_files=1)
 
     assert [page.text for page in store.library.page_texts(2)] == ["both"]
     assert [one.document_id for one in store.search.find(SearchRequest("both")).items] == [2]
     assert store.search.find(SearchRequest("own")).items == []
     assert by_hand("SELECT text FROM page_result") == [{"text": "both"}]
-    assert store.upkeep.gone_files() == []
+    assert store.removal.gone_files() == []
     assert remove(store, 2).freed == Weight(documents=1, files=1, size=10)
-    assert store.upkeep.gone_files() == [original.path]
+    assert store.removal.gone_files() == [original.path]
 
 
 def test_a_removal_is_an_action_with_its_actor_and_what_went_and_is_never_undone(
@@ -1025,7 +1025,7 @@ def test_a_removal_is_an_action_with_its_actor_and_what_went_and_is_never_undone
     assert list(undo(store, cancel.id).job_ids) == [3]
 
     clock.advance(8 * 86400)
-    store.steering.prune(ids(1))
+    store.pruning.prune(ids(1))
     assert by_hand("SELECT * FROM worker_action_item") == by_hand("SELECT * FROM worker_action") == []
 
 
@@ -1042,8 +1042,8 @@ def test_what_is_kept_is_summed_up_by_owner_and_what_two_share_counts_once_for_a
     ])  # fmt: skip
 
     # Beside the original, a download of ann's has published a log that is empty.
-    assert store.upkeep.sizes_by_owner() == [OwnerSize("bob", 1, 7, 2, 15), OwnerSize("ann", 1, 0, 2, 10)]
-    assert store.upkeep.size_of_all() == (3, 15)
+    assert store.removal.sizes_by_owner() == [OwnerSize("bob", 1, 7, 2, 15), OwnerSize("ann", 1, 0, 2, 10)]
+    assert store.removal.size_of_all() == (3, 15)
     assert [document.size for document in store.library.documents(DocumentSelector())] == [10, 10]
 
 
@@ -1056,7 +1056,7 @@ def test_what_nobody_refers_to_is_forgotten_once_nobody_may_have_asked_for_it(
     known = store.attempts.answer(asking.lease, KnownPages(["1:first"])).digests
     clock.advance(1)
 
-    while store.upkeep.forget_pages():
+    while store.removal.forget_pages():
         pass
 
     assert by_hand("SELECT generation FROM page") == [{"generation": 2}]
@@ -1065,7 +1065,7 @@ def test_what_nobody_refers_to_is_forgotten_once_nobody_may_have_asked_for_it(
     assert store.attempts.answer(asking.lease, KnownPages(["1:first"])).digests == []
     store.leases.complete(asking.lease)
     clock.advance(1)
-    while store.upkeep.forget_pages():
+    while store.removal.forget_pages():
         pass
     assert by_hand("SELECT text FROM page_result") == [{"text": "second"}]
     assert store.search.find(SearchRequest("first")).items == []
@@ -1077,7 +1077,7 @@ def test_what_a_failed_generation_has_read_is_there_for_the_next_one(store: Stor
     store.leases.fail(first.lease, Failure("X", "x"), retry_at=None)
     ask_for(store)
     clock.advance(1)
-    while store.upkeep.forget_pages():
+    while store.removal.forget_pages():
         pass
 
     again = claim(store)
@@ -1094,7 +1094,7 @@ def test_files_of_an_earlier_generation_are_not_taken_for_those_of_the_one_that_
     store.leases.complete_many([Completion(claim(store, "ingest").lease, files=made, publishes=True)])
 
     assert {file.role: file.job_id for file in store.attempts.inputs(1)} == {"original": 3, "text": 4}
-    assert store.upkeep.gone_files() == ["objects/2-1/a.html", "objects/2-1/a.txt"]
+    assert store.removal.gone_files() == ["objects/2-1/a.html", "objects/2-1/a.txt"]
 
 
 def test_an_older_original_is_forgotten_whatever_it_was_called(store: Store) -> None:
@@ -1102,7 +1102,7 @@ def test_an_older_original_is_forgotten_whatever_it_was_called(store: Store) -> 
     download(store, name="b.pdf", content="c2")
     store.leases.complete_many([Completion(claim(store, "ingest").lease, publishes=True)])
 
-    store.upkeep.forget_pages()
+    store.removal.forget_pages()
 
     assert [file.name for file in store.library.files(1)] == ["b.pdf"]
 
@@ -1111,13 +1111,13 @@ def test_a_page_that_was_known_when_it_was_asked_for_can_still_be_saved(store: S
     publish(store, "report.pdf", "first")
     publish(store, "report.pdf", "second", content="c2")
     asking = start_reading(store, "other.pdf")
-    while store.upkeep.forget_pages():
+    while store.removal.forget_pages():
         pass
 
     store.attempts.save_pages([(asking.lease, PageResult(1, "1:first"))])
     store.leases.complete_many([Completion(asking.lease, publishes=True)])
     clock.advance(9)
-    while store.upkeep.forget_pages():
+    while store.removal.forget_pages():
         pass
 
     assert [page.text for page in store.library.page_texts(2)] == ["first"]

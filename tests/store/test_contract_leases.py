@@ -138,7 +138,7 @@ LOSSES: dict[str, Loss] = {
     "requeue, and claimed again by the same": _and_claimed_again(requeue),
     "release, and claimed again": _and_claimed_again(ENDINGS["release"]),
     "deleted": _ended_and(lambda store, which: store.steering.delete(which, actor="ann")),
-    "pruned": _ended_and(lambda store, which: store.steering.prune(which)),
+    "pruned": _ended_and(lambda store, which: store.pruning.prune(which)),
     "retried and claimed again": _and_claimed_again(
         _ended_and(lambda store, which: store.steering.retry(which, actor="ann"))
     ),

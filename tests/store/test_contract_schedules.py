@@ -161,11 +161,11 @@ def test_what_was_begun_long_ago_is_forgotten_but_for_the_newest_and_never_begun
         store.schedules.take("nightly", PLAN, slot, JOB)
     store.schedules.enqueue_once("key", "month 2026-11", UNIQUE)
     clock.advance(61 * 86_400)
-    store.steering.prune(Selector(older_than="2020-01-01 00:00:00.000"))
+    store.pruning.prune(Selector(older_than="2020-01-01 00:00:00.000"))
     assert len(runs(store)) == 4
 
     clock.advance(2 * 86_400)
-    store.steering.prune(Selector(older_than="2020-01-01 00:00:00.000"))
+    store.pruning.prune(Selector(older_than="2020-01-01 00:00:00.000"))
 
     assert runs(store) == [("nightly", "2026-11-18 13:00:00.000"), ("once:key", "month 2026-11")]
     assert [store.schedules.take("nightly", PLAN, slot, JOB) for slot in slots] == [None] * 3

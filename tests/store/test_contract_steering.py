@@ -328,7 +328,7 @@ def test_actions_are_forgotten_after_a_week(
     clock.advance(8 * 86_400)
     store.steering.priority(ids(young), 3, actor="ann")
 
-    store.steering.prune(Selector())
+    store.pruning.prune(Selector())
 
     assert by_hand("SELECT item_id FROM worker_action_item") == [{"item_id": young}]
     assert [action.jobs for action in store.history.actions()] == [1]
@@ -544,20 +544,20 @@ def test_p4_prune_removes_ended_jobs_and_all_that_was_kept_about_them(
     claim_one(store)
     pending = enqueue()
 
-    removed = store.steering.prune(Selector())
+    removed = store.pruning.prune(Selector())
 
     assert removed == 3
     assert set(everything(store)) == {running, pending}
     for table in ("worker_job_attempt", "worker_job_event", "worker_job_log"):
         assert by_hand(f"SELECT job_id FROM {table} WHERE job_id IN ({', '.join(map(str, ended))})") == [], table
-    assert store.steering.prune(Selector()) == 0
+    assert store.pruning.prune(Selector()) == 0
 
 
 def test_prune_goes_in_steps_until_nothing_is_left(store: Store) -> None:
     store.intake.enqueue_many([NewJob("ocr_pages") for _ in range(25)])
     store.steering.cancel(Selector(), actor="ann")
 
-    assert [store.steering.prune(Selector(), most=10) for _ in range(4)] == [10, 10, 5, 0]
+    assert [store.pruning.prune(Selector(), most=10) for _ in range(4)] == [10, 10, 5, 0]
 
 
 def test_prune_takes_only_what_the_selector_means(store: Store, enqueue: Enqueue, clock: MovableClock) -> None:
@@ -568,6 +568,6 @@ def test_prune_takes_only_what_the_selector_means(store: Store, enqueue: Enqueue
     store.leases.beat("w1", [])
     young = _ended(store, enqueue, COMPLETED)
 
-    assert store.steering.prune(Selector(older_than=cut, statuses=(COMPLETED,))) == 1
+    assert store.pruning.prune(Selector(older_than=cut, statuses=(COMPLETED,))) == 1
     assert set(everything(store)) == {old_failed, young}
     assert old not in everything(store)

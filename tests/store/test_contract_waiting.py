@@ -85,7 +85,7 @@ FATES: dict[str, Fate] = {
     ),
     "deleted": lambda store, need, by_hand: store.steering.delete(ids(need), actor="ann"),
     "deleted by hand": lambda store, need, by_hand: by_hand(f"DELETE FROM worker_job_queue WHERE id = {need}"),
-    "pruned": lambda store, need, by_hand: store.steering.prune(ids(need)),
+    "pruned": lambda store, need, by_hand: store.pruning.prune(ids(need)),
 }
 UNMET = ["failed", "cancelled", "cancelled by hand", "deleted", "deleted by hand"]
 

@@ -294,7 +294,7 @@ VERBS: dict[str, Prepare] = {
     "list": lambda store, clock: store.reading.list(EVERY_JOB, most=20),
     "list running": lambda store, clock: store.reading.list(RUNNING),
     "cancel": lambda store, clock: store.steering.cancel(ids(39), actor="ann"),
-    "prune": lambda store, clock: store.steering.prune(Selector(older_than="2020-01-01 00:00:00.000")),
+    "prune": lambda store, clock: store.pruning.prune(Selector(older_than="2020-01-01 00:00:00.000")),
     "change_counter": lambda store, clock: store.database.change_counter(),
 }  # fmt: skip
 

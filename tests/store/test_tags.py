@@ -78,7 +78,7 @@ def test_documents_are_found_by_all_of_their_tags_and_counted_for_their_owner(st
 def test_tags_go_with_their_document(store: Store, by_hand: ByHand) -> None:
     document_id = publish(store, "a.pdf", tags=["invoice"])
 
-    store.upkeep.remove_documents([document_id], actor="ann")
+    store.removal.remove_documents([document_id], actor="ann")
 
     assert by_hand("SELECT * FROM document_tag") == []
 

@@ -32,6 +32,7 @@ from worker_service.services.job_control import Plan
 from worker_service.services.jobs import state_of
 from worker_service.services.overview import title_of_pause
 from worker_service.services.serialize import as_object
+from worker_service.services.undo import find_undoable, newest_final, undo_action
 
 _REFUSALS_SHOWN = 10
 _END_SECONDS = 15.0
@@ -139,8 +140,8 @@ def undo(call: Invocation, action_id: int | None, is_list: bool, dry_run: bool, 
     """
     if is_list:
         return _show_actions(call)
-    action = operations.find_undoable(call.session, action_id)
-    final = None if action_id is not None else operations.newest_final(call.session, action)
+    action = find_undoable(call.session, action_id)
+    final = None if action_id is not None else newest_final(call.session, action)
     if dry_run:
         if not call.printed_json({"dry_run": True, **as_object(action), "newest_final": final}):
             output.show(f"would undo action {action.id}: {_described(action)}")
@@ -151,7 +152,7 @@ def undo(call: Invocation, action_id: int | None, is_list: bool, dry_run: bool, 
             first = f"The newest action, {final.id}, cannot be undone: the {_described(final)}. "
         effect = "restore the priorities" if action.opposite == "priority" else f"{action.opposite} what it changed"
         confirm(f"{first}Undo action {action.id}, the {_described(action)}: {effect}?", yes=yes)
-    changed = operations.undo(call.session, action)
+    changed = undo_action(call.session, action)
     if action.subject:
         if not call.printed_json({"action": action.id}):
             output.show(f"undid the {_described(action)}")

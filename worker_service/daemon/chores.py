@@ -79,11 +79,11 @@ class Prune:
         return 600.0
 
     def _prune(self, what: str, before: datetime) -> int:
-        steering = self.context.store.steering
+        pruning = self.context.store.pruning
         if what == "logs":
             notices = self.context.store.notices.prune(before, most=_PRUNED_AT_ONCE)
-            return max(notices, steering.prune_logs(before, most=_PRUNED_AT_ONCE))
-        return steering.prune(Selector(statuses=(Status(what),), older_than=as_text(before)), most=_PRUNED_AT_ONCE)
+            return max(notices, pruning.prune_logs(before, most=_PRUNED_AT_ONCE))
+        return pruning.prune(Selector(statuses=(Status(what),), older_than=as_text(before)), most=_PRUNED_AT_ONCE)
 
 
 @dataclass(slots=True)
@@ -228,7 +228,7 @@ def sweep_objects(context: DaemonContext) -> float:
     if swept:
         context.log.info(events.OBJECTS_SWEPT, folders=swept)
     # In small steps: the loop and other writers wait meanwhile.
-    return 5.0 if context.store.upkeep.forget_pages(FORGOTTEN_AT_ONCE) else 3600.0
+    return 5.0 if context.store.removal.forget_pages(FORGOTTEN_AT_ONCE) else 3600.0
 
 
 def _is_left_over(context: DaemonContext, job_id: int, fence: int) -> bool:
@@ -240,7 +240,7 @@ def _is_left_over(context: DaemonContext, job_id: int, fence: int) -> bool:
 def forget(context: DaemonContext) -> float:
     """Delete removed documents and replaced readings. Files come first, since a user may be waiting for the space."""
     workspace = context.settings.workspace
-    is_more = context.store.upkeep.forget_gone(FORGOTTEN_AT_ONCE)
+    is_more = context.store.removal.forget_gone(FORGOTTEN_AT_ONCE)
     if left := sweep_gone(context.store, workspace):
         raise PermissionError(f"{counted(len(left), 'file')} may not be removed, such as {workspace / left[0]}")
     return 0.1 if is_more else 5.0
@@ -297,7 +297,7 @@ class FailUnknown:
 
     def run(self) -> float:
         now, grace_seconds = self.boot_clock(), self.context.settings.unknown_type_grace_seconds
-        unknown = [job_type for job_type in self.context.store.upkeep.unknown_types() if job_type not in self.known]
+        unknown = [job_type for job_type in self.context.store.workers.unknown_types() if job_type not in self.known]
         self._unknown_since = {job_type: self._unknown_since.get(job_type, now) for job_type in unknown}
         is_more = False
         for job_type, since in self._unknown_since.items():
@@ -306,7 +306,7 @@ class FailUnknown:
         return _SOON_SECONDS if is_more else min(_LOOK_SECONDS, grace_seconds)
 
     def _fail(self, job_type: str, since: datetime) -> bool:
-        failed = self.context.store.upkeep.fail_unknown(job_type, since=since, most=_FAILED_AT_ONCE)
+        failed = self.context.store.workers.fail_unknown(job_type, since=since, most=_FAILED_AT_ONCE)
         if failed:
             self.context.log.warning(events.TYPE_UNKNOWN, job_type=job_type, jobs=len(failed))
         return bool(failed)
@@ -327,14 +327,14 @@ class NameDocuments:
     _all_at: float = 0.0
 
     def run(self) -> float:
-        upkeep, now = self.context.store.upkeep, self.context.monotonic()
-        due = upkeep.links_due(_AT_ONCE)
+        links, now = self.context.store.links, self.context.monotonic()
+        due = links.links_due(_AT_ONCE)
         if _ALL in due or now >= self._all_at:
-            upkeep.links_made([_ALL])
+            links.links_made([_ALL])
             self._seen, self._all_at = 0, now + EVERY_SECONDS
         ids: Sequence[int] = [document_id for document_id in due if document_id != _ALL]
         if not ids and self._seen is not None:
-            ids = upkeep.document_ids(self._seen, _AT_ONCE)
+            ids = links.document_ids(self._seen, _AT_ONCE)
             self._seen = ids[-1] if ids else None
         if not ids:
             return 5.0

@@ -17,14 +17,14 @@ _PAUSE_SECONDS = 0.005
 
 
 def weigh_removal(session: Session, documents: Sequence[Document]) -> Weight:
-    return session.store.upkeep.weigh([document.id for document in documents])
+    return session.store.removal.weigh([document.id for document in documents])
 
 
 def remove_documents(session: Session, documents: Sequence[Document]) -> tuple[Removed, Sequence[str]]:
     """Return the result and the files that a daemon has to delete."""
     store, workspace = session.store, session.settings.workspace
-    removed = store.upkeep.remove_documents([document.id for document in documents], actor=session.actor)
-    while store.upkeep.forget_gone(FORGOTTEN_AT_ONCE):
+    removed = store.removal.remove_documents([document.id for document in documents], actor=session.actor)
+    while store.removal.forget_gone(FORGOTTEN_AT_ONCE):
         time.sleep(_PAUSE_SECONDS)
     known = {document.id: document for document in documents}
     forget_passwords(session, [known[document_id] for document_id in removed.document_ids])

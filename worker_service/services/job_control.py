@@ -13,7 +13,7 @@ from worker_service.base.clock import add_duration, parse_length
 from worker_service.base.errors import BadInput, NodeNotFound, Refused
 from worker_service.base.suggestions import did_you_mean
 from worker_service.jobs.batches import OwnerPolicy
-from worker_service.jobs.history import Action, Changed
+from worker_service.jobs.history import Changed
 from worker_service.jobs.job import Job, Status
 from worker_service.jobs.selector import Selector
 from worker_service.services.database import Session
@@ -35,7 +35,6 @@ DONE = {
 }
 SAMPLE = 5
 _PRUNED_AT_ONCE = 1000
-_ACTIONS_MOST = 1000
 
 # Statuses in which the verb makes the reading of a job's document fail, and the document's error code.
 _FAILS = {"cancel": (LIVE, "CANCELLED"), "delete": ((Status.PENDING,), "JOB_DELETED")}
@@ -111,7 +110,7 @@ def apply_plan(session: Session, plan: Plan, *, without_grace: bool = False) -> 
     if plan.verb == "cancel":
         return steering.cancel(plan.selector, actor=actor, without_grace=without_grace)
     if plan.verb == "retry":
-        return _with_policy(session, steering.retry(plan.selector, actor=actor))
+        return apply_owner_policy(session, steering.retry(plan.selector, actor=actor))
     if plan.verb == "delete":
         return steering.delete(plan.selector, actor=actor)
     return steering.priority(plan.selector, read_priority(plan.priority), actor=actor)
@@ -143,7 +142,7 @@ def await_ends(session: Session, ids: Sequence[int], *, seconds: float) -> Mappi
 def prune_jobs(session: Session, plan: Plan) -> int:
     """Prune in several short transactions."""
     pruned = 0
-    while gone := session.store.steering.prune(plan.selector, most=_PRUNED_AT_ONCE):
+    while gone := session.store.pruning.prune(plan.selector, most=_PRUNED_AT_ONCE):
         pruned += gone
     return pruned
 
@@ -177,59 +176,7 @@ def _unended(session: Session, ids: Sequence[int]) -> Iterator[tuple[int, str]]:
         yield job.id, why
 
 
-# ── Undo ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def find_undoable(session: Session, action_id: int | None) -> Action:
-    """Return this action, or without an id the newest that can be undone."""
-    found = session.history.actions(most=_ACTIONS_MOST)
-    chosen = [one for one in found if (one.id == action_id if action_id else one.undone_at is None and one.opposite)]
-    action = next(iter(chosen), None)
-    if action is None:
-        which = "nothing" if action_id is None else f"no action {action_id}"
-        raise Refused(f"there is {which} to undo", "see pagemill undo --list")
-    if action.undone_at is not None:
-        raise Refused(f"action {action.id} was undone already")
-    if action.opposite is None:
-        raise Refused(f"action {action.id} cannot be undone: {_why_not(action)}")
-    return action
-
-
-def _why_not(action: Action) -> str:
-    if action.is_of_tokens:
-        return "`pagemill token make` and `rm` change who may sign in"
-    match action.verb:
-        case "stop_batch":
-            return f"it stopped batch {action.batch_id}; `pagemill batch resume {action.batch_id}` resumes it"
-        case "resume_batch" | "retry_batch":
-            return f"it started batch {action.batch_id} again; `pagemill batch stop {action.batch_id}` stops it"
-        case _:
-            return f"it was a {action.verb}, which removes permanently"
-
-
-def newest_final(session: Session, action: Action) -> Action | None:
-    """Return the newest change of jobs or documents if it is later than `action` and permanent."""
-    changes = (one for one in session.history.actions(most=_ACTIONS_MOST) if not one.is_of_tokens)
-    newest = next(changes, action)
-    return newest if newest.id > action.id and newest.opposite is None else None
-
-
-def undo(session: Session, action: Action) -> Changed:
-    """Do the opposite to each job that has not changed since."""
-    if action.is_of_schedule:
-        session.store.schedules.undo(action.id, actor=session.actor)
-        return Changed(action.id, ())
-    changed = session.store.steering.undo(action.id, actor=session.actor)
-    if action.verb != "cancel":
-        return changed
-    if action.batch_id is None:
-        return _with_policy(session, changed)
-    policy = OwnerPolicy(session.settings.owner_policy)
-    batch = session.store.batches.undo_cancel(action.id, actor=session.actor, policy=policy)
-    return replace(changed, batch_id=None if batch is None else batch.id)
-
-
-def _with_policy(session: Session, changed: Changed) -> Changed:
+def apply_owner_policy(session: Session, changed: Changed) -> Changed:
     """Apply the owner policy: a retry restarts a batch that had ended."""
     if not changed.job_ids:
         return changed

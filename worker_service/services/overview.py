@@ -181,9 +181,9 @@ class Statistics(Struct, frozen=True):
 
 
 def statistics(session: Session) -> Statistics:
-    upkeep = session.store.upkeep
+    removal = session.store.removal
     counts, pending = session.overview.counts_by_type(), session.overview.pending_by_platform()
-    return Statistics(counts, pending, upkeep.sizes_by_owner(), *upkeep.size_of_all())
+    return Statistics(counts, pending, removal.sizes_by_owner(), *removal.size_of_all())
 
 
 def recent_errors(session: Session, *, since: str, owner: str | None = None) -> Sequence[ErrorCount]:

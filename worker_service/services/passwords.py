@@ -96,7 +96,7 @@ def forget_unneeded(store: Store, workspace: Path) -> int:
             continue
         found = None if path.name.startswith(".") else _read(path)  # left behind by a killed process
         key = None if found is None else (found.platform, found.owner, found.source_key)
-        if is_new or (found is not None and found.is_kept) or (key is not None and store.upkeep.is_awaited(*key)):
+        if is_new or (found is not None and found.is_kept) or (key is not None and store.removal.is_awaited(*key)):
             continue
         path.unlink(missing_ok=True)
         forgotten += 1

@@ -27,11 +27,11 @@ def faults_of_files(store: Store, workspace: Path, *, with_digests: bool = False
     Raise `PermissionError` if the caller may not read the workspace.
     """
     last = 0
-    while rows := store.upkeep.published_files(after=last, most=_ROWS_AT_ONCE):
+    while rows := store.removal.published_files(after=last, most=_ROWS_AT_ONCE):
         for row in rows:
             detail = _fault(workspace / row.path, row, with_digests=with_digests)
             # The row may have been deleted since it was read, and its file after it.
-            if detail is not None and store.upkeep.is_published(row.id):
+            if detail is not None and store.removal.is_published(row.id):
                 yield FileFault(row.path, row.document_id, detail)
         last = rows[-1].id
 

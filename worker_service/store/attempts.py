@@ -39,8 +39,8 @@ from worker_service.store.completions import Completions, Work, work_from
 from worker_service.store.database import Database
 from worker_service.store.leases import lease_error
 from worker_service.store.library import page_from
+from worker_service.store.removal import leave_results
 from worker_service.store.settling import settle
-from worker_service.store.upkeep import leave_results
 
 _SMALL_LAYOUT_BYTES = 1 << 12
 

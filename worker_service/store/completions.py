@@ -15,8 +15,8 @@ from worker_service.jobs.documents import FileAgain, NewFile
 from worker_service.jobs.job import Enqueued, Lease, NewJob
 from worker_service.store.database import Database, Row
 from worker_service.store.intake import Intake
+from worker_service.store.removal import forget_files
 from worker_service.store.settling import documents_changed
-from worker_service.store.upkeep import forget_files
 
 
 class Work(Struct, frozen=True):

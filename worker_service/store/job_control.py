@@ -8,25 +8,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from msgspec import Struct
 
 from worker_service.base.clock import as_text
 from worker_service.base.errors import Refused, RuleBroken
-from worker_service.jobs.history import OPPOSITE, Changed
+from worker_service.jobs.history import Changed
 from worker_service.jobs.job import Status
 from worker_service.jobs.selector import Selector
 from worker_service.store.database import Database, chunks
 from worker_service.store.reading import Reading
 from worker_service.store.settling import settle
 
-UNDO_DAYS = 7
-
 _JOBS_PER_TRANSACTION = 500
-
-_RUNS_DAYS = 62
-"""Retention of schedule runs. A period is at most a month."""
 
 _POSSIBLE = {
     "cancel": "status IN ('pending', 'running')",
@@ -37,7 +32,7 @@ _POSSIBLE = {
 }
 
 
-class _Job(Struct, frozen=True):
+class JobToChange(Struct, frozen=True):
     id: int
     status: Status
     priority: int
@@ -88,27 +83,6 @@ class Steering:
         with self._db.transaction():
             return sorted(job_id for (job_id,) in self._db.write("bring_forward", ids=json.dumps(list(ids))))
 
-    def undo(self, action_id: int, *, actor: str) -> Changed:
-        """Apply the opposite verb to the jobs that are still as the action left them."""
-        found = self._db.read("undoable_verb", action_id=action_id)
-        if not found:
-            raise Refused(f"action {action_id} cannot be undone", "`pagemill undo --list` shows what became of it")
-        verb = OPPOSITE[found[0][0]]
-        items = {row[0]: row[1:] for row in self._db.read("action_items", action_id=action_id)}
-
-        def undo_one(job: _Job) -> None:
-            left_as, priority = items[job.id]
-            if job.state != left_as:
-                raise Refused(f"it has moved since: it is {job.status}, with priority {job.priority}")
-            self._refuse(verb, job)
-            self._db.write(verb, job_id=job.id, priority=priority, now=self._db.now())
-
-        done, asked, refused = self._apply_to_each(list(items), undo_one, asks=verb == "cancel")
-        if done:
-            with self._db.transaction():
-                self._db.write("undone", action_id=action_id, now=self._db.now(), actor=actor)
-        return Changed(action_id, done, asked, refused)
-
     def begin_batch_action(self, verb: str, batch_id: int, actor: str) -> int:
         values = {"verb": verb, "actor": actor, "batch_id": batch_id, "now": self._db.now()}
         [(action_id,)] = self._db.write("begin_batch_action", **values)
@@ -132,22 +106,22 @@ class Steering:
         is_named = selector == Selector(ids=selector.ids) and bool(selector.ids)
         job_ids = sorted(set(selector.ids)) if is_named else self._reading.ids(selector, _POSSIBLE[verb])
 
-        def change(job: _Job) -> None:
+        def change(job: JobToChange) -> None:
             nonlocal action_id
-            self._refuse(verb, job)
+            self.refuse(verb, job)
             if action_id is None:
                 [(action_id,)] = self._db.write("begin_action", verb=verb, actor=actor, now=self._db.now())
             for statement in verbs:
                 self._db.write(statement, job_id=job.id, priority=level, now=self._db.now())
-            left = self._read_job(job.id)
+            left = self.read_job(job.id)
             item = {"item_id": job.id, "left_as": left.state if left else job.title}
             self._db.write("remember", action_id=action_id, **item, priority_before=job.priority)
 
-        done, asked, refused = self._apply_to_each(job_ids, change, asks=verb == "cancel")
+        done, asked, refused = self.apply_to_each(job_ids, change, asks=verb == "cancel")
         return Changed(action_id, done, asked, refused)
 
-    def _apply_to_each(
-        self, job_ids: Sequence[int], change: Callable[[_Job], None], *, asks: bool
+    def apply_to_each(
+        self, job_ids: Sequence[int], change: Callable[[JobToChange], None], *, asks: bool
     ) -> tuple[list[int], list[int], dict[int, str]]:
         """Return (changed jobs, jobs requested to stop, refused job → reason)."""
         done: list[int] = []
@@ -156,7 +130,7 @@ class Steering:
         for chunk in chunks(job_ids, _JOBS_PER_TRANSACTION):
             with self._db.transaction():
                 for job_id in chunk:
-                    job = self._read_job(job_id)
+                    job = self.read_job(job_id)
                     if job is None:
                         refused[job_id] = "there is no such job"
                         continue
@@ -169,12 +143,12 @@ class Steering:
                 settle(self._db)
         return done, asked, refused
 
-    def _read_job(self, job_id: int) -> _Job | None:
+    def read_job(self, job_id: int) -> JobToChange | None:
         for status, *rest in self._db.write("look", job_id=job_id):
-            return _Job(job_id, Status(status), *rest)
+            return JobToChange(job_id, Status(status), *rest)
         return None
 
-    def _refuse(self, verb: str, job: _Job) -> None:
+    def refuse(self, verb: str, job: JobToChange) -> None:
         if verb == "cancel" and job.status.is_ended:
             raise Refused(f"it is already {job.status}")
         if verb == "dismiss" and job.status is not Status.FAILED:
@@ -186,7 +160,7 @@ class Steering:
         if verb == "retry":
             self._refuse_retry(job)
 
-    def _refuse_retry(self, job: _Job) -> None:
+    def _refuse_retry(self, job: JobToChange) -> None:
         if job.status is Status.RUNNING and job.is_stopping:
             raise Refused(f"it is still stopping: once it has, `pagemill retry {job.id}`")
         if not job.status.is_ended:
@@ -215,34 +189,3 @@ class Steering:
     def drain_node(self, name: str, *, is_draining: bool) -> bool:
         with self._db.transaction():
             return bool(self._db.write("drain_node", name=name, is_draining=is_draining))
-
-    def prune(self, selector: Selector, *, most: int = 1000) -> int:
-        """Call again until it returns 0."""
-        job_ids = self._reading.oldest_ended_ids(selector, most)
-        for chunk in chunks(job_ids, _JOBS_PER_TRANSACTION):
-            with self._db.transaction():
-                for job_id in chunk:
-                    self._db.write("prune", job_id=job_id)
-        self._prune_actions()
-        self._prune_runs()
-        return len(job_ids)
-
-    def prune_logs(self, before: datetime, *, most: int = 1000) -> int:
-        with self._db.transaction():
-            return len(self._db.write("prune_logs", before=as_text(before), most=most))
-
-    def _prune_runs(self) -> None:
-        before = as_text(self._db.clock() - timedelta(days=_RUNS_DAYS))
-        forgotten = _JOBS_PER_TRANSACTION
-        while forgotten == _JOBS_PER_TRANSACTION:
-            with self._db.transaction():
-                forgotten = len(self._db.write("forget_runs", before=before, most=_JOBS_PER_TRANSACTION))
-
-    def _prune_actions(self) -> None:
-        values = {"before": as_text(self._db.clock() - timedelta(days=UNDO_DAYS))}
-        while True:
-            with self._db.transaction():
-                forgotten = self._db.write("forget_action_items", **values, most=_JOBS_PER_TRANSACTION)
-                self._db.write("forget_old_actions", **values)
-            if not forgotten:
-                return

@@ -1,4 +1,4 @@
--- Bulk changes by users, and pruning of old rows.
+-- Bulk changes by users.
 
 -- name: look
 SELECT status, priority,
@@ -70,16 +70,6 @@ UPDATE batch SET priority = :priority
  WHERE id IN (SELECT value FROM json_each(:batch_ids))
    AND (:owners = '[]' OR owner IN (SELECT value FROM json_each(:owners)));
 
--- name: undoable_verb
-SELECT verb FROM worker_action
- WHERE id = :action_id AND undone_at IS NULL AND verb IN ('cancel', 'retry', 'priority', 'dismiss');
-
--- name: action_items
-SELECT item_id, left_as, priority_before FROM worker_action_item WHERE action_id = :action_id ORDER BY item_id;
-
--- name: undone
-UPDATE worker_action SET undone_at = :now, undone_by = :actor WHERE id = :action_id;
-
 -- name: pause
 INSERT INTO pause (scope, name, since, until, reason) VALUES (:scope, :name, :now, :until, :reason)
     ON CONFLICT (scope, name) DO UPDATE SET until = excluded.until, reason = excluded.reason;
@@ -89,23 +79,3 @@ DELETE FROM pause WHERE scope = :scope AND name = :name RETURNING 1;
 
 -- name: drain_node
 UPDATE node SET draining = :is_draining WHERE name = :name RETURNING 1;
-
--- name: prune
-DELETE FROM worker_job_queue WHERE id = :job_id AND completed_at IS NOT NULL;
-
--- name: prune_logs
--- The order of ids is the order of times.
-DELETE FROM worker_job_log
- WHERE id IN (SELECT id FROM worker_job_log ORDER BY id LIMIT :most) AND at < :before
-RETURNING id;
-
--- name: forget_action_items
-DELETE FROM worker_action_item
- WHERE (action_id, item_id) IN (SELECT i.action_id, i.item_id
-                                  FROM worker_action a JOIN worker_action_item i ON i.action_id = a.id
-                                 WHERE a.at < :before LIMIT :most)
-RETURNING item_id;
-
--- name: forget_old_actions
-DELETE FROM worker_action
- WHERE at < :before AND NOT EXISTS (SELECT 1 FROM worker_action_item WHERE action_id = worker_action.id);

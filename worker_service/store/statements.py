@@ -16,9 +16,9 @@ from worker_service.store.job_rows import NEW_COLUMNS, USUAL_COLUMNS
 _HERE = Path(__file__).parent
 # A fragment must come before the statements that use it.
 _PARTS = (
-    "workers", "deferred_actions", "settling", "intake", "leases", "completions", "attempts", "schedules",
-    "job_control", "batches", "reading", "gates", "history", "overview",
-    "library", "search", "tags", "upkeep", "integrity", "notices", "tokens", "idempotency",
+    "deferred_actions", "settling", "intake", "leases", "workers", "completions", "attempts", "schedules",
+    "job_control", "batches", "reading", "gates", "history", "overview", "library", "search", "tags", "removal",
+    "links", "pruning", "undo", "integrity", "notices", "tokens", "idempotency",
 )  # fmt: skip
 _HEADING = re.compile(r"^-- (name|fragment): (\w+)\n", re.MULTILINE)
 _PLACE = re.compile(r"\{(\w+)\}")

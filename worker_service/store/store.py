@@ -29,14 +29,17 @@ if TYPE_CHECKING:
     from worker_service.store.job_control import Steering
     from worker_service.store.leases import Leases
     from worker_service.store.library import Library
+    from worker_service.store.links import DocumentLinks
     from worker_service.store.notices import Notices
     from worker_service.store.overview import OverviewQueries
+    from worker_service.store.pruning import Pruning
     from worker_service.store.reading import Reading
+    from worker_service.store.removal import Removal
     from worker_service.store.schedules import Schedules
     from worker_service.store.search import PageSearch
     from worker_service.store.tags import Tags
     from worker_service.store.tokens import Tokens
-    from worker_service.store.upkeep import Upkeep
+    from worker_service.store.undo import Undo
     from worker_service.store.workers import Workers
 
 
@@ -133,10 +136,28 @@ class Store:
         return PageSearch(self.database)
 
     @cached_property
-    def upkeep(self) -> Upkeep:
-        from worker_service.store.upkeep import Upkeep
+    def actions(self) -> Undo:
+        from worker_service.store.undo import Undo
 
-        return Upkeep(self.database)
+        return Undo(self.database, self.steering)
+
+    @cached_property
+    def removal(self) -> Removal:
+        from worker_service.store.removal import Removal
+
+        return Removal(self.database)
+
+    @cached_property
+    def links(self) -> DocumentLinks:
+        from worker_service.store.links import DocumentLinks
+
+        return DocumentLinks(self.database)
+
+    @cached_property
+    def pruning(self) -> Pruning:
+        from worker_service.store.pruning import Pruning
+
+        return Pruning(self.database, self.reading)
 
     @cached_property
     def integrity(self) -> Integrity:

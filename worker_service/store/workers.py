@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from datetime import datetime
 
 from msgspec.structs import asdict, replace
 
+from worker_service.base.clock import as_text
 from worker_service.base.errors import Refused, WorkerUnknown
 from worker_service.jobs.workers import NodeState, Worker
 from worker_service.store.claim_order import Scheduler
 from worker_service.store.database import Database
+from worker_service.store.settling import settle
 
 
 class Workers:
@@ -65,3 +68,13 @@ class Workers:
             self._db.write("forget_limits", kind=kind)
             for name, number in maximum_by_name.items():
                 self._db.write("set_limit", kind=kind, name=name, most=number)
+
+    def unknown_types(self) -> Sequence[str]:
+        return [job_type for (job_type,) in self._db.read("unknown_types", stale_before=self._db.stale_before())]
+
+    def fail_unknown(self, job_type: str, *, since: datetime, most: int = 1000) -> Sequence[int]:
+        values = {"now": self._db.now(), "since": as_text(since), "stale_before": self._db.stale_before(), "most": most}
+        with self._db.transaction():
+            failed = [job_id for (job_id,) in self._db.write("fail_unknown", job_type=job_type, **values)]
+            settle(self._db)
+        return failed

@@ -58,3 +58,27 @@ INSERT INTO job_limit (kind, name, most) VALUES (:kind, :name, :most);
 -- name: set_payload_limit
 INSERT INTO job_limit (kind, name, most) VALUES ('payload', 'bytes', :most)
     ON CONFLICT DO UPDATE SET most = excluded.most WHERE most <> excluded.most;
+
+-- name: unknown_types
+-- The types of ready jobs for which no live worker has a handler.
+WITH RECURSIVE {lanes}
+SELECT DISTINCT job_type FROM lane
+ WHERE NOT EXISTS (SELECT 1 FROM handler h JOIN worker w ON w.id = h.worker_id
+                    WHERE h.job_type = lane.job_type AND w.heartbeat_at > :stale_before)
+ ORDER BY job_type;
+
+-- name: fail_unknown
+-- Fails jobs that became ready before :since. A job becomes ready when it is inserted, becomes due, or is put back.
+UPDATE worker_job_queue
+   SET status = 'failed', held = 0, completed_at = :now, error_code = 'UNKNOWN_TYPE',
+       error_message = 'no worker that lives has had a handler for ' || job_type || ' since ' || :since,
+       error_remedy = 'install it, or correct the job type, then retry'
+ WHERE id IN (SELECT q.id FROM worker_job_queue q INDEXED BY job_ready
+               WHERE q.status = 'pending' AND q.held = 0 AND q.job_type = :job_type
+                 AND max(q.created_at, ifnull(q.run_at, ''),
+                         ifnull((SELECT max(e.at) FROM worker_job_event e
+                                  WHERE e.job_id = q.id AND e.to_status = 'pending'), '')) <= :since
+               LIMIT :most)
+   AND NOT EXISTS (SELECT 1 FROM handler h JOIN worker w ON w.id = h.worker_id
+                    WHERE h.job_type = :job_type AND w.heartbeat_at > :stale_before)
+RETURNING id;

@@ -11,9 +11,10 @@ from starlette.responses import Response
 
 from worker_service.jobs.history import Action
 from worker_service.jobs.job import Pause
-from worker_service.services import job_control, overview
+from worker_service.services import overview
 from worker_service.services.health import Health, check_health
 from worker_service.services.overview import Overview, SchedulerStatus, Statistics
+from worker_service.services.undo import undo_action
 from worker_service.web.api.endpoint import ApiRequest, ApiResponse, Items, endpoint
 from worker_service.web.api.jobs import ChangedJobs, changed_jobs
 from worker_service.web.api.metrics import MEDIA_TYPE
@@ -131,5 +132,5 @@ def undo(call: ApiRequest, query: UndoQuery) -> ChangedJobs | Action:
     action = resource.undoable_action(call.session, call.visitor, call.id)
     if query.dry_run:
         return action
-    done = job_control.undo(call.session, action)
+    done = undo_action(call.session, action)
     return replace(changed_jobs(done), batch=done.batch_id)

@@ -15,6 +15,7 @@ from worker_service.services import job_control, overview
 from worker_service.services.database import Session
 from worker_service.services.job_control import Paused
 from worker_service.services.overview import CheckedNode, CheckedWorker, Overview
+from worker_service.services.undo import find_undoable
 from worker_service.web.access import Power, Visitor
 from worker_service.web.error_responses import NotAllowed
 from worker_service.web.parameters import about
@@ -84,7 +85,7 @@ def undoable_action(session: Session, visitor: Visitor, action_id: int) -> Actio
         raise Refused(f"there is no action {action_id} to undo", "see pagemill undo --list")
     if not is_own:
         visitor.must(Power.ADMIN)
-    return job_control.find_undoable(session, action_id)
+    return find_undoable(session, action_id)
 
 
 def _own_actions(session: Session, visitor: Visitor) -> Sequence[Action]:

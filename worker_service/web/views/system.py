@@ -11,8 +11,9 @@ from starlette.routing import Route
 
 from worker_service.base.humanize import counted
 from worker_service.jobs.counts import ErrorCount
-from worker_service.services import job_control, schedules
+from worker_service.services import schedules
 from worker_service.services.overview import title_of_pause
+from worker_service.services.undo import undo_action
 from worker_service.settings.schedules import EXAMPLE
 from worker_service.web.access import visitor_of
 from worker_service.web.database_sessions import session_of
@@ -161,7 +162,7 @@ def activity(request: Request) -> Response:
 
 def undo(request: Request) -> Response:
     with session_of(request) as session:
-        job_control.undo(session, undoable_action(session, visitor_of(request), request.path_params["action_id"]))
+        undo_action(session, undoable_action(session, visitor_of(request), request.path_params["action_id"]))
     return redirect("/activity", message="undone")
 
 

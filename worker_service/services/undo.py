@@ -1,0 +1,62 @@
+"""Undo an action of a user."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from worker_service.base.errors import Refused
+from worker_service.jobs.batches import OwnerPolicy
+from worker_service.jobs.history import Action, Changed
+from worker_service.services.database import Session
+from worker_service.services.job_control import apply_owner_policy
+
+_ACTIONS_MOST = 1000
+
+
+def find_undoable(session: Session, action_id: int | None) -> Action:
+    """Return this action, or without an id the newest that can be undone."""
+    found = session.history.actions(most=_ACTIONS_MOST)
+    chosen = [one for one in found if (one.id == action_id if action_id else one.undone_at is None and one.opposite)]
+    action = next(iter(chosen), None)
+    if action is None:
+        which = "nothing" if action_id is None else f"no action {action_id}"
+        raise Refused(f"there is {which} to undo", "see pagemill undo --list")
+    if action.undone_at is not None:
+        raise Refused(f"action {action.id} was undone already")
+    if action.opposite is None:
+        raise Refused(f"action {action.id} cannot be undone: {_why_not(action)}")
+    return action
+
+
+def _why_not(action: Action) -> str:
+    if action.is_of_tokens:
+        return "`pagemill token make` and `rm` change who may sign in"
+    match action.verb:
+        case "stop_batch":
+            return f"it stopped batch {action.batch_id}; `pagemill batch resume {action.batch_id}` resumes it"
+        case "resume_batch" | "retry_batch":
+            return f"it started batch {action.batch_id} again; `pagemill batch stop {action.batch_id}` stops it"
+        case _:
+            return f"it was a {action.verb}, which removes permanently"
+
+
+def newest_final(session: Session, action: Action) -> Action | None:
+    """Return the newest change of jobs or documents if it is later than `action` and permanent."""
+    changes = (one for one in session.history.actions(most=_ACTIONS_MOST) if not one.is_of_tokens)
+    newest = next(changes, action)
+    return newest if newest.id > action.id and newest.opposite is None else None
+
+
+def undo_action(session: Session, action: Action) -> Changed:
+    """Do the opposite to each job that has not changed since."""
+    if action.is_of_schedule:
+        session.store.schedules.undo(action.id, actor=session.actor)
+        return Changed(action.id, ())
+    changed = session.store.actions.undo(action.id, actor=session.actor)
+    if action.verb != "cancel":
+        return changed
+    if action.batch_id is None:
+        return apply_owner_policy(session, changed)
+    policy = OwnerPolicy(session.settings.owner_policy)
+    batch = session.store.batches.undo_cancel(action.id, actor=session.actor, policy=policy)
+    return replace(changed, batch_id=None if batch is None else batch.id)

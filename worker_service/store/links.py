@@ -1,0 +1,64 @@
+"""Links to documents' files: rows are written first, links after them (P5)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from worker_service.jobs.names import LinkFacts, Links, folded
+from worker_service.store.database import Database
+
+
+class DocumentLinks:
+    def __init__(self, database: Database) -> None:
+        self._db = database
+
+    def links_due(self, most: int = 100) -> Sequence[int]:
+        """Return documents whose links must be updated; 0 stands for all."""
+        return [document_id for (document_id,) in self._db.read("links_due", most=most)]
+
+    def document_ids(self, after: int = 0, most: int = 100) -> Sequence[int]:
+        """Include removed documents that still have links."""
+        return [document_id for (document_id,) in self._db.read("document_ids", after=after, most=most)]
+
+    def link_facts(self, document_id: int) -> LinkFacts | None:
+        for _, owner, name, source_key in self._db.read("link_facts", document_id=document_id):
+            folders = [folder for (folder,) in self._db.read("crawled_folders", owner=owner, source_key=source_key)]
+            files = self._db.read("newest_files", document_id=document_id)
+            return LinkFacts(document_id, owner, name, source_key, folders, [(r, n, p) for r, n, p in files])
+        return None
+
+    def links_of(self, document_id: int) -> Sequence[tuple[str, str]]:
+        """Return (path, target) of each link. Links without a target must be deleted."""
+        return [(path, target) for path, target in self._db.read("links_of", document_id=document_id)]
+
+    def save_links(self, wanted: Sequence[Links]) -> None:
+        """Assign free names to the links of each document, and mark its other links for deletion."""
+        with self._db.transaction():
+            for links in wanted:
+                # Mark all links for deletion; `save_link` unmarks those that are assigned again.
+                self._db.write("let_link_go", document_id=links.document_id)
+                for path, target in self._free_paths(links):
+                    row = {"path": path, "folded": folded(path), "target": target}
+                    self._db.write("save_link", document_id=links.document_id, **row)
+
+    def _free_paths(self, links: Links) -> Sequence[tuple[str, str]]:
+        folder = ""
+        for name in links.folders:
+            # If a link has the name of the folder, rename the folder.
+            while self._db.write("is_link", folded=folded(f"{folder}{name}")):
+                name += "_"
+            folder += f"{name}/"
+        for stem in links.stems():
+            paths = [(f"{folder}{stem}{ending}", target) for ending, target in links.targets]
+            if not any(self._is_taken(links.document_id, path) for path, _ in paths):
+                return paths
+        return []
+
+    def _is_taken(self, document_id: int, path: str) -> bool:
+        return bool(self._db.write("link_in_the_way", document_id=document_id, folded=folded(path)))
+
+    def links_made(self, document_ids: Sequence[int]) -> None:
+        with self._db.transaction():
+            for document_id in document_ids:
+                self._db.write("forget_links", document_id=document_id)
+                self._db.write("forget_link_due", document_id=document_id)

@@ -1,0 +1,54 @@
+"""Delete ended jobs, log lines, schedule runs and actions that have reached their age."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+from worker_service.base.clock import as_text
+from worker_service.jobs.selector import Selector
+from worker_service.store.database import Database, chunks
+from worker_service.store.reading import Reading
+
+UNDO_DAYS = 7
+
+_RUNS_DAYS = 62
+"""Retention of schedule runs. A period is at most a month."""
+
+_ROWS_PER_TRANSACTION = 500
+
+
+class Pruning:
+    def __init__(self, database: Database, reading: Reading) -> None:
+        self._db = database
+        self._reading = reading
+
+    def prune(self, selector: Selector, *, most: int = 1000) -> int:
+        """Call again until it returns 0."""
+        job_ids = self._reading.oldest_ended_ids(selector, most)
+        for chunk in chunks(job_ids, _ROWS_PER_TRANSACTION):
+            with self._db.transaction():
+                for job_id in chunk:
+                    self._db.write("prune", job_id=job_id)
+        self._prune_actions()
+        self._prune_runs()
+        return len(job_ids)
+
+    def prune_logs(self, before: datetime, *, most: int = 1000) -> int:
+        with self._db.transaction():
+            return len(self._db.write("prune_logs", before=as_text(before), most=most))
+
+    def _prune_runs(self) -> None:
+        before = as_text(self._db.clock() - timedelta(days=_RUNS_DAYS))
+        forgotten = _ROWS_PER_TRANSACTION
+        while forgotten == _ROWS_PER_TRANSACTION:
+            with self._db.transaction():
+                forgotten = len(self._db.write("forget_runs", before=before, most=_ROWS_PER_TRANSACTION))
+
+    def _prune_actions(self) -> None:
+        values = {"before": as_text(self._db.clock() - timedelta(days=UNDO_DAYS))}
+        while True:
+            with self._db.transaction():
+                forgotten = self._db.write("forget_action_items", **values, most=_ROWS_PER_TRANSACTION)
+                self._db.write("forget_old_actions", **values)
+            if not forgotten:
+                return
