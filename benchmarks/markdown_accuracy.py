@@ -29,6 +29,8 @@ class Parsed:
     tables: list[Rows] = field(default_factory=list)
     lines: list[str] = field(default_factory=list)
     """Plain texts of headings, paragraphs' lines and items."""
+    texts: list[str] = field(default_factory=list)
+    """The same, with the cells of tables in their places."""
 
 
 def parse_markdown(text: str) -> Parsed:
@@ -42,18 +44,22 @@ def parse_markdown(text: str) -> Parsed:
             cells = [_plain(cell) for cell in re.split(r"(?<!\\)\|", line.strip().strip("|"))]
             if not all(re.fullmatch(r"\s*:?-{2,}:?\s*", cell) for cell in re.split(r"\|", line.strip().strip("|"))):
                 rows.append(cells)
+                found.texts += cells
             continue
         if rows:
             found.tables.append(rows)
             rows = []
         if heading := _HEADING.fullmatch(line):
             found.headings.append((len(heading[1]), _plain(heading[2])))
-            found.lines.append(_plain(heading[2]))
+            plain = _plain(heading[2])
         elif item := _ITEM.fullmatch(line):
-            found.items.append(_plain(item[1]))
-            found.lines.append(_plain(item[1]))
-        elif plain := _plain(line):
+            plain = _plain(item[1])
+            found.items.append(plain)
+        else:
+            plain = _plain(line)
+        if plain:
             found.lines.append(plain)
+            found.texts.append(plain)
     return found
 
 
@@ -96,9 +102,8 @@ def score(markdown: str, truth: Truth) -> Mapping[str, tuple[float, float]]:
     alike, of = _levels([(found.headings[a][0], truth.headings[b][0]) for a, b in pairs])
     right, own, there = cell_counts(found.tables, truth.tables) if found.tables or truth.tables else (0, 0, 0)
     items = _matched(found.items, truth.items)
-    whole = "\n".join(map(_key, found.lines))
+    whole = "".join(map(_key, found.texts))
     good, neighbours = blocks_in_order(whole, [_key(one) for one in truth.blocks if len(_key(one)) > 20])
-    plain = _key(" ".join([*found.lines, *(cell or "" for table in found.tables for row in table for cell in row)]))
     lines = Counter(map(_key, found.lines))
     return {
         "headings": (2 * len(pairs), len(found.headings) + len(truth.headings)),
@@ -106,7 +111,7 @@ def score(markdown: str, truth: Truth) -> Mapping[str, tuple[float, float]]:
         "items": (2 * len(items), len(found.items) + len(truth.items)),
         "cells": (2 * right, own + there),
         "order": (good, neighbours),
-        "absent": (_left_out(lines, plain, truth.running), len(truth.running)),
+        "absent": (_left_out(lines, whole, truth.running), len(truth.running)),
     }
 
 

@@ -145,9 +145,11 @@ _BREAK_RULES = (
     _Rule(1.5, lambda pair: pair.is_indented and pair.a.text.rstrip().endswith(_SENTENCE_END)),
     _Rule(2.0, lambda pair: pair.is_dedented and pair.is_marked),
     _Rule(1.0, lambda pair: pair.is_dedented),
+    # What the file says. Some files have a paragraph for each line.
     _Rule(6.0, lambda pair: pair.a.role is not pair.b.role),
-    _Rule(6.0, lambda pair: pair.a.group != pair.b.group),
-    _Rule(-6.0, lambda pair: bool(pair.a.group) and pair.a.group == pair.b.group),
+    _Rule(6.0, lambda pair: pair.a.group != pair.b.group and pair.b.role in (Role.HEADING, Role.ITEM)),
+    _Rule(1.0, lambda pair: pair.a.group != pair.b.group),
+    _Rule(-4.0, lambda pair: bool(pair.a.group) and pair.a.group == pair.b.group),
 )  # fmt: skip
 
 
@@ -209,13 +211,11 @@ def divide_lines(lines: Sequence[TextLine], begin: int, facts: PageFacts) -> lis
 
 
 def _with_right_edges(lines: Sequence[TextLine]) -> list[TextLine]:
-    return [
-        one._replace(right=max(
-            near.x1 for near in lines[max(at - _NEIGHBOURS, 0) : at + _NEIGHBOURS + 1]
-            if near.x0 < one.x1 and abs(near.x0 - one.x0) < 3 * one.size
-        ))
-        for at, one in enumerate(lines)
-    ]  # fmt: skip
+    def right(at: int, one: TextLine) -> float:
+        near = lines[max(at - _NEIGHBOURS, 0) : at + _NEIGHBOURS + 1]
+        return max([line.x1 for line in near if line.x0 <= one.x1 and abs(line.x0 - one.x0) <= 3 * one.size])
+
+    return [one._replace(right=right(at, one)) for at, one in enumerate(lines)]
 
 
 def _points(pair: _Pair) -> float:

@@ -116,9 +116,12 @@ def _with_running_lines(pages: Sequence[BlocksOfPage]) -> list[BlocksOfPage]:
             block = page.blocks[at]
             places[is_top, _pattern(page.text_of(block))].append(block.y0)
     least = 2 if len(pages) < 6 else 3
+    standing = _standing_lines(pages)
     made: list[BlocksOfPage] = []
     for page, some in zip(pages, edges, strict=True):
-        blocks = list(page.blocks)
+        blocks = [
+            replace(one, role=Role.HEAD, level=0) if _place(page, one) in standing else one for one in page.blocks
+        ]
         for at, is_top in some.items():
             block, text = blocks[at], page.text_of(blocks[at])
             near = sum(abs(y - block.y0) < 0.02 * page.size[1] for y in places[is_top, _pattern(text)])
@@ -128,6 +131,23 @@ def _with_running_lines(pages: Sequence[BlocksOfPage]) -> list[BlocksOfPage]:
                 blocks[at] = replace(block, role=Role.HEAD if is_top else Role.FOOT, level=0)
         made.append(replace(page, blocks=blocks))
     return made
+
+
+_Place = tuple[str, int, int]
+
+
+def _standing_lines(pages: Sequence[BlocksOfPage]) -> set[_Place]:
+    """Return the texts that are at the same place of most pages, at the edge or not."""
+    times = Counter(
+        place
+        for page in pages
+        for place in {_place(page, one) for one in page.blocks if one.is_placed and one.role in _MAY_BE_HEADING}
+    )
+    return {place for place, count in times.items() if count > 3 and count > 0.5 * len(pages)}
+
+
+def _place(page: BlocksOfPage, block: Block) -> _Place:
+    return page.text_of(block), round(block.x0 / 4), round(block.y0 / 4)
 
 
 def _edge_blocks(page: BlocksOfPage) -> dict[int, bool]:
@@ -253,7 +273,7 @@ _HEADING_RULES = (
     _Rule(-1.0, lambda one: one.text[:1].islower()),
     _Rule(-1.0, lambda one: len(one.text) > 90),
     _Rule(-4.0, lambda one: len(one.text) > _HEADING_CHARACTERS_MAX or one.lines > 4),
-    _Rule(-4.0, lambda one: one.letters < 3 or one.letters < 0.5 * len(one.text.replace(" ", ""))),
+    _Rule(-4.0, lambda one: one.letters < 2 or one.letters < 0.5 * len(one.text.replace(" ", ""))),
     _Rule(-2.0, lambda one: one.block.role is Role.ITEM and one.number is None),
     # Place.
     _Rule(0.5, lambda one: one.gap_above > 0.6),

@@ -9,11 +9,13 @@ import mmap
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from job_handlers.reading.pdf import pixels, slices
 from job_handlers.reading.pdf.library import PdfLocked, pymupdf, round_box, size_of, translate_errors
+from job_handlers.reading.pdf.stated_structure import StatedStructure
 from job_handlers.reading.pdf.text import FLAGS, PageText, read_text
 from job_handlers.reading.preprocess import Gray
 from job_handlers.reading.text_layer import PageInk
@@ -50,7 +52,11 @@ class PagedFile:
 
     def text(self, number: int) -> PageText:
         with translate_errors():
-            return read_text(self._document, number)
+            return read_text(self._document, number, self._stated_structure)
+
+    @cached_property
+    def _stated_structure(self) -> StatedStructure:
+        return StatedStructure(self._document)
 
     def measure_ink(self, number: int) -> PageInk:
         with self._page(number) as page:
@@ -143,7 +149,7 @@ def _warm_up() -> None:
     with pymupdf.open() as document:
         page = document.new_page()
         page.insert_text((72, 72), "warm")
-        read_text(document, 1)
+        read_text(document, 1, StatedStructure(document))
         page.get_pixmap()
 
 

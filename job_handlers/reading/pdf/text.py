@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from itertools import accumulate, groupby
 from operator import itemgetter
@@ -23,6 +23,7 @@ from job_handlers.reading import blocks as text_blocks
 from job_handlers.reading import reading_order, tables
 from job_handlers.reading.layout import TEXT_CHARACTERS_MAX, PageTable, TableCell, bounds_of
 from job_handlers.reading.pdf.library import RESOURCES, inherited, mupdf, pymupdf, round_box, size_of
+from job_handlers.reading.pdf.stated_structure import Place, StatedStructure, Statement
 from worker_service.handlers import Block, Role
 
 _SCAN_PIXELS_LEAST = 300_000
@@ -67,6 +68,7 @@ class _Font(msgspec.Struct, gc=False):
 class _Line(msgspec.Struct, gc=False):
     bbox: _Corners
     font: _Font
+    x: int
     y: int
     text: str
 
@@ -84,12 +86,12 @@ class _PageBlocks(msgspec.Struct, gc=False):
 _blocks_decoder = msgspec.json.Decoder(_PageBlocks)
 
 
-def read_text(document: Any, number: int) -> PageText:
+def read_text(document: Any, number: int, stated: StatedStructure) -> PageText:
     page = mupdf.fz_load_page(document.this, number - 1)
     own = mupdf.pdf_page_from_fz_page(page)
     whole = mupdf.fz_bound_page(page)
     if not own.m_internal or mupdf.fz_is_infinite_rect(whole):
-        return _text_by_pymupdf(document, number)
+        return _text_by_pymupdf(document, number, stated)
     drawn = _VECTORS if _packed_length(own) <= _DRAWN_BYTES_MAX else 0
     read = mupdf.FzStextPage(pymupdf.extra.page_get_textpage(page, None, _FLAGS_UNCLIPPED | drawn, _IDENTITY))
     found = _blocks_in(read)
@@ -99,9 +101,12 @@ def read_text(document: Any, number: int) -> PageText:
     if not _are_within([one.bbox for one in found if one.bbox is not None], whole) or (
         is_turned and not _is_horizontal(found)
     ):
-        return _text_by_pymupdf(document, number, drawn)
+        return _text_by_pymupdf(document, number, stated, drawn)
     may_be_scan = _has_pictures(own) and _may_be_scan(document, number)
-    return _page_text(size_of(whole), read, found, None, may_be_scan=may_be_scan)
+    size = size_of(whole)
+    said = stated.statements(page, _FLAGS_UNCLIPPED, size[1])
+    made = _page_text(size, read, found, None, said, may_be_scan=may_be_scan)
+    return replace(made, blocks=stated.with_outline(number, made.blocks, made.text))
 
 
 def _packed_length(own: Any) -> int:
@@ -111,18 +116,14 @@ def _packed_length(own: Any) -> int:
     return length
 
 
-def _text_by_pymupdf(document: Any, number: int, drawn: int = 0) -> PageText:
+def _text_by_pymupdf(document: Any, number: int, stated: StatedStructure, drawn: int = 0) -> PageText:
     page = document[number - 1]
     read = page.get_textpage(flags=FLAGS | drawn).this
     may_be_scan = not document.is_pdf or _may_be_scan(document, number)
     # The text of a turned page is reported as if the page were not turned.
-    return _page_text(
-        size_of(page.rect),
-        read,
-        _blocks_in(read),
-        page.rotation_matrix if page.rotation else None,
-        may_be_scan=may_be_scan,
-    )
+    turn = page.rotation_matrix if page.rotation else None
+    made = _page_text(size_of(page.rect), read, _blocks_in(read), turn, {}, may_be_scan=may_be_scan)
+    return replace(made, blocks=stated.with_outline(number, made.blocks, made.text))
 
 
 def _blocks_in(read: Any) -> list[_PageBlock]:
@@ -154,7 +155,13 @@ def _are_within(boxes: Sequence[_Corners], whole: Any) -> bool:
 
 
 def _page_text(
-    size: tuple[float, float], read: Any, found: list[_PageBlock], turn: Any, *, may_be_scan: bool
+    size: tuple[float, float],
+    read: Any,
+    found: list[_PageBlock],
+    turn: Any,
+    said: Mapping[Place, Statement],
+    *,
+    may_be_scan: bool,
 ) -> PageText:
     lines = [line for one in found for line in one.lines]
     boxes = [
@@ -179,7 +186,7 @@ def _page_text(
     blocks: list[Block] = []
     placed: list[PageTable] = []
     begin = 0
-    facts, of_parts = _text_lines(parts, lines, boxes, size[1])
+    facts, of_parts = _text_lines(parts, lines, boxes, size[1], said)
     for run, own in groupby(zip(parts, of_parts, strict=True), lambda one: one[0].table):
         if run is None:
             some = [line for _, own_lines in own for line in own_lines]
@@ -199,6 +206,7 @@ def _page_text(
     return PageText(size, "".join(written)[:TEXT_CHARACTERS_MAX], blocks, placed, may_be_scan)
 
 
+_NOTHING_SAID = Statement()
 _EDGES = ("x0", "y0", "x1", "y1")
 
 
@@ -211,6 +219,7 @@ def _text_lines(
     lines: Sequence[_Line],
     boxes: Sequence[tuple[float, float, float, float]],
     height: float,
+    said: Mapping[Place, Statement],
 ) -> tuple[text_blocks.PageFacts, list[list[text_blocks.TextLine]]]:
     found: list[list[text_blocks.TextLine]] = []
     for part in parts:
@@ -220,8 +229,10 @@ def _text_lines(
             line = lines[at]
             font = line.font
             style = text_blocks.font_style(font.name, font.weight)
+            role, level, group = said.get((line.x, line.y), _NOTHING_SAID)
             own.append(text_blocks.TextLine(
-                x0, y0, x1, y1, line.y / 100, font.size / 100, style, f"{line.text}\n", at == part.lines[0]
+                x0, y0, x1, y1, line.y / 100, font.size / 100, style, f"{line.text}\n", at == part.lines[0],
+                role=role, level=level, group=group,
             ))  # fmt: skip
         found.append(own)
     return text_blocks.facts_of([one for own in found for one in own], height), found

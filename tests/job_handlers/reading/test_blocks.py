@@ -12,6 +12,7 @@ from PIL import Image
 
 from benchmarks.markdown_accuracy import score
 from benchmarks.markdown_truth import reports
+from job_handlers.reading.blocks import TextLine, divide_lines, facts_of
 from tests.job_handlers.reading.documents import prose, scan
 from tests.job_handlers.reading.kit import Library
 from tests.job_handlers.reading.test_formats import W, paragraph, word
@@ -157,6 +158,66 @@ def test_a_scan_has_headings_and_paragraphs(library: Library, tmp_path: Path) ->
 
     assert [one.role for one in page.blocks] == [Role.HEADING, Role.PARAGRAPH, Role.PARAGRAPH]
     assert page_markdown(page).startswith("# Annual report\n\n")
+
+
+def test_the_outline_of_a_pdf_names_its_headings(library: Library, tmp_path: Path) -> None:
+    path = printed(tmp_path / "a.pdf", (72, 80, "tiro", 10, "Of water"), *body(110))
+    with pymupdf.open(path) as document:
+        document.set_toc([[1, "Front", 1], [2, "Of  Water", 1]])
+        document.saveIncr()
+
+    [page] = read(library, path)
+
+    assert page_markdown(page).startswith("## Of water\n\n")
+
+
+def test_the_tags_of_a_pdf_name_its_parts(library: Library, tmp_path: Path) -> None:
+    lines = [
+        ("H3", 700, "Of water"),
+        ("LI", 660, "Rivers"),
+        ("P", 640, "Lakes"),
+        ("P", 600, "Seas"),
+        ("Artifact", 20, "Page of the board"),
+    ]
+    with pymupdf.open() as document:
+        page = document.new_page(width=595, height=842)
+        page.insert_font(fontname="helv", fontbuffer=None)
+        drawn = "".join(
+            f"/{kind} <</MCID {at}>> BDC BT /helv 10 Tf 72 {y} Td ({text} and all the rest of it) Tj ET EMC\n"
+            if kind != "Artifact" else f"/Artifact BMC BT /helv 10 Tf 72 {y} Td ({text}) Tj ET EMC\n"
+            for at, (kind, y, text) in enumerate(lines)
+        )  # fmt: skip
+        content, tree, parents = (document.get_new_xref() for _ in range(3))
+        document.update_object(content, "<<>>")
+        document.update_stream(content, drawn.encode())
+        page.set_contents(content)
+        elements = []
+        for at, (kind, _, _) in enumerate(lines[:4]):
+            elements.append(document.get_new_xref())
+            document.update_object(
+                elements[-1], f"<</Type/StructElem/S/{kind}/P {tree} 0 R/Pg {page.xref} 0 R/K {at}>>"
+            )
+        those = " ".join(f"{one} 0 R" for one in elements)
+        document.update_object(parents, f"<</Nums [0 [{those}]]>>")
+        document.update_object(tree, f"<</Type/StructTreeRoot/K [{those}]/ParentTree {parents} 0 R>>")
+        document.xref_set_key(page.xref, "StructParents", "0")
+        document.xref_set_key(document.pdf_catalog(), "StructTreeRoot", f"{tree} 0 R")
+        document.xref_set_key(document.pdf_catalog(), "MarkInfo", "<</Marked true>>")
+        document.save(tmp_path / "a.pdf")
+
+    [read_page] = read(library, tmp_path / "a.pdf")
+
+    assert [(one.role, one.level) for one in read_page.blocks] == [
+        (Role.HEADING, 3), (Role.ITEM, 1), (Role.PARAGRAPH, 0), (Role.PARAGRAPH, 0), (Role.FOOT, 0),
+    ]  # fmt: skip
+
+
+def test_a_line_without_width_costs_no_page() -> None:
+    line = TextLine(10, 10, 10, 20, 18, 10, 0, "x\n", begins_part=True)
+
+    [block] = divide_lines([line, line], 0, facts_of([line, line], 800))
+
+    assert (block.begin, block.end) == (0, 4)
 
 
 def test_the_structure_of_reports_is_found(library: Library, tmp_path: Path) -> None:

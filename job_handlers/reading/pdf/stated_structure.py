@@ -1,0 +1,118 @@
+"""What a PDF itself says about its parts: the headings of its outline, and its structure tree (tags)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from itertools import count
+from typing import Any, NamedTuple
+
+import msgspec
+from msgspec.structs import replace
+
+from job_handlers.reading.pdf.library import mupdf, pymupdf
+from worker_service.handlers import SAID, Block, Role
+
+_STRUCTURE_ROOT = "StructTreeRoot"
+_TITLES_MAX = 20_000
+_IN_TREE_LEAST = 0.8
+"""Share of a page's lines in its structure tree. A tree with less is not complete."""
+_EDGE = 0.1
+_IDENTITY = pymupdf.Matrix(1, 1)
+_ROLES = {
+    "H": (Role.HEADING, 0), "Title": (Role.HEADING, 1), "P": (Role.PARAGRAPH, 0), "LI": (Role.ITEM, 0),
+    "Caption": (Role.CAPTION, 0), "Note": (Role.FOOTNOTE, 0), "FENote": (Role.FOOTNOTE, 0), "Code": (Role.CODE, 0),
+    **{f"H{level}": (Role.HEADING, level) for level in range(1, 7)},
+}  # fmt: skip
+
+Place = tuple[int, int]
+"""x and y of the beginning of a line, in hundredths of a point."""
+
+
+class Statement(NamedTuple):
+    role: Role | None = None
+    level: int = 0
+    group: int = 0
+    """The element that the line is in, numbered within the page."""
+
+
+class StatedStructure:
+    def __init__(self, document: Any) -> None:
+        self._titles: dict[int, dict[str, int]] = {}
+        self._is_tagged = False
+        if not document.is_pdf:
+            return
+        # A broken outline or catalog costs only what it says.
+        with suppress(Exception):
+            self._is_tagged = document.xref_get_key(document.pdf_catalog(), _STRUCTURE_ROOT)[0] != "null"
+        with suppress(Exception):
+            for level, title, page, *_ in document.get_toc(simple=True)[:_TITLES_MAX]:
+                self._titles.setdefault(page, {}).setdefault(_key(title), level)
+
+    def with_outline(self, number: int, blocks: list[Block], text: str) -> list[Block]:
+        """Return the blocks; those that are a title of the outline on this page are headings."""
+        titles = self._titles.get(number)
+        if not titles:
+            return blocks
+        return [
+            replace(one, role=Role.HEADING, level=min(level, 6), style=one.style | SAID)
+            if one.role in (Role.PARAGRAPH, Role.ITEM)
+            and one.end - one.begin < 300
+            and (level := titles.get(_key(text[one.begin : one.end])))
+            else one
+            for one in blocks
+        ]
+
+    def statements(self, page: Any, flags: int, height: float) -> dict[Place, Statement]:
+        """Return what the tags say, by the beginnings of lines."""
+        if not self._is_tagged:
+            return {}
+        read = pymupdf.extra.page_get_textpage(page, None, flags | mupdf.FZ_STEXT_COLLECT_STRUCTURE, _IDENTITY)
+        buffer = mupdf.FzBuffer(1 << 14)
+        out = mupdf.FzOutput(buffer)
+        mupdf.fz_print_stext_page_as_json(out, mupdf.FzStextPage(read), 100.0)
+        out.fz_close_output()
+        try:
+            blocks = msgspec.json.decode(buffer.fz_buffer_extract())["blocks"]
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            return {}
+        groups = count(1)
+        found = dict(_walk(blocks, Statement(), groups, 0))
+        inside = [one for one in found.values() if one.group]
+        if len(inside) < _IN_TREE_LEAST * len(found):
+            return {}
+        return {place: one if one.group else _artifact(place, height) for place, one in found.items()}
+
+
+def _walk(
+    blocks: Sequence[Any], above: Statement, groups: Iterator[int], depth: int
+) -> Iterator[tuple[Place, Statement]]:
+    if depth > 100:
+        return
+    for block in blocks:
+        for line in block.get("lines", ()):
+            if line["text"].strip():
+                yield (line["x"], line["y"]), above
+        contents = block.get("contents")
+        if contents:
+            yield from _walk(contents, _below(block["std"], above, groups), groups, depth + 1)
+
+
+def _below(kind: str, above: Statement, groups: Iterator[int]) -> Statement:
+    role, level = _ROLES.get(kind, (None, 0))
+    # A paragraph within an item or a note is a part of it.
+    if role is None or (role is Role.PARAGRAPH and above.role in (Role.ITEM, Role.FOOTNOTE, Role.CAPTION)):
+        return above if above.group else Statement(group=next(groups))
+    if role is Role.ITEM:
+        level = above.level + 1 if above.role is Role.ITEM else 1
+    return Statement(role, level, next(groups))
+
+
+def _artifact(place: Place, height: float) -> Statement:
+    """Return what a line outside of a complete tree is: at the page's edge, a running head or foot."""
+    share = place[1] / 100 / (height or 1.0)
+    return Statement(Role.HEAD if share < _EDGE else Role.FOOT if share > 1 - _EDGE else None)
+
+
+def _key(text: str) -> str:
+    return "".join(filter(str.isalnum, text)).casefold()
