@@ -173,17 +173,14 @@ def test_the_outline_of_a_pdf_names_its_headings(library: Library, tmp_path: Pat
 
 def test_the_tags_of_a_pdf_name_its_parts(library: Library, tmp_path: Path) -> None:
     lines = [
-        ("H3", 700, "Of water"),
-        ("LI", 660, "Rivers"),
-        ("P", 640, "Lakes"),
+        ("Artifact", 20, "Page of the board"), ("H3", 700, "Of water"), ("LI", 660, "Rivers"), ("P", 640, "Lakes"),
         ("P", 600, "Seas"),
-        ("Artifact", 20, "Page of the board"),
-    ]
+    ]  # fmt: skip
     with pymupdf.open() as document:
         page = document.new_page(width=595, height=842)
         page.insert_font(fontname="helv", fontbuffer=None)
         drawn = "".join(
-            f"/{kind} <</MCID {at}>> BDC BT /helv 10 Tf 72 {y} Td ({text} and all the rest of it) Tj ET EMC\n"
+            f"/{kind} <</MCID {at - 1}>> BDC BT /helv 10 Tf 72 {y} Td ({text} and all the rest of it) Tj ET EMC\n"
             if kind != "Artifact" else f"/Artifact BMC BT /helv 10 Tf 72 {y} Td ({text}) Tj ET EMC\n"
             for at, (kind, y, text) in enumerate(lines)
         )  # fmt: skip
@@ -192,7 +189,7 @@ def test_the_tags_of_a_pdf_name_its_parts(library: Library, tmp_path: Path) -> N
         document.update_stream(content, drawn.encode())
         page.set_contents(content)
         elements = []
-        for at, (kind, _, _) in enumerate(lines[:4]):
+        for at, (kind, _, _) in enumerate(lines[1:]):
             elements.append(document.get_new_xref())
             document.update_object(
                 elements[-1], f"<</Type/StructElem/S/{kind}/P {tree} 0 R/Pg {page.xref} 0 R/K {at}>>"
