@@ -710,6 +710,24 @@ CREATE TABLE document_tag (
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX document_by_tag ON document_tag (tag, document_id);
 
+-- Full-text index of the names of documents.
+CREATE VIRTUAL TABLE document_name USING fts5 (
+    name, content = 'document', content_rowid = 'id', tokenize = 'unicode61 remove_diacritics 2'
+);
+CREATE TRIGGER document_named AFTER INSERT ON document
+BEGIN
+    INSERT INTO document_name (rowid, name) VALUES (NEW.id, NEW.name);
+END;
+CREATE TRIGGER document_renamed AFTER UPDATE OF name ON document WHEN NEW.name IS NOT OLD.name
+BEGIN
+    INSERT INTO document_name (document_name, rowid, name) VALUES ('delete', OLD.id, OLD.name);
+    INSERT INTO document_name (rowid, name) VALUES (NEW.id, NEW.name);
+END;
+CREATE TRIGGER document_name_deleted AFTER DELETE ON document
+BEGIN
+    INSERT INTO document_name (document_name, rowid, name) VALUES ('delete', OLD.id, OLD.name);
+END;
+
 -- A published file. It belongs to its document and is kept when its job is deleted. Several rows can have the same
 -- path.
 CREATE TABLE file (
@@ -777,14 +795,15 @@ CREATE TABLE page_result (
     text          TEXT NOT NULL,
     method        TEXT NOT NULL,            -- layer, ocr, partial, rows, blank, too_large or unreadable
     confidence    REAL,                     -- OCR confidence, 0 to 100
+    divided_words TEXT NOT NULL DEFAULT '', -- words that a line end or a soft hyphen divides, each whole, one per line
     layout        BLOB,                     -- zlib of JSON: page size, and words with their boxes
     created_at    TEXT NOT NULL,
     forgotten_at  TEXT,                     -- set when no page refers to it; '' = a chore has not set the time yet
     CONSTRAINT "digest is not empty" CHECK (digest <> ''),
-    CONSTRAINT "digest, method, created_at and forgotten_at have at most 1000 bytes, text 33554432"
+    CONSTRAINT "digest, method, created_at and forgotten_at have at most 1000 bytes, text and divided_words 33554432"
         CHECK (length(CAST(digest AS BLOB)) <= 1000 AND length(CAST(method AS BLOB)) <= 1000
                AND length(CAST(created_at AS BLOB)) <= 1000 AND length(CAST(forgotten_at AS BLOB)) <= 1000
-               AND length(CAST(text AS BLOB)) <= 33554432),
+               AND length(CAST(text AS BLOB)) <= 33554432 AND length(CAST(divided_words AS BLOB)) <= 33554432),
     CONSTRAINT "confidence is 0 to 100" CHECK (confidence BETWEEN 0 AND 100)
 ) STRICT;
 CREATE INDEX page_result_forgotten ON page_result (forgotten_at) WHERE forgotten_at IS NOT NULL;
@@ -812,12 +831,15 @@ CREATE INDEX page_by_result ON page (result_id);
 
 -- Full-text index of all page results. Publishing writes nothing here; a search joins page_result, page and document.
 CREATE VIRTUAL TABLE page_text USING fts5 (
-    text, content = 'page_result', content_rowid = 'id', tokenize = 'unicode61 remove_diacritics 2'
+    text, divided_words, content = 'page_result', content_rowid = 'id', tokenize = 'unicode61 remove_diacritics 2'
 );
 
+-- The words of the index, each with the number of its pages; for suggestions.
+CREATE VIRTUAL TABLE page_word USING fts5vocab (page_text, row);
+
 -- The index has no copy of the text: it reads page_result to remove words and to make snippets.
-CREATE TRIGGER page_result_guard BEFORE UPDATE OF id, text ON page_result
-WHEN NEW.id IS NOT OLD.id OR NEW.text IS NOT OLD.text
+CREATE TRIGGER page_result_guard BEFORE UPDATE OF id, text, divided_words ON page_result
+WHEN NEW.id IS NOT OLD.id OR NEW.text IS NOT OLD.text OR NEW.divided_words IS NOT OLD.divided_words
 BEGIN
     SELECT RAISE(ABORT, 'what was read of a page does not change: to have its document read again, use pagemill reindex --force');
 END;
@@ -825,7 +847,7 @@ END;
 CREATE TRIGGER page_result_deleted AFTER DELETE ON page_result
 WHEN EXISTS (SELECT 1 FROM page_text_docsize WHERE id = OLD.id)
 BEGIN
-    INSERT INTO page_text (page_text, rowid, text) VALUES ('delete', OLD.id, OLD.text);
+    INSERT INTO page_text (page_text, rowid, text, divided_words) VALUES ('delete', OLD.id, OLD.text, OLD.divided_words);
 END;
 
 -- State that a job has stored for its next attempt.

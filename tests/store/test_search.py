@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.full_length import short
-from tests.store.kit import MovableClock, publish, save, start_reading, work_as
+from tests.store.kit import ByHand, MovableClock, publish, save, start_reading, work_as
 from worker_service.base.errors import BadInput
 from worker_service.jobs.attempts import Completion
 from worker_service.jobs.documents import DocumentFacts
@@ -207,7 +207,7 @@ def test_a_question_finds_pages_with_some_of_its_words_behind_those_with_all(sto
     assert (result.documents_with_all, result.documents_with_some, result.pages_with_some) == (1, 1, 1)
     [page] = result.items[1].best_pages
     assert ("[wing]" in page.snippet, list(page.missing_words)) == (True, ["flow"])
-    assert store.search.marked(1, 1, "wing flow", ("<", ">")) == "a <wing>"
+    assert store.search.match_ranges(1, 1, "wing flow") == [(2, 6)]
 
 
 @pytest.mark.parametrize(
@@ -242,7 +242,7 @@ def test_other_forms_of_a_word_are_found_in_the_language_of_the_pages(store: Sto
 
     assert find_pages(store, query) == [(1, 1)]
     assert find(store, query).items[0].has_all_words
-    assert "<" in (store.search.marked(1, 1, query, ("<", ">")) or "")
+    assert store.search.match_ranges(1, 1, query)
 
 
 def test_of_very_many_pages_with_some_of_the_words_it_is_said_that_not_all_were_compared(
@@ -315,6 +315,65 @@ def test_however_long_and_deep_a_search_is_it_is_one(store: Store) -> None:
 
     for query in ("(a OR (b NOT (c " * 200, "a NOT " * 2000 + "b", "NEAR(" * 2000 + "a", "a AND " * 2000 + "a"):
         find(store, query)
+
+
+@pytest.mark.parametrize("query", ["straße", "STRASSE", '"lange strasse"', "strasse NEAR lange", "strass*", "straß*"])
+@pytest.mark.parametrize("word", ["Straße", "Strasse"])
+def test_sharp_s_and_ss_are_the_same_letter(store: Store, word: str, query: str) -> None:
+    publish(store, "a.pdf", f"die lange {word}", "die Sträucher")
+
+    assert find_pages(store, query)[0] == (1, 1)
+    assert store.search.match_ranges(1, 1, query)[-1][1] == len(f"die lange {word}")
+
+
+@pytest.mark.parametrize("word", ["Wirt-\nschaft", "Wirt\u00adschaft", "Wirt\u00ad\nschaft", "Wirt-  \r\n  schaft"])
+def test_a_divided_word_is_found_whole_and_marked_where_it_is(store: Store, word: str) -> None:
+    text = f"die high-\nspeed {'und so ' * 60} {word} der Stadt"
+    publish(store, "a.pdf", text)
+
+    [document] = find(store, "wirtschaft").items
+
+    assert [text[begin:end] for begin, end in store.search.match_ranges(1, 1, "wirtschaft")] == [word]
+    assert f"[{word}] der Stadt" in document.best_pages[0].snippet
+    assert store.search.keyword_counts(["wirtschaft"]) == [KeywordCount("wirtschaft", 1, 1, 1)]
+    assert find_pages(store, "high-speed") == find_pages(store, "highspeed") == [(1, 1)]
+    assert store.library.page_texts(1)[0].text == text
+
+
+def test_documents_are_found_by_their_names_and_tags(store: Store) -> None:
+    publish(store, "Nordwind report.pdf", "nothing", "a nordwind report of the climate", owner="ann")
+    publish(store, "Halden.pdf", "nothing else", owner="ann", content="c2")
+    publish(store, "Nordwind report.pdf", "the same name", owner="bob", content="c3")
+    store.tags.add([2], ["annual report"])
+
+    named = find(store, "nordwind report", owner="ann").items
+
+    assert [(one.document_id, one.is_named, list(one.page_numbers)) for one in named] == [(1, True, [2])]
+    assert [one.document_id for one in find(store, "halden annual report", owner="ann").items if one.is_named] == [2]
+    assert [one.document_id for one in find(store, "annual report", tags=("annual report",)).items] == [2]
+    assert find(store, "annual report", owner="bob").documents_with_all == 0
+
+
+def test_a_renamed_document_is_found_by_its_new_name_and_a_removed_one_by_none(store: Store, by_hand: ByHand) -> None:
+    publish(store, "old.pdf", "text")
+    by_hand("UPDATE document SET name = 'new.pdf'")
+
+    assert (find_pages(store, "old"), [one.document_id for one in find(store, "new").items]) == ([], [1])
+    store.removal.remove_documents([1], actor="ann")
+    assert find(store, "new").items == []
+    by_hand("INSERT INTO document_name (document_name, rank) VALUES ('integrity-check', 1)")
+
+
+def test_a_similar_word_is_suggested_that_the_asker_can_find(store: Store) -> None:
+    publish(store, "a.pdf", "the government and its climate", owner="ann")
+    publish(store, "b.pdf", "the gouvernment of bob, a secret merger", owner="bob", content="c2")
+
+    assert find(store, "Goverment climate", owner="ann").suggestion == "government climate"
+    assert find(store, "clmiate").suggestion == "climate"
+    assert find(store, "goverment", owner="bob").suggestion is None
+    assert find(store, "secert", owner="ann").suggestion is None
+    assert find(store, "secert", owner="bob").suggestion == "secret"
+    assert find(store, "climate", owner="ann").suggestion is None
 
 
 def test_keywords_are_counted_by_document_and_page(store: Store) -> None:

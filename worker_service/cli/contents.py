@@ -149,9 +149,9 @@ def search(call: Invocation, request: SearchRequest, **paging: int) -> int:
     pagemill search '"scope 3" emissions' --owner alice --kind pdf --since 30d
     pagemill search 'sustainab* NOT water' --json
 
-    Find documents, best match first: those with all words of the query on a page, then those with some. A query may
-    also have "a phrase", a NEAR b, a OR b, a NOT b, or begin*. Punctuation in a word, as in scope-3, keeps its parts
-    together.
+    Find documents, best match first: those with all words of the query in their name and tags or on a page, then those
+    with some. A query may also have "a phrase", a NEAR b, a OR b, a NOT b, or begin*. Punctuation in a word, as in
+    scope-3, keeps its parts together.
 
     The best passages of a document follow its name, each with the number of the document and of the page. Documents
     with the same content are shown once.
@@ -173,7 +173,8 @@ def search(call: Invocation, request: SearchRequest, **paging: int) -> int:
 
 
 def _document_line(one: FoundDocument) -> str:
-    facts = [one.name, one.owner, f"{counted(len(one.page_numbers), 'page')} found"]
+    pages = f"{counted(len(one.page_numbers), 'page')} found" if one.page_numbers else "the name matches"
+    facts = [one.name, one.owner, ", ".join(one.tags), pages]
     if one.copies:
         facts.append(f"same content: {', '.join(f'document {copy.document_id}' for copy in one.copies)}")
     return f"{one.document_id}  {' · '.join(filter(None, facts))}"
@@ -188,6 +189,8 @@ def _page_line(document_id: int, page: FoundPage) -> str:
 
 
 def _search_notes(found: SearchResult, request: SearchRequest) -> Iterator[str]:
+    if found.suggestion:
+        yield f"did you mean: {found.suggestion}"
     if not found.items:
         yield "no page matches"
         return

@@ -53,7 +53,10 @@ class FoundDocument(Struct, frozen=True):
     kind: str | None
     pages: int | None
     created_at: str
+    tags: Sequence[str]
     has_all_words: bool
+    is_named: bool
+    """True if its name and tags have all words."""
     best_pages: Sequence[FoundPage]
     page_numbers: Sequence[int]
     """All pages found, in the order of the document."""
@@ -62,7 +65,7 @@ class FoundDocument(Struct, frozen=True):
 
 
 class SearchResult(Struct, frozen=True):
-    """Documents, best first; those with all words on one page come before those with some of them."""
+    """Documents, best first: those with all words in name and tags, with all words on one page, with some of them."""
 
     items: Sequence[FoundDocument] = ()
     documents_with_all: int = 0
@@ -74,6 +77,8 @@ class SearchResult(Struct, frozen=True):
     """The `skip` of the next page of the answer."""
     is_partial: bool = False
     """True if there were too many pages to rank, so that only the pages stored last were ranked."""
+    suggestion: str | None = None
+    """The query with similar words in place of words that are on no page; only if no document has all words."""
 
 
 class KeywordCount(Struct, frozen=True):

@@ -13,6 +13,7 @@ from typing import TypeVar, cast
 import msgspec
 from msgspec import Struct
 
+from worker_service.base.divided_words import divided_words
 from worker_service.base.errors import BadInput
 from worker_service.jobs.attempts import Checkpoint
 from worker_service.jobs.documents import (
@@ -211,12 +212,13 @@ class Attempts:
         return PageTarget()
 
 
-def _result_of(page: PageResult, raw_text: str) -> tuple[str, str, str, float | None, bytes | None]:
+def _result_of(page: PageResult, raw_text: str) -> tuple[object, ...]:
     # The text comes from a child process. Replace what SQLite cannot store, so that the other pages are still stored.
     text = raw_text.encode("utf-8", "replace").decode()
     layout = None if page.layout is None else _compress_layout(page.layout.encode("utf-8", "replace"))
     confidence = None if page.confidence is None else min(100.0, max(0.0, page.confidence))
-    return page.digest, text, page.method, confidence, layout
+    divided = "\n".join(whole for _, _, whole in divided_words(text))
+    return page.digest, text, page.method, confidence, divided, layout
 
 
 def _compress_layout(layout: bytes) -> bytes:

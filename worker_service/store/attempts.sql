@@ -30,15 +30,16 @@ INSERT INTO checkpoint (job_id, fence, at, state) VALUES (:job_id, :fence, :now,
 SELECT state FROM checkpoint WHERE job_id = :job_id;
 
 -- name: add_page_results
-INSERT INTO page_result (digest, text, method, confidence, layout, created_at)
-VALUES (?, ?, ?, ?, ?, ?)
+INSERT INTO page_result (digest, text, method, confidence, divided_words, layout, created_at)
+VALUES (?, ?, ?, ?, ?, ?, ?)
     ON CONFLICT (digest) DO NOTHING
 RETURNING id;
 
 -- name: index_results
 -- One statement for all pages, because the full-text index writes a segment after each statement. A statement per page
 -- takes twice as long, and leaves that many segments to be merged.
-INSERT INTO page_text (rowid, text) SELECT id, text FROM page_result WHERE id IN (SELECT value FROM json_each(:result_ids));
+INSERT INTO page_text (rowid, text, divided_words)
+SELECT id, text, divided_words FROM page_result WHERE id IN (SELECT value FROM json_each(:result_ids));
 
 -- name: add_page_aliases
 INSERT INTO page_alias (digest, result_digest)

@@ -129,8 +129,8 @@ SELECT r.id FROM page_result r
 
 -- name: unindex_results
 -- One statement, for the reason given at index_results. Deleting a row that is not in the index would damage the index.
-INSERT INTO page_text (page_text, rowid, text)
-SELECT 'delete', r.id, r.text FROM page_result r
+INSERT INTO page_text (page_text, rowid, text, divided_words)
+SELECT 'delete', r.id, r.text, r.divided_words FROM page_result r
  WHERE r.id IN (SELECT value FROM json_each(:result_ids)) AND EXISTS (SELECT 1 FROM page_text_docsize s WHERE s.id = r.id);
 
 -- name: forget_aliases

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
+import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from msgspec import Struct, field
 
+from worker_service.base.divided_words import divided_words
 from worker_service.base.errors import BadInput
 from worker_service.jobs.documents import CONFIDENCE_LEAST
 from worker_service.jobs.search import (
@@ -20,17 +23,19 @@ from worker_service.jobs.search import (
 )
 from worker_service.store.connection import register_fts_count
 from worker_service.store.database import Database, Row
-from worker_service.store.search_query import any_of, fts_phrase, fts_query, plain_operands
+from worker_service.store.search_query import any_of, fts_phrase, fts_query, plain_operands, with_spellings
 from worker_service.store.search_ranking import (
     RERANKED_MOST,
     Stem,
     Term,
+    fold,
     language_for,
     rank_pages,
     stemmer_for,
     term_of,
     without_small_words,
 )
+from worker_service.store.search_suggestions import one_edit_away
 
 RANKED_MOST = 2000
 """Maximum number of pages with all words that are ranked. If there are more, only the pages stored last are ranked."""
@@ -44,8 +49,16 @@ SOME_LISTED_MOST = 500
 COMMON_MOST = 1000
 """A word on more pages than this is left out when pages with some of the words are looked for."""
 
+NAMED_MOST = 200
+"""Maximum number of documents that are found by name and tags."""
+
 _SAMPLE = 12
 """Number of pages by which the language of a query is chosen."""
+
+_TAGS_MOST = 1000
+_SIMILAR_MOST = 5
+_BEFORE, _AFTER = 80, 120
+"""Characters of a snippet around a divided word."""
 
 
 class ChosenTerms(Struct, frozen=True):
@@ -67,6 +80,10 @@ class Match(NamedTuple):
     """Digest of the document's file; may be empty."""
 
 
+_NAME_AND_TAGS = 0
+"""`result_id` and `number` of a match of the document's name and tags."""
+
+
 class MatchGroup(Struct):
     """The matching pages of a document, best first, and its copies."""
 
@@ -76,6 +93,7 @@ class MatchGroup(Struct):
     missing: Mapping[int, Sequence[str]]
     """Missing words by `result_id`, as far as they are known. Empty for pages with all words."""
     has_all: bool
+    is_named: bool
     matches: list[Match] = field(default_factory=list)
     copies: set[int] = field(default_factory=set)
 
@@ -85,14 +103,16 @@ class PageSearch:
         self._db = database
 
     def find(self, request: SearchRequest) -> SearchResult:
-        """Return documents with the best of their pages: first those with all words, then those with some of them.
+        """Return documents with the best of their pages: first those with all words in their name and tags or on one
+        page, then those with some of them.
 
         Syntax: words, "a phrase", a NEAR b, a OR b, a NOT b, prefix*. Accents, case and punctuation are ignored; any
         text with a letter or digit is a valid query. A query with operators finds only pages that match all of it;
         within one document, pages with some of the words are returned only if none has all.
         """
-        query, operands = fts_query(request.text) or _raise_no_words(request.text), plain_operands(request.text)
+        query, operands = _fts_query(request.text), plain_operands(request.text)
         matches, is_partial = self._matches(query, request, RANKED_MOST, RANKED_MOST)
+        matches = [*self._named(query, operands, request), *matches]
         all_words = _group(matches, query, {one.result_id: () for one in matches})
         until = request.skip + request.documents
         some_words: dict[int, MatchGroup] = {}
@@ -100,8 +120,7 @@ class PageSearch:
             terms = self._choose_terms(operands)
             matches, is_partial = self._matches(terms.query, request, SOME_RANKED_MOST, SOME_LISTED_MOST)
             some_words = _group(*self._rank(matches, terms))
-        groups = [*all_words.values(), *(one for key, one in some_words.items() if key not in all_words)]
-        groups.sort(key=lambda one: not one.has_all)
+        groups = _merge(all_words, some_words)
         pages_with_all = sum(len(one.matches) for one in groups if one.has_all)
         documents_with_all = sum(one.has_all for one in groups)
         return SearchResult(
@@ -112,6 +131,7 @@ class PageSearch:
             sum(len(one.matches) for one in groups) - pages_with_all,
             until if len(groups) > until else None,
             is_partial,
+            self._suggest(operands, request) if not documents_with_all else None,
         )
 
     def page_numbers(self, document_id: int, text: str) -> Sequence[int]:
@@ -125,6 +145,34 @@ class PageSearch:
         values = {**_filters(request), "document_id": request.document_id}
         rows = self._db.read(statement, **values, query=query, ranked=ranked, most=most)
         return [Match(*row) for *row, _ in rows], any(total >= ranked for *_, total in rows[:1])
+
+    def _named(self, query: str, operands: Sequence[str], request: SearchRequest) -> list[Match]:
+        """Find documents with all words of the query in their name and tags."""
+        if request.document_id is not None:
+            return []
+        values = {**_filters(request), "most": NAMED_MOST}
+        rows = self._db.read("named_documents", query=query, **values)
+        words = {fold(operand.strip('"')): operand for operand in operands}
+        for (tag,) in self._db.read("tag_names", owner=request.owner, most=_TAGS_MOST) if words else ():
+            if words.keys() >= (parts := {fold(part) for part in tag.split()}):
+                others = " AND ".join(operand for word, operand in words.items() if word not in parts)
+                rows += self._db.read("tagged_documents", found_tag=tag, query=others, **values)
+        return [Match(_NAME_AND_TAGS, document_id, _NAME_AND_TAGS, content) for document_id, content in rows]
+
+    def _suggest(self, operands: Sequence[str], request: SearchRequest) -> str | None:
+        """Replace words that are on no page that the asker may see with similar words that are on one."""
+        text = request.text
+        for word in (operand.strip('"') for operand in operands):
+            if word.isalnum() and not self._is_anywhere(word, request):
+                rows = self._db.read("similar_words", words=json.dumps(one_edit_away(fold(word))), most=_SIMILAR_MOST)
+                similar = (term for (term,) in rows if self._is_anywhere(term, request))
+                text = re.sub(rf"\b{re.escape(word)}\b", next(similar, word), text)
+        return text if text != request.text else None
+
+    def _is_anywhere(self, word: str, request: SearchRequest) -> bool:
+        query = with_spellings(fts_phrase(word))
+        [(is_there,)] = self._db.read("is_anywhere", query=query, most=RANKED_MOST, **_filters(request))
+        return bool(is_there)
 
     def _choose_terms(self, operands: Sequence[str]) -> ChosenTerms:
         """Return the words of a query that choose pages, in all their forms.
@@ -150,8 +198,8 @@ class PageSearch:
         self, matches: Sequence[Match], terms: ChosenTerms
     ) -> tuple[Sequence[Match], str, Mapping[int, Sequence[str]]]:
         """Rank the first pages again, by their text, and find out which words they lack."""
-        first = list(dict.fromkeys(match.result_id for match in matches))[:RERANKED_MOST]
-        texts: dict[int, str] = dict(self._db.read("texts", result_ids=json.dumps(first)))
+        first = {match.result_id: match.document_id for match in reversed(matches[:RERANKED_MOST])}
+        texts: dict[int, str] = dict(self._db.read("texts", pages=json.dumps([*first.items()])))
         [(pages,)] = self._db.read("last_result")
         ranked = rank_pages(texts, terms.pages_with, pages or 0, terms.stem)
         missing = {page: (*words, *terms.lacking) for page, words in ranked.items()}
@@ -164,23 +212,34 @@ class PageSearch:
         snippets: dict[int, str] = {}
         for query in {one.query for one in groups}:
             best = [group.matches[: request.pages_each] for group in groups if group.query == query]
-            shown = [match.result_id for matches in best for match in matches]
+            shown = sorted({match.result_id for matches in best for match in matches})
             snippets |= self._snippets(shown, query, request.marks)
         return [_found_document(group, facts, snippets, request.pages_each) for group in groups]
 
     def _snippets(self, result_ids: Sequence[int], query: str, marks: tuple[str, str]) -> dict[int, str]:
         if not result_ids:
             return {}
-        stretch = {"first": min(result_ids), "last": max(result_ids), "result_ids": json.dumps(result_ids)}
-        return dict(self._db.read("snippets", query=query, open=marks[0], close=marks[1], **stretch))
+        stretch = {"first": result_ids[0], "last": result_ids[-1], "result_ids": json.dumps(result_ids)}
+        rows = self._db.read("snippets", query=query, open=marks[0], close=marks[1], **stretch)
+        divided = {result_id: words for result_id, text, words in rows if words and marks[0] not in text}
+        texts: dict[int, str] = dict(self._db.read("page_text_of", result_ids=json.dumps([*divided])))
+        return {result_id: text for result_id, text, _ in rows} | {
+            result_id: _snippet(texts[result_id], _divided_matches(texts[result_id], words, marks[0]), marks)
+            for result_id, words in divided.items()
+        }
 
-    def marked(self, document_id: int, number: int, query: str, marks: tuple[str, str]) -> str | None:
-        """Return the text of a page with each match between `marks`, or None if the page has none."""
-        place = {"document_id": document_id, "number": number, "open": marks[0], "close": marks[1]}
-        rows = self._db.read("marked_page", **place, query=fts_query(query) or _raise_no_words(query))
+    def match_ranges(self, document_id: int, number: int, query: str) -> Sequence[tuple[int, int]]:
+        """Return start and end of each match in the text of a page."""
+        # Random marks, which cannot occur in the text.
+        begin, end = f"\x02{secrets.token_hex(8)}", f"\x03{secrets.token_hex(8)}"
+        place = {"document_id": document_id, "number": number, "open": begin, "close": end}
+        rows = self._db.read("marked_page", **place, query=_fts_query(query))
         if not rows and (operands := plain_operands(query)):
             rows = self._db.read("marked_page", **place, query=self._choose_terms(operands).query)
-        return next((str(text) for (text,) in rows), None)
+        for marked, divided in rows:
+            text, ranges = _ranges_between(marked, begin, end)
+            return sorted([*ranges, *_divided_matches(text, divided, begin)])
+        return []
 
     def keyword_counts(
         self,
@@ -194,7 +253,7 @@ class PageSearch:
         register_fts_count(self._db.reader)
         counts: list[KeywordCount] = []
         for term in terms:
-            query = fts_phrase(term) or _raise_no_words(term)
+            query = with_spellings(fts_phrase(term)) or _raise_no_words(term)
             if document_ids is None:
                 filters = _filters(SearchRequest(term, owner=owner, batch_id=batch_id))
                 rows = self._db.read("keyword_counts", query=query, **filters)
@@ -234,20 +293,56 @@ def _group(matches: Iterable[Match], query: str, missing: Mapping[int, Sequence[
             group = by_page.get((match.content, match.result_id))
         if group is None:
             has_all = missing.get(match.result_id) == ()
-            group = groups[match.document_id] = MatchGroup(match.document_id, query, missing, has_all)
+            is_named = match.number == _NAME_AND_TAGS
+            group = groups[match.document_id] = MatchGroup(match.document_id, query, missing, has_all, is_named)
         by_document[match.document_id] = group
         if match.document_id != group.document_id:
             group.copies.add(match.document_id)
         elif missing.get(match.result_id) == () or not group.has_all:
-            group.matches.append(match)
+            if match.number != _NAME_AND_TAGS:
+                group.matches.append(match)
             by_page[match.content, match.result_id] = group
     return groups
+
+
+def _merge(all_words: Mapping[int, MatchGroup], some_words: Mapping[int, MatchGroup]) -> list[MatchGroup]:
+    """Return each document once. One that is found by its name alone gets its pages with some of the words."""
+    for document_id, group in all_words.items():
+        if not group.matches and (more := some_words.get(document_id)):
+            group.query, group.missing, group.matches = more.query, more.missing, more.matches
+    groups = [*all_words.values(), *(one for key, one in some_words.items() if key not in all_words)]
+    return sorted(groups, key=lambda one: not one.has_all)
+
+
+def _ranges_between(marked: str, begin: str, end: str) -> tuple[str, list[tuple[int, int]]]:
+    """Return the text without marks, and the ranges that they marked."""
+    first, *others = marked.split(begin)
+    parts, ranges, at = [first], list[tuple[int, int]](), len(first)
+    for one in others:
+        match, _, plain = one.partition(end)
+        ranges.append((at, at + len(match)))
+        at += len(match) + len(plain)
+        parts += [match, plain]
+    return "".join(parts), ranges
+
+
+def _divided_matches(text: str, marked_words: str, mark: str) -> list[tuple[int, int]]:
+    """Return the places of the divided words that are marked; `marked_words` has all of them, one per line."""
+    words = zip(divided_words(text), marked_words.split("\n"), strict=False)
+    return [(begin, end) for (begin, end, _), word in words if mark in word]
+
+
+def _snippet(text: str, ranges: Sequence[tuple[int, int]], marks: tuple[str, str]) -> str:
+    """Return the text around the first range."""
+    begin, end = next(iter(ranges), (0, 0))
+    before, after = text[max(0, begin - _BEFORE) : begin], text[end : end + _AFTER]
+    return f"…{before}{marks[0]}{text[begin:end]}{marks[1]}{after}…"
 
 
 def _found_document(
     group: MatchGroup, facts: Mapping[int, Row], snippets: Mapping[int, str], pages_each: int
 ) -> FoundDocument:
-    name, owner, kind, pages, created_at = facts[group.document_id]
+    name, owner, kind, pages, created_at, tags = facts[group.document_id]
     return FoundDocument(
         group.document_id,
         name,
@@ -255,7 +350,9 @@ def _found_document(
         kind,
         pages,
         created_at,
+        json.loads(tags),
         group.has_all,
+        group.is_named,
         [
             FoundPage(one.number, snippets.get(one.result_id, ""), group.missing.get(one.result_id, ()))
             for one in group.matches[:pages_each]
@@ -263,6 +360,10 @@ def _found_document(
         sorted(one.number for one in group.matches),
         [FoundCopy(each, *facts[each][:2]) for each in sorted(group.copies & facts.keys())],
     )
+
+
+def _fts_query(text: str) -> str:
+    return with_spellings(fts_query(text)) or _raise_no_words(text)
 
 
 def _raise_no_words(text: str) -> str:

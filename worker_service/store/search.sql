@@ -40,7 +40,33 @@ SELECT text FROM page_result
 -- name: newest_texts
 SELECT text FROM page_result ORDER BY id DESC LIMIT :most;
 
+-- name: is_anywhere
+-- Whether a word is on a page that the asker may see, as far as the newest :most pages with it show.
+SELECT EXISTS (SELECT 1 FROM (SELECT rowid FROM page_text WHERE page_text MATCH :query ORDER BY rowid DESC LIMIT :most) t
+                {readable} WHERE {is_chosen});
+
+-- name: similar_words
+SELECT w.term FROM json_each(:words) c CROSS JOIN page_word w ON w.term = c.value ORDER BY w.doc DESC, w.term LIMIT :most;
+
+-- name: named_documents
+SELECT d.id, d.content FROM document_name n CROSS JOIN document d ON d.id = n.rowid
+ WHERE document_name MATCH :query AND {is_chosen}
+ ORDER BY n.rowid DESC LIMIT :most;
+
+-- name: tagged_documents
+-- Documents with a tag, whose name has the other words of the query.
+SELECT d.id, d.content FROM document_tag g CROSS JOIN document d ON d.id = g.document_id
+ WHERE g.tag = :found_tag AND {is_chosen}
+   AND (:query = '' OR d.id IN (SELECT rowid FROM document_name WHERE document_name MATCH :query))
+ ORDER BY d.id DESC LIMIT :most;
+
 -- name: texts
+-- With all words by which a page is ranked.
+SELECT r.id, concat_ws(' ', r.text, r.divided_words, d.name,
+                       (SELECT group_concat(g.tag, ' ') FROM document_tag g WHERE g.document_id = d.id))
+  FROM json_each(:pages) w JOIN page_result r ON r.id = w.value ->> 0 JOIN document d ON d.id = w.value ->> 1;
+
+-- name: page_text_of
 SELECT id, text FROM page_result WHERE id IN (SELECT value FROM json_each(:result_ids));
 
 -- name: last_result
@@ -59,16 +85,19 @@ SELECT t.rowid, :document_id, own.number, '', 0
  ORDER BY bm25(page_text), own.number LIMIT :most;
 
 -- name: found_documents
-SELECT id, name, owner, kind, pages, created_at FROM document WHERE id IN (SELECT value FROM json_each(:document_ids));
+SELECT id, name, owner, kind, pages, created_at,
+       (SELECT json_group_array(g.tag) FROM document_tag g WHERE g.document_id = document.id)
+  FROM document WHERE id IN (SELECT value FROM json_each(:document_ids));
 
 -- name: snippets
 -- One pass over a range of the index. A query per id would collect all hits of a prefix query again for each id.
-SELECT rowid, snippet(page_text, 0, :open, :close, '…', 24) FROM page_text
+SELECT rowid, snippet(page_text, 0, :open, :close, '…', 24),
+       CASE WHEN divided_words <> '' THEN highlight(page_text, 1, :open, :close) END FROM page_text
  WHERE page_text MATCH :query AND rowid BETWEEN :first AND :last
    AND +rowid IN (SELECT value FROM json_each(:result_ids));
 
 -- name: marked_page
-SELECT highlight(page_text, 0, :open, :close) FROM page_text
+SELECT highlight(page_text, 0, :open, :close), highlight(page_text, 1, :open, :close) FROM page_text
  WHERE page_text MATCH :query
    AND rowid = (SELECT p.result_id FROM document d
                   JOIN page p ON p.document_id = d.id AND p.generation = d.current_generation

@@ -24,6 +24,8 @@ _TOKEN = re.compile(
 _LETTERS = re.compile(r"[^\W_]+")
 _NEAR = re.compile(r"NEAR(?:/(\d{1,6}))?")
 _OPERATORS = ("AND", "OR", "NOT")
+_PHRASE_OR_NEAR = re.compile(r'NEAR\((?:[^()"]|"[^"]*")*\)|"[^"]*"(?: \*)?')
+_SHARP_S = re.compile("[ßẞ]")
 
 
 def fts_query(text: str) -> str:
@@ -49,6 +51,15 @@ def _parts(token: re.Match[str]) -> list[str]:
     if token["word"] is None or token["word"].endswith("*"):
         return [operand] if (operand := _operand(token)) else []
     return [fts_phrase(word) for word in _LETTERS.findall(token["word"])]
+
+
+def with_spellings(query: str) -> str:
+    """Let each phrase and each NEAR of an FTS5 query also match the spelling with ß for ss, or ss for ß."""
+    return _PHRASE_OR_NEAR.sub(lambda found: any_of(_spellings(found[0])), query)
+
+
+def _spellings(phrase: str) -> list[str]:
+    return [*dict.fromkeys((phrase, _SHARP_S.sub("ss", phrase), re.sub("ss", "ß", phrase, flags=re.IGNORECASE)))]
 
 
 def any_of(operands: Sequence[str]) -> str:

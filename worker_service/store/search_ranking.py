@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from msgspec import Struct
 
 from worker_service.base.language_id import KNOWN, language_of, small_words
+from worker_service.store.search_query import with_spellings
 
 Stem = Callable[[list[str]], list[str]]
 """Returns the stems of words."""
@@ -71,12 +72,12 @@ class Term(Struct, frozen=True):
 def term_of(operand: str, stem: Stem) -> Term:
     stems = tuple(stem(_words(operand)))
     plain = _PLAIN.fullmatch(operand)
-    if plain is None or len(stems[0]) < _STEM_LETTERS_LEAST or not _fold(plain[1]).startswith(_fold(stems[0])):
-        return Term(operand.strip('"'), operand, stems)
-    return Term(plain[1], f'"{stems[0]}" *', stems)
+    if plain is None or len(stems[0]) < _STEM_LETTERS_LEAST or not fold(plain[1]).startswith(fold(stems[0])):
+        return Term(operand.strip('"'), with_spellings(operand), stems)
+    return Term(plain[1], with_spellings(f'"{stems[0]}" *'), stems)
 
 
-def _fold(word: str) -> str:
+def fold(word: str) -> str:
     """Remove accents, as the index does; some stemmers do so, too."""
     return "".join(one for one in unicodedata.normalize("NFD", word.casefold()) if not unicodedata.combining(one))
 

@@ -254,8 +254,9 @@ def _visible(call: ApiRequest) -> Document:
 def search(call: ApiRequest, query: SearchQuery) -> SearchResult:
     """Find documents by the text of their pages: words, "a phrase", a NEAR b, a OR b, a NOT b, begin*.
 
-    Documents with all words on one page come first (`has_all_words`), then those with some of them, each with its best
-    pages. Snippets mark matches with [ and ]. Documents with the same content are listed once, with their `copies`.
+    Documents with all words in name and tags (`is_named`) or on one page come first (`has_all_words`), then those with
+    some of them, each with its best pages. Snippets mark matches with [ and ]. Documents with the same content are
+    listed once, with their `copies`.
     """
     return resource.search(call.session, call.visitor, query)
 

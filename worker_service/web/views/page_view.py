@@ -7,7 +7,6 @@ spreadsheet in rows. The positions of the words of a text layer come from the re
 from __future__ import annotations
 
 import json
-import secrets
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import Any
@@ -121,20 +120,11 @@ def page_view(
 # ── Search hits ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _find_hits(session: Session, document_id: int, number: int, query: str) -> list[TextRange]:
-    # Random marks, which cannot occur in the text.
-    begin, end = f"\x02{secrets.token_hex(8)}", f"\x03{secrets.token_hex(8)}"
+def _find_hits(session: Session, document_id: int, number: int, query: str) -> Sequence[TextRange]:
     try:
-        marked = session.search.marked(document_id, number, query, (begin, end)) or ""
+        return session.search.match_ranges(document_id, number, query)
     except BadInput:  # the query has no letter and no digit
         return []
-    first, *others = marked.split(begin)
-    hits, at = list[TextRange](), len(first)
-    for one in others:
-        hit, _, plain = one.partition(end)
-        hits.append((at, at + len(hit)))
-        at += len(hit) + len(plain)
-    return hits
 
 
 def _is_hit(where: TextRange, hits: Sequence[TextRange]) -> bool:

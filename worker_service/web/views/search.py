@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from urllib.parse import urlencode
 
 from markupsafe import Markup, escape
@@ -15,8 +15,10 @@ from starlette.routing import Route
 from job_handlers.file_kinds import FileKind
 from worker_service.base.errors import BadInput
 from worker_service.base.sanitize import harmless
+from worker_service.jobs.library import DocumentSelector
 from worker_service.jobs.search import FoundDocument, SearchResult
 from worker_service.services import tags
+from worker_service.services.page_images import WIDTHS
 from worker_service.web.access import visitor_of
 from worker_service.web.database_sessions import session_of
 from worker_service.web.parameters import read_known
@@ -29,24 +31,22 @@ from worker_service.web.views.template_filters import command
 
 _MARKS = ("\x02", "\x03")
 _NUMBERS_SHOWN = 12
-_PERIODS = (("1d", "Last day"), ("7d", "Last 7 days"), ("30d", "Last 30 days"), ("365d", "Last year"))
+_PERIODS = {"1d": "Last day", "7d": "Last 7 days", "30d": "Last 30 days", "365d": "Last year"}
 
 
 class SearchPageQuery(SearchQuery, frozen=True, kw_only=True):
     q: str = ""
 
 
-class FilterChoice(Struct, frozen=True):
-    label: str
-    url: str
-
-
 class Filter(Struct, frozen=True):
     """A menu of links, each of which is this page with another value of a parameter."""
 
-    label: str
+    name: str
+    options: Sequence[tuple[str, int | None, str]]
+    """Label, count and address of each."""
     chosen: str
-    choices: Sequence[FilterChoice]
+    clear: str
+    """Address without the filter."""
 
 
 class SearchLink(Struct, frozen=True):
@@ -67,6 +67,8 @@ def search_page(request: Request) -> Response:
                 found = search(session, visitor, query, marks=_MARKS)
             except BadInput as error:
                 problem = str(error)
+        ids = [one.document_id for one in found.items]
+        shown = session.library.documents(DocumentSelector(ids=ids), most=len(ids)) if ids else []
         before = max(query.skip - query.limit, 0)
         return render(
             request,
@@ -75,33 +77,39 @@ def search_page(request: Request) -> Response:
             flash=flash_of(session, request),
             query=query,
             found=found,
+            documents={one.id: one for one in shown},
             problem=problem,
             filters=_filters(request, query, owners_of(session, visitor), tags.name_tags(session, visitor.owner)),
             next_page=same_page(request, skip=found.next) if found.next else "",
             previous_page=same_page(request, skip=before or None) if query.skip else "",
             only_all=same_page(request, all="yes", skip=None),
+            suggested=same_page(request, q=found.suggestion, skip=None),
+            tag_page=lambda tag: same_page(request, tag=tag, skip=None),
             link=SearchLink(query.q),
             marked=marked,
             numbers_shown=_NUMBERS_SHOWN,
-            command=_command(query),
+            width=WIDTHS[0],
+            command_line=_command(query),
         )
 
 
 def _filters(request: Request, query: SearchPageQuery, owners: Sequence[str], tags: Sequence[str]) -> list[Filter]:
-    periods = dict(_PERIODS)
-    offered = [
+    offered: Sequence[tuple[str, str, object, Mapping[str, str]]] = (
         ("owner", "Owner", query.owner, {one: one for one in owners}),
-        ("kind", "Kind", query.kind, {str(one): str(one) for one in FileKind}),
         ("tag", "Tag", ", ".join(query.tag), {one: one for one in tags}),
-        ("since", "Added", query.since, periods),
         ("batch", "Batch", query.batch, {}),
-    ]
+        ("kind", "Kind", query.kind, {one.value: one.value for one in FileKind}),
+        ("since", "Added", query.since, _PERIODS),
+        ("until", "Added before", query.until, {}),
+        ("all", "All words", "yes" if query.all else None, {}),
+        ("sure", "Only well recognised pages", "yes" if query.sure else None, {}),
+    )
     return [
         Filter(
             label,
-            str(choices.get(str(value), value) or ""),
-            [FilterChoice("Any", same_page(request, **{name: None, "skip": None}))]
-            + [FilterChoice(each, same_page(request, **{name: word, "skip": None})) for word, each in choices.items()],
+            [(each, None, same_page(request, **{name: word, "skip": None})) for word, each in choices.items()],
+            choices.get(str(value), str(value)) if value else "",
+            same_page(request, **{name: None, "skip": None}),
         )
         for name, label, value, choices in offered
         if value or len(choices) > 1

@@ -1,0 +1,18 @@
+"""Find words that a line end or a soft hyphen divides."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+_DIVISION = r"(?:\u00ad\s*|[-\u2010][ \t]*\r?\n[ \t]*)"
+_LETTERS = r"[^\W\d_]++"
+_DIVIDED = re.compile(rf"{_LETTERS}(?:{_DIVISION}{_LETTERS})+")
+_DIVISIONS = re.compile(_DIVISION)
+
+
+def divided_words(text: str) -> Iterator[tuple[int, int, str]]:
+    """Yield start, end and the whole of each divided word; of `high-` and `speed` on the next line, `highspeed`."""
+    if _DIVISIONS.search(text):
+        for found in _DIVIDED.finditer(text):
+            yield found.start(), found.end(), _DIVISIONS.sub("", found[0])
