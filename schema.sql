@@ -552,6 +552,22 @@ CREATE TABLE node (
                AND length(CAST(version AS BLOB)) <= 10000 AND length(CAST(reason AS BLOB)) <= 10000)
 ) STRICT, WITHOUT ROWID;
 
+-- What ended in each hour, by type. The daemon keeps a month.
+CREATE TABLE hour_of_work (
+    hour                  TEXT NOT NULL,              -- '2026-11-18 10'
+    job_type              TEXT NOT NULL,
+    completed             INTEGER NOT NULL,
+    failed                INTEGER NOT NULL,
+    pages                 INTEGER NOT NULL,           -- pages read by the completed jobs
+    seconds               REAL NOT NULL,              -- length of their last attempts: the sum and the longest
+    longest_seconds       REAL NOT NULL,
+    waited_seconds        REAL NOT NULL,              -- from created_at or run_at to the start of that attempt
+    longest_wait_seconds  REAL NOT NULL,
+    PRIMARY KEY (hour, job_type),
+    CONSTRAINT "hour and job_type have at most 40000 bytes"
+        CHECK (length(CAST(hour AS BLOB)) <= 40000 AND length(CAST(job_type AS BLOB)) <= 40000)
+) STRICT, WITHOUT ROWID;
+
 -- Maximum number of running jobs. kind 'owner' with name '*' is for each owner without a row of its own.
 -- kind 'payload' with name 'bytes' is the maximum size of a payload.
 CREATE TABLE job_limit (
@@ -1219,6 +1235,24 @@ BEGIN
     SELECT NEW.completed_at, 'job.failed', NEW.owner, NEW.id, NEW.document_id, NEW.batch_id, NEW.generation,
            NEW.error_code, NEW.error_message, NEW.error_remedy, 'job.failed:' || NEW.id || ':' || NEW.fence || ':' || NEW.completed_at
      WHERE NEW.status = 'failed' AND NEW.completed_at IS NOT NULL;
+END;
+
+CREATE TRIGGER job_counts AFTER UPDATE OF status ON worker_job_queue
+WHEN OLD.status = 'running' AND NEW.status IN ('completed', 'failed') AND NEW.completed_at >= NEW.started_at
+BEGIN
+    INSERT INTO hour_of_work
+    SELECT substr(NEW.completed_at, 1, 13), NEW.job_type, NEW.status = 'completed', NEW.status = 'failed',
+           iif(NEW.status = 'completed' AND NEW.progress_unit = 'pages', coalesce(NEW.progress_total, NEW.progress_done, 0), 0),
+           t.seconds, t.seconds, t.waited, t.waited
+      FROM (SELECT ifnull((julianday(NEW.completed_at) - julianday(NEW.started_at)) * 86400, 0.0) AS seconds,
+                   max(0.0, ifnull((julianday(NEW.started_at) - julianday(max(NEW.created_at, ifnull(NEW.run_at, '')))) * 86400,
+                                   0.0)) AS waited) t
+     WHERE 1
+        ON CONFLICT (hour, job_type) DO UPDATE
+       SET completed = completed + excluded.completed, failed = failed + excluded.failed, pages = pages + excluded.pages,
+           seconds = seconds + excluded.seconds, longest_seconds = max(longest_seconds, excluded.longest_seconds),
+           waited_seconds = waited_seconds + excluded.waited_seconds,
+           longest_wait_seconds = max(longest_wait_seconds, excluded.longest_wait_seconds);
 END;
 
 CREATE TRIGGER job_fails AFTER UPDATE OF status ON worker_job_queue

@@ -22,10 +22,8 @@ from tests.store.kit import (
     new_worker,
     open_at,
 )
-from worker_service.base.clock import as_text
 from worker_service.base.errors import BadInput, PagemillError
-from worker_service.jobs.attempts import Failure, Report
-from worker_service.jobs.documents import DocumentRequest, PageResult
+from worker_service.jobs.attempts import Count, Failure, Report
 from worker_service.jobs.job import NewJob, Status
 from worker_service.jobs.selector import Selector
 from worker_service.jobs.workers import HandlerFacts
@@ -228,26 +226,26 @@ def test_errors_of_one_owner_are_those_of_his_jobs(store: Store, enqueue: Enqueu
     assert of_ann.jobs == 2
 
 
-def test_what_ended_between_two_times_is_counted_with_how_long_it_had_waited(
+def test_what_ended_is_counted_by_hour_and_type_with_how_long_it_waited_and_took(
     store: Store, enqueue: Enqueue, worker: AddWorker, clock: MovableClock
 ) -> None:
     worker()
-    begun = clock.text
-    enqueue(document=DocumentRequest("key", "report.pdf"))
     enqueue(run_at=clock.after(30))
+    enqueue()
     clock.advance(40)
     first, second = claim_one(store), claim_one(store)
-    store.attempts.save_pages([(first.lease, PageResult(number, f"d{number}", "text")) for number in (1, 2, 3)])
+    clock.advance(5)
+    store.leases.report([Report(first.lease, 50, count=Count(1, 3, "pages"))])
     store.leases.complete(first.lease)
-    until = clock.advance(1)
     store.leases.fail(second.lease, Failure("OOM", "too large"), retry_at=None)
 
-    before = store.overview.ended_between(begun, as_text(until))
-    after = store.overview.ended_between(as_text(until), clock.after(1).isoformat(" ", "milliseconds"))
+    [hour] = store.overview.hours_of_work("2026")
 
-    assert (before.jobs, before.failed, before.pages, list(map(round, before.waits))) == (1, 0, 3, [40])
-    # It could not have started before its time.
-    assert (after.jobs, after.failed, after.pages, list(map(round, after.waits))) == (1, 1, 0, [10])
+    assert (hour.at, hour.job_type, hour.completed, hour.failed) == (clock.text[:14] + "00:00.000", "ocr_pages", 1, 1)
+    assert hour.pages == 3
+    # The first could not have started before its time.
+    assert (round(hour.seconds), round(hour.longest_seconds)) == (10, 5)
+    assert (round(hour.waited_seconds), round(hour.longest_wait_seconds)) == (50, 40)
 
 
 def test_names_are_completed_from_their_beginning(store: Store, enqueue: Enqueue) -> None:

@@ -113,8 +113,7 @@ INDEXES = {
     "prune": "INTEGER PRIMARY KEY",
     "settle_meet": "dependency_by_needs",
     "errors": "job_failed",
-    "ended_between": "COVERING INDEX job_failed",
-    "waits_between": "job_ended",
+    "hours_of_work": "PRIMARY KEY",
     "not_brought_in": "job_not_brought_in",
     "links_are_due": r"PRIMARY KEY \(crawl=\? AND id=\?",
 }

@@ -45,6 +45,7 @@ LEASE_LOST = "lease.lost"
 WORKER_REGISTERED = "worker.registered"
 WORKER_FENCED = "worker.fenced"
 WORKER_UNFENCED = "worker.unfenced"
+SLOTS_CHANGED = "worker.slots_changed"
 WORKER_RESCUED = "worker.rescued"
 BEAT_FAILED = "beat.failed"
 

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import sys
+from datetime import timedelta
 
 import click
 
 from worker_service.base.clock import parse_length
 from worker_service.base.errors import PagemillError
 from worker_service.base.humanize import counted
-from worker_service.cli import output
+from worker_service.cli import DefaultVerbGroup, output
 from worker_service.cli.context import Invocation, verb
 from worker_service.cli.output import NODE_COLUMNS, node_row
 from worker_service.jobs.job import Pause, Status
 from worker_service.services import overview
 from worker_service.services.batches import titled_progress
 from worker_service.services.overview import Overview
-from worker_service.services.serialize import iso
+from worker_service.services.serialize import as_object, iso
+from worker_service.services.work_rates import HOURS_MOST, work_rates
 
 _SIGNS = {0: ("✓", "green"), 1: ("!", "yellow"), 2: ("✗", "red")}
 
@@ -53,10 +55,10 @@ def _show_state(call: Invocation) -> None:
 
 
 @verb
-def workers(call: Invocation) -> None:
+def ls(call: Invocation) -> None:
     """\b
     pagemill workers
-    pagemill workers --json
+    pagemill workers ls --json
 
     List the daemons on this database, with their running jobs and last heartbeat, and their cluster nodes.
     """
@@ -79,6 +81,26 @@ def workers(call: Invocation) -> None:
         ],
     )  # fmt: skip
     output.show_section(NODE_COLUMNS, [node_row(one) for one in nodes])
+
+
+@verb
+@click.argument("number", type=int)
+@click.option("--worker", "worker_id", metavar="ID", help="Only needed with several workers.")
+def slots(call: Invocation, number: int, worker_id: str | None) -> None:
+    """\b
+    pagemill workers slots 8
+
+    Change how many documents are read at once (the setting `concurrency`) until the daemon restarts. Running jobs
+    finish.
+    """
+    from worker_service.services.job_control import set_slots
+
+    chosen = set_slots(call.session, number, worker_id)
+    if not call.printed_json({"worker": chosen, "slots": number}):
+        output.show(f"{chosen} reads {counted(number, 'document')} at once from now on, until it restarts")
+
+
+workers = DefaultVerbGroup("workers", ls, ls, slots)
 
 
 @verb
@@ -150,16 +172,19 @@ def _pause(pause: Pause) -> str:
 
 
 @verb
-def stats(call: Invocation) -> None:
+@click.option("--hours", type=click.IntRange(1, HOURS_MOST), default=24, show_default=True, help="Rates of this time.")
+def stats(call: Invocation, hours: int) -> None:
     """\b
     pagemill stats
+    pagemill stats --hours 168
     pagemill stats --json
 
-    Count jobs by type and status, pending jobs by platform, and each owner's documents and files. HELD are pending jobs
-    that wait for a time, another job or a busy key. A file of two owners counts for both, and once in the total.
+    Count jobs by type and status, pending jobs by platform, each owner's documents and files, and what ended in the
+    last hours. HELD are pending jobs that wait for a time, another job or a busy key. A file of two owners counts for
+    both, and once in the total.
     """
-    found = overview.statistics(call.session)
-    if call.printed_json(found):
+    found, rates = overview.statistics(call.session), work_rates(call.session, hours=hours)
+    if call.printed_json({**as_object(found), "rates": rates}):
         return
     types, platforms, owners = found.items, found.pending_by_platform, found.by_owner
     rows: list[tuple[object, ...]] = [
@@ -174,3 +199,17 @@ def stats(call: Invocation) -> None:
         read = (sum(one.documents for one in owners), sum(one.pages for one in owners))
         kept.append(("all", *read, found.files, output.size(found.size)))
     output.show_section(("OWNER", "DOCUMENTS", "PAGES", "FILES", "SIZE"), kept)
+    output.show_section(
+        (f"ENDED IN {hours} H", "JOBS", "FAILED", "PAGES", "TOOK", "LONGEST", "WAITED", "LONGEST"),
+        [
+            (
+                one.job_type, one.jobs, one.failed or None, one.pages or None, _seconds(one.seconds_each),
+                _seconds(one.longest_seconds), _seconds(one.waited_seconds_each), _seconds(one.longest_wait_seconds),
+            )
+            for one in rates
+        ],
+    )  # fmt: skip
+
+
+def _seconds(seconds: float) -> str:
+    return f"{seconds:.1f} s" if seconds < 60 else output.length(timedelta(seconds=seconds))

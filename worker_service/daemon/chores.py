@@ -46,6 +46,7 @@ def chores(
         **wanted,
         "begin_scheduled": BeginScheduled(context).run,
         "disk_space": DiskSpace(context, set_disk_low).run,
+        "adopt_slots": partial(adopt_slots, context),
         "tidy": partial(tidy, context),
         "forget": partial(forget, context),
         "forget_passwords": partial(forget_passwords, context),
@@ -121,6 +122,17 @@ class LogNotices:
 def tidy(context: DaemonContext) -> float:
     context.store.integrity.tidy()
     return 300.0
+
+
+def adopt_slots(context: DaemonContext) -> float:
+    """Adopt the number of slots that a user has written into this worker's row."""
+    wanted = next(
+        (one.cpu_slots for one in context.store.overview.workers() if one.id == context.identity.worker_id), 0
+    )
+    if wanted and wanted != context.slots.sizes["cpu"]:
+        context.log.info(events.SLOTS_CHANGED, slots=wanted, before=context.slots.sizes["cpu"])
+        context.slots.sizes["cpu"] = wanted
+    return 1.0
 
 
 @dataclass(slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from msgspec import Struct
@@ -53,12 +53,25 @@ class ErrorCount(Struct, frozen=True):
         return in_a_sentence(self.newest_message or "", self.newest_remedy)
 
 
-class WorkDone(Struct, frozen=True):
-    jobs: int
+class HourOfWork(Struct, frozen=True):
+    """What ended in an hour, by type: attempts that completed or failed for good."""
+
+    at: str
+    job_type: str
+    completed: int
     failed: int
     pages: int
-    waits: Sequence[float]
-    """Seconds that a sample of the jobs waited for the first attempt, in ascending order."""
+    """Pages read by the completed jobs."""
+    seconds: float
+    """Sum of the lengths of their last attempts."""
+    longest_seconds: float
+    waited_seconds: float
+    """Sum of the times from the earliest possible start to that attempt."""
+    longest_wait_seconds: float
+
+    @property
+    def jobs(self) -> int:
+        return self.completed + self.failed
 
 
 class BrokenPromise(NamedTuple):

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from worker_service.base.clock import add_duration, parse_length
 from worker_service.base.errors import BadInput, NodeNotFound, Refused
+from worker_service.base.humanize import counted
 from worker_service.base.suggestions import did_you_mean
 from worker_service.jobs.batches import OwnerPolicy
 from worker_service.jobs.history import Changed
@@ -34,6 +35,7 @@ DONE = {
     "prune": "pruned",
 }
 SAMPLE = 5
+SLOTS_MOST = 256
 _PRUNED_AT_ONCE = 1000
 
 # Statuses in which the verb makes the reading of a job's document fail, and the document's error code.
@@ -185,7 +187,7 @@ def apply_owner_policy(session: Session, changed: Changed) -> Changed:
     return replace(changed, waiting=waiting)
 
 
-# ── Pauses ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Pauses and slots ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def pause(session: Session, scope: str, name: str, *, length: str | None = None, reason: str | None = None) -> Paused:
@@ -201,6 +203,22 @@ def unpause(session: Session, scope: str, name: str) -> None:
         pauses = session.reading.pauses()
         paused = ", ".join(title_of_pause(pause.scope, pause.name) for pause in pauses) or "nothing"
         raise Refused(f"{title_of_pause(scope, name)} was not paused; paused: {paused}")
+
+
+def set_slots(session: Session, slots: int, worker_id: str | None = None) -> str:
+    """Change how many documents a worker reads at once, until it restarts. Return the worker's id.
+
+    Without an id, there must be one live worker.
+    """
+    if not 1 <= slots <= SLOTS_MOST:
+        raise BadInput(f"a worker has 1 to {SLOTS_MOST} slots, not {slots}", "to start nothing: pagemill pause --all")
+    alive = [one.id for one in Overview(session).live_workers]
+    if worker_id is None and len(alive) > 1:
+        raise BadInput(f"there are {counted(len(alive), 'worker')}", f"name one: {', '.join(alive)}")
+    chosen = worker_id if worker_id is not None else next(iter(alive), "")
+    if chosen not in alive or not session.store.workers.set_slots(chosen, slots):
+        raise Refused(f"worker {chosen} is not running" if chosen else "no worker is running", "pagemill workers")
+    return chosen
 
 
 def drain_node(session: Session, name: str, *, is_draining: bool) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Mapping, Sequence
 
-from worker_service.jobs.counts import Counts, ErrorCount, LiveCounts, PlatformCount, TypeCounts, WorkDone
+from worker_service.jobs.counts import Counts, ErrorCount, HourOfWork, LiveCounts, PlatformCount, TypeCounts
 from worker_service.jobs.job import Status
 from worker_service.jobs.workers import HandlerFacts, NodeRow, NodeWork, WorkerState
 from worker_service.store.database import Database, Row
@@ -80,13 +80,9 @@ class OverviewQueries:
         asked = {"since": since, "codes": codes, "is_open": is_open or to_retry is not None, "owner": owner}
         return [ErrorCount(*row) for row in self._db.read("errors", **asked)]
 
-    def ended_between(self, since: str, until: str, *, sample: int = 200) -> WorkDone:
-        """Summarise the jobs that ended in [since, until), with waiting times of a sample."""
-        [(ended, failed)] = self._db.read("ended_between", since=since, until=until)
-        every = max(1, ended // sample)
-        waits = [wait for (wait,) in self._db.read("waits_between", since=since, until=until, every=every)]
-        [(first,)], [(after,)] = (self._db.read("first_result_since", at=at) for at in (since, until))
-        return WorkDone(ended, failed, after - first, sorted(waits))
+    def hours_of_work(self, since: str) -> Sequence[HourOfWork]:
+        """Return what ended in each hour since then, by type, oldest first. Hours without work have no entry."""
+        return [HourOfWork(*row) for row in self._db.read("hours_of_work", since=since[:13])]
 
 
 def _worker_from(row: Row) -> WorkerState:

@@ -108,30 +108,7 @@ SELECT a.error_code, q.job_type, count(*), max(q.id), a.error_message, a.error_r
  WHERE q.status = 'pending' AND q.held & 3 AND a.error_code = 'CAPABILITY_MISSING'
  GROUP BY q.job_type, a.error_message ORDER BY q.job_type, a.error_message;
 
--- name: ended_between
-SELECT (SELECT count(*) FROM worker_job_queue WHERE completed_at >= :since AND completed_at < :until),
-       (SELECT count(*) FROM worker_job_queue INDEXED BY job_failed
-         WHERE status = 'failed' AND completed_at >= :since AND completed_at < :until);
-
--- name: waits_between
--- For each :every-th job that ended in the period: seconds from its run_at or created_at to its first attempt. The
--- index on completed_at selects the jobs.
-SELECT w.seconds
-  FROM (SELECT (julianday(a.started_at) - julianday(iif(q.run_at <= a.started_at, q.run_at, q.created_at))) * 86400 AS seconds
-          FROM worker_job_queue q
-          JOIN worker_job_attempt a
-            ON a.job_id = q.id AND a.fence = (SELECT min(f.fence) FROM worker_job_attempt f WHERE f.job_id = q.id)
-         WHERE q.completed_at >= :since AND q.completed_at < :until AND q.id % :every = 0) w
- WHERE w.seconds >= 0;
-
--- fragment: half_is_before
-ifnull((SELECT r.created_at FROM page_result r WHERE r.id >= (low + high) / 2 ORDER BY r.id LIMIT 1) < :at, 0)
-
--- name: first_result_since
--- Finds the first result stored at or after a time by bisection, since ids grow with time and results never change.
-WITH RECURSIVE halving (low, high) AS (
-    SELECT 0, ifnull(max(id), 0) + 1 FROM page_result
-     UNION ALL
-    SELECT iif({half_is_before}, (low + high) / 2, low), iif({half_is_before}, high, (low + high) / 2)
-      FROM halving WHERE high - low > 1)
-SELECT min(high) FROM halving;
+-- name: hours_of_work
+SELECT hour || ':00:00.000', job_type, completed, failed, pages, seconds, longest_seconds, waited_seconds,
+       longest_wait_seconds
+  FROM hour_of_work WHERE hour >= :since ORDER BY hour, job_type;

@@ -14,6 +14,9 @@ UNDO_DAYS = 7
 _RUNS_DAYS = 62
 """Retention of schedule runs. A period is at most a month."""
 
+_HOURS_DAYS = 31
+"""Retention of hourly statistics."""
+
 _ROWS_PER_TRANSACTION = 500
 
 
@@ -31,6 +34,8 @@ class Pruning:
                     self._db.write("prune", job_id=job_id)
         self._prune_actions()
         self._prune_runs()
+        with self._db.transaction():
+            self._db.write("forget_hours", before=as_text(self._db.clock() - timedelta(days=_HOURS_DAYS))[:13])
         return len(job_ids)
 
     def prune_logs(self, before: datetime, *, most: int = 1000) -> int:

@@ -19,3 +19,6 @@ RETURNING item_id;
 -- name: forget_old_actions
 DELETE FROM worker_action
  WHERE at < :before AND NOT EXISTS (SELECT 1 FROM worker_action_item WHERE action_id = worker_action.id);
+
+-- name: forget_hours
+DELETE FROM hour_of_work WHERE hour < :before RETURNING 1;

@@ -42,6 +42,11 @@ class Workers:
             if not self._db.write("set_worker_state", worker_id=worker_id, draining=draining, disk_low=disk_low):
                 raise WorkerUnknown(f"worker {worker_id} has no row", "register it first")
 
+    def set_slots(self, worker_id: str, slots: int) -> bool:
+        """Change the number of slots for reading, which the daemon adopts. Its next start resets it."""
+        with self._db.transaction():
+            return bool(self._db.write("set_slots", worker_id=worker_id, slots=slots))
+
     def forget_nodes_of_dead_workers(self) -> None:
         with self._db.transaction():
             self._db.write("forget_nodes_of_dead_workers")

@@ -24,6 +24,9 @@ RETURNING id;
 -- name: set_worker_state
 UPDATE worker SET draining = :draining, disk_low = :disk_low WHERE id = :worker_id RETURNING id;
 
+-- name: set_slots
+UPDATE worker SET cpu_slots = :slots WHERE id = :worker_id RETURNING id;
+
 -- name: set_node_slots
 UPDATE worker SET node_slots = :slots WHERE id = :worker_id RETURNING id;
 

@@ -11,10 +11,11 @@ from starlette.responses import Response
 
 from worker_service.jobs.history import Action
 from worker_service.jobs.job import Pause
-from worker_service.services import overview
+from worker_service.services import job_control, overview
 from worker_service.services.health import Health, check_health
 from worker_service.services.overview import Overview, SchedulerStatus, Statistics
 from worker_service.services.undo import undo_action
+from worker_service.services.work_rates import HOURS_MOST, WorkRate, work_rates
 from worker_service.web.api.endpoint import ApiRequest, ApiResponse, Items, endpoint
 from worker_service.web.api.jobs import ChangedJobs, changed_jobs
 from worker_service.web.api.metrics import MEDIA_TYPE
@@ -32,6 +33,19 @@ class PauseBody(Struct, frozen=True, forbid_unknown_fields=True, rename={"length
     name: PauseName = ""
     length: Annotated[str, about("1h, 30m; default: until it is lifted.")] = ""
     reason: Annotated[str, about("Shown to users.")] = ""
+
+
+class RatesQuery(Struct, frozen=True):
+    hours: Annotated[int, Meta(ge=1, le=HOURS_MOST, description="How far back; default 24.")] = 24
+
+
+class SlotsBody(Struct, frozen=True, forbid_unknown_fields=True):
+    slots: Annotated[int, Meta(ge=1, le=job_control.SLOTS_MOST, description="Documents read at once.")]
+
+
+class SlotsOfWorker(Struct, frozen=True):
+    worker: str
+    slots: int
 
 
 class UnpauseQuery(Struct, frozen=True):
@@ -76,6 +90,12 @@ def stats(call: ApiRequest) -> Statistics:
     return numbers.get(call.session)
 
 
+@endpoint("GET", "/api/rates", is_time_dependent=True, needs_all_owners=True)
+def rates(call: ApiRequest, query: RatesQuery) -> Items[WorkRate]:
+    """Return how many jobs of each type ended in the last hours, how long they waited, and how long they took."""
+    return Items(work_rates(call.session, hours=query.hours))
+
+
 @endpoint("GET", "/metrics", media="text/plain", is_time_dependent=True, needs_all_owners=True)
 def metrics(call: ApiRequest) -> Response:
     """Return metrics for Prometheus, computed from the database."""
@@ -87,6 +107,12 @@ def metrics(call: ApiRequest) -> Response:
 def workers(call: ApiRequest) -> WorkersAndNodes:
     """List the daemons on this database, whether each is alive, and the nodes of the cluster."""
     return resource.list_workers(call.session)
+
+
+@endpoint("POST", "/api/workers/{name}/slots", needs_all_owners=True)
+def set_slots(call: ApiRequest, body: SlotsBody) -> SlotsOfWorker:
+    """Change how many documents a worker reads at once. Its next start resets it to the settings."""
+    return SlotsOfWorker(job_control.set_slots(call.session, body.slots, call.path("name")), body.slots)
 
 
 # ── Pauses ──────────────────────────────────────────────────────────────────────────────────────────────────────────

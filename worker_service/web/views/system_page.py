@@ -15,6 +15,7 @@ from worker_service.base.clock import from_text
 from worker_service.base.humanize import counted
 from worker_service.jobs.job import Status
 from worker_service.services.overview import Overview
+from worker_service.services.work_rates import Hour, work_by_hour
 from worker_service.settings.config import Settings
 from worker_service.web.access import visitor_of
 from worker_service.web.database_sessions import session_of
@@ -22,7 +23,6 @@ from worker_service.web.views import charts, render
 from worker_service.web.views.alerts import list_alerts
 from worker_service.web.views.charts import Chart
 from worker_service.web.views.flash import flash_of
-from worker_service.web.views.history import HourlyStatistics, last_hours
 from worker_service.web.views.template_filters import length, size
 from worker_service.workspace import FREE_BYTES_LEAST
 
@@ -48,7 +48,7 @@ def system(request: Request) -> Response:
             flash=flash_of(session, request),
             alerts=list_alerts(session, overview),
             facts=_facts(session.settings, overview),
-            charts=_charts(last_hours(session)),
+            charts=_charts(work_by_hour(session)),
         )
 
 
@@ -76,20 +76,20 @@ def _facts(settings: Settings, overview: Overview) -> Sequence[SystemFact]:
 # ── The last 24 hours ───────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _charts(hours: Sequence[HourlyStatistics]) -> Sequence[Chart]:
+def _charts(hours: Sequence[Hour]) -> Sequence[Chart]:
     times = [one.at for one in hours]
     pages, jobs, failed = ([getattr(one, name) for one in hours] for name in ("pages", "jobs", "failed"))
-    median, long = [one.wait_median_seconds for one in hours], [one.wait_long_seconds for one in hours]
-    newest = next((value for value in reversed(median) if value is not None), None)
+    mean, long = [one.waited_seconds_each for one in hours], [one.longest_wait_seconds for one in hours]
+    newest = next((value for value in reversed(mean) if value is not None), None)
     return [
         Chart("Pages read", f"{sum(pages):,} in 24 hours", charts.bars("Pages read", times, pages),
               ("Hour", "Pages"), list(zip(times, pages, strict=True))),
         Chart("Jobs ended", f"{sum(jobs):,} in 24 hours", charts.bars("Jobs ended", times, jobs, failures=failed),
               ("Hour", "Ended", "Failed"), list(zip(times, jobs, failed, strict=True))),
-        Chart("Waiting time", "–" if newest is None else f"median {length(max(1, newest))}",
-              charts.lines("Waiting time", times, median, long, length),
-              ("Hour", "Median", "95th percentile"),
-              [(one.at, _length(one.wait_median_seconds), _length(one.wait_long_seconds)) for one in hours]),
+        Chart("Waiting time", "–" if newest is None else f"{length(max(1, newest))} on average",
+              charts.lines("Waiting time", times, mean, long, length),
+              ("Hour", "Average", "Longest"),
+              [(one.at, _length(one.waited_seconds_each), _length(one.longest_wait_seconds)) for one in hours]),
         Chart("Failures", f"{sum(failed):,} in 24 hours", charts.bars("Failures", times, failed, is_bad=True),
               ("Hour", "Failed"), list(zip(times, failed, strict=True))),
     ]  # fmt: skip
