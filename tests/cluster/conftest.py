@@ -1,4 +1,4 @@
-"""One small real Ray cluster for each module: a head and two nodes of one slot. Each test has a daemon of its own."""
+"""One small real Ray cluster for each module: a head and two nodes of one slot."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ import pytest
 
 from tests.cluster.ray_lab import RayLab, is_alive
 from tests.kit.system import Daemon, System, wait_until
+from worker_service.jobs.job import Status
+from worker_service.jobs.selector import Selector
 from worker_service.jobs.workers import NodeRow
 from worker_service.runner.processes import marks_of
 
@@ -39,9 +41,9 @@ class ClusterSystem:
         self.config.write_text("\n".join(["[cluster]", *lines, ""]))
         if words:
             return self.system.begin(*words, config=self.config)
-        daemon = self.system.start(config=self.config)
+        self.daemon = self.system.start(config=self.config)
         self.wait_for_nodes()
-        return daemon
+        return self.daemon
 
     def pagemill(self, *words: str) -> subprocess.CompletedProcess[str]:
         """Run a command on the head, as the owner of the daemon."""
@@ -150,3 +152,22 @@ def cluster(lab: RayLab, tmp_path: Path) -> Iterator[ClusterSystem]:
     made = ClusterSystem(lab, System(tmp_path))
     yield made
     made.system.close()
+
+
+@pytest.fixture(scope="module")
+def _running(lab: RayLab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterSystem]:
+    made = ClusterSystem(lab, System(tmp_path_factory.mktemp("running")))
+    made.start()
+    yield made
+    made.system.close()
+
+
+@pytest.fixture
+def running(_running: ClusterSystem) -> Iterator[ClusterSystem]:
+    """A daemon that is shared by several tests. Its jobs are cancelled after each."""
+    yield _running
+    store = _running.system.store
+    live = Selector(statuses=(Status.PENDING, Status.RUNNING))
+    store.steering.cancel(live, actor="test")
+    wait_until(lambda: not store.reading.count(live), "no job is left")
+    _running.wait_for_nodes()

@@ -5,91 +5,118 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
 import time
+from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
-from tests.cluster.conftest import NODES, ClusterSystem
-from tests.cluster.ray_lab import is_alive, needs_ray, parent_of
+from job_handlers.reading import ocr
+from tests.cluster.conftest import NODES, READERS, ClusterSystem
+from tests.cluster.ray_lab import RayLab, is_alive, needs_ray, parent_of
 from tests.full_length import IS_FULL
-from tests.kit.system import ROOT, wait_until
+from tests.job_handlers.reading.documents import picture, prose, scan
+from tests.kit.system import ROOT, System, wait_until
 from worker_service.jobs.job import Status
 from worker_service.jobs.selector import Selector
 
 pytestmark = [needs_ray, pytest.mark.timeout(120)]
 
-# Faults that take Ray tens of seconds to notice.
-slow_fault = pytest.mark.skipif(not IS_FULL, reason="takes long; ./run test --ray runs it")
+# Faults that take Ray tens of seconds to notice, and what needs a daemon or a node of its own.
+slow = pytest.mark.skipif(not IS_FULL, reason="takes long; ./run test --ray runs it")
 
 LOST_SECONDS = 9.0
 """An attempt runs again after so long at most."""
+PAGES = 14
+_TEXTS = """
+SELECT p.number, r.digest, r.text, r.method, hex(r.layout)
+  FROM page p JOIN page_result r ON r.id = p.result_id ORDER BY p.number
+"""
 
 
-def test_attempts_run_on_the_nodes_and_tell_progress_and_log_lines(cluster: ClusterSystem) -> None:
-    cluster.start()
+def read(system: System, paper: Path, **settings: object) -> str:
+    """Bring in a file, wait until it is read, and return all that was stored of its pages."""
+    done = subprocess.run(
+        [sys.executable, "-m", "worker_service.cli", "ingest", str(paper), "--wait", "--timeout", "200s"],
+        env=system.environment(**settings),
+        cwd=system.place,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return system.sqlite3(_TEXTS).stdout
 
-    jobs = [cluster.system.enqueue("talk") for _ in range(4)]
+
+def nodes_of(system: System, job_type: str) -> Sequence[str]:
+    told = system.sqlite3(
+        "SELECT DISTINCT a.node FROM worker_job_attempt a JOIN worker_job_queue q ON q.id = a.job_id "
+        f"WHERE q.job_type = '{job_type}' ORDER BY 1"
+    )
+    return told.stdout.split()
+
+
+def test_attempts_run_on_the_nodes_and_tell_progress_and_log_lines(running: ClusterSystem) -> None:
+    jobs = [running.system.enqueue("talk") for _ in range(4)]
 
     for job in jobs:
-        cluster.system.wait_for(job, Status.COMPLETED)
-        [attempt] = cluster.system.store.history.attempts(job)
+        running.system.wait_for(job, Status.COMPLETED)
+        [attempt] = running.system.store.history.attempts(job)
         assert attempt.node in NODES
-        assert [line.line for line in cluster.system.store.history.logs(job)] == ["a line"]
-    cluster.assert_nothing_is_left()
+        assert [line.line for line in running.system.store.history.logs(job)] == ["a line"]
+    running.assert_nothing_is_left()
 
 
-def test_as_many_attempts_run_at_once_as_the_nodes_have_slots(cluster: ClusterSystem) -> None:
-    cluster.start()
-    jobs = [cluster.system.enqueue("sleep", seconds=60) for _ in range(3)]
+def test_as_many_attempts_run_at_once_as_the_nodes_have_slots(running: ClusterSystem) -> None:
+    jobs = [running.system.enqueue("sleep", seconds=60) for _ in range(3)]
 
-    machines = {cluster.runs(job)[1] for job in jobs[:2]}
+    machines = {running.runs(job)[1] for job in jobs[:2]}
 
     assert machines == {*NODES}
-    assert cluster.system.status(jobs[2]) is Status.PENDING
-    assert [gate.code for gate in cluster.system.store.gates.explain(jobs[2])] == ["SLOTS_FULL"]
+    assert running.system.status(jobs[2]) is Status.PENDING
+    assert [gate.code for gate in running.system.store.gates.explain(jobs[2])] == ["SLOTS_FULL"]
 
 
-def test_an_attempt_that_is_cancelled_ends_within_two_seconds(cluster: ClusterSystem) -> None:
-    cluster.start()
-    job = cluster.system.enqueue("sleep")
-    pid, _ = cluster.runs(job)
+def test_an_attempt_that_is_cancelled_ends_within_two_seconds(running: ClusterSystem) -> None:
+    job = running.system.enqueue("sleep")
+    pid, _ = running.runs(job)
 
     asked_at = time.monotonic()
-    cluster.system.store.steering.cancel(Selector(ids=(job,)), actor="ann")
-    cluster.system.wait_for(job, Status.CANCELLED)
+    running.system.store.steering.cancel(Selector(ids=(job,)), actor="ann")
+    running.system.wait_for(job, Status.CANCELLED)
 
     assert time.monotonic() - asked_at < 2.0
     assert not is_alive(pid)
-    again = cluster.system.enqueue("noop")
-    cluster.system.wait_for(again, Status.COMPLETED)
+    again = running.system.enqueue("noop")
+    running.system.wait_for(again, Status.COMPLETED)
 
 
-def test_a_killed_ray_worker_process_costs_no_retry(cluster: ClusterSystem) -> None:
-    cluster.start()
-    job = cluster.system.enqueue("sleep")
-    pid, machine = cluster.runs(job)
+def test_a_killed_ray_worker_process_costs_no_retry(running: ClusterSystem) -> None:
+    job = running.system.enqueue("sleep")
+    pid, machine = running.runs(job)
 
-    os.kill(cluster.ray_worker_of(machine, job), signal.SIGKILL)
-    cluster.wait_for_outcome(job, "requeued", seconds=LOST_SECONDS)
-    cluster.runs(job, 2)
+    os.kill(running.ray_worker_of(machine, job), signal.SIGKILL)
+    running.wait_for_outcome(job, "requeued", seconds=LOST_SECONDS)
+    running.runs(job, 2)
 
-    [lost, _] = cluster.system.store.history.attempts(job)
-    assert (lost.error_code, cluster.system.job(job).retry_count) == ("NODE_LOST", 0)
+    [lost, _] = running.system.store.history.attempts(job)
+    assert (lost.error_code, running.system.job(job).retry_count) == ("NODE_LOST", 0)
     wait_until(lambda: not is_alive(pid), "its child has ended")
 
 
-def test_a_killed_fork_server_of_a_node_costs_no_retry(cluster: ClusterSystem) -> None:
-    cluster.start()
-    job = cluster.system.enqueue("sleep")
-    pid, _ = cluster.runs(job)
+def test_a_killed_fork_server_of_a_node_costs_no_retry(running: ClusterSystem) -> None:
+    job = running.system.enqueue("sleep")
+    pid, _ = running.runs(job)
 
     os.kill(parent_of(pid), signal.SIGKILL)
-    cluster.runs_again(job, time.monotonic())
+    running.runs_again(job, time.monotonic())
 
-    assert cluster.system.job(job).retry_count == 0
+    assert running.system.job(job).retry_count == 0
 
 
-@slow_fault
+@slow
 def test_a_killed_raylet_costs_no_retry_and_the_node_comes_back(cluster: ClusterSystem) -> None:
     cluster.start()
     job = cluster.system.enqueue("sleep")
@@ -107,7 +134,7 @@ def test_a_killed_raylet_costs_no_retry_and_the_node_comes_back(cluster: Cluster
     cluster.wait_for_nodes()
 
 
-@slow_fault
+@slow
 def test_an_attempt_on_a_frozen_node_is_given_up_although_no_connection_is_closed(cluster: ClusterSystem) -> None:
     cluster.start()
     job = cluster.system.enqueue("sleep")
@@ -128,7 +155,7 @@ def test_an_attempt_on_a_frozen_node_is_given_up_although_no_connection_is_close
     cluster.wait_for_nodes()
 
 
-@slow_fault
+@slow
 def test_an_attempt_whose_node_dies_before_its_first_word_is_ended(cluster: ClusterSystem) -> None:
     cluster.start()
     busy = cluster.system.enqueue("sleep", seconds=60)
@@ -149,19 +176,18 @@ def test_an_attempt_whose_node_dies_before_its_first_word_is_ended(cluster: Clus
     cluster.wait_for_nodes()
 
 
-def test_a_killed_driver_is_started_again_and_costs_no_retry(cluster: ClusterSystem) -> None:
-    daemon = cluster.start()
-    job = cluster.system.enqueue("sleep")
-    pid, _ = cluster.runs(job)
+def test_a_killed_driver_is_started_again_and_costs_no_retry(running: ClusterSystem) -> None:
+    job = running.system.enqueue("sleep")
+    pid, _ = running.runs(job)
 
-    os.kill(cluster.driver(daemon), signal.SIGKILL)
+    os.kill(running.driver(running.daemon), signal.SIGKILL)
     begun = time.monotonic()
-    cluster.runs(job, 2)
+    running.runs(job, 2)
 
     assert time.monotonic() - begun < LOST_SECONDS
-    assert (cluster.system.outcomes(job), cluster.system.job(job).retry_count) == (["requeued", None], 0)
+    assert (running.system.outcomes(job), running.system.job(job).retry_count) == (["requeued", None], 0)
     wait_until(lambda: not is_alive(pid), "its child has ended")
-    assert daemon.events("ray_driver.died")
+    assert running.daemon.events("ray_driver.died")
 
 
 def test_after_a_kill_of_the_daemon_nothing_of_it_is_left_on_the_nodes(cluster: ClusterSystem) -> None:
@@ -178,6 +204,7 @@ def test_after_a_kill_of_the_daemon_nothing_of_it_is_left_on_the_nodes(cluster: 
     assert cluster.system.job(job).retry_count == 0
 
 
+@slow
 def test_a_daemon_that_is_stopped_releases_what_runs_on_nodes(cluster: ClusterSystem) -> None:
     daemon = cluster.start()
     job = cluster.system.enqueue("sleep")
@@ -192,39 +219,35 @@ def test_a_daemon_that_is_stopped_releases_what_runs_on_nodes(cluster: ClusterSy
     cluster.assert_nothing_is_left()
 
 
-def test_a_node_that_drains_gets_no_new_attempts(cluster: ClusterSystem) -> None:
-    cluster.start()
-    cluster.system.store.steering.drain_node("n1", is_draining=True)
-    wait_until(lambda: cluster.nodes()["n1"].state == "draining", "n1 drains")
+def test_a_node_that_drains_gets_no_new_attempts(running: ClusterSystem) -> None:
+    running.system.store.steering.drain_node("n1", is_draining=True)
+    wait_until(lambda: running.nodes()["n1"].state == "draining", "n1 drains")
 
-    jobs = [cluster.system.enqueue("noop") for _ in range(6)]
+    jobs = [running.system.enqueue("noop") for _ in range(6)]
     for job in jobs:
-        cluster.system.wait_for(job, Status.COMPLETED)
+        running.system.wait_for(job, Status.COMPLETED)
 
-    assert {cluster.system.store.history.attempts(job)[0].node for job in jobs} == {"n2"}
-    cluster.system.store.steering.drain_node("n1", is_draining=False)
-    cluster.wait_for_nodes()
+    assert {running.system.store.history.attempts(job)[0].node for job in jobs} == {"n2"}
+    running.system.store.steering.drain_node("n1", is_draining=False)
+    running.wait_for_nodes()
 
 
-def test_an_attempt_that_needs_a_credential_runs_on_the_head(cluster: ClusterSystem) -> None:
-    cluster.start()
+def test_an_attempt_that_needs_a_credential_runs_on_the_head(running: ClusterSystem) -> None:
+    job = running.system.enqueue("secret")
+    running.system.wait_for(job, Status.FAILED)
 
-    job = cluster.system.enqueue("secret")
-    cluster.system.wait_for(job, Status.FAILED)
-
-    assert [(one.node, one.error_code) for one in cluster.system.store.history.attempts(job)] == [
+    assert [(one.node, one.error_code) for one in running.system.store.history.attempts(job)] == [
         ("local", "SECRET_ABSENT")
     ]
 
 
-def test_an_attempt_that_publishes_files_fails_on_a_node(cluster: ClusterSystem) -> None:
-    cluster.start()
+def test_an_attempt_that_publishes_files_fails_on_a_node(running: ClusterSystem) -> None:
+    job = running.system.enqueue("chaos")
 
-    job = cluster.system.enqueue("chaos")
-
-    assert cluster.system.wait_for(job, Status.FAILED).error_code == "FILES_ON_NODE"
+    assert running.system.wait_for(job, Status.FAILED).error_code == "FILES_ON_NODE"
 
 
+@slow
 def test_local_slots_take_attempts_of_the_same_types(cluster: ClusterSystem) -> None:
     cluster.start(local=1)
 
@@ -235,6 +258,7 @@ def test_local_slots_take_attempts_of_the_same_types(cluster: ClusterSystem) -> 
     assert {cluster.system.store.history.attempts(job)[0].node for job in jobs} == {"local", *NODES}
 
 
+@slow
 def test_a_daemon_that_ends_with_the_queue_waits_for_a_first_node(cluster: ClusterSystem) -> None:
     job = cluster.system.enqueue("noop")
 
@@ -244,6 +268,7 @@ def test_a_daemon_that_ends_with_the_queue_waits_for_a_first_node(cluster: Clust
     assert cluster.system.status(job) is Status.COMPLETED
 
 
+@slow
 def test_a_node_that_lacks_a_handler_is_refused_with_the_reason(cluster: ClusterSystem) -> None:
     path = cluster.lab.environment["PYTHONPATH"]
     cluster.lab.environment["PYTHONPATH"] = str(ROOT)
@@ -265,7 +290,7 @@ def test_a_node_that_lacks_a_handler_is_refused_with_the_reason(cluster: Cluster
     assert states == {"n1": ("up", 1), "n2": ("up", 1), "n3": ("refused", 0)}
 
 
-@slow_fault
+@slow
 def test_with_autoscale_attempts_wait_with_ray_and_run_on_a_machine_that_comes(cluster: ClusterSystem) -> None:
     cluster.start(autoscale=4)
     jobs = [cluster.system.enqueue("sleep", seconds=60) for _ in range(3)]
@@ -295,6 +320,33 @@ def test_where_ray_cannot_be_reached_jobs_wait_and_say_why(cluster: ClusterSyste
 
     assert gate.code == "NO_NODE"
     assert "ray is down (Ray at 127.0.0.1:1 cannot be reached" in gate.detail
+
+
+@pytest.mark.skipif(ocr.missing() is not None, reason=f"{ocr.missing()}")
+@pytest.mark.timeout(240)
+def test_pages_that_nodes_have_read_have_the_text_that_this_machine_reads(lab: RayLab, tmp_path: Path) -> None:
+    paper = tmp_path / "scan.pdf"
+    scan(paper, [picture(prose(number, words=15), dpi=150) for number in range(PAGES)], dpi=150)
+    os.utime(paper, (time.time() - 60,) * 2)
+    systems = {}
+    for name in ("here", "there"):
+        (tmp_path / name).mkdir()
+        systems[name] = System(tmp_path / name, shipped=READERS)
+    try:
+        cluster = ClusterSystem(lab, systems["there"])
+        cluster.start()
+        systems["here"].start()
+
+        there = read(systems["there"], paper, config=cluster.config)
+        here = read(systems["here"], paper)
+
+        assert len(here.splitlines()) >= PAGES
+        assert there == here
+        assert nodes_of(systems["there"], "ocr_pages") == [*NODES]
+        cluster.assert_nothing_is_left()
+    finally:
+        for system in systems.values():
+            system.close()
 
 
 def _config(cluster: ClusterSystem, address: str) -> object:
