@@ -323,7 +323,7 @@ def test_what_is_sent_by_a_plain_form_is_watched_on_the_page_that_follows(
 
     assert job.source_key is not None
     shelf.brought_in(DocumentRequest(job.source_key, "a report.pdf", "c1"))
-    assert "queued" in site.get(sent.headers["location"], headers=PAGE).text
+    assert "Waiting" in site.get(sent.headers["location"], headers=PAGE).text
     shelf.publish(shelf.next_job(), "a report.pdf", "words")
     over = site.get(sent.headers["location"], headers=PAGE).text
     assert "searchable</span>" in over

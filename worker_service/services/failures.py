@@ -58,10 +58,16 @@ class FailureReason(Struct, frozen=True):
 
 
 def list_failures(
-    session: Session, owner: str | None, *, code: str | None = None, limit: int = 50, before_id: int | None = None
+    session: Session,
+    owner: str | None,
+    *,
+    code: str | None = None,
+    batch_id: int | None = None,
+    limit: int = 50,
+    before_id: int | None = None,
 ) -> FailurePage:
     """Return what needs attention, newest first. `owner` is None for a user who may see all owners' data."""
-    rows = session.reading.failures(owner=owner, code=code, before_id=before_id, most=limit + 1)
+    rows = session.reading.failures(owner=owner, code=code, before_id=before_id, most=limit + 1, batch_id=batch_id)
     jobs = {job.id: job for job in each_job(session, [job_id for _, job_id, _ in rows])}
     found = [_open_failure(row_id, jobs[job_id], name) for row_id, job_id, name in rows if job_id in jobs]
     return FailurePage(*cut_page(found, limit))

@@ -49,14 +49,17 @@ def _document_progress(document: Document, read: int, lately: int, seconds: floa
 
 
 def batch_progress(found: BatchDetails) -> ReadingProgress:
-    """Return the progress of a batch in files, or in jobs if it has no files."""
+    """Return the progress of a batch in files, of a single file in pages, and in jobs if it has no files."""
     now, batch = found.progress, found.batch
     done, total = (now.files_ended, now.files) if now.files else (now.jobs_ended, now.jobs)
     unit = "file" if now.files else "job"
     if batch.state.is_ended:
-        return ReadingProgress(done, total, counted(total, unit))
+        read = now.files - now.files_failed - now.files_cancelled if now.files else now.jobs - now.jobs_failed
+        return ReadingProgress(done, total, counted(total, unit) if read == total else f"{read:,} of {total:,} {unit}s")
     if now.may_find_more:
         return ReadingProgress(done, None, f"{done:,} of {counted(total, unit)} so far, still looking for more")
+    if now.files == 1 and now.pages:
+        done, total, unit = now.pages_read, now.pages, "page"
     parts = [f"{done:,} of {counted(total, unit)}"]
     if batch.replaced_by is not None:
         parts.append(f"waits for batch {batch.replaced_by}")

@@ -100,10 +100,16 @@ class Reading:
         return [row[0] for row in self._db.read("documents_failing", job_ids=json.dumps(job_ids))]
 
     def failures(
-        self, *, owner: str | None, code: str | None, before_id: int | None, most: int
+        self,
+        *,
+        owner: str | None,
+        code: str | None,
+        before_id: int | None,
+        most: int,
+        batch_id: int | None = None,
     ) -> Sequence[tuple[int, int, str]]:
         """Return (failure id, job id, name of the document or '') of failures that need attention, newest first."""
-        values = {"owner": owner, "code": code, "before_id": before_id or 2**62, "most": most}
+        values = {"owner": owner, "code": code, "before_id": before_id or 2**62, "most": most, "batch_id": batch_id}
         return [(failure_id, job_id, name) for failure_id, job_id, name in self._db.read("failures", **values)]
 
     def failing_jobs(

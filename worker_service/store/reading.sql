@@ -30,6 +30,7 @@ SELECT coalesce(q.timeout_seconds, h.timeout_seconds)
 SELECT f.id, f.job_id, ifnull(d.name, '')
   FROM failure f CROSS JOIN worker_job_queue q ON q.id = f.job_id LEFT JOIN document d ON d.id = q.document_id
  WHERE (:owner IS NULL OR f.owner = :owner) AND (:code IS NULL OR f.code = :code) AND f.id < :before_id
+   AND (:batch_id IS NULL OR q.batch_id = :batch_id)
  ORDER BY f.id DESC LIMIT :most;
 
 -- name: failing_jobs

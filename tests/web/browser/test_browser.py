@@ -183,9 +183,9 @@ def test_what_failed_says_why_and_is_tried_again(look: Look, site: Site) -> None
     no_pdf: FilePayload = {"name": "no.pdf", "mimeType": "application/pdf", "buffer": b"<html>a web page</html>"}
     page.get_by_label("Files:").set_input_files(no_pdf)
     page.get_by_role("button", name="Upload").click()
-    expect(page.get_by_text("NOT_WHAT_IT_SAYS")).to_be_visible()
+    expect(page.get_by_text("not what its name says")).to_be_visible()
 
-    page.get_by_role("link", name=re.compile(r"Job \d+")).click()
+    page.get_by_role("link", name="no.pdf").click()
     failed = int(page.url.rpartition("/")[2])
     page.get_by_role("button", name="Retry").click()
     expect(page.get_by_role("button", name="Undo")).to_be_visible()

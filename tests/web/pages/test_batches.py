@@ -42,15 +42,15 @@ def test_one_is_stopped_and_gone_on_with(site: httpx.Client, session: Session, b
     assert session.store.batches.get(batch).state == "active"
 
 
-def test_what_failed_is_told_by_code_and_tried_again(
+def test_what_failed_is_listed_by_file_and_tried_again(
     site: httpx.Client, session: Session, failed: Make, batch: int
 ) -> None:
     session.store.steering.delete(Selector(batch_ids=(batch,)), actor="test")
-    failed(batch_id=batch, owner="ann")
+    failed(batch_id=batch, owner="ann", name="one.pdf")
 
     page = look(site, f"/batches/{batch}")
-    assert "PDF_DAMAGED" in page.links
-    assert page.links["PDF_DAMAGED"] == f"/jobs?batch={batch}&status=failed&error=PDF_DAMAGED"
+    assert "Needs attention" in page.text
+    assert "one.pdf" in page.links
     again = page.press(site, "Retry failed")
 
     assert "are being retried" in again.text

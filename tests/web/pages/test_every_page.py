@@ -232,8 +232,8 @@ def test_terms_are_counted_in_each_document_zeros_included(site: httpx.Client, r
 def test_the_counts_are_taken_away_as_csv_and_as_a_workbook(site: httpx.Client, read: None) -> None:
     page = look(site, "/keywords?terms=climate%0D%0Anowhere")
 
-    assert site.get(page.links["Download CSV"]).text == "DOCUMENT,NAME,climate,nowhere\n1,ann.pdf,2,0\n2,bob.pdf,0,0\n"
-    workbook = site.get(page.links["Download Excel"])
+    assert site.get(page.links["CSV .csv"]).text == "DOCUMENT,NAME,climate,nowhere\n1,ann.pdf,2,0\n2,bob.pdf,0,0\n"
+    workbook = site.get(page.links["Excel .xlsx"])
     assert workbook.content[:2] == b"PK"
     assert "keywords.xlsx" in workbook.headers["content-disposition"]
     assert io.BytesIO(workbook.content).getbuffer().nbytes > 1000

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from msgspec import Struct
@@ -14,14 +13,15 @@ from starlette.routing import Route
 from worker_service.base.errors import BadInput, BadPayload, Refused
 from worker_service.base.humanize import counted
 from worker_service.jobs.batches import Batch, BatchAdded, BatchState
-from worker_service.jobs.job import Job, Status
+from worker_service.jobs.documents import IndexStatus
+from worker_service.jobs.job import Status
 from worker_service.jobs.library import DocumentSelector
-from worker_service.jobs.selector import Selector
 from worker_service.services import batches
-from worker_service.services.batches import BatchDetails, describe_progress
+from worker_service.services.batches import BatchDetails, BatchProgress
 from worker_service.services.database import Session
 from worker_service.services.documents import each_with_origin
-from worker_service.services.jobs import find_jobs
+from worker_service.services.failures import list_failures
+from worker_service.services.reading_progress import ReadingProgress, batch_progress, reading_progress, time_left
 from worker_service.services.spreadsheets import LIST_COLUMNS, csv_lines, list_row
 from worker_service.web.access import Power, Visitor, visitor_of
 from worker_service.web.database_sessions import session_of
@@ -29,15 +29,16 @@ from worker_service.web.error_responses import NoSuchPage, NotAllowed, status_of
 from worker_service.web.middleware import form_of
 from worker_service.web.parameters import read_known
 from worker_service.web.resources.batches import BatchesQuery, jobs_of_sources, list_batches, visible_batch
-from worker_service.web.resources.jobs import LOOK_SECONDS, owner_for
+from worker_service.web.resources.jobs import owner_for
 from worker_service.web.streaming import stream_lines
 from worker_service.web.views import render
 from worker_service.web.views.flash import flash_of, redirect
 from worker_service.web.views.forms import parse_number, same_page
-from worker_service.web.views.template_filters import command, length, size
+from worker_service.web.views.template_filters import command, size
 
 BATCHES_PER_PAGE = 20
-_FAILURES_MAX = 500
+_FAILURES_MAX = 20
+_FILES_MAX = 25
 _SOURCES_KEPT_MAX = 100
 """Sources of a batch that are stored for display."""
 
@@ -70,18 +71,40 @@ ACTIONS: Mapping[str, BatchAction] = {
 }
 
 
+STATES: Mapping[BatchState, str] = {
+    BatchState.ACTIVE: "Reading", BatchState.WAITING: "Waiting", BatchState.STOPPED: "Stopped",
+    BatchState.DONE: "Done", BatchState.FAILED: "Done, with failures",
+}  # fmt: skip
+_TONES: Mapping[BatchState, str] = {
+    BatchState.ACTIVE: "reading", BatchState.WAITING: "wait", BatchState.STOPPED: "warn",
+    BatchState.DONE: "ok", BatchState.FAILED: "warn",
+}  # fmt: skip
+_FILES: Mapping[IndexStatus, str] = {
+    IndexStatus.INDEXING: "Reading", IndexStatus.QUEUED: "Waiting", IndexStatus.FAILED: "Couldn’t be read",
+    IndexStatus.SUCCESS: "Read",
+}  # fmt: skip
+
+
 class BatchRow(Struct, frozen=True):
     batch: Batch
-    progress: str
-    percent: int
+    state: str
+    """In words; a batch with 42 of 47 files read has not failed."""
+    tone: str
+    progress: ReadingProgress
     actions: Sequence[str]
     """Keys of `ACTIONS` that the batch allows in its state."""
 
 
-class BatchFailures(Struct, frozen=True):
-    by_code: Sequence[tuple[str, int, Job]]
-    is_all: bool
-    """False if only the newest failures were counted."""
+class FileFilter(Struct, frozen=True):
+    label: str
+    count: int
+    path: str
+    is_chosen: bool
+
+
+class BatchPageQuery(Struct, frozen=True):
+    files: IndexStatus | None = None
+    """The files to list; None for all."""
 
 
 def batches_page(request: Request) -> Response:
@@ -94,7 +117,7 @@ def batches_page(request: Request) -> Response:
             title="Batches",
             flash=flash_of(session, request),
             rows=[_row(one) for one in found.items],
-            states=list(BatchState),
+            states=STATES,
             query=query,
             newest=same_page(request, before=None) if query.before else "",
             older=same_page(request, before=found.next) if found.next else "",
@@ -106,17 +129,31 @@ def batches_page(request: Request) -> Response:
 
 
 def batch_page(request: Request) -> Response:
+    visitor, query = visitor_of(request), read_known(request.query_params.multi_items(), BatchPageQuery)
     with session_of(request) as session:
         batch = _visible(session, request)
         found = batches.get_batch_details(session, batch.id)
+        statuses = () if query.files is None else (query.files,)
+        listed = session.library.documents(
+            visitor.only(DocumentSelector(batch_ids=(batch.id,), statuses=statuses)), most=_FILES_MAX
+        )
+        is_failing = found.progress.files_failed or found.progress.jobs_failed
         return render(
             request,
             "batch.html",
             title=batch.title,
             flash=flash_of(session, request),
             row=_row(found),
-            facts=_facts(found),
-            failures=_failures(session, batch.id) if found.progress.jobs_failed else None,
+            now=found.progress,
+            meter_parts=_meter(found.progress),
+            estimate=_estimate(found),
+            facts=_facts(found.progress),
+            failures=list_failures(session, visitor.owner, batch_id=batch.id, limit=_FAILURES_MAX).items
+            if is_failing
+            else (),
+            filters=_file_filters(found.progress, f"/batches/{batch.id}", query.files),
+            listed=listed,
+            reading=reading_progress(session, [one for one in listed if one.status is IndexStatus.INDEXING]),
             labels=ACTIONS,
         )
 
@@ -170,7 +207,8 @@ def _visible(session: Session, request: Request) -> Batch:
 
 
 def _row(found: BatchDetails) -> BatchRow:
-    return BatchRow(found.batch, describe_progress(found), found.progress.percent, _allowed_actions(found))
+    state = found.batch.state
+    return BatchRow(found.batch, STATES[state], _TONES[state], batch_progress(found), _allowed_actions(found))
 
 
 def _allowed_actions(found: BatchDetails) -> Sequence[str]:
@@ -183,30 +221,52 @@ def _allowed_actions(found: BatchDetails) -> Sequence[str]:
     return [*(["resume"] if batch.replaced_by is not None else []), "stop", *retry, "cancel"]
 
 
-def _facts(batch: BatchDetails) -> Sequence[tuple[str, str]]:
-    now, is_live = batch.progress, not batch.batch.state.is_ended
-    more = "+" if now.may_find_more else ""
-    facts = [
-        ("Files", f"{now.files_ended:,} of {now.files:,}{more}" if now.files else ""),
-        ("Pages", f"{now.pages_read:,} of {now.pages:,}{more}" if now.pages else ""),
-        ("Jobs", f"{now.jobs_ended:,} of {now.jobs:,}{more}"),
-        ("Failed", f"{now.files_failed or now.jobs_failed:,}"),
-        ("Cancelled", f"{now.files_cancelled:,}" if now.files_cancelled else ""),
-        ("Rate", f"{now.pages_a_minute:.0f} pages/min" if is_live and now.pages_a_minute is not None else ""),
-        ("Time left", length(now.seconds_left) if now.seconds_left is not None else ""),
-        ("Originals", size(now.size) if now.size else ""),
+def _meter(now: BatchProgress) -> Sequence[tuple[str, int, str]]:
+    """Return (kind, number, word) of the parts of the bar, in files, or in jobs if the batch has no files."""
+    if not now.files:
+        jobs = now.by_job_status
+        return [
+            ("done", jobs.get(Status.COMPLETED, 0), "done"),
+            ("now", jobs.get(Status.RUNNING, 0), "running"),
+            ("bad", jobs.get(Status.FAILED, 0), "failed"),
+            ("wait", jobs.get(Status.CANCELLED, 0), "cancelled"),
+            ("wait", jobs.get(Status.PENDING, 0), "waiting"),
+        ]
+    read = now.files_ended - now.files_failed - now.files_cancelled
+    reading = now.by_document_state.get(IndexStatus.INDEXING, 0)
+    return [
+        ("done", read, "read"),
+        ("now", reading, "reading"),
+        ("bad", now.files_failed, "could not be read"),
+        ("wait", now.files_cancelled, "cancelled"),
+        ("wait", now.files - now.files_ended - reading, "waiting"),
     ]
-    return [(name, value) for name, value in facts if value]
 
 
-def _failures(session: Session, batch_id: int) -> BatchFailures:
-    failed = Selector(batch_id=batch_id, statuses=(Status.FAILED,))
-    found = find_jobs(session, failed, limit=_FAILURES_MAX, seconds=LOOK_SECONDS)
-    newest: dict[str, Job] = {}
-    for job in found.items:
-        newest.setdefault(job.error_code or "", job)
-    counts = Counter(job.error_code or "" for job in found.items)
-    return BatchFailures([(code, number, newest[code]) for code, number in counts.most_common()], found.next is None)
+def _estimate(found: BatchDetails) -> str:
+    if found.batch.state is not BatchState.ACTIVE or not found.progress.files:
+        return ""
+    left = found.progress.seconds_left
+    return "No estimate yet" if left is None else time_left(left).capitalize()
+
+
+def _facts(now: BatchProgress) -> str:
+    """Return such as `2,204 of 5,100 pages · 38 pages a minute · 210 MB`."""
+    more = " counted so far" if now.pages_left is None and now.files_ended < now.files else ""
+    pages = f"{now.pages_read:,} of {counted(now.pages, 'page')}{more}" if now.pages else ""
+    rate = f"{now.pages_a_minute:.0f} pages a minute" if now.pages_a_minute and now.files_ended < now.files else ""
+    return " · ".join(filter(None, [pages, rate, size(now.size) if now.size else ""]))
+
+
+def _file_filters(now: BatchProgress, path: str, chosen: IndexStatus | None) -> Sequence[FileFilter]:
+    counts = now.by_document_state
+    every = FileFilter("All", sum(counts.values()), path, chosen is None)
+    some = [
+        FileFilter(label, counts[status], f"{path}?files={status}", chosen is status)
+        for status, label in _FILES.items()
+        if counts.get(status)
+    ]
+    return [every, *some] if len(some) > 1 or chosen else []
 
 
 # ── A new batch ─────────────────────────────────────────────────────────────────────────────────────────────────────

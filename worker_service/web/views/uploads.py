@@ -20,6 +20,8 @@ from worker_service.jobs.library import Document, DocumentSelector
 from worker_service.services import documents
 from worker_service.services.batches import batches_replaced_by
 from worker_service.services.database import Session
+from worker_service.services.failure_sentences import explanation_of
+from worker_service.services.reading_progress import ReadingProgress, reading_progress
 from worker_service.web.access import Power, visitor_of
 from worker_service.web.database_sessions import session_of
 from worker_service.web.middleware import write_turn_of
@@ -30,6 +32,7 @@ from worker_service.web.resources.jobs import visible_job
 from worker_service.web.resources.read_requests import Upload, submit_upload
 from worker_service.web.views import render
 from worker_service.web.views.documents import owners_of
+from worker_service.web.views.template_filters import capitalised
 
 _FILES_MAX = 100
 
@@ -43,17 +46,14 @@ class UploadedQuery(Struct, frozen=True):
     batch: Id | None = None
 
 
-class FileProgress(Struct, frozen=True):
+class UploadedFile(Struct, frozen=True):
     name: str
     state: str
-    percent: int
+    """adding, waiting, reading, read or failed."""
     job: Job
-    document: Document | None
+    document: Document | None = None
+    progress: ReadingProgress | None = None
     problem: str = ""
-
-    @property
-    def code(self) -> str:
-        return (self.document and self.document.error_code) or self.job.error_code or ""
 
     @property
     def is_over(self) -> bool:
@@ -64,7 +64,7 @@ def upload_page(request: Request) -> Response:
     visitor, query = visitor_of(request), read_known(request.query_params.multi_items(), UploadedQuery)
     with session_of(request) as session:
         found = [visible_job(session, visitor, job_id) for job_id in query.job[:_FILES_MAX]]
-        files = [_progress(session, job) for job in found]
+        files = [_uploaded_file(session, job) for job in found]
         replaced = batches_replaced_by(session, visible_batch(session, visitor, query.batch)) if query.batch else ()
         return render(
             request,
@@ -80,16 +80,24 @@ def upload_page(request: Request) -> Response:
         )
 
 
-def _progress(session: Session, job: Job) -> FileProgress:
+def _uploaded_file(session: Session, job: Job) -> UploadedFile:
     name = job.name or f"job {job.id}"
     if job.status in (Status.FAILED, Status.CANCELLED):
-        return FileProgress(name, "failed", 0, job, None, job.error_text if job.error_code else "cancelled")
+        return UploadedFile(name, "failed", job, problem=_problem(job, job.error_text or "cancelled"))
     document = _document_of(session, job) if job.status is Status.COMPLETED else None
     if document is None:
-        return FileProgress(name, "adding", 0, job, None)
-    state = {IndexStatus.FAILED: "failed", IndexStatus.SUCCESS: "read", IndexStatus.INDEXING: "reading"}
-    problem = document.error_text if document.status is IndexStatus.FAILED else ""
-    return FileProgress(name, state.get(document.status, "waiting"), document.percent, job, document, problem)
+        return UploadedFile(name, "adding", job)
+    if document.status is IndexStatus.INDEXING:
+        progress = reading_progress(session, [document])[document.id]
+        return UploadedFile(name, "reading", job, document, progress)
+    state = {IndexStatus.FAILED: "failed", IndexStatus.SUCCESS: "read"}.get(document.status, "waiting")
+    problem = _problem(document, document.error_text) if document.status is IndexStatus.FAILED else ""
+    return UploadedFile(name, state, job, document, problem=problem)
+
+
+def _problem(failed: Job | Document, error: str) -> str:
+    known = explanation_of(failed.error_code or "")
+    return capitalised(error) if known is None else f"{known.happened} {known.advice}".strip()
 
 
 def _document_of(session: Session, job: Job) -> Document | None:
