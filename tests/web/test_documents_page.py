@@ -326,7 +326,7 @@ def test_what_is_sent_by_a_plain_form_is_watched_on_the_page_that_follows(
     assert "Waiting" in site.get(sent.headers["location"], headers=PAGE).text
     shelf.publish(shelf.next_job(), "a report.pdf", "words")
     over = site.get(sent.headers["location"], headers=PAGE).text
-    assert "searchable</span>" in over
+    assert '<span class="state ok">Read ' in over
     assert "http-equiv" not in over
 
 

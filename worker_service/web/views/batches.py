@@ -254,7 +254,11 @@ def _facts(now: BatchProgress) -> str:
     """Return such as `2,204 of 5,100 pages · 38 pages a minute · 210 MB`."""
     more = " counted so far" if now.pages_left is None and now.files_ended < now.files else ""
     pages = f"{now.pages_read:,} of {counted(now.pages, 'page')}{more}" if now.pages else ""
-    rate = f"{now.pages_a_minute:.0f} pages a minute" if now.pages_a_minute and now.files_ended < now.files else ""
+    rate = (
+        f"{counted(round(now.pages_a_minute), 'page')} a minute"
+        if now.pages_a_minute and now.files_ended < now.files
+        else ""
+    )
     return " · ".join(filter(None, [pages, rate, size(now.size) if now.size else ""]))
 
 
