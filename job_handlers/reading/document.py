@@ -110,10 +110,10 @@ def check_current(context: Context[Any]) -> None:
 
 
 def locked_error(context: Context[Any], password: str) -> Permanent:
-    detail = "this password does not open the PDF" if password else "the PDF is locked with a password"
-    again = "again" if password else ""
-    remedy = f"type it {again} on the document's page, or with pagemill reindex {context.document_id} --password"
-    return Permanent("PDF_ENCRYPTED", detail, remedy.replace("  ", " "))
+    where = f"on the document's page, or with pagemill reindex {context.document_id} --password"
+    if password:
+        return Permanent("PASSWORD_WRONG", "this password does not open the PDF", f"type it again {where}")
+    return Permanent("PDF_ENCRYPTED", "the PDF is locked with a password", f"type it {where}")
 
 
 def refuse_stale(*, is_stale: bool) -> None:

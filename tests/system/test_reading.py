@@ -505,7 +505,7 @@ def test_a_typed_password_opens_a_pdf_and_is_nowhere_when_it_has_been_read(
     opened = reading.ended(locked.id)
 
     assert (locked.error_code, locked.error_message) == ("PDF_ENCRYPTED", "the PDF is locked with a password")
-    assert (refused.error_code, refused.error_message) == ("PDF_ENCRYPTED", "this password does not open the PDF")
+    assert (refused.error_code, refused.error_message) == ("PASSWORD_WRONG", "this password does not open the PDF")
     assert f"type it again on the document's page, or with pagemill reindex {locked.id}" in (refused.error_remedy or "")
     assert (opened.status, opened.is_locked, opened.settings) == (IndexStatus.SUCCESS, True, "{}")
     assert reading.texts(locked.id) == [" ".join(prose(1).split()), leaf(1, "locked")]

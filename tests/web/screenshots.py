@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from PIL import Image
-from playwright.sync_api import expect, sync_playwright
+from playwright.sync_api import sync_playwright
 
 from tests.web.browser.conftest import CHROMIUM
 
@@ -36,7 +36,7 @@ def main(link: str, directory: Path) -> None:
             if title is not None:
                 page.get_by_role("link", name=title).first.click()
                 # One stream of news goes on for ever: what is waited for are the images.
-                expect(page.locator("#sheet img")).to_have_js_property("complete", True)
+                page.locator("#sheet image").evaluate("(image) => image.decode()")
             _keep(page.screenshot(), directory / f"{name}.png")
         browser.close()
 

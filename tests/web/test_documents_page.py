@@ -86,11 +86,14 @@ def test_a_page_that_is_found_shows_the_sentence(site: httpx.Client, shelf: Shel
 def test_tables_of_a_page_are_shown_and_go_into_a_workbook(site: httpx.Client, shelf: Shelf) -> None:
     document_id = shelf.with_tables("report.pdf", [["Revenue", "<b>1,204</b>"], ["Costs", "7"]])
 
-    page = site.get(f"/documents/{document_id}", headers=PAGE).text
+    page = site.get(f"/documents/{document_id}?tab=tables", headers=PAGE).text
+    csv = site.get(f"/documents/{document_id}/pages/1/tables/1.csv")
     book = site.get(f"/documents/{document_id}/tables.xlsx")
     told = site.get(f"/api/documents/{document_id}/tables").json()
 
-    assert "1 table on this page" in page
+    assert "Tables <small>1</small>" in page
+    assert csv.text.splitlines() == ['Revenue,"<b>1,204</b>"', "Costs,7"]
+    assert site.get(f"/documents/{document_id}/pages/1/tables/2.csv").status_code == 404
     assert "<td>&lt;b&gt;1,204&lt;/b&gt;</td>" in page
     assert book.content.startswith(b"PK")
     assert told["items"][0]["rows"] == [["Revenue", "<b>1,204</b>"], ["Costs", "7"]]
@@ -129,19 +132,52 @@ def test_the_list_goes_on_where_a_page_of_it_ends(site: httpx.Client, shelf: She
     assert ("report-52.pdf" in second, "report-2.pdf" in second) == (False, True)
 
 
-def test_recognised_words_are_marked_on_the_image_and_each_says_how_sure_it_is(
-    site: httpx.Client, shelf: Shelf
-) -> None:
+def test_matches_and_doubtful_words_are_marked_on_the_image_and_in_the_text(site: httpx.Client, shelf: Shelf) -> None:
     document_id = put_recognised(shelf, "scan.pdf", [(95, "climate"), (75, "and"), (40, "risc")])
 
     page = site.get(f"/documents/{document_id}?q=climate", headers=PAGE).text
 
     assert 'viewBox="0 0 200.0 100.0"' in page
-    assert '<rect class="hit" x="0.0" y="20.0" width="8.0" height="10.0"/>' in page
-    assert re.findall(r'<rect class="word (\w+)"', page) == ["fair", "doubtful"]
-    assert '<mark class="sure">climate</mark>' in page
-    assert '<span class="doubtful">risc</span>' in page
+    assert '<rect class="hit here" x="0.0" y="20.0" width="8.0" height="10.0"/>' in page
+    assert '<rect class="weak" x="20.0" y="20.0" width="8.0" height="10.0"/>' in page
+    assert page.count("<rect") == 2
+    assert '<mark class="here" id="here">climate</mark> and <span class="doubt">risc</span>' in page
     assert "80 % confidence" in page
+
+
+def test_text_flows_and_its_divided_words_are_whole_and_marked(site: httpx.Client, shelf: Shelf) -> None:
+    text = "A cli-\nmate policy of the\nAnglo-\nSaxon board.\n\nAnd climate again.\n"
+    document_id = shelf.read("report.pdf", text)
+
+    page = site.get(f"/documents/{document_id}?q=climate&match=1", headers=PAGE).text
+
+    assert "A climate policy of the Anglo-Saxon board.</p>" in page
+    assert '<p>And <mark class="here" id="here">climate</mark> again.</p>' in page
+
+
+def test_each_control_of_the_view_is_a_link_that_keeps_the_others(site: httpx.Client, shelf: Shelf) -> None:
+    document_id = shelf.read("report.pdf", "climate, climate", "none", "climate", roles=("original",))
+    at = f"/documents/{document_id}"
+
+    page = unescape(site.get(f"{at}?q=climate&page=1&match=2&zoom=150&turn=90&tab=tables", headers=PAGE).text)
+
+    assert "<b>2</b> of 2 on this page" in page
+    assert 'transform="translate(842 0) rotate(90)"' in page
+    for changed in ("page=2", "page=1&match=1", "page=3&match=1", "page=1&match=2&turn=180"):
+        address = re.escape(at) + r"\?(?=[^\"]*q=climate)(?=[^\"]*zoom=150)(?=[^\"]*tab=tables)"
+        wanted = "".join(rf'(?=[^"]*{one}(?:[&#"]))' for one in changed.split("&"))
+        assert re.search(f'href="{address}{wanted}', page), changed
+    last = unescape(site.get(f"{at}?q=climate&page=1&match=-1", headers=PAGE).text)
+    assert "<b>2</b> of 2 on this page" in last
+
+
+def test_tags_are_changed_on_the_page_of_the_document(site: httpx.Client, shelf: Shelf, session: Session) -> None:
+    document_id = shelf.read("report.pdf", "words")
+
+    site.post(f"/documents/{document_id}/tags", data={"tags": "invoice, paid"})
+    site.post(f"/documents/{document_id}/tags", data={"tags": "paid, 2026"})
+
+    assert sorted(session.library.document(document_id).tags) == ["2026", "paid"]
 
 
 def test_hits_in_a_pages_own_text_are_marked_word_by_word(site: httpx.Client, shelf: Shelf) -> None:
@@ -159,7 +195,7 @@ def test_hits_in_a_pages_own_text_are_marked_word_by_word(site: httpx.Client, sh
     shown = site.get(f"/documents/{document_id}?q=climate", headers=PAGE).text
     image = site.get(f"/documents/{document_id}/pages/1/image?width=600")
 
-    [(x, width)] = re.findall(r'<rect class="hit" x="([\d.]+)" y="[\d.]+" width="([\d.]+)"', shown)
+    [(x, width)] = re.findall(r'<rect class="hit here" x="([\d.]+)" y="[\d.]+" width="([\d.]+)"', shown)
     assert 60 < float(x) < 100
     assert 20 < float(width) < 60
     assert (image.headers["content-type"], image.content[:4]) == ("image/webp", b"RIFF")
@@ -176,9 +212,10 @@ def test_pages_are_turned_and_those_with_a_hit_are_told(site: httpx.Client, shel
 
     page = site.get(f"/documents/{document_id}?page=3&q=climate", headers=PAGE).text
 
-    assert f'href="/documents/{document_id}?page=2&amp;q=climate">Previous match' in page
-    assert f'href="/documents/{document_id}?page=4&amp;q=climate">Next match' in page
-    assert len(re.findall(r", match\"", page)) == 2
+    assert re.search(r'href="[^"]*page=2&amp;match=-1#here" aria-label="Previous match"', page)
+    assert re.search(r'href="[^"]*page=4&amp;match=1#here" aria-label="Next match"', page)
+    assert page.count("has matches") == 2
+    assert "none here, on 2 pages" in page
     # The first that has it, where nobody says which.
     assert "Page 2:" in site.get(f"/documents/{document_id}?q=climate", headers=PAGE).text
     assert 'value="4"' in site.get(f"/documents/{document_id}?page=99", headers=PAGE).text
@@ -265,10 +302,11 @@ def test_what_failed_says_why_and_shows_what_was_read_before(site: httpx.Client,
 
     page = site.get(f"/documents/{document_id}", headers=PAGE).text
 
+    assert "This file cannot be read where it is stored." in page
     assert "It is broken <code" in page
     assert "the words of before" in page
-    assert "Generation 2" in page
-    assert "Generation 1 (shown)" in page
+    assert "Reading 2" in page
+    assert "Reading 1 (shown)" in page
 
 
 @pytest.mark.parametrize("address", ["/documents/99", "/documents/99/pages/1/image", "/documents/99/remove"])
@@ -369,8 +407,8 @@ def test_a_paragraph_is_never_marked_as_a_hit(site: httpx.Client, shelf: Shelf) 
 
     shown = site.get(f"/documents/{document_id}?q=climate", headers=PAGE).text
 
-    assert "<mark>climate</mark>" in shown
-    assert 'class="hit"' not in shown
+    assert '<mark class="here" id="here">climate</mark>' in shown
+    assert "<rect" not in shown
     assert "Matches are marked in the text only" in shown
 
 

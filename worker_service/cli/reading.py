@@ -137,7 +137,13 @@ def reindex(
         documents.forget_passwords(call.session, again)
     if typed is not None:
         typed.save(call, [(one.platform, one.owner, one.source_key) for one in again])
-    _show_results(call, [_reindex_document(call, document, options, submission, is_forced=force) for document in again])
+    results = [_reindex_document(call, document, options, submission, is_forced=force) for document in again]
+    _show_results(call, results)
+    if (options.quality or options.languages) and not options.force_ocr:
+        own = [one for one in results if one.job_id and documents.has_only_own_text(call.session, one.document_id or 0)]
+        if own:
+            names = ", ".join(one.name for one in own[:3]) + (f" and {len(own) - 3} more" if len(own) > 3 else "")
+            output.say(f"{names}: all text comes from the file itself; to recognise its pages anew, add --force-ocr")
     return 0
 
 

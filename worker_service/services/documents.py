@@ -122,6 +122,12 @@ def record_document(session: Session, request: DocumentRequest, *, platform: str
     return session.store.intake.record_document(request, platform=platform, owner=owner)
 
 
+def has_only_own_text(session: Session, document_id: int) -> bool:
+    """Return whether no page was recognised, so that neither OCR quality nor language can change its text."""
+    pages = session.library.page_summaries(document_id)
+    return bool(pages) and all(one.method in ("layer", "rows", "blank") for one in pages)
+
+
 def forget_passwords(session: Session, documents: Sequence[Document]) -> None:
     for document in documents:
         passwords.forget(session.settings.workspace, document)

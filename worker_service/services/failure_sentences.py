@@ -32,6 +32,7 @@ _GOOGLE_KEY = "Google Drive did not accept the key of this service."
 _EXPLANATIONS: Mapping[str, Explanation] = {
     # The file itself.
     "PDF_ENCRYPTED": Explanation("This PDF is locked with a password.", "Enter the password to read it.", "password"),
+    "PASSWORD_WRONG": Explanation("The password does not open this PDF.", "Type it again.", "password"),
     "FILE_ENCRYPTED": Explanation(
         "This file is locked with a password.", "Save it without a password and add that copy.", "upload"
     ),

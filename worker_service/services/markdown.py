@@ -16,7 +16,7 @@ from worker_service.services.page_layouts import Rows
 
 _SPECIAL = re.compile(r"[\\`*]|(?<!\w)_|_(?!\w)|<(?=[A-Za-z/!?])|\[(?=[^\]]*\]\()")
 _BLOCK_BEGIN = re.compile(r"(?=[#>+-](?:\s|$)|#{2,6}\s|~~~|\d{1,9}[.)]\s|={3,}|-{3,})")
-_DIVIDED = re.compile(r"(?<=[^\W\d_])(?:-|\u00ad)\s*\n\s*(?=[^\W\d_])")
+DIVIDED_WORD = re.compile(r"(?<=[^\W\d_])(?:-|\u00ad)\s*\n\s*(?=[^\W\d_])")
 _SENTENCE_END = (".", "!", "?", ":", ";", ")", "”", '"', "»")
 _LEVELS_MAX = 6
 
@@ -66,7 +66,7 @@ def block_markdown(page: StructuredPage, block: Block) -> str:
 
 def flowing_text(text: str) -> str:
     """Return the lines as one, with the words whole that a line's end divides."""
-    return " ".join(_DIVIDED.sub(_joint, text.strip()).replace("\u00ad", "").split())
+    return " ".join(DIVIDED_WORD.sub(_joint, text.strip()).replace("\u00ad", "").split())
 
 
 def _joint(found: re.Match[str]) -> str:

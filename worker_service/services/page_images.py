@@ -31,8 +31,10 @@ from worker_service.services.database import Session
 from worker_service.settings.config import Settings
 
 PAGE_RENDERER = "job_handlers.reading.page_image:page_image"
-WIDTHS = (600, 1200, 1800)
-"""Pixels."""
+WIDTHS = (240, 600, 1200, 1800)
+"""Pixels; the smallest is for thumbnails."""
+WIDTH = 1200
+"""The width of an image for which none is asked."""
 
 _CACHE_BYTES_MAX = 512 << 20
 _SWEPT_FRACTION = 0.75
@@ -88,7 +90,7 @@ def page_image(
     renderer: PageRenderer,
     document_id: int,
     page: int,
-    width: int = WIDTHS[1],
+    width: int = WIDTH,
     *,
     wait_seconds: float = _WAIT_SECONDS,
 ) -> PageImage:
@@ -336,7 +338,7 @@ def _render(pool: LocalPool, request: _RenderRequest, number: int, job_type: str
         _render(pool, request, number, job_type, is_retry=True)
         return
     if ended.how is not How.DONE:
-        if ended.code == "PDF_ENCRYPTED":
+        if ended.code in ("PDF_ENCRYPTED", "PASSWORD_WRONG"):
             raise PageLocked(ended.message, ended.remedy)
         message = ended.message.strip().splitlines() or [ended.how.value]
         raise NoPageImage(f"page {request.page} could not be rendered: {message[-1]}")

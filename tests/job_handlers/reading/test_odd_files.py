@@ -40,7 +40,7 @@ def test_an_encrypted_pdf_asks_for_its_password_and_opens_with_it(library: Libra
 
     assert (without.how, without.ended.code) == (How.PERMANENT, "PDF_ENCRYPTED")
     assert without.ended.remedy == "type it on the document's page, or with pagemill reindex 1 --password"
-    assert wrong.ended.code == "PDF_ENCRYPTED"
+    assert wrong.ended.code == "PASSWORD_WRONG"
     assert wrong.ended.message == "this password does not open the PDF"
     assert right.how is How.DONE
     assert library.text.split() == text.split()

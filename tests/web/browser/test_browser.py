@@ -17,7 +17,8 @@ from tests.web.browser.conftest import Look, Scheme, Site
 from worker_service.services.enqueue import enqueue
 
 PLACES = (
-    "/", "/documents", "/search?q=glacier", "/documents/1?q=glacier", "/documents/1/remove", "/upload",
+    "/", "/documents", "/search?q=glacier", "/documents/1?q=glacier", "/documents/1/remove", "/documents/1/reindex",
+    "/documents/1/password", "/documents/1?tab=tables", "/upload",
     "/upload?job=1", "/batches", "/batches/new", "/jobs", "/jobs/1", "/jobs/new", "/errors", "/workers", "/schedules",
     "/keywords", "/activity", "/system", "/session/me",
 )  # fmt: skip
@@ -36,7 +37,7 @@ def seen_at_the_hit(page: Page) -> list[tuple[int, int, int]]:
     """The pixels where something is marked on the image of the page."""
     hit = page.locator("#sheet rect.hit").first
     expect(hit).to_be_visible()
-    expect(page.locator("#sheet img")).to_have_js_property("complete", True)
+    page.locator("#sheet image").evaluate("(image) => image.decode()")
     hit.scroll_into_view_if_needed()
     box = hit.bounding_box()
     assert box is not None
@@ -72,7 +73,7 @@ def test_a_report_is_brought_in_watched_found_and_seen_on_its_page(look: Look, s
     page.get_by_role("link", name="glaciers.pdf").click()
 
     expect(page.locator(".words mark")).to_have_text("glacier")
-    expect(page.get_by_text("on 1 page")).to_be_visible()
+    expect(page.get_by_text("1 of 1 on this page")).to_be_visible()
     assert_marked_and_legible(page)
 
 
@@ -100,16 +101,42 @@ def test_a_scan_is_recognised_and_says_how_sure_it_is_of_each_word(look: Look, s
     page.get_by_role("button", name="Upload").click()
     expect(page.locator(".state", has_text=re.compile("^Read$"))).to_be_visible()
     page.get_by_role("link", name="scan.pdf").click()
-    page.get_by_role("searchbox", name="Search in this document").fill("crevasse")
+    page.get_by_role("searchbox", name="Find in this document").fill("crevasse")
     page.get_by_role("button", name="Find").click()
 
     assert_marked_and_legible(page)
-    hit = page.locator(".words mark")
-    yellow = hit.evaluate("(one) => getComputedStyle(one).backgroundColor")
-    page.get_by_label("Show confidence of each word").check()
-    expect(hit).to_have_css("background-color", yellow)
-    expect(page.locator(".words span.sure").first).to_have_css("background-color", re.compile(r"rgb\(\d+, \d+, \d+\)"))
-    expect(page.get_by_text(re.compile(r"OCR, \d+ % confidence")).first).to_be_visible()
+    expect(page.get_by_text(re.compile(r"recognised, with \d+ % confidence"))).to_be_visible()
+
+
+def test_keys_turn_pages_go_from_match_to_match_and_change_the_view(look: Look, site: Site, tmp_path: Path) -> None:
+    report(tmp_path, "keys.pdf", "an icefall here and an icefall there", "nothing", "the last icefall")
+    page = look("/upload")
+    page.get_by_label("Files:").set_input_files(tmp_path / "keys.pdf")
+    page.get_by_role("button", name="Upload").click()
+    expect(page.locator(".state", has_text=re.compile("^Read$"))).to_be_visible()
+    page.get_by_role("link", name="keys.pdf").click()
+    page.keyboard.press("/")
+    page.get_by_role("searchbox", name="Find in this document").fill("icefall")
+    page.keyboard.press("Enter")
+    place, number = page.locator(".tools [role=status]"), page.get_by_label("Page", exact=True)
+
+    page.locator("h1").click()
+    expect(place).to_have_text("1 of 2 on this page")
+    page.keyboard.press("n")
+    expect(place).to_have_text("2 of 2 on this page")
+    page.keyboard.press("n")
+    expect(number).to_have_value("3")
+    expect(page.locator("mark.here")).to_have_text("icefall")
+    page.keyboard.press("ArrowLeft")
+    expect(number).to_have_value("2")
+    page.keyboard.press("p")
+    expect(place).to_have_text("2 of 2 on this page")
+    page.keyboard.press("+")
+    expect(page.locator("#sheet")).to_have_class("sheet z150")
+    page.keyboard.press("r")
+    expect(page.locator("#sheet g")).to_have_attribute("transform", re.compile("rotate"))
+    page.keyboard.press("?")
+    expect(page.get_by_role("dialog").get_by_text("Previous and next match")).to_be_visible()
 
 
 def test_files_that_are_dropped_anywhere_on_the_page_are_brought_in(look: Look, site: Site, tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ _PLACE = re.compile(r"\{(\w+)(?::\w+)?\}")
 def filled(house: House, path: str) -> Iterator[str]:
     """With each of bob's numbers, and each verb, in it."""
     numbers = {f"{kind[:-1]}_id": ids for kind, ids in house.numbers.items()}
-    numbers |= {"batch_id": house.numbers["batches"], "number": [1], "file_id": house.numbers["number"]}
+    numbers |= {"batch_id": house.numbers["batches"], "number": [1], "table": [1], "file_id": house.numbers["number"]}
     known: dict[str, list[Any]] = {**numbers, "verb": [*VERBS]}
     names = [found[1] for found in _PLACE.finditer(path)]
     for values in itertools.product(*(known[name] for name in names)):

@@ -17,7 +17,7 @@ from worker_service.services import document_removal, documents, exports, keywor
 from worker_service.services.document_formats import FORMATS
 from worker_service.services.documents import DocumentDetails, DocumentPage
 from worker_service.services.keyword_counts import TermCounts
-from worker_service.services.page_images import WIDTHS
+from worker_service.services.page_images import WIDTH
 from worker_service.services.page_layouts import TableOnPage, tables_of
 from worker_service.web.api.endpoint import ApiRequest, ApiResponse, endpoint
 from worker_service.web.parameters import DryRunParameter, Given, Id, about
@@ -44,7 +44,7 @@ class PagesQuery(Struct, frozen=True):
 
 
 class ImageQuery(Struct, frozen=True):
-    width: Annotated[Id, about("In pixels, rounded up to 600, 1200 or 1800; default 1200.")] = WIDTHS[1]
+    width: Annotated[Id, about("In pixels, rounded up to 240, 600, 1200 or 1800; default 1200.")] = WIDTH
 
 
 class KeywordsQuery(Struct, frozen=True, kw_only=True):

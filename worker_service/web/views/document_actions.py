@@ -1,8 +1,11 @@
-"""Forms that change one document: read it again, give its password, remove it."""
+"""Forms that change one document: tag it, read it again, give its password, remove it."""
 
 from __future__ import annotations
 
+from typing import Literal
+
 from anyio import to_thread
+from msgspec import Struct
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -11,15 +14,37 @@ from worker_service.base.errors import BadInput
 from worker_service.base.sanitize import harmless
 from worker_service.jobs.documents import Decision
 from worker_service.jobs.library import Document
-from worker_service.services import document_removal, documents
+from worker_service.jobs.tags import read_tags
+from worker_service.services import document_removal, documents, enqueue, tags
 from worker_service.services.database import Session
 from worker_service.web.access import Power, visitor_of
 from worker_service.web.database_sessions import session_of
 from worker_service.web.middleware import form_of
+from worker_service.web.parameters import read_known
 from worker_service.web.resources.documents import visible_document
 from worker_service.web.resources.read_requests import WrongPassword, give_password, submit_reindex
 from worker_service.web.views import render
 from worker_service.web.views.flash import redirect
+
+
+class ReindexFormQuery(Struct, frozen=True):
+    quality: Literal["", "fast", "auto", "best"] = ""
+
+
+def reindex_form(request: Request) -> Response:
+    visitor_of(request).must(Power.OPERATE)
+    asked = read_known(request.query_params.multi_items(), ReindexFormQuery)
+    with session_of(request) as session:
+        document = _visible(session, request)
+        return render(
+            request,
+            "document_reindex.html",
+            title=f"Read {harmless(document.name)} again?",
+            document=document,
+            quality=asked.quality,
+            has_own_text=documents.has_only_own_text(session, document.id),
+            offered=enqueue.offered_choices(session),
+        )
 
 
 def reindex(request: Request) -> Response:
@@ -30,7 +55,23 @@ def reindex(request: Request) -> Response:
     with session_of(request) as session:
         document = _visible(session, request)
         made = submit_reindex(session, document.id, options, is_forced=bool(form.get("anyway")))
-    return redirect(f"/documents/{document.id}", message=str(made.enqueued.decision or "fetching"))
+        message = str(made.enqueued.decision or "fetching")
+        if made.enqueued.decision is Decision.ACCEPTED and not form.get("force-ocr"):
+            message = "own-text" if documents.has_only_own_text(session, document.id) else message
+    return redirect(f"/documents/{document.id}", message=message)
+
+
+def set_tags(request: Request) -> Response:
+    """Give the document these tags and no others."""
+    visitor_of(request).must(Power.OPERATE)
+    with session_of(request) as session:
+        document = _visible(session, request)
+        wanted = read_tags([form_of(request).get("tags", "")])
+        if gone := [one for one in document.tags if one not in wanted]:
+            tags.remove_tags(session, [document.id], gone)
+        if new := [one for one in wanted if one not in document.tags]:
+            tags.add_tags(session, [document.id], new)
+    return redirect(f"/documents/{document.id}", message="tagged")
 
 
 def confirm_removal(request: Request) -> Response:
@@ -100,6 +141,8 @@ def _visible(session: Session, request: Request) -> Document:
 
 
 routes = [
+    Route("/documents/{document_id:id}/tags", set_tags, methods=["POST"]),
+    Route("/documents/{document_id:id}/reindex", reindex_form),
     Route("/documents/{document_id:id}/reindex", reindex, methods=["POST"]),
     Route("/documents/{document_id:id}/password", password_form),
     Route("/documents/{document_id:id}/password", password, methods=["POST"]),

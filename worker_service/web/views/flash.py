@@ -38,6 +38,9 @@ _SENTENCES = {
     "under way": "The document is already being read with these options.",
     "unchanged": "The document was already read with these options. To read it anyway, tick “Even if nothing has "
     "changed”.",
+    "own-text": "The document will be read again. Its pages have text of their own, which neither quality nor language "
+    "changes; to recognise them, tick “Recognise pages that have text of their own”.",
+    "tagged": "Tags saved",
     "unlocked": "The password opens the PDF.",
     "password-forgotten": "The password is deleted. The text stays readable.",
     "fetching": "The file will be fetched again, then read.",

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from itertools import groupby
 from typing import Any
 
 from msgspec import Struct
@@ -16,27 +15,20 @@ from msgspec import Struct
 from worker_service.base.errors import BadInput
 from worker_service.jobs.documents import CONFIDENCE_LEAST, PageResult
 from worker_service.services.database import Session
+from worker_service.services.page_blocks import StructuredPage, structure_of
 from worker_service.services.page_images import NoPageImage, PageRenderer, page_image
 from worker_service.services.page_layouts import TableOnPage, tables_in
+from worker_service.web.views.page_text import SheetCell, TextBlock, TextRange, marked_cells, marks_of, text_blocks
 
-SURE, FAIR = 90, 70
-"""Least confidence in per cent at which a word is called sure or fair; below both it is doubtful."""
+DOUBTFUL = 70
+"""Confidence in per cent below which a word is doubtful, and a page was hard to read."""
 
 _BOXES_MAX = 8000
 _PATIENCE_SECONDS = 3.0
 """Longest wait for the renderer to provide word positions; the text is shown without them."""
 
-TextRange = tuple[int, int]
-"""Start and end of a range in a page's text."""
-
-
-class TextRun(Struct, frozen=True):
-    """Consecutive words with the same markup."""
-
-    text: str
-    doubt: str = ""
-    """sure, fair or doubtful for recognised words; otherwise empty."""
-    is_hit: bool = False
+_NEAR = 2
+"""Pages before and after, which show what is a heading and what repeats on every page."""
 
 
 class WordBox(Struct, frozen=True):
@@ -46,22 +38,17 @@ class WordBox(Struct, frozen=True):
     y: float
     width: float
     height: float
-    doubt: str = ""
-    is_hit: bool = False
-
-
-class SheetCell(Struct, frozen=True):
-    value: str | int | float | bool | None
-    is_hit: bool = False
+    match: int = 0
+    """Number of the match on the page, from 1; 0: a doubtful word."""
 
 
 class PageView(Struct, frozen=True):
     number: int
     method: str
     confidence: float | None
-    lines: Sequence[Sequence[TextRun]]
+    blocks: Sequence[TextBlock]
     boxes: Sequence[WordBox]
-    """All recognised words; of a text layer only the hits."""
+    """Matches and doubtful words."""
     size: tuple[float, float] | None
     """Page size in points; None if unknown."""
     hits: int
@@ -69,6 +56,8 @@ class PageView(Struct, frozen=True):
     first_row: int = 1
     rows: Sequence[Sequence[SheetCell]] = ()
     tables: Sequence[TableOnPage] = ()
+    doubtful: int = 0
+    """Number of doubtful words."""
     note: str = ""
     """Reason why the text is doubtful or incomplete."""
     lacks_boxes: bool = False
@@ -82,39 +71,53 @@ def page_view(
 
     Positions of hits in a text layer come from the renderer; until the page is rendered there are none.
     """
-    for page in session.library.page_texts(document_id, number, number, with_layout=True):
-        layout = json.loads(page.layout or "{}")
-        hits = _find_hits(session, document_id, number, query) if query else []
-        words = [word for line in layout.get("lines", ()) for word in line]
-        lacks_boxes = False
-        text = page.text or ""
-        if words:
-            places = list(_locate_words(text, words))
-            boxes = [_box(word, where, hits, doubt=_doubt(word[4])) for word, where in places]
-            lines = _lines(text, [(where, _doubt(word[4])) for word, where in places], hits)
-        else:
-            found = (
-                _hit_boxes(session, renderer, document_id, page, layout, hits) if hits and "blocks" in layout else []
-            )
-            boxes, lacks_boxes = found or [], found is None
-            lines = _lines(text, [], hits)
-        size = layout.get("size")
-        return PageView(
-            number,
-            page.method,
-            page.confidence,
-            lines,
-            boxes[:_BOXES_MAX],
-            (size[0], size[1]) if size else None,
-            len(hits),
-            layout.get("sheet", ""),
-            layout.get("first", 1),
-            _cells(layout.get("values", ()), lines),
-            tables_in(number, page.layout),
-            _note(page, layout),
-            lacks_boxes,
-        )
+    near = session.library.page_texts(document_id, max(1, number - _NEAR), number + _NEAR, with_layout=True)
+    for page, structured in zip(near, structure_of(iter(near)), strict=True):
+        if page.number == number:
+            hits = _find_hits(session, document_id, number, query) if query else []
+            return _page_view(session, document_id, page, structured, hits, renderer)
     return None
+
+
+def _page_view(
+    session: Session,
+    document_id: int,
+    page: PageResult,
+    structured: StructuredPage,
+    hits: Sequence[TextRange],
+    renderer: PageRenderer,
+) -> PageView:
+    layout, text = json.loads(page.layout or "{}"), page.text or ""
+    words = [word for line in layout.get("lines", ()) for word in line]
+    doubtful: list[TextRange] = []
+    boxes: list[WordBox] | None = []
+    if words:
+        places = list(_locate_words(text, words))
+        doubtful = [where for word, where in places if word[4] < DOUBTFUL]
+        boxes = [
+            box
+            for word, where in places
+            if (box := _box(word, where, hits)).match or (word[4] < DOUBTFUL and word[-1].strip())
+        ]
+    elif hits and "blocks" in layout:
+        boxes = _hit_boxes(session, renderer, document_id, page, layout, hits)
+    size, marks = layout.get("size"), marks_of(text, doubtful, hits)
+    return PageView(
+        number=page.number,
+        method=page.method,
+        confidence=page.confidence,
+        blocks=list(text_blocks(structured, marks)),
+        boxes=(boxes or [])[:_BOXES_MAX],
+        size=(size[0], size[1]) if size else None,
+        hits=len(hits),
+        sheet=layout.get("sheet", ""),
+        first_row=layout.get("first", 1),
+        rows=marked_cells(layout.get("values", ()), text, marks),
+        tables=tables_in(page.number, page.layout),
+        doubtful=len(doubtful),
+        note=_note(page, layout),
+        lacks_boxes=boxes is None,
+    )
 
 
 # ── Search hits ───────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -127,8 +130,9 @@ def _find_hits(session: Session, document_id: int, number: int, query: str) -> S
         return []
 
 
-def _is_hit(where: TextRange, hits: Sequence[TextRange]) -> bool:
-    return any(begin < where[1] and where[0] < end for begin, end in hits)
+def _match_of(where: TextRange, hits: Sequence[TextRange]) -> int:
+    """Return the number of the match that the range is part of, from 1; 0 if there is none."""
+    return next((at for at, (begin, end) in enumerate(hits, 1) if begin < where[1] and where[0] < end), 0)
 
 
 # ── Words and their positions ─────────────────────────────────────────────────────────────────────────────────────────
@@ -161,9 +165,9 @@ def _locate_in_areas(
                 break
 
 
-def _box(corners: Any, where: TextRange, hits: Sequence[TextRange], *, doubt: str = "") -> WordBox:
+def _box(corners: Any, where: TextRange, hits: Sequence[TextRange]) -> WordBox:
     x0, y0, x1, y1 = corners[:4]
-    return WordBox(round(x0, 1), round(y0, 1), round(x1 - x0, 1), round(y1 - y0, 1), doubt, _is_hit(where, hits))
+    return WordBox(round(x0, 1), round(y0, 1), round(x1 - x0, 1), round(y1 - y0, 1), _match_of(where, hits))
 
 
 def _hit_boxes(
@@ -188,7 +192,7 @@ def _hit_boxes(
         *([*one["box"], one["begin"], one["end"]] for one in layout.get("tables", ())),
     ]
     placed = _locate_in_areas(page.text or "", words, areas)
-    return [box for corners, where in placed if (box := _box(corners, where, hits)).is_hit]
+    return [box for corners, where in placed if (box := _box(corners, where, hits)).match]
 
 
 def _note(page: PageResult, layout: Any) -> str:
@@ -200,44 +204,3 @@ def _note(page: PageResult, layout: Any) -> str:
     elif page.confidence is not None and page.confidence < CONFIDENCE_LEAST:
         notes.append("Recognised with little confidence: compare the text with the image.")
     return " ".join(notes)
-
-
-def _doubt(confidence: float) -> str:
-    return "sure" if confidence >= SURE else "fair" if confidence >= FAIR else "doubtful"
-
-
-# ── Text and cells ────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def _lines(text: str, doubts: Sequence[tuple[TextRange, str]], hits: Sequence[TextRange]) -> list[list[TextRun]]:
-    """Split each line of the text into pieces with the same markup."""
-    kinds: list[tuple[str, bool]] = [("", False)] * len(text)
-    for (begin, end), doubt in doubts:
-        # Include the space after a word, so that words with the same markup form one piece.
-        kinds[begin : end + 1] = [(doubt, False)] * len(kinds[begin : end + 1])
-    for begin, end in hits:
-        kinds[begin:end] = [(doubt, True) for doubt, _ in kinds[begin:end]]
-    lines, at = list[list[TextRun]](), 0
-    for line in text.splitlines(keepends=True):
-        here = zip(line, kinds[at : at + len(line)], strict=True)
-        pieces = [
-            TextRun("".join(letter for letter, _ in some).rstrip("\r\n"), *kind)
-            for kind, some in groupby(here, lambda one: one[1])
-        ]
-        lines.append([piece for piece in pieces if piece.text])
-        at += len(line)
-    return lines
-
-
-def _cells(values: Sequence[Sequence[Any]], lines: Sequence[Sequence[TextRun]]) -> list[list[SheetCell]]:
-    """Return the cells. Each row is a line of the text, whose tabs separate the cells."""
-    rows: list[list[SheetCell]] = []
-    for number, row in enumerate(values):
-        found, at = set[int](), 0
-        for piece in lines[number] if number < len(lines) else ():
-            tabs = piece.text.count("\t")
-            if piece.is_hit:
-                found.update(range(at, at + tabs + 1))
-            at += tabs
-        rows.append([SheetCell(value, column in found) for column, value in enumerate(row)])
-    return rows

@@ -1,0 +1,115 @@
+"""Files of one document: page images, the originals, and tables.
+
+Page images are drawn in a sandboxed child process (see `page_images`), never in the web server. Files are sent as
+downloads, so that a browser never runs an uploaded file as a page of this site.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from tempfile import TemporaryFile
+
+from anyio import to_thread
+from msgspec import Struct
+from starlette.requests import Request
+from starlette.responses import FileResponse, Response
+from starlette.routing import Route
+
+from worker_service.base.sanitize import harmless
+from worker_service.jobs.library import Document
+from worker_service.services import documents, exports
+from worker_service.services.database import Session
+from worker_service.services.page_images import WIDTH, WIDTHS
+from worker_service.services.page_layouts import tables_of, write_csv, write_tables
+from worker_service.web.access import visitor_of
+from worker_service.web.database_sessions import session_of
+from worker_service.web.parameters import Id, read_known
+from worker_service.web.resources.documents import page_image_response, visible_document
+from worker_service.web.streaming import WORKBOOK, stream_file
+
+
+class ImageWidth(Struct, frozen=True):
+    width: Id = WIDTH
+
+
+async def image(request: Request) -> Response:
+    """Send a page image. Drawing is slow, so it uses threads of its own."""
+    return await to_thread.run_sync(_image, request, limiter=request.app.state.rendering)
+
+
+def _image(request: Request) -> Response:
+    width = read_known(request.query_params.multi_items(), ImageWidth).width
+    ids = request.path_params
+    with session_of(request) as session:
+        return page_image_response(request, session, ids["document_id"], ids["number"], width)
+
+
+async def thumbnail(request: Request) -> Response:
+    """Send the picture of the first page. `?of=` names its generation, so that browsers can cache it."""
+    return await to_thread.run_sync(_thumbnail, request, limiter=request.app.state.rendering)
+
+
+def _thumbnail(request: Request) -> Response:
+    with session_of(request) as session:
+        document = _visible(session, request)
+        for one in session.library.files(document.id):
+            path = session.settings.workspace / one.path
+            if one.role == "thumbnail" and path.is_file():
+                return FileResponse(path, media_type="image/jpeg", headers={"Cache-Control": "private, max-age=86400"})
+        # There is none while the document is read for the first time.
+        return page_image_response(request, session, document.id, 1, WIDTHS[0])
+
+
+def file(request: Request) -> Response:
+    with session_of(request) as session:
+        document = _visible(session, request)
+        for one in documents.get_document_details(session, document.id).files:
+            if one.id == request.path_params["file_id"]:
+                path = session.settings.workspace / one.path
+                if not path.is_file():
+                    remedy = "read the document again, even if nothing has changed"
+                    raise exports.FileGone(f"{one.name} is no longer in the workspace", remedy)
+                if "open" in request.query_params and document.kind == "pdf" and one.role in ("original", "pdf"):
+                    # Browsers show it in a viewer of their own, and nothing else under this type (nosniff).
+                    return FileResponse(path, media_type="application/pdf")
+                # Always a download: an uploaded HTML file must not run in the browser as a page of this site.
+                return FileResponse(path, media_type="application/octet-stream", filename=harmless(one.name))
+    raise exports.NotExported(f"document {document.id} has no such file")
+
+
+def workbook(request: Request) -> Response:
+    with session_of(request) as session, ExitStack() as until_sent:
+        document = _visible(session, request)
+        content = until_sent.enter_context(TemporaryFile())
+        write_tables(content, tables_of(session, document.id))
+        until_sent.pop_all()
+        return stream_file(content, WORKBOOK, file_name=f"document-{document.id}-tables.xlsx")
+
+
+def table(request: Request) -> Response:
+    """Send one table of a page as CSV."""
+    number, position = request.path_params["number"], request.path_params["table"]
+    with session_of(request) as session, ExitStack() as until_sent:
+        document = _visible(session, request)
+        for one in tables_of(session, document.id, pages=str(number)):
+            if one.number == position:
+                content = until_sent.enter_context(TemporaryFile())
+                write_csv(content, one)
+                until_sent.pop_all()
+                return stream_file(
+                    content, "text/csv; charset=utf-8", file_name=f"document-{document.id}-{one.name}.csv"
+                )
+    raise exports.NotExported(f"page {number} has no table {position}")
+
+
+def _visible(session: Session, request: Request) -> Document:
+    return visible_document(session, visitor_of(request), request.path_params["document_id"])
+
+
+routes = [
+    Route("/documents/{document_id:id}/pages/{number:id}/image", image),
+    Route("/documents/{document_id:id}/pages/{number:id}/tables/{table:id}.csv", table),
+    Route("/documents/{document_id:id}/thumbnail", thumbnail),
+    Route("/documents/{document_id:id}/files/{file_id:id}", file),
+    Route("/documents/{document_id:id}/tables.xlsx", workbook),
+]
