@@ -1,4 +1,4 @@
-"""Attempts of jobs: what a child process reports, and how the attempt ends."""
+"""Reports of child processes, and ends of attempts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class ChildProcess(Struct, frozen=True):
 
 
 class Count(NamedTuple):
-    """Progress of an attempt in units. `unit` is a plural such as pages or bytes; `rate` is in units per second."""
+    """`unit` is a plural such as pages; `rate` is in units per second."""
 
     done: int
     total: int | None = None
@@ -52,14 +52,14 @@ class Completion(NamedTuple):
     files: Sequence[NewFile | FileAgain] = ()
     document: DocumentFacts | None = None
     publishes: bool = False
-    """Make the job's generation the current generation of its document."""
+    """Make the job's generation current."""
     child: ChildProcess | None = None
-    """Set if no report has named the child process before."""
+    """Set if no report has named the child process."""
     node: str | None = None
 
 
 class Checkpoint(Struct, frozen=True):
-    """State, follow-up jobs and crawl items that a handler stores in one transaction."""
+    """Stored in one transaction."""
 
     state: str
     follow_ups: Sequence[NewJob] = ()

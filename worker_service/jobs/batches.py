@@ -15,7 +15,7 @@ from worker_service.jobs.job import Enqueued, NewJob, Status
 class BatchState(StrEnum):
     ACTIVE = "active"
     WAITING = "waiting"
-    """Waiting until the owner's other batches have ended or are stopped, either to start or to resume."""
+    """Waiting until the owner's other batches have ended or are stopped."""
     STOPPED = "stopped"
     DONE = "done"
     FAILED = "failed"
@@ -32,7 +32,7 @@ class BatchState(StrEnum):
 
 class OwnerPolicy(StrEnum):
     REPLACE = "replace"
-    """The other batches wait, and resume when this one has ended or is stopped."""
+    """The other batches wait until this one has ended or is stopped."""
     QUEUE = "queue"
     OFF = "off"
 
@@ -42,9 +42,9 @@ class NewBatch(Struct, frozen=True):
     name: str = ""
     priority: int = 5
     asked: str = "{}"
-    """JSON: the user's request, for display."""
+    """JSON: the user's request."""
     actions: str = "[]"
-    """JSON: actions to run when the batch ends, each {"job_type": …, "payload": …}."""
+    """JSON: actions to run at its end, each {"job_type": …, "payload": …}."""
 
 
 class BatchOfJobs(Struct, frozen=True):
@@ -60,15 +60,15 @@ class Batch(Struct, frozen=True):
     priority: int
     state: BatchState
     round: int
-    """Raised by 1 whenever the batch starts again after it has ended."""
+    """+1 whenever the batch starts again."""
     note: str | None
-    """Reason for its state, such as "stopped by ann"."""
+    """Such as "stopped by ann"."""
     asked: str
     actions: str
     created_at: str
     ended_at: str | None
     replaced_by: int | None = None
-    """The newer batch of its owner that a waiting batch resumes after."""
+    """The batch that a waiting batch resumes after."""
 
     @property
     def title(self) -> str:
@@ -76,13 +76,13 @@ class Batch(Struct, frozen=True):
 
 
 def unique_key_in_batch(key: str, batch_id: int) -> str:
-    """Return the unique_key of a batch's job: a job of another batch with the same key may be held."""
+    """A job of another batch with the same key may be held."""
     return f"{key}:batch:{batch_id}"
 
 
 class InBatch(NamedTuple):
     job_id: int | None
-    """None: no job was inserted, because its document needs none."""
+    """None: its document needs no job."""
     existing: bool = False
     document_id: int | None = None
     decision: Decision | None = None
@@ -107,8 +107,7 @@ class LiveWork(NamedTuple):
 class WorkToSubmit(Struct, frozen=True):
     new: Sequence[int]
     live: Mapping[int, LiveWork]
-    """Position → live job of the same owner that does the same work. The other positions need no job, because their
-    documents have been read or are being read."""
+    """Position → live job of the same owner that does the same work. The other positions need no job."""
 
 
 class BatchMoved(Struct, frozen=True):
@@ -123,14 +122,13 @@ class BatchFacts(Struct, frozen=True):
     jobs: Mapping[Status, int]
     documents: Mapping[IndexStatus, int]
     files_on_the_way: int
-    """Number of sources without a document whose jobs have not ended."""
+    """Sources without a document whose jobs have not ended."""
     files_not_brought_in: int
-    """Number of sources without a document whose last job failed or was cancelled."""
+    """Sources without a document whose last job failed or was cancelled."""
     files_cancelled: int
-    """Number of sources without a document whose last job was cancelled."""
     documents_cancelled: int
     may_find_more: bool
-    """True if a live job belongs to no document and no single source, such as a crawl or a custom job."""
+    """A live job belongs to no document and no single source, such as a crawl."""
     pages: int
     pages_read: int
     pages_left: int

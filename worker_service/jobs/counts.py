@@ -75,7 +75,7 @@ class HourOfWork(Struct, frozen=True):
 
 
 class BrokenPromise(NamedTuple):
-    """A finding of the audit. `promise` is its number, such as P4."""
+    """`promise` is its number, such as P4."""
 
     promise: str
     detail: str

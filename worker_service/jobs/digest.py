@@ -1,4 +1,4 @@
-"""Digests of JSON values, for recognising equal work: xxhash of canonical JSON. Not safe against forgery."""
+"""Digests of canonical JSON, for recognising equal work. Not safe against forgery."""
 
 from __future__ import annotations
 

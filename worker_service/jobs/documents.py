@@ -26,13 +26,13 @@ class OnEnd(StrEnum):
 
 
 class DeferredAction(Struct, frozen=True):
-    """A job to insert when a document, job or batch ends. `FACTS` lists the placeholders of its payload."""
+    """Inserted when a document, job or batch ends. `FACTS` lists the placeholders of its payload."""
 
     job_type: str
     payload: str = ""
     on_end: OnEnd = OnEnd.SUCCESS
     is_standing: bool = False
-    """True: repeat it for each generation of the document."""
+    """Repeat it for each generation."""
 
 
 class AskedAction(DeferredAction, frozen=True):
@@ -51,37 +51,36 @@ class TagAction(DeferredAction, frozen=True):
 
 
 class DocumentRequest(Struct, frozen=True):
-    """A request to read a document, attached to the job that would read it and is not inserted without need."""
+    """Its job is inserted only if it has to be read."""
 
     source_key: str
-    """Drive file id, URL or absolute path. With platform and owner it identifies the document permanently."""
+    """Drive file id, URL or absolute path. With platform and owner it identifies the document for good."""
     name: str
     content: str = ""
     settings: str = ""
-    """JSON: reading settings that can change the text. A missing key keeps the stored value, null restores the default.
-    If a setting changes, the document is read again."""
+    """JSON: settings that can change the text. A missing key keeps the stored value, null restores the default."""
     is_forced: bool = False
     is_standing: bool = False
-    """True for automatic requests: a known document keeps its stored settings, and `settings` is ignored."""
+    """An automatic request: a known document keeps its stored settings."""
     actions: Sequence[DeferredAction] = ()
     revision: str = ""
-    """The source's name for this content, such as a revision id. Empty: there is none that is stable."""
+    """The source's name for this content. Empty: none is stable."""
     tags: Sequence[str] = ()
-    """Added to those that the document has. A standing request tags only a new document."""
+    """A standing request tags only a new document."""
 
 
 class Decision(StrEnum):
     ACCEPTED = "accepted"
     TAKEN_OVER = "taken over"
-    """Accepted although work was under way, because that work had not advanced for too long or is held up."""
+    """Accepted: the work under way had not advanced for too long, or is held up."""
     UNDER_WAY = "under way"
-    """Nothing to do: the same content and settings are queued or indexing."""
+    """Nothing to do: queued or indexing with this content and these settings."""
     UNCHANGED = "unchanged"
-    """Nothing to do: the document was read successfully with the same content and settings."""
+    """Read successfully with the same content and settings."""
 
 
 class TakeoverTimeouts(Struct, frozen=True):
-    """Seconds without progress after which a new request may take over a document."""
+    """Without progress; then a new request may take over a document."""
 
     queued_seconds: float = 600
     indexing_seconds: float = 2700
@@ -89,7 +88,7 @@ class TakeoverTimeouts(Struct, frozen=True):
 
 class KnownDocument(Struct, frozen=True):
     content: str = ""
-    """SHA-256 of its newest published original. Empty: unknown."""
+    """SHA-256 of its newest original. Empty: unknown."""
     kind: str | None = None
     pages: int | None = None
     settings: str = ""
@@ -101,7 +100,7 @@ class KnownDocument(Struct, frozen=True):
 
 
 class DocumentFacts(Struct, frozen=True):
-    """Facts that a job has found out about its document. None: unchanged."""
+    """None: unchanged."""
 
     kind: str | None = None
     pages: int | None = None
@@ -111,23 +110,23 @@ class DocumentFacts(Struct, frozen=True):
 
 
 CONFIDENCE_LEAST = 50
-"""Minimum OCR confidence in per cent. Pages below it are doubtful: notes name them, and a search can leave them out."""
+"""OCR confidence in per cent. Pages below it are doubtful: notes name them, and a search can leave them out."""
 
 
 class PageResult(Struct, frozen=True):
-    """Text of one page. Pages with the same digest have the same text, also across documents and owners."""
+    """Pages with the same digest have the same text, across documents and owners."""
 
     number: int
     digest: str
     text: str | None = None
-    """None: the text is stored already under this digest."""
+    """None: stored already under this digest."""
     method: str = ""
-    """layer, ocr, partial, rows, blank, too_large or unreadable. `partial`: part of the page image is damaged."""
+    """layer, ocr, partial, rows, blank, too_large or unreadable. `partial`: part of the image is damaged."""
     confidence: float | None = None
-    """OCR confidence, 0 to 100. 0 if the page is in a script for which it was not recognised."""
+    """0 to 100; 0: in a script for which it was not recognised."""
     layout: str | None = None
     also: str = ""
-    """Second digest (alias) under which the page can be found."""
+    """Second digest of the page."""
 
 
 class PublishedFile(Struct, frozen=True):
@@ -144,7 +143,7 @@ class PublishedFile(Struct, frozen=True):
 class NewFile(Struct, frozen=True):
     name: str
     path: str
-    """Path relative to the workspace, where the file is already."""
+    """Relative to the workspace."""
     role: str = ""
     size: int = 0
     sha256: str = ""
@@ -153,7 +152,7 @@ class NewFile(Struct, frozen=True):
 
 
 class FileAgain(Struct, frozen=True):
-    """An already published file that a completion publishes again for another job or document."""
+    """A published file that a completion publishes again for another job or document."""
 
     file_id: int
     role: str = ""
@@ -168,11 +167,11 @@ class CrawlItem(Struct, frozen=True):
     revision: str = ""
     size: int | None = None
     note: str = ""
-    """Reason why the item was not enqueued. Empty: it was enqueued."""
+    """Why the item was not enqueued. Empty: it was."""
     is_gone: bool = False
     detail: str = ""
     walk: int = 0
-    """Number of the full walk that saw the item last. Set in answers only."""
+    """The full walk that saw the item last. Set in answers only."""
 
 
 class CrawlPage(Struct, frozen=True):
@@ -181,8 +180,9 @@ class CrawlPage(Struct, frozen=True):
     walk: int = 0
     state: str | None = None
     keys: str = ""
-    """Prefix of the unique keys of jobs that fetch items; the item's id and a colon follow. When an item disappears,
-    its pending jobs are cancelled. Empty: none are."""
+    """Prefix of the unique keys of jobs that fetch items, before a colon and the id. Pending jobs of an item that
+    disappears are cancelled. Empty: none are.
+    """
 
 
 # ── Questions of handlers, each with its answer ──
@@ -196,7 +196,7 @@ A_co = TypeVar("A_co", bound=QuestionAnswer, covariant=True)
 
 
 class Question(Generic[A_co]):
-    """Base class of read-only questions about the job's own document or crawl."""
+    """Read-only, about the job's own document or crawl."""
 
     __slots__ = ()
 
@@ -204,7 +204,7 @@ class Question(Generic[A_co]):
 class KnownDigests(QuestionAnswer, frozen=True):
     digests: Sequence[str] = ()
     is_stale: bool = False
-    """True if the job's generation is no longer the newest, so that asking again is pointless."""
+    """The generation is no longer the newest, so asking again is pointless."""
 
 
 class KnownPages(Question[KnownDigests], Struct, frozen=True):
@@ -226,7 +226,7 @@ class Files(QuestionAnswer, frozen=True):
 
 
 class SameContent(Question[Files], Struct, frozen=True):
-    """Published files with the same content. SHA-256 finds files of all owners; MD5 with size those of the job's."""
+    """Published files with the same content: by SHA-256 of all owners, by MD5 and size of the job's owner."""
 
     sha256: str = ""
     md5: str = ""
@@ -238,7 +238,7 @@ class Currency(QuestionAnswer, frozen=True):
 
 
 class IsCurrent(Question[Currency], Struct, frozen=True):
-    """Is the job's generation still the newest? Ask before expensive work."""
+    """Is the generation still the newest? Ask before expensive work."""
 
 
 class CrawlMemory(QuestionAnswer, frozen=True):
@@ -247,12 +247,12 @@ class CrawlMemory(QuestionAnswer, frozen=True):
 
 
 class CrawlItems(Question[CrawlMemory], Struct, frozen=True):
-    """State of a crawl, and items by ids; with `not_seen_in` or `with_note`, up to 1,000 items after the id `after`."""
+    """Items by ids; with `not_seen_in` or `with_note`, up to 1,000 after the id `after`."""
 
     crawl: str
     ids: Sequence[str] = ()
     not_seen_in: int | None = None
-    """Number of a walk: select the items that neither this walk nor a later one has seen."""
+    """Number of a walk: select items that it has not seen."""
     with_note: str | None = None
     after: str = ""
 

@@ -15,7 +15,7 @@ FACTS: Mapping[str, object] = {
     "document_id": 1, "batch_id": 1, "job_id": 1, "generation": 1,
     "owner": "owner", "name": "name", "state": "success", "error_code": "CODE",
 }  # fmt: skip
-"""The placeholders of a deferred action's payload, each with an example."""
+"""Placeholders, each with an example."""
 _WORD = re.compile(r"\{(\w+)\}")
 
 _SHOWN_CHARACTERS = 60
@@ -34,7 +34,7 @@ def read_action(word: str, on_end: OnEnd = OnEnd.SUCCESS, *, standing: bool = Fa
 
 
 def read_json(text: str) -> object:
-    """Parse JSON. Raise `BadPayload` with the place of the mistake; NaN and Infinity are mistakes."""
+    """Raise `BadPayload` with the place of the mistake; NaN and Infinity are mistakes."""
     try:
         return json.loads(text, parse_constant=_refuse_constant)
     except json.JSONDecodeError as error:
@@ -54,7 +54,7 @@ def _refuse_constant(name: str) -> NoReturn:
 
 
 def filled(payload: str, facts: Mapping[str, object]) -> str:
-    """Return the payload with facts for its placeholders. One alone becomes the fact itself, such as a number."""
+    """A placeholder alone becomes the fact itself, such as a number."""
 
     def fill(value: object) -> object:
         if isinstance(value, dict):

@@ -9,7 +9,7 @@ from worker_service.jobs.documents import Decision, DocumentRequest, IndexStatus
 
 
 def way_to_read(request: DocumentRequest, status: IndexStatus, settings: str, settings_before: str | None) -> str:
-    """Return the settings for the next reading, as JSON: those of the last success, updated with the request's."""
+    """Return JSON: the settings of the last success, updated with the request's."""
     has_failed = status is IndexStatus.FAILED and settings_before is not None
     remembered = json.loads((settings_before if has_failed else settings) or "{}")
     is_heard = status is IndexStatus.NOT_INDEXED or not request.is_standing
@@ -27,10 +27,8 @@ def decide(
     is_forced: bool,
     patience: TakeoverTimeouts,
 ) -> Decision:
-    """Decide a request for a document with this status.
-
-    `still_seconds` is the time since the document or one of its pages changed. `is_held_up` is True if all live work on
-    it belongs to batches that are stopped or waiting.
+    """`still_seconds` is the time since the document or one of its pages changed. `is_held_up`: all live work on it
+    belongs to batches that are stopped or waiting.
     """
     is_same = same_content and same_settings
     match status:

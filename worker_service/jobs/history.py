@@ -1,5 +1,3 @@
-"""Records of what has happened: status changes, log lines, notices and actions of users."""
-
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
@@ -7,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from msgspec import Struct, field
 
 LOG_LINES_MOST = 3000
-"""Maximum number of log lines stored per job. Older lines are deleted."""
+"""Per job. Older lines are deleted."""
 
 
 class Event(Struct, frozen=True):
@@ -42,14 +40,14 @@ class Notice(Struct, frozen=True):
     document_id: int | None = None
     batch_id: int | None = None
     generation: int | None = None
-    """Generation of the document. For a batch: its round."""
+    """Generation of the document, or round of the batch."""
     code: str | None = None
     message: str | None = None
     remedy: str | None = None
 
 
 class Episode(Struct, frozen=True):
-    """A condition that lasts for a while, such as a silent worker. A notice is written when it begins."""
+    """A condition that lasts, such as a silent worker. A notice is written when it begins."""
 
     key: str
     message: str
@@ -101,12 +99,12 @@ class Action(Struct, frozen=True):
 
     @property
     def opposite(self) -> str | None:
-        """The verb that undoes it. None: the action cannot be undone."""
+        """None: the action cannot be undone."""
         return OPPOSITE.get(self.verb)
 
 
 class Changed(Struct, frozen=True):
-    """Result of a bulk action. Jobs in `asked` were running and end when their processes have exited."""
+    """Jobs in `asked` were running, and end when their processes have exited."""
 
     action_id: int | None
     job_ids: Sequence[int]
@@ -114,4 +112,4 @@ class Changed(Struct, frozen=True):
     refused: Mapping[int, str] = field(default_factory=dict)
     batch_id: int | None = None
     waiting: Sequence[int] = ()
-    """Batches that wait because a retry started another batch of their owner, or them, again."""
+    """Batches that wait because a retry started another one."""

@@ -1,5 +1,3 @@
-"""Jobs: the rows of `worker_job_queue`, what is inserted, and why a pending job waits."""
-
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -31,7 +29,7 @@ class NewJob(Struct, frozen=True):
     account: str | None = None
     payload: str | None = None
     priority: int | None = None
-    """None: the priority of the parent job, or 5 without a parent."""
+    """None: that of the parent job, or 5."""
     owner: str = ""
     source: str = ""
     run_at: datetime | None = None
@@ -44,26 +42,27 @@ class NewJob(Struct, frozen=True):
     document_id: int | None = None
     generation: int | None = None
     name: str | None = None
-    """Display name, usually a file name. None: the name of its document or of its parent job."""
+    """None: the name of its document or of its parent job."""
     source_key: str | None = None
     after: Sequence[int] = ()
     after_any: bool = False
-    """True: wait until the jobs in `after` have ended in any way. False: wait until they have completed."""
+    """Wait until the jobs in `after` have ended in any way, instead of completed."""
     after_earlier: bool = False
-    """Wait also until the preceding jobs in the same list of follow-ups have completed."""
+    """Wait also for the preceding jobs in the same list of follow-ups."""
     on_failure: Sequence[DeferredAction] = ()
     document: DocumentRequest | None = None
-    """If set, the job is inserted only if this document has to be read, and takes its next generation."""
+    """The job is inserted only if this document has to be read, and takes its next generation."""
     brings: DocumentRequest | None = None
-    """The document that the job would add, with its current revision. The job is not inserted if that revision has
-    been read with the requested settings."""
+    """The document that the job would add. It is not inserted if that revision has been read with the requested
+    settings.
+    """
 
 
 class Enqueued(NamedTuple):
     job_id: int
-    """0: no job was inserted, because its document needs none."""
+    """0: its document needs no job."""
     existing: bool = False
-    """Nothing was inserted: `job_id` is a live job with the same unique_key, or one that reads the same document."""
+    """`job_id` is a live job with the same unique_key or document."""
     document_id: int | None = None
     decision: Decision | None = None
 
@@ -90,7 +89,7 @@ class StartedWork(Struct, frozen=True):
 
 
 class Lease(NamedTuple):
-    """The right to finish one attempt. It is lost as soon as the row's fence is raised."""
+    """The right to finish one attempt. It is lost when the row's fence is raised."""
 
     job_id: int
     fence: int
@@ -98,7 +97,7 @@ class Lease(NamedTuple):
 
 
 class Job(NamedTuple):
-    """A row of worker_job_queue. Times are UTC text. Creating a struct of 41 fields would cost more than reading."""
+    """Times are UTC text. Creating a struct of 41 fields would cost more than reading."""
 
     id: int
     job_type: str
@@ -144,7 +143,7 @@ class Job(NamedTuple):
 
     @classmethod
     def from_row(cls, row: Sequence[Any]) -> Job:
-        """Return the job for the values of its fields, in their order, as they are stored."""
+        """`row` has the values of the fields, in their order."""
         values = list(row)
         values[_STATUS] = _STATUSES[values[_STATUS]]
         return cls._make(values)
@@ -168,7 +167,7 @@ class Gate(Struct, frozen=True):
     code: str
     detail: str
     remedy: str = ""
-    """Empty: the remedy follows from the code alone."""
+    """Empty: it follows from the code."""
     count: int = 0
 
 
@@ -181,8 +180,8 @@ class Pause(Struct, frozen=True):
 
 
 CAPABILITY_MISSING = "CAPABILITY_MISSING"
-"""Gate of a job type, or of one job, that needs a capability which the machine does not have."""
+"""Gate of a job type or job that needs what the machine does not have."""
 
 
 WATCHING = "WATCHING"
-"""Code of an attempt of a job that watches a source: it has looked, and will look again later."""
+"""Code of an attempt that has looked at a source, and will look again later."""

@@ -19,9 +19,9 @@ class DocumentSelector(Struct, frozen=True):
     name: str = ""
     source_keys: Sequence[str] = ()
     is_readable: bool = False
-    """True: select only documents with a published generation."""
+    """Leave out documents without a published generation."""
     batch_ids: Sequence[int] = ()
-    """Batches that have requested the documents, even if another batch has read them."""
+    """Batches that have requested the documents, even if another has read them."""
     tags: Sequence[str] = ()
     """Documents with all of these tags."""
     kinds: Sequence[str] = ()
@@ -73,9 +73,9 @@ class Document(Struct, frozen=True):
     pages: int | None
     status: IndexStatus
     state: str
-    """The status, preceded by "readable, " if an older generation is published: success; failed; readable, failed."""
+    """The status, after "readable, " if an older generation is published."""
     percent: int
-    """Percentage of pages read: of the newest generation, or of the current one if the newest has failed."""
+    """Pages read of the newest generation, or of the current one if the newest has failed."""
     index_generation: int
     current_generation: int | None
     settings: str
@@ -87,9 +87,9 @@ class Document(Struct, frozen=True):
     updated_at: str
     gone_at: str | None
     size: int
-    """Bytes of its newest original; 0: there is none. The same as SIZE in a CSV."""
+    """Bytes of its newest original; 0: there is none."""
     is_locked: bool
-    """Whether its file opens with a password only."""
+    """Its file opens with a password only."""
     tags: Sequence[str] = ()
 
     @property
@@ -102,12 +102,12 @@ class Document(Struct, frozen=True):
 
     @property
     def has_pages_to_see(self) -> bool:
-        """True if the kind has page images. A document of unknown kind counts as one."""
+        """A document of unknown kind counts as one with page images."""
         return self.kind in (None, "pdf", "image")
 
     @property
     def has_picture(self) -> bool:
-        """True if its first page can be shown, perhaps while it is still being read."""
+        """True if its first page can be shown."""
         is_drawn = self.kind in ("pdf", "image") and bool(self.size)
         return is_drawn and (self.current_generation is not None or self.status is not IndexStatus.FAILED)
 
@@ -119,14 +119,14 @@ class Document(Struct, frozen=True):
 class Provenance(Struct, frozen=True):
     folder: str
     size: int | None
-    """Bytes of its original. None: the workspace has no original of it."""
+    """None: the workspace has no original of it."""
     sha256: str
     md5: str
     read_at: str | None
 
 
 class ReadingSpeed(Struct, frozen=True):
-    """Reading speed of the newest documents, without the time when none of them was being read."""
+    """Measured over the newest documents, without the time when none was being read."""
 
     documents: int
     pages: int
@@ -138,7 +138,7 @@ class ReadingSpeed(Struct, frozen=True):
 
 
 class Weight(Struct, frozen=True):
-    """Pages and files of some documents that no other document shares."""
+    """Pages and files that no other document shares."""
 
     documents: int = 0
     pages: int = 0

@@ -1,4 +1,4 @@
-"""Safe file and folder names, and the names of the links to a document's files in the workspace.
+"""Safe file and folder names, and the names of the links to a document's files.
 
 A safe name has no separators, control characters or leading dot, nothing that reverses or hides text, and a limited
 length.
@@ -19,7 +19,7 @@ from worker_service.jobs.digest import digest
 BY_OWNER = "by-owner"
 
 _BYTES_MAX = 200
-"""Less than the 255 of file systems, to leave room for suffixes."""
+"""Less than the 255 of file systems: leaves room for suffixes."""
 _RESERVED_NAMES = {
     *("con", "prn", "aux", "nul"),
     *(f"{port}{number}" for port in ("com", "lpt") for number in range(1, 10)),
@@ -29,7 +29,7 @@ _LIKE_SEPARATORS = dict.fromkeys(map(ord, '/\\:*?"<>|\u2044\u2215\u29f8\uff0f\uf
 _NO_OWNER = "unowned"
 _FOLDERS_MOST = 30
 _FOLDER_BYTES_MAX = 1500
-"""Maximum bytes of all folders together, below Linux's limit of a path wherever the workspace is."""
+"""All folders together, below Linux's limit of a path."""
 _SUFFIXES = {"text": ".txt", "pdf": ".ocr.pdf"}
 
 
@@ -43,7 +43,7 @@ class LinkFacts(Struct, frozen=True):
 
 
 class Links(Struct, frozen=True):
-    """Preferred names of a document's links, before conflicts with other documents are resolved."""
+    """Before conflicts with other documents are resolved."""
 
     document_id: int
     folders: Sequence[str] = ()
@@ -76,14 +76,14 @@ def links_of(facts: LinkFacts) -> Links:
 
 
 def folder_at_source(source_key: str, crawled: Sequence[str]) -> str:
-    """Return the document's folder at its source. `crawled` are the folders of a crawl, outermost first."""
+    """`crawled` are the folders of a crawl, outermost first."""
     if source_key.startswith(("/", FILE_URL)):
         return str(PurePosixPath(legible(path_of(source_key))).parent)
     return "/".join(filter(None, _folders_of_url(source_key) if "://" in source_key else crawled))
 
 
 def folded(path: str) -> str:
-    """Return equal texts for paths that a case-insensitive or normalising file system takes for equal."""
+    """Equal for paths that a case-insensitive or normalising file system takes for equal."""
     return unicodedata.normalize("NFC", path.casefold())
 
 
@@ -123,7 +123,7 @@ def _without_suffix(name: str) -> str:
 
 
 def safe_name(name: str, suffixes: Sequence[str] = ()) -> str:
-    """Return a safe name. Append the first of `suffixes` unless the name ends with one of them, ignoring case."""
+    """Append the first of `suffixes` unless the name ends with one of them."""
     text = unicodedata.normalize("NFC", name.encode("utf-8", "replace").decode())
     text = "".join(_safe_character(one) for one in text.translate(_LIKE_SEPARATORS))
     stem = " ".join(text.split()).lstrip(". ").rstrip(". ")

@@ -1,7 +1,7 @@
-"""Check payloads against the JSON Schema of their handler. A valid payload takes microseconds.
+"""Check payloads against the JSON Schema of their handler, in microseconds.
 
-The handler's own decoder decides in the child process, so this check must not reject a payload that it accepts. Schema
-keywords that the two interpret differently are removed first, and in doubt the payload passes.
+The handler's decoder decides in the child process, so this check must not reject what it accepts: keywords that the two
+interpret differently are removed, and in doubt the payload passes.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class PayloadCheck:
         self._validator = None if schema is None else _validator(schema)
 
     def fault(self, payload: str | None) -> str | None:
-        """Describe the first mismatch without quoting values of the payload, or return None if the payload fits."""
+        """Describe the first mismatch without quoting values."""
         if self._validator is None:
             return None
         try:

@@ -1,5 +1,3 @@
-"""Rate, time left and silence of a running job, computed from its progress counts."""
-
 from __future__ import annotations
 
 from datetime import datetime
@@ -9,16 +7,16 @@ from worker_service.base.clock import from_text
 from worker_service.jobs.job import Job, Status
 
 SILENT_SECONDS = 15.0
-"""A running job that has neither advanced nor logged a line for this long is shown as making no progress."""
+"""A running job that has neither advanced nor logged for this long is shown as silent."""
 
 _RATE_SECONDS_LEAST = 5.0
 _PERCENT_LEAST = 3
 _SECONDS_LEFT_MAX = 86400.0
-"""Longer estimates come from a rate close to zero and are not shown."""
+"""Longer estimates come from a rate close to zero."""
 
 
 class Pace(NamedTuple):
-    """`rate`: units per second. A job without progress has neither a rate nor a time left."""
+    """`rate`: units per second."""
 
     rate: float | None = None
     seconds_left: float | None = None

@@ -1,7 +1,4 @@
-"""Retry policy: whether a failed job gets another attempt, and when.
-
-Attempts, crashes and requeues are each capped (P6); the store enforces the cap on requeues.
-"""
+"""Retry policy. Attempts, crashes and requeues are each capped (P6); the store enforces the cap on requeues."""
 
 from __future__ import annotations
 
@@ -15,7 +12,7 @@ from worker_service.jobs.job import Job, NewJob
 REQUEUES_MAX = 5
 
 MAY_HAVE_RUN = "MAY_HAVE_RUN"
-"""Error code of an `at_most_once` job whose handler had started and did not report its own outcome."""
+"""Error code of an `at_most_once` job whose handler had started and reported no outcome: its effect is unknown."""
 MAY_HAVE_RUN_REMEDY = "make sure that it had no effect"
 
 
@@ -25,9 +22,9 @@ def may_have_run_detail(code: str, message: str) -> str:
 
 class RetryRule(Struct, frozen=True):
     max: int | None = None
-    """Maximum number of retries for new jobs of this type. None: the default of the table."""
+    """None: the default of the table."""
     first_seconds: float = 10.0
-    """Wait before the first retry. Each further retry waits twice as long, up to `most_seconds`."""
+    """Each further retry waits twice as long, up to `most_seconds`."""
     most_seconds: float = 3600.0
 
 
@@ -43,7 +40,7 @@ class GiveUp(Struct, frozen=True):
 
 
 def backoff(retry_count: int, *, jitter: float, rule: RetryRule = _PLAIN) -> timedelta:
-    """Return the wait before a retry: 10 s, 20 s, 40 s … up to an hour, ± 25 %. `jitter` is between 0 and 1."""
+    """10 s, 20 s, 40 s … up to an hour, ± 25 %. `jitter` is between 0 and 1."""
     seconds = min(rule.first_seconds * 2 ** min(retry_count, 30), rule.most_seconds)
     return timedelta(seconds=seconds * (0.75 + jitter / 2))
 
@@ -57,7 +54,7 @@ def after_failure(
     after: timedelta | None = None,
     rules: Mapping[str, RetryRule] = {},
 ) -> Retry | GiveUp:
-    """Choose between another attempt and giving up. `after` is the wait that the handler has requested."""
+    """`after` is the wait that the handler has requested."""
     if is_permanent or job.retry_count >= job.max_retries:
         return GiveUp()
     if after is None:
@@ -66,5 +63,5 @@ def after_failure(
 
 
 def retries_of(job: NewJob, rules: Mapping[str, RetryRule]) -> int | None:
-    """Return the job's maximum number of retries, or the setting of its type. None: the default of the table."""
+    """None: the default of the table."""
     return rules.get(job.job_type, _PLAIN).max if job.max_retries is None else job.max_retries

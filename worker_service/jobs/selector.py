@@ -1,4 +1,4 @@
-"""Selectors of jobs, shared by the command line, the HTTP API and the web page. The store turns them into SQL."""
+"""Selectors of jobs. The store turns them into SQL."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from worker_service.jobs.job import Status
 
 
 class Column(Struct, frozen=True):
-    """A column that users set, filter by or see. It needs a field of `Job`, and one of `NewJob` or `Selector`."""
+    """A column that users set, filter by or see: a field of `Job`, and of `NewJob` or `Selector`."""
 
     name: str
     flag: str
     metavar: str = "NAME"
     is_number: bool = False
     heading: str = ""
-    """Heading in lists of jobs. Empty: the lists have no such column."""
+    """Heading in lists of jobs. Empty: not listed."""
     written: str = ""
-    """Help of the flag for inserting a job. Empty: users cannot set the column."""
+    """Help of the flag. Empty: users cannot set the column."""
     is_filled: bool = False
     chosen_by: str = ""
     """Field of `Selector`. Empty: users cannot filter by the column."""
     divides: bool = False
-    """True if a filter takes several values, separated by commas."""
+    """A filter takes several values, separated by commas."""
     is_part: bool = False
-    """True if a filter matches any part of the value; case is ignored."""
+    """A filter matches any part of the value; case is ignored."""
     about: str = ""
 
 
@@ -57,14 +57,14 @@ COLUMNS = (
 WRITTEN = tuple(column for column in COLUMNS if column.written)
 CHOSEN_BY = tuple(column for column in COLUMNS if column.chosen_by)
 FORMER_ERROR_CODES = {"FORK_SERVER_DIED": "FORK_SERVER_DIED"}
-"""Error codes that a filter still accepts, and the codes of today."""
+"""Error codes that a filter still accepts → today's."""
 
 
 class Selector(Struct, frozen=True):
-    """Jobs that match all given fields. Times are UTC text. An empty selector matches every job."""
+    """All given fields must match. Times are UTC text. Empty: every job."""
 
     ids: Sequence[int] = ()
-    """Jobs named by `ids`, `batch_ids` or `document_ids` are added up; all other fields narrow the result down."""
+    """`ids`, `batch_ids` and `document_ids` are added up; all other fields narrow down."""
     statuses: Sequence[Status] = ()
     job_types: Sequence[str] = ()
     platforms: Sequence[str] = ()
@@ -74,11 +74,11 @@ class Selector(Struct, frozen=True):
     error_code: str | None = None
     name: str | None = None
     since: str | None = None
-    """Ended at this time or later; for live jobs: created at this time or later."""
+    """Ended at this time or later; live jobs: created."""
     older_than: str | None = None
-    """Ended before this time; for live jobs: created before it."""
+    """Ended before this time; live jobs: created."""
     match: Sequence[tuple[str, object]] = ()
-    """Paths into the payload (`file_id`, `page_range[0]`), each with the required JSON value."""
+    """Paths into the payload (`file_id`, `page_range[0]`), with JSON values."""
     batch_ids: Sequence[int] = ()
     document_ids: Sequence[int] = ()
 
@@ -103,7 +103,7 @@ def one_of(statuses: type[S], word: str, what: str = "status") -> S:
 
 
 def parse_match(text: str) -> tuple[str, object]:
-    """Parse ``payload.file_id=abc``. The value is parsed as JSON if possible, otherwise taken as text."""
+    """Parse ``payload.file_id=abc``, whose value is JSON if possible, else text."""
     path, equals, value = text.partition("=")
     if not equals or not path.removeprefix("payload.") or not path.startswith("payload."):
         raise BadInput(f"{text!r} does not say what to match", "write it like payload.file_id=abc")

@@ -1,7 +1,6 @@
 """API tokens, one-time links and browser sessions.
 
-Only the SHA-256 of a secret is stored; the secret is long and random, so it cannot be recovered from the digest. The
-text that the user receives also contains the token's id. Secrets are compared in constant time.
+Only the SHA-256 of a secret is stored: the secret is long and random. The user's text also contains the token's id.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from msgspec import Struct
 
 
 class Power(StrEnum):
-    """Scopes in ascending order; each includes the ones before it."""
+    """Scopes, ascending; each includes the ones before it."""
 
     READ = "read"
     OPERATE = "operate"
@@ -86,13 +85,13 @@ def token_text(token_id: int, secret: str) -> str:
 
 
 def parse_token_text(word: str) -> tuple[int, str] | None:
-    """Return the id and the secret, or None if the text is not a pagemill token."""
+    """Return the id and the secret, or None if it is not a token."""
     found = _WORD.fullmatch(word.strip()) if word.isascii() else None
     return None if found is None else (int(found[1]), found[2])
 
 
 def with_lower(powers: Collection[Power]) -> str:
-    """Return the scopes as stored: the highest of `powers` and all below it."""
+    """Return the highest of `powers` and all below it."""
     ladder = tuple(Power)
     highest = max(map(ladder.index, powers))
     return " ".join(ladder[: highest + 1])

@@ -1,5 +1,3 @@
-"""Daemons and cluster nodes as they register, and the leases that they hold."""
-
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -27,7 +25,7 @@ class HandlerFacts(Struct, frozen=True):
 
 
 def wants(types: Sequence[str], job_type: str) -> bool:
-    """Return True if WORKER_TYPES allows this job type: it is named, or no type is named and `!type` is not given."""
+    """A type is allowed that is named, or, if none is named, that `!type` does not exclude."""
     if f"!{job_type}" in types:
         return False
     named = [word for word in types if not word.startswith("!")]
@@ -63,7 +61,7 @@ class WorkerState(Struct, frozen=True):
 
 
 NODE = "node"
-"""The class of attempts that may run on cluster nodes."""
+"""Attempts that may run on cluster nodes."""
 
 
 class NodeState(Struct, frozen=True):
@@ -83,7 +81,7 @@ class NodeRow(Struct, frozen=True):
     version: str
     reason: str
     is_draining: bool
-    """True if a user has requested that the node gets no new attempts."""
+    """A user has requested that the node gets no new attempts."""
 
 
 class NodeWork(Struct, frozen=True):
@@ -96,7 +94,7 @@ class LeaseRow(Struct, frozen=True):
     is_cancelled: bool
     without_grace: bool = False
     is_stopped: bool = False
-    """The job's batch is stopped or waiting: release the job."""
+    """The batch is stopped or waiting: release the job."""
 
 
 class Beat(Struct, frozen=True):

@@ -1,6 +1,6 @@
-"""Data of running attempts: checkpoints, pages and crawl items that they store, and questions that they ask.
+"""Checkpoints, pages and crawl items of running attempts, and their questions.
 
-Pages are stored while the attempt runs; readers see them only when a completion makes their generation current (P5).
+Pages are stored while the attempt runs; a completion makes their generation current (P5).
 """
 
 from __future__ import annotations
@@ -73,7 +73,6 @@ class Attempts:
         self._completions = completions
 
     def checkpoint(self, lease: Lease, checkpoint: Checkpoint) -> None:
-        """Store a job's state together with follow-up jobs and crawl items, or nothing."""
         with self._db.transaction():
             work = self._work_of(lease)
             if work is None:
@@ -92,9 +91,9 @@ class Attempts:
         return None
 
     def save_pages(self, pages: Sequence[tuple[Lease, PageResult]]) -> list[Lease]:
-        """Store page results. Return the leases of the attempts that must stop (lost, outdated or cancelled).
+        """Return the leases of the attempts that must stop (lost, outdated or cancelled).
 
-        Pages of a job that must be cancelled are stored too; the next attempt finds them by their digest.
+        Pages of a job that must be cancelled are stored too: the next attempt finds them by their digest.
         """
         # Compress before the transaction, so that no other writer waits for it.
         ready = [(lease, page, None if page.text is None else _result_of(page, page.text)) for lease, page in pages]
@@ -145,7 +144,6 @@ class Attempts:
     # ── Questions ──
 
     def known_digests(self, job_id: int) -> Sequence[str]:
-        """Return the digests, aliases included, of the document's pages."""
         return [digest for (digest,) in self._db.read("known_digests", job_id=job_id)]
 
     def answer(self, lease: Lease, question: Question[A]) -> A:
@@ -190,7 +188,6 @@ class Attempts:
         return CrawlMemory(state, [CrawlItem(*(*row[:7], bool(row[7]), *row[8:])) for row in rows])
 
     def inputs(self, document_id: int) -> Sequence[PublishedFile]:
-        """Return the newest file of a document in each role."""
         return [PublishedFile(*row) for row in self._db.read("inputs", document_id=document_id)]
 
     def known_document(self, document_id: int) -> KnownDocument:
@@ -201,7 +198,7 @@ class Attempts:
     # ── The lease ──
 
     def _work_of(self, lease: Lease) -> Work | None:
-        """Return None if the lease does not allow a write."""
+        """Return None if the lease allows no write."""
         for row in self._db.write("lease_held", **lease._asdict()):
             return work_from(row)
         return None

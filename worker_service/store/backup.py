@@ -1,10 +1,8 @@
 """Write a backup of a database, and replace a database with a backup.
 
-A restore prepares a copy beside the database: it migrates the copy, requeues its running jobs, and raises its fences
-and ids above all values used since the backup. Then a rename swaps the files. The replaced database is kept.
-
-If another process has the database open, the restore is refused: SQLite leaves WAL mode only for a single connection,
-which then locks the database until the rename is done.
+A restore migrates a copy beside the database, requeues its running jobs, and raises its fences and ids above all values
+used since the backup. A rename then swaps the files; the replaced database is kept. It is refused while another process
+has the database open.
 """
 
 from __future__ import annotations
@@ -58,7 +56,6 @@ _NEWEST = f"SELECT max(at) FROM (SELECT at FROM worker_job_event UNION ALL {_NEW
 
 
 def back_up(path: Path, target: Path, *, on_long_wait: OnLongWait | None = None) -> None:
-    """Write a verified copy of the database, of any schema version, while it is in use."""
     if target.exists():
         raise Refused(f"{target} is already there", "name a file that is not")
     with _unfinished_file(target.with_name(f".{path.name}.unfinished")) as unfinished:
@@ -78,7 +75,7 @@ def back_up(path: Path, target: Path, *, on_long_wait: OnLongWait | None = None)
 def _unfinished_file(path: Path) -> Iterator[Path]:
     """Create an empty file, and remove it in the end.
 
-    All backups in a directory use one name, so each removes what a killed one has left, and waits for a running one.
+    All backups in a directory use one name: each removes what a killed one has left, and waits for a running one.
     """
     lock = _lock_file(path)
     try:
@@ -122,7 +119,6 @@ class Backup(Struct, frozen=True):
 
 
 def check_backup(path: Path) -> Backup:
-    """Read the whole backup; raise an error if it is damaged."""
     if not path.is_file():
         raise BadInput(f"there is no file {path}", "name a copy that `pagemill db backup` made")
     try:
@@ -158,10 +154,7 @@ class Restored(Struct, frozen=True):
 def restore_backup(
     backup: Backup, database: Path, clock: Clock, *, agrees: Callable[[str], None] = lambda database_id: None
 ) -> Restored:
-    """Replace the database with a prepared copy.
-
-    `agrees` gets the id of the restored database before the swap, and may raise an error.
-    """
+    """`agrees` gets the id of the restored database before the swap, and may raise an error."""
     database.parent.mkdir(parents=True, exist_ok=True)
     copy = database.with_name(f".{database.name}.restoring")
     _remove(copy)
@@ -178,7 +171,6 @@ def restore_backup(
 
 
 def _copy(backup: Path, copy: Path) -> None:
-    """Include the commits in the log."""
     source, target = connect_to_read(backup), create(copy)
     try:
         with translate_errors(copy), target.backup("main", source, "main") as copying:
@@ -190,10 +182,7 @@ def _copy(backup: Path, copy: Path) -> None:
 
 
 def _numbers_of(database: Path) -> dict[str, int]:
-    """Return the largest ids and fence of the database to be replaced, if it can be read.
-
-    It may have been restored from the same backup before.
-    """
+    """Return the largest ids and fence, if readable. The database may have been restored from this backup before."""
     if not _is_database(database):
         return {}
     with suppress(StoreError), translate_errors(database):
@@ -299,7 +288,7 @@ def _lock_exclusively(database: Path) -> Connection | None:
 
 
 def _is_database(path: Path) -> bool:
-    """Check the first bytes. SQLite would remove the log beside a file that is not a database."""
+    """SQLite would remove the log beside a file that is not a database."""
     try:
         with path.open("rb") as file:
             return file.read(16) == b"SQLite format 3\0"

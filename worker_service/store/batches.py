@@ -1,7 +1,6 @@
 """Batches: submit, extend, stop, resume, retry, cancel and remove.
 
-Triggers hold the jobs of a stopped batch and write notices, so that an UPDATE by hand has the same effect. `settle`
-ends batches.
+Triggers hold the jobs of a stopped batch and write notices, also after an UPDATE by hand. `settle` ends batches.
 """
 
 from __future__ import annotations
@@ -59,7 +58,7 @@ class Batches:
         most: int = 50,
         before_id: int | None = None,
     ) -> Sequence[Batch]:
-        """Return batches, newest first. `before_id` is the last id of the previous page."""
+        """`before_id` is the last id of the previous page."""
         chosen = {"owners": json.dumps(list(owners)), "states": json.dumps(list(states))}
         return [_batch_from(row) for row in self._db.read("batches", **chosen, most=most, before_id=before_id)]
 
@@ -102,7 +101,7 @@ class Batches:
         )
 
     def find_work(self, jobs: Sequence[NewJob]) -> WorkToSubmit:
-        """Return which of these jobs would be inserted. Live work of a stopped batch does not count."""
+        """Return which jobs would be inserted. Live work of a stopped batch does not count."""
         new: list[int] = []
         live: dict[int, LiveWork] = {}
         for start in range(0, len(jobs), _JOBS_PER_TRANSACTION):
@@ -133,11 +132,7 @@ class Batches:
     # ── Changes ──
 
     def add(self, new: NewBatch, jobs: Sequence[NewJob], *, policy: OwnerPolicy = OwnerPolicy.REPLACE) -> BatchAdded:
-        """Insert a batch with all its jobs, or nothing.
-
-        Depending on `policy`, it replaces the owner's other active batches or waits for them. It takes over documents
-        of stopped and waiting batches.
-        """
+        """Insert a batch with all its jobs, or nothing. It takes over documents of stopped and waiting batches."""
         with self._db.transaction():
             return self.insert(new, jobs, policy)
 
@@ -171,7 +166,7 @@ class Batches:
             return BatchAdded(self._get_locked(batch_id), _results_of(inserted))
 
     def stop(self, batch_id: int, *, actor: str) -> Batch:
-        """Stop a batch. Its running jobs are released."""
+        """Its running jobs are released."""
         with self._db.transaction():
             batch = self._get_locked(batch_id)
             if batch.state.is_ended:
@@ -182,17 +177,13 @@ class Batches:
             return self._get_locked(batch_id)
 
     def resume(self, batch_id: int, *, actor: str, policy: OwnerPolicy = OwnerPolicy.REPLACE) -> BatchMoved:
-        """Activate a batch and retry its failed and cancelled jobs."""
         return self._restart(batch_id, "resume_batch", actor, policy)
 
     def retry(self, batch_id: int, *, actor: str, policy: OwnerPolicy = OwnerPolicy.REPLACE) -> BatchMoved:
         return self._restart(batch_id, "retry_batch", actor, policy)
 
     def _restart(self, batch_id: int, verb: str, actor: str, policy: OwnerPolicy) -> BatchMoved:
-        """Activate a batch and retry its failed jobs; for a resume, also its cancelled jobs.
-
-        The first jobs are retried in the transaction that activates the batch, which would end at once otherwise.
-        """
+        """The first jobs are retried in the transaction that activates the batch, which would end at once otherwise."""
         is_resume = verb == "resume_batch"
         statuses = (Status.FAILED, Status.CANCELLED) if is_resume else (Status.FAILED,)
         retried: list[int] = []
@@ -241,7 +232,6 @@ class Batches:
         retried: MutableSequence[int],
         refused: MutableMapping[int, str],
     ) -> int:
-        """Return the last job's id, or 0 if there are no more."""
         job_ids = self._to_retry(batch_id, statuses, after_id)
         for job_id in job_ids:
             reason = self._db.try_to_write("retry", {"job_id": job_id})
@@ -298,7 +288,7 @@ class Batches:
     # ── The owner's other batches ──
 
     def apply_policy(self, job_ids: Sequence[int], policy: OwnerPolicy, *, actor: str) -> Sequence[int]:
-        """Apply the policy to batches that a retry has started again. Return those that wait now."""
+        """Return the batches that wait now."""
         waiting: list[int] = []
         with self._db.transaction():
             for (batch_id,) in self._db.write("active_batches_of", job_ids=json.dumps(list(job_ids))):

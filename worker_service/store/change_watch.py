@@ -1,5 +1,3 @@
-"""Notice that another program has committed, or has replaced the files of the database."""
-
 from __future__ import annotations
 
 import ctypes
@@ -18,14 +16,14 @@ _LAST_LOOK_SECONDS = 0.5
 
 
 class FileWatch:
-    """Detects within milliseconds that another connection has committed.
+    """Notices within milliseconds that another connection has committed.
 
-    inotify on the database's folder gives hints. This process's own writes cause hints too, and a hint arrives before
-    the commit is visible. Therefore the change counter decides: after a hint it is read at growing intervals until it
-    has changed. Reading the counter every 10 ms instead would cost 0.8 % of a core; an idle daemon takes 0.03 %.
+    inotify on the database's folder gives hints, also for this process's own writes, and before the commit is visible.
+    So the change counter decides: after a hint it is read at growing intervals until it has changed. Reading it every
+    10 ms instead would cost 0.8 % of a core; an idle daemon takes 0.03 %.
 
-    If the database or its log is deleted or replaced, commits succeed and are lost. SQLite does not notice; the names
-    of this process's open files show it.
+    If the database or its log is deleted or replaced, SQLite does not notice and commits are lost; the names of this
+    process's open files show it.
     """
 
     def __init__(
@@ -46,9 +44,9 @@ class FileWatch:
         self._seen: int | None = None
         self._gap = _FIRST_LOOK_SECONDS
         self.look_at: float | None = None
-        """Time of the next check, while no commit has followed the last hint."""
+        """Next check, while no commit has followed the last hint."""
         self.is_doubtful = False
-        """True if a file of the database was created, deleted or moved. `fault` finds out whether that is an error."""
+        """A file of the database was created, deleted or moved. `fault` finds out whether that is an error."""
         # Subscribe before the first read of the counter; a commit in between would be missed otherwise.
         self._watch = _watch(database.parent)
 
@@ -56,7 +54,7 @@ class FileWatch:
         return self._watch
 
     def has_changed(self) -> bool:
-        """Start a turn of the loop. Return True if another connection has committed since the last one."""
+        """Start a turn of the loop."""
         self._begins_turn()
         is_hinted, now = self._read_hints(), self._monotonic()
         if is_hinted:

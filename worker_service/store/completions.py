@@ -1,4 +1,4 @@
-"""Effects of a completion besides the job's status: files, document facts, follow-up jobs, a published generation."""
+"""Effects of a completion besides the job's status."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Work(Struct, frozen=True):
 
 
 class Completions:
-    """Methods for use within the caller's transaction."""
+    """Its methods run in the caller's transaction."""
 
     def __init__(self, database: Database, intake: Intake) -> None:
         self._db = database
@@ -94,11 +94,10 @@ class Completions:
             raise PublishedFileRemoved(f"there is no file {file.file_id} any more: publish the content itself")
 
     def insert_follow_ups(self, parent_id: int, work: Work, jobs: Sequence[NewJob]) -> list[Enqueued]:
-        """Insert follow-up jobs, which inherit owner, batch, priority and document unless they set their own."""
+        """Each inherits owner, batch, priority and document unless it sets its own."""
         return self._intake.insert_many([_inherit(job, work) for job in jobs], parent_id)
 
     def _assign_originals(self, lease: Lease, jobs: Sequence[NewJob], inserted: Sequence[Enqueued]) -> None:
-        """Record the published files as originals of the documents that the follow-up jobs read."""
         asked = [(job.document, each.document_id) for job, each in zip(jobs, inserted, strict=True) if job.document]
         for request, document_id in asked:
             content = request.content or None if len(asked) > 1 else None

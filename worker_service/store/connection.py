@@ -1,6 +1,6 @@
 """Open connections to the database file.
 
-Meanwhile this process must not open the file in any other way: closing any descriptor of it drops SQLite's locks.
+Open the file in no other way meanwhile: closing any descriptor of it drops SQLite's locks.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 Connection = apsw.Connection
 
 OnLongWait = Callable[[float, "LockOwner | None"], None]
-"""Called once in each long wait for the write lock, with the seconds waited and the holder, if known."""
+"""Called once in each long wait for the write lock, with the seconds and the holder, if known."""
 
 _LONG_WAIT_SECONDS = 1.0
 """Pagemill's own transactions take milliseconds, so a longer wait is caused by another program."""
@@ -48,7 +48,7 @@ SQLITE_VERSION = apsw.sqlite_lib_version()
 
 
 def connect(path: Path, *, is_durable: bool = True, on_long_wait: OnLongWait | None = None) -> apsw.Connection:
-    """With `is_durable`, commits survive a power cut."""
+    """Commits of an `is_durable` connection survive a power cut."""
     _raise_heap_threshold()
     with translate_errors(path):
         connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE, statementcachesize=_STATEMENTS_KEPT)
@@ -69,8 +69,8 @@ def connect(path: Path, *, is_durable: bool = True, on_long_wait: OnLongWait | N
 def _raise_heap_threshold() -> None:
     """Make glibc keep freed memory, by allocating and freeing one large block.
 
-    Six sevenths of a claim's time was glibc returning SQLite's scratch memory to the kernel and requesting it again.
-    The block is never written, so it uses no memory; a second one would come from the heap, and clearing it takes 3 ms.
+    Six sevenths of a claim's time went into returning SQLite's scratch memory to the kernel. The block is never
+    written, so it uses no memory.
     """
     block = bytes(16 * 1024 * 1024)
     del block
@@ -137,7 +137,7 @@ def create(path: Path, on_long_wait: OnLongWait | None = None) -> apsw.Connectio
 
 
 def set_wal_mode(connection: apsw.Connection, path: Path) -> None:
-    """Put the database into WAL mode. SQLite does not call the busy handler for this, so retry here."""
+    """SQLite does not call the busy handler for this, so retry here."""
     until = time.monotonic() + BUSY_SECONDS
     while True:
         try:
@@ -170,7 +170,7 @@ def _set_up(connection: apsw.Connection, path: Path, on_long_wait: OnLongWait | 
 
 
 def schema_version_of(connection: Connection) -> int | None:
-    """Return the schema version: 0 for the original proposal's table, None without pagemill tables."""
+    """Return 0 for the original proposal's table, None without pagemill tables."""
     tables = {
         name
         for (name,) in connection.execute(
@@ -188,7 +188,7 @@ def newer(path: Path, version: int) -> str:
 
 
 class BusyHandler:
-    """Retries every millisecond. SQLite's own handler sleeps up to 100 ms, and can wait for very long."""
+    """Retries every millisecond; SQLite's own handler sleeps up to 100 ms."""
 
     def __init__(self, path: Path, on_long_wait: OnLongWait | None = None) -> None:
         self._path = path

@@ -1,7 +1,6 @@
 """Connections, statements, clock and write transactions, shared by all parts of a store.
 
-The write connection runs short transactions; the read connection never writes. Both are opened on first use, so that a
-user with read access only can still read.
+Both connections are opened on first use, so that a user with read access only can read.
 """
 
 from __future__ import annotations
@@ -34,9 +33,9 @@ _PAUSE_SECONDS = 0.001
 _IN_A_ROW_SECONDS = 0.01
 """Period in which the writes of one turn follow each other without a pause."""
 _PAUSE_SHARE = 1 / 3
-"""Length of the pause as a share of the time the lock was held."""
+"""Length of the pause per time the lock was held."""
 _LONG_SECONDS = 0.005
-"""After a longer write, the pause is as long as the write, since waiting programs retry at growing intervals."""
+"""After a longer write, the pause is as long as the write: waiting programs retry at growing intervals."""
 
 
 class WriteOptions(Struct, frozen=True):
@@ -44,11 +43,10 @@ class WriteOptions(Struct, frozen=True):
     """False for heartbeats and progress, which a power cut may lose."""
     on_long_wait: OnLongWait | None = None
     pauses: WritePauses | None = None
-    """Lets other programs write between two transactions."""
 
 
 class Database:
-    """Connections and statements of one store, for one thread."""
+    """Serves one thread."""
 
     def __init__(
         self,
@@ -62,7 +60,7 @@ class Database:
     ) -> None:
         self.path = path
         self.retries = retries
-        """Job type → retry settings, for jobs without settings of their own."""
+        """Job type → rule, for jobs without settings of their own."""
         self.writing = writing or WriteOptions()
         self.statements = statements
         self.clock = clock
@@ -103,7 +101,7 @@ class Database:
         return self._reading
 
     def change_counter(self) -> int:
-        """Return a number that changes when another connection commits."""
+        """The number changes when another connection commits."""
         try:
             # Ask the write connection, if any, so that this process's own commits do not count.
             [(counter,)] = (self._writing or self.reader).execute("PRAGMA data_version").fetchall()
@@ -112,15 +110,15 @@ class Database:
         return int(str(counter))
 
     def write(self, name: str, row: Row | None = None, /, **named: object) -> list[Row]:
-        """Run a statement on the write connection and return its rows.
+        """Run a statement on the write connection.
 
-        A query replaces bytes that are not UTF-8. With such text in a RETURNING clause, raise `UnicodeDecodeError`
-        after the rows were written.
+        A query replaces bytes that are not UTF-8. With such text in RETURNING, raise `UnicodeDecodeError` after the
+        rows were written.
         """
         return _run(self.writer, self.statements[name], named if row is None else row)
 
     def query(self, name: str, /, **named: object) -> list[Row]:
-        """Run a query on the write connection. Text that is not UTF-8 raises `UnicodeDecodeError`."""
+        """Text that is not UTF-8 raises `UnicodeDecodeError`."""
         return self.writer.execute(self.statements[name], named).fetchall()
 
     def write_rows(self, name: str, rows: Sequence[Row], *more: object) -> list[Row]:
@@ -130,7 +128,7 @@ class Database:
         return self.writer.execute(sql, [*(value for values in rows for value in values), *more]).fetchall()
 
     def try_to_write(self, name: str, values: Values) -> str | None:
-        """Run a statement. Return the rule if a constraint refuses it; the transaction stays open."""
+        """Return the rule if a constraint refuses it; the transaction stays open."""
         try:
             self.writer.execute(self.statements[name], values).fetchall()
         except apsw.ConstraintError as error:
@@ -150,21 +148,16 @@ class Database:
             raise_translated(error, self.path)
 
     def transaction(self) -> Transaction:
-        """Return one short write transaction.
-
-        It is IMMEDIATE, because SQLite refuses to upgrade a read transaction without waiting.
-        """
+        """IMMEDIATE, because SQLite refuses to upgrade a read transaction without waiting."""
         return Transaction(lambda: self.writer, self.path, self.writing.pauses, self._last_write)
 
     def relaxed_durability(self) -> Database:
-        """Return this database on the same connections, with `synchronous = NORMAL`: a power cut may lose its last
-        commits.
-        """
+        """Return this database with `synchronous = NORMAL`: a power cut may lose its last commits."""
         return _RelaxedDatabase(self)
 
     @contextmanager
     def with_last_write(self, write: Callable[[], None]) -> Iterator[None]:
-        """Call `write` at the end of each transaction within this block."""
+        """Call `write` at the end of each transaction in this block."""
         self._last_write = write
         try:
             yield
@@ -182,7 +175,7 @@ class Database:
 
     @contextmanager
     def rehearsal(self) -> Iterator[None]:
-        """Run the block in a write transaction and roll it back. Does not wait for the lock."""
+        """Roll the block back. Do not wait for the lock."""
         with translate_errors(self.path):
             connection = self.writer
             connection.set_busy_timeout(0)
@@ -204,7 +197,7 @@ class _RelaxedDatabase(Database):
         self._durable = durable
 
     def close(self) -> None:
-        """Do nothing: the connections belong to the other object."""
+        pass
 
     @property
     def writer(self) -> apsw.Connection:
@@ -340,10 +333,10 @@ def _set_synchronous(connection: apsw.Connection, how: str) -> None:
 
 
 class WritePauses:
-    """Inserts pauses between the write transactions of all stores of one thread that share this object.
+    """Pauses between the write transactions of all stores that share this object.
 
-    SQLite's lock is not fair: while a daemon writes without pauses, another program's INSERT waits for seconds. Time
-    between two writes counts towards the pause.
+    SQLite's lock is not fair: beside a daemon that writes without pauses, another program's INSERT waits for seconds.
+    Time between two writes counts towards the pause.
     """
 
     def __init__(
@@ -357,7 +350,7 @@ class WritePauses:
         self._busy_until = 0.0
 
     def turn(self) -> None:
-        """Let the next write be preceded by a pause."""
+        """Let a pause precede the next write."""
         self._busy_until = 0.0
 
     def begin(self) -> None:

@@ -1,5 +1,3 @@
-"""Insert the jobs that follow the end of a document, a failed job or a batch."""
-
 from __future__ import annotations
 
 import json
@@ -31,10 +29,9 @@ def tag_documents(db: Database, document_ids: Sequence[int], tags: Sequence[str]
 def fire_actions(
     db: Database, document_ids: Sequence[int], tags: Sequence[Row], asked_by: ParentFacts | None = None
 ) -> None:
-    """Insert the jobs of actions that are due for these documents, once per generation.
+    """Insert the jobs that are due for these documents and (document, tag) pairs, once per generation.
 
-    This includes the actions of `tags`, pairs of document id and tag. The jobs inherit batch and priority from
-    `asked_by`, by default the newest job of the generation.
+    They inherit batch and priority from `asked_by`, by default the newest job of the generation.
     """
     ids = json.dumps(list(document_ids))
     if tags:

@@ -1,5 +1,3 @@
-"""Translate errors of the SQLite driver into pagemill's errors, which say what to do."""
-
 from __future__ import annotations
 
 import os
@@ -43,7 +41,6 @@ def translate_errors(path: Path) -> Iterator[None]:
 
 
 def raise_translated(error: apsw.Error | OverflowError, path: Path) -> NoReturn:
-    """Raise pagemill's error for an error of the driver, if there is one."""
     if isinstance(error, OverflowError):
         raise RuleBroken("a number or a time is greater than a row can hold, or less") from error
     translated = _translate(error, path)
@@ -86,7 +83,6 @@ def _translate(error: apsw.Error, path: Path) -> Exception | None:
 
 
 def read_only_error(path: Path) -> FileSystemReadOnly | None:
-    """Return an error if the file system of the database was mounted, or remounted after a fault, without writing."""
     with suppress(OSError):
         if os.statvfs(path.parent).f_flag & os.ST_RDONLY:
             return FileSystemReadOnly(
@@ -142,7 +138,7 @@ PAYLOAD_RULES: Mapping[str, tuple[str, str]] = {
         "put the data into a file and its path into the payload",
     ),
 }
-"""Name of a payload constraint in schema.sql → (detail, remedy). SQLite reports only the name."""
+"""Name of a payload constraint in schema.sql → (detail, remedy)."""
 
 
 def rule_broken(rule: str) -> RuleBroken | BadPayload:
@@ -150,7 +146,7 @@ def rule_broken(rule: str) -> RuleBroken | BadPayload:
 
 
 def rule_of(message: str) -> str:
-    """Return the broken rule: constraints in schema.sql have sentences as names."""
+    """Constraints in schema.sql have sentences as names."""
     if message.startswith("NOT NULL constraint failed: "):
         return f"{message.rpartition('.')[2]} is missing: it must be given"
     # SQLite reports an index on an expression by its name, which is a sentence in schema.sql.

@@ -1,7 +1,4 @@
-"""Why a pending job has not started (P12).
-
-The SQL fragments are those of a claim; a rehearsal of the next claim says whether other jobs are ahead.
-"""
+"""Why a pending job has not started (P12): the SQL fragments of a claim, and a rehearsal of the next claim."""
 
 from __future__ import annotations
 
@@ -32,11 +29,10 @@ class Gates:
         self._reading = reading
 
     def explain(self, job_id: int, *, dead: Collection[str] = ()) -> Sequence[Gate]:
-        """Return the gates of a pending job; for a job that has none, the jobs ahead of it.
+        """Return the gates of a pending job; if it has none, the jobs ahead of it.
 
-        Everything is read in one snapshot, since the job may be claimed meanwhile. If a claim would first free waiting
-        jobs, this is rehearsed, unless the database is read-only or busy. `dead` names workers that the caller knows to
-        be dead.
+        Read in one snapshot, since the job may be claimed meanwhile. If a claim would first free waiting jobs, this is
+        rehearsed, unless the database is read-only or busy. `dead` names workers known to be dead.
         """
         with self._db.snapshot():
             job = self._reading.get(job_id)
@@ -81,7 +77,6 @@ class Gates:
         return [Gate(*gate) for _, *gate in _gates_of_nearest(gates, dead)]
 
     def _gate_ahead(self, job_id: int, dead: Collection[str], run: _RunQuery) -> Sequence[Gate]:
-        """Return nothing if a worker would claim the job next."""
         workers = [row for row in run("workers_for", job_id=job_id) if row[1] is not None and row[0] not in dead]
         if any((job_id,) in run("next_turn", **claim_values(self._db, *worker)) for worker in workers):
             return []
@@ -101,7 +96,6 @@ def _gates_by_worker(workers: Sequence[str], dead: Collection[str]) -> dict[str 
 
 
 def _gates_of_nearest(gates: dict[str | None, list[Row]], dead: Collection[str]) -> list[Row]:
-    """Return the gates of the job, its lane, and the worker nearest to running it."""
     of_workers = {worker_id: found for worker_id, found in gates.items() if worker_id is not None}
     name = min(of_workers, key=lambda worker_id: _distance(of_workers[worker_id]), default="")
     nearest = of_workers.get(name, [(1, "WORKER_DOWN", "no worker has registered")])
@@ -111,6 +105,6 @@ def _gates_of_nearest(gates: dict[str | None, list[Row]], dead: Collection[str])
 
 
 def _distance(gates: list[Row]) -> tuple[bool, int, int]:
-    """Sort key: a worker without a gate, then the one whose first gate comes latest, then one without a handler."""
+    """Prefer a worker without a gate, then the one whose first gate comes latest, then one without a handler."""
     is_unknown = any(code == _UNKNOWN_TYPE for _, code, *_ in gates)
     return (is_unknown, -gates[0][0], len(gates)) if gates else (False, -100, 0)

@@ -1,5 +1,3 @@
-"""Queries over the history of jobs: attempts, events, log lines and users' actions."""
-
 from __future__ import annotations
 
 from collections.abc import Sequence

@@ -1,6 +1,6 @@
 """Insert jobs and request documents.
 
-A document request is decided by the rules of `jobs/generations.py`, under the same write lock as the INSERT.
+The rules of `jobs/generations.py` decide, under the same write lock as the INSERT.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ class Intake:
         self._patience = patience
 
     def enqueue(self, job: NewJob) -> Enqueued:
-        """Insert a job, or return the live job with the same unique_key."""
+        """Return the live job with the same unique_key, if there is one."""
         [enqueued] = self.enqueue_many([job])
         return enqueued
 
     def enqueue_many(self, jobs: Sequence[NewJob]) -> list[Enqueued]:
         """Insert all of these jobs, or none.
 
-        A job with a `document` is inserted only if the document has to be read, and takes the next generation. A job
-        that `brings` a document is inserted only if that revision has not been read with the requested settings.
+        A job with a `document` is inserted only if the document has to be read, and takes the next generation. One that
+        `brings` a document: only if that revision has not been read with the requested settings.
         """
         with self._db.transaction():
             inserted = self.insert_many(jobs)
@@ -52,8 +52,8 @@ class Intake:
     def insert_many(self, jobs: Sequence[NewJob], parent_id: int | None = None) -> list[Enqueued]:
         """Insert jobs within the caller's transaction.
 
-        The caller must call `settle` after its last write: earlier, it would fail a document whose job has completed
-        and whose follow-up jobs are inserted next.
+        The caller calls `settle` after its last write: earlier, it would fail a document whose job has completed and
+        whose follow-up jobs come next.
         """
         inserted: list[Enqueued] = []
         for statement, some in groupby(jobs, key=statement_of):
@@ -156,7 +156,7 @@ class Intake:
         return self._record_known_document(job, known, document_id, decision, parent_id)
 
     def decide_by_revision(self, job: NewJob, request: DocumentRequest) -> tuple[DocumentRequest, int, Decision] | None:
-        """Decide a request without downloading. Return None if no document has this revision."""
+        """Return None if no document has this revision: it must be downloaded first."""
         named = {"owner": job.owner, "platform": job.platform, "source_key": request.source_key}
         for content, name in self._db.write("brought_in_already", **named, revision=request.revision):
             known = replace(request, content=content, name=name)

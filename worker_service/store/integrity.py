@@ -1,7 +1,6 @@
-"""Checks of the database file, of the search index, and of the rows against the promises.
+"""Checks of the database file, the search index, and the rows against the promises.
 
-The audit orders events by id, because a wall clock may be set back. Attempts of a job do not overlap if each has one
-start and one end among the events, and the events of the job form a chain.
+The audit orders events by id, because a wall clock may be set back.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from worker_service.store.lock_owner import lasting_lock_owner_of
 _LOG_BYTES_MOST = 64 * 1024 * 1024
 
 _HELD_SECONDS = 1.0
-"""A write lock held this long belongs to another program; pagemill's transactions take milliseconds."""
+"""A lock held this long belongs to another program."""
 
 _FREE_BYTES_WARN = 256 * 1024 * 1024
 
@@ -111,7 +110,7 @@ class Integrity:
             yield f"it names {counted(extra, 'page')} that {'is' if extra == 1 else 'are'} not stored"
 
     def rebuild_search(self) -> int:
-        """Rebuild the full-text index in small transactions; return its number of pages."""
+        """Return the number of pages."""
         transaction = Transaction(lambda: self._db.writer, self._db.path, WritePauses())
         with transaction:
             self._db.write("empty_index")
@@ -130,12 +129,12 @@ class Integrity:
         return [BrokenPromise(*row) for rule in rules for row in self._db.read(rule, **values)]
 
     def ensure_wal_mode(self) -> None:
-        """Put the database into WAL mode, which a reloaded .dump or a copy by VACUUM INTO is not in."""
+        """A reloaded .dump or a copy by VACUUM INTO is not in WAL mode."""
         with translate_errors(self._db.path):
             set_wal_mode(self._db.writer, self._db.path)
 
     def tidy(self, *, at_once: bool = False) -> None:
-        """Move a large log into the database. Open readers can prevent commits from doing so."""
+        """Move a large log into the database; commits cannot while there are readers."""
         if at_once or self._log_bytes() > _LOG_BYTES_MOST:
             with translate_errors(self._db.path):
                 self._db.writer.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()

@@ -1,7 +1,6 @@
-"""Bulk changes by users: cancel, retry, delete, set priority, pause, drain, undo and prune.
+"""Bulk changes by users: cancel, retry, delete, set priority, dismiss, pause, drain.
 
-Each change of jobs is recorded as an action. A large selection is processed in several short transactions, which check
-each job again.
+Each is recorded as an action. A large selection takes several short transactions, which check each job again.
 """
 
 from __future__ import annotations
@@ -38,7 +37,6 @@ class JobToChange(Struct, frozen=True):
     priority: int
     state: str
     is_stopping: bool
-    """True if cancellation has been requested."""
     title: str
 
 
@@ -48,13 +46,13 @@ class Steering:
         self._reading = reading
 
     def cancel(self, selector: Selector, *, actor: str, without_grace: bool = False) -> Changed:
-        """Cancel pending jobs and ask running jobs to stop. `without_grace` has them killed at once."""
+        """`without_grace` has running jobs killed at once."""
         # Run both statements in one transaction, so that no worker sees the request without `without_grace`.
         verbs = ("cancel", "cancel_now") if without_grace else ("cancel",)
         return self._run_action(verbs, selector, actor)
 
     def retry(self, selector: Selector, *, actor: str) -> Changed:
-        """Run ended jobs again with a fresh retry budget, and revive jobs that failed only because of them."""
+        """A job gets a fresh retry budget. Revive jobs that failed only because of it."""
         return self._run_action(("retry",), selector, actor)
 
     def delete(self, selector: Selector, *, actor: str) -> Changed:
@@ -75,7 +73,7 @@ class Steering:
         return changed
 
     def dismiss(self, job_ids: Sequence[int], *, actor: str) -> Changed:
-        """Remove the failures of these jobs from what needs attention. The jobs stay failed."""
+        """Remove these failures from what needs attention. The jobs stay failed."""
         return self._run_action(("dismiss",), Selector(ids=job_ids), actor) if job_ids else Changed(None, ())
 
     def bring_forward(self, ids: Sequence[int]) -> Sequence[int]:
@@ -100,7 +98,7 @@ class Steering:
         *,
         action_id: int | None = None,
     ) -> Changed:
-        """Run these statements for each job. The first changed job creates the action's row."""
+        """The first changed job creates the action's row."""
         verb = verbs[0]
         # Jobs that were named are all looked at, so that each refusal has its reason.
         is_named = selector == Selector(ids=selector.ids) and bool(selector.ids)
@@ -176,7 +174,7 @@ class Steering:
             raise Refused(f"job {live_id} is live with the same unique_key, and will do the work")
 
     def pause(self, scope: str, name: str = "", *, until: datetime | None = None, reason: str | None = None) -> None:
-        """Start no more jobs of a type or an owner; scope 'all' pauses everything."""
+        """Scope 'all' pauses everything."""
         with self._db.transaction():
             self._db.write(
                 "pause", scope=scope, name=name, now=self._db.now(), until=until and as_text(until), reason=reason

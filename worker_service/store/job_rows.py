@@ -1,5 +1,3 @@
-"""Columns and values of new rows of `worker_job_queue`."""
-
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -12,7 +10,7 @@ from worker_service.jobs.retries import RetryRule, retries_of
 _CONVERTED_FIELDS = (
     "run_at", "max_retries", "name", "after", "after_any", "after_earlier", "on_failure", "document", "brings",
 )  # fmt: skip
-"""Fields of `NewJob` that are not stored unchanged in a column of the same name."""
+"""Not stored unchanged in a column of the same name."""
 _PLAIN_FIELDS = tuple(name for name in NewJob.__struct_fields__ if name not in _CONVERTED_FIELDS)
 _plain_values = attrgetter(*_PLAIN_FIELDS)
 NEW_COLUMNS = (*_PLAIN_FIELDS, "run_at", "created_at", "max_retries", "parent_id", "name")
@@ -29,7 +27,7 @@ NAME_CHARACTERS_MAX = 1000
 
 
 def statement_of(job: NewJob) -> str:
-    """Return the statement for several such jobs, or "" if the job must be inserted alone."""
+    """Return "" if the job must be inserted alone."""
     if _unusual_values(job) == _UNUSUAL_DEFAULTS:
         return "enqueue_usual"
     goes_alone = job.unique_key or job.after or job.after_earlier or job.on_failure or job.document or job.brings
@@ -37,7 +35,7 @@ def statement_of(job: NewJob) -> str:
 
 
 def row_of_job(job: NewJob, now: str, parent_id: int | None, rules: Mapping[str, RetryRule]) -> tuple[object, ...]:
-    """Return the values of `NEW_COLUMNS`. A tuple binds faster than a dict."""
+    """A tuple binds faster than a dict."""
     run_at = None if job.run_at is None else as_text(job.run_at)
     name = job.name and job.name[:NAME_CHARACTERS_MAX]
     retries = retries_of(job, rules) if rules else job.max_retries

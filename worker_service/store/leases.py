@@ -1,7 +1,7 @@
-"""Leases of the daemon: claim jobs, beat, report progress, and end attempts.
+"""Leases of the daemon: claim jobs, beat, report progress, end attempts.
 
-An attempt row is closed before the job's status changes, because a trigger refuses otherwise. A change that jobs may be
-waiting for calls `settle` in the same transaction.
+An attempt is closed before the job's status changes, or a trigger refuses. A change that jobs may wait for calls
+`settle` in the same transaction.
 """
 
 from __future__ import annotations
@@ -46,11 +46,10 @@ class Leases:
     def claim(
         self, worker_id: str, most: int, job_class: str = "cpu", *, behind: int = 0, only: Sequence[str] | None = None
     ) -> list[Job]:
-        """Claim up to `most` jobs that have no gate. Each gets fence + 1 and one open attempt (P1, P8, P9).
+        """Claim jobs that have no gate. Each gets fence + 1 and one open attempt (P1, P8, P9).
 
-        A job with text that is not UTF-8 is failed instead. `behind` is the number of running jobs that were prefetched
-        and take no slot. The claim ends at the first job whose type is not in `only`, so that prefetching never
-        overtakes it.
+        `behind` is the number of running jobs that were prefetched and take no slot. The claim ends at the first job
+        whose type is not in `only`, so that prefetching overtakes nobody. A job with text that is not UTF-8 fails.
         """
         try:
             with self._db.transaction():
@@ -101,7 +100,7 @@ class Leases:
         )
 
     def report(self, reports: Sequence[Report]) -> list[Lease]:
-        """Write progress (P10: it never falls), log lines and process ids. Return the lost leases."""
+        """Progress never falls (P10). Return the lost leases."""
         lost: list[Lease] = []
         with self._db.transaction():
             for report in reports:
@@ -120,12 +119,11 @@ class Leases:
     # ── Ends of an attempt ──
 
     def complete(self, lease: Lease, result: str | None = None, follow_ups: Sequence[NewJob] = ()) -> None:
-        """Complete the job and store its result and follow-up jobs, or change nothing (P5)."""
         if self.complete_many([Completion(lease, result, follow_ups)]):
             raise lease_error(self._db, lease)
 
     def complete_many(self, completions: Sequence[Completion]) -> list[Lease]:
-        """Complete each job whose lease holds. Return the lost leases."""
+        """Complete each job whose lease holds (P5). Return the lost leases."""
         # If a lease is named twice, only its last completion is written.
         by_lease = {done.lease: done for done in completions}
         completed: dict[tuple[int, int, str], bool] = {}
@@ -164,21 +162,21 @@ class Leases:
             self._end(lease, "snoozed", "snooze", why, run_at=as_text(until))
 
     def release(self, lease: Lease) -> None:
-        """Put the job back without counting a retry."""
+        """No retry is counted."""
         with self._db.transaction():
             self._end(lease, "released", "release")
 
     def confirm_cancel(self, lease: Lease, usage: Usage = Usage()) -> None:  # noqa: B008  frozen
-        """End the job as cancelled. Call only when its processes are proven gone (P7)."""
+        """Call only when its processes are proven gone (P7)."""
         with self._db.transaction():
             self._end_cancelled(lease, usage)
             settle(self._db)
 
     def requeue(self, worker_id: str, *, last_beat: str | None = None) -> list[Job]:
-        """Requeue every job of a worker that is proven gone and delete its row. Return the jobs as they are now.
+        """Requeue every job of a worker that is proven gone, and delete its row.
 
-        Jobs with a requested cancellation are cancelled; `at_most_once` jobs and jobs that were requeued too often
-        fail. If the worker has sent a heartbeat since `last_beat`, nothing is done.
+        Jobs with a requested cancellation are cancelled; `at_most_once` jobs and jobs requeued too often fail. Do
+        nothing if the worker has beaten since `last_beat`.
         """
         gone = Failure("WORKER_DIED", f"worker {worker_id} died while it ran this job")
         with self._db.transaction():
@@ -194,7 +192,7 @@ class Leases:
             return [Job.from_row(row) for job_id, *_ in orphans for row in self._db.write("get", job_id=job_id)]
 
     def requeue_one(self, lease: Lease, why: Failure) -> Status:
-        """Requeue one job whose attempt is gone. Return its new status."""
+        """Requeue one job whose attempt is gone."""
         with self._db.transaction():
             for (fate,) in self._db.write("fate_of", **lease._asdict(), requeues_max=REQUEUES_MAX):
                 self._requeue_one(lease, fate, why)
@@ -224,7 +222,6 @@ class Leases:
     def _end(
         self, lease: Lease, outcome: str, statement: str, failure: Failure | None = None, **values: object
     ) -> None:
-        """Close the attempt, then change the job's status with `statement`."""
         row: dict[str, object] = {"error_code": None, "error_message": None, "error_remedy": None}
         if failure is not None:
             row = {"error_code": failure.code, "error_message": failure.message, "error_remedy": failure.remedy or None}
@@ -252,7 +249,7 @@ class Leases:
         return from_text(at) if at else None
 
     def comes_due(self, worker_id: str, until: datetime) -> bool:
-        """Return True if a job for this worker waits only for a time before `until`."""
+        """True if a job for this worker waits only for a time before `until`."""
         return self._db.read("comes_due", worker_id=worker_id, until=as_text(until)) == [(1,)]
 
 

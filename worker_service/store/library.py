@@ -1,5 +1,3 @@
-"""Documents, pages and files, read on the reader connection."""
-
 from __future__ import annotations
 
 import json
@@ -50,10 +48,7 @@ class Library:
         before_id: int | None = None,
         order: DocumentOrder = NEWEST_FIRST,
     ) -> Sequence[Document]:
-        """Return documents. `before_id` is the last id of the previous page, and of a document that is still there.
-
-        In the default order it may have been removed since.
-        """
+        """`before_id` is the last id of the previous page. In the default order that document may have been removed."""
         condition, values = _where(selector)
         way, comparison = ("DESC", "<") if order.is_descending else ("ASC", ">")
         column = _SORTED_BY[order.sort]
@@ -121,7 +116,7 @@ class Library:
         return int(number)
 
     def pages_read(self, ids: Sequence[int], *, since: str, now: str) -> Mapping[int, tuple[int, int, float]]:
-        """Return for each document the pages read of its newest generation, those since then, and their seconds."""
+        """Return (pages of the newest generation, pages since then, their seconds) of each document."""
         rows = self._db.read("pages_read", ids=json.dumps(list(ids)), since=since, now=now)
         return {document_id: (read, lately, seconds) for document_id, read, lately, seconds in rows}
 
@@ -129,7 +124,7 @@ class Library:
         return [PageSummary(*row) for row in self._db.read("page_summaries", document_id=document_id)]
 
     def doubtful_layouts(self, *, documents: int, most: int) -> Sequence[tuple[int, str]]:
-        """Return (document id, layout) of up to `most` pages below `CONFIDENCE_LEAST` in the newest documents."""
+        """Return (document id, layout) of pages below `CONFIDENCE_LEAST`."""
         values = {"documents": documents, "most": most, "confidence_least": CONFIDENCE_LEAST}
         rows = self._db.read("doubtful_layouts", **values)
         return [(document_id, zlib.decompress(layout).decode()) for document_id, layout in rows]
@@ -144,7 +139,7 @@ class Library:
         return [PublishedFile(*row) for row in self._db.read("files", document_id=document_id)]
 
     def copies(self, owner: str, platform: str, source_keys: Collection[str]) -> Mapping[str, str]:
-        """Return source key → path of its copy below the workspace."""
+        """Return source key → path below the workspace."""
         asked = {"owner": owner, "platform": platform, "source_keys": json.dumps([*source_keys])}
         return dict(self._db.read("copies", **asked))
 
@@ -199,7 +194,7 @@ def _where(selector: DocumentSelector) -> tuple[str, list[object]]:
 
 
 def _index_for(selector: DocumentSelector, order: DocumentOrder | None = None) -> str:
-    """Return the hint for the index that has all columns of a list, except where another index finds fewer rows."""
+    """Prefer the index that has all columns of a list, unless another finds fewer rows."""
     finds_few = selector.ids or selector.tags or selector.batch_ids or selector.source_keys
     is_by_id = order is not None and order.sort is DocumentSort.DATE
     reads_rows = selector.platforms or selector.is_readable

@@ -13,7 +13,7 @@ class DocumentLinks:
         self._db = database
 
     def links_due(self, most: int = 100) -> Sequence[int]:
-        """Return documents whose links must be updated; 0 stands for all."""
+        """Document 0 stands for all."""
         return [document_id for (document_id,) in self._db.read("links_due", most=most)]
 
     def document_ids(self, after: int = 0, most: int = 100) -> Sequence[int]:
@@ -28,7 +28,7 @@ class DocumentLinks:
         return None
 
     def links_of(self, document_id: int) -> Sequence[tuple[str, str]]:
-        """Return (path, target) of each link. Links without a target must be deleted."""
+        """Return (path, target). A link without a target must be deleted."""
         return [(path, target) for path, target in self._db.read("links_of", document_id=document_id)]
 
     def save_links(self, wanted: Sequence[Links]) -> None:

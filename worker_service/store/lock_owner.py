@@ -1,7 +1,7 @@
-"""Find the process that holds the write lock of a database, in the kernel's list of locks.
+"""Find the process that holds the write lock, in the kernel's list of locks.
 
-Only files in /proc are opened: closing a file of the database would drop this process's own locks. Under the systemd
-unit the list is hidden, and no process is found.
+Open only files in /proc: closing a file of the database would drop this process's locks. Under the systemd unit the
+list is hidden.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class LockOwner(Struct, frozen=True):
 
 
 def lock_owner_of(database: Path) -> LockOwner | None:
-    """Return the other process that holds the write lock now, or None."""
+    """Return another process only."""
     for path, bytes_locked in ((Path(f"{database}-shm"), _WRITER), (database, _EXCLUSIVE)):
         with suppress(OSError):
             found = path.stat()
@@ -46,7 +46,7 @@ def lock_owner_of(database: Path) -> LockOwner | None:
 
 
 def lasting_lock_owner_of(database: Path, *, seconds: float) -> LockOwner | None:
-    """Return the other process that holds the write lock during all of these seconds."""
+    """Return the process that holds the lock during all of these seconds."""
     first = lock_owner_of(database)
     until = time.monotonic() + seconds
     while first is not None and time.monotonic() < until:
@@ -58,7 +58,7 @@ def lasting_lock_owner_of(database: Path, *, seconds: float) -> LockOwner | None
 
 
 def _writers(file: str) -> Iterator[tuple[int, int, int]]:
-    """Yield (pid, first byte, last byte) of each exclusive lock."""
+    """Yield (pid, first byte, last byte)."""
     for line in _LOCKS.read_text().splitlines():
         words = line.split()
         # A waiting request has an arrow as its second word, so it is skipped.

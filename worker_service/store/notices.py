@@ -30,7 +30,7 @@ class Notices:
             return len(self._db.write("prune_notices", before=as_text(before), most=most))
 
     def begin(self, reader: str) -> int:
-        """Return the last notice that this reader has processed. A new reader starts with the next notice."""
+        """Return the last notice that this reader has processed. A new reader starts with the next one."""
         # Called every few seconds, and the row nearly always exists, so try a read first: it takes no write lock.
         for (notice_id,) in self._db.read("notice_reader", name=reader):
             return int(notice_id)
@@ -40,7 +40,7 @@ class Notices:
         return int(notice_id)
 
     def advance(self, reader: str, since: int, upto: int, jobs: Sequence[NewJob]) -> Sequence[Enqueued] | None:
-        """Advance a reader and insert its jobs. Return None if another process has done so."""
+        """Insert the reader's jobs. Return None if another process has advanced it."""
         with self._db.transaction():
             if not self._db.write("notices_read", name=reader, since=since, upto=upto):
                 return None

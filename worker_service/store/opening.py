@@ -1,5 +1,3 @@
-"""Create and open a database. Refuse an unknown schema version or a network file system."""
-
 from __future__ import annotations
 
 import os
@@ -83,7 +81,7 @@ def open_store(
 
 
 class _LateStatements(dict[str, str]):
-    """The statements, read from their files when the first is used: `pagemill ls` needs none."""
+    """Read from their files when the first is used: `pagemill ls` needs none."""
 
     def __missing__(self, name: str) -> str:
         from worker_service.store.statements import sqlite_statements
@@ -98,7 +96,7 @@ _STATEMENTS = _LateStatements()
 def initialise(
     path: Path, *, payload_bytes_max: int = PAYLOAD_BYTES_MAX, on_long_wait: OnLongWait | None = None
 ) -> bool:
-    """Create the database. Return False if it exists."""
+    """Return False if it exists."""
     path.parent.mkdir(parents=True, exist_ok=True)
     refuse_network_file_system(path)
     _make_file(path)
@@ -117,16 +115,15 @@ def initialise(
 
 
 def schema_sql() -> str:
-    """Read schema.sql, which is inside the package in a wheel, and above it in a checkout."""
+    """Find it inside the package in a wheel, and above it in a checkout."""
     package = Path(__file__).parents[1]
     carried = package / "schema.sql"
     return (carried if carried.is_file() else package.parent / "schema.sql").read_text("utf-8")
 
 
 def _make_file(path: Path) -> None:
-    """Create the database file, because SQLite gives the group no write access.
-
-    In a directory shared by its group, the group gets write access regardless of the umask.
+    """SQLite gives the group no write access. In a directory shared by its group, the file gets it regardless of the
+    umask.
     """
     with suppress(FileExistsError):
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
@@ -167,7 +164,7 @@ def refuse_network_file_system(path: Path) -> None:
 
 
 def file_system_of(folder: Path, mounts: str) -> str:
-    """Return the type of the file system that holds a folder. Later mounts hide earlier ones."""
+    """Later mounts hide earlier ones."""
     found = (Path("/"), "")
     for line in mounts.splitlines():
         mount = Path(re.sub(r"\\(\d{3})", lambda octal: chr(int(octal[1], 8)), line.split()[4]))

@@ -1,5 +1,3 @@
-"""Queries over the whole service: workers, nodes, handlers, limits, counts of jobs and errors."""
-
 from __future__ import annotations
 
 import json
@@ -71,10 +69,8 @@ class OverviewQueries:
     def errors(
         self, *, since: str, to_retry: Collection[str] | None = None, is_open: bool = False, owner: str | None = None
     ) -> Sequence[ErrorCount]:
-        """Count failed jobs by code and type, most frequent first.
-
-        `is_open` leaves out jobs whose work a newer job has done. `to_retry` selects jobs with these codes that a retry
-        would accept.
+        """Most frequent first. `is_open` leaves out jobs whose work a newer job has done; `to_retry` selects jobs with
+        these codes that a retry would accept.
         """
         codes = None if to_retry is None else json.dumps(list(to_retry))
         asked = {"since": since, "codes": codes, "is_open": is_open or to_retry is not None, "owner": owner}

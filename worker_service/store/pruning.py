@@ -1,5 +1,3 @@
-"""Delete ended jobs, log lines, schedule runs and actions that have reached their age."""
-
 from __future__ import annotations
 
 from datetime import datetime, timedelta
@@ -12,7 +10,7 @@ from worker_service.store.reading import Reading
 UNDO_DAYS = 7
 
 _RUNS_DAYS = 62
-"""Retention of schedule runs. A period is at most a month."""
+"""A period of a schedule is at most a month."""
 
 _HOURS_DAYS = 31
 """Retention of hourly statistics."""

@@ -1,5 +1,3 @@
-"""Queries over jobs, on a connection that never waits for a writer."""
-
 from __future__ import annotations
 
 import json
@@ -43,7 +41,7 @@ class Reading:
     def list(
         self, selector: Selector, *, most: int = 50, before_id: int | None = None, from_id: int | None = None
     ) -> Sequence[Job]:
-        """Return jobs, newest first. `before_id` is the last id of the previous page."""
+        """Newest first. `before_id` is the last id of the previous page."""
         condition, values = _where_between(selector, before_id, from_id)
         sql = f"SELECT {', '.join(Job._fields)} FROM worker_job_queue WHERE {condition} ORDER BY id DESC LIMIT ?"
         return [Job.from_row(row) for row in self._db.read_sql(sql, [*values, most])]
@@ -64,7 +62,6 @@ class Reading:
         return [row[0] for row in self._db.read_sql(sql, [*values, selector.older_than or "9999", most])]
 
     def family(self, ids: Sequence[int]) -> Sequence[int]:
-        """Add the ancestors and descendants of these jobs."""
         return [job_id for (job_id,) in self._db.read("family", ids=json.dumps(list(ids)))]
 
     def watching(self, ids: Sequence[int]) -> Sequence[int]:
@@ -72,7 +69,7 @@ class Reading:
         return [job_id for (job_id,) in self._db.read("watching", ids=json.dumps(list(ids)), code=WATCHING)]
 
     def waits_for(self, job_id: int) -> Sequence[tuple[int, str]]:
-        """Return (id, status) of its dependencies. The status of a deleted job is 'gone'."""
+        """Return (id, status). The status of a deleted job is 'gone'."""
         return [(needs_id, status) for needs_id, status in self._db.read("waits_for", job_id=job_id)]
 
     def pauses(self) -> Sequence[Pause]:
@@ -119,11 +116,11 @@ class Reading:
         return [job_id for (job_id,) in self._db.read("failing_jobs", owner=owner, code=code, ids=chosen)]
 
     def failed_beside(self, ids: Sequence[int]) -> Sequence[int]:
-        """Return these failed jobs, and the other failed jobs of their documents."""
+        """Return these and the other failed jobs of their documents."""
         return [job_id for (job_id,) in self._db.read("failed_beside", ids=json.dumps(list(ids)))]
 
     def count_failures(self, owner: str | None) -> Mapping[str, int]:
-        """Return the number of failures that need attention by error code, most frequent first."""
+        """Return the counts by error code, most frequent first."""
         return dict(self._db.read("count_failures", owner=owner))
 
     def newest_id(self) -> int:
@@ -199,7 +196,7 @@ def _any_term(column: str, wanted: Sequence[object]) -> _Term:
 
 
 def _index_terms(selector: Selector) -> Iterator[_Term]:
-    """Yield terms that let the planner use the partial indexes."""
+    """Let the planner use the partial indexes."""
     if selector.accounts:
         yield "account IS NOT NULL", ()
     if selector.error_code is not None:

@@ -1,8 +1,7 @@
 """Removal of documents, and of data that nothing refers to any more.
 
-The pages of a removed document, of which there may be ten thousand, are deleted later in small steps. A page result to
-which no page refers is first marked and not offered to handlers any more. It is deleted when every attempt that may
-have asked for it before has ended.
+Pages are deleted later in small steps. A page result without a page is first marked and no longer offered to handlers,
+and deleted when every attempt that may have asked for it has ended.
 """
 
 from __future__ import annotations
@@ -30,10 +29,7 @@ class Removal:
         return bool(is_awaited)
 
     def remove_documents(self, document_ids: Sequence[int], *, actor: str) -> Removed:
-        """Remove documents permanently. A document with a live job is refused.
-
-        Files and page results shared with other documents are kept.
-        """
+        """Remove permanently. A document with a live job is refused. Shared files and page results are kept."""
         action_id: int | None = None
         removed: list[int] = []
         refused: dict[int, str] = {}
@@ -77,12 +73,12 @@ class Removal:
         return [OwnerSize(*row) for row in self._db.read("sizes_by_owner")]
 
     def size_of_all(self) -> tuple[int, int]:
-        """Return (number of files, bytes)."""
+        """Return (files, bytes)."""
         [(files, size)] = self._db.read("size_of_all")
         return files, size
 
     def forget_gone(self, most: int = 1000) -> int:
-        """Delete up to `most` pages of removed documents and as many unreferenced results. Call until it returns 0."""
+        """Delete pages of removed documents and as many unreferenced results. Call until it returns 0."""
         if self._db.read("is_forgettable") == [(0,)]:
             return 0
         gone = self._db.read("gone_documents", most=most)
@@ -90,8 +86,8 @@ class Removal:
             return self._forget_generations(gone, most) + self._forget_results(most)
 
     def forget_pages(self, most: int = 1000) -> int:
-        """Delete up to `most` pages of old generations, unreferenced results and superseded files each. Call again
-        until it returns 0.
+        """Delete pages of old generations, unreferenced results and superseded files, `most` of each. Call until it
+        returns 0.
         """
         # Search on the read connection, which blocks no writer. The statements below check again under the write lock.
         generations = self._db.read("old_generations", most=most)
@@ -102,7 +98,7 @@ class Removal:
             return forgotten + self._forget_results(most)
 
     def _forget_generations(self, generations: Sequence[tuple[int, int | None]], most: int) -> int:
-        """Delete pages. A generation None means that a removed document has no pages left."""
+        """Generation None: a removed document has no pages left."""
         forgotten = 0
         for document_id, generation in generations:
             if generation is None:
@@ -130,7 +126,6 @@ class Removal:
         return bool(self._db.read("is_published", file_id=file_id))
 
     def gone_files(self, most: int = 1000) -> Sequence[str]:
-        """Return paths in the workspace that no row refers to any more."""
         return [os.fsdecode(path) for (path,) in self._db.read("gone_files", most=most)]
 
     def forget_gone_files(self, paths: Sequence[str]) -> None:
@@ -139,7 +134,7 @@ class Removal:
 
 
 def forget_files(db: Database, name: str, /, **values: object) -> int:
-    """Delete `file` rows with the statement `name`, and mark unreferenced paths."""
+    """Delete rows of `file` with the statement `name`, and mark unreferenced paths."""
     paths = [path.decode(errors="replace") for (path,) in db.write(name, **values)]
     if paths:
         db.write("files_are_gone", paths=json.dumps(paths))
@@ -147,6 +142,5 @@ def forget_files(db: Database, name: str, /, **values: object) -> int:
 
 
 def leave_results(db: Database, result_ids: Sequence[Row]) -> None:
-    """Mark results for deletion unless a page refers to them."""
     if result_ids:
         db.write("leave_results", result_ids=json.dumps([result_id for (result_id,) in result_ids]))

@@ -1,6 +1,6 @@
 """Start scheduled work exactly once: per slot of a schedule, or per key and period.
 
-Taking a slot is one transaction, which records the slot, inserts the job or batch, and advances the schedule.
+One transaction records the slot, inserts the job or batch, and advances the schedule.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Schedules:
         return [StoredSchedule(*row) for row in self._db.read("stored_schedules", name=name)]
 
     def change(self, before: StoredSchedule | None, after: StoredSchedule | None, *, actor: str) -> int:
-        """Add, change or remove a schedule. Raise `Refused` if it is no longer as in `before`. Return the action."""
+        """Raise `Refused` if the schedule is no longer as in `before`. Return the action."""
         verb = "add_schedule" if before is None else "remove_schedule" if after is None else "change_schedule"
         with self._db.transaction():
             self._change(before, after)
@@ -70,7 +70,7 @@ class Schedules:
             self._db.write(statement, name=one.name)
 
     def seen_until(self, schedule: str, plan: str) -> datetime | None:
-        """Return the time of the last slot handled. None: the schedule or its plan is new."""
+        """Return the last slot handled. None: the schedule or its plan is new."""
         for (until,) in self._db.read("seen_until", schedule=schedule, plan=plan):
             return from_text(until)
         return None
@@ -80,9 +80,9 @@ class Schedules:
             self._db.write("begin_plan", schedule=schedule, plan=plan, now=self._db.now())
 
     def take(self, schedule: str, plan: str, slot: datetime, work: Work, missed: str = "") -> StartedWork | None:
-        """Take a slot and all slots before it, and insert the job or batch that it starts.
+        """Take all slots up to this one, and insert the job or batch.
 
-        Return None if this slot or a later one has been taken. `missed` tells of skipped slots in a notice.
+        Return None if it has been taken. `missed` is the text of a notice about skipped slots.
         """
         owner = work.owner if isinstance(work, NewJob) else work.new.owner
         with self._db.transaction():
@@ -91,7 +91,7 @@ class Schedules:
             return self._start(schedule, as_text(slot), work)
 
     def pass_over(self, schedule: str, plan: str, until: datetime, missed: str, owner: str = "") -> bool:
-        """Skip the slots up to a time. Return False if they have been handled already."""
+        """Return False if the slots have been handled already."""
         with self._db.transaction():
             return self._advance(schedule, plan, until, missed, owner)
 

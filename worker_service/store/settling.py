@@ -1,5 +1,3 @@
-"""Update the jobs, documents and batches that wait for jobs that have ended."""
-
 from __future__ import annotations
 
 import json
@@ -58,9 +56,8 @@ def settle(db: Database) -> None:
 
 
 def _hand_over_documents(db: Database, batch_ids: str) -> None:
-    """Move documents from idle batches to active batches that have requested them too.
-
-    Otherwise an active batch would wait for a stopped one, and possibly each for the other.
+    """Otherwise an active batch would wait for a stopped one that has requested the document too, and possibly each for
+    the other.
     """
     from worker_service.store.intake import Intake  # imports this module
 
@@ -72,7 +69,6 @@ def _hand_over_documents(db: Database, batch_ids: str) -> None:
 
 
 def documents_changed(db: Database, document_ids: Sequence[int]) -> None:
-    """Write notices, fire actions and check batches."""
     if document_ids:
         moved = json.dumps(list(document_ids))
         db.write("tell_of_documents", document_ids=moved, now=db.now())

@@ -1,7 +1,7 @@
 """Read the SQL statements of the store from the .sql file beside each module.
 
-``-- name: claim`` starts a statement. ``-- fragment: lanes`` starts a piece that statements include with ``{lanes}``,
-so that `claim` and `explain` cannot differ in their gates.
+``-- name: claim`` starts a statement, ``-- fragment: lanes`` a piece that statements include with ``{lanes}``, so that
+`claim` and `explain` have the same gates.
 """
 
 from __future__ import annotations

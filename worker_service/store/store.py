@@ -1,8 +1,7 @@
 """The store: its parts over one database.
 
-Every write after a claim carries the lease (P2). Once the fence has been raised or the row has ended, nothing is
-written, and the method raises `LeaseLost` or returns the lost leases. Each public method is one transaction. Callers
-decide, for example when to retry; the store enforces the rules.
+Every write after a claim carries the lease (P2): once the fence has been raised or the row has ended, the method raises
+`LeaseLost` or returns the lost leases. Each public method is one transaction.
 
 A part and its module are loaded when first used, so that `pagemill ls` starts quickly.
 """
@@ -44,7 +43,7 @@ if TYPE_CHECKING:
 
 
 class Store:
-    """For one thread; each thread opens its own."""
+    """Serves one thread."""
 
     def __init__(self, database: Database, patience: TakeoverTimeouts | None = None) -> None:
         self.database = database

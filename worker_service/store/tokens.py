@@ -1,5 +1,3 @@
-"""API tokens, one-time links and browser sessions: create, use, find and remove."""
-
 from __future__ import annotations
 
 import json
@@ -17,7 +15,7 @@ class Tokens:
         self._db = database
 
     def make(self, new: NewToken) -> int | None:
-        """Return the token's id, or None if the name is taken."""
+        """Return None if the name is taken."""
         with self._db.transaction():
             token_id = self._insert(new, None)
             if token_id is not None:
@@ -27,14 +25,14 @@ class Tokens:
             return token_id
 
     def begin_session(self, token_id: int, new: NewToken) -> int | None:
-        """Create a session for a token or link. Return None if that is removed, used or expired."""
+        """Return None if the token or link is removed, used or expired."""
         with self._db.transaction():
             if not self._db.write("use_token", id=token_id, now=self._db.now()):
                 return None
             return self._insert(new, token_id)
 
     def find(self, token_id: int) -> tuple[Token, str] | None:
-        """Return a token, even if expired, and the digest of its secret."""
+        """Return the token, even if expired, and the digest of its secret."""
         for *row, digest in self._db.read("find_token", id=token_id):
             return _token_from(row), digest
         return None
@@ -43,7 +41,6 @@ class Tokens:
         return [_token_from(row) for row in self._db.read("tokens")]
 
     def remove(self, ids: Sequence[int], *, actor: str | None) -> int:
-        """Remove tokens with their sessions."""
         with self._db.transaction():
             removed = self._db.write("remove_tokens", ids=json.dumps([*ids]))
             titles = {token_id: _title_of(*what) for token_id, *what in removed if token_id in ids}

@@ -14,7 +14,6 @@ class Undo:
         self._steering = steering
 
     def undo(self, action_id: int, *, actor: str) -> Changed:
-        """Apply the opposite verb to the jobs that are still as the action left them."""
         found = self._db.read("undoable_verb", action_id=action_id)
         if not found:
             raise Refused(f"action {action_id} cannot be undone", "`pagemill undo --list` shows what became of it")

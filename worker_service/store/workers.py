@@ -1,4 +1,4 @@
-"""Rows of workers, their handlers and nodes, and the limits of the daemon's settings."""
+"""Rows of workers, their handlers and nodes, and limits."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Workers:
         self._scheduler = scheduler
 
     def register(self, worker: Worker) -> None:
-        """Write the worker's row and handlers, which is its first heartbeat."""
+        """Write its row and handlers: its first heartbeat."""
         self._scheduler.forget()
         with self._db.transaction():
             self._db.write("register", **asdict(replace(worker, handlers=())), now=self._db.now())
@@ -52,7 +52,7 @@ class Workers:
             self._db.write("forget_nodes_of_dead_workers")
 
     def set_nodes(self, worker_id: str, nodes: Sequence[NodeState]) -> None:
-        """Replace the list of nodes. A node that is missing in it is removed, or marked as down while it drains.
+        """A node that is missing is removed, or marked as down while it drains.
 
         The slots of class `node` of this worker become the sum of theirs. Only one worker at a time has a cluster.
         """
@@ -68,7 +68,7 @@ class Workers:
                 self._db.write("keep_node", worker_id=worker_id, **asdict(node))
 
     def set_limits(self, kind: str, maximum_by_name: dict[str, int]) -> None:
-        """Replace the limits of a kind: type, class, owner or payload."""
+        """Kinds: type, class, owner, payload."""
         with self._db.transaction():
             self._db.write("forget_limits", kind=kind)
             for name, number in maximum_by_name.items():

@@ -1,8 +1,7 @@
 """Migrate an older database to the current schema.
 
-Version 0 is the plain table of the original proposal; `adopt.sql` copies its rows. After a release, `0002_subject.sql`
-in this directory migrates from version 1 to 2, and so on. A step is plain SQL, and also recreates the triggers, views
-and indexes that differ.
+Version 0 is the plain table of the original proposal; `adopt.sql` copies its rows. A file `0002_subject.sql` migrates
+from version 1 to 2. A step is plain SQL, and also recreates the triggers, views and indexes that differ.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ STEPS = Path(__file__).parent
 def migrate(
     path: Path, *, dry_run: bool = False, on_long_wait: OnLongWait | None = None, steps: Path = STEPS
 ) -> list[str]:
-    """Migrate in one transaction. Return one sentence for each change."""
+    """Return one sentence for each change."""
     if not path.exists():
         raise StoreAbsent(f"there is no database at {path}", "make one with `pagemill init`")
     # A dry run must not change the journal mode either.
@@ -52,7 +51,7 @@ def migrate(
 
 
 def step_files(folder: Path) -> list[tuple[int, Path]]:
-    """Return (resulting version, file) of the steps, in order."""
+    """Return (resulting version, file), in order."""
     names = sorted(path for path in folder.iterdir() if re.fullmatch(r"\d{4}_\w+\.sql", path.name))
     return [(int(path.name[:4]), path) for path in names]
 
@@ -107,7 +106,7 @@ def _left_behind(connection: Connection) -> Iterator[str]:
 
 
 def _attach_again(connection: Connection, kind: str, name: str, sql: str) -> str:
-    """Create a user's trigger or index on the new table, unless it would make writes fail."""
+    """Leave out a trigger or index that would make writes fail."""
     connection.execute("SAVEPOINT attach")
     try:
         connection.execute(sql)
