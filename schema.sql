@@ -308,6 +308,7 @@ CREATE TABLE batch (
     replaced_by INTEGER,                         -- the newer batch of its owner that a waiting batch resumes after
     asked       TEXT NOT NULL DEFAULT '{}',      -- JSON: the user's request
     actions     TEXT NOT NULL DEFAULT '[]',      -- JSON: actions to run when it ends
+    notify      TEXT NOT NULL DEFAULT '',        -- address of the user who asked to be told when it ends
     created_at  TEXT NOT NULL DEFAULT (strftime('%Y-%m-%d %H:%M:%f', 'now')),
     ended_at    TEXT,
     CONSTRAINT "the id of a batch is 0 to 1000000000000" CHECK (id BETWEEN 0 AND 1000000000000),
@@ -316,9 +317,9 @@ CREATE TABLE batch (
     CONSTRAINT "priority is 1 (highest) to 10 (lowest)" CHECK (priority BETWEEN 1 AND 10),
     CONSTRAINT "round is 1 to 1000000000" CHECK (round BETWEEN 1 AND 1000000000),
     CONSTRAINT "asked and actions are JSON" CHECK (json_valid(asked) AND json_valid(actions)),
-    CONSTRAINT "owner, name, note and each time have at most 30000 bytes, asked and actions 16777216"
+    CONSTRAINT "owner, name, note, notify and each time have at most 30000 bytes, asked and actions 16777216"
         CHECK (length(CAST(owner AS BLOB)) <= 30000 AND length(CAST(name AS BLOB)) <= 30000
-               AND length(CAST(note AS BLOB)) <= 30000 AND length(CAST(created_at AS BLOB)) <= 30000
+               AND length(CAST(notify AS BLOB)) <= 30000 AND length(CAST(note AS BLOB)) <= 30000 AND length(CAST(created_at AS BLOB)) <= 30000
                AND length(CAST(ended_at AS BLOB)) <= 30000
                AND length(CAST(asked AS BLOB)) <= 16777216 AND length(CAST(actions AS BLOB)) <= 16777216)
 ) STRICT;

@@ -15,7 +15,7 @@ from worker_service.base.errors import BadInput
 from worker_service.jobs.attempts import Failure
 from worker_service.jobs.job import Job, NewJob
 from worker_service.jobs.selector import Selector
-from worker_service.services import notifications
+from worker_service.services import batches, notifications
 from worker_service.services.database import Session, open_session
 from worker_service.settings.config import load_settings
 
@@ -58,6 +58,11 @@ def fail_one(session: Session, owner: str = "", message: str = "no answer") -> N
 
 def messages(session: Session) -> list[Job]:
     return sorted(session.store.reading.list(Selector(job_types=("notify",))), key=lambda job: job.id)
+
+
+def payload_of(job: Job) -> dict[str, str]:
+    found: dict[str, str] = json.loads(job.payload or "")
+    return found
 
 
 def told(session: Session) -> list[tuple[str, str]]:
@@ -149,3 +154,63 @@ def test_a_list_says_how_much_is_yet_to_be_told(session: Session) -> None:
         ("ops", "mailto:ops@example.com", 1),
         ("owners", "owner", 1),
     ]
+
+
+# --- the end of a batch -----------------------------------------------------------------------------
+
+
+def test_the_end_of_a_batch_is_reported_once_with_its_files_to_the_user_who_asked(session: Session) -> None:
+    session.store.workers.register(new_worker("w", types=["download"]))
+    first, _ = (
+        batches.add_batch(
+            session, [NewJob("download", name=name, source_key=f"/srv/{name}")], owner="ann", name=name, notify=to
+        )
+        for name, to in (("a.pdf", "mailto:ann@example.com"), ("b.pdf", ""))
+    )
+    notifications.send_due_notifications(session)
+    assert told(session) == []
+    batches.resume_batch(session, first.batch.id)
+
+    [job] = session.store.leases.claim("w", 1, "io")
+    session.store.leases.fail(job.lease, Failure("PDF_BROKEN", "no /Root"), retry_at=None)
+    notifications.send_due_notifications(session)
+    notifications.send_due_notifications(session)
+
+    title = f"batch {first.batch.id} (a.pdf): finished, 1 failed · 1 file · 0 pages"
+    assert [one for one in told(session) if one[0] == "mailto:ann@example.com"] == [("mailto:ann@example.com", title)]
+    [text] = [one["text"] for one in map(payload_of, messages(session)) if one["to"] == "mailto:ann@example.com"]
+    assert "Could not be read:\n  a.pdf: This file is damaged and cannot be opened." in text
+
+
+def test_an_address_is_written_as_users_know_it(session: Session) -> None:
+    def read(word: str, owner: str = "alice") -> str:
+        return notifications.read_address(session, word, owner=owner)
+
+    assert [read(word) for word in ("", "me", "ann@example.com", "https://example.com/x")] == [
+        "", "apprise:alice", "mailto:ann@example.com", "https://example.com/x",
+    ]  # fmt: skip
+    with pytest.raises(BadInput, match="no address of bob"):
+        read("me", "bob")
+    with pytest.raises(BadInput, match="is not an address"):
+        read("file:///etc/passwd")
+
+
+@pytest.mark.parametrize(
+    ("address", "is_allowed"),
+    [
+        ("", True),
+        ("apprise:alice", True),
+        ("apprise:ops", False),
+        ("mailto:ann@example.com", True),
+        ("mailto:a@evil.org,b@example.com", False),
+        ("https://hooks.example.com/x", True),
+        ("https://hooks.example.com@evil.org/x", False),
+        ("http://127.0.0.1:9200/", False),
+    ],
+)
+def test_users_of_the_page_reach_their_own_address_and_what_the_settings_allow(
+    session: Session, address: str, is_allowed: bool
+) -> None:
+    session.settings.notify_allow[:] = ["mailto:*@example.com", "https://hooks.example.com/*"]
+
+    assert notifications.is_for_everybody(session, address, owner="alice") is is_allowed

@@ -17,7 +17,7 @@ from job_handlers.reading.find_files import LeftOut, absolute
 from worker_service.base.errors import BadInput
 from worker_service.base.path_text import legible, path_of
 from worker_service.cli import output
-from worker_service.cli.context import BatchId, Invocation, completes_directory, read_stdin, verb
+from worker_service.cli.context import Invocation, completes_directory, read_stdin, verb
 from worker_service.cli.estimate import ToRead, count_folder, estimate_files, show_estimate
 from worker_service.cli.progress import await_batches, reporting_interruption
 from worker_service.cli.submit import (
@@ -35,6 +35,7 @@ from worker_service.cli.submit import (
     tag_option,
 )
 from worker_service.cli.typed_password import TypedPassword, password_options
+from worker_service.jobs.batches import BatchAdded
 from worker_service.jobs.digest import canonical
 from worker_service.jobs.follow_ups import read_action
 from worker_service.jobs.job import NewJob
@@ -48,24 +49,22 @@ _BATCH_ENDED = {"type": "batch.{state}", "data": {"batch": "{batch_id}", "state"
 
 @verb
 @click.argument("sources", metavar="SOURCE...", nargs=-1, required=True, shell_complete=completes_directory)
-@submission_options("owner", "title", "is_waiting", "timeout", "dry_run", "priority")
-@click.option("--batch", "batch_id", type=BatchId(), metavar="N", help="Add to this unfinished batch.")
+@submission_options(
+    "owner", "title", "notify", "is_waiting", "timeout", "dry_run", "priority", "batch_id", "then_batch"
+)
+@click.option("--watch", is_flag=True, help="Keep looking into the folders for new and changed files until stopped.")
+@click.option("--every", metavar="LENGTH", help="With --watch: how often. Default: 5m for a directory, else 15m.")
 @tag_option
 @password_options
 @read_options(CrawlOptions)
 @force_option
 @folder_options("--pattern")
 @credential_option
-@click.option("--watch", is_flag=True, help="Keep looking into the folders for new and changed files until stopped.")
-@click.option("--every", metavar="LENGTH", help="With --watch: how often. Default: 5m for a directory, else 15m.")
-@click.option("--then-batch", multiple=True, metavar="TYPE[=JSON]", help="Enqueue this job when the batch has ended.")
 def add(
     call: Invocation,
     sources: Sequence[str],
-    batch_id: int | None,
     watch: bool,
     every: str | None,
-    then_batch: Sequence[str],
     *,
     submission: Submission,
     options: CrawlOptions,
@@ -89,14 +88,16 @@ def add(
     With --watch, a schedule reads what is new or changed in each folder, now and again and again; it is no batch.
     `pagemill schedules` lists what is watched.
 
+    --notify sends one message when the batch has ended, with the names of its files: by mail, to a URL, to what the
+    credential apprise-NAME names, or to the owner's address in [addresses] (me).
+
     An owner has one active batch; the setting owner_policy decides what happens to the others. --then and --on-failure
     apply to each document, each time it is read. With --wait, the exit code is 1 if a part of the batch failed, and 124
     after the timeout.
     """
     words = [word for source in sources for word in (_listed_sources() if source == "-" else [source])]
     if watch or every is not None:
-        is_plain = batch_id is None and not then_batch and typed is None
-        if not watch or not is_plain or submission != Submission(owner=submission.owner):
+        if not watch or typed is not None or submission != Submission(owner=submission.owner):
             raise BadInput(
                 "a watched folder is no batch, because it never ends",
                 "use --watch with --every, --owner and reading options only",
@@ -104,21 +105,13 @@ def add(
         return _watch(call, words, every, submission.owner, options)
     left_out = LeftOut()
     jobs = jobs_of_sources(words, options, owner=submission.owner, left_out=left_out)
-    actions = [_action_of_batch(call, word) for word in then_batch]
     if submission.dry_run:
         show_estimate(call, _estimate(call, jobs, options, submission.owner), left_out)
         return 0
     say_what_is_left_out(call, left_out)
     if typed is not None:
         typed.save_for_files(call, jobs)
-    if batch_id is not None:
-        if actions or submission.title:
-            raise BadInput("--name and --then-batch are for a new batch", "leave them out, or leave --batch out")
-        added = extend_batch(call, batch_id, jobs, submission)
-    else:
-        asked = {"sources": _some_of(words), **options.asked(), **options.forced(), **options.follows(standing=True)}
-        submission = replace(submission, title=submission.title or _default_name(words))
-        added = start_batch(call, jobs, submission, asked=asked, actions=actions)
+    added = _submit(call, words, jobs, submission, options)
     if submission.is_waiting:
         with reporting_interruption():
             report_waiting(call, added.jobs)
@@ -127,6 +120,19 @@ def add(
     if not call.printed_json(answer):
         output.show(f"batch:{added.batch.id}")
     return 0
+
+
+def _submit(
+    call: Invocation, words: Sequence[str], jobs: Sequence[NewJob], submission: Submission, options: CrawlOptions
+) -> BatchAdded:
+    if submission.batch_id is not None:
+        if submission.then_batch or submission.title or submission.notify:
+            raise BadInput("--name, --notify and --then-batch are for a new batch", "leave them or --batch out")
+        return extend_batch(call, submission.batch_id, jobs, submission)
+    actions = [_action_of_batch(call, word) for word in submission.then_batch]
+    asked = {"sources": _some_of(words), **options.asked(), **options.forced(), **options.follows(standing=True)}
+    submission = replace(submission, title=submission.title or _default_name(words))
+    return start_batch(call, jobs, submission, asked=asked, actions=actions)
 
 
 def _watch(call: Invocation, folders: Sequence[str], every: str | None, owner: str, options: CrawlOptions) -> int:

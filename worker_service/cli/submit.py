@@ -15,11 +15,12 @@ from job_handlers.reading.requests import QUALITIES, ReadOptions
 from worker_service.base.errors import BadInput
 from worker_service.cli import output
 from worker_service.cli.batches import report_batch, report_replaced
-from worker_service.cli.context import Function, Invocation
+from worker_service.cli.context import BatchId, Function, Invocation
 from worker_service.jobs.batches import BatchAdded, BatchState, InBatch
 from worker_service.jobs.job import Enqueued, NewJob
 from worker_service.services import batches, enqueue
 from worker_service.services.batches import PRIORITY
+from worker_service.services.notifications import read_address
 
 _LEFT_OUT_SHOWN_MAX = 10
 _NAME_CHARACTERS_MAX = 60
@@ -33,7 +34,12 @@ class Submission(Struct, frozen=True, kw_only=True):
     """Name of the batch."""
     batch: str | None = None
     """Value of --batch: the name of a new batch, or the number of an unfinished one."""
+    batch_id: int | None = None
+    """An unfinished batch to which to add."""
     priority: int | None = None
+    notify: str = ""
+    """Address to which the end of the batch is reported."""
+    then_batch: tuple[str, ...] = ()
     is_waiting: bool = False
     timeout: str | None = None
     dry_run: bool = False
@@ -50,6 +56,13 @@ _SUBMISSION_OPTIONS = {
     ),
     "batch": click.option(
         "--batch", metavar="NAME|N", help="Submit as a new batch with this name, or add to unfinished batch N."
+    ),
+    "batch_id": click.option("--batch", "batch_id", type=BatchId(), metavar="N", help="Add to this unfinished batch."),
+    "notify": click.option(
+        "--notify", default="", metavar="ADDRESS", help="Send a message at the end: me, ann@example.com, https://…"
+    ),
+    "then_batch": click.option(
+        "--then-batch", multiple=True, metavar="TYPE[=JSON]", help="Enqueue this job when the batch has ended."
     ),
     "priority": click.option(
         "--priority",
@@ -185,6 +198,7 @@ def start_batch(
     actions: Sequence[Mapping[str, Any]] = (),
 ) -> BatchAdded:
     """Submit the jobs as a new batch, and report what happens to the owner's other batches."""
+    notify = read_address(call.session, submission.notify, owner=submission.owner)
     report_replaced(call, submission.owner)
     added = batches.add_batch(
         call.session,
@@ -194,6 +208,7 @@ def start_batch(
         priority=submission.urgency,
         asked=asked,
         actions=actions,
+        notify=notify,
     )
     if not submission.is_waiting or added.batch.state is not BatchState.ACTIVE:
         report_batch(call, added)

@@ -21,6 +21,7 @@ from worker_service.base.clock import as_text, boot_clock, from_text, parse_dura
 from worker_service.base.humanize import counted, length
 from worker_service.base.sd_notify import Notifier
 from worker_service.daemon.attempts import DaemonContext
+from worker_service.jobs.batches import ENDS_TO_REPORT
 from worker_service.jobs.counts import Counts
 from worker_service.jobs.history import Notice
 from worker_service.jobs.job import Status
@@ -40,10 +41,9 @@ def chores(
 ) -> dict[str, Chore]:
     """Return the chores by name. `known`: job types with a handler here, whether or not WORKER_TYPES allows them."""
     wanted: dict[str, Chore] = {}
-    if context.settings.notify:
-        wanted["notify"] = partial(send_notifications, context)
     return {
         **wanted,
+        "notify": partial(send_notifications, context),
         "begin_scheduled": BeginScheduled(context).run,
         "disk_space": DiskSpace(context, set_disk_low).run,
         "adopt_slots": partial(adopt_slots, context),
@@ -196,7 +196,9 @@ class BeginScheduled:
 
 
 def send_notifications(context: DaemonContext) -> float:
-    from worker_service.services import notifications  # imported only if a rule exists
+    if not context.settings.notify and not context.store.notices.is_read_by(ENDS_TO_REPORT):
+        return _NOTIFY_SECONDS
+    from worker_service.services import notifications  # imported only if somebody is to be notified
     from worker_service.services.database import Session
 
     sent = notifications.send_due_notifications(Session(context.store, context.settings, "daemon", context.clock))

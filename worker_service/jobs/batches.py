@@ -11,6 +11,10 @@ from msgspec import Struct, field
 from worker_service.jobs.documents import Decision, IndexStatus
 from worker_service.jobs.job import Enqueued, NewJob, Status
 
+ENDS_TO_REPORT = "notify-batches"
+"""Reader of the notices about batches whose ends are reported to the users who submitted them. It exists from the first
+such batch on."""
+
 
 class BatchState(StrEnum):
     ACTIVE = "active"
@@ -45,6 +49,8 @@ class NewBatch(Struct, frozen=True):
     """JSON: the user's request."""
     actions: str = "[]"
     """JSON: actions to run at its end, each {"job_type": …, "payload": …}."""
+    notify: str = ""
+    """Address to which its end is reported."""
 
 
 class BatchOfJobs(Struct, frozen=True):

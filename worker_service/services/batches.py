@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from worker_service.base.errors import BadInput, Refused, WaitTimedOut
 from worker_service.base.humanize import counted
 from worker_service.jobs.batches import (
+    ENDS_TO_REPORT,
     Batch,
     BatchAdded,
     BatchFacts,
@@ -206,10 +207,12 @@ def add_batch(
     priority: int = PRIORITY,
     asked: Mapping[str, Any] | None = None,
     actions: Sequence[Mapping[str, Any]] = (),
+    notify: str = "",
 ) -> BatchAdded:
     """Add a batch with its jobs, all or none.
 
-    `asked` is the user's request, kept for display. `actions` (job_type, payload) run when the batch has ended.
+    `asked` is the user's request, kept for display. `actions` (job_type, payload) run when the batch has ended, and its
+    end is reported to the address `notify` (`notifications.read_address`).
     """
     new = NewBatch(
         owner,
@@ -217,7 +220,11 @@ def add_batch(
         read_priority(priority),
         json.dumps(dict(asked or {}), ensure_ascii=False),
         json.dumps([dict(action) for action in actions], ensure_ascii=False),
+        notify,
     )
+    if notify:
+        # Start to follow the ends of batches before this one can end.
+        session.store.notices.begin(ENDS_TO_REPORT)
     return session.store.batches.add(new, with_lost_files_forced(session, jobs, owner=owner), policy=_policy(session))
 
 

@@ -7,11 +7,12 @@ neither loses nor repeats any.
 from __future__ import annotations
 
 import json
+import re
 import socket
 from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
-from msgspec.structs import asdict
+from msgspec.structs import asdict, replace
 
 from worker_service.base.clock import as_text, from_text
 from worker_service.base.errors import BadInput
@@ -19,12 +20,17 @@ from worker_service.base.humanize import counted
 from worker_service.base.sanitize import harmless
 from worker_service.handlers.contract import NOTIFY, Message
 from worker_service.handlers.registry import find
+from worker_service.jobs.batches import ENDS_TO_REPORT
+from worker_service.jobs.documents import IndexStatus
 from worker_service.jobs.history import Episode, Notice
-from worker_service.jobs.job import Enqueued, NewJob
-from worker_service.jobs.library import DocumentSelector
+from worker_service.jobs.job import Enqueued, Job, NewJob
+from worker_service.jobs.library import Document, DocumentSelector
 from worker_service.jobs.selector import Selector
 from worker_service.services import server_address
+from worker_service.services.batches import describe_progress, get_batch_details, titled_progress
 from worker_service.services.database import Session
+from worker_service.services.documents import list_documents
+from worker_service.services.failure_sentences import explanation_of
 from worker_service.services.overview import Overview
 from worker_service.services.queries import IDS_AT_ONCE, chunks
 from worker_service.services.serialize import iso
@@ -48,7 +54,7 @@ class RuleState(Struct, frozen=True):
 def send_due_notifications(session: Session) -> int:
     """Enqueue the messages that are due; return how many."""
     _note_lasting_conditions(session)
-    return sum(_send_rule(session, rule) for rule in session.settings.notify)
+    return sum(_send_rule(session, rule) for rule in session.settings.notify) + _send_ends_of_batches(session)
 
 
 def list_rules(session: Session) -> Sequence[RuleState]:
@@ -77,6 +83,78 @@ def send_test(session: Session, name: str | None) -> Sequence[Enqueued]:
     return session.store.intake.enqueue_many(
         [_job(Message(one, subject, text, {"test": True}, _iso_now(session))) for one in to]
     )
+
+
+# ── The end of a batch, for the user who submitted it ─────────────────────────────────────────────────────────────────
+
+ME = "me"
+"""Stands for the address of the owner in the table [addresses]."""
+_ENDED = ("batch.done", "batch.failed")
+_FILES_MOST = 20
+
+
+def read_address(session: Session, word: str, *, owner: str) -> str:
+    """Return the address of `me`, `ann@example.com`, `mailto:…`, `https://…` or `apprise:NAME`; '' for ''."""
+    if word == ME:
+        if address := session.settings.addresses.get(owner):
+            return address
+        raise BadInput(f"the settings have no address of {owner or 'work without owner'}", "name it in [addresses]")
+    address = f"mailto:{word}" if "@" in word and ":" not in word else word
+    if address:
+        _refuse_unknown(address)
+    return address
+
+
+def is_for_everybody(session: Session, address: str, *, owner: str) -> bool:
+    """Return whether every user may have a message sent there: to the owner's address, or as `notify_allow` says.
+
+    Otherwise a user of the page could have the service write to any address, in its name.
+    """
+    allowed = (re.escape(one).replace(r"\*", "[^/@]*") for one in session.settings.notify_allow)
+    return address in ("", session.settings.addresses.get(owner)) or any(re.fullmatch(one, address) for one in allowed)
+
+
+def _send_ends_of_batches(session: Session) -> int:
+    notices = session.store.notices
+    if not notices.is_read_by(ENDS_TO_REPORT):
+        return 0
+    since = notices.begin(ENDS_TO_REPORT)
+    read = notices.after(since, most=_READ_AT_ONCE)
+    if not read:
+        return 0
+    ended = [one.batch_id for one in read if one.kind in _ENDED and one.batch_id is not None]
+    addresses = session.store.batches.addresses(ended) if ended else {}
+    jobs = [_job(_end_of_batch(session, batch_id, to)) for batch_id, to in addresses.items()]
+    return len(notices.advance(ENDS_TO_REPORT, since, read[-1].id, jobs) or ())
+
+
+def _end_of_batch(session: Session, batch_id: int, to: str) -> Message:
+    found = get_batch_details(session, batch_id)
+    chosen = DocumentSelector(batch_ids=(batch_id,))
+    page = list_documents(session, replace(chosen, statuses=(IndexStatus.FAILED,)), limit=_FILES_MOST)
+    unread: list[Document | Job] = [*page.items, *page.not_brought_in]
+    failed = [(one.name or one.source_key or "", one.error_code, one.error_text) for one in unread]
+    read = list_documents(session, replace(chosen, statuses=(IndexStatus.SUCCESS,)), limit=_FILES_MOST)
+    lines = [describe_progress(found), ""]
+    if failed:
+        lines += ["Could not be read:", *(f"  {name}: {_what_happened(code, text)}" for name, code, text in failed), ""]
+    if read.items:
+        lines += ["Read:", *(f"  {one.name}" for one in read.items), *["  and more"] * bool(read.next), ""]
+    if address := server_address.address(session.settings):
+        lines.append(f"{address}/batches/{batch_id}")
+    subject = f"pagemill on {socket.gethostname()}: {titled_progress(found)}"
+    data = {
+        "batch": batch_id,
+        "name": found.batch.name,
+        "state": found.batch.state,
+        "failed": [{"name": name, "code": code} for name, code, _ in failed],
+    }
+    return Message(to, harmless(subject), "\n".join(map(harmless, lines)), data, _iso_now(session))
+
+
+def _what_happened(code: str | None, text: str) -> str:
+    explained = explanation_of(code or "")
+    return text if explained is None else explained.happened
 
 
 # ── Notices ───────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -242,6 +242,13 @@ class Settings:
         'address of each owner, for a `[[notify]]` with `to = "owner"`',
         table="[addresses]",
     )
+    notify_allow = Setting(
+        kinds.WORDS,
+        [],
+        "addresses to which every user may have the end of a batch reported, besides his or her own: "
+        "`mailto:*@example.com`; `*` stands for anything without `/` and `@`",
+        otherwise="none",
+    )
     notify_old_after_seconds = Setting(
         kinds.INTERVAL, "1h", "waiting time of a job after which `queue.old` notifications are sent"
     )

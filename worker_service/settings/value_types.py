@@ -330,6 +330,7 @@ LISTEN = ValueType(
     _parse_listen,
     _write_listen,
 )
+WORDS: ValueType[list[str]] = ValueType("a list of texts", lambda raw, _, __: parse_words(raw), ",".join)
 URLS = ValueType("a list of addresses such as https://docs.example.org, without a path", _parse_urls, ",".join)
 FILE_BYTES = whole_number(f"a number of bytes from 1 to {_FILE_BYTES_MOST}", 1, _FILE_BYTES_MOST)
 TYPES = ValueType("a list of job types such as scrape,!command", _parse_types, ",".join)

@@ -6,7 +6,7 @@ Triggers hold the jobs of a stopped batch and write notices, also after an UPDAT
 from __future__ import annotations
 
 import json
-from collections.abc import MutableMapping, MutableSequence, Sequence
+from collections.abc import Mapping, MutableMapping, MutableSequence, Sequence
 from datetime import timedelta
 
 from msgspec.structs import replace
@@ -61,6 +61,10 @@ class Batches:
         """`before_id` is the last id of the previous page."""
         chosen = {"owners": json.dumps(list(owners)), "states": json.dumps(list(states))}
         return [_batch_from(row) for row in self._db.read("batches", **chosen, most=most, before_id=before_id)]
+
+    def addresses(self, batch_ids: Sequence[int]) -> Mapping[int, str]:
+        """Return the address to which the end of each batch is reported, without batches that have none."""
+        return dict(self._db.read("batches_with_address", batch_ids=json.dumps(list(batch_ids))))
 
     def count_replaced(self) -> int:
         [(number,)] = self._db.read("batches_replaced")
@@ -147,6 +151,7 @@ class Batches:
             state=state,
             asked=new.asked,
             actions=new.actions,
+            notify=new.notify,
             now=self._db.now(),
         )
         # Replace the other batches first, so that the new jobs can take over their documents.

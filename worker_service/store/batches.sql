@@ -16,9 +16,12 @@ SELECT {batch_columns} FROM batch
 -- name: batches_replaced
 SELECT count(*) FROM batch WHERE state = 'waiting' AND replaced_by IS NOT NULL;
 
+-- name: batches_with_address
+SELECT id, notify FROM batch WHERE id IN (SELECT value FROM json_each(:batch_ids)) AND notify <> '' ORDER BY id;
+
 -- name: add_batch
-INSERT INTO batch (owner, name, priority, state, asked, actions, created_at)
-VALUES (:owner, :name, :priority, :state, :asked, :actions, :now)
+INSERT INTO batch (owner, name, priority, state, asked, actions, notify, created_at)
+VALUES (:owner, :name, :priority, :state, :asked, :actions, :notify, :now)
 RETURNING id;
 
 -- name: move_batch

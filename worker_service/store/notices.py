@@ -29,6 +29,9 @@ class Notices:
         with self._db.transaction():
             return len(self._db.write("prune_notices", before=as_text(before), most=most))
 
+    def is_read_by(self, reader: str) -> bool:
+        return bool(self._db.read("notice_reader", name=reader))
+
     def begin(self, reader: str) -> int:
         """Return the last notice that this reader has processed. A new reader starts with the next one."""
         # Called every few seconds, and the row nearly always exists, so try a read first: it takes no write lock.

@@ -284,6 +284,19 @@ def test_what_the_daemon_may_read_is_not_read_for_a_token_of_one_owner(house: Ho
     assert house.ask(house.everybody, "POST", *wishes[0][:1], **wishes[0][1]).status_code == 201
 
 
+@pytest.mark.parametrize("address", ["http://127.0.0.1:9200/", "https://10.0.0.1/hook", "ann@evil.org", "apprise:ops"])
+def test_nobody_makes_the_daemon_write_to_an_address_that_the_settings_do_not_allow(house: House, address: str) -> None:
+    wishes: list[tuple[str, dict[str, Any]]] = [
+        ("/api/batches", {"json": {"jobs": [{"job_type": "a"}], "notify": address}}),
+        ("/api/uploads", {"files": {"file": ("a.pdf", b"%PDF")}, "data": {"notify": address}}),
+    ]
+
+    for token in (house.alice, house.everybody):
+        for path, words in wishes:
+            answer = house.ask(token, "POST", path, **words)
+            assert (answer.status_code, answer.json()["code"]) == (403, "not_allowed"), (path, answer.text)
+
+
 def test_a_unique_key_of_another_owner_is_refused_without_a_word_of_the_job(house: House) -> None:
     answer = house.ask(house.alice, "POST", "/api/jobs", json={"job_type": "a", "unique_key": f"{MARK}-key"})
 

@@ -24,7 +24,7 @@ from worker_service.web.parameters import Given, about
 from worker_service.web.resources import batches as resource
 from worker_service.web.resources.batches import JOBS_MAX, BatchesQuery, jobs_of_sources, visible_batch
 from worker_service.web.resources.jobs import action_word, owner_for, refuse_server_files
-from worker_service.web.resources.read_requests import SourceJobs
+from worker_service.web.resources.read_requests import SourceJobs, address_for
 
 _MANY = Meta(min_length=1, max_length=JOBS_MAX)
 
@@ -44,6 +44,11 @@ class BatchToAdd(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         dict[str, list[str]], about('Reading options for sources, as for `pagemill add`: {"lang": ["deu"]}.')
     ] = field(default_factory=dict)
     jobs: Given[Annotated[list[JobOfBatch], about("Jobs as for `POST /api/jobs`."), _MANY]] = UNSET
+    notify: Annotated[
+        str,
+        about("Report its end to `me`, or to an address that `notify_allow` permits."),
+        Meta(max_length=2000),
+    ] = ""
     then: Annotated[list[FollowUp], about("Jobs to start when the batch has ended."), Meta(max_length=100)] = []
 
 
@@ -98,6 +103,7 @@ def add_batch(call: ApiRequest, body: BatchToAdd) -> ApiResponse[BatchSubmitted]
         priority=body.priority,
         asked={name: words[name] for name in ("sources", "read", "jobs") if words.get(name)},
         actions=then,
+        notify=address_for(call.session, body.notify, owner=owner),
     )
     answer = BatchSubmitted(added.batch, added.jobs, added.replaced, made.left_out, made.left_out_files, made.lacking)
     return ApiResponse(answer, 201, f"/api/batches/{added.batch.id}")

@@ -30,6 +30,9 @@ class UploadForm(Struct, frozen=True):
     ]
     owner: Annotated[str, about("The owner.")] = ""
     force: Annotated[str, about("true: read it again if it was read already.")] = ""
+    notify: Annotated[
+        str, about("Report the end of the batch: `me`, or an address that the setting `notify_allow` permits.")
+    ] = ""
     lang: Annotated[str, about("Reading options, as for `pagemill add`: lang, quality, force-ocr, …")] = ""
 
 

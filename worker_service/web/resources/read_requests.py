@@ -14,14 +14,16 @@ from job_handlers.crawl.requests import SourceOptions, jobs_of_request
 from job_handlers.reading.find_files import LeftOut
 from job_handlers.reading.requests import ReadOptions, download_job, parse_options, reindex_job
 from worker_service.base.errors import BadInput
+from worker_service.jobs.batches import BatchAdded, InBatch
 from worker_service.jobs.job import Enqueued, NewJob
 from worker_service.jobs.library import Document
-from worker_service.services import batches, exports, passwords
+from worker_service.services import batches, exports, notifications, passwords
 from worker_service.services.database import Session
 from worker_service.services.enqueue import check_action_payload, enqueue_job, missing_capability_warnings
 from worker_service.services.page_images import PageLocked, PageRenderer, check_password
 from worker_service.services.passwords import DocumentPassword
 from worker_service.web.access import Visitor
+from worker_service.web.error_responses import NotAllowed
 from worker_service.web.multipart import ReceivedForm
 from worker_service.web.resources.jobs import owner_for, refuse_server_files_in_follow_ups
 
@@ -30,7 +32,7 @@ Words = Mapping[str, Sequence[str]]
 _NAME_CHARACTERS_MAX = 40
 _SOURCES_KEPT_MAX = 100
 _TRUE, _FALSE = ("true", "1", "yes", "on"), ("", "false", "0", "no", "off")
-_OWN_FIELDS = ("owner", "force", "csrf")
+_OWN_FIELDS = ("owner", "force", "csrf", "notify")
 """Form fields that are no reading options."""
 
 
@@ -51,25 +53,42 @@ class SourceJobs(Struct, frozen=True):
 
 
 def submit_files(
-    session: Session, files: Sequence[Path], words: Words, *, owner: str, is_forced: bool = False
+    session: Session, files: Sequence[Path], words: Words, *, owner: str, is_forced: bool = False, notify: str = ""
 ) -> tuple[Sequence[ReadRequested], int | None]:
     """Enqueue the files. Return a result for each, and the id of their batch if there are several.
 
-    A single file becomes a job without a batch, so that a loop of uploads does not replace its own batches.
+    A single file becomes a job without a batch, so that a loop of uploads does not replace its own batches. It becomes
+    a batch if its end is to be reported to `notify`.
     """
     options = parse_options(ReadOptions, words)
     sentences = _check(session, options)
     jobs = [download_job(file, options, owner=owner, is_forced=is_forced) for file in files]
-    if len(jobs) == 1:
+    if len(jobs) == 1 and not notify:
         return [ReadRequested(enqueue_job(session, jobs[0]), sentences)], None
     names = [file.name for file in files]
-    name = f"{names[0][:_NAME_CHARACTERS_MAX]} and {len(names) - 1} more"
-    submission = batches.prepare_submission(session, jobs)
-    done = batches.submit_batch(
-        session, submission, owner=owner, name=name, asked={"sources": names[:_SOURCES_KEPT_MAX]}
-    )
-    requested = [ReadRequested(Enqueued(one.job_id or 0, *one[1:]), sentences) for one in done.items]
-    return requested, None if done.added is None else done.added.batch.id
+    name = names[0][:_NAME_CHARACTERS_MAX] + (f" and {len(names) - 1} more" if len(names) > 1 else "")
+    asked = {"sources": names[:_SOURCES_KEPT_MAX]}
+    added: BatchAdded | None
+    items: Sequence[InBatch]
+    if notify:
+        added = batches.add_batch(session, jobs, owner=owner, name=name, asked=asked, notify=notify)
+        items = added.jobs
+    else:
+        submission = batches.prepare_submission(session, jobs)
+        done = batches.submit_batch(session, submission, owner=owner, name=name, asked=asked)
+        items, added = done.items, done.added
+    requested = [ReadRequested(Enqueued(one.job_id or 0, *one[1:]), sentences) for one in items]
+    return requested, None if added is None else added.batch.id
+
+
+def address_for(session: Session, word: str, *, owner: str) -> str:
+    """Return the address to which the end of a batch is reported. Raise `NotAllowed` if not everybody may name it."""
+    address = notifications.read_address(session, word.strip(), owner=owner)
+    if not notifications.is_for_everybody(session, address, owner=owner):
+        raise NotAllowed(
+            "only your own address and those that the setting notify_allow lists can be notified", "write me"
+        )
+    return address
 
 
 def submit_reindex(session: Session, document_id: int, words: Words, *, is_forced: bool = False) -> ReadRequested:
@@ -141,6 +160,7 @@ def submit_upload(session: Session, visitor: Visitor, form: ReceivedForm) -> Upl
     force = (form.first_value("force") or "").lower()
     if force not in (*_TRUE, *_FALSE):
         raise BadInput(f"force must be true or false, not {force!r}")
+    notify = address_for(session, form.first_value("notify") or "", owner=owner)
     paths = [incoming.keep(name, owner) for name, incoming in files if incoming.size]
-    made, batch_id = submit_files(session, paths, options, owner=owner, is_forced=force in _TRUE)
+    made, batch_id = submit_files(session, paths, options, owner=owner, is_forced=force in _TRUE, notify=notify)
     return Upload([(path.name, one) for path, one in zip(paths, made, strict=True)], empty, batch_id)

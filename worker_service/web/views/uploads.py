@@ -76,6 +76,7 @@ def upload_page(request: Request) -> Response:
             is_over=all(one.is_over for one in files),
             gates=[gate for job in found[:1] if not job.status.is_ended for gate in session.gates.explain(job.id)],
             owners=owners_of(session, visitor),
+            may_notify=bool(session.settings.addresses or session.settings.notify_allow),
             empty=query.empty[:_FILES_MAX],
         )
 
