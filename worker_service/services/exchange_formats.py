@@ -1,4 +1,4 @@
-"""Formats of other programs: DoclingDocument JSON, the PAWLs layer of OpenContracts, and ALTO 4."""
+"""Formats of other programs: DoclingDocument JSON, OpenContracts with its PAWLs layer, and ALTO 4."""
 
 from __future__ import annotations
 
@@ -170,14 +170,49 @@ def pawls_json(session: Session, document: Document, pages: Sequence[StructuredP
     """Yield the PAWLs layer: for each page its size, and its words with their boxes."""
     separator = "["
     for page, words in _words_of_pages(session, document, pages):
-        tokens = [
-            {"x": x0, "y": y0, "width": round(x1 - x0, 2), "height": round(y1 - y0, 2), "text": text}
-            for x0, y0, x1, y1, text in words
-        ]
-        size = {"width": page.size[0], "height": page.size[1], "index": page.number - 1}
-        yield separator + json.dumps({"page": size, "tokens": tokens}, ensure_ascii=False)
+        yield separator + json.dumps(_pawls_page(page, words), ensure_ascii=False)
         separator = ",\n"
     yield "]\n" if separator != "[" else "[]\n"
+
+
+def _pawls_page(page: StructuredPage, words: Sequence[Word]) -> dict[str, Any]:
+    tokens = [
+        {"x": x0, "y": y0, "width": round(x1 - x0, 2), "height": round(y1 - y0, 2), "text": text}
+        for x0, y0, x1, y1, text in words
+    ]
+    return {"page": {"width": page.size[0], "height": page.size[1], "index": page.number - 1}, "tokens": tokens}
+
+
+def opencontracts_export(session: Session, document: Document, pages: Sequence[StructuredPage]) -> dict[str, Any]:
+    """Return what OpenContracts takes from a parser: the PAWLs layer, and the blocks as structural annotations."""
+    layer: list[dict[str, Any]] = []
+    annotations: list[dict[str, Any]] = []
+    for page, words in _words_of_pages(session, document, pages):
+        layer.append(_pawls_page(page, words))
+        numbers = {word: number for number, word in enumerate(words)}
+        for block, own in _words_of_blocks(page, words):
+            text = page.text_of(block).strip()
+            place = {
+                "bounds": {"left": block.x0, "top": block.y0, "right": block.x1, "bottom": block.y1},
+                "tokensJsons": [{"pageIndex": page.number - 1, "tokenIndex": numbers[word]} for word in own],
+                "rawText": text,
+            }
+            annotation = {
+                "id": str(len(annotations)), "annotationLabel": _LABELS.get(block.role, str(block.role)),
+                "rawText": text, "page": page.number - 1, "annotation_json": {str(page.number - 1): place},
+                "parent_id": None, "annotation_type": "TOKEN_LABEL", "structural": True,
+            }  # fmt: skip
+            annotations.append(annotation)
+    return {
+        "title": document.name.rpartition(".")[0] or document.name,
+        "description": "",
+        "content": "\n\n".join(page.text for page in pages),
+        "pageCount": len(pages),
+        "pawlsFileContent": layer,
+        "docLabels": [],
+        "labelledText": annotations,
+        "relationships": [],
+    }
 
 
 def alto_xml(session: Session, document: Document, pages: Sequence[StructuredPage]) -> Iterator[str]:

@@ -273,7 +273,7 @@ class Settings:
         otherwise="none",
     )
     web_endpoints = Setting(
-        kinds.some_of("mcp", "openwebui", "docling", "tika"),
+        kinds.some_of("mcp", "openwebui", "docling", "tika", "opencontracts"),
         [],
         "further endpoints to serve: `mcp` for [assistants](assistants.md), the others for [programs made for other "
         "converters](converters.md)",

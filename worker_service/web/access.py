@@ -45,7 +45,7 @@ from worker_service.web.signing import SigningKey
 S = TypeVar("S", Selector, DocumentSelector)
 
 SIGN_IN = "/session"
-CONVERTERS = ("/process", "/v1/convert/file", "/tika/text", "/tika/json/md")
+CONVERTERS = ("/process", "/v1/convert/file", "/tika/text", "/tika/json/md", "/parse/")
 """Paths of endpoints made for other programs, which send a token in ways of their own."""
 ASSISTANT = "/mcp"
 """A path whose POST reads; its tools check what else the visitor may do."""

@@ -108,6 +108,7 @@ def app(settings: Settings, *, log: events.Log | None = None, on_ready: Callable
     state.database_version, state.key = DatabaseVersion(settings), load_signing_key(settings.database)
     state.failures, state.token_uses = SignInFailures(), TokenUses()
     state.renderer, state.turns = PageRenderer(settings), asyncio.Semaphore(CHANGES_AT_ONCE)
+    state.parse_turns = asyncio.Semaphore(converters.PARSED_AT_ONCE)
     state.streams, state.is_stopping = EventStreams(made), lambda: False
     state.metrics, state.numbers = CachedValue(metrics_text), CachedValue(statistics)
     state.assistant = _assistant(made, settings)

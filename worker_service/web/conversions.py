@@ -60,24 +60,42 @@ class Conversion(Struct, frozen=True):
 
 
 @asynccontextmanager
-async def received_body(request: Request) -> AsyncIterator[IncomingFile]:
-    """Receive the body as a file, which is deleted on exit unless it was kept."""
-    settings = settings_of(request)
-    announced = request.headers.get("content-length", "")
-    size = int(announced) if announced.isascii() and announced.isdigit() else 0
-    await run_in_threadpool(refuse_if_disk_full, settings.workspace, size)
-    incoming = await run_in_threadpool(IncomingFile, settings.workspace)
+async def new_file(request: Request, size: int = 0) -> AsyncIterator[IncomingFile]:
+    """Yield an empty file, which is deleted on exit unless it was kept. `size`: the expected bytes."""
+    workspace = settings_of(request).workspace
+    await run_in_threadpool(refuse_if_disk_full, workspace, size)
+    incoming = await run_in_threadpool(IncomingFile, workspace)
     try:
-        try:
-            async for piece in request.stream():
-                await run_in_threadpool(incoming.write, piece)
-                if incoming.size > settings.upload_bytes_max:
-                    raise BodyTooLarge(f"the file is larger than {settings.upload_bytes_max} bytes (upload_bytes_max)")
-        except ClientDisconnect:
-            raise HttpProblem("the connection closed before the file was complete") from None
         yield incoming
     finally:
         await run_in_threadpool(incoming.close)
+
+
+@asynccontextmanager
+async def received_body(request: Request) -> AsyncIterator[IncomingFile]:
+    """Receive the body as a file, which is deleted on exit unless it was kept."""
+    announced = request.headers.get("content-length", "")
+    size = int(announced) if announced.isascii() and announced.isdigit() else 0
+    async with new_file(request, size) as incoming:
+        async for piece in _pieces(request, settings_of(request).upload_bytes_max):
+            await run_in_threadpool(incoming.write, piece)
+        yield incoming
+
+
+async def body_in_memory(request: Request, bytes_max: int) -> bytes:
+    return b"".join([piece async for piece in _pieces(request, bytes_max)])
+
+
+async def _pieces(request: Request, bytes_max: int) -> AsyncIterator[bytes]:
+    size = 0
+    try:
+        async for piece in request.stream():
+            size += len(piece)
+            if size > bytes_max:
+                raise BodyTooLarge(f"the body is larger than {bytes_max} bytes")
+            yield piece
+    except ClientDisconnect:
+        raise HttpProblem("the connection closed before the file was complete") from None
 
 
 async def convert(request: Request, name: str, incoming: IncomingFile, words: Words | None = None) -> Conversion:

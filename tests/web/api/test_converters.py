@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,7 @@ def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
 
 @pytest.fixture
 def settings(system: System) -> Settings:
-    environ = {"WORKER_LOG_FORMAT": "json", "WORKER_WEB_ENDPOINTS": "openwebui,docling,tika"}
+    environ = {"WORKER_LOG_FORMAT": "json", "WORKER_WEB_ENDPOINTS": "openwebui,docling,tika,opencontracts"}
     return load_settings({"database": str(system.database)}, environ=environ)
 
 
@@ -76,6 +77,7 @@ def test_a_docling_client_gets_markdown_with_its_page_marks(address: str, token:
     answer = convert_by_docling(address, token, "docling.pdf", report, md_page_break_placeholder="\f")
 
     assert (answer["status"], answer["errors"]) == ("success", [])
+    assert answer["document"]["json_content"]["schema_name"] == "DoclingDocument"
     assert [page.strip() for page in answer["document"]["md_content"].split("\f")] == PAGES
 
 
@@ -86,6 +88,27 @@ def test_a_tika_client_signs_in_by_its_address(address: str, token: str, report:
     markdown = httpx.put(f"{with_token}/tika/json/md", content=report, timeout=60).json()
 
     assert all(words in text["X-TIKA:content"] and words in markdown["tk:content"] for words in PAGES)
+
+
+def test_opencontracts_gets_words_with_boxes_and_the_parts_of_each_page(
+    address: str, token: str, report: bytes
+) -> None:
+    body = {"filename": "parsed.pdf", "pdf_base64": base64.b64encode(report).decode(), "roll_up_groups": True}
+    headers = {"X-Api-Key": token}
+
+    answer = httpx.post(f"{address}/parse/", json=body, headers=headers, timeout=60).json()
+    refused = httpx.post(f"{address}/parse/", json={"filename": "parsed.pdf"}, headers=headers)
+
+    assert answer["pageCount"] == 2
+    pages = answer["pawlsFileContent"]
+    assert [one["page"]["index"] for one in pages] == [0, 1]
+    assert [" ".join(token["text"] for token in one["tokens"]) for one in pages] == PAGES
+    for annotation in answer["labelledText"]:
+        [place] = annotation["annotation_json"].values()
+        words = [pages[one["pageIndex"]]["tokens"][one["tokenIndex"]]["text"] for one in place["tokensJsons"]]
+        assert " ".join(words) == annotation["rawText"]
+    assert {one["page"] for one in answer["labelledText"]} == {0, 1}
+    assert (refused.status_code, refused.json()["code"]) == (400, "bad_input")
 
 
 def test_a_file_that_was_read_is_answered_without_being_read_again(

@@ -10,14 +10,26 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import unquote
 
+import msgspec
+from msgspec import Struct
+from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from worker_service.base.errors import BadInput
+from worker_service.services.exchange_formats import docling_json, opencontracts_export
+from worker_service.services.page_blocks import structured_pages
 from worker_service.settings.config import Settings
-from worker_service.web.conversions import NotConverted, convert, received_body
+from worker_service.web.conversions import Conversion, NotConverted, body_in_memory, convert, new_file, received_body
+from worker_service.web.database_sessions import session_of
+from worker_service.web.incoming_files import IncomingFile
 from worker_service.web.multipart import ReceivedForm, receive_form
+from worker_service.web.resources.read_requests import Words
+
+PARSED_AT_ONCE = 4
+PARSE_BYTES_MAX = 64 * 1024 * 1024
+"""Largest body with a PDF as base64, which is decoded in memory."""
 
 _NAMELESS = "document"
 
@@ -43,6 +55,44 @@ async def tika(request: Request) -> Response:
     return JSONResponse({**content, "Content-Type": made.media_type, "xmpTPg:NPages": str(len(made.pages))})
 
 
+# ── OpenContracts ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class ParseRequest(Struct, frozen=True):
+    """The fields that are used; others are ignored, as different versions of OpenContracts send different ones."""
+
+    filename: str
+    pdf_base64: bytes
+    force_ocr: bool = False
+
+
+async def opencontracts(request: Request) -> Response:
+    """Answer `POST /parse/` of OpenContracts' parser: words with boxes, and the parts of each page."""
+    async with new_file(request) as incoming:
+        async with request.app.state.parse_turns:
+            name, options = await run_in_threadpool(
+                _write_pdf, await body_in_memory(request, PARSE_BYTES_MAX), incoming
+            )
+        made = await convert(request, name, incoming, options)
+    return JSONResponse(await run_in_threadpool(_opencontracts_answer, request, made))
+
+
+def _write_pdf(body: bytes, to: IncomingFile) -> tuple[str, Words]:
+    """Write the PDF of the request. Return its name and the reading options."""
+    try:
+        asked = msgspec.json.decode(body, type=ParseRequest)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise BadInput(f"the body is not what OpenContracts sends: {error}") from None
+    to.write(asked.pdf_base64)
+    return asked.filename, {"force-ocr": ["true"] if asked.force_ocr else []}
+
+
+def _opencontracts_answer(request: Request, made: Conversion) -> dict[str, Any]:
+    with session_of(request) as session:
+        pages = structured_pages(session, made.document.id)
+        return opencontracts_export(session, made.document, pages)
+
+
 # ── docling-serve ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -64,11 +114,17 @@ async def docling(request: Request) -> Response:
         "filename": name,
         "md_content": markdown if "md" in formats else None,
         "text_content": made.text if "text" in formats else None,
-        "json_content": None,
+        "json_content": await run_in_threadpool(_docling_json, request, made) if "json" in formats else None,
         "html_content": None,
         "doctags_content": None,
     }
     return JSONResponse(_docling_answer(began, document))
+
+
+def _docling_json(request: Request, made: Conversion) -> Any:
+    with session_of(request) as session:
+        pages = structured_pages(session, made.document.id)
+        return msgspec.json.decode("".join(docling_json(made.document, pages)))
 
 
 def _docling_options(form: ReceivedForm) -> Mapping[str, Sequence[str]]:
@@ -92,6 +148,7 @@ def _docling_answer(began: float, document: dict[str, Any], error: NotConverted 
 _ROUTES: Mapping[str, Sequence[Route]] = {
     "openwebui": [Route("/process", open_webui, methods=["PUT"])],
     "docling": [Route("/v1/convert/file", docling, methods=["POST"])],
+    "opencontracts": [Route("/parse/", opencontracts, methods=["POST"])],
     "tika": [Route("/tika/text", tika, methods=["PUT"]), Route("/tika/json/md", tika, methods=["PUT"])],
 }
 
