@@ -64,6 +64,7 @@ ANSWERS = {
     "home": ("home", "/"),
     "jobs_filtered": ("a list of jobs with a filter", "/jobs?status=failed&type=blocked1"),
     "job": ("one job", "/jobs/{job}"),
+    "system": ("the state of the machine", "/system"),
     "documents": ("the documents", "/documents"),
     "search": ("a search over all pages", "/search?q=quarterly+risk"),
     "api_jobs": ("`/api/jobs`", "/api/jobs?limit=50"),
@@ -105,6 +106,7 @@ UNMEASURED = {
     "/api/documents/{id:id}/pages/{number:id}/image": "is drawn by a child, of a file that is not there",
     "/documents/{document_id:id}/pages/{number:id}/image": "is drawn by a child, of a file that is not there",
     "/api/documents/{id:id}/files/{form}": "is a file",
+    "/documents/{document_id:id}/thumbnail": "is a file",
     "/documents/{document_id:id}/files/{file_id:id}": "is a file",
     "/api/jobs/{id:id}/files/{number:id}": "is a file",
 }

@@ -1,6 +1,6 @@
 """The pictures that README and the manual show: `python -m tests.web.screenshots LINK DIRECTORY`.
 
-Of the pages of a pagemill that has read what the demo reads; `./run screenshots` starts one.
+`./run screenshots` starts a pagemill that has read `sample_documents`, and is reading the longest of them.
 """
 
 from __future__ import annotations
@@ -10,35 +10,52 @@ import sys
 from pathlib import Path
 
 from PIL import Image
-from playwright.sync_api import sync_playwright
+from playwright.sync_api import Page, expect, sync_playwright
 
 from tests.web.browser.conftest import CHROMIUM
 
-SEARCH = "/search?q=climate+NEAR+risk"
-_SIZE = {"width": 1180, "height": 760}
-_COLOURS = 64
+SEARCH = "/search?q=climate+risk"
+_DESKTOP, _PHONE = {"width": 1180, "height": 820}, {"width": 390, "height": 844}
+_COLOURS = 96
 
 
 def main(link: str, directory: Path) -> None:
     directory.mkdir(parents=True, exist_ok=True)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        page = browser.new_page(base_url=link, viewport=_SIZE, color_scheme="light")  # type: ignore[arg-type]
+        page = browser.new_page(base_url=link, viewport=_DESKTOP, color_scheme="light")  # type: ignore[arg-type]
         page.goto(link)
         page.get_by_role("button", name="Sign in").click()
         page.wait_for_url("**/")
-        for name, path, title in (
-            ("home", "/", None),
-            ("search", SEARCH, None),
-            ("page", SEARCH, "Audit, scanned.pdf"),
+        expect(page.get_by_text("Reading now")).to_be_visible()
+        for name, path in (
+            ("home", "/"),
+            ("documents", "/documents"),
+            ("search", SEARCH),
+            ("batch", "/batches/1"),
+            ("queue", "/jobs"),
         ):
-            page.goto(path)
-            if title is not None:
-                page.get_by_role("link", name=title).first.click()
-                # One stream of news goes on for ever: what is waited for are the images.
-                page.locator("#sheet image").evaluate("(image) => image.decode()")
-            _keep(page.screenshot(), directory / f"{name}.png")
+            _take(page, path, directory / f"{name}.png")
+        page.goto("/search?q=auditors")
+        page.get_by_role("link", name="Audit letter 2019").first.click()
+        page.locator("#sheet image").evaluate("(image) => image.decode()")
+        _keep(page.screenshot(), directory / "page.png")
+        page.set_viewport_size(_PHONE)  # type: ignore[arg-type]
+        _take(page, "/", directory / "phone.png")
+        page.emulate_media(color_scheme="dark")
+        page.set_viewport_size(_DESKTOP)  # type: ignore[arg-type]
+        _take(page, "/", directory / "dark.png")
         browser.close()
+
+
+def _take(page: Page, path: str, target: Path) -> None:
+    page.goto(path)
+    # The event stream never ends, so wait for the pictures instead.
+    for picture in page.locator("img").all():
+        picture.scroll_into_view_if_needed()
+        expect(picture).to_have_js_property("complete", True)
+    page.evaluate("window.scrollTo(0, 0)")
+    _keep(page.screenshot(), target)
 
 
 def _keep(shot: bytes, target: Path) -> None:

@@ -259,9 +259,13 @@ def test_who_let_in_whom_stands_in_the_activity(site: httpx.Client, session: Ses
     made = tokens.create_token(session, "root", powers=[Power.ADMIN])
     tokens.create_token(session, "alice", owner="alice")
     tokens.remove_tokens(session, ["alice"])
+    for _ in range(3):
+        tokens.create_link(session, "bob")
 
     shown = site.get("/activity", headers={"Authorization": f"Bearer {made.word}", "Accept": "text/html"}).text
 
     assert "Token alice (read, only of alice) removed" in shown
     assert "Token alice (read, only of alice) created" in shown
+    assert shown.count("Link bob") == 1
+    assert "3 times" in shown
     assert shown.count("/undo") == 0

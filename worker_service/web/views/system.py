@@ -11,6 +11,7 @@ from starlette.routing import Route
 
 from worker_service.base.humanize import counted
 from worker_service.jobs.counts import ErrorCount
+from worker_service.jobs.history import Action
 from worker_service.services import schedules
 from worker_service.services.overview import title_of_pause
 from worker_service.services.undo import undo_action
@@ -156,8 +157,20 @@ def activity(request: Request) -> Response:
             "activity.html",
             title="Activity",
             flash=flash_of(session, request),
-            actions=[(one, describe_action(one)) for one in actions],
+            actions=_without_repeats([(one, describe_action(one)) for one in actions]),
         )
+
+
+def _without_repeats(described: Sequence[tuple[Action, str]]) -> list[tuple[Action, str, int]]:
+    """Join neighbours that say the same and cannot be undone, such as sign-in links, into the newest and a count."""
+    found: list[tuple[Action, str, int]] = []
+    for action, description in described:
+        newest, same, count = found[-1] if found else (None, "", 0)
+        if newest and same == description and newest.actor == action.actor and not newest.opposite:
+            found[-1] = (newest, same, count + 1)
+        else:
+            found.append((action, description, 1))
+    return found
 
 
 def undo(request: Request) -> Response:
