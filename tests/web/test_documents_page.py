@@ -106,20 +106,6 @@ def test_whatever_is_typed_is_a_search_and_never_an_error(site: httpx.Client, sh
     assert site.get("/search", params={"q": query}, headers=PAGE).status_code == 200
 
 
-def test_filters_stand_in_the_address_and_the_command_beside_them(site: httpx.Client, shelf: Shelf) -> None:
-    shelf.read("alices.pdf", "words", owner="alice")
-    shelf.read("bobs.pdf", "words", owner="bob")
-    shelf.fail("broken.pdf", "UNREADABLE", "it is broken", "get another copy")
-
-    hers = site.get("/documents?owner=alice", headers=PAGE).text
-    failed = site.get("/documents?status=failed", headers=PAGE).text
-
-    assert ("alices.pdf" in hers, "bobs.pdf" in hers) == (True, False)
-    assert "pagemill documents --owner alice" in hers
-    assert ("alices.pdf" in failed, "It is broken: get another copy <code" in failed) == (False, True)
-    assert site.get("/documents?status=nonsense", headers=PAGE).status_code == 400
-
-
 def test_the_list_goes_on_where_a_page_of_it_ends(site: httpx.Client, shelf: Shelf) -> None:
     for number in range(53):
         shelf.read(f"report-{number}.pdf", f"words {number}")

@@ -5,12 +5,11 @@ from __future__ import annotations
 import filecmp
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from functools import partial
 from pathlib import Path
 from typing import IO
-from zipfile import ZIP_DEFLATED, ZipFile
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -23,12 +22,17 @@ from worker_service.services.database import Session
 from worker_service.services.document_formats import FORMATS, write_format
 from worker_service.services.documents import selected_documents
 from worker_service.services.jobs import with_full_path
+from worker_service.services.zip_files import zip_pieces
 from worker_service.workspace import file_exists
 
 ROLES: Mapping[str, str] = {"txt": "text", "pdf": "pdf", "json": "pages", "hocr": "hocr", "original": "original"}
 """Roles of a document's files, by the format that users name."""
 CHOICES: Sequence[str] = (*ROLES, *FORMATS)
 """All formats: published files, and those made on demand."""
+_FOLDERS: Mapping[str, str] = {"original": "originals", "txt": "texts", "pdf": "searchable PDFs"}
+"""Folders in a zip with several formats."""
+_LEFT_OUT_NAMED_MAX = 1000
+_PIECE_BYTES = 256 * 1024
 
 
 class NotExported(PagemillError):
@@ -63,8 +67,8 @@ class Export(Struct, frozen=True):
 
 
 class _Copy(Struct, frozen=True):
-    source: Path | Callable[[IO[bytes]], None]
-    """A file, or a function that writes one."""
+    source: Path | Callable[[], Iterator[bytes]]
+    """A file, or a function that makes one in pieces."""
     target: Path
     remake_command: str
     """The command that creates the source again if it is gone."""
@@ -118,40 +122,52 @@ def make_file(session: Session, document_id: int, form: str) -> tuple[IO[bytes],
     document = session.library.document(document_id)
     _require_text(document, form)
     made = tempfile.TemporaryFile(dir=session.settings.workspace)  # noqa: SIM115 (the caller closes it)
-    _write_format(session, document, form, made)
+    made.writelines(_made_pieces(session, document, form))
     return made, f"{_stem(document)}{FORMATS[form].ending}"
 
 
-def make_zip(session: Session, chosen: Sequence[Document], form: str) -> IO[bytes]:
-    """Return an unnamed zip with one file of each document. What is left out, and why, is in `left-out.txt`."""
-    made = tempfile.TemporaryFile(dir=session.settings.workspace)  # noqa: SIM115 (the caller closes it)
+def zip_documents(session: Session, chosen: Iterable[Document], forms: Sequence[str]) -> Iterator[bytes]:
+    """Yield a zip with the files of each document. What is left out, and why, is in `left-out.txt`."""
+    return zip_pieces(_zip_entries(session, chosen, forms))
+
+
+def _zip_entries(
+    session: Session, chosen: Iterable[Document], forms: Sequence[str]
+) -> Iterator[tuple[str, Iterable[bytes]]]:
     left_out: list[str] = []
-    with ZipFile(made, "w", ZIP_DEFLATED) as archive:
-        for document in chosen:
+    for document in chosen:
+        for form in forms:
             try:
                 source, name = _source_of(session, document, form)
-                with archive.open(name, "w", force_zip64=True) as member:
-                    _fill(member, source)
+                content = _pieces_of(source.open("rb")) if isinstance(source, Path) else source()
             except NotExported as error:
                 left_out.append(f"{error}\n")
             except FileNotFoundError as error:
                 left_out.append(f"document {document.id} ({document.name}): {error.filename} is gone\n")
-        if left_out:
-            archive.writestr("left-out.txt", "".join(left_out))
-    return made
+            else:
+                yield (name if len(forms) == 1 else f"{_FOLDERS.get(form, form)}/{name}"), content
+    if left_out:
+        more = [f"and {len(left_out) - _LEFT_OUT_NAMED_MAX:,} more\n"] if len(left_out) > _LEFT_OUT_NAMED_MAX else []
+        yield "left-out.txt", [line.encode() for line in [*left_out[:_LEFT_OUT_NAMED_MAX], *more]]
 
 
-def _source_of(session: Session, document: Document, form: str) -> tuple[Path | Callable[[IO[bytes]], None], str]:
+def _pieces_of(file: IO[bytes]) -> Iterator[bytes]:
+    with file:
+        while piece := file.read(_PIECE_BYTES):
+            yield piece
+
+
+def _source_of(session: Session, document: Document, form: str) -> tuple[Path | Callable[[], Iterator[bytes]], str]:
     if form not in FORMATS:
         file = _file_of(session, document, form)
         return session.settings.workspace / file.path, _export_name(document, form, file)
     _require_text(document, form)
-    return partial(_write_format, session, document, form), f"{_stem(document)}{FORMATS[form].ending}"
+    return partial(_made_pieces, session, document, form), f"{_stem(document)}{FORMATS[form].ending}"
 
 
-def _write_format(session: Session, document: Document, form: str, file: IO[bytes]) -> None:
+def _made_pieces(session: Session, document: Document, form: str) -> Iterator[bytes]:
     for part in write_format(session, document, form):
-        file.write(part.encode("utf-8", "replace"))
+        yield part.encode("utf-8", "replace")
 
 
 def _require_text(document: Document, form: str) -> None:
@@ -196,12 +212,12 @@ def _copy_files(copies: Sequence[_Copy], failures: list[PagemillError], there: I
     return Export(chosen, written, unchanged, failures)
 
 
-def _fill(copy: IO[bytes], source: Path | Callable[[IO[bytes]], None]) -> None:
+def _fill(copy: IO[bytes], source: Path | Callable[[], Iterator[bytes]]) -> None:
     if isinstance(source, Path):
         with source.open("rb") as file:
             shutil.copyfileobj(file, copy)
     else:
-        source(copy)
+        copy.writelines(source())
 
 
 def _is_unchanged(copy: _Copy) -> bool:

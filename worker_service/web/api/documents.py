@@ -31,6 +31,7 @@ from worker_service.web.resources.documents import (
     page_image_response,
     search_scope,
     visible_document,
+    zip_response,
 )
 from worker_service.web.resources.jobs import refuse_server_files_in_follow_ups, visible_job
 from worker_service.web.resources.read_requests import ReadRequested, give_password, submit_reindex
@@ -191,12 +192,10 @@ def file(call: ApiRequest) -> Response:
 
 @endpoint("GET", "/api/exports/{form}", media="application/zip", refusals=(404,))
 def zip_of_files(call: ApiRequest, query: DocumentsQuery) -> Response:
-    """Send a zip with one file of each document of a list, newest first: `limit` of them at most, `before` for more."""
+    """Send a zip with one file of each document of a list: `limit` of them at most, `before` for more."""
     form = call.path("form")
     chosen = resource.list_documents(call.session, call.visitor, query, is_readable=True).items
-    return stream_file(
-        exports.make_zip(call.session, chosen, form), "application/zip", file_name=f"documents-{form}.zip"
-    )
+    return zip_response(call.request, lambda _: chosen, [form], file_name=f"documents-{form}.zip")
 
 
 @endpoint("GET", "/api/jobs/{id}/files/{number}", **_FILE)

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Annotated
 
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 
 from worker_service.base.errors import DocumentNotFound
 from worker_service.jobs.library import Document, DocumentSelector
 from worker_service.jobs.search import SearchRequest, SearchResult
 from worker_service.jobs.tags import read_tags
-from worker_service.services import documents, keyword_counts
+from worker_service.services import documents, exports, keyword_counts
 from worker_service.services.database import Session
 from worker_service.services.documents import DocumentPage
 from worker_service.services.keyword_counts import KeywordPart
@@ -158,3 +158,16 @@ def page_image_response(request: Request, session: Session, document_id: int, nu
     if request.headers.get("if-none-match") == tag:
         return Response(status_code=304, headers=headers)
     return Response(found.path.read_bytes(), media_type="image/webp", headers=headers)
+
+
+def zip_response(
+    request: Request, find: Callable[[Session], Iterable[Document]], forms: Sequence[str], *, file_name: str
+) -> Response:
+    """Send a zip with the files of the documents that `find` returns, made while the client reads."""
+
+    def pieces() -> Iterator[bytes]:
+        with session_of(request) as session:
+            yield from exports.zip_documents(session, find(session), forms)
+
+    headers = {"Content-Disposition": f'attachment; filename="{file_name}"'}
+    return StreamingResponse(pieces(), media_type="application/zip", headers=headers)

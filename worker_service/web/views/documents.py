@@ -1,40 +1,78 @@
-"""The Documents page: the list."""
+"""The Documents page: pictures or a table, with filters, an order, and the list as CSV and Excel.
+
+The filters are in the address and have the names of `GET /api/documents`. What is done with chosen documents is in
+`document_changes`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from tempfile import TemporaryFile
+from typing import Literal
 
+from anyio import to_thread
+from msgspec import Struct
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
+from worker_service.jobs.library import DocumentSelector
+from worker_service.services import documents, tags
 from worker_service.services.database import Session
+from worker_service.services.parse import read_document_order
+from worker_service.services.spreadsheets import LIST_COLUMNS, csv_lines, list_row, write_list
 from worker_service.web.access import Visitor, visitor_of
 from worker_service.web.database_sessions import session_of
 from worker_service.web.parameters import read_known
-from worker_service.web.resources.documents import (
-    DocumentsQuery,
-    list_documents,
-)
+from worker_service.web.resources.documents import DocumentsQuery, list_documents, selected
+from worker_service.web.streaming import WORKBOOK, stream_file, stream_lines
 from worker_service.web.views import render
 from worker_service.web.views.flash import flash_of
 from worker_service.web.views.forms import same_page
-from worker_service.web.views.template_filters import command
+from worker_service.web.views.template_filters import capitalised
+
+_BATCHES_OFFERED = 12
 
 STATES: Mapping[str, str] = {
-    "": "All", "success": "Searchable", "indexing": "Reading", "queued": "Queued", "failed": "Failed",
+    "success": "Read", "indexing": "Reading", "queued": "Waiting", "failed": "Couldn’t be read",
     "not_indexed": "Not read",
+}  # fmt: skip
+KINDS: Mapping[str, str] = {
+    "pdf": "PDF", "image": "Scan or photo", "docx": "Word", "sheet": "Spreadsheet", "csv": "CSV", "pptx": "PowerPoint",
+    "odt": "OpenDocument text", "odp": "OpenDocument slides", "mail": "Email", "html": "Web page", "epub": "E-book",
+    "text": "Text", "zip": "Zip archive",
+}  # fmt: skip
+PERIODS: Mapping[str, str] = {
+    "1d": "Last 24 hours", "7d": "Last 7 days", "30d": "Last 30 days", "365d": "Last 12 months",
+}  # fmt: skip
+ORDERS: Mapping[str, str] = {
+    "date": "Newest first", "-date": "Oldest first", "name": "Name", "pages": "Most pages", "state": "State",
 }  # fmt: skip
 
 
 class DocumentsPageQuery(DocumentsQuery, frozen=True, kw_only=True):
     q: str = ""
     """A search, which has a page of its own."""
-    sure: bool = False
+    view: Literal["grid", "table"] = "grid"
 
-    @property
-    def is_filtered(self) -> bool:
-        return bool(self.owner or self.status or self.name or self.batch)
+
+class FilterChip(Struct, frozen=True):
+    """A menu of links to this page with another value of a filter."""
+
+    name: str
+    chosen: str
+    clear: str
+    """The address without the filter."""
+    options: Sequence[tuple[str, None, str]]
+    """Word, no count, address."""
+
+
+class SortHeader(Struct, frozen=True):
+    label: str
+    url: str
+    aria_sort: str
+    """Value of aria-sort; empty if the table is sorted by another column."""
 
 
 def documents_page(request: Request) -> Response:
@@ -43,33 +81,123 @@ def documents_page(request: Request) -> Response:
         return RedirectResponse(f"/search?{request.url.query}", 303)
     with session_of(request) as session:
         listed = list_documents(session, visitor, query)
-        is_asked = query.before or query.is_filtered
+        selector = selected(session, visitor, query)
+        everything = visitor.only(DocumentSelector())
+        totals = session.library.totals(selector)
         return render(
             request,
             "documents.html",
             title="Documents",
             flash=flash_of(session, request),
             query=query,
-            found=None,
             listed=listed,
-            newest=same_page(request, before=None) if query.before else "",
-            older=same_page(request, before=listed.next) if listed.next else "",
-            owners=owners_of(session, visitor),
-            states=STATES,
-            is_empty=not (is_asked or listed.items or listed.not_brought_in),
-            command=_command(query),
+            totals=totals,
+            of_all=totals if selector == everything else session.library.totals(everything),
+            chips=_chips(request, session, visitor, query),
+            dates=_dates(request, query),
+            orders=[(label, word == query.sort, _sorted(request, word)) for word, label in ORDERS.items()],
+            order=ORDERS.get(query.sort, "Sorted"),
+            columns={column: _header(request, query.sort, column) for column in ("name", "state", "pages", "date")},
+            views={view: same_page(request, view=None if view == "grid" else view) for view in ("grid", "table")},
+            first=same_page(request, before=None) if query.before else "",
+            next=same_page(request, before=listed.next) if listed.next else "",
+            filters=filters_of(request),
+            address=request.url.query,
         )
+
+
+def filters_of(request: Request, *without: str) -> list[tuple[str, str]]:
+    """Return the parameters that a form on this page keeps."""
+    known = {*DocumentsQuery.__struct_fields__, "view"} - {"id", "limit", "before", *without}
+    return [(name, word) for name, word in request.query_params.multi_items() if name in known and word]
+
+
+def _chips(request: Request, session: Session, visitor: Visitor, query: DocumentsPageQuery) -> Iterator[FilterChip]:
+    def chip(name: str, parameter: str, chosen: str, choices: Mapping[str, object]) -> FilterChip:
+        def address(value: object) -> str:
+            return same_page(request, **{parameter: value}, before=None)
+
+        return FilterChip(
+            name, chosen, address(None), [(word, None, address(value)) for word, value in choices.items()]
+        )
+
+    def words(labels: Mapping[str, str], chosen: Sequence[str]) -> str:
+        return ", ".join(labels.get(one, one) for one in chosen)
+
+    if visitor.owner is None and (owners := owners_of(session, visitor)):
+        yield chip("Owner", "owner", ", ".join(query.owner), {one: one for one in owners})
+    yield chip("State", "status", words(STATES, query.status), {label: word for word, label in STATES.items()})
+    found = session.store.batches.list(owners=[visitor.owner] if visitor.owner else [], most=_BATCHES_OFFERED)
+    if batches := {str(one.id): capitalised(one.title) for one in found}:
+        chosen = [] if query.batch is None else [str(query.batch)]
+        yield chip("Batch", "batch", words(batches, chosen), {label: number for number, label in batches.items()})
+    if names := tags.name_tags(session, visitor.owner):
+        # Another tag is added to the chosen ones.
+        others = {one: [*query.tag, one] for one in names if one not in query.tag}
+        yield chip("Tag", "tag", ", ".join(query.tag), others)
+    yield chip("Kind", "kind", words(KINDS, query.kind), {label: word for word, label in KINDS.items()})
+
+
+def _dates(request: Request, query: DocumentsPageQuery) -> FilterChip:
+    def address(since: str | None) -> str:
+        return same_page(request, since=since, until=None, before=None)
+
+    chosen = PERIODS.get(query.since or "", f"since {query.since}" if query.since else "")
+    if query.until:
+        chosen = f"{query.since} – {query.until}" if query.since else f"before {query.until}"
+    return FilterChip("Date", chosen, address(None), [(label, None, address(word)) for word, label in PERIODS.items()])
+
+
+def _sorted(request: Request, order: str) -> str:
+    return same_page(request, sort=None if order == "date" else order, before=None)
+
+
+def _header(request: Request, sorted_by: str, column: str) -> SortHeader:
+    is_sorted = sorted_by.removeprefix("-") == column
+    direction = "descending" if read_document_order(sorted_by).is_descending else "ascending"
+    label = {"date": "Added"}.get(column, capitalised(column))
+    other = f"-{column}" if sorted_by == column else column
+    return SortHeader(label, _sorted(request, other), direction if is_sorted else "")
 
 
 def owners_of(session: Session, visitor: Visitor) -> Sequence[str]:
     return [visitor.owner] if visitor.owner is not None else [one for one in session.reading.names("owner", "") if one]
 
 
-def _command(query: DocumentsPageQuery) -> str:
-    filters = [word for owner in query.owner for word in ("--owner", owner)]
-    filters += ["--batch", str(query.batch)] if query.batch else []
-    status = [word for one in query.status for word in ("--status", one)]
-    return command("documents", *status, *filters, *(["--name", query.name] if query.name else []))
+# ── The list as a file ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
-routes = [Route("/documents", documents_page)]
+def list_csv(request: Request) -> Response:
+    return stream_lines(csv_lines(LIST_COLUMNS, _rows(request)), "text/csv; charset=utf-8", file_name="documents.csv")
+
+
+async def list_workbook(request: Request) -> Response:
+    """Send the list as XLSX. A workbook is built before it is sent, so it uses threads of its own."""
+    return await to_thread.run_sync(_workbook, request, limiter=request.app.state.rendering)
+
+
+def _workbook(request: Request) -> Response:
+    with ExitStack() as until_sent:
+        file = until_sent.enter_context(TemporaryFile())
+        write_list(file, _rows(request))
+        until_sent.pop_all()
+        return stream_file(file, WORKBOOK, file_name="documents.xlsx")
+
+
+def _rows(request: Request) -> Iterator[tuple[object, ...]]:
+    query = read_known(request.query_params.multi_items(), DocumentsQuery)
+    with session_of(request) as session:
+        selector = selected(session, visitor_of(request), query)
+
+    def rows() -> Iterator[tuple[object, ...]]:
+        with session_of(request) as session:
+            yield from map(list_row, documents.each_with_origin(session, selector))
+
+    return rows()
+
+
+routes = [
+    Route("/documents", documents_page),
+    Route("/documents.csv", list_csv),
+    Route("/documents.xlsx", list_workbook),
+]

@@ -32,6 +32,9 @@ _SENTENCES = {
     "submitted": "Batch queued",
     "enqueued": "Job queued",
     "existing": "This job is already queued or running",
+    "nothing-chosen": "No document was selected.",
+    "tagged": "Tags changed",
+    "read-again": "The documents will be read again.",
     "document-removed": "Document removed",
     "accepted": "The document will be read again.",
     "taken over": "The document will be read again, because earlier work on it had stopped.",
@@ -90,7 +93,7 @@ def flash_of(session: Session, request: Request) -> Flash | None:
     """Return the message that the URL names. A visitor of one owner sees only messages about their own actions."""
     visitor, query = visitor_of(request), read_known(request.query_params.multi_items(), FlashQuery)
     if sentence := _SENTENCES.get(query.message):
-        return Flash(sentence, is_bad=query.message == "unchanged")
+        return Flash(sentence, is_bad=query.message in ("unchanged", "nothing-chosen"))
     if query.done is None:
         sentence = f"{counted(query.refused, 'job')} could not be changed; each job's page says why"
         return Flash(sentence, is_bad=True) if query.refused else None

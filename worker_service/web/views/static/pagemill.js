@@ -5,6 +5,7 @@
 (() => {
   const clock = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "medium" });
   const short = new Intl.DateTimeFormat(undefined, { month: "short", day: "numeric", hour: "2-digit", minute: "2-digit" });
+  const day = new Intl.DateTimeFormat(undefined, { dateStyle: "medium" });
   const hour = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit" });
   const UNITS = [["d", 86400], ["h", 3600], ["min", 60]];
 
@@ -19,6 +20,7 @@
     const seconds = (Date.now() - moment.getTime()) / 1000;
     if (how === "hour") return hour.format(moment);
     if (how === "since") return length(seconds);
+    if (how === "day") return day.format(moment);
     if (how !== "ago" || Math.abs(seconds) > 7 * 86400) return short.format(moment);
     return seconds < 0 ? `in ${length(-seconds)}` : `${length(seconds)} ago`;
   }
@@ -61,7 +63,7 @@
     }
   });
 
-  // ── Tick all jobs on a page, or a range with Shift ──
+  // ── Tick all rows on a page, or a range with Shift ──
 
   function pickers() {
     for (const box of document.querySelectorAll("input[data-picks]")) {
@@ -70,11 +72,13 @@
     }
   }
   function count() {
-    const chosen = document.querySelectorAll("td.pick input:checked").length;
+    const chosen = document.querySelectorAll(".pick input[name]:checked").length;
+    for (const one of document.querySelectorAll("[data-chosen]")) one.textContent = chosen;
     for (const option of document.querySelectorAll("option[value=ticked]")) {
       option.textContent = chosen ? `${chosen} ticked` : "ticked jobs";
     }
   }
+  document.addEventListener("reset", () => setTimeout(count));
   document.addEventListener("change", (event) => {
     const box = event.target;
     if (box.matches && box.matches("input[data-picks]")) {
@@ -85,7 +89,7 @@
   let last = null;
   document.addEventListener("click", (event) => {
     const box = event.target;
-    if (!box.matches || !box.matches("td.pick input")) return;
+    if (!box.matches || !box.matches(".pick input[name]")) return;
     const boxes = [...document.getElementsByName(box.name)];
     if (event.shiftKey && boxes.includes(last)) {
       const ends = [boxes.indexOf(last), boxes.indexOf(box)];

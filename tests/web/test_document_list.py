@@ -1,0 +1,163 @@
+"""The list of documents as any browser gets it: filters and orders in the address, and changes of several documents."""
+
+from __future__ import annotations
+
+import io
+import re
+import zipfile
+from html import unescape
+
+import httpx
+import pytest
+
+from tests.cli.stored_documents import Shelf
+from tests.store.kit import work_as
+from tests.web.conftest import bearer
+from worker_service.jobs.library import DocumentSelector
+from worker_service.jobs.selector import Selector
+from worker_service.jobs.tokens import Power
+from worker_service.services import tokens
+from worker_service.services.database import Session
+
+PAGE = {"Accept": "text/html"}
+
+
+@pytest.fixture
+def shelf(session: Session) -> Shelf:
+    work_as(session.store)
+    return Shelf(session.store, session.settings.workspace)
+
+
+@pytest.fixture
+def three(shelf: Shelf) -> Shelf:
+    """Alice's a.pdf (2 pages) and c.xlsx, and bob's b.pdf, which has failed."""
+    shelf.read("a.pdf", "one", "two", owner="alice", roles=("original", "text"))
+    shelf.fail("b.pdf", "BROKEN", "it is broken")
+    shelf.read("c.xlsx", "three", owner="alice", kind="sheet", roles=("original", "text"))
+    shelf.store.tags.add([1, 3], ["invoice"])
+    shelf.store.tags.add([1], ["paid"])
+    return shelf
+
+
+def titles(page: str) -> list[str]:
+    return re.findall(r'class="(?:title name"><a|name") href="/documents/\d+"><bdi>([^<]*)</bdi>', page)
+
+
+def tags_of(shelf: Shelf, document_id: int) -> list[str]:
+    return [*shelf.store.library.document(document_id).tags]
+
+
+ASKED = {
+    "": ["c.xlsx", "b.pdf", "a.pdf"],
+    "sort=name": ["a.pdf", "b.pdf", "c.xlsx"],
+    "sort=-name": ["c.xlsx", "b.pdf", "a.pdf"],
+    "sort=state": ["b.pdf", "a.pdf", "c.xlsx"],
+    "tag=invoice": ["c.xlsx", "a.pdf"],
+    "tag=invoice&tag=paid": ["a.pdf"],
+    "kind=sheet&owner=alice": ["c.xlsx"],
+    "status=failed": ["b.pdf"],
+    "since=1d&name=A": ["a.pdf"],
+    "until=1d": [],
+}
+
+
+def test_what_the_address_asks_for_is_shown(site: httpx.Client, three: Shelf) -> None:
+    for query, found in ASKED.items():
+        for view in ("grid", "table"):
+            assert titles(site.get(f"/documents?view={view}&{query}", headers=PAGE).text) == found, query
+        assert [one["name"] for one in site.get(f"/api/documents?{query}").json()["items"]] == found, query
+
+
+def test_filters_are_links_that_keep_the_others(site: httpx.Client, three: Shelf) -> None:
+    page = unescape(site.get("/documents?tag=invoice&kind=pdf&before=9", headers=PAGE).text)
+
+    assert 'href="/documents?kind=pdf&tag=invoice&tag=paid"' in page
+    assert 'href="/documents?kind=pdf" aria-label="Remove filter: Tag"' in page
+    assert 'href="/documents?tag=invoice&kind=pdf&sort=name"' in page
+    assert "1 of 3 documents" in page
+    assert site.get("/documents?sort=size", headers=PAGE).status_code == 400
+
+
+def test_the_list_is_a_csv_and_a_workbook_of_what_the_filters_choose(site: httpx.Client, three: Shelf) -> None:
+    lines = site.get("/documents.csv?tag=paid").text.splitlines()
+    book = site.get("/documents.xlsx?tag=paid").content
+
+    assert (len(lines), lines[1].split(",")[1], lines[1].endswith('"invoice, paid"')) == (2, "a.pdf", True)
+    with zipfile.ZipFile(io.BytesIO(book)) as archive:
+        sheet = archive.read("xl/worksheets/sheet1.xml").decode()
+    assert ("a.pdf" in sheet, "c.xlsx" in sheet) == (True, False)
+
+
+def test_several_are_tagged_by_a_plain_form_and_lead_back_to_their_list(site: httpx.Client, three: Shelf) -> None:
+    asked = site.get("/documents/change?id=1&id=3&verb=tag&kind=pdf&view=table", headers=PAGE).text
+    fields = dict(re.findall(r'type="hidden" name="(\w+)" value="(\w+)"', asked))
+    answer = site.post(
+        "/documents/change",
+        data={**fields, "id": ["1", "3"], "add": "Urgent, 2026", "without": "paid"},
+        headers=PAGE,
+    )
+
+    assert "Tag 2 documents" in asked
+    assert 'name="without" value="paid"' in asked
+    assert answer.headers["location"] == "/documents?kind=pdf&view=table&message=tagged"
+    assert (tags_of(three, 1), tags_of(three, 3)) == (["2026", "invoice", "urgent"], ["2026", "invoice", "urgent"])
+
+
+def test_all_that_the_filters_choose_are_read_again_or_removed(
+    site: httpx.Client, three: Shelf, session: Session
+) -> None:
+    again = {"scope": "all", "tag": "invoice", "verb": "again", "lang": "deu"}
+    assert site.post("/documents/change", data=again).headers["location"] == "/documents?tag=invoice&message=read-again"
+    assert [three.store.library.document(one).index_generation for one in (1, 3)] == [2, 2]
+    three.store.steering.cancel(Selector(), actor="test")
+
+    asked = site.get("/documents/change?scope=all&owner=alice&verb=remove", headers=PAGE).text
+    assert "2 documents with 3 pages and 4 files" in asked
+    remove = {"scope": "all", "owner": "alice", "verb": "remove"}
+    changed = site.post("/documents/change", data={**remove, "expect": "3"}, headers=PAGE)
+    assert (changed.status_code, "Now 2 documents match, not 3" in changed.text) == (400, True)
+    done = site.post("/documents/change", data={**remove, "expect": "2"}, headers=PAGE, follow_redirects=True)
+
+    assert "2 documents removed" in done.text
+    assert [one.name for one in session.library.documents(DocumentSelector())] == ["b.pdf"]
+    assert "No document was selected" in site.get("/documents/change?verb=remove", follow_redirects=True).text
+
+
+def test_the_files_of_several_are_one_archive_that_says_what_is_missing(site: httpx.Client, three: Shelf) -> None:
+    three.read("sub/a.pdf", "again", roles=("original",))
+
+    one = site.get("/documents.zip?id=1&id=3&id=4")
+    both = site.get("/documents.zip?scope=all&form=original&form=txt")
+
+    with zipfile.ZipFile(io.BytesIO(one.content)) as archive:
+        assert archive.testzip() is None
+        assert sorted(archive.namelist()) == ["a-1.original", "a-4.original", "c-3.original"]
+    with zipfile.ZipFile(io.BytesIO(both.content)) as archive:
+        assert archive.read("texts/a-1.txt") == b"one\x0ctwo"
+        assert "document 2 (b.pdf) has no original" in archive.read("left-out.txt").decode()
+    assert one.headers["content-disposition"] == 'attachment; filename="documents.zip"'
+
+
+def test_one_owner_sees_and_changes_only_what_is_theirs(site: httpx.Client, three: Shelf, session: Session) -> None:
+    site.headers.update(bearer(session.settings, "bob", owner="bob"))
+
+    page = site.get("/documents", headers=PAGE).text
+    csv = site.get("/documents.csv").text
+    zipped = site.get("/documents.zip?id=1&id=3")
+    change = site.post("/documents/change", data={"id": ["1", "3"], "verb": "tag", "add": "mine"})
+
+    assert ("a.pdf" in page, "invoice" in page, "a.pdf" in csv) == (False, False, False)
+    with zipfile.ZipFile(io.BytesIO(zipped.content)) as archive:
+        assert archive.namelist() == []
+    assert change.headers["location"] == "/documents?message=nothing-chosen"
+    assert tags_of(three, 1) == ["invoice", "paid"]
+
+
+def test_who_may_only_read_downloads_and_changes_nothing(site: httpx.Client, three: Shelf, session: Session) -> None:
+    word = tokens.create_token(session, "reader", [Power.READ]).word
+    site.headers["Authorization"] = f"Bearer {word}"
+
+    assert 'value="tag"' not in site.get("/documents", headers=PAGE).text
+    assert site.get("/documents/change?id=1&verb=download", headers=PAGE).status_code == 200
+    assert site.get("/documents/change?id=1&verb=remove", headers=PAGE).status_code == 403
+    assert site.post("/documents/change", data={"id": "1", "verb": "tag", "add": "x"}).status_code == 403

@@ -1,0 +1,177 @@
+"""What is done with several documents at once: download, tag, read again, remove.
+
+The list submits the chosen ids, or its filters with `scope=all`; a page asks for the details, then a form does it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Literal
+from urllib.parse import urlencode
+
+from msgspec.structs import replace
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import Route
+
+from worker_service.base.errors import BadInput
+from worker_service.base.humanize import counted
+from worker_service.jobs.library import Document, DocumentSelector
+from worker_service.services import document_removal, enqueue, tags
+from worker_service.services.database import Session
+from worker_service.services.documents import each_document
+from worker_service.web.access import Power, visitor_of
+from worker_service.web.database_sessions import session_of
+from worker_service.web.middleware import form_of
+from worker_service.web.parameters import read_known
+from worker_service.web.resources.documents import DocumentsQuery, selected, zip_response
+from worker_service.web.resources.read_requests import submit_reindex
+from worker_service.web.views import render
+
+_AT_ONCE_MAX = 1000
+"""Documents that one request reads again or removes, which takes milliseconds for each."""
+_NAMED = 8
+_TAGS_OF_MAX = 500
+"""Documents whose tags are offered for removal."""
+_OPTIONS = ("lang", "quality", "force-ocr")
+"""Options of reading that the form has."""
+_LIST_PARAMETERS = ("status", "owner", "name", "batch", "tag", "kind", "since", "until", "sort", "view")
+
+FORMS: Mapping[str, str] = {"original": "Originals", "txt": "Text", "pdf": "Searchable PDFs"}
+TITLES: Mapping[str, str] = {"download": "Download", "tag": "Tag", "again": "Read again", "remove": "Remove"}
+
+
+class ChosenQuery(DocumentsQuery, frozen=True, kw_only=True):
+    scope: Literal["", "all"] = ""
+    """all: what the filters choose, instead of the ids."""
+    view: str = ""
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self.id or self.scope)
+
+    @property
+    def filters(self) -> Sequence[tuple[str, object]]:
+        """The parameters of the list, to go back to it."""
+        given = {name: getattr(self, name) for name in _LIST_PARAMETERS if getattr(self, name)}
+        pairs = [(name, one) for name, word in given.items() for one in (word if isinstance(word, tuple) else [word])]
+        return [pair for pair in pairs if pair != ("sort", "date")]
+
+    @property
+    def fields(self) -> Sequence[tuple[str, object]]:
+        """Hidden fields for the next form."""
+        return [*([("scope", "all")] if self.scope else [("id", one) for one in self.id]), *self.filters]
+
+
+class ChangeQuery(ChosenQuery, frozen=True, kw_only=True):
+    verb: Literal["download", "tag", "again", "remove"]
+    expect: int | None = None
+    """Number of documents that the user was asked about."""
+    add: str = ""
+    without: tuple[str, ...] = ()
+    """Tags to remove."""
+    anyway: bool = False
+
+
+class ZipQuery(ChosenQuery, frozen=True, kw_only=True):
+    form: tuple[Literal["original", "txt", "pdf"], ...] = ("original",)
+
+
+def ask(request: Request) -> Response:
+    """Show what will be done, with its options."""
+    visitor, query = visitor_of(request), read_known(request.query_params.multi_items(), ChangeQuery)
+    if query.verb != "download":
+        visitor.must(Power.OPERATE)
+    with session_of(request) as session:
+        selector = _selector(request, session, query)
+        count = 0 if query.is_empty else session.library.totals(selector).documents
+        if not count:
+            return _to_list(query, message="nothing-chosen")
+        _refuse_too_many(query.verb, count)
+        found = session.library.documents(selector, most=_TAGS_OF_MAX)
+        is_removal = query.verb == "remove"
+        return render(
+            request,
+            "document_changes.html",
+            title=f"{TITLES[query.verb]} {counted(count, 'document')}",
+            query=query,
+            count=count,
+            sample=found[:_NAMED],
+            weight=session.store.upkeep.weigh(session.library.document_ids(selector)) if is_removal else None,
+            forms=FORMS,
+            tags_of_chosen=sorted({tag for one in found for tag in one.tags}),
+            tags_known=tags.name_tags(session, visitor.owner),
+            offered=enqueue.offered_choices(session) if query.verb == "again" else {},
+            back=_list_address(query),
+        )
+
+
+def change(request: Request) -> Response:
+    visitor_of(request).must(Power.OPERATE)
+    fields = form_of(request)
+    query = read_known(fields.multi_items(), ChangeQuery)
+    with session_of(request) as session:
+        ids = [] if query.is_empty else session.library.document_ids(_selector(request, session, query))
+        if not ids:
+            return _to_list(query, message="nothing-chosen")
+        _refuse_too_many(query.verb, len(ids))
+        if query.expect not in (None, len(ids)):
+            raise BadInput(f"now {counted(len(ids), 'document')} match, not {query.expect}", "go back and look again")
+        if query.verb == "tag":
+            return _tag(session, ids, query)
+        if query.verb == "again":
+            options = {name: fields.getlist(name) for name in _OPTIONS if name in fields}
+            for document_id in ids:
+                submit_reindex(session, document_id, options, is_forced=query.anyway)
+            return _to_list(query, message="read-again")
+        chosen = session.library.documents(DocumentSelector(ids=ids), most=len(ids)) if query.verb == "remove" else ()
+        removed, _ = document_removal.remove_documents(session, chosen)
+    return _to_list(query, done=removed.action_id, refused=len(removed.refused) or None)
+
+
+def _tag(session: Session, ids: Sequence[int], query: ChangeQuery) -> Response:
+    if query.without:
+        tags.remove_tags(session, ids, query.without)
+    if query.add.strip():
+        tags.add_tags(session, ids, [query.add])
+    return _to_list(query, message="tagged" if query.without or query.add.strip() else "nothing")
+
+
+def files(request: Request) -> Response:
+    """Send the files of the chosen documents as a zip archive. Without ids, the filters choose."""
+    query = read_known(request.query_params.multi_items(), ZipQuery)
+    with session_of(request) as session:
+        selector = _selector(request, session, query)
+
+    def find(session: Session) -> Iterator[Document]:
+        return each_document(session, selector)
+
+    return zip_response(request, find, query.form, file_name="documents.zip")
+
+
+def _selector(request: Request, session: Session, query: ChosenQuery) -> DocumentSelector:
+    chosen = replace(query, id=()) if query.scope or not query.id else DocumentsQuery(id=query.id)
+    return selected(session, visitor_of(request), chosen)
+
+
+def _refuse_too_many(verb: str, count: int) -> None:
+    if verb in ("again", "remove") and count > _AT_ONCE_MAX:
+        name = "reindex" if verb == "again" else "documents rm"
+        remedy = f"choose fewer, or use `pagemill {name}` with --tag, --batch or --name on the server"
+        raise BadInput(f"these are {count:,} documents, more than {_AT_ONCE_MAX:,} at a time", remedy)
+
+
+def _list_address(query: ChosenQuery) -> str:
+    return f"/documents?{urlencode(query.filters)}" if query.filters else "/documents"
+
+
+def _to_list(query: ChosenQuery, **message: object) -> Response:
+    words = [*query.filters, *((name, word) for name, word in message.items() if word is not None)]
+    return RedirectResponse(f"/documents?{urlencode(words)}", 303)
+
+
+routes = [
+    Route("/documents/change", ask),
+    Route("/documents/change", change, methods=["POST"]),
+    Route("/documents.zip", files),
+]
