@@ -106,6 +106,11 @@ def get_batch(session: Session, batch_id: int) -> Batch:
     return session.store.batches.get(batch_id)
 
 
+def newest_batches(session: Session, owner: str | None, *, most: int) -> Sequence[Batch]:
+    """Return batches without their progress, for a menu."""
+    return session.store.batches.list(owners=() if owner is None else (owner,), most=most)
+
+
 def newest_live_batches(session: Session) -> Sequence[BatchDetails]:
     return list_batches(session, states=_UNDER_WAY, limit=_SHOWN_MOST).items
 

@@ -88,8 +88,8 @@ def ask(request: Request) -> Response:
         if not count:
             return _to_list(query, message="nothing-chosen")
         _refuse_too_many(query.verb, count)
-        found = session.library.documents(selector, most=_TAGS_OF_MAX)
         is_removal = query.verb == "remove"
+        found = session.library.documents(selector, most=_AT_ONCE_MAX if is_removal else _TAGS_OF_MAX)
         return render(
             request,
             "document_changes.html",
@@ -97,7 +97,7 @@ def ask(request: Request) -> Response:
             query=query,
             count=count,
             sample=found[:_NAMED],
-            weight=session.store.upkeep.weigh(session.library.document_ids(selector)) if is_removal else None,
+            weight=document_removal.weigh_removal(session, found) if is_removal else None,
             forms=FORMS,
             tags_of_chosen=sorted({tag for one in found for tag in one.tags}),
             tags_known=tags.name_tags(session, visitor.owner),

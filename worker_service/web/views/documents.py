@@ -19,6 +19,7 @@ from starlette.routing import Route
 
 from worker_service.jobs.library import DocumentSelector
 from worker_service.services import documents, tags
+from worker_service.services.batches import newest_batches
 from worker_service.services.database import Session
 from worker_service.services.parse import read_document_order
 from worker_service.services.spreadsheets import LIST_COLUMNS, csv_lines, list_row, write_list
@@ -127,7 +128,7 @@ def _chips(request: Request, session: Session, visitor: Visitor, query: Document
     if visitor.owner is None and (owners := owners_of(session, visitor)):
         yield chip("Owner", "owner", ", ".join(query.owner), {one: one for one in owners})
     yield chip("State", "status", words(STATES, query.status), {label: word for word, label in STATES.items()})
-    found = session.store.batches.list(owners=[visitor.owner] if visitor.owner else [], most=_BATCHES_OFFERED)
+    found = newest_batches(session, visitor.owner, most=_BATCHES_OFFERED)
     if batches := {str(one.id): capitalised(one.title) for one in found}:
         chosen = [] if query.batch is None else [str(query.batch)]
         yield chip("Batch", "batch", words(batches, chosen), {label: number for number, label in batches.items()})
