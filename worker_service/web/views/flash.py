@@ -33,7 +33,6 @@ _SENTENCES = {
     "enqueued": "Job queued",
     "existing": "This job is already queued or running",
     "nothing-chosen": "No document was selected.",
-    "tagged": "Tags changed",
     "read-again": "The documents will be read again.",
     "document-removed": "Document removed",
     "accepted": "The document will be read again.",
