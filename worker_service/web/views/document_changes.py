@@ -158,7 +158,7 @@ def _refuse_too_many(verb: str, count: int) -> None:
     if verb in ("again", "remove") and count > _AT_ONCE_MAX:
         name = "reindex" if verb == "again" else "documents rm"
         remedy = f"choose fewer, or use `pagemill {name}` with --tag, --batch or --name on the server"
-        raise BadInput(f"these are {count:,} documents, more than {_AT_ONCE_MAX:,} at a time", remedy)
+        raise BadInput(f"{counted(count, 'document')}: at most {_AT_ONCE_MAX:,} can be changed at a time", remedy)
 
 
 def _list_address(query: ChosenQuery) -> str:
