@@ -62,10 +62,12 @@ class ReaderQuery(Struct, frozen=True):
     zoom: Literal[100, 150, 200, 300] = 100
     """Per cent of the width that there is."""
     turn: Literal[0, 90, 180, 270] = 0
+    seen: Annotated[int, Meta(ge=0, le=NUMBER_MAX)] = 0
+    """Generation of the text that the user has before them while the document is read again."""
 
     def link(self, document_id: int, **changes: object) -> str:
         """Return the address of this view with some parameters changed."""
-        values = {**msgspec.structs.asdict(self), "match": 0, **changes}
+        values = {**msgspec.structs.asdict(self), "match": 0, "seen": 0, **changes}
         defaults = dict(zip(self.__struct_fields__, self.__struct_defaults__, strict=True))
         return (
             f"/documents/{document_id}?{urlencode({key: one for key, one in values.items() if one != defaults[key]})}"

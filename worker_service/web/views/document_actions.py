@@ -116,17 +116,11 @@ def _password(request: Request) -> Response:
     with session_of(request) as session:
         document = _visible(session, request)
         try:
-            made = give_password(
-                session,
-                request.app.state.renderer,
-                document,
-                form.get("password", ""),
-                is_kept=bool(form.get("remember")),
-            )
+            word, is_kept = form.get("password", ""), bool(form.get("remember"))
+            give_password(session, request.app.state.renderer, document, word, is_kept=is_kept)
         except WrongPassword:
             return password_form(request, problem="This password does not open the PDF. Type it again.")
-    is_read = made.enqueued.decision is Decision.UNCHANGED
-    return redirect(f"/documents/{document.id}", message="unlocked" if is_read else "accepted")
+    return redirect(f"/documents/{document.id}", message="unlocked")
 
 
 def forget_password(request: Request) -> Response:
