@@ -1,3 +1,3 @@
-"""Pagemill: a document worker for one machine. The rooms are described in ARCHITECTURE.md."""
+"""A document worker for one machine. ARCHITECTURE.md describes its packages."""
 
 VERSION = "0.1.0"

@@ -1,4 +1,4 @@
-"""Entry point of the daemon: systemd starts `python -m worker_service`. `pagemill run` does the same for users."""
+"""Entry point of the daemon under systemd; `pagemill run` is for users."""
 
 import gc
 import sys

@@ -1,7 +1,7 @@
-"""The names that a module with verbs (CLI commands) of another distribution imports from pagemill.
+"""What a module with verbs (CLI commands) of another distribution imports from pagemill.
 
-A verb is a function decorated with `verb`. Its entry point is in the group `worker_service.verbs` and has the name that
-users type: `scrape`, or `documents scrape` for a subcommand. Its module is imported when it is called.
+A verb is a function decorated with `verb`. Its entry point, in the group `worker_service.verbs`, has the name that
+users type: `scrape`, or `documents scrape`.
 """
 
 from worker_service.base.errors import BadInput

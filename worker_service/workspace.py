@@ -1,11 +1,10 @@
 """The workspace on disk: its owner database, links with readable names, and removal of unreferenced files.
 
-`by-owner/alice/Reports/Annual report 2025.pdf` is a link to the file in `objects`. A chore makes such links from
-committed rows (P5). They are relative symbolic links instead of hard links for three reasons: a removed file frees its
-bytes even if its link is removed later; a user who writes to a link sees that it is one; and the workspace can be moved
-as a whole. To copy files out of it, use `cp -L`.
+`by-owner/alice/Reports/Annual report 2025.pdf` is a link to the file in `objects`, made from committed rows (P5). Links
+are relative and symbolic: a removed file frees its bytes; a user who writes to a link sees that it is one; and the
+workspace can be moved. To copy files out of it, use `cp -L`.
 
-Only links that pagemill made are removed or replaced, and no link is followed on the way to one.
+Only pagemill's own links are removed or replaced, and none is followed on the way to one.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
     from worker_service.store.store import Store
 
 FORGOTTEN_AT_ONCE = 50
-"""Rows per transaction, so that other writers get their turn."""
+"""Per transaction, so that other writers get their turn."""
 FREE_BYTES_LEAST = 128 * 1024 * 1024
 """No attempt starts with less."""
 _MARK = ".database"
@@ -43,8 +42,8 @@ class PathOccupied(PagemillError):
 
 
 def take_workspace(workspace: Path, database_id: str) -> None:
-    """Mark the workspace as this database's, or raise if it is marked as another's: published files are named by job
-    id, and two databases use the same ids.
+    """Raise if another database has marked the workspace: files are named by job id, and two databases use the same
+    ids.
     """
     workspace.mkdir(parents=True, exist_ok=True)
     mark = workspace / _MARK
@@ -77,7 +76,7 @@ def fault_of_workspace(workspace: Path, database_id: str) -> ConfigError | None:
 def find_deleted_sources(
     store: Store, workspace: Path, owner: str, platform: str, source_keys: Collection[str]
 ) -> set[str]:
-    """Return the source keys of files that were read and whose copies in the workspace have been deleted since."""
+    """Return the keys of files that were read and whose copies have been deleted since."""
     copies = store.library.copies(owner, platform, source_keys) if source_keys else {}
     return {key for key, path in copies.items() if not file_exists(workspace / path)}
 
@@ -104,7 +103,7 @@ def link_due(store: Store, workspace: Path) -> Sequence[str]:
 
 
 def link(store: Store, workspace: Path, document_ids: Sequence[int]) -> Sequence[str]:
-    """Update the rows and links of these documents; return error messages."""
+    """Update rows and links of these documents; return error messages."""
     errors: list[str] = []
     before = {document_id: store.links.links_of(document_id) for document_id in document_ids}
     wanted = []
@@ -135,7 +134,7 @@ def link(store: Store, workspace: Path, document_ids: Sequence[int]) -> Sequence
 
 
 def _has_links(links: Links, present: Sequence[tuple[str, str]]) -> bool:
-    """Return whether the document has them, under its name or its name with a number."""
+    """True if the links have the document's name, perhaps with a number."""
     folder = "/".join(links.folders)
     return any(
         sorted((f"{folder}/{stem}{ending}", target) for ending, target in links.targets) == sorted(present)

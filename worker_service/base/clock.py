@@ -1,6 +1,6 @@
-"""Clocks, time zones, and times as text. The only reader of the wall clock, so that a test can stop or move it.
+"""Clocks, time zones, and times as text. No other module reads the wall clock, so that a test can stop it.
 
-Times are stored as UTC text with milliseconds: ``2026-11-18 10:00:00.000``. Text in this form sorts by time.
+Times are stored as UTC text with milliseconds, ``2026-11-18 10:00:00.000``, which sorts by time.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def as_text(moment: datetime) -> str:
 
 
 def from_text(text: str) -> datetime:
-    """Parse a time from a row. Text that is no time, which only a manual edit can leave, counts as 1970."""
+    """Text that is no time, which only a manual edit can leave, counts as 1970."""
     try:
         return datetime.fromisoformat(text).replace(tzinfo=UTC)
     except ValueError:
@@ -56,7 +56,7 @@ def zone_of(name: str) -> tzinfo:
 
 
 def period_of(moment: datetime, period: str, zone: str) -> str:
-    """Name the hour, day, week or month of a moment in a time zone: ``day 2026-11-19``."""
+    """Return such as ``day 2026-11-19``."""
     here = moment.astimezone(zone_of(zone))
     # With the offset, the two hours at the end of daylight saving time differ.
     forms = {"hour": "%Y-%m-%d %H:00 %z", "day": "%Y-%m-%d", "week": "%G-W%V", "month": "%Y-%m"}
@@ -64,7 +64,7 @@ def period_of(moment: datetime, period: str, zone: str) -> str:
 
 
 def parse_duration(text: str) -> timedelta:
-    """Read ``90s``, ``10m``, ``2h``, ``30d``, ``1w`` or a sum such as ``1h30m``."""
+    """Parse ``90s``, ``10m``, ``2h``, ``30d``, ``1w`` or a sum such as ``1h30m``."""
     parts = _DURATION.findall(text)
     if not parts or _DURATION.sub("", text).strip():
         raise BadTime(f"{text!r} is not a length of time", "write it like 90s, 10m, 2h, 30d or 1h30m")
@@ -75,7 +75,7 @@ def parse_duration(text: str) -> timedelta:
 
 
 def parse_length(text: str) -> timedelta:
-    """Read how long something may take: a duration, or a number of seconds. Not for ages, where 30 may mean days."""
+    """Parse a duration, or a number of seconds. Not for ages, where 30 may mean days."""
     if not _NUMBER.fullmatch(text):
         return parse_duration(text)
     try:
@@ -85,7 +85,7 @@ def parse_length(text: str) -> timedelta:
 
 
 def parse_time(text: str, *, now: datetime) -> datetime:
-    """Read ``+10m`` (from now), or a time such as ``2026-11-18 10:00``; without a zone it is UTC."""
+    """Parse ``+10m`` (from now), or a time such as ``2026-11-18 10:00``; without a zone it is UTC."""
     if text.startswith("+"):
         return add_duration(now, parse_duration(text[1:]))
     try:

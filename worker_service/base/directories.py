@@ -1,7 +1,7 @@
 """Open directories, and files beneath them, without following symbolic links.
 
-A path may change its meaning between check and use: a process that can write one of its directories can replace the
-next one by a link. A descriptor stays with its directory.
+A process that can write one directory of a path can replace the next by a link between check and use. A descriptor
+stays with its directory.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ _NO_SYMLINKS, _BENEATH = 0x04, 0x08
 _HOW = struct.Struct("=QQQ")
 """struct open_how: flags, mode, resolve."""
 OPEN_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-"""Flags of `os.open` that refuse a path whose last part is a link, with `NotADirectoryError`."""
+"""Refuse a path whose last part is a link, with `NotADirectoryError`."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
 @contextmanager
 def open_nested_folder(root: Path, folders: Sequence[str] = (), *, makes: bool = False) -> Iterator[int]:
-    """Open the last folder. `root` may be a link; no folder may. With `makes`, create missing folders."""
+    """`root` may be a link; no folder may. With `makes`, create missing folders."""
     top = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         folder = open_folder(top, folders, makes=makes)
@@ -39,7 +39,7 @@ def open_nested_folder(root: Path, folders: Sequence[str] = (), *, makes: bool =
 
 
 def open_folder(directory: int, folders: Sequence[str], *, makes: bool = False) -> int:
-    """Open the last folder. If one is not a folder, its name is the `filename` of the error."""
+    """The error names the part that is not a folder in `filename`."""
     folder = os.dup(directory)
     try:
         for name in folders:
@@ -56,9 +56,7 @@ def open_folder(directory: int, folders: Sequence[str], *, makes: bool = False) 
 
 
 def open_beneath(directory: int, path: PurePath, flags: int) -> int:
-    """Open `path` beneath `directory` without following any link. With `O_PATH` the last part may be a link: then the
-    descriptor refers to the link itself.
-    """
+    """Follow no link. With `O_PATH` the last part may be a link, to which the descriptor then refers."""
     if path.is_absolute() or ".." in path.parts:
         raise OSError(errno.EXDEV, os.strerror(errno.EXDEV), str(path))
     flags |= os.O_NOFOLLOW | os.O_CLOEXEC

@@ -1,5 +1,7 @@
-"""Read the entry points of installed distributions from their `entry_points.txt`. importlib.metadata reads all metadata
-of each distribution, which was a fifth of the start time of a process. Nothing is imported before `load`.
+"""Read the entry points of installed distributions from their `entry_points.txt`.
+
+importlib.metadata reads all metadata, which was a fifth of the start time of a process. Nothing is imported before
+`load`.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ class EntryPoint(Struct, frozen=True):
 
 
 def entry_points(group: str, path: Sequence[str] | None = None) -> list[EntryPoint]:
-    """Return the entry points of the group on `path` (None: sys.path), sorted by name."""
+    """Sorted by name. `path` None: sys.path."""
     found: set[EntryPoint] = set()
     seen: set[str] = set()
     for directory in sys.path if path is None else path:
@@ -72,7 +74,7 @@ def _listed(about: Path, group: str) -> Iterator[tuple[str, str]]:
 
 
 def _name(about: Path) -> str:
-    """Return the declared name; the name of the directory has no hyphens."""
+    """The name of the directory has no hyphens."""
     for file in ("METADATA", "PKG-INFO"):
         with contextlib.suppress(OSError):
             named = _NAME.search((about / file).read_text(encoding="utf-8", errors="replace"))

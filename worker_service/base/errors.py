@@ -1,6 +1,6 @@
 """Problems, and one small exception class for each thing that a caller would do differently.
 
-Each exception has a stable ``code`` (for JSON, logs and tests) and the exit code of the command line.
+Each has a stable ``code`` and the exit code of the command line.
 """
 
 from __future__ import annotations
@@ -9,14 +9,14 @@ from typing import NamedTuple
 
 
 def in_a_sentence(detail: str, remedy: str | None) -> str:
-    """Join detail and remedy for display. No code parses the result."""
+    """Write for display: no code parses the result."""
     # The remedy belongs to the first line: the rest is the output of a program, or a traceback.
     first, newline, more = detail.partition("\n")
     return f"{': '.join(filter(None, [first, remedy]))}{newline}{more}"
 
 
 class Problem(NamedTuple):
-    """A stable code, a sentence about what is wrong, and what to do about it (empty if unknown)."""
+    """`remedy` is empty if unknown."""
 
     code: str
     detail: str
@@ -74,7 +74,7 @@ class SchemaMismatch(StoreUnusable, code="schema_mismatch"): ...
 
 
 class StoreBusy(StoreError, code="database_busy", exit_code=75):
-    """Another process holds the write lock. Try again."""
+    """Another process holds the write lock."""
 
 
 class StoreReadOnly(StoreError, code="database_read_only", exit_code=77): ...
@@ -94,11 +94,11 @@ class StoreDamaged(StoreError, code="database_damaged"): ...
 
 
 class RuleBroken(StoreError, code="rule_broken", exit_code=1):
-    """A constraint or trigger of the database rejected the change. The message is the database's own."""
+    """A constraint or trigger rejected the change. The message is the database's."""
 
 
 class PublishedFileRemoved(RuleBroken, code="file_forgotten"):
-    """The file to publish again has been removed since. Publish its content in another attempt."""
+    """Publish the content in another attempt."""
 
 
 class JobNotFound(PagemillError, code="job_not_found", exit_code=66): ...
@@ -128,12 +128,12 @@ class IdempotencyConflict(Refused, code="asked_twice"):
 
 
 class LeaseLost(PagemillError, code="lease_lost"):
-    """Another worker owns this job now, or the row has ended. Drop the result; write nothing."""
+    """Another worker owns this job now, or the row has ended: write nothing."""
 
 
 class CancelRequested(LeaseLost, code="cancel_requested"):
-    """The job was asked to stop (P7): only the end of its cancellation may be written."""
+    """Nothing but the end of its cancellation may be written (P7)."""
 
 
 class WorkerUnknown(PagemillError, code="worker_unknown"):
-    """The worker has no row: it was declared dead, or never registered. It owns no jobs."""
+    """The worker was declared dead, or never registered. It owns no jobs."""

@@ -1,8 +1,8 @@
-"""Names of log events of the daemon and the web server, and the setup of logging.
+"""Names of log events, and the setup of logging.
 
 A name is a noun and a past participle; values are fields. Payloads, results and secrets are never logged. Lines are
-plain text on a terminal, journal entries with fields under systemd, and JSON elsewhere. Only the daemon and the web
-server import this module; structlog is imported when logging starts.
+plain text on a terminal, journal entries with fields under systemd, and JSON elsewhere. structlog is imported when
+logging starts.
 """
 
 from __future__ import annotations
@@ -91,9 +91,7 @@ _PRIORITIES = {"debug": 7, "info": 6, "warning": 4, "error": 3, "critical": 2}
 
 
 def begin_logging(log_format: str, *, environ: Mapping[str, str] | None = None, stream: TextIO | None = None) -> Log:
-    """Configure structlog and return the log. `auto` selects the journal under systemd, colours on a terminal,
-    otherwise JSON.
-    """
+    """`auto` selects the journal under systemd, colours on a terminal, otherwise JSON."""
     with _without_rich():
         import structlog
 
@@ -128,9 +126,7 @@ def begin_logging(log_format: str, *, environ: Mapping[str, str] | None = None, 
 
 @contextmanager
 def _without_rich() -> Iterator[None]:
-    """Hide rich while structlog is imported: importing it takes longer than structlog itself, and it is not used
-    here.
-    """
+    """Importing rich takes longer than structlog itself, and it is not used here."""
     if "rich" in sys.modules:
         yield
         return
@@ -150,7 +146,7 @@ def _chosen(log_format: str, environ: Mapping[str, str], stream: TextIO) -> str:
 
 
 def _is_journal(given: str, stream: TextIO) -> bool:
-    """Return whether `given`, device and inode of the journal's stream according to systemd, is this stream."""
+    """`given` is device and inode of the journal's stream, according to systemd."""
     try:
         status = os.fstat(stream.fileno())
     except (OSError, ValueError):
@@ -159,7 +155,7 @@ def _is_journal(given: str, stream: TextIO) -> bool:
 
 
 class _Lines:
-    """Writes lines to a stream and ignores errors, so that a closed terminal does not stop the daemon."""
+    """Ignores errors: a closed terminal must not stop the daemon."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -177,7 +173,7 @@ class _Lines:
 
 
 def _without_power(_: Any, __: str, event: Any) -> dict[str, Any]:
-    """Escape control characters in fields, which may come from untrusted files."""
+    """Escape control characters of untrusted files."""
     return {
         name: (harmless_text if name == "exception" else harmless)(value) if isinstance(value, str) else value
         for name, value in event.items()
@@ -185,7 +181,7 @@ def _without_power(_: Any, __: str, event: Any) -> dict[str, Any]:
 
 
 def _as_journal_entry(_: Any, __: str, event: Any) -> dict[str, Any]:
-    """Build the journal's fields: MESSAGE for people, PAGEMILL_* for `journalctl PAGEMILL_JOB_ID=42`."""
+    """MESSAGE is for people, PAGEMILL_* for `journalctl PAGEMILL_JOB_ID=42`."""
     import traceback
 
     name, level = event.pop("event"), event.pop("level", "info")

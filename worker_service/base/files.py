@@ -1,5 +1,3 @@
-"""Write, move, sync and digest files."""
-
 from __future__ import annotations
 
 import errno
@@ -17,9 +15,9 @@ _COPIED_BYTES = 1 << 20
 
 @contextmanager
 def atomic_write(to: Path, *, mode: int = 0o666, is_new: bool = False, is_synced: bool = False) -> Iterator[IO[bytes]]:
-    """Write a file that appears at `to` in one step when the block ends. The umask applies to `mode`.
+    """The file appears at `to` in one step when the block ends. The umask applies to `mode`.
 
-    It replaces an existing file, or raises `FileExistsError` with `is_new`.
+    It replaces an existing file; with `is_new`, raise `FileExistsError`.
     """
     # The name is unique, because two processes may write the same file at once.
     unfinished = to.with_name(f".{os.urandom(8).hex()}.unfinished")
@@ -44,7 +42,7 @@ def atomic_write(to: Path, *, mode: int = 0o666, is_new: bool = False, is_synced
 def move_file(
     source: Path | str, target: Path | str, *, source_directory: int | None = None, target_directory: int | None = None
 ) -> None:
-    """Move a file in one step, replacing the target. Across file systems the copy is synced before it gets its name.
+    """Replace the target in one step. Across file systems the copy is synced before it gets its name.
 
     Relative paths are relative to the directory descriptors.
     """

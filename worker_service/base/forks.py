@@ -1,5 +1,3 @@
-"""Fork processes that end with their parent."""
-
 from __future__ import annotations
 
 import contextlib
@@ -18,10 +16,10 @@ libc.prctl.argtypes = [ctypes.c_int, *[ctypes.c_ulong] * 4]
 
 
 def fork_process(run: Callable[[], object], *, keeps: Collection[int] | None = None) -> int:
-    """Fork a process that calls `run` and ends, at the latest with this process. Return its pid.
+    """Fork a process that calls `run` and ends, at the latest with this process.
 
     `keeps` are the only descriptors besides 0, 1 and 2 that stay open; None keeps all. The exit code is
-    `EXIT_OUT_OF_MEMORY` after a `MemoryError`, and 1 after another exception, whose traceback is printed.
+    `EXIT_OUT_OF_MEMORY` after a `MemoryError`, and 1 after another exception.
     """
     parent = os.getpid()
     # Text that is still in a buffer would be printed twice.
@@ -52,7 +50,7 @@ def prctl(option: int, *values: int) -> None:
 
 
 def die_with(parent: int) -> None:
-    """Let the kernel kill this process when its parent ends."""
+    """The kernel kills this process when its parent ends."""
     prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     # The parent may have died before prctl was called.
     if os.getppid() != parent:
@@ -80,7 +78,7 @@ def _open_descriptors() -> list[int]:
 
 
 def _has_close_range() -> bool:
-    """Return whether the kernel closes a range in one call (from 5.9), so that open descriptors need not be listed."""
+    """The kernel closes a range in one call from 5.9, so that open descriptors need not be listed."""
     try:
         return bool(libc.close_range(ctypes.c_uint(_HIGHEST - 1), ctypes.c_uint(_HIGHEST - 1), 0) == 0)
     except AttributeError:

@@ -1,6 +1,6 @@
 """Identify the language of a text by its most frequent words, and the script of a language.
 
-Text recognised with the data of another language is good enough: small words survive that.
+Text recognised with the data of another language will do: small words survive.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ _SCRIPTS = {"Cyrillic": ("bel", "bul", "mkd", "rus", "srp", "ukr"), "Greek": ("e
 _WORD = re.compile(r"[^\W\d_]+")
 _HITS_LEAST = 5
 _CLEARLY = 1.5
-"""Factor over the second-best language; related languages share half of their small words."""
+"""Factor over the second-best language: related languages share half of their small words."""
 
 KNOWN = frozenset(_SMALL_WORDS)
 
 
 def language_of(text: str, among: Sequence[str]) -> str | None:
-    """Return the language of the text; None if it has too few known words."""
+    """None: it has too few known words."""
     words = Counter(_WORD.findall(text.lower()))
     hits = {code: sum(words[one] for one in _SMALL_WORDS[code]) for code in among if code in KNOWN}
     best, *others = sorted(hits, key=lambda one: -hits[one]) or [""]
@@ -69,11 +69,9 @@ def small_words(language: str) -> frozenset[str]:
 
 
 def one_of_each_script(among: Sequence[str], *, but: str) -> list[str]:
-    """Return one language of each other script."""
     found = {letters_of(code): code for code in reversed(among)}
     return [code for script, code in found.items() if script != letters_of(but)]
 
 
 def letters_of(code: str) -> str:
-    """Return the script of a language."""
     return next((script for script, codes in _SCRIPTS.items() if code in codes), "Latin")

@@ -1,4 +1,4 @@
-"""The limit of address space, below which a daemon would only run out of memory."""
+"""The address space without which a daemon would only run out of memory."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class TooLittleMemory(ConfigError, code="too_little_memory"): ...
 
 
 def require_address_space() -> None:
-    """Raise `TooLittleMemory` if the limit is too low. Call before importing large libraries."""
+    """Call before importing large libraries."""
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     if limit != resource.RLIM_INFINITY and limit < ADDRESS_SPACE_BYTES_MIN:
         raise TooLittleMemory(

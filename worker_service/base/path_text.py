@@ -1,7 +1,6 @@
-"""Convert paths to text for payloads, rows and display, and back.
+"""Convert paths to text and back.
 
-On Linux a file name is bytes, which need not be UTF-8. A UTF-8 path is written as it is; any other path becomes a file:
-URL that preserves every byte, so that it can be converted back.
+On Linux a file name is bytes. A UTF-8 path is written as it is, any other as a file: URL that preserves every byte.
 """
 
 from __future__ import annotations
@@ -16,18 +15,18 @@ _USUAL_BEFORE_UTF_8 = "cp1252"
 
 
 def written(path: Path) -> str:
-    """Return a full path as text. A path with surrounding space becomes a URL, because users paste these texts."""
+    """A path with surrounding space becomes a URL, because users paste these texts."""
     text = str(path)
     return text if _is_text(text) and text.strip() == text else path.as_uri()
 
 
 def path_of(text: str) -> Path:
-    """Return the path for a text of `written`, or for a path that a user typed."""
+    """Return the path of a text from `written`, or of what a user typed."""
     return Path(os.fsdecode(unquote_to_bytes(urlsplit(text).path)) if text.startswith(FILE_URL) else text)
 
 
 def legible(path: Path | str) -> str:
-    """Return a path for display. Bytes that are not UTF-8 are shown as Windows-1252."""
+    """Return text for display. Bytes that are not UTF-8 are shown as Windows-1252."""
     text = str(path)
     return text if _is_text(text) else "/".join(map(_decode_part, os.fsencode(text).split(b"/")))
 

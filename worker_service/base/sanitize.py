@@ -1,7 +1,7 @@
 """Sanitise untrusted text for terminals, pagers, JSON and spreadsheets.
 
-A file name, a row or a log line may contain terminal escape sequences, characters that reverse the text direction, or
-bytes that are not UTF-8.
+File names, rows and log lines may contain escape sequences, characters that reverse the text direction, or bytes that
+are not UTF-8.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ _JOINERS = "\u200c\u200d"
 _BYTES = range(0xDC80, 0xDD00)
 # A spreadsheet takes these as the start of a formula, also in full width.
 _SIGNED = re.compile(r"[+-](?:[ .,]?\d+)*%?")
-"""A signed number, or the dash that stands for no value."""
+"""The dash alone stands for no value."""
 _BEGINS_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")
 
 
 def harmless(text: str) -> str:
-    """Return the text on one line, with characters that cannot be shown escaped."""
+    """Return one line, with characters that cannot be shown escaped."""
     if text.isprintable():
         return text
     if any(letter in text for letter in "\n\r\t"):
@@ -36,7 +36,7 @@ def harmless(text: str) -> str:
 
 
 def harmless_text(text: str) -> str:
-    """Sanitise text of several lines or pages, keeping its line and page breaks."""
+    """Keep line and page breaks."""
     return _IN_TEXT.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
@@ -49,12 +49,12 @@ def clip(value: str, length: int) -> str:
 
 
 def strip_surrogates(text: str) -> str:
-    """Replace lone surrogates, which a file name may contain and a JSON message may not."""
+    """A file name may contain lone surrogates, a JSON message may not."""
     return text.encode("utf-8", "replace").decode()
 
 
 def harmless_cell(value: object) -> object:
-    """Sanitise a spreadsheet cell: text stays text and never becomes a formula."""
+    """Text stays text and never becomes a formula."""
     if not isinstance(value, str):
         return value
     text = harmless(value)
@@ -64,14 +64,13 @@ def harmless_cell(value: object) -> object:
 
 
 def as_json(value: object, *, indent: int | None = None, is_ascii: bool = False) -> str:
-    """Encode a value as JSON, with characters that could control a terminal escaped."""
+    """Escape characters that could control a terminal."""
     import json  # only on demand: commands must start fast
 
     return escaped_json(json.dumps(value, ensure_ascii=is_ascii, indent=indent, default=str))
 
 
 def escaped_json(text: str) -> str:
-    """Escape control characters in JSON text."""
     return _IN_JSON.sub(_escaped, text)
 
 

@@ -1,4 +1,4 @@
-"""Notify systemd that a daemon or web server is ready, alive or stopping, and of its status.
+"""Tell systemd that a daemon or web server is ready, alive or stopping.
 
 Does nothing unless `NOTIFY_SOCKET` is set.
 """
@@ -46,7 +46,7 @@ class Notifier:
 
 
 def one_line(text: str) -> str:
-    """Replace line breaks, which would start another message to systemd: the text may be untrusted."""
+    """A line break would start another message to systemd, and the text may be untrusted."""
     return "".join(letter if letter.isprintable() else " " for letter in text)[:500]
 
 

@@ -1,5 +1,3 @@
-"""Suggest what a misspelt word may mean."""
-
 from __future__ import annotations
 
 from collections.abc import Iterable

@@ -1,1 +1,1 @@
-"""Runs attempts on a Ray cluster: the driver process, the task, the fork server of each node, and slices of PDFs."""
+"""Attempts on a Ray cluster: driver process, task, fork server of each node, slices of PDFs."""

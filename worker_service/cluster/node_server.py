@@ -1,7 +1,8 @@
-"""The process of a node that owns its fork server and lends it to the Ray worker processes. A Ray task starts it as
-`python -m worker_service.cluster.node_server DIRECTORY`, with the terms of the head on stdin. Each connection to its
-Unix socket is a Ray worker process and runs one attempt at a time. An attempt ends with its connection, or after
-`SILENCE_SECONDS` without a word: then the node is cut off from the head.
+"""The process of a node that owns its fork server and lends it to the Ray worker processes.
+
+A Ray task starts `python -m worker_service.cluster.node_server DIRECTORY`, with the terms of the head on stdin. Each
+connection to its Unix socket is a Ray worker process with one attempt at a time, which ends with the connection or
+after `SILENCE_SECONDS`: then the node is cut off.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ _FRAME_BYTES_MAX = 1 << 32
 
 
 class Terms(msgspec.Struct, frozen=True):
-    """Conditions of the head that every node must meet."""
+    """Conditions that every node must meet."""
 
     version: str
     sandbox: str
@@ -152,7 +153,7 @@ class NodeServer:
                 connection.send(MESSAGE, encode_message(event))
 
     def _answer(self, asked: Asked, connection: _WorkerConnection) -> None:
-        """Answer from the order, so that an attempt on a node never waits for the daemon."""
+        """Answer from the order: an attempt on a node never waits for the daemon."""
         question = decode_question(asked.kind, asked.body)
         if isinstance(question, KnownPages):
             known = [digest for digest in question.digests if digest in connection.known]
@@ -190,7 +191,7 @@ class _WorkerConnection:
 
 
 def fault_of(terms: Terms, described: Mapping[str, Described]) -> str:
-    """Return why this node cannot run attempts of a head with these terms, or ''."""
+    """Return why this node cannot run attempts of this head, or ''."""
     if terms.version != VERSION:
         return f"pagemill {VERSION} is installed here and {terms.version} on the head: install the same version"
     if terms.sandbox == "strict" and not sandbox.landlock_version():
@@ -207,7 +208,7 @@ def fault_of(terms: Terms, described: Mapping[str, Described]) -> str:
 
 
 def _locked(folder: Path) -> int | None:
-    """Return a descriptor, or None if another server holds the lock."""
+    """Return None if another server holds the lock."""
     lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,6 +1,7 @@
-"""Cut the pages that one attempt reads out of its original, so that a node does not get the whole file. A separate
-process forks a child for each original, with the sandbox and the limits of its handler. If slicing fails, the whole
-file is sent. An original on which a child died or hung is not sliced again.
+"""Cut the pages that one attempt reads out of its original, so that a node does not get the whole file.
+
+A process forks a child for each original, with the sandbox and limits of its handler. If slicing fails, the whole file
+is sent. An original on which a child died or hung is not sliced again.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from worker_service.runner import sandbox as confinement
 from worker_service.runner.messages import Order
 
 SLICE = "slice"
-"""Role of a slice in the inputs of an attempt, which then gets no other file."""
+"""Role of the only file that an attempt then gets."""
 ORIGINAL = "original"
 SLICED_BYTES_MIN = 32 << 10
 """Smaller files are sent whole."""
@@ -52,7 +53,7 @@ class Slicer:
     def __init__(
         self, specs: Mapping[str, str], place: Path, sandbox: str, *, seconds_max: float = _SLICE_SECONDS_MAX
     ) -> None:
-        """Start the process. `specs` maps job types to entry points of handlers with a slicer."""
+        """`specs`: entry points of handlers with a slicer, by job type."""
         shutil.rmtree(place, ignore_errors=True)
         place.mkdir(mode=0o700, parents=True)
         self._specs, self._place = specs, place
@@ -77,7 +78,7 @@ class Slicer:
             return False
 
     def slice(self, order: Order) -> Path | None:
-        """Return a file with the slice, which the caller removes, or None if the whole file must be sent."""
+        """The caller removes the file. None: send the whole file."""
         with self._lock:
             self._count += 1
             original = order.inputs[ORIGINAL]
@@ -105,7 +106,7 @@ class _SlicerProcess:
         self._specs, self._place, self._sandbox, self._seconds_max = specs, place, sandbox, seconds_max
         self._handlers: dict[str, Handler[Any]] = {}
         self._children: dict[tuple[str, str], _Child] = {}
-        """Children by job type and original, the least recently used first."""
+        """(Job type, original) → child, the least recently used first."""
         self._bad_originals: set[tuple[str, str]] = set()
         self._count = 0
 

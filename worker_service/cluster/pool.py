@@ -1,5 +1,6 @@
-"""The daemon's pool if it has a cluster: its own fork server, and the Ray driver. Only the driver that submitted an
-attempt reads what it says, so the attempts of a driver end with it.
+"""The daemon's pool if it has a cluster: its fork server, and the Ray driver.
+
+The attempts of a driver end with it.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from worker_service.settings.cluster import LOCAL, Cluster
 
 _RESTART_SECONDS_MIN, _RESTART_SECONDS_MAX = 0.25, 30.0
 _RESTART_FACTOR = 1.5
-"""The interval between two starts grows by it until a start has found a node."""
+"""Growth of the interval between two starts, until one has found a node."""
 _NEEDS_A_CREDENTIAL = ("CREDENTIAL_ABSENT", "SECRET_ABSENT")
 
 
@@ -66,15 +67,15 @@ class RayPool(LocalPool):
     ping_seconds = 1.5
 
     def __init__(self, begin: Begin, environment: Mapping[str, Sequence[str]]) -> None:
-        """Show a handler only the variables that `environment` lists for its job type."""
+        """`environment`: the variables that a handler sees, by job type."""
         super().__init__(begin)
         self._variables = environment
         self.seen: NodesSeen | None = None
         self.is_connected = False
-        """The running driver has reported the cluster's nodes."""
+        """The running driver has reported nodes."""
 
     def begin(self) -> None:
-        """Start the driver without waiting for its first message."""
+        """Do not wait for the driver's first message."""
         if self._connection is None:
             self._connection = self._open_connection(self._begin)
             self._environment = self._variables
@@ -115,7 +116,7 @@ class ClusterPool:
     ) -> None:
         self.local, self.ray = local, ray
         self.local_slots = local_slots
-        """Maximum number of attempts of the cluster's types on this machine."""
+        """Slots for attempts of the cluster's types."""
         self._types = types
         self._log_death = log_death
         self._local_keys: set[Key] = set()

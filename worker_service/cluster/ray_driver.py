@@ -1,5 +1,6 @@
-"""The Ray driver: runs attempts as tasks on a Ray cluster, and speaks the fork server's protocol to the daemon. It
-opens no database. When this process ends, Ray ends all tasks that it has submitted.
+"""The Ray driver: runs attempts as tasks on a Ray cluster, and speaks the fork server's protocol to the daemon.
+
+When this process ends, Ray ends its tasks.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy  # noq
 CONNECT_SECONDS = 5.0
 WATCH_INTERVAL_SECONDS = 0.5
 SILENCE_SECONDS = 30.0
-"""A task yields every few seconds, so a stream that is silent for so long is broken."""
+"""A task yields every few seconds, so a stream silent for so long is broken."""
 REFUSED_SECONDS = 300.0
 """Time after which a refused node is probed again."""
 PROBE_SECONDS = 120.0
@@ -203,7 +204,7 @@ class RayDriver:
             self._attempts.pop(attempt.key, None)
 
     async def _relay(self, attempt: _Attempt) -> bool:
-        """Return whether the attempt has sent its end."""
+        """Return True if the attempt has sent its end."""
         has_ended = False
         async for reference in attempt.stream:
             messages = await reference
@@ -242,7 +243,7 @@ class RayDriver:
             self._end(attempt, How.CRASHED, "NODE_LOST", f"the Ray driver failed: {error!r}")
 
     def _abandon(self, attempt: _Attempt, how: How, code: str, message: str) -> None:
-        """End an attempt whose stream may never end."""
+        """Its stream may never end."""
         self._end(attempt, how, code, message)
         _cancel(attempt, force=True)
         if attempt.relay is not None:
@@ -253,10 +254,9 @@ class RayDriver:
         self._send(AttemptOver(msgspec.Raw(ended), Usage()))
 
     def _placement(self) -> Mapping[str, Any]:
-        """Keep the task away from nodes that drain, or are not known to be fit.
+        """Avoid nodes that drain, or are not known to be fit.
 
-        Dead nodes are named, too: Ray lets tasks with the same options wait behind one that it has asked a frozen node
-        to run, and that node never answers.
+        Name dead nodes, too: Ray lets tasks with the same options wait behind one that a frozen node never answers.
         """
         avoided = [node.node_id for node in self._nodes.values() if not node.is_fit or node.name in self._draining]
         avoided += self._dead_nodes
@@ -276,7 +276,7 @@ class RayDriver:
             await asyncio.sleep(WATCH_INTERVAL_SECONDS)
 
     def _drop_dead_nodes(self, alive: Collection[str]) -> None:
-        """End the attempts of dead nodes. Ray itself waits for ever for a stream from a frozen machine."""
+        """Ray itself waits for ever for a stream from a frozen machine."""
         dead = [node for node in self._nodes.values() if node.node_id not in alive]
         for node in dead:
             del self._nodes[node.node_id]
@@ -357,7 +357,7 @@ class RayDriver:
 
 
 def _connect(cluster: ClusterBegin) -> str:
-    """Return the reason if that is impossible."""
+    """Return why not, or ''."""
     if fault := ray_environment.fault(cluster.address, os.environ):
         return str(fault)
     host, _, port = cluster.address.rpartition(":")

@@ -1,5 +1,6 @@
-"""The environment variables with which the driver reaches Ray: the token, and timeouts in seconds instead of minutes.
-Ray reads them when it is imported; this module imports no Ray.
+"""Variables with which the driver reaches Ray: the token, and timeouts in seconds instead of minutes.
+
+Ray reads them when it is imported.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ def service_token() -> Path:
 
 
 def token_path(environ: Mapping[str, str]) -> Path | None:
-    """Return the first readable token file: Ray's own variable, a systemd credential, the directories of settings."""
+    """Ray's own variable, a systemd credential, then the directories of settings."""
     credentials = environ.get("CREDENTIALS_DIRECTORY")
     places = [
         *([Path(environ["RAY_AUTH_TOKEN_PATH"])] if environ.get("RAY_AUTH_TOKEN_PATH") else []),
@@ -53,7 +54,7 @@ def token_path(environ: Mapping[str, str]) -> Path | None:
 
 
 def prepare(environ: MutableMapping[str, str]) -> Path | None:
-    """Set the missing variables. Return the token's file, if there is one."""
+    """Return the token's file."""
     token = token_path(environ)
     variables = dict(_DRIVER)
     if environ.get("RAY_AUTH_TOKEN"):
@@ -66,7 +67,7 @@ def prepare(environ: MutableMapping[str, str]) -> Path | None:
 
 
 def fault(address: str, environ: Mapping[str, str]) -> Problem | None:
-    """Return why a driver must not connect to this address."""
+    """Return why a driver must not connect."""
     has_token = environ.get("RAY_AUTH_MODE") == "token"
     if environ.get("RAY_USE_TLS") == "1":
         for name in ("RAY_TLS_CA_CERT", "RAY_TLS_SERVER_CERT", "RAY_TLS_SERVER_KEY"):

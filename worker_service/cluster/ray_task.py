@@ -1,5 +1,6 @@
-"""The Ray task: passes one attempt to the fork server of its node and yields the attempt's messages. Runs in a Ray
-worker process, of which a node has one for each slot, so it imports little.
+"""The Ray task: passes one attempt to the fork server of its node and yields its messages.
+
+A node has one Ray worker process for each slot, so this imports little.
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ from pathlib import Path
 GATHER_SECONDS = 0.25
 """Messages within this time are yielded together."""
 ALIVE_SECONDS = 5.0
-"""The task yields at least this often, so that the driver knows that the stream works."""
+"""Shows the driver that the stream works."""
 INTERRUPT_SECONDS = 0.5
 """Ray's cancellation is a Python exception, which waits for the end of a system call."""
 START_SECONDS = 60.0
 ITEMS_AHEAD = 2
-"""Items that Ray takes before the driver has read them. Then `yield` blocks, and the node server notices."""
+"""Ray takes them before the driver has read them. Then `yield` blocks, and the node server notices."""
 
 HELLO, LAUNCH, FILE, ALIVE, STOP, MESSAGE, ENDED = b"H", b"L", b"F", b"A", b"S", b"M", b"E"
 HEADER = struct.Struct(">cQ")
@@ -44,7 +45,7 @@ class NodeServerLost(Exception):
 
 
 def run_attempt(launch: bytes, terms: bytes, *files: bytes) -> Iterator[list[bytes]]:
-    """Yield the node's id, then the attempt's messages in order; the last one begins with `ENDED`."""
+    """Yield the node's id, then the messages in order; the last one begins with `ENDED`."""
     node_id = _node_id()
     yield [node_id.encode()]
     connection = _connect(terms, node_id)
@@ -64,7 +65,7 @@ def run_attempt(launch: bytes, terms: bytes, *files: bytes) -> Iterator[list[byt
 
 
 def probe(terms: bytes) -> None:
-    """Start the node server if it is absent. Raise `NodeUnfit` if it has a fault."""
+    """Start the node server if absent. Raise `NodeUnfit` if it has a fault."""
     _connect(terms, _node_id())
 
 
@@ -79,7 +80,7 @@ def _node_id() -> str:
 
 
 class _NodeConnection:
-    """Lives as long as this Ray worker process, and runs one attempt at a time."""
+    """Lives as long as this process, with one attempt at a time."""
 
     def __init__(self, line: socket.socket) -> None:
         self._line = line
@@ -91,7 +92,7 @@ class _NodeConnection:
 
     @property
     def is_usable(self) -> bool:
-        """True if no messages about an earlier attempt are left."""
+        """No messages about an earlier attempt are left."""
         return self._line.fileno() >= 0 and not self._unread and not select.select([self._line], [], [], 0)[0]
 
     def send(self, frames: Sequence[tuple[bytes, bytes]]) -> None:
@@ -102,7 +103,7 @@ class _NodeConnection:
             raise NodeServerLost(f"the fork server of the node ended: {error}") from error
 
     def receive(self) -> list[bytes]:
-        """Return messages as soon as there is one, with what follows shortly; [] after `ALIVE_SECONDS` without one."""
+        """Return what arrives shortly after one; [] after `ALIVE_SECONDS`."""
         messages: list[bytes] = []
         until = time.monotonic() + ALIVE_SECONDS
         while (left := until - time.monotonic()) > 0 and (got := self._next_frame(left)) is not None:
@@ -180,7 +181,7 @@ def _open_connection(place: Path, terms: bytes) -> _NodeConnection:
 
 
 def connect(line: socket.socket, place: Path) -> None:
-    """Connect to the socket in a directory whose path may be longer than the 107 bytes of an address."""
+    """The path may be longer than the 107 bytes of an address."""
     folder = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         line.connect(f"/proc/self/fd/{folder}/socket")
@@ -189,7 +190,7 @@ def connect(line: socket.socket, place: Path) -> None:
 
 
 def _place(terms: bytes, node_id: str) -> Path:
-    """Return the directory of the node server: one for each version and settings of a head."""
+    """One for each version and settings of a head."""
     return state_directory() / f"{node_id[:16]}-{hashlib.blake2s(terms, digest_size=8).hexdigest()}"
 
 

@@ -1,4 +1,4 @@
-"""The inputs of an attempt in Ray's object store: a slice of a PDF, or whole files that several tasks may read."""
+"""The inputs of an attempt in Ray's object store: a slice of a PDF, or whole files."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from worker_service.cluster.pdf_slices import SLICE, Slicer
 from worker_service.runner.messages import Order
 
 _STORED_BYTES_MAX = 256 << 20
-"""Whole files kept in Ray's object store for later attempts of the same document."""
+"""Whole files kept for later attempts of the same document."""
 
 
 class TaskInputs:
     def __init__(self, slicers: Mapping[str, str], place: Path, sandbox: str) -> None:
-        """Start the slicer process: before a sandbox is shut, and before Ray starts threads."""
+        """Start the slicer before a sandbox is shut, and before Ray starts threads."""
         self._slicer = Slicer(slicers, place, sandbox) if slicers else None
         self._lock = threading.Lock()
         self._stored: OrderedDict[str, tuple[Any, int]] = OrderedDict()
-        """Ray's reference and the size, by digest."""
+        """Digest → Ray's reference, size."""
 
     def put_inputs(self, order: Order) -> tuple[Order, Sequence[Any]]:
-        """Return the order for the node, and Ray's references to its inputs in the same order."""
+        """Return the order for the node, and Ray's references in the order of its inputs."""
         if self._slicer is not None and self._slicer.can_slice(order):
             path = self._slicer.slice(order)
             if path is not None:

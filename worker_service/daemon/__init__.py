@@ -1,1 +1,1 @@
-"""The daemon: claims jobs, runs each in a child process and records its outcome. Entry point: `start.run`."""
+"""The daemon: claim jobs, run each in a child process, record outcomes. Entry point: `start.run`."""

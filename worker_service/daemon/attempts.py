@@ -1,4 +1,4 @@
-"""The running attempts of this worker and their slots, and the context that the parts of a daemon share.
+"""Running attempts and their slots, and the context that the parts of a daemon share.
 
 An attempt holds its slot from the claim until its outcome is written.
 """
@@ -37,13 +37,13 @@ class Attempt:
     job_class: str
     is_at_most_once: bool = False
     fork_server_deaths: int = 0
-    """Consecutive attempts of the job that died with the fork server, this one included."""
+    """Consecutive attempts that died with the fork server, this one included."""
     is_lost: bool = False
-    """Another worker owns the lease, or the row has ended: nothing more is written about this attempt."""
+    """Another worker owns the lease, or the row has ended: write nothing more."""
     is_cancelled: bool = False
     without_grace: bool = False
     is_held_up: bool = False
-    """The batch is stopped: the job is released, as when the daemon stops. An at-most-once job runs to its end."""
+    """The batch is stopped: release the job. An at-most-once job runs to its end."""
     stopped_at: float | None = None
     is_stopped_now: bool = False
     percent: float | None = None
@@ -51,21 +51,21 @@ class Attempt:
     count: Count | None = None
     lines: LogBuffer = field(default_factory=LogBuffer)
     child: ChildProcess | None = None
-    """The child process, until the next report writes it to the store."""
+    """Set until a report has written it."""
     has_begun: bool = False
-    """The child process was about to call the handler."""
+    """The child was about to call the handler."""
     node: str | None = None
     has_news: bool = False
     refused: Failure | None = None
     unwritten: deque[OrderedReport] = field(default_factory=deque)
     unwritten_bytes: int = 0
     question: Asked | None = None
-    """The entry of `unwritten` whose answer the child process is waiting for."""
+    """The entry of `unwritten` whose answer the child waits for."""
     asked_at: float = 0.0
     is_small: bool = False
-    """One child process serves several such attempts. Each is logged only once, when it has ended."""
+    """One child serves several such attempts. Each is logged only when it has ended."""
     took_seconds: float | None = None
-    """Duration, if the child process also served other attempts."""
+    """Duration, if the child also served other attempts."""
 
     @property
     def key(self) -> Key:
@@ -102,7 +102,7 @@ class Attempt:
         self.unwritten_bytes += _bytes_of(report)
 
     def remove_report(self, report: OrderedReport) -> None:
-        """Remove a report that is now in the store, or that will never be."""
+        """The report is in the store, or will never be."""
         self.unwritten.remove(report)
         self.unwritten_bytes -= _bytes_of(report)
         if report is self.question:
@@ -129,7 +129,7 @@ class Attempt:
             self.remove_report(last)
 
     def refuse(self, failure: Failure) -> None:
-        """Fail the attempt with `failure`, regardless of the outcome that its child process reports."""
+        """Fail the attempt whatever its child reports."""
         self.refused = self.refused or failure
 
     def put_back(self, report: Report) -> None:
@@ -141,7 +141,7 @@ class Attempt:
         self.has_news = True
 
     def take_report(self, lines_most: int) -> Report:
-        """Return the news since the last report, with at most `lines_most` lines; the other lines stay for the next."""
+        """Leave lines beyond `lines_most` for the next report."""
         lines = self.lines.take(lines_most)
         report = Report(self.lease, self.percent, self.message, lines, self.child, self.node, self.count)
         self.child = None
@@ -161,15 +161,13 @@ def _bytes_of(report: OrderedReport) -> int:
 
 @dataclass(slots=True)
 class Slots:
-    """The running attempts and the number of slots per class.
-
-    A class may hold more attempts than slots: prefetched attempts wait for a child process that serves several, or are
+    """A class may hold more attempts than slots: prefetched attempts wait for a child that serves several, or are
     released.
     """
 
     sizes: dict[str, int]
     reporting: dict[Key, Attempt] = field(default_factory=dict)
-    """Attempts that may have unwritten reports. With thousands of slots, no turn can afford to check all of them."""
+    """Attempts that may have unwritten reports. With thousands of slots, no turn can check all."""
     _attempts: dict[Key, Attempt] = field(default_factory=dict)
     _numbers: Counter[str] = field(default_factory=Counter)
 
@@ -225,8 +223,9 @@ class DaemonContext:
     log: Log
     store: Store
     quick_store: Store
-    """Store whose last commits a power cut may undo, for progress, log lines and pages. Pages are safe: the rows that
-    refer to them are committed later, durably, to the same write-ahead log."""
+    """Takes progress, log lines and pages. A power cut may undo its last commits, but not a page that a row refers to:
+    such a row is committed later to the same write-ahead log.
+    """
     slots: Slots
     clock: Clock = wall_clock
     monotonic: Callable[[], float] = time.monotonic
@@ -247,7 +246,7 @@ class DaemonContext:
 
 
 def failure_fields(error: Exception) -> dict[str, object]:
-    """Return the log fields of an error: its code and remedy, where it has them, and what happened."""
+    """Return code, remedy and what happened, as log fields."""
     if isinstance(error, PagemillError):
         return {"code": error.code, "reason": error.detail, "remedy": error.remedy}
     return {"reason": str(error)}

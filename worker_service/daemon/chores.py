@@ -1,6 +1,6 @@
-"""Periodic work of the daemon. Each chore runs once and returns the seconds until its next run.
+"""Periodic work of the daemon. A chore runs once and returns the seconds until its next run.
 
-A chore that fails is logged and retried later; it never stops the loop.
+One that fails is logged and retried later; it never stops the loop.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _NOTIFY_SECONDS = 5.0
 def chores(
     context: DaemonContext, notifier: Notifier, known: Collection[str], set_disk_low: Callable[[bool], None]
 ) -> dict[str, Chore]:
-    """Return the chores by name. `known`: job types with a handler here, whether or not WORKER_TYPES allows them."""
+    """`known`: job types with a handler here, allowed or not."""
     wanted: dict[str, Chore] = {}
     return {
         **wanted,
@@ -62,7 +62,7 @@ def chores(
 
 @dataclass(slots=True)
 class Prune:
-    """Deletes what is older than its retention setting, in small steps: other writers wait meanwhile."""
+    """Deletes what is older than its setting, in small steps: other writers wait meanwhile."""
 
     context: DaemonContext
     _unlogged: Counter[str] = field(default_factory=Counter)
@@ -89,7 +89,7 @@ class Prune:
 
 @dataclass(slots=True)
 class LogNotices:
-    """Logs notices about documents and batches that any process has written since this daemon started."""
+    """Logs notices that any process has written since this daemon started."""
 
     context: DaemonContext
     _seen: int = field(init=False)
@@ -125,7 +125,7 @@ def tidy(context: DaemonContext) -> float:
 
 
 def adopt_slots(context: DaemonContext) -> float:
-    """Adopt the number of slots that a user has written into this worker's row."""
+    """A user may have written another number into this worker's row."""
     wanted = next(
         (one.cpu_slots for one in context.store.overview.workers() if one.id == context.identity.worker_id), 0
     )
@@ -137,7 +137,7 @@ def adopt_slots(context: DaemonContext) -> float:
 
 @dataclass(slots=True)
 class DiskSpace:
-    """Stops claiming while the disk is low, and resumes once there is space again."""
+    """Stops claiming while the disk is low."""
 
     context: DaemonContext
     tell: Callable[[bool], None]
@@ -165,7 +165,7 @@ _SCHEDULE_SECONDS_MAX = 20.0
 
 @dataclass(slots=True)
 class BeginScheduled:
-    """Enqueues scheduled jobs: those of schedules in the database, and with `schedule_in_daemon` those of the settings.
+    """Enqueues scheduled jobs: those of the database, and with `schedule_in_daemon` those of the settings.
 
     Other processes may do so too: each slot enqueues its job once.
     """
@@ -246,13 +246,13 @@ def sweep_objects(context: DaemonContext) -> float:
 
 
 def _is_left_over(context: DaemonContext, job_id: int, fence: int) -> bool:
-    """Return whether the attempt ended without completing. An open one may be about to complete."""
+    """True if the attempt ended without completing. An open one may be about to complete."""
     outcomes = [attempt.outcome for attempt in context.store.history.attempts(job_id) if attempt.fence == fence]
     return outcomes not in ([], [None], ["completed"])
 
 
 def forget(context: DaemonContext) -> float:
-    """Delete removed documents and replaced readings. Files come first, since a user may be waiting for the space."""
+    """Files come first: a user may be waiting for the space."""
     workspace = context.settings.workspace
     is_more = context.store.removal.forget_gone(FORGOTTEN_AT_ONCE)
     if left := sweep_gone(context.store, workspace):
@@ -267,7 +267,7 @@ def forget_passwords(context: DaemonContext) -> float:
 
 
 def sweep_kept(context: DaemonContext) -> float:
-    """Delete directories in `keep` that no attempt has used for `KEEP_AGE`. Their users touch and lock them."""
+    """Delete directories in `keep` unused for `KEEP_AGE`. Their users touch and lock them."""
     oldest = (context.clock() - KEEP_AGE).timestamp()
     swept = sum(_is_swept(folder, oldest) for folder in list((context.settings.workspace / "keep").iterdir()))
     if swept:
@@ -337,7 +337,7 @@ _ALL = 0
 class NameDocuments:
     context: DaemonContext
     _seen: int | None = None
-    """Last document id that the full scan has reached; None while no scan is running."""
+    """Last id that the full scan has reached; None while none is running."""
     _all_at: float = 0.0
 
     def run(self) -> float:

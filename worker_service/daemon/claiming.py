@@ -1,4 +1,4 @@
-"""Claim jobs for free slots and start them. The store's claim decides which jobs these are."""
+"""Claim jobs for free slots and start them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Claiming:
     outcomes: OutcomeWriter
     ownership: Ownership
     is_deadline_known: bool = False
-    """False once something of ours may have moved the deadline since it was last read."""
+    """False once the deadline may have moved since it was read."""
     prefetch: Prefetch = field(init=False)
     _should_claim: dict[str, bool] = field(default_factory=dict)
 
@@ -99,7 +99,7 @@ class Claiming:
             self.outcomes.add(attempt, ended)
 
     def _launch(self, job: Job, described: Described | None) -> Ended | None:
-        """Start a child process. If none was started, return the outcome that releases the job without a retry."""
+        """If no child was started, return the outcome that releases the job."""
         try:
             order = self._order(job, described)
             # If this process was suspended between the claim and this line, another worker may own the job by now.
@@ -149,7 +149,7 @@ class Claiming:
 
 MOMENT_SECONDS = 0.02
 PREFETCHED_MOST = 32
-"""Prefetched jobs per slot. One short transaction claims them for all slots, another completes them."""
+"""Per slot. One short transaction claims them for all slots, another completes them."""
 _NEWEST_WEIGHT = 0.3
 
 
@@ -179,7 +179,7 @@ class Prefetch:
         return room
 
     def _most(self, job_type: str, described: Described | None) -> int:
-        """Return how many jobs of the type one child process should have waiting."""
+        """Return how many jobs should wait for one child."""
         if described is None or described.reuse <= 1:
             return 1
         seconds = max(self._seconds.get(job_type, MOMENT_SECONDS), MOMENT_SECONDS / PREFETCHED_MOST)
@@ -189,7 +189,7 @@ class Prefetch:
 # ── Rejecting jobs before they start ──────────────────────────────────────────────────────────────────────────────────
 
 _CHECKED_CHARACTERS_MAX = 65_536
-"""Checking more would hold up the loop, so the child process checks longer payloads."""
+"""The child checks longer payloads, because this holds up the loop."""
 
 
 def refusal(job: Job, found: Described | None) -> Ended | None:

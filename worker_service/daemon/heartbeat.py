@@ -1,7 +1,7 @@
 """The worker's heartbeat, and what it proves about the worker and its leases.
 
-A thread with its own store beats in one short transaction, and passes the answer to the loop through a queue and an
-eventfd. A worker that has not beaten for too long is fenced: it no longer assumes that it owns anything.
+A thread with its own store beats, and passes the answer to the loop through a queue and an eventfd. A worker that has
+not beaten for too long is fenced: it no longer assumes that it owns anything.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 class BeatAnswer(Struct, frozen=True):
     beat: Beat
     is_known: bool = True
-    """False if the worker's row is gone, so that it owns nothing."""
+    """False if the worker's row is gone: it owns nothing."""
 
 
 @dataclass(slots=True)
@@ -43,10 +43,10 @@ class Heartbeat:
     interval_seconds: float
     clock: Callable[[], float] = boot_clock
     leases: Sequence[Lease] = ()
-    """The loop replaces the whole sequence and the thread reads it whole, so no lock is needed."""
+    """The loop replaces the sequence and the thread reads it whole, so no lock is needed."""
     committed: int = 0
     committed_at: float = 0.0
-    """Start time of the newest committed beat, which other workers judge by."""
+    """Start of the newest committed beat, by which other workers judge."""
     _answers: deque[BeatAnswer] = field(default_factory=deque)
     _asked: threading.Event = field(default_factory=threading.Event)
     _is_closing: bool = False
@@ -54,7 +54,7 @@ class Heartbeat:
     _thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Start the thread. Registering the worker just before counts as its first beat."""
+        """The registration just before counts as the first beat."""
         self.committed_at = self.clock()
         self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
         self._thread.start()
@@ -66,7 +66,7 @@ class Heartbeat:
         self._asked.set()
 
     def beat_now(self, store: Store) -> None:
-        """Beat in the caller's thread with the caller's store. Log a failure: it only leaves the worker silent."""
+        """Beat in the caller's thread. Log a failure: it only leaves the worker silent."""
         try:
             self._beat(store)
         except Exception as error:
@@ -127,10 +127,9 @@ class Heartbeat:
 # ── Ownership of the attempts ─────────────────────────────────────────────────────────────────────────────────────────
 
 FENCED_FRACTION = 0.8
-"""Fraction of `orphan_after_seconds` without a beat after which the worker is fenced."""
+"""Fraction of `orphan_after_seconds` without a beat that fences the worker."""
 SUSPENDED_FRACTION = 0.2
-"""Fraction of `orphan_after_seconds` between two turns that means the process was suspended. The loop never waits
-longer than half of it."""
+"""Fraction of `orphan_after_seconds` between two turns that means suspension. The loop waits at most half of it."""
 
 
 @dataclass(slots=True)
@@ -140,7 +139,7 @@ class Ownership:
     is_registered: bool = True
     is_fenced: bool = False
     _looked_at: float = field(init=False)
-    """When the loop last called `apply_beat_results`, on the heartbeat's clock."""
+    """Time on the heartbeat's clock."""
 
     def __post_init__(self) -> None:
         self._looked_at = self.heartbeat.clock()
@@ -150,7 +149,7 @@ class Ownership:
         return self.heartbeat.silent_seconds() > self.context.settings.orphan_after_seconds * FENCED_FRACTION
 
     def apply_beat_results(self) -> bool:
-        """Apply the answers to beats and fence this worker if it is silent; return whether it was just unfenced."""
+        """Apply the answers to beats, and fence a silent worker. Return True if it was just unfenced."""
         if self._was_suspended() and self.is_silent and not self.is_fenced:
             self.heartbeat.beat_now(self.context.store)
         for answer in self.heartbeat.take_answers():
@@ -177,12 +176,12 @@ class Ownership:
         return was_fenced and not self.is_fenced
 
     def _was_suspended(self) -> bool:
-        """Return whether this process was suspended, in which case its silence is not a failure to beat."""
+        """Silence during a suspension is no failure to beat."""
         looked_at, self._looked_at = self._looked_at, self.heartbeat.clock()
         return self._looked_at - looked_at > self.context.settings.orphan_after_seconds * SUSPENDED_FRACTION
 
     def mark_unregistered(self) -> None:
-        """Mark this worker as unregistered and its attempts as lost: recovery has requeued its jobs."""
+        """Mark its attempts as lost: recovery has requeued its jobs."""
         if self.is_registered:
             reason = "this worker was given up for dead"
             self.context.log.error(events.LEASE_LOST, reason=reason, running=len(self.context.slots))
@@ -191,7 +190,7 @@ class Ownership:
             attempt.is_lost = True
 
     def register(self, handlers: Iterable[Described]) -> None:
-        """Register the worker, at start or after recovery removed it. Attempts that were lost stay lost."""
+        """Register at start, or after recovery removed the worker. Lost attempts stay lost."""
         worker = own_worker(self.context, handlers)
         self.context.store.workers.register(worker)
         self.is_registered = True
@@ -199,7 +198,7 @@ class Ownership:
         self.context.log.info(events.WORKER_REGISTERED, worker_id=worker.id, handlers=len(worker.handlers))
 
     def compare_leases(self) -> None:
-        """Compare attempts with rows in both directions (P13): each row has an attempt, each attempt a row."""
+        """Each row must have an attempt, each attempt a row (P13)."""
         held = {
             (h.lease.job_id, h.lease.fence): h for h in self.context.store.leases.leases_of(self.heartbeat.worker_id)
         }

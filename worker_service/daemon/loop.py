@@ -1,7 +1,7 @@
 """The daemon's main loop: collect events, write outcomes, start jobs, wait.
 
-One thread runs one turn after another. Event sources queue their events and never call into the loop; the heartbeat has
-its own thread, so a loop that waits for the store does not hold it up.
+One thread runs one turn after another. Event sources queue their events; the heartbeat has its own thread, so that a
+wait for the store does not hold it up.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ GATHER_SECONDS, GATHER_SECONDS_MOST = 0.0005, 0.05
 """Minimum time between turns, per attempt on a node and in total: batches writes under load."""
 NAMED_SECONDS = 0.25
 DRAINED_SECONDS = 60.0
-"""A draining daemon exits although jobs become due later than this."""
+"""A draining daemon does not wait longer for jobs that become due."""
 
 EXIT_BUG = 70
 EXIT_IO = 74
@@ -66,7 +66,7 @@ class Loop:
 
     _exit_code: int | None = None
     _due_at: dict[str, float] = field(default_factory=dict)
-    """When each chore runs next; a chore without an entry runs at once."""
+    """When each chore runs next; without an entry at once."""
     _is_disk_low: bool = False
     _is_state_written: bool = True
     _deadline_at: float | None = None
@@ -142,7 +142,7 @@ class Loop:
         return self._exit_code is None
 
     def check_files(self) -> float:
-        """Exit if the database file was replaced. Also runs as a chore, because not every replacement raises a hint."""
+        """Exit if the database file was replaced. Also a chore, because not every replacement raises a hint."""
         fault = self.watch.fault()
         if fault is not None:
             # Write nothing more: it would go to the replaced file and be lost. The next daemon recovers the jobs.
@@ -184,7 +184,7 @@ class Loop:
         self._claiming.request_claim()
 
     def _check_other_commits(self) -> None:
-        """React to commits of other processes: there may be jobs to start, or requests to stop running ones."""
+        """There may be jobs to start, or requests to stop running ones."""
         now = self.context.monotonic()
         has_changed = self.watch.has_changed() or self._has_changed
         self._has_changed = False
@@ -297,7 +297,7 @@ class Loop:
             self._exit_code = 0
 
     def _is_more_work_expected(self) -> bool:
-        """Return whether a job that becomes due soon, or a node that could run one, is still expected."""
+        """True if a job becomes due soon, or a node that could run one is still expected."""
         if (
             self.nodes is not None
             and self.nodes.may_still_come
@@ -387,11 +387,11 @@ def apply_child_events(happened: Iterable[AttemptEvent], context: DaemonContext,
 # ── Stopping ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 STOP_SECONDS = 10.0
-"""Time between asking a child process to stop and killing it."""
+"""Between SIGTERM and SIGKILL."""
 
 
 class Signals:
-    """Counts SIGTERM and SIGINT: the first asks the daemon to finish, the second to stop at once."""
+    """SIGTERM and SIGINT: the first asks the daemon to finish, the second to stop at once."""
 
     def __init__(self) -> None:
         self.asked_to_stop = 0
@@ -430,7 +430,7 @@ class Stopping:
     _is_now: bool = False
 
     def read_signals(self) -> bool:
-        """Read new signals; return whether the daemon was asked to stop for the first time."""
+        """Return True on the first request to stop."""
         self.signals.drain()
         asked = self.signals.asked_to_stop
         is_new = asked > 0 and self.at is None

@@ -1,4 +1,4 @@
-"""Keeps the daemon's slots, the `node` table and users' requests to drain nodes in step with the Ray cluster."""
+"""Keep slots, the `node` table and users' requests to drain nodes in step with the Ray cluster."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Nodes:
         return self._look_at
 
     def described(self, described: Mapping[str, Described]) -> dict[str, Described]:
-        """Give the cluster's types their own class, and ignore what this machine lacks for them: nodes may have it."""
+        """Give the cluster's types their own class, and ignore what this machine lacks for them."""
 
         def on_nodes(one: Described) -> Described:
             facts = msgspec.structs.replace(one.facts, job_class=NODE, missing=None, missing_remedy="")
@@ -52,7 +52,7 @@ class Nodes:
         return {job_type: on_nodes(one) if job_type in self.types else one for job_type, one in described.items()}
 
     def update(self) -> bool:
-        """Update slots and rows from the cluster. Return whether there are more slots than before."""
+        """Return True if there are more slots than before."""
         now, seen = self.context.monotonic(), self.pool.ray.seen
         if seen is self._seen and now < self._look_at:
             return False
@@ -110,10 +110,7 @@ def nodes_of(
     described: Mapping[str, Described],
     staging: Path,
 ) -> Nodes | None:
-    """Build the cluster's pool beside the local fork server, which was started with `begin`.
-
-    Return None if no type runs on nodes.
-    """
+    """Return None if no type runs on nodes. The local fork server was started with `begin`."""
     settings, types = context.settings, cluster_types(described, cluster)
     if unknown := sorted({*cluster.types} - {*types}):
         reason = "no handler of these types declares runs_on_cluster"

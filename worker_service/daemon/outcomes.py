@@ -1,8 +1,8 @@
 """Outcomes of attempts: decide what follows, and write the rows.
 
-The files of a finished attempt are published before its completion is written. Completions share a transaction; other
-outcomes are written one by one. An outcome that cannot be written is retried. If that fails for too long, the daemon
-exits, and recovery requeues its jobs.
+Files are published before a completion is written. Completions share a transaction; other outcomes are written one by
+one. One that cannot be written is retried. If that fails for too long, the daemon exits, and recovery requeues its
+jobs.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _SENTENCES = {
 }
 _DECISIONS = (How.DONE, How.RETRYABLE, How.PERMANENT, How.SNOOZED)
 _NO_DECISIONS = ("HANDLER_ERROR", "INTERRUPTED", "FILES_VANISHED", "FILES_NOT_KEPT", "FILE_FORGOTTEN")
-"""Error codes of attempts that end like a handler's `Retryable`, although the handler did not choose it."""
+"""Codes of attempts that end like a handler's `Retryable`, although the handler did not choose it."""
 
 
 class Complete(Struct, frozen=True):
@@ -140,7 +140,7 @@ def _failure(ended: Ended) -> Failure:
 
 
 def may_have_run(attempt: Attempt, ended: Ended) -> bool:
-    """Return whether the handler may have started, and the attempt ended other than by the handler's decision."""
+    """True if the handler may have started, and did not decide the end."""
     if ended.how in _DECISIONS and ended.code not in _NO_DECISIONS:
         return False
     # A fork server or node that died may have lost the child process's `Started`.
@@ -160,7 +160,7 @@ def died_with_fork_server(ended: Ended) -> bool:
 
 
 def _delay(seconds: float | None, *, otherwise: float) -> timedelta:
-    """Return the delay that a handler asked for, limited to 0 seconds to 366 days."""
+    """Limit the handler's delay to 0 seconds to 366 days."""
     wished = otherwise if seconds is None or seconds != seconds else seconds
     return timedelta(seconds=min(max(wished, 0.0), _LONGEST_WAIT_SECONDS))
 
@@ -183,7 +183,7 @@ class OutcomeWriter:
 
     @property
     def again_at(self) -> float | None:
-        """When to retry the outcomes that could not be written; None if no outcome is ready to be written."""
+        """Return when to retry the failed writes; None if no outcome is ready."""
         return self._again_at if self._ready() else None
 
     def with_unwritten_reports(self) -> list[Attempt]:
@@ -200,11 +200,11 @@ class OutcomeWriter:
         self._waiting[attempt.key] = (attempt, ended)
 
     def _ready(self) -> list[tuple[Attempt, Ended]]:
-        """Return the outcomes whose attempts have no unwritten reports: the store rejects reports after the outcome."""
+        """An attempt with unwritten reports is not ready: the store rejects reports after the outcome."""
         return [waiting for waiting in self._waiting.values() if not waiting[0].unwritten]
 
     def write(self) -> list[Attempt]:
-        """Write the waiting outcomes; return their attempts. Raise `CannotLand` after `patience_seconds` of failure."""
+        """Return the attempts written. Raise `CannotLand` after `patience_seconds` of failure."""
         finished: list[Attempt] = []
         if not self._ready() or self.context.monotonic() < self._again_at:
             return finished

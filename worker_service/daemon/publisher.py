@@ -1,7 +1,7 @@
 """Move the files of finished attempts into the workspace, or delete them.
 
-They are moved to `workspace/objects/<job>-<fence>/` before the completion is written (P5): no row refers to them until
-that commits, and if it is rejected they are deleted.
+They are moved to `workspace/objects/<job>-<fence>/` before the completion is written (P5): no row refers to them before
+that commits. If it is rejected they are deleted.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _LEADS_ELSEWHERE = (errno.ELOOP, errno.ENOTDIR, errno.EXDEV)
 
 
 class StagedFileMissing(Exception):
-    """A file to publish is missing, although its staging directory exists."""
+    """The staging directory exists, the file does not."""
 
 
 class Publisher(Struct, frozen=True):
@@ -32,7 +32,7 @@ class Publisher(Struct, frozen=True):
     staging: Path
 
     def publish(self, ended: Ended) -> None:
-        """Move the files to their published place, durably. An earlier try may have moved some already."""
+        """Move the files durably. An earlier try may have moved some."""
         if not ended.files:
             return
         objects, name = self.workspace / "objects", self.place(ended.job_id, ended.fence).name
@@ -49,10 +49,7 @@ class Publisher(Struct, frozen=True):
         self._forget_staging(ended)
 
     def _move(self, file: Path, root: int, place: int) -> None:
-        """Move the file beneath `root` to the same path beneath `place`.
-
-        The first part of the path is dropped: it is the attempt's staging directory, named by the fork server.
-        """
+        """Drop the first part of the path: the attempt's staging directory, named by the fork server."""
         _, *folders, name = file.parts
         target = open_folder(place, folders, makes=True)
         try:
@@ -95,7 +92,7 @@ class Publisher(Struct, frozen=True):
             shutil.rmtree(self.place(ended.job_id, ended.fence), ignore_errors=True)
 
     def _forget_staging(self, ended: Ended) -> None:
-        """Delete the attempt's staging directory. The fork server leaves it to us if files are published from it."""
+        """The fork server leaves the directory to the daemon if files are published from it."""
         shutil.rmtree(self.staging / ended.files[0].relative_to(self.staging).parts[0], ignore_errors=True)
 
     def _target(self, ended: Ended, file: Path) -> Path:

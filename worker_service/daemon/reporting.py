@@ -1,9 +1,9 @@
 """Write what the child processes of attempts report, in few transactions.
 
-Progress and log lines may be lost. Pages and checkpoints may not: for each attempt they are written in the order of the
-reports, before its outcome and before the answer to a later question, so that a handler reads its own writes. While the
-store is unavailable they wait here. Above a limit the loop stops reading from the fork server, and in the end the child
-processes block while writing.
+Progress and log lines may be lost. Pages and checkpoints may not: for each attempt they are written in order, before
+its outcome and before the answer to a later question, so that a handler reads its own writes. While the store is
+unavailable they wait here. Above a limit the loop stops reading from the fork server, and in the end the children block
+while writing.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from worker_service.workspace import file_exists, find_deleted_sources
 
 PATIENCE_SECONDS = 60.0
 REPORT_SECONDS = 0.25
-"""Interval between writes of progress and log lines, however often a handler reports."""
+"""Between writes of progress and log lines."""
 ASK_SECONDS = 5.0
-"""Longest wait of a handler for an answer while the store is unavailable."""
+"""Longest wait for an answer while the store is unavailable."""
 BACKLOG_BYTES_MAX = 32 << 20
 _URGENT_BYTES = 256 << 10
-"""More unwritten bytes than this are written at once: they delay the end of the attempt, which keeps its slot."""
+"""More unwritten bytes are written at once: they delay the end of the attempt, which keeps its slot."""
 _LINES_AT_ONCE = 500
 """Per transaction, for all attempts together."""
 _PAGES_AT_ONCE = 200
@@ -62,7 +62,7 @@ class Reporter:
     send_answer: SendAnswer
     patience_seconds: float = PATIENCE_SECONDS
     has_committed: bool = False
-    """Set by a commit on the loop's own store, which the watch does not report. The loop resets it."""
+    """Set by a commit on the loop's own store, which the watch does not report."""
     _next_at: float = 0.0
     _failing_since: float | None = None
 
@@ -87,7 +87,7 @@ class Reporter:
         return max(0.0 if is_urgent else self._next_at, self.context.store_again_at)
 
     def report(self, ending: Sequence[Attempt] = ()) -> None:
-        """Write what is due, and everything about the attempts in `ending`, whose outcomes are written next."""
+        """Write what is due, and everything about `ending`, whose outcomes come next."""
         now = self.context.monotonic()
         self.context.slots.forget_silent()
         self._drop_stale(now)
@@ -229,10 +229,7 @@ class Reporter:
             attempt.remove_report(asked)
 
     def _without_deleted_files(self, job: Job, answer: QuestionAnswer) -> QuestionAnswer:
-        """Return the answer without files that were deleted from the workspace.
-
-        A crawled item whose file is missing gets an empty revision, so that the crawl downloads it again.
-        """
+        """A crawled item whose file is missing gets an empty revision: the crawl downloads it again."""
         store, workspace = self.context.store, self.context.settings.workspace
         match answer:
             case Files(files):
@@ -257,7 +254,7 @@ class Reporter:
             self._drop_reports(attempt, "the lease is lost")
 
     def _mark_cancelled(self, attempt: Attempt) -> None:
-        """Mark the attempt as cancelled. Its pages are still written."""
+        """Its pages are still written."""
         attempt.is_cancelled = True
         self._refuse_question(attempt, "the job is cancelled")
         attempt.drop_checkpoints()

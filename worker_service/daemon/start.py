@@ -1,4 +1,4 @@
-"""Build the daemon from its settings, run it and shut it down. The only module that knows all parts of it."""
+"""Build the daemon from its settings, run it and shut it down."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _LOCKED = "another program keeps the write lock: look for a sqlite3 session with
 
 
 def main() -> int:
-    """Run the daemon with the settings from the environment and the settings file; print errors as one sentence."""
+    """Print errors as one sentence."""
     try:
         return run(load_settings())
     except PagemillError as error:
@@ -55,14 +55,14 @@ def main() -> int:
 
 
 def run(settings: Settings, *, drain: bool = False) -> int:
-    """Run until asked to stop or, with `drain`, until no job can run soon. Return the exit code."""
+    """Run; with `drain`, until no job can run soon."""
     log = events.begin_logging(settings.log_format)
     with ExitStack() as stack:
         return _run(settings, stack, log, drain=drain)
 
 
 def _ensure_descriptors() -> None:
-    """Raise the soft limit of open files where it is too low to work with; refuse to start where the hard limit is."""
+    """Raise the soft limit of open files; refuse to start where the hard limit is too low."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY and soft < _DESCRIPTORS_MIN:
         if hard != resource.RLIM_INFINITY and hard < _DESCRIPTORS_MIN:
@@ -160,7 +160,7 @@ class _StartedPool(NamedTuple):
     pool: LocalPool | ClusterPool
     described: Mapping[str, Described]
     known_types: Collection[str]
-    """Types with a handler here, whether or not WORKER_TYPES allows them."""
+    """Types with a handler here, allowed or not."""
     nodes: Nodes | None
 
 
@@ -234,7 +234,7 @@ def _log_locked(log: Log, seconds: float, holder: LockOwner | None) -> None:
 
 
 def _recover(recovery: Recovery, log: Log) -> float:
-    """Run recovery and return the seconds until its next run. After an error, the loop runs it as a chore."""
+    """After an error, the loop runs recovery again as a chore."""
     try:
         return recovery.run()
     except PagemillError as error:
@@ -243,7 +243,7 @@ def _recover(recovery: Recovery, log: Log) -> float:
 
 
 def beat_seconds(interval_seconds: float, watchdog_seconds: float | None) -> float:
-    """Return the heartbeat interval. Each beat feeds the watchdog, so at least three must fit in its period."""
+    """Each beat feeds the watchdog, so at least three must fit in its period."""
     return interval_seconds if watchdog_seconds is None else min(interval_seconds, watchdog_seconds / 3)
 
 
@@ -251,7 +251,7 @@ def beat_seconds(interval_seconds: float, watchdog_seconds: float | None) -> flo
 
 
 def write_limits(store: Store, settings: Settings, log: Log) -> None:
-    """Write the limits of the settings; warn if this changes the limits that a running daemon uses."""
+    """Warn if this changes the limits of a running daemon."""
     written = store.overview.limits()
     others = [worker.id for worker in store.overview.workers()]
     if others and (changes := list(settings.limit_differences(written))):
@@ -264,7 +264,7 @@ def write_limits(store: Store, settings: Settings, log: Log) -> None:
 
 
 def refuse_the_services(settings: Settings) -> None:
-    """Raise `ConfigError` if another user runs the service's database and it was only found by default."""
+    """Refuse the service's database for another user, unless it was configured."""
     if not settings.is_of_the_service or not settings.database.exists():
         return
     owner = settings.database.stat().st_uid

@@ -1,1 +1,1 @@
-"""Running attempts: fork server, child processes, sandbox, and the protocol between them."""
+"""Running attempts: fork server, child processes, sandbox, protocol."""

@@ -1,4 +1,4 @@
-"""A running attempt as the fork server sees it: checks and limits its messages, stops it, and decides how it ended."""
+"""A running attempt as the fork server sees it: limit its messages, stop it, decide how it ended."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _PIPE_BYTES = 1 << 20
 _PROGRESS_SECONDS = 0.1
 _LINES_SECONDS = 0.1
 _LINES_PER_SECOND = 2000
-"""Also the limit in KiB per second. Less than the table can store."""
+"""Also the limit in KiB per second. The table can store more."""
 _WAITING_CHARACTERS_MAX = 1 << 20
 _LAST_LINES = 12
 _LAST_LINES_CHARACTERS_MAX = 2000
@@ -59,7 +59,7 @@ class RunningAttempt:
         self.end_at = math.inf
         """When SIGKILL follows."""
         self.status: int | None = None
-        """The exit status, once its child has been waited for."""
+        """Exit status, once its child has been waited for."""
         self._usage: resource.struct_rusage | None = None
         self._reason: tuple[How, str, str] | None = None
         self._end_report: tuple[Ended, bytes] | None = None
@@ -72,7 +72,7 @@ class RunningAttempt:
         self._last_lines: deque[str] = deque(maxlen=_LAST_LINES)
         self._open_question: int | None = None
         self._question: bytes | None = None
-        """Held back, because the child asks too often."""
+        """A question held back, because the child asks too often."""
         self._questions_allowed = float(_QUESTIONS_BURST)
         self._questions_counted_at = 0.0
         child.attempt = self
@@ -106,7 +106,7 @@ class RunningAttempt:
         return self._lines.characters > _WAITING_CHARACTERS_MAX
 
     def started_message(self) -> bytes:
-        """Return the message for a reused child, which sends it only once."""
+        """A reused child sends the message only once."""
         child = self.child
         return encode_frame(Started(*self.key, child.pid, child.pid_started, child.sandbox))
 
@@ -124,7 +124,6 @@ class RunningAttempt:
                 self.stop(How.GARBLED, "GARBLED", f"it wrote nonsense to its pipe: {error}", grace=0.0, now=now)
 
     def drain(self, now: float) -> Iterator[bytes]:
-        """Yield the remaining messages of an ended child."""
         for pipe in sorted(self.child.open_pipes):
             for _ in range(1 + _PIPE_BYTES // READ_BYTES):
                 yield from self.read(pipe, now)
@@ -154,7 +153,7 @@ class RunningAttempt:
                 self._question = None
 
     def next_due(self) -> float:
-        """Return when `due_messages` or `enforce_deadlines` has work although nothing has happened."""
+        """Return when there is work although nothing has happened."""
         times = [self.end_at if self._reason else self.stop_at]
         if self._progress is not None:
             times.append(self._progress_at + _PROGRESS_SECONDS)
@@ -208,7 +207,7 @@ class RunningAttempt:
     # --- stopping ---
 
     def stop(self, how: How, code: str, message: str, *, grace: float, now: float) -> None:
-        """Send SIGTERM, and SIGKILL after the grace period. The first reason and the shortest grace period count."""
+        """Send SIGTERM, later SIGKILL. The first reason and the shortest grace period count."""
         if self._reason is None:
             self._reason = (how, code, message)
             self._ended_before_stop = self._end_report is not None
@@ -259,7 +258,7 @@ class RunningAttempt:
         return ended, encode_message(ended)
 
     def _usage_and_duration(self, ended: Ended) -> tuple[Usage, float | None]:
-        """Take them from the kernel once the child has ended, and from a reused child's own message."""
+        """Take them from the kernel, or from a reused child's own message."""
         seconds = time.monotonic() - self.began_at
         if self._usage is None:
             self.child.cpu_seconds += ended.usage.cpu_seconds or 0.0

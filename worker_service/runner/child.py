@@ -1,4 +1,4 @@
-"""A child process from its fork to its exit. A child that ends without sending `Ended` has crashed."""
+"""A child process from its fork to its exit. One that ends without sending `Ended` has crashed."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ class ChildSpec(Struct, frozen=True):
     attempts: int
     messages: int
     output: int
-    """Receives log lines, stdout and stderr, also those of C libraries and programs that the child starts."""
+    """Receives log lines, stdout and stderr, also of C libraries and started programs."""
     answers: int
     begun: mmap.mmap | None
-    """Shared memory where a reused child counts the attempts that it has begun."""
+    """Shared memory where a reused child counts the attempts it has begun."""
 
 
 def run_child(spec: ChildSpec, loader: HandlerLoader) -> None:
-    """Serve all attempts of the child. Called in the forked process."""
+    """Serve all attempts of the child, in the forked process."""
     _prepare_process(spec)
     cancel = Cancellation()
     with contextlib.suppress(Stopped):
@@ -88,7 +88,7 @@ def _attempt(
     cancel: Cancellation,
     held: contextlib.ExitStack,
 ) -> Ended:
-    """Run one attempt. `held` releases per-attempt resources once the child's state has been verified."""
+    """`held` releases per-attempt resources once the child's state has been verified."""
     context: ChildContext | None = None
 
     def attempt() -> Ended:

@@ -1,6 +1,6 @@
 """A child process as the fork server sees it: its fork, its pipes and its files.
 
-A child serves as many attempts as its handler declares, usually one, and one at a time.
+It serves one attempt at a time, and as many as its handler declares.
 """
 
 from __future__ import annotations
@@ -42,18 +42,18 @@ class ForkedChild:
         self.job_class = handler.described.facts.job_class
         self.attempts_left = reuse
         self.home = home
-        """Contains the staging directory; only the fork server can write it."""
+        """Contains the staging directory. Only the fork server can write it."""
         self.inbox = Inbox(FRAME_BYTES_MAX)
         self.output_lines = OutputLines()
         self.unsent = bytearray()
         self.is_watched = False
         self.attempt: RunningAttempt | None = None
         self.served = 0
-        """Number of attempts, including the current one."""
+        """Attempts, including the current one."""
         self.sandbox = ""
         self.idle_since = 0.0
         self.cpu_seconds = 0.0
-        """CPU time of its attempts that have ended."""
+        """CPU time of its ended attempts."""
         self.was_full = False
         """The last read filled the buffer, so more may wait."""
         self._begun = mmap.mmap(-1, 8) if reuse > 1 else None
@@ -106,8 +106,7 @@ class ForkedChild:
         return False
 
     def move_files(self, ended: Ended, place: Path) -> None:
-        """Move the files that the attempt publishes out of the child's reach, and check them there, where no process
-        can replace them.
+        """Move the files to publish out of the child's reach, then check them where no process can replace them.
 
         Raise `Garbled` if a path leads out of the staging directory or to anything but a regular file.
         """
@@ -142,7 +141,7 @@ class ForkedChild:
             self.unsent.clear()
 
     def read_piece(self, pipe: int) -> bytes:
-        """Read a bounded piece, so that a child with much output gets no more time than others."""
+        """Bounded, so that a child with much output gets no more time than others."""
         self.was_full = False
         try:
             received = os.read(pipe, READ_BYTES)

@@ -1,7 +1,6 @@
 """The context that a handler gets, and its pipe to the fork server.
 
-Messages go out over one pipe and are never taken back; replies come in over another. A signal may interrupt the handler
-between any two of its lines, but never in the middle of a message.
+A signal may interrupt the handler between any two of its lines, but never in the middle of a message.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ A = TypeVar("A", bound=QuestionAnswer)
 
 
 class Cancellation:
-    """A handler that calls `cancelled` may finish its current piece of work; any other is interrupted once."""
+    """A handler that calls `cancelled` may finish its piece of work; any other is interrupted once."""
 
     def __init__(self) -> None:
         self.is_requested = False
@@ -102,7 +101,7 @@ class Pipe:
         self._asked = self._answered = 0
 
     def log(self, text: str) -> None:
-        """Use the stream of printed output, so that log lines and output keep their order."""
+        """Use the stream of printed output, so that both keep their order."""
         with self._deferred(), self._log_lock:
             _write(self._output, text.encode("utf-8", "replace"))
 
@@ -117,7 +116,7 @@ class Pipe:
             _write(self._descriptor, b"".join(frames))
 
     def ask(self, order: Order, kind: str, body: str) -> Reply:
-        """Read the replies to questions that a signal interrupted first."""
+        """Skip the replies to questions that a signal interrupted."""
         with self._ask_lock:
             while self._answered < self._asked:
                 self._next_reply()
@@ -156,14 +155,12 @@ class Pipe:
 
 
 class ChildContext:
-    """Implements `worker_service.handlers.Context`."""
-
     def __init__(
         self, order: Order, payload: Any, *, staging: Path, keep: Path | None, pipe: Pipe, cancel: Cancellation
     ) -> None:
         self.payload = payload
         self.is_over = False
-        """The attempt has ended while its child lives on."""
+        """The attempt has ended; its child lives on."""
         self.job_type = order.job_type
         self.platform = order.platform
         self.account = order.account
@@ -252,7 +249,7 @@ def _write(descriptor: int, data: bytes) -> None:
 
 
 def _count(done: float, total: float | None, unit: str, rate: float | None) -> Count | None:
-    """Return the numbers that a table can store."""
+    """Return numbers that a table can store."""
 
     def to_int(number: float | None) -> int | None:
         return int(number) if number is not None and 0 <= number < 2**53 else None

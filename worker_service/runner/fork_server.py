@@ -1,8 +1,11 @@
-"""The fork server: a preloaded, single-threaded process that forks the children in which attempts run. Started by
-`python -m worker_service.runner.fork_server FD`, where FD is a socket to the daemon; when it closes, the fork server
-stops everything and ends. It is a subreaper: orphans of a child become its own children, and are killed before the
-attempt counts as ended. A child that may serve more attempts waits here for the next order of its type. The daemon may
-send such orders ahead of a free slot; one that has waited too long goes back unstarted.
+"""The fork server: a preloaded, single-threaded process that forks the children in which attempts run.
+
+Started by `python -m worker_service.runner.fork_server FD`, where FD is a socket to the daemon; when it closes, the
+fork server stops everything and ends. It is a subreaper: a child's orphans become its own children, and are killed
+before the attempt counts as ended.
+
+A child that may serve more attempts waits for the next order of its type. The daemon may send orders ahead of a free
+slot; one that has waited too long goes back unstarted.
 """
 
 from __future__ import annotations
@@ -44,9 +47,9 @@ from worker_service.runner.protocol import (
 _READ_BYTES = 1 << 16
 _UNSENT_BYTES_MAX = 1 << 20
 _PAUSE_SECONDS = 0.002
-"""Slows down the child that floods its pipe, not the other children."""
+"""Slows down the child that floods its pipe, not the others."""
 _FLOOD_PAUSE_FACTOR = 4
-"""Multiple of the time that the last read took."""
+"""Multiple of the time of the last read."""
 _FIRST_PAUSE_SECONDS = 0.005
 _GATHER_SECONDS = 0.002
 _SWEEP_SECONDS = 0.001
@@ -72,7 +75,7 @@ class _QueuedOrder(Struct, frozen=True):
 
     @property
     def reuse(self) -> int:
-        """An order with inputs gets a child of its own, because the sandbox is applied once."""
+        """An order with inputs gets its own child, because the sandbox is applied once."""
         return 1 if self.launch.order.inputs else self.handler.described.reuse
 
 
@@ -90,12 +93,12 @@ class ForkServer:
         self._flush_at = math.inf
         self._last_start_at: dict[str, float] = {}
         self._idle: list[ForkedChild] = []
-        """The longest idle first."""
+        """Longest idle first."""
         self._paused_pipes: dict[int, tuple[ForkedChild, float]] = {}
         self._cleaners: set[int] = set()
         self._forks = 0
         self._free_homes: list[Path] = []
-        """Empty homes of ended children. On a disk, making and removing one takes 1 ms of an attempt's 12."""
+        """Homes of ended children. Making and removing one on a disk takes 1 ms of an attempt's 12."""
         self._sweep_seconds = _SWEEP_SECONDS
         self._is_closing = False
         self._begin: Begin
@@ -463,7 +466,6 @@ class ForkServer:
         self._selector.register(reading, selectors.EVENT_READ)
 
     def _reap(self) -> None:
-        """Wait for every child that has ended, including adopted orphans."""
         with contextlib.suppress(ChildProcessError):
             while True:
                 pid, status, usage = os.wait4(-1, os.WNOHANG)

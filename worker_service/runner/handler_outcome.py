@@ -79,7 +79,7 @@ def outcome_of(order: Order, attempt: Callable[[], Ended]) -> Ended:
 
 
 def _describe_bug(error: BaseException) -> str:
-    """Print the traceback to the log, and return one line for users: the exception and where it was raised."""
+    """Print the traceback to the log; return one line for users."""
     steps = error.__traceback__
     while steps is not None and Path(steps.tb_frame.f_code.co_filename).parent == _OWN_DIRECTORY:
         steps = steps.tb_next
@@ -100,7 +100,7 @@ def _describe_exception(error: BaseException) -> str:
 
 
 def _location(steps: TracebackType | None) -> str:
-    """Return the innermost frame in the handler's own directory. Frames of libraries are only in the log."""
+    """Return the innermost frame in the handler's own directory."""
     frames = traceback.extract_tb(steps)
     if not frames:
         return ""

@@ -1,7 +1,8 @@
-"""Find, probe and load the handlers before the fork server accepts orders. The fork server imports the shipped handlers
-at once. If one of them fails, hangs or starts threads, it ends, and the daemon starts another one that probes all
-handlers. Other entry points are imported in a probe first: a process with a time limit that writes one line of JSON for
-each. One probe imports all of them; each that it has not found sound gets a probe of its own.
+"""Find, probe and load the handlers before the fork server accepts orders.
+
+It imports the shipped handlers at once. If one fails, hangs or starts threads, the fork server ends, and the daemon
+starts another that probes all. Other entry points are imported in a probe first: a process with a time limit that
+writes one line of JSON for each. Each that the common probe has not found sound gets its own.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from worker_service.runner.protocol import Garbled, decode_as, encode_message
 
 SHIPPED = "pagemill"
 _SHARED_FRACTION = 0.25
-"""The share of the import time for several entry points together."""
+"""Share of the import time for several entry points together."""
 
 Tables = Mapping[str, registry.Commands]
 
@@ -237,7 +238,7 @@ class _Probe:
         return not received or self._received.count(b"\n") >= len(self._found)
 
     def end(self, reason: str) -> dict[EntryPoint, ProbeResult]:
-        """Kill the process and return its results; `reason` is for entry points without one."""
+        """Kill the process; `reason` is for entry points without a result."""
         processes.signal_group(self._pid)
         _, status = os.waitpid(self._pid, 0)
         os.close(self.pipe)
@@ -273,7 +274,6 @@ def _exit_reason(status: int) -> str:
 
 
 def _kill_orphans() -> None:
-    """Kill what probes have started."""
     while orphans := processes.children_of(os.getpid()):
         for orphan in orphans:
             processes.kill(orphan)

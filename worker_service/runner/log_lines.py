@@ -1,5 +1,3 @@
-"""Log lines and printed output of attempts."""
-
 from __future__ import annotations
 
 from collections import deque
@@ -9,11 +7,11 @@ from worker_service.jobs.history import LOG_LINES_MOST
 from worker_service.runner.messages import LINE_CHARACTERS_MAX
 
 GAP = "… older lines are left out here"
-"""The prune of log lines removes it with the lines before it, once all of an attempt's newest lines are written."""
+"""The prune of log lines removes it with the lines before it."""
 
 
 class LogBuffer:
-    """The oldest lines are dropped when they come faster than they can be written; the table would not keep them."""
+    """Drops the oldest lines when they come faster than they can be written; the table would not keep them."""
 
     def __init__(self) -> None:
         self._lines: deque[str] = deque()
@@ -51,7 +49,7 @@ LINE_BYTES_MAX = 4 * LINE_CHARACTERS_MAX
 
 
 class OutputLines:
-    """Lines of output. Only the beginning of an unfinished line is kept."""
+    """Keeps only the beginning of an unfinished line."""
 
     def __init__(self) -> None:
         self.lines: deque[bytes] = deque()
@@ -70,5 +68,5 @@ class OutputLines:
 
 
 def visible_part(line: bytes) -> bytes:
-    """Return the line as a terminal shows it: a carriage return overwrites what precedes it."""
+    """A carriage return overwrites what precedes it."""
     return line.rstrip(b"\r").rpartition(b"\r")[2]

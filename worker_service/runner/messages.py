@@ -22,7 +22,7 @@ MESSAGE_CHARACTERS_MAX = 4000
 PASSWORD = "password"
 """Role of the file with the password that a user has typed, among the inputs of an attempt."""
 Key = tuple[int, int]
-"""Job id and fence: together they identify one attempt for ever."""
+"""Job id and fence."""
 
 
 def attempt_name(key: Key) -> str:
@@ -37,14 +37,14 @@ class Order(Struct, frozen=True):
     account: str | None
     payload: str | None
     timeout_seconds: int | None
-    """The job's own limit; None uses the handler's."""
+    """None uses the handler's limit."""
     state: str | None = None
     document_id: int | None = None
     generation: int | None = None
     inputs: Mapping[str, Path] = field(default_factory=dict)
-    """Published files of the document by role, readable in this attempt."""
+    """Role → published file of the document, readable in this attempt."""
     contents: Mapping[str, str] = field(default_factory=dict)
-    """SHA-256 of inputs by role, where it is known."""
+    """Role → SHA-256, where known."""
     owner: str = ""
     document: KnownDocument | None = None
     parent_id: int | None = None
@@ -74,9 +74,9 @@ class Declared(Struct, frozen=True):
 class Described(Struct, frozen=True):
     facts: HandlerFacts
     reuse: int = 1
-    """Maximum number of attempts that one child may serve."""
+    """Attempts that one child may serve."""
     set_aside: str | None = None
-    """Why the handler cannot be used. Its jobs fail with this message."""
+    """Why the handler cannot be used. Its jobs fail with this."""
     distribution: str = ""
     """Empty if several provide the job type."""
     spec: str = ""
@@ -87,7 +87,7 @@ class Described(Struct, frozen=True):
 
     @property
     def takes_passwords(self) -> bool:
-        """Whether its attempts get the password that a user has typed for their document."""
+        """Return True if its attempts get the password that a user has typed for their document."""
         return self.declared is not None and "password*" in self.declared.credentials
 
 
@@ -101,13 +101,13 @@ class AttemptReport(msgspec.Struct, tag=True, frozen=True):
 
 
 class Assigned(AttemptReport, tag=True, frozen=True):
-    """The attempt's Ray task runs on this node; its child has not started yet."""
+    """Its Ray task runs on this node; its child has not started yet."""
 
     node: str
 
 
 class Started(AttemptReport, tag=True, frozen=True):
-    """`pid` and `pid_started` (clock ticks) together identify one process for ever."""
+    """`pid` and `pid_started` (clock ticks) identify one process for ever."""
 
     pid: int
     pid_started: int
@@ -127,7 +127,7 @@ class Logged(AttemptReport, tag=True, frozen=True):
 
 
 class PagesRead(AttemptReport, tag=True, frozen=True):
-    """Many at once, because each message wakes fork server and daemon."""
+    """Many at once: each message wakes fork server and daemon."""
 
     pages: Sequence[PageResult]
 
@@ -145,7 +145,7 @@ class Asked(AttemptReport, tag=True, frozen=True):
 
 
 class How(StrEnum):
-    """The end of an attempt, before the daemon decides what happens to the job."""
+    """Before the daemon decides what happens to the job."""
 
     DONE = "done"
     RETRYABLE = "retryable"
@@ -161,7 +161,7 @@ class How(StrEnum):
 
 class Publication(Struct, frozen=True):
     path: Path
-    """A file in staging, fsynced: relative in the child's message, absolute in the daemon's."""
+    """A fsynced file in staging: relative in the child's message, absolute in the daemon's."""
     role: str = ""
     name: str = ""
     sha256: str = ""
@@ -170,13 +170,13 @@ class Publication(Struct, frozen=True):
 
 
 class Ended(AttemptReport, tag=True, frozen=True):
-    """Sent by the child or the fork server. When the daemon receives it, no process of the attempt is left."""
+    """When the daemon receives it, no process of the attempt is left."""
 
     how: How
     result: str | None = None
     follow_ups: Sequence[NewJob] = ()
     published: Sequence[Publication] = ()
-    """Files that the daemon still has to move."""
+    """The daemon still has to move them."""
     code: str = ""
     message: str = ""
     remedy: str = ""
@@ -185,11 +185,11 @@ class Ended(AttemptReport, tag=True, frozen=True):
     published_again: Sequence[FileAgain] = ()
     document: DocumentFacts | None = None
     publishes: bool = False
-    """Users then see this generation of the document."""
+    """Users then see this generation."""
     pauses_source: bool = False
     """No other job of the source should start either."""
     took_seconds: float | None = None
-    """Duration, or the minimum wait of an order that was not started."""
+    """Duration, or minimum wait of an order that was not started."""
     is_reusable: bool = False
 
     @property
@@ -219,18 +219,18 @@ class Begin(msgspec.Struct, tag=True, frozen=True):
     commands: Mapping[str, Mapping[str, Any]] = {}
     sandbox: str = "strict"
     slots: Mapping[str, int] = {}
-    """Running attempts by job class. More orders wait, if their handler declares reuse."""
+    """Job class → running attempts. More orders wait, if their handler declares reuse."""
     types: Sequence[str] = ()
-    """Job types that this worker will claim. Other handlers are not preloaded."""
+    """Types that this worker will claim; only their handlers are preloaded."""
     grace_seconds: float = 10.0
     import_seconds: float = 20.0
     tries_all: bool = False
-    """Probe the shipped handlers, too: one of them has ended a fork server."""
+    """Probe the shipped handlers, too: one has ended a fork server."""
     idle_seconds: float = 10.0
     wait_seconds: float = 0.1
-    """Maximum wait of an order; then it goes back to the daemon."""
+    """Time after which a waiting order goes back to the daemon."""
     extra_handlers: Sequence[str] = ()
-    """``module:attribute``, for tests, where nothing is installed."""
+    """``module:attribute``, for tests."""
     is_without_installed: bool = False
     handlers_dir: Path | None = None
     pool_id: str = ""
@@ -242,7 +242,7 @@ class Begin(msgspec.Struct, tag=True, frozen=True):
 class Launch(msgspec.Struct, tag=True, frozen=True):
     order: Order
     environment: dict[str, str]
-    """The variables that the handler declares; the fork server has none of them."""
+    """Variables that the handler declares; the fork server has none of them."""
 
 
 class Stop(msgspec.Struct, tag=True, frozen=True):
@@ -256,7 +256,7 @@ class Ping(msgspec.Struct, tag=True, frozen=True):
 
 
 class Drain(msgspec.Struct, tag=True, frozen=True):
-    """Names of all nodes that get no new attempts; only for the Ray driver."""
+    """All nodes that get no new attempts; only for the Ray driver."""
 
     nodes: tuple[str, ...] = ()
 
@@ -286,7 +286,7 @@ class NodesSeen(msgspec.Struct, tag=True, frozen=True):
 
 
 class AttemptOver(msgspec.Struct, tag=True, frozen=True):
-    """The proven end of an attempt. Usage and duration in `ended`, the child's own message, are ignored."""
+    """The proven end of an attempt."""
 
     ended: msgspec.Raw
     usage: Usage

@@ -1,6 +1,7 @@
-"""The daemon's side of the child processes. Every launched order gets exactly one `Ended`, even if the child or the
-fork server crashes or sends garbage. The attempt's staging directory is then empty or removed, unless the `Ended` names
-files.
+"""The daemon's side of the child processes.
+
+Every launched order gets exactly one `Ended`, even if the child or the fork server crashes or sends garbage. Its
+staging directory is then empty or removed, unless the `Ended` names files.
 """
 
 from __future__ import annotations
@@ -90,7 +91,7 @@ class _ForkServerConnection:
     unanswered_pings: int = 0
 
     def must_ping(self, ping_seconds: float) -> bool:
-        """Count unanswered pings. Only a running daemon counts them, so a sleep of the machine counts as one."""
+        """Count unanswered pings, only while the daemon runs: a sleep of the machine counts as one."""
         now = time.monotonic()
         if self.is_broken or self.hello is None or now < self.pinged_at + ping_seconds:
             return False
@@ -100,7 +101,7 @@ class _ForkServerConnection:
         return not self.is_broken
 
     def close_sending(self) -> None:
-        """Let the fork server stop its children and end."""
+        """The fork server then stops its children and ends."""
         if self.socket.fileno() >= 0:
             with contextlib.suppress(OSError):
                 self.socket.shutdown(socket.SHUT_WR)
@@ -132,9 +133,7 @@ class LocalPool:
         self._events: list[AttemptEvent] = []
 
     def start(self, meanwhile: Callable[[], float] | None = None) -> Sequence[Described]:
-        """Wait until the fork server has described its handlers. Meanwhile, call `meanwhile`, which returns the seconds
-        until its next call.
-        """
+        """Wait for the description of the handlers. `meanwhile` returns the seconds until its next call."""
         if self._connection is not None:
             raise ChildError("the fork server is running already")
         hello = self._start_process(self._begin, meanwhile or (lambda: math.inf))
@@ -147,7 +146,7 @@ class LocalPool:
 
     @property
     def next_check_at(self) -> float | None:
-        """When to call `take_events` although nothing is readable."""
+        """Return when to call `take_events` although nothing is readable."""
         return None
 
     @property
@@ -193,7 +192,7 @@ class LocalPool:
             self._send(self._connection, Stop(job_id, fence, now))
 
     def answer(self, asked: Asked, answer: QuestionAnswer | None, *, code: str = "", message: str = "") -> None:
-        """Pass `code` and `message` instead of an answer to refuse one."""
+        """A `code` and `message` refuse the question."""
         body = b"null" if answer is None else msgspec.json.encode(answer)
         if len(body) > FRAME_BYTES_MAX:
             message = f"the answer takes {len(body)} bytes, and {FRAME_BYTES_MAX} fit: ask for less at once"
@@ -202,7 +201,7 @@ class LocalPool:
             self._send(self._connection, Reply(*asked.key, asked.number, msgspec.Raw(body), code, message))
 
     def take_events(self) -> list[AttemptEvent]:
-        """Return what has happened. Blocks for 20 ms at most, while the kernel ends a process."""
+        """Block for 20 ms at most, while the kernel ends a process."""
         with contextlib.suppress(BlockingIOError):
             os.eventfd_read(self._wakeup_fd)
         events, self._events = self._events, []
@@ -226,7 +225,7 @@ class LocalPool:
         return self.start()
 
     def close(self) -> None:
-        """Stop everything, and return when it is gone."""
+        """Stop everything; return when it is gone."""
         if self._epoll.closed:
             return
         connection, deadline = self._connection, time.monotonic() + _CLOSE_SECONDS
@@ -377,9 +376,7 @@ class LocalPool:
         raise Garbled("a fork server has no nodes")
 
     def _clean_up_after(self, connection: _ForkServerConnection, *, seconds: float) -> list[AttemptEvent]:
-        """Kill what is left of a dead fork server, and return the ends of its attempts; nothing if processes are
-        left.
-        """
+        """Return the ends of its attempts; nothing if processes are left."""
         self._unregister(connection)
         deadline = time.monotonic() + seconds
         if connection.process.poll() is None:
@@ -463,9 +460,7 @@ def attempt_events(
     seconds: float | None = None,
     answer: Callable[[Question[QuestionAnswer]], QuestionAnswer] = empty_answer,
 ) -> Iterator[AttemptEvent]:
-    """Yield the events of the one launched attempt. Without `answer`, questions are answered as from an empty
-    database.
-    """
+    """Yield the events of the one launched attempt. By default, questions are answered as from an empty database."""
     deadline = None if seconds is None else time.monotonic() + seconds
     while True:
         left = None if deadline is None else deadline - time.monotonic()

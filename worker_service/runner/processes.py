@@ -1,9 +1,9 @@
-"""Marks on processes: find out which attempt a process belongs to, and kill what attempts left behind. Reads /proc.
+"""Marks on processes: which attempt a process belongs to, and what attempts left behind. Reads /proc.
 
-Every child is marked by a resource limit that has no effect on it, the realtime timeout (RLIMIT_RTTIME). All its
-descendants inherit the mark, even if they clear their environment, leave their session and close their files. The hard
-limit identifies the pool by a digest of its staging root, because two services on one machine may both run job 1; the
-soft limit identifies the child.
+A child is marked by a resource limit without effect on it, the realtime timeout (RLIMIT_RTTIME). Descendants inherit
+it, even if they clear their environment, leave their session and close their files. The hard limit identifies the pool
+by a digest of its staging root, because two services on one machine may both run job 1; the soft limit identifies the
+child.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ def pool_id_of(staging_root: Path) -> str:
 
 
 def pool_mark(pool_id: str) -> int:
-    """Return a number that is unlikely to be another limit: bit 61 and 60 bits of the digest."""
+    """Bit 61 and 60 bits of the digest: unlikely to be another limit."""
     return 1 << 61 | int(pool_id, 16) >> 4
 
 
 def child_mark(number: int) -> int:
-    """Return a mark below that of every pool, because a soft limit may not exceed the hard limit."""
+    """Return a mark below that of every pool: a soft limit may not exceed the hard limit."""
     return 1 << 60 | number
 
 
@@ -42,7 +42,7 @@ def mark_process(pool_id: str, number: int) -> None:
 
 
 def marks_of(pid: int) -> tuple[int, int] | None:
-    """Return the marks of child and pool, 0 where there is none; None if there is no such process."""
+    """Return the marks of child and pool, 0 for none; None without such a process."""
     try:
         text = _read(f"/proc/{pid}/limits")
     except OSError:
@@ -55,7 +55,7 @@ def marks_of(pid: int) -> tuple[int, int] | None:
 
 
 def started_at(pid: int) -> int:
-    """Return clock ticks since boot, or 0. Pid and start time together identify one process for ever."""
+    """Return clock ticks since boot, or 0. Pid and start time identify one process for ever."""
     fields = _stat(pid)
     return int(fields[19]) if fields else 0
 
@@ -70,9 +70,10 @@ def children_of(pid: int) -> set[int]:
 
 
 def sweep(pool_id: str) -> list[int]:
-    """Send SIGKILL to every process of the pool, and return their pids; call again until there is none. A process that
-    forks and ends for ever may slip through one scan, so an empty result needs many. Scans after the first look only at
-    new pids.
+    """Send SIGKILL to every process of the pool, and return their pids; call again until there is none.
+
+    A process that forks and ends for ever may slip through one scan, so an empty result needs many. Later scans look
+    only at new pids.
     """
     others: set[int] = set()
     for _ in range(_EMPTY_LOOKS):
@@ -123,7 +124,7 @@ def _is_alive(pid: int) -> bool:
 
 
 def _stat(pid: int) -> list[bytes]:
-    """Return the fields after the name, which may contain any character."""
+    """The name before these fields may contain any character."""
     try:
         return _read(f"/proc/{pid}/stat").rpartition(b")")[2].split()
     except OSError:
@@ -131,7 +132,7 @@ def _stat(pid: int) -> list[bytes]:
 
 
 def _read(path: str) -> bytes:
-    """Read in a third of the time of `Path.read_bytes`; this runs for each attempt."""
+    """A third of the time of `Path.read_bytes`; this runs for each attempt."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         whole = received = os.read(descriptor, 1 << 16)

@@ -1,7 +1,8 @@
-"""Frames of the messages between daemon, fork server and children, and checks of their contents. The fork server passes
-a child's messages on as the same bytes. It adds one of its own, `AttemptOver`: the child and all that it started have
-ended. A frame is ``P``, one byte of version, four bytes of length, and one JSON message. The receiver trusts nothing:
-it raises `Garbled` for another header, beyond the size limit, or for a wrong type.
+"""Frames of the messages between daemon, fork server and children, and checks of their contents.
+
+The fork server passes a child's messages on as the same bytes. A frame is ``P``, one byte of version, four bytes of
+length, and one JSON message. The receiver trusts nothing: `Garbled` stands for another header, a size beyond the limit,
+or a wrong type.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ from worker_service.runner.questions import decode_question
 VERSION = 8
 FRAME_BYTES_MAX = 8 << 20
 RELAY_BYTES_MAX = 4 * FRAME_BYTES_MAX
-"""Between daemon and fork server: a child's message in an envelope."""
+"""A child's message in an envelope."""
 _NAME_CHARACTERS_MAX = 1000
 _WORD_CHARACTERS_MAX = 200
 _NUMBER_MAX = 2**53
@@ -112,7 +113,7 @@ def decode_daemon_message(body: bytes) -> DaemonMessage:
 
 
 def receive_begin(control: socket.socket, inbox: Inbox) -> tuple[Begin, list[bytes]]:
-    """Return the daemon's first message, and the messages after it. Exit if the daemon is gone."""
+    """Return the first message, and those after it. Exit if the daemon is gone."""
     bodies: list[bytes] = []
     while not bodies:
         try:
@@ -194,9 +195,7 @@ def check_paths(ended: Ended) -> None:
 
 
 def check_files(ended: Ended, directory: int) -> None:
-    """Raise `Garbled` unless every path is a regular file beneath this directory, which no process may write any
-    more.
-    """
+    """No process may write this directory any more."""
     for file in ended.published:
         try:
             descriptor = open_beneath(directory, file.path, os.O_PATH)

@@ -1,4 +1,4 @@
-"""Questions that a handler asks the daemon, and their answers, as JSON."""
+"""Questions of handlers to the daemon, and answers, as JSON."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NAMES_AT_ONCE = 50_000
 
 
 def encode_question(question: Question[Any]) -> tuple[str, str]:
-    """Return the kind of the question, and the question as JSON."""
+    """Return the kind and the JSON."""
     kind = type(question).__name__
     if QUESTIONS.get(kind, (None,))[0] is not type(question):
         raise ValueError(f"{kind} is not a question: ask one of {', '.join(QUESTIONS)}")

@@ -1,5 +1,5 @@
-"""Check whether an attempt left its child process unchanged, so that it can be reused: no new thread, descriptor or
-file outside its staging; the same directory, umask, environment, limits and signals.
+"""Check whether an attempt left its child process unchanged, so that it can be reused: threads, descriptors, files
+outside its staging, directory, umask, environment, limits and signals.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class ReuseCheck:
         return Usage(round(_cpu_seconds() - self._cpu_seconds, 6), peak)
 
     def is_unchanged(self, published: Sequence[Publication]) -> bool:
-        """Compare the state with that before, and empty the staging directory except for files to be published."""
+        """Empty the staging directory except for files to be published."""
         flush_output()
         try:
             os.waitpid(-1, os.WNOHANG)

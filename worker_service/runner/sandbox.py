@@ -1,7 +1,8 @@
-"""Limits, descriptors and environment of a child process, and its sandbox. The child sets all of it on itself. It reads
-programs and libraries, and writes only its staging and keep directories. It has no sockets unless its handler declares
-network access. It changes no mode, owner, time or extended attribute: Landlock does not check those calls, and a
-seccomp filter sees no paths. `strict` fails if the kernel lacks a feature; `best-effort` uses what there is.
+"""Limits, descriptors and environment of a child process, and its sandbox; the child sets them on itself.
+
+It reads programs and libraries, and writes only its staging and keep directories. It has no sockets unless its handler
+declares network access. It changes no mode, owner, time or extended attribute: Landlock does not check those calls, and
+a seccomp filter sees no paths. `strict` fails if the kernel lacks a feature; `best-effort` uses what there is.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _PR_SET_CHILD_SUBREAPER = 36
 FULL_SANDBOX = "landlock+seccomp"
 _CPU_SECONDS_TO_END = 5
 _OOM_SCORE = b"500"
-"""The score of a process that uses half of the memory in addition to its own."""
+"""Score of a process that uses half of the memory more."""
 
 _PR_SET_NO_NEW_PRIVS = 38
 _PR_CAPBSET_DROP, _PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL = 24, 47, 4
@@ -64,7 +65,7 @@ _OWN = Path("/proc/self")
 _RULE = struct.Struct("<Qi")
 
 _common_rules: dict[bool, list[tuple[int, int]]] = {}
-"""(rights, open descriptor) of the paths that every child reads, without (False) and with (True) network access."""
+"""(rights, open descriptor) of the paths that every child reads, without and with network access."""
 
 
 # --- limits, descriptors, environment ---
@@ -75,7 +76,7 @@ def adopt_orphans() -> None:
 
 
 def raise_oom_score() -> None:
-    """Make the kernel's OOM killer choose a child before the daemon and the fork server."""
+    """The OOM killer then chooses a child before the daemon and the fork server."""
     with contextlib.suppress(OSError):
         file = os.open("/proc/self/oom_score_adj", os.O_WRONLY | os.O_CLOEXEC)
         try:
@@ -151,14 +152,14 @@ class SandboxError(OSError):
 class SandboxRules(Struct, frozen=True):
     reads: Sequence[Path]
     writes: Sequence[Path | int]
-    """A path, or a descriptor, which still names the directory if the path is replaced."""
+    """A descriptor still names the directory if its path is replaced."""
     network: bool
     starts_programs: bool = True
-    """If False, no programs and no other processes; threads are allowed."""
+    """If False, no programs and no other processes."""
 
 
 def apply(rules: SandboxRules, sandbox: str) -> str:
-    """Return the level that was reached: landlock+seccomp, landlock, seccomp, none or off."""
+    """Return the level reached: landlock+seccomp, landlock, seccomp, none or off."""
     if sandbox == "off":
         return "off"
     reached: list[str] = []
@@ -193,7 +194,7 @@ def prepare() -> None:
 
 
 def _outermost(paths: Iterable[Path]) -> list[Path]:
-    """Drop paths inside other paths: a rule covers a directory's contents, and each costs time in every child."""
+    """A rule covers a directory's contents, and each costs time in every child."""
     real = {path.resolve() for path in paths}
     return sorted(path for path in real if real.isdisjoint(path.parents))
 
@@ -210,7 +211,7 @@ def _close_rules() -> None:
 
 
 def code_paths(path: Iterable[str] | None = None) -> list[Path]:
-    """Return the paths of Python code. Of a checkout, only packages and modules: databases may lie beside them."""
+    """Return only packages and modules of a checkout: databases may lie beside them."""
     return list(_own_code_paths()) if path is None else _code_paths(path)
 
 
@@ -348,5 +349,5 @@ def _seccomp(rules: SandboxRules) -> bool:
 
 
 def _filter_guards_truncation() -> bool:
-    """Return whether Landlock does not check truncation, as before version 3."""
+    """Before version 3, Landlock does not check truncation."""
     return landlock_version() < 3

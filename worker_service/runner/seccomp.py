@@ -1,5 +1,6 @@
-"""The seccomp filter of a child process: which system calls fail, and with which error. The first rule that matches
-decides; a call without a rule is allowed. A filter sees numbers and flags, not paths; Landlock checks paths.
+"""The seccomp filter of a child process: which system calls fail, with which error.
+
+The first rule that matches decides; a call without a rule is allowed. A filter sees numbers and flags, not paths.
 """
 
 from __future__ import annotations
@@ -110,7 +111,6 @@ class Condition(Struct, frozen=True):
     test: int
     value: int
     is_true: bool = True
-    """The required result of the test."""
     mask: int = _WHOLE_WORD
 
 
@@ -124,7 +124,7 @@ class FilterRule(Struct, frozen=True):
 
 @functools.cache
 def this_machine() -> Architecture | None:
-    """Return None for a machine without numbers; there, Landlock is the whole sandbox."""
+    """Return None for other machines: there, Landlock is the whole sandbox."""
     return machine(platform.machine()) if sys.maxsize > 2**32 else None
 
 
@@ -145,7 +145,7 @@ def _numbers(column: int) -> dict[str, int]:
 def program(
     network: bool, starts_programs: bool, guards_truncation: bool
 ) -> tuple[ctypes.Array[ctypes.c_char], ctypes.Array[ctypes.c_char]] | None:
-    """Return `struct sock_fprog` and the instructions that it points to; the caller keeps both alive."""
+    """Return `struct sock_fprog` and its instructions; the caller keeps both alive."""
     here = this_machine()
     if here is None:
         return None
@@ -158,7 +158,7 @@ def program(
 
 
 def rules(network: bool, starts_programs: bool, guards_truncation: bool) -> list[FilterRule]:
-    """Return the rules in order. `guards_truncation` is for Landlock before version 3."""
+    """`guards_truncation` is for Landlock before version 3."""
     return [
         *_limit_rules(),
         *_process_rules(starts_programs),
@@ -170,7 +170,7 @@ def rules(network: bool, starts_programs: bool, guards_truncation: bool) -> list
 
 
 def _limit_rules() -> list[FilterRule]:
-    """Protect other processes, and the limit that marks this one (`processes.mark_process`)."""
+    """Protect other processes, and the limit that marks this one."""
     return [
         FilterRule(["prlimit64"], _EPERM, [_differs(0, 0)]),
         FilterRule(["prlimit64"], _EPERM, [_equals(1, resource.RLIMIT_RTTIME)]),
@@ -246,7 +246,7 @@ class _Instruction(Struct, frozen=True):
     operation: int
     operand: int
     if_true: str = ""
-    """Label to jump to; '' continues with the next instruction."""
+    """Label; '' continues with the next instruction."""
     if_false: str = ""
 
 

@@ -1,6 +1,7 @@
-"""The identity of this worker, and the lock files that show which workers are alive. The daemon holds `<folder of the
-database>/workers/<worker id>.lock` with flock, and the fork server and every child inherit the descriptor. A lock that
-can be taken means that all of them are dead, and so does another boot id.
+"""The identity of this worker, and the lock files that show which workers are alive.
+
+The daemon holds `<folder of the database>/workers/<worker id>.lock` with flock; the fork server and every child inherit
+the descriptor. If the lock can be taken, all of them are dead.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ def pid_in(worker_id: str) -> int:
 
 
 def boot_id(environ: Mapping[str, str] | None = None) -> str:
-    """Return '' if it is unknown. The systemd unit hides /proc/sys and passes the id in the environment."""
+    """Return '' if unknown. The systemd unit hides /proc/sys and passes the id in the environment."""
     try:
         found = _BOOT_ID.read_text()
     except OSError:
@@ -62,7 +63,7 @@ def lock_path(database: Path, worker_id: str) -> Path:
 
 
 def staging_root(workspace: Path, worker_id: str) -> Path:
-    """Return a directory that no other worker has, because the mark of its processes is derived from it."""
+    """No other worker has this directory: the mark of its processes is derived from it."""
     return workspace / "staging" / worker_id
 
 
@@ -97,7 +98,7 @@ class WorkerLock:
 
 
 def is_free(path: Path) -> bool | None:
-    """Return None if there is no lock file."""
+    """Return None without a lock file."""
     try:
         # Read-only, so that users who may not write can check as well.
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -117,7 +118,7 @@ def is_free(path: Path) -> bool | None:
 
 
 def lock_holders(path: Path) -> list[int]:
-    """Return the pids that have the file open, as far as this user may see them."""
+    """Return the pids that this user may see."""
     try:
         wanted = path.stat()
     except OSError:
@@ -153,23 +154,23 @@ def _has_open(pid: int, wanted: tuple[int, int]) -> bool:
 class Fate(Enum):
     ALIVE = "alive"
     DYING = "dying"
-    """Its daemon is dead; at least one of its processes is alive."""
+    """Its daemon is dead; a process of it is alive."""
     SILENT = "silent"
-    """The worker is alive, and its last heartbeat is too old."""
+    """Alive, with a heartbeat that is too old."""
     GONE = "dead"
 
 
 class Observation(Struct, frozen=True):
     is_lock_free: bool | None
-    """None if there is no lock file."""
+    """None without a lock file."""
     is_same_machine: bool
     is_rebooted: bool
     """Its machine is this one, before the last reboot."""
     is_daemon_running: bool
     silent_seconds: float
-    """Time for which this process has seen the same heartbeat. A stepped wall clock does not count."""
+    """Time for which this process has seen the same heartbeat; ignores steps of the wall clock."""
     row_silent_seconds: float
-    """Age of its last heartbeat by the wall clock."""
+    """Age of the last heartbeat by the wall clock."""
 
 
 def decide_fate(seen: Observation, *, orphan_after_seconds: float) -> Fate:
@@ -187,7 +188,7 @@ def decide_fate(seen: Observation, *, orphan_after_seconds: float) -> Fate:
 def observe(
     worker: WorkerState, database: Path, *, host: str, boot: str, now: datetime, silent_seconds: float | None = None
 ) -> Observation:
-    """Use the row's age if `silent_seconds` is None. `host` and `boot` are this machine's."""
+    """Without `silent_seconds`, use the row's age. `host` and `boot` are this machine's."""
     row_silent_seconds = (now - from_text(worker.heartbeat_at)).total_seconds()
     return Observation(
         is_lock_free=is_free(lock_path(database, worker.id)),

@@ -1,4 +1,4 @@
-"""The `cluster` setting: the address of the Ray head, and what may run on its nodes. Starts nothing, imports no Ray."""
+"""The `cluster` setting: the address of the Ray head, and what may run on its nodes. Imports no Ray."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from worker_service.settings.value_types import ValueType, parse_words, read_str
 
 AUTOSCALE_MAX = 1000
 LOCAL = "local"
-"""Name of this machine's own row in the `node` table."""
+"""This machine's own row in the `node` table."""
 SLOTS_MAX = 1000
 
 _ADDRESS = re.compile(r"ray:([^\s/]+):(\d{1,5})")
@@ -32,25 +32,25 @@ _TYPES = ValueType("a list of job types", lambda raw, _, __: tuple(parse_words(r
 class Cluster(Struct, frozen=True):
     address: Annotated[str, ValueType("the address of a Ray head such as ray:10.0.0.1:6379", _parse_address)]
     types: Annotated[tuple[str, ...], _TYPES] = ()
-    """Job types that run on nodes. Empty: all types whose handlers declare `runs_on_cluster`."""
+    """Empty: all types whose handlers declare `runs_on_cluster`."""
     local_slots: Annotated[int | None, whole_number(f"a number of slots from 0 to {SLOTS_MAX}", 0, SLOTS_MAX)] = field(
         default=None, name="local"
     )
-    """Attempts of these types that this machine runs itself. None: as many as `concurrency`."""
+    """Attempts of these types on this machine. None: `concurrency`."""
     autoscale: Annotated[int, whole_number(f"a number of attempts from 0 to {AUTOSCALE_MAX}", 0, AUTOSCALE_MAX)] = 0
-    """Maximum number of attempts that may wait with Ray for machines that its autoscaler starts."""
+    """Attempts that may wait for machines that Ray's autoscaler starts."""
 
     def written(self) -> str:
         return f"ray:{self.address}"
 
 
 def read_cluster(raw: object, label: str) -> Cluster:
-    """Read an address such as `ray:10.0.0.1:6379`, or a table. Raise `ConfigError` if it is neither."""
+    """Take an address such as `ray:10.0.0.1:6379`, or a table."""
     return read_struct(Cluster, {"address": raw} if isinstance(raw, str) else raw, label)
 
 
 def is_loopback(address: str) -> bool:
-    """Return whether HOST:PORT is an address of this machine that other machines cannot reach."""
+    """True if other machines cannot reach HOST:PORT."""
     host = address.rpartition(":")[0].strip("[]") or address
     if host == "localhost":
         return True

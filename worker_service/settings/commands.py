@@ -37,7 +37,7 @@ _ABSENT = object()
 
 
 class PlaceholderError(ValueError):
-    """The job lacks a value that the program's arguments need, or has one that cannot be passed."""
+    """A value for the program's arguments is missing or cannot be passed."""
 
 
 class Placeholder(Struct, frozen=True):
@@ -87,7 +87,7 @@ class Template(Struct, frozen=True):
     parts: tuple[str | Placeholder, ...]
 
     def arguments(self, job: Mapping[str, object]) -> list[str]:
-        """Return the argument once for each combination of its placeholders' values."""
+        """Return the argument once for each combination of values."""
         filled = [""]
         for part in self.parts:
             values = [part] if isinstance(part, str) else part.values(job)
@@ -207,10 +207,10 @@ class Program(Struct, frozen=True):
         tuple[_Pattern, ...] | None,
         Meta(description='a list of patterns of files in the job\'s directory, such as ["*.json", "media/*"]'),
     ] = None
-    """Patterns of the files to publish; * also matches /. None: all but hidden files."""
+    """Files to publish; * also matches /. None: all but hidden files."""
     done: _ExitCodes = (0,)
     retry: _ExitCodes = ()
-    """Takes precedence over `permanent`. Codes that no setting names are retried."""
+    """Before `permanent`. Codes that no setting names are retried."""
     permanent: _ExitCodes = ()
     env: Annotated[
         tuple[_Variable, ...],
@@ -222,7 +222,7 @@ class Program(Struct, frozen=True):
     read: _FullPaths = ()
     write: _FullPaths = ()
     network: YesNo = False
-    """Applies inside a sandbox; outside one the program always has the network."""
+    """Limits a sandbox; outside one there is always a network."""
     job_class: Annotated[Literal["io", "cpu"], Meta(description="io or cpu")] = field(default="io", name="class")
     max_running: Jobs | None = None
     at_most_once: YesNo = False
@@ -232,7 +232,7 @@ class Program(Struct, frozen=True):
         return Path(self.argv[0][0].written)
 
     def schema(self) -> Mapping[str, object]:
-        """Return a JSON Schema for payloads that have all required values."""
+        """Return a schema for payloads with all required values."""
         templates = [template for group in self.argv for template in group]
         templates += [] if self.stdin is None else [self.stdin]
         schema: dict[str, Any] = {"type": "object"}
@@ -249,7 +249,7 @@ class Program(Struct, frozen=True):
         return schema
 
     def arguments(self, job: Mapping[str, object]) -> list[str]:
-        """Return the program's arguments. `job` has the keys payload, account, platform, job_type and job_id."""
+        """`job` has the keys payload, account, platform, job_type and job_id."""
         arguments: list[str] = []
         for group in self.argv:
             filled = [_not_options(template, template.arguments(job)) for template in group]

@@ -1,8 +1,8 @@
 """The settings and where each comes from: a flag, a WORKER_* variable, the TOML file, or the default.
 
-Each setting is declared once, as an attribute of `Settings`; its variable, TOML key, line in `pagemill config show` and
-row in docs/settings.md are derived from that. Handlers declare theirs in light modules, imported only if a key is not
-ours. An unknown key is an error: a setting that silently does nothing is worse than none.
+Each is declared once, as an attribute of `Settings`; variable, TOML key and docs follow from it. Handlers declare
+theirs in light modules, imported only if a key is not ours. An unknown key is an error: a setting that silently does
+nothing is worse than none.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ HANDLERS_SETTINGS = "worker_service.settings"
 _FILE_VARIABLE = "WORKER_CONFIG"
 
 OWN_PLACE = Path(__file__).resolve().parents[1]
-"""Directory of this code: a checkout, or the site-packages of an installation."""
+"""A checkout, or the site-packages of an installation."""
 SERVICE_CONFIGURATION, SERVICE_STATE = Path("/etc/pagemill"), Path("/var/lib/pagemill")
-"""Directories in which `pagemill service install` puts the settings and the database: every shell finds them there."""
+"""`pagemill service install` puts settings and database here: every shell finds them."""
 _SERVICE = "the service"
 
 
@@ -105,12 +105,12 @@ def _show_commands(commands: Mapping[str, Mapping[str, object]]) -> dict[str, st
 
 
 def hide_secrets(address: str) -> str:
-    """Return the address without its secret parts: credentials, and the path of a URL."""
+    """Leave out credentials, and the path of a URL."""
     return re.sub(r"(?<=://)(?:[^/@]*@)?([^/]*).*", r"\1/…", address)
 
 
 Limits = Mapping[str, Mapping[str, int]]
-"""Maximum number of running jobs, by kind and then by name."""
+"""Maximum number of running jobs, by kind and name."""
 
 
 @dataclass(frozen=True)
@@ -289,7 +289,7 @@ class Settings:
 
     values: Mapping[str, Any]
     origins: Mapping[str, str]
-    """Origin of each value, by TOML key: a flag, a variable, a file, 'default' or, for the database, 'the service'."""
+    """TOML key → a flag, a variable, a file, 'default' or, for the database, 'the service'."""
     file: Path | None = None
 
     def __post_init__(self) -> None:
@@ -312,7 +312,6 @@ class Settings:
 
     @property
     def start_command(self) -> str:
-        """The command that starts a daemon for this database."""
         return self._systemctl("start") or "pagemill run"
 
     @property
@@ -320,7 +319,7 @@ class Settings:
         return self._systemctl("restart") or "stop and start pagemill run"
 
     def _systemctl(self, action: str) -> str:
-        """Return the command for the unit that runs the daemon of this database; '' if none is installed."""
+        """Return '' if no unit runs the daemon of this database."""
         if (
             self.is_of_the_service
             or self.database.parent == SERVICE_STATE
@@ -332,7 +331,7 @@ class Settings:
 
     @property
     def wanted_limits(self) -> Limits:
-        """The limits by kind, as the database stores them. `limits.type` overrides a command's `max_running`."""
+        """Return kind → name → limit. `limits.type` overrides a command's `max_running`."""
         most_of = {name: table.get("max_running") for name, table in self.commands.items()}
         of_commands = {name: most for name, most in most_of.items() if isinstance(most, int)}
         return {
@@ -343,7 +342,7 @@ class Settings:
         }
 
     def limit_differences(self, written: Limits) -> Iterator[str]:
-        """Yield the differences from the database, such as `type ocr_pages: 2 in the database, 4 in these settings`."""
+        """Yield such as `type ocr_pages: 2 in the database, 4 in these settings`."""
         wanted = self.wanted_limits
         for kind in sorted(written.keys() | wanted.keys()):
             there, here = written.get(kind, {}), wanted.get(kind, {})
@@ -353,7 +352,7 @@ class Settings:
                     yield f"{kind} {name}: {was} in the database, {now} in these settings"
 
     def describe_values(self) -> Iterator[tuple[str, str, str]]:
-        """Yield the key, value and origin of each setting, written as they would be in the TOML file."""
+        """Yield (key, value as in the TOML file, origin)."""
         for key, setting in every_setting().items():
             value = self.values[key] if key in self.values else setting.kind.read(setting.default, key)
             written, origin = setting.kind.write(value), self.origins.get(key, "default")
@@ -362,7 +361,7 @@ class Settings:
                 yield key + name, text, self.origins.get(key + name, origin)
 
     def hand_to_handlers(self) -> None:
-        """Export the handlers' settings as variables: a child process gets the ones that its handler declares."""
+        """Export them as variables: a child gets those that its handler declares."""
         given = [key for key in self.values.keys() - _OWN.keys() if self.origins[key] != "default"]
         every = every_setting() if given else {}
         os.environ.update({every[key].variable: str(every[key].kind.write(self.values[key])) for key in given})
@@ -372,7 +371,7 @@ _OWN = kinds.find_settings(Settings)
 
 
 def every_setting() -> dict[str, Setting[Any]]:
-    """Return our settings and those of the installed handlers."""
+    """Include those of the installed handlers."""
     from worker_service.base.entry_points import entry_points
 
     every = dict(_OWN)
@@ -436,10 +435,7 @@ def load_settings(
 def _declared(
     environ: Mapping[str, str], from_file: Mapping[str, object], file: Path | None
 ) -> Mapping[str, Setting[Any]]:
-    """Return the settings that the environment and the file may use.
-
-    Raise `ConfigError` for an unknown key of the file.
-    """
+    """Raise `ConfigError` for an unknown key of the file."""
     variables = {name for name in environ if name.startswith("WORKER_")} - {_FILE_VARIABLE}
     if from_file.keys() <= _OWN.keys() and variables <= _variables(_OWN):
         return _OWN
@@ -478,7 +474,7 @@ def _refuse_slow_heartbeat(heartbeat: float, orphan_after: int) -> None:
 
 
 def _read_file(environ: Mapping[str, str], directory: Path) -> tuple[Path | None, dict[str, object], bool]:
-    """Return the file, its contents, and whether it is the service's file, used because no nearer one exists."""
+    """Return the file, its contents, and whether it is the service's, for lack of a nearer one."""
     if (file := _settings_file(environ, directory)) is not None:
         return file, _table_of(file), False
     file = SERVICE_CONFIGURATION / "pagemill.toml"
@@ -525,7 +521,7 @@ def _default_database(environ: Mapping[str, str], directory: Path, *, is_shared:
 
 
 def is_checkout(directory: Path) -> bool:
-    """Return whether `directory` is the checkout of the running code, whose data is in ./var."""
+    """True if `directory` is the checkout of the running code, with data in ./var."""
     return directory.resolve() == OWN_PLACE and (directory / "pyproject.toml").is_file()
 
 

@@ -1,5 +1,3 @@
-"""The settings tables [[notify]] and [addresses], and the text of notification messages."""
-
 from __future__ import annotations
 
 from collections import Counter
@@ -26,7 +24,7 @@ from worker_service.settings.value_types import (
 )
 
 OWNER = "owner"
-"""The value of `to` that means the address of the notice's owner."""
+"""Value of `to` that means the address of the notice's owner."""
 
 KINDS = {
     "job.failed": ("job failed", "jobs failed"),
@@ -41,10 +39,10 @@ KINDS = {
     "schedule.missed": ("schedule missed some of its times", "schedules missed some of their times"),
     "disk.low": ("disk is nearly full", "disks are nearly full"),
 }
-"""The kinds of notice that a rule may name, in singular and plural. Messages list them in this order, worst first."""
+"""Notices that a rule may name, in singular and plural, worst first."""
 _LINES_MOST = 20
 _CHARACTERS_MOST = 500
-"""Per notice. A message is a job, whose payload is limited; `pagemill show` has the whole text."""
+"""Per notice. A message is a job, whose payload is limited."""
 
 
 def _parse_address(raw: object, _: str, __: Path) -> str:
@@ -86,11 +84,11 @@ class NotifyRule(Struct, frozen=True):
         "disk.low",
     )
     owners: Annotated[Sequence[str], ValueType("a list of owners", lambda raw, _, __: tuple(parse_words(raw)))] = ()
-    """Owners whose notices are sent; empty for all owners."""
+    """Empty: all owners."""
     group_seconds: Annotated[float, TIME_FROM_ZERO] = field(default=60.0, name="group")
-    """Seconds during which the notices after the first one are collected into one message."""
+    """Notices that follow the first one within this time share its message."""
     quiet: Annotated[tuple[time, time] | None, ValueType("hours such as 22:00-07:00", _parse_quiet)] = None
-    """Hours without messages, which may span midnight. Messages are sent when they are over."""
+    """Hours without messages, which may span midnight."""
     zone: Annotated[str, ZONE] = ""
 
     def is_quiet(self, moment: datetime, zone: str) -> bool:
@@ -126,7 +124,7 @@ def messages(
     names: Mapping[int, str] = {},
     page: str | None = None,
 ) -> Iterator[Notification]:
-    """Yield one message per address. `names`: file or job by id of the notice; `page`: address of the web page."""
+    """Yield one per address. `names`: file or job by id of the notice; `page`: address of the web page."""
     by_address: dict[str, list[Notice]] = {}
     for notice in notices:
         to = addresses.get(notice.owner, "") if rule.to == OWNER else rule.to

@@ -78,7 +78,7 @@ _TIMEOUT = ValueType(INTERVAL.what, lambda *given: max(1, int(INTERVAL.parse(*gi
 
 
 class _ScheduledJob(Struct, frozen=True):
-    """The table `job` of a schedule; its attributes are those of `NewJob`."""
+    """Its attributes are those of `NewJob`."""
 
     job_type: FilledText = field(name="type")
     payload: Annotated[str | None, ValueType("a table", _parse_payload)] = None
@@ -127,11 +127,11 @@ class Schedule(Struct, frozen=True):
     zone: Annotated[str, ZONE] = ""
     owner: Text = ""
     priority: Annotated[int, Meta(ge=1, le=10, description="1 (highest) to 10 (lowest)")] = 7
-    """The default lets jobs that a user waits for run first."""
+    """Jobs that a user waits for run first."""
     missed: Annotated[str, one_of("skip", "once", "all")] = "once"
-    """Policy for missed slots; `once` creates the newest."""
+    """`once` creates the newest missed slot."""
     missed_most: Annotated[int, Meta(ge=1, le=1000, description="a number from 1 to 1000")] = 10
-    """Limit for `all`: only the newest slots count."""
+    """Number of newest slots that `all` creates."""
     job: Annotated[NewJob | None, _JOB] = None
     crawl: Annotated[object, _ANYTHING] = None
     batch: Annotated[object, _ANYTHING] = None

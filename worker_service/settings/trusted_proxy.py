@@ -57,7 +57,7 @@ _USERS: ValueType[Mapping[str, ProxyUser]] = ValueType("a table of users", _pars
 
 class TrustedProxy(Struct, frozen=True):
     address: Annotated[tuple[str, ...], _ADDRESSES]
-    """Where its requests come from. Anybody who can connect from there can claim to be any user."""
+    """Source of its requests. A process that can connect from there can claim to be any user."""
     users: Annotated[Mapping[str, ProxyUser], _USERS]
     header: Annotated[str, ValueType("the name of a header", _parse_header)] = "X-Forwarded-User"
 

@@ -40,12 +40,13 @@ Listen = tuple[str, int] | Path
 
 class ValueType(Struct, Generic[T], frozen=True):
     what: str
-    """Description of the valid values, which ends the error message for another value."""
+    """Valid values; ends the error message."""
     parse: Callable[[object, str, Path], T]
-    """Parse a raw value, given a label for errors and the base directory of relative paths. Raises ValueError, or
-    ConfigError for a more specific message."""
+    """Takes a raw value, a label for errors and the base of relative paths. Raises ValueError, or ConfigError for a
+    better message.
+    """
     write: Callable[[T], str | Mapping[str, str]] = str
-    """Format a value for `config show`; a table has one entry per line."""
+    """Formats a value for `config show`; a table has one entry per line."""
 
     def read(self, raw: object, label: str, base: Path = Path()) -> T:
         try:
@@ -56,17 +57,17 @@ class ValueType(Struct, Generic[T], frozen=True):
 
 @dataclass(slots=True, eq=False)
 class Setting(Generic[T]):
-    """A setting, declared as an attribute of a class; on an instance the attribute is the value."""
+    """Declared as an attribute of a class; on an instance the attribute is the value."""
 
     kind: ValueType[T]
     default: object
-    """Default as written in TOML; None if it depends on other values."""
+    """The TOML value; None if it depends on other values."""
     help: str
     otherwise: str = ""
-    """Description of the default if it depends on other values."""
+    """Describes a default that depends on other values."""
     has_flag: bool = False
     table: str = ""
-    """Heading of a setting that is a table, and can only be set in the file."""
+    """Heading of a table, which can only be set in the file."""
     key: str = ""
 
     def __set_name__(self, _: type, name: str) -> None:
@@ -146,7 +147,7 @@ def _parse_database(raw: object, label: str, base: Path) -> Path:
 
 
 def parse_words(raw: object, separator: str = ",") -> list[str]:
-    """Return the words of a list, or of a text with separators. Raise ValueError for any other value."""
+    """Take a list, or a text with separators; ValueError for anything else."""
     words = raw.split(separator) if isinstance(raw, str) else raw
     if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
         raise ValueError
@@ -230,7 +231,7 @@ def read_table(raw: object, label: str) -> dict[str, object]:
 
 
 def read_struct(struct: type[S], raw: object, label: str) -> S:
-    """Convert a table of the settings file, whose keys are the fields with a ValueType or a described Meta."""
+    """Its keys are the fields with a ValueType or a described Meta."""
     table = read_table(raw, label)
     types = {one.encode_name: (one, value_type) for one in msgspec.structs.fields(struct)
              if (value_type := _value_type_of(one.type)) is not None}  # fmt: skip
@@ -246,7 +247,7 @@ def read_struct(struct: type[S], raw: object, label: str) -> S:
 
 
 def _value_type_of(annotation: Any) -> ValueType[Any] | None:
-    """Return the type of an annotated field. A Meta constrains what msgspec converts, and describes it."""
+    """A Meta constrains what msgspec converts, and describes it."""
     for one in get_args(annotation):
         if isinstance(one, ValueType):
             return one
